@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+# Every target works on a machine with nothing but Python >= 3.10: the first one makes .venv.
+
+PYTHON ?= python3
+PLOT ?= ladder.png
+PYTEST_WORKERS ?= auto
+
+BIN := .venv/bin
+INSTALLED := .venv/.installed
+HEADERS := find src -name '*.cuh' -print0
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint format gpu-test clean
+
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+demo: $(INSTALLED) ## climb the ladder: checked and timed on a GPU, compiled and inspected without one
+	$(BIN)/flash-attention ladder run --plot $(PLOT)
+
+test: lint ## lint, types, tests
+	$(BIN)/pytest -n $(PYTEST_WORKERS)
+
+lint: $(INSTALLED) ## ruff, mypy --strict, clang-format; changes nothing
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(HEADERS) | xargs -0 -r $(BIN)/clang-format --dry-run -Werror
+
+format: $(INSTALLED) ## rewrite Python and CUDA sources in the house format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(HEADERS) | xargs -0 -r $(BIN)/clang-format -i
+
+gpu-test: $(INSTALLED) ## only the tests that need a GPU
+	$(BIN)/pytest -m gpu
+
+clean: ## remove the environment and what the tools left behind
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build src/*.egg-info
+
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt setuptools
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
+	  --no-build-isolation -e '.[inspect,test,lint]'
+	touch $@

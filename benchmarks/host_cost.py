@@ -1,0 +1,150 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a call costs on the host: in steady state beside torch's SDPA, and first in a process.
+
+Run on a machine with a GPU: PYTHONPATH=src python benchmarks/host_cost.py [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+from flash_attention import DType, FlashForwardKernelConfig, forward, forward_kernels
+from flash_attention.ladder import get_ladder
+from flash_attention.testing import generate_qkv
+
+SHAPE = (1, 128, 16, 128)  # small enough that the GPU never holds the host up
+CALLS = 100  # in one round, fewer than the launch queue holds
+
+
+def config() -> FlashForwardKernelConfig:
+    return get_ladder(DType.FP16, d_head=SHAPE[3], n_heads=SHAPE[2])[-1].config
+
+
+def microseconds_per_call(call: Callable[[], object], rounds: int) -> float:
+    """Median over rounds of the host time of one call, the GPU idle at the start of each."""
+    for _ in range(CALLS):
+        call()
+    times = []
+    for _ in range(rounds):
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        for _ in range(CALLS):
+            call()
+        times.append((time.perf_counter() - start) / CALLS * 1e6)
+    torch.cuda.synchronize()
+    return statistics.median(times)
+
+
+def steady_state(rounds: int) -> dict[str, float]:
+    """Microseconds a call, for inputs (batch, seq, heads, d_head) = SHAPE."""
+    cfg = config()
+    q, k, v = generate_qkv(*SHAPE, DType.FP16, "cuda")
+    o = torch.empty_like(q)
+    q_t, k_t, v_t = (t.transpose(1, 2).contiguous() for t in (q, k, v))
+    with torch.no_grad(), sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        return {
+            "forward": microseconds_per_call(lambda: forward(cfg, q, k, v), rounds),
+            "forward, o given": microseconds_per_call(lambda: forward(cfg, q, k, v, o), rounds),
+            "torch SDPA (flash)": microseconds_per_call(
+                lambda: scaled_dot_product_attention(q_t, k_t, v_t), rounds
+            ),
+            "torch.empty_like": microseconds_per_call(lambda: torch.empty_like(q), rounds),
+        }
+
+
+def first_call() -> dict[str, float | None]:
+    """Milliseconds of this process's first call, and of NVRTC within it; CUDA is up already."""
+    cfg = config()
+    q, k, v = generate_qkv(*SHAPE, DType.FP16, "cuda")
+    torch.cuda.synchronize()
+    start = time.perf_counter()
+    forward(cfg, q, k, v)
+    torch.cuda.synchronize()
+    total = time.perf_counter() - start
+    compiled = forward_kernels[cfg].compiled.compile_seconds
+    return {"total_ms": total * 1e3, "compile_ms": None if compiled is None else compiled * 1e3}
+
+
+def first_call_elsewhere(cache: Path) -> dict[str, float | None]:
+    """`first_call` in a new process that uses the given cache folder."""
+    environment = os.environ | {"FLASH_ATTENTION_CACHE_DIR": str(cache)}
+    command = [sys.executable, __file__, "--first-call"]
+    done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)
+    result: dict[str, float | None] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def first_calls(processes: int) -> dict[str, float]:
+    """Median milliseconds of a first call with an empty cache folder and with a filled one."""
+    cold, compiling, warm = [], [], []
+    with tempfile.TemporaryDirectory() as folder:
+        for i in range(processes):
+            cache = Path(folder) / str(i)
+            result = first_call_elsewhere(cache)
+            if result["total_ms"] is None or result["compile_ms"] is None:
+                raise RuntimeError(f"an empty cache folder did not lead to a compile: {result}")
+            cold.append(result["total_ms"])
+            compiling.append(result["compile_ms"])
+            result = first_call_elsewhere(cache)
+            if result["total_ms"] is None or result["compile_ms"] is not None:
+                raise RuntimeError(f"a filled cache folder led to a compile: {result}")
+            warm.append(result["total_ms"])
+    return {
+        "first call, empty cache": statistics.median(cold),
+        "of which NVRTC": statistics.median(compiling),
+        "first call, from disk": statistics.median(warm),
+    }
+
+
+def print_table(title: str, unit: str, rows: dict[str, float]) -> None:
+    print(title)
+    for name, value in rows.items():
+        print(f"  {name:<26}{value:10.1f} {unit}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the numbers here")
+    parser.add_argument("--rounds", type=int, default=200, help=f"rounds of {CALLS} calls")
+    parser.add_argument("--processes", type=int, default=3, help="new processes of each kind")
+    parser.add_argument("--first-call", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("host_cost.py needs an NVIDIA GPU; torch sees none")
+    if options.first_call:
+        print(json.dumps(first_call()))
+        return
+    steady = steady_state(options.rounds)
+    first = first_calls(options.processes)
+    gpu = torch.cuda.get_device_name()
+    print(f"{gpu}, torch {torch.__version__}, Python {platform.python_version()}")
+    print_table(f"host time of a call, shape {SHAPE}", "us", steady)
+    print_table("first call of a process, torch and CUDA up", "ms", first)
+    if options.json:
+        record = {
+            "gpu": gpu,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+            "shape": SHAPE,
+            "steady_us": steady,
+            "first_call_ms": first,
+        }
+        options.json.write_text(json.dumps(record, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

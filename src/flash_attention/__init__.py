@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention kernels for NVIDIA GPUs, compiled on first use."""
+
+from importlib.metadata import PackageNotFoundError, version
+
+from flash_attention.api import forward, forward_timed
+from flash_attention.dispatch import forward_kernels
+from flash_attention.errors import (
+    CompileError,
+    FlashAttentionError,
+    KernelConfigError,
+    LaunchError,
+    UnsupportedError,
+)
+from flash_attention.kernel_configs import DType, FlashForwardKernelConfig
+
+try:
+    __version__ = version("flash_attention")
+except PackageNotFoundError:  # run from a checkout, not installed
+    __version__ = "0+unknown"
+
+__all__ = [
+    "CompileError",
+    "DType",
+    "FlashAttentionError",
+    "FlashForwardKernelConfig",
+    "KernelConfigError",
+    "LaunchError",
+    "UnsupportedError",
+    "__version__",
+    "forward",
+    "forward_kernels",
+    "forward_timed",
+]

@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Facts about this machine and this checkout that belong beside a measurement."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from flash_attention.errors import UnsupportedError
+
+
+def driver_version() -> str:
+    """The NVIDIA driver's own version and the newest CUDA it supports: "580.82.07 (CUDA 13.0)"."""
+    from cuda.bindings import driver
+
+    try:
+        error, version = driver.cuDriverGetVersion()
+    except RuntimeError as missing:
+        raise UnsupportedError(f"no NVIDIA driver on this machine: {missing}") from missing
+    if error != driver.CUresult.CUDA_SUCCESS:
+        raise UnsupportedError(f"the NVIDIA driver does not answer: {error.name}")
+    cuda = f"CUDA {version // 1000}.{version % 1000 // 10}"
+    own = _output_of("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+    return f"{own.splitlines()[0]} ({cuda})" if own else cuda
+
+
+def git_commit() -> str | None:
+    """The commit this package was run from, "-dirty" when changed; None outside a checkout."""
+    return _output_of("git", "-C", str(Path(__file__).parent), *_DESCRIBE)
+
+
+_DESCRIBE = ("describe", "--always", "--dirty", "--abbrev=12", "--exclude=*")
+
+
+def _output_of(*command: str) -> str | None:
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return answer.stdout.strip() or None

@@ -1,0 +1,131 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The measurement behind `flash-attention ladder run`: every rung, checked, beside FA2."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.functional import scaled_dot_product_attention
+
+from flash_attention import testing
+from flash_attention.api import forward
+from flash_attention.bench.comparison import FA2
+from flash_attention.bench.results import Row
+from flash_attention.bench.statistics import tflops
+from flash_attention.bench.timing import Contender, time_in_turn
+from flash_attention.errors import LaunchError
+from flash_attention.kernel_configs import FlashForwardKernelConfig
+
+GRIDS: dict[str, tuple[tuple[int, int], ...]] = {
+    "seed": ((16, 512), (16, 1024), (16, 2048), (16, 4096), (8, 8192), (4, 16384)),
+    "quick": ((4, 2048),),
+}
+"""(batch, seq_len) shapes to measure at."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A kernel to measure, and how a table names it; `number` is None off the ladder."""
+
+    name: str
+    number: int | None
+    change: str
+    config: FlashForwardKernelConfig
+
+
+class Judge:
+    """The tolerance rule at one problem: the oracle is computed once, every output held to it."""
+
+    def __init__(self, q: Tensor, k: Tensor, v: Tensor) -> None:
+        self._exact = testing.oracle(q, k, v)
+        reference = testing.attention_16bit(q, k, v)
+        step = testing.rounding_step(self._exact.to(q.dtype))
+        self.allowed = testing.ERROR_FACTOR * self.error(reference) + step
+
+    def error(self, out: Tensor) -> float:
+        """The largest distance from the oracle; NaN when the output has one."""
+        return float((out - self._exact).abs().max())
+
+    def check(self, name: str, out: Tensor) -> float:
+        """`error`, which must be within the rule."""
+        error = self.error(out)
+        if not error <= self.allowed:
+            raise LaunchError(
+                f"{name} is off by {error:.3e} from the float64 oracle, allowed are "
+                f"{self.allowed:.3e}: its time means nothing"
+            )
+        return error
+
+
+def measure(
+    candidates: Sequence[Candidate],
+    shape: tuple[int, int],
+    *,
+    n_heads: int,
+    repeats: int,
+    device: torch.device,
+    on_checked: Callable[[str], object] = lambda name: None,
+) -> list[Row]:
+    """All candidates and FA2 at one (batch, seq_len), timed in turn; wrong numbers raise."""
+    batch, seq_len = shape
+    config = candidates[0].config
+    q, k, v, o = testing.generate_qkvo(batch, seq_len, n_heads, config.d_head, config.dtype, device)
+    judge = Judge(q, k, v)
+    contenders = [_flash_attention_2(q, k, v)]
+    contenders += [_contender(candidate, q, k, v, o) for candidate in candidates]
+    for contender in contenders:
+        contender.poison()
+        judge.check(contender.name, contender.run())
+        on_checked(contender.name)
+    errors: dict[str, float] = {}
+
+    def check(name: str, out: Tensor) -> None:
+        errors[name] = judge.check(name, out)
+
+    timings = time_in_turn(contenders, device=device, repeats=repeats, warmup=3, check=check)
+    described = {candidate.name: candidate for candidate in candidates}
+    flop = config.attn_flop(batch, n_heads, seq_len)
+    rows = []
+    for name, timing in timings.items():
+        candidate = described.get(name)
+        rows.append(
+            Row(
+                contender=name,
+                number=candidate.number if candidate else None,
+                change=candidate.change if candidate else "",
+                config=candidate.config.short_form() if candidate else None,
+                batch=batch,
+                seq_len=seq_len,
+                median_ms=timing.median_ms,
+                low_ms=timing.low_ms,
+                high_ms=timing.high_ms,
+                samples=timing.samples,
+                tflops=tflops(flop, timing.median_ms),
+                max_error=errors[name],
+                allowed_error=judge.allowed,
+            )
+        )
+    return rows
+
+
+def _contender(candidate: Candidate, q: Tensor, k: Tensor, v: Tensor, o: Tensor) -> Contender:
+    return Contender(
+        candidate.name,
+        run=lambda: forward(candidate.config, q, k, v, o),
+        poison=lambda: o.fill_(torch.nan),
+    )
+
+
+def _flash_attention_2(q: Tensor, k: Tensor, v: Tensor) -> Contender:
+    queries, keys, values = (tensor.transpose(1, 2) for tensor in (q, k, v))
+
+    def run() -> Tensor:
+        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+            out = scaled_dot_product_attention(queries, keys, values)
+        return out.transpose(1, 2)
+
+    return Contender(FA2, run)

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The results file: what was measured, on what, by which command."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import platform
+import sys
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from pathlib import Path
+
+import torch
+
+from flash_attention import compiler
+from flash_attention.bench.environment import driver_version, git_commit
+from flash_attention.errors import UnsupportedError
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Row:
+    """One contender at one shape. `number` is its rung, None for what is not on the ladder."""
+
+    contender: str
+    number: int | None
+    change: str
+    config: str | None
+    batch: int
+    seq_len: int
+    median_ms: float
+    low_ms: float
+    high_ms: float
+    samples: int
+    tflops: float
+    max_error: float
+    allowed_error: float
+
+
+@dataclass(frozen=True)
+class Results:
+    """One measuring run."""
+
+    device: str
+    driver: str
+    nvrtc: str
+    torch: str
+    python: str
+    commit: str | None
+    date: str
+    command: str
+    dtype: str
+    d_head: int
+    n_heads: int
+    rows: tuple[Row, ...]
+    schema: int = SCHEMA
+
+
+def collect(
+    rows: list[Row], *, device: torch.device, dtype: str, d_head: int, n_heads: int
+) -> Results:
+    """`rows` together with everything needed to repeat them."""
+    return Results(
+        device=torch.cuda.get_device_name(device),
+        driver=driver_version(),
+        nvrtc=compiler.nvrtc_version(),
+        torch=torch.__version__,
+        python=platform.python_version(),
+        commit=git_commit(),
+        date=datetime.now(timezone.utc).strftime("%Y-%m-%d"),
+        command=" ".join(["flash-attention", *sys.argv[1:]]),
+        dtype=dtype,
+        d_head=d_head,
+        n_heads=n_heads,
+        rows=tuple(rows),
+    )
+
+
+def save(results: Results, path: Path) -> None:
+    """Writes `results` as JSON."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(dataclasses.asdict(results), indent=1) + "\n")
+
+
+def load(path: Path) -> Results:
+    """Reads what `save` wrote."""
+    try:
+        data = json.loads(path.read_text())
+        if data["schema"] != SCHEMA:
+            raise UnsupportedError(
+                f"{path} has results schema {data['schema']}, this version reads {SCHEMA}; "
+                "measure again with `flash-attention ladder run --json`"
+            )
+        rows = tuple(Row(**row) for row in data.pop("rows"))
+        return Results(**data, rows=rows)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        if isinstance(error, UnsupportedError):
+            raise
+        raise UnsupportedError(f"{path} is not a results file: {error!r}") from error

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How this project times kernels, and the only place that does.
+
+CUDA events, warm-up, L2 flushed before each sample, contenders taken in turn, outputs poisoned.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+
+from flash_attention.bench.statistics import Timing, summarise
+
+# Writing this much takes the GPU longer than the host needs to queue one sample, so the events
+# around a kernel see the kernel and not the launch.
+_MIN_FLUSH_BYTES = 256 << 20
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One implementation: `run` launches it and returns its output, `poison` spoils that first."""
+
+    name: str
+    run: Callable[[], torch.Tensor]
+    poison: Callable[[], object] = lambda: None
+
+
+class L2Flush:
+    """Overwrites a buffer of at least twice the L2 cache, so every sample starts cold."""
+
+    def __init__(self, device: torch.device) -> None:
+        l2_bytes = torch.cuda.get_device_properties(device).L2_cache_size
+        size = max(2 * l2_bytes, _MIN_FLUSH_BYTES)
+        self._buffer = torch.empty(size // 4, dtype=torch.int32, device=device)
+
+    def __call__(self) -> None:
+        self._buffer.zero_()
+
+
+def time_in_turn(
+    contenders: Sequence[Contender],
+    *,
+    device: torch.device,
+    repeats: int,
+    warmup: int,
+    check: Callable[[str, torch.Tensor], None],
+) -> dict[str, Timing]:
+    """Times all contenders round robin; `check` judges what each one's last timed run wrote."""
+    with torch.cuda.device(device):
+        flush = L2Flush(device)
+        for contender in contenders:
+            for _ in range(warmup):
+                contender.run()
+        samples: dict[str, list[tuple[torch.cuda.Event, torch.cuda.Event]]] = {
+            contender.name: [] for contender in contenders
+        }
+        for repeat in range(repeats):
+            for contender in contenders:
+                contender.poison()
+                flush()
+                start = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+                end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+                start.record()
+                output = contender.run()
+                end.record()
+                samples[contender.name].append((start, end))
+                if repeat == repeats - 1:
+                    check(contender.name, output)
+            torch.cuda.synchronize(device)
+    return {
+        name: summarise(start.elapsed_time(end) for start, end in events)
+        for name, events in samples.items()
+    }

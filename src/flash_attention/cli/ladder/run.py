@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`flash-attention ladder run`: measured on a GPU, compiled and inspected without one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import torch
+import typer
+
+from flash_attention.arch import DEFAULT_ARCH, get_arch
+from flash_attention.bench.ladder_run import GRIDS
+from flash_attention.cli.console import output
+from flash_attention.cli.ladder.inspected import run_inspected
+from flash_attention.cli.ladder.measured import run_measured
+from flash_attention.cli.options import DHeadOption, DTypeOption, HeadsOption, ladder_of
+from flash_attention.dispatch import current_arch
+from flash_attention.errors import UnsupportedError
+from flash_attention.kernel_configs import FlashForwardKernelConfig, parse_kernel_config
+
+
+def run(
+    dtype: DTypeOption = "fp16",
+    d_head: DHeadOption = 128,
+    heads: HeadsOption = 16,
+    grid: Annotated[str, typer.Option(help=f"shapes to time: {' or '.join(GRIDS)}")] = "quick",
+    repeats: Annotated[int, typer.Option(help="samples of each contender and shape", min=1)] = 30,
+    config: Annotated[
+        list[str] | None, typer.Option(help="also time this config, in its short form")
+    ] = None,
+    arch: Annotated[
+        str | None, typer.Option(help="compile and inspect for this one, even with a GPU")
+    ] = None,
+    json: Annotated[Path | None, typer.Option(help="write the measurements here")] = None,
+    plot: Annotated[Path | None, typer.Option(help="write a PNG here")] = None,
+) -> None:
+    """Climb the ladder: every rung checked and timed, or, without a GPU, taken apart."""
+    rungs = ladder_of(dtype, d_head, heads)
+    if grid not in GRIDS:
+        raise UnsupportedError(f"unknown grid {grid!r}; choose from {', '.join(GRIDS)}")
+    extra = [_extra_config(text, rungs[0].config) for text in config or ()]
+    if arch is None and torch.cuda.is_available():
+        run_measured(
+            rungs, extra, shapes=GRIDS[grid], n_heads=heads, repeats=repeats, json=json, plot=plot
+        )
+        return
+    if json is not None or extra:
+        raise UnsupportedError("--json and --config are for measurements, which need a GPU")
+    target = get_arch(arch) if arch else DEFAULT_ARCH
+    if arch is None:
+        output.print(f"No GPU here: the rungs are compiled for {target.name} and inspected.")
+    run_inspected(rungs, target, plot=plot)
+
+
+def _extra_config(text: str, rung: FlashForwardKernelConfig) -> FlashForwardKernelConfig:
+    config = parse_kernel_config(text)
+    config.check(current_arch())
+    if (config.dtype, config.d_head) != (rung.dtype, rung.d_head):
+        raise UnsupportedError(
+            f"--config is for {config.dtype.name} and d_head {config.d_head}, the ladder runs with "
+            f"{rung.dtype.name} and {rung.d_head}; choose them with --dtype and --d-head"
+        )
+    return config

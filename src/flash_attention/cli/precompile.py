@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compiling many kernels in parallel processes, which meet in the cache folder."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from typing import Literal
+
+from flash_attention.arch import Arch
+from flash_attention.dispatch import compile_config
+from flash_attention.errors import FlashAttentionError, KernelConfigError
+from flash_attention.kernel_configs import FlashForwardKernelConfig
+
+Job = tuple[FlashForwardKernelConfig, Arch]
+Fate = Literal["compiled", "from cache", "not kept", "not valid", "failed"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one job; `reason` is the broken rule or the error."""
+
+    config: FlashForwardKernelConfig
+    arch: Arch
+    fate: Fate
+    reason: str = ""
+
+
+def precompile(jobs: Sequence[Job], processes: int) -> Iterator[Outcome]:
+    """Compiles every job, yielding each as it ends."""
+    todo: list[Job] = []
+    for config, arch in jobs:
+        if violation := config.broken_rule(arch):
+            yield Outcome(config, arch, "not valid", violation.rule)
+        else:
+            todo.append((config, arch))
+    if not todo:
+        return
+    with ProcessPoolExecutor(
+        max_workers=min(processes, len(todo)),
+        mp_context=multiprocessing.get_context("spawn"),
+        initializer=_stay_quiet,
+    ) as pool:
+        try:
+            for future in as_completed([pool.submit(_compile, job) for job in todo]):
+                yield future.result()
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _compile(job: Job) -> Outcome:
+    config, arch = job
+    try:
+        compiled = compile_config(config, arch)
+    except KernelConfigError as error:
+        return Outcome(config, arch, "not valid", error.rule)
+    except FlashAttentionError as error:
+        return Outcome(config, arch, "failed", str(error))
+    if compiled.source_path is None:
+        return Outcome(config, arch, "not kept", "the cache folder cannot be written")
+    return Outcome(config, arch, "from cache" if compiled.compile_seconds is None else "compiled")
+
+
+def _stay_quiet() -> None:
+    logging.getLogger("flash_attention").setLevel(logging.WARNING)

@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which headers a translation unit is made of; only `#include <fa/...>` is allowed."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from flash_attention.errors import CompileError
+
+INCLUDE_DIR = Path(__file__).resolve().parent.parent / "include"
+
+# Literals are matched so that comment marks inside them are not taken for comments.
+_COMMENT_OR_LITERAL = re.compile(
+    r"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])'""", re.DOTALL
+)
+_DIRECTIVE = re.compile(r"^[ \t]*(?:\#|%:)[ \t]*(?:include|import|embed).*$", re.MULTILINE)
+_ALLOWED = re.compile(r"[ \t]*#[ \t]*include[ \t]*<(fa(?:/\w[\w.-]*)+)>[ \t\r]*")
+_PROBE = re.compile(r"\b__has_(?:include|embed)\w*")
+
+
+def include_closure(source: str, include_dir: Path = INCLUDE_DIR) -> dict[str, str]:
+    """Every header `source` reaches, each after the headers it includes itself."""
+    closure: dict[str, str] = {}
+    visited: set[str] = set()
+
+    def visit(text: str, where: str) -> None:
+        for name in included_names(text, where):
+            if name not in visited:
+                visited.add(name)
+                header = _read(include_dir, name, where)
+                visit(header, name)
+                closure[name] = header
+
+    visit(source, "the translation unit")
+    return closure
+
+
+def included_names(text: str, where: str) -> list[str]:
+    """The headers `text` names, in order; `where` names the text in errors."""
+    code = _COMMENT_OR_LITERAL.sub(_drop_comment, text.replace("\\\n", ""))
+    if probe := _PROBE.search(code):
+        raise CompileError(
+            f"{where} uses {probe.group()}; what a kernel includes must not depend on what exists"
+        )
+    names = []
+    for directive in _DIRECTIVE.findall(code):
+        allowed = _ALLOWED.fullmatch(directive)
+        if allowed is None:
+            raise CompileError(
+                f"{where} has `{directive.strip()}`; "
+                "only headers of this package can be included, as `#include <fa/...>`"
+            )
+        names.append(allowed.group(1))
+    return names
+
+
+def _drop_comment(match: re.Match[str]) -> str:
+    return " " if match.group().startswith("/") else match.group()
+
+
+def _read(include_dir: Path, name: str, where: str) -> str:
+    try:
+        return (include_dir / name).read_bytes().decode("utf-8")
+    except OSError as error:
+        raise CompileError(
+            f"{where} includes <{name}>, which cannot be read: {error.strerror} in {include_dir}"
+        ) from None

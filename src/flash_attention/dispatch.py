@@ -1,0 +1,186 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The dispatch table: from a kernel config to its kernel, compiled at first use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any, Protocol, TypeVar, overload
+
+import torch
+from cuda.bindings import driver as cuda
+
+from flash_attention import driver
+from flash_attention.arch import ARCHES, DEFAULT_ARCH, Arch
+from flash_attention.checks import check_config_type
+from flash_attention.compiler import ENTRY, CompiledKernel, compile_kernel
+from flash_attention.errors import UnsupportedError
+from flash_attention.kernel_configs import FlashForwardKernelConfig, get_kernels_to_build
+from flash_attention.translation_unit import translation_unit
+
+OLDEST_CAPABILITY = (8, 0)
+UNKNOWN_ARCH_CTA_SLOTS = 16  # torch does not report them; no GPU since sm_80 has fewer
+
+Default = TypeVar("Default")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Kernel:
+    """A compiled kernel, what its compiler said of it, and its handle in the driver."""
+
+    config: FlashForwardKernelConfig
+    arch: Arch
+    compiled: CompiledKernel
+
+    def __repr__(self) -> str:
+        return f"<Kernel {self.config.short_form()} for {self.arch.name}>"
+
+    @cached_property
+    def function(self) -> cuda.CUfunction:
+        """The driver's handle; asking for it loads the machine code into this process."""
+        return driver.load_kernel(self.compiled.cubin, ENTRY)
+
+    @property
+    def registers(self) -> int:
+        """Registers of one thread."""
+        return self.compiled.resources.registers
+
+    @property
+    def spills(self) -> int:
+        """Bytes a thread stores to and loads from local memory for want of registers."""
+        resources = self.compiled.resources
+        return resources.spill_store_bytes + resources.spill_load_bytes
+
+    @property
+    def smem_bytes(self) -> int:
+        """Dynamic shared memory of one block of threads."""
+        return self.config.smem_bytes()
+
+    @property
+    def ctas_per_sm(self) -> int:
+        """Blocks of threads that one multiprocessor holds at a time."""
+        return self.config.num_ctas_per_sm(self.arch, self.registers)
+
+    @property
+    def source_path(self) -> Path | None:
+        """The readable CUDA source, None when the cache folder could not be written."""
+        return self.compiled.source_path
+
+
+class DeviceProperties(Protocol):
+    """The part of torch's device properties that makes an `Arch`."""
+
+    name: str
+    major: int
+    minor: int
+    shared_memory_per_block_optin: int
+    shared_memory_per_multiprocessor: int
+    max_threads_per_multi_processor: int
+
+
+def arch_of(properties: DeviceProperties) -> Arch:
+    """The architecture of a GPU; one newer than this package is described by its own limits."""
+    capability = (properties.major, properties.minor)
+    name = f"sm_{properties.major}{properties.minor}"
+    if capability < OLDEST_CAPABILITY:
+        raise UnsupportedError(
+            f"{properties.name} is {name}; the kernels need sm_80 (Ampere) or newer"
+        )
+    return ARCHES.get(name) or Arch(
+        name,
+        properties.shared_memory_per_block_optin,
+        properties.shared_memory_per_multiprocessor,
+        properties.max_threads_per_multi_processor,
+        UNKNOWN_ARCH_CTA_SLOTS,
+    )
+
+
+@cache
+def device_arch(device_index: int) -> Arch:
+    """The architecture of one of torch's CUDA devices."""
+    if torch.version.cuda is None:
+        raise UnsupportedError(
+            f"this torch ({torch.__version__}) is not built for CUDA; install one that is"
+        )
+    properties: Any = torch.cuda.get_device_properties(device_index)
+    return arch_of(properties)
+
+
+def current_arch() -> Arch:
+    """The architecture of the current device, `DEFAULT_ARCH` where there is none."""
+    if not torch.cuda.is_available():
+        return DEFAULT_ARCH
+    return device_arch(torch.cuda.current_device())
+
+
+_kernels: dict[tuple[FlashForwardKernelConfig, Arch], Kernel] = {}
+
+
+def get_kernel(config: FlashForwardKernelConfig, arch: Arch) -> Kernel:
+    """The kernel of a config for an architecture; a second request gets the same object."""
+    check_config_type(config)
+    config.check(arch)
+    key = (config, arch)
+    if key not in _kernels:
+        source = translation_unit(config)
+        compiled = compile_kernel(source, arch=arch.name, name=config.kernel_name())
+        _kernels.setdefault(key, Kernel(config, arch, compiled))
+    return _kernels[key]
+
+
+def compile_config(config: FlashForwardKernelConfig, arch: Arch) -> CompiledKernel:
+    """Check a config, then compile it for an architecture; nothing is loaded into a GPU."""
+    return get_kernel(config, arch).compiled
+
+
+def _usable_arch() -> Arch | None:
+    try:
+        return current_arch()
+    except UnsupportedError:
+        return None
+
+
+class ForwardKernels(Mapping[FlashForwardKernelConfig, Kernel]):
+    """Every config that is valid on the current device, with its kernel.
+
+    Membership never compiles; indexing does at first use. Iteration runs over the configs of
+    `get_kernels_to_build`, for the valid ones are too many to list.
+    """
+
+    def __getitem__(self, config: FlashForwardKernelConfig) -> Kernel:
+        return get_kernel(config, current_arch())
+
+    def __contains__(self, config: object) -> bool:
+        arch = _usable_arch()
+        return (
+            arch is not None
+            and isinstance(config, FlashForwardKernelConfig)
+            and config.broken_rule(arch) is None
+        )
+
+    def __iter__(self) -> Iterator[FlashForwardKernelConfig]:
+        arch = _usable_arch()
+        configs = [] if arch is None else get_kernels_to_build(arch)
+        return (config for config in configs if config in self)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    @overload
+    def get(self, key: FlashForwardKernelConfig, /) -> Kernel | None: ...
+
+    @overload
+    def get(self, key: FlashForwardKernelConfig, /, default: Default) -> Kernel | Default: ...
+
+    def get(
+        self, key: FlashForwardKernelConfig, /, default: Default | None = None
+    ) -> Kernel | Default | None:
+        """The kernel, or `default` for a config that is not valid here."""
+        if key not in self:
+            return default
+        return self[key]
+
+
+forward_kernels = ForwardKernels()

@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The CUDA driver: load a cubin, make its kernel ready on a device, launch it.
+
+libcuda is opened by the first call, so importing this works on a machine without a driver.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+from cuda.bindings import driver as cuda
+
+from flash_attention.errors import LaunchError
+
+DEFAULT_SMEM_LIMIT = 48 * 1024  # bytes of dynamic shared memory a kernel gets without asking
+NO_CONTEXT = cuda.CUresult.CUDA_ERROR_INVALID_CONTEXT
+
+_launch_kernel = cuda.cuLaunchKernel
+
+
+def load_kernel(cubin: bytes, entry: str) -> cuda.CUfunction:
+    """The kernel `entry` of a cubin, usable in every context of this process."""
+    _call(cuda.cuInit, 0)
+    library = _call(cuda.cuLibraryLoadData, cubin, [], [], 0, [], [], 0)
+    kernel = _call(cuda.cuLibraryGetKernel, library, entry.encode())
+    return cuda.CUfunction(int(kernel))  # a launch takes either kind of handle
+
+
+def ready_kernel(kernel: cuda.CUfunction, device_index: int, smem_bytes: int) -> None:
+    """Put the kernel's code on the device and allow it its dynamic shared memory."""
+    bind_primary_context(device_index)
+    handle = cuda.CUkernel(int(kernel))
+    if smem_bytes > DEFAULT_SMEM_LIMIT:
+        attribute = cuda.CUfunction_attribute.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+        device = _call(cuda.cuDeviceGet, device_index)
+        _call(cuda.cuKernelSetAttribute, attribute, smem_bytes, handle, device)
+    _call(cuda.cuKernelGetFunction, handle)
+
+
+def bind_primary_context(device_index: int) -> None:
+    """Make the device's primary context, which torch uses, current in this thread."""
+    _call(cuda.cuCtxSetCurrent, _primary_context(device_index))
+
+
+def launch_kernel(
+    kernel: cuda.CUfunction,
+    shape: tuple[int, int, int, int, int, int, int],
+    args: ctypes.Structure,
+    stream: int,
+    device_index: int,
+) -> None:
+    """Queue one launch; `shape` is the grid, the block and the dynamic shared memory."""
+    parameters = ctypes.c_void_p(ctypes.addressof(args))
+    address = ctypes.addressof(parameters)
+    (status,) = _launch_kernel(kernel, *shape, stream, address, 0)
+    if status == NO_CONTEXT:  # a thread that has not used CUDA yet
+        bind_primary_context(device_index)
+        (status,) = _launch_kernel(kernel, *shape, stream, address, 0)
+    if status:
+        raise _error("cuLaunchKernel", status)
+
+
+@cache
+def _primary_context(device_index: int) -> cuda.CUcontext:
+    return _call(cuda.cuDevicePrimaryCtxRetain, _call(cuda.cuDeviceGet, device_index))
+
+
+def _call(function: Callable[..., Any], *args: object) -> Any:
+    """Call the driver; its one result, or None, or a LaunchError."""
+    try:
+        status, *results = function(*args)
+    except RuntimeError as error:  # libcuda is missing, or too old to have the function
+        raise LaunchError(
+            f"{function.__name__} could not be called: {error}\n"
+            "an NVIDIA driver for CUDA 12.0 or newer is needed"
+        ) from error
+    if status:
+        raise _error(function.__name__, status)
+    return results[0] if results else None
+
+
+def _error(function_name: str, status: cuda.CUresult) -> LaunchError:
+    _, text = cuda.cuGetErrorString(status)
+    return LaunchError(f"{function_name} failed: {status.name} ({int(status)}): {text.decode()}")

@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every error this package raises on purpose."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class FlashAttentionError(Exception):
+    """Base of all errors of this package."""
+
+
+class KernelConfigError(FlashAttentionError, ValueError):
+    """A kernel config breaks one of its family's rules."""
+
+    def __init__(self, message: str, *, rule: str) -> None:
+        super().__init__(f"{message} [rule: {rule}]")
+        self.rule = rule
+
+
+class UnsupportedError(FlashAttentionError, ValueError):
+    """The tensors or the device do not fit; the message says what would."""
+
+
+class CompileError(FlashAttentionError):
+    """NVRTC refused a translation unit."""
+
+    def __init__(self, message: str, *, source_path: Path | None = None, log: str = "") -> None:
+        where = f"\nsource: {source_path}" if source_path else ""
+        super().__init__(f"{message}{where}\n{log}".rstrip())
+        self.source_path = source_path
+        self.log = log
+
+
+class LaunchError(FlashAttentionError):
+    """The driver refused to load or launch a kernel."""

@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// The scale and log2(e) are one factor c: exp2(c s - c max) is one FFMA and one MUFU an element, the
+// product c max one multiply a row.
+#pragma once
+#include <fa/core.cuh>
+#include <fa/ptx/math.cuh>
+
+namespace fa::attn::exponential {
+
+struct FusedExp2 {
+  static constexpr float kLog2e = 1.4426950408889634f;
+
+  static __device__ float factor(float softmax_scale) { return softmax_scale * kLog2e; }
+
+  template <int Rows, int Cols>
+  static __device__ void scale(Accumulator<Rows, Cols>&, float) {}
+
+  static __device__ float offset(float max, float factor) { return max * factor; }
+
+  static __device__ float exp(float s, float offset, float factor) {
+    return ptx::exp2(fmaf(s, factor, -offset));
+  }
+};
+
+}  // namespace fa::attn::exponential

@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// O / sum: a division an element.
+#pragma once
+#include <fa/attn/row_stats.cuh>
+#include <fa/ptx/math.cuh>
+
+namespace fa::attn::normalise {
+
+struct Divide {
+  template <int Rows, int Dim>
+  static __device__ void run(Accumulator<Rows, Dim>& o, const RowStats<Rows>& stats) {
+#pragma unroll
+    for (int i = 0; i < Rows / 16; ++i)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const float sum = quad_sum(stats.sum[i][h]);
+#pragma unroll
+        for (int j = 0; j < Dim / 8; ++j)
+#pragma unroll
+          for (int e = 2 * h; e < 2 * h + 2; ++e) {
+            o.v[i][j][e] = ptx::divide(o.v[i][j][e], sum);
+          }
+      }
+  }
+};
+
+}  // namespace fa::attn::normalise

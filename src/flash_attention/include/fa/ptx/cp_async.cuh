@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// Asynchronous copies from global to shared memory, in groups that complete in order.
+#pragma once
+#include <fa/core.cuh>
+
+namespace fa::ptx {
+
+__device__ inline void cp_async_16(u32 smem, const void* gmem) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(smem), "l"(gmem) : "memory");
+}
+
+// Asks L2 to fetch the whole 128-byte line.
+__device__ inline void cp_async_16_prefetch_128(u32 smem, const void* gmem) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(smem), "l"(gmem)
+               : "memory");
+}
+
+__device__ inline void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+
+// All but the latest `Pending` groups of this thread have landed.
+template <int Pending>
+__device__ inline void cp_async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");
+}
+
+}  // namespace fa::ptx

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// Arithmetic every target has: exponential, reciprocal, conversions to packed 16-bit pairs.
+#pragma once
+#include <fa/core.cuh>
+
+namespace fa::ptx {
+
+// 2^x, subnormals flushed: one MUFU.
+__device__ inline float exp2(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// 1 / x to one ulp: one MUFU.
+__device__ inline float reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// a / b to two ulp, over the full range of b.
+__device__ inline float divide(float a, float b) {
+  float y;
+  asm("div.full.ftz.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+}
+
+// The first element of a pair sits in the low half; cvt takes it as its second source.
+__device__ inline u32 pack_f16x2(float lo, float hi) {
+  u32 pair;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(hi), "f"(lo));
+  return pair;
+}
+
+__device__ inline u32 pack_bf16x2(float lo, float hi) {
+  u32 pair;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(hi), "f"(lo));
+  return pair;
+}
+
+}  // namespace fa::ptx

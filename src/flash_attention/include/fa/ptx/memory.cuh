@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// Plain loads and stores of global and shared memory, 4 and 16 bytes wide.
+#pragma once
+#include <fa/core.cuh>
+
+namespace fa::ptx {
+
+struct Chunk {
+  u32 x, y, z, w;
+};
+
+__device__ inline u32 smem_address(const void* p) {
+  return static_cast<u32>(__cvta_generic_to_shared(p));
+}
+
+__device__ inline Chunk ld_global_16(const void* gmem) {
+  Chunk c;
+  asm volatile("ld.global.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(c.x), "=r"(c.y), "=r"(c.z), "=r"(c.w)
+               : "l"(gmem)
+               : "memory");
+  return c;
+}
+
+__device__ inline Chunk ld_global_16_no_l1(const void* gmem) {
+  Chunk c;
+  asm volatile("ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(c.x), "=r"(c.y), "=r"(c.z), "=r"(c.w)
+               : "l"(gmem)
+               : "memory");
+  return c;
+}
+
+__device__ inline void st_global_16(void* gmem, Chunk c) {
+  asm volatile("st.global.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(gmem), "r"(c.x), "r"(c.y), "r"(c.z),
+               "r"(c.w)
+               : "memory");
+}
+
+__device__ inline void st_global_16_no_l1(void* gmem, Chunk c) {
+  asm volatile("st.global.L1::no_allocate.v4.u32 [%0], {%1, %2, %3, %4};" ::"l"(gmem), "r"(c.x),
+               "r"(c.y), "r"(c.z), "r"(c.w)
+               : "memory");
+}
+
+__device__ inline void st_global_4(void* gmem, u32 x) {
+  asm volatile("st.global.u32 [%0], %1;" ::"l"(gmem), "r"(x) : "memory");
+}
+
+__device__ inline void st_global_4_no_l1(void* gmem, u32 x) {
+  asm volatile("st.global.L1::no_allocate.u32 [%0], %1;" ::"l"(gmem), "r"(x) : "memory");
+}
+
+__device__ inline Chunk ld_shared_16(u32 smem) {
+  Chunk c;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(c.x), "=r"(c.y), "=r"(c.z), "=r"(c.w)
+               : "r"(smem)
+               : "memory");
+  return c;
+}
+
+__device__ inline void st_shared_16(u32 smem, Chunk c) {
+  asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(smem), "r"(c.x), "r"(c.y), "r"(c.z),
+               "r"(c.w)
+               : "memory");
+}
+
+__device__ inline void st_shared_4(u32 smem, u32 x) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(smem), "r"(x) : "memory");
+}
+
+}  // namespace fa::ptx

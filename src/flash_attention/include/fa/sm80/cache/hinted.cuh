@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// L2 fetches whole lines for the loads, and nothing of this kernel is kept in L1: no byte is read
+// from there twice.
+#pragma once
+#include <fa/ptx/cp_async.cuh>
+#include <fa/ptx/memory.cuh>
+
+namespace fa::sm80::cache {
+
+struct Hinted {
+  static __device__ void load_async(u32 smem, const void* gmem) {
+    ptx::cp_async_16_prefetch_128(smem, gmem);
+  }
+  static __device__ ptx::Chunk load(const void* gmem) { return ptx::ld_global_16_no_l1(gmem); }
+  static __device__ void store(void* gmem, ptx::Chunk c) { ptx::st_global_16_no_l1(gmem, c); }
+  static __device__ void store(void* gmem, u32 pair) { ptx::st_global_4_no_l1(gmem, pair); }
+};
+
+}  // namespace fa::sm80::cache

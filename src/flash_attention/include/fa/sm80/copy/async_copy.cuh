@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// Global to shared memory without passing registers; the copy flies until it is waited for.
+#pragma once
+#include <fa/ptx/cp_async.cuh>
+
+namespace fa::sm80::copy {
+
+struct AsyncCopy {
+  template <class Cache>
+  static __device__ void chunk(u32 smem, const void* gmem) {
+    Cache::load_async(smem, gmem);
+  }
+
+  static __device__ void commit() { ptx::cp_async_commit(); }
+
+  template <int Pending>
+  static __device__ void wait() {
+    ptx::cp_async_wait<Pending>();
+  }
+};
+
+}  // namespace fa::sm80::copy

@@ -1,0 +1,20 @@
+// SPDX-License-Identifier: Apache-2.0
+// Global to registers to shared memory: the data is there when the thread moves on.
+#pragma once
+#include <fa/ptx/memory.cuh>
+
+namespace fa::sm80::copy {
+
+struct PlainCopy {
+  template <class Cache>
+  static __device__ void chunk(u32 smem, const void* gmem) {
+    ptx::st_shared_16(smem, Cache::load(gmem));
+  }
+
+  static __device__ void commit() {}
+
+  template <int Pending>
+  static __device__ void wait() {}
+};
+
+}  // namespace fa::sm80::copy

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+// One CTA computes one block of query rows of one head. Block holds its state and offers the verbs;
+// Config binds the slots; Config::Schedule says in which order the verbs run.
+//
+// Shared memory: Q [kBR][kDHead], K [kBC][kDHead], V [kBC][kDHead].
+// Registers, per warp: S [kWarpRows][kBC], O [kWarpRows][kDHead] as fp32 accumulators.
+#pragma once
+#include <fa/attn/row_stats.cuh>
+#include <fa/attn/softmax.cuh>
+#include <fa/kernel_args.cuh>
+#include <fa/ptx/ldmatrix.cuh>
+#include <fa/ptx/memory.cuh>
+#include <fa/sm80/mma.cuh>
+#include <fa/sm80/slots.cuh>
+#include <fa/sm80/tile.cuh>
+
+namespace fa::sm80 {
+
+template <KernelConfig Config_>
+class Block {
+ public:
+  using Config = Config_;
+  using DType = typename Config::DType;
+  static constexpr int kThreads = Config::kNWarps * kWarpSize;
+  static constexpr int kWarpRows = Config::kBR / Config::kNWarps;
+  using QTile = Tile<Config, Config::kBR>;
+  using KVTile = Tile<Config, Config::kBC>;
+  template <class AnyTile>
+  using Cursor = typename Config::Address::template Cursor<AnyTile>;
+
+  __device__ Block(const ForwardKernelArgs& args, u32 smem)
+      : args_(args),
+        q_tile_(smem),
+        k_tile_(q_tile_ + QTile::kBytes),
+        v_tile_(k_tile_ + KVTile::kBytes),
+        q_lane_(q_tile_, warp_row() + lane_id() % 16, lane_id() / 16),
+        k_lane_(k_tile_, lane_id() % 8 + lane_id() / 16 * 8, lane_id() / 8 % 2),
+        v_lane_(v_tile_, lane_id() % 16, lane_id() / 16) {}
+
+  __device__ int num_steps() const {
+    return Config::Mask::template num_key_blocks<Config::kBC>(args_.seq_len_k);
+  }
+
+  // global -> shared
+
+  __device__ void load_q() { load<QTile, Config::kBR>(q_tile_, args_.q, args_.q_stride, first_row()); }
+  __device__ void load_k(int step) {
+    load<KVTile, Config::kBC>(k_tile_, args_.k, args_.k_stride, key(step));
+  }
+  __device__ void load_v(int step) {
+    load<KVTile, Config::kBC>(v_tile_, args_.v, args_.v_stride, key(step));
+  }
+  __device__ void commit() { Config::Copy::commit(); }
+  template <int Pending>
+  __device__ void wait() {
+    Config::Copy::template wait<Pending>();
+  }
+
+  // shared -> registers -> tensor cores
+
+  __device__ void reset() {
+    stats_.reset();
+    o_acc_.zero();
+  }
+  __device__ void hold_q() {
+    Config::QFeed::template hold<kDimSteps>([&](int d) { read_q(d); });
+  }
+
+  __device__ void scores() {  // S = Q K^T
+    u32 k[kDimSteps][Config::kBC / 16][4];
+    const auto read_q_step = [&](int d) { read_q(d); };
+    const auto read_k_step = [&](int d) {
+#pragma unroll
+      for (int n = 0; n < Config::kBC / 16; ++n) ptx::ldmatrix_x4(k[d][n], k_lane_.at(16 * n, 2 * d));
+    };
+    s_acc_.zero();
+    Config::QFeed::template begin<kDimSteps>(read_q_step);
+    Config::KFeed::template begin<kDimSteps>(read_k_step);
+#pragma unroll
+    for (int d = 0; d < kDimSteps; ++d) {
+      Config::QFeed::template before<kDimSteps>(d, read_q_step);
+      Config::KFeed::template before<kDimSteps>(d, read_k_step);
+      Config::MmaOrder::template run<kWarpRows / 16, Config::kBC / 8>([&](int i, int j) {
+        mma<DType>(s_acc_.v[i][j], q_regs_[i][d], k[d][j / 2][j % 2 * 2], k[d][j / 2][j % 2 * 2 + 1]);
+      });
+    }
+  }
+
+  __device__ void mask(int step) {
+    Config::Mask::hide(s_acc_, first_row() + warp_row(), key(step));
+  }
+
+  template <class Form>
+  __device__ void softmax(Form form) {
+    attn::softmax<typename Config::Exponential>(form, s_acc_, o_acc_, stats_,
+                                                Config::Exponential::factor(args_.softmax_scale));
+  }
+
+  __device__ void accumulate() {  // O += P V
+    constexpr int kKeySteps = Config::kBC / 16;
+    u32 v[kKeySteps][kDimSteps][4];
+    const auto read_v_step = [&](int n) {
+#pragma unroll
+      for (int d = 0; d < kDimSteps; ++d) ptx::ldmatrix_x4_trans(v[n][d], v_lane_.at(16 * n, 2 * d));
+    };
+    Config::VFeed::template begin<kKeySteps>(read_v_step);
+#pragma unroll
+    for (int n = 0; n < kKeySteps; ++n) {
+      Config::VFeed::template before<kKeySteps>(n, read_v_step);
+      u32 p[kWarpRows / 16][4];
+      convert_p(p, n);
+      Config::MmaOrder::template run<kWarpRows / 16, Config::kDHead / 8>([&](int i, int j) {
+        mma<DType>(o_acc_.v[i][j], p[i], v[n][j / 2][j % 2 * 2], v[n][j / 2][j % 2 * 2 + 1]);
+      });
+    }
+  }
+
+  // registers -> global
+
+  __device__ void store() {
+    Config::Normalise::run(o_acc_, stats_);
+    Config::Store::run(*this);
+  }
+
+  // What a Store needs to know. Rows count from the warp's first row.
+  __device__ u32 q_tile() const { return q_tile_; }
+  __device__ char* output(int row) const {
+    return const_cast<char*>(address(args_.o, args_.o_stride, first_row() + warp_row() + row));
+  }
+  __device__ i64 output_row_bytes() const { return row_bytes(args_.o_stride); }
+  __device__ u32 output_pair(int i, int j, int h) const {
+    return DType::pack(o_acc_.v[i][j][2 * h], o_acc_.v[i][j][2 * h + 1]);
+  }
+  static __device__ int warp_row() { return warp_id() * kWarpRows; }
+
+ private:
+  static constexpr int kDimSteps = Config::kDHead / 16;
+
+  static __device__ int first_row() { return blockIdx.x * Config::kBR; }
+  __device__ int key(int step) const { return Config::KvOrder::block(step, num_steps()) * Config::kBC; }
+
+  static __device__ i64 row_bytes(const Strides& stride) {
+    return Config::RowStride::elements(stride.seq) * kElementBytes;
+  }
+  // Row `row` of this CTA's batch and head.
+  static __device__ const char* address(const void* tensor, const Strides& stride, int row) {
+    return static_cast<const char*>(tensor) +
+           (blockIdx.z * stride.batch + blockIdx.y * stride.head) * kElementBytes +
+           row * row_bytes(stride);
+  }
+
+  // Threads take the chunks of a row side by side, then the next rows.
+  template <class DestinationTile, int Rows>
+  static __device__ void load(u32 tile, const void* tensor, const Strides& stride, int first) {
+    constexpr int kRowChunks = Config::kDHead / kChunkElements;
+    constexpr int kRowsPerPass = kThreads / kRowChunks;
+    const int row = threadIdx.x / kRowChunks, chunk = threadIdx.x % kRowChunks;
+    const Cursor<DestinationTile> thread(tile, row, chunk);
+    const char* source = address(tensor, stride, first + row) + chunk * kChunkBytes;
+#pragma unroll
+    for (int r = 0; r < Rows; r += kRowsPerPass) {
+      Config::Copy::template chunk<typename Config::Cache>(thread.at(r, 0), source);
+      source += kRowsPerPass * row_bytes(stride);
+    }
+  }
+
+  __device__ void read_q(int d) {
+#pragma unroll
+    for (int i = 0; i < kWarpRows / 16; ++i)
+      ptx::ldmatrix_x4(q_regs_[i][d], q_lane_.at(16 * i, 2 * d));
+  }
+
+  // Columns 16 n .. 16 n + 15 of P as the A operand: the accumulator's lane map is the operand's.
+  __device__ void convert_p(u32 (&p)[kWarpRows / 16][4], int n) const {
+#pragma unroll
+    for (int i = 0; i < kWarpRows / 16; ++i)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const float(&s)[4] = s_acc_.v[i][2 * n + e / 2];
+        p[i][e] = DType::pack(s[e % 2 * 2], s[e % 2 * 2 + 1]);
+      }
+  }
+
+  const ForwardKernelArgs& args_;
+  const u32 q_tile_, k_tile_, v_tile_;
+  const Cursor<QTile> q_lane_;
+  const Cursor<KVTile> k_lane_, v_lane_;
+  u32 q_regs_[kWarpRows / 16][kDimSteps][4];
+  Accumulator<kWarpRows, Config::kBC> s_acc_;
+  Accumulator<kWarpRows, Config::kDHead> o_acc_;
+  attn::RowStats<kWarpRows> stats_;
+};
+
+template <KernelConfig Config>
+__device__ void forward(const ForwardKernelArgs& args, const void* smem) {
+  Block<Config> block(args, ptx::smem_address(smem));
+  Config::Loop::template run<typename Config::Schedule>(block);
+  block.store();
+}
+
+}  // namespace fa::sm80

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+// The contract of every slot of this family: what a variant must provide. A variant that does not is
+// named here, in one line, before any template of the kernel is instantiated.
+#pragma once
+#include <fa/attn/row_stats.cuh>
+#include <fa/core.cuh>
+#include <fa/ptx/memory.cuh>
+
+namespace fa::sm80 {
+
+namespace example {  // the smallest arguments that exercise a contract
+struct Read {
+  __device__ void operator()(int) const {}
+};
+struct Mma {
+  __device__ void operator()(int, int) const {}
+};
+}  // namespace example
+
+template <class T>
+concept DTypeSlot = requires(float x) {
+  { T::pack(x, x) };
+};
+
+template <class T>
+concept CacheSlot = requires(u32 smem, void* gmem, ptx::Chunk chunk) {
+  T::load_async(smem, gmem);
+  T::store(gmem, T::load(gmem));
+  T::store(gmem, smem);
+};
+
+template <class T, class Cache>
+concept CopySlot = requires(u32 smem, const void* gmem) {
+  T::template chunk<Cache>(smem, gmem);
+  T::commit();
+  T::template wait<1>();
+};
+
+template <class T>
+concept LayoutSlot = requires(int row, int chunk, u32 address) {
+  T::place(row, chunk);
+  T::advance(address, address);
+};
+
+template <class T>
+concept FeedSlot = requires(example::Read read, int step) {
+  T::template begin<2>(read);
+  T::template before<2>(step, read);
+};
+
+template <class T>
+concept QueryFeedSlot = FeedSlot<T> && requires(example::Read read) { T::template hold<2>(read); };
+
+template <class T>
+concept MmaOrderSlot = requires(example::Mma mma) { T::template run<2, 4>(mma); };
+
+template <class T>
+concept ExponentialSlot = requires(Accumulator<16, 16>& s, float x) {
+  T::factor(x);
+  T::scale(s, x);
+  T::exp(x, T::offset(x, x), x);
+};
+
+template <class T>
+concept NormaliseSlot = requires(Accumulator<16, 16>& o, attn::RowStats<16> stats) {
+  T::run(o, stats);
+};
+
+template <class T>
+concept MaskSlot = requires(Accumulator<16, 16>& s, int position) {
+  T::template num_key_blocks<64>(position);
+  T::hide(s, position, position);
+};
+
+template <class T>
+concept KvOrderSlot = requires(int step) { T::block(step, step); };
+
+template <class T>
+concept RowStrideSlot = requires(i64 stride) { T::elements(stride); };
+
+template <class T>
+concept PanelsSlot = requires { T::template kChunks<128>; };
+
+template <class C>
+concept KernelConfig =
+    DTypeSlot<typename C::DType> && CacheSlot<typename C::Cache> &&
+    CopySlot<typename C::Copy, typename C::Cache> && LayoutSlot<typename C::Layout> &&
+    PanelsSlot<typename C::Panels> && QueryFeedSlot<typename C::QFeed> &&
+    FeedSlot<typename C::KFeed> && FeedSlot<typename C::VFeed> &&
+    MmaOrderSlot<typename C::MmaOrder> && ExponentialSlot<typename C::Exponential> &&
+    NormaliseSlot<typename C::Normalise> && MaskSlot<typename C::Mask> &&
+    KvOrderSlot<typename C::KvOrder> && RowStrideSlot<typename C::RowStride>;
+
+}  // namespace fa::sm80

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+// O is written to shared memory in the tile's own layout and leaves in 16-byte chunks of whole rows.
+// It takes the place of Q: a warp writes and reads only the rows of Q that it alone read.
+#pragma once
+#include <fa/core.cuh>
+#include <fa/ptx/memory.cuh>
+
+namespace fa::sm80::store {
+
+struct Staged {
+  template <class Block>
+  static __device__ void run(const Block& b) {
+    using Config = typename Block::Config;
+    using Tile = typename Block::QTile;
+    const typename Block::template Cursor<Tile> lane(b.q_tile(), b.warp_row() + lane_id() / 4, 0);
+#pragma unroll
+    for (int i = 0; i < Block::kWarpRows / 16; ++i)
+#pragma unroll
+      for (int h = 0; h < 2; ++h)
+#pragma unroll
+        for (int j = 0; j < Config::kDHead / 8; ++j)
+          ptx::st_shared_4(lane.at(16 * i + 8 * h, j) + lane_id() % 4 * sizeof(u32),
+                           b.output_pair(i, j, h));
+    __syncwarp();  // this warp's rows of O are in shared memory
+
+    constexpr int kRowChunks = Config::kDHead / kChunkElements;
+    constexpr int kRowsPerPass = kWarpSize / kRowChunks;
+    const int chunk = lane_id() % kRowChunks;
+#pragma unroll
+    for (int row = lane_id() / kRowChunks; row < Block::kWarpRows; row += kRowsPerPass)
+      Config::Cache::store(
+          b.output(row) + chunk * kChunkBytes,
+          ptx::ld_shared_16(b.q_tile() + Tile::offset(b.warp_row() + row, chunk)));
+  }
+};
+
+}  // namespace fa::sm80::store

@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""ForwardKernelArgs: the run-time arguments of a kernel, and the asserts that pin them in C++."""
+
+from __future__ import annotations
+
+import ctypes
+
+
+class Strides(ctypes.Structure):
+    """Element strides of one (batch, seq, heads, d_head) tensor; the last dimension is 1."""
+
+    _fields_ = (
+        ("batch", ctypes.c_int64),
+        ("seq", ctypes.c_int64),
+        ("head", ctypes.c_int64),
+    )
+
+
+class ForwardKernelArgs(ctypes.Structure):
+    """Mirror of `fa::ForwardKernelArgs` (include/fa/kernel_args.cuh)."""
+
+    _fields_ = (
+        ("q", ctypes.c_void_p),
+        ("k", ctypes.c_void_p),
+        ("v", ctypes.c_void_p),
+        ("o", ctypes.c_void_p),
+        ("q_stride", Strides),
+        ("k_stride", Strides),
+        ("v_stride", Strides),
+        ("o_stride", Strides),
+        ("seq_len_q", ctypes.c_int32),
+        ("seq_len_k", ctypes.c_int32),
+        ("softmax_scale", ctypes.c_float),
+    )
+
+
+def layout_asserts() -> str:
+    """C++ static_asserts: the compiler's layout of the structs is the one ctypes packs.
+
+    NVRTC has no offsetof without the standard headers; __INTADDR__ is its front end's own.
+    """
+    return "\n".join(
+        f"static_assert({claim});"
+        for struct in (Strides, ForwardKernelArgs)
+        for claim in (
+            f"sizeof(fa::{struct.__name__}) == {ctypes.sizeof(struct)}",
+            *(
+                f"__INTADDR__(&((fa::{struct.__name__}*)0)->{name})"
+                f" == {getattr(struct, name).offset}"
+                for name, *_ in struct._fields_
+            ),
+        )
+    )

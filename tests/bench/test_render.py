@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The README's measured block: rendered from a results file, and in step with the stored one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flash_attention.bench import render
+from flash_attention.bench.results import load, save
+from flash_attention.errors import UnsupportedError
+from tests.bench.made_up import made_up_results
+
+ROOT = Path(__file__).resolve().parents[2]
+STORED = ROOT / "results" / "h200_ladder.json"
+
+
+def test_every_number_of_the_table() -> None:
+    lines = render.block(made_up_results()).splitlines()
+    table = [line for line in lines if line.startswith("|")]
+    assert table == [
+        "| rung | what changes | 2 x 512 | 1 x 1024 | mean |",
+        "| --- | --- | ---: | ---: | ---: |",
+        "| FA2 |  | 100 (100%) | 300 (100%) | 150 (**100.0%**) |",
+        "| 1 base |  | 50 (50%) | 75 (25%) | 60 (**40.0%**) |",
+        "| 2 swizzle | `swizzled: False -> True` | 110 (110%) | 330 (110%) | 165 (**110.0%**) |",
+    ]
+
+
+def test_the_block_says_where_it_was_measured() -> None:
+    block = render.block(made_up_results())
+    for fact in ("Some GPU", "580.1 (CUDA 13.0)", "2.13.0", "2026-01-31", "0123456789ab", "FP16"):
+        assert fact in block
+
+
+def test_rendering_into_a_readme(tmp_path: Path) -> None:
+    readme, results = tmp_path / "README.md", tmp_path / "r.json"
+    readme.write_text(f"# before\n{render.BEGIN}\nold\n{render.END}\nafter\n")
+    save(made_up_results(), results)
+    for _ in range(2):
+        render.main([str(readme), str(results)])
+        block = render.block(made_up_results())
+        assert readme.read_text() == f"# before\n{block}\nafter\n"
+    assert (tmp_path / render.PLOT).read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_readme_without_markers_is_left_alone(tmp_path: Path) -> None:
+    readme, results = tmp_path / "README.md", tmp_path / "r.json"
+    readme.write_text("# no markers\n")
+    save(made_up_results(), results)
+    with pytest.raises(UnsupportedError, match="ladder:begin"):
+        render.main([str(readme), str(results)])
+    assert readme.read_text() == "# no markers\n"
+    assert not (tmp_path / render.PLOT).exists()
+
+
+@pytest.mark.skipif(not STORED.exists(), reason="no stored measurements")
+def test_the_readme_shows_the_stored_measurements() -> None:
+    text = (ROOT / "README.md").read_text()
+    assert render.marked_block(text) == render.block(load(STORED))
+    assert (ROOT / render.PLOT).exists()

@@ -1,0 +1,57 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The timing discipline on a GPU: order, poisoning, checking, and times that mean something."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from flash_attention.bench.timing import Contender, time_in_turn
+
+pytestmark = pytest.mark.gpu
+
+
+def test_contenders_take_turns_and_only_the_last_output_is_checked() -> None:
+    device = torch.device("cuda", torch.cuda.current_device())
+    out = torch.zeros(8, device=device)
+    events: list[str] = []
+
+    def contender(name: str, value: float) -> Contender:
+        def run() -> torch.Tensor:
+            events.append(f"run {name}")
+            return out.fill_(value)
+
+        return Contender(name, run, poison=lambda: events.append(f"poison {name}"))
+
+    def check(name: str, written: torch.Tensor) -> None:
+        events.append(f"check {name} {written[0].item():.0f}")
+
+    timings = time_in_turn(
+        [contender("a", 1), contender("b", 2)], device=device, repeats=2, warmup=1, check=check
+    )
+    assert {name: timing.samples for name, timing in timings.items()} == {"a": 2, "b": 2}
+    assert events == [
+        *("run a", "run b"),
+        *("poison a", "run a", "poison b", "run b"),
+        *("poison a", "run a", "check a 1", "poison b", "run b", "check b 2"),
+    ]
+
+
+def test_ten_times_the_work_takes_about_ten_times_as_long() -> None:
+    device = torch.device("cuda", torch.cuda.current_device())
+    matrix = torch.randn(4096, 4096, device=device, dtype=torch.float16)
+
+    def multiply(times: int) -> torch.Tensor:
+        for _ in range(times):
+            product = matrix @ matrix
+        return product
+
+    timings = time_in_turn(
+        [Contender("one", lambda: multiply(1)), Contender("ten", lambda: multiply(10))],
+        device=device,
+        repeats=11,
+        warmup=3,
+        check=lambda name, out: None,
+    )
+    ratio = timings["ten"].median_ms / timings["one"].median_ms
+    assert 6 < ratio < 14

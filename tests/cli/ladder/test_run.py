@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`ladder run`: the inspected form everywhere, the measured one on a GPU."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from flash_attention.arch import ARCHES
+from flash_attention.cli.ladder import run as run_command
+from flash_attention.dispatch import compile_config
+from flash_attention.ladder import get_ladder
+from tests.cli.invoke import invoke, refuse
+
+
+def test_inspected_rungs_show_what_the_compiler_said(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    rungs = get_ladder()[:2]
+    monkeypatch.setattr(run_command, "ladder_of", lambda dtype, d_head, heads: rungs)
+    printed = invoke("ladder", "run", "--arch", "sm_80", "--plot", str(tmp_path / "mix.png"))
+    for rung in rungs:
+        compiled = compile_config(rung.config, ARCHES["sm_80"])
+        row = next(line for line in printed.splitlines() if rung.name in line)
+        cells = re.split(r"\s{2,}", row.strip())
+        assert cells[1] == str(compiled.resources.registers)
+        assert cells[3] == str(rung.config.smem_bytes() // 1024)
+    assert "tensor core" in re.sub(r"\s+", " ", printed)
+    assert (tmp_path / "mix.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_bad_choices_are_refused_with_the_good_ones() -> None:
+    assert "choose from seed, quick" in refuse("ladder", "run", "--grid", "huge")
+    assert "unknown architecture 'sm_1'" in refuse("ladder", "run", "--arch", "sm_1")
+    assert "not a kernel config" in refuse("ladder", "run", "--config", "fastest")
+    other = get_ladder(d_head=64)[0].config.short_form()
+    assert "choose them with --dtype" in refuse("ladder", "run", "--config", other)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_measurements_need_a_gpu(tmp_path: Path) -> None:
+    target = tmp_path / "r.json"
+    assert "need a GPU" in refuse("ladder", "run", "--json", str(target))
+    assert not target.exists()
+
+
+@pytest.mark.gpu
+def test_measured_rungs_are_written_and_plotted(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    rungs = get_ladder()[-2:]
+    monkeypatch.setattr(run_command, "ladder_of", lambda dtype, d_head, heads: rungs)
+    files = ("--json", str(tmp_path / "r.json"), "--plot", str(tmp_path / "r.png"))
+    printed = invoke("ladder", "run", "--repeats", "3", *files)
+    assert "within tolerance" in printed
+    rows = json.loads((tmp_path / "r.json").read_text())["rows"]
+    assert [row["contender"] for row in rows] == ["FA2", *(rung.name for rung in rungs)]
+    assert (tmp_path / "r.png").read_bytes().startswith(b"\x89PNG")

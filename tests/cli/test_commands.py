@@ -1,0 +1,32 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command tree as a user meets it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+from tests.cli.invoke import invoke, refuse
+
+
+def test_help_names_every_command() -> None:
+    listed = invoke("--help") + invoke("ladder", "--help")
+    for command in ("doctor", "build", "ladder", "list", "show", "diff", "run"):
+        assert command in listed
+
+
+def test_package_errors_leave_as_one_message() -> None:
+    assert refuse("ladder", "show", "17").startswith("error: there is no rung 17; the ladder has")
+    assert "dtype 'fp8' is not supported" in refuse("ladder", "list", "--dtype", "fp8")
+
+
+def test_the_module_runs_and_reports_errors_through_its_exit_code() -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "flash_attention.cli", "ladder", "diff", "1", "99"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert result.returncode == 2
+    assert "there is no rung 99" in result.stderr
+    assert "Traceback" not in result.stderr

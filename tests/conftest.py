@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Skips what needs a GPU where there is none, and keeps compiled kernels out of the home folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import settings
+
+settings.register_profile("house", deadline=None)  # a busy machine is no failure
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("house")
+    torch.set_num_threads(1)  # tests are small, and run in parallel already
+    kernels = config.rootpath / ".pytest_cache" / "kernels"
+    os.environ.setdefault("FLASH_ATTENTION_CACHE_DIR", str(kernels))
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if torch.cuda.is_available():
+        return
+    for item in items:
+        if item.get_closest_marker("gpu"):
+            item.add_marker(pytest.mark.skip(reason="needs an NVIDIA GPU"))
+
+
+@pytest.fixture
+def no_compile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Fails a test that leaves a kernel in the cache folder."""
+    folder = tmp_path / "kernels"
+    monkeypatch.setenv("FLASH_ATTENTION_CACHE_DIR", str(folder))
+    yield
+    assert not folder.exists() or list(folder.iterdir()) == []

@@ -1,0 +1,221 @@
+# SPDX-License-Identifier: Apache-2.0
+"""forward and forward_timed: right on every rung, with any strides, on the caller's stream."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+import flash_attention
+from flash_attention import DType, FlashForwardKernelConfig, UnsupportedError
+from flash_attention.ladder import get_ladder
+from flash_attention.testing import check_output, generate_qkv, generate_qkvo
+
+CONFIG = FlashForwardKernelConfig(DType.FP16, 64, 64, 32, 4, True, True, True, 0, 2, 2, False, True)
+HEADS = 4
+SLOW_CYCLES = 200_000_000  # a tenth of a second of GPU work, to be overtaken
+
+
+def test_import_is_light_and_touches_no_gpu() -> None:
+    probe = (
+        "import flash_attention, sys, torch\n"
+        "heavy = {'matplotlib', 'typer', 'rich'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+        "assert not torch.cuda.is_initialized()\n"
+        "assert flash_attention.__version__\n"
+    )
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", probe], env=environment, check=True)
+
+
+def test_everything_public_is_there() -> None:
+    assert all(hasattr(flash_attention, name) for name in flash_attention.__all__)
+
+
+@pytest.mark.usefixtures("no_compile")
+def test_cpu_tensors_are_refused_by_both() -> None:
+    q, k, v, o = generate_qkvo(1, 64, 2, 64, DType.FP16)
+    for function in (flash_attention.forward, flash_attention.forward_timed):
+        with pytest.raises(UnsupportedError, match="q is on cpu; a CUDA tensor is needed"):
+            function(CONFIG, q, k, v, o)
+    assert bool(o.isnan().all())
+
+
+def assert_right(out: Tensor, q: Tensor, k: Tensor, v: Tensor) -> None:
+    check = check_output(out, q, k, v)
+    assert check.ok, str(check)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("rung", range(1, 17))
+@pytest.mark.parametrize("d_head", [64, 128])
+@pytest.mark.parametrize("dtype", list(DType))
+def test_every_rung_is_right_and_repeats_itself(dtype: DType, d_head: int, rung: int) -> None:
+    config = get_ladder(dtype, d_head, HEADS)[rung - 1].config
+    q, k, v, o = generate_qkvo(2, 512, HEADS, d_head, dtype, "cuda", seed=rung)
+    first = flash_attention.forward(config, q, k, v, o)
+    assert first is o
+    assert_right(o, q, k, v)
+    for _ in range(20):
+        assert torch.equal(flash_attention.forward(config, q, k, v), first)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("seq_len", [64, 128, 1024, 4096])
+def test_short_and_long_sequences(seq_len: int) -> None:
+    q, k, v = generate_qkv(1, seq_len, 3, 64, DType.FP16, "cuda")
+    assert_right(flash_attention.forward(CONFIG, q, k, v), q, k, v)
+
+
+@pytest.mark.gpu
+def test_large_scores_do_not_overflow() -> None:
+    q, k, v = generate_qkv(1, 256, 2, 64, DType.FP16, "cuda")
+    q, k = 8 * q, 8 * k
+    assert_right(flash_attention.forward(CONFIG, q, k, v), q, k, v)
+
+
+@pytest.mark.gpu
+def test_an_output_like_q_is_allocated() -> None:
+    q, k, v = generate_qkv(2, 128, 3, 64, DType.FP16, "cuda")
+    heads_first = q.transpose(1, 2).contiguous().transpose(1, 2)
+    for given in (q, heads_first):
+        out = flash_attention.forward(CONFIG, given, k, v)
+        assert out.stride() == given.stride()
+        assert (out.shape, out.dtype, out.device) == (q.shape, q.dtype, q.device)
+        assert_right(out, q, k, v)
+
+
+@pytest.mark.gpu
+def test_strided_inputs_and_outputs() -> None:
+    q, k, v = generate_qkv(2, 128, 3, 64, DType.FP16, "cuda")
+    expected = flash_attention.forward(CONFIG, q, k, v)
+    packed = torch.full((2, 128, 4, 3, 64), torch.nan, dtype=torch.float16, device="cuda")
+    for slot, tensor in enumerate((q, k, v)):
+        packed[:, :, slot] = tensor
+    slots = packed.unbind(2)
+    heads_first = [t.transpose(1, 2).contiguous().transpose(1, 2) for t in (q, k, v)]
+    padded = [torch.nn.functional.pad(t, (0, 8))[..., :64] for t in (q, k, v)]
+    for inputs in (slots[:3], heads_first, padded, (slots[0], heads_first[1], padded[2])):
+        assert torch.equal(flash_attention.forward(CONFIG, *inputs), expected)
+    assert flash_attention.forward(CONFIG, *slots) is slots[3]
+    assert torch.equal(slots[3], expected)
+    assert all(map(torch.equal, slots[:3], (q, k, v)))
+
+
+@pytest.mark.gpu
+def test_broadcast_inputs() -> None:
+    q, k, v = generate_qkv(1, 128, 3, 64, DType.FP16, "cuda")
+    shared = [t.expand(2, -1, -1, -1) for t in (q, k, v)]
+    out = flash_attention.forward(CONFIG, *shared)
+    assert torch.equal(out, flash_attention.forward(CONFIG, *(t.contiguous() for t in shared)))
+
+
+@pytest.mark.gpu
+def test_a_store_stays_inside_the_output() -> None:
+    q, k, v = generate_qkv(1, 128, 2, 64, DType.FP16, "cuda")
+    room = torch.full((1, 256, 4, 128), 7.0, dtype=torch.float16, device="cuda")
+    inside = room[:, 64:192, 1:3, 32:96]
+    flash_attention.forward(CONFIG, q, k, v, inside)
+    assert_right(inside, q, k, v)
+    inside.fill_(7.0)
+    assert bool((room == 7.0).all())
+
+
+@pytest.mark.gpu
+def test_the_launch_follows_the_current_stream() -> None:
+    q, k, v, o = generate_qkvo(1, 128, 2, 64, DType.FP16, "cuda")
+    expected = flash_attention.forward(CONFIG, q, k, v)
+    late = torch.zeros_like(q)
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    torch.cuda.synchronize()
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(SLOW_CYCLES)  # type: ignore[no-untyped-call]
+        late.copy_(q)
+        flash_attention.forward(CONFIG, late, k, v, o)
+        waiting = not side.query()
+    assert waiting, "forward waited for the GPU"
+    side.synchronize()
+    assert torch.equal(o, expected)
+
+
+@pytest.mark.gpu
+def test_forward_timed_returns_the_kernel_time_in_milliseconds() -> None:
+    q, k, v = generate_qkv(4, 4096, 16, 64, DType.FP16, "cuda")
+    expected = flash_attention.forward(CONFIG, q, k, v)
+    out, _ = flash_attention.forward_timed(CONFIG, q, k, v)
+    assert torch.equal(out, expected)
+    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        torch.cuda._sleep(SLOW_CYCLES)  # type: ignore[no-untyped-call]
+        _, milliseconds = flash_attention.forward_timed(CONFIG, q, k, v)
+    tflops = CONFIG.attn_flop(4, 16, 4096) / milliseconds / 1e9
+    assert 10 < tflops < 3000
+
+
+@pytest.mark.gpu
+def test_threads_may_share_a_config() -> None:
+    inputs = [generate_qkv(1, 128, 2, 64, DType.FP16, "cuda", seed=s) for s in range(4)]
+    expected = [flash_attention.forward(CONFIG, *qkv) for qkv in inputs]
+    torch.cuda.synchronize()
+    wrong: list[int] = []
+
+    def work(i: int) -> None:
+        for _ in range(200):
+            if not torch.equal(flash_attention.forward(CONFIG, *inputs[i]), expected[i]):
+                wrong.append(i)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(len(inputs))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+
+
+@pytest.mark.gpu
+def test_a_captured_graph_replays_the_kernel() -> None:
+    q, k, v, o = generate_qkvo(1, 128, 2, 64, DType.FP16, "cuda")
+    flash_attention.forward(CONFIG, q, k, v, o)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        flash_attention.forward(CONFIG, q, k, v, o)
+    q.copy_(k)
+    o.fill_(torch.nan)
+    graph.replay()
+    assert_right(o, q, k, v)
+
+
+@pytest.mark.gpu
+def test_a_refused_call_leaves_the_output_alone() -> None:
+    q, k, v, o = generate_qkvo(1, 128, 2, 64, DType.FP16, "cuda")
+    bad = [
+        (replace(CONFIG, dtype=DType.BF16), q, k, v, o),
+        (CONFIG, q[:, :96], k[:, :96], v[:, :96], o[:, :96]),
+        (CONFIG, q.requires_grad_(), k, v, o),
+    ]
+    for call in bad:
+        with pytest.raises(UnsupportedError):
+            flash_attention.forward(*call)
+    q.requires_grad_(False)
+    with pytest.raises(UnsupportedError, match="o and k overlap in memory"):
+        flash_attention.forward(CONFIG, q, k, v, k)
+    torch.cuda.synchronize()
+    assert bool(o.isnan().all())
+
+
+@pytest.mark.gpu
+def test_a_store_in_place_is_seen_by_autograd() -> None:
+    q, k, v, o = generate_qkvo(1, 128, 2, 64, DType.FP16, "cuda")
+    weight = torch.ones_like(q).requires_grad_()
+    product = weight * o
+    flash_attention.forward(CONFIG, q, k, v, o)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        product.sum().backward()  # type: ignore[no-untyped-call]

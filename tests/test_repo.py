@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""House rules that no linter knows: budgets, licences, pins, words that must not be committed."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+INCLUDE = ROOT / "src" / "flash_attention" / "include"
+HEADER_LINES, MODULE_LINES, FUNCTION_LINES = 250, 400, 60
+SPDX = "SPDX-License-Identifier: Apache-2.0"
+
+
+def sources(*patterns: str) -> list[Path]:
+    folders = (ROOT / name for name in ("src", "tests", "benchmarks", "examples"))
+    return sorted(path for folder in folders for p in patterns for path in folder.rglob(p))
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def functions(module: Path) -> Iterator[tuple[str, int]]:
+    for node in ast.walk(ast.parse(module.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node.name, (node.end_lineno or node.lineno) - node.lineno + 1
+
+
+def test_files_are_found() -> None:
+    assert len(sources("*.cuh")) > 20
+    assert Path(__file__) in sources("*.py")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "budget"), [("*.cuh", HEADER_LINES), ("*.py", MODULE_LINES)], ids=str
+)
+def test_no_file_is_over_its_line_budget(pattern: str, budget: int) -> None:
+    lengths = {relative(path): len(path.read_text().splitlines()) for path in sources(pattern)}
+    assert {path: lines for path, lines in lengths.items() if lines > budget} == {}
+
+
+def test_no_function_is_over_its_line_budget() -> None:
+    over = {
+        f"{relative(module)}:{name}": lines
+        for module in sources("*.py")
+        for name, lines in functions(module)
+        if lines > FUNCTION_LINES
+    }
+    assert over == {}
+
+
+@pytest.mark.parametrize("folder", ["fa/sm80/schedule", "fa/sm80/loop"])
+def test_order_of_operations_is_written_out(folder: str) -> None:
+    headers = sorted((INCLUDE / folder).glob("*.cuh"))
+    assert headers, f"{folder} is empty"
+    branching = [path.name for path in headers if re.search(r"\bif\s+constexpr", path.read_text())]
+    assert branching == []
+
+
+def test_every_source_states_its_licence_first() -> None:
+    silent = [
+        relative(path)
+        for path in sources("*.py", "*.cuh")
+        if SPDX not in path.read_text().partition("\n")[0]
+    ]
+    assert silent == []
+
+
+def test_nothing_is_left_to_do() -> None:
+    marks = re.compile(r"\b(?:" + "|".join(("TO" + "DO", "FIX" + "ME", "XX" + "X")) + r")\b")
+    marked = [
+        f"{relative(path)}:{number}"
+        for path in sources("*.py", "*.cuh")
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if marks.search(line)
+    ]
+    assert marked == []
+
+
+def test_every_requirement_is_pinned() -> None:
+    pinned = set(re.findall(r"^([a-z0-9-]+)==", (ROOT / "constraints.txt").read_text(), re.M))
+    lists = re.findall(
+        r"^(?:dependencies|inspect|test|lint|requires) = \[(.*?)\]$",
+        (ROOT / "pyproject.toml").read_text(),
+        re.M | re.S,
+    )
+    declared = {name for text in lists for name in re.findall(r'"([\w-]+)', text)}
+    assert {"setuptools", "torch", "nvidia-cuda-nvdisasm", "pytest", "ruff"} <= declared
+    assert declared - pinned == set()
