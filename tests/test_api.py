@@ -133,10 +133,10 @@ def test_the_launch_follows_the_current_stream() -> None:
     q, k, v, o = generate_qkvo(1, 128, 2, 64, DType.FP16, "cuda")
     expected = flash_attention.forward(CONFIG, q, k, v)
     late = torch.zeros_like(q)
-    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side = torch.cuda.Stream()
     torch.cuda.synchronize()
     with torch.cuda.stream(side):
-        torch.cuda._sleep(SLOW_CYCLES)  # type: ignore[no-untyped-call]
+        torch.cuda._sleep(SLOW_CYCLES)
         late.copy_(q)
         flash_attention.forward(CONFIG, late, k, v, o)
         waiting = not side.query()
@@ -151,10 +151,10 @@ def test_forward_timed_returns_the_kernel_time_in_milliseconds() -> None:
     expected = flash_attention.forward(CONFIG, q, k, v)
     out, _ = flash_attention.forward_timed(CONFIG, q, k, v)
     assert torch.equal(out, expected)
-    side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        torch.cuda._sleep(SLOW_CYCLES)  # type: ignore[no-untyped-call]
+        torch.cuda._sleep(SLOW_CYCLES)
         _, milliseconds = flash_attention.forward_timed(CONFIG, q, k, v)
     tflops = CONFIG.attn_flop(4, 16, 4096) / milliseconds / 1e9
     assert 10 < tflops < 3000
@@ -218,4 +218,4 @@ def test_a_store_in_place_is_seen_by_autograd() -> None:
     product = weight * o
     flash_attention.forward(CONFIG, q, k, v, o)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
-        product.sum().backward()  # type: ignore[no-untyped-call]
+        product.sum().backward()

@@ -34,8 +34,8 @@ def forward_timed(
     plan, args, out = _prepare(kernel_cfg, q, k, v, o)
     with torch.cuda.device(plan.device_index):
         stream = torch.cuda.current_stream()
-        start = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        start = torch.cuda.Event(enable_timing=True)
+        end = torch.cuda.Event(enable_timing=True)
         start.record(stream)
         plan.launch(args)
         end.record(stream)

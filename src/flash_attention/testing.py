@@ -93,37 +93,45 @@ class Check:
         )
 
 
+class Judge:
+    """FlashAttention's rule at one problem: the oracle is computed once, every output held to it.
+
+    The largest error of an output may be twice that of 16-bit torch, plus one rounding step.
+    """
+
+    def __init__(self, q: Tensor, k: Tensor, v: Tensor, softmax_scale: float | None = None) -> None:
+        self._exact = oracle(q, k, v, softmax_scale)
+        self._dtype = q.dtype
+        reference = attention_16bit(q, k, v, softmax_scale)
+        self.reference_error = float((reference - self._exact).abs().max())
+        self.allowed = ERROR_FACTOR * self.reference_error + rounding_step(self._exact.to(q.dtype))
+
+    def check(self, out: Tensor) -> Check:
+        if out.shape != self._exact.shape or out.dtype != self._dtype:
+            raise UnsupportedError(
+                f"the output is {tuple(out.shape)} {out.dtype}, q is {tuple(self._exact.shape)}"
+                f" {self._dtype}; an output has q's shape and dtype"
+            )
+        error = (out - self._exact).abs()
+        worst = int(error.argmax())
+        return Check(
+            error=float(error.flatten()[worst]),
+            reference_error=self.reference_error,
+            allowed=self.allowed,
+            worst_index=tuple(int(i) for i in np.unravel_index(worst, out.shape)),
+        )
+
+
 def check_output(
     out: Tensor, q: Tensor, k: Tensor, v: Tensor, softmax_scale: float | None = None
 ) -> Check:
-    """Compare an output with the oracle under FlashAttention's rule.
-
-    Its largest error may be twice that of 16-bit torch, plus one rounding step.
-    """
-    if out.shape != q.shape or out.dtype != q.dtype:
-        raise UnsupportedError(
-            f"the output is {tuple(out.shape)} {out.dtype}, q is {tuple(q.shape)} {q.dtype};"
-            " an output has q's shape and dtype"
-        )
-    exact = oracle(q, k, v, softmax_scale)
-    reference_error = _max_error(attention_16bit(q, k, v, softmax_scale), exact)
-    error = (out - exact).abs()
-    worst = int(error.argmax())
-    return Check(
-        error=float(error.flatten()[worst]),
-        reference_error=reference_error,
-        allowed=ERROR_FACTOR * reference_error + rounding_step(exact.to(out.dtype)),
-        worst_index=tuple(int(i) for i in np.unravel_index(worst, out.shape)),
-    )
+    """Hold one output to the rule of `Judge`."""
+    return Judge(q, k, v, softmax_scale).check(out)
 
 
 def rounding_step(reference: Tensor) -> float:
     """One rounding step of a 16-bit result: what adding 0.3 and taking it away again costs."""
     return 2 * float((reference + 0.3 - 0.3 - reference).abs().max())
-
-
-def _max_error(out: Tensor, exact: Tensor) -> float:
-    return float((out - exact).abs().max())
 
 
 def _attention(

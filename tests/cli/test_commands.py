@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
+import flash_attention
 from tests.cli.invoke import invoke, refuse
 
 
@@ -26,6 +29,7 @@ def test_the_module_runs_and_reports_errors_through_its_exit_code() -> None:
         capture_output=True,
         text=True,
         check=False,
+        env={**os.environ, "PYTHONPATH": str(Path(flash_attention.__file__).parents[1])},
     )
     assert result.returncode == 2
     assert "there is no rung 99" in result.stderr

@@ -73,11 +73,10 @@ def test_identity_tells_more_than_the_version() -> None:
     assert nvrtc_version().split(".")[0].isdigit()
 
 
-def test_compiles_with_no_library_path_no_toolkit_and_no_torch(spawn: Spawn) -> None:
+def test_compiles_with_no_library_path_no_toolkit_and_no_driver(spawn: Spawn) -> None:
     code = (
         "import os\n"
         "assert compile_kernel(sys.argv[1], arch='sm_80', name='copy').cubin\n"
-        "assert 'torch' not in sys.modules\n"
         "maps = open('/proc/self/maps').read()\n"
         "assert 'libnvrtc-builtins' in maps and 'libcuda.so' not in maps\n"
     )

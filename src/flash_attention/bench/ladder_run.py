@@ -37,28 +37,12 @@ class Candidate:
     config: FlashForwardKernelConfig
 
 
-class Judge:
-    """The tolerance rule at one problem: the oracle is computed once, every output held to it."""
-
-    def __init__(self, q: Tensor, k: Tensor, v: Tensor) -> None:
-        self._exact = testing.oracle(q, k, v)
-        reference = testing.attention_16bit(q, k, v)
-        step = testing.rounding_step(self._exact.to(q.dtype))
-        self.allowed = testing.ERROR_FACTOR * self.error(reference) + step
-
-    def error(self, out: Tensor) -> float:
-        """The largest distance from the oracle; NaN when the output has one."""
-        return float((out - self._exact).abs().max())
-
-    def check(self, name: str, out: Tensor) -> float:
-        """`error`, which must be within the rule."""
-        error = self.error(out)
-        if not error <= self.allowed:
-            raise LaunchError(
-                f"{name} is off by {error:.3e} from the float64 oracle, allowed are "
-                f"{self.allowed:.3e}: its time means nothing"
-            )
-        return error
+def checked(judge: testing.Judge, name: str, out: Tensor) -> float:
+    """The largest error of an output that is within the rule; one that is not raises."""
+    check = judge.check(out)
+    if not check.ok:
+        raise LaunchError(f"{name}: {check}; its time means nothing")
+    return check.error
 
 
 def measure(
@@ -74,17 +58,17 @@ def measure(
     batch, seq_len = shape
     config = candidates[0].config
     q, k, v, o = testing.generate_qkvo(batch, seq_len, n_heads, config.d_head, config.dtype, device)
-    judge = Judge(q, k, v)
+    judge = testing.Judge(q, k, v)
     contenders = [_flash_attention_2(q, k, v)]
     contenders += [_contender(candidate, q, k, v, o) for candidate in candidates]
     for contender in contenders:
         contender.poison()
-        judge.check(contender.name, contender.run())
+        checked(judge, contender.name, contender.run())
         on_checked(contender.name)
     errors: dict[str, float] = {}
 
     def check(name: str, out: Tensor) -> None:
-        errors[name] = judge.check(name, out)
+        errors[name] = checked(judge, name, out)
 
     timings = time_in_turn(contenders, device=device, repeats=repeats, warmup=3, check=check)
     described = {candidate.name: candidate for candidate in candidates}

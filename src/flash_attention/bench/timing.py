@@ -13,9 +13,9 @@ import torch
 
 from flash_attention.bench.statistics import Timing, summarise
 
-# Writing this much takes the GPU longer than the host needs to queue one sample, so the events
+# The GPU spins this long before each sample, longer than the host needs to queue it: the events
 # around a kernel see the kernel and not the launch.
-_MIN_FLUSH_BYTES = 256 << 20
+_SPIN_CYCLES = 400_000  # about 0.2 ms
 
 
 @dataclass(frozen=True)
@@ -28,12 +28,11 @@ class Contender:
 
 
 class L2Flush:
-    """Overwrites a buffer of at least twice the L2 cache, so every sample starts cold."""
+    """Overwrites a buffer of twice the L2 cache, so every sample starts cold."""
 
     def __init__(self, device: torch.device) -> None:
         l2_bytes = torch.cuda.get_device_properties(device).L2_cache_size
-        size = max(2 * l2_bytes, _MIN_FLUSH_BYTES)
-        self._buffer = torch.empty(size // 4, dtype=torch.int32, device=device)
+        self._buffer = torch.empty(2 * l2_bytes // 4, dtype=torch.int32, device=device)
 
     def __call__(self) -> None:
         self._buffer.zero_()
@@ -60,8 +59,9 @@ def time_in_turn(
             for contender in contenders:
                 contender.poison()
                 flush()
-                start = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-                end = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+                torch.cuda._sleep(_SPIN_CYCLES)
+                start = torch.cuda.Event(enable_timing=True)
+                end = torch.cuda.Event(enable_timing=True)
                 start.record()
                 output = contender.run()
                 end.record()

@@ -36,8 +36,11 @@ class RefusedSourceError(CompileError):
 
 
 def options(arch: str) -> tuple[str, ...]:
-    """The options of every compile for `arch`, all but the include folder."""
-    return (f"-arch={arch}", "-std=c++20", "--ptxas-options=-v", "-lineinfo")
+    """The options of every compile for `arch`, all but the include folder.
+
+    -no-cache, because what NVRTC takes from the driver's own cache comes without a log.
+    """
+    return (f"-arch={arch}", "-std=c++20", "--ptxas-options=-v", "-lineinfo", "-no-cache")
 
 
 def check_arch(arch: str) -> None:

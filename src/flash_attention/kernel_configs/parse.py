@@ -11,7 +11,9 @@ from flash_attention.errors import KernelConfigError
 from flash_attention.kernel_configs.dtype import DType
 from flash_attention.kernel_configs.flash_forward import SWITCH_TOKENS, FlashForwardKernelConfig
 
-_SHORT_FORM = re.compile(r"\(\s*(\w+)\s*,\s*(\d+),\s*(\d+),\s*(\d+),\s*(\d+)\s*\)\s*:\s*(\S+)")
+_SHORT_FORM = re.compile(
+    r"\(\s*(\w+)\s*,\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*\)\s*:\s*(\S+)"
+)
 _LOADS = re.compile(r"load_(\d+)_(\d+)_(\d+)_tiles")
 _STRIDE = re.compile(r"stride_(\d+)")
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Online softmax on accumulator registers: S becomes P, the row statistics advance, and O is rescaled
-// to the new maximum. The first key block of a row has nothing to rescale.
+// Online softmax on accumulator registers: S becomes P, the row statistics advance, and O is
+// rescaled to the new maximum. The first key block of a row has nothing to rescale.
 #pragma once
 #include <fa/attn/row_stats.cuh>
 

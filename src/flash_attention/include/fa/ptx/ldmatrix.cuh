@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads of four 8x8 matrices of 16-bit elements from shared memory. Lane l names row l % 8 of matrix
-// l / 8; it receives of each matrix the elements (l / 4, 2 (l % 4) .. + 1), or of its transpose.
+// Reads of four 8x8 matrices of 16-bit elements from shared memory. Lane l names row l % 8 of
+// matrix l / 8; it receives of each matrix the elements (l / 4, 2 (l % 4) .. + 1), or of its
+// transpose.
 #pragma once
 #include <fa/core.cuh>
 

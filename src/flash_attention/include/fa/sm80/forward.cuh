@@ -16,7 +16,7 @@
 
 namespace fa::sm80 {
 
-template <KernelConfig Config_>
+template <class Config_>
 class Block {
  public:
   using Config = Config_;
@@ -43,7 +43,9 @@ class Block {
 
   // global -> shared
 
-  __device__ void load_q() { load<QTile, Config::kBR>(q_tile_, args_.q, args_.q_stride, first_row()); }
+  __device__ void load_q() {
+    load<QTile, Config::kBR>(q_tile_, args_.q, args_.q_stride, first_row());
+  }
   __device__ void load_k(int step) {
     load<KVTile, Config::kBC>(k_tile_, args_.k, args_.k_stride, key(step));
   }
@@ -71,7 +73,8 @@ class Block {
     const auto read_q_step = [&](int d) { read_q(d); };
     const auto read_k_step = [&](int d) {
 #pragma unroll
-      for (int n = 0; n < Config::kBC / 16; ++n) ptx::ldmatrix_x4(k[d][n], k_lane_.at(16 * n, 2 * d));
+      for (int n = 0; n < Config::kBC / 16; ++n)
+        ptx::ldmatrix_x4(k[d][n], k_lane_.at(16 * n, 2 * d));
     };
     s_acc_.zero();
     Config::QFeed::template begin<kDimSteps>(read_q_step);
@@ -81,7 +84,8 @@ class Block {
       Config::QFeed::template before<kDimSteps>(d, read_q_step);
       Config::KFeed::template before<kDimSteps>(d, read_k_step);
       Config::MmaOrder::template run<kWarpRows / 16, Config::kBC / 8>([&](int i, int j) {
-        mma<DType>(s_acc_.v[i][j], q_regs_[i][d], k[d][j / 2][j % 2 * 2], k[d][j / 2][j % 2 * 2 + 1]);
+        mma<DType>(s_acc_.v[i][j], q_regs_[i][d], k[d][j / 2][j % 2 * 2],
+                   k[d][j / 2][j % 2 * 2 + 1]);
       });
     }
   }
@@ -101,7 +105,8 @@ class Block {
     u32 v[kKeySteps][kDimSteps][4];
     const auto read_v_step = [&](int n) {
 #pragma unroll
-      for (int d = 0; d < kDimSteps; ++d) ptx::ldmatrix_x4_trans(v[n][d], v_lane_.at(16 * n, 2 * d));
+      for (int d = 0; d < kDimSteps; ++d)
+        ptx::ldmatrix_x4_trans(v[n][d], v_lane_.at(16 * n, 2 * d));
     };
     Config::VFeed::template begin<kKeySteps>(read_v_step);
 #pragma unroll
@@ -137,7 +142,9 @@ class Block {
   static constexpr int kDimSteps = Config::kDHead / 16;
 
   static __device__ int first_row() { return blockIdx.x * Config::kBR; }
-  __device__ int key(int step) const { return Config::KvOrder::block(step, num_steps()) * Config::kBC; }
+  __device__ int key(int step) const {
+    return Config::KvOrder::block(step, num_steps()) * Config::kBC;
+  }
 
   static __device__ i64 row_bytes(const Strides& stride) {
     return Config::RowStride::elements(stride.seq) * kElementBytes;
@@ -176,7 +183,7 @@ class Block {
     for (int i = 0; i < kWarpRows / 16; ++i)
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        const float(&s)[4] = s_acc_.v[i][2 * n + e / 2];
+        const float (&s)[4] = s_acc_.v[i][2 * n + e / 2];
         p[i][e] = DType::pack(s[e % 2 * 2], s[e % 2 * 2 + 1]);
       }
   }
@@ -191,8 +198,9 @@ class Block {
   attn::RowStats<kWarpRows> stats_;
 };
 
-template <KernelConfig Config>
+template <class Config>
 __device__ void forward(const ForwardKernelArgs& args, const void* smem) {
+  static_assert(check_slots<Config>());
   Block<Config> block(args, ptx::smem_address(smem));
   Config::Loop::template run<typename Config::Schedule>(block);
   block.store();

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The contract of every slot of this family: what a variant must provide. A variant that does not is
-// named here, in one line, before any template of the kernel is instantiated.
+// The contract of every slot of this family: what a variant must provide.
 #pragma once
 #include <fa/attn/row_stats.cuh>
 #include <fa/core.cuh>
@@ -62,9 +61,8 @@ concept ExponentialSlot = requires(Accumulator<16, 16>& s, float x) {
 };
 
 template <class T>
-concept NormaliseSlot = requires(Accumulator<16, 16>& o, attn::RowStats<16> stats) {
-  T::run(o, stats);
-};
+concept NormaliseSlot =
+    requires(Accumulator<16, 16>& o, attn::RowStats<16> stats) { T::run(o, stats); };
 
 template <class T>
 concept MaskSlot = requires(Accumulator<16, 16>& s, int position) {
@@ -81,14 +79,27 @@ concept RowStrideSlot = requires(i64 stride) { T::elements(stride); };
 template <class T>
 concept PanelsSlot = requires { T::template kChunks<128>; };
 
-template <class C>
-concept KernelConfig =
-    DTypeSlot<typename C::DType> && CacheSlot<typename C::Cache> &&
-    CopySlot<typename C::Copy, typename C::Cache> && LayoutSlot<typename C::Layout> &&
-    PanelsSlot<typename C::Panels> && QueryFeedSlot<typename C::QFeed> &&
-    FeedSlot<typename C::KFeed> && FeedSlot<typename C::VFeed> &&
-    MmaOrderSlot<typename C::MmaOrder> && ExponentialSlot<typename C::Exponential> &&
-    NormaliseSlot<typename C::Normalise> && MaskSlot<typename C::Mask> &&
-    KvOrderSlot<typename C::KvOrder> && RowStrideSlot<typename C::RowStride>;
+// Names the first slot of `Config` whose variant breaks its contract.
+template <class Config>
+__device__ constexpr bool check_slots() {
+  static_assert(DTypeSlot<typename Config::DType>, "DType: pack(lo, hi)");
+  static_assert(CacheSlot<typename Config::Cache>, "Cache: load_async, load, store");
+  static_assert(CopySlot<typename Config::Copy, typename Config::Cache>,
+                "Copy: chunk<Cache>(smem, gmem), commit(), wait<Pending>()");
+  static_assert(LayoutSlot<typename Config::Layout>,
+                "Layout: place(row, chunk), advance(address, bytes)");
+  static_assert(PanelsSlot<typename Config::Panels>, "Panels: kChunks<DHead>");
+  static_assert(QueryFeedSlot<typename Config::QFeed>, "QFeed: hold, begin, before");
+  static_assert(FeedSlot<typename Config::KFeed>, "KFeed: begin<Steps>(read), before<Steps>");
+  static_assert(FeedSlot<typename Config::VFeed>, "VFeed: begin<Steps>(read), before<Steps>");
+  static_assert(MmaOrderSlot<typename Config::MmaOrder>, "MmaOrder: run<Rows, Cols>(mma)");
+  static_assert(ExponentialSlot<typename Config::Exponential>,
+                "Exponential: factor, scale, offset, exp");
+  static_assert(NormaliseSlot<typename Config::Normalise>, "Normalise: run(o, stats)");
+  static_assert(MaskSlot<typename Config::Mask>, "Mask: num_key_blocks<Keys>, hide");
+  static_assert(KvOrderSlot<typename Config::KvOrder>, "KvOrder: block(step, num_steps)");
+  static_assert(RowStrideSlot<typename Config::RowStride>, "RowStride: elements(from_args)");
+  return true;
+}
 
 }  // namespace fa::sm80

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The scale and log2(e) are one factor c: exp2(c s - c max) is one FFMA and one MUFU an element, the
-// product c max one multiply a row.
+// The scale and log2(e) are one factor c: exp2(c s - c max) is one FFMA and one MUFU an element,
+// the product c max one multiply a row.
 #pragma once
 #include <fa/core.cuh>
 #include <fa/ptx/math.cuh>

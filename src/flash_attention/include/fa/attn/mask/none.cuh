@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every query sees every key. A mask says how many key blocks a query block visits, and hides scores
-// of the tile whose first element is (row, col).
+// Every query sees every key. A mask says how many key blocks a query block visits, and hides
+// scores of the tile whose first element is (row, col).
 #pragma once
 #include <fa/core.cuh>
 

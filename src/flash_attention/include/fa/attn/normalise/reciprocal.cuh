@@ -12,8 +12,7 @@ struct Reciprocal {
 #pragma unroll
     for (int i = 0; i < Rows / 16; ++i)
 #pragma unroll
-      for (int h = 0; h < 2; ++h)
-        rescale_row(o, i, h, ptx::reciprocal(quad_sum(stats.sum[i][h])));
+      for (int h = 0; h < 2; ++h) rescale_row(o, i, h, ptx::reciprocal(quad_sum(stats.sum[i][h])));
   }
 };
 

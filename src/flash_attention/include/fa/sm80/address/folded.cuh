@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The lane's first address is computed once; an access advances it by constants. Steps are multiples
-// of 8 rows, so the row's swizzle bits stay; chunk steps set only bits that the lane's own chunk has
-// clear, so XOR (or +, unswizzled) by the step lands on the swizzled chunk without a carry.
+// The lane's first address is computed once; an access advances it by constants. Steps are
+// multiples of 8 rows, so the row's swizzle bits stay; chunk steps set only bits that the lane's
+// own chunk has clear, so XOR (or +, unswizzled) by the step lands on the swizzled chunk without a
+// carry.
 #pragma once
 #include <fa/core.cuh>
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The next `Tiles` steps are read before the products of the present ones: ldmatrix flies under mma.
+// The next `Tiles` steps are read before the products of the present ones: ldmatrix flies under
+// mma.
 #pragma once
 
 namespace fa::sm80::feed {

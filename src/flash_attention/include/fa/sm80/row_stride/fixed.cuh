@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The distance between two rows is compiled in: row offsets become immediates of the copies. The host
-// checks it against the tensors.
+// The distance between two rows is compiled in: row offsets become immediates of the copies. The
+// host checks it against the tensors.
 #pragma once
 #include <fa/core.cuh>
 

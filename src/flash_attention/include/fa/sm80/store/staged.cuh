@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// O is written to shared memory in the tile's own layout and leaves in 16-byte chunks of whole rows.
-// It takes the place of Q: a warp writes and reads only the rows of Q that it alone read.
+// O is written to shared memory in the tile's own layout and leaves in 16-byte chunks of whole
+// rows. It takes the place of Q: a warp writes and reads only the rows of Q that it alone read.
 #pragma once
 #include <fa/core.cuh>
 #include <fa/ptx/memory.cuh>
@@ -28,9 +28,8 @@ struct Staged {
     const int chunk = lane_id() % kRowChunks;
 #pragma unroll
     for (int row = lane_id() / kRowChunks; row < Block::kWarpRows; row += kRowsPerPass)
-      Config::Cache::store(
-          b.output(row) + chunk * kChunkBytes,
-          ptx::ld_shared_16(b.q_tile() + Tile::offset(b.warp_row() + row, chunk)));
+      Config::Cache::store(b.output(row) + chunk * kChunkBytes,
+                           ptx::ld_shared_16(b.q_tile() + Tile::offset(b.warp_row() + row, chunk)));
   }
 };
 

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from flash_attention.compiler import INCLUDE_DIR
+from flash_attention.kernel_configs.binding import Number, Variant, headers, render_struct
+from flash_attention.kernel_configs.sets import get_kernels_to_build
+
+
+def test_names_are_derived_from_fields_and_types() -> None:
+    assert Number("B_r", 64).declaration == "static constexpr int kBR = 64;"
+    assert Number("d_head", 128).declaration == "static constexpr int kDHead = 128;"
+    layout = Variant("Layout", "sm80/layout", "XorSwizzle")
+    assert layout.declaration == "using Layout = fa::sm80::layout::XorSwizzle;"
+    assert layout.header == "fa/sm80/layout/xor_swizzle.cuh"
+    feed = Variant("KFeed", "sm80/feed", "DoubleBuffered", 2)
+    assert feed.declaration == "using KFeed = fa::sm80::feed::DoubleBuffered<2>;"
+
+
+def test_a_header_used_twice_is_included_once() -> None:
+    whole = Variant("KFeed", "sm80/feed", "Whole"), Variant("VFeed", "sm80/feed", "Whole")
+    assert headers(whole) == ["fa/sm80/feed/whole.cuh"]
+    assert render_struct(whole).count("using") == 2
+
+
+def test_every_variant_header_exists_and_every_variant_file_is_used() -> None:
+    named = {h for cfg in get_kernels_to_build() for h in cfg.headers()}
+    assert {h for h in named if not (INCLUDE_DIR / h).is_file()} == set()
+    slots = {str((INCLUDE_DIR / h).parent) for h in named}
+    on_disk = {
+        str(path.relative_to(INCLUDE_DIR))
+        for path in INCLUDE_DIR.rglob("*.cuh")
+        if str(path.parent) in slots
+    }
+    plain_copies_only_without_async = {"fa/sm80/copy/plain_copy.cuh"}
+    assert on_disk - named == plain_copies_only_without_async

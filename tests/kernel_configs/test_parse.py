@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from itertools import islice
+
+import pytest
+
+from flash_attention.errors import KernelConfigError, UnsupportedError
+from flash_attention.kernel_configs import get_kernels_to_build, parse_kernel_config
+from flash_attention.kernel_configs.sets import sample_configs
+
+
+def test_short_forms_round_trip() -> None:
+    configs = [*get_kernels_to_build(), *islice(sample_configs(7, row_strides=(0, 2048)), 500)]
+    assert [parse_kernel_config(cfg.short_form()) for cfg in configs] == configs
+
+
+def test_spaces_and_word_order_do_not_matter() -> None:
+    a = parse_kernel_config(" (bf16,128, 64,32 ,4) : load_2_2_0_tiles+swizzled+async ")
+    b = parse_kernel_config("(BF16, 128, 64, 32, 4): async+swizzled+load_2_2_0_tiles")
+    assert a == b
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("fast please", "is not a kernel config; the form is"),
+        ("(FP16, 128, 64, 4): async", "is not a kernel config"),
+        ("(FP16, 128, 64, 64, 4): async+swizled", "did you mean 'swizzled'"),
+        ("(FP16, 128, 64, 64, 4): load_2_2_tiles", "unknown word 'load_2_2_tiles'"),
+    ],
+)
+def test_what_is_no_short_form_is_refused(text: str, says: str) -> None:
+    with pytest.raises(KernelConfigError, match="short_form") as error:
+        parse_kernel_config(text)
+    assert says in str(error.value)
+
+
+def test_an_unknown_dtype_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="fp32"):
+        parse_kernel_config("(fp32, 128, 64, 64, 4): async")

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What NVRTC alone can show: the kernels compile, do not spill, and every switch is real."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from itertools import islice
+from typing import Any
+
+import pytest
+
+from flash_attention.arch import ARCHES
+from flash_attention.compiler import CompiledKernel, compile_kernel, nvrtc_version
+from flash_attention.compiler.elf import text_section
+from flash_attention.kernel_configs import DType, FlashForwardKernelConfig, parse_kernel_config
+from flash_attention.kernel_configs.sets import sample_configs
+from flash_attention.ladder import get_ladder
+from flash_attention.translation_unit import translation_unit
+
+TARGETS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
+
+# Rungs whose machine code is that of the rung below, by NVRTC release and d_head. ptxas orders
+# ldmatrix as it likes, so double-buffered reads change nothing; at d_head 64 a row is one panel.
+KNOWN_NO_OPS = {("13.0", 128): {5}, ("13.0", 64): {5, 15}}
+
+
+def compile_for(cfg: FlashForwardKernelConfig, arch: str) -> CompiledKernel:
+    return compile_kernel(translation_unit(cfg), arch=arch, name=cfg.kernel_name())
+
+
+@pytest.mark.parametrize("d_head", [64, 128])
+@pytest.mark.parametrize("arch", TARGETS)
+def test_the_ladder_compiles_without_spills_and_every_rung_is_new_code(
+    arch: str, d_head: int
+) -> None:
+    kernels = [compile_for(rung.config, arch) for rung in get_ladder(DType.FP16, d_head)]
+    spills = {
+        number: kernel.resources
+        for number, kernel in enumerate(kernels, 1)
+        if kernel.resources.spill_store_bytes or kernel.resources.stack_bytes
+    }
+    assert spills == {}
+    code = [text_section(kernel.cubin) for kernel in kernels]
+    same = {number for number in range(2, 17) if code[number - 1] == code[number - 2]}
+    if (nvrtc_version(), d_head) not in KNOWN_NO_OPS:
+        pytest.skip(f"no list of no-op rungs for NVRTC {nvrtc_version()}; here: {sorted(same)}")
+    assert same == KNOWN_NO_OPS[nvrtc_version(), d_head]
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_bf16_rungs_do_not_spill(arch: str) -> None:
+    for rung in get_ladder(DType.BF16, 128):
+        assert compile_for(rung.config, arch).resources.spill_store_bytes == 0, rung.name
+
+
+@pytest.mark.parametrize("arch", TARGETS)
+def test_a_sample_of_all_valid_configs_compiles(arch: str) -> None:
+    for cfg in islice(sample_configs(3, ARCHES[arch], row_strides=(0, 2048)), 10):
+        ptx = compile_for(cfg, arch).ptx
+        products = ptx.count("mma.sync")
+        steps = (cfg.warp_rows // 16) * (cfg.B_c // 16) * (cfg.d_head // 8)
+        assert products == 2 * steps * (2 if cfg.peel_first_block else 1), cfg.short_form()
+
+
+BASE = FlashForwardKernelConfig(DType.FP16, 64, 128, 64, 4, True, True, True, 2, 2, 2, False, True)
+# Where BASE cannot show a field: a rule is in the way, or ptxas arrives at the same order of reads.
+BASES = {
+    "async_copy": "(FP16, 64, 128, 64, 4): async+swizzled+load_2_2_2_tiles",
+    "V_mma_load_K_tiles": "(BF16, 128, 128, 64, 8): async+eager+swizzled+load_2_2_2_tiles"
+    "+opt_softmax+serpentine+peeled+staged+panels",
+    "mma_double_buffer_loads": "(BF16, 128, 128, 64, 8): async+eager+swizzled+load_2_2_2_tiles"
+    "+opt_softmax+serpentine+peeled+staged+panels",
+    "column_panels": "(FP16, 128, 128, 32, 4): async+eager+swizzled+load_2_2_2_tiles",
+}
+TOGGLES: dict[str, Any] = {
+    "dtype": DType.BF16,
+    "d_head": 128,
+    "B_r": 64,
+    "B_c": 32,
+    "n_warps": 8,
+    "async_copy": False,
+    "eager_load_blocks": False,
+    "swizzled": False,
+    "Q_mma_load_K_tiles": 0,
+    "K_mma_load_K_tiles": 0,
+    "V_mma_load_K_tiles": 0,
+    "mma_double_buffer_loads": True,
+    "optimized_softmax": False,
+    "folded_addresses": True,
+    "serpentine_mma": True,
+    "peel_first_block": True,
+    "stage_output": True,
+    "reciprocal_normalise": True,
+    "reverse_kv": True,
+    "cache_hints": True,
+    "column_panels": True,
+    "static_row_stride": 1024,
+}
+
+
+@pytest.mark.parametrize("field", [f.name for f in fields(FlashForwardKernelConfig)])
+def test_every_field_changes_machine_code(field: str) -> None:
+    base = parse_kernel_config(BASES[field]) if field in BASES else BASE
+    changed = replace(base, **{field: TOGGLES[field]})
+    codes = [text_section(compile_for(cfg, "sm_90").cubin) for cfg in (base, changed)]
+    assert codes[0] != codes[1]
+
+
+def test_asynchronous_copies_and_their_absence_are_seen_in_the_ptx() -> None:
+    lazy = replace(BASE, eager_load_blocks=False)
+    assert "cp.async" in compile_for(lazy, "sm_90").ptx
+    plain = compile_for(replace(lazy, async_copy=False), "sm_90").ptx
+    assert "cp.async" not in plain
+    assert "st.shared.v4" in plain
+
+
+def test_cache_hints_and_staged_stores_are_seen_in_the_ptx() -> None:
+    direct = compile_for(BASE, "sm_90").ptx
+    assert "st.global.u32" in direct
+    assert "L2::128B" not in direct
+    staged = compile_for(replace(BASE, stage_output=True, cache_hints=True), "sm_90").ptx
+    assert "st.global.L1::no_allocate.v4" in staged
+    assert "cp.async.cg.shared.global.L2::128B" in staged
+    assert "st.global.u32" not in staged
