@@ -1,8 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs every rung once at a small size, for compute-sanitizer:
 
-compute-sanitizer --tool memcheck  --error-exitcode 1 python benchmarks/sanitize.py
+compute-sanitizer --tool memcheck --report-api-errors no --error-exitcode 1 \\
+    python benchmarks/sanitize.py
 compute-sanitizer --tool racecheck --error-exitcode 1 python benchmarks/sanitize.py
+
+API errors are left out because cuda-bindings asks the driver for functions newer than it.
 """
 
 from __future__ import annotations
