@@ -23,6 +23,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from flash_attention import DType, FlashForwardKernelConfig, forward, forward_kernels
+from flash_attention.bench.environment import describe
 from flash_attention.ladder import get_ladder
 from flash_attention.testing import generate_qkv
 
@@ -135,14 +136,7 @@ def main() -> None:
     print_table(f"host time of a call, shape {SHAPE}", "us", steady)
     print_table("first call of a process, torch and CUDA up", "ms", first)
     if options.json:
-        record = {
-            "gpu": gpu,
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-            "shape": SHAPE,
-            "steady_us": steady,
-            "first_call_ms": first,
-        }
+        record = {**describe(), "shape": SHAPE, "steady_us": steady, "first_call_ms": first}
         options.json.write_text(json.dumps(record, indent=1) + "\n")
 
 

@@ -15,7 +15,10 @@ FA2 = "FA2"
 
 @dataclass(frozen=True)
 class Entry:
-    """One contender over all shapes; `*_of_fa2` are fractions of FA2's speed."""
+    """One contender over all shapes; `*_of_fa2` are fractions of FA2's speed.
+
+    A config that is no rung goes by its tile, and its switches stand for the change.
+    """
 
     name: str
     number: int | None
@@ -53,9 +56,9 @@ def compare(measured: Results) -> Comparison:
         shapes,
         tuple(
             Entry(
-                name=name,
+                name=name if first[name].number else name.partition(": ")[0],
                 number=first[name].number,
-                change=first[name].change,
+                change=first[name].change or name.partition(": ")[2],
                 tflops=tuple(by_shape[shape] for shape in shapes),
                 of_fa2=tuple(by_shape[shape] / reference[shape] for shape in shapes),
                 mean_tflops=(mean := harmonic_mean(by_shape[shape] for shape in shapes)),

@@ -3,10 +3,28 @@
 
 from __future__ import annotations
 
+import platform
 import subprocess
+from datetime import datetime, timezone
 from pathlib import Path
 
+import torch
+
+from flash_attention import compiler
 from flash_attention.errors import UnsupportedError
+
+
+def describe(device: torch.device | None = None) -> dict[str, str | None]:
+    """What every results file says of where and when it was measured."""
+    return {
+        "device": torch.cuda.get_device_name(device),
+        "driver": driver_version(),
+        "nvrtc": compiler.nvrtc_version(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+        "commit": git_commit(),
+        "date": datetime.now(timezone.utc).strftime("%Y-%m-%d"),
+    }
 
 
 def driver_version() -> str:

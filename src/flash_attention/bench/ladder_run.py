@@ -70,7 +70,7 @@ def measure(
     def check(name: str, out: Tensor) -> None:
         errors[name] = checked(judge, name, out)
 
-    timings = time_in_turn(contenders, device=device, repeats=repeats, warmup=3, check=check)
+    timings = time_in_turn(contenders, device=device, repeats=repeats, check=check)
     described = {candidate.name: candidate for candidate in candidates}
     flop = config.attn_flop(batch, n_heads, seq_len)
     rows = []

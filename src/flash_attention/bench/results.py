@@ -5,16 +5,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import platform
 import sys
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from flash_attention import compiler
-from flash_attention.bench.environment import driver_version, git_commit
+from flash_attention.bench.environment import describe
 from flash_attention.errors import UnsupportedError
 
 SCHEMA = 1
@@ -62,14 +60,9 @@ def collect(
     rows: list[Row], *, device: torch.device, dtype: str, d_head: int, n_heads: int
 ) -> Results:
     """`rows` together with everything needed to repeat them."""
+    where: dict[str, Any] = describe(device)
     return Results(
-        device=torch.cuda.get_device_name(device),
-        driver=driver_version(),
-        nvrtc=compiler.nvrtc_version(),
-        torch=torch.__version__,
-        python=platform.python_version(),
-        commit=git_commit(),
-        date=datetime.now(timezone.utc).strftime("%Y-%m-%d"),
+        **where,
         command=" ".join(["flash-attention", *sys.argv[1:]]),
         dtype=dtype,
         d_head=d_head,

@@ -14,6 +14,14 @@ from typing import Any
 from flash_attention.compiler.elf import build_id
 from flash_attention.errors import CompileError, UnsupportedError
 
+try:
+    from cuda.bindings import nvrtc
+    from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
+except ImportError as error:  # said when something is to be compiled
+    _import_error: ImportError | None = error
+else:
+    _import_error = None
+
 _WHEEL = "nvidia-cuda-nvrtc"
 _ARCH = re.compile(r"sm_(\d{2,3})[af]?")
 
@@ -99,7 +107,7 @@ def _output(program: Any, what: str) -> bytes:
 
 
 def _call(name: str, *arguments: Any, explain: Callable[[], str] | None = None) -> Any:
-    nvrtc = _loaded_nvrtc()
+    _library_path()
     result, *values = getattr(nvrtc, name)(*arguments)
     if result != nvrtc.nvrtcResult.NVRTC_SUCCESS:
         log = explain() if explain else ""
@@ -108,22 +116,13 @@ def _call(name: str, *arguments: Any, explain: Callable[[], str] | None = None) 
 
 
 @cache
-def _loaded_nvrtc() -> Any:
-    try:
-        from cuda.bindings import nvrtc
-    except ImportError as error:
-        raise CompileError(
-            f"kernels are compiled through cuda-bindings, which cannot be imported ({error}); "
-            f"pip install cuda-bindings {_WHEEL}"
-        ) from None
-    _library_path()
-    return nvrtc
-
-
-@cache
 def _library_path() -> Path:
-    from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
-
+    """The library the bindings use, loaded here first so that a missing one is explained."""
+    if _import_error is not None:
+        raise CompileError(
+            "kernels are compiled through cuda-bindings, which cannot be imported "
+            f"({_import_error}); pip install cuda-bindings {_WHEEL}"
+        )
     try:
         return Path(load_nvidia_dynamic_lib("nvrtc").abs_path)
     except DynamicLibNotFoundError as error:

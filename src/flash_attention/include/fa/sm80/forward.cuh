@@ -28,6 +28,10 @@ class Block {
   template <class AnyTile>
   using Cursor = typename Config::Address::template Cursor<AnyTile>;
 
+  // A lane cursor names the row and chunk its lane gives to ldmatrix.x4. The four matrices it reads:
+  //   Q: rows 0-7 and 8-15 of the low 8 dims, then of the high 8: one A operand
+  //   K: the low and high 8 dims of keys 0-7, then of keys 8-15: two B operands
+  //   V: keys 0-7 and 8-15 of the low 8 dims, then of the high 8: transposed, two B operands
   __device__ Block(const ForwardKernelArgs& args, u32 smem)
       : args_(args),
         q_tile_(smem),
