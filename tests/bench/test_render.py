@@ -3,21 +3,23 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
 from flash_attention.bench import render
+from flash_attention.bench.blocks import begin, end, marked_block
 from flash_attention.bench.results import load, save
 from flash_attention.errors import UnsupportedError
 from tests.bench.made_up import made_up_results
 
 ROOT = Path(__file__).resolve().parents[2]
-STORED = ROOT / "results" / "h200_ladder.json"
+RESULTS = ROOT / "results"
 
 
 def test_every_number_of_the_table() -> None:
-    lines = render.block(made_up_results()).splitlines()
+    lines = render.ladder_block(made_up_results()).splitlines()
     table = [line for line in lines if line.startswith("|")]
     assert table == [
         "| rung | what changes | 2 x 512 | 1 x 1024 | mean |",
@@ -29,18 +31,18 @@ def test_every_number_of_the_table() -> None:
 
 
 def test_the_block_says_where_it_was_measured() -> None:
-    block = render.block(made_up_results())
+    block = render.ladder_block(made_up_results())
     for fact in ("Some GPU", "580.1 (CUDA 13.0)", "2.13.0", "2026-01-31", "0123456789ab", "FP16"):
         assert fact in block
 
 
 def test_rendering_into_a_readme(tmp_path: Path) -> None:
     readme, results = tmp_path / "README.md", tmp_path / "r.json"
-    readme.write_text(f"# before\n{render.BEGIN}\nold\n{render.END}\nafter\n")
+    readme.write_text(f"# before\n{begin(render.LADDER)}\nold\n{end(render.LADDER)}\nafter\n")
     save(made_up_results(), results)
     for _ in range(2):
         render.main([str(readme), str(results)])
-        block = render.block(made_up_results())
+        block = render.ladder_block(made_up_results())
         assert readme.read_text() == f"# before\n{block}\nafter\n"
     assert (tmp_path / render.PLOT).read_bytes().startswith(b"\x89PNG")
 
@@ -55,8 +57,25 @@ def test_a_readme_without_markers_is_left_alone(tmp_path: Path) -> None:
     assert not (tmp_path / render.PLOT).exists()
 
 
-@pytest.mark.skipif(not STORED.exists(), reason="no stored measurements")
-def test_the_readme_shows_the_stored_measurements() -> None:
-    text = (ROOT / "README.md").read_text()
-    assert render.marked_block(text) == render.block(load(STORED))
+def test_every_number_of_the_profile() -> None:
+    record = {
+        **vars(made_up_results()),
+        "shape": [1, 2048, 16, 128],
+        "rows": [{"rung": 1, "name": "base", "kcycles": 85217.7, "tensor pipe %": 7.16}],
+    }
+    lines = render.profile_block(record).splitlines()
+    assert [line for line in lines if line.startswith("|")] == [
+        "| rung | kcycles | tensor pipe % |",
+        "| --- | ---: | ---: |",
+        "| 1 base | 85,218 | 7.16 |",
+    ]
+
+
+def test_the_documents_show_the_stored_measurements() -> None:
+    readme = (ROOT / "README.md").read_text()
+    stored = load(RESULTS / "h200_ladder.json")
+    assert marked_block(readme, render.LADDER) == render.ladder_block(stored)
     assert (ROOT / render.PLOT).exists()
+    ladder = (ROOT / "docs" / "ladder.md").read_text()
+    profile = json.loads((RESULTS / "h200_ladder_profile.json").read_text())
+    assert marked_block(ladder, render.PROFILE) == render.profile_block(profile)
