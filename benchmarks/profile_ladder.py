@@ -6,14 +6,13 @@ PYTHONPATH=src python benchmarks/profile_ladder.py results/h200_ladder_profile.j
 
 from __future__ import annotations
 
-import csv
 import json
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import torch
+from nsight import counters
 
 from flash_attention import DType, forward
 from flash_attention.bench.environment import describe
@@ -44,17 +43,10 @@ def run_ladder() -> None:
 
 
 def profile() -> list[dict[str, Any]]:
-    command = ["ncu", "--clock-control", "none", "--csv", "-k", "regex:flash_forward_kernel"]
-    command += ["--metrics", ",".join(METRICS.values()), sys.executable, __file__, "--run"]
-    output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
-    values: dict[int, dict[str, float]] = {}
-    for row in csv.DictReader(line for line in output.splitlines() if line.startswith('"')):
-        number = float(row["Metric Value"].replace(",", ""))
-        values.setdefault(int(row["ID"]), {})[row["Metric Name"]] = number
     return [
         {"rung": rung.number, "name": rung.name}
-        | {name: counted[metric] / UNITS.get(name, 1) for name, metric in METRICS.items()}
-        for rung, counted in zip(get_ladder(), values.values(), strict=True)
+        | {name: value / UNITS.get(name, 1) for name, value in counted.items()}
+        for rung, counted in zip(get_ladder(), counters(__file__, METRICS), strict=True)
     ]
 
 

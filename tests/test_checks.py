@@ -41,8 +41,10 @@ def views(**changes: Any) -> tuple[TensorView, TensorView, TensorView]:
     return view("q", **changes), view("k", **changes), view("v", **changes)
 
 
-def test_good_tensors_pass_every_rule() -> None:
-    inputs, o = views(pointer=1 << 20), view("o", pointer=1 << 30)
+@pytest.mark.parametrize("device", [GPU, torch.device("cpu")], ids=str)
+def test_good_tensors_pass_every_rule(device: torch.device) -> None:
+    inputs = views(pointer=1 << 20, device=device)
+    o = view("o", pointer=1 << 30, device=device)
     check_config_type(CONFIG)
     check_inputs(*inputs)
     check_given_output(o, inputs[0])
@@ -88,8 +90,8 @@ def test_what_is_no_config_is_refused(thing: object) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"device": torch.device("cpu")}, r"on cpu; a CUDA tensor is needed"),
-        ({"device": torch.device("meta")}, r"on meta; a CUDA tensor is needed"),
+        ({"device": torch.device("meta")}, r"on meta; a CUDA tensor is needed.*q\.cpu\(\) to have"),
+        ({"device": torch.device("xla", 0)}, r"on xla:0; a CUDA tensor is needed"),
         ({"dtype": torch.float32}, r"is torch.float32; allowed are torch.float16 and torch.bfl"),
         ({"dtype": torch.float64}, r"is torch.float64"),
         ({"dtype": torch.int16}, r"is torch.int16"),
@@ -121,7 +123,8 @@ def test_inputs_that_no_kernel_takes_are_refused(changes: dict[str, Any], messag
         ({"shape": (2, 128, 2, 128)}, r"has shape \(2, 128, 2, 128\)"),
         ({"dtype": torch.bfloat16}, r"has dtype torch.bfloat16, q has dtype torch.float16"),
         ({"device": torch.device("cuda", 1)}, r"has device cuda:1, q has device cuda:0"),
-        ({"device": torch.device("cpu")}, r"is on cpu; a CUDA tensor is needed"),
+        ({"device": torch.device("cpu")}, r"has device cpu, q has device cuda:0"),
+        ({"device": torch.device("meta")}, r"is on meta; a CUDA tensor is needed"),
         ({"strides": (65536, 512, 128, 2)}, r"the last dimension of . has stride 2"),
         ({"strides": (65536, 4, 128, 1)}, r"the seq stride of . is 4 elements"),
     ],

@@ -12,11 +12,12 @@ import pytest
 import torch
 from torch import Tensor
 
+from flash_attention.arch import ARCHES
 from flash_attention.checks import TensorView
 from flash_attention.errors import KernelConfigError, UnsupportedError
 from flash_attention.kernel_args import ForwardKernelArgs
 from flash_attention.kernel_configs import DType, FlashForwardKernelConfig
-from flash_attention.launch import LaunchPlan, plan_for
+from flash_attention.launch import CPU, LaunchPlan, new_plan, plan_for
 from flash_attention.testing import generate_qkv
 
 CONFIG = FlashForwardKernelConfig(DType.FP16, 64, 64, 32, 4, True, True, True, 0, 2, 2, False, True)
@@ -122,10 +123,30 @@ def test_every_call_checks_gradients() -> None:
 
 @pytest.mark.usefixtures("no_compile")
 @pytest.mark.parametrize("given_output", [False, True])
-def test_cpu_tensors_are_refused(given_output: bool) -> None:
+def test_cpu_tensors_get_a_plan_without_a_device(given_output: bool) -> None:
     q, k, v, o = dense()
-    with pytest.raises(UnsupportedError, match=r"q is on cpu; a CUDA tensor is needed"):
-        plan_for(CONFIG, q, k, v, o if given_output else None)
+    plan = plan_for(CONFIG, q, k, v, o if given_output else None)
+    assert plan.device_index == CPU
+    assert plan.geometry.grid == (SEQ // CONFIG.B_r, HEADS, BATCH)
+
+
+@pytest.mark.usefixtures("no_compile")
+def test_a_plan_for_an_architecture_obeys_its_limits() -> None:
+    q, k, v, _ = (torch.zeros(1, 128, 1, 128, dtype=torch.float16) for _ in range(4))
+    large = replace(CONFIG, d_head=128, B_r=128, B_c=128, n_warps=8)
+    assert new_plan(large, q, k, v, None).geometry.smem_bytes == 384 * 128 * 2
+    small = replace(ARCHES["sm_86"], max_smem_per_cta=64 * 1024)
+    with pytest.raises(KernelConfigError, match="more than a CTA of sm_86 may have"):
+        new_plan(large, q, k, v, None, small)
+
+
+@pytest.mark.usefixtures("no_compile")
+def test_devices_that_are_not_the_same_or_not_supported_are_refused() -> None:
+    q, k, v, o = dense()
+    with pytest.raises(UnsupportedError, match=r"k is on meta; a CUDA tensor is needed"):
+        plan_for(CONFIG, q, k.to("meta"), v, None)
+    with pytest.raises(UnsupportedError, match=r"q is on meta; a CUDA tensor is needed"):
+        plan_for(CONFIG, *(t.to("meta") for t in (q, k, v, o)))
 
 
 @pytest.mark.usefixtures("no_compile")
@@ -160,9 +181,9 @@ def test_a_config_that_cannot_be_hashed_names_its_rule() -> None:
     assert caught.value.rule == "B_r"
 
 
-@pytest.mark.gpu
-def test_a_plan_is_made_once_per_shape_stride_and_config() -> None:
-    q, k, v = generate_qkv(1, 128, 2, 64, DType.FP16, "cuda")
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_plan_is_made_once_per_shape_stride_and_config(device: str) -> None:
+    q, k, v = generate_qkv(1, 128, 2, 64, DType.FP16, device)
     plan = plan_for(CONFIG, q, k, v, None)
     assert plan_for(replace(CONFIG), k, q, v.clone(), None) is plan
     assert plan_for(CONFIG, q, k, v, torch.empty_like(q)) is not plan
@@ -170,10 +191,10 @@ def test_a_plan_is_made_once_per_shape_stride_and_config() -> None:
     assert plan_for(CONFIG, q[:, :64], k[:, :64], v[:, :64], None) is not plan
 
 
-@pytest.mark.gpu
 @pytest.mark.usefixtures("no_compile")
-def test_bad_calls_compile_nothing() -> None:
-    q, k, v = generate_qkv(1, 128, 2, 64, DType.FP16, "cuda")
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_bad_calls_compile_nothing(device: str) -> None:
+    q, k, v = generate_qkv(1, 128, 2, 64, DType.FP16, device)
     for config, message in (
         (replace(CONFIG, B_r=128, n_warps=8, B_c=128, async_copy=False), "eager_needs_async"),
         (replace(CONFIG, dtype=DType.BF16), "config is for torch.bfloat16"),

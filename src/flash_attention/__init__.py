@@ -5,6 +5,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from flash_attention.api import forward, forward_timed
 from flash_attention.dispatch import forward_kernels
+from flash_attention.emulation import Emulation, emulate
 from flash_attention.errors import (
     CompileError,
     FlashAttentionError,
@@ -22,12 +23,14 @@ except PackageNotFoundError:  # run from a checkout, not installed
 __all__ = [
     "CompileError",
     "DType",
+    "Emulation",
     "FlashAttentionError",
     "FlashForwardKernelConfig",
     "KernelConfigError",
     "LaunchError",
     "UnsupportedError",
     "__version__",
+    "emulate",
     "forward",
     "forward_kernels",
     "forward_timed",

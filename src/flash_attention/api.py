@@ -7,9 +7,11 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
+from flash_attention.emulation import emulate_checked
+from flash_attention.errors import UnsupportedError
 from flash_attention.kernel_args import ForwardKernelArgs
 from flash_attention.kernel_configs import FlashForwardKernelConfig
-from flash_attention.launch import LaunchPlan, plan_for
+from flash_attention.launch import CPU, LaunchPlan, plan_for
 
 
 def forward(
@@ -21,8 +23,14 @@ def forward(
     that keep rows of d_head contiguous and 16-byte aligned. The call is asynchronous on the
     current stream of q's device. The result is stored in `o` if given, else in a new tensor like
     q. The first call with a config compiles its kernel.
+
+    With CPU tensors the same kernel runs on the emulator, with every check on; a finding raises
+    LaunchError. `emulate` returns findings and counters instead.
     """
-    plan, args, out = _prepare(kernel_cfg, q, k, v, o)
+    plan = plan_for(kernel_cfg, q, k, v, o)
+    if plan.device_index == CPU:
+        return emulate_checked(plan, q, k, v, o)
+    args, out = _prepare(plan, q, k, v, o)
     plan.launch(args)
     return out
 
@@ -31,7 +39,13 @@ def forward_timed(
     kernel_cfg: FlashForwardKernelConfig, q: Tensor, k: Tensor, v: Tensor, o: Tensor | None = None
 ) -> tuple[Tensor, float]:
     """`forward`, and the milliseconds that the kernel took on its stream. Waits for the kernel."""
-    plan, args, out = _prepare(kernel_cfg, q, k, v, o)
+    plan = plan_for(kernel_cfg, q, k, v, o)
+    if plan.device_index == CPU:
+        raise UnsupportedError(
+            "q, k and v are on cpu, where the kernel is emulated: there is no kernel time to tell;"
+            ' pass CUDA tensors, q.to("cuda"), or call forward or emulate'
+        )
+    args, out = _prepare(plan, q, k, v, o)
     with torch.cuda.device(plan.device_index):
         stream = torch.cuda.current_stream()
         start = torch.cuda.Event(enable_timing=True)
@@ -44,10 +58,9 @@ def forward_timed(
 
 
 def _prepare(
-    kernel_cfg: FlashForwardKernelConfig, q: Tensor, k: Tensor, v: Tensor, o: Tensor | None
-) -> tuple[LaunchPlan, ForwardKernelArgs, Tensor]:
-    """Check everything, compile if need be, allocate or claim the output."""
-    plan = plan_for(kernel_cfg, q, k, v, o)
+    plan: LaunchPlan, q: Tensor, k: Tensor, v: Tensor, o: Tensor | None
+) -> tuple[ForwardKernelArgs, Tensor]:
+    """Check this call's tensors, compile if need be, allocate or claim the output."""
     args = plan.bind(q, k, v, o)
     plan.load()
     if o is None:
@@ -55,4 +68,4 @@ def _prepare(
         args.o = o.data_ptr()
     elif not o.is_inference():
         increment_version(o)
-    return plan, args, o
+    return args, o

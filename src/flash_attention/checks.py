@@ -18,6 +18,7 @@ from flash_attention.overlap import Layout, may_overlap, overlaps_itself
 
 DIMS = ("batch", "seq", "heads", "d_head")
 DTYPES = (torch.float16, torch.bfloat16)
+DEVICE_TYPES = ("cuda", "cpu")  # run by the GPU, run by the emulator
 ALIGNMENT = 16  # bytes that one copy instruction moves; its address is a multiple of them
 MAX_GRID_YZ = 65535  # CUDA's limit on the second and third grid dimension
 
@@ -161,10 +162,10 @@ def check_no_grad(requires_grad: bool) -> None:
 
 
 def _check_kind(view: TensorView) -> None:
-    if view.device.type != "cuda":
+    if view.device.type not in DEVICE_TYPES:
         raise UnsupportedError(
             f"{view.name} is on {view.device}; a CUDA tensor is needed, move it with"
-            f' {view.name}.to("cuda")'
+            f' {view.name}.to("cuda"), or with {view.name}.cpu() to have it emulated'
         )
     if view.dtype not in DTYPES:
         raise UnsupportedError(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from flash_attention import checks, driver
-from flash_attention.arch import DEFAULT_ARCH
+from flash_attention.arch import DEFAULT_ARCH, Arch
 from flash_attention.checks import TensorView
 from flash_attention.dispatch import device_arch, get_kernel
 from flash_attention.kernel_args import ForwardKernelArgs, Strides
@@ -21,6 +21,7 @@ from flash_attention.problem import Geometry, Problem
 if TYPE_CHECKING:
     from cuda.bindings.driver import CUfunction
 
+CPU = -1  # device index of tensors whose kernel is emulated
 MAX_PLANS = 8192  # a program with ever new shapes starts over instead of growing
 
 
@@ -132,16 +133,22 @@ def plan_for(
     except (AttributeError, RuntimeError, TypeError) as error:
         _explain(error, config, *((q, k, v) if o is None else (q, k, v, o)))
     if plan is None:
-        plan = _new_plan(config, q, k, v, o)
+        plan = new_plan(config, q, k, v, o)
         if len(_plans) >= MAX_PLANS:
             _plans.clear()
         _plans[key] = plan
     return plan
 
 
-def _new_plan(
-    config: FlashForwardKernelConfig, q: Tensor, k: Tensor, v: Tensor, o: Tensor | None
+def new_plan(
+    config: FlashForwardKernelConfig,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    o: Tensor | None,
+    arch: Arch | None = None,
 ) -> LaunchPlan:
+    """Every check and a new plan; `arch` is that of the tensors' device unless given."""
     checks.check_config_type(config)
     inputs = _views(q, k, v)
     checks.check_inputs(*inputs)
@@ -152,7 +159,9 @@ def _new_plan(
         output = TensorView.of("o", o)
         checks.check_given_output(output, inputs[0])
     device_index: int = q.get_device()
-    config.check(device_arch(device_index))
+    if arch is None:
+        arch = DEFAULT_ARCH if device_index == CPU else device_arch(device_index)
+    config.check(arch)
     views = (*inputs, output)
     checks.check_config_fits(config, views)
     return LaunchPlan(config, views, device_index)

@@ -71,6 +71,24 @@ def test_every_number_of_the_profile() -> None:
     ]
 
 
+def test_counters_that_differ_show_both_numbers() -> None:
+    counted = {"sectors": 20480, "conflicts": 8}
+    record = {
+        **vars(made_up_results()),
+        "shape": [1, 256, 2, 128],
+        "rows": [
+            {"rung": 2, "name": "swizzle", "ncu": counted, "emulator": {**counted, "conflicts": 0}}
+        ],
+    }
+    lines = render.counters_block(record).splitlines()
+    assert [line for line in lines if line.startswith("|")] == [
+        "| counter | 2 swizzle |",
+        "| --- | ---: |",
+        "| sectors | 20,480 |",
+        "| conflicts | 8 / 0 |",
+    ]
+
+
 def test_the_documents_show_the_stored_measurements() -> None:
     readme = (ROOT / "README.md").read_text()
     stored = load(RESULTS / "h200_ladder.json")
@@ -79,3 +97,6 @@ def test_the_documents_show_the_stored_measurements() -> None:
     ladder = (ROOT / "docs" / "ladder.md").read_text()
     profile = json.loads((RESULTS / "h200_ladder_profile.json").read_text())
     assert marked_block(ladder, render.PROFILE) == render.profile_block(profile)
+    emulator = (ROOT / "docs" / "emulator.md").read_text()
+    counters = json.loads((RESULTS / "h200_emulator_counters.json").read_text())
+    assert marked_block(emulator, render.COUNTERS) == render.counters_block(counters)

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes measurements into documents: `python -m flash_attention.bench.render DOCUMENT RESULTS`.
 
-README.md takes the speeds of the ladder (and the plot beside them), docs/ladder.md its profile.
+README.md takes the speeds of the ladder (and the plot beside them), docs/ladder.md its profile,
+docs/emulator.md the emulator's counters beside Nsight Compute's.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from flash_attention.bench import results
 from flash_attention.bench.blocks import begin, replace_block, table, wrap
 from flash_attention.bench.comparison import Comparison, compare
 
-LADDER, PROFILE = "ladder", "profile"
+LADDER, PROFILE, COUNTERS = "ladder", "profile", "counters"
 PLOT = Path("docs/ladder.png")
 
 
@@ -47,6 +48,26 @@ def profile_block(record: Mapping[str, Any]) -> str:
         "The last five columns are warps stalled per issued instruction, by cause."
     )
     return wrap(PROFILE, (setting, "", *table(["rung", *counters], rows, left=1)))
+
+
+def counters_block(record: Mapping[str, Any]) -> str:
+    """What Nsight Compute and the emulator counted, from benchmarks/counters_against_ncu.py."""
+    rows = record["rows"]
+    header = ["counter", *(f"{row['rung']} {row['name']}" for row in rows)]
+    lines = [
+        [name, *(_compared(row["ncu"][name], row["emulator"][name]) for row in rows)]
+        for name in rows[0]["ncu"]
+    ]
+    batch, seq_len, heads, d_head = record["shape"]
+    setting = (
+        f"{_where(record)}. Batch {batch}, {seq_len} rows, {heads} heads of {d_head}, FP16. A cell"
+        " is Nsight Compute's count, and the emulator's where it differs."
+    )
+    return wrap(COUNTERS, (setting, "", *table(header, lines, left=1)))
+
+
+def _compared(measured: float, emulated: float) -> str:
+    return f"{measured:,.0f}" if measured == emulated else f"{measured:,.0f} / {emulated:,.0f}"
 
 
 def _number(value: float) -> str:
@@ -81,10 +102,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("results", type=Path)
     given = parser.parse_args(arguments)
     text = given.document.read_text()
-    if begin(PROFILE) in text:
-        record = json.loads(given.results.read_text())
-        given.document.write_text(replace_block(text, PROFILE, profile_block(record)))
-        return
+    for name, block in ((PROFILE, profile_block), (COUNTERS, counters_block)):
+        if begin(name) in text:
+            record = json.loads(given.results.read_text())
+            given.document.write_text(replace_block(text, name, block(record)))
+            return
     measured = results.load(given.results)
     text = replace_block(text, LADDER, ladder_block(measured))
 

@@ -13,7 +13,10 @@ import torch
 from flash_attention.arch import ARCHES
 from flash_attention.cli.ladder import run as run_command
 from flash_attention.dispatch import compile_config
+from flash_attention.emulation import emulate
+from flash_attention.kernel_configs import DType
 from flash_attention.ladder import get_ladder
+from flash_attention.testing import generate_qkvo
 from tests.cli.invoke import invoke, refuse
 
 
@@ -30,7 +33,23 @@ def test_inspected_rungs_show_what_the_compiler_said(
         assert cells[1] == str(compiled.resources.registers)
         assert cells[3] == str(rung.config.smem_bytes() // 1024)
     assert "tensor core" in re.sub(r"\s+", " ", printed)
-    assert (tmp_path / "mix.png").read_bytes().startswith(b"\x89PNG")
+    for name in ("mix.png", "mix-emulated.png"):
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+
+
+def test_emulated_rungs_show_error_findings_and_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    rungs = (get_ladder()[0], get_ladder()[-1])
+    monkeypatch.setattr(run_command, "ladder_of", lambda dtype, d_head, heads: rungs)
+    printed = invoke("ladder", "run", "--arch", "sm_80").partition("Emulated on sm_80")[2]
+    stored = generate_qkvo(1, 256, 16, 128, DType.FP16)
+    q, k, v, o = (tensor[:, :, :2] for tensor in stored)
+    for rung in rungs:
+        counters = emulate(rung.config, q, k, v, o).counters
+        row = next(line for line in printed.splitlines() if rung.name in line)
+        cells = re.split(r"\s{2,}", row.strip())
+        assert cells[3:5] == ["none", f"{counters.conflicts:,}"]
+        assert cells[7] == f"{counters.instructions.total() / (4 * 8):,.0f}"
+    assert "Every output was within tolerance of the float64 oracle" in printed
 
 
 def test_bad_choices_are_refused_with_the_good_ones() -> None:

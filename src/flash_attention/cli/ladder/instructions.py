@@ -43,11 +43,12 @@ def count_instructions(compiled: CompiledKernel) -> InstructionCounts:
         opcodes = sass.opcode_counts(sass.disassemble(compiled.cubin))
     except sass.InspectorMissing:
         opcodes = Counter(_PTX_INSTRUCTION.findall(compiled.ptx))
-        return InstructionCounts("PTX", opcodes, _ptx_mix(opcodes))
+        return InstructionCounts("PTX", opcodes, ptx_mix(opcodes))
     return InstructionCounts("SASS", opcodes, sass.instruction_mix(opcodes))
 
 
-def _ptx_mix(opcodes: Counter[str]) -> dict[str, int]:
+def ptx_mix(opcodes: Counter[str]) -> dict[str, int]:
+    """PTX opcode counts by class."""
     mix = dict.fromkeys([name for name, _ in _PTX_CLASSES] + ["other"], 0)
     for opcode, count in opcodes.items():
         mix[_ptx_class(opcode)] += count

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`flash-attention ladder run`: measured on a GPU, compiled and inspected without one."""
+"""`flash-attention ladder run`: measured on a GPU, inspected and emulated without one."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import typer
 from flash_attention.arch import DEFAULT_ARCH, get_arch
 from flash_attention.bench.ladder_run import GRIDS
 from flash_attention.cli.console import output
+from flash_attention.cli.ladder.emulated import run_emulated
 from flash_attention.cli.ladder.inspected import run_inspected
 from flash_attention.cli.ladder.measured import run_measured
 from flash_attention.cli.options import DHeadOption, DTypeOption, HeadsOption, ladder_of
@@ -30,12 +31,12 @@ def run(
         list[str] | None, typer.Option(help="also time this config, in its short form")
     ] = None,
     arch: Annotated[
-        str | None, typer.Option(help="compile and inspect for this one, even with a GPU")
+        str | None, typer.Option(help="inspect and emulate for this one, even with a GPU")
     ] = None,
     json: Annotated[Path | None, typer.Option(help="write the measurements here")] = None,
     plot: Annotated[Path | None, typer.Option(help="write a PNG here")] = None,
 ) -> None:
-    """Climb the ladder: every rung checked and timed, or, without a GPU, taken apart."""
+    """Climb the ladder: every rung checked and timed, or, without a GPU, inspected and emulated."""
     rungs = ladder_of(dtype, d_head, heads)
     if grid not in GRIDS:
         raise UnsupportedError(f"unknown grid {grid!r}; choose from {', '.join(GRIDS)}")
@@ -49,8 +50,11 @@ def run(
         raise UnsupportedError("--json and --config are for measurements, which need a GPU")
     target = get_arch(arch) if arch else DEFAULT_ARCH
     if arch is None:
-        output.print(f"No GPU here: the rungs are compiled for {target.name} and inspected.")
+        output.print(
+            f"No GPU here: the rungs are compiled for {target.name}, inspected and emulated."
+        )
     run_inspected(rungs, target, plot=plot)
+    run_emulated(rungs, target, stored_heads=heads, plot=plot)
 
 
 def _extra_config(text: str, rung: FlashForwardKernelConfig) -> FlashForwardKernelConfig:

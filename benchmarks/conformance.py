@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every conformance case on the GPU beside the emulator, as a results file:
+
+PYTHONPATH=src:. python benchmarks/conformance.py RESULTS
+PYTHONPATH=src:. python benchmarks/conformance.py --render RESULTS docs/emulator.md
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from flash_attention.bench.blocks import replace_block, table, wrap
+from flash_attention.bench.environment import describe
+from flash_attention.dispatch import current_arch
+from tests.emulator.conformance import tensor_copies, wgmma
+from tests.emulator.conformance.device import launched
+from tests.emulator.conformance.emulated import emulated
+from tests.emulator.conformance.everything import CASES
+from tests.emulator.conformance.hopper_case import HopperCase, emulated_hopper, same_bits
+from tests.emulator.conformance.hopper_device import launched_hopper
+from tests.emulator.conformance.verdict import judge
+
+HOPPER = (9, 0)
+MARKER = "conformance"
+FAMILY = re.compile(r"ldmatrix|stmatrix|mma|cp\.async")  # cases that are told as one
+
+
+def instructions() -> list[dict[str, Any]]:
+    """One row an instruction: share of equal bits, worst distance in ulp, and the verdict."""
+    here = current_arch().name
+    rows = []
+    for case in CASES.values():
+        if case.arch != "sm_80" and case.arch.rstrip("a") != here:
+            continue
+        arch = here if case.arch == "sm_80" else case.arch
+        on_gpu, (on_emulator, _) = launched(case, arch), emulated(case, arch)
+        against_numpy = judge(case, on_gpu, case.expected)
+        for verdict, expected in zip(
+            judge(case, on_gpu, on_emulator, slack=1), against_numpy, strict=True
+        ):
+            row = asdict(verdict)
+            row["ok"] = verdict.ok and expected.ok
+            rows.append(row)
+    return rows
+
+
+def hopper(cases: Sequence[HopperCase]) -> list[dict[str, Any]]:
+    """One row a case of wgmma or TMA; both are compared bit for bit."""
+    if torch.cuda.get_device_capability() != HOPPER:
+        return []
+    rows = []
+    for case in cases:
+        on_gpu, (on_emulator, _) = launched_hopper(case), emulated_hopper(case)
+        ok = all(
+            same_bits(on_gpu[name], on_emulator[name]) and same_bits(on_gpu[name], wanted)
+            for name, wanted in case.expected.items()
+        )
+        rows.append({"case": case.name.split()[0], "instruction": case.name, "ulp": 0, "ok": ok})
+    return rows
+
+
+def block(record: Mapping[str, Any]) -> str:
+    """The results by family, for the documentation."""
+    families: dict[str, list[Mapping[str, Any]]] = {}
+    for row in record["rows"]:
+        shared = FAMILY.match(row["case"])
+        families.setdefault(shared.group() if shared else row["case"], []).append(row)
+    lines = []
+    for name, rows in families.items():
+        agree = sum(row["ok"] for row in rows)
+        inexact = [row for row in rows if row["ulp"]]
+        worst = max((row["steps"] for row in inexact), default=0)
+        equal = min((row.get("agrees", float(row["ok"])) for row in rows), default=1.0)
+        allowed = max((row["ulp"] for row in inexact), default=0)
+        distance = f"{worst} (allowed {allowed} + 1)" if inexact else "0"
+        lines.append([name, f"{agree} of {len(rows)}", f"{100 * equal:.1f}%", distance])
+    where = f"{record['device']}, driver {record['driver']}, NVRTC {record['nvrtc']}"
+    setting = f"{where}, {record['date']}: emulator and GPU on the same inputs."
+    header = ["family", "checks that agree", "equal bits, at least", "ulp apart, at most"]
+    return wrap(MARKER, (setting, "", *table(header, lines, left=1)))
+
+
+def main(arguments: Sequence[str]) -> int:
+    if arguments[0] == "--render":
+        results, document = Path(arguments[1]), Path(arguments[2])
+        new = block(json.loads(results.read_text()))
+        document.write_text(replace_block(document.read_text(), MARKER, new))
+        return 0
+    rows = [*instructions(), *hopper(wgmma.cases()), *hopper(tensor_copies.cases())]
+    wrong = [row for row in rows if not row["ok"]]
+    for row in wrong:
+        print(f"{row['instruction']}: {row.get('first_difference') or 'differs'}")
+    print(f"{len(rows) - len(wrong)} of {len(rows)} agree")
+    record = {**describe(), "rows": rows}
+    Path(arguments[0]).write_text(json.dumps(record, indent=1) + "\n")
+    return min(len(wrong), 1)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`flash-attention emulate`: one kernel without a GPU, checked and counted."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Annotated, Any
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from flash_attention.arch import DEFAULT_ARCH
+from flash_attention.cli.console import add_number_columns, output, quiet_compiles, report_table
+from flash_attention.cli.emulated import EmulatedKernel, EmulatedProblem
+from flash_attention.cli.ladder.instructions import ptx_mix
+from flash_attention.cli.options import ArchOption, DHeadOption, DTypeOption, ladder_of, pick_rung
+from flash_attention.emulator import SCHEDULES
+from flash_attention.kernel_configs import parse_kernel_config
+
+PLACES_SHOWN = 8
+SHARED = {"requests": "requests", "wavefronts": "wavefronts", "ideal": "needed"}
+GLOBAL = {"requests": "requests", "sectors": "sectors", "ideal_sectors": "needed", "bytes": "bytes"}
+
+
+def emulate(
+    rung: Annotated[int, typer.Option(help="the rung to run")] = 16,
+    config: Annotated[
+        str | None, typer.Option(help="a kernel config in its short form, instead of a rung")
+    ] = None,
+    seq: Annotated[int, typer.Option(help="rows of q, k and v", min=1)] = 256,
+    heads: Annotated[int, typer.Option(help="heads, baked into the last rung", min=1)] = 2,
+    batch: Annotated[int, typer.Option(help="batch entries", min=1)] = 1,
+    d_head: DHeadOption = 128,
+    dtype: DTypeOption = "fp16",
+    schedule: Annotated[
+        str, typer.Option(help=f"order of the warps: {', '.join(SCHEDULES)}")
+    ] = SCHEDULES[0],
+    seed: Annotated[int, typer.Option(help="of the random schedule")] = 0,
+    arch: ArchOption = DEFAULT_ARCH.name,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON for scripts")] = False,
+) -> None:
+    """Run a kernel's PTX on the CPU: its error, what is wrong with it, what it does.
+
+    Exit code 1 when something was found or the output is out of tolerance.
+    """
+    if config is None:
+        chosen = pick_rung(ladder_of(dtype, d_head, heads), rung)
+        name, kernel_config = f"rung {chosen.number} {chosen.name}", chosen.config
+    else:
+        name, kernel_config = "kernel", parse_kernel_config(config)
+    problem = EmulatedProblem(
+        kernel_config, batch=batch, seq_len=seq, heads=heads, stored_heads=heads
+    )
+    with quiet_compiles():
+        kernel = problem.run(kernel_config, arch, schedule=schedule, seed=seed)
+    if as_json:
+        settings = {"arch": arch, "schedule": schedule, "seed": seed}
+        typer.echo(json.dumps(settings | kernel.to_dict(), indent=1))
+    else:
+        _print(name, kernel, arch, schedule)
+    if not kernel.ok:
+        raise typer.Exit(1)
+
+
+def _print(name: str, kernel: EmulatedKernel, arch: str, schedule: str) -> None:
+    batch, seq_len, heads, d_head = kernel.shape
+    output.print(
+        f"[bold]{escape(name)}[/], batch {batch}, {seq_len} rows, {heads} heads of {d_head},"
+        f" {arch}, {schedule}: {kernel.emulation.seconds:.2f} s",
+        highlight=False,
+    )
+    output.print(escape(kernel.config.short_form()), highlight=False)
+    verdict = "[green]right[/]" if kernel.check.ok else "[bold red]wrong[/]"
+    output.print(f"output: {verdict}, {escape(str(kernel.check))}", highlight=False)
+    _print_findings(kernel)
+    counts = kernel.emulation.counters.to_dict()
+    output.print(_totals(kernel, counts))
+    output.print(_classes(kernel))
+    output.print(_hottest("shared", counts["shared"], SHARED))
+    output.print(_hottest("global", counts["global"], GLOBAL))
+
+
+def _print_findings(kernel: EmulatedKernel) -> None:
+    findings = kernel.emulation.findings
+    colour = "bold red" if findings else "green"
+    output.print(f"findings: [{colour}]{len(findings) or 'none'}[/]", highlight=False)
+    for finding in findings:
+        output.print(f"  {finding}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _totals(kernel: EmulatedKernel, counts: Mapping[str, Any]) -> Table:
+    table = report_table("counted over all CTAs")
+    add_number_columns(table, ("",))
+    for name, value in (
+        ("warp instructions", f"{kernel.warp_instructions:,}"),
+        ("the same, a CTA and key block", f"{kernel.instructions_per_key_block:,.0f}"),
+        ("tensor-core FLOP", f"{counts['tensor_operations']:,}"),
+        ("waits at barriers", f"{counts['barrier_waits']:,}"),
+        ("bank conflicts", f"{counts['bank_conflicts']:,}"),
+        ("wavefronts for each one needed", f"{kernel.conflict_ways:.2f}"),
+        ("sectors a request", f"{kernel.sectors_per_request:.2f}"),
+        ("bytes loaded", f"{counts['bytes_loaded']:,}"),
+        ("bytes stored", f"{counts['bytes_stored']:,}"),
+    ):
+        table.add_row(name, value)
+    return table
+
+
+def _classes(kernel: EmulatedKernel) -> Table:
+    table = report_table("PTX instructions executed")
+    add_number_columns(table, ("warps", "share"))
+    mix = ptx_mix(kernel.emulation.counters.instructions)
+    for name, count in sorted(mix.items(), key=lambda item: -item[1]):
+        if count:
+            table.add_row(name, f"{count:,}", f"{100 * count / kernel.warp_instructions:.1f}%")
+    return table
+
+
+def _hottest(where: str, sites: Sequence[Mapping[str, Any]], keys: Mapping[str, str]) -> Table:
+    """Sites of one opcode on one source line together; `keys` are counts and their headings."""
+    table = report_table(f"hottest in {where} memory")
+    table.add_column("source", overflow="fold")
+    add_number_columns(table, ("places in PTX", "first line", *keys.values()))
+    places: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for site in sites:
+        places.setdefault((str(site["opcode"]), _source(site)), []).append(site)
+    totals = {
+        place: [sum(site[key] for site in group) for key in keys] for place, group in places.items()
+    }
+    for place in sorted(totals, key=lambda place: -totals[place][1])[:PLACES_SHOWN]:
+        opcode, source = place
+        lines = [site["ptx_line"] for site in places[place]]
+        numbers = (f"{number:,}" for number in (len(lines), min(lines), *totals[place]))
+        table.add_row(opcode, source, *numbers)
+    return table
+
+
+def _source(site: Mapping[str, Any]) -> str:
+    """The place in the CUDA text, headers as they are included."""
+    path = str(site["source"] or "")
+    _, inside, header = path.rpartition("/include/")
+    return escape(header if inside else path.rpartition("/")[2])

@@ -1,0 +1,28 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Barriers of a CTA and of a warp: bar, barrier."""
+
+from __future__ import annotations
+
+from flash_attention.emulator.emit.block import BlockEmitter
+from flash_attention.emulator.emit.registry import emits, refuse
+from flash_attention.emulator.ptx.model import Imm, Instruction
+
+MODES = {"sync", "arrive", "warp", "cta", "aligned"}
+
+
+@emits("bar", "barrier")
+def barrier(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+    """bar.sync ends its block and returns (barrier numbers, thread counts); 0: all of the CTA."""
+    parts = set(instruction.parts[1:])
+    if not parts <= MODES or predicate is not None:
+        raise refuse(instruction)
+    if "warp" in parts:
+        emitter.line("m.clocks.sync_warp(s)")
+        return
+    operands = instruction.operands
+    number = emitter.array(operands[0], "u32")
+    count = emitter.array(operands[1] if len(operands) > 1 else Imm(0, "int"), "u32")
+    if "arrive" in parts:
+        emitter.line(f"m.named_barriers.arrive(s, {number}, {count})")
+    else:
+        emitter.result = f"({number}, {count})"

@@ -1,0 +1,255 @@
+# SPDX-License-Identifier: Apache-2.0
+"""One basic block of PTX as one Python function over NumPy arrays.
+
+    def block_7(m, s, R, K, I): ...
+
+`m` is the machine, `s` the selection of lanes, `R` the registers that live across blocks, `K`
+constant arrays, `I` special registers and parameters. Inside a block registers are locals in SSA
+form. There are two versions of a block: for all lanes of the launch, where registers are rebound
+without a copy, and for some, where they are gathered and scattered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from flash_attention.emulator.emit.products import PendingProducts
+from flash_attention.emulator.emit.registry import EMITTERS, refuse
+from flash_attention.emulator.errors import EmulatorError, PtxError
+from flash_attention.emulator.program.blocks import Block
+from flash_attention.emulator.ptx.model import (
+    Imm,
+    Instruction,
+    Memory,
+    Negated,
+    Operand,
+    Reg,
+    Sink,
+    Special,
+    Symbol,
+)
+from flash_attention.emulator.types import (
+    SPECIAL_REGISTERS,
+    STORAGE_OF_PTX,
+    numpy_name,
+    size_of,
+)
+
+if TYPE_CHECKING:
+    from flash_attention.emulator.program.program import Layout
+
+
+class BlockEmitter:
+    """Emits one version of one block."""
+
+    def __init__(self, layout: Layout, block: Block, *, all_lanes: bool) -> None:
+        self.layout = layout
+        self.block = block
+        self.all_lanes = all_lanes
+        self.pc = block.start
+        self.result: str | None = None  # what the function returns to the scheduler
+        self.products = PendingProducts(self)
+        self._lines: list[str] = []
+        self._count = 0
+        self._types: dict[str, str] = {}
+        self._current: dict[str, str] = {}  # register -> the temporary that holds it
+        self._views: dict[tuple[str, str], str] = {}
+        self._borrowed: set[str] = set()  # temporaries that share memory with something else
+
+    # Temporaries.
+
+    def line(self, text: str) -> None:
+        self._lines.append(text)
+
+    def names(self, count: int, storage: str) -> list[str]:
+        """Fresh names, to be assigned by the caller's own line."""
+        fresh = [f"t{self._count + i}" for i in range(count)]
+        self._count += count
+        for name in fresh:
+            self._types[name] = storage
+        return fresh
+
+    def temporary(self, expression: str, storage: str, *, borrowed: bool = False) -> str:
+        (name,) = self.names(1, storage)
+        self.line(f"{name} = {expression}")
+        if borrowed:
+            self._borrowed.add(name)
+        return name
+
+    def borrow(self, names: Iterable[str]) -> None:
+        """These temporaries are views of one array: a copy is stored, not they themselves."""
+        self._borrowed.update(names)
+
+    def cast(self, name: str, storage: str) -> str:
+        """The same bits under another type; a wider register gives its low part."""
+        have = self._types[name]
+        if have == storage:
+            return name
+        key = (name, storage)
+        if key not in self._views:
+            if size_of(have) != size_of(storage):
+                narrow = f"u{8 * size_of(storage)}"
+                wide = self.cast(name, f"u{8 * size_of(have)}")
+                low = self.temporary(f"{wide}.astype({numpy_name(narrow)})", narrow)
+                self._views[key] = self.cast(low, storage)
+            else:
+                self._views[key] = self.temporary(
+                    f"{name}.view({numpy_name(storage)})", storage, borrowed=True
+                )
+        return self._views[key]
+
+    # Operands.
+
+    def read(self, operand: Operand, storage: str) -> str:
+        """An expression for the operand: a temporary, or a literal for an immediate."""
+        match operand:
+            case Reg(name):
+                return self.cast(self._register(name), storage)
+            case Negated(inner):
+                return self.temporary(f"~{self.read(inner, 'b1')}", "b1")
+            case Special(name):
+                if name not in SPECIAL_REGISTERS:
+                    raise EmulatorError(f"%{name} is not emulated")
+                return self.cast(self._input(repr(name), "u32"), storage)
+            case Symbol(name):
+                return self.constant(storage, self.layout.symbol_address(name))
+            case Imm(bits, kind):
+                return self._literal(bits, kind, storage)
+        raise EmulatorError(f"operand {operand} cannot be read")
+
+    def array(self, operand: Operand, storage: str) -> str:
+        """Like `read`, but always an array."""
+        if isinstance(operand, Imm):
+            return self.constant(storage, operand.bits)
+        return self.read(operand, storage)
+
+    def value(self, operand: Operand, storage: str) -> str:
+        """Like `read`, but an immediate has its type: where NumPy would infer another."""
+        if isinstance(operand, Imm):
+            return self.layout.scalar_name(storage, operand.bits)
+        return self.read(operand, storage)
+
+    def constant(self, storage: str, bits: int) -> str:
+        """An array of one value."""
+        slot = self.layout.constant_slot(storage, bits)
+        expression = f"K[{slot}]" if self.all_lanes else f"K[{slot}][:n]"
+        return self.temporary(expression, storage, borrowed=True)
+
+    def address(self, memory: Operand, storage: str) -> str:
+        if not isinstance(memory, Memory):
+            raise EmulatorError(f"{memory} is no address")
+        if isinstance(memory.base, Symbol):
+            base = self.layout.symbol_address(memory.base.name)
+            return self.constant(storage, base + memory.offset)
+        base_name = self.array(memory.base, storage)
+        if not memory.offset:
+            return base_name
+        offset = memory.offset % (1 << 8 * size_of(storage))
+        return self.temporary(f"{base_name} + {numpy_name(storage)}({offset})", storage)
+
+    def parameter(self, type_name: str, offset: int) -> str:
+        storage = STORAGE_OF_PTX[type_name]
+        self.layout.param_reads.add((type_name, offset))
+        return self._input(repr(("param", type_name, offset)), storage)
+
+    def write(
+        self, operand: Operand, expression: str, storage: str, predicate: str | None = None
+    ) -> None:
+        """Bind a register to a value; under a predicate, the other lanes keep the old one."""
+        if isinstance(operand, Sink):
+            return
+        if not isinstance(operand, Reg):
+            raise EmulatorError(f"{operand} cannot be written")
+        self.products.settle(operand.name)
+        if predicate is not None:
+            old = self.cast(self._register(operand.name), storage)
+            expression = f"np.where({predicate}, {expression}, {old})"
+        known = expression in self._types
+        self.bind(operand.name, expression if known else self.temporary(expression, storage))
+        if known:
+            self._borrowed.add(expression)
+
+    def bind(self, register: str, name: str) -> None:
+        self._current[register] = name
+
+    def register_storage(self, register: str) -> str:
+        return STORAGE_OF_PTX[self.layout.kernel.registers[register]]
+
+    def _register(self, register: str) -> str:
+        self.products.settle(register)
+        if register not in self._current:
+            storage = self.register_storage(register)
+            slot = self.layout.slots.get(register)
+            if slot is None:  # never written: PTX leaves the value open
+                self._current[register] = self.constant(storage, 0)
+            else:
+                expression = f"R[{slot}]" if self.all_lanes else f"R[{slot}][ix]"
+                self._current[register] = self.temporary(expression, storage, borrowed=True)
+        return self._current[register]
+
+    def _input(self, key: str, storage: str) -> str:
+        expression = f"I[{key}]" if self.all_lanes else f"I[{key}][ix]"
+        return self.temporary(expression, storage, borrowed=True)
+
+    def _literal(self, bits: int, kind: str, storage: str) -> str:
+        if kind != "int" or storage[0] == "f":
+            return self.layout.scalar_name(storage, bits)
+        width = 8 * size_of(storage) if storage != "b1" else 1
+        value = bits % (1 << width)
+        if storage[0] == "i" and value >> (width - 1):
+            value -= 1 << width
+        return str(value)
+
+    # The whole block.
+
+    def source(self) -> str:
+        """The function's text."""
+        for offset, instruction in enumerate(self.block.instructions):
+            self.pc = self.block.start + offset
+            self._emit(instruction)
+        self.products.settle_all()
+        self._store_registers()
+        if self.result is not None:
+            self.line(f"return {self.result}")
+        body = "\n    ".join(["ix = s.index", "n = s.count", *self._lines])
+        return f"def {self.function_name}(m, s, R, K, I):\n    {body}\n"
+
+    @property
+    def function_name(self) -> str:
+        return f"block_{self.block.index}" + ("" if self.all_lanes else "_some")
+
+    def _emit(self, instruction: Instruction) -> None:
+        emitter = EMITTERS.get(instruction.parts[0])
+        if emitter is None:
+            raise refuse(instruction)
+        predicate = None
+        if instruction.predicate is not None:
+            predicate = self.read(instruction.predicate, "b1")
+            if instruction.negated:
+                predicate = self.temporary(f"~{predicate}", "b1")
+        try:
+            emitter(self, instruction, predicate)
+        except PtxError:
+            raise
+        except EmulatorError as error:
+            raise refuse(instruction, str(error)) from error
+        except (IndexError, KeyError, ValueError, StopIteration) as error:
+            raise refuse(instruction, f"this form is not emulated ({error!r})") from error
+
+    def _store_registers(self) -> None:
+        stored: set[str] = set()
+        stores = []
+        for register in sorted(self.block.live_out & self.block.defines):
+            if register not in self._current:
+                continue
+            name = self.cast(self._current[register], self.register_storage(register))
+            slot = self.layout.slots[register]
+            if not self.all_lanes:
+                stores.append(f"R[{slot}][ix] = {name}")
+            elif name in self._borrowed or name in stored:
+                stores.append(f"R[{slot}] = {name}.copy()")
+            else:
+                stores.append(f"R[{slot}] = {name}")
+            stored.add(name)
+        self._lines += stores

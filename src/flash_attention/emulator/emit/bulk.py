@@ -1,0 +1,85 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Asynchronous copies: cp.async by threads, cp.async.bulk.tensor by the copy engine."""
+
+from __future__ import annotations
+
+from flash_attention.emulator.emit.block import BlockEmitter
+from flash_attention.emulator.emit.registry import emits, refuse
+from flash_attention.emulator.ptx.model import Imm, Instruction, Memory, Operand
+
+ASYNC = {"async", "ca", "cg", "shared", "shared::cta", "global", "L2::64B", "L2::128B", "L2::256B"}
+BULK = {
+    *("async", "bulk", "tensor", "1d", "2d", "3d", "4d", "5d", "tile", "global", "bulk_group"),
+    *("shared::cta", "shared::cluster", "mbarrier::complete_tx::bytes", "L2::cache_hint"),
+}
+
+
+@emits("cp")
+def copy(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+    parts = instruction.parts
+    if parts[:3] == ("cp", "async", "bulk"):
+        _bulk(emitter, instruction, predicate)
+    elif parts[:2] != ("cp", "async"):
+        raise refuse(instruction)
+    elif parts[2] == "commit_group":
+        emitter.line("m.copies.commit(s)")
+    elif parts[2] == "wait_group":
+        emitter.line(f"m.copies.wait(s, {_number(instruction)})")
+    elif parts[2] == "wait_all":
+        emitter.line("m.copies.commit(s)")
+        emitter.line("m.copies.wait(s, 0)")
+    else:
+        _by_threads(emitter, instruction, predicate)
+
+
+def _by_threads(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+    if not set(instruction.parts[1:]) <= ASYNC:
+        raise refuse(instruction)
+    target, source, size, *rest = instruction.operands
+    if not isinstance(size, Imm) or len(rest) > 1:
+        raise refuse(instruction)
+    to, where = emitter.address(target, "u32"), emitter.address(source, "u64")
+    given = emitter.read(rest[0], "u32") if rest else "None"
+    emitter.line(
+        f"m.copies.issue(s, {to}, {where}, {size.bits}, {given}, {predicate}, {emitter.pc})"
+    )
+
+
+def _bulk(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+    parts = instruction.parts
+    if parts[3] == "commit_group":
+        emitter.line("m.tma.commit(s)")
+    elif parts[3] == "wait_group":
+        emitter.line(f"m.tma.wait(s, {_number(instruction)}, {'read' in parts})")
+    elif parts[3] == "tensor" and set(parts[1:]) <= BULK:
+        _tensor(emitter, instruction, predicate)
+    else:
+        raise refuse(instruction)
+
+
+def _tensor(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+    first, second, *rest = instruction.operands
+    if instruction.parts[5].startswith("shared"):
+        to, barrier = emitter.address(first, "u32"), emitter.address(rest[0], "u32")
+        tensor, coords = _coordinates(emitter, second)
+        emitter.line(
+            f"m.tma.load(s, {to}, {tensor}, {coords}, {barrier}, {predicate}, {emitter.pc})"
+        )
+    else:
+        tensor, coords = _coordinates(emitter, first)
+        source = emitter.address(second, "u32")
+        emitter.line(f"m.tma.store(s, {tensor}, {coords}, {source}, {predicate}, {emitter.pc})")
+
+
+def _coordinates(emitter: BlockEmitter, operand: Operand) -> tuple[str, str]:
+    if not isinstance(operand, Memory):
+        raise ValueError("a tensor needs coordinates")
+    values = ", ".join(emitter.array(coord, "i32") for coord in operand.coords)
+    return emitter.array(operand.base, "u64"), f"({values},)"
+
+
+def _number(instruction: Instruction) -> int:
+    (pending,) = instruction.operands
+    if not isinstance(pending, Imm):
+        raise refuse(instruction)
+    return pending.bits

@@ -1,0 +1,31 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Branches, returns, and instructions that change nothing an emulator keeps."""
+
+from __future__ import annotations
+
+from flash_attention.emulator.emit.block import BlockEmitter
+from flash_attention.emulator.emit.registry import emits
+from flash_attention.emulator.ptx.model import Imm, Instruction
+
+
+@emits("bra", "ret", "exit")
+def branch(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+    """The block returns who takes the branch; the scheduler knows where it leads."""
+    emitter.result = predicate
+
+
+@emits("trap")
+def trap(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+    emitter.line(f"m.trap(s, {predicate}, {emitter.pc})")
+
+
+@emits("setmaxnreg")
+def set_registers(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+    count = instruction.operands[0]
+    if not isinstance(count, Imm) or count.bits % 8 or not 24 <= count.bits <= 256:
+        raise ValueError("setmaxnreg takes a multiple of 8 from 24 to 256")
+
+
+@emits("griddepcontrol", "nanosleep", "prefetch", "prefetchu", "pragma")
+def nothing(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+    pass

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""cvt: integers, floats, and packed 16-bit pairs."""
+
+from __future__ import annotations
+
+from flash_attention.emulator.emit.block import BlockEmitter
+from flash_attention.emulator.emit.registry import emits, expect_parts, refuse
+from flash_attention.emulator.ptx.model import Instruction
+from flash_attention.emulator.types import STORAGE_OF_PTX, numpy_name
+
+TO_INTEGER = {"rzi": "trunc", "rni": "rint", "rmi": "floor", "rpi": "ceil"}
+
+
+@emits("cvt")
+def convert(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+    expect_parts(instruction, {"rn", "rz", "ftz", "sat", *TO_INTEGER})
+    types = [part for part in instruction.parts[1:] if part in STORAGE_OF_PTX]
+    target, source = types[0], types[-1]
+    if "sat" in instruction.parts:
+        raise refuse(instruction)
+    toward_zero = "rz" in instruction.parts
+    if target in ("f16x2", "bf16x2"):
+        high, low = (emitter.array(o, "f32") for o in instruction.operands[1:])
+        expression = f"numerics.pack_{target[:-2]}({low}, {high}, toward_zero={toward_zero})"
+        emitter.write(instruction.operands[0], expression, "u32", predicate)
+        return
+    if "bf16" in (target, source):
+        _bfloat16(emitter, instruction, target, toward_zero, predicate)
+        return
+    if (target, source) == ("f16", "f32"):
+        value = emitter.array(instruction.operands[1], "f32")
+        expression = f"numerics.to_f16({value}, toward_zero={toward_zero})"
+        emitter.write(instruction.operands[0], expression, "u16", predicate)
+        return
+    have, want = STORAGE_OF_PTX[source], STORAGE_OF_PTX[target]
+    value = emitter.array(instruction.operands[1], have)
+    rounding = next((TO_INTEGER[p] for p in instruction.parts if p in TO_INTEGER), None)
+    if have[0] == "f" and want[0] != "f":
+        expression = f"numerics.to_integer(np.{rounding}({value}), {numpy_name(want)})"
+    elif toward_zero:
+        raise refuse(instruction)
+    elif rounding is not None:
+        expression = f"np.{rounding}({value}).astype({numpy_name(want)})"
+    else:
+        expression = f"{value}.astype({numpy_name(want)})"
+    emitter.write(instruction.operands[0], expression, want, predicate)
+
+
+def _bfloat16(
+    emitter: BlockEmitter,
+    instruction: Instruction,
+    target: str,
+    toward_zero: bool,
+    predicate: str | None,
+) -> None:
+    source = instruction.operands[1]
+    if target == "f32":
+        expression = f"numerics.bf16_to_f32({emitter.array(source, 'u16')})"
+        emitter.write(instruction.operands[0], expression, "f32", predicate)
+    else:
+        value = emitter.array(source, "f32")
+        expression = f"numerics.to_bf16({value}, toward_zero={toward_zero})"
+        emitter.write(instruction.operands[0], expression, "u16", predicate)

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""mbarrier objects in shared memory."""
+
+from __future__ import annotations
+
+from flash_attention.emulator.emit.block import BlockEmitter
+from flash_attention.emulator.emit.registry import emits, refuse
+from flash_attention.emulator.ptx.model import Instruction, Sink
+
+KNOWN = {
+    *("init", "inval", "arrive", "expect_tx", "try_wait", "test_wait", "parity", "release"),
+    *("acquire", "relaxed", "cta", "cluster", "shared", "shared::cta", "b64"),
+}
+
+
+@emits("mbarrier")
+def mbarrier(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+    if not set(instruction.parts[1:]) <= KNOWN:
+        raise refuse(instruction)
+    kind, operands, pc = instruction.parts[1], instruction.operands, emitter.pc
+    if kind == "init":
+        address, count = emitter.address(operands[0], "u32"), emitter.array(operands[1], "u32")
+        emitter.line(f"m.mbarriers.init(s, {address}, {count}, {predicate}, {pc})")
+    elif kind == "expect_tx":
+        address, tx = emitter.address(operands[0], "u32"), emitter.array(operands[1], "u32")
+        emitter.line(f"m.mbarriers.expect(s, {address}, {tx}, {predicate}, {pc})")
+    elif kind == "arrive":
+        _arrive(emitter, instruction, predicate)
+    elif kind in ("try_wait", "test_wait"):
+        _wait(emitter, instruction, predicate)
+    elif kind == "inval":
+        address = emitter.address(operands[0], "u32")
+        emitter.line(f"m.mbarriers.invalidate(s, {address}, {predicate}, {pc})")
+    else:
+        raise refuse(instruction)
+
+
+def _arrive(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+    state, memory, *values = instruction.operands
+    if not isinstance(state, Sink):
+        raise refuse(instruction, "the state of an arrival is not emulated")
+    address = emitter.address(memory, "u32")
+    tx = count = "None"
+    if "expect_tx" in instruction.parts:
+        tx = emitter.array(values[0], "u32")
+    elif values:
+        count = emitter.array(values[0], "u32")
+    emitter.line(f"m.mbarriers.arrive(s, {address}, {tx}, {count}, {predicate}, {emitter.pc})")
+
+
+def _wait(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+    """Ends its block: the scheduler lets the lanes go on when the phase is over, so it succeeds."""
+    if "parity" not in instruction.parts or predicate is not None:
+        raise refuse(instruction)
+    done, memory, parity, *_ = instruction.operands
+    address = emitter.address(memory, "u32")
+    phase = emitter.array(parity, "u32")
+    emitter.write(done, emitter.constant("b1", 1), "b1")
+    emitter.result = f"({address}, {phase})"

@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loads, stores and atomics on parameters, shared and global memory; fences."""
+
+from __future__ import annotations
+
+from flash_attention.emulator.emit.block import BlockEmitter
+from flash_attention.emulator.emit.registry import emits, refuse, type_of
+from flash_attention.emulator.ptx.model import Instruction, Memory, Operand, Reg, Vector
+from flash_attention.emulator.types import numpy_name, size_of
+
+VECTORS = {"v2": 2, "v4": 4, "v8": 8}
+
+
+def space_of(instruction: Instruction) -> str:
+    """ "shared" or "global"; a generic address counts as global."""
+    for part in instruction.parts:
+        space = part.split("::")[0]
+        if space in ("shared", "global", "param", "local", "const"):
+            return space
+    return "global"
+
+
+def _component(instruction: Instruction) -> tuple[str, str]:
+    """The machine's component for the instruction's space, and the width of its addresses."""
+    space = space_of(instruction)
+    if space == "shared":
+        return "m.shared", "u32"
+    if space == "global":
+        return "m.global_access", "u64"
+    raise refuse(instruction, f".{space} memory is not emulated")
+
+
+def _items(operand: Operand) -> tuple[Operand, ...]:
+    return operand.items if isinstance(operand, Vector) else (operand,)
+
+
+@emits("ld", "ldu")
+def load(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+    storage = type_of(instruction)
+    destination, memory = instruction.operands[:2]
+    if space_of(instruction) == "param":
+        _load_parameter(emitter, instruction, destination, memory)
+        return
+    component, width = _component(instruction)
+    items = _items(destination)
+    address = emitter.address(memory, width)
+    size = size_of(storage)
+    names = emitter.names(len(items), f"u{8 * size}")
+    emitter.line(
+        f"{', '.join(names)}, = {component}.load("
+        f"s, {address}, {size}, {len(items)}, {predicate}, {emitter.pc})"
+    )
+    for item, name in zip(items, names, strict=True):
+        _write_loaded(emitter, item, name, storage, predicate)
+
+
+def _write_loaded(
+    emitter: BlockEmitter, item: Operand, name: str, storage: str, predicate: str | None
+) -> None:
+    """A load narrower than its register is extended by its own sign."""
+    value = emitter.cast(name, storage)
+    if isinstance(item, Reg):
+        register = emitter.register_storage(item.name)
+        if size_of(register) > size_of(storage):
+            wide = f"{storage[0] if storage[0] in 'iu' else 'u'}{8 * size_of(register)}"
+            emitter.write(item, f"{value}.astype({numpy_name(wide)})", wide, predicate)
+            return
+    emitter.write(item, value, storage, predicate)
+
+
+def _load_parameter(
+    emitter: BlockEmitter, instruction: Instruction, destination: Operand, memory: Operand
+) -> None:
+    base = emitter.layout.param_offset(memory.base) if isinstance(memory, Memory) else None
+    if base is None or not isinstance(memory, Memory):
+        raise refuse(instruction, "a parameter at a computed address is not emulated")
+    type_name = instruction.parts[-1]
+    offset = base + memory.offset
+    for index, item in enumerate(_items(destination)):
+        storage = type_of(instruction)
+        name = emitter.parameter(type_name, offset + index * size_of(storage))
+        _write_loaded(emitter, item, name, storage, None)
+
+
+@emits("st")
+def store(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+    storage = type_of(instruction)
+    memory, source = instruction.operands[:2]
+    component, width = _component(instruction)
+    address = emitter.address(memory, width)
+    size = size_of(storage)
+    values = ", ".join(emitter.array(item, f"u{8 * size}") for item in _items(source))
+    emitter.line(f"{component}.store(s, {address}, {size}, ({values},), {predicate}, {emitter.pc})")
+
+
+@emits("atom", "red")
+def atomic(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+    if space_of(instruction) != "global":
+        raise refuse(instruction, "atomics on shared memory are not emulated")
+    storage = type_of(instruction)
+    returns = instruction.parts[0] == "atom"
+    memory, *values = instruction.operands[1 if returns else 0 :]
+    operations = ("add", "min", "max", "exch", "cas", "and", "or", "xor", "inc", "dec")
+    operation = next(part for part in instruction.parts if part in operations)
+    address = emitter.address(memory, "u64")
+    if operation == "cas":
+        compare, value = (emitter.array(v, storage) for v in values)
+    else:
+        compare, value = "None", emitter.array(values[0], storage)
+    call = (
+        f"m.global_access.atomic(s, {operation!r}, {storage!r}, {address}, {value}, {compare},"
+        f" {predicate}, {emitter.pc})"
+    )
+    if returns:
+        emitter.write(instruction.operands[0], call, storage, predicate)
+    else:
+        emitter.line(call)
+
+
+@emits("fence", "membar")
+def fence(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+    """Fences between threads order nothing more here; those between proxies are checked."""
+    if "proxy" in instruction.parts:
+        emitter.line("m.clocks.fence_proxy(s)")

@@ -1,0 +1,63 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the lanes of a warp do together: shfl, vote, redux, elect, activemask."""
+
+from __future__ import annotations
+
+from flash_attention.emulator.emit.block import BlockEmitter
+from flash_attention.emulator.emit.registry import emits, expect_parts, refuse, type_of
+from flash_attention.emulator.ptx.model import Instruction, Pair
+
+
+@emits("shfl")
+def shuffle(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+    expect_parts(instruction, {"sync", "up", "down", "bfly", "idx"})
+    destination, source, *rest = instruction.operands
+    value = emitter.array(source, "u32")
+    lane, clamp = (emitter.array(o, "u32") for o in rest[:2])
+    mode = instruction.parts[2]
+    result, inside = emitter.names(2, "u32")
+    emitter.line(
+        f"{result}, {inside} = m.warp.shuffle(s, {mode!r}, {value}, {lane}, {clamp}, {emitter.pc})"
+    )
+    if isinstance(destination, Pair):
+        emitter.write(destination.first, result, "u32", predicate)
+        emitter.write(destination.second, f"{inside}.astype(bool)", "b1", predicate)
+    else:
+        emitter.write(destination, result, "u32", predicate)
+
+
+@emits("vote")
+def vote(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+    expect_parts(instruction, {"sync", "any", "all", "uni", "ballot"})
+    destination, source, *_ = instruction.operands
+    mode = instruction.parts[2]
+    value = emitter.read(source, "b1")
+    storage = "u32" if mode == "ballot" else "b1"
+    expression = f"m.warp.vote(s, {mode!r}, {value}, {emitter.pc})"
+    emitter.write(destination, expression, storage, predicate)
+
+
+@emits("redux")
+def reduce(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+    expect_parts(instruction, {"sync", "add", "min", "max", "and", "or", "xor"})
+    storage = type_of(instruction)
+    destination, source, *_ = instruction.operands
+    value = emitter.array(source, storage)
+    expression = f"m.warp.reduce(s, {instruction.parts[2]!r}, {value}, {emitter.pc})"
+    emitter.write(destination, expression, storage, predicate)
+
+
+@emits("elect")
+def elect(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+    destination = instruction.operands[0]
+    if not isinstance(destination, Pair):
+        raise refuse(instruction)
+    leader, chosen = emitter.names(2, "u32")
+    emitter.line(f"{leader}, {chosen} = m.warp.elect(s)")
+    emitter.write(destination.first, leader, "u32", predicate)
+    emitter.write(destination.second, f"{chosen}.astype(bool)", "b1", predicate)
+
+
+@emits("activemask")
+def active_mask(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+    emitter.write(instruction.operands[0], "m.warp.active_mask(s)", "u32", predicate)

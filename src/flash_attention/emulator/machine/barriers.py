@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sixteen barriers of a CTA: who arrived, who waits, who may go on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flash_attention.emulator.errors import EmulatorError
+from flash_attention.emulator.machine.clocks import Released
+from flash_attention.emulator.machine.lanes import Ints, Selection
+
+if TYPE_CHECKING:
+    from flash_attention.emulator.machine.machine import Machine
+
+Words = NDArray[np.uint32]
+Waiting = list[tuple[int, Ints]]  # (block they wait at the end of, lane numbers)
+
+
+@dataclass
+class _Barrier:
+    threads: int  # expected; 0: all of the CTA that have not returned
+    arrived: int = 0
+    waiting: Waiting = field(default_factory=list)
+    passed: list[Released] = field(default_factory=list)  # clocks of warps that only arrived
+
+
+class NamedBarriers:
+    """Barrier state of every CTA."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._open: dict[tuple[int, int], _Barrier] = {}
+        self._exited = np.zeros(machine.num_ctas, np.int64)
+        self._released: Waiting = []
+
+    @property
+    def any_open(self) -> bool:
+        return bool(self._open)
+
+    def arrive(self, s: Selection, numbers: Words, threads: Words) -> None:
+        """bar.arrive: count the lanes and let them go on."""
+        self._enter(s, numbers, threads, waiting_at=None)
+
+    def wait(self, s: Selection, numbers: Words, threads: Words, block: int) -> None:
+        """bar.sync at the end of `block`."""
+        machine = self._machine
+        machine.counters.barrier_wait(s.num_warps)
+        undisturbed = not self._open and not self._exited.any()
+        if s.is_all and undisturbed and _of_whole_ctas(numbers, threads, machine.block):
+            machine.clocks.join_all()
+            self._released.append((block, machine.lanes.numbers))
+            return
+        self._enter(s, numbers, threads, waiting_at=block)
+
+    def exited(self, s: Selection) -> None:
+        """Lanes returned: barriers of the whole CTA no longer wait for them."""
+        self._exited += np.bincount(s.cta, minlength=len(self._exited))
+        for key in list(self._open):
+            self._complete(key)
+
+    def take_released(self) -> Waiting:
+        released, self._released = self._released, []
+        return released
+
+    def describe(self) -> list[str]:
+        return [
+            f"CTA {cta} barrier {number}: {barrier.arrived} of {self._needed(cta, barrier)} threads"
+            for (cta, number), barrier in self._open.items()
+        ]
+
+    def _enter(
+        self, s: Selection, numbers: Words, threads: Words, *, waiting_at: int | None
+    ) -> None:
+        lanes = self._machine.lanes.numbers[s.index]
+        keys = s.cta * 16 + numbers
+        for key in np.unique(keys):
+            mask = keys == key
+            cta, number = divmod(int(key), 16)
+            expected = int(threads[mask][0])
+            barrier = self._open.setdefault((cta, number), _Barrier(expected))
+            if barrier.threads != expected or (threads[mask] != expected).any():
+                raise EmulatorError(
+                    f"barrier {number} of CTA {cta} is used with {barrier.threads} and"
+                    f" {threads[mask].max()} threads at once"
+                )
+            barrier.arrived += int(mask.sum())
+            if waiting_at is not None:
+                barrier.waiting.append((waiting_at, lanes[mask]))
+            else:
+                warps = np.unique(s.warp_id[mask])
+                barrier.passed += [self._machine.clocks.release(int(warp)) for warp in warps]
+            self._complete((cta, number))
+
+    def _needed(self, cta: int, barrier: _Barrier) -> int:
+        return barrier.threads or self._machine.block - int(self._exited[cta])
+
+    def _complete(self, key: tuple[int, int]) -> None:
+        barrier = self._open[key]
+        needed = self._needed(key[0], barrier)
+        if barrier.arrived > needed:
+            raise EmulatorError(
+                f"barrier {key[1]} of CTA {key[0]}: {barrier.arrived} threads arrived,"
+                f" {needed} were expected"
+            )
+        if barrier.arrived < needed:
+            return
+        del self._open[key]
+        self._released += barrier.waiting
+        if barrier.waiting:
+            lanes = np.concatenate([numbers for _, numbers in barrier.waiting])
+            warps = np.unique(self._machine.lanes.warp_id[lanes])
+            self._machine.clocks.join(warps, barrier.passed)
+
+
+def _of_whole_ctas(numbers: Words, threads: Words, block: int) -> bool:
+    """Whether all lanes are at one barrier, and it is for all of them."""
+    same = bool((numbers == numbers[0]).all() and (threads == threads[0]).all())
+    return same and int(threads[0]) in (0, block)

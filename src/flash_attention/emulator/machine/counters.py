@@ -1,0 +1,260 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What a run did: instructions, shared-memory wavefronts, global sectors; exact integers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flash_attention.emulator.machine.lanes import WARP_SIZE
+
+if TYPE_CHECKING:
+    from flash_attention.emulator.machine.lanes import Selection
+    from flash_attention.emulator.program.program import Program
+
+WAVEFRONT_BYTES = 128
+BANKS = 32
+SECTOR_BYTES = 32
+
+Ints = NDArray[np.int64]
+Mask = NDArray[np.bool_] | None
+
+
+@dataclass
+class SharedSite:
+    """An instruction on shared memory: warp requests, and the wavefronts they took and needed."""
+
+    requests: int = 0
+    wavefronts: int = 0
+    ideal: int = 0
+
+    @property
+    def conflicts(self) -> int:
+        return self.wavefronts - self.ideal
+
+
+@dataclass
+class GlobalSite:
+    """An instruction on global memory: warp requests, sectors touched and needed, bytes moved."""
+
+    requests: int = 0
+    sectors: int = 0
+    ideal_sectors: int = 0
+    bytes: int = 0
+
+
+class Counters:
+    """Counts over all CTAs of a launch."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self._blocks: Counter[int] = Counter()
+        self.shared_sites: dict[int, SharedSite] = {}
+        self.global_sites: dict[int, GlobalSite] = {}
+        self.tensor_operations = 0
+        self._barrier_waits = 0
+        self._bank_patterns: dict[tuple[int, bytes, bytes | None], SharedSite] = {}
+        self._sector_patterns: dict[tuple[int, bytes], tuple[int, int]] = {}
+
+    def block(self, index: int, warps: int) -> None:
+        """So many warps executed a block."""
+        self._blocks[index] += warps
+
+    def barrier_wait(self, warps: int) -> None:
+        """So many warps wait at a barrier of their CTA."""
+        self._barrier_waits += warps
+
+    def shared_access(
+        self, pc: int, sel: Selection, addr: NDArray[Any], nbytes: int, mask: Mask
+    ) -> None:
+        """One access of the lanes of `sel` to shared memory."""
+        rows, active = _by_warp(sel, addr, mask)
+        alike = _ctas_alike(sel)
+        times = 1
+        if alike > 1:
+            by_cta = rows.reshape(-1, alike, WARP_SIZE)
+            same = bool((by_cta == by_cta[:, :1]).all())
+            if same and active is not None:
+                on = active.reshape(-1, alike, WARP_SIZE)
+                same = bool((on == on[:, :1]).all())
+                active = on[:, 0] if same else active
+            if same:
+                rows, times = by_cta[:, 0], alike
+        key = nbytes, rows.tobytes(), None if active is None else active.tobytes()
+        pattern = self._bank_patterns.get(key)
+        if pattern is None:
+            pattern = self._bank_patterns[key] = bank_wavefronts(rows, active, nbytes)
+        site = self.shared_sites.setdefault(pc, SharedSite())
+        site.requests += times * pattern.requests
+        site.wavefronts += times * pattern.wavefronts
+        site.ideal += times * pattern.ideal
+
+    def global_access(
+        self, pc: int, sel: Selection, addr: NDArray[Any], nbytes: int, mask: Mask
+    ) -> None:
+        """One access of the lanes of `sel` to global memory."""
+        rows, active = _by_warp(sel, addr.astype(np.int64), mask)
+        if active is None:
+            relative = rows - (rows[:, :1] & -SECTOR_BYTES)
+            if (relative == relative[0]).all():
+                key = nbytes, relative[0].tobytes()
+                pattern = self._sector_patterns.get(key)
+                if pattern is None:
+                    pattern = self._sector_patterns[key] = count_sectors(relative[:1], None, nbytes)
+                sectors, ideal = (len(rows) * count for count in pattern)
+                self.add_global(pc, len(rows), sectors, ideal, rows.size * nbytes)
+                return
+            self.add_global(pc, len(rows), *count_sectors(rows, None, nbytes), rows.size * nbytes)
+            return
+        requests = int(np.count_nonzero(active.any(axis=1)))
+        moved = int(np.count_nonzero(active)) * nbytes
+        self.add_global(pc, requests, *count_sectors(rows, active, nbytes), moved)
+
+    def add_global(self, pc: int, requests: int, sectors: int, ideal: int, nbytes: int) -> None:
+        """Add to the counts of an instruction on global memory."""
+        site = self.global_sites.setdefault(pc, GlobalSite())
+        site.requests += requests
+        site.sectors += sectors
+        site.ideal_sectors += ideal
+        site.bytes += nbytes
+
+    @property
+    def instructions(self) -> Counter[str]:
+        """Warp instructions by opcode."""
+        counts: Counter[str] = Counter()
+        for index, warps in self._blocks.items():
+            for instruction in self._program.blocks[index].instructions:
+                counts[instruction.opcode] += warps
+        return counts
+
+    @property
+    def conflicts(self) -> int:
+        """Shared-memory wavefronts beyond those needed."""
+        return sum(site.conflicts for site in self.shared_sites.values())
+
+    @property
+    def barrier_waits(self) -> int:
+        """Waits of warps at barriers of their CTA and at mbarriers."""
+        waits = ("mbarrier.try_wait", "mbarrier.test_wait")
+        at_mbarriers = (n for code, n in self.instructions.items() if code.startswith(waits))
+        return self._barrier_waits + sum(at_mbarriers)
+
+    @property
+    def bytes_loaded(self) -> int:
+        return self._bytes({"ld", "ldu", "cp"}, tensor_store=False)
+
+    @property
+    def bytes_stored(self) -> int:
+        return self._bytes({"st", "cp"}, tensor_store=True)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All counts, with the PTX and source line of every site."""
+        instructions = self.instructions
+        return {
+            "warp_instructions": sum(instructions.values()),
+            "instructions": dict(sorted(instructions.items())),
+            "tensor_operations": self.tensor_operations,
+            "barrier_waits": self.barrier_waits,
+            "bytes_loaded": self.bytes_loaded,
+            "bytes_stored": self.bytes_stored,
+            "bank_conflicts": self.conflicts,
+            "shared": [
+                {**self._place(pc), **asdict(site), "conflicts": site.conflicts}
+                for pc, site in sorted(self.shared_sites.items())
+            ],
+            "global": [
+                {**self._place(pc), **asdict(site)}
+                for pc, site in sorted(self.global_sites.items())
+            ],
+        }
+
+    def _bytes(self, opcodes: set[str], tensor_store: bool) -> int:
+        total = 0
+        for pc, site in self.global_sites.items():
+            parts = self._program.kernel.instructions[pc].parts
+            if parts[0] in opcodes and (parts[0] != "cp" or _stores(parts) == tensor_store):
+                total += site.bytes
+        return total
+
+    def _place(self, pc: int) -> dict[str, Any]:
+        instruction = self._program.kernel.instructions[pc]
+        location = instruction.location
+        return {
+            "opcode": instruction.opcode,
+            "ptx_line": instruction.ptx_line,
+            "source": location and f"{location[0]}:{location[1]}",
+        }
+
+
+def bank_wavefronts(addresses: NDArray[Any], active: Mask, nbytes: int) -> SharedSite:
+    """Wavefronts of warp accesses [warps, 32] of `nbytes` a lane.
+
+    A wavefront moves 128 bytes: all lanes of up to 4 bytes, half a warp of 8, a quarter of 16. Two
+    lanes conflict when they touch different words of one bank; lanes on the same word do not.
+    """
+    width = max(nbytes, WAVEFRONT_BYTES // BANKS)
+    banks = lanes = WAVEFRONT_BYTES // width
+    unit = (addresses.astype(np.int64) // width).reshape(-1, lanes)
+    on = np.ones(unit.shape, bool) if active is None else active.reshape(-1, lanes)
+    unit = np.sort(np.where(on, unit, -1), axis=1)
+    distinct = unit >= 0
+    distinct[:, 1:] &= unit[:, 1:] != unit[:, :-1]
+    bank = np.arange(len(unit))[:, None] * banks + unit % banks
+    load = np.bincount(bank[distinct], minlength=len(unit) * banks).reshape(-1, banks)
+    requests = on.reshape(-1, WARP_SIZE).any(axis=1)
+    return SharedSite(
+        requests=int(np.count_nonzero(requests)),
+        wavefronts=int(load.max(axis=1).sum()),
+        ideal=int(np.count_nonzero(on.any(axis=1))),
+    )
+
+
+def count_sectors(addresses: Ints, active: Mask, nbytes: int) -> tuple[int, int]:
+    """Sectors that warp accesses [warps, 32] touch, and the fewest their bytes could lie in."""
+    sectors = _distinct(addresses // SECTOR_BYTES, active)
+    needed = -(-_distinct(addresses, active) * nbytes // SECTOR_BYTES)
+    return int(sectors.sum()) * max(1, nbytes // SECTOR_BYTES), int(needed.sum())
+
+
+def _distinct(values: Ints, active: Mask) -> Ints:
+    """How many different values every row has."""
+    nothing = np.iinfo(np.int64).min
+    ordered = np.sort(values if active is None else np.where(active, values, nothing), axis=1)
+    new = ordered != nothing
+    new[:, 1:] &= ordered[:, 1:] != ordered[:, :-1]
+    counts: Ints = np.count_nonzero(new, axis=1).astype(np.int64)
+    return counts
+
+
+def _by_warp(sel: Selection, addr: NDArray[Any], mask: Mask) -> tuple[NDArray[Any], Mask]:
+    """Addresses and active lanes as [warps, 32]."""
+    if sel.whole_warps:
+        return addr.reshape(-1, WARP_SIZE), None if mask is None else mask.reshape(-1, WARP_SIZE)
+    row = np.searchsorted(sel.warps, sel.warp_id)
+    rows = np.zeros((len(sel.warps), WARP_SIZE), addr.dtype)
+    active = np.zeros(rows.shape, bool)
+    rows[row, sel.lane] = addr
+    active[row, sel.lane] = True if mask is None else mask
+    return rows, active
+
+
+def _ctas_alike(sel: Selection) -> int:
+    """How many neighbouring warps of a selection are one warp of different CTAs."""
+    if sel.key is None or not sel.whole_warps:
+        return 1
+    known = sel.memo.get("ctas_alike")
+    if not isinstance(known, int):
+        ctas = int(sel.cta.max()) + 1
+        known = ctas if sel.cta[0] == 0 and sel.count % (ctas * WARP_SIZE) == 0 else 1
+        sel.memo["ctas_alike"] = known
+    return known
+
+
+def _stores(parts: tuple[str, ...]) -> bool:
+    """Whether a copy goes from shared to global memory: the destination is named first."""
+    spaces = [part.split("::")[0] for part in parts if part.startswith(("global", "shared"))]
+    return spaces[:1] == ["global"]

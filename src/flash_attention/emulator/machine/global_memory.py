@@ -1,0 +1,342 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Global memory: allocations with gaps between them, and the accesses of a launch."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from flash_attention.emulator.errors import EmulatorError
+from flash_attention.emulator.machine.atomics import apply_atomic
+from flash_attention.emulator.machine.lanes import GLOBAL_BASE
+from flash_attention.emulator.machine.storage import CHUNK, POISON, Storage
+
+if TYPE_CHECKING:
+    from flash_attention.emulator.machine.lanes import Selection
+    from flash_attention.emulator.machine.machine import Machine
+
+GAP = 4096  # unallocated bytes, at least, around every allocation
+ALIGNMENT = 256
+BY_ATOMICS = -1  # writer of bytes that atomics changed
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+Mask = Bools | None
+
+
+class Allocation:
+    """A range of global memory, and who wrote every part of it.
+
+    Writers are numbers that no two CTAs of any launches share; 0 is nobody. They are kept for parts
+    as small as the narrowest access so far.
+    """
+
+    def __init__(self, start: int, size: int, name: str, filled: bool, owned: Bools | None) -> None:
+        self.start = start
+        self.end = start + size
+        self.name = name
+        self.filled = filled
+        self.owned = owned
+        self._part = CHUNK
+        self._writer: NDArray[np.int32] = np.zeros(-(-size // CHUNK), np.int32)
+
+    def owns(self, offsets: Ints, nbytes: int) -> Bools:
+        """Whether all bytes of the accesses at `offsets`, which lie inside, may be used."""
+        if self.owned is None:
+            return np.ones(len(offsets), bool)
+        inside: Bools = self.owned[(offsets - self.start)[:, None] + np.arange(nbytes)].all(axis=1)
+        return inside
+
+    def unwritten(self, offsets: Ints, nbytes: int) -> Bools:
+        """Which accesses touch bytes that neither the host nor a kernel ever wrote."""
+        if self.filled:
+            return np.zeros(len(offsets), bool)
+        parts = self._parts(offsets, nbytes)
+        unwritten: Bools = (self._writer.take(parts) == 0).any(axis=1)
+        return unwritten
+
+    def write(self, offsets: Ints, nbytes: int, writers: Ints, launch: int) -> Bools:
+        """Record writes; returns those that meet a write of another CTA since writer `launch`."""
+        parts = self._parts(offsets, nbytes)
+        before = self._writer.take(parts)
+        mine = writers[:, None]
+        clash = (before > launch) & (before != mine)
+        self._writer[parts] = mine
+        clash |= self._writer.take(parts) != mine
+        met: Bools = clash.any(axis=1)
+        return met
+
+    def change(self, offsets: Ints, nbytes: int) -> None:
+        """Record atomic changes: of any number of CTAs, in any order."""
+        parts = self._parts(offsets, nbytes)
+        self._writer[parts] = BY_ATOMICS
+
+    def _parts(self, offsets: Ints, nbytes: int) -> Ints:
+        granule = nbytes & -nbytes
+        if granule < self._part:
+            self._writer = self._writer.repeat(self._part // granule)
+            self._part = granule
+        first = (offsets - self.start) // self._part
+        parts: Ints = first[:, None] + np.arange(nbytes // self._part)
+        return parts
+
+
+class GlobalMemory:
+    """What the host allocates and fills; it grows as it must."""
+
+    def __init__(self, capacity: int = 1 << 26) -> None:
+        self._storage = Storage(max(capacity, 2 * GAP), poisoned=False)
+        self._storage.bytes[:GAP].view(np.uint32)[:] = POISON
+        self._top = GAP
+        self._starts: list[int] = []
+        self.allocations: list[Allocation] = []
+        self.writers = 0  # CTAs of all launches so far
+
+    @property
+    def storage(self) -> Storage:
+        return self._storage
+
+    @property
+    def bytes(self) -> NDArray[np.uint8]:
+        """All bytes; the one at address GLOBAL_BASE comes first. Allocating may replace them."""
+        return self._storage.bytes
+
+    def alloc(
+        self,
+        array: NDArray[Any] | None = None,
+        nbytes: int | None = None,
+        name: str = "",
+        owned: NDArray[np.bool_] | None = None,
+    ) -> int:
+        """Address of a copy of `array`, or of `nbytes` that count as never written.
+
+        `owned`, one value an element of the array or a byte, marks what a kernel may touch: False
+        for padding.
+        """
+        if (array is None) == (nbytes is None):
+            raise EmulatorError("give alloc either an array or a number of bytes")
+        data = None if array is None else np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        size = (nbytes or 0) if data is None else data.size
+        if size < 0:
+            raise EmulatorError(f"cannot allocate {size} bytes")
+        marks = None if owned is None else np.ascontiguousarray(owned, np.bool_).reshape(-1)
+        if marks is not None:
+            if marks.size == 0 or size % marks.size:
+                raise EmulatorError(f"{marks.size} ownership marks do not fit {size} bytes")
+            marks = marks.repeat(size // marks.size)
+        start = self._top
+        self._top = -(-(start + size + GAP) // ALIGNMENT) * ALIGNMENT
+        self._grow()
+        if data is None:
+            words = self._storage.words[start // 4 : -(-(start + size) // 4)]
+            words[:] = POISON
+        else:
+            self._storage.bytes[start : start + size] = data
+        self._starts.append(start)
+        self.allocations.append(Allocation(start, size, name, data is not None, marks))
+        return GLOBAL_BASE + start
+
+    def read(self, address: int, dtype: DTypeLike, shape: Sequence[int]) -> NDArray[Any]:
+        """A copy of an array inside one allocation."""
+        start = address - GLOBAL_BASE
+        size = prod(shape) * np.dtype(dtype).itemsize
+        allocation = self.find(start)
+        if allocation is None or start + size > allocation.end:
+            raise EmulatorError(f"{size} bytes at address {address:#x} are not allocated")
+        return self._storage.bytes[start : start + size].view(dtype).reshape(tuple(shape)).copy()
+
+    def find(self, offset: int) -> Allocation | None:
+        """The allocation that holds the byte `offset` behind GLOBAL_BASE."""
+        index = bisect_right(self._starts, offset) - 1
+        if index < 0 or offset >= self.allocations[index].end:
+            return None
+        return self.allocations[index]
+
+    def _grow(self) -> None:
+        old = self._storage
+        if self._top <= old.bytes.size:
+            return
+        size = old.bytes.size
+        while size < self._top:
+            size *= 2
+        self._storage = Storage(size, poisoned=False)
+        self._storage.bytes[: old.bytes.size] = old.bytes
+
+
+class GlobalAccess:
+    """Loads, stores and atomics of one launch."""
+
+    def __init__(self, machine: Machine, memory: GlobalMemory) -> None:
+        self.memory = memory
+        self._machine = machine
+        self._checks = machine.checks
+        self._launch = memory.writers
+        memory.writers += machine.num_ctas
+
+    def load(
+        self, sel: Selection, addr: NDArray[Any], size: int, n: int, mask: Mask, pc: int
+    ) -> tuple[NDArray[Any], ...]:
+        """`n` unsigned values of `size` bytes for every lane."""
+        offsets, _ = self.read_offsets(sel, addr, size * n, mask, pc, "load")
+        return self.memory.storage.gather(offsets, size, n)
+
+    def store(
+        self,
+        sel: Selection,
+        addr: NDArray[Any],
+        size: int,
+        values: Sequence[NDArray[Any]],
+        mask: Mask,
+        pc: int,
+    ) -> None:
+        nbytes = size * len(values)
+        offsets, allowed = self.resolve(sel, addr, nbytes, mask, pc, "store")
+        if self._checks:
+            self._machine.counters.global_access(pc, sel, addr, nbytes, mask)
+            self.check_write(sel, offsets, nbytes, allowed, pc)
+        if allowed is not None:
+            offsets = offsets[allowed]
+            values = [value[allowed] for value in values]
+        self.memory.storage.scatter(offsets, size, values)
+
+    def read_offsets(
+        self,
+        sel: Selection,
+        addr: NDArray[Any],
+        nbytes: int,
+        mask: Mask,
+        pc: int,
+        what: str,
+        align: int = 0,
+    ) -> tuple[Ints, Mask]:
+        """Count and check a read; returns safe offsets and the lanes that may read theirs."""
+        offsets, allowed = self.resolve(sel, addr, nbytes, mask, pc, what, align)
+        if self._checks:
+            self._machine.counters.global_access(pc, sel, addr, nbytes, mask)
+            for allocation, lanes in self._by_allocation(offsets, allowed):
+                if not allocation.filled:
+                    unset = allocation.unwritten(offsets[lanes], nbytes)
+                    detail = f"{what} of {_name(allocation)} that nothing was written to"
+                    self._report("uninitialised-global", detail, pc, sel, lanes[unset], addr)
+        return offsets, allowed
+
+    def check_write(
+        self, sel: Selection, offsets: Ints, nbytes: int, allowed: Mask, pc: int
+    ) -> None:
+        """Record a write of `nbytes` at safe offsets by the lanes that may."""
+        for allocation, lanes in self._by_allocation(offsets, allowed):
+            writers = self._launch + 1 + sel.cta[lanes]
+            met = allocation.write(offsets[lanes], nbytes, writers, self._launch)
+            if met.any():
+                detail = f"bytes of {_name(allocation)} that another CTA stores too"
+                address = offsets + GLOBAL_BASE
+                self._report("cta-write-conflict", detail, pc, sel, lanes[met], address)
+
+    def atomic(
+        self,
+        sel: Selection,
+        op: str,
+        type: str,
+        addr: NDArray[Any],
+        value: NDArray[Any],
+        compare: NDArray[Any] | None,
+        mask: Mask,
+        pc: int,
+    ) -> NDArray[Any]:
+        """The value before; accesses to one address happen in the order of the lanes."""
+        nbytes = value.dtype.itemsize
+        offsets, allowed = self.resolve(sel, addr, nbytes, mask, pc, "atomic")
+        if self._checks:
+            self._machine.counters.global_access(pc, sel, addr, nbytes, mask)
+            for allocation, lanes in self._by_allocation(offsets, allowed):
+                unset = allocation.unwritten(offsets[lanes], nbytes)
+                detail = f"atomic on {_name(allocation)} that nothing was written to"
+                self._report("uninitialised-global", detail, pc, sel, lanes[unset], addr)
+                allocation.change(offsets[lanes], nbytes)
+        cells = self.memory.storage.bytes.view(value.dtype)
+        lanes = np.arange(sel.count) if allowed is None else np.flatnonzero(allowed)
+        before = np.zeros(sel.count, value.dtype)
+        before[lanes] = apply_atomic(
+            cells,
+            op,
+            type,
+            offsets[lanes] // nbytes,
+            value[lanes],
+            None if compare is None else compare[lanes],
+        )
+        return before
+
+    def resolve(
+        self,
+        sel: Selection,
+        addr: NDArray[Any],
+        nbytes: int,
+        mask: Mask,
+        pc: int,
+        what: str,
+        align: int = 0,
+    ) -> tuple[Ints, Mask]:
+        """Offsets in the memory, and the lanes that may access theirs (None: all of them).
+
+        Addresses must be multiples of `align`, or of `nbytes`.
+        """
+        align = align or nbytes
+        offsets = addr.astype(np.int64) - GLOBAL_BASE
+        active = offsets if mask is None else offsets[mask]
+        if active.size == 0:
+            return np.zeros_like(offsets), mask
+        low, high = int(np.minimum.reduce(active)), int(np.maximum.reduce(active))
+        allocation = self.memory.find(low)
+        if allocation is None or high + nbytes > allocation.end or allocation.owned is not None:
+            bad = ~self._inside(offsets, nbytes)
+            allowed = ~bad if mask is None else mask & ~bad
+            bad = bad if mask is None else mask & bad
+            if bad.any():
+                detail = f"{what} of {nbytes} bytes outside of what is allocated"
+                address = offsets + GLOBAL_BASE
+                self._report("global-out-of-bounds", detail, pc, sel, np.flatnonzero(bad), address)
+                mask = allowed
+                active = offsets[mask]
+        if int(np.bitwise_or.reduce(active)) & (align - 1):
+            bad = offsets % align != 0
+            bad = bad if mask is None else mask & bad
+            detail = f"{what} of {nbytes} bytes at an address that is no multiple of {align}"
+            address = offsets + GLOBAL_BASE
+            self._report("global-misaligned", detail, pc, sel, np.flatnonzero(bad), address)
+            offsets -= offsets % align
+        return offsets if mask is None else np.where(mask, offsets, 0), mask
+
+    def _inside(self, offsets: Ints, nbytes: int) -> Bools:
+        inside = np.zeros(len(offsets), bool)
+        for allocation in self.memory.allocations:
+            lanes = (offsets >= allocation.start) & (offsets + nbytes <= allocation.end)
+            if lanes.any():
+                inside[lanes] = allocation.owns(offsets[lanes], nbytes)
+        return inside
+
+    def _by_allocation(self, offsets: Ints, allowed: Mask) -> Iterator[tuple[Allocation, Ints]]:
+        """The lanes that may access their offsets, by the allocation these lie in."""
+        lanes = np.arange(len(offsets)) if allowed is None else np.flatnonzero(allowed)
+        while lanes.size:
+            allocation = self.memory.find(int(offsets[lanes[0]]))
+            if allocation is None:
+                raise EmulatorError("an access outside of what is allocated was let through")
+            there = (offsets[lanes] >= allocation.start) & (offsets[lanes] < allocation.end)
+            yield allocation, lanes[there]
+            lanes = lanes[~there]
+
+    def _report(
+        self, kind: str, detail: str, pc: int, sel: Selection, lanes: Ints, address: NDArray[Any]
+    ) -> None:
+        bad = np.zeros(sel.count, bool)
+        bad[lanes] = True
+        self._machine.findings.report(kind, detail, pc, sel, bad, address)
+
+
+def _name(allocation: Allocation) -> str:
+    return allocation.name or "an allocation"

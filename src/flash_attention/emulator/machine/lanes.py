@@ -1,0 +1,117 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which lanes run together.
+
+All CTAs of a grid run at once. Lanes are ordered [warp in CTA][CTA][lane], so that one warp of all
+CTAs, or a role of several, is a contiguous slice and its registers are views.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+WARP_SIZE = 32
+SHARED_BASE = 1024  # address of the first byte of shared memory: 0 is no valid address
+PARAM_BASE = 1 << 40
+GLOBAL_BASE = 1 << 44
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+
+@dataclass(eq=False)
+class Selection:
+    """Lanes that execute an instruction together, in lane order."""
+
+    index: slice | Ints
+    count: int
+    lane: Ints
+    cta: Ints
+    warp: Ints  # warp in its CTA
+    warp_id: Ints  # warp * num_ctas + cta
+    shared_base: Ints  # flat byte offset of shared address 0 of the lane's CTA
+    whole_warps: bool
+    warps: Ints  # distinct warp ids
+    is_all: bool
+    key: Hashable | None  # equal keys, equal lanes; None for scattered ones
+    memo: dict[str, object] = field(default_factory=dict)
+
+    @property
+    def num_warps(self) -> int:
+        return len(self.warps)
+
+
+class Lanes:
+    """The lanes of a launch, and the selections made of them."""
+
+    def __init__(self, num_ctas: int, warps_per_cta: int, shared_stride: int) -> None:
+        self.num_ctas = num_ctas
+        self.warps_per_cta = warps_per_cta
+        self.num_warps = num_ctas * warps_per_cta
+        self.count = self.num_warps * WARP_SIZE
+        self.numbers: Ints = np.arange(self.count)
+        self.lane: Ints = self.numbers % WARP_SIZE
+        self.warp_id: Ints = self.numbers // WARP_SIZE
+        self.cta: Ints = self.warp_id % num_ctas
+        self.warp: Ints = self.warp_id // num_ctas
+        self._shared_base: Ints = self.cta * shared_stride - SHARED_BASE
+        self._slices: dict[tuple[int, int], Selection] = {}
+
+    @cached_property
+    def all(self) -> Selection:
+        return self.select(slice(0, self.count))
+
+    def select(self, index: slice | Ints) -> Selection:
+        """The selection of a slice (remembered) or of sorted lane numbers."""
+        if isinstance(index, slice):
+            bounds = (int(index.start), int(index.stop))
+            if bounds not in self._slices:
+                self._slices[bounds] = self._make(index, bounds)
+            return self._slices[bounds]
+        return self._make(index, None)
+
+    def gather(self, numbers: Ints) -> Selection:
+        """The selection of lane numbers in any order; a slice where they are one."""
+        numbers = np.sort(numbers)
+        first, last = int(numbers[0]), int(numbers[-1])
+        contiguous = len(numbers) == last - first + 1
+        if contiguous and first % WARP_SIZE == 0 and len(numbers) % WARP_SIZE == 0:
+            return self.select(slice(first, last + 1))
+        return self.select(numbers)
+
+    def part(self, selection: Selection, mask: Bools | None) -> Selection:
+        """The lanes of a selection for which `mask` holds."""
+        if mask is None:
+            return selection
+        return self.gather(self.numbers[selection.index][mask])
+
+    def warps_of(self, warp: int, count: int) -> Selection:
+        """Warps `warp` .. `warp + count - 1` of every CTA."""
+        per_warp = self.num_ctas * WARP_SIZE
+        return self.select(slice(warp * per_warp, (warp + count) * per_warp))
+
+    def _make(self, index: slice | Ints, key: Hashable | None) -> Selection:
+        warp_id = self.warp_id[index]
+        count = len(warp_id)
+        whole = count % WARP_SIZE == 0 and bool(
+            (warp_id.reshape(-1, WARP_SIZE) == warp_id[::WARP_SIZE, None]).all()
+            if count % WARP_SIZE == 0
+            else False
+        )
+        return Selection(
+            index=index,
+            count=count,
+            lane=self.lane[index],
+            cta=self.cta[index],
+            warp=self.warp[index],
+            warp_id=warp_id,
+            shared_base=self._shared_base[index],
+            whole_warps=whole,
+            warps=warp_id[::WARP_SIZE].copy() if whole else np.unique(warp_id),
+            is_all=count == self.count,
+            key=key,
+        )

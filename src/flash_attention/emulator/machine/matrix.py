@@ -1,0 +1,135 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Matrix instructions of a warp: ldmatrix, stmatrix and mma.sync."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flash_attention.emulator.errors import EmulatorError
+from flash_attention.emulator.machine.lanes import WARP_SIZE
+
+if TYPE_CHECKING:
+    from flash_attention.emulator.machine.lanes import Selection
+    from flash_attention.emulator.machine.machine import Machine
+
+ROWS = 8  # of a matrix that ldmatrix and stmatrix move; a row has 8 elements of 16 bits
+ROW_BYTES = 16
+MMA_M, MMA_N, MMA_K = 16, 8, 16
+
+Words = NDArray[np.uint32]
+Floats = NDArray[np.float32]
+
+
+class MatrixUnit:
+    """Tensor cores and the moves that feed them."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+
+    def ldmatrix(
+        self, sel: Selection, addr: NDArray[Any], count: int, trans: bool, pc: int
+    ) -> tuple[Words, ...]:
+        """Read `count` 8x8 matrices; the first 8 * count lanes give the addresses of the rows."""
+        offsets, _ = self._rows(sel, addr, count, pc, "ldmatrix")
+        warps = sel.num_warps
+        rows = self._machine.shared.chunks.take(offsets >> 4).reshape(warps, WARP_SIZE)
+        rows = np.ascontiguousarray(rows[:, : ROWS * count])
+        if trans:
+            halves = rows.view(np.uint16).reshape(warps, count, ROWS, ROWS).transpose(1, 0, 3, 2)
+            fragments = np.ascontiguousarray(halves).view(np.uint32)
+        else:
+            words = rows.view(np.uint32).reshape(warps, count, WARP_SIZE)
+            fragments = np.ascontiguousarray(words.transpose(1, 0, 2))
+        return tuple(fragments.reshape(count, sel.count))
+
+    def stmatrix(
+        self,
+        sel: Selection,
+        addr: NDArray[Any],
+        count: int,
+        trans: bool,
+        values: Sequence[Words],
+        pc: int,
+    ) -> None:
+        """Write `count` 8x8 matrices; the inverse of `ldmatrix`."""
+        offsets, allowed = self._rows(sel, addr, count, pc, "stmatrix")
+        warps = sel.num_warps
+        fragments = np.stack(values[:count])
+        if trans:
+            halves = fragments.view(np.uint16).reshape(count, warps, ROWS, ROWS)
+            rows = np.ascontiguousarray(halves.transpose(1, 0, 3, 2))
+        else:
+            words = fragments.reshape(count, warps, WARP_SIZE).transpose(1, 0, 2)
+            rows = np.ascontiguousarray(words)
+        chunks = np.zeros((warps, WARP_SIZE), np.complex128)
+        chunks[:, : ROWS * count] = rows.reshape(-1).view(np.complex128).reshape(warps, -1)
+        places, data = offsets >> 4, chunks.reshape(-1)
+        if allowed is not None:
+            places, data = places[allowed], data[allowed]
+        self._machine.shared.chunks[places] = data
+
+    def mma(
+        self,
+        sel: Selection,
+        dtype: str,
+        a: Sequence[Sequence[Words]],
+        b: Sequence[Words],
+        c: Sequence[Floats],
+    ) -> list[Floats]:
+        """Chains of m16n8k16 products that share their A operands.
+
+        `a` holds 4 registers a step of k; `b` holds, by output fragment and step, 2 registers; `c`
+        holds 4 accumulators a fragment. Returns the accumulators after.
+        """
+        _need_whole_warps(sel, "mma")
+        warps, steps, fragments = sel.num_warps, len(a), len(c) // 4
+        widen = _WIDEN[dtype]
+        left = widen(np.concatenate([register for step in a for register in step]))
+        left = left.reshape(steps, 2, 2, warps, 8, 4, 2).transpose(3, 2, 4, 0, 1, 5, 6)
+        right = widen(np.concatenate(b)).reshape(fragments, steps, 2, warps, 8, 4, 2)
+        right = right.transpose(3, 1, 2, 5, 6, 0, 4)
+        product = np.matmul(
+            left.reshape(warps, MMA_M, MMA_K * steps),
+            right.reshape(warps, MMA_K * steps, MMA_N * fragments),
+        )
+        by_register = product.reshape(warps, 2, 8, fragments, 4, 2).transpose(3, 1, 5, 0, 2, 4)
+        self._machine.counters.tensor_operations += (
+            2 * MMA_M * MMA_N * MMA_K * steps * fragments * warps
+        )
+        return [x + y for x, y in zip(by_register.reshape(len(c), sel.count), c, strict=True)]
+
+    def _rows(
+        self, sel: Selection, addr: NDArray[Any], count: int, pc: int, what: str
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_] | None]:
+        """Check, count and locate the rows of a matrix move."""
+        _need_whole_warps(sel, what)
+        machine = self._machine
+        mask = None if count * ROWS == WARP_SIZE else sel.lane < count * ROWS
+        offsets, allowed = machine.shared.resolve(sel, addr, ROW_BYTES, mask, pc, what)
+        if machine.checks:
+            machine.counters.shared_access(pc, sel, addr, ROW_BYTES, mask)
+            check = machine.shared.check_read if what == "ldmatrix" else machine.shared.check_write
+            check(sel, offsets, ROW_BYTES, pc, allowed, collective=True)
+        return offsets, allowed
+
+
+def _need_whole_warps(sel: Selection, what: str) -> None:
+    if not sel.whole_warps:
+        raise EmulatorError(
+            f"{what} is executed by part of a warp; all 32 lanes must execute it together"
+        )
+
+
+def _widen_f16(registers: Words) -> Floats:
+    return registers.view(np.float16).astype(np.float32)
+
+
+def _widen_bf16(registers: Words) -> Floats:
+    return (registers.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+_WIDEN = {"f16": _widen_f16, "bf16": _widen_bf16}

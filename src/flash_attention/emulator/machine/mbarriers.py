@@ -1,0 +1,345 @@
+# SPDX-License-Identifier: Apache-2.0
+"""mbarrier objects: arrivals, transaction bytes, and what a completed phase makes visible."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flash_attention.emulator.errors import EmulatorError
+
+if TYPE_CHECKING:
+    from flash_attention.emulator.machine.lanes import Selection
+    from flash_attention.emulator.machine.machine import Machine
+
+Array = NDArray[Any]
+Mask = NDArray[np.bool_] | None
+Clock = NDArray[np.int32]
+
+OBJECT_BYTES = 8
+MAX_COUNT = (1 << 20) - 1
+MAX_BARRIERS = 64
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """An asynchronous write that completes transaction bytes of a barrier when it lands."""
+
+    nbytes: int
+    epoch: int
+    lane: int
+    pc: int
+    land: Callable[[], None]
+
+
+@dataclass
+class Barrier:
+    """One mbarrier of one CTA.
+
+    `released` gathers what arriving warps and landed transfers make visible; it becomes `visible`
+    when the phase completes. Both hold a clock for the generic and one for the async proxy.
+    """
+
+    address: int
+    slot: int
+    count: int
+    pending: int
+    initialised_by: tuple[int, int, int]  # agent, its epoch, pc
+    visible: tuple[Clock, Clock]
+    released: tuple[Clock, Clock]
+    phase: int = 0
+    tx: int = 0
+    issued: int = 0
+    transfers: deque[Transfer] = field(default_factory=deque)
+
+    @property
+    def parity(self) -> int:
+        """Parity of the phase in progress; a wait for the other one passes."""
+        return self.phase & 1
+
+    def release(self, seen: Clock, seen_by_proxy: Clock) -> None:
+        for clock, more in zip(self.released, (seen, seen_by_proxy), strict=True):
+            np.maximum(clock, more, out=clock)
+
+    def complete_if_done(self) -> None:
+        if self.pending or self.tx:
+            return
+        self.phase += 1
+        self.pending = self.count
+        for clock, more in zip(self.visible, self.released, strict=True):
+            np.maximum(clock, more, out=clock)
+
+    def describe(self) -> str:
+        flight = sum(transfer.nbytes for transfer in self.transfers)
+        return (
+            f"phase {self.phase} is open, {self.pending} of {self.count} arrivals pending, "
+            f"{self.tx} transaction bytes expected, {flight} in flight"
+        )
+
+
+class MBarriers:
+    """The mbarriers of all CTAs, by CTA and shared address."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._barriers: dict[tuple[int, int], Barrier] = {}
+        self._slots: dict[int, int] = {}
+        self._unsettled = False  # some warp may not have seen some mbarrier.init
+
+    def init(self, sel: Selection, addr: Array, count: Array, mask: Mask, pc: int) -> None:
+        """mbarrier.init: a fresh object, phase 0 in progress."""
+        machine = self._machine
+        machine.shared.flat(sel, addr, OBJECT_BYTES, mask, pc, "mbarrier.init")
+        for lane in _lanes(sel, mask):
+            key = int(sel.cta[lane]), int(addr[lane])
+            expected = int(count[lane])
+            if not 1 <= expected <= MAX_COUNT:
+                detail = f"mbarrier.init with count {expected}, not in 1..{MAX_COUNT}"
+                self._report("mbarrier-overflow", detail, pc, sel, lane, addr)
+            before = self._barriers.get(key)
+            if before is not None:
+                detail = "mbarrier.init of a live mbarrier; mbarrier.inval comes first"
+                self._report(
+                    "mbarrier-reinitialised", detail, pc, sel, lane, addr, before.initialised_by[2]
+                )
+            warp_id, warp = int(sel.warp_id[lane]), int(sel.warp[lane])
+            agents = machine.clocks.seen.shape[1]
+            self._barriers[key] = Barrier(
+                address=key[1],
+                slot=self._slot(key[1]),
+                count=expected,
+                pending=expected,
+                initialised_by=(warp, int(machine.clocks.seen[warp_id, warp]), pc),
+                visible=(np.zeros(agents, np.int32), np.zeros(agents, np.int32)),
+                released=(np.zeros(agents, np.int32), np.zeros(agents, np.int32)),
+                issued=0 if before is None else before.issued,
+            )
+            self._unsettled = True
+
+    def invalidate(self, sel: Selection, addr: Array, mask: Mask, pc: int) -> None:
+        """mbarrier.inval: the object is plain memory again."""
+        for lane in _lanes(sel, mask):
+            if self.find(sel, lane, addr, pc) is not None:
+                del self._barriers[int(sel.cta[lane]), int(addr[lane])]
+
+    def arrive(
+        self,
+        sel: Selection,
+        addr: Array,
+        tx: Array | None,
+        count: Array | None,
+        mask: Mask,
+        pc: int,
+    ) -> NDArray[np.uint64]:
+        """mbarrier.arrive, with transaction bytes to expect if `tx` is given.
+
+        Returns the state of each lane: the parity of the phase it arrived at.
+        """
+        machine = self._machine
+        state = np.zeros(sel.count, np.uint64)
+        for lanes in _by_warp_and_address(sel, addr, mask):
+            lane = int(lanes[0])
+            barrier = self.find(sel, lane, addr, pc)
+            if barrier is None:
+                continue
+            state[lanes] = barrier.parity
+            warp_id = int(sel.warp_id[lane])
+            clocks = machine.clocks
+            barrier.release(clocks.seen[warp_id], clocks.seen_by_proxy[warp_id])
+            if tx is not None:
+                self._expect(barrier, int(tx[lanes].astype(np.int64).sum()), sel, lane, addr, pc)
+            arrivals = len(lanes) if count is None else int(count[lanes].astype(np.int64).sum())
+            self._take_arrivals(barrier, arrivals, sel, lane, addr, pc)
+        if mask is None or mask.any():
+            machine.clocks.tick(machine.lanes.part(sel, mask))
+        return state
+
+    def expect(self, sel: Selection, addr: Array, tx: Array, mask: Mask, pc: int) -> None:
+        """mbarrier.expect_tx: more transaction bytes in the phase in progress."""
+        for lane in _lanes(sel, mask):
+            barrier = self.find(sel, lane, addr, pc)
+            if barrier is not None:
+                self._expect(barrier, int(tx[lane]), sel, lane, addr, pc)
+
+    def ready(
+        self, sel: Selection, addr: Array, parity: Array, pc: int | None = None
+    ) -> NDArray[np.bool_]:
+        """Whether the phase of each lane's parity is complete.
+
+        Transfers land here and not before: when somebody waits for the phase and only their bytes
+        are missing.
+        """
+        if self._unsettled:
+            self._check_waits(sel, addr, pc)
+        key = sel.cta.astype(np.int64) << 33 | addr.astype(np.int64) << 1
+        key |= parity.astype(np.int64) & 1
+        distinct, inverse = np.unique(key, return_inverse=True)
+        complete = np.zeros(len(distinct), bool)
+        for index, packed in enumerate(distinct.tolist()):
+            barrier = self._barriers.get((packed >> 33, packed >> 1 & 0xFFFFFFFF))
+            if barrier is None:
+                self.find(sel, int((inverse == index).argmax()), addr, pc)
+                continue
+            if barrier.parity == packed & 1:
+                self._land(barrier)
+            complete[index] = barrier.parity != packed & 1
+        return complete[inverse]
+
+    def acquire(self, sel: Selection, addr: Array) -> None:
+        """After a wait that passed: what the completed phase made visible."""
+        for lanes in _by_warp_and_address(sel, addr, None):
+            lane = int(lanes[0])
+            barrier = self._barriers.get((int(sel.cta[lane]), int(addr[lane])))
+            if barrier is not None:
+                self._machine.clocks.acquire(
+                    int(sel.warp_id[lane]), *barrier.visible, sel.whole_warps
+                )
+
+    def find(self, sel: Selection, lane: int, addr: Array, pc: int | None) -> Barrier | None:
+        """The mbarrier one lane names; None, and a finding, if there is none it may use."""
+        barrier = self._barriers.get((int(sel.cta[lane]), int(addr[lane])))
+        if barrier is None:
+            detail = "there is no initialised mbarrier at this address"
+            self._report("mbarrier-uninitialised", detail, pc, sel, lane, addr)
+            return None
+        if self._unsettled:
+            self._check_init_seen(barrier, sel, lane, addr, pc)
+        return barrier
+
+    def start_transfer(
+        self, barrier: Barrier, nbytes: int, lane: int, pc: int, land: Callable[[], None]
+    ) -> tuple[int, int]:
+        """Bind an asynchronous write to a barrier; returns its agent and epoch."""
+        barrier.issued += 1
+        barrier.transfers.append(Transfer(nbytes, barrier.issued, lane, pc, land))
+        return self._machine.clocks.barrier_agent(barrier.slot), barrier.issued
+
+    def describe_waiters(self, sel: Selection, addr: Array, parity: Array) -> list[str]:
+        """One sentence for each barrier these lanes wait for and each parity they wait with."""
+        key = addr.astype(np.int64) << 1 | parity.astype(np.int64) & 1
+        sentences = []
+        for packed in np.unique(key).tolist():
+            address, waited = packed >> 1, packed & 1
+            waiting = np.flatnonzero(key == packed)
+            first = int(waiting[0])
+            cta, warp = int(sel.cta[first]), int(sel.warp[first])
+            barrier = self._barriers.get((cta, address))
+            what = "it was never initialised" if barrier is None else barrier.describe()
+            sentences.append(
+                f"{len(np.unique(sel.warp_id[waiting]))} warps, the first being warp {warp} of "
+                f"CTA {cta}, wait for parity {waited} of the mbarrier at shared address "
+                f"{address:#x}: {what}"
+            )
+        return sentences
+
+    def unfinished(self) -> Iterator[Transfer]:
+        """Transfers nobody waited for."""
+        for barrier in self._barriers.values():
+            yield from barrier.transfers
+
+    def _check_waits(self, sel: Selection, addr: Array, pc: int | None) -> None:
+        """Whether waiting warps have seen their mbarriers initialised; skipped once all have."""
+        for lanes in _by_warp_and_address(sel, addr, None):
+            self.find(sel, int(lanes[0]), addr, pc)
+        seen, num_ctas = self._machine.clocks.seen, self._machine.num_ctas
+        self._unsettled = any(
+            (seen[cta::num_ctas, barrier.initialised_by[0]] < barrier.initialised_by[1]).any()
+            for (cta, _), barrier in self._barriers.items()
+        )
+
+    def _check_init_seen(
+        self, barrier: Barrier, sel: Selection, lane: int, addr: Array, pc: int | None
+    ) -> None:
+        agent, epoch, init_pc = barrier.initialised_by
+        if epoch > self._machine.clocks.seen[int(sel.warp_id[lane]), agent]:
+            detail = "the mbarrier is used without a barrier after its mbarrier.init"
+            self._report("race", detail, pc, sel, lane, addr, init_pc)
+
+    def _slot(self, address: int) -> int:
+        slot = self._slots.setdefault(address, len(self._slots))
+        if slot >= MAX_BARRIERS:
+            raise EmulatorError(f"a kernel may have up to {MAX_BARRIERS} mbarriers a CTA")
+        return slot
+
+    def _expect(
+        self, barrier: Barrier, tx: int, sel: Selection, lane: int, addr: Array, pc: int
+    ) -> None:
+        barrier.tx += tx
+        if abs(barrier.tx) > MAX_COUNT:
+            detail = f"{barrier.tx} transaction bytes expected; the limit is {MAX_COUNT}"
+            self._report("mbarrier-overflow", detail, pc, sel, lane, addr)
+
+    def _take_arrivals(
+        self, barrier: Barrier, arrivals: int, sel: Selection, lane: int, addr: Array, pc: int
+    ) -> None:
+        """Count arrivals down; those beyond a phase that cannot complete yet are lost."""
+        while arrivals:
+            taken = min(arrivals, barrier.pending)
+            if taken == 0:
+                detail = (
+                    f"{arrivals} arrivals more than the count {barrier.count}, while "
+                    f"{barrier.tx} transaction bytes of the phase are outstanding"
+                )
+                self._report("mbarrier-overflow", detail, pc, sel, lane, addr)
+                return
+            arrivals -= taken
+            barrier.pending -= taken
+            barrier.complete_if_done()
+
+    def _land(self, barrier: Barrier) -> None:
+        waited = barrier.phase
+        agent = self._machine.clocks.barrier_agent(barrier.slot)
+        while barrier.transfers and barrier.pending == 0 and barrier.phase == waited:
+            transfer = barrier.transfers.popleft()
+            transfer.land()
+            barrier.tx -= transfer.nbytes
+            for clock in barrier.released:
+                clock[agent] = transfer.epoch
+            if barrier.tx < 0:
+                self._report_excess(barrier, transfer)
+            barrier.complete_if_done()
+
+    def _report_excess(self, barrier: Barrier, transfer: Transfer) -> None:
+        machine = self._machine
+        sel = machine.lanes.select(np.array([transfer.lane]))
+        detail = (
+            f"phase {barrier.phase} of the mbarrier completes {-barrier.tx} transaction bytes "
+            "more than it expects"
+        )
+        address = np.array([barrier.address])
+        self._report("mbarrier-transaction", detail, transfer.pc, sel, 0, address)
+
+    def _report(
+        self,
+        kind: str,
+        detail: str,
+        pc: int | None,
+        sel: Selection,
+        lane: int,
+        addr: Array,
+        other_pc: int | None = None,
+    ) -> None:
+        bad = np.zeros(sel.count, bool)
+        bad[lane] = True
+        self._machine.findings.report(kind, detail, pc, sel, bad, addr, other_pc)
+
+
+def _lanes(sel: Selection, mask: Mask) -> list[int]:
+    """Numbers, inside the selection, of the lanes that execute."""
+    return list(range(sel.count)) if mask is None else np.flatnonzero(mask).tolist()
+
+
+def _by_warp_and_address(sel: Selection, addr: Array, mask: Mask) -> list[Array]:
+    """The executing lanes, grouped by warp and address."""
+    lanes = np.arange(sel.count) if mask is None else np.flatnonzero(mask)
+    if len(lanes) == 0:
+        return []
+    key = sel.warp_id[lanes] << 32 | addr[lanes].astype(np.int64)
+    order = np.argsort(key, kind="stable")
+    bounds = np.flatnonzero(np.diff(key[order])) + 1
+    return np.split(lanes[order], bounds)

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Arithmetic that NumPy does not have, or has with other corner cases than PTX."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = Any  # an array of the element type that the instruction says
+Floats = NDArray[np.float32]
+Words = Any  # an array of np.uint32, which NumPy's types lose in mixed arithmetic
+
+SMALLEST_NORMAL = np.finfo(np.float32).tiny
+CANONICAL_NAN_BF16 = np.uint16(0x7FFF)
+CANONICAL_NAN_F16 = np.uint16(0x7FFF)
+
+
+def flush(x: Floats) -> Floats:
+    """Subnormals become zero of their sign."""
+    return np.where(np.abs(x) < SMALLEST_NORMAL, np.copysign(np.float32(0), x), x)
+
+
+def fma(a: Floats, b: Floats, c: Floats) -> Floats:
+    """a b + c: exact product, sum in double, one more rounding to float."""
+    return (a.astype(np.float64) * b + c).astype(np.float32)
+
+
+def unsigned_quotient(a: Array, b: Any) -> Array:
+    """Division by zero gives all ones."""
+    divisor = np.broadcast_to(np.asarray(b, a.dtype), a.shape)
+    zero = divisor == 0
+    quotient = a // np.where(zero, a.dtype.type(1), divisor)
+    return np.where(zero, a.dtype.type(np.iinfo(a.dtype).max), quotient)
+
+
+def signed_quotient(a: Array, b: Any) -> Array:
+    """Rounds toward zero; division by zero gives all ones."""
+    divisor = np.broadcast_to(np.asarray(b, a.dtype), a.shape)
+    zero = divisor == 0
+    safe = np.where(zero, a.dtype.type(1), divisor)
+    quotient = a // safe
+    quotient = quotient + ((a % safe != 0) & ((a < 0) != (safe < 0)))
+    return np.where(zero, a.dtype.type(-1), quotient).astype(a.dtype)
+
+
+def unsigned_remainder(a: Array, b: Any) -> Array:
+    return a - unsigned_quotient(a, b) * np.asarray(b, a.dtype)
+
+
+def signed_remainder(a: Array, b: Any) -> Array:
+    return a - signed_quotient(a, b) * np.asarray(b, a.dtype)
+
+
+def shift_left(x: Array, amount: Words) -> Array:
+    width = 8 * x.dtype.itemsize
+    inside = np.minimum(amount, width - 1).astype(x.dtype)
+    return np.where(amount < width, x << inside, x.dtype.type(0))
+
+
+def shift_right(x: Array, amount: Words) -> Array:
+    width = 8 * x.dtype.itemsize
+    inside = np.minimum(amount, width - 1).astype(x.dtype)
+    if x.dtype.kind == "i":
+        return x >> inside
+    return np.where(amount < width, x >> inside, x.dtype.type(0))
+
+
+def funnel_shift(low: Words, high: Words, amount: Words, side: str, mode: str) -> Words:
+    """The upper (left) or lower (right) half of high:low shifted."""
+    steps = (amount & 31 if mode == "wrap" else np.minimum(amount, 32)).astype(np.uint64)
+    pair = (high.astype(np.uint64) << np.uint64(32)) | low
+    shifted = (pair << steps) >> np.uint64(32) if side == "l" else pair >> steps
+    return shifted.astype(np.uint32)
+
+
+def logic3(a: Words, b: Words, c: Words, table: int) -> Words:
+    """Bit i of `table` is the result for the inputs (a, b, c) = the bits of i."""
+    result = np.zeros_like(a)
+    for row in range(8):
+        if table >> row & 1:
+            term = a if row & 4 else ~a
+            term = term & (b if row & 2 else ~b)
+            result |= term & (c if row & 1 else ~c)
+    return result
+
+
+def permute_bytes(a: Words, b: Words, selector: Words) -> Words:
+    """Four nibbles choose bytes of b:a; the top bit of a nibble repeats the byte's sign."""
+    pair = (b.astype(np.uint64) << np.uint64(32)) | a
+    result = np.zeros_like(a)
+    for position in range(4):
+        nibble = selector >> (4 * position)
+        byte = (pair >> ((nibble & 7) * 8).astype(np.uint64)).astype(np.uint32) & 0xFF
+        sign = np.where(byte & 0x80, np.uint32(0xFF), np.uint32(0))
+        result |= np.where(nibble & 8, sign, byte) << (8 * position)
+    return result
+
+
+def extract_field(x: Array, position: Words, length: Words) -> Array:
+    """`length` bits from `position`; a signed type repeats the field's top bit above them."""
+    width = 8 * x.dtype.itemsize
+    first, bits = position & 0xFF, length & 0xFF
+    unsigned = np.dtype(f"u{x.dtype.itemsize}")
+    inside = np.clip(width - first.astype(np.int64), 0, bits).astype(np.uint32)
+    mask = shift_left(np.ones(x.shape, unsigned), inside) - unsigned.type(1)
+    field = shift_right(x.view(unsigned), first) & mask
+    if x.dtype.kind == "i":
+        top = np.clip(first + bits.astype(np.int64) - 1, 0, width - 1).astype(np.uint32)
+        negative = (shift_right(x.view(unsigned), top) & 1 == 1) & (bits > 0)
+        field = np.where(negative, field | ~mask, field)
+    return field.view(x.dtype)
+
+
+def insert_field(field: Array, base: Array, position: Words, length: Words) -> Array:
+    one = field.dtype.type(1)
+    mask = shift_left(np.ones_like(field), length & 0xFF) - one
+    mask = shift_left(mask, position & 0xFF)
+    return (shift_left(field, position & 0xFF) & mask) | (base & ~mask)
+
+
+def _bit_matrix(x: Array) -> NDArray[np.uint8]:
+    """Bits of every element, most significant first."""
+    width = x.dtype.itemsize
+    return np.unpackbits(x.view(np.uint8).reshape(-1, width)[:, ::-1], axis=1)
+
+
+def count_ones(x: Array) -> Array:
+    return _bit_matrix(x).sum(axis=1)
+
+
+def leading_zeros(x: Array) -> Array:
+    bits = _bit_matrix(x)
+    return np.where(bits.any(axis=1), bits.argmax(axis=1), bits.shape[1])
+
+
+def reverse_bits(x: Array) -> Array:
+    packed = np.packbits(_bit_matrix(x)[:, ::-1], axis=1)
+    return np.ascontiguousarray(packed[:, ::-1]).view(x.dtype).reshape(-1)
+
+
+def to_integer(x: Floats, target: Any) -> Array:
+    """A rounded float as an integer: out of range it stops at the end, NaN is zero."""
+    limits = np.iinfo(target)
+    wide = np.nan_to_num(x.astype(np.float64), nan=0.0)
+    inside = np.clip(wide, float(limits.min), float(limits.max))
+    result = inside.astype(target)
+    result = np.where(wide >= float(limits.max), target(limits.max), result)
+    return np.where(wide <= float(limits.min), target(limits.min), result)
+
+
+def to_bf16(x: Floats, toward_zero: bool = False) -> NDArray[np.uint16]:
+    bits = x.view(np.uint32)
+    rounding = np.uint32(0) if toward_zero else np.uint32(0x7FFF) + ((bits >> 16) & 1)
+    half = ((bits + rounding) >> 16).astype(np.uint16)
+    return np.where(np.isnan(x), CANONICAL_NAN_BF16, half)
+
+
+def bf16_to_f32(x: NDArray[np.uint16]) -> Floats:
+    return (x.astype(np.uint32) << 16).view(np.float32)
+
+
+def to_f16(x: Floats, toward_zero: bool = False) -> NDArray[np.uint16]:
+    half = x.astype(np.float16)
+    if toward_zero:
+        away = np.abs(half.astype(np.float32)) > np.abs(x)
+        half = np.where(away, np.nextafter(half, np.float16(0)), half)
+    return np.where(np.isnan(x), CANONICAL_NAN_F16, half.view(np.uint16))
+
+
+def pack_f16(low: Floats, high: Floats, toward_zero: bool = False) -> Words:
+    return to_f16(low, toward_zero) | (to_f16(high, toward_zero).astype(np.uint32) << 16)
+
+
+def pack_bf16(low: Floats, high: Floats, toward_zero: bool = False) -> Words:
+    return to_bf16(low, toward_zero) | (to_bf16(high, toward_zero).astype(np.uint32) << 16)

@@ -1,0 +1,212 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who runs next.
+
+A group is a selection of lanes about to run a block. Divergent branches split groups; groups that
+meet at a block in the same turn of its loops merge. Inside a unit (a warp; a warpgroup if the
+kernel has wgmma) the group that is earliest in program order runs first: fewer turns before more,
+loops before their exits. Across units a schedule decides: all together, one unit as far as it goes,
+or at random. Any order is legal for the hardware too, so the three orders show what a kernel takes
+for granted.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from flash_attention.emulator.errors import DeadlockError, EmulatorError
+from flash_attention.emulator.machine.lanes import Bools, Ints, Selection
+from flash_attention.emulator.program.blocks import Block
+
+if TYPE_CHECKING:
+    from flash_attention.emulator.machine.machine import Machine
+
+SCHEDULES = ("lockstep", "depth-first", "random")
+MAX_STEPS = 5_000_000  # blocks; a kernel of this project at test size takes some thousands
+WARPGROUP = 4
+
+
+@dataclass
+class _Group:
+    block: int
+    lanes: Selection
+    when: tuple[int, ...]  # place in program order, with the turns of the loops around it
+
+
+@dataclass
+class _Waiter:
+    """Lanes at an mbarrier: the block that ends there, the addresses, the parities."""
+
+    block: int
+    lanes: Selection
+    address: Any
+    parity: Any
+
+
+class Scheduler:
+    """Runs a machine to its end."""
+
+    def __init__(self, machine: Machine, schedule: str, seed: int) -> None:
+        if schedule not in SCHEDULES:
+            raise EmulatorError(f"schedule {schedule!r}: use one of {', '.join(SCHEDULES)}")
+        self._machine = machine
+        self._together = schedule == "lockstep"
+        self._random = random.Random(seed) if schedule == "random" else None
+        self._unit = WARPGROUP if machine.program.uses_wgmma else 1
+        self._groups: list[_Group] = []
+        self._waiters: list[_Waiter] = []
+        headers = {header for nest in machine.program.loop_nests for header in nest}
+        self._turns = {header: np.zeros(machine.num_lanes, np.int64) for header in headers}
+        self.steps = 0
+
+    def run(self) -> None:
+        machine = self._machine
+        if self._together:
+            self._enter(0, machine.lanes.all)
+        else:
+            size = min(self._unit, machine.warps_per_cta)
+            for warp in range(0, machine.warps_per_cta, self._unit):
+                self._enter(0, machine.lanes.warps_of(warp, size))
+        with np.errstate(all="ignore"):
+            while self._groups or self._waiters or machine.named_barriers.any_open:
+                if not self._groups and not self._wake():
+                    raise DeadlockError(self._describe(), machine.findings.items)
+                if self._groups:
+                    self._step()
+
+    def _step(self) -> None:
+        self.steps += 1
+        if self.steps > MAX_STEPS:
+            raise EmulatorError(f"the kernel did not end within {MAX_STEPS} blocks")
+        machine, program = self._machine, self._machine.program
+        group = self._next_group()
+        block, lanes = program.blocks[group.block], group.lanes
+        machine.counters.block(block.index, lanes.num_warps)
+        functions = program.for_all if lanes.is_all else program.for_some
+        result = functions[block.index](
+            machine, lanes, machine.registers, machine.constants, machine.inputs
+        )
+        self._leave(block, lanes, result)
+        for at, numbers in machine.named_barriers.take_released():
+            self._go_on(at, numbers)
+
+    def _next_group(self) -> _Group:
+        """The group to run, merged with all others at its place that may run with it."""
+        candidates = self._groups
+        if not self._together:
+            chosen = self._random.choice(candidates) if self._random else candidates[-1]
+            unit = self._unit_of(chosen.lanes)
+            candidates = [group for group in candidates if self._unit_of(group.lanes) == unit]
+        first = min(candidates, key=lambda group: group.when)
+        merged = [group for group in candidates if group.when == first.when]
+        self._groups = [group for group in self._groups if group not in merged]
+        if len(merged) == 1:
+            return first
+        numbers = self._machine.lanes.numbers
+        together = np.concatenate([numbers[group.lanes.index] for group in merged])
+        return _Group(first.block, self._machine.lanes.gather(together), first.when)
+
+    def _unit_of(self, lanes: Selection) -> int:
+        return int(lanes.warp[0]) // self._unit
+
+    def _leave(self, block: Block, lanes: Selection, result: Any) -> None:
+        match block.terminator:
+            case "fall":
+                self._enter(block.next, lanes, block.index)
+            case "jump":
+                self._enter(block.target, lanes, block.index)
+            case "return":
+                self._machine.named_barriers.exited(lanes)
+            case "branch":
+                for target, part in self._split(lanes, result, block.target, block.next):
+                    self._enter(target, part, block.index)
+            case "branch_return":
+                for target, part in self._split(lanes, result, None, block.next):
+                    if target is None:
+                        self._machine.named_barriers.exited(part)
+                    else:
+                        self._enter(target, part, block.index)
+            case "barrier":
+                numbers, threads = result
+                self._machine.named_barriers.wait(lanes, numbers, threads, block.index)
+            case "mbarrier_wait":
+                address, parity = result
+                self._waiters.append(_Waiter(block.index, lanes, address.copy(), parity.copy()))
+                self._wake()
+
+    def _split(
+        self, lanes: Selection, taken: Bools, target: int | None, other: int | None
+    ) -> Iterator[tuple[int | None, Selection]]:
+        count = int(np.count_nonzero(taken))
+        if count == lanes.count:
+            yield target, lanes
+        elif count == 0:
+            yield other, lanes
+        else:
+            yield other, self._machine.lanes.part(lanes, ~taken)
+            yield target, self._machine.lanes.part(lanes, taken)
+
+    def _enter(self, block: int | None, lanes: Selection, source: int | None = None) -> None:
+        """Lanes come to a block from `source`: into a loop, around it, or elsewhere."""
+        if block is None:
+            raise EmulatorError("the kernel runs past its last instruction")
+        program = self._machine.program
+        nest = program.loop_nests[block]
+        if block in self._turns:
+            again = source is not None and block in program.loop_nests[source]
+            turns = self._turns[block]
+            turns[lanes.index] = turns[lanes.index] + 1 if again else 0
+        first = lanes.index.start if isinstance(lanes.index, slice) else lanes.index[0]
+        place: list[int] = []
+        for header in nest:
+            place += (program.priorities[header], int(self._turns[header][first]))
+        when = (*place, program.priorities[block])
+        self._groups.append(_Group(block, lanes, when))
+
+    def _go_on(self, block: int, numbers: Ints) -> None:
+        """Lanes leave the wait at the end of `block`; unless in lockstep, every unit by itself."""
+        lanes, after = self._machine.lanes, self._machine.program.blocks[block].next
+        if self._together:
+            self._enter(after, lanes.gather(numbers), block)
+            return
+        units = lanes.warp[numbers] // self._unit
+        for unit in np.unique(units):
+            self._enter(after, lanes.gather(numbers[units == unit]), block)
+
+    def _wake(self) -> bool:
+        """Let go whoever waits for a phase that is over."""
+        woken = False
+        lanes = self._machine.lanes
+        still: list[_Waiter] = []
+        for waiter in self._waiters:
+            block = self._machine.program.blocks[waiter.block]
+            pc = block.start + len(block.instructions) - 1
+            ready = self._machine.mbarriers.ready(waiter.lanes, waiter.address, waiter.parity, pc)
+            if ready.any():
+                woken = True
+                part = lanes.part(waiter.lanes, None if ready.all() else ready)
+                self._machine.mbarriers.acquire(part, waiter.address[ready])
+                self._enter(self._machine.program.blocks[waiter.block].next, part, waiter.block)
+            if not ready.all():
+                rest = lanes.part(waiter.lanes, ~ready) if ready.any() else waiter.lanes
+                late = ~ready
+                still.append(_Waiter(waiter.block, rest, waiter.address[late], waiter.parity[late]))
+        self._waiters = still
+        return woken
+
+    def _describe(self) -> str:
+        program = self._machine.program
+        lines = [f"{program.kernel.name} cannot go on:"]
+        for waiter in self._waiters:
+            instruction = program.blocks[waiter.block].instructions[-1]
+            lines.append(f"  at PTX line {instruction.ptx_line}:")
+            waiting = self._machine.mbarriers.describe_waiters(
+                waiter.lanes, waiter.address, waiter.parity
+            )
+            lines += [f"    {line}" for line in waiting]
+        lines += [f"  {line}" for line in self._machine.named_barriers.describe()]
+        return "\n".join(lines)

@@ -1,0 +1,374 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The race detector of shared memory: is every access ordered with those it conflicts with?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flash_attention.emulator.machine.lanes import SHARED_BASE, WARP_SIZE
+from flash_attention.emulator.machine.shadow_state import (
+    CHUNK,
+    COLLECTIVE,
+    LANE_BITS,
+    LANE_MASK,
+    Bools,
+    Epochs,
+    Ints,
+    ShadowState,
+    Tags,
+    Writers,
+)
+
+if TYPE_CHECKING:
+    from flash_attention.emulator.machine.lanes import Selection
+    from flash_attention.emulator.machine.machine import Machine
+
+Mask = Bools | None
+UNORDERED = ", with no wait or barrier in between"
+
+
+@dataclass
+class _Accessors:
+    """The lanes of an access, with what the checks need of them; stays valid for one version."""
+
+    clock_row: Ints  # of the flattened clocks
+    chunk_row: Ints  # of the flattened table of reads
+    warp: Ints
+    lane: Ints
+    version: int
+    epochs: Epochs
+    latest: Epochs  # by reader, the newest epoch of the accessing warps
+    oldest_seen: Epochs  # by reader, what every accessing warp has seen of it
+
+    def part(self, mask: Bools) -> _Accessors:
+        return replace(
+            self,
+            clock_row=self.clock_row[mask],
+            chunk_row=self.chunk_row[mask],
+            warp=self.warp[mask],
+            lane=self.lane[mask],
+            epochs=self.epochs[mask],
+        )
+
+
+class Shadow:
+    """Checks accesses to shared memory and reports those that are not ordered."""
+
+    def __init__(self, machine: Machine) -> None:
+        clocks = machine.clocks
+        self._clocks = clocks
+        self._findings = machine.findings
+        self._checks = machine.checks
+        self._stride = machine.shared_stride
+        self._warps_per_cta = machine.warps_per_cta
+        warps = np.arange(self._warps_per_cta)
+        groups = np.arange(clocks.groups_per_cta)
+        self._readers: Ints = np.concatenate(
+            (warps, clocks.wgmma_agent(groups), clocks.bulk_agent(warps))
+        )
+        self._reader_of_agent: Ints = np.zeros(clocks.num_agents, np.int64)
+        self._reader_of_agent[self._readers] = np.arange(len(self._readers))
+        num_bytes = machine.num_ctas * machine.shared_stride
+        self._state = ShadowState(num_bytes, self._warps_per_cta, len(self._readers))
+        self._latest_read: Epochs = np.zeros(len(self._readers), np.int32)
+        self._latest_lane_read: Epochs = np.zeros(len(self._readers), np.int32)
+
+    def check_read(
+        self,
+        sel: Selection,
+        offsets: Ints,
+        nbytes: int,
+        pc: int,
+        mask: Mask,
+        collective: bool = False,
+    ) -> None:
+        """Lanes read `nbytes` at flat `offsets`; a collective read belongs to the whole warp."""
+        if not self._checks:
+            return
+        who = self._accessors(sel)
+        if mask is not None:
+            who, offsets = who.part(mask), offsets[mask]
+        if offsets.size == 0:
+            return
+        state = self._state
+        chunks = offsets >> 4
+        epoch = state.epoch.take(chunks)
+        place = state.agent.take(chunks) + who.clock_row
+        known = self._clocks.seen_by_lanes.reshape(-1).take(place)
+        # As unsigned numbers, never written (0) and split (-1) are later than any known epoch.
+        if ((epoch - 1).view(np.uint32) >= known.view(np.uint32)).any():
+            self._inspect_read(sel, who, offsets, nbytes, pc, mask, collective)
+        np.maximum(self._latest_read, who.latest, out=self._latest_read)
+        if collective:
+            tag = COLLECTIVE + (pc << LANE_BITS)
+            state.read_by_warps(chunks, who.chunk_row, who.epochs, tag)
+            return
+        np.maximum(self._latest_lane_read, who.latest, out=self._latest_lane_read)
+        synced = self._clocks.seen_by_lanes.reshape(-1).take(who.clock_row + who.warp)
+        state.read_by_lanes(offsets, nbytes, who.warp, who.lane, who.epochs, synced, pc)
+
+    def check_write(
+        self,
+        sel: Selection,
+        offsets: Ints,
+        nbytes: int,
+        pc: int,
+        mask: Mask,
+        agent: Ints | None = None,
+        epoch: NDArray[Any] | None = None,
+        collective: bool = False,
+    ) -> None:
+        """Lanes write `nbytes` at flat `offsets`, or let `agent` do so in its `epoch`."""
+        if not self._checks:
+            return
+        who = self._accessors(sel)
+        agents = who.warp if agent is None else agent
+        epochs: NDArray[Any] = who.epochs if epoch is None else epoch
+        if mask is not None:
+            agents, epochs = agents[mask], epochs[mask]
+            who, offsets = who.part(mask), offsets[mask]
+        if offsets.size == 0:
+            return
+        state = self._state
+        chunks = offsets >> 4
+        before = state.epoch.take(chunks)
+        known = self._clocks.seen.reshape(-1).take(state.agent.take(chunks) + who.clock_row)
+        if (before > known).any() or (before < 0).any():
+            self._inspect_overwrite(sel, who, offsets, nbytes, pc, mask)
+        self._check_readers(sel, who, offsets, nbytes, pc, mask)
+        tags = (COLLECTIVE if collective else who.lane) + (pc << LANE_BITS)
+        clash = state.write(offsets, nbytes, agents, epochs, tags)
+        if clash.any():
+            detail = "two warps write the same bytes with one instruction"
+            self._report("race", detail, pc, sel, mask, clash, offsets, pc)
+
+    def engine_write(
+        self,
+        cta: int,
+        begin: int,
+        end: int,
+        warp_id: int,
+        agent: int,
+        epoch: int,
+        sel: Selection,
+        lane_mask: Bools,
+        pc: int,
+    ) -> None:
+        """An engine of `cta` writes the flat bytes [begin, end) for a warp; whole chunks."""
+        if not self._checks:
+            return
+        state = self._state
+        seen = self._clocks.seen[warp_id]
+        chunks: Ints = np.arange(begin // CHUNK, -(-end // CHUNK))
+        writers = state.last_writers(chunks * CHUNK, CHUNK)
+        late = writers.epoch > seen[writers.agent]
+        if late.any():
+            detail, other = self._explain("write over bytes written by", writers, late)
+            where = chunks[late.any(axis=1)]
+            self._report_engine("race", detail, pc, sel, lane_mask, where, other)
+        known = seen[self._readers]
+        for reader in np.flatnonzero(self._latest_read > known).tolist():
+            read, tags = state.late_reads(reader, chunks * CHUNK, CHUNK, known[reader])
+            if read.any():
+                detail, other = self._explain_reader(reader, tags[read])
+                self._report_engine("race", detail, pc, sel, lane_mask, chunks[read], other)
+        tag = COLLECTIVE + (pc << LANE_BITS)
+        state.write_range(int(chunks[0]), int(chunks[-1]) + 1, agent, epoch, tag)
+
+    def engine_read(
+        self,
+        chunks: Ints,
+        warp_ids: Ints,
+        reader_agents: Ints,
+        epochs: NDArray[Any],
+        sel: Selection,
+        pc: int,
+    ) -> None:
+        """Engines read flat 16-byte chunks [g, n] for the warps [g, m] that started them."""
+        if not self._checks:
+            return
+        clocks = self._clocks
+        groups, count = chunks.shape
+        writers = self._state.last_writers(chunks.reshape(-1) * CHUNK, CHUNK)
+        place = writers.agent + np.repeat(np.arange(groups) * clocks.num_agents, count)[:, None]
+        unset = writers.epoch == 0
+        late = writers.epoch > clocks.seen[warp_ids].min(axis=1).reshape(-1).take(place)
+        generic = (writers.agent < self._warps_per_cta) & ~late & ~unset
+        if generic.any():
+            fenced = clocks.seen_by_proxy[warp_ids].max(axis=1).reshape(-1).take(place)
+            generic &= writers.epoch > fenced
+        for kind, bad in (
+            ("uninitialised-shared", unset),
+            ("race", late),
+            ("missing-proxy-fence", generic),
+        ):
+            if bad.any():
+                where = bad.any(axis=1).reshape(groups, count)
+                lanes = np.isin(sel.warp_id, warp_ids[where.any(axis=1)])
+                detail, other = self._explain_engine_read(kind, writers, bad)
+                self._report_engine(kind, detail, pc, sel, lanes, chunks[where], other)
+        readers = self._reader_of_agent[reader_agents]
+        tag = COLLECTIVE + (pc << LANE_BITS)
+        self._state.read_by_engines(chunks, readers, epochs, tag)
+        np.maximum.at(self._latest_read, readers, epochs.astype(np.int32))
+
+    def _accessors(self, sel: Selection) -> _Accessors:
+        clocks = self._clocks
+        known = sel.memo.get("shadow")
+        if isinstance(known, _Accessors) and known.version == clocks.version:
+            return known
+        if isinstance(known, _Accessors):
+            clock_row, chunk_row = known.clock_row, known.chunk_row
+        else:
+            clock_row = sel.warp_id * clocks.num_agents
+            chunk_row = sel.warp * self._state.num_chunks
+        by_warp = clocks.epochs(sel.warps)
+        latest: Epochs = np.zeros(len(self._readers), np.int32)
+        np.maximum.at(latest, sel.warps // clocks.num_ctas, by_warp)
+        fresh = sel.memo["shadow"] = _Accessors(
+            clock_row=clock_row,
+            chunk_row=chunk_row,
+            warp=sel.warp,
+            lane=sel.lane,
+            version=clocks.version,
+            epochs=by_warp.repeat(WARP_SIZE) if sel.whole_warps else clocks.epochs(sel.warp_id),
+            latest=latest,
+            oldest_seen=clocks.seen[sel.warps].min(axis=0)[self._readers],
+        )
+        return fresh
+
+    def _inspect_read(
+        self,
+        sel: Selection,
+        who: _Accessors,
+        offsets: Ints,
+        nbytes: int,
+        pc: int,
+        mask: Mask,
+        collective: bool,
+    ) -> None:
+        clocks = self._clocks
+        writers = self._state.last_writers(offsets, nbytes)
+        unset = _lanes(writers.epoch == 0)
+        if unset.any():
+            detail = "read of shared memory that nothing was written to"
+            self._report("uninitialised-shared", detail, pc, sel, mask, unset, offsets)
+        place = writers.agent + who.clock_row[:, None]
+        late = writers.epoch > clocks.seen.reshape(-1).take(place)
+        if late.any():
+            detail, other = self._explain("read of bytes written by", writers, late)
+            self._report("race", detail, pc, sel, mask, _lanes(late), offsets, other)
+        warp = who.warp[:, None]
+        own = (writers.agent == warp) | (writers.agent == clocks.copy_agent(warp))
+        own &= ~late & (writers.epoch > clocks.seen_by_lanes.reshape(-1).take(place))
+        if not collective:
+            own &= (writers.tag & LANE_MASK) != who.lane[:, None]
+        if own.any():
+            detail = "read of bytes another lane of the warp wrote, with no __syncwarp in between"
+            self._report(
+                "intra-warp-race",
+                detail,
+                pc,
+                sel,
+                mask,
+                _lanes(own),
+                offsets,
+                _pc(writers.tag[own]),
+            )
+
+    def _inspect_overwrite(
+        self, sel: Selection, who: _Accessors, offsets: Ints, nbytes: int, pc: int, mask: Mask
+    ) -> None:
+        writers = self._state.last_writers(offsets, nbytes)
+        place = writers.agent + who.clock_row[:, None]
+        late = writers.epoch > self._clocks.seen.reshape(-1).take(place)
+        if late.any():
+            detail, other = self._explain("write over bytes written by", writers, late)
+            self._report("race", detail, pc, sel, mask, _lanes(late), offsets, other)
+
+    def _check_readers(
+        self, sel: Selection, who: _Accessors, offsets: Ints, nbytes: int, pc: int, mask: Mask
+    ) -> None:
+        """Look for reads that the writing warps do not know to be over."""
+        clocks = self._clocks
+        if (self._latest_read > who.oldest_seen).any():
+            seen = clocks.seen.reshape(-1)
+            oldest = clocks.seen[sel.warps].min(axis=0)[self._readers]
+            for reader in np.flatnonzero(self._latest_read > oldest).tolist():
+                known = seen.take(who.clock_row + self._readers[reader])
+                late, tags = self._state.late_reads(reader, offsets, nbytes, known)
+                if late.any():
+                    detail, other = self._explain_reader(reader, tags[late])
+                    self._report("race", detail, pc, sel, mask, late, offsets, other)
+        own = clocks.seen_by_lanes.reshape(-1).take(who.clock_row + who.warp)
+        if (self._latest_lane_read.take(who.warp) > own).any():
+            late, tags = self._state.late_reads(who.warp, offsets, nbytes, own)
+            lane = tags & LANE_MASK
+            late &= (lane != COLLECTIVE) & (lane != who.lane)
+            if late.any():
+                detail = "write over bytes another lane of the warp read, with no __syncwarp"
+                other = _pc(tags[late])
+                self._report("intra-warp-race", detail, pc, sel, mask, late, offsets, other)
+
+    def _explain(self, what: str, writers: Writers, bad: Bools) -> tuple[str, int]:
+        agent = self._clocks.describe(int(writers.agent[bad][0]))
+        return f"{what} {agent}{UNORDERED}", _pc(writers.tag[bad])
+
+    def _explain_reader(self, reader: int, tags: Tags) -> tuple[str, int]:
+        agent = self._clocks.describe(int(self._readers[reader]))
+        return f"write over bytes read by {agent}{UNORDERED}", _pc(tags)
+
+    def _explain_engine_read(
+        self, kind: str, writers: Writers, bad: Bools
+    ) -> tuple[str, int | None]:
+        if kind == "uninitialised-shared":
+            return "asynchronous read of shared memory that nothing was written to", None
+        detail, other = self._explain("asynchronous read of bytes written by", writers, bad)
+        if kind == "missing-proxy-fence":
+            detail = detail.replace(UNORDERED, ", with no fence.proxy.async in between")
+        return detail, other
+
+    def _report(
+        self,
+        kind: str,
+        detail: str,
+        pc: int,
+        sel: Selection,
+        mask: Mask,
+        bad: Bools,
+        offsets: Ints,
+        other_pc: int | None = None,
+    ) -> None:
+        lanes = np.arange(sel.count) if mask is None else np.flatnonzero(mask)
+        bad_lanes = np.zeros(sel.count, bool)
+        bad_lanes[lanes[bad]] = True
+        address = -sel.shared_base
+        address[lanes] += offsets
+        self._findings.report(kind, detail, pc, sel, bad_lanes, address, other_pc)
+
+    def _report_engine(
+        self,
+        kind: str,
+        detail: str,
+        pc: int,
+        sel: Selection,
+        lanes: Bools,
+        chunks: Ints,
+        other_pc: int | None,
+    ) -> None:
+        address = int(chunks[0]) * CHUNK % self._stride + SHARED_BASE
+        self._findings.report(kind, detail, pc, sel, lanes, np.full(sel.count, address), other_pc)
+
+
+def _pc(tags: Tags) -> int:
+    return int(tags.reshape(-1)[0]) >> LANE_BITS
+
+
+def _lanes(parts: Bools) -> Bools:
+    """Lanes with any part of their access, [lanes, parts], marked."""
+    lanes: Bools = np.logical_or.reduce(parts, axis=1)
+    return lanes

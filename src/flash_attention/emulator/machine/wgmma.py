@@ -1,0 +1,295 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Warpgroup products: matrix descriptors, operands in shared memory, accumulators as matrices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flash_attention.emulator.errors import EmulatorError
+from flash_attention.emulator.machine.lanes import SHARED_BASE, WARP_SIZE
+from flash_attention.emulator.machine.tensor_map import CHUNK_BYTES, swizzle
+
+if TYPE_CHECKING:
+    from flash_attention.emulator.machine.lanes import Selection
+    from flash_attention.emulator.machine.machine import Machine
+
+Array = NDArray[Any]
+Floats = NDArray[np.float32]
+
+GROUP_WARPS = 4
+ROWS = 64
+DEPTH = 16
+PATTERN_BYTES = 1024  # the longest period of a swizzle
+_SPAN = {0: 0, 1: 128, 2: 64, 3: 32}
+_RESERVED = 0x3FF1C000C000C000  # bits that belong to no field
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """Where a wgmma operand lies in shared memory; offsets and addresses are in bytes."""
+
+    start: int
+    leading: int
+    stride: int
+    base_offset: int
+    span: int
+
+    @classmethod
+    def decode(cls, bits: int) -> Descriptor:
+        return cls(
+            start=(bits & 0x3FFF) << 4,
+            leading=(bits >> 16 & 0x3FFF) << 4,
+            stride=(bits >> 32 & 0x3FFF) << 4,
+            base_offset=bits >> 49 & 7,
+            span=_SPAN[bits >> 62 & 3],
+        )
+
+    @property
+    def pattern_row(self) -> int:
+        """Row of the swizzle pattern the operand starts in; hardware takes it to be the first."""
+        return ((self.start >> 7) - self.base_offset) & (max(self.span, 16) // CHUNK_BYTES - 1)
+
+    def chunks(self, rows: int, transposed: bool) -> NDArray[np.int64]:
+        """Shared addresses of the 16-byte chunks of a `rows` x 16 operand.
+
+        K-major: [rows][2], a chunk holding 8 steps of k. Transposed (MN-major): [rows / 8][16],
+        a chunk holding 8 rows.
+        """
+        if transposed:
+            row = np.arange(0, rows, 8)[:, None]
+            k = np.arange(DEPTH)[None]
+            if self.span:
+                wide = self.span // 2
+                offset = row % wide * 2 + row // wide * self.leading
+                offset = offset + k % 8 * self.span + k // 8 * self.stride
+            else:
+                offset = row // 8 * self.stride + k % 8 * CHUNK_BYTES + k // 8 * self.leading
+        else:
+            row = np.arange(rows)[:, None]
+            half = np.arange(2)[None]
+            pitch, next_half = (self.span, CHUNK_BYTES) if self.span else (16, self.leading)
+            offset = row % 8 * pitch + row // 8 * self.stride + half * next_half
+        return swizzle(self.start + offset, self.span, self.base_offset).ravel()
+
+
+@dataclass(frozen=True)
+class _Groups:
+    """The warpgroups of a selection: how its warps are ordered into them and back."""
+
+    order: Array
+    inverse: Array
+    warps: NDArray[np.int64]  # [groups, 4] warp ids
+    number: NDArray[np.int64]  # warpgroup in its CTA
+    shared_base: NDArray[np.int64]  # flat byte offset of shared address 0
+
+
+class Wgmma:
+    """The tensor cores of a warpgroup and their asynchronous groups."""
+
+    def __init__(self, machine: Machine) -> None:
+        self._machine = machine
+        self._committed = np.zeros(machine.num_warps, np.int32)
+        self._fenced = np.zeros(machine.num_warps, bool)
+        self._layouts: dict[tuple[Descriptor, int, bool], NDArray[np.int64]] = {}
+
+    def gather(self, sel: Selection, registers: tuple[Floats, ...]) -> Floats:
+        """The accumulators of each warpgroup as a matrix, [groups, 64, 2 * registers]."""
+        groups = self._groups(sel)
+        eights = len(registers) // 4
+        values = np.stack(registers).reshape(eights, 2, 2, sel.num_warps, 8, 4)
+        values = values[:, :, :, groups.order].reshape(
+            eights, 2, 2, len(groups.warps), GROUP_WARPS, 8, 4
+        )
+        return np.ascontiguousarray(values.transpose(3, 4, 1, 5, 0, 6, 2)).reshape(
+            len(groups.warps), ROWS, eights * 8
+        )
+
+    def scatter(self, sel: Selection, matrix: Floats, count: int) -> tuple[Floats, ...]:
+        """The `count` accumulator registers that hold a matrix of `gather`."""
+        groups = self._groups(sel)
+        eights = count // 4
+        values = matrix.reshape(len(groups.warps), GROUP_WARPS, 2, 8, eights, 4, 2)
+        values = values.transpose(4, 2, 6, 0, 1, 3, 5).reshape(count, sel.num_warps, WARP_SIZE)
+        return tuple(values[:, groups.inverse].reshape(count, sel.count))
+
+    def multiply(
+        self,
+        sel: Selection,
+        n: int,
+        dtype: str,
+        a: tuple[Array, ...] | Array,
+        b: Array,
+        scale_d: bool | Array,
+        trans_a: bool,
+        trans_b: bool,
+        matrix: Floats,
+        pc: int,
+    ) -> Floats:
+        """wgmma.mma_async m64nNk16: A x B, plus `matrix` where `scale_d` holds."""
+        groups = self._groups(sel)
+        if not self._fenced[sel.warps].all():
+            detail = "wgmma.mma_async comes before any wgmma.fence"
+            self._report("wgmma-unfenced", detail, sel, pc)
+        right = self._operand(sel, groups, b, n, dtype, bool(trans_b), pc)
+        if isinstance(a, tuple):
+            left = _from_fragments(a, dtype, sel, groups)
+        else:
+            left = self._operand(sel, groups, a, ROWS, dtype, bool(trans_a), pc)
+        self._machine.counters.tensor_operations += 2 * ROWS * n * DEPTH * len(groups.warps)
+        product: Floats = np.matmul(left, right.transpose(0, 2, 1))
+        if isinstance(scale_d, (bool, np.bool_)):
+            return product + matrix if scale_d else product
+        keep = scale_d.reshape(-1, WARP_SIZE)[groups.order[::GROUP_WARPS], 0]
+        if keep.all():
+            return product + matrix
+        return product + np.where(keep[:, None, None], matrix, np.float32(0))
+
+    def fence(self, sel: Selection) -> None:
+        """wgmma.fence: registers written before it may be read by wgmma."""
+        self._fenced[sel.warps] = True
+
+    def commit(self, sel: Selection) -> None:
+        self._committed[sel.warps] += 1
+
+    def wait(self, sel: Selection, pending: int) -> None:
+        """wgmma.wait_group: all but the newest `pending` groups have read their operands."""
+        clocks = self._machine.clocks
+        for warp_id in sel.warps.tolist():
+            group = warp_id // self._machine.num_ctas // GROUP_WARPS
+            seen = clocks.seen[warp_id]
+            agent = clocks.wgmma_agent(group)
+            seen[agent] = max(seen[agent], self._committed[warp_id] - pending)
+
+    def _operand(
+        self,
+        sel: Selection,
+        groups: _Groups,
+        descriptors: Array,
+        rows: int,
+        dtype: str,
+        transposed: bool,
+        pc: int,
+    ) -> Floats:
+        """An operand in shared memory as [groups, rows, 16]."""
+        by_group = descriptors.reshape(-1, WARP_SIZE)[groups.order].reshape(len(groups.warps), -1)
+        bits = by_group[:, 0]
+        if (by_group != bits[:, None]).any():
+            self._report("wgmma-descriptor", "descriptor differs inside a warpgroup", sel, pc)
+        operand = np.full((len(bits), rows, DEPTH), np.nan, np.float32)
+        for value in np.unique(bits):
+            chosen = np.flatnonzero(bits == value)
+            addresses = self._addresses(int(value), rows, transposed, sel, pc)
+            if addresses is None:
+                continue
+            chunks = (addresses[None, :] + groups.shared_base[chosen][:, None]) >> 4
+            self._read(chunks, groups, chosen, sel, pc)
+            raw = self._machine.shared.chunks.take(chunks).view(np.uint16)
+            values = _to_float32(raw, dtype)
+            if transposed:
+                values = values.reshape(len(chosen), rows // 8, DEPTH, 8).transpose(0, 1, 3, 2)
+            values = values.reshape(len(chosen), rows, DEPTH)
+            if len(chosen) == len(bits):
+                return values
+            operand[chosen] = values
+        return operand
+
+    def _addresses(
+        self, bits: int, rows: int, transposed: bool, sel: Selection, pc: int
+    ) -> NDArray[np.int64] | None:
+        """Chunk addresses of an operand; None, and a finding, if they leave shared memory."""
+        descriptor = Descriptor.decode(bits)
+        if bits & _RESERVED:
+            detail = f"descriptor {bits:#x} has reserved bits set: {bits & _RESERVED:#x}"
+            self._report("wgmma-descriptor", detail, sel, pc)
+        if descriptor.pattern_row:
+            detail = (
+                f"descriptor {bits:#x} starts at shared address {descriptor.start:#x}, row "
+                f"{descriptor.pattern_row} of the {descriptor.span}-byte swizzle pattern; the base "
+                f"offset must be {descriptor.start >> 7 & 7} or the operand aligned to "
+                f"{descriptor.span * 8} bytes"
+            )
+            self._report("wgmma-descriptor", detail, sel, pc)
+        whole = descriptor.start - descriptor.start % PATTERN_BYTES
+        near = Descriptor(
+            descriptor.start - whole,
+            descriptor.leading,
+            descriptor.stride,
+            descriptor.base_offset,
+            descriptor.span,
+        )
+        key = near, rows, transposed
+        if key not in self._layouts:
+            self._layouts[key] = near.chunks(rows, transposed)
+        addresses = self._layouts[key] + whole
+        first, last = int(addresses.min()), int(addresses.max()) + CHUNK_BYTES
+        limit = self._machine.shared_limit
+        if first < SHARED_BASE or last > SHARED_BASE + limit:
+            detail = (
+                f"wgmma operand covers shared bytes {first - SHARED_BASE} to {last - SHARED_BASE} "
+                f"of {limit}"
+            )
+            self._report("shared-out-of-bounds", detail, sel, pc, first)
+            return None
+        return addresses
+
+    def _read(self, chunks: Array, groups: _Groups, chosen: Array, sel: Selection, pc: int) -> None:
+        if not self._machine.checks:
+            return
+        clocks = self._machine.clocks
+        warps = groups.warps[chosen]
+        agents = np.array([clocks.wgmma_agent(int(g)) for g in groups.number[chosen]])
+        epochs = self._committed[warps[:, 0]] + 1
+        self._machine.shared.engine_read(chunks, warps, agents, epochs, sel, pc)
+
+    def _groups(self, sel: Selection) -> _Groups:
+        memo = sel.memo.get("wgmma")
+        if isinstance(memo, _Groups):
+            return memo
+        num_ctas = self._machine.num_ctas
+        warp, cta = sel.warps // num_ctas, sel.warps % num_ctas
+        order = np.lexsort((warp, cta, warp // GROUP_WARPS))
+        incomplete = EmulatorError(
+            "wgmma is executed by part of a warpgroup; all 128 threads must execute it together"
+        )
+        if not sel.whole_warps or sel.num_warps % GROUP_WARPS:
+            raise incomplete
+        warps = sel.warps[order].reshape(-1, GROUP_WARPS)
+        members = warps // num_ctas
+        if (members % GROUP_WARPS != np.arange(GROUP_WARPS)).any() or (
+            warps % num_ctas != warps[:, :1] % num_ctas
+        ).any():
+            raise incomplete
+        base = (warps[:, 0] % num_ctas) * self._machine.shared_stride - SHARED_BASE
+        groups = _Groups(order, np.argsort(order), warps, members[:, 0] // GROUP_WARPS, base)
+        sel.memo["wgmma"] = groups
+        return groups
+
+    def _report(
+        self, kind: str, detail: str, sel: Selection, pc: int, address: int | None = None
+    ) -> None:
+        bad = np.zeros(sel.count, bool)
+        bad[0] = True
+        addresses = None if address is None else np.full(sel.count, address)
+        self._machine.findings.report(kind, detail, pc, sel, bad, addresses)
+
+
+def _to_float32(raw: NDArray[np.uint16], dtype: str) -> Floats:
+    if dtype == "f16":
+        return raw.view(np.float16).astype(np.float32)
+    return (raw.astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+def _from_fragments(
+    registers: tuple[Array, ...], dtype: str, sel: Selection, groups: _Groups
+) -> Floats:
+    """A of four registers a lane as [groups, 64, 16]."""
+    fragments = np.empty((sel.num_warps, 2, 8, 2, 4, 2), np.float32)
+    for index, register in enumerate(registers):
+        pairs = _to_float32(np.ascontiguousarray(register).view(np.uint16), dtype)
+        fragments[:, index & 1, :, index >> 1] = pairs.reshape(sel.num_warps, 8, 4, 2)
+    by_warp = fragments.reshape(sel.num_warps, 16, DEPTH)[groups.order]
+    return by_warp.reshape(len(groups.warps), ROWS, DEPTH)

@@ -1,0 +1,177 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Basic blocks of a kernel, how they follow each other, and which registers live between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from flash_attention.emulator.errors import PtxError, quoted
+from flash_attention.emulator.ptx.model import (
+    Instruction,
+    Kernel,
+    Label,
+    Memory,
+    Negated,
+    Operand,
+    Pair,
+    Reg,
+    Vector,
+)
+
+_WITHOUT_RESULT = ("bra", "cp", "nanosleep", "pmevent", "setmaxnreg")
+_REFUSED = {
+    "brx": "an indexed branch; the emulator follows plain branches alone",
+    "call": "a function call; the emulator runs kernels whose functions are all inlined",
+}
+
+
+@dataclass
+class Block:
+    """Instructions that run one after the other, and what comes next.
+
+    `terminator` is one of fall, jump, branch (predicated), return, branch_return (predicated),
+    barrier and mbarrier_wait; `next` is the block that follows in the text, `target` the label's.
+    """
+
+    index: int
+    start: int
+    instructions: tuple[Instruction, ...]
+    terminator: str
+    next: int | None
+    target: int | None
+    live_in: frozenset[str]
+    live_out: frozenset[str]
+    defines: frozenset[str]
+    successors: tuple[int, ...]
+
+
+def registers_of(operand: Operand) -> Iterator[str]:
+    """Names of the registers in an operand."""
+    if isinstance(operand, Reg):
+        yield operand.name
+    elif isinstance(operand, Vector):
+        for item in operand.items:
+            yield from registers_of(item)
+    elif isinstance(operand, Memory):
+        yield from registers_of(operand.base)
+        for item in operand.coords:
+            yield from registers_of(item)
+    elif isinstance(operand, Negated):
+        yield from registers_of(operand.operand)
+    elif isinstance(operand, Pair):
+        yield from registers_of(operand.first)
+        yield from registers_of(operand.second)
+
+
+def defines_and_uses(instruction: Instruction) -> tuple[set[str], set[str]]:
+    """Registers that an instruction writes, and those whose old value matters to it.
+
+    A predicated instruction keeps the old value where the predicate is false, so it uses what it
+    writes; a wgmma adds to its accumulator, so it uses that too.
+    """
+    operands = instruction.operands
+    results = 1 if operands and _has_result(instruction) else 0
+    defines = {name for operand in operands[:results] for name in registers_of(operand)}
+    uses = {name for operand in operands[results:] for name in registers_of(operand)}
+    if instruction.predicate is not None:
+        uses.add(instruction.predicate.name)
+    if instruction.predicate is not None or instruction.parts[0] == "wgmma":
+        uses |= defines
+    return defines, uses
+
+
+def build_blocks(kernel: Kernel) -> list[Block]:
+    """The blocks of a kernel in the order of the text, with what is live around each."""
+    instructions = kernel.instructions
+    starts = {0, *kernel.labels.values()}
+    for index, instruction in enumerate(instructions):
+        if instruction.parts[0] in _REFUSED:
+            reason = _REFUSED[instruction.parts[0]]
+            raise PtxError(f"{quoted(instruction.text)} is {reason}", instruction.ptx_line)
+        if _terminator(instruction) != "fall":
+            starts.add(index + 1)
+    ordered = sorted(start for start in starts if start < len(instructions))
+    block_at = {start: index for index, start in enumerate(ordered)}
+    blocks = [
+        _block(kernel, block_at, start, end)
+        for start, end in zip(ordered, [*ordered[1:], len(instructions)], strict=True)
+    ]
+    _find_live_registers(blocks)
+    return blocks
+
+
+def _has_result(instruction: Instruction) -> bool:
+    """Whether the first operand is written; memory in that place never is a register."""
+    parts = instruction.parts
+    if parts[0] in ("bar", "barrier"):
+        return "red" in parts
+    if parts[0] == "wgmma":
+        return "mma_async" in parts
+    return parts[0] not in _WITHOUT_RESULT and not isinstance(instruction.operands[0], Memory)
+
+
+def _terminator(instruction: Instruction) -> str:
+    parts = instruction.parts
+    predicated = instruction.predicate is not None
+    if parts[0] == "bra":
+        return "branch" if predicated else "jump"
+    if parts[0] in ("ret", "exit"):
+        return "branch_return" if predicated else "return"
+    if parts[0] in ("bar", "barrier") and "warp" not in parts and "cluster" not in parts:
+        return "barrier" if "sync" in parts or "red" in parts else "fall"
+    if parts[0] == "mbarrier" and ("try_wait" in parts or "test_wait" in parts):
+        return "mbarrier_wait"
+    return "fall"
+
+
+def _block(kernel: Kernel, block_at: dict[int, int], start: int, end: int) -> Block:
+    instructions = kernel.instructions[start:end]
+    last = instructions[-1]
+    terminator = _terminator(last)
+    following = block_at.get(end)
+    if terminator in ("jump", "return"):
+        following = None
+    elif following is None:
+        raise PtxError(f"the kernel {kernel.name} ends in {quoted(last.text)}", last.ptx_line)
+    target = None
+    if terminator in ("jump", "branch"):
+        label = last.operands[-1]
+        if not isinstance(label, Label):
+            raise PtxError(f"{quoted(last.text)} does not name a label", last.ptx_line)
+        target = block_at[kernel.labels[label.name]]
+    return Block(
+        index=block_at[start],
+        start=start,
+        instructions=instructions,
+        terminator=terminator,
+        next=following,
+        target=target,
+        live_in=frozenset(),
+        live_out=frozenset(),
+        defines=frozenset(),
+        successors=tuple(dict.fromkeys(s for s in (following, target) if s is not None)),
+    )
+
+
+def _find_live_registers(blocks: Sequence[Block]) -> None:
+    needed: list[set[str]] = []
+    for block in blocks:
+        uses: set[str] = set()
+        defines: set[str] = set()
+        for instruction in block.instructions:
+            written, used = defines_and_uses(instruction)
+            uses |= used - defines
+            defines |= written
+        block.defines = frozenset(defines)
+        block.live_in = frozenset(uses)
+        needed.append(uses)
+    changed = True
+    while changed:
+        changed = False
+        for block in reversed(blocks):
+            live_out = frozenset[str]().union(*(blocks[s].live_in for s in block.successors))
+            if live_out != block.live_out:
+                block.live_out = live_out
+                block.live_in = frozenset(needed[block.index] | (live_out - block.defines))
+                changed = True

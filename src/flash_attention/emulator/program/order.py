@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The order in which divergent warps run their blocks, so that they meet again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence, Set
+
+from flash_attention.emulator.program.blocks import Block
+
+_Edges = dict[int, list[int]]
+
+
+def priorities(blocks: Sequence[Block]) -> list[int]:
+    """The rank of each block; among blocks that can run, the lowest rank goes first.
+
+    A join comes after both arms, and every block of a loop comes before any block the loop exits
+    to. Blocks that cannot be reached come last.
+    """
+    successors = {block.index: list(block.successors) for block in blocks}
+    reached = _reverse_postorder(0, successors)
+    ranked = list(_ordered(0, set(reached), successors))
+    ranked += sorted(successors.keys() - set(reached))
+    ranks = [0] * len(blocks)
+    for rank, index in enumerate(ranked):
+        ranks[index] = rank
+    return ranks
+
+
+def _ordered(entry: int, region: Set[int], successors: _Edges) -> Iterator[int]:
+    """Blocks of a region that is entered at one place, each loop in it kept together."""
+    forward = {
+        index: [s for s in successors[index] if s in region and s != entry] for index in region
+    }
+    backward: _Edges = {index: [] for index in region}
+    for index, following in forward.items():
+        for successor in following:
+            backward[successor].append(index)
+    for component in _components(entry, forward, backward):
+        if len(component) == 1:
+            yield from component
+        else:
+            headers = [b for b in component if not component.issuperset(backward[b])]
+            yield from _ordered(min(headers), component, forward)
+
+
+def _components(entry: int, forward: _Edges, backward: _Edges) -> Iterator[set[int]]:
+    """Sets of blocks that all reach each other, a set after every set that leads to it."""
+    taken: set[int] = set()
+    for index in _reverse_postorder(entry, forward):
+        if index in taken:
+            continue
+        component = {index}
+        pending = [index]
+        while pending:
+            for before in backward[pending.pop()]:
+                if before not in component and before not in taken:
+                    component.add(before)
+                    pending.append(before)
+        taken |= component
+        yield component
+
+
+def _reverse_postorder(entry: int, successors: _Edges) -> list[int]:
+    seen = {entry}
+    finished: list[int] = []
+    stack = [(entry, list(successors[entry]))]
+    while stack:
+        index, waiting = stack[-1]
+        if not waiting:
+            finished.append(index)
+            stack.pop()
+            continue
+        successor = waiting.pop()
+        if successor not in seen:
+            seen.add(successor)
+            stack.append((successor, list(successors[successor])))
+    return finished[::-1]

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A kernel made ready to run: parsed, cut into blocks, compiled to Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from flash_attention.emulator.emit import BlockEmitter
+from flash_attention.emulator.errors import EmulatorError
+from flash_attention.emulator.machine import numerics
+from flash_attention.emulator.machine.lanes import PARAM_BASE, SHARED_BASE
+from flash_attention.emulator.program.blocks import Block, build_blocks, defines_and_uses
+from flash_attention.emulator.program.inflight import registers_in_flight
+from flash_attention.emulator.program.loops import loop_nests
+from flash_attention.emulator.program.order import priorities
+from flash_attention.emulator.ptx.model import Imm, Instruction, Kernel, Operand, Reg, Symbol
+from flash_attention.emulator.ptx.parse import parse
+from flash_attention.emulator.types import STORAGE, STORAGE_OF_PTX, scalar
+
+BlockFunction = Callable[..., Any]
+
+
+class Layout:
+    """Where things are: registers that cross blocks, constants, symbols, parameters."""
+
+    def __init__(self, kernel: Kernel, blocks: list[Block]) -> None:
+        self.kernel = kernel
+        live = sorted({register for block in blocks for register in block.live_in})
+        self.slots = {register: slot for slot, register in enumerate(live)}
+        self.param_reads: set[tuple[str, int]] = set()
+        self.scalars: dict[str, Any] = {}
+        self._constants: dict[tuple[str, int], int] = {}
+        self._symbols, self.static_smem = _shared_addresses(kernel)
+        self._symbols |= {param.name: PARAM_BASE + param.offset for param in kernel.params}
+        self._param_registers = _params_in_registers(kernel)
+
+    def symbol_address(self, name: str) -> int:
+        if name not in self._symbols:
+            raise EmulatorError(f"{self.kernel.name} names {name}, which is no shared variable")
+        return self._symbols[name]
+
+    def param_offset(self, base: Operand) -> int | None:
+        """Offset in the parameter block of a base that is known when the kernel is loaded."""
+        if isinstance(base, Symbol):
+            return self.symbol_address(base.name) - PARAM_BASE
+        return self._param_registers.get(base.name) if isinstance(base, Reg) else None
+
+    def constant_slot(self, storage: str, bits: int) -> int:
+        return self._constants.setdefault((storage, bits), len(self._constants))
+
+    def scalar_name(self, storage: str, bits: int) -> str:
+        name = f"{storage}_{bits:x}" if bits >= 0 else f"{storage}_minus_{-bits:x}"
+        self.scalars[name] = scalar(storage, bits)
+        return name
+
+    @property
+    def constant_arrays(self) -> list[Any]:
+        return [scalar(storage, bits) for storage, bits in self._constants]
+
+
+def _params_in_registers(kernel: Kernel) -> dict[str, int]:
+    """Registers whose only value is an address in the parameter block, as an offset there."""
+    written: dict[str, list[Instruction]] = {}
+    for instruction in kernel.instructions:
+        for register in defines_and_uses(instruction)[0]:
+            written.setdefault(register, []).append(instruction)
+    params = {param.name: param.offset for param in kernel.params}
+
+    def offset_in(source: Operand) -> int | None:
+        if isinstance(source, Symbol):
+            return params.get(source.name)
+        writes = written.get(source.name, []) if isinstance(source, Reg) else []
+        if len(writes) != 1 or writes[0].predicate is not None:
+            return None
+        parts, operands = writes[0].parts, writes[0].operands
+        if parts[0] in ("mov", "cvta"):
+            return offset_in(operands[1])
+        if parts[0] == "add" and isinstance(operands[2], Imm):
+            base = offset_in(operands[1])
+            return None if base is None else base + operands[2].bits
+        return None
+
+    offsets = {register: offset_in(Reg(register)) for register in written}
+    return {register: offset for register, offset in offsets.items() if offset is not None}
+
+
+def _shared_addresses(kernel: Kernel) -> tuple[dict[str, int], int]:
+    """Static variables one after the other, the dynamic one behind them."""
+    addresses, end = {}, 0
+    for variable in sorted(kernel.shared, key=lambda v: v.size is None):
+        end = -(-end // variable.align) * variable.align
+        addresses[variable.name] = SHARED_BASE + end
+        end += variable.size or 0
+    return addresses, end
+
+
+class Program:
+    """A kernel and the Python functions of its blocks."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.blocks = build_blocks(kernel)
+        self.priorities = priorities(self.blocks)
+        self.loop_nests = loop_nests(self.blocks)
+        self.in_flight = registers_in_flight(kernel, self.blocks)
+        layout = Layout(kernel, self.blocks)
+        emitters = [
+            BlockEmitter(layout, block, all_lanes=all_lanes)
+            for all_lanes in (True, False)
+            for block in self.blocks
+        ]
+        self.source = "\n".join(emitter.source() for emitter in emitters)
+        self.static_smem = layout.static_smem
+        self.slot_types = [
+            STORAGE[STORAGE_OF_PTX[kernel.registers[register]]] for register in layout.slots
+        ]
+        self.constant_arrays = layout.constant_arrays
+        self.param_reads = sorted(layout.param_reads)
+        self.param_bytes = max((p.offset + p.size for p in kernel.params), default=0)
+        self.uses_wgmma = any(i.parts[0] == "wgmma" for i in kernel.instructions)
+        functions = self._compile(layout.scalars)
+        self.for_all = [functions[f"block_{block.index}"] for block in self.blocks]
+        self.for_some = [functions[f"block_{block.index}_some"] for block in self.blocks]
+
+    def _compile(self, scalars: dict[str, Any]) -> dict[str, BlockFunction]:
+        namespace: dict[str, Any] = {"np": np, "numerics": numerics, **scalars}
+        exec(compile(self.source, f"<{self.kernel.name}>", "exec"), namespace)
+        return namespace
+
+
+@lru_cache(maxsize=256)
+def load_program(ptx: str, entry: str | None = None) -> Program:
+    """The program of a kernel; the same text is parsed and compiled once a process."""
+    kernels = parse(ptx)
+    if entry is None and len(kernels) == 1:
+        (entry,) = kernels
+    if entry is None or entry not in kernels:
+        raise EmulatorError(f"there is no kernel {entry!r}; the PTX has {', '.join(kernels)}")
+    return Program(kernels[entry])

@@ -1,0 +1,129 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The parsed form of PTX: operands, instructions and kernels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Reg:
+    """A register; the name is unique in the kernel, whatever scope declared it."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Special:
+    """A read-only register of the machine, without the percent sign: `tid.x`, `laneid`."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Imm:
+    """A constant. Kind `int` holds the value; `f32` and `f64` hold the bits of the float."""
+
+    bits: int
+    kind: str
+
+
+@dataclass(frozen=True)
+class Symbol:
+    """The name of a parameter or of a variable in shared, global or local memory."""
+
+    name: str
+
+
+@dataclass(frozen=True)
+class Vector:
+    """A brace list: `{%r1, %r2}`."""
+
+    items: tuple[Operand, ...]
+
+
+@dataclass(frozen=True)
+class Memory:
+    """An address: `[base+offset, {c0, c1}]`, with the coordinates flattened."""
+
+    base: Operand
+    offset: int
+    coords: tuple[Operand, ...]
+
+
+@dataclass(frozen=True)
+class Negated:
+    """A predicate operand read as its opposite: `!%p1`."""
+
+    operand: Operand
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two destinations: `%r1|%p1`."""
+
+    first: Operand
+    second: Operand
+
+
+@dataclass(frozen=True)
+class Sink:
+    """A destination that is thrown away: `_`."""
+
+
+@dataclass(frozen=True)
+class Label:
+    """A place to jump to; a key of `Kernel.labels`."""
+
+    name: str
+
+
+Operand = Reg | Special | Imm | Symbol | Vector | Memory | Negated | Pair | Sink | Label
+
+
+@dataclass
+class Instruction:
+    """One instruction; `parts` is the opcode cut at its dots, `shared::cta` being one part."""
+
+    opcode: str
+    parts: tuple[str, ...]
+    operands: tuple[Operand, ...]
+    predicate: Reg | None
+    negated: bool
+    ptx_line: int
+    location: tuple[str, int] | None
+    text: str
+
+
+@dataclass
+class Param:
+    """One kernel parameter and where it lies in the parameter block, in bytes."""
+
+    name: str
+    type: str
+    size: int
+    align: int
+    offset: int
+
+
+@dataclass
+class SharedVariable:
+    """A variable in shared memory; `size` is None for the dynamic (extern) one."""
+
+    name: str
+    align: int
+    size: int | None
+
+
+@dataclass
+class Kernel:
+    """One `.entry`; `labels` maps to the index of the instruction that follows the label."""
+
+    name: str
+    params: tuple[Param, ...]
+    registers: dict[str, str]
+    shared: tuple[SharedVariable, ...]
+    instructions: tuple[Instruction, ...]
+    labels: dict[str, int]
+    max_threads: int | None
+    target: str

@@ -1,0 +1,346 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mistakes for the sm_80 kernels: an edit of one header each, and what has to catch it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+NUMBERS = "numbers"  # the output is out of tolerance
+DEADLOCK = "deadlock"
+
+
+@dataclass(frozen=True)
+class Edit:
+    """In `header`, occurrence number `nth` of `old` becomes `new`."""
+
+    header: str
+    old: str
+    new: str = ""
+    nth: int = 0
+
+    def apply(self, text: str) -> str:
+        pieces = text.split(self.old)
+        if len(pieces) < self.nth + 2:
+            raise ValueError(f"{self.header} has no occurrence {self.nth} of {self.old!r}")
+        head, tail = self.old.join(pieces[: self.nth + 1]), self.old.join(pieces[self.nth + 1 :])
+        return head + self.new + tail
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A bug planted in a rung; `changes` are fields of its config that let the bug show.
+
+    A `silent` bug leaves the output right when warps advance in step: only the finding sees it.
+    """
+
+    name: str
+    caught_by: str
+    rung: int
+    edits: tuple[Edit, ...] = ()
+    changes: Mapping[str, Any] = field(default_factory=dict)
+    missing_smem_bytes: int = 0
+    silent: bool = False
+
+
+EAGER, LAZY = "sm80/schedule/eager.cuh", "sm80/schedule/lazy.cuh"
+FORWARD, STAGED = "sm80/forward.cuh", "sm80/store/staged.cuh"
+SOFTMAX, NONE = "attn/softmax.cuh", "attn/mask/none.cuh"
+WAIT_ALL, WAIT_ONE, SYNC = "b.template wait<0>();", "b.template wait<1>();", "__syncthreads();"
+HELD_Q = {"Q_mma_load_K_tiles": 0}  # Q is read right behind its barrier
+PLAIN = {"async_copy": False}
+
+WAITS = (
+    Mutation("K is not waited for", "race", 2, (Edit(LAZY, WAIT_ALL, nth=1),)),
+    Mutation("V is not waited for", "race", 2, (Edit(LAZY, WAIT_ALL, nth=2),)),
+    Mutation("Q is not waited for", "race", 1, (Edit(LAZY, WAIT_ALL),), HELD_Q),
+    Mutation(
+        "one copy group too many may be pending at Q",
+        "race",
+        3,
+        (Edit(EAGER, WAIT_ONE, "b.template wait<2>();"),),
+        HELD_Q,
+    ),
+    Mutation(
+        "one copy group too many may be pending at K",
+        "race",
+        16,
+        (Edit(EAGER, WAIT_ALL, WAIT_ONE),),
+    ),
+    Mutation(
+        "one copy group too many may be pending at V",
+        "race",
+        9,
+        (Edit(EAGER, WAIT_ALL, WAIT_ONE, nth=1),),
+    ),
+    Mutation("the copies of V are not committed", "race", 3, (Edit(EAGER, "b.commit();", nth=2),)),
+    Mutation("the copies of K are not committed", "race", 2, (Edit(LAZY, "b.commit();", nth=1),)),
+    Mutation(
+        "a copy is still in flight at the end",
+        "cp-async-unwaited",
+        12,
+        (Edit(FORWARD, "Config::Store::run(*this);", "load_k(0); Config::Store::run(*this);"),),
+        silent=True,
+    ),
+)
+
+BARRIERS = (
+    Mutation("no barrier behind Q", "race", 3, (Edit(EAGER, SYNC),), HELD_Q, silent=True),
+    Mutation(
+        "no barrier between K's copy and its use",
+        "race",
+        8,
+        (Edit(EAGER, SYNC, nth=1),),
+        silent=True,
+    ),
+    Mutation(
+        "no barrier between V's copy and its use",
+        "race",
+        16,
+        (Edit(EAGER, SYNC, nth=2),),
+        silent=True,
+    ),
+    Mutation(
+        "no barrier behind Q, nothing overlaps", "race", 2, (Edit(LAZY, SYNC),), HELD_Q, silent=True
+    ),
+    Mutation(
+        "no barrier behind K, nothing overlaps", "race", 2, (Edit(LAZY, SYNC, nth=1),), silent=True
+    ),
+    Mutation(
+        "no barrier behind V, nothing overlaps", "race", 1, (Edit(LAZY, SYNC, nth=2),), silent=True
+    ),
+    Mutation(
+        "plain copies of K are read without a barrier",
+        "race",
+        2,
+        (Edit(LAZY, SYNC, nth=1),),
+        PLAIN,
+        silent=True,
+    ),
+    Mutation(
+        "`__syncwarp` for `__syncthreads` at K",
+        "race",
+        5,
+        (Edit(EAGER, SYNC, "__syncwarp();", 1),),
+        silent=True,
+    ),
+    Mutation(
+        "`__syncwarp` for `__syncthreads` at V",
+        "race",
+        13,
+        (Edit(EAGER, SYNC, "__syncwarp();", 2),),
+        silent=True,
+    ),
+    Mutation(
+        "warp 0 skips a barrier",
+        "race",
+        10,
+        (Edit(EAGER, SYNC, "if (threadIdx.x >= 32) __syncthreads();", 1),),
+    ),
+    Mutation(
+        "no `__syncwarp` between writing and reading O",
+        "intra-warp-race",
+        11,
+        (Edit(STAGED, "__syncwarp();"),),
+        silent=True,
+    ),
+)
+
+ADDRESSES = (
+    Mutation(
+        "copies leave the swizzle out, reads do not",
+        NUMBERS,
+        2,
+        (
+            Edit(
+                FORWARD,
+                "thread.at(r, 0), source",
+                "tile + (row + r) * DestinationTile::kRowBytes + chunk * kChunkBytes, source",
+            ),
+        ),
+    ),
+    Mutation(
+        "O is read back without the swizzle",
+        NUMBERS,
+        12,
+        (
+            Edit(
+                STAGED,
+                "Tile::offset(b.warp_row() + row, chunk)",
+                "(b.warp_row() + row) * Tile::kRowBytes + chunk * kChunkBytes",
+            ),
+        ),
+    ),
+    Mutation(
+        "rows are loaded one too far",
+        "global-out-of-bounds",
+        4,
+        (
+            Edit(
+                FORWARD,
+                "address(tensor, stride, first + row)",
+                "address(tensor, stride, first + row + 1)",
+            ),
+        ),
+    ),
+    Mutation(
+        "rows of O are stored one too far",
+        "global-out-of-bounds",
+        14,
+        (Edit(STAGED, "b.output(row)", "b.output(row + 1)"),),
+    ),
+    Mutation(
+        "one key block too many",
+        "global-out-of-bounds",
+        6,
+        (Edit(NONE, "return seq_len_k / BlockKeys;", "return seq_len_k / BlockKeys + 1;"),),
+    ),
+    Mutation(
+        "the next K is loaded behind the last block",
+        "global-out-of-bounds",
+        7,
+        (Edit(EAGER, "if (step + 1 < b.num_steps())", "if (step < b.num_steps())"),),
+        silent=True,
+    ),
+    Mutation(
+        "rows are loaded from 8 bytes too far",
+        "global-misaligned",
+        9,
+        (Edit(FORWARD, "+ chunk * kChunkBytes;", "+ chunk * kChunkBytes + 8;"),),
+    ),
+    Mutation(
+        "the tiles start 8 bytes too far",
+        "shared-misaligned",
+        2,
+        (Edit(FORWARD, "q_tile_(smem)", "q_tile_(smem + 8)"),),
+    ),
+    Mutation(
+        "room for V is not asked for", "shared-out-of-bounds", 11, missing_smem_bytes=32 * 128 * 2
+    ),
+    Mutation(
+        "V's tile lies on K's",
+        "race",
+        3,
+        (Edit(FORWARD, "v_tile_(k_tile_ + KVTile::kBytes)", "v_tile_(k_tile_)"),),
+    ),
+    Mutation(
+        "two blocks of threads take the same rows",
+        "cta-write-conflict",
+        11,
+        (
+            Edit(
+                FORWARD, "return blockIdx.x * Config::kBR;", "return blockIdx.x / 2 * Config::kBR;"
+            ),
+        ),
+    ),
+    Mutation(
+        "V is loaded with K's strides",
+        NUMBERS,
+        2,
+        (Edit(FORWARD, "args_.v, args_.v_stride", "args_.v, args_.k_stride"),),
+    ),
+)
+
+VALUES = (
+    Mutation("Q is never loaded", "uninitialised-shared", 3, (Edit(EAGER, "b.load_q();"),)),
+    Mutation(
+        "Q is loaded from the output",
+        "uninitialised-global",
+        10,
+        (Edit(FORWARD, "args_.q, args_.q_stride", "args_.o, args_.o_stride"),),
+    ),
+    Mutation("V is never loaded", "uninitialised-shared", 2, (Edit(LAZY, "b.load_v(step);"),)),
+    Mutation(
+        "K's fragments with V's lane map",
+        NUMBERS,
+        8,
+        (
+            Edit(
+                FORWARD,
+                "lane_id() % 8 + lane_id() / 16 * 8, lane_id() / 8 % 2",
+                "lane_id() % 16, lane_id() / 16",
+            ),
+        ),
+    ),
+    Mutation(
+        "V is read without the transpose",
+        NUMBERS,
+        9,
+        (Edit(FORWARD, "ptx::ldmatrix_x4_trans(", "ptx::ldmatrix_x4("),),
+    ),
+    Mutation(
+        "pairs of P are swapped",
+        NUMBERS,
+        6,
+        (
+            Edit(
+                FORWARD,
+                "DType::pack(s[e % 2 * 2], s[e % 2 * 2 + 1])",
+                "DType::pack(s[e % 2 * 2 + 1], s[e % 2 * 2])",
+            ),
+        ),
+    ),
+    Mutation("O is not rescaled", NUMBERS, 7, (Edit(SOFTMAX, "rescale_row(o, i, h, shrink);"),)),
+    Mutation(
+        "the sum is not rescaled",
+        NUMBERS,
+        5,
+        (Edit(SOFTMAX, "stats.sum[i][h] * shrink", "stats.sum[i][h]"),),
+    ),
+    Mutation(
+        "the maximum is a lane's, not the row's",
+        NUMBERS,
+        1,
+        (Edit(SOFTMAX, "quad_max(row_max(s, i, h))", "row_max(s, i, h)", 1),),
+    ),
+    Mutation(
+        "the sum is a lane's, not the row's",
+        NUMBERS,
+        15,
+        (Edit("attn/normalise/reciprocal.cuh", "quad_sum(stats.sum[i][h])", "stats.sum[i][h]"),),
+    ),
+    Mutation(
+        "V walks forwards while K walks backwards",
+        NUMBERS,
+        13,
+        (
+            Edit(
+                FORWARD,
+                "args_.v, args_.v_stride, key(step)",
+                "args_.v, args_.v_stride, step * Config::kBC",
+            ),
+        ),
+    ),
+    Mutation(
+        "the walk back ends one block early",
+        NUMBERS,
+        15,
+        (
+            Edit(
+                "attn/kv_order/descending.cuh",
+                "num_blocks - 1 - step",
+                "max(num_blocks - 2 - step, 0)",
+            ),
+        ),
+    ),
+    Mutation(
+        "the scale is left out",
+        NUMBERS,
+        6,
+        (
+            Edit(
+                "attn/exponential/fused_exp2.cuh",
+                "return softmax_scale * kLog2e;",
+                "return kLog2e;",
+            ),
+        ),
+    ),
+)
+
+MUTATIONS = (*WAITS, *BARRIERS, *ADDRESSES, *VALUES)
+
+# The barriers behind the copies of K and V already order every reuse of their buffers.
+NEEDLESS_BARRIER = Mutation(
+    "no barrier at the end of a lazy step", "", 2, (Edit(LAZY, SYNC, nth=3),)
+)

@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Conversions: roundings of float32 to 16 bits, and between floats and integers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from tests.emulator.conformance.case import Array, Case, Op, bits, elementwise, floats
+
+SIZE = 512
+CANONICAL_NAN = 0x7FFF
+
+
+def to_f16(x: Array) -> Array:
+    with np.errstate(all="ignore"):
+        rounded = floats(x).astype(np.float16).view(np.uint16)
+    return np.where(np.isnan(floats(x)), CANONICAL_NAN, rounded).astype(np.uint32)
+
+
+def to_bf16(x: Array) -> Array:
+    wide = x.astype(np.uint64)
+    rounded = wide + 0x7FFF + (wide >> 16 & 1) >> 16
+    return np.where(np.isnan(floats(x)), CANONICAL_NAN, rounded).astype(np.uint32)
+
+
+def operands() -> tuple[Array, Array]:
+    """Numbers of all scales, halfway cases of both formats, limits and special values."""
+    rng = np.random.default_rng(14)
+    x = bits(np.ldexp(rng.standard_normal(SIZE), rng.integers(-28, 20, SIZE)).astype(np.float32))
+    y = np.roll(x, 7)
+    halves = bits(rng.standard_normal(64).astype(np.float32)) & 0xFFFF0000
+    x[:32], x[32:64] = halves[:32] | 0x8000, halves[32:] & 0xFFFFE000 | 0x1000
+    subnormal = bits(np.arange(1, 33, dtype=np.float32) * np.float32(2.0**-25))
+    x[64:96] = subnormal
+    edges = [0.0, -0.0, np.inf, -np.inf, np.nan, 65504.0, 65519.996, 65520.0, -65520.0, 65536.0]
+    edges += [2.0**-24, 2.0**-25, 2.0**-25 * 1.0000001, 1e-40, -1e-45, 3.4028235e38, 3.3895314e38]
+    edges += [3.39e38, 6.1035156e-05, 6.0975552e-05, 1.0, -2.5, 0.5, 1.5]
+    x[96 : 96 + len(edges)] = bits(np.array(edges, np.float32))
+    y[96 : 96 + len(edges)] = bits(np.array(edges[::-1], np.float32))
+    x[-1], y[-1] = 0xFFC12345, 0x7F800001
+    return x, y
+
+
+PACKED = [
+    Op(
+        "cvt.rn.f16x2.f32", "cvt.rn.f16x2.f32 %0, %1, %2;", lambda a, b: to_f16(a) << 16 | to_f16(b)
+    ),
+    Op(
+        "cvt.rn.bf16x2.f32",
+        "cvt.rn.bf16x2.f32 %0, %1, %2;",
+        lambda a, b: to_bf16(a) << 16 | to_bf16(b),
+    ),
+    Op(
+        "cvt.rn.f16.f32",
+        "{.reg .b16 h; cvt.rn.f16.f32 h, %1; cvt.u32.u16 %0, h;}",
+        lambda a, b: to_f16(a),
+    ),
+    Op(
+        "cvt.rn.bf16.f32",
+        "{.reg .b16 h; cvt.rn.bf16.f32 h, %1; cvt.u32.u16 %0, h;}",
+        lambda a, b: to_bf16(a),
+    ),
+]
+
+
+def _to_integer(
+    rounding: Callable[[Array], Array], low: int, high: int
+) -> Callable[[Array, Array], Array]:
+    def apply(x: Array, _: Array) -> Array:
+        with np.errstate(all="ignore"):
+            rounded = rounding(floats(x).astype(np.float64))
+        limited = np.clip(np.nan_to_num(rounded, posinf=high, neginf=low), low, high)
+        words: Array = limited.astype(np.int64).astype(np.uint32)
+        return words
+
+    return apply
+
+
+ROUNDINGS: dict[str, Callable[[Array], Array]] = {
+    "rni": np.rint,
+    "rzi": np.trunc,
+    "rmi": np.floor,
+    "rpi": np.ceil,
+}
+SIGNED, UNSIGNED = (-(1 << 31), (1 << 31) - 1), (0, (1 << 32) - 1)
+
+NUMBERS = [
+    *(
+        Op(f"cvt.{name}.s32.f32", f"cvt.{name}.s32.f32 %0, %1;", _to_integer(function, *SIGNED))
+        for name, function in ROUNDINGS.items()
+    ),
+    Op("cvt.rzi.u32.f32", "cvt.rzi.u32.f32 %0, %1;", _to_integer(np.trunc, *UNSIGNED)),
+    Op("cvt.rni.u32.f32", "cvt.rni.u32.f32 %0, %1;", _to_integer(np.rint, *UNSIGNED)),
+    Op(
+        "cvt.rni.f32.f32",
+        "cvt.rni.f32.f32 %0, %1;",
+        lambda a, b: bits(np.rint(floats(a))),
+        real=True,
+    ),
+    Op(
+        "cvt.rn.f32.s32",
+        "cvt.rn.f32.s32 %0, %1;",
+        lambda a, b: bits(a.view(np.int32).astype(np.float32)),
+    ),
+    Op("cvt.rn.f32.u32", "cvt.rn.f32.u32 %0, %1;", lambda a, b: bits(a.astype(np.float32))),
+]
+
+HALVES = [
+    Op(
+        "cvt.f32.f16",
+        "{.reg .b16 h; cvt.u16.u32 h, %1; cvt.f32.f16 %0, h;}",
+        lambda a: bits(a.astype(np.uint16).view(np.float16).astype(np.float32)),
+        real=True,
+    ),
+    Op("cvt.u32.u16", "{.reg .b16 h; cvt.u16.u32 h, %1; cvt.u32.u16 %0, h;}", lambda a: a & 0xFFFF),
+    Op(
+        "cvt.s32.s16",
+        "{.reg .b16 h; cvt.u16.u32 h, %1; cvt.s32.s16 %0, h;}",
+        lambda a: a.astype(np.uint16).view(np.int16).astype(np.int32),
+    ),
+    Op("cvt.u32.u8", "cvt.u32.u8 %0, %1;", lambda a: a & 0xFF),
+    Op("cvt.s32.s8", "cvt.s32.s8 %0, %1;", lambda a: a.astype(np.uint8).view(np.int8)),
+    Op(
+        "mov.b32 swap halves",
+        "{.reg .b16 l, h; mov.b32 {l, h}, %1; mov.b32 %0, {h, l};}",
+        lambda a: a >> 16 | a << 16,
+    ),
+]
+
+
+def cases() -> list[Case]:
+    x, y = operands()
+    every_half = np.arange(0, 65536, 64, dtype=np.uint32)
+    every_half[-8:] = [0x0001, 0x03FF, 0x8001, 0x7C00, 0xFC00, 0x7BFF, 0x3C01, 0x83FF]
+    return [
+        elementwise("float32 to 16 bits", PACKED, (x, y)),
+        elementwise("floats and integers", NUMBERS, (x, y)),
+        elementwise("narrow types", HALVES, (every_half | 0xABCD0000,)),
+    ]

@@ -1,0 +1,35 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is not emulated is refused when a kernel is loaded; it never computes something else."""
+
+from __future__ import annotations
+
+import pytest
+
+from flash_attention.emulator import PtxError, load_program
+from tests.emulator.snippets import HEADER, kernel
+
+LINE = HEADER.count("\n") + 1
+REFUSED = [
+    "add.f16x2 %r10, %r11, %r12;",
+    "mul.rn.bf16x2 %r10, %r11, %r12;",
+    "fma.rn.f16x2 %r10, %r11, %r12, %r13;",
+    "max.f16x2 %r10, %r11, %r12;",
+    "neg.bf16x2 %r10, %r11;",
+    "add.rn.bf16 %h1, %h2, %h3;",
+    "atom.global.add.noftz.f16x2 %r10, [%rd3], %r11;",
+    "atom.shared.add.u32 %r10, [%r11], 1;",
+    "bar.red.popc.u32 %r10, 0, %p1;",
+    "ld.local.u32 %r10, [%r11];",
+    "add.cc.u32 %r10, %r11, %r12;",
+    "mapa.shared::cluster.u32 %r10, %r11, %r12;",
+    "mov.u32 %r10, %clock;",
+    "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%f1, %f2, %f3, %f4},"
+    " {%r1, %r2, %r3, %r4}, {%r5, %r6}, {%f1, %f2, %f3, %f4};",
+]
+
+
+@pytest.mark.parametrize("instruction", REFUSED)
+def test_the_line_is_named(instruction: str) -> None:
+    with pytest.raises(PtxError) as caught:
+        load_program(kernel(instruction))
+    assert caught.value.line == LINE

@@ -1,0 +1,269 @@
+# SPDX-License-Identifier: Apache-2.0
+"""CUDA sources for sm_90a: wrappers of its instructions, one product, one tensor copy.
+
+Every mistake the emulator must find is a switch: `compile_ptx(SOURCE, "NO_PROXY_FENCE")`.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+from flash_attention.compiler.nvrtc import compile_source
+
+ARGUMENTS = ("-arch=sm_90a", "-std=c++20", "-lineinfo", "-no-cache")
+
+
+@cache
+def compile_ptx(source: str, *defines: str) -> str:
+    """The PTX of a source with macros ("NAME" or "NAME=value") defined."""
+    arguments = (*ARGUMENTS, *(f"-D{define}" for define in defines))
+    return compile_source(source, source_name="hopper.cu", arguments=arguments).ptx
+
+
+PRELUDE = r"""
+using u32 = unsigned int;
+using u64 = unsigned long long;
+#define DEVICE __device__ __forceinline__
+
+struct alignas(64) TensorMap { u64 words[16]; };
+
+DEVICE u32 shared_address(const void* p) {
+  return static_cast<u32>(__cvta_generic_to_shared(p));
+}
+
+// mbarriers
+DEVICE void barrier_init(u32 bar, u32 count) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory");
+}
+DEVICE void barrier_init_done() {
+  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+}
+DEVICE void barrier_arrive(u32 bar) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");
+}
+DEVICE void barrier_arrive_many(u32 bar, u32 count) {
+  asm volatile("mbarrier.arrive.release.cta.shared::cta.b64 _, [%0], %1;"
+               ::"r"(bar), "r"(count) : "memory");
+}
+DEVICE void barrier_expect(u32 bar, u32 bytes) {
+  asm volatile("mbarrier.expect_tx.shared::cta.b64 [%0], %1;"
+               ::"r"(bar), "r"(bytes) : "memory");
+}
+DEVICE void barrier_arrive_expect(u32 bar, u32 bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+               ::"r"(bar), "r"(bytes) : "memory");
+}
+DEVICE void barrier_wait(u32 bar, u32 parity) {
+  asm volatile(
+      "{\n.reg .pred done;\nWAIT:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+      "@done bra DONE;\nbra WAIT;\nDONE:\n}" ::"r"(bar), "r"(parity) : "memory");
+}
+DEVICE bool barrier_test(u32 bar, u32 parity) {
+  u32 done;
+  asm volatile(
+      "{\n.reg .pred p;\nmbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2;\n"
+      "selp.u32 %0, 1, 0, p;\n}" : "=r"(done) : "r"(bar), "r"(parity) : "memory");
+  return done;
+}
+
+// named barriers, fences, votes
+template <int Threads> DEVICE void named_sync(int id) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(Threads) : "memory");
+}
+template <int Threads> DEVICE void named_arrive(int id) {
+  asm volatile("bar.arrive %0, %1;" ::"r"(id), "n"(Threads) : "memory");
+}
+DEVICE void fence_proxy() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+DEVICE bool elect_one() {
+  u32 elected;
+  asm volatile("{\n.reg .pred p;\nelect.sync _|p, 0xffffffff;\nselp.u32 %0, 1, 0, p;\n}"
+               : "=r"(elected));
+  return elected;
+}
+
+// bulk copies
+DEVICE void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+template <int Pending> DEVICE void bulk_wait() {
+  asm volatile("cp.async.bulk.wait_group %0;" ::"n"(Pending) : "memory");
+}
+template <int Pending> DEVICE void bulk_wait_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(Pending) : "memory");
+}
+DEVICE void tensor_load(u32 to, const TensorMap* map, u32 bar, int c0, int c1, int c2) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
+      " [%0], [%1, {%3, %4, %5}], [%2];"
+      ::"r"(to), "l"(map), "r"(bar), "r"(c0), "r"(c1), "r"(c2) : "memory");
+}
+DEVICE void tensor_store(const TensorMap* map, u32 from, int c0, int c1, int c2) {
+  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group"
+               " [%0, {%2, %3, %4}], [%1];"
+               ::"l"(map), "r"(from), "r"(c0), "r"(c1), "r"(c2) : "memory");
+}
+
+// warpgroup products
+DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
+template <int Pending> DEVICE void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
+}
+DEVICE void store_matrices(u32 to, u32 r0, u32 r1, u32 r2, u32 r3) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
+               ::"r"(to), "r"(r0), "r"(r1), "r"(r2), "r"(r3) : "memory");
+}
+"""
+
+
+def wgmma_function(
+    name: str,
+    n: int,
+    *,
+    dtype: str = "f16",
+    registers: bool = False,
+    trans_a: bool = False,
+    trans_b: bool = False,
+) -> str:
+    """A device function `name(float* d, a, b, int accumulate)` of one m64nNk16 product.
+
+    `a` is a descriptor, or with `registers` a pointer to four words; `b` is a descriptor.
+    """
+    count = n // 2
+    accumulators = ", ".join(f"%{i}" for i in range(count))
+    outputs = ", ".join(f'"+f"(d[{i}])' for i in range(count))
+    if registers:
+        a_text = "{" + ", ".join(f"%{count + i}" for i in range(4)) + "}"
+        a_inputs = ", ".join(f'"r"(a[{i}])' for i in range(4))
+        parameter, flags, used = "const u32* a", f"{int(trans_b)}", 4
+    else:
+        a_text, a_inputs = f"%{count}", '"l"(a)'
+        parameter, flags, used = "u64 a", f"{int(trans_a)}, {int(trans_b)}", 1
+    b_text, scale_text = f"%{count + used}", f"%{count + used + 1}"
+    return f"""
+DEVICE void {name}(float* d, {parameter}, u64 b, int accumulate) {{
+  asm volatile(
+      "{{\\n.reg .pred p;\\nsetp.ne.b32 p, {scale_text}, 0;\\n"
+      "wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{dtype}.{dtype} "
+      "{{{accumulators}}}, {a_text}, {b_text}, p, 1, 1, {flags};\\n}}"
+      : {outputs}
+      : {a_inputs}, "l"(b), "r"(accumulate));
+}}
+"""
+
+
+def wgmma_source(
+    n: int,
+    *,
+    dtype: str = "f16",
+    registers: bool = False,
+    trans_a: bool = False,
+    trans_b: bool = False,
+) -> str:
+    """One product of one warpgroup; descriptors count from the start of shared memory."""
+    multiply = wgmma_function(
+        "multiply", n, dtype=dtype, registers=registers, trans_a=trans_a, trans_b=trans_b
+    )
+    a = "fragment" if registers else "a + start"
+    return f"{PRELUDE}{multiply}constexpr int N = {n};\n#define A {a}\n{_WGMMA}"
+
+
+_WGMMA = r"""
+extern "C" __global__ void __launch_bounds__(128)
+product(const uint4* image, int chunks, u64 a, u64 b, const u32* fragments, const float* before,
+        float* after, int accumulate) {
+  extern __shared__ __align__(1024) uint4 smem[];
+  for (int i = threadIdx.x; i < chunks; i += 128) smem[i] = image[i];
+#ifndef NO_PROXY_FENCE
+  fence_proxy();
+#endif
+  __syncthreads();
+  const u64 start = shared_address(smem) >> 4;
+  u32 fragment[4];
+  float d[N / 2];
+  for (int i = 0; i < 4; ++i) fragment[i] = fragments[i * 128 + threadIdx.x];
+#pragma unroll
+  for (int i = 0; i < N / 2; ++i) d[i] = before[i * 128 + threadIdx.x];
+#ifndef NO_WGMMA_FENCE
+  wgmma_fence();
+#endif
+  multiply(d, A, b + start, accumulate);
+  wgmma_commit();
+#ifndef READ_IN_FLIGHT
+  wgmma_wait<0>();
+#endif
+#pragma unroll
+  for (int i = 0; i < N / 2; ++i) after[i * 128 + threadIdx.x] = d[i];
+}
+"""
+
+
+def tensor_copy_source(rank: int) -> str:
+    """A box into shared memory at `offset`, its image to `dump`, and out again elsewhere."""
+    load = ", ".join(f"%{3 + i}" for i in range(rank))
+    store = ", ".join(f"%{2 + i}" for i in range(rank))
+    load_at = ", ".join(f'"r"(load_at.c[{i}])' for i in range(rank))
+    store_at = ", ".join(f'"r"(store_at.c[{i}])' for i in range(rank))
+    return f"""{PRELUDE}
+struct Coords {{ int c[5]; }};
+DEVICE void load_box(u32 to, const TensorMap* map, u32 bar, const Coords& load_at) {{
+  asm volatile("cp.async.bulk.tensor.{rank}d.shared::cluster.global.tile"
+               ".mbarrier::complete_tx::bytes [%0], [%1, {{{load}}}], [%2];"
+               ::"r"(to), "l"(map), "r"(bar), {load_at} : "memory");
+}}
+DEVICE void store_box(const TensorMap* map, u32 from, const Coords& store_at) {{
+  asm volatile("cp.async.bulk.tensor.{rank}d.global.shared::cta.tile.bulk_group"
+               " [%0, {{{store}}}], [%1];" ::"l"(map), "r"(from), {store_at} : "memory");
+}}
+{_TENSOR_COPY}"""
+
+
+_TENSOR_COPY = r"""
+extern "C" __global__ void __launch_bounds__(32)
+tensor_copy(const __grid_constant__ TensorMap from, const __grid_constant__ TensorMap to,
+            const __grid_constant__ Coords load_at, const __grid_constant__ Coords store_at,
+            u32 offset, u32 bytes, u32 expected, u32* dump) {
+  extern __shared__ __align__(1024) unsigned char smem[];
+  __shared__ u64 full;
+  const u32 bar = shared_address(&full), box = shared_address(smem) + offset;
+  if (threadIdx.x == 0) {
+    barrier_init(bar, 1);
+    barrier_init_done();
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+#ifdef EXPECT_APART
+    barrier_expect(bar, expected);
+    load_box(box, &from, bar, load_at);
+    barrier_arrive(bar);
+#else
+    barrier_arrive_expect(bar, expected);
+    load_box(box, &from, bar, load_at);
+#endif
+  }
+#ifndef NO_FULL_WAIT
+  barrier_wait(bar, 0);
+#endif
+  for (u32 i = threadIdx.x; i < bytes / 4; i += 32)
+    dump[i] = *reinterpret_cast<u32*>(smem + offset + 4 * i);
+#ifdef WRITE_BOX
+  for (u32 i = threadIdx.x; i < bytes / 4; i += 32)
+    *reinterpret_cast<volatile u32*>(smem + offset + 4 * i) = dump[i] ^ 0x00010001u;
+#ifndef NO_PROXY_FENCE
+  fence_proxy();
+#endif
+#endif
+  __syncwarp();
+  if (threadIdx.x == 0) {
+    store_box(&to, box, store_at);
+    bulk_commit();
+#ifdef READ_WAIT
+    bulk_wait_read<0>();
+#elif !defined(NO_STORE_WAIT)
+    bulk_wait<0>();
+#endif
+#ifdef OVERWRITE_BOX
+    *reinterpret_cast<volatile u32*>(smem + offset) = 0;
+#endif
+  }
+}
+"""

@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.emulator.machine.machines import make_machine, warp
+
+
+def test_every_agent_has_its_own_number_and_name() -> None:
+    clocks = make_machine(warps=8).clocks
+    numbers = [*range(8), *(clocks.copy_agent(w) for w in range(8))]
+    numbers += [clocks.barrier_agent(s) for s in range(64)]
+    numbers += [clocks.wgmma_agent(g) for g in range(2)] + [clocks.bulk_agent(w) for w in range(8)]
+    assert numbers == list(range(clocks.num_agents))
+    assert clocks.describe(3) == "warp 3"
+    assert clocks.describe(clocks.copy_agent(5)) == "cp.async of warp 5"
+    assert clocks.describe(clocks.barrier_agent(9)) == "a bulk load on mbarrier slot 9"
+    assert clocks.describe(clocks.wgmma_agent(1)) == "wgmma of warpgroup 1"
+    assert clocks.describe(clocks.bulk_agent(7)) == "a bulk store of warp 7"
+
+
+def test_a_barrier_of_all_warps_stays_inside_each_cta() -> None:
+    clocks = make_machine(ctas=2, warps=2).clocks
+    clocks.seen[0, clocks.copy_agent(0)] = 5  # warp 0 of CTA 0
+    clocks.join_all()
+    agent = clocks.copy_agent(0)
+    assert clocks.seen[:, agent].tolist() == [5, 0, 5, 0]
+    assert clocks.seen_by_lanes[:, agent].tolist() == [5, 0, 5, 0]
+    # Warp 0 of CTA 0 knows epoch 1 of warp 1 and is in its own second epoch.
+    assert clocks.seen[0, :2].tolist() == [2, 1]
+    assert clocks.seen_by_lanes[0, :2].tolist() == [1, 1]
+
+
+def test_join_all_and_join_agree() -> None:
+    one, other = (make_machine(ctas=3, warps=4).clocks for _ in range(2))
+    rng = np.random.default_rng(1)
+    for name in ("seen", "seen_by_proxy", "seen_by_lanes"):
+        values = rng.integers(0, 9, one.seen.shape, np.int32)
+        getattr(one, name)[:] = values
+        getattr(other, name)[:] = values
+    one.join_all()
+    other.join(np.arange(12))
+    for name in ("seen", "seen_by_proxy", "seen_by_lanes"):
+        assert (getattr(one, name) == getattr(other, name)).all()
+
+
+def test_a_barrier_of_some_warps_leaves_the_others_alone() -> None:
+    clocks = make_machine(ctas=2, warps=3).clocks
+    before = clocks.seen.copy()
+    clocks.join(np.array([0, 2, 4, 1]))  # warps 0, 1, 2 of CTA 0 and warp 0 of CTA 1
+    assert clocks.seen[0, :3].tolist() == [2, 1, 1]
+    assert clocks.seen[4, :3].tolist() == [1, 1, 2]
+    assert clocks.seen[1, :3].tolist() == [2, 0, 0]
+    assert (clocks.seen[[3, 5]] == before[[3, 5]]).all()
+
+
+def test_who_only_arrives_gives_what_it_knew_then() -> None:
+    machine = make_machine(warps=2)
+    clocks = machine.clocks
+    released = clocks.release(0)
+    clocks.tick(warp(machine, 0))  # whatever warp 0 does after arriving
+    clocks.join(np.array([1]), [released])
+    assert clocks.seen[1, 0] == 1
+    assert clocks.seen[0].tolist()[:2] == [3, 0]  # it has not learnt anything of warp 1
+
+
+def test_a_warp_is_not_its_lanes() -> None:
+    machine = make_machine(warps=2)
+    clocks = machine.clocks
+    lanes = warp(machine, 1)
+    others = np.full(clocks.num_agents, 4, np.int32)
+    clocks.acquire(1, others, others - 1, whole_warp=False)
+    assert clocks.seen[1].min() == 4
+    assert clocks.seen_by_proxy[1].min() == 3
+    assert clocks.seen_by_lanes[1].max() == 0
+    clocks.sync_warp(lanes)
+    assert clocks.seen_by_lanes[1].min() == 4
+    clocks.acquire(1, others + 5, others, whole_warp=True)
+    assert clocks.seen_by_lanes[1].min() == 9
+
+
+@pytest.mark.parametrize("release", ["tick", "sync_warp", "fence_proxy"])
+def test_what_follows_a_release_is_in_a_new_epoch(release: str) -> None:
+    machine = make_machine(ctas=2, warps=2)
+    version = machine.clocks.version
+    getattr(machine.clocks, release)(warp(machine, 1))
+    assert machine.clocks.epochs(np.arange(4)).tolist() == [1, 1, 2, 2]
+    assert machine.clocks.version > version
+    if release == "fence_proxy":
+        assert machine.clocks.seen_by_proxy[2, 1] == 1

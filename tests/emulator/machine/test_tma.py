@@ -1,0 +1,399 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from flash_attention.emulator import GlobalMemory
+from flash_attention.emulator.machine.lanes import SHARED_BASE
+from flash_attention.emulator.machine.machine import Machine
+from flash_attention.emulator.machine.tensor_map import TensorMap
+from tests.emulator.hopper_machine import each, fill_shared, kinds, make_machine, one_lane
+
+Array = NDArray[Any]
+MAP = 1 << 40
+BAR = SHARED_BASE
+BOX = SHARED_BASE + 1024
+POISON = 0x7FFF
+
+
+def machine_with(tensor: TensorMap, memory: GlobalMemory, ctas: int = 1) -> Machine:
+    """A machine that knows one tensor map and has one initialised mbarrier a CTA."""
+    machine = make_machine(ctas=ctas, warps=2, memory=memory)
+    machine.tensor_maps[MAP] = tensor
+    for cta in range(ctas):
+        lane = one_lane(machine, cta=cta)
+        machine.mbarriers.init(lane, each(lane, BAR), each(lane, 1), None, 0)
+    machine.clocks.join_all()
+    return machine
+
+
+def load(
+    machine: Machine, at: tuple[int, ...], *, to: int = BOX, expected: int | None = None
+) -> None:
+    lane = one_lane(machine)
+    tensor = machine.tensor_maps[MAP]
+    coords = tuple(each(lane, c, np.int32) for c in at)
+    tx = each(lane, tensor.box_bytes if expected is None else expected)
+    machine.mbarriers.arrive(lane, each(lane, BAR), tx, None, None, 1)
+    machine.tma.load(
+        lane, each(lane, to), each(lane, MAP, np.uint64), coords, each(lane, BAR), None, 2
+    )
+
+
+def store(machine: Machine, at: tuple[int, ...], *, cta: int = 0, lane: int = 0) -> None:
+    sel = one_lane(machine, lane=lane, cta=cta)
+    coords = tuple(each(sel, c, np.int32) for c in at)
+    machine.tma.store(sel, each(sel, MAP, np.uint64), coords, each(sel, BOX), None, 3)
+
+
+def wait(machine: Machine) -> bool:
+    lane = one_lane(machine)
+    if not machine.mbarriers.ready(lane, each(lane, BAR), each(lane, 0))[0]:
+        return False
+    machine.mbarriers.acquire(lane, each(lane, BAR))
+    return True
+
+
+def shared_words(machine: Machine, count: int, at: int = BOX) -> Array:
+    begin = at - SHARED_BASE
+    return machine.shared.bytes[begin : begin + 2 * count].view(np.uint16).copy()
+
+
+def make_tensor(
+    rng: np.random.Generator, dims: tuple[int, ...], box: tuple[int, ...], span: int
+) -> tuple[GlobalMemory, TensorMap, Array]:
+    """A 16-bit tensor with gaps between its rows, and its values, outermost first."""
+    pitch = -(-dims[0] // 8) * 8 + 8
+    strides, extent = [], pitch * 2
+    for dim in dims[1:]:
+        strides.append(extent)
+        extent *= dim + 1
+    room = rng.integers(1, 30000, extent // 2).astype(np.uint16)
+    memory = GlobalMemory(1 << 20)
+    address = memory.alloc(room)
+    shape, steps = tuple(reversed(dims)), (*reversed(strides), 2)
+    values = np.lib.stride_tricks.as_strided(room, shape, steps).copy()
+    return memory, TensorMap(address, dims, tuple(strides), box, swizzle=span), values
+
+
+def expected_image(tensor: TensorMap, values: Array, at: tuple[int, ...]) -> Array:
+    """The box as it lies in shared memory, one element at a time."""
+    span, row_bytes = tensor.swizzle, tensor.row_bytes
+    image = np.zeros(tensor.box_bytes // 2, np.uint16)
+    for linear, index in enumerate(np.ndindex(tuple(reversed(tensor.box)))):
+        place = tuple(i + c for i, c in zip(index, reversed(at), strict=True))
+        inside = all(0 <= p < dim for p, dim in zip(place, values.shape, strict=True))
+        byte = linear * 2
+        if span:
+            assert row_bytes == span
+            line, column = divmod(byte, span)
+            byte = line * span + (column // 16 ^ line % 8 // (128 // span)) * 16 + column % 16
+        image[byte // 2] = values[place] if inside else 0
+    return image
+
+
+Extents = tuple[int, ...]
+CASES: list[tuple[Extents, Extents, int, list[Extents]]] = [
+    ((40,), (16,), 0, [(0,), (24,), (32,), (-8,), (40,), (-16,)]),
+    ((70, 21), (64, 9), 128, [(0, 0), (8, 12), (-8, -2), (16, 19), (0, 21)]),
+    ((40, 12), (32, 16), 64, [(0, 0), (8, -4), (16, 5)]),
+    ((33, 9), (16, 24), 32, [(0, 0), (24, 1), (-8, -8)]),
+    ((64, 10, 3), (64, 8, 2), 128, [(0, 0, 0), (0, 5, 2), (0, -1, -1)]),
+    ((24, 5, 4, 3), (16, 3, 2, 2), 0, [(0, 0, 0, 0), (8, 3, 3, 2), (-8, -1, -1, -1)]),
+    ((20, 3, 4, 2, 3), (16, 2, 3, 1, 2), 32, [(0, 0, 0, 0, 0), (8, 2, 2, 1, 2)]),
+]
+GEOMETRIES = [(dims, box, span, at) for dims, box, span, corners in CASES for at in corners]
+STORABLE = [
+    ((-(-dims[0] // 8) * 8, *dims[1:]), box, span, at)
+    for dims, box, span, at in GEOMETRIES
+    if min(at) >= 0
+]
+
+
+@pytest.mark.parametrize(("dims", "box", "span", "at"), GEOMETRIES)
+def test_loads_fill_the_box_and_zero_what_lies_outside(
+    dims: Extents, box: Extents, span: int, at: Extents
+) -> None:
+    memory, tensor, values = make_tensor(np.random.default_rng(0), dims, box, span)
+    machine = machine_with(tensor, memory)
+    count = tensor.box_bytes // 2
+    fill_shared(machine, np.ones(2 * count, np.uint8), BOX)
+    load(machine, at)
+    assert (shared_words(machine, count) == POISON).all()
+    assert wait(machine)
+    np.testing.assert_array_equal(shared_words(machine, count), expected_image(tensor, values, at))
+    assert kinds(machine) == []
+
+
+@pytest.mark.parametrize(("dims", "box", "span", "at"), STORABLE)
+def test_stores_clip_what_lies_outside(dims: Extents, box: Extents, span: int, at: Extents) -> None:
+    rng = np.random.default_rng(1)
+    memory, tensor, before = make_tensor(rng, dims, box, span)
+    room = memory.allocations[0]
+    everything = memory.bytes[room.start : room.end].copy()
+    after = rng.integers(30000, 60000, before.shape).astype(np.uint16)
+    machine = machine_with(tensor, memory)
+    fill_shared(machine, expected_image(tensor, after, at).view(np.uint8), BOX)
+    store(machine, at)
+    machine.tma.commit(one_lane(machine))
+    np.testing.assert_array_equal(memory.bytes[room.start : room.end], everything)
+    machine.tma.wait(one_lane(machine), 0, False)
+    box_index = tuple(
+        slice(max(0, c), max(0, c + extent))
+        for c, extent in zip(reversed(at), reversed(box), strict=True)
+    )
+    expected = np.lib.stride_tricks.as_strided(
+        everything.view(np.uint16), before.shape, (*reversed(tensor.strides), 2)
+    )
+    expected[box_index] = after[box_index]
+    np.testing.assert_array_equal(memory.bytes[room.start : room.end], everything)
+    assert kinds(machine) == []
+
+
+@pytest.mark.parametrize(
+    ("action", "dims", "at"),
+    [
+        ("load", (70, 21), (3, 0)),
+        ("load", (70, 21), (-3, 0)),
+        ("store", (72, 21), (3, 0)),
+        ("store", (72, 21), (-8, 0)),
+        ("store", (72, 21), (0, -2)),
+        ("store", (70, 21), (8, 0)),
+    ],
+)
+def test_coordinates_that_an_h200_does_not_take_are_reported(
+    action: str, dims: Extents, at: Extents
+) -> None:
+    memory, tensor, _ = make_tensor(np.random.default_rng(4), dims, (64, 9), 128)
+    machine = machine_with(tensor, memory)
+    fill_shared(machine, np.zeros(tensor.box_bytes, np.uint8), BOX)
+    before = memory.bytes.copy()
+    (load if action == "load" else store)(machine, at)
+    machine.tma.commit(one_lane(machine))
+    machine.tma.wait(one_lane(machine), 0, False)
+    assert kinds(machine) == ["tma-coordinates"]
+    np.testing.assert_array_equal(memory.bytes, before)
+
+
+def small(span: int = 128) -> tuple[GlobalMemory, TensorMap, Array]:
+    return make_tensor(np.random.default_rng(2), (64, 8), (64, 8), span)
+
+
+def test_the_swizzle_follows_the_address() -> None:
+    memory, tensor, values = small()
+    machine = machine_with(tensor, memory)
+    load(machine, (0, 0), to=BOX + 128 * 3)
+    assert wait(machine)
+    rows = shared_words(machine, 512, BOX + 128 * 3).reshape(8, 8, 8)
+    for row in range(8):
+        np.testing.assert_array_equal(
+            rows[row][np.arange(8) ^ (row + 3) % 8], values[row].reshape(8, 8)
+        )
+
+
+def test_a_phase_waits_for_the_bytes_it_was_told() -> None:
+    memory, tensor, _ = small()
+    machine = machine_with(tensor, memory)
+    load(machine, (0, 0), expected=tensor.box_bytes + 16)
+    assert not wait(machine)
+    lane = one_lane(machine)
+    (sentence,) = machine.mbarriers.describe_waiters(lane, each(lane, BAR), each(lane, 0))
+    assert "16 transaction bytes expected" in sentence
+
+
+def test_reading_a_box_before_its_barrier_is_a_race() -> None:
+    memory, tensor, _ = small()
+    machine = machine_with(tensor, memory)
+    load(machine, (0, 0))
+    sel = machine.lanes.warps_of(1, 1)
+    address = (BOX + 4 * sel.lane).astype(np.uint32)
+    (words,) = machine.shared.load(sel, address, 4, 1, None, 5)
+    assert (words == 0x7FFF7FFF).all()
+    (finding,) = machine.findings.items
+    assert finding.kind == "race"
+    assert "bulk load on mbarrier slot 0" in finding.detail
+
+
+def test_loading_over_what_others_still_read_is_a_race() -> None:
+    memory, tensor, _ = small()
+    machine = machine_with(tensor, memory)
+    fill_shared(machine, np.zeros(1024, np.uint8), BOX)
+    sel = machine.lanes.warps_of(1, 1)
+    machine.shared.load(sel, (BOX + 4 * sel.lane).astype(np.uint32), 4, 1, None, 5)
+    load(machine, (0, 0))
+    assert kinds(machine) == ["race"]
+
+
+def test_misaligned_and_misplaced_boxes_are_reported() -> None:
+    memory, tensor, _ = small()
+    machine = machine_with(tensor, memory)
+    load(machine, (0, 0), to=BOX + 64)
+    assert kinds(machine) == ["tma-alignment"]
+    machine = machine_with(tensor, memory)
+    load(machine, (0, 0), to=SHARED_BASE + (1 << 16) - 512)
+    assert kinds(machine) == ["shared-out-of-bounds"]
+
+
+def test_the_map_must_exist_and_have_the_rank_of_the_instruction() -> None:
+    memory, tensor, _ = small()
+    machine = machine_with(tensor, memory)
+    store(machine, (0, 0, 0))
+    del machine.tensor_maps[MAP]
+    lane = one_lane(machine)
+    zero = (each(lane, 0, np.int32),) * 2
+    machine.tma.store(lane, each(lane, MAP, np.uint64), zero, each(lane, BOX), None, 4)
+    assert kinds(machine) == ["tma-tensor-map", "tma-tensor-map"]
+
+
+def test_a_map_larger_than_its_memory_is_reported_where_it_is_touched() -> None:
+    memory = GlobalMemory(1 << 20)
+    address = memory.alloc(np.full(64 * 8, 7, np.uint16))
+    tensor = TensorMap(address, (64, 12), (128,), (64, 4))
+    machine = machine_with(tensor, memory)
+    load(machine, (0, 6))
+    assert wait(machine)
+    assert kinds(machine) == ["global-out-of-bounds"]
+    assert machine.findings.items[0].count == 2 * 8
+    words = shared_words(machine, 64 * 4).reshape(4, 64)
+    assert (words[:2] == 7).all()
+    assert (words[2:] == 0).all()
+
+
+def test_loads_of_memory_nobody_wrote_are_reported() -> None:
+    memory = GlobalMemory(1 << 20)
+    tensor = TensorMap(memory.alloc(nbytes=1024), (64, 8), (128,), (64, 4))
+    machine = machine_with(tensor, memory)
+    load(machine, (0, 0))
+    assert kinds(machine) == ["uninitialised-global"]
+
+
+def test_two_ctas_that_store_the_same_rows_conflict() -> None:
+    memory = GlobalMemory(1 << 20)
+    tensor = TensorMap(memory.alloc(nbytes=64 * 128), (64, 64), (128,), (64, 8))
+    for second, found in ((8, []), (7, ["cta-write-conflict"])):
+        machine = machine_with(tensor, memory, ctas=2)
+        fill_shared(machine, np.zeros(1024, np.uint8), BOX)
+        store(machine, (0, 0))
+        store(machine, (0, second), cta=1)
+        machine.tma.commit(machine.lanes.all)
+        machine.tma.wait(machine.lanes.all, 0, False)
+        assert kinds(machine) == found
+
+
+def overwrite(machine: Machine) -> None:
+    sel = machine.lanes.warps_of(0, 1)
+    address = (BOX + 4 * sel.lane).astype(np.uint32)
+    machine.shared.store(sel, address, 4, [address], None, 6)
+
+
+@pytest.mark.parametrize("read", [False, True])
+@pytest.mark.parametrize(("commit", "pending"), [(True, 0), (True, 1), (False, 0)])
+def test_the_source_is_free_once_its_group_is_waited_for(
+    commit: bool, pending: int, read: bool
+) -> None:
+    memory, tensor, _ = small()
+    machine = machine_with(tensor, memory)
+    fill_shared(machine, np.zeros(1024, np.uint8), BOX)
+    store(machine, (0, 0))
+    if commit:
+        machine.tma.commit(one_lane(machine))
+    machine.tma.wait(one_lane(machine), pending, read)
+    overwrite(machine)
+    assert kinds(machine) == ([] if commit and pending == 0 else ["race"])
+
+
+def test_bulk_groups_belong_to_a_thread() -> None:
+    memory, tensor, _ = small()
+    machine = machine_with(tensor, memory)
+    fill_shared(machine, np.zeros(1024, np.uint8), BOX)
+    store(machine, (0, 0), lane=0)
+    machine.tma.commit(one_lane(machine, lane=0))
+    machine.tma.wait(one_lane(machine, lane=1), 0, True)
+    overwrite(machine)
+    assert kinds(machine) == ["race"]
+
+
+def test_only_the_oldest_groups_are_over() -> None:
+    memory, tensor, _ = make_tensor(np.random.default_rng(3), (64, 32), (64, 8), 128)
+    machine = machine_with(tensor, memory)
+    before = memory.bytes.copy()
+    fill_shared(machine, np.full(1024, 1, np.uint8), BOX)
+    lane = one_lane(machine)
+    for row in (0, 8, 16):
+        store(machine, (0, row))
+        machine.tma.commit(lane)
+    machine.tma.wait(lane, 2, False)
+    changed = np.flatnonzero(memory.bytes != before)
+    start = memory.allocations[0].start
+    assert changed.min() >= start
+    assert changed.max() < start + 8 * tensor.strides[0]
+
+
+def test_a_read_wait_leaves_the_write_on_its_way() -> None:
+    memory, tensor, values = small()
+    machine = machine_with(tensor, memory)
+    image = expected_image(tensor, values ^ 1, (0, 0)).view(np.uint8)
+    fill_shared(machine, image, BOX)
+    lane = one_lane(machine)
+    before = memory.bytes.copy()
+    store(machine, (0, 0))
+    machine.tma.commit(lane)
+    machine.tma.wait(lane, 0, True)
+    np.testing.assert_array_equal(memory.bytes, before)
+    overwrite(machine)
+    machine.tma.wait(lane, 0, False)
+    start = memory.allocations[0].start
+    stored = memory.bytes[start : start + tensor.strides[0]].view(np.uint16)[:64]
+    np.testing.assert_array_equal(stored, values[0] ^ 1)
+
+
+@pytest.mark.parametrize("read", [False, True])
+def test_the_end_of_the_kernel_lands_stores_and_reports_unread_ones(read: bool) -> None:
+    memory, tensor, values = small()
+    machine = machine_with(tensor, memory)
+    fill_shared(machine, expected_image(tensor, values ^ 1, (0, 0)).view(np.uint8), BOX)
+    store(machine, (0, 0))
+    machine.tma.commit(one_lane(machine))
+    if read:
+        machine.tma.wait(one_lane(machine), 0, True)
+    machine.tma.report_unfinished()
+    start = memory.allocations[0].start
+    stored = memory.bytes[start : start + tensor.strides[0]].view(np.uint16)[:64]
+    np.testing.assert_array_equal(stored, values[0] ^ 1)
+    assert kinds(machine) == ([] if read else ["bulk-store-unwaited"])
+
+
+def test_a_load_nobody_waits_for_is_reported_at_the_end() -> None:
+    memory, tensor, _ = small()
+    machine = machine_with(tensor, memory)
+    load(machine, (0, 0))
+    machine.tma.report_unfinished()
+    assert kinds(machine) == ["bulk-load-unwaited"]
+
+
+@pytest.mark.parametrize("fenced", [False, True])
+def test_ordinary_stores_reach_a_bulk_store_through_a_proxy_fence(fenced: bool) -> None:
+    memory, tensor, _ = small()
+    machine = machine_with(tensor, memory)
+    fill_shared(machine, np.zeros(1024, np.uint8), BOX)
+    overwrite(machine)
+    if fenced:
+        machine.clocks.fence_proxy(machine.lanes.warps_of(0, 1))
+    store(machine, (0, 0))
+    assert kinds(machine) == ([] if fenced else ["missing-proxy-fence"])
+
+
+def test_sectors_and_bytes_are_counted() -> None:
+    memory, tensor, _ = make_tensor(np.random.default_rng(4), (72, 8), (64, 4), 128)
+    machine = machine_with(tensor, memory)
+    load(machine, (0, 0))
+    load(machine, (16, 6), to=BOX + 1024)
+    site = machine.counters.global_sites[2]
+    assert site.requests == 2
+    assert site.bytes == 4 * 128 + 2 * 112
+    assert site.sectors == 4 * 4 + 2 * 4
+    assert site.ideal_sectors == 16 + 7

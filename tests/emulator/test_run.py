@@ -1,0 +1,238 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Whole small kernels: control flow, barriers, schedules, and what cannot run."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from flash_attention.emulator import (
+    SCHEDULES,
+    DeadlockError,
+    EmulatorError,
+    GlobalMemory,
+    PtxError,
+    load_program,
+    run,
+)
+from tests.emulator.snippets import STORE, kernel, run_body
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_divergent_loops_run_every_lane_its_own_number_of_times(schedule: str) -> None:
+    body = (
+        """
+mov.u32 %r10, 0;
+and.b32 %r11, %r3, 7;
+LOOP:
+setp.eq.u32 %p1, %r11, 0;
+@%p1 bra DONE;
+add.s32 %r10, %r10, %r3;
+sub.s32 %r11, %r11, 1;
+bra LOOP;
+DONE:
+"""
+        + STORE
+    )
+    out, result = run_body(body, schedule=schedule)
+    index = np.arange(128)
+    assert np.array_equal(out, index * (index & 7))
+    assert result.findings == []
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_lanes_a_turn_apart_wait_for_each_other(schedule: str) -> None:
+    """Lane 0 takes a longer way around the loop; the shuffle at its head needs all lanes."""
+    body = (
+        """
+mov.u32 %r10, 0;
+mov.u32 %r11, 0;
+and.b32 %r12, %r0, 31;
+HEAD:
+shfl.sync.idx.b32 %r13, %r11, 5, 31, -1;
+add.u32 %r10, %r10, %r13;
+add.u32 %r11, %r11, 1;
+setp.eq.u32 %p1, %r11, 4;
+@%p1 bra DONE;
+setp.ne.u32 %p2, %r12, 0;
+@%p2 bra HEAD;
+add.u32 %r10, %r10, 100;
+bra HEAD;
+DONE:
+"""
+        + STORE
+    )
+    out, _ = run_body(body, schedule=schedule)
+    assert np.array_equal(out, 0 + 1 + 2 + 3 + np.where(np.arange(128) % 32 == 0, 300, 0))
+
+
+def test_predicates_keep_the_old_value() -> None:
+    body = (
+        """
+mov.u32 %r10, 5;
+setp.lt.u32 %p1, %r3, 3;
+@%p1 mov.u32 %r10, 9;
+@!%p1 add.u32 %r10, %r10, %r3;
+"""
+        + STORE
+    )
+    out, _ = run_body(body)
+    index = np.arange(128)
+    assert np.array_equal(out, np.where(index < 3, 9, 5 + index))
+
+
+def test_narrow_loads_extend_by_their_sign() -> None:
+    data = np.arange(-64, 64, dtype=np.int32)
+    signed = "ld.global.s16 %r10, [%rd4];\n" + STORE
+    out, _ = run_body(signed, data.view(np.uint32), dtype=np.int32)
+    assert np.array_equal(out, data)
+    unsigned = "ld.global.u16 %r10, [%rd4];\n" + STORE
+    out, _ = run_body(unsigned, data.view(np.uint32))
+    assert np.array_equal(out, data.view(np.uint32) & 0xFFFF)
+
+
+EXCHANGE = (
+    """
+shl.b32 %r20, %r0, 2;
+mov.u32 %r21, buffer;
+add.u32 %r22, %r21, %r20;
+st.shared.u32 [%r22], %r3;
+{barrier}
+xor.b32 %r23, %r20, 252;
+add.u32 %r24, %r21, %r23;
+ld.shared.u32 %r10, [%r24];
+"""
+    + STORE
+)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_barrier_makes_an_exchange_between_warps_right(schedule: str) -> None:
+    out, result = run_body(EXCHANGE.format(barrier="bar.sync 0;"), schedule=schedule)
+    index = np.arange(128)
+    assert np.array_equal(out, index // 64 * 64 + (63 - index % 64))
+    assert result.findings == []
+
+
+@pytest.mark.parametrize("barrier", ["", "bar.warp.sync -1;"])
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_without_it_the_race_is_found(schedule: str, barrier: str) -> None:
+    _, result = run_body(EXCHANGE.format(barrier=barrier), schedule=schedule)
+    kinds = {finding.kind for finding in result.findings}
+    assert kinds & {"race", "uninitialised-shared"}, kinds
+
+
+def test_a_finding_names_both_lines() -> None:
+    text = kernel(EXCHANGE.format(barrier=""))
+    lines = text.splitlines()
+    _, result = run_body(EXCHANGE.format(barrier=""))
+    race = next(finding for finding in result.findings if finding.kind == "race")
+    assert race.ptx_line is not None
+    assert race.other_ptx_line is not None
+    assert {lines[race.ptx_line - 1][:9], lines[race.other_ptx_line - 1][:9]} == {
+        "st.shared",
+        "ld.shared",
+    }
+
+
+def test_named_barriers_pair_arrivals_with_waits() -> None:
+    """Warp 0 writes and arrives; warp 1 waits and reads."""
+    body = (
+        """
+mov.u32 %r21, buffer;
+setp.ge.u32 %p1, %r0, 32;
+@%p1 bra CONSUME;
+shl.b32 %r20, %r0, 2;
+add.u32 %r22, %r21, %r20;
+st.shared.u32 [%r22], %r3;
+bar.arrive 1, 64;
+mov.u32 %r10, 7;
+bra DONE;
+CONSUME:
+bar.sync 1, 64;
+sub.u32 %r20, %r0, 32;
+shl.b32 %r20, %r20, 2;
+add.u32 %r22, %r21, %r20;
+ld.shared.u32 %r10, [%r22];
+DONE:
+"""
+        + STORE
+    )
+    for schedule in SCHEDULES:
+        out, result = run_body(body, schedule=schedule)
+        index = np.arange(128)
+        expected = np.where(index % 64 < 32, 7, index - 32)
+        assert np.array_equal(out, expected), schedule
+        assert result.findings == []
+
+
+def test_threads_that_returned_do_not_hold_up_a_barrier() -> None:
+    body = (
+        """
+mov.u32 %r10, 3;
+setp.ge.u32 %p1, %r0, 32;
+@%p1 ret;
+bar.sync 0;
+"""
+        + STORE
+    )
+    out, _ = run_body(body)
+    assert np.array_equal(out % 2**16, np.where(np.arange(128) % 64 < 32, 3, 0xBEEF))
+
+
+def test_a_barrier_nobody_completes_is_a_deadlock() -> None:
+    body = (
+        """
+mov.u32 %r10, 3;
+setp.ge.u32 %p1, %r0, 32;
+@%p1 bra DONE;
+bar.sync 1, 64;
+DONE:
+"""
+        + STORE
+    )
+    with pytest.raises(DeadlockError, match=r"CTA 0 barrier 1: 32 of 64 threads"):
+        run_body(body)
+
+
+def test_what_is_not_emulated_is_refused_at_load_with_its_line() -> None:
+    text = kernel("tex.2d.v4.f32.f32 {%f0, %f1, %f2, %f3}, [%rd0, {%f4, %f5}];")
+    line = next(i for i, text_line in enumerate(text.splitlines(), 1) if "tex.2d" in text_line)
+    with pytest.raises(PtxError, match=rf"PTX line {line}: .*tex\.2d") as error:
+        load_program(text)
+    assert error.value.line == line
+
+
+def test_unknown_modifiers_are_refused_too() -> None:
+    with pytest.raises(PtxError, match=r"modifier \.sat"):
+        load_program(kernel("add.sat.s32 %r1, %r2, %r3;"))
+
+
+def test_a_trap_names_its_lane() -> None:
+    body = """
+setp.eq.u32 %p1, %r3, 70;
+@%p1 bra BAD;
+bra DONE;
+BAD:
+trap;
+DONE:
+"""
+    with pytest.raises(EmulatorError, match="trap in CTA 1 warp 0 lane 6"):
+        run_body(body)
+
+
+def test_arguments_are_checked() -> None:
+    program = load_program(kernel(""))
+    with pytest.raises(EmulatorError, match="takes 2 arguments, 1 were given"):
+        run(program, GlobalMemory(), grid=(1, 1, 1), block=32, args=[1])
+    with pytest.raises(EmulatorError, match="48 threads"):
+        run(program, GlobalMemory(), grid=(1, 1, 1), block=48, args=[1, 2])
+    with pytest.raises(EmulatorError, match="'eager'"):
+        run(program, GlobalMemory(), grid=(1, 1, 1), block=32, args=[1, 2], schedule="eager")
+
+
+def test_instructions_are_counted_by_warp() -> None:
+    _, result = run_body("mov.u32 %r10, 1;\n" + STORE, threads=96, ctas=2)
+    executed = result.counters.to_dict()["instructions"]
+    assert executed["st.global.u32"] == 6
+    assert executed["mov.u32"] == 4 * 6

@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`emulate`: the kernel's numbers, what is found in a broken one, and what is refused."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+import flash_attention
+from flash_attention import emulation
+from flash_attention.compiler import INCLUDE_DIR, CompiledKernel, compile_kernel
+from flash_attention.emulation import emulate
+from flash_attention.errors import KernelConfigError, LaunchError, UnsupportedError
+from flash_attention.kernel_configs import DType, FlashForwardKernelConfig
+from flash_attention.testing import check_output, generate_qkv, generate_qkvo
+from flash_attention.translation_unit import translation_unit
+
+CONFIG = FlashForwardKernelConfig(DType.FP16, 64, 64, 32, 4, True, True, True, 0, 2, 2, False, True)
+
+
+def broken(edit: tuple[str, str, str], folder: Path) -> CompiledKernel:
+    """The kernel of CONFIG with a text of one header replaced."""
+    header, old, new = edit
+    shutil.copytree(INCLUDE_DIR, folder / "include")
+    path = folder / "include" / "fa" / header
+    assert old in path.read_text()
+    path.write_text(path.read_text().replace(old, new))
+    source = translation_unit(CONFIG)
+    return compile_kernel(source, arch="sm_80", name="broken", include_dir=folder / "include")
+
+
+def test_output_findings_counters_and_seconds() -> None:
+    q, k, v = generate_qkv(1, 128, 3, 64, DType.FP16)
+    result = emulate(CONFIG, q, k, v)
+    assert check_output(result.output, q, k, v).ok
+    assert result.findings == ()
+    assert result.counters.bytes_stored == q.nbytes
+    assert 0 < result.seconds < 60
+
+
+def test_without_checks_the_output_is_the_same() -> None:
+    q, k, v = generate_qkv(1, 128, 1, 64, DType.FP16)
+    checked, plain = (emulate(CONFIG, q, k, v, checks=checks) for checks in (True, False))
+    assert torch.equal(checked.output, plain.output)
+
+
+def test_a_given_output_is_filled_and_returned() -> None:
+    q, k, v, o = generate_qkvo(1, 64, 1, 64, DType.FP16)
+    assert emulate(CONFIG, q, k, v, o).output is o
+    assert check_output(o, q, k, v).ok
+    with torch.inference_mode():
+        kept = torch.full_like(q, torch.nan)
+    assert torch.equal(flash_attention.forward(CONFIG, q, k, v, kept), o)
+
+
+def spread(tensor: Tensor) -> Tensor:
+    """The same values with unused memory behind every row, head and batch entry."""
+    batch, seq_len, heads, d_head = tensor.shape
+    room = torch.full((batch + 1, heads + 1, seq_len + 3, d_head + 8), torch.nan).to(tensor.dtype)
+    view = room[1:, :heads, 2 : seq_len + 2, :d_head].transpose(1, 2)
+    view.copy_(tensor)
+    return view
+
+
+def test_gaps_between_rows_are_neither_read_nor_written() -> None:
+    q, k, v, o = (spread(t) for t in generate_qkvo(2, 128, 2, 64, DType.FP16))
+    result = emulate(CONFIG, q, k, v, o)
+    assert result.findings == ()
+    assert check_output(o, q, k, v).ok
+    (room,) = (t for t in [o._base] if t is not None)
+    assert int(room.isnan().logical_not().sum()) == o.numel()
+
+
+def test_one_row_too_far_is_found_inside_a_tensor_with_gaps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edit = (
+        "sm80/forward.cuh",
+        "address(tensor, stride, first + row)",
+        "address(tensor, stride, first + row + 1)",
+    )
+    compiled = broken(edit, tmp_path)
+    monkeypatch.setattr(emulation, "compile_config", lambda config, arch: compiled)
+    q, k, v = (spread(t) for t in generate_qkv(2, 64, 2, 64, DType.FP16))
+    findings = emulate(CONFIG, q, k, v).findings
+    assert {finding.kind for finding in findings} >= {"global-out-of-bounds"}
+    assert {finding.cta for finding in findings if finding.kind == "global-out-of-bounds"} == {0}
+
+
+def test_forward_raises_what_the_emulator_finds_and_keeps_its_output(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edit = ("sm80/schedule/eager.cuh", "b.template wait<0>();", "")
+    compiled = broken(edit, tmp_path)
+    monkeypatch.setattr(emulation, "compile_config", lambda config, arch: compiled)
+    q, k, v, o = generate_qkvo(1, 64, 1, 64, DType.FP16)
+    with pytest.raises(LaunchError, match=r"the emulator found \d+ errors in \(FP16") as caught:
+        flash_attention.forward(CONFIG, q, k, v, o)
+    assert "[race]" in str(caught.value)
+    assert "cp_async.cuh" in str(caught.value)
+    assert bool(o.isnan().all())
+
+
+def test_a_kernel_that_never_ends_is_a_launch_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    edit = (
+        "sm80/schedule/eager.cuh",
+        "b.hold_q();",
+        'b.hold_q(); if (threadIdx.x < 32) asm volatile("bar.sync 5, 64;");',
+    )
+    compiled = broken(edit, tmp_path)
+    monkeypatch.setattr(emulation, "compile_config", lambda config, arch: compiled)
+    q, k, v = generate_qkv(1, 64, 1, 64, DType.FP16)
+    with pytest.raises(LaunchError, match=r"\(FP16, 64.* does not end:\n"):
+        emulate(CONFIG, q, k, v)
+
+
+@pytest.mark.usefixtures("no_compile")
+def test_bad_settings_and_devices_are_refused() -> None:
+    q, k, v = generate_qkv(1, 64, 1, 64, DType.FP16)
+    with pytest.raises(UnsupportedError, match="unknown schedule 'chaos'; choose from lockstep"):
+        emulate(CONFIG, q, k, v, schedule="chaos")
+    with pytest.raises(UnsupportedError, match="unknown architecture 'sm_1'"):
+        emulate(CONFIG, q, k, v, arch="sm_1")
+    with pytest.raises(UnsupportedError, match="is on meta"):
+        emulate(CONFIG, q.to("meta"), k.to("meta"), v.to("meta"))
+    with pytest.raises(KernelConfigError, match="eager_needs_async"):
+        emulate(replace(CONFIG, async_copy=False), q, k, v)
+    with pytest.raises(UnsupportedError, match="o and k overlap"):
+        emulate(CONFIG, q, k, v, k)
+
+
+@pytest.mark.gpu
+def test_gpu_tensors_are_refused() -> None:
+    q, k, v = generate_qkv(1, 64, 1, 64, DType.FP16, "cuda")
+    with pytest.raises(UnsupportedError, match=r"q is on cuda:0; the emulator takes CPU tensors"):
+        emulate(CONFIG, q, k, v)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", list(DType))
+def test_the_gpu_agrees_but_for_single_roundings(dtype: DType) -> None:
+    config = replace(CONFIG, dtype=dtype)
+    q, k, v = generate_qkv(2, 256, 2, 64, dtype)
+    emulated = emulate(config, q, k, v).output
+    launched = flash_attention.forward(config, q.cuda(), k.cuda(), v.cuda()).cpu()
+    assert float((emulated == launched).float().mean()) > 0.95
+    step = torch.finfo(emulated.dtype).eps
+    assert torch.allclose(emulated, launched, rtol=2 * step, atol=step / 4)
