@@ -15,7 +15,7 @@ HEADERS := find src -name '*.cuh' -print0
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-demo: $(INSTALLED) ## climb the ladder: checked and timed on a GPU, compiled and inspected without one
+demo: $(INSTALLED) ## climb the ladder: checked and timed on a GPU, inspected and emulated without one
 	$(BIN)/flash-attention ladder run --plot $(PLOT)
 
 test: lint ## lint, types, tests

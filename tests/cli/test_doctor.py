@@ -19,7 +19,7 @@ def test_json_states_every_fact() -> None:
     report = json.loads(invoke("doctor", "--json"))
     assert report["ok"] is True
     checks = report["checks"]
-    assert list(checks) == [*CHECKS, "compile", "launch"]
+    assert list(checks) == [*CHECKS, "compile", "emulator", "launch"]
     assert checks["python"]["detail"] == platform.python_version()
     assert torch.__version__ in checks["torch"]["detail"]
     assert checks["nvrtc"]["detail"] == compiler.nvrtc_version()

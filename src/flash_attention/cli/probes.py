@@ -19,6 +19,7 @@ from flash_attention import compiler, sass, testing
 from flash_attention.api import forward
 from flash_attention.bench.environment import driver_version
 from flash_attention.dispatch import compile_config, current_arch
+from flash_attention.emulation import emulate
 from flash_attention.errors import UnsupportedError
 from flash_attention.ladder import get_ladder
 
@@ -104,6 +105,17 @@ def _probe_launch() -> str:
     return f"rung {rung.number} agrees with the float64 oracle: {check}"
 
 
+def _probe_emulator() -> str:
+    rung = get_ladder(n_heads=1)[-1]
+    config = rung.config
+    q, k, v = testing.generate_qkv(1, 128, 1, config.d_head, config.dtype)
+    emulation = emulate(config, q, k, v)
+    check = testing.check_output(emulation.output, q, k, v)
+    if not check.ok or emulation.findings:
+        raise UnsupportedError(f"rung {rung.number}: {check}; {len(emulation.findings)} findings")
+    return f"rung {rung.number} in {emulation.seconds:.2f} s, no findings: {check}"
+
+
 PROBES = (
     Probe("python", platform.python_version, "install Python 3.10 or newer", essential=True),
     Probe("torch", _torch, "pip install torch", essential=True),
@@ -113,8 +125,8 @@ PROBES = (
     Probe(
         "gpu",
         _gpu,
-        "kernels can be compiled and inspected here, not run: that needs a GPU of sm_80 or newer "
-        "and a CUDA build of torch",
+        "kernels can be compiled, inspected and emulated here; to launch them takes a GPU of sm_80 "
+        "or newer and a CUDA build of torch",
     ),
     Probe(
         "cache",
@@ -124,5 +136,6 @@ PROBES = (
     ),
     Probe("nvdisasm", lambda: str(sass.find_nvdisasm()), "pip install 'flash_attention[inspect]'"),
     Probe("compile", _probe_compile, "the message above names the cause", essential=True),
+    Probe("emulator", _probe_emulator, "the message above names the cause", essential=True),
     Probe("launch", _probe_launch, "run this again on a machine with a GPU"),
 )
