@@ -138,7 +138,11 @@ def _hottest(where: str, sites: Sequence[Mapping[str, Any]], keys: Mapping[str, 
 
 
 def _source(site: Mapping[str, Any]) -> str:
-    """The place in the CUDA text, headers as they are included."""
-    path = str(site["source"] or "")
+    """The place in the CUDA text and its caller, headers as they are included."""
+    places = str(site["source"] or "").split(", called from ")
+    return escape(", from ".join(_short(place) for place in places))
+
+
+def _short(path: str) -> str:
     _, inside, header = path.rpartition("/include/")
-    return escape(header if inside else path.rpartition("/")[2])
+    return header if inside else path.rpartition("/")[2]

@@ -78,6 +78,12 @@ $L__info_string0:
 """
 
 
+def test_a_place_names_its_caller() -> None:
+    first, inlined, *_ = parse(SMALL)["scale"].instructions
+    assert first.source == "main.cu:7"
+    assert inlined.source == "inner.cuh:9, called from main.cu:8"
+
+
 def test_a_whole_kernel() -> None:
     p1, rd1 = Reg("%p1"), Reg("%rd1")
     store = "st.global.v2.f32"
@@ -113,6 +119,7 @@ def test_a_whole_kernel() -> None:
                     20,
                     ("inner.cuh", 9),
                     "@!%p1 st.global.v2.f32 [%rd1+-16], {%f0, %f1}",
+                    ("main.cu", 8),
                 ),
                 Instruction(
                     "bra.uni",
@@ -123,8 +130,11 @@ def test_a_whole_kernel() -> None:
                     22,
                     ("inner.cuh", 9),
                     "@%p1 bra.uni $L__BB0_1",
+                    ("main.cu", 8),
                 ),
-                Instruction("ret", ("ret",), (), None, False, 23, ("inner.cuh", 9), "ret"),
+                Instruction(
+                    "ret", ("ret",), (), None, False, 23, ("inner.cuh", 9), "ret", ("main.cu", 8)
+                ),
             ),
             labels={"$L__BB0_1": 1},
             max_threads=256,

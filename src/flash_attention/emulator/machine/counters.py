@@ -182,11 +182,10 @@ class Counters:
 
     def _place(self, pc: int) -> dict[str, Any]:
         instruction = self._program.kernel.instructions[pc]
-        location = instruction.location
         return {
             "opcode": instruction.opcode,
             "ptx_line": instruction.ptx_line,
-            "source": location and f"{location[0]}:{location[1]}",
+            "source": instruction.source,
         }
 
 

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 class Finding:
     """A mistake of the kernel: the first lane that made it, where, and against which access.
 
-    `source` and `other_source` are `file:line` of the CUDA text. `address` is the address the lane
-    computed. `count` says how many lanes made the same mistake at the same place.
+    `source` and `other_source` are `file:line` of the CUDA text and of its caller. `address` is the
+    address the lane computed. `count` says how many lanes made the same mistake at the same place.
     """
 
     kind: str
@@ -111,5 +111,4 @@ class Findings:
         if pc is None or not 0 <= pc < len(self._kernel.instructions):
             return None, None
         instruction = self._kernel.instructions[pc]
-        location = instruction.location
-        return instruction.ptx_line, location and f"{location[0]}:{location[1]}"
+        return instruction.ptx_line, instruction.source

@@ -83,7 +83,11 @@ Operand = Reg | Special | Imm | Symbol | Vector | Memory | Negated | Pair | Sink
 
 @dataclass
 class Instruction:
-    """One instruction; `parts` is the opcode cut at its dots, `shared::cta` being one part."""
+    """One instruction; `parts` is the opcode cut at its dots, `shared::cta` being one part.
+
+    `location` is its place in the CUDA source, `called_from` where the function it is in was
+    inlined.
+    """
 
     opcode: str
     parts: tuple[str, ...]
@@ -93,6 +97,17 @@ class Instruction:
     ptx_line: int
     location: tuple[str, int] | None
     text: str
+    called_from: tuple[str, int] | None = None
+
+    @property
+    def source(self) -> str | None:
+        """`file:line` of the CUDA text, and from where it was called."""
+        if self.location is None:
+            return None
+        place = f"{self.location[0]}:{self.location[1]}"
+        if self.called_from is None:
+            return place
+        return f"{place}, called from {self.called_from[0]}:{self.called_from[1]}"
 
 
 @dataclass

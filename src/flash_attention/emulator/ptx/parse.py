@@ -29,7 +29,7 @@ from flash_attention.emulator.ptx.operands import read_operands
 _COMMENT = re.compile(r'"[^"\n]*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
 _FILE = re.compile(r'^\s*\.file\s+(\d+)\s+"([^"]*)"(?:\s+"([^"]*)")?', re.MULTILINE)
 _TARGET = re.compile(r"^\s*\.target\s+(\w+)", re.MULTILINE)
-_LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)\b")
+_LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)\b(?:.*\binlined_at\s+(\d+)\s+(\d+))?")
 _BLANK = re.compile(r"\s*")
 _MODULE_ITEM = re.compile(
     rf"""
@@ -196,6 +196,7 @@ class _Body:
         self.instructions: list[Instruction] = []
         self.labels: dict[str, int] = {}
         self.location: tuple[str, int] | None = None
+        self.called_from: tuple[str, int] | None = None
         self.scopes = [_Scope("")]
         self.scope_count = 0
 
@@ -230,8 +231,12 @@ class _Body:
         match = _LOC.match(directive)
         if match is None:
             raise PtxError(f"cannot read {quoted(directive)}", line)
-        file, number = self.module.files.get(int(match[1])), int(match[2])
-        self.location = (file, number) if file is not None and number else None
+        self.location = self._place(match[1], match[2])
+        self.called_from = self._place(match[3], match[4]) if match[3] else None
+
+    def _place(self, file_number: str, line: str) -> tuple[str, int] | None:
+        file = self.module.files.get(int(file_number))
+        return (file, int(line)) if file is not None and int(line) else None
 
     def _label(self, name: str, line: int) -> None:
         scope = self.scopes[-1]
@@ -324,7 +329,15 @@ class _Body:
         listed, _, label = rest.rpartition(",") if jumps else (rest, "", "")
         operands = () if parts[0] == "call" else read_operands(listed, self.names, line)
         instruction = Instruction(
-            opcode, parts, operands, predicate, bool(negated), line, self.location, text
+            opcode,
+            parts,
+            operands,
+            predicate,
+            bool(negated),
+            line,
+            self.location,
+            text,
+            self.called_from,
         )
         if jumps:
             instruction.operands = (*operands, Label(label.strip()))
