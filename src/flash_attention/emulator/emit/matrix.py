@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from flash_attention.emulator.emit.block import BlockEmitter
-from flash_attention.emulator.emit.memory import _items
+from flash_attention.emulator.emit.memory import items_of
 from flash_attention.emulator.emit.registry import emits, expect_parts, refuse
 from flash_attention.emulator.ptx.model import Instruction, Operand, Reg
 
@@ -32,7 +32,7 @@ def load_matrix(emitter: BlockEmitter, instruction: Instruction, predicate: str 
         f"{', '.join(names)}, = m.matrix.ldmatrix(s, {address}, {count}, {trans}, {emitter.pc})"
     )
     emitter.borrow(names)
-    for item, name in zip(_items(destination), names, strict=True):
+    for item, name in zip(items_of(destination), names, strict=True):
         emitter.write(item, name, "u32")
 
 
@@ -43,7 +43,7 @@ def store_matrix(emitter: BlockEmitter, instruction: Instruction, predicate: str
         raise refuse(instruction, "a predicated stmatrix is not emulated")
     memory, source = instruction.operands
     address = emitter.address(memory, "u32")
-    values = ", ".join(emitter.array(item, "u32") for item in _items(source))
+    values = ", ".join(emitter.array(item, "u32") for item in items_of(source))
     emitter.line(f"m.matrix.stmatrix(s, {address}, {count}, {trans}, ({values},), {emitter.pc})")
 
 
@@ -54,7 +54,7 @@ def multiply(emitter: BlockEmitter, instruction: Instruction, predicate: str | N
     fits = shape == "m16n8k16" and majors == ["row", "col"] and d_type == c_type == "f32"
     if not fits or a_type != b_type or a_type not in ("f16", "bf16") or predicate is not None:
         raise refuse(instruction)
-    d, a, b, c = (_items(operand) for operand in instruction.operands)
+    d, a, b, c = (items_of(operand) for operand in instruction.operands)
     d_registers, c_registers = _names(d), _names(c)
     a_values = tuple(emitter.read(item, "u32") for item in a)
     b_values = tuple(emitter.read(item, "u32") for item in b)

@@ -30,7 +30,7 @@ def _component(instruction: Instruction) -> tuple[str, str]:
     raise refuse(instruction, f".{space} memory is not emulated")
 
 
-def _items(operand: Operand) -> tuple[Operand, ...]:
+def items_of(operand: Operand) -> tuple[Operand, ...]:
     return operand.items if isinstance(operand, Vector) else (operand,)
 
 
@@ -42,7 +42,7 @@ def load(emitter: BlockEmitter, instruction: Instruction, predicate: str | None)
         _load_parameter(emitter, instruction, destination, memory)
         return
     component, width = _component(instruction)
-    items = _items(destination)
+    items = items_of(destination)
     address = emitter.address(memory, width)
     size = size_of(storage)
     names = emitter.names(len(items), f"u{8 * size}")
@@ -76,7 +76,7 @@ def _load_parameter(
         raise refuse(instruction, "a parameter at a computed address is not emulated")
     type_name = instruction.parts[-1]
     offset = base + memory.offset
-    for index, item in enumerate(_items(destination)):
+    for index, item in enumerate(items_of(destination)):
         storage = type_of(instruction)
         name = emitter.parameter(type_name, offset + index * size_of(storage))
         _write_loaded(emitter, item, name, storage, None)
@@ -89,7 +89,7 @@ def store(emitter: BlockEmitter, instruction: Instruction, predicate: str | None
     component, width = _component(instruction)
     address = emitter.address(memory, width)
     size = size_of(storage)
-    values = ", ".join(emitter.array(item, f"u{8 * size}") for item in _items(source))
+    values = ", ".join(emitter.array(item, f"u{8 * size}") for item in items_of(source))
     emitter.line(f"{component}.store(s, {address}, {size}, ({values},), {predicate}, {emitter.pc})")
 
 
