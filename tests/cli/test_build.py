@@ -10,6 +10,7 @@ import pytest
 
 from flash_attention.arch import DEFAULT_ARCH, Arch
 from flash_attention.cli import build as build_command
+from flash_attention.compiler.elf import text_section
 from flash_attention.dispatch import compile_config
 from flash_attention.kernel_configs import FlashForwardKernelConfig
 from flash_attention.ladder import get_ladder
@@ -30,8 +31,8 @@ def test_a_set_is_built_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     built = {path.read_text() for path in tmp_path.glob("*/kernel.cu")}
     configs = two_kernels("progression", DEFAULT_ARCH)
     assert built == {translation_unit(config) for config in configs}
-    cubins = {path.read_bytes() for path in tmp_path.glob("*/kernel.cubin")}
-    assert cubins == {compile_config(config, DEFAULT_ARCH).cubin for config in configs}
+    code = {text_section(path.read_bytes()) for path in tmp_path.glob("*/kernel.cubin")}
+    assert code == {text_section(compile_config(config, DEFAULT_ARCH).cubin) for config in configs}
     again = invoke("build", "--set", "progression", "--arch", "sm_80", "--jobs", "2")
     assert summary(again) == ["sm_80", "from cache", "2"]
     assert str(tmp_path) in again

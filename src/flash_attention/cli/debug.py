@@ -12,10 +12,15 @@ from rich.table import Table
 from torch import Tensor
 
 from flash_attention.cli.console import add_number_columns, output, quiet_compiles, report_table
-from flash_attention.cli.options import DHeadOption, DTypeOption, ladder_of, pick_rung
+from flash_attention.cli.options import (
+    ConfigOption,
+    DHeadOption,
+    DTypeOption,
+    HeadsOption,
+    chosen_kernel,
+)
 from flash_attention.debugging import Inspection, State
 from flash_attention.errors import UnsupportedError
-from flash_attention.kernel_configs import parse_kernel_config
 from flash_attention.testing import Judge, generate_qkv
 
 TILES = 16  # cells along each side of the table of output differences
@@ -34,14 +39,12 @@ def debug(
         int, typer.Option(help="counted from 0 in the order the kernel visits them", min=0)
     ] = 0,
     row: Annotated[int, typer.Option(help="query row to print, and its block to check", min=0)] = 0,
-    config: Annotated[
-        str | None, typer.Option(help="a kernel config in its short form, instead of a rung")
-    ] = None,
+    config: ConfigOption = None,
     gpu: Annotated[
         bool | None, typer.Option("--gpu/--emulator", help="where to run; the GPU if there is one")
     ] = None,
     seq: Annotated[int, typer.Option(help="rows of q, k and v", min=1)] = 256,
-    heads: Annotated[int, typer.Option(help="heads, baked into the last rung", min=1)] = 2,
+    heads: HeadsOption = 2,
     head: Annotated[int, typer.Option(help="the head to look at", min=0)] = 0,
     d_head: DHeadOption = 128,
     dtype: DTypeOption = "fp16",
@@ -58,11 +61,7 @@ def debug(
 
     Exit code 1 when O is out of tolerance or the emulator found something.
     """
-    if config is None:
-        chosen = pick_rung(ladder_of(dtype, d_head, heads), rung)
-        name, kernel_config = f"rung {chosen.number} {chosen.name}", chosen.config
-    else:
-        name, kernel_config = "kernel", parse_kernel_config(config)
+    name, kernel_config = chosen_kernel(rung, config, dtype=dtype, d_head=d_head, heads=heads)
     use_gpu = torch.cuda.is_available() if gpu is None else gpu
     if use_gpu and not torch.cuda.is_available():
         raise UnsupportedError("torch finds no CUDA device; leave --gpu out to use the emulator")

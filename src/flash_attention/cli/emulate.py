@@ -15,9 +15,15 @@ from flash_attention.arch import DEFAULT_ARCH
 from flash_attention.cli.console import add_number_columns, output, quiet_compiles, report_table
 from flash_attention.cli.emulated import EmulatedKernel, EmulatedProblem
 from flash_attention.cli.ladder.instructions import ptx_mix
-from flash_attention.cli.options import ArchOption, DHeadOption, DTypeOption, ladder_of, pick_rung
+from flash_attention.cli.options import (
+    ArchOption,
+    ConfigOption,
+    DHeadOption,
+    DTypeOption,
+    HeadsOption,
+    chosen_kernel,
+)
 from flash_attention.emulator import SCHEDULES
-from flash_attention.kernel_configs import parse_kernel_config
 
 PLACES_SHOWN = 8
 SHARED = {"requests": "requests", "wavefronts": "wavefronts", "ideal": "needed"}
@@ -26,11 +32,9 @@ GLOBAL = {"requests": "requests", "sectors": "sectors", "ideal_sectors": "needed
 
 def emulate(
     rung: Annotated[int, typer.Option(help="the rung to run")] = 16,
-    config: Annotated[
-        str | None, typer.Option(help="a kernel config in its short form, instead of a rung")
-    ] = None,
+    config: ConfigOption = None,
     seq: Annotated[int, typer.Option(help="rows of q, k and v", min=1)] = 256,
-    heads: Annotated[int, typer.Option(help="heads, baked into the last rung", min=1)] = 2,
+    heads: HeadsOption = 2,
     batch: Annotated[int, typer.Option(help="batch entries", min=1)] = 1,
     d_head: DHeadOption = 128,
     dtype: DTypeOption = "fp16",
@@ -45,11 +49,7 @@ def emulate(
 
     Exit code 1 when something was found or the output is out of tolerance.
     """
-    if config is None:
-        chosen = pick_rung(ladder_of(dtype, d_head, heads), rung)
-        name, kernel_config = f"rung {chosen.number} {chosen.name}", chosen.config
-    else:
-        name, kernel_config = "kernel", parse_kernel_config(config)
+    name, kernel_config = chosen_kernel(rung, config, dtype=dtype, d_head=d_head, heads=heads)
     problem = EmulatedProblem(
         kernel_config, batch=batch, seq_len=seq, heads=heads, stored_heads=heads
     )

@@ -9,12 +9,20 @@ import typer
 
 from flash_attention.arch import ARCHES, Arch, get_arch
 from flash_attention.errors import UnsupportedError
-from flash_attention.kernel_configs import DType
+from flash_attention.kernel_configs import (
+    DType,
+    FlashForwardKernelConfig,
+    parse_kernel_config,
+)
 from flash_attention.ladder import Rung, get_ladder
 
 DTypeOption = Annotated[str, typer.Option("--dtype", help="fp16 or bf16")]
 DHeadOption = Annotated[int, typer.Option("--d-head", help="head dimension: 64 or 128")]
 HeadsOption = Annotated[int, typer.Option("--heads", help="heads, baked into the last rung", min=1)]
+ConfigOption = Annotated[
+    str | None,
+    typer.Option("--config", help="a kernel config in its short form, instead of a rung"),
+]
 ArchOption = Annotated[str, typer.Option("--arch", help=f"one of {', '.join(ARCHES)}")]
 
 
@@ -31,6 +39,16 @@ def pick_rung(ladder: tuple[Rung, ...], number: int) -> Rung:
     raise UnsupportedError(
         f"there is no rung {number}; the ladder has rungs {ladder[0].number} to {ladder[-1].number}"
     )
+
+
+def chosen_kernel(
+    rung: int, config: str | None, *, dtype: str, d_head: int, heads: int
+) -> tuple[str, FlashForwardKernelConfig]:
+    """A kernel and what to call it: the config if one is given, else the rung."""
+    if config is not None:
+        return "kernel", parse_kernel_config(config)
+    chosen = pick_rung(ladder_of(dtype, d_head, heads), rung)
+    return f"rung {chosen.number} {chosen.name}", chosen.config
 
 
 def parse_arches(text: str) -> tuple[Arch, ...]:

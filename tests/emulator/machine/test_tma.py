@@ -11,6 +11,7 @@ from flash_attention.emulator import GlobalMemory
 from flash_attention.emulator.machine.lanes import SHARED_BASE
 from flash_attention.emulator.machine.machine import Machine
 from flash_attention.emulator.machine.tensor_map import TensorMap
+from tests.emulator.conformance import tensor_copies
 from tests.emulator.hopper_machine import each, fill_shared, kinds, make_machine, one_lane
 
 Array = NDArray[Any]
@@ -97,16 +98,9 @@ def expected_image(tensor: TensorMap, values: Array, at: tuple[int, ...]) -> Arr
 
 
 Extents = tuple[int, ...]
-CASES: list[tuple[Extents, Extents, int, list[Extents]]] = [
-    ((40,), (16,), 0, [(0,), (24,), (32,), (-8,), (40,), (-16,)]),
-    ((70, 21), (64, 9), 128, [(0, 0), (8, 12), (-8, -2), (16, 19), (0, 21)]),
-    ((40, 12), (32, 16), 64, [(0, 0), (8, -4), (16, 5)]),
-    ((33, 9), (16, 24), 32, [(0, 0), (24, 1), (-8, -8)]),
-    ((64, 10, 3), (64, 8, 2), 128, [(0, 0, 0), (0, 5, 2), (0, -1, -1)]),
-    ((24, 5, 4, 3), (16, 3, 2, 2), 0, [(0, 0, 0, 0), (8, 3, 3, 2), (-8, -1, -1, -1)]),
-    ((20, 3, 4, 2, 3), (16, 2, 3, 1, 2), 32, [(0, 0, 0, 0, 0), (8, 2, 2, 1, 2)]),
+GEOMETRIES = [
+    (dims, box, span, at) for dims, box, span, corners in tensor_copies.GEOMETRIES for at in corners
 ]
-GEOMETRIES = [(dims, box, span, at) for dims, box, span, corners in CASES for at in corners]
 STORABLE = [
     ((-(-dims[0] // 8) * 8, *dims[1:]), box, span, at)
     for dims, box, span, at in GEOMETRIES

@@ -13,7 +13,7 @@ OPERATORS = {"add": "+", "sub": "-"}
 WIDER = {"i16": "i32", "u16": "u32", "i32": "i64", "u32": "u64"}
 
 
-def flushed(emitter: BlockEmitter, instruction: Instruction, name: str) -> str:
+def flushed(instruction: Instruction, name: str) -> str:
     """The operand with subnormals made zero, if the instruction says .ftz."""
     return f"numerics.flush({name})" if "ftz" in instruction.parts else name
 
@@ -25,7 +25,7 @@ def operands(emitter: BlockEmitter, instruction: Instruction, storage: str) -> l
     if all(isinstance(source, Imm) for source in sources):
         names[0] = emitter.array(sources[0], storage)
     if storage[0] == "f":
-        names = [flushed(emitter, instruction, name) for name in names]
+        names = [flushed(instruction, name) for name in names]
     return names
 
 
@@ -37,7 +37,7 @@ def finish(
     predicate: str | None,
 ) -> None:
     if storage[0] == "f":
-        expression = flushed(emitter, instruction, expression)
+        expression = flushed(instruction, expression)
     emitter.write(instruction.operands[0], expression, storage, predicate)
 
 
@@ -96,8 +96,7 @@ def fused_multiply_add(
     if storage != "f32":
         raise refuse(instruction)
     a, b, c = (
-        flushed(emitter, instruction, emitter.array(source, storage))
-        for source in instruction.operands[1:]
+        flushed(instruction, emitter.array(source, storage)) for source in instruction.operands[1:]
     )
     finish(emitter, instruction, f"numerics.fma({a}, {b}, {c})", storage, predicate)
 

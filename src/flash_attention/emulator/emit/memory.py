@@ -8,8 +8,6 @@ from flash_attention.emulator.emit.registry import emits, refuse, type_of
 from flash_attention.emulator.ptx.model import Instruction, Memory, Operand, Reg, Vector
 from flash_attention.emulator.types import numpy_name, size_of
 
-VECTORS = {"v2": 2, "v4": 4, "v8": 8}
-
 
 def space_of(instruction: Instruction) -> str:
     """ "shared" or "global"; a generic address counts as global."""

@@ -26,6 +26,6 @@ def approximate(emitter: BlockEmitter, instruction: Instruction, predicate: str 
     expect_parts(instruction, {"approx", "ftz", "rn"})
     if type_of(instruction) != "f32":
         raise refuse(instruction)
-    x = flushed(emitter, instruction, emitter.array(instruction.operands[1], "f32"))
+    x = flushed(instruction, emitter.array(instruction.operands[1], "f32"))
     expression = FUNCTIONS[instruction.parts[0]].format(x=x)
     finish(emitter, instruction, expression, "f32", predicate)

@@ -33,7 +33,7 @@ def vote(emitter: BlockEmitter, instruction: Instruction, predicate: str | None)
     mode = instruction.parts[2]
     value = emitter.read(source, "b1")
     storage = "u32" if mode == "ballot" else "b1"
-    expression = f"m.warp.vote(s, {mode!r}, {value}, {emitter.pc})"
+    expression = f"m.warp.vote(s, {mode!r}, {value})"
     emitter.write(destination, expression, storage, predicate)
 
 

@@ -107,6 +107,21 @@ class Findings:
             count=count,
         )
 
+    def report_lane(
+        self,
+        kind: str,
+        detail: str,
+        pc: int | None,
+        sel: Selection,
+        lane: int,
+        address: NDArray[Any] | None = None,
+        other_pc: int | None = None,
+    ) -> None:
+        """Note a mistake of one lane, numbered inside `sel`."""
+        bad = np.zeros(sel.count, bool)
+        bad[lane] = True
+        self.report(kind, detail, pc, sel, bad, address, other_pc)
+
     def _locate(self, pc: int | None) -> tuple[int | None, str | None]:
         if pc is None or not 0 <= pc < len(self._kernel.instructions):
             return None, None

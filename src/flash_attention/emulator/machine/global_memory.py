@@ -199,10 +199,7 @@ class GlobalAccess:
         if self._checks:
             self._machine.counters.global_access(pc, sel, addr, nbytes, mask)
             self.check_write(sel, offsets, nbytes, allowed, pc)
-        if allowed is not None:
-            offsets = offsets[allowed]
-            values = [value[allowed] for value in values]
-        self.memory.storage.scatter(offsets, size, values)
+        self.memory.storage.scatter(offsets, size, values, allowed)
 
     def read_offsets(
         self,

@@ -95,16 +95,16 @@ class MBarriers:
         """mbarrier.init: a fresh object, phase 0 in progress."""
         machine = self._machine
         machine.shared.flat(sel, addr, OBJECT_BYTES, mask, pc, "mbarrier.init")
-        for lane in _lanes(sel, mask):
+        for lane in sel.executing(mask):
             key = int(sel.cta[lane]), int(addr[lane])
             expected = int(count[lane])
             if not 1 <= expected <= MAX_COUNT:
                 detail = f"mbarrier.init with count {expected}, not in 1..{MAX_COUNT}"
-                self._report("mbarrier-overflow", detail, pc, sel, lane, addr)
+                self._machine.findings.report_lane("mbarrier-overflow", detail, pc, sel, lane, addr)
             before = self._barriers.get(key)
             if before is not None:
                 detail = "mbarrier.init of a live mbarrier; mbarrier.inval comes first"
-                self._report(
+                self._machine.findings.report_lane(
                     "mbarrier-reinitialised", detail, pc, sel, lane, addr, before.initialised_by[2]
                 )
             warp_id, warp = int(sel.warp_id[lane]), int(sel.warp[lane])
@@ -123,7 +123,7 @@ class MBarriers:
 
     def invalidate(self, sel: Selection, addr: Array, mask: Mask, pc: int) -> None:
         """mbarrier.inval: the object is plain memory again."""
-        for lane in _lanes(sel, mask):
+        for lane in sel.executing(mask):
             if self.find(sel, lane, addr, pc) is not None:
                 del self._barriers[int(sel.cta[lane]), int(addr[lane])]
 
@@ -161,7 +161,7 @@ class MBarriers:
 
     def expect(self, sel: Selection, addr: Array, tx: Array, mask: Mask, pc: int) -> None:
         """mbarrier.expect_tx: more transaction bytes in the phase in progress."""
-        for lane in _lanes(sel, mask):
+        for lane in sel.executing(mask):
             barrier = self.find(sel, lane, addr, pc)
             if barrier is not None:
                 self._expect(barrier, int(tx[lane]), sel, lane, addr, pc)
@@ -205,7 +205,9 @@ class MBarriers:
         barrier = self._barriers.get((int(sel.cta[lane]), int(addr[lane])))
         if barrier is None:
             detail = "there is no initialised mbarrier at this address"
-            self._report("mbarrier-uninitialised", detail, pc, sel, lane, addr)
+            self._machine.findings.report_lane(
+                "mbarrier-uninitialised", detail, pc, sel, lane, addr
+            )
             return None
         if self._unsettled:
             self._check_init_seen(barrier, sel, lane, addr, pc)
@@ -258,7 +260,7 @@ class MBarriers:
         agent, epoch, init_pc = barrier.initialised_by
         if epoch > self._machine.clocks.seen[int(sel.warp_id[lane]), agent]:
             detail = "the mbarrier is used without a barrier after its mbarrier.init"
-            self._report("race", detail, pc, sel, lane, addr, init_pc)
+            self._machine.findings.report_lane("race", detail, pc, sel, lane, addr, init_pc)
 
     def _slot(self, address: int) -> int:
         slot = self._slots.setdefault(address, len(self._slots))
@@ -272,7 +274,7 @@ class MBarriers:
         barrier.tx += tx
         if abs(barrier.tx) > MAX_COUNT:
             detail = f"{barrier.tx} transaction bytes expected; the limit is {MAX_COUNT}"
-            self._report("mbarrier-overflow", detail, pc, sel, lane, addr)
+            self._machine.findings.report_lane("mbarrier-overflow", detail, pc, sel, lane, addr)
 
     def _take_arrivals(
         self, barrier: Barrier, arrivals: int, sel: Selection, lane: int, addr: Array, pc: int
@@ -285,7 +287,7 @@ class MBarriers:
                     f"{arrivals} arrivals more than the count {barrier.count}, while "
                     f"{barrier.tx} transaction bytes of the phase are outstanding"
                 )
-                self._report("mbarrier-overflow", detail, pc, sel, lane, addr)
+                self._machine.findings.report_lane("mbarrier-overflow", detail, pc, sel, lane, addr)
                 return
             arrivals -= taken
             barrier.pending -= taken
@@ -312,26 +314,9 @@ class MBarriers:
             "more than it expects"
         )
         address = np.array([barrier.address])
-        self._report("mbarrier-transaction", detail, transfer.pc, sel, 0, address)
-
-    def _report(
-        self,
-        kind: str,
-        detail: str,
-        pc: int | None,
-        sel: Selection,
-        lane: int,
-        addr: Array,
-        other_pc: int | None = None,
-    ) -> None:
-        bad = np.zeros(sel.count, bool)
-        bad[lane] = True
-        self._machine.findings.report(kind, detail, pc, sel, bad, addr, other_pc)
-
-
-def _lanes(sel: Selection, mask: Mask) -> list[int]:
-    """Numbers, inside the selection, of the lanes that execute."""
-    return list(range(sel.count)) if mask is None else np.flatnonzero(mask).tolist()
+        self._machine.findings.report_lane(
+            "mbarrier-transaction", detail, transfer.pc, sel, 0, address
+        )
 
 
 def _by_warp_and_address(sel: Selection, addr: Array, mask: Mask) -> list[Array]:

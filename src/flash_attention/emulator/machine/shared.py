@@ -93,7 +93,4 @@ class SharedMemory(Shadow):
         if self._checks:
             self.check_write(sel, offsets, nbytes, pc, allowed)
             self._counters.shared_access(pc, sel, addr, nbytes, mask)
-        if allowed is not None:
-            offsets = offsets[allowed]
-            values = [value[allowed] for value in values]
-        self.storage.scatter(offsets, size, values)
+        self.storage.scatter(offsets, size, values, allowed)

@@ -49,9 +49,16 @@ class Storage:
         return self.views[nbytes].take(offsets // nbytes)
 
     def scatter(
-        self, offsets: NDArray[np.int64], size: int, values: Sequence[NDArray[Any]]
+        self,
+        offsets: NDArray[np.int64],
+        size: int,
+        values: Sequence[NDArray[Any]],
+        allowed: NDArray[np.bool_] | None,
     ) -> None:
-        """Put the values, of `size` bytes each, behind one another at every offset."""
+        """Put the values, of `size` bytes each, behind one another at every allowed offset."""
+        if allowed is not None:
+            offsets = offsets[allowed]
+            values = [value[allowed] for value in values]
         if len(values) == 1:
             self.views[size][offsets // size] = values[0]
             return

@@ -100,7 +100,7 @@ class Tma:
     ) -> None:
         """Global to shared: poison now, data when somebody waits for the mbarrier's phase."""
         machine = self._machine
-        for lane in _lanes(sel, mask):
+        for lane in sel.executing(mask):
             box = self._box(sel, lane, dst, map_address, coords, pc)
             barrier = machine.mbarriers.find(sel, lane, mbarrier, pc)
             if box is None or barrier is None:
@@ -135,7 +135,7 @@ class Tma:
         """Shared to global: part of the thread's open bulk group."""
         machine = self._machine
         numbers = machine.lanes.numbers[sel.index]
-        for lane in _lanes(sel, mask):
+        for lane in sel.executing(mask):
             box = self._box(sel, lane, src, map_address, coords, pc, store=True)
             if box is None:
                 continue
@@ -183,13 +183,15 @@ class Tma:
         for transfer in self._machine.mbarriers.unfinished():
             sel = self._machine.lanes.select(np.array([transfer.lane]))
             detail = "the kernel ends while a bulk load nobody waited for is on its way"
-            self._report("bulk-load-unwaited", detail, transfer.pc, sel, 0)
+            self._machine.findings.report_lane("bulk-load-unwaited", detail, transfer.pc, sel, 0)
         for queue in self._queues.values():
             for store in (store for group in (*queue.groups, queue.open) for store in group):
                 if store.data is None:
                     detail = "the thread exits while its bulk store reads shared memory"
                     box = store.box
-                    self._report("bulk-store-unwaited", detail, box.pc, box.sel, box.lane)
+                    self._machine.findings.report_lane(
+                        "bulk-store-unwaited", detail, box.pc, box.sel, box.lane
+                    )
                     self._read_shared(store)
                 self._write_tensor(store)
         self._queues = {}
@@ -212,12 +214,14 @@ class Tma:
             detail = (
                 f"there is {what} at this address; the instruction has {len(coords)} dimensions"
             )
-            self._report("tma-tensor-map", detail, pc, sel, lane, map_address)
+            self._machine.findings.report_lane("tma-tensor-map", detail, pc, sel, lane, map_address)
             return None
         address = int(shared_address[lane])
         if address % SHARED_ALIGNMENT:
             detail = f"the shared address of a tensor copy is no multiple of {SHARED_ALIGNMENT}"
-            self._report("tma-alignment", detail, pc, sel, lane, shared_address)
+            self._machine.findings.report_lane(
+                "tma-alignment", detail, pc, sel, lane, shared_address
+            )
             address -= address % SHARED_ALIGNMENT
         offset = address - SHARED_BASE
         order = self._order(tensor, address)
@@ -225,12 +229,14 @@ class Tma:
         limit = self._machine.shared_limit
         if first < 0 or last > limit:
             detail = f"the box covers shared bytes {first} to {last} of {limit}"
-            self._report("shared-out-of-bounds", detail, pc, sel, lane, shared_address)
+            self._machine.findings.report_lane(
+                "shared-out-of-bounds", detail, pc, sel, lane, shared_address
+            )
             return None
         chunks = order + (int(sel.shared_base[lane]) + address) // CHUNK_BYTES
         start = tuple(int(coord[lane]) for coord in coords)
         if fault := _coordinate_fault(tensor, start, store):
-            self._report("tma-coordinates", fault, pc, sel, lane)
+            self._machine.findings.report_lane("tma-coordinates", fault, pc, sel, lane)
             return None
         return _Box(tensor, start, chunks, sel, lane, pc)
 
@@ -316,25 +322,14 @@ class Tma:
             return
         if allocation.unwritten(offsets, size).any():
             detail = "tensor load of global memory that nothing was written to"
-            self._report("uninitialised-global", detail, box.pc, box.sel, box.lane)
+            self._machine.findings.report_lane(
+                "uninitialised-global", detail, box.pc, box.sel, box.lane
+            )
 
     def _repeated(self, box: _Box, pieces: _Pieces) -> Selection:
         """The lane of a box, once for every piece."""
         number = self._machine.lanes.numbers[box.sel.index][box.lane]
         return self._machine.lanes.select(np.full(len(pieces.offsets), number))
-
-    def _report(
-        self,
-        kind: str,
-        detail: str,
-        pc: int,
-        sel: Selection,
-        lane: int,
-        address: Array | None = None,
-    ) -> None:
-        bad = np.zeros(sel.count, bool)
-        bad[lane] = True
-        self._machine.findings.report(kind, detail, pc, sel, bad, address)
 
     def _queues_of(self, sel: Selection) -> list[_Queue]:
         numbers = self._machine.lanes.numbers[sel.index]
@@ -354,10 +349,6 @@ def _coordinate_fault(tensor: TensorMap, start: tuple[int, ...], store: bool) ->
     if store and ragged and start[0] + tensor.box[0] > tensor.dims[0] > start[0]:
         return f"rows of {tensor.dims[0]} elements: a store is clipped at 16 bytes, not at the row"
     return None
-
-
-def _lanes(sel: Selection, mask: Mask) -> list[int]:
-    return list(range(sel.count)) if mask is None else np.flatnonzero(mask).tolist()
 
 
 def _range(chunks: NDArray[np.int64]) -> tuple[int, int]:

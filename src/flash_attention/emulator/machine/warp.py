@@ -58,7 +58,7 @@ class WarpUnit:
         taken = np.take_along_axis(values, source, axis=1)
         return taken.reshape(-1), inside.reshape(-1).astype(np.uint32)
 
-    def vote(self, s: Selection, mode: str, value: Bools, pc: int) -> NDArray[Any]:
+    def vote(self, s: Selection, mode: str, value: Bools) -> NDArray[Any]:
         inverse, count = self._warp_index(s)
         yes = np.bincount(inverse, value, count)
         lanes = np.bincount(inverse, minlength=count)
