@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Approximate functions: ex2, lg2, rcp, sqrt, rsqrt, tanh. Each is the correctly rounded NumPy
-result; the hardware may differ from it by the ulps that docs/emulator.md lists."""
+"""Approximate functions: ex2, lg2, rcp, sqrt, rsqrt, tanh. Each is NumPy's single-precision result,
+from which the hardware may differ by the ulp that the PTX ISA grants."""
 
 from __future__ import annotations
 
