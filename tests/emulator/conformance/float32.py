@@ -65,7 +65,7 @@ def fused(a: Floats, b: Floats, c: Floats) -> Floats:
 
 def smaller(a: Floats, b: Floats) -> Floats:
     """The number if one is NaN; of two zeros the negative one."""
-    chosen: Floats = np.where((a == b) & np.signbit(b), b, np.fmin(a, b))
+    chosen: Floats = np.where(a == b, np.where(np.signbit(a), a, b), np.fmin(a, b))
     return chosen
 
 

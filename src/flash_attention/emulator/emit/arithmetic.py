@@ -101,14 +101,17 @@ def fused_multiply_add(
     finish(emitter, instruction, f"numerics.fma({a}, {b}, {c})", storage, predicate)
 
 
+NUMBER_OF_TWO = {"min": "numerics.smaller", "max": "numerics.larger"}
+
+
 @emits("min", "max")
 def extremum(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
-    expect_parts(instruction, {"ftz", "NaN"})
+    expect_parts(instruction, {"ftz"})
     storage = type_of(instruction)
     a, b = operands(emitter, instruction, storage)
     name = instruction.parts[0]
     if storage[0] == "f":
-        function = f"np.{name}imum" if "NaN" in instruction.parts else f"np.f{name}"
+        function = NUMBER_OF_TWO[name]
     else:
         function = f"np.{name}imum"
     finish(emitter, instruction, f"{function}({a}, {b})", storage, predicate)

@@ -27,6 +27,21 @@ def fma(a: Floats, b: Floats, c: Floats) -> Floats:
     return (a.astype(np.float64) * b + c).astype(np.float32)
 
 
+def smaller(a: Array, b: Array) -> Array:
+    """The number if one is NaN; of two zeros the negative one, which NumPy leaves to the host."""
+    result = np.fmin(a, b)
+    zero = result == 0
+    if zero.any():
+        negative = zero & (np.signbit(a) | np.signbit(b))
+        result = np.where(negative & (a == b), -np.abs(result), result)
+    return result
+
+
+def larger(a: Array, b: Array) -> Array:
+    """The number if one is NaN; of two zeros the positive one, which NumPy leaves to the host."""
+    return -smaller(-a, -b)
+
+
 def unsigned_quotient(a: Array, b: Any) -> Array:
     """Division by zero gives all ones."""
     divisor = np.broadcast_to(np.asarray(b, a.dtype), a.shape)
