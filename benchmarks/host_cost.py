@@ -22,8 +22,11 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from flash_attention import DType, FlashForwardKernelConfig, forward, forward_kernels
+from flash_attention import DType, forward, forward_kernels
 from flash_attention.bench.environment import describe
+from flash_attention.cli.options import last_rung_on
+from flash_attention.dispatch import current_arch
+from flash_attention.kernel_configs import KernelConfig
 from flash_attention.ladder import get_ladder
 from flash_attention.testing import generate_qkv
 
@@ -31,8 +34,9 @@ SHAPE = (1, 128, 16, 128)  # small enough that the GPU never holds the host up
 CALLS = 100  # in one round, fewer than the launch queue holds
 
 
-def config() -> FlashForwardKernelConfig:
-    return get_ladder(DType.FP16, d_head=SHAPE[3], n_heads=SHAPE[2])[-1].config
+def config() -> KernelConfig:
+    ladder = get_ladder(DType.FP16, d_head=SHAPE[3], n_heads=SHAPE[2])
+    return last_rung_on(ladder, current_arch()).config
 
 
 def microseconds_per_call(call: Callable[[], object], rounds: int) -> float:
@@ -136,7 +140,8 @@ def main() -> None:
     print_table(f"host time of a call, shape {SHAPE}", "us", steady)
     print_table("first call of a process, torch and CUDA up", "ms", first)
     if options.json:
-        record = {**describe(), "shape": SHAPE, "steady_us": steady, "first_call_ms": first}
+        record = {**describe(), "config": config().short_form(), "shape": SHAPE}
+        record |= {"steady_us": steady, "first_call_ms": first}
         options.json.write_text(json.dumps(record, indent=1) + "\n")
 
 

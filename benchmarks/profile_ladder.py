@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Nsight Compute's counters of every rung, as a results file:
+"""Nsight Compute's counters of every rung that this GPU can run, as a results file:
 
 PYTHONPATH=src python benchmarks/profile_ladder.py results/h200_ladder_profile.json
 """
@@ -16,7 +16,8 @@ from nsight import counters
 
 from flash_attention import DType, forward
 from flash_attention.bench.environment import describe
-from flash_attention.ladder import get_ladder
+from flash_attention.dispatch import current_arch
+from flash_attention.ladder import Rung, get_ladder
 from flash_attention.testing import generate_qkvo
 
 SHAPE = (4, 8192, 16, 128)
@@ -35,9 +36,13 @@ METRICS = {
 UNITS = {"kcycles": 1e3, "bank conflicts (millions)": 1e6}
 
 
+def rungs() -> list[Rung]:
+    return [rung for rung in get_ladder() if not rung.config.broken_rule(current_arch())]
+
+
 def run_ladder() -> None:
     q, k, v, o = generate_qkvo(*SHAPE, DType.FP16, "cuda")
-    for rung in get_ladder():
+    for rung in rungs():
         forward(rung.config, q, k, v, o)
     torch.cuda.synchronize()
 
@@ -46,7 +51,7 @@ def profile() -> list[dict[str, Any]]:
     return [
         {"rung": rung.number, "name": rung.name}
         | {name: value / UNITS.get(name, 1) for name, value in counted.items()}
-        for rung, counted in zip(get_ladder(), counters(__file__, METRICS), strict=True)
+        for rung, counted in zip(rungs(), counters(__file__, METRICS), strict=True)
     ]
 
 

@@ -14,11 +14,30 @@ import torch
 from torch import Tensor
 
 import flash_attention
-from flash_attention import DType, FlashForwardKernelConfig, UnsupportedError
+from flash_attention import (
+    DType,
+    FlashForwardKernelConfig,
+    HopperForwardKernelConfig,
+    KernelConfig,
+    TileOrder,
+    UnsupportedError,
+)
 from flash_attention.ladder import get_ladder
-from flash_attention.testing import check_output, generate_qkv, generate_qkvo
+from flash_attention.testing import check_lse, check_output, generate_qkv, generate_qkvo
 
 CONFIG = FlashForwardKernelConfig(DType.FP16, 64, 64, 32, 4, True, True, True, 0, 2, 2, False, True)
+HOPPER = HopperForwardKernelConfig(
+    DType.FP16,
+    64,
+    2,
+    128,
+    2,
+    tma=True,
+    specialised=True,
+    overlap=True,
+    tile_order=TileOrder.DYNAMIC,
+    group_mib=16,
+)
 HEADS = 4
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 SLOW_CYCLES = 200_000_000  # a tenth of a second of GPU work, to be overtaken
@@ -131,17 +150,45 @@ def test_a_store_stays_inside_the_output(device: str) -> None:
     assert bool((room == 7.0).all())
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_the_scale_is_the_callers(device: str) -> None:
+    q, k, v = generate_qkv(1, 128, 2, 64, DType.FP16, device)
+    out = flash_attention.forward(CONFIG, q, k, v, softmax_scale=0.25)
+    check = check_output(out, q, k, v, softmax_scale=0.25)
+    assert check.ok, str(check)
+
+
+@pytest.fixture
+def family(request: pytest.FixtureRequest) -> KernelConfig:
+    """A config of each family in turn; the Hopper one only where its kernels run."""
+    config: KernelConfig = request.param
+    if isinstance(config, HopperForwardKernelConfig):
+        skip_without_hopper("cuda")
+    return config
+
+
+def skip_without_hopper(device: str) -> None:
+    if device == "cuda" and torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("needs an sm_90 GPU")
+
+
+both_families = pytest.mark.parametrize(
+    "family", [CONFIG, HOPPER], indirect=True, ids=["first", "hopper"]
+)
+
+
 @pytest.mark.gpu
-def test_the_launch_follows_the_current_stream() -> None:
+@both_families
+def test_the_launch_follows_the_current_stream(family: KernelConfig) -> None:
     q, k, v, o = generate_qkvo(1, 128, 2, 64, DType.FP16, "cuda")
-    expected = flash_attention.forward(CONFIG, q, k, v)
+    expected = flash_attention.forward(family, q, k, v)
     late = torch.zeros_like(q)
     side = torch.cuda.Stream()
     torch.cuda.synchronize()
     with torch.cuda.stream(side):
         torch.cuda._sleep(SLOW_CYCLES)
         late.copy_(q)
-        flash_attention.forward(CONFIG, late, k, v, o)
+        flash_attention.forward(family, late, k, v, o)
         waiting = not side.query()
     assert waiting, "forward waited for the GPU"
     side.synchronize()
@@ -164,15 +211,16 @@ def test_forward_timed_returns_the_kernel_time_in_milliseconds() -> None:
 
 
 @pytest.mark.gpu
-def test_threads_may_share_a_config() -> None:
+@both_families
+def test_threads_may_share_a_config(family: KernelConfig) -> None:
     inputs = [generate_qkv(1, 128, 2, 64, DType.FP16, "cuda", seed=s) for s in range(4)]
-    expected = [flash_attention.forward(CONFIG, *qkv) for qkv in inputs]
+    expected = [flash_attention.forward(family, *qkv) for qkv in inputs]
     torch.cuda.synchronize()
     wrong: list[int] = []
 
     def work(i: int) -> None:
         for _ in range(200):
-            if not torch.equal(flash_attention.forward(CONFIG, *inputs[i]), expected[i]):
+            if not torch.equal(flash_attention.forward(family, *inputs[i]), expected[i]):
                 wrong.append(i)
 
     threads = [threading.Thread(target=work, args=(i,)) for i in range(len(inputs))]
@@ -184,12 +232,13 @@ def test_threads_may_share_a_config() -> None:
 
 
 @pytest.mark.gpu
-def test_a_captured_graph_replays_the_kernel() -> None:
+@both_families
+def test_a_captured_graph_replays_the_kernel(family: KernelConfig) -> None:
     q, k, v, o = generate_qkvo(1, 128, 2, 64, DType.FP16, "cuda")
-    flash_attention.forward(CONFIG, q, k, v, o)
+    flash_attention.forward(family, q, k, v, o)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        flash_attention.forward(CONFIG, q, k, v, o)
+        flash_attention.forward(family, q, k, v, o)
     q.copy_(k)
     o.fill_(torch.nan)
     graph.replay()
@@ -223,3 +272,103 @@ def test_a_store_in_place_is_seen_by_autograd(device: str) -> None:
     flash_attention.forward(CONFIG, q, k, v, o)
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         product.sum().backward()
+
+
+@pytest.mark.usefixtures("no_compile")
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(("seq_q", "seq_k"), [(70, 0), (0, 70), (0, 0)])
+@pytest.mark.parametrize("causal", [False, True])
+def test_without_a_query_or_a_key_nothing_is_compiled(
+    device: str, seq_q: int, seq_k: int, causal: bool
+) -> None:
+    skip_without_hopper(device)
+    q, k, v, o = generate_qkvo(2, seq_q, 4, 64, DType.FP16, device, seq_len_k=seq_k, n_heads_k=2)
+    out, lse = flash_attention.forward(HOPPER, q, k, v, o, causal=causal, return_lse=True)
+    assert out is o
+    assert torch.equal(out, torch.zeros_like(q))
+    assert torch.equal(lse, torch.full((2, 4, seq_q), -torch.inf, device=device))
+    assert torch.equal(flash_attention.forward(HOPPER, q, k, v), torch.zeros_like(q))
+    with torch.inference_mode():
+        kept = torch.full_like(q, torch.nan)
+    assert torch.equal(flash_attention.forward(HOPPER, q, k, v, kept), torch.zeros_like(q))
+
+
+@pytest.mark.usefixtures("no_compile")
+def test_no_heads_and_no_batch_are_an_empty_result() -> None:
+    for shape in ((0, 8, 2, 64), (2, 8, 0, 64)):
+        q, k, v = (torch.zeros(shape, dtype=torch.float16) for _ in range(3))
+        assert flash_attention.forward(HOPPER, q, k, v).shape == shape
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(
+    ("seq_q", "seq_k", "heads_k"), [(1, 1, 4), (100, 300, 2), (300, 100, 1), (257, 257, 4)]
+)
+def test_any_lengths_shared_heads_a_mask_and_the_log_sum_exp(
+    device: str, seq_q: int, seq_k: int, heads_k: int, causal: bool
+) -> None:
+    skip_without_hopper(device)
+    q, k, v, o = generate_qkvo(
+        1, seq_q, 4, 64, DType.FP16, device, seq_len_k=seq_k, n_heads_k=heads_k
+    )
+    out, lse = flash_attention.forward(HOPPER, q, k, v, o, causal=causal, return_lse=True)
+    assert out is o
+    checks = (check_output(o, q, k, v, causal=causal), check_lse(lse, q, k, causal=causal))
+    assert all(check.ok for check in checks), str(checks)
+    assert torch.equal(flash_attention.forward(HOPPER, q, k, v, causal=causal), o)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_hopper_kernels_take_any_strides(device: str) -> None:
+    skip_without_hopper(device)
+    q, k, v = generate_qkv(2, 130, 3, 64, DType.FP16, device)
+    expected = flash_attention.forward(HOPPER, q, k, v)
+    room = torch.full((2, 140, 5, 128), 7.0, dtype=torch.float16, device=device)
+    inside = room[:, 5:135, 1:4, 32:96]
+    heads_first = [t.transpose(1, 2).contiguous().transpose(1, 2) for t in (q, k, v)]
+    assert torch.equal(flash_attention.forward(HOPPER, *heads_first), expected)
+    flash_attention.forward(HOPPER, q, heads_first[1], v, inside)
+    assert torch.equal(inside, expected)
+    inside.fill_(7.0)
+    assert bool((room == 7.0).all())
+    shared = [t[:, :, :1].expand(-1, -1, 3, -1) for t in (k, v)]
+    repeated = [t.contiguous() for t in shared]
+    assert torch.equal(
+        flash_attention.forward(HOPPER, q, *shared), flash_attention.forward(HOPPER, q, *repeated)
+    )
+
+
+@pytest.mark.gpu
+def test_streams_and_graphs_do_not_share_tile_counters() -> None:
+    skip_without_hopper("cuda")
+    q, k, v = generate_qkv(2, 2048, 8, 64, DType.FP16, "cuda")
+    expected = flash_attention.forward(HOPPER, q, k, v, causal=True)
+    out = [torch.empty_like(q) for _ in range(4)]
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for o in out[:2]:
+            flash_attention.forward(HOPPER, q, k, v, o, causal=True)
+    torch.cuda.synchronize()
+    streams = [torch.cuda.Stream() for _ in range(3)]
+    for _ in range(20):
+        for o in out:
+            o.fill_(torch.nan)
+        torch.cuda.synchronize()
+        with torch.cuda.stream(streams[0]):
+            graph.replay()
+        for stream, o in zip(streams[1:], out[2:], strict=True):
+            with torch.cuda.stream(stream):
+                flash_attention.forward(HOPPER, q, k, v, o, causal=True)
+        torch.cuda.synchronize()
+        assert all(torch.equal(o, expected) for o in out)
+
+
+@pytest.mark.gpu
+def test_a_timed_call_returns_the_log_sum_exp_too() -> None:
+    skip_without_hopper("cuda")
+    q, k, v = generate_qkv(1, 512, 2, 64, DType.FP16, "cuda")
+    out, lse, milliseconds = flash_attention.forward_timed(HOPPER, q, k, v, return_lse=True)
+    assert_right(out, q, k, v)
+    assert check_lse(lse, q, k).ok
+    assert milliseconds > 0

@@ -15,7 +15,13 @@ from torch import Tensor
 from flash_attention.compiler import INCLUDE_DIR
 from flash_attention.debugging import UNNORMALISED, Inspection, State, bind, reference_state
 from flash_attention.errors import UnsupportedError
-from flash_attention.kernel_configs import DType, FlashForwardKernelConfig, parse_kernel_config
+from flash_attention.kernel_configs import (
+    DType,
+    FlashForwardKernelConfig,
+    HopperForwardKernelConfig,
+    KernelConfig,
+    parse_kernel_config,
+)
 from flash_attention.ladder import get_ladder
 from flash_attention.testing import generate_qkv, oracle
 from flash_attention.translation_unit import translation_unit
@@ -25,9 +31,7 @@ SEQ = 128
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
-def inspect(
-    config: FlashForwardKernelConfig, step: int, *, device: str = "cpu", row: int = 0
-) -> Inspection:
+def inspect(config: KernelConfig, step: int, *, device: str = "cpu", row: int = 0) -> Inspection:
     tensors = generate_qkv(1, SEQ, 2, config.d_head, config.dtype, seed=4)
     q, k, v = (tensor.to(device) for tensor in tensors)
     return Inspection(config, q, k, v, step=step, row=row, head=1)
@@ -148,3 +152,11 @@ def test_what_is_not_there_is_refused(choice: dict[str, Any], message: str) -> N
     q, k, v = generate_qkv(1, SEQ, 2, 64, DType.FP16)
     with pytest.raises(UnsupportedError, match=message):
         Inspection(CONFIG, q, k, v, **choice)
+
+
+@pytest.mark.usefixtures("no_compile")
+def test_a_family_without_probes_is_refused() -> None:
+    q, k, v = generate_qkv(1, SEQ, 2, 64, DType.FP16)
+    config = HopperForwardKernelConfig(DType.FP16, 64, 2, 128, 1)
+    with pytest.raises(UnsupportedError, match=r"hopper\(FP16.* cannot be looked into.* emulate"):
+        Inspection(config, q, k, v, step=0)

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from flash_attention import dispatch
 from flash_attention.arch import ARCHES, Arch
 from flash_attention.compiler import ENTRY, elf
 from flash_attention.dispatch import (
@@ -25,6 +26,7 @@ from flash_attention.errors import KernelConfigError, UnsupportedError
 from flash_attention.kernel_configs import (
     DType,
     FlashForwardKernelConfig,
+    HopperForwardKernelConfig,
     get_kernels_to_build,
 )
 
@@ -32,6 +34,7 @@ CONFIG = FlashForwardKernelConfig(
     DType.FP16, 128, 64, 32, 4, True, True, True, 0, 2, 2, False, True
 )
 INVALID = replace(CONFIG, async_copy=False)
+HOPPER = HopperForwardKernelConfig(DType.FP16, 64, 2, 128, 2, tma=True, specialised=True)
 
 
 @dataclass
@@ -70,6 +73,43 @@ def test_membership_follows_validity_and_never_compiles() -> None:
     strangers: tuple[Any, ...] = (None, "config", 3, [], {}, FlashForwardKernelConfig)
     for stranger in strangers:
         assert stranger not in forward_kernels
+
+
+@pytest.mark.usefixtures("no_compile")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the device says which configs are valid")
+def test_without_a_device_a_hopper_config_counts_for_sm_90() -> None:
+    assert HOPPER in forward_kernels
+    assert replace(HOPPER, specialised=False) not in forward_kernels
+    assert current_arch() is ARCHES["sm_80"]
+    assert current_arch(HOPPER.default_arch) is ARCHES["sm_90"]
+
+
+@pytest.mark.usefixtures("no_compile")
+def test_what_a_family_lacks_is_refused_before_anything_is_compiled() -> None:
+    with pytest.raises(UnsupportedError, match=r"causal=True, .*HopperForwardKernelConfig"):
+        get_kernel(CONFIG, ARCHES["sm_90"], causal=True)
+    with pytest.raises(KernelConfigError, match="sm_90"):
+        get_kernel(HOPPER, ARCHES["sm_80"])
+
+
+def test_a_mask_gets_a_kernel_of_its_own_compiled_for_the_familys_target(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sources = {False: "full", True: "causal"}
+    monkeypatch.setattr(dispatch, "translation_unit", lambda config, causal: sources[causal])
+    monkeypatch.setattr(dispatch, "compile_kernel", lambda source, **where: (source, where))
+    monkeypatch.setattr(dispatch, "_kernels", {})
+    full, causal = (get_kernel(HOPPER, ARCHES["sm_90"], mask) for mask in (False, True))
+    name = HOPPER.kernel_name()
+    made: list[object] = [full.compiled, causal.compiled]
+    assert made == [
+        ("full", {"arch": "sm_90a", "name": name}),
+        ("causal", {"arch": "sm_90a", "name": f"{name}_causal"}),
+    ]
+    assert get_kernel(HOPPER, ARCHES["sm_90"]) is full
+    assert get_kernel(HOPPER, ARCHES["sm_90"], causal=True) is causal
+    assert full.smem_bytes == HOPPER.smem_bytes()
+    assert repr(causal) == f"<Kernel {HOPPER.short_form()}, causal, for sm_90>"
 
 
 @pytest.mark.usefixtures("no_compile")

@@ -17,10 +17,12 @@ from flash_attention.errors import LaunchError
 SMEM_BYTES = 64 * 1024  # above what a kernel gets without asking
 SOURCE = f"""
 struct Args {{ int* out; int value; }};
-extern "C" __global__ void {ENTRY}(const __grid_constant__ Args args) {{
+struct Words {{ int first, second; }};
+extern "C" __global__ void {ENTRY}(const __grid_constant__ Words added,
+                                   const __grid_constant__ Args args) {{
   extern __shared__ int shared[];
   const int last = {SMEM_BYTES // 4 - 1};
-  if (threadIdx.x == 0) shared[last] = args.value;
+  if (threadIdx.x == 0) shared[last] = args.value + added.second;
   __syncthreads();
   args.out[blockIdx.x * blockDim.x + threadIdx.x] = shared[last] + blockIdx.x;
 }}
@@ -31,6 +33,9 @@ class Args(ctypes.Structure):
     """Mirror of the kernel's parameter."""
 
     _fields_ = (("out", ctypes.c_void_p), ("value", ctypes.c_int32))
+
+
+Words = ctypes.c_int32 * 2
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a driver")
@@ -46,8 +51,8 @@ def fill(out: torch.Tensor, value: int, *, ready: bool = True, threads: int = 32
     index = out.get_device()
     if ready:
         driver.ready_kernel(kernel, index, SMEM_BYTES)
-    args = Args(out.data_ptr(), value)
-    driver.launch_kernel(kernel, (2, 1, 1, threads, 1, 1, SMEM_BYTES), args, 0, index)
+    parameters = (Words(1000, 3), Args(out.data_ptr(), value - 3))
+    driver.launch_kernel(kernel, (2, 1, 1, threads, 1, 1, SMEM_BYTES), parameters, 0, index)
     torch.cuda.synchronize()
 
 

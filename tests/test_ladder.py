@@ -7,40 +7,73 @@ from itertools import pairwise
 import pytest
 
 from flash_attention.arch import ARCHES
-from flash_attention.kernel_configs import DType
-from flash_attention.ladder import LadderError, climb, get_ladder
+from flash_attention.kernel_configs import (
+    DType,
+    FlashForwardKernelConfig,
+    HopperForwardKernelConfig,
+    TileOrder,
+)
+from flash_attention.ladder import LadderError, Rung, climb, get_ladder
 
 LADDERS = [(dtype, d_head) for dtype in DType for d_head in (64, 128)]
+FLASH_RUNGS = 16
 
 
 @pytest.mark.parametrize(("dtype", "d_head"), LADDERS)
 def test_adjacent_rungs_differ_in_exactly_one_field(dtype: DType, d_head: int) -> None:
     rungs = get_ladder(dtype, d_head)
-    assert [rung.number for rung in rungs] == list(range(1, 17))
+    assert [rung.number for rung in rungs] == list(range(1, len(rungs) + 1))
     assert rungs[0].field is None
     for below, above in pairwise(rungs):
+        if above.field == "family":
+            assert type(below.config) is not type(above.config)
+            continue
         differing = [
             f.name
             for f in fields(below.config)
             if getattr(below.config, f.name) != getattr(above.config, f.name)
         ]
-        assert differing == [above.field]
+        assert differing in ([above.field], ["tile_order", "group_mib"])
+        assert differing[0] == above.field
 
 
 @pytest.mark.parametrize(("dtype", "d_head"), LADDERS)
-def test_every_rung_is_valid_everywhere(dtype: DType, d_head: int) -> None:
+def test_the_hopper_family_follows_the_sixteen_rungs_of_the_first(
+    dtype: DType, d_head: int
+) -> None:
+    rungs = get_ladder(dtype, d_head)
+    first, hopper = rungs[:FLASH_RUNGS], rungs[FLASH_RUNGS:]
+    assert {type(rung.config) for rung in first} == {FlashForwardKernelConfig}
+    assert {type(rung.config) for rung in hopper} == {HopperForwardKernelConfig}
+    assert [rung.number for rung in rungs if rung.field == "family"] == [FLASH_RUNGS + 1]
+
+
+@pytest.mark.parametrize(("dtype", "d_head"), LADDERS)
+def test_every_rung_is_valid_wherever_its_family_is(dtype: DType, d_head: int) -> None:
     for rung in get_ladder(dtype, d_head):
-        assert {a.name for a in ARCHES.values() if rung.config.broken_rule(a)} == set(), rung.name
+        valid = {a.name for a in ARCHES.values() if not rung.config.broken_rule(a)}
+        expected = set(ARCHES) if rung.number <= FLASH_RUNGS else {"sm_90"}
+        assert valid == expected, rung.name
         assert (rung.config.dtype, rung.config.d_head) == (dtype, d_head)
 
 
 def test_rungs_have_names_and_ideas_of_their_own() -> None:
     rungs = get_ladder()
-    assert len({rung.name for rung in rungs}) == len({rung.idea for rung in rungs}) == 16
+    assert len({rung.name for rung in rungs}) == len({rung.idea for rung in rungs}) == len(rungs)
 
 
-def test_the_last_rung_follows_the_number_of_heads() -> None:
-    assert get_ladder(d_head=64, n_heads=12)[-1].config.static_row_stride == 12 * 64
+def test_the_last_rung_of_the_first_family_follows_the_number_of_heads() -> None:
+    config = get_ladder(d_head=64, n_heads=12)[FLASH_RUNGS - 1].config
+    assert isinstance(config, FlashForwardKernelConfig)
+    assert config.static_row_stride == 12 * 64
+
+
+def test_a_step_may_change_the_tile_order_with_its_group() -> None:
+    base = get_ladder()[-1]
+    change = {"tile_order": TileOrder.PERSISTENT, "group_mib": 0}
+    _, above = climb(base, ("in order", "tiles by index", change))
+    assert (above.number, above.field) == (base.number + 1, "tile_order")
+    assert above.config.short_form() == base.config.short_form().replace("dynamic_64", "persistent")
 
 
 @pytest.mark.parametrize(
@@ -49,6 +82,6 @@ def test_the_last_rung_follows_the_number_of_heads() -> None:
     ids=["two fields", "none", "same value"],
 )
 def test_a_step_that_is_not_one_change_is_refused(change: dict[str, bool]) -> None:
-    base = get_ladder()[0].config
+    base: Rung = get_ladder()[0]
     with pytest.raises(LadderError, match="exactly one field"):
-        climb(base, "base", ("broken", "not a step", change))
+        climb(base, ("broken", "not a step", change))

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+import operator
 from dataclasses import replace
 from typing import Any
 
@@ -12,15 +13,33 @@ import pytest
 import torch
 from torch import Tensor
 
+from flash_attention import driver, launch, tensor_map
 from flash_attention.arch import ARCHES
 from flash_attention.checks import TensorView
 from flash_attention.errors import KernelConfigError, UnsupportedError
 from flash_attention.kernel_args import ForwardKernelArgs
-from flash_attention.kernel_configs import DType, FlashForwardKernelConfig
-from flash_attention.launch import CPU, LaunchPlan, new_plan, plan_for
+from flash_attention.kernel_configs import (
+    DType,
+    FlashForwardKernelConfig,
+    HopperForwardKernelConfig,
+    KernelConfig,
+    TileOrder,
+)
+from flash_attention.launch import (
+    CPU,
+    EMULATED_SMS,
+    LaunchPlan,
+    current_stream,
+    new_plan,
+    plan_for,
+    tile_counter,
+)
+from flash_attention.problem import Problem
 from flash_attention.testing import generate_qkv
 
 CONFIG = FlashForwardKernelConfig(DType.FP16, 64, 64, 32, 4, True, True, True, 0, 2, 2, False, True)
+HOPPER = HopperForwardKernelConfig(DType.FP16, 64, 2, 128, 2, tma=True, specialised=True)
+DYNAMIC = replace(HOPPER, tile_order=TileOrder.DYNAMIC, group_mib=16)
 BATCH, SEQ, HEADS, D_HEAD = 2, 128, 3, 64
 
 
@@ -36,7 +55,8 @@ def dense(count: int = 4) -> list[Tensor]:
 
 def plan_of(*tensors: Tensor) -> LaunchPlan:
     views = [TensorView.of(n, t) for n, t in zip("qkvo", tensors, strict=True)]
-    return LaunchPlan(CONFIG, views, device_index=0)
+    problem = Problem.from_tensors(views[0], views[1])
+    return LaunchPlan(CONFIG, problem, views, CPU, ARCHES["sm_80"])
 
 
 def values(args: ForwardKernelArgs) -> dict[str, Any]:
@@ -56,10 +76,15 @@ def test_a_plan_packs_strides_lengths_scale_and_the_call_adds_addresses() -> Non
         "k": k.data_ptr(),
         "v": v.data_ptr(),
         "o": o.data_ptr(),
+        "lse": None,
+        "tile_counter": None,
         "q_stride": (SEQ * 2 * HEADS * D_HEAD, 2 * HEADS * D_HEAD, D_HEAD),
         "k_stride": (SEQ * 2 * HEADS * D_HEAD, 2 * HEADS * D_HEAD, D_HEAD),
         "v_stride": (HEADS * SEQ * D_HEAD, D_HEAD, SEQ * D_HEAD),
         "o_stride": (SEQ * HEADS * D_HEAD, HEADS * D_HEAD, D_HEAD),
+        "batch": BATCH,
+        "heads": HEADS,
+        "heads_per_kv": 1,
         "seq_len_q": SEQ,
         "seq_len_k": SEQ,
         "softmax_scale": 0.125,
@@ -130,6 +155,118 @@ def test_cpu_tensors_get_a_plan_without_a_device(given_output: bool) -> None:
     assert plan.geometry.grid == (SEQ // CONFIG.B_r, HEADS, BATCH)
 
 
+def grouped(
+    seq_q: int = 100, seq_k: int = 77, heads: int = 6, heads_k: int = 2
+) -> tuple[Tensor, Tensor, Tensor]:
+    """q, k and v of one batch entry, k and v shorter and with fewer heads."""
+    q = torch.zeros(1, seq_q, heads, D_HEAD, dtype=torch.float16)
+    k = torch.zeros(1, seq_k, heads_k, D_HEAD, dtype=torch.float16)
+    return q, k, k.clone()
+
+
+@pytest.mark.usefixtures("no_compile")
+def test_a_hopper_plan_packs_what_the_problem_says() -> None:
+    q, k, v = grouped()
+    plan = plan_for(HOPPER, q, k, v, None, causal=True, softmax_scale=0.5, return_lse=True)
+    packed = values(plan.bind(q, k, v, None))
+    expected = {"batch": 1, "heads": 6, "heads_per_kv": 3, "seq_len_q": 100, "seq_len_k": 77}
+    assert {name: packed[name] for name in expected} == expected
+    assert packed["k_stride"] == (77 * 2 * D_HEAD, 2 * D_HEAD, D_HEAD)
+    assert packed["softmax_scale"] == 0.5
+    assert (plan.problem.causal, plan.arch) == (True, ARCHES["sm_90"])
+    assert plan.lse_shape == (1, 6, 100)
+    assert plan.geometry.grid == (6, 1, 1)
+
+
+@pytest.mark.usefixtures("no_compile")
+@pytest.mark.parametrize(
+    ("config", "maps", "counts", "ctas"),
+    [
+        (HOPPER, 4, False, 6),
+        (replace(HOPPER, tile_order=TileOrder.PERSISTENT), 4, False, EMULATED_SMS),
+        (DYNAMIC, 4, True, EMULATED_SMS),
+        (replace(HOPPER, stages=1, tma=False, specialised=False), 0, False, 6),
+    ],
+)
+def test_a_hopper_plan_has_the_maps_and_ctas_of_its_kernel(
+    config: HopperForwardKernelConfig, maps: int, counts: bool, ctas: int
+) -> None:
+    plan = plan_for(config, *grouped(), None)
+    assert (plan.geometry.grid, plan.counts_tiles) == ((ctas, 1, 1), counts)
+    descriptions = [each.description for each in plan.maps]
+    assert len(descriptions) == maps
+    assert [d.dims for d in descriptions[:2]] == [(64, 6, 100, 1), (64, 2, 77, 1)][:maps]
+    assert [d.box[2] for d in descriptions] == [64, 128, 128, 64][:maps]
+
+
+@pytest.mark.usefixtures("no_compile")
+def test_an_idle_plan_needs_no_maps_and_no_counter() -> None:
+    for tensors in (grouped(seq_k=0), grouped(seq_q=0), grouped(heads=0), grouped(0, 0, 0, 0)):
+        plan = plan_for(DYNAMIC, *tensors, None)
+        assert plan.problem.idle
+        assert plan.maps == ()
+        assert not plan.counts_tiles
+        plan.bind(*tensors, None)
+
+
+class Launches:
+    """Stands in for the driver: notes what would be launched."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.shapes: list[tuple[int, ...]] = []
+        self.parameters: list[tuple[object, ...]] = []
+        self.counter = torch.zeros(2, dtype=torch.int32)
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: CPU)
+        monkeypatch.setattr(launch, "current_stream", lambda index: 0)
+        monkeypatch.setattr(launch, "tile_counter", lambda index, stream: self.counter)
+        monkeypatch.setattr(LaunchPlan, "load", lambda plan: None)
+        monkeypatch.setattr(driver, "launch_kernel", self.launch)
+        monkeypatch.setattr(tensor_map, "encode", lambda seen, address: (seen.box, address))
+
+    def launch(
+        self,
+        function: None,
+        shape: tuple[int, ...],
+        parameters: tuple[object, ...],
+        stream: int,
+        index: int,
+    ) -> None:
+        self.shapes.append(shape)
+        self.parameters.append(parameters)
+
+
+def test_a_launch_passes_four_maps_and_then_the_arguments(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen = Launches(monkeypatch)
+    q, k, v = grouped()
+    o = torch.zeros_like(q)
+    plan = new_plan(DYNAMIC, q, k, v, o)
+    for _ in range(2):
+        args = plan.bind(q, k, v, o)
+        plan.launch(args)
+        *maps, last = seen.parameters[-1]
+        rows = (64, 128, 128, 64)
+        assert maps == [
+            ((64, 1, n, 1), t.data_ptr()) for n, t in zip(rows, (q, k, v, o), strict=True)
+        ]
+        assert last is args
+        assert args.tile_counter == seen.counter.data_ptr()
+    assert all(map(operator.is_, seen.parameters[0][:4], seen.parameters[1]))
+    assert seen.shapes == [(EMULATED_SMS, 1, 1, 384, 1, 1, DYNAMIC.smem_bytes())] * 2
+
+
+def test_a_kernel_without_tma_gets_its_arguments_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = Launches(monkeypatch)
+    q, k, v, o = dense()
+    for config in (CONFIG, replace(HOPPER, stages=1, tma=False, specialised=False)):
+        plan = new_plan(config, q, k, v, o)
+        args = plan.bind(q, k, v, o)
+        plan.launch(args)
+        assert seen.parameters[-1] == (args,)
+        assert args.tile_counter is None
+
+
 @pytest.mark.usefixtures("no_compile")
 def test_a_plan_for_an_architecture_obeys_its_limits() -> None:
     q, k, v, _ = (torch.zeros(1, 128, 1, 128, dtype=torch.float16) for _ in range(4))
@@ -189,6 +326,15 @@ def test_a_plan_is_made_once_per_shape_stride_and_config(device: str) -> None:
     assert plan_for(CONFIG, q, k, v, torch.empty_like(q)) is not plan
     assert plan_for(replace(CONFIG, B_c=64), q, k, v, None) is not plan
     assert plan_for(CONFIG, q[:, :64], k[:, :64], v[:, :64], None) is not plan
+    assert plan_for(CONFIG, q, k, v, None, softmax_scale=0.5) is not plan
+
+
+@pytest.mark.usefixtures("no_compile")
+def test_a_mask_and_a_wish_for_lse_make_another_plan() -> None:
+    q, k, v = grouped()
+    plan = plan_for(HOPPER, q, k, v, None)
+    assert plan_for(HOPPER, q, k, v, None, causal=True) is not plan
+    assert plan_for(HOPPER, q, k, v, None, return_lse=True) is not plan
 
 
 @pytest.mark.usefixtures("no_compile")
@@ -207,3 +353,46 @@ def test_bad_calls_compile_nothing(device: str) -> None:
         plan_for(CONFIG, q[:, :96], k[:, :96], v[:, :96], None)
     with pytest.raises(UnsupportedError, match="several of its elements share memory"):
         plan_for(CONFIG, q, k, v, q[:, :1].clone().expand(-1, 128, -1, -1))
+    for wish in ({"causal": True}, {"return_lse": True}):
+        with pytest.raises(UnsupportedError, match=r"HopperForwardKernelConfig.* sm_90"):
+            plan_for(CONFIG, q, k, v, None, **wish)
+    with pytest.raises(UnsupportedError, match="do not take fewer heads"):
+        plan_for(CONFIG, q, k[:, :, :1], v[:, :, :1], None)
+
+
+@pytest.mark.usefixtures("no_compile")
+@pytest.mark.parametrize("config", [CONFIG, HOPPER], ids=["first", "hopper"])
+@pytest.mark.parametrize(
+    ("scale", "message"),
+    [(-1.0, "softmax_scale is -1.0"), ([1.0], "is a list"), (torch.ones(1), "is a Tensor")],
+)
+def test_a_bad_scale_is_refused(config: KernelConfig, scale: Any, message: str) -> None:
+    with pytest.raises(UnsupportedError, match=message):
+        plan_for(config, *dense(), softmax_scale=scale)
+
+
+@pytest.mark.gpu
+def test_kernels_of_a_stream_share_a_counter_and_those_of_a_graph_have_their_own() -> None:
+    index = torch.cuda.current_device()
+
+    def counter() -> Tensor:
+        return tile_counter(index, current_stream(index))
+
+    first = counter()
+    assert first.tolist() == [0, 0]
+    assert counter() is first
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        other = counter()
+        assert other.data_ptr() != first.data_ptr()
+        assert counter() is other
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        pair = [counter(), counter()]
+        for each in pair:
+            each += 1
+    assert len({t.data_ptr() for t in (first, other, *pair)}) == 4
+    for _ in range(2):
+        graph.replay()
+        assert [t.tolist() for t in pair] == [[1, 1], [1, 1]]
+    assert first.tolist() == [0, 0]

@@ -4,6 +4,9 @@
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
 
 import pytest
 import torch
@@ -17,11 +20,14 @@ from flash_attention.errors import UnsupportedError
 from flash_attention.kernel_configs import DType
 from flash_attention.testing import (
     Check,
+    Judge,
     attention_16bit,
+    check_lse,
     check_output,
     generate_qkv,
     generate_qkvo,
     oracle,
+    oracle_lse,
     rounding_step,
 )
 
@@ -56,6 +62,138 @@ def test_chunks_do_not_change_the_oracle(
     torch.testing.assert_close(oracle(q, k, v), whole, rtol=1e-12, atol=1e-12)
 
 
+@dataclass(frozen=True)
+class Sizes:
+    """Of one problem with two batch entries."""
+
+    seq_q: int
+    seq_k: int
+    heads: int
+    heads_k: int
+    causal: bool
+
+    def qkv(self, dtype: torch.dtype = torch.float16) -> tuple[Tensor, Tensor, Tensor]:
+        return generate_qkv(
+            *(2, self.seq_q, self.heads, 8, dtype),
+            seq_len_k=self.seq_k,
+            n_heads_k=self.heads_k,
+        )
+
+
+WIDER = [
+    Sizes(7, 7, 2, 2, causal=True),
+    Sizes(5, 9, 4, 2, causal=True),
+    Sizes(9, 4, 4, 1, causal=True),
+    Sizes(9, 4, 6, 3, causal=False),
+    Sizes(3, 0, 2, 1, causal=True),
+    Sizes(3, 0, 2, 2, causal=False),
+]
+
+
+def one_score_at_a_time(
+    sizes: Sizes, q: Tensor, k: Tensor, v: Tensor, scale: float
+) -> tuple[Tensor, Tensor]:
+    """Output and lse by the definition, in Python floats."""
+    out = torch.zeros(q.shape, dtype=torch.float64)
+    lse = torch.full((q.shape[0], sizes.heads, sizes.seq_q), -math.inf, dtype=torch.float64)
+    for b, i, h in product(range(q.shape[0]), range(sizes.seq_q), range(sizes.heads)):
+        shared = h * sizes.heads_k // sizes.heads
+        keys = [
+            j for j in range(sizes.seq_k) if not sizes.causal or j <= i + sizes.seq_k - sizes.seq_q
+        ]
+        weights = [
+            math.exp(scale * float(q[b, i, h].double() @ k[b, j, shared].double())) for j in keys
+        ]
+        if keys:
+            lse[b, h, i] = math.log(sum(weights))
+        for j, weight in zip(keys, weights, strict=True):
+            out[b, i, h] += weight / sum(weights) * v[b, j, shared].double()
+    return out, lse
+
+
+@pytest.mark.parametrize("sizes", WIDER, ids=str)
+@pytest.mark.parametrize("scale", [None, 0.7])
+@pytest.mark.parametrize("scores_bytes", [1, 3 * 9 * 8, 1 << 30])
+def test_masks_shared_heads_and_lengths_against_the_definition(
+    sizes: Sizes, scale: float | None, scores_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(testing, "SCORES_BYTES", scores_bytes)
+    q, k, v = sizes.qkv()
+    out, lse = one_score_at_a_time(sizes, q, k, v, 8**-0.5 if scale is None else scale)
+    close = partial(torch.testing.assert_close, rtol=1e-12, atol=1e-12)
+    close(oracle(q, k, v, scale, sizes.causal), out)
+    close(oracle_lse(q, k, scale, sizes.causal), lse)
+    rounded_steps = attention_16bit(q, k, v, scale, sizes.causal)
+    torch.testing.assert_close(rounded_steps.double(), out, rtol=0, atol=5e-3)
+    assert Judge(q, k, v, scale, sizes.causal).check(out.to(q.dtype)).ok
+    assert check_lse(lse.float(), q, k, scale, sizes.causal).ok
+
+
+def test_the_mask_ends_at_the_last_key_and_not_at_the_first() -> None:
+    q, k, v = Sizes(5, 9, 2, 2, causal=True).qkv()
+    scores = torch.einsum("bihd,bjhd->bhij", q.double(), k.double()) * 8**-0.5
+    top_left = scores.masked_fill(~torch.ones(5, 9, dtype=torch.bool).tril(), -math.inf)
+    wrong = torch.einsum("bhij,bjhd->bihd", top_left.softmax(-1), v.double())
+    assert not check_output(wrong.to(q.dtype), q, k, v, causal=True).ok
+    assert not check_lse(top_left.logsumexp(-1).float(), q, k, causal=True).ok
+    assert not check_output(oracle(q, k, v).to(q.dtype), q, k, v, causal=True).ok
+
+
+@pytest.mark.parametrize("value", [math.nan, 1e-3])
+def test_a_query_without_keys_must_store_zeros(value: float) -> None:
+    q, k, v = Sizes(9, 4, 2, 2, causal=True).qkv()
+    out = oracle(q, k, v, causal=True).to(q.dtype)
+    assert not out[:, :5].any()
+    judge = Judge(q, k, v, causal=True)
+    assert judge.check(out).ok
+    out[1, 2, 1, 3] = value if math.isnan(value) else 2 * judge.allowed
+    assert judge.check(out).worst_index == (1, 2, 1, 3)
+    assert not judge.check(out).ok
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_lse_in_float32_passes_and_other_quantities_do_not(dtype: torch.dtype) -> None:
+    q, k, _ = generate_qkv(*SHAPE, dtype)
+    scores = torch.einsum("bihd,bjhd->bhij", q.float(), k.float()) * SHAPE[3] ** -0.5
+    lse = scores.logsumexp(-1)
+    assert check_lse(lse, q, k).ok
+    for wrong in (
+        lse / math.log(2),
+        scores[..., 1:].logsumexp(-1),
+        scores.amax(-1),
+        lse.flip(1),
+        lse + 1e-3,
+    ):
+        check = check_lse(wrong, q, k)
+        assert not check.ok
+        assert "NOT within" in str(check)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_minus_infinity_is_right_only_where_there_is_no_key(value: float) -> None:
+    q, k, _ = Sizes(9, 4, 2, 2, causal=True).qkv()
+    lse = oracle_lse(q, k, causal=True).float()
+    assert bool((lse[:, :, :5] == -math.inf).all())
+    seen = lse.clone()
+    seen[1, 0, 7] = value
+    assert check_lse(seen, q, k, causal=True).worst_index == (1, 0, 7)
+    assert not check_lse(seen, q, k, causal=True).ok
+    keyless = lse.clone()
+    keyless[0, 1, 2] = value
+    assert check_lse(keyless, q, k, causal=True).ok == (value == -math.inf)
+    keyless[0, 1, 2] = -1e30
+    check = check_lse(keyless, q, k, causal=True)
+    assert (check.error, check.worst_index) == (math.inf, (0, 1, 2))
+
+
+def test_an_lse_of_another_shape_or_dtype_is_refused() -> None:
+    q, k, _ = generate_qkv(*SHAPE, torch.float16)
+    lse = oracle_lse(q, k)
+    for wrong in (lse, lse.float().transpose(1, 2)):
+        with pytest.raises(UnsupportedError, match=r"\(batch, heads, seq_q\) = \(2, 4, 64\)"):
+            check_lse(wrong, q, k)
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_16bit_formula_rounds_every_step(dtype: torch.dtype) -> None:
     q, k, v = generate_qkv(1, 64, 1, 32, dtype)
@@ -86,6 +224,13 @@ def test_inputs_follow_the_seed_the_dtype_and_the_shape() -> None:
     assert all(map(torch.equal, generate_qkv(*SHAPE, torch.bfloat16, "cpu", 3), (q, k, v)))
     assert not torch.equal(generate_qkv(*SHAPE, torch.bfloat16, "cpu", 4)[0], q)
     assert 0.9 < float(q.float().std()) < 1.1
+
+
+def test_keys_and_values_may_have_a_length_and_heads_of_their_own() -> None:
+    q, k, v, o = generate_qkvo(*SHAPE, torch.float16, seq_len_k=5, n_heads_k=2)
+    assert list(q.shape) == list(o.shape) == list(SHAPE)
+    assert list(k.shape) == list(v.shape) == [2, 5, 2, 32]
+    assert torch.equal(generate_qkv(*SHAPE, torch.float16)[0], q)
 
 
 def test_the_output_to_fill_is_poisoned() -> None:

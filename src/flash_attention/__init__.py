@@ -13,7 +13,13 @@ from flash_attention.errors import (
     LaunchError,
     UnsupportedError,
 )
-from flash_attention.kernel_configs import DType, FlashForwardKernelConfig
+from flash_attention.kernel_configs import (
+    DType,
+    FlashForwardKernelConfig,
+    HopperForwardKernelConfig,
+    KernelConfig,
+    TileOrder,
+)
 
 try:
     __version__ = version("flash_attention")
@@ -26,8 +32,11 @@ __all__ = [
     "Emulation",
     "FlashAttentionError",
     "FlashForwardKernelConfig",
+    "HopperForwardKernelConfig",
+    "KernelConfig",
     "KernelConfigError",
     "LaunchError",
+    "TileOrder",
     "UnsupportedError",
     "__version__",
     "emulate",

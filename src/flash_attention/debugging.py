@@ -17,16 +17,16 @@ import torch
 from torch import Tensor
 
 from flash_attention import driver
-from flash_attention.arch import DEFAULT_ARCH
 from flash_attention.checks import TensorView
 from flash_attention.compiler import ENTRY, INCLUDE_DIR, compile_kernel
 from flash_attention.dispatch import device_arch
 from flash_attention.emulation import Settings, emulate_args
 from flash_attention.emulator import Finding
 from flash_attention.errors import UnsupportedError
-from flash_attention.kernel_configs import FlashForwardKernelConfig
+from flash_attention.kernel_configs import FlashForwardKernelConfig, KernelConfig
 from flash_attention.kernel_configs.binding import Variant
 from flash_attention.launch import CPU, LaunchPlan
+from flash_attention.problem import Problem
 from flash_attention.translation_unit import translation_unit
 
 PIECES = 3  # of a float that leaves through a 16-bit output
@@ -73,7 +73,7 @@ class Inspection:
 
     def __init__(
         self,
-        config: FlashForwardKernelConfig,
+        config: KernelConfig,
         q: Tensor,
         k: Tensor,
         v: Tensor,
@@ -84,6 +84,11 @@ class Inspection:
         batch: int = 0,
         include_dir: Path = INCLUDE_DIR,
     ) -> None:
+        if not isinstance(config, FlashForwardKernelConfig):
+            raise UnsupportedError(
+                f"{config.short_form()} cannot be looked into, only kernels of a"
+                " FlashForwardKernelConfig have probes; emulate runs it with every check on"
+            )
         blocks = k.shape[1] // config.B_c
         _check_index("key block", step, blocks)
         for name, index, dim in (("row", row, 1), ("head", head, 2), ("batch", batch, 0)):
@@ -148,11 +153,13 @@ class Inspection:
         for probe in probes:
             source = bind(source, probe)
         index = q.get_device()
-        arch = (DEFAULT_ARCH if index == CPU else device_arch(index)).name
+        arch = self.config.default_arch if index == CPU else device_arch(index)
         name = "_".join((self.config.kernel_name(), *(p.type.lower() for p in probes)))
-        compiled = compile_kernel(source, arch=arch, name=name, include_dir=self._include_dir)
+        target = self.config.target(arch)
+        compiled = compile_kernel(source, arch=target, name=name, include_dir=self._include_dir)
         views = [TensorView.of(n, t) for n, t in zip("qkvo", (q, k, v, o), strict=True)]
-        plan = LaunchPlan(self.config, views, index)
+        problem = Problem.from_tensors(views[0], views[1])
+        plan = LaunchPlan(self.config, problem, views, index, arch)
         args = plan.bind(q, k, v, o)
         args.softmax_scale = self.scale if scale is None else scale
         if index == CPU:
@@ -167,7 +174,7 @@ class Inspection:
                 driver.ready_kernel(function, index, geometry.smem_bytes)
                 stream = torch.cuda.current_stream().cuda_stream
                 shape = (*geometry.grid, geometry.block, 1, 1, geometry.smem_bytes)
-                driver.launch_kernel(function, shape, args, stream, index)
+                driver.launch_kernel(function, shape, (args,), stream, index)
         return o[0, :, 0].double().cpu()
 
     def _spread(self, rows: Tensor) -> Tensor:

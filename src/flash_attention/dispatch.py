@@ -14,10 +14,10 @@ from cuda.bindings import driver as cuda
 
 from flash_attention import driver
 from flash_attention.arch import ARCHES, DEFAULT_ARCH, Arch
-from flash_attention.checks import check_config_type
+from flash_attention.checks import check_causal_fits, check_config_type
 from flash_attention.compiler import ENTRY, CompiledKernel, compile_kernel
 from flash_attention.errors import UnsupportedError
-from flash_attention.kernel_configs import FlashForwardKernelConfig, get_kernels_to_build
+from flash_attention.kernel_configs import KernelConfig, get_kernels_to_build
 from flash_attention.translation_unit import translation_unit
 
 OLDEST_CAPABILITY = (8, 0)
@@ -30,12 +30,14 @@ Default = TypeVar("Default")
 class Kernel:
     """A compiled kernel, what its compiler said of it, and its handle in the driver."""
 
-    config: FlashForwardKernelConfig
+    config: KernelConfig
     arch: Arch
     compiled: CompiledKernel
+    causal: bool = False
 
     def __repr__(self) -> str:
-        return f"<Kernel {self.config.short_form()} for {self.arch.name}>"
+        mask = ", causal," if self.causal else ""
+        return f"<Kernel {self.config.short_form()}{mask} for {self.arch.name}>"
 
     @cached_property
     def function(self) -> cuda.CUfunction:
@@ -108,59 +110,68 @@ def device_arch(device_index: int) -> Arch:
     return arch_of(properties)
 
 
-def current_arch() -> Arch:
-    """The architecture of the current device, `DEFAULT_ARCH` where there is none."""
+@cache
+def device_sms(device_index: int) -> int:
+    """Multiprocessors of one of torch's CUDA devices."""
+    count: int = torch.cuda.get_device_properties(device_index).multi_processor_count
+    return count
+
+
+def current_arch(otherwise: Arch = DEFAULT_ARCH) -> Arch:
+    """The architecture of the current device, `otherwise` where there is none."""
     if not torch.cuda.is_available():
-        return DEFAULT_ARCH
+        return otherwise
     return device_arch(torch.cuda.current_device())
 
 
-_kernels: dict[tuple[FlashForwardKernelConfig, Arch], Kernel] = {}
+_kernels: dict[tuple[KernelConfig, bool, Arch], Kernel] = {}
 
 
-def get_kernel(config: FlashForwardKernelConfig, arch: Arch) -> Kernel:
-    """The kernel of a config for an architecture; a second request gets the same object."""
+def get_kernel(config: KernelConfig, arch: Arch, causal: bool = False) -> Kernel:
+    """The kernel of a config and a mask for an architecture; a second request gets the same one."""
     check_config_type(config)
     config.check(arch)
-    key = (config, arch)
+    check_causal_fits(config, causal)
+    key = (config, causal, arch)
     if key not in _kernels:
-        source = translation_unit(config)
-        compiled = compile_kernel(source, arch=arch.name, name=config.kernel_name())
-        _kernels.setdefault(key, Kernel(config, arch, compiled))
+        source = translation_unit(config, causal)
+        name = config.kernel_name() + ("_causal" if causal else "")
+        compiled = compile_kernel(source, arch=config.target(arch), name=name)
+        _kernels.setdefault(key, Kernel(config, arch, compiled, causal))
     return _kernels[key]
 
 
-def compile_config(config: FlashForwardKernelConfig, arch: Arch) -> CompiledKernel:
+def compile_config(config: KernelConfig, arch: Arch, causal: bool = False) -> CompiledKernel:
     """Check a config, then compile it for an architecture; nothing is loaded into a GPU."""
-    return get_kernel(config, arch).compiled
+    return get_kernel(config, arch, causal).compiled
 
 
-def _usable_arch() -> Arch | None:
+def _usable_arch(otherwise: Arch = DEFAULT_ARCH) -> Arch | None:
     try:
-        return current_arch()
+        return current_arch(otherwise)
     except UnsupportedError:
         return None
 
 
-class ForwardKernels(Mapping[FlashForwardKernelConfig, Kernel]):
-    """Every config that is valid on the current device, with its kernel.
+class ForwardKernels(Mapping[KernelConfig, Kernel]):
+    """Every config that is valid on the current device, with its kernel of full attention.
 
-    Membership never compiles; indexing does at first use. Iteration runs over the configs of
+    Where there is no device, a config counts for its family's default architecture. Membership
+    never compiles; indexing does at first use. Iteration runs over the configs of
     `get_kernels_to_build`, for the valid ones are too many to list.
     """
 
-    def __getitem__(self, config: FlashForwardKernelConfig) -> Kernel:
-        return get_kernel(config, current_arch())
+    def __getitem__(self, config: KernelConfig) -> Kernel:
+        check_config_type(config)
+        return get_kernel(config, current_arch(config.default_arch))
 
     def __contains__(self, config: object) -> bool:
-        arch = _usable_arch()
-        return (
-            arch is not None
-            and isinstance(config, FlashForwardKernelConfig)
-            and config.broken_rule(arch) is None
-        )
+        if not isinstance(config, KernelConfig):
+            return False
+        arch = _usable_arch(config.default_arch)
+        return arch is not None and config.broken_rule(arch) is None
 
-    def __iter__(self) -> Iterator[FlashForwardKernelConfig]:
+    def __iter__(self) -> Iterator[KernelConfig]:
         arch = _usable_arch()
         configs = [] if arch is None else get_kernels_to_build(arch)
         return (config for config in configs if config in self)
@@ -169,14 +180,12 @@ class ForwardKernels(Mapping[FlashForwardKernelConfig, Kernel]):
         return sum(1 for _ in self)
 
     @overload
-    def get(self, key: FlashForwardKernelConfig, /) -> Kernel | None: ...
+    def get(self, key: KernelConfig, /) -> Kernel | None: ...
 
     @overload
-    def get(self, key: FlashForwardKernelConfig, /, default: Default) -> Kernel | Default: ...
+    def get(self, key: KernelConfig, /, default: Default) -> Kernel | Default: ...
 
-    def get(
-        self, key: FlashForwardKernelConfig, /, default: Default | None = None
-    ) -> Kernel | Default | None:
+    def get(self, key: KernelConfig, /, default: Default | None = None) -> Kernel | Default | None:
         """The kernel, or `default` for a config that is not valid here."""
         if key not in self:
             return default

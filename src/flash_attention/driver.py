@@ -7,7 +7,7 @@ libcuda is opened by the first call, so importing this works on a machine withou
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -19,6 +19,8 @@ DEFAULT_SMEM_LIMIT = 48 * 1024  # bytes of dynamic shared memory a kernel gets w
 NO_CONTEXT = cuda.CUresult.CUDA_ERROR_INVALID_CONTEXT
 
 _launch_kernel = cuda.cuLaunchKernel
+
+Parameter = ctypes.Structure | ctypes.Array[Any] | ctypes.c_void_p
 
 
 def load_kernel(cubin: bytes, entry: str) -> cuda.CUfunction:
@@ -48,19 +50,22 @@ def bind_primary_context(device_index: int) -> None:
 def launch_kernel(
     kernel: cuda.CUfunction,
     shape: tuple[int, int, int, int, int, int, int],
-    args: ctypes.Structure,
+    parameters: Sequence[Parameter],
     stream: int,
     device_index: int,
 ) -> None:
-    """Queue one launch; `shape` is the grid, the block and the dynamic shared memory."""
-    parameters = ctypes.c_void_p(ctypes.addressof(args))
-    address = ctypes.addressof(parameters)
+    """Queue one launch; `shape` is the grid, the block and the dynamic shared memory.
+
+    The driver copies the parameters before it returns.
+    """
+    pointers = (ctypes.c_void_p * len(parameters))(*map(ctypes.addressof, parameters))
+    address = ctypes.addressof(pointers)
     (status,) = _launch_kernel(kernel, *shape, stream, address, 0)
     if status == NO_CONTEXT:  # a thread that has not used CUDA yet
         bind_primary_context(device_index)
         (status,) = _launch_kernel(kernel, *shape, stream, address, 0)
     if status:
-        raise _error("cuLaunchKernel", status)
+        raise error("cuLaunchKernel", status)
 
 
 @cache
@@ -72,16 +77,22 @@ def _call(function: Callable[..., Any], *args: object) -> Any:
     """Call the driver; its one result, or None, or a LaunchError."""
     try:
         status, *results = function(*args)
-    except RuntimeError as error:  # libcuda is missing, or too old to have the function
-        raise LaunchError(
-            f"{function.__name__} could not be called: {error}\n"
-            "an NVIDIA driver for CUDA 12.0 or newer is needed"
-        ) from error
+    except RuntimeError as missing:  # libcuda, or the function in one that is too old
+        raise not_callable(function.__name__, missing) from missing
     if status:
-        raise _error(function.__name__, status)
+        raise error(function.__name__, status)
     return results[0] if results else None
 
 
-def _error(function_name: str, status: cuda.CUresult) -> LaunchError:
+def error(function_name: str, status: cuda.CUresult) -> LaunchError:
+    """What the driver says of a status that is no success."""
     _, text = cuda.cuGetErrorString(status)
     return LaunchError(f"{function_name} failed: {status.name} ({int(status)}): {text.decode()}")
+
+
+def not_callable(function_name: str, reason: Exception) -> LaunchError:
+    """The driver, or a function of it, is not there."""
+    return LaunchError(
+        f"{function_name} could not be called: {reason}\n"
+        "an NVIDIA driver for CUDA 12.0 or newer is needed"
+    )

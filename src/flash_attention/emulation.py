@@ -6,14 +6,14 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import prod
+from math import inf, prod
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from flash_attention.arch import DEFAULT_ARCH, get_arch
+from flash_attention.arch import get_arch
 from flash_attention.checks import TensorView
 from flash_attention.compiler import ENTRY
 from flash_attention.dispatch import compile_config
@@ -23,12 +23,14 @@ from flash_attention.emulator import (
     DeadlockError,
     Finding,
     GlobalMemory,
+    Program,
+    TensorMap,
     load_program,
     run,
 )
 from flash_attention.errors import LaunchError, UnsupportedError
 from flash_attention.kernel_args import ForwardKernelArgs
-from flash_attention.kernel_configs import FlashForwardKernelConfig
+from flash_attention.kernel_configs import KernelConfig
 from flash_attention.launch import CPU, LaunchPlan, new_plan
 
 _MEMORY_SLACK = 1 << 20  # bytes of address space between and around the tensors
@@ -43,6 +45,7 @@ class Emulation:
     findings: tuple[Finding, ...]
     counters: Counters
     seconds: float  # of the run; compiling and loading not counted
+    lse: Tensor | None = None  # float32 (batch, heads, seq_q), if asked for
 
 
 @dataclass(frozen=True)
@@ -61,48 +64,61 @@ class Settings:
 
 
 def emulate(
-    kernel_cfg: FlashForwardKernelConfig,
+    kernel_cfg: KernelConfig,
     q: Tensor,
     k: Tensor,
     v: Tensor,
     o: Tensor | None = None,
     *,
-    arch: str = DEFAULT_ARCH.name,
+    causal: bool = False,
+    softmax_scale: float | None = None,
+    return_lse: bool = False,
+    arch: str | None = None,
     schedule: str = "lockstep",
     seed: int = 0,
     checks: bool = True,
 ) -> Emulation:
     """`forward` without a GPU: CPU tensors, the kernel compiled for `arch` and emulated.
 
-    `schedule` is the order in which warps advance: "lockstep", "depth-first", or "random" with a
-    `seed`. With `checks` off nothing is looked for, and the run takes about half the time. A
-    deadlock raises LaunchError.
+    `arch` is the default one of the config's family unless given. `schedule` is the order in which
+    warps advance: "lockstep", "depth-first", or "random" with a `seed`. With `checks` off nothing
+    is looked for, and the run takes about half the time. A deadlock raises LaunchError.
     """
     settings = Settings(schedule, seed, checks)
-    target = get_arch(arch)
-    plan = new_plan(kernel_cfg, q, k, v, o, target)
+    plan = new_plan(
+        *(kernel_cfg, q, k, v, o, None if arch is None else get_arch(arch)),
+        causal=causal,
+        softmax_scale=softmax_scale,
+        return_lse=return_lse,
+    )
     if plan.device_index != CPU:
         raise UnsupportedError(
             f"q is on {q.device}; the emulator takes CPU tensors, move them with q.cpu(), or call"
             " forward to run on the GPU"
         )
-    args = plan.bind(q, k, v, o)
-    ptx = compile_config(kernel_cfg, target).ptx
-    emulation = emulate_args(plan, args, ptx, (q, k, v), settings)
+    emulation = _emulate(plan, q, k, v, o, settings)
     return emulation if o is None else replace(emulation, output=_store(emulation.output, o))
 
 
-def emulate_checked(plan: LaunchPlan, q: Tensor, k: Tensor, v: Tensor, o: Tensor | None) -> Tensor:
-    """The output of a plan's kernel, stored in `o` if given; a finding raises LaunchError."""
-    args = plan.bind(q, k, v, o)
-    ptx = compile_config(plan.config, DEFAULT_ARCH).ptx
-    emulation = emulate_args(plan, args, ptx, (q, k, v), Settings())
+def emulate_checked(
+    plan: LaunchPlan, q: Tensor, k: Tensor, v: Tensor, o: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    """Output, stored in `o` if given, and lse of a plan's kernel; a finding raises LaunchError."""
+    emulation = _emulate(plan, q, k, v, o, Settings())
     if emulation.findings:
         raise LaunchError(
             f"the emulator found {len(emulation.findings)} errors in"
             f" {plan.config.short_form()}:\n{_listed(emulation.findings)}"
         )
-    return emulation.output if o is None else _store(emulation.output, o)
+    return emulation.output if o is None else _store(emulation.output, o), emulation.lse
+
+
+def _emulate(
+    plan: LaunchPlan, q: Tensor, k: Tensor, v: Tensor, o: Tensor | None, settings: Settings
+) -> Emulation:
+    args = plan.bind(q, k, v, o)
+    ptx = compile_config(plan.config, plan.arch, plan.problem.causal).ptx
+    return emulate_args(plan, args, ptx, (q, k, v), settings)
 
 
 def emulate_args(
@@ -119,14 +135,11 @@ def emulate_args(
     The addresses in `args` are replaced by those of copies in the emulator's memory. The output is
     a new tensor with the strides that the plan knows of.
     """
-    spans = [view.layout.span for view in plan.views]
-    memory = GlobalMemory(sum(spans) + _MEMORY_SLACK)
-    for name, tensor, view in zip("qkv", inputs, plan.views, strict=False):
-        setattr(args, name, memory.alloc(_storage(tensor), name=name, owned=_elements(view)))
-    gaps = _elements(plan.views[3])
-    owned = None if gaps is None else gaps.repeat(plan.views[3].dtype.itemsize)
-    args.o = address = memory.alloc(nbytes=spans[3], name="o", owned=owned)
     program = load_program(ptx, ENTRY)
+    if plan.problem.idle:
+        return _nothing_to_run(plan, program)
+    memory = GlobalMemory(sum(view.layout.span for view in plan.views) + _MEMORY_SLACK)
+    _allocate(plan, memory, args, inputs)
     start = time.perf_counter()
     try:
         result = run(
@@ -134,7 +147,7 @@ def emulate_args(
             memory,
             grid=plan.geometry.grid,
             block=plan.geometry.block,
-            args=[args],
+            args=[*_maps(plan, args), args],
             dynamic_smem=plan.geometry.smem_bytes if smem_bytes is None else smem_bytes,
             schedule=settings.schedule,
             seed=settings.seed,
@@ -143,10 +156,55 @@ def emulate_args(
     except DeadlockError as deadlock:
         raise LaunchError(f"{plan.config.short_form()} does not end:\n{deadlock}") from deadlock
     seconds = time.perf_counter() - start
+    if plan.counts_tiles and settings.checks:
+        _check_tile_counter(plan, memory.read(args.tile_counter, np.int32, (2,)))
     view = plan.views[3]
-    stored = torch.from_numpy(memory.read(address, np.uint8, (spans[3],)))
+    stored = torch.from_numpy(memory.read(args.o, np.uint8, (view.layout.span,)))
     output = stored.view(view.dtype).as_strided(view.shape, view.strides)
-    return Emulation(output, tuple(result.findings), result.counters, seconds)
+    lse = None
+    if plan.return_lse:
+        lse = torch.from_numpy(memory.read(args.lse, np.float32, plan.lse_shape))
+    return Emulation(output, tuple(result.findings), result.counters, seconds, lse)
+
+
+def _allocate(
+    plan: LaunchPlan, memory: GlobalMemory, args: ForwardKernelArgs, inputs: Sequence[Tensor]
+) -> None:
+    """Put the inputs in the emulator's memory, make room for the results, note the addresses."""
+    for name, tensor, view in zip("qkv", inputs, plan.views, strict=False):
+        setattr(args, name, memory.alloc(_storage(tensor), name=name, owned=_elements(view)))
+    view = plan.views[3]
+    gaps = _elements(view)
+    owned = None if gaps is None else gaps.repeat(view.dtype.itemsize)
+    args.o = memory.alloc(nbytes=view.layout.span, name="o", owned=owned)
+    if plan.return_lse:
+        args.lse = memory.alloc(nbytes=4 * prod(plan.lse_shape), name="lse")
+    if plan.counts_tiles:
+        args.tile_counter = memory.alloc(np.zeros(2, np.int32), name="tile_counter")
+
+
+def _maps(plan: LaunchPlan, args: ForwardKernelArgs) -> list[TensorMap]:
+    addresses = (args.q, args.k, args.v, args.o)
+    return [
+        maps.description.emulated(address)
+        for maps, address in zip(plan.maps, addresses, strict=False)
+    ]
+
+
+def _nothing_to_run(plan: LaunchPlan, program: Program) -> Emulation:
+    """No query, or no key that one could see."""
+    view = plan.views[3]
+    output = torch.empty_strided(view.shape, view.strides, dtype=view.dtype).zero_()
+    lse = torch.full(plan.lse_shape, -inf) if plan.return_lse else None
+    return Emulation(output, (), Counters(program), 0.0, lse)
+
+
+def _check_tile_counter(plan: LaunchPlan, left: NDArray[np.int32]) -> None:
+    if left.any():
+        raise LaunchError(
+            f"{plan.config.short_form()} leaves {left.tolist()} in its tile counter; it must leave"
+            " zeros, which the next launch starts from"
+        )
 
 
 def _storage(tensor: Tensor) -> NDArray[np.int16]:

@@ -24,10 +24,15 @@ class ForwardKernelArgs(ctypes.Structure):
         ("k", ctypes.c_void_p),
         ("v", ctypes.c_void_p),
         ("o", ctypes.c_void_p),
+        ("lse", ctypes.c_void_p),  # float32 (batch, heads, seq_q), null when not asked for
+        ("tile_counter", ctypes.c_void_p),  # int32[2], zero between launches; null when not used
         ("q_stride", Strides),
         ("k_stride", Strides),
         ("v_stride", Strides),
         ("o_stride", Strides),
+        ("batch", ctypes.c_int32),
+        ("heads", ctypes.c_int32),
+        ("heads_per_kv", ctypes.c_int32),
         ("seq_len_q", ctypes.c_int32),
         ("seq_len_k", ctypes.c_int32),
         ("softmax_scale", ctypes.c_float),

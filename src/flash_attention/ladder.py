@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ladder: one line a rung, each the rung before it with exactly one field changed."""
+"""The ladder: one line a rung, each the rung before it with exactly one field changed.
+
+Two families share it: the first Hopper rung starts over with a config of its own kind.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,16 @@ from functools import cache
 from typing import Any
 
 from flash_attention.kernel_configs.dtype import DType
+from flash_attention.kernel_configs.families import KernelConfig
 from flash_attention.kernel_configs.flash_forward import FlashForwardKernelConfig
+from flash_attention.kernel_configs.hopper_forward import HopperForwardKernelConfig
+from flash_attention.kernel_configs.tile_order import TileOrder
+
+Step = tuple[str, str, dict[str, Any]]
+"""Name, idea, and the one field that changes with its value."""
+
+FAMILY = "family"  # the `field` of a rung that starts over with another kind of config
+ONE_SWITCH = {"tile_order", "group_mib"}  # neither is valid without the other
 
 
 @dataclass(frozen=True)
@@ -19,29 +31,27 @@ class Rung:
     name: str
     idea: str
     field: str | None  # the one field that differs from the rung below; None for the first
-    config: FlashForwardKernelConfig
+    config: KernelConfig
 
 
 class LadderError(ValueError):
     """A step that is not one change."""
 
 
-def climb(
-    base: FlashForwardKernelConfig, idea: str, *steps: tuple[str, str, dict[str, Any]]
-) -> tuple[Rung, ...]:
-    """Rungs from `base` upwards; every step is (name, idea, the one field it changes)."""
-    rungs = [Rung(1, "base", idea, None, base)]
-    for name, step_idea, change in steps:
-        below = rungs[-1].config
-        changed = [field for field, value in change.items() if getattr(below, field) != value]
-        if len(change) != 1 or changed != list(change):
+def climb(base: Rung, *steps: Step) -> tuple[Rung, ...]:
+    """Rungs from `base` upwards, each of them one step above the rung below."""
+    rungs = [base]
+    for name, idea, change in steps:
+        below = rungs[-1]
+        changed = [f for f, value in change.items() if getattr(below.config, f) != value]
+        if changed != list(change) or (len(change) != 1 and set(change) != ONE_SWITCH):
             raise LadderError(f"{name}: a rung changes exactly one field, this one {change}")
-        config = replace(below, **change)
-        rungs.append(Rung(len(rungs) + 1, name, step_idea, changed[0], config))
+        config = replace(below.config, **change)
+        rungs.append(Rung(below.number + 1, name, idea, changed[0], config))
     return tuple(rungs)
 
 
-STEPS: tuple[tuple[str, str, dict[str, Any]], ...] = (
+STEPS: tuple[Step, ...] = (
     ("swizzle", "XOR the 16-byte chunks of a row: no bank conflicts", {"swizzled": True}),
     (
         "eager K/V loads",
@@ -91,9 +101,68 @@ STEPS: tuple[tuple[str, str, dict[str, Any]], ...] = (
 )
 
 
+HOPPER_STEPS: tuple[Step, ...] = (
+    ("TMA", "one thread asks for a whole block; the copy engine does the swizzle", {"tma": True}),
+    (
+        "warp specialisation",
+        "a producer warpgroup loads and hands its registers to the consumers",
+        {"specialised": True},
+    ),
+    ("two stages", "the next K and V arrive while this block is multiplied", {"stages": 2}),
+    (
+        "ping-pong",
+        "consumers take turns: one multiplies while the other does its softmax",
+        {"ping_pong": True},
+    ),
+    (
+        "overlap",
+        "Q K^T of the next block is issued before the softmax of this one",
+        {"overlap": True},
+    ),
+    (
+        "persistent tiles",
+        "one CTA an SM strides over the tiles: the next loads during this one's epilogue",
+        {"tile_order": TileOrder.PERSISTENT},
+    ),
+    (
+        "own output buffer",
+        "O is staged beside Q, not over it: the next Q loads early",
+        {"own_output": True},
+    ),
+    (
+        "lazy rescale",
+        "O is rescaled only when a row maximum grew by more than 2^8",
+        {"rescale_threshold": 8},
+    ),
+    (
+        "watched sums",
+        "unmasked blocks take no row maxima; growing row sums call for them",
+        {"watch_sums": True},
+    ),
+    (
+        "longest first",
+        "an atomic counter hands out the longest tile left, heads that share L2 together",
+        {"tile_order": TileOrder.DYNAMIC, "group_mib": 64},
+    ),
+    (
+        "narrow first block",
+        "a causal warpgroup leaves out the half of its first block that it cannot see",
+        {"narrow_keys": 64},
+    ),
+)
+
+
 @cache
 def get_ladder(dtype: DType = DType.FP16, d_head: int = 128, n_heads: int = 16) -> tuple[Rung, ...]:
-    """The sixteen rungs; the last is compiled for tensors of `n_heads` contiguous heads."""
+    """All rungs, the sm_80+ family's and then Hopper's, for a `d_head` of 64 or 128.
+
+    The last of the sm_80+ family is compiled for tensors of `n_heads` contiguous heads.
+    """
+    flash = _flash_rungs(dtype, d_head, n_heads)
+    return (*flash, *_hopper_rungs(dtype, d_head, first=len(flash) + 1))
+
+
+def _flash_rungs(dtype: DType, d_head: int, n_heads: int) -> tuple[Rung, ...]:
     base = FlashForwardKernelConfig(
         dtype=dtype,
         d_head=d_head,
@@ -109,14 +178,16 @@ def get_ladder(dtype: DType = DType.FP16, d_head: int = 128, n_heads: int = 16) 
         mma_double_buffer_loads=False,
         optimized_softmax=False,
     )
+    idea = "tensor cores and online softmax; every copy is waited for where it starts"
     static_stride = (
         "static stride",
         "the row stride is a constant: row offsets become immediates",
         {"static_row_stride": n_heads * d_head},
     )
-    return climb(
-        base,
-        "tensor cores and online softmax; every copy is waited for where it starts",
-        *STEPS,
-        static_stride,
-    )
+    return climb(Rung(1, "base", idea, None, base), *STEPS, static_stride)
+
+
+def _hopper_rungs(dtype: DType, d_head: int, first: int) -> tuple[Rung, ...]:
+    base = HopperForwardKernelConfig(dtype, d_head, consumers=2, B_c=128, stages=1)
+    idea = "four warps share one product read straight from shared memory; P stays in registers"
+    return climb(Rung(first, "wgmma", idea, FAMILY, base), *HOPPER_STEPS)

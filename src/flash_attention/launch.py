@@ -10,18 +10,20 @@ import torch
 from torch import Tensor
 
 from flash_attention import checks, driver
-from flash_attention.arch import DEFAULT_ARCH, Arch
+from flash_attention.arch import Arch
 from flash_attention.checks import TensorView
-from flash_attention.dispatch import device_arch, get_kernel
+from flash_attention.dispatch import device_arch, device_sms, get_kernel
 from flash_attention.kernel_args import ForwardKernelArgs, Strides
-from flash_attention.kernel_configs import FlashForwardKernelConfig
+from flash_attention.kernel_configs import HopperForwardKernelConfig, KernelConfig, TileOrder
 from flash_attention.overlap import may_overlap
 from flash_attention.problem import Geometry, Problem
+from flash_attention.tensor_map import EncodedMaps, describe_all
 
 if TYPE_CHECKING:
     from cuda.bindings.driver import CUfunction
 
 CPU = -1  # device index of tensors whose kernel is emulated
+EMULATED_SMS = 2  # few, so that persistent CTAs walk several tiles
 MAX_PLANS = 8192  # a program with ever new shapes starts over instead of growing
 
 
@@ -37,28 +39,48 @@ current_stream: Callable[[int], int] = getattr(
 
 
 class LaunchPlan:
-    """One kernel at one set of shapes and strides; tensors come and go."""
+    """One kernel at one set of shapes and strides; tensors come and go.
+
+    `views` are of q, k, v and o; the tensors are on CUDA device `device_index`, or on the CPU.
+    """
 
     def __init__(
         self,
-        config: FlashForwardKernelConfig,
+        config: KernelConfig,
+        problem: Problem,
         views: Sequence[TensorView],
         device_index: int,
+        arch: Arch,
+        return_lse: bool = False,
     ) -> None:
         self.config = config
-        self.views = views  # of q, k, v and o
-        self.problem = Problem.from_tensors(*views[:2])
-        self.geometry = Geometry.of(config, self.problem)
+        self.problem = problem
+        self.views = views
         self.device_index = device_index
+        self.arch = arch
+        self.return_lse = return_lse
+        num_sms = EMULATED_SMS if device_index == CPU else device_sms(device_index)
+        self.geometry = Geometry.of(config, problem, num_sms)
+        self.maps: tuple[EncodedMaps, ...] = ()  # of q, k, v and o, where the kernel takes them
+        self.counts_tiles = False
+        if isinstance(config, HopperForwardKernelConfig) and not problem.idle:
+            self.counts_tiles = config.tile_order == TileOrder.DYNAMIC
+            if config.tma:
+                self.maps = tuple(map(EncodedMaps, describe_all(config, views)))
         self._shape = (*self.geometry.grid, self.geometry.block, 1, 1, self.geometry.smem_bytes)
-        self._template = bytes(packed_args(self.problem, views))
+        self._template = bytes(packed_args(problem, views))
         self._spans = tuple(view.layout.span for view in views)
         self._function: CUfunction | None = None
+
+    @property
+    def lse_shape(self) -> tuple[int, int, int]:
+        """(batch, heads, seq_q)."""
+        return self.problem.batch, self.problem.heads, self.problem.seq_q
 
     def load(self) -> CUfunction:
         """The kernel's handle, ready on the plan's device; the first use may compile."""
         if self._function is None:
-            function = get_kernel(self.config, device_arch(self.device_index)).function
+            function = get_kernel(self.config, self.arch, self.problem.causal).function
             with torch.cuda.device(self.device_index):
                 driver.ready_kernel(function, self.device_index, self.geometry.smem_bytes)
             self._function = function
@@ -101,29 +123,70 @@ class LaunchPlan:
         if torch.cuda.current_device() != index:
             with torch.cuda.device(index):
                 return self.launch(args)
-        driver.launch_kernel(self.load(), self._shape, args, current_stream(index), index)
+        function, stream = self.load(), current_stream(index)
+        if self.counts_tiles:
+            counter = tile_counter(index, stream)
+            args.tile_counter = counter.data_ptr()
+        driver.launch_kernel(function, self._shape, self._parameters(args), stream, index)
+
+    def _parameters(self, args: ForwardKernelArgs) -> Sequence[driver.Parameter]:
+        if not self.maps:
+            return (args,)
+        q, k, v, o = self.maps
+        return q.at(args.q), k.at(args.k), v.at(args.v), o.at(args.o), args
 
 
 def packed_args(problem: Problem, views: Sequence[TensorView]) -> ForwardKernelArgs:
-    """The kernel's arguments but for the four addresses."""
+    """The kernel's arguments but for the addresses."""
     args = ForwardKernelArgs(
-        seq_len_q=problem.seq_q, seq_len_k=problem.seq_k, softmax_scale=problem.softmax_scale
+        batch=problem.batch,
+        heads=problem.heads,
+        heads_per_kv=problem.heads_per_kv,
+        seq_len_q=problem.seq_q,
+        seq_len_k=problem.seq_k,
+        softmax_scale=problem.softmax_scale,
     )
     for name, view in zip("qkvo", views, strict=True):
         setattr(args, f"{name}_stride", Strides(*view.strides[:3]))
     return args
 
 
+_tile_counters: dict[tuple[int, int], Tensor] = {}
+
+
+def tile_counter(device_index: int, stream: int) -> Tensor:
+    """Two zeros for a kernel on the current stream, which leaves them zero.
+
+    Kernels of one stream run one after another and share a pair. A graph may be replayed on any
+    stream, so each of its kernels gets a pair of its own, in the memory of the graph.
+    """
+    capturing = torch.cuda.is_current_stream_capturing()
+    counter = None if capturing else _tile_counters.get((device_index, stream))
+    if counter is None:
+        counter = torch.zeros(2, dtype=torch.int32, device=torch.device("cuda", device_index))
+        if not capturing:
+            counter = _tile_counters.setdefault((device_index, stream), counter)
+    return counter
+
+
 _plans: dict[tuple[object, ...], LaunchPlan] = {}
 
 
 def plan_for(
-    config: FlashForwardKernelConfig, q: Tensor, k: Tensor, v: Tensor, o: Tensor | None
+    config: KernelConfig,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    o: Tensor | None,
+    *,
+    causal: bool = False,
+    softmax_scale: float | None = None,
+    return_lse: bool = False,
 ) -> LaunchPlan:
     """The plan of a call: a dictionary hit, or every check and a new plan. Compiles nothing."""
     try:
         key = (
-            config,
+            *(config, causal, softmax_scale, return_lse),
             *(q.shape, q.stride(), q.dtype, q.device),
             *(k.shape, k.stride(), k.dtype, k.device),
             *(v.shape, v.stride(), v.dtype, v.device),
@@ -131,9 +194,14 @@ def plan_for(
         )
         plan = _plans.get(key)
     except (AttributeError, RuntimeError, TypeError) as error:
-        _explain(error, config, *((q, k, v) if o is None else (q, k, v, o)))
+        _explain(error, config, softmax_scale, *((q, k, v) if o is None else (q, k, v, o)))
     if plan is None:
-        plan = new_plan(config, q, k, v, o)
+        plan = new_plan(
+            *(config, q, k, v, o),
+            causal=causal,
+            softmax_scale=softmax_scale,
+            return_lse=return_lse,
+        )
         if len(_plans) >= MAX_PLANS:
             _plans.clear()
         _plans[key] = plan
@@ -141,15 +209,20 @@ def plan_for(
 
 
 def new_plan(
-    config: FlashForwardKernelConfig,
+    config: KernelConfig,
     q: Tensor,
     k: Tensor,
     v: Tensor,
     o: Tensor | None,
     arch: Arch | None = None,
+    *,
+    causal: bool = False,
+    softmax_scale: float | None = None,
+    return_lse: bool = False,
 ) -> LaunchPlan:
     """Every check and a new plan; `arch` is that of the tensors' device unless given."""
     checks.check_config_type(config)
+    checks.check_softmax_scale(softmax_scale)
     inputs = _views(q, k, v)
     checks.check_inputs(*inputs)
     if o is None:
@@ -160,20 +233,26 @@ def new_plan(
         checks.check_given_output(output, inputs[0])
     device_index: int = q.get_device()
     if arch is None:
-        arch = DEFAULT_ARCH if device_index == CPU else device_arch(device_index)
+        arch = config.default_arch if device_index == CPU else device_arch(device_index)
     config.check(arch)
+    checks.check_causal_fits(config, causal)
+    checks.check_lse_fits(config, return_lse)
     views = (*inputs, output)
     checks.check_config_fits(config, views)
-    return LaunchPlan(config, views, device_index)
+    problem = Problem.from_tensors(inputs[0], inputs[1], causal, softmax_scale)
+    return LaunchPlan(config, problem, views, device_index, arch, return_lse)
 
 
 def _views(*tensors: Tensor) -> tuple[TensorView, ...]:
     return tuple(TensorView.of(name, t) for name, t in zip("qkvo", tensors, strict=False))
 
 
-def _explain(error: Exception, config: FlashForwardKernelConfig, *tensors: Tensor) -> NoReturn:
+def _explain(
+    error: Exception, config: KernelConfig, softmax_scale: object, *tensors: Tensor
+) -> NoReturn:
     """Raise what is wrong with arguments that are no config and tensors at all, else `error`."""
     checks.check_config_type(config)
-    config.check(DEFAULT_ARCH)
+    config.check(config.default_arch)
     _views(*tensors)
+    checks.check_softmax_scale(softmax_scale)
     raise error

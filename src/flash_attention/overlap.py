@@ -23,8 +23,15 @@ class Layout:
     itemsize: int
 
     @property
+    def empty(self) -> bool:
+        """Whether the view has no element."""
+        return 0 in self.shape
+
+    @property
     def span(self) -> int:
         """Bytes from the first to the last one that the view touches."""
+        if self.empty:
+            return 0
         last = sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))
         return last + self.itemsize
 
@@ -39,6 +46,8 @@ class _Term:
 @lru_cache(maxsize=1024)
 def may_overlap(distance: int, first: Layout, second: Layout) -> bool:
     """False only if `second`, starting `distance` bytes after `first`, shares no byte with it."""
+    if first.empty or second.empty:
+        return False
     terms = [
         *(_Term(s, 0, n - 1) for n, s in _with_bytes(second)),
         *(_Term(s, 1 - n, 0) for n, s in _with_bytes(first)),
@@ -49,6 +58,8 @@ def may_overlap(distance: int, first: Layout, second: Layout) -> bool:
 @lru_cache(maxsize=1024)
 def overlaps_itself(layout: Layout) -> bool:
     """False only if no two elements of the view share a byte."""
+    if layout.empty:
+        return False
     sizes = [(n, s) for n, s in zip(layout.shape, layout.strides, strict=True) if n > 1]
     byte = _Term(1, 1 - layout.itemsize, layout.itemsize - 1)
     for i, (n, s) in enumerate(sizes):

@@ -3,29 +3,86 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from flash_attention.compiler import ENTRY
 from flash_attention.kernel_args import layout_asserts
-from flash_attention.kernel_configs import FlashForwardKernelConfig
+from flash_attention.kernel_configs import (
+    FlashForwardKernelConfig,
+    HopperForwardKernelConfig,
+    KernelConfig,
+)
 from flash_attention.kernel_configs.binding import Variant, headers, render_struct
+from flash_attention.wgmma import from_registers, from_shared
+
+ARGS = "const __grid_constant__ fa::ForwardKernelArgs args"
+MAPS = [f"const __grid_constant__ fa::TensorMap {tensor}_map" for tensor in "qkvo"]
 
 
-def translation_unit(config: FlashForwardKernelConfig) -> str:
+def translation_unit(config: KernelConfig, causal: bool = False) -> str:
     """The whole .cu of one kernel, as a person would write it."""
-    bindings = (*config.bindings(), Variant("Mask", "attn/mask", "None"))
-    includes = ["fa/sm80/forward.cuh", *headers(bindings)]
+    if isinstance(config, HopperForwardKernelConfig):
+        return _hopper(config, causal)
+    return _sm80(config)
+
+
+def _sm80(config: FlashForwardKernelConfig) -> str:
+    return _text(
+        config,
+        header="fa/sm80/forward.cuh",
+        mask=Variant("Mask", "attn/mask", "None"),
+        wrappers=(),
+        bounds=f"{config.num_threads}",
+        parameters=(ARGS,),
+        call="fa::sm80::forward<Config>(args, smem)",
+    )
+
+
+def _hopper(config: HopperForwardKernelConfig, causal: bool) -> str:
+    widths = sorted({config.B_c, config.narrow_keys} - {0})
+    maps = (
+        "fa::sm90::TensorMaps{q_map, k_map, v_map, o_map}" if config.tma else "fa::sm90::NoMaps{}"
+    )
+    return _text(
+        config,
+        header="fa/sm90/forward.cuh",
+        mask=Variant("Mask", "attn/mask", "Causal" if causal else "Full"),
+        wrappers=(
+            *(from_shared(config.dtype, width) for width in widths),
+            from_registers(config.dtype, config.d_head),
+        ),
+        bounds=f"{config.num_threads}, 1",
+        parameters=(*(MAPS if config.tma else ()), ARGS),
+        call=f"fa::sm90::forward<Config>({maps}, args, smem)",
+    )
+
+
+def _text(
+    config: KernelConfig,
+    *,
+    header: str,
+    mask: Variant,
+    wrappers: Sequence[str],
+    bounds: str,
+    parameters: Sequence[str],
+    call: str,
+) -> str:
+    bindings = (*config.bindings(), mask)
+    separator = ",\n" + " " * (len(ENTRY) + 1)
     return "\n".join(
         (
             f"// {config.short_form()}",
-            *(f"#include <{header}>" for header in includes),
+            *(f"#include <{include}>" for include in (header, *headers(bindings))),
             "",
             render_struct(bindings),
             "",
+            *(line for wrapper in wrappers for line in (wrapper, "")),
             layout_asserts(),
             "",
-            f'extern "C" __global__ void __launch_bounds__({config.num_threads})',
-            f"{ENTRY}(const __grid_constant__ fa::ForwardKernelArgs args) {{",
+            f'extern "C" __global__ void __launch_bounds__({bounds})',
+            f"{ENTRY}({separator.join(parameters)}) {{",
             "  extern __shared__ __align__(1024) char smem[];",
-            "  fa::sm80::forward<Config>(args, smem);",
+            f"  {call};",
             "}",
             "",
         )

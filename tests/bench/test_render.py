@@ -13,6 +13,7 @@ from flash_attention.bench.blocks import begin, end, marked_block
 from flash_attention.bench.results import load, save
 from flash_attention.errors import UnsupportedError
 from tests.bench.made_up import made_up_results
+from tests.bench.made_up_grid import made_up_grid
 
 ROOT = Path(__file__).resolve().parents[2]
 RESULTS = ROOT / "results"
@@ -87,6 +88,22 @@ def test_counters_that_differ_show_both_numbers() -> None:
         "| sectors | 20,480 |",
         "| conflicts | 8 / 0 |",
     ]
+
+
+def test_a_grid_goes_into_the_block_of_its_name(tmp_path: Path) -> None:
+    document, results = tmp_path / "d.md", tmp_path / "r.json"
+    name = "grid-fa3-bf16"
+    others = f"{begin(render.LADDER)}\nkept\n{end(render.LADDER)}"
+    document.write_text(f"{others}\n{begin(name)}\nold\n{end(name)}\nafter\n")
+    results.write_text(json.dumps(made_up_grid()))
+    render.main([str(document), str(results)])
+    block = render.grid_block(made_up_grid())
+    assert document.read_text() == f"{others}\n{block}\nafter\n"
+    assert "| 64 | full | ours | 800 (**2.00**) | 500 (**0.50**) |  |" in block
+    assert "Geometric mean of the multiples: **1.000**." in block
+    assert "the faster of FA3 and cuDNN" in block
+    for fact in ("Some GPU", "580.1 (CUDA 13.0)", "2026-01-31", "BF16"):
+        assert fact in block
 
 
 def test_the_documents_show_the_stored_measurements() -> None:

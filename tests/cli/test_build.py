@@ -12,13 +12,13 @@ from flash_attention.arch import DEFAULT_ARCH, Arch
 from flash_attention.cli import build as build_command
 from flash_attention.compiler.elf import text_section
 from flash_attention.dispatch import compile_config
-from flash_attention.kernel_configs import FlashForwardKernelConfig
+from flash_attention.kernel_configs import KernelConfig
 from flash_attention.ladder import get_ladder
 from flash_attention.translation_unit import translation_unit
 from tests.cli.invoke import invoke, refuse
 
 
-def two_kernels(name: str, arch: Arch) -> list[FlashForwardKernelConfig]:
+def two_kernels(name: str, arch: Arch) -> list[KernelConfig]:
     assert (name, arch) == ("progression", DEFAULT_ARCH)
     return [rung.config for rung in get_ladder(d_head=64)[:2]]
 

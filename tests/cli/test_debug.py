@@ -61,6 +61,7 @@ def test_a_wrong_output_fails_and_its_columns_stand_out(
 def test_bad_choices_are_refused() -> None:
     assert "key block 4 does not exist; there are 4" in refuse("debug", "--key-block", "4", *SMALL)
     assert "row 128 does not exist" in refuse("debug", "--row", "128", *SMALL)
+    assert "cannot be looked into" in refuse("debug", "--rung", "17", *SMALL)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from flash_attention.arch import DEFAULT_ARCH
-from flash_attention.cli.precompile import precompile
+from flash_attention.cli.precompile import Job, jobs_of, precompile
+from flash_attention.kernel_configs import FlashForwardKernelConfig, HopperForwardKernelConfig
 from flash_attention.ladder import get_ladder
 
 
@@ -18,12 +19,23 @@ def test_a_refused_source_is_an_outcome_with_its_log(
 ) -> None:
     monkeypatch.setenv("FLASH_ATTENTION_CACHE_DIR", str(tmp_path))
     config = get_ladder()[0].config
-    (outcome,) = precompile([(config, dataclasses.replace(DEFAULT_ARCH, name="sm_20"))], 1)
+    (outcome,) = precompile([Job(config, dataclasses.replace(DEFAULT_ARCH, name="sm_20"))], 1)
     assert outcome.fate == "failed"
     assert "sm_20" in outcome.reason
 
 
 def test_a_config_that_breaks_a_rule_is_not_compiled() -> None:
-    eager = dataclasses.replace(get_ladder()[0].config, async_copy=False, eager_load_blocks=True)
-    (outcome,) = precompile([(eager, DEFAULT_ARCH)], 1)
+    base = get_ladder()[0].config
+    assert isinstance(base, FlashForwardKernelConfig)
+    eager = dataclasses.replace(base, async_copy=False, eager_load_blocks=True)
+    (outcome,) = precompile([Job(eager, DEFAULT_ARCH)], 1)
     assert (outcome.fate, outcome.reason) == ("not valid", "eager_needs_async")
+
+
+def test_a_hopper_config_is_compiled_for_both_masks_and_only_for_hopper() -> None:
+    configs = {type(rung.config): rung.config for rung in get_ladder()}
+    flash, hopper = configs[FlashForwardKernelConfig], configs[HopperForwardKernelConfig]
+    assert [job.causal for job in jobs_of(flash, DEFAULT_ARCH)] == [False]
+    assert [job.causal for job in jobs_of(hopper, hopper.default_arch)] == [False, True]
+    outcomes = list(precompile(jobs_of(hopper, DEFAULT_ARCH), 1))
+    assert [outcome.fate for outcome in outcomes] == ["not valid", "not valid"]

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flash_attention.arch import ARCHES
+from flash_attention.arch import ARCHES, DEFAULT_ARCH
 from flash_attention.kernel_configs import DType, FlashForwardKernelConfig
 from flash_attention.kernel_configs.flash_forward import SWITCH_TOKENS
 
@@ -113,10 +113,6 @@ def test_resident_ctas_follow_the_scarcest_resource() -> None:
     assert CONFIG.num_ctas_per_sm(sm80, registers=168) == 3
 
 
-def test_flop_counts() -> None:
-    assert CONFIG.attn_flop(2, 3, 64) == 4 * 2 * 3 * 64 * 64 * 128
-    assert CONFIG.attn_flop(1, 1, 64, 128) == 4 * 64 * 128 * 128
-    rows, blocks = 64, 128 // 32
-    assert CONFIG.total_flop(1, 1, 64, 128) == (
-        4 * 64 * 128 * 128 + 5 * rows * 128 + rows * blocks * (128 + 3) + rows * 128
-    )
+def test_the_target_is_the_architecture_itself() -> None:
+    assert CONFIG.target(ARCHES["sm_90"]) == "sm_90"
+    assert CONFIG.default_arch is DEFAULT_ARCH

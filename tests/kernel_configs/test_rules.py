@@ -25,6 +25,7 @@ def test_a_valid_config_passes_everywhere() -> None:
     [
         ({"dtype": "fp16"}, "dtype", "DType.FP16 or DType.BF16"),
         ({"d_head": 96}, "d_head", "d_head=96: use one of 64, 128"),
+        ({"d_head": 128.0}, "d_head", "d_head=128.0: use one of 64, 128"),
         ({"B_r": 32}, "B_r", "use one of 64, 128"),
         ({"B_c": 48}, "B_c", "use one of 32, 64, 128"),
         ({"n_warps": 2}, "n_warps", "use one of 4, 8"),

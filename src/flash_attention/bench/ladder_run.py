@@ -8,17 +8,17 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch.nn.attention import SDPBackend, sdpa_kernel
-from torch.nn.functional import scaled_dot_product_attention
+from torch.nn.attention import SDPBackend
 
 from flash_attention import testing
 from flash_attention.api import forward
 from flash_attention.bench.comparison import FA2
+from flash_attention.bench.peers import sdpa
 from flash_attention.bench.results import Row
 from flash_attention.bench.statistics import tflops
 from flash_attention.bench.timing import Contender, time_in_turn
 from flash_attention.errors import LaunchError
-from flash_attention.kernel_configs import FlashForwardKernelConfig
+from flash_attention.kernel_configs import KernelConfig
 
 GRIDS: dict[str, tuple[tuple[int, int], ...]] = {
     "seed": ((16, 512), (16, 1024), (16, 2048), (16, 4096), (8, 8192), (4, 16384)),
@@ -34,7 +34,7 @@ class Candidate:
     name: str
     number: int | None
     change: str
-    config: FlashForwardKernelConfig
+    config: KernelConfig
 
 
 def checked(judge: testing.Judge, name: str, out: Tensor) -> float:
@@ -52,15 +52,16 @@ def measure(
     n_heads: int,
     repeats: int,
     device: torch.device,
+    causal: bool = False,
     on_checked: Callable[[str], object] = lambda name: None,
 ) -> list[Row]:
     """All candidates and FA2 at one (batch, seq_len), timed in turn; wrong numbers raise."""
     batch, seq_len = shape
     config = candidates[0].config
     q, k, v, o = testing.generate_qkvo(batch, seq_len, n_heads, config.d_head, config.dtype, device)
-    judge = testing.Judge(q, k, v)
-    contenders = [_flash_attention_2(q, k, v)]
-    contenders += [_contender(candidate, q, k, v, o) for candidate in candidates]
+    judge = testing.Judge(q, k, v, causal=causal)
+    contenders = [sdpa(SDPBackend.FLASH_ATTENTION, FA2, q, k, v, causal)]
+    contenders += [_contender(candidate, causal, q, k, v, o) for candidate in candidates]
     for contender in contenders:
         contender.poison()
         checked(judge, contender.name, contender.run())
@@ -72,7 +73,7 @@ def measure(
 
     timings = time_in_turn(contenders, device=device, repeats=repeats, check=check)
     described = {candidate.name: candidate for candidate in candidates}
-    flop = config.attn_flop(batch, n_heads, seq_len)
+    flop = config.attn_flop(batch, n_heads, seq_len) // (2 if causal else 1)
     rows = []
     for name, timing in timings.items():
         candidate = described.get(name)
@@ -96,20 +97,11 @@ def measure(
     return rows
 
 
-def _contender(candidate: Candidate, q: Tensor, k: Tensor, v: Tensor, o: Tensor) -> Contender:
+def _contender(
+    candidate: Candidate, causal: bool, q: Tensor, k: Tensor, v: Tensor, o: Tensor
+) -> Contender:
     return Contender(
         candidate.name,
-        run=lambda: forward(candidate.config, q, k, v, o),
+        run=lambda: forward(candidate.config, q, k, v, o, causal=causal),
         poison=lambda: o.fill_(torch.nan),
     )
-
-
-def _flash_attention_2(q: Tensor, k: Tensor, v: Tensor) -> Contender:
-    queries, keys, values = (tensor.transpose(1, 2) for tensor in (q, k, v))
-
-    def run() -> Tensor:
-        with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-            out = scaled_dot_product_attention(queries, keys, values)
-        return out.transpose(1, 2)
-
-    return Contender(FA2, run)

@@ -2,7 +2,8 @@
 """Writes measurements into documents: `python -m flash_attention.bench.render DOCUMENT RESULTS`.
 
 README.md takes the speeds of the ladder (and the plot beside them), docs/ladder.md its profile,
-docs/emulator.md the emulator's counters beside Nsight Compute's.
+docs/emulator.md the emulator's counters beside Nsight Compute's. A grid goes wherever the block of
+its name and dtype stands, as in <!-- grid-fa3-bf16:begin -->.
 """
 
 from __future__ import annotations
@@ -16,6 +17,8 @@ from typing import Any
 from flash_attention.bench import results
 from flash_attention.bench.blocks import begin, replace_block, table, wrap
 from flash_attention.bench.comparison import Comparison, compare
+from flash_attention.bench.grid_run import GridRow
+from flash_attention.bench.grid_summary import grid_table, mean_ratio, rivals, selected_rows
 
 LADDER, PROFILE, COUNTERS = "ladder", "profile", "counters"
 PLOT = Path("docs/ladder.png")
@@ -26,7 +29,8 @@ def ladder_block(measured: results.Results) -> str:
     comparison = compare(measured)
     setting = (
         f"{_where(vars(measured))}. "
-        f"{measured.dtype}, {measured.n_heads} heads of {measured.d_head}; forward, no mask. "
+        f"{measured.dtype}, {measured.n_heads} heads of {measured.d_head}; forward, "
+        f"{'causal' if measured.causal else 'no'} mask. "
         "A cell is TFLOP/s and percent of FA2, which is torch's SDPA with its FlashAttention-2 "
         "backend; medians, L2 cold, contenders taken in turn. "
         "The mean is harmonic over the lengths."
@@ -66,6 +70,24 @@ def counters_block(record: Mapping[str, Any]) -> str:
     return wrap(COUNTERS, (setting, "", *table(header, lines, left=1)))
 
 
+def grid_name(record: Mapping[str, Any]) -> str:
+    """The block that a grid's results belong into."""
+    return f"grid-{record['grid']}-{record['dtype'].lower()}"
+
+
+def grid_block(record: Mapping[str, Any]) -> str:
+    """Kernels beside their peers over a grid, from what benchmarks/hopper_grid.py wrote."""
+    rows = [GridRow(**row) for row in record["rows"]]
+    mean = mean_ratio(selected_rows(rows))
+    setting = (
+        f"{_where(record)}. {record['dtype']}, forward, self-attention. A cell is TFLOP/s, and for"
+        f" ours the speed as a multiple of the faster of {rivals()}; medians, L2 cold, contenders"
+        " taken in turn; a causal mask halves the count of FLOP."
+    )
+    over = f"Geometric mean of the multiples: **{mean:.3f}**." if mean else "No peer was measured."
+    return wrap(grid_name(record), (setting, "", *grid_table(rows), "", over))
+
+
 def _compared(measured: float, emulated: float) -> str:
     return f"{measured:,.0f}" if measured == emulated else f"{measured:,.0f} / {emulated:,.0f}"
 
@@ -102,9 +124,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("results", type=Path)
     given = parser.parse_args(arguments)
     text = given.document.read_text()
+    record = json.loads(given.results.read_text())
+    if "grid" in record:
+        given.document.write_text(replace_block(text, grid_name(record), grid_block(record)))
+        return
     for name, block in ((PROFILE, profile_block), (COUNTERS, counters_block)):
         if begin(name) in text:
-            record = json.loads(given.results.read_text())
             given.document.write_text(replace_block(text, name, block(record)))
             return
     measured = results.load(given.results)

@@ -53,11 +53,18 @@ class Results:
     d_head: int
     n_heads: int
     rows: tuple[Row, ...]
+    causal: bool = False
     schema: int = SCHEMA
 
 
 def collect(
-    rows: list[Row], *, device: torch.device, dtype: str, d_head: int, n_heads: int
+    rows: list[Row],
+    *,
+    device: torch.device,
+    dtype: str,
+    d_head: int,
+    n_heads: int,
+    causal: bool = False,
 ) -> Results:
     """`rows` together with everything needed to repeat them."""
     where: dict[str, Any] = describe(device)
@@ -68,6 +75,7 @@ def collect(
         d_head=d_head,
         n_heads=n_heads,
         rows=tuple(rows),
+        causal=causal,
     )
 
 

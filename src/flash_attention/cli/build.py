@@ -13,7 +13,7 @@ from rich.table import Table
 from flash_attention.arch import ARCHES, DEFAULT_ARCH
 from flash_attention.cli.console import output, progress, report_table
 from flash_attention.cli.options import parse_arches
-from flash_attention.cli.precompile import Outcome, precompile
+from flash_attention.cli.precompile import Outcome, jobs_of, precompile
 from flash_attention.compiler import cache_dir
 from flash_attention.kernel_configs import get_kernel_configs
 
@@ -32,7 +32,10 @@ def build(
     """Fill the cache with the kernels of a set, for images and read-only machines."""
     arches = parse_arches(arch)
     todo = [
-        (config, target) for target in arches for config in get_kernel_configs(set_name, target)
+        job
+        for target in arches
+        for config in get_kernel_configs(set_name, target)
+        for job in jobs_of(config, target)
     ]
     outcomes: list[Outcome] = []
     with progress() as bar:
@@ -54,7 +57,7 @@ def _summary(outcomes: list[Outcome]) -> Table:
     table = report_table("arch")
     for column in ("fate", "kernels", "why"):
         table.add_column(column)
-    counts = Counter((o.arch.name, o.fate, _first_line(o.reason)) for o in outcomes)
+    counts = Counter((o.job.arch.name, o.fate, _first_line(o.reason)) for o in outcomes)
     for (arch, fate, reason), count in sorted(counts.items()):
         table.add_row(arch, fate, str(count), reason)
     return table

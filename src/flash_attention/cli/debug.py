@@ -34,7 +34,7 @@ HOW = {
 
 
 def debug(
-    rung: Annotated[int, typer.Option(help="the rung to look into")] = 16,
+    rung: Annotated[int, typer.Option(help="the rung to look into, below the wgmma one")] = 16,
     key_block: Annotated[
         int, typer.Option(help="counted from 0 in the order the kernel visits them", min=0)
     ] = 0,

@@ -11,12 +11,12 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from flash_attention.arch import DEFAULT_ARCH
 from flash_attention.cli.console import add_number_columns, output, quiet_compiles, report_table
 from flash_attention.cli.emulated import EmulatedKernel, EmulatedProblem
 from flash_attention.cli.ladder.instructions import ptx_mix
 from flash_attention.cli.options import (
     ArchOption,
+    CausalOption,
     ConfigOption,
     DHeadOption,
     DTypeOption,
@@ -42,7 +42,8 @@ def emulate(
         str, typer.Option(help=f"order of the warps: {', '.join(SCHEDULES)}")
     ] = SCHEDULES[0],
     seed: Annotated[int, typer.Option(help="of the random schedule")] = 0,
-    arch: ArchOption = DEFAULT_ARCH.name,
+    causal: CausalOption = False,
+    arch: ArchOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON for scripts")] = False,
 ) -> None:
     """Run a kernel's PTX on the CPU: its error, what is wrong with it, what it does.
@@ -50,24 +51,26 @@ def emulate(
     Exit code 1 when something was found or the output is out of tolerance.
     """
     name, kernel_config = chosen_kernel(rung, config, dtype=dtype, d_head=d_head, heads=heads)
+    target = arch or kernel_config.default_arch.name
     problem = EmulatedProblem(
-        kernel_config, batch=batch, seq_len=seq, heads=heads, stored_heads=heads
+        kernel_config, batch=batch, seq_len=seq, heads=heads, stored_heads=heads, causal=causal
     )
     with quiet_compiles():
-        kernel = problem.run(kernel_config, arch, schedule=schedule, seed=seed)
+        kernel = problem.run(kernel_config, target, schedule=schedule, seed=seed)
     if as_json:
-        settings = {"arch": arch, "schedule": schedule, "seed": seed}
+        settings = {"arch": target, "schedule": schedule, "seed": seed}
         typer.echo(json.dumps(settings | kernel.to_dict(), indent=1))
     else:
-        _print(name, kernel, arch, schedule)
+        _print(name, kernel, target, schedule)
     if not kernel.ok:
         raise typer.Exit(1)
 
 
 def _print(name: str, kernel: EmulatedKernel, arch: str, schedule: str) -> None:
     batch, seq_len, heads, d_head = kernel.shape
+    mask = ", causal" if kernel.causal else ""
     output.print(
-        f"[bold]{escape(name)}[/], batch {batch}, {seq_len} rows, {heads} heads of {d_head},"
+        f"[bold]{escape(name)}[/], batch {batch}, {seq_len} rows, {heads} heads of {d_head}{mask},"
         f" {arch}, {schedule}: {kernel.emulation.seconds:.2f} s",
         highlight=False,
     )
@@ -95,7 +98,7 @@ def _totals(kernel: EmulatedKernel, counts: Mapping[str, Any]) -> Table:
     add_number_columns(table, ("",))
     for name, value in (
         ("warp instructions", f"{kernel.warp_instructions:,}"),
-        ("the same, a CTA and key block", f"{kernel.instructions_per_key_block:,.0f}"),
+        ("the same, a tile and key block", f"{kernel.instructions_per_key_block:,.0f}"),
         ("tensor-core FLOP", f"{counts['tensor_operations']:,}"),
         ("waits at barriers", f"{counts['barrier_waits']:,}"),
         ("bank conflicts", f"{counts['bank_conflicts']:,}"),

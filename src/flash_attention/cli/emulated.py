@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from flash_attention.emulation import Emulation, emulate
-from flash_attention.kernel_configs import FlashForwardKernelConfig
+from flash_attention.kernel_configs import KernelConfig
 from flash_attention.testing import Check, Judge, generate_qkvo
 
 
@@ -20,30 +20,41 @@ class EmulatedProblem:
 
     def __init__(
         self,
-        config: FlashForwardKernelConfig,
+        config: KernelConfig,
         *,
         batch: int,
         seq_len: int,
         heads: int,
         stored_heads: int,
+        causal: bool = False,
     ) -> None:
         stored = generate_qkvo(batch, seq_len, stored_heads, config.d_head, config.dtype)
         self.q, self.k, self.v, self.o = (tensor[:, :, :heads] for tensor in stored)
-        self.judge = Judge(self.q, self.k, self.v)
+        self.causal = causal
+        self.judge = Judge(self.q, self.k, self.v, causal=causal)
 
-    def run(self, config: FlashForwardKernelConfig, arch: str, **settings: Any) -> EmulatedKernel:
+    def run(self, config: KernelConfig, arch: str | None, **settings: Any) -> EmulatedKernel:
         """Emulate one kernel; `settings` are those of `emulate`."""
         self.o.fill_(float("nan"))
-        emulation = emulate(config, self.q, self.k, self.v, self.o, arch=arch, **settings)
-        return EmulatedKernel(config, tuple(self.q.shape), self.judge.check(self.o), emulation)
+        tensors = (self.q, self.k, self.v, self.o)
+        emulation = emulate(config, *tensors, causal=self.causal, arch=arch, **settings)
+        shape = tuple(self.q.shape)
+        return EmulatedKernel(config, shape, self.causal, self.judge.check(self.o), emulation)
+
+
+def key_blocks(config: KernelConfig, seq_len: int, causal: bool) -> int:
+    """Key blocks that the tiles of one head see, all tiles together."""
+    ends = (min(first + config.B_r, seq_len) for first in range(0, seq_len, config.B_r))
+    return sum(-(-(end if causal else seq_len) // config.B_c) for end in ends)
 
 
 @dataclass(frozen=True)
 class EmulatedKernel:
     """What one emulated kernel did, in the units of the reports."""
 
-    config: FlashForwardKernelConfig
+    config: KernelConfig
     shape: tuple[int, ...]  # (batch, seq, heads, d_head)
+    causal: bool
     check: Check
     emulation: Emulation
 
@@ -58,9 +69,9 @@ class EmulatedKernel:
 
     @property
     def instructions_per_key_block(self) -> float:
-        """Warp instructions of a CTA for each key block; what runs once a CTA is shared out."""
+        """Warp instructions of a tile for each key block; what runs once a tile is shared out."""
         batch, seq_len, heads, _ = self.shape
-        blocks = batch * heads * (seq_len // self.config.B_r) * (seq_len // self.config.B_c)
+        blocks = batch * heads * key_blocks(self.config, seq_len, self.causal)
         return self.warp_instructions / blocks
 
     @property
@@ -79,6 +90,7 @@ class EmulatedKernel:
         return {
             "config": self.config.short_form(),
             "shape": self.shape,
+            "causal": self.causal,
             "ok": self.ok,
             "check": {**asdict(self.check), "ok": self.check.ok},
             "seconds": self.emulation.seconds,

@@ -9,11 +9,7 @@ import typer
 
 from flash_attention.arch import ARCHES, Arch, get_arch
 from flash_attention.errors import UnsupportedError
-from flash_attention.kernel_configs import (
-    DType,
-    FlashForwardKernelConfig,
-    parse_kernel_config,
-)
+from flash_attention.kernel_configs import DType, KernelConfig, parse_kernel_config
 from flash_attention.ladder import Rung, get_ladder
 
 DTypeOption = Annotated[str, typer.Option("--dtype", help="fp16 or bf16")]
@@ -23,7 +19,13 @@ ConfigOption = Annotated[
     str | None,
     typer.Option("--config", help="a kernel config in its short form, instead of a rung"),
 ]
-ArchOption = Annotated[str, typer.Option("--arch", help=f"one of {', '.join(ARCHES)}")]
+ArchOption = Annotated[
+    str | None,
+    typer.Option("--arch", help=f"one of {', '.join(ARCHES)}; the kernel's own if left out"),
+]
+CausalOption = Annotated[
+    bool, typer.Option("--causal", help="query i sees no key after it; from the wgmma rung on")
+]
 
 
 def ladder_of(dtype: str, d_head: int, heads: int) -> tuple[Rung, ...]:
@@ -43,12 +45,28 @@ def pick_rung(ladder: tuple[Rung, ...], number: int) -> Rung:
 
 def chosen_kernel(
     rung: int, config: str | None, *, dtype: str, d_head: int, heads: int
-) -> tuple[str, FlashForwardKernelConfig]:
+) -> tuple[str, KernelConfig]:
     """A kernel and what to call it: the config if one is given, else the rung."""
     if config is not None:
         return "kernel", parse_kernel_config(config)
     chosen = pick_rung(ladder_of(dtype, d_head, heads), rung)
     return f"rung {chosen.number} {chosen.name}", chosen.config
+
+
+def runs_on(config: KernelConfig) -> tuple[str, ...]:
+    """The known architectures that a config is valid on."""
+    return tuple(name for name, arch in ARCHES.items() if config.broken_rule(arch) is None)
+
+
+def needs(config: KernelConfig) -> str:
+    """The architectures that a config needs, in words."""
+    names = runs_on(config)
+    return "any" if len(names) == len(ARCHES) else ", ".join(names)
+
+
+def last_rung_on(ladder: tuple[Rung, ...], arch: Arch) -> Rung:
+    """The highest rung that runs on an architecture."""
+    return [rung for rung in ladder if rung.config.broken_rule(arch) is None][-1]
 
 
 def parse_arches(text: str) -> tuple[Arch, ...]:

@@ -13,30 +13,43 @@ from typing import Literal
 from flash_attention.arch import Arch
 from flash_attention.dispatch import compile_config
 from flash_attention.errors import FlashAttentionError, KernelConfigError
-from flash_attention.kernel_configs import FlashForwardKernelConfig
+from flash_attention.kernel_configs import HopperForwardKernelConfig, KernelConfig
 
-Job = tuple[FlashForwardKernelConfig, Arch]
 Fate = Literal["compiled", "from cache", "not kept", "not valid", "failed"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One kernel to compile."""
+
+    config: KernelConfig
+    arch: Arch
+    causal: bool = False
 
 
 @dataclass(frozen=True)
 class Outcome:
     """What became of one job; `reason` is the broken rule or the error."""
 
-    config: FlashForwardKernelConfig
-    arch: Arch
+    job: Job
     fate: Fate
     reason: str = ""
+
+
+def jobs_of(config: KernelConfig, arch: Arch) -> list[Job]:
+    """The kernels of a config, one for each mask that its family knows."""
+    masks = (False, True) if isinstance(config, HopperForwardKernelConfig) else (False,)
+    return [Job(config, arch, causal) for causal in masks]
 
 
 def precompile(jobs: Sequence[Job], processes: int) -> Iterator[Outcome]:
     """Compiles every job, yielding each as it ends."""
     todo: list[Job] = []
-    for config, arch in jobs:
-        if violation := config.broken_rule(arch):
-            yield Outcome(config, arch, "not valid", violation.rule)
+    for job in jobs:
+        if violation := job.config.broken_rule(job.arch):
+            yield Outcome(job, "not valid", violation.rule)
         else:
-            todo.append((config, arch))
+            todo.append(job)
     if not todo:
         return
     with ProcessPoolExecutor(
@@ -53,16 +66,15 @@ def precompile(jobs: Sequence[Job], processes: int) -> Iterator[Outcome]:
 
 
 def _compile(job: Job) -> Outcome:
-    config, arch = job
     try:
-        compiled = compile_config(config, arch)
+        compiled = compile_config(job.config, job.arch, job.causal)
     except KernelConfigError as error:
-        return Outcome(config, arch, "not valid", error.rule)
+        return Outcome(job, "not valid", error.rule)
     except FlashAttentionError as error:
-        return Outcome(config, arch, "failed", str(error))
+        return Outcome(job, "failed", str(error))
     if compiled.source_path is None:
-        return Outcome(config, arch, "not kept", "the cache folder cannot be written")
-    return Outcome(config, arch, "from cache" if compiled.compile_seconds is None else "compiled")
+        return Outcome(job, "not kept", "the cache folder cannot be written")
+    return Outcome(job, "from cache" if compiled.compile_seconds is None else "compiled")
 
 
 def _stay_quiet() -> None:

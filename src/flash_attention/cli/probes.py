@@ -17,7 +17,9 @@ import torch
 
 from flash_attention import compiler, sass, testing
 from flash_attention.api import forward
+from flash_attention.arch import DEFAULT_ARCH
 from flash_attention.bench.environment import driver_version
+from flash_attention.cli.options import last_rung_on
 from flash_attention.dispatch import compile_config, current_arch
 from flash_attention.emulation import emulate
 from flash_attention.errors import UnsupportedError
@@ -81,7 +83,7 @@ def _free_gib(folder: Path) -> float:
 
 
 def _probe_compile() -> str:
-    rung = get_ladder()[-1]
+    rung = last_rung_on(get_ladder(), current_arch())
     start = time.perf_counter()
     compiled = compile_config(rung.config, current_arch())
     seconds = time.perf_counter() - start
@@ -96,7 +98,7 @@ def _probe_compile() -> str:
 def _probe_launch() -> str:
     if not torch.cuda.is_available():
         raise UnsupportedError("no GPU to launch on")
-    rung = get_ladder(n_heads=2)[-1]
+    rung = last_rung_on(get_ladder(n_heads=2), current_arch())
     config = rung.config
     q, k, v, o = testing.generate_qkvo(1, 256, 2, config.d_head, config.dtype, "cuda")
     check = testing.check_output(forward(config, q, k, v, o), q, k, v)
@@ -106,7 +108,7 @@ def _probe_launch() -> str:
 
 
 def _probe_emulator() -> str:
-    rung = get_ladder(n_heads=1)[-1]
+    rung = last_rung_on(get_ladder(n_heads=1), DEFAULT_ARCH)
     config = rung.config
     q, k, v = testing.generate_qkv(1, 128, 1, config.d_head, config.dtype)
     emulation = emulate(config, q, k, v)

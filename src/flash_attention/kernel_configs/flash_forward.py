@@ -9,11 +9,13 @@ from flash_attention.arch import DEFAULT_ARCH, WARP_SIZE, Arch
 from flash_attention.errors import KernelConfigError
 from flash_attention.kernel_configs.binding import Binding, Number, Variant, headers, render_struct
 from flash_attention.kernel_configs.dtype import DType
-from flash_attention.kernel_configs.rules import Violation, first_violation
+from flash_attention.kernel_configs.flop_counts import FlopCounts
+from flash_attention.kernel_configs.rules import first_violation
+from flash_attention.kernel_configs.values import Violation
 
 
 @dataclass(frozen=True, order=True)
-class FlashForwardKernelConfig:
+class FlashForwardKernelConfig(FlopCounts):
     """One kernel of the sm_80+ family; every field changes what is compiled.
 
     A tile is 16 deep along the contraction of a product. `Q_mma_load_K_tiles`, `K_...` and `V_...`
@@ -46,6 +48,15 @@ class FlashForwardKernelConfig:
 
     # What is asked of every family.
 
+    @property
+    def default_arch(self) -> Arch:
+        """The architecture meant when none is given and there is no GPU."""
+        return DEFAULT_ARCH
+
+    def target(self, arch: Arch) -> str:
+        """What NVRTC compiles for to run on `arch`."""
+        return arch.name
+
     def broken_rule(self, arch: Arch = DEFAULT_ARCH) -> Violation | None:
         """The first rule this config breaks on `arch`, or None."""
         return first_violation(self, arch)
@@ -73,23 +84,6 @@ class FlashForwardKernelConfig:
         return arch.ctas_per_sm(
             threads=self.num_threads, smem_bytes=self.smem_bytes(), registers=registers
         )
-
-    def attn_flop(self, batch: int, heads: int, seq_q: int, seq_k: int | None = None) -> int:
-        """FLOP of the two products, as everyone counts them: 4 b h sq sk d."""
-        seq_k = seq_q if seq_k is None else seq_k
-        return 4 * batch * heads * seq_q * seq_k * self.d_head
-
-    def total_flop(self, batch: int, heads: int, seq_q: int, seq_k: int | None = None) -> int:
-        """All floating-point work of the tiles: the products, the softmax, the rescaling of O.
-
-        A score costs 5 (scale, subtract, exponential, maximum, sum); a row costs d_head + 3 a key
-        block (O and the sum rescaled, the factor itself) and d_head once to normalise.
-        """
-        seq_k = seq_q if seq_k is None else seq_k
-        rows = batch * heads * seq_q
-        softmax = 5 * rows * seq_k
-        rescale = rows * (-(-seq_k // self.B_c)) * (self.d_head + 3)
-        return self.attn_flop(batch, heads, seq_q, seq_k) + softmax + rescale + rows * self.d_head
 
     # What the C++ side is told.
 

@@ -5,40 +5,52 @@ from __future__ import annotations
 
 import difflib
 import re
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields
+from typing import Any, NoReturn
 
 from flash_attention.errors import KernelConfigError
 from flash_attention.kernel_configs.dtype import DType
+from flash_attention.kernel_configs.families import KernelConfig
 from flash_attention.kernel_configs.flash_forward import SWITCH_TOKENS, FlashForwardKernelConfig
+from flash_attention.kernel_configs.hopper_forward import PLAIN, HopperForwardKernelConfig
+from flash_attention.kernel_configs.tile_order import TileOrder
 
 _SHORT_FORM = re.compile(
-    r"\(\s*(\w+)\s*,\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*\)\s*:\s*(\S+)"
+    r"(|hopper)\s*\(\s*(\w+)\s*,\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*,\s*(\d+)\s*\)\s*:\s*(\S+)"
 )
 _LOADS = re.compile(r"load_(\d+)_(\d+)_(\d+)_tiles")
 _STRIDE = re.compile(r"stride_(\d+)")
+_HOPPER_SWITCHES = [f.name for f in fields(HopperForwardKernelConfig) if f.type == "bool"]
+_HOPPER_NUMBER = re.compile(r"(lazy|narrow|poly|dynamic)_(\d+)")
+_HOPPER_FIELDS = {"lazy": "rescale_threshold", "narrow": "narrow_keys"}
 
 
-def parse_kernel_config(text: str) -> FlashForwardKernelConfig:
+def parse_kernel_config(text: str) -> KernelConfig:
     """The config whose `short_form()` is `text`."""
     match = _SHORT_FORM.fullmatch(text.strip())
     if not match:
         raise KernelConfigError(
             f"{text!r} is not a kernel config; the form is "
             "'(FP16, 128, 64, 32, 4): async+swizzled+load_2_2_0_tiles' "
-            "with (dtype, d_head, B_r, B_c, n_warps)",
+            "with (dtype, d_head, B_r, B_c, n_warps), or "
+            "'hopper(FP16, 128, 2, 128, 2): tma+specialised+overlap' "
+            "with (dtype, d_head, consumers, B_c, stages)",
             rule="short_form",
         )
-    dtype, *tile, words = match.groups()
+    family, dtype, *numbers, words = match.groups()
+    tile = (DType.from_string(dtype), *map(int, numbers))
+    return _read_hopper(tile, words) if family else _read_flash(tile, words)
+
+
+def _read_flash(tile: Sequence[Any], words: str) -> FlashForwardKernelConfig:
     values: dict[str, Any] = dict.fromkeys(SWITCH_TOKENS.values(), False)
-    values.update(zip(("d_head", "B_r", "B_c", "n_warps"), map(int, tile), strict=True))
-    values.update(dict.fromkeys(("Q_mma_load_K_tiles", "K_mma_load_K_tiles"), 0))
-    values.update(dtype=DType.from_string(dtype), V_mma_load_K_tiles=0)
-    for word in words.split("+"):
-        values.update(_fields_of(word))
-    return FlashForwardKernelConfig(**values)
+    values.update(zip(("dtype", "d_head", "B_r", "B_c", "n_warps"), tile, strict=True))
+    values.update(dict.fromkeys((f"{operand}_mma_load_K_tiles" for operand in "QKV"), 0))
+    return FlashForwardKernelConfig(**values | _fields(words.split("+"), _flash_fields))
 
 
-def _fields_of(word: str) -> dict[str, Any]:
+def _flash_fields(word: str) -> dict[str, Any]:
     if word in SWITCH_TOKENS:
         return {SWITCH_TOKENS[word]: True}
     if loads := _LOADS.fullmatch(word):
@@ -48,7 +60,33 @@ def _fields_of(word: str) -> dict[str, Any]:
         }
     if stride := _STRIDE.fullmatch(word):
         return {"static_row_stride": int(stride[1])}
-    known = [*SWITCH_TOKENS, "load_Q_K_V_tiles", "stride_N"]
+    _refuse(word, [*SWITCH_TOKENS, "load_Q_K_V_tiles", "stride_N"])
+
+
+def _read_hopper(tile: Sequence[Any], words: str) -> HopperForwardKernelConfig:
+    switches = [] if words == PLAIN else words.split("+")
+    return HopperForwardKernelConfig(*tile, **_fields(switches, _hopper_fields))
+
+
+def _hopper_fields(word: str) -> dict[str, Any]:
+    if word in _HOPPER_SWITCHES:
+        return {word: True}
+    if word == "persistent":
+        return {"tile_order": TileOrder.PERSISTENT}
+    if number := _HOPPER_NUMBER.fullmatch(word):
+        name, value = number[1], int(number[2])
+        if name == "dynamic":
+            return {"tile_order": TileOrder.DYNAMIC, "group_mib": value}
+        return {_HOPPER_FIELDS[name]: value}
+    numbers = [f"{name}_N" for name in ("dynamic", *_HOPPER_FIELDS)]
+    _refuse(word, [*_HOPPER_SWITCHES, "persistent", *numbers, PLAIN])
+
+
+def _fields(words: Iterable[str], read: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
+    return {field: value for word in words for field, value in read(word).items()}
+
+
+def _refuse(word: str, known: list[str]) -> NoReturn:
     nearest = difflib.get_close_matches(word, known, n=1)
     hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
     raise KernelConfigError(

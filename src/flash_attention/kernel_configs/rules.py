@@ -4,16 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from flash_attention.arch import REGISTERS_PER_THREAD, Arch
-from flash_attention.kernel_configs.dtype import DType
+from flash_attention.kernel_configs.values import Choices, Violation, wrong_values
 
 if TYPE_CHECKING:
     from flash_attention.kernel_configs.flash_forward import FlashForwardKernelConfig
 
-CHOICES: dict[str, tuple[int, ...]] = {
+CHOICES: Choices = {
     "d_head": (64, 128),
     "B_r": (64, 128),
     "B_c": (32, 64, 128),
@@ -25,20 +24,12 @@ CHOICES: dict[str, tuple[int, ...]] = {
 MMA_ROWS = 16  # rows of one tensor-core product
 
 
-@dataclass(frozen=True)
-class Violation:
-    """A broken rule: its name, and what was given, what is allowed, what to change."""
-
-    rule: str
-    message: str
-
-
 def first_violation(cfg: FlashForwardKernelConfig, arch: Arch) -> Violation | None:
     return next(_violations(cfg, arch), None)
 
 
 def _violations(cfg: FlashForwardKernelConfig, arch: Arch) -> Iterator[Violation]:
-    yield from _wrong_values(cfg)
+    yield from wrong_values(cfg, CHOICES)
     if cfg.B_r < MMA_ROWS * cfg.n_warps:
         yield Violation(
             "warp_rows",
@@ -78,22 +69,6 @@ def _violations(cfg: FlashForwardKernelConfig, arch: Arch) -> Iterator[Violation
             f"accumulators and fragments need about {needed} registers a thread, a thread has "
             f"{REGISTERS_PER_THREAD}: use a smaller B_c, more warps, or read Q in tiles",
         )
-
-
-def _wrong_values(cfg: FlashForwardKernelConfig) -> Iterator[Violation]:
-    if not isinstance(cfg.dtype, DType):
-        yield Violation("dtype", f"dtype={cfg.dtype!r}: use DType.FP16 or DType.BF16")
-    for field in fields(cfg):
-        value = getattr(cfg, field.name)
-        if field.name in CHOICES:
-            allowed = CHOICES[field.name]
-            if isinstance(value, bool) or value not in allowed:
-                choices = ", ".join(map(str, allowed))
-                yield Violation(field.name, f"{field.name}={value!r}: use one of {choices}")
-        elif field.type == "bool" and not isinstance(value, bool):
-            yield Violation(field.name, f"{field.name}={value!r}: use True or False")
-        elif field.type == "int" and (isinstance(value, bool) or not isinstance(value, int)):
-            yield Violation(field.name, f"{field.name}={value!r}: use an integer")
 
 
 def registers_needed(cfg: FlashForwardKernelConfig) -> int:

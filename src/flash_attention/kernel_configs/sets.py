@@ -6,15 +6,17 @@ from __future__ import annotations
 import difflib
 import os
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields
-from itertools import product
+from itertools import chain, product
 from typing import Any
 
 from flash_attention.arch import DEFAULT_ARCH, Arch
 from flash_attention.errors import KernelConfigError
 from flash_attention.kernel_configs.dtype import DType
+from flash_attention.kernel_configs.families import KernelConfig, sort_key
 from flash_attention.kernel_configs.flash_forward import FlashForwardKernelConfig
+from flash_attention.kernel_configs.hopper_space import hopper_search_space
 from flash_attention.kernel_configs.rules import CHOICES
 from flash_attention.ladder import get_ladder
 
@@ -44,48 +46,49 @@ SEARCH_SPACE: dict[str, tuple[Any, ...]] = {
     "column_panels": (False, True),
     "static_row_stride": (0,),
 }
-"""What the tuner tries: the product of these, less what breaks a rule."""
+"""What the tuner tries of the sm_80+ family: the product of these, less what breaks a rule."""
 
 
-def should_autotune_config(cfg: FlashForwardKernelConfig, arch: Arch = DEFAULT_ARCH) -> bool:
+def should_autotune_config(cfg: KernelConfig, arch: Arch = DEFAULT_ARCH) -> bool:
     """Whether the config is worth a measurement on `arch`: it breaks no rule there."""
     return cfg.broken_rule(arch) is None
 
 
-def get_kernel_progression_configs() -> list[FlashForwardKernelConfig]:
-    """The ladder, for every data type and head dimension."""
+def get_kernel_progression_configs(arch: Arch = DEFAULT_ARCH) -> list[KernelConfig]:
+    """The rungs of the ladder that run on `arch`, for every data type and head dimension."""
     return [
         rung.config
         for d_head in SEARCH_SPACE["d_head"]
         for dtype in SEARCH_SPACE["dtype"]
         for rung in get_ladder(dtype, d_head)
+        if rung.config.broken_rule(arch) is None
     ]
 
 
-def get_autotuning_kernel_configs(arch: Arch = DEFAULT_ARCH) -> list[FlashForwardKernelConfig]:
-    """The valid part of the search space on `arch`."""
-    every = (
+def get_autotuning_kernel_configs(arch: Arch = DEFAULT_ARCH) -> list[KernelConfig]:
+    """The valid part of the search spaces on `arch`."""
+    flash = (
         FlashForwardKernelConfig(**dict(zip(SEARCH_SPACE, values, strict=True)))
         for values in product(*SEARCH_SPACE.values())
     )
+    every: Iterator[KernelConfig] = chain(flash, hopper_search_space())
     return [cfg for cfg in every if should_autotune_config(cfg, arch)]
 
 
-def get_kernels_to_build(arch: Arch = DEFAULT_ARCH) -> list[FlashForwardKernelConfig]:
-    """Ladder and search space together, without repeats, sorted."""
-    return sorted({*get_kernel_progression_configs(), *get_autotuning_kernel_configs(arch)})
+def get_kernels_to_build(arch: Arch = DEFAULT_ARCH) -> list[KernelConfig]:
+    """Ladder and search spaces together, without repeats, sorted family by family."""
+    configs = {*get_kernel_progression_configs(arch), *get_autotuning_kernel_configs(arch)}
+    return sorted(configs, key=sort_key)
 
 
 KERNEL_SETS = {
-    "progression": lambda arch: get_kernel_progression_configs(),
+    "progression": get_kernel_progression_configs,
     "autotuning": get_autotuning_kernel_configs,
     "all": get_kernels_to_build,
 }
 
 
-def get_kernel_configs(
-    name: str | None = None, arch: Arch = DEFAULT_ARCH
-) -> list[FlashForwardKernelConfig]:
+def get_kernel_configs(name: str | None = None, arch: Arch = DEFAULT_ARCH) -> list[KernelConfig]:
     """The set called `name`; without one, the set $FLASH_ATTENTION_KERNELS names, or the ladder."""
     chosen = name if name is not None else os.environ.get(SET_VARIABLE, "progression")
     if chosen not in KERNEL_SETS:
@@ -101,9 +104,9 @@ def get_kernel_configs(
 def sample_configs(
     seed: int, arch: Arch = DEFAULT_ARCH, row_strides: tuple[int, ...] = (0,)
 ) -> Iterator[FlashForwardKernelConfig]:
-    """Valid configs for ever, every field drawn from all its values, not only the tuner's."""
+    """Valid configs of the sm_80+ family for ever, every field drawn from all its values."""
     draw = random.Random(seed)
-    choices: dict[str, tuple[Any, ...]] = {
+    choices: dict[str, Sequence[Any]] = {
         **{field.name: (False, True) for field in fields(FlashForwardKernelConfig)},
         **CHOICES,
         "dtype": tuple(DType),

@@ -7,9 +7,9 @@ import re
 
 from flash_attention import sass
 from flash_attention.arch import DEFAULT_ARCH
-from flash_attention.cli.ladder.diff import changed_fields, source_diff
+from flash_attention.cli.ladder.diff import changed_fields, common_arch, source_diff
 from flash_attention.dispatch import compile_config
-from flash_attention.ladder import get_ladder
+from flash_attention.ladder import FAMILY, get_ladder
 from tests.cli.invoke import invoke
 
 
@@ -41,6 +41,15 @@ def test_changes_add_up_over_several_rungs() -> None:
     ladder = get_ladder()
     fields = {line.partition(":")[0] for line in changed_fields(ladder[0], ladder[5])}
     assert fields == {rung.field for rung in ladder[1:6]}
+
+
+def test_two_families_are_compared_where_both_run() -> None:
+    ladder = get_ladder()
+    start = next(rung for rung in ladder if rung.field == FAMILY)
+    below = ladder[start.number - 2]
+    assert common_arch(ladder[0], below).name == "sm_80"
+    assert common_arch(below, start).name == common_arch(start, below).name == "sm_90"
+    assert changed_fields(below, start) == ["family: sm_80 -> sm_90", "B_c: 32 -> 128"]
 
 
 def numbers_of(label: str, text: str) -> list[int]:

@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from flash_attention.cli.ladder.listing import change_of
-from flash_attention.ladder import get_ladder
+from flash_attention.kernel_configs import HopperForwardKernelConfig
+from flash_attention.ladder import FAMILY, get_ladder
 from tests.cli.invoke import invoke
 
 
@@ -21,3 +22,23 @@ def test_a_change_names_both_values() -> None:
     old, new = getattr(base.config, second.field), getattr(second.config, second.field)
     assert change_of(base, second) == f"{second.field}: {old} -> {new}"
     assert change_of(None, base) == ""
+
+
+def test_a_change_of_family_names_the_architectures() -> None:
+    (start,) = (rung for rung in get_ladder() if rung.field == FAMILY)
+    below = get_ladder()[start.number - 2]
+    assert change_of(below, start) == "family: sm_80 -> sm_90"
+
+
+def test_a_change_of_tile_order_names_both() -> None:
+    (dynamic,) = (rung for rung in get_ladder() if rung.name == "longest first")
+    below = get_ladder()[dynamic.number - 2]
+    assert change_of(below, dynamic) == "tile_order: PERSISTENT -> DYNAMIC"
+
+
+def test_hopper_rungs_are_marked() -> None:
+    printed = invoke("ladder", "list")
+    for rung in get_ladder():
+        (row,) = (line for line in printed.splitlines() if f"{rung.number:2} {rung.name} " in line)
+        wanted = "sm_90" if isinstance(rung.config, HopperForwardKernelConfig) else "any"
+        assert f" {wanted} " in row.partition(rung.name)[2]

@@ -7,7 +7,6 @@ import re
 
 import pytest
 
-from flash_attention.arch import DEFAULT_ARCH
 from flash_attention.cli.ladder.one_file import one_file
 from flash_attention.compiler import compile_kernel
 from flash_attention.compiler.elf import text_section
@@ -19,13 +18,14 @@ from flash_attention.translation_unit import translation_unit
 LAST = len(get_ladder())
 
 
-@pytest.mark.parametrize("number", [1, 8, LAST])
+@pytest.mark.parametrize("number", [1, 8, 16, LAST])
 def test_it_compiles_to_the_machine_code_of_the_rung(number: int) -> None:
     config = get_ladder()[number - 1].config
+    arch = config.default_arch
     alone = compile_kernel(
-        one_file(translation_unit(config)), arch=DEFAULT_ARCH.name, name=f"one_file_{number}"
+        one_file(translation_unit(config)), arch=config.target(arch), name=f"one_file_{number}"
     )
-    together = compile_config(config, DEFAULT_ARCH)
+    together = compile_config(config, arch)
     assert text_section(alone.cubin) == text_section(together.cubin)
 
 

@@ -30,15 +30,15 @@ def test_inspected_rungs_show_what_the_compiler_said(
         compiled = compile_config(rung.config, ARCHES["sm_80"])
         row = next(line for line in printed.splitlines() if rung.name in line)
         cells = re.split(r"\s{2,}", row.strip())
-        assert cells[1] == str(compiled.resources.registers)
-        assert cells[3] == str(rung.config.smem_bytes() // 1024)
+        assert cells[1:3] == ["sm_80", str(compiled.resources.registers)]
+        assert cells[4] == str(rung.config.smem_bytes() // 1024)
     assert "tensor core" in re.sub(r"\s+", " ", printed)
     for name in ("mix.png", "mix-emulated.png"):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
 
 
 def test_emulated_rungs_show_error_findings_and_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    rungs = (get_ladder()[0], get_ladder()[-1])
+    rungs = (get_ladder()[0], get_ladder()[15])
     monkeypatch.setattr(run_command, "ladder_of", lambda dtype, d_head, heads: rungs)
     printed = invoke("ladder", "run", "--arch", "sm_80").partition("Emulated on sm_80")[2]
     stored = generate_qkvo(1, 256, 16, 128, DType.FP16)
@@ -50,6 +50,36 @@ def test_emulated_rungs_show_error_findings_and_counts(monkeypatch: pytest.Monke
         assert cells[3:5] == ["none", f"{counters.conflicts:,}"]
         assert cells[7] == f"{counters.instructions.total() / (4 * 8):,.0f}"
     assert "Every output was within tolerance of the float64 oracle" in printed
+
+
+def test_hopper_rungs_need_sm_90(monkeypatch: pytest.MonkeyPatch) -> None:
+    rungs = get_ladder()[1:17]
+    monkeypatch.setattr(run_command, "ladder_of", lambda dtype, d_head, heads: rungs)
+    ran: list[tuple[object, ...]] = []
+    for name in ("run_inspected", "run_emulated"):
+        monkeypatch.setattr(run_command, name, lambda *given, **settings: ran.append(given))
+    printed = invoke("ladder", "run", "--arch", "sm_80")
+    assert "rung 17 wgmma needs sm_90" in printed
+    assert ran == [(list(rungs[:15]), ARCHES["sm_80"])] * 2
+    ran.clear()
+    printed = invoke("ladder", "run", "--arch", "sm_90", "--causal")
+    assert printed.count("has no causal mask") == 15
+    assert ran == [([rungs[15]], ARCHES["sm_90"])] * 2
+    assert "no rung is left" in refuse("ladder", "run", "--arch", "sm_80", "--causal")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
+def test_without_a_gpu_every_family_runs_on_its_own_architecture(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rungs = (get_ladder()[15], get_ladder()[16])
+    monkeypatch.setattr(run_command, "ladder_of", lambda dtype, d_head, heads: rungs)
+    resources, _, emulated = invoke("ladder", "run").partition("Emulated:")
+    for rung, arch in zip(rungs, ("sm_80", "sm_90"), strict=True):
+        row = next(line for line in resources.splitlines() if rung.name in line)
+        assert re.split(r"\s{2,}", row.strip())[1] == arch
+        assert rung.name in emulated
+    assert "Every output was within tolerance" in emulated
 
 
 def test_bad_choices_are_refused_with_the_good_ones() -> None:

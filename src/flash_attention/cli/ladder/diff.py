@@ -11,9 +11,10 @@ import typer
 from rich.syntax import Syntax
 from rich.table import Table
 
-from flash_attention.arch import DEFAULT_ARCH, get_arch
+from flash_attention.arch import Arch, get_arch
 from flash_attention.cli.console import add_number_columns, output, report_table
 from flash_attention.cli.ladder.inspection import Inspection, inspect_rung
+from flash_attention.cli.ladder.listing import change_between
 from flash_attention.cli.ladder.one_file import one_file
 from flash_attention.cli.options import (
     ArchOption,
@@ -23,22 +24,22 @@ from flash_attention.cli.options import (
     ladder_of,
     pick_rung,
 )
-from flash_attention.ladder import Rung
+from flash_attention.ladder import FAMILY, Rung
 from flash_attention.translation_unit import translation_unit
 
 
 def diff(
     before: Annotated[int, typer.Argument(metavar="N", help="the rung to start from")],
     after: Annotated[int, typer.Argument(metavar="M", help="the rung to arrive at")],
-    arch: ArchOption = DEFAULT_ARCH.name,
+    arch: ArchOption = None,
     dtype: DTypeOption = "fp16",
     d_head: DHeadOption = 128,
     heads: HeadsOption = 16,
 ) -> None:
     """The changed field, the source, and what it did to registers and instructions."""
-    target = get_arch(arch)
     rungs = ladder_of(dtype, d_head, heads)
     old_rung, new_rung = pick_rung(rungs, before), pick_rung(rungs, after)
+    target = get_arch(arch) if arch else common_arch(old_rung, new_rung)
     output.print(
         f"[bold]{_title(old_rung)} -> {_title(new_rung)}[/] on {target.name}: {new_rung.idea}"
     )
@@ -55,13 +56,24 @@ def diff(
         output.print(_opcodes(old, new))
 
 
+def common_arch(before: Rung, after: Rung) -> Arch:
+    """The default architecture of one of two rungs, on which both run."""
+    arches = (before.config.default_arch, after.config.default_arch)
+    return next(
+        arch
+        for arch in arches
+        if not before.config.broken_rule(arch) and not after.config.broken_rule(arch)
+    )
+
+
 def changed_fields(before: Rung, after: Rung) -> list[str]:
-    """`field: old -> new` for every field of the config that differs."""
-    return [
-        f"{field.name}: {_value(before, field.name)} -> {_value(after, field.name)}"
-        for field in dataclasses.fields(before.config)
-        if getattr(before.config, field.name) != getattr(after.config, field.name)
-    ]
+    """`field: old -> new` for every field that differs; of two families, those they share."""
+    old, new = before.config, after.config
+    names = {field.name for field in dataclasses.fields(new)}
+    shared = [field.name for field in dataclasses.fields(old) if field.name in names]
+    differing = [name for name in shared if getattr(old, name) != getattr(new, name)]
+    families = [] if type(old) is type(new) else [FAMILY]
+    return [change_between(old, new, name) for name in families + differing]
 
 
 def source_diff(before: Rung, after: Rung) -> str:
@@ -79,10 +91,6 @@ def source_diff(before: Rung, after: Rung) -> str:
 
 def _title(rung: Rung) -> str:
     return f"rung {rung.number} {rung.name}"
-
-
-def _value(rung: Rung, field: str) -> object:
-    return getattr(rung.config, field)
 
 
 def _print_source(text: str) -> None:

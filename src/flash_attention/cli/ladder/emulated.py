@@ -26,21 +26,33 @@ PLOT_SUFFIX = "-emulated"
 
 
 def run_emulated(
-    rungs: Sequence[Rung], arch: Arch, *, stored_heads: int, plot: Path | None
+    rungs: Sequence[Rung],
+    arch: Arch | None,
+    *,
+    stored_heads: int,
+    causal: bool,
+    plot: Path | None,
 ) -> None:
     """Emulates every rung as it was compiled, on the first heads of tensors of `stored_heads`."""
     heads = min(stored_heads, MAX_HEADS)
     problem = EmulatedProblem(
-        rungs[0].config, batch=1, seq_len=SEQ_LEN, heads=heads, stored_heads=stored_heads
+        rungs[0].config,
+        batch=1,
+        seq_len=SEQ_LEN,
+        heads=heads,
+        stored_heads=stored_heads,
+        causal=causal,
     )
     kernels: list[EmulatedKernel] = []
     with quiet_compiles(), progress() as bar:
         task = bar.add_task("emulating", total=len(rungs))
         for rung in rungs:
             bar.update(task, description=f"emulating {rung.number} {rung.name}")
-            kernels.append(problem.run(rung.config, arch.name))
+            kernels.append(problem.run(rung.config, arch.name if arch else None))
             bar.advance(task)
-    title = f"Emulated on {arch.name}: batch 1, {SEQ_LEN} rows, {heads} heads"
+    where = f" on {arch.name}" if arch else ""
+    mask = ", causal" if causal else ""
+    title = f"Emulated{where}: batch 1, {SEQ_LEN} rows, {heads} heads{mask}"
     output.print(_table(rungs, kernels, title))
     wrong = [rung for rung, kernel in zip(rungs, kernels, strict=True) if not kernel.ok]
     if plot is not None:
@@ -95,7 +107,7 @@ def _save_plot(rungs: Sequence[Rung], kernels: Sequence[EmulatedKernel], path: P
     upper, lower = figure.subplots(2, 1, sharex=True)
     places = range(len(rungs))
     upper.bar(places, [k.instructions_per_key_block for k in kernels], color="#3b6fb6")
-    upper.set_ylabel("warp instructions\na CTA and key block")
+    upper.set_ylabel("warp instructions\na tile and key block")
     lower.bar(places, [k.conflict_ways for k in kernels], color="#b6553b")
     lower.set_ylabel("shared-memory wavefronts\nfor each one needed")
     labels = [f"{rung.number} {rung.name}" for rung in rungs]

@@ -21,14 +21,17 @@ from flash_attention.compiler import nvrtc_version
 from flash_attention.ladder import Rung
 
 
-def run_inspected(rungs: Sequence[Rung], arch: Arch, *, plot: Path | None) -> None:
-    """Compiles every rung for `arch` and prints what the compiler and the machine code say."""
+def run_inspected(
+    rungs: Sequence[Rung], arch: Arch | None, *, causal: bool, plot: Path | None
+) -> None:
+    """Compiles every rung, for `arch` or its own, and prints what compiler and machine code say."""
     inspections = []
     with quiet_compiles(), progress() as bar:
         task = bar.add_task("compiling", total=len(rungs))
         for rung in rungs:
             bar.update(task, description=f"compiling {rung.number} {rung.name}")
-            inspections.append(inspect_rung(rung, arch))
+            target = arch or rung.config.default_arch
+            inspections.append(inspect_rung(rung, target, causal))
             bar.advance(task)
     output.print(_resource_table(inspections))
     output.print(_mix_table(inspections))
@@ -37,19 +40,21 @@ def run_inspected(rungs: Sequence[Rung], arch: Arch, *, plot: Path | None) -> No
 
         mixes = {_label(i.rung): i.instructions.mix for i in inspections}
         language = inspections[0].instructions.language
-        plots.save(plots.instruction_mix(mixes, language=language, arch=arch.name), plot)
+        arches = ", ".join(dict.fromkeys(i.arch.name for i in inspections))
+        plots.save(plots.instruction_mix(mixes, language=language, arch=arches), plot)
         output.print(f"plot: {plot}", markup=False, highlight=False)
 
 
 def _resource_table(inspections: Sequence[Inspection]) -> Table:
-    arch = inspections[0].arch.name
-    table = report_table("rung", title=f"Resources on {arch}, NVRTC {nvrtc_version()}")
+    table = report_table("rung", title=f"Resources, NVRTC {nvrtc_version()}")
+    table.add_column("for", no_wrap=True)
     add_number_columns(table, ("registers", "spilled bytes", "shared KiB", "CTAs per SM"))
     table.add_column("limited by", min_width=len("registers"))
     table.add_column("machine code", no_wrap=True)
     for before, inspection in zip((None, *inspections), inspections, strict=False):
         table.add_row(
             _label(inspection.rung),
+            inspection.arch.name,
             str(inspection.registers),
             str(inspection.spill_bytes),
             f"{inspection.rung.config.smem_bytes() / 1024:.0f}",

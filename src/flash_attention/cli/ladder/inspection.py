@@ -47,7 +47,7 @@ class Inspection:
         return ", ".join(name for name, ctas in limits.items() if ctas == self.ctas_per_sm)
 
 
-def inspect_rung(rung: Rung, arch: Arch) -> Inspection:
+def inspect_rung(rung: Rung, arch: Arch, causal: bool = False) -> Inspection:
     """Compiles a rung and counts its instructions."""
-    compiled = compile_config(rung.config, arch)
+    compiled = compile_config(rung.config, arch, causal)
     return Inspection(rung, arch, compiled, count_instructions(compiled))

@@ -14,16 +14,16 @@ _PTX_INSTRUCTION = re.compile(
     r"^[ \t]*(?:\{[ \t]*)?(?:@!?%\w+[ \t]+)?([a-z]\w*(?:(?:\.|::)\w+)*)\b[^;:]*;", re.MULTILINE
 )
 _PTX_CLASSES = (
-    ("tensor core", r"mma\."),
+    ("tensor core", r"mma\.|wgmma\.mma_async"),
     ("shared read", r"ldmatrix|ld\.shared"),
     ("shared write", r"stmatrix|st\.shared"),
-    ("async copy", r"cp\.async\.c[ag]"),
-    ("global", r"(ld|st)\.(global|v4|volatile)"),
+    ("async copy", r"cp\.async\.c[ag]|cp\.async\.bulk\.tensor"),
+    ("global", r"(ld|st)\.(global|v4|volatile)|atom|red\."),
     ("special function", r"ex2|rcp|lg2|div\.(full|approx)"),
     ("fp32", r"(add|sub|mul|fma|max|min|neg)\.(rn\.|ftz\.)*f32"),
     ("convert", r"cvt"),
     ("move", r"mov|selp|prmt|shfl|ld\.param"),
-    ("control", r"bra|bar|ret|setp|exit|cp\.async"),
+    ("control", r"bra|bar|ret|setp|exit|cp\.async|wgmma|mbarrier|fence|membar|setmaxnreg|elect"),
     ("integer", r"(add|sub|mul|mad|and|or|xor|not|shl|shr|min|max|rem|div|bfe|bfi|lop3|shf)\."),
 )
 

@@ -21,16 +21,17 @@ from flash_attention.cli.console import (
 )
 from flash_attention.cli.ladder.listing import change_of
 from flash_attention.dispatch import compile_config, current_arch
-from flash_attention.kernel_configs import FlashForwardKernelConfig
+from flash_attention.kernel_configs import KernelConfig
 from flash_attention.ladder import Rung
 
 
 def run_measured(
     rungs: Sequence[Rung],
-    extra: Sequence[FlashForwardKernelConfig],
+    extra: Sequence[KernelConfig],
     *,
     shapes: Sequence[tuple[int, int]],
     n_heads: int,
+    causal: bool,
     repeats: int,
     json: Path | None,
     plot: Path | None,
@@ -42,7 +43,7 @@ def run_measured(
     with quiet_compiles(), progress() as bar:
         compiling = bar.add_task("compiling", total=len(candidates))
         for candidate in candidates:
-            compile_config(candidate.config, current_arch())
+            compile_config(candidate.config, current_arch(), causal)
             bar.advance(compiling)
         checking = bar.add_task("checking", total=len(shapes) * (len(candidates) + 1))
         timing = bar.add_task("timing", total=len(shapes))
@@ -52,6 +53,7 @@ def run_measured(
                 candidates,
                 shape,
                 n_heads=n_heads,
+                causal=causal,
                 repeats=repeats,
                 device=device,
                 on_checked=lambda name: bar.advance(checking),
@@ -59,7 +61,12 @@ def run_measured(
             bar.advance(timing)
     config = candidates[0].config
     measured = results.collect(
-        rows, device=device, dtype=config.dtype.name, d_head=config.d_head, n_heads=n_heads
+        rows,
+        device=device,
+        dtype=config.dtype.name,
+        d_head=config.d_head,
+        n_heads=n_heads,
+        causal=causal,
     )
     comparison = compare(measured)
     output.print(_table(comparison, title=f"{measured.device}: TFLOP/s (of FA2)"))
@@ -67,9 +74,7 @@ def run_measured(
     _write(measured, comparison, json=json, plot=plot)
 
 
-def candidates_of(
-    rungs: Sequence[Rung], extra: Sequence[FlashForwardKernelConfig]
-) -> list[Candidate]:
+def candidates_of(rungs: Sequence[Rung], extra: Sequence[KernelConfig]) -> list[Candidate]:
     """The rungs, then the extra configs under their short forms."""
     ladder = [
         Candidate(rung.name, rung.number, change_of(before, rung), rung.config)

@@ -3,22 +3,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
 import torch
 import typer
 
-from flash_attention.arch import DEFAULT_ARCH, get_arch
+from flash_attention.arch import Arch, get_arch
 from flash_attention.bench.ladder_run import GRIDS
 from flash_attention.cli.console import output
 from flash_attention.cli.ladder.emulated import run_emulated
 from flash_attention.cli.ladder.inspected import run_inspected
 from flash_attention.cli.ladder.measured import run_measured
-from flash_attention.cli.options import DHeadOption, DTypeOption, HeadsOption, ladder_of
+from flash_attention.cli.options import (
+    CausalOption,
+    DHeadOption,
+    DTypeOption,
+    HeadsOption,
+    ladder_of,
+    needs,
+)
 from flash_attention.dispatch import current_arch
 from flash_attention.errors import UnsupportedError
-from flash_attention.kernel_configs import FlashForwardKernelConfig, parse_kernel_config
+from flash_attention.kernel_configs import (
+    HopperForwardKernelConfig,
+    KernelConfig,
+    parse_kernel_config,
+)
+from flash_attention.ladder import Rung
 
 
 def run(
@@ -26,6 +39,7 @@ def run(
     d_head: DHeadOption = 128,
     heads: HeadsOption = 16,
     grid: Annotated[str, typer.Option(help=f"shapes to time: {' or '.join(GRIDS)}")] = "quick",
+    causal: CausalOption = False,
     repeats: Annotated[int, typer.Option(help="samples of each contender and shape", min=1)] = 30,
     config: Annotated[
         list[str] | None, typer.Option(help="also time this config, in its short form")
@@ -43,23 +57,46 @@ def run(
     extra = [_extra_config(text, rungs[0].config) for text in config or ()]
     if arch is None and torch.cuda.is_available():
         run_measured(
-            rungs, extra, shapes=GRIDS[grid], n_heads=heads, repeats=repeats, json=json, plot=plot
+            _able(rungs, current_arch(), causal),
+            extra,
+            shapes=GRIDS[grid],
+            n_heads=heads,
+            causal=causal,
+            repeats=repeats,
+            json=json,
+            plot=plot,
         )
         return
     if json is not None or extra:
         raise UnsupportedError("--json and --config are for measurements, which need a GPU")
-    target = get_arch(arch) if arch else DEFAULT_ARCH
+    target = get_arch(arch) if arch else None
     if arch is None:
-        output.print(
-            f"No GPU here: the rungs are compiled for {target.name}, inspected and emulated."
-        )
-    run_inspected(rungs, target, plot=plot)
-    run_emulated(rungs, target, stored_heads=heads, plot=plot)
+        output.print("No GPU here: the rungs are compiled, inspected and emulated.")
+    able = _able(rungs, target, causal)
+    run_inspected(able, target, causal=causal, plot=plot)
+    run_emulated(able, target, stored_heads=heads, causal=causal, plot=plot)
 
 
-def _extra_config(text: str, rung: FlashForwardKernelConfig) -> FlashForwardKernelConfig:
+def _able(rungs: Sequence[Rung], arch: Arch | None, causal: bool) -> list[Rung]:
+    """The rungs that run on `arch`, or on one of their own; the others are printed with why."""
+    able = []
+    for rung in rungs:
+        if rung.config.broken_rule(arch or rung.config.default_arch):
+            why = f"needs {needs(rung.config)}"
+        elif causal and not isinstance(rung.config, HopperForwardKernelConfig):
+            why = "has no causal mask"
+        else:
+            able.append(rung)
+            continue
+        output.print(f"rung {rung.number} {rung.name} {why}", highlight=False, markup=False)
+    if not able:
+        raise UnsupportedError("no rung is left to run: those with a causal mask need sm_90")
+    return able
+
+
+def _extra_config(text: str, rung: KernelConfig) -> KernelConfig:
     config = parse_kernel_config(text)
-    config.check(current_arch())
+    config.check(current_arch(config.default_arch))
     if (config.dtype, config.d_head) != (rung.dtype, rung.d_head):
         raise UnsupportedError(
             f"--config is for {config.dtype.name} and d_head {config.d_head}, the ladder runs with "

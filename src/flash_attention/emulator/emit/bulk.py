@@ -13,6 +13,8 @@ BULK = {
     *("shared::cta", "shared::cluster", "mbarrier::complete_tx::bytes", "L2::cache_hint"),
 }
 
+PREFETCH = {"1d", "2d", "3d", "4d", "5d", "tile", "L2", "global"}
+
 
 @emits("cp")
 def copy(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
@@ -51,6 +53,9 @@ def _bulk(emitter: BlockEmitter, instruction: Instruction, predicate: str | None
         emitter.line("m.tma.commit(s)")
     elif parts[3] == "wait_group":
         emitter.line(f"m.tma.wait(s, {_number(instruction)}, {'read' in parts})")
+    elif parts[3:5] == ("prefetch", "tensor") and set(parts[5:]) <= PREFETCH:
+        tensor, coords = _coordinates(emitter, instruction.operands[0])
+        emitter.line(f"m.tma.prefetch(s, {tensor}, {coords}, {predicate}, {emitter.pc})")
     elif parts[3] == "tensor" and set(parts[1:]) <= BULK:
         _tensor(emitter, instruction, predicate)
     else:

@@ -153,6 +153,16 @@ class Tma:
             queue = self._queues.setdefault(int(numbers[lane]), _Queue())
             queue.open.append(_Store(box, epoch))
 
+    def prefetch(
+        self, sel: Selection, map_address: Array, coords: tuple[Array, ...], mask: Mask, pc: int
+    ) -> None:
+        """Global to L2: nothing a program can see, but the box must be one that can be moved."""
+        for lane in sel.executing(mask):
+            tensor = self._tensor(sel, lane, map_address, coords, pc)
+            start = tuple(int(coord[lane]) for coord in coords)
+            if tensor and (fault := _coordinate_fault(tensor, start, store=False)):
+                self._machine.findings.report_lane("tma-coordinates", fault, pc, sel, lane)
+
     def commit(self, sel: Selection) -> None:
         """cp.async.bulk.commit_group: the open group of each thread is complete."""
         for queue in self._queues_of(sel):
@@ -196,6 +206,18 @@ class Tma:
                 self._write_tensor(store)
         self._queues = {}
 
+    def _tensor(
+        self, sel: Selection, lane: int, map_address: Array, coords: tuple[Array, ...], pc: int
+    ) -> TensorMap | None:
+        """The tensor a map describes; None, and a finding, if there is none of that rank."""
+        tensor = self._machine.tensor_maps.get(int(map_address[lane]))
+        if tensor is not None and tensor.rank == len(coords):
+            return tensor
+        what = "no tensor map" if tensor is None else f"a tensor map of rank {tensor.rank}"
+        detail = f"there is {what} at this address; the instruction has {len(coords)} dimensions"
+        self._machine.findings.report_lane("tma-tensor-map", detail, pc, sel, lane, map_address)
+        return None
+
     def _box(
         self,
         sel: Selection,
@@ -208,13 +230,8 @@ class Tma:
         store: bool = False,
     ) -> _Box | None:
         """The box one lane asks for; None, and a finding, if it cannot be moved."""
-        tensor = self._machine.tensor_maps.get(int(map_address[lane]))
-        if tensor is None or tensor.rank != len(coords):
-            what = "no tensor map" if tensor is None else f"a tensor map of rank {tensor.rank}"
-            detail = (
-                f"there is {what} at this address; the instruction has {len(coords)} dimensions"
-            )
-            self._machine.findings.report_lane("tma-tensor-map", detail, pc, sel, lane, map_address)
+        tensor = self._tensor(sel, lane, map_address, coords, pc)
+        if tensor is None:
             return None
         address = int(shared_address[lane])
         if address % SHARED_ALIGNMENT:

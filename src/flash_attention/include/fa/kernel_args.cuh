@@ -16,7 +16,10 @@ struct ForwardKernelArgs {
   const void* k;
   const void* v;
   void* o;
+  float* lse;         // [batch, heads, seq_len_q], natural logarithm; null when not asked for
+  int* tile_counter;  // {tiles taken, CTAs done}, both zero between launches
   Strides q_stride, k_stride, v_stride, o_stride;
+  int batch, heads, heads_per_kv;
   int seq_len_q, seq_len_k;
   float softmax_scale;
 };

@@ -6,6 +6,9 @@
 namespace fa::dtype {
 
 struct Bf16 {
+  // Row sums of P up to this are safe: 2^40: P has the range of a float; O, a sum of P V, must keep some of it.
+  static constexpr float kLargestSum = 1099511627776.f;
+
   static __device__ u32 pack(float lo, float hi) { return ptx::pack_bf16x2(lo, hi); }
 };
 

@@ -9,6 +9,13 @@ __device__ inline void cp_async_16(u32 smem, const void* gmem) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(smem), "l"(gmem) : "memory");
 }
 
+// Sixteen zero bytes unless `inside`; the address must be readable either way.
+__device__ inline void cp_async_16_or_zero(u32 smem, const void* gmem, bool inside) {
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(smem), "l"(gmem),
+               "r"(inside ? 16 : 0)
+               : "memory");
+}
+
 // Asks L2 to fetch the whole 128-byte line.
 __device__ inline void cp_async_16_prefetch_128(u32 smem, const void* gmem) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(smem), "l"(gmem)

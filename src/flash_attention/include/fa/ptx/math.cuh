@@ -19,6 +19,13 @@ __device__ inline float reciprocal(float x) {
   return y;
 }
 
+// ln x to a few ulp: one MUFU for the base-2 logarithm.
+__device__ inline float log(float x) {
+  float y;
+  asm("lg2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y * 0.6931471805599453f;
+}
+
 // a / b to two ulp, over the full range of b.
 __device__ inline float divide(float a, float b) {
   float y;

@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+// Online softmax of one 16-row tile in the pieces that wgmma kernels order themselves: S becomes P
+// while earlier products may still add to O, so O is rescaled later, by the factors left here.
+#pragma once
+#include <fa/attn/softmax.cuh>
+
+namespace fa::attn {
+
+inline constexpr float kInfinity = __builtin_bit_cast(float, 0x7f800000u);
+
+struct Masked {  // keys are hidden; a row may not have seen any yet
+  static constexpr bool kEmptyRows = true;
+};
+struct Open {  // every row sees every key, and has seen one before
+  static constexpr bool kEmptyRows = false;
+};
+
+struct Shrink {
+  float by[2];  // of rows l / 4 and l / 4 + 8
+
+  template <int Dim>
+  __device__ void rescale(Accumulator<16, Dim>& o) const {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) rescale_row(o, 0, h, by[h]);
+  }
+};
+
+// S becomes exp(S - max); this lane's part of the sums is added.
+template <class Exponential, class Block, int Keys>
+__device__ void exponentiate(Accumulator<16, Keys>& s, RowStats<16>& stats, float factor) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const float max = stats.max[0][h];
+    const float offset =
+        Block::kEmptyRows && max == -kInfinity ? 0.f : Exponential::offset(max, factor);
+    float sum[2] = {};
+#pragma unroll
+    for (int j = 0; j < Keys / 8; ++j)
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        float& x = s.v[0][j][2 * h + e];
+        sum[e] += x = Exponential::exp(x, offset, factor);
+      }
+    stats.sum[0][h] += sum[0] + sum[1];
+  }
+}
+
+template <int Keys>
+struct LaneMax {
+  float of[2];
+
+  __device__ explicit LaneMax(const Accumulator<16, Keys>& s) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float max[2] = {s.v[0][0][2 * h], s.v[0][0][2 * h + 1]};
+#pragma unroll
+      for (int j = 1; j < Keys / 8; ++j)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) max[e] = fmaxf(max[e], s.v[0][j][2 * h + e]);
+      of[h] = fmaxf(max[0], max[1]);
+    }
+  }
+};
+
+// The maxima grow to cover `lanes`, the sums shrink accordingly; O has to by the same factors.
+template <class Exponential, class Block, int Keys>
+__device__ void raise_max(const LaneMax<Keys>& lanes, RowStats<16>& stats, Shrink& shrink,
+                          float factor) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const float max = fmaxf(stats.max[0][h], quad_max(lanes.of[h]));
+    const bool no_key_yet = Block::kEmptyRows && max == -kInfinity;
+    shrink.by[h] = no_key_yet ? 1.f
+                              : Exponential::exp(stats.max[0][h], Exponential::offset(max, factor),
+                                                 factor);
+    stats.max[0][h] = max;
+    stats.sum[0][h] *= shrink.by[h];
+  }
+}
+
+}  // namespace fa::attn

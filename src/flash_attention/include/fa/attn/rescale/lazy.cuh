@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// The old maximum is kept until a score exceeds it by a factor of more than 2^Threshold: P grows at
+// most that large, and almost no block rescales O. The lanes of a quad need not agree on the new
+// maximum until one of the warp's rows asks for it.
+#pragma once
+#include <fa/attn/online.cuh>
+
+namespace fa::attn::rescale {
+
+template <int Threshold>
+struct Lazy {
+  template <class Exponential, class DType, class Block, int Keys, class KeyBlock>
+  static __device__ bool run(Block, Accumulator<16, Keys>& s, RowStats<16>& stats, Shrink& shrink,
+                             float factor, KeyBlock keys) {
+    keys.release();
+    const LaneMax<Keys> lanes(s);
+    const bool grew = (lanes.of[0] - stats.max[0][0]) * factor > Threshold ||
+                      (lanes.of[1] - stats.max[0][1]) * factor > Threshold;
+    const bool rescale = __any_sync(~0u, grew);
+    if (rescale) raise_max<Exponential, Block>(lanes, stats, shrink, factor);
+    exponentiate<Exponential, Block>(s, stats, factor);
+    return rescale;
+  }
+};
+
+}  // namespace fa::attn::rescale

@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+// Asynchronous products of a warpgroup: 64 rows, N columns, 16 deep. The instruction names all its
+// registers, so the wrappers of the widths a kernel uses are written into its translation unit.
+#pragma once
+#include <fa/core.cuh>
+
+namespace fa::ptx {
+
+// D = A B^T, or D += A B^T: A [64][16] and B [N][16] in shared memory, both contiguous along 16.
+template <class DType, int N>
+struct WgmmaFromShared;
+
+// D += A B: A [64][16] in registers, B [16][N] in shared memory, contiguous along N.
+template <class DType, int N>
+struct WgmmaFromRegisters;
+
+// Ordinary accesses to operand registers before this are done before products after it begin.
+__device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
+
+__device__ inline void wgmma_commit() {
+  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+
+// At most `Pending` committed groups are still running.
+template <int Pending>
+__device__ inline void wgmma_wait() {
+  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
+}
+
+// Where an operand lies. Bits 0-13 address / 16, 16-29 leading distance / 16, 32-45 stride distance
+// / 16, 62-63 swizzle (1: 128 bytes, 2: 64 bytes).
+__device__ inline u64 wgmma_descriptor(u32 smem, int leading_bytes, int stride_bytes,
+                                       int swizzle_bytes) {
+  return static_cast<u64>((smem & 0x3FFFF) >> 4) | static_cast<u64>(leading_bytes >> 4) << 16 |
+         static_cast<u64>(stride_bytes >> 4) << 32 |
+         static_cast<u64>(swizzle_bytes == 128 ? 1 : 2) << 62;
+}
+
+}  // namespace fa::ptx

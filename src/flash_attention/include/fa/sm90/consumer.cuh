@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: Apache-2.0
+// A consumer warpgroup: 64 rows of a tile at a time. It offers the verbs; Config::Schedule says in
+// which order they run.
+#pragma once
+#include <fa/attn/key_range.cuh>
+#include <fa/attn/lse.cuh>
+#include <fa/ptx/memory.cuh>
+#include <fa/sm90/producer.cuh>
+#include <fa/sm90/products.cuh>
+#include <fa/sm90/staging.cuh>
+
+namespace fa::sm90 {
+
+template <class Config_>
+class Consumer {
+ public:
+  using Config = Config_;
+  using Math = Products<Config>;
+  using Exponential = typename Config::Exponential;
+  using DType = typename Config::DType;
+  using QTile = typename Shape<Config>::QTile;
+  using KVTile = typename Shape<Config>::KVTile;
+  using Range = attn::KeyRange<typename Config::Mask, Config::kBC>;
+
+  __device__ Consumer(const SharedMemory<Config>& smem, const TensorMaps& maps,
+                      const ForwardKernelArgs& args, int warpgroup)
+      : smem_(smem),
+        maps_(maps),
+        args_(args),
+        warpgroup_(warpgroup),
+        turns_(warpgroup),
+        factor_(Exponential::factor(args.softmax_scale)),
+        q_operand_(QTile::row_operand(smem.q(warpgroup))),
+        k_operand_(KVTile::row_operand(smem.k(0))),
+        v_operand_(KVTile::column_operand(smem.v(0))),
+        range_(0, 0, 0, 0) {}
+
+  __device__ void run() {
+    while (take_tile()) {
+      begin();
+      Config::Schedule::run(*this);
+      store();
+    }
+    turns_.finish();
+    if (lane_id() == 0) ptx::tma_wait();  // shared memory outlives the stores that read it
+  }
+
+  // blocks
+
+  __device__ bool has_block() const { return uniform(block_ >= 0); }
+  __device__ bool masked() const { return uniform(block_ >= 0 && range_.masked(block_)); }
+  template <int Keys>
+  __device__ bool first_block_within() const {
+    return uniform(block_ >= 0 && range_.most - block_ * Config::kBC <= Keys);
+  }
+  __device__ void next_block() { --block_; }
+
+  // turns
+
+  __device__ void begin_turn() { turns_.begin(); }
+  __device__ void end_turn() { turns_.end(); }
+
+  // products
+
+  __device__ void wait_k() { ptx::mbarrier_wait(smem_.k_full(k_.stage), k_.parity); }
+  __device__ void wait_v() { ptx::mbarrier_wait(smem_.v_full(v_.stage), v_.parity); }
+
+  __device__ void issue_scores() { Math::issue_scores(s_, q_operand_, k_operand()); }
+  __device__ void issue_accumulate() { Math::issue_accumulate(o_, p_, v_operand()); }
+  template <int Pending>
+  __device__ void wait_products() {
+    ptx::wgmma_wait<Pending>();
+  }
+
+  // S becomes P's values; K's buffer is given up on the way.
+  template <class Block>
+  __device__ void softmax(Block block) {
+    if (Block::kEmptyRows && uniform((block_ + 1) * Config::kBC > range_.fewest))
+      attn::hide(s_, range_, warp_row(), block_ * Config::kBC);
+    rescale_ = Config::Rescale::template run<Exponential, DType>(block, s_, stats_, shrink_, factor_,
+                                                                 KeyBlock{*this});
+  }
+  __device__ void rescale() {
+    if (rescale_) shrink_.rescale(o_);
+  }
+  __device__ void convert() { Math::convert(p_, s_); }
+
+  __device__ void release_v() {
+    release(smem_.v_empty(v_.stage));
+    v_.advance();
+  }
+  __device__ void queries_read() { Config::Output::queries_read(*this); }
+
+  // A block of which only the first `Keys` keys are seen, start to end.
+  template <int Keys>
+  __device__ void narrow_block() {
+    typename Math::template Scores<Keys> s;
+    typename Math::template Weights<Keys> p;
+    wait_k();
+    begin_turn();
+    Math::issue_scores(s, q_operand_, k_operand());
+    end_turn();
+    wait_products<0>();
+    attn::hide(s, range_, warp_row(), block_ * Config::kBC);
+    rescale_ = Config::Rescale::template run<Exponential, DType>(attn::Masked{}, s, stats_, shrink_,
+                                                                 factor_, KeyBlock{*this});
+    Math::convert(p, s);
+    wait_v();
+    Math::issue_accumulate(o_, p, v_operand());
+    wait_products<0>();
+    release_v();
+    next_block();
+  }
+
+  // What Output needs to know.
+  __device__ int warpgroup() const { return warpgroup_; }
+  __device__ u32 q_tile() const { return smem_.q(warpgroup_); }
+  __device__ u32 own_o_tile() const { return smem_.own_o(warpgroup_); }
+  __device__ void release_q() { release(smem_.q_empty(warpgroup_)); }
+
+ private:
+  // Blocks that the last warpgroup's rows see and this one's may not.
+  static constexpr int kMostUnseen =
+      ((Config::kConsumers - 1) * kWarpgroupRows + Config::kBC - 1) / Config::kBC;
+
+  struct KeyBlock {  // whose scores S are
+    Consumer& consumer;
+
+    __device__ void release() {
+      consumer.release(consumer.smem_.k_empty(consumer.k_.stage));
+      consumer.k_.advance();
+    }
+    __device__ void scores_again(typename Math::template Scores<Config::kBC>& s) {
+      Math::scores_again(s, consumer.q_tile(), warp_in_group() * kWarpRows,
+                         consumer.smem_.k(consumer.k_.stage));
+    }
+  };
+
+  // What all lanes agree on anyway, said so that the compiler knows: its loops stay convergent.
+  static __device__ bool uniform(bool condition) { return __any_sync(~0u, condition); }
+
+  static __device__ int warp_in_group() { return warp_id() % (kWarpgroupSize / kWarpSize); }
+  __device__ int tile_row() const {
+    return tile_.q_block * Shape<Config>::kBR + warpgroup_ * kWarpgroupRows;
+  }
+  __device__ int warp_row() const { return tile_row() + warp_in_group() * kWarpRows; }
+
+  __device__ u64 k_operand() const { return k_operand_ + k_.stage * (KVTile::kBytes >> 4); }
+  __device__ u64 v_operand() const { return v_operand_ + v_.stage * (KVTile::kBytes >> 4); }
+
+  static __device__ void release(u32 empty) {
+    if (lane_id() == 0) ptx::mbarrier_arrive(empty);
+  }
+
+  __device__ bool take_tile() {
+    ptx::mbarrier_wait(smem_.mail_full(), tile_parity_);
+    const ptx::Chunk mail = ptx::ld_shared_16(smem_.mail());
+    // Every lane read the same; the shuffle tells the compiler so, which keeps loops uniform.
+    tile_ = {static_cast<int>(__shfl_sync(~0u, mail.x, 0)),
+             static_cast<int>(__shfl_sync(~0u, mail.y, 0)),
+             static_cast<int>(__shfl_sync(~0u, mail.z, 0))};
+    release(smem_.mail_empty());
+    return tile_.q_block >= 0;
+  }
+
+  // Q is here, O and the statistics are empty, and the blocks that only rows of other warpgroups see
+  // are passed over.
+  __device__ void begin() {
+    const Range whole(tile_.q_block * Shape<Config>::kBR, Shape<Config>::kBR, args_.seq_len_q,
+                      args_.seq_len_k);
+    range_ = Range(tile_row(), kWarpgroupRows, args_.seq_len_q, args_.seq_len_k);
+    stats_.reset();
+    o_.zero();
+    rescale_ = false;
+    ptx::mbarrier_wait(smem_.q_full(warpgroup_), tile_parity_);
+    tile_parity_ ^= 1;
+    block_ = range_.num_blocks() - 1;
+#pragma unroll
+    for (int i = 0; i < kMostUnseen; ++i)
+      if (uniform(whole.num_blocks() - i > range_.num_blocks())) pass_block();
+  }
+
+  __device__ void pass_block() {
+    wait_k();
+    KeyBlock{*this}.release();
+    begin_turn();
+    end_turn();
+    wait_v();
+    release_v();
+  }
+
+  __device__ void store() {
+    const attn::RowEnds ends(stats_);
+    ends.normalise(o_);
+    if (args_.lse) attn::store_lse(args_, ends, stats_, tile_.batch, tile_.head, warp_row());
+    const u32 shared = Config::Output::claim(*this);
+    stage_and_store<Config>(o_, shared, warp_in_group() * kWarpRows, maps_.o, tile_, warp_row());
+    Config::Output::stored(*this);
+  }
+
+  const SharedMemory<Config>& smem_;
+  const TensorMaps& maps_;
+  const ForwardKernelArgs& args_;
+  const int warpgroup_;
+  const typename Config::Turns::template Order<Config::kConsumers> turns_;
+  const float factor_;
+  const u64 q_operand_, k_operand_, v_operand_;
+  Ring<Config::kStages> k_, v_;
+  u32 tile_parity_ = 0;
+  Tile tile_;
+  Range range_;
+  int block_;
+  bool rescale_;
+  typename Math::template Scores<Config::kBC> s_;
+  typename Math::template Weights<Config::kBC> p_;
+  typename Math::Output o_;
+  attn::RowStats<kWarpRows> stats_;
+  attn::Shrink shrink_;
+};
+
+}  // namespace fa::sm90

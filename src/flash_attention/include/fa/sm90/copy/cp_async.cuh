@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+// All threads copy: 16-byte chunks by cp.async into place, zeros beyond the sequence; O leaves the
+// registers in pairs of elements.
+#pragma once
+#include <fa/ptx/cp_async.cuh>
+#include <fa/ptx/memory.cuh>
+#include <fa/ptx/tma.cuh>
+#include <fa/sm90/shape.cuh>
+#include <fa/sm90/tile.cuh>
+
+namespace fa::sm90::copy {
+
+struct CpAsync {
+  template <class Config>
+  class Transfers {
+    using QTile = typename Shape<Config>::QTile;
+    using KVTile = typename Shape<Config>::KVTile;
+    static constexpr int kThreads = Config::kConsumers * kWarpgroupSize;
+    static constexpr int kRowChunks = Config::kDHead / kChunkElements;
+
+   public:
+    static constexpr int kBarrierBytes = 0;
+
+    template <class Maps>
+    __device__ Transfers(const Maps&, const ForwardKernelArgs& args, Tile tile, u32 /*barriers*/)
+        : args_(args), tile_(tile) {}
+
+    __device__ void load_q(u32 smem, int first_row) {
+#pragma unroll
+      for (int w = 0; w < Config::kConsumers; ++w)
+        load<QTile, kWarpgroupRows>(smem + w * QTile::kBytes, args_.q, args_.q_stride, tile_.head,
+                                    first_row + w * kWarpgroupRows, args_.seq_len_q);
+      ptx::cp_async_commit();
+    }
+    __device__ void load_k(u32 smem, int first_row) {
+      load<KVTile, Config::kBC>(smem, args_.k, args_.k_stride, tile_.head / args_.heads_per_kv,
+                                first_row, args_.seq_len_k);
+      ptx::cp_async_commit();
+    }
+    __device__ void load_v(u32 smem, int first_row) {
+      load<KVTile, Config::kBC>(smem, args_.v, args_.v_stride, tile_.head / args_.heads_per_kv,
+                                first_row, args_.seq_len_k);
+      ptx::cp_async_commit();
+    }
+    __device__ void load_nothing() { ptx::cp_async_commit(); }
+
+    __device__ void wait_k() { wait<0>(); }
+    __device__ void wait_v() { wait<1>(); }  // the next K may still fly
+
+    __device__ void store(const Accumulator<kWarpRows, Config::kDHead>& o, u32 /*smem*/,
+                          int first_row) const {
+      char* const head = address(args_.o, args_.o_stride, tile_.head);
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int row = first_row + warp_id() * kWarpRows + lane_id() / 4 + 8 * h;
+        if (row >= args_.seq_len_q) continue;
+        char* const to = head + (row * args_.o_stride.seq + 2 * (lane_id() % 4)) * kElementBytes;
+#pragma unroll
+        for (int j = 0; j < Config::kDHead / 8; ++j)
+          ptx::st_global_4(to + j * kChunkBytes,
+                           Config::DType::pack(o.v[0][j][2 * h], o.v[0][j][2 * h + 1]));
+      }
+    }
+
+   private:
+    __device__ char* address(const void* tensor, const Strides& stride, int head) const {
+      return static_cast<char*>(const_cast<void*>(tensor)) +
+             (tile_.batch * stride.batch + head * stride.head) * kElementBytes;
+    }
+
+    template <class AnyTile, int Rows>
+    __device__ void load(u32 smem, const void* tensor, const Strides& stride, int head,
+                         int first_row, int seq_len) {
+      const char* const base = address(tensor, stride, head);
+#pragma unroll 4
+      for (int i = threadIdx.x; i < Rows * kRowChunks; i += kThreads) {
+        const int row = i / kRowChunks, chunk = i % kRowChunks;
+        const bool inside = first_row + row < seq_len;
+        const i64 offset = inside ? (first_row + row) * stride.seq : 0;
+        ptx::cp_async_16_or_zero(AnyTile::chunk(smem, row, chunk),
+                                 base + offset * kElementBytes + chunk * kChunkBytes, inside);
+      }
+    }
+
+    template <int Pending>
+    __device__ void wait() {
+      ptx::cp_async_wait<Pending>();
+      ptx::fence_proxy_async();  // wgmma sees what this thread copied
+      __syncthreads();           // and what the others did
+    }
+
+    const ForwardKernelArgs& args_;
+    const Tile tile_;
+  };
+};
+
+}  // namespace fa::sm90::copy

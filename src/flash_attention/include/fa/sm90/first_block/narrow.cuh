@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the rows of a warpgroup see only the first few keys of their first block (the diagonal of a
+// causal mask, the end of the sequence), the products are only `Keys` wide.
+#pragma once
+
+namespace fa::sm90::first_block {
+
+template <int Keys>
+struct Narrow {
+  template <class Consumer>
+  static __device__ void run(Consumer& c) {
+    if (c.template first_block_within<Keys>()) c.template narrow_block<Keys>();
+  }
+};
+
+}  // namespace fa::sm90::first_block

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+// The sm_90a kernel: products are wgmma, read straight from shared memory. Config binds the slots;
+// Config::Roles says who copies and who computes.
+#pragma once
+#include <fa/kernel_args.cuh>
+#include <fa/ptx/memory.cuh>
+#include <fa/sm90/tensor_maps.cuh>
+
+namespace fa::sm90 {
+
+template <class Config, class Maps>
+__device__ void forward(const Maps& maps, const ForwardKernelArgs& args, const void* smem) {
+  Config::Roles::template run<Config>(maps, args, ptx::smem_address(smem));
+}
+
+}  // namespace fa::sm90

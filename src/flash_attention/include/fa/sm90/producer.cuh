@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+// The producer: one thread that walks the tiles, tells the consumers which, and keeps Q, K and V
+// flowing into shared memory as buffers fall empty.
+#pragma once
+#include <fa/attn/key_range.cuh>
+#include <fa/ptx/memory.cuh>
+#include <fa/ptx/tma.cuh>
+#include <fa/sm90/shared_memory.cuh>
+#include <fa/sm90/tensor_maps.cuh>
+#include <fa/sm90/tile.cuh>
+
+namespace fa::sm90 {
+
+template <class Config>
+class Producer {
+  using QTile = typename Shape<Config>::QTile;
+  using KVTile = typename Shape<Config>::KVTile;
+
+ public:
+  __device__ Producer(const SharedMemory<Config>& smem, const TensorMaps& maps,
+                      const ForwardKernelArgs& args)
+      : smem_(smem), maps_(maps), args_(args) {}
+
+  __device__ void run() {
+    ptx::tma_prefetch_map(maps_.q);
+    ptx::tma_prefetch_map(maps_.k);
+    ptx::tma_prefetch_map(maps_.v);
+    ptx::tma_prefetch_map(maps_.o);
+    typename Config::TileOrder::template Walk<Config> walk(args_);
+    Tile tile, next;
+    for (bool more = walk.next(tile); more; tile = next) {
+      Config::Queries::expect(*this, tile);
+      post(tile);
+      walk.request();
+      load(tile, [&] { more = walk.next(next); });
+    }
+    post({-1, 0, 0});
+    walk.finish();
+  }
+
+  // The rows of Q wait in L2 until their buffer falls empty.
+  __device__ void prefetch_q(Tile tile) const {
+#pragma unroll
+    for (int w = 0; w < Config::kConsumers; ++w)
+#pragma unroll
+      for (int p = 0; p < QTile::kCount; ++p)
+        ptx::tma_prefetch_4d(maps_.q, p * QTile::kColumns, tile.head,
+                             tile.q_block * Shape<Config>::kBR + w * kWarpgroupRows, tile.batch);
+  }
+
+ private:
+  __device__ void post(Tile tile) {
+    ptx::mbarrier_wait(smem_.mail_empty(), tile_parity_ ^ 1);
+    ptx::st_shared_16(smem_.mail(), {static_cast<u32>(tile.q_block), static_cast<u32>(tile.head),
+                                     static_cast<u32>(tile.batch), 0});
+    ptx::mbarrier_arrive(smem_.mail_full());
+  }
+
+  // `meanwhile` runs once, when the first block is on its way.
+  template <class Work>
+  __device__ void load(Tile tile, Work meanwhile) {
+    const attn::KeyRange<typename Config::Mask, Config::kBC> range(
+        tile.q_block * Shape<Config>::kBR, Shape<Config>::kBR, args_.seq_len_q, args_.seq_len_k);
+    const int kv_head = tile.head / args_.heads_per_kv;
+    int block = range.num_blocks() - 1;
+    if (block >= 0) load_k(tile, kv_head, block);
+    load_q(tile);
+    if (block >= 0) load_v(tile, kv_head, block);
+    meanwhile();
+    while (--block >= 0) {
+      load_k(tile, kv_head, block);
+      load_v(tile, kv_head, block);
+    }
+    tile_parity_ ^= 1;
+  }
+
+  __device__ void load_k(Tile tile, int kv_head, int block) {
+    ptx::mbarrier_wait(smem_.k_empty(ring_.stage), ring_.parity ^ 1);
+    load_tile<KVTile>(smem_.k(ring_.stage), maps_.k, smem_.k_full(ring_.stage), kv_head,
+                      block * Config::kBC, tile.batch);
+  }
+
+  __device__ void load_v(Tile tile, int kv_head, int block) {
+    ptx::mbarrier_wait(smem_.v_empty(ring_.stage), ring_.parity ^ 1);
+    load_tile<KVTile>(smem_.v(ring_.stage), maps_.v, smem_.v_full(ring_.stage), kv_head,
+                      block * Config::kBC, tile.batch);
+    ring_.advance();
+  }
+
+  __device__ void load_q(Tile tile) {
+#pragma unroll
+    for (int w = 0; w < Config::kConsumers; ++w) {
+      ptx::mbarrier_wait(smem_.q_empty(w), tile_parity_ ^ 1);
+      load_tile<QTile>(smem_.q(w), maps_.q, smem_.q_full(w), tile.head,
+                       tile.q_block * Shape<Config>::kBR + w * kWarpgroupRows, tile.batch);
+    }
+  }
+
+  template <class AnyTile>
+  static __device__ void load_tile(u32 smem, const TensorMap& map, u32 full, int head, int row,
+                                   int batch) {
+    ptx::mbarrier_arrive_expect(full, AnyTile::kBytes);
+#pragma unroll
+    for (int p = 0; p < AnyTile::kCount; ++p)
+      ptx::tma_load_4d(smem + p * AnyTile::kPanelBytes, map, full, p * AnyTile::kColumns, head, row,
+                       batch);
+  }
+
+  const SharedMemory<Config>& smem_;
+  const TensorMaps& maps_;
+  const ForwardKernelArgs& args_;
+  Ring<Config::kStages> ring_;
+  u32 tile_parity_ = 0;
+};
+
+}  // namespace fa::sm90

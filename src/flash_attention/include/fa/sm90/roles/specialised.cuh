@@ -1,0 +1,27 @@
+// SPDX-License-Identifier: Apache-2.0
+// Warpgroup 0 produces with few registers, the others consume with many.
+#pragma once
+#include <fa/ptx/register_pool.cuh>
+#include <fa/sm90/consumer.cuh>
+#include <fa/sm90/producer.cuh>
+
+namespace fa::sm90::roles {
+
+struct Specialised {
+  template <class Config>
+  static __device__ void run(const TensorMaps& maps, const ForwardKernelArgs& args, u32 base) {
+    const SharedMemory<Config> smem(base);
+    if (threadIdx.x == 0) smem.init_barriers();
+    __syncthreads();  // the barriers are ready
+    const int warpgroup = __shfl_sync(~0u, threadIdx.x / kWarpgroupSize, 0);
+    if (warpgroup == 0) {
+      ptx::shrink_to<Config::kProducerRegisters>();
+      if (threadIdx.x == 0) Producer<Config>(smem, maps, args).run();
+    } else {
+      ptx::grow_to<Config::kConsumerRegisters>();
+      Consumer<Config>(smem, maps, args, warpgroup - 1).run();
+    }
+  }
+};
+
+}  // namespace fa::sm90::roles

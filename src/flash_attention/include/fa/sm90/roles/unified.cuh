@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+// All warpgroups copy and compute: V flies during Q K^T, the next K during the softmax and P V. One
+// buffer each of Q, K and V; one tile a CTA.
+#pragma once
+#include <fa/attn/key_range.cuh>
+#include <fa/attn/lse.cuh>
+#include <fa/sm90/products.cuh>
+#include <fa/sm90/tile_order/one_each.cuh>
+
+namespace fa::sm90::roles {
+
+struct Unified {
+  template <class Config, class Maps>
+  static __device__ void run(const Maps& maps, const ForwardKernelArgs& args, u32 base) {
+    using Math = Products<Config>;
+    using QTile = typename Shape<Config>::QTile;
+    using KVTile = typename Shape<Config>::KVTile;
+    using Range = attn::KeyRange<typename Config::Mask, Config::kBC>;
+    using Transfers = typename Config::Copy::template Transfers<Config>;
+    const u32 q_tile = base, k_tile = q_tile + Config::kConsumers * QTile::kBytes,
+              v_tile = k_tile + KVTile::kBytes;
+    Tile tile;
+    tile_order::OneEach::Walk<Config>(args).next(tile);
+    const int first_row = tile.q_block * Shape<Config>::kBR;
+    const int warp_row = first_row + warp_id() * kWarpRows;
+    const int warpgroup = __shfl_sync(~0u, threadIdx.x / kWarpgroupSize, 0);
+    const Range range(first_row, Shape<Config>::kBR, args.seq_len_q, args.seq_len_k);
+    const float factor = Config::Exponential::factor(args.softmax_scale);
+    const u64 q = QTile::row_operand(q_tile + warpgroup * QTile::kBytes);
+    const u64 k = KVTile::row_operand(k_tile), v = KVTile::column_operand(v_tile);
+
+    Transfers transfers(maps, args, tile, v_tile + KVTile::kBytes);
+    typename Math::template Scores<Config::kBC> s;
+    typename Math::template Weights<Config::kBC> p;
+    typename Math::Output o;
+    attn::RowStats<kWarpRows> stats;
+    attn::Shrink shrink;
+    stats.reset();
+    o.zero();
+    int block = range.num_blocks() - 1;
+    if (block >= 0) {
+      transfers.load_q(q_tile, first_row);
+      transfers.load_k(k_tile, block * Config::kBC);
+    }
+#pragma unroll 1
+    for (; block >= 0; --block) {
+      transfers.wait_k();  // Q and K are here
+      transfers.load_v(v_tile, block * Config::kBC);
+      Math::issue_scores(s, q, k);
+      ptx::wgmma_wait<0>();
+      __syncthreads();  // every warp has read K
+      if (block > 0)
+        transfers.load_k(k_tile, (block - 1) * Config::kBC);
+      else
+        transfers.load_nothing();
+      if (range.masked(block)) attn::hide(s, range, warp_row, block * Config::kBC);
+      Config::Rescale::template run<typename Config::Exponential, typename Config::DType>(
+          attn::Masked{}, s, stats, shrink, factor, KeptKeys{});
+      shrink.rescale(o);
+      Math::convert(p, s);
+      transfers.wait_v();  // V is here
+      Math::issue_accumulate(o, p, v);
+      ptx::wgmma_wait<0>();
+      __syncthreads();  // every warp has read V
+    }
+    const attn::RowEnds ends(stats);
+    ends.normalise(o);
+    if (args.lse) attn::store_lse(args, ends, stats, tile.batch, tile.head, warp_row);
+    transfers.store(o, q_tile, first_row);
+  }
+
+ private:
+  struct KeptKeys {  // the buffer of K is given up by a barrier of all warps instead
+    __device__ void release() {}
+  };
+};
+
+}  // namespace fa::sm90::roles

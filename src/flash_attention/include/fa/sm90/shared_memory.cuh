@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// The shared memory of a CTA with a producer: Q a warpgroup, rings of K and V, O's own buffer if it
+// has one, then the barriers and the mailbox through which the producer names the next tile.
+#pragma once
+#include <fa/ptx/mbarrier.cuh>
+#include <fa/sm90/shape.cuh>
+
+namespace fa::sm90 {
+
+// A place in a ring of buffers, and the parity of the phase its barriers are in.
+template <int Stages>
+struct Ring {
+  int stage = 0;
+  u32 parity = 0;
+
+  __device__ void advance() {
+    if (++stage == Stages) {
+      stage = 0;
+      parity ^= 1;
+    }
+  }
+};
+
+template <class Config>
+class SharedMemory {
+  using QTile = typename Shape<Config>::QTile;
+  using KVTile = typename Shape<Config>::KVTile;
+  static constexpr int kStages = Config::kStages;
+  static constexpr int kConsumers = Config::kConsumers;
+  static constexpr int kQBytes = kConsumers * QTile::kBytes;
+  static constexpr int kKBytes = kStages * KVTile::kBytes;
+  static constexpr int kOBytes = Config::Output::kOwnBuffer ? kQBytes : 0;
+
+ public:
+  __device__ explicit SharedMemory(u32 base) : base_(base) {}
+
+  __device__ u32 q(int warpgroup) const { return base_ + warpgroup * QTile::kBytes; }
+  __device__ u32 k(int stage) const { return base_ + kQBytes + stage * KVTile::kBytes; }
+  __device__ u32 v(int stage) const { return k(stage) + kKBytes; }
+  __device__ u32 own_o(int warpgroup) const {
+    return base_ + kQBytes + 2 * kKBytes + warpgroup * QTile::kBytes;
+  }
+
+  // Full: the data is here. Empty: its readers are done.
+  __device__ u32 q_full(int warpgroup) const { return barrier(warpgroup); }
+  __device__ u32 q_empty(int warpgroup) const { return barrier(kConsumers + warpgroup); }
+  __device__ u32 k_full(int stage) const { return barrier(2 * kConsumers + stage); }
+  __device__ u32 k_empty(int stage) const { return barrier(2 * kConsumers + kStages + stage); }
+  __device__ u32 v_full(int stage) const { return barrier(2 * kConsumers + 2 * kStages + stage); }
+  __device__ u32 v_empty(int stage) const { return barrier(2 * kConsumers + 3 * kStages + stage); }
+  __device__ u32 mail_full() const { return barrier(kBarriers - 2); }
+  __device__ u32 mail_empty() const { return barrier(kBarriers - 1); }
+  __device__ u32 mail() const { return barrier(kBarriers + kBarriers % 2); }  // 16-byte aligned
+
+  // Every warp of a consumer arrives once at an empty barrier.
+  __device__ void init_barriers() const {
+    constexpr int kWarps = kWarpgroupSize / kWarpSize;
+#pragma unroll
+    for (int w = 0; w < kConsumers; ++w) {
+      ptx::mbarrier_init(q_full(w), 1);
+      ptx::mbarrier_init(q_empty(w), kWarps);
+    }
+#pragma unroll
+    for (int stage = 0; stage < kStages; ++stage) {
+      ptx::mbarrier_init(k_full(stage), 1);
+      ptx::mbarrier_init(v_full(stage), 1);
+      ptx::mbarrier_init(k_empty(stage), kConsumers * kWarps);
+      ptx::mbarrier_init(v_empty(stage), kConsumers * kWarps);
+    }
+    ptx::mbarrier_init(mail_full(), 1);
+    ptx::mbarrier_init(mail_empty(), kConsumers * kWarps);
+    ptx::fence_mbarrier_init();
+  }
+
+ private:
+  static constexpr int kBarriers = 2 * kConsumers + 4 * kStages + 2;
+  static_assert((kBarriers + 1) * ptx::kMbarrierBytes + 16 <= 256);
+
+  __device__ u32 barrier(int i) const {
+    return base_ + kQBytes + 2 * kKBytes + kOBytes + i * ptx::kMbarrierBytes;
+  }
+
+  const u32 base_;
+};
+
+}  // namespace fa::sm90

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// The four tensors as the copy engine knows them; kernels that copy by threads have none.
+#pragma once
+#include <fa/ptx/tma.cuh>
+
+namespace fa::sm90 {
+
+struct TensorMaps {
+  const TensorMap &q, &k, &v, &o;
+};
+
+struct NoMaps {};
+
+}  // namespace fa::sm90

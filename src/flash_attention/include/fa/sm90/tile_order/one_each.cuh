@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// A CTA for every tile; the hardware hands them out.
+#pragma once
+#include <fa/sm90/tile.cuh>
+
+namespace fa::sm90::tile_order {
+
+struct OneEach {
+  template <class Config>
+  class Walk {
+   public:
+    __device__ explicit Walk(const ForwardKernelArgs& args) : args_(args) {}
+
+    __device__ bool next(Tile& tile) {
+      if (done_) return false;
+      const int q_blocks = num_q_blocks<Config>(args_);
+      tile = tile_of(blockIdx.x % q_blocks, blockIdx.x / q_blocks, args_.heads);
+      return done_ = true;
+    }
+    __device__ void request() {}
+    __device__ void finish() {}
+
+   private:
+    const ForwardKernelArgs& args_;
+    bool done_ = false;
+  };
+};
+
+}  // namespace fa::sm90::tile_order

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""wgmma wrappers, written for the widths one kernel uses: the instruction names every register."""
+
+from __future__ import annotations
+
+from flash_attention.kernel_configs import DType
+
+_PTX_TYPE = {DType.FP16: "f16", DType.BF16: "bf16"}
+
+
+def from_shared(dtype: DType, width: int) -> str:
+    """D (+)= A B^T with A and B in shared memory, both contiguous along the contraction."""
+    count = width // 2
+    return _specialisation(
+        "WgmmaFromShared",
+        dtype,
+        width,
+        "u64 a, u64 b, bool accumulate",
+        operands=f"%{count}, %{count + 1}, accumulate, 1, 1, 0, 0",
+        inputs='"l"(a), "l"(b), "r"(static_cast<int>(accumulate))',
+        flag=f".reg .pred accumulate; setp.ne.b32 accumulate, %{count + 2}, 0; ",
+    )
+
+
+def from_registers(dtype: DType, width: int) -> str:
+    """D += A B with A in registers and B in shared memory, contiguous along the width."""
+    count = width // 2
+    a = ", ".join(f"%{count + i}" for i in range(4))
+    return _specialisation(
+        "WgmmaFromRegisters",
+        dtype,
+        width,
+        "const u32 (&a)[4], u64 b",
+        operands=f"{{{a}}}, %{count + 4}, accumulate, 1, 1, 1",
+        inputs='"r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b)',
+        flag=".reg .pred accumulate; setp.eq.b32 accumulate, 0, 0; ",
+    )
+
+
+def _specialisation(
+    name: str, dtype: DType, width: int, parameters: str, *, operands: str, inputs: str, flag: str
+) -> str:
+    element = _PTX_TYPE[dtype]
+    registers = ", ".join(f"%{i}" for i in range(width // 2))
+    outputs = ", ".join(f'"+f"(d.v[0][{i // 4}][{i % 4}])' for i in range(width // 2))
+    instruction = f"wgmma.mma_async.sync.aligned.m64n{width}k16.f32.{element}.{element}"
+    return "\n".join(
+        (
+            "template <>",
+            f"struct fa::ptx::{name}<{dtype.to_cpp_str()}, {width}> {{",
+            f"  static __device__ void run(Accumulator<16, {width}>& d, {parameters}) {{",
+            f'    asm volatile("{{{flag}{instruction} "',
+            f'                 "{{{registers}}}, {operands};}}"',
+            f"                 : {outputs}",
+            f"                 : {inputs});",
+            "  }",
+            "};",
+        )
+    )

@@ -1,0 +1,64 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Means, the best of several and the last lines of a run, worked out by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from flash_attention.bench.grid_summary import (
+    best_rows,
+    grid_table,
+    mean_ratio,
+    selected_rows,
+    summary,
+)
+from tests.bench.made_up_grid import CAUSAL, LONG, SHORT, made_up_rows
+
+
+def test_the_mean_is_geometric_over_points_with_a_rival() -> None:
+    rows = made_up_rows()
+    assert [row.ratio for row in rows] == pytest.approx([2.0, 4.0, 0.5, None])
+    assert mean_ratio(selected_rows(rows)) == pytest.approx(1.0)
+    assert mean_ratio(best_rows(rows)) == pytest.approx(2**0.5)
+    assert mean_ratio(rows[3:]) is None
+
+
+def test_a_wrong_kernel_is_never_the_best() -> None:
+    rows = made_up_rows()
+    rows[1] = replace(rows[1], ok=False)
+    assert [row.config for row in best_rows(rows)] == [SHORT, SHORT, CAUSAL]
+    assert mean_ratio(best_rows(rows)) == pytest.approx(1.0)
+    assert "WRONG: 1 of 4 rows" in summary(rows, [], {})
+
+
+def test_the_last_lines_name_configs_and_what_is_missing() -> None:
+    missing = [{"name": "fa3", "why": "no library"}] * 2 + [{"name": "cudnn", "why": "no"}]
+    lines = summary(made_up_rows(), missing, {SHORT: 1, LONG: 2})
+    assert lines == [
+        f"[1] {SHORT}",
+        f"[2] {LONG}",
+        "missing at 2 points: fa3: no library",
+        "missing at 1 points: cudnn: no",
+        "selected: geometric mean x1.000 over 2 points, least x0.500 at d 64 full 1024",
+        "best: geometric mean x1.414 over 2 points, least x0.500 at d 64 full 1024",
+    ]
+
+
+def test_every_number_of_the_table() -> None:
+    assert grid_table(made_up_rows()) == [
+        "| d_head | mask | kernel | 512 | 1024 | 2048 |",
+        "| --- | --- | --- | ---: | ---: | ---: |",
+        "| 64 | full | ours | 800 (**2.00**) | 500 (**0.50**) |  |",
+        "| 64 | full | FA3 | 400 |  |  |",
+        "| 64 | full | cuDNN | 200 | 1000 |  |",
+        "| 64 | full | FA2 | 100 |  |  |",
+        "| 128 | causal | ours |  |  | 300 |",
+        "| 128 | causal | FA2 |  |  | 150 |",
+    ]
+
+
+def test_a_wrong_kernel_has_no_speed() -> None:
+    rows = [replace(made_up_rows()[0], ok=False)]
+    assert "| 64 | full | ours | wrong |" in grid_table(rows)

@@ -1,0 +1,188 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError, fields, replace
+from typing import Any
+
+import pytest
+
+from flash_attention.arch import ARCHES
+from flash_attention.kernel_configs import DType, HopperForwardKernelConfig, TileOrder
+
+PLAIN = HopperForwardKernelConfig(DType.BF16, 128, 2, 128, 1)
+FULL = HopperForwardKernelConfig(
+    dtype=DType.BF16,
+    d_head=128,
+    consumers=2,
+    B_c=128,
+    stages=2,
+    tma=True,
+    specialised=True,
+    ping_pong=True,
+    overlap=True,
+    tile_order=TileOrder.DYNAMIC,
+    group_mib=64,
+    own_output=True,
+    rescale_threshold=8,
+    narrow_keys=64,
+    watch_sums=True,
+    prefetch_q=True,
+)
+OTHER_VALUES: dict[str, Any] = {
+    "dtype": DType.FP16,
+    "d_head": 64,
+    "consumers": 3,
+    "B_c": 64,
+    "stages": 1,
+    "tma": False,
+    "specialised": False,
+    "ping_pong": False,
+    "overlap": False,
+    "tile_order": TileOrder.PERSISTENT,
+    "group_mib": 32,
+    "own_output": False,
+    "rescale_threshold": 4,
+    "narrow_keys": 0,
+    "watch_sums": False,
+    "prefetch_q": False,
+}
+
+
+def test_switches_are_off_by_default() -> None:
+    assert not any(getattr(PLAIN, f.name) for f in fields(PLAIN)[5:])
+
+
+def test_configs_are_frozen_hashable_and_ordered() -> None:
+    with pytest.raises(FrozenInstanceError):
+        FULL.B_c = 64  # type: ignore[misc]
+    other = replace(FULL, tile_order=TileOrder.PERSISTENT)
+    assert sorted({FULL, other, replace(FULL)}) == [other, FULL]
+
+
+def test_rows_and_threads_follow_the_warpgroups() -> None:
+    assert [replace(FULL, consumers=n).B_r for n in (1, 2, 3)] == [64, 128, 192]
+    assert [replace(FULL, consumers=n).num_threads for n in (1, 2, 3)] == [256, 384, 512]
+    assert [replace(PLAIN, consumers=n).num_threads for n in (1, 2, 3)] == [128, 256, 384]
+
+
+@pytest.mark.parametrize("consumers", [1, 2, 3])
+def test_the_register_split_fits_the_register_file(consumers: int) -> None:
+    producer, consumer = replace(FULL, consumers=consumers).register_split
+    assert producer % 8 == consumer % 8 == 0
+    assert 128 * (producer + consumers * consumer) <= 65536
+
+
+def test_the_short_form_names_the_family_and_every_switch() -> None:
+    assert FULL.short_form() == (
+        "hopper(BF16, 128, 2, 128, 2): tma+specialised+ping_pong+overlap+dynamic_64+own_output"
+        "+lazy_8+narrow_64+watch_sums+prefetch_q"
+    )
+    assert PLAIN.short_form() == "hopper(BF16, 128, 2, 128, 1): plain"
+    persistent = replace(FULL, tile_order=TileOrder.PERSISTENT, group_mib=0)
+    assert "+overlap+persistent+own_output" in persistent.short_form()
+
+
+def test_every_field_changes_the_struct_and_the_names() -> None:
+    assert set(OTHER_VALUES) == {f.name for f in fields(FULL)}
+    variants = [FULL, *(replace(FULL, **{name: v}) for name, v in OTHER_VALUES.items())]
+    for describe in (
+        HopperForwardKernelConfig.to_cpp_struct,
+        HopperForwardKernelConfig.short_form,
+        HopperForwardKernelConfig.kernel_name,
+    ):
+        assert len({describe(cfg) for cfg in variants}) == len(variants)
+    assert all(cfg.kernel_name().replace("_", "").isalnum() for cfg in variants)
+
+
+def test_cpp_struct_says_every_choice() -> None:
+    assert FULL.to_cpp_struct().splitlines() == [
+        "struct Config {",
+        "  using DType = fa::dtype::Bf16;",
+        "  static constexpr int kDHead = 128;",
+        "  static constexpr int kConsumers = 2;",
+        "  static constexpr int kBC = 128;",
+        "  static constexpr int kStages = 2;",
+        "  static constexpr int kNarrowKeys = 64;",
+        "  static constexpr int kGroupMib = 64;",
+        "  static constexpr int kProducerRegisters = 24;",
+        "  static constexpr int kConsumerRegisters = 240;",
+        "  using Copy = fa::sm90::copy::Tma;",
+        "  using Roles = fa::sm90::roles::Specialised;",
+        "  using Turns = fa::sm90::turns::PingPong;",
+        "  using Schedule = fa::sm90::schedule::Overlapped;",
+        "  using TileOrder = fa::sm90::tile_order::Dynamic;",
+        "  using Output = fa::sm90::output::OwnBuffer;",
+        "  using Rescale = fa::attn::rescale::Watched<8>;",
+        "  using Exponential = fa::attn::exponential::SplitExp2<4>;",
+        "};",
+    ]
+
+
+def test_a_kernel_without_producer_binds_only_the_slots_it_has() -> None:
+    assert PLAIN.to_cpp_struct().splitlines() == [
+        "struct Config {",
+        "  using DType = fa::dtype::Bf16;",
+        "  static constexpr int kDHead = 128;",
+        "  static constexpr int kConsumers = 2;",
+        "  static constexpr int kBC = 128;",
+        "  using Copy = fa::sm90::copy::CpAsync;",
+        "  using Roles = fa::sm90::roles::Unified;",
+        "  using Rescale = fa::attn::rescale::EveryBlock;",
+        "  using Exponential = fa::attn::exponential::FusedExp2;",
+        "};",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ({"ping_pong": False}, "using Turns = fa::sm90::turns::Free;"),
+        ({"overlap": False}, "using Schedule = fa::sm90::schedule::Serial;"),
+        (
+            {"tile_order": TileOrder.ONE_EACH},
+            "using TileOrder = fa::sm90::tile_order::OneEach;",
+        ),
+        (
+            {"tile_order": TileOrder.PERSISTENT},
+            "using TileOrder = fa::sm90::tile_order::Persistent;",
+        ),
+        ({"own_output": False}, "using Output = fa::sm90::output::OverQueries;"),
+        ({"watch_sums": False}, "using Rescale = fa::attn::rescale::Lazy<8>;"),
+        (
+            {"watch_sums": False, "rescale_threshold": 0},
+            "using Rescale = fa::attn::rescale::EveryBlock;",
+        ),
+        ({"consumers": 3}, "static constexpr int kConsumerRegisters = 160;"),
+    ],
+)
+def test_a_switch_picks_its_variant(change: dict[str, Any], line: str) -> None:
+    assert f"  {line}\n" in replace(FULL, **change).to_cpp_struct()
+
+
+def test_headers_are_those_of_the_variants() -> None:
+    assert PLAIN.headers() == [
+        "fa/attn/exponential/fused_exp2.cuh",
+        "fa/attn/rescale/every_block.cuh",
+        "fa/dtype/bf16.cuh",
+        "fa/sm90/copy/cp_async.cuh",
+        "fa/sm90/roles/unified.cuh",
+    ]
+
+
+def test_shared_memory_holds_q_the_stages_and_an_output_of_its_own() -> None:
+    assert PLAIN.smem_bytes() == (128 + 2 * 128) * 128 * 2 + 256
+    assert FULL.smem_bytes() == (128 + 4 * 128 + 128) * 128 * 2 + 256
+    assert replace(FULL, own_output=False).smem_bytes() == (128 + 4 * 128) * 128 * 2 + 256
+
+
+def test_resident_ctas_follow_the_scarcest_resource() -> None:
+    sm90 = ARCHES["sm_90"]
+    assert FULL.num_ctas_per_sm() == 1
+    small = replace(PLAIN, d_head=64, B_c=64)
+    assert small.num_ctas_per_sm(sm90) == 6  # 233472 // (33024 + 1024)
+    assert small.num_ctas_per_sm(sm90, registers=168) == 1  # 65536 // (168 * 256)
+
+
+def test_the_target_has_the_features_of_one_architecture_only() -> None:
+    assert FULL.target(ARCHES["sm_90"]) == "sm_90a"
+    assert FULL.default_arch is ARCHES["sm_90"]
