@@ -3,26 +3,20 @@
 // keys that some of the rows do not see. A mask is a prefix: row r sees the keys below
 // visible_keys(r), which never falls as r grows.
 #pragma once
-#include <fa/core.cuh>
+#include <fa/kernel_args.cuh>
 
 namespace fa::attn {
 
 template <class Mask, int BlockKeys>
 struct KeyRange {
-  int first_row;     // of the run
-  int seq_len_q, seq_len_k;
-  int fewest, most;  // keys that the first and the last row see
+  int fewest, most;  // keys that the first and the last of the rows see
 
-  __device__ KeyRange(int first_row, int num_rows, int seq_len_q, int seq_len_k)
-      : first_row(first_row),
-        seq_len_q(seq_len_q),
-        seq_len_k(seq_len_k),
-        fewest(visible(first_row)),
-        most(visible(min(first_row + num_rows, seq_len_q) - 1)) {}
+  __device__ KeyRange() = default;
+  __device__ KeyRange(int first_row, int num_rows, const ForwardKernelArgs& args)
+      : fewest(Mask::visible_keys(first_row, args.seq_len_q, args.seq_len_k)),
+        most(Mask::visible_keys(min(first_row + num_rows, args.seq_len_q) - 1, args.seq_len_q,
+                                args.seq_len_k)) {}
 
-  __device__ int visible(int row) const {
-    return Mask::visible_keys(row, seq_len_q, seq_len_k);
-  }
   __device__ int num_blocks() const { return (most + BlockKeys - 1) / BlockKeys; }
 
   // Some row has not seen a key before this block, or does not see all of it.
@@ -30,11 +24,13 @@ struct KeyRange {
 };
 
 // S of the tile whose first row is `row` and first key `key`: what a row does not see becomes -inf.
-template <class Range, int Cols>
-__device__ void hide(Accumulator<16, Cols>& s, const Range& range, int row, int key) {
+template <class Mask, int Cols>
+__device__ void hide(Accumulator<16, Cols>& s, int row, int key, const ForwardKernelArgs& args) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    const int limit = range.visible(row + lane_id() / 4 + 8 * h) - key - 2 * (lane_id() % 4);
+    const int visible =
+        Mask::visible_keys(row + lane_id() / 4 + 8 * h, args.seq_len_q, args.seq_len_k);
+    const int limit = visible - key - 2 * (lane_id() % 4);
 #pragma unroll
     for (int j = 0; j < Cols / 8; ++j)
 #pragma unroll

@@ -17,8 +17,7 @@ struct RowEnds {
   template <int Dim>
   __device__ void normalise(Accumulator<16, Dim>& o) const {
 #pragma unroll
-    for (int h = 0; h < 2; ++h)
-      rescale_row(o, 0, h, sum[h] == 0.f ? 0.f : ptx::reciprocal(sum[h]));
+    for (int h = 0; h < 2; ++h) rescale_row(o, 0, h, sum[h] == 0.f ? 0.f : ptx::reciprocal(sum[h]));
   }
 
   __device__ float lse(const RowStats<16>& stats, int h, float softmax_scale) const {

@@ -70,9 +70,9 @@ __device__ void raise_max(const LaneMax<Keys>& lanes, RowStats<16>& stats, Shrin
   for (int h = 0; h < 2; ++h) {
     const float max = fmaxf(stats.max[0][h], quad_max(lanes.of[h]));
     const bool no_key_yet = Block::kEmptyRows && max == -kInfinity;
-    shrink.by[h] = no_key_yet ? 1.f
-                              : Exponential::exp(stats.max[0][h], Exponential::offset(max, factor),
-                                                 factor);
+    shrink.by[h] =
+        no_key_yet ? 1.f
+                   : Exponential::exp(stats.max[0][h], Exponential::offset(max, factor), factor);
     stats.max[0][h] = max;
     stats.sum[0][h] *= shrink.by[h];
   }

@@ -29,8 +29,7 @@ __device__ inline void mbarrier_arrive_expect(u32 barrier, int bytes) {
 
 // Announces bytes without arriving.
 __device__ inline void mbarrier_expect(u32 barrier, int bytes) {
-  asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier),
-               "r"(bytes)
+  asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(bytes)
                : "memory");
 }
 

@@ -32,8 +32,7 @@ class Consumer {
         factor_(Exponential::factor(args.softmax_scale)),
         q_operand_(QTile::row_operand(smem.q(warpgroup))),
         k_operand_(KVTile::row_operand(smem.k(0))),
-        v_operand_(KVTile::column_operand(smem.v(0))),
-        range_(0, 0, 0, 0) {}
+        v_operand_(KVTile::column_operand(smem.v(0))) {}
 
   __device__ void run() {
     while (take_tile()) {
@@ -76,9 +75,9 @@ class Consumer {
   template <class Block>
   __device__ void softmax(Block block) {
     if (Block::kEmptyRows && uniform((block_ + 1) * Config::kBC > range_.fewest))
-      attn::hide(s_, range_, warp_row(), block_ * Config::kBC);
-    rescale_ = Config::Rescale::template run<Exponential, DType>(block, s_, stats_, shrink_, factor_,
-                                                                 KeyBlock{*this});
+      attn::hide<typename Config::Mask>(s_, warp_row(), block_ * Config::kBC, args_);
+    rescale_ = Config::Rescale::template run<Exponential, DType>(block, s_, stats_, shrink_,
+                                                                 factor_, KeyBlock{*this});
   }
   __device__ void rescale() {
     if (rescale_) shrink_.rescale(o_);
@@ -101,7 +100,7 @@ class Consumer {
     Math::issue_scores(s, q_operand_, k_operand());
     end_turn();
     wait_products<0>();
-    attn::hide(s, range_, warp_row(), block_ * Config::kBC);
+    attn::hide<typename Config::Mask>(s, warp_row(), block_ * Config::kBC, args_);
     rescale_ = Config::Rescale::template run<Exponential, DType>(attn::Masked{}, s, stats_, shrink_,
                                                                  factor_, KeyBlock{*this});
     Math::convert(p, s);
@@ -166,9 +165,8 @@ class Consumer {
   // Q is here, O and the statistics are empty, and the blocks that only rows of other warpgroups see
   // are passed over.
   __device__ void begin() {
-    const Range whole(tile_.q_block * Shape<Config>::kBR, Shape<Config>::kBR, args_.seq_len_q,
-                      args_.seq_len_k);
-    range_ = Range(tile_row(), kWarpgroupRows, args_.seq_len_q, args_.seq_len_k);
+    const Range whole(tile_.q_block * Shape<Config>::kBR, Shape<Config>::kBR, args_);
+    range_ = Range(tile_row(), kWarpgroupRows, args_);
     stats_.reset();
     o_.zero();
     rescale_ = false;

@@ -60,7 +60,7 @@ class Producer {
   template <class Work>
   __device__ void load(Tile tile, Work meanwhile) {
     const attn::KeyRange<typename Config::Mask, Config::kBC> range(
-        tile.q_block * Shape<Config>::kBR, Shape<Config>::kBR, args_.seq_len_q, args_.seq_len_k);
+        tile.q_block * Shape<Config>::kBR, Shape<Config>::kBR, args_);
     const int kv_head = tile.head / args_.heads_per_kv;
     int block = range.num_blocks() - 1;
     if (block >= 0) load_k(tile, kv_head, block);

@@ -64,11 +64,13 @@ struct Products {
     for (int d = 0; d < kDimSteps; ++d) {
       u32 q[4];
       ptx::ldmatrix_x4(q, QTile::chunk(q_tile, q_row + lane_id() % 16, 2 * d + lane_id() / 16));
+      // The swizzle repeats every 8 rows: 16 rows on, only the row offset is another.
+      const u32 keys =
+          KVTile::chunk(k_tile, lane_id() % 8 + lane_id() / 16 * 8, 2 * d + lane_id() / 8 % 2);
 #pragma unroll
       for (int n = 0; n < Config::kBC / 16; ++n) {
         u32 k[4];
-        ptx::ldmatrix_x4(k, KVTile::chunk(k_tile, 16 * n + lane_id() % 8 + lane_id() / 16 * 8,
-                                          2 * d + lane_id() / 8 % 2));
+        ptx::ldmatrix_x4(k, keys + n * 16 * KVTile::kRowBytes);
         sm80::mma<DType>(s.v[0][2 * n], q, k[0], k[1]);
         sm80::mma<DType>(s.v[0][2 * n + 1], q, k[2], k[3]);
       }

@@ -24,7 +24,7 @@ struct Unified {
     const int first_row = tile.q_block * Shape<Config>::kBR;
     const int warp_row = first_row + warp_id() * kWarpRows;
     const int warpgroup = __shfl_sync(~0u, threadIdx.x / kWarpgroupSize, 0);
-    const Range range(first_row, Shape<Config>::kBR, args.seq_len_q, args.seq_len_k);
+    const Range range(first_row, Shape<Config>::kBR, args);
     const float factor = Config::Exponential::factor(args.softmax_scale);
     const u64 q = QTile::row_operand(q_tile + warpgroup * QTile::kBytes);
     const u64 k = KVTile::row_operand(k_tile), v = KVTile::column_operand(v_tile);
@@ -53,7 +53,8 @@ struct Unified {
         transfers.load_k(k_tile, (block - 1) * Config::kBC);
       else
         transfers.load_nothing();
-      if (range.masked(block)) attn::hide(s, range, warp_row, block * Config::kBC);
+      if (range.masked(block))
+        attn::hide<typename Config::Mask>(s, warp_row, block * Config::kBC, args);
       Config::Rescale::template run<typename Config::Exponential, typename Config::DType>(
           attn::Masked{}, s, stats, shrink, factor, KeptKeys{});
       shrink.rescale(o);

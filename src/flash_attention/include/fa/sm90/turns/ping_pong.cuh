@@ -14,9 +14,7 @@ struct PingPong {
     __device__ explicit Order(int warpgroup) : warpgroup_(warpgroup) {
       if (warpgroup == Consumers - 1) end();  // opens the first turn of warpgroup 0
     }
-    __device__ void begin() const {
-      ptx::named_barrier_sync(1 + warpgroup_, 2 * kWarpgroupSize);
-    }
+    __device__ void begin() const { ptx::named_barrier_sync(1 + warpgroup_, 2 * kWarpgroupSize); }
     __device__ void end() const {
       const int next = warpgroup_ == Consumers - 1 ? 0 : warpgroup_ + 1;
       ptx::named_barrier_arrive(1 + next, 2 * kWarpgroupSize);
