@@ -110,10 +110,7 @@ def extremum(emitter: BlockEmitter, instruction: Instruction, predicate: str | N
     storage = type_of(instruction)
     a, b = operands(emitter, instruction, storage)
     name = instruction.parts[0]
-    if storage[0] == "f":
-        function = NUMBER_OF_TWO[name]
-    else:
-        function = f"np.{name}imum"
+    function = NUMBER_OF_TWO[name] if storage[0] == "f" else f"np.{name}imum"
     finish(emitter, instruction, f"{function}({a}, {b})", storage, predicate)
 
 

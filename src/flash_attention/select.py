@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which kernel answers a problem, when nobody measured it: rules of thumb from the H200."""
+
+from __future__ import annotations
+
+from flash_attention.arch import Arch
+from flash_attention.errors import UnsupportedError
+from flash_attention.kernel_configs import (
+    DType,
+    FlashForwardKernelConfig,
+    HopperForwardKernelConfig,
+    KernelConfig,
+    TileOrder,
+)
+from flash_attention.problem import Problem
+
+MIB = 1 << 20
+SHORT = 1024  # rows of Q up to which the ends of tiles weigh more than their key blocks
+
+
+def select_config(problem: Problem, arch: Arch) -> KernelConfig:
+    """The config to run `problem` with on `arch`."""
+    hopper = _hopper(problem)
+    if hopper is not None and hopper.broken_rule(arch) is None:
+        return hopper
+    sm80 = _sm80(problem)
+    if sm80 is not None and sm80.broken_rule(arch) is None:
+        return sm80
+    raise UnsupportedError(
+        f"no kernel for {problem} on {arch.name}: sm_90 takes d_head 64, 96, 128, 192 and 256;"
+        " other GPUs take d_head 64 and 128, full attention, and one length of q and k that is a"
+        " multiple of 128"
+    )
+
+
+def _hopper(problem: Problem) -> HopperForwardKernelConfig | None:
+    dtype = DType.from_string(str(problem.dtype))
+    d_head, causal, short = problem.d_head, problem.causal, problem.seq_q <= SHORT
+    order = TileOrder.DYNAMIC if causal else TileOrder.PERSISTENT
+    common = {
+        "tma": True,
+        "specialised": True,
+        "overlap": True,
+        "rescale_threshold": 8,
+        "tile_order": order,
+        "group_mib": group_mib(problem) if causal else 0,
+    }
+
+    def config(consumers: int, keys: int, stages: int, **rest: int) -> HopperForwardKernelConfig:
+        return HopperForwardKernelConfig(
+            dtype, d_head, consumers, keys, stages, **{**common, **rest}
+        )
+
+    narrow = 64 if causal else 0
+    if d_head in (64, 96):
+        consumers = 3 if d_head == 64 and not (causal and short) else 2
+        return config(
+            *(consumers, 128, 3),
+            ping_pong=True,
+            own_output=True,
+            watch_sums=True,
+            prefetch_q=True,
+            narrow_keys=narrow,
+        )
+    if d_head == 128:
+        return config(
+            2, 128, 2, ping_pong=True, own_output=True, watch_sums=True, narrow_keys=narrow
+        )
+    if d_head == 192:
+        return config(2, 112, 2, ping_pong=True, watch_sums=True, narrow_keys=64)
+    if d_head == 256 and (causal or problem.seq_k <= 2 * SHORT):
+        return config(2, 64, 2, watch_sums=True, prefetch_q=not causal, narrow_keys=narrow // 2)
+    if d_head == 256:
+        return config(2, 80, 2, ping_pong=True, narrow_keys=48)
+    return None
+
+
+def group_mib(problem: Problem) -> int:
+    """K and V of the heads that are walked together: enough tiles to balance the end of the walk,
+    few enough that L2 serves them."""
+    heads = 32 if problem.seq_k <= 2 * SHORT else 16 if problem.seq_k <= 8 * SHORT else 8
+    if problem.d_head <= 64:
+        heads *= 2
+    size = heads * problem.seq_k * problem.d_head * 2 * problem.dtype.itemsize
+    return min(max(1 << round(size / MIB).bit_length() - 1, 4), 256) if size >= MIB else 4
+
+
+def _sm80(problem: Problem) -> FlashForwardKernelConfig | None:
+    same_lengths = problem.seq_q == problem.seq_k and problem.heads == problem.heads_k
+    if problem.causal or not same_lengths or problem.d_head not in (64, 128):
+        return None
+    if problem.seq_q % 128:
+        return None
+    return FlashForwardKernelConfig(
+        dtype=DType.from_string(str(problem.dtype)),
+        d_head=problem.d_head,
+        B_r=128,
+        B_c=32,
+        n_warps=4,
+        async_copy=True,
+        eager_load_blocks=True,
+        swizzled=True,
+        Q_mma_load_K_tiles=2,
+        K_mma_load_K_tiles=2,
+        V_mma_load_K_tiles=1,
+        mma_double_buffer_loads=True,
+        optimized_softmax=True,
+        folded_addresses=True,
+        serpentine_mma=True,
+        stage_output=True,
+        reciprocal_normalise=True,
+        column_panels=True,
+    )
