@@ -142,12 +142,17 @@ HOPPER_STEPS: tuple[Step, ...] = (
     (
         "longest first",
         "an atomic counter hands out the longest tile left, heads that share L2 together",
-        {"tile_order": TileOrder.DYNAMIC, "group_mib": 64},
+        {"tile_order": TileOrder.DYNAMIC, "group_mib": 32},
     ),
     (
         "narrow first block",
         "a causal warpgroup leaves out the half of its first block that it cannot see",
         {"narrow_keys": 64},
+    ),
+    (
+        "prefetched queries",
+        "the next tile's Q waits in L2 while its buffer is in use",
+        {"prefetch_q": True},
     ),
 )
 

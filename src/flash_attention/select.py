@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from flash_attention.arch import Arch
 from flash_attention.errors import UnsupportedError
 from flash_attention.kernel_configs import (
@@ -37,7 +39,7 @@ def _hopper(problem: Problem) -> HopperForwardKernelConfig | None:
     dtype = DType.from_string(str(problem.dtype))
     d_head, causal, short = problem.d_head, problem.causal, problem.seq_q <= SHORT
     order = TileOrder.DYNAMIC if causal else TileOrder.PERSISTENT
-    common = {
+    common: dict[str, Any] = {
         "tma": True,
         "specialised": True,
         "overlap": True,
@@ -46,7 +48,7 @@ def _hopper(problem: Problem) -> HopperForwardKernelConfig | None:
         "group_mib": group_mib(problem) if causal else 0,
     }
 
-    def config(consumers: int, keys: int, stages: int, **rest: int) -> HopperForwardKernelConfig:
+    def config(consumers: int, keys: int, stages: int, **rest: Any) -> HopperForwardKernelConfig:
         return HopperForwardKernelConfig(
             dtype, d_head, consumers, keys, stages, **{**common, **rest}
         )
@@ -68,10 +70,14 @@ def _hopper(problem: Problem) -> HopperForwardKernelConfig | None:
         )
     if d_head == 192:
         return config(2, 112, 2, ping_pong=True, watch_sums=True, narrow_keys=64)
-    if d_head == 256 and (causal or problem.seq_k <= 2 * SHORT):
-        return config(2, 64, 2, watch_sums=True, prefetch_q=not causal, narrow_keys=narrow // 2)
     if d_head == 256:
-        return config(2, 80, 2, ping_pong=True, narrow_keys=48)
+        return config(
+            *(2, 64, 2),
+            ping_pong=not causal,
+            watch_sums=True,
+            prefetch_q=not (causal and short),
+            narrow_keys=narrow // 2,
+        )
     return None
 
 
