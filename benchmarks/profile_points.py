@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Nsight Compute's counters of the selected kernel at points of the grid, as a results file:
+
+PYTHONPATH=src python benchmarks/profile_points.py results/h200_hopper_profile.json
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from nsight import counters
+from profile_ladder import METRICS, UNITS
+
+from flash_attention import DType, forward
+from flash_attention.bench.environment import describe
+from flash_attention.dispatch import current_arch
+from flash_attention.problem import Problem
+from flash_attention.select import select_config
+from flash_attention.testing import generate_qkvo
+
+TOKENS, HIDDEN = 16384, 2048
+POINTS = [
+    (d_head, causal, seq)
+    for d_head in (64, 128, 256)
+    for causal in (False, True)
+    for seq in (512, 16384)
+]
+
+
+def run_points() -> None:
+    for d_head, causal, seq in POINTS:
+        shape = (TOKENS // seq, seq, HIDDEN // d_head, d_head)
+        q, k, v, o = generate_qkvo(*shape, DType.BF16, "cuda")
+        config = select_config(Problem.from_tensors(q, k, causal=causal), current_arch())
+        forward(config, q, k, v, o, causal=causal)
+    torch.cuda.synchronize()
+
+
+def profile() -> list[dict[str, Any]]:
+    return [
+        {"d": d_head, "causal": causal, "seq": seq}
+        | {name: value / UNITS.get(name, 1) for name, value in counted.items()}
+        for (d_head, causal, seq), counted in zip(POINTS, counters(__file__, METRICS), strict=True)
+    ]
+
+
+def main() -> None:
+    run_points()
+    if sys.argv[1:] == ["--run"]:
+        return
+    Path(sys.argv[1]).write_text(json.dumps(describe() | {"rows": profile()}, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
