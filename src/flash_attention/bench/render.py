@@ -2,15 +2,16 @@
 """Writes measurements into documents: `python -m flash_attention.bench.render DOCUMENT RESULTS`.
 
 README.md takes the speeds of the ladder (and the plot beside them), docs/ladder.md its profile,
-docs/emulator.md the emulator's counters beside Nsight Compute's. A grid goes wherever the block of
-its name and dtype stands, as in <!-- grid-fa3-bf16:begin -->.
+docs/emulator.md the emulator's counters beside Nsight Compute's, docs/measurements.md what was
+tried on Hopper. A grid goes wherever the block of its name and dtype stands, as in
+<!-- grid-fa3-bf16:begin -->.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from flash_attention.bench.blocks import begin, replace_block, table, wrap
 from flash_attention.bench.comparison import Comparison, compare
 from flash_attention.bench.grid_run import GridRow
 from flash_attention.bench.grid_summary import grid_table, mean_ratio, rivals, selected_rows
+from flash_attention.bench.ledger import ABLATIONS, POINTS, ablations_block, points_block
 
 LADDER, PROFILE, COUNTERS = "ladder", "profile", "counters"
 PLOT = Path("docs/ladder.png")
@@ -118,6 +120,26 @@ def _speeds(comparison: Comparison) -> list[str]:
     return table(["rung", "what changes", *shapes, "mean"], rows, left=2)
 
 
+_BLOCKS: dict[str, Callable[[Mapping[str, Any]], str]] = {
+    PROFILE: profile_block,
+    COUNTERS: counters_block,
+    ABLATIONS: lambda record: ablations_block(record, _where(record)),
+    POINTS: lambda record: points_block(record, _where(record)),
+}
+
+
+def _kind(record: Mapping[str, Any]) -> str | None:
+    """Which block's results these are, by what a row says."""
+    row = record["rows"][0]
+    if "grid" in record:
+        return ABLATIONS
+    if "ncu" in row:
+        return COUNTERS
+    if "kcycles" in row:
+        return PROFILE if "rung" in row else POINTS
+    return None
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m flash_attention.bench.render")
     parser.add_argument("document", type=Path)
@@ -125,13 +147,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     text = given.document.read_text()
     record = json.loads(given.results.read_text())
+    if (name := _kind(record)) is not None and begin(name) in text:
+        given.document.write_text(replace_block(text, name, _BLOCKS[name](record)))
+        return
     if "grid" in record:
         given.document.write_text(replace_block(text, grid_name(record), grid_block(record)))
         return
-    for name, block in ((PROFILE, profile_block), (COUNTERS, counters_block)):
-        if begin(name) in text:
-            given.document.write_text(replace_block(text, name, block(record)))
-            return
     measured = results.load(given.results)
     text = replace_block(text, LADDER, ladder_block(measured))
 
