@@ -25,17 +25,27 @@ class ForwardKernelArgs(ctypes.Structure):
         ("v", ctypes.c_void_p),
         ("o", ctypes.c_void_p),
         ("lse", ctypes.c_void_p),  # float32 (batch, heads, seq_q), null when not asked for
+        ("sinks", ctypes.c_void_p),  # float32 (heads,), null when there are none
+        ("cu_seqlens_q", ctypes.c_void_p),  # int32 (batch + 1,), null when q is not packed
+        ("cu_seqlens_k", ctypes.c_void_p),
+        ("seqused_k", ctypes.c_void_p),  # int32 (batch,), null when all keys count
         ("tile_counter", ctypes.c_void_p),  # int32[2], zero between launches; null when not used
         ("q_stride", Strides),
         ("k_stride", Strides),
         ("v_stride", Strides),
         ("o_stride", Strides),
+        ("lse_batch_stride", ctypes.c_int64),
+        ("lse_head_stride", ctypes.c_int64),
         ("batch", ctypes.c_int32),
         ("heads", ctypes.c_int32),
         ("heads_per_kv", ctypes.c_int32),
         ("seq_len_q", ctypes.c_int32),
         ("seq_len_k", ctypes.c_int32),
+        ("d_v", ctypes.c_int32),
+        ("window_left", ctypes.c_int32),
+        ("window_right", ctypes.c_int32),
         ("softmax_scale", ctypes.c_float),
+        ("softcap", ctypes.c_float),
     )
 
 

@@ -16,12 +16,21 @@ struct ForwardKernelArgs {
   const void* k;
   const void* v;
   void* o;
-  float* lse;         // [batch, heads, seq_len_q], natural logarithm; null when not asked for
-  int* tile_counter;  // {tiles taken, CTAs done}, both zero between launches
+  float* lse;  // [batch, heads, seq_len_q], natural logarithm; null when not asked for
+  const float*
+      sinks;  // [heads], one more score that every row of a head sees; null when there is none
+  const int*
+      cu_seqlens_q;  // [batch + 1], where the entries of a packed tensor start; null: not packed
+  const int* cu_seqlens_k;
+  const int* seqused_k;  // [batch], keys of an entry that count; null: all
+  int* tile_counter;     // {tiles taken, CTAs done}, both zero between launches
   Strides q_stride, k_stride, v_stride, o_stride;
+  i64 lse_batch_stride, lse_head_stride;
   int batch, heads, heads_per_kv;
-  int seq_len_q, seq_len_k;
-  float softmax_scale;
+  int seq_len_q, seq_len_k;       // the longest, where entries have their own
+  int d_v;                        // columns of O
+  int window_left, window_right;  // keys before and after a query's own place that it sees
+  float softmax_scale, softcap;
 };
 
 }  // namespace fa

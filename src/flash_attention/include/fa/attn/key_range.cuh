@@ -1,41 +1,58 @@
 // SPDX-License-Identifier: Apache-2.0
 // Which key blocks a run of query rows visits, from the last to the first, and which of them hold
-// keys that some of the rows do not see. A mask is a prefix: row r sees the keys below
-// visible_keys(r), which never falls as r grows.
+// keys that some of the rows do not see. Row r sees the keys from first_key(r) to end_key(r), and
+// neither falls as r grows.
 #pragma once
-#include <fa/kernel_args.cuh>
+#include <fa/attn/sequence.cuh>
 
 namespace fa::attn {
 
 template <class Mask, int BlockKeys>
 struct KeyRange {
-  int fewest, most;  // keys that the first and the last of the rows see
+  int start_first, start_last;  // first key that the first and the last of the rows see
+  int end_first, end_last;      // where their keys end
 
   __device__ KeyRange() = default;
-  __device__ KeyRange(int first_row, int num_rows, const ForwardKernelArgs& args)
-      : fewest(Mask::visible_keys(first_row, args.seq_len_q, args.seq_len_k)),
-        most(Mask::visible_keys(min(first_row + num_rows, args.seq_len_q) - 1, args.seq_len_q,
-                                args.seq_len_k)) {}
+  __device__ KeyRange(const Mask& mask, int first_row, int num_rows, const Sequence& sequence) {
+    const int last_row = min(first_row + num_rows, sequence.q_len) - 1;
+    start_first = mask.first_key(first_row, sequence);
+    start_last = mask.first_key(last_row, sequence);
+    end_first = mask.end_key(first_row, sequence);
+    end_last = mask.end_key(last_row, sequence);
+  }
 
-  __device__ int num_blocks() const { return (most + BlockKeys - 1) / BlockKeys; }
+  __device__ int end_block() const { return (end_last + BlockKeys - 1) / BlockKeys; }
+  __device__ int first_block() const {
+    return Mask::kHasStart ? min(start_first / BlockKeys, end_block()) : 0;
+  }
 
-  // Some row has not seen a key before this block, or does not see all of it.
-  __device__ bool masked(int block) const { return (block + 1) * BlockKeys >= fewest; }
+  // Some row has not seen a key before this block, or its keys end in it.
+  __device__ bool near_end(int block) const { return (block + 1) * BlockKeys >= end_first; }
+  // Some row's keys start in this block or after it.
+  __device__ bool near_start(int block) const {
+    return Mask::kHasStart && block * BlockKeys < start_last;
+  }
+  // Some row does not see all of this block.
+  __device__ bool hides(int block) const {
+    return (block + 1) * BlockKeys > end_first || near_start(block);
+  }
 };
 
 // S of the tile whose first row is `row` and first key `key`: what a row does not see becomes -inf.
 template <class Mask, int Cols>
-__device__ void hide(Accumulator<16, Cols>& s, int row, int key, const ForwardKernelArgs& args) {
+__device__ void hide(Accumulator<16, Cols>& s, const Mask& mask, int row, int key,
+                     const Sequence& sequence) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    const int visible =
-        Mask::visible_keys(row + lane_id() / 4 + 8 * h, args.seq_len_q, args.seq_len_k);
-    const int limit = visible - key - 2 * (lane_id() % 4);
+    const int lane_row = row + lane_id() / 4 + 8 * h, lane_key = key + 2 * (lane_id() % 4);
+    const int end = mask.end_key(lane_row, sequence) - lane_key;
+    const int first = mask.first_key(lane_row, sequence) - lane_key;
 #pragma unroll
     for (int j = 0; j < Cols / 8; ++j)
 #pragma unroll
       for (int e = 0; e < 2; ++e)
-        if (8 * j + e >= limit) s.v[0][j][2 * h + e] = -__int_as_float(0x7f800000);
+        if (8 * j + e >= end || (Mask::kHasStart && 8 * j + e < first))
+          s.v[0][j][2 * h + e] = -__int_as_float(0x7f800000);
   }
 }
 

@@ -5,6 +5,7 @@
 #include <fa/attn/key_range.cuh>
 #include <fa/attn/lse.cuh>
 #include <fa/ptx/memory.cuh>
+#include <fa/ptx/named_barrier.cuh>
 #include <fa/sm90/producer.cuh>
 #include <fa/sm90/products.cuh>
 #include <fa/sm90/staging.cuh>
@@ -20,7 +21,8 @@ class Consumer {
   using DType = typename Config::DType;
   using QTile = typename Shape<Config>::QTile;
   using KVTile = typename Shape<Config>::KVTile;
-  using Range = attn::KeyRange<typename Config::Mask, Config::kBC>;
+  using Mask = typename Config::Mask;
+  using Range = attn::KeyRange<Mask, Config::kBC>;
 
   __device__ Consumer(const SharedMemory<Config>& smem, const TensorMaps& maps,
                       const ForwardKernelArgs& args, int warpgroup)
@@ -29,7 +31,8 @@ class Consumer {
         args_(args),
         warpgroup_(warpgroup),
         turns_(warpgroup),
-        factor_(Exponential::factor(args.softmax_scale)),
+        mask_(args),
+        factor_(Exponential::factor(Config::Score::scale(args))),
         q_operand_(QTile::row_operand(smem.q(warpgroup))),
         k_operand_(KVTile::row_operand(smem.k(0))),
         v_operand_(KVTile::column_operand(smem.v(0))) {}
@@ -38,6 +41,7 @@ class Consumer {
     while (take_tile()) {
       begin();
       Config::Schedule::run(*this);
+      if (Mask::kHasStart) pass_blocks(unseen_after_);
       store();
     }
     turns_.finish();
@@ -46,11 +50,18 @@ class Consumer {
 
   // blocks
 
-  __device__ bool has_block() const { return uniform(block_ >= 0); }
-  __device__ bool masked() const { return uniform(block_ >= 0 && range_.masked(block_)); }
+  __device__ bool has_block() const { return uniform(block_ >= range_.first_block()); }
+  __device__ bool near_end() const {
+    return uniform(block_ >= range_.first_block() && range_.near_end(block_));
+  }
+  __device__ bool open() const {
+    return uniform(block_ >= range_.first_block() && !range_.near_start(block_));
+  }
+  __device__ bool near_start() const { return Mask::kHasStart && has_block(); }
   template <int Keys>
   __device__ bool first_block_within() const {
-    return uniform(block_ >= 0 && range_.most - block_ * Config::kBC <= Keys);
+    return uniform(block_ >= range_.first_block() &&
+                   range_.end_last - block_ * Config::kBC <= Keys);
   }
   __device__ void next_block() { --block_; }
 
@@ -74,8 +85,9 @@ class Consumer {
   // S becomes P's values; K's buffer is given up on the way.
   template <class Block>
   __device__ void softmax(Block block) {
-    if (Block::kEmptyRows && uniform((block_ + 1) * Config::kBC > range_.fewest))
-      attn::hide<typename Config::Mask>(s_, warp_row(), block_ * Config::kBC, args_);
+    Config::Score::change(s_, args_);
+    if (Block::kEmptyRows && uniform(range_.hides(block_)))
+      attn::hide(s_, mask_, warp_row(), block_ * Config::kBC, sequence_);
     rescale_ = Config::Rescale::template run<Exponential, DType>(block, s_, stats_, shrink_,
                                                                  factor_, KeyBlock{*this});
   }
@@ -100,7 +112,8 @@ class Consumer {
     Math::issue_scores(s, q_operand_, k_operand());
     end_turn();
     wait_products<0>();
-    attn::hide<typename Config::Mask>(s, warp_row(), block_ * Config::kBC, args_);
+    Config::Score::change(s, args_);
+    attn::hide(s, mask_, warp_row(), block_ * Config::kBC, sequence_);
     rescale_ = Config::Rescale::template run<Exponential, DType>(attn::Masked{}, s, stats_, shrink_,
                                                                  factor_, KeyBlock{*this});
     Math::convert(p, s);
@@ -132,6 +145,7 @@ class Consumer {
     __device__ void scores_again(typename Math::template Scores<Config::kBC>& s) {
       Math::scores_again(s, consumer.q_tile(), warp_in_group() * kWarpRows,
                          consumer.smem_.k(consumer.k_.stage));
+      Config::Score::change(s, consumer.args_);
     }
   };
 
@@ -158,6 +172,7 @@ class Consumer {
     tile_ = {static_cast<int>(__shfl_sync(~0u, mail.x, 0)),
              static_cast<int>(__shfl_sync(~0u, mail.y, 0)),
              static_cast<int>(__shfl_sync(~0u, mail.z, 0))};
+    sequence_ = Config::Lengths::read(args_, tile_.batch, smem_.mail() + 16);
     release(smem_.mail_empty());
     return tile_.q_block >= 0;
   }
@@ -165,17 +180,41 @@ class Consumer {
   // Q is here, O and the statistics are empty, and the blocks that only rows of other warpgroups see
   // are passed over.
   __device__ void begin() {
-    const Range whole(tile_.q_block * Shape<Config>::kBR, Shape<Config>::kBR, args_);
-    range_ = Range(tile_row(), kWarpgroupRows, args_);
+    const Range whole(mask_, tile_.q_block * Shape<Config>::kBR, Shape<Config>::kBR, sequence_);
+    range_ = Range(mask_, tile_row(), kWarpgroupRows, sequence_);
+    unseen_after_ = range_.first_block() - whole.first_block();
     stats_.reset();
     o_.zero();
     rescale_ = false;
     ptx::mbarrier_wait(smem_.q_full(warpgroup_), tile_parity_);
     tile_parity_ ^= 1;
-    block_ = range_.num_blocks() - 1;
+    block_ = range_.end_block() - 1;
+    if (Config::Lengths::kPerBatch) clear_tail(whole);
+    pass_blocks(whole.end_block() - range_.end_block());
+  }
+
+  // What lies in V beyond the last key belongs to nobody: zeros, since 0 times NaN is NaN. All
+  // consumers meet here, whether their rows see the block or not.
+  __device__ void clear_tail(const Range& whole) {
+    const int last = whole.end_block() - 1, keys = sequence_.k_len - last * Config::kBC;
+    if (uniform(last >= whole.first_block() && keys < Config::kBC)) {
+      wait_v();
+      if (warpgroup_ == 0) {
+        constexpr int kRowChunks = Config::kDHead / kChunkElements;
+        const int thread = threadIdx.x % kWarpgroupSize;
+        for (int i = keys * kRowChunks + thread; i < Config::kBC * kRowChunks; i += kWarpgroupSize)
+          ptx::st_shared_16(KVTile::chunk(smem_.v(v_.stage), i / kRowChunks, i % kRowChunks),
+                            {0, 0, 0, 0});
+        ptx::fence_proxy_async();  // the products see the zeros
+      }
+      ptx::named_barrier_sync(7, Config::kConsumers * kWarpgroupSize);
+    }
+  }
+
+  __device__ void pass_blocks(int count) {
 #pragma unroll
     for (int i = 0; i < kMostUnseen; ++i)
-      if (uniform(whole.num_blocks() - i > range_.num_blocks())) pass_block();
+      if (uniform(i < count)) pass_block();
   }
 
   __device__ void pass_block() {
@@ -188,11 +227,12 @@ class Consumer {
   }
 
   __device__ void store() {
-    const attn::RowEnds ends(stats_);
+    const attn::RowEnds ends(stats_, Config::Score::scale(args_), args_.sinks, tile_.head);
     ends.normalise(o_);
-    if (args_.lse) attn::store_lse(args_, ends, stats_, tile_.batch, tile_.head, warp_row());
+    if (args_.lse) attn::store_lse(args_, ends, sequence_, tile_.head, warp_row());
     const u32 shared = Config::Output::claim(*this);
-    stage_and_store<Config>(o_, shared, warp_in_group() * kWarpRows, maps_.o, tile_, warp_row());
+    stage_and_store<Config>(o_, shared, warp_in_group() * kWarpRows, maps_.o, args_, sequence_,
+                            tile_.head, warp_row());
     Config::Output::stored(*this);
   }
 
@@ -201,12 +241,15 @@ class Consumer {
   const ForwardKernelArgs& args_;
   const int warpgroup_;
   const typename Config::Turns::template Order<Config::kConsumers> turns_;
+  const Mask mask_;
   const float factor_;
   const u64 q_operand_, k_operand_, v_operand_;
   Ring<Config::kStages> k_, v_;
   u32 tile_parity_ = 0;
   Tile tile_;
+  attn::Sequence sequence_;
   Range range_;
+  int unseen_after_;
   int block_;
   bool rescale_;
   typename Math::template Scores<Config::kBC> s_;

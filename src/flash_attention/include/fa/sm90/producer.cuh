@@ -29,6 +29,7 @@ class Producer {
     typename Config::TileOrder::template Walk<Config> walk(args_);
     Tile tile, next;
     for (bool more = walk.next(tile); more; tile = next) {
+      sequence_ = Config::Lengths::sequence(args_, tile.batch);
       Config::Queries::expect(*this, tile);
       post(tile);
       walk.request();
@@ -44,8 +45,8 @@ class Producer {
     for (int w = 0; w < Config::kConsumers; ++w)
 #pragma unroll
       for (int p = 0; p < QTile::kCount; ++p)
-        ptx::tma_prefetch_4d(maps_.q, p * QTile::kColumns, tile.head,
-                             tile.q_block * Shape<Config>::kBR + w * kWarpgroupRows, tile.batch);
+        ptx::tma_prefetch_4d(maps_.q, p * QTile::kColumns, tile.head, q_row(tile, w),
+                             sequence_.q_batch);
   }
 
  private:
@@ -53,6 +54,7 @@ class Producer {
     ptx::mbarrier_wait(smem_.mail_empty(), tile_parity_ ^ 1);
     ptx::st_shared_16(smem_.mail(), {static_cast<u32>(tile.q_block), static_cast<u32>(tile.head),
                                      static_cast<u32>(tile.batch), 0});
+    Config::Lengths::write(sequence_, smem_.mail() + 16);
     ptx::mbarrier_arrive(smem_.mail_full());
   }
 
@@ -60,30 +62,32 @@ class Producer {
   template <class Work>
   __device__ void load(Tile tile, Work meanwhile) {
     const attn::KeyRange<typename Config::Mask, Config::kBC> range(
-        tile.q_block * Shape<Config>::kBR, Shape<Config>::kBR, args_);
+        typename Config::Mask(args_), tile.q_block * Shape<Config>::kBR, Shape<Config>::kBR,
+        sequence_);
     const int kv_head = tile.head / args_.heads_per_kv;
-    int block = range.num_blocks() - 1;
-    if (block >= 0) load_k(tile, kv_head, block);
+    const int first = range.first_block();
+    int block = range.end_block() - 1;
+    if (block >= first) load_k(kv_head, block);
     load_q(tile);
-    if (block >= 0) load_v(tile, kv_head, block);
+    if (block >= first) load_v(kv_head, block);
     meanwhile();
-    while (--block >= 0) {
-      load_k(tile, kv_head, block);
-      load_v(tile, kv_head, block);
+    while (--block >= first) {
+      load_k(kv_head, block);
+      load_v(kv_head, block);
     }
     tile_parity_ ^= 1;
   }
 
-  __device__ void load_k(Tile tile, int kv_head, int block) {
+  __device__ void load_k(int kv_head, int block) {
     ptx::mbarrier_wait(smem_.k_empty(ring_.stage), ring_.parity ^ 1);
     load_tile<KVTile>(smem_.k(ring_.stage), maps_.k, smem_.k_full(ring_.stage), kv_head,
-                      block * Config::kBC, tile.batch);
+                      sequence_.k_first + block * Config::kBC, sequence_.k_batch);
   }
 
-  __device__ void load_v(Tile tile, int kv_head, int block) {
+  __device__ void load_v(int kv_head, int block) {
     ptx::mbarrier_wait(smem_.v_empty(ring_.stage), ring_.parity ^ 1);
     load_tile<KVTile>(smem_.v(ring_.stage), maps_.v, smem_.v_full(ring_.stage), kv_head,
-                      block * Config::kBC, tile.batch);
+                      sequence_.k_first + block * Config::kBC, sequence_.k_batch);
     ring_.advance();
   }
 
@@ -91,9 +95,13 @@ class Producer {
 #pragma unroll
     for (int w = 0; w < Config::kConsumers; ++w) {
       ptx::mbarrier_wait(smem_.q_empty(w), tile_parity_ ^ 1);
-      load_tile<QTile>(smem_.q(w), maps_.q, smem_.q_full(w), tile.head,
-                       tile.q_block * Shape<Config>::kBR + w * kWarpgroupRows, tile.batch);
+      load_tile<QTile>(smem_.q(w), maps_.q, smem_.q_full(w), tile.head, q_row(tile, w),
+                       sequence_.q_batch);
     }
+  }
+
+  __device__ int q_row(Tile tile, int warpgroup) const {
+    return sequence_.q_first + tile.q_block * Shape<Config>::kBR + warpgroup * kWarpgroupRows;
   }
 
   template <class AnyTile>
@@ -109,6 +117,7 @@ class Producer {
   const SharedMemory<Config>& smem_;
   const TensorMaps& maps_;
   const ForwardKernelArgs& args_;
+  attn::Sequence sequence_;
   Ring<Config::kStages> ring_;
   u32 tile_parity_ = 0;
 };

@@ -50,7 +50,8 @@ class SharedMemory {
   __device__ u32 v_empty(int stage) const { return barrier(2 * kConsumers + 3 * kStages + stage); }
   __device__ u32 mail_full() const { return barrier(kBarriers - 2); }
   __device__ u32 mail_empty() const { return barrier(kBarriers - 1); }
-  __device__ u32 mail() const { return barrier(kBarriers + kBarriers % 2); }  // 16-byte aligned
+  // 32 bytes, aligned to 16.
+  __device__ u32 mail() const { return barrier(kBarriers + kBarriers % 2); }
 
   // Every warp of a consumer arrives once at an empty barrier.
   __device__ void init_barriers() const {
@@ -74,7 +75,7 @@ class SharedMemory {
 
  private:
   static constexpr int kBarriers = 2 * kConsumers + 4 * kStages + 2;
-  static_assert((kBarriers + 1) * ptx::kMbarrierBytes + 16 <= 256);
+  static_assert((kBarriers + 1) * ptx::kMbarrierBytes + 32 <= 256);
 
   __device__ u32 barrier(int i) const {
     return base_ + kQBytes + 2 * kKBytes + kOBytes + i * ptx::kMbarrierBytes;

@@ -1,12 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // The last query sees every key, the one before it one less, and so on: aligned to the bottom right.
 #pragma once
+#include <fa/attn/sequence.cuh>
 
 namespace fa::attn::mask {
 
 struct Causal {
-  static __device__ int visible_keys(int row, int seq_len_q, int seq_len_k) {
-    return min(max(row + 1 + seq_len_k - seq_len_q, 0), seq_len_k);
+  static constexpr bool kHasStart = false;
+
+  __device__ explicit Causal(const ForwardKernelArgs&) {}
+  __device__ int first_key(int /*row*/, const Sequence&) const { return 0; }
+  __device__ int end_key(int row, const Sequence& sequence) const {
+    return min(max(row + 1 + sequence.k_len - sequence.q_len, 0), sequence.k_len);
   }
 };
 

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every query sees every key.
 #pragma once
+#include <fa/attn/sequence.cuh>
 
 namespace fa::attn::mask {
 
 struct Full {
-  static __device__ int visible_keys(int /*row*/, int /*seq_len_q*/, int seq_len_k) {
-    return seq_len_k;
-  }
+  static constexpr bool kHasStart = false;
+
+  __device__ explicit Full(const ForwardKernelArgs&) {}
+  __device__ int first_key(int /*row*/, const Sequence&) const { return 0; }
+  __device__ int end_key(int /*row*/, const Sequence& sequence) const { return sequence.k_len; }
 };
 
 }  // namespace fa::attn::mask

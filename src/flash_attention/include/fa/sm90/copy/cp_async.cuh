@@ -48,7 +48,7 @@ struct CpAsync {
     __device__ void wait_v() { wait<1>(); }  // the next K may still fly
 
     __device__ void store(const Accumulator<kWarpRows, Config::kDHead>& o, u32 /*smem*/,
-                          int first_row) const {
+                          const attn::Sequence&, int first_row) const {
       char* const head = address(args_.o, args_.o_stride, tile_.head);
 #pragma unroll
       for (int h = 0; h < 2; ++h) {

@@ -24,8 +24,11 @@ struct Unified {
     const int first_row = tile.q_block * Shape<Config>::kBR;
     const int warp_row = first_row + warp_id() * kWarpRows;
     const int warpgroup = __shfl_sync(~0u, threadIdx.x / kWarpgroupSize, 0);
-    const Range range(first_row, Shape<Config>::kBR, args);
-    const float factor = Config::Exponential::factor(args.softmax_scale);
+    const typename Config::Mask mask(args);
+    const attn::Sequence sequence = Config::Lengths::sequence(args, tile.batch);
+    const Range range(mask, first_row, Shape<Config>::kBR, sequence);
+    const int first = range.first_block();
+    const float factor = Config::Exponential::factor(Config::Score::scale(args));
     const u64 q = QTile::row_operand(q_tile + warpgroup * QTile::kBytes);
     const u64 k = KVTile::row_operand(k_tile), v = KVTile::column_operand(v_tile);
 
@@ -37,24 +40,24 @@ struct Unified {
     attn::Shrink shrink;
     stats.reset();
     o.zero();
-    int block = range.num_blocks() - 1;
-    if (block >= 0) {
+    int block = range.end_block() - 1;
+    if (block >= first) {
       transfers.load_q(q_tile, first_row);
       transfers.load_k(k_tile, block * Config::kBC);
     }
 #pragma unroll 1
-    for (; block >= 0; --block) {
+    for (; block >= first; --block) {
       transfers.wait_k();  // Q and K are here
       transfers.load_v(v_tile, block * Config::kBC);
       Math::issue_scores(s, q, k);
       ptx::wgmma_wait<0>();
       __syncthreads();  // every warp has read K
-      if (block > 0)
+      if (block > first)
         transfers.load_k(k_tile, (block - 1) * Config::kBC);
       else
         transfers.load_nothing();
-      if (range.masked(block))
-        attn::hide<typename Config::Mask>(s, warp_row, block * Config::kBC, args);
+      Config::Score::change(s, args);
+      if (range.hides(block)) attn::hide(s, mask, warp_row, block * Config::kBC, sequence);
       Config::Rescale::template run<typename Config::Exponential, typename Config::DType>(
           attn::Masked{}, s, stats, shrink, factor, KeptKeys{});
       shrink.rescale(o);
@@ -64,10 +67,10 @@ struct Unified {
       ptx::wgmma_wait<0>();
       __syncthreads();  // every warp has read V
     }
-    const attn::RowEnds ends(stats);
+    const attn::RowEnds ends(stats, Config::Score::scale(args), args.sinks, tile.head);
     ends.normalise(o);
-    if (args.lse) attn::store_lse(args, ends, stats, tile.batch, tile.head, warp_row);
-    transfers.store(o, q_tile, first_row);
+    if (args.lse) attn::store_lse(args, ends, sequence, tile.head, warp_row);
+    transfers.store(o, q_tile, sequence, first_row);
   }
 
  private:

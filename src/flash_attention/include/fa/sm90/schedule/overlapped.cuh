@@ -21,9 +21,11 @@ struct Overlapped {
       c.convert();
       c.next_block();
 #pragma unroll 1
-      while (c.masked()) step(c, attn::Masked{});
+      while (c.near_end()) step(c, attn::Masked{});
 #pragma unroll 1
-      while (c.has_block()) step(c, attn::Open{});
+      while (c.open()) step(c, attn::Open{});
+#pragma unroll 1
+      while (c.near_start()) step(c, attn::Masked{});
       c.queries_read();
       c.wait_v();
       c.issue_accumulate();

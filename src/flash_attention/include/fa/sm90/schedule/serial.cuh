@@ -10,9 +10,11 @@ struct Serial {
   static __device__ void run(Consumer& c) {
     Consumer::Config::FirstBlock::run(c);
 #pragma unroll 1
-    while (c.masked()) step(c, attn::Masked{});
+    while (c.near_end()) step(c, attn::Masked{});
 #pragma unroll 1
-    while (c.has_block()) step(c, attn::Open{});
+    while (c.open()) step(c, attn::Open{});
+#pragma unroll 1
+    while (c.near_start()) step(c, attn::Masked{});
     c.queries_read();
   }
 

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every batch entry has its own lengths. Packed tensors hold the entries one after the other, without
+// a batch dimension; cu_seqlens says where each starts and the last ends. seqused_k may shorten the
+// keys of an entry.
+#pragma once
+#include <fa/attn/sequence.cuh>
+#include <fa/ptx/memory.cuh>
+
+namespace fa::attn::lengths {
+
+struct PerBatch {
+  static constexpr bool kPerBatch = true;
+
+  static __device__ int q_len(const ForwardKernelArgs& args, int batch) {
+    if (!args.cu_seqlens_q) return args.seq_len_q;
+    return args.cu_seqlens_q[batch + 1] - args.cu_seqlens_q[batch];
+  }
+  static __device__ Sequence sequence(const ForwardKernelArgs& args, int batch) {
+    Sequence sequence = {q_len(args, batch), args.seq_len_k, 0, 0, batch, batch};
+    if (args.cu_seqlens_q) {
+      sequence.q_first = args.cu_seqlens_q[batch];
+      sequence.q_batch = 0;
+    }
+    if (args.cu_seqlens_k) {
+      sequence.k_first = args.cu_seqlens_k[batch];
+      sequence.k_len = args.cu_seqlens_k[batch + 1] - sequence.k_first;
+      sequence.k_batch = 0;
+    }
+    if (args.seqused_k) sequence.k_len = args.seqused_k[batch];
+    return sequence;
+  }
+
+  // Consumers need no more of the keys than how many there are.
+  static __device__ void write(const Sequence& sequence, u32 mail) {
+    ptx::st_shared_16(mail,
+                      {static_cast<u32>(sequence.q_len), static_cast<u32>(sequence.k_len),
+                       static_cast<u32>(sequence.q_first), static_cast<u32>(sequence.q_batch)});
+  }
+  static __device__ Sequence read(const ForwardKernelArgs&, int, u32 mail) {
+    const ptx::Chunk chunk = ptx::ld_shared_16(mail);
+    const auto uniform = [](u32 x) { return static_cast<int>(__shfl_sync(~0u, x, 0)); };
+    return {uniform(chunk.x), uniform(chunk.y), uniform(chunk.z), 0, uniform(chunk.w), 0};
+  }
+};
+
+}  // namespace fa::attn::lengths

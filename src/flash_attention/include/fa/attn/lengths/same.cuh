@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// All batch entries are as long as their tensors.
+#pragma once
+#include <fa/attn/sequence.cuh>
+
+namespace fa::attn::lengths {
+
+struct Same {
+  static constexpr bool kPerBatch = false;
+
+  static __device__ int q_len(const ForwardKernelArgs& args, int /*batch*/) {
+    return args.seq_len_q;
+  }
+  static __device__ Sequence sequence(const ForwardKernelArgs& args, int batch) {
+    return {args.seq_len_q, args.seq_len_k, 0, 0, batch, batch};
+  }
+
+  // From the producer to the consumers, with the tile: nothing, both know.
+  static __device__ void write(const Sequence&, u32 /*mail*/) {}
+  static __device__ Sequence read(const ForwardKernelArgs& args, int batch, u32 /*mail*/) {
+    return sequence(args, batch);
+  }
+};
+
+}  // namespace fa::attn::lengths

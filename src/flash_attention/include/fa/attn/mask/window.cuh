@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// A query sees the keys from window_left before its own place to window_right after it, both
+// included; places are aligned to the bottom right.
+#pragma once
+#include <fa/attn/sequence.cuh>
+
+namespace fa::attn::mask {
+
+struct Window {
+  static constexpr bool kHasStart = true;
+  const int left, right;
+
+  __device__ explicit Window(const ForwardKernelArgs& args)
+      : left(args.window_left), right(args.window_right) {}
+  __device__ int first_key(int row, const Sequence& sequence) const {
+    return min(max(place(row, sequence) - left, 0), sequence.k_len);
+  }
+  __device__ int end_key(int row, const Sequence& sequence) const {
+    return min(max(place(row, sequence) + right + 1, 0), sequence.k_len);
+  }
+
+ private:
+  static __device__ int place(int row, const Sequence& sequence) {
+    return row + sequence.k_len - sequence.q_len;
+  }
+};
+
+}  // namespace fa::attn::mask

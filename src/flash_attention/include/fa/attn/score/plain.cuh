@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// Scores as the product gives them, times the softmax scale.
+#pragma once
+#include <fa/kernel_args.cuh>
+
+namespace fa::attn::score {
+
+struct Plain {
+  static __device__ float scale(const ForwardKernelArgs& args) { return args.softmax_scale; }
+
+  template <int Cols>
+  static __device__ void change(Accumulator<16, Cols>&, const ForwardKernelArgs&) {}
+};
+
+}  // namespace fa::attn::score

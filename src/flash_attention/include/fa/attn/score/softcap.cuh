@@ -1,0 +1,23 @@
+// SPDX-License-Identifier: Apache-2.0
+// Scores bounded softly: cap tanh(scale s / cap). S becomes the hyperbolic tangent, and the cap takes
+// the place of the softmax scale.
+#pragma once
+#include <fa/kernel_args.cuh>
+#include <fa/ptx/math.cuh>
+
+namespace fa::attn::score {
+
+struct Softcap {
+  static __device__ float scale(const ForwardKernelArgs& args) { return args.softcap; }
+
+  template <int Cols>
+  static __device__ void change(Accumulator<16, Cols>& s, const ForwardKernelArgs& args) {
+    const float inner = args.softmax_scale / args.softcap;
+#pragma unroll
+    for (auto& fragment : s.v[0])
+#pragma unroll
+      for (float& x : fragment) x = ptx::tanh(x * inner);
+  }
+};
+
+}  // namespace fa::attn::score

@@ -1,0 +1,14 @@
+// SPDX-License-Identifier: Apache-2.0
+// One batch entry: how long its queries and keys are, and where in their tensors they start.
+#pragma once
+#include <fa/kernel_args.cuh>
+
+namespace fa::attn {
+
+struct Sequence {
+  int q_len, k_len;
+  int q_first, k_first;  // rows before it in the tensor
+  int q_batch, k_batch;  // index along the tensor's batch dimension
+};
+
+}  // namespace fa::attn

@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+// Batch entries of their own lengths: CTAs take the next tile from a counter in global memory, entry
+// after entry, within one the last query blocks of all heads first. The tiles of a CTA never go
+// back, so each remembers where it was.
+#pragma once
+#include <fa/sm90/tile.cuh>
+
+namespace fa::sm90::tile_order {
+
+struct Packed {
+  template <class Config>
+  class Walk {
+   public:
+    __device__ explicit Walk(const ForwardKernelArgs& args)
+        : args_(args), taken_(blockIdx.x - gridDim.x) {
+      enter(0);
+    }
+
+    __device__ bool next(Tile& tile) {
+      const int index = gridDim.x + taken_;
+      while (batch_ < args_.batch && index >= first_tile_ + q_blocks_ * args_.heads) {
+        first_tile_ += q_blocks_ * args_.heads;
+        enter(batch_ + 1);
+      }
+      if (batch_ >= args_.batch) return false;
+      const int in_batch = index - first_tile_;
+      tile = {q_blocks_ - 1 - in_batch / args_.heads, in_batch % args_.heads, batch_};
+      return true;
+    }
+
+    __device__ void request() { taken_ = atomicAdd(args_.tile_counter, 1); }
+
+    __device__ void finish() {
+      if (atomicAdd(args_.tile_counter + 1, 1) == gridDim.x - 1) {
+        args_.tile_counter[0] = 0;
+        args_.tile_counter[1] = 0;
+      }
+    }
+
+   private:
+    __device__ void enter(int batch) {
+      batch_ = batch;
+      if (batch < args_.batch)
+        q_blocks_ =
+            (Config::Lengths::q_len(args_, batch) + Shape<Config>::kBR - 1) / Shape<Config>::kBR;
+    }
+
+    const ForwardKernelArgs& args_;
+    int taken_, batch_, q_blocks_ = 0, first_tile_ = 0;
+  };
+};
+
+}  // namespace fa::sm90::tile_order
