@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from flash_attention.select import select_config
 
 from flash_attention.bench.environment import describe
 from flash_attention.bench.grid import GRIDS, Point, points
@@ -29,7 +28,9 @@ from flash_attention.bench.peers import PEERS, checked_names
 from flash_attention.bench.statistics import tflops
 from flash_attention.cli.precompile import Job, precompile
 from flash_attention.dispatch import current_arch
+from flash_attention.features import CAUSAL, PLAIN
 from flash_attention.kernel_configs import DType, KernelConfig, parse_kernel_config
+from flash_attention.select import select_config
 
 
 def numbers(text: str) -> tuple[int, ...]:
@@ -63,7 +64,9 @@ def compile_all(chosen: dict[Point, list[KernelConfig]]) -> None:
     """Fills the compile cache by all cores; what fails says so again when it is run."""
     arch = current_arch()
     jobs = {
-        Job(config, arch, p.causal): None for p, configs in chosen.items() for config in configs
+        Job(config, arch, CAUSAL if p.causal else PLAIN): None
+        for p, configs in chosen.items()
+        for config in configs
     }
     for _ in precompile(list(jobs), len(os.sched_getaffinity(0))):
         pass

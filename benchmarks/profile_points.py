@@ -18,6 +18,7 @@ from profile_ladder import METRICS, UNITS
 from flash_attention import DType, forward
 from flash_attention.bench.environment import describe
 from flash_attention.dispatch import current_arch
+from flash_attention.options import Options
 from flash_attention.problem import Problem
 from flash_attention.select import select_config
 from flash_attention.testing import generate_qkvo
@@ -35,7 +36,8 @@ def run_points() -> None:
     for d_head, causal, seq in POINTS:
         shape = (TOKENS // seq, seq, HIDDEN // d_head, d_head)
         q, k, v, o = generate_qkvo(*shape, DType.BF16, "cuda")
-        config = select_config(Problem.from_tensors(q, k, causal=causal), current_arch())
+        problem = Problem.from_tensors(q, k, v, options=Options(causal=causal))
+        config = select_config(problem, current_arch())
         forward(config, q, k, v, o, causal=causal)
     torch.cuda.synchronize()
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Each rule on the inputs of a call: what breaks it, what the message says, what just passes."""
+"""Each rule on the tensors of a call: what breaks it, what the message says, what just passes."""
 
 from __future__ import annotations
 
@@ -13,30 +13,19 @@ import torch
 
 from flash_attention.checks import (
     MAX_ROWS,
+    Packing,
     TensorView,
-    check_causal_fits,
-    check_config_fits,
     check_config_type,
     check_given_output,
     check_inputs,
-    check_lse_fits,
+    check_kernel_output,
     check_no_grad,
     check_no_overlap,
     check_pointers,
-    check_softmax_scale,
 )
 from flash_attention.errors import KernelConfigError, UnsupportedError
-from flash_attention.kernel_configs import (
-    DType,
-    FlashForwardKernelConfig,
-    HopperForwardKernelConfig,
-    KernelConfig,
-)
+from flash_attention.kernel_configs import FlashForwardKernelConfig
 
-CONFIG = FlashForwardKernelConfig(
-    DType.FP16, 128, 64, 32, 4, True, True, True, 0, 2, 2, False, True
-)
-HOPPER = HopperForwardKernelConfig(DType.FP16, 128, 2, 128, 1, tma=True)
 GPU = torch.device("cuda", 0)
 SHAPE = (2, 128, 4, 128)
 DENSE = (65536, 512, 128, 1)
@@ -56,17 +45,12 @@ def with_keys(shape: tuple[int, ...]) -> tuple[TensorView, TensorView, TensorVie
     return view("q"), view("k", shape=shape), view("v", shape=shape)
 
 
-@pytest.mark.parametrize("config", [CONFIG, HOPPER], ids=["first", "hopper"])
 @pytest.mark.parametrize("device", [GPU, torch.device("cpu")], ids=str)
-def test_good_tensors_pass_every_rule(device: torch.device, config: KernelConfig) -> None:
-    inputs = views(pointer=1 << 20, device=device)
+def test_good_tensors_pass_every_rule(device: torch.device) -> None:
+    q, _, v = inputs = views(pointer=1 << 20, device=device)
     o = view("o", pointer=1 << 30, device=device)
-    check_config_type(config)
     check_inputs(*inputs)
-    check_given_output(o, inputs[0])
-    check_config_fits(config, (*inputs, o))
-    check_causal_fits(config, False)
-    check_lse_fits(config, False)
+    check_kernel_output(o, q, v)
     check_pointers((*inputs, o))
     check_no_overlap(o, inputs)
 
@@ -114,7 +98,12 @@ def test_what_is_no_config_is_refused(thing: object) -> None:
         ({"dtype": torch.float32}, r"is torch.float32; allowed are torch.float16 and torch.bfl"),
         ({"dtype": torch.float64}, r"is torch.float64"),
         ({"dtype": torch.int16}, r"is torch.int16"),
-        ({"shape": SHAPE[1:], "strides": DENSE[1:]}, r"has 3 dimensions, shape \(128, 4, 128\)"),
+        (
+            {"shape": SHAPE[1:], "strides": DENSE[1:]},
+            r"q has 3 dimensions, shape \(128, 4, 128\); allowed are four, unless cu_seqlens_q is",
+        ),
+        ({"shape": (2, 128, 4, 100)}, r"q has d_head 100; allowed are multiples of 8: pad .* 104"),
+        ({"shape": (2, 128, 4, 0)}, r"q has d_head 0; allowed are multiples of 8"),
         ({"shape": (1, *SHAPE), "strides": (0, *DENSE)}, r"has 5 dimensions"),
         ({"shape": (2, MAX_ROWS + 1, 4, 128)}, r"q has 1073741825 rows; a launch takes at most"),
         ({"strides": (65536, 512, 1, 4)}, r"last dimension of q has stride 4; it must be contig"),
@@ -147,36 +136,37 @@ def test_a_tensor_that_is_not_like_q_is_refused(
     unlike = view(name, **changes)
     inputs = {n: unlike if n == name else view(n) for n in "qkv"}
     check = (
-        partial(check_given_output, unlike, view())
+        partial(check_kernel_output, unlike, view(), view("v"))
         if name == "o"
-        else partial(check_inputs, **inputs)
+        else partial(check_inputs, inputs["q"], inputs["k"], inputs["v"])
     )
     with pytest.raises(UnsupportedError, match=message) as caught:
         check()
     assert f" {name} " in f" {caught.value} "
 
 
-@pytest.mark.parametrize("shape", [(2, 192, 4, 128), (2, 128, 2, 128), (1, 128, 4, 128)])
+@pytest.mark.parametrize("shape", [(2, 192, 4, 64), (2, 128, 2, 64), (2, 128, 4, 128), (8, 64)])
 def test_an_output_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
-    message = rf"o has shape \({', '.join(map(str, shape))}\), q has shape \(2, 128, 4, 128\)"
+    wanted = r"the output has shape \(2, 128, 4, 64\)"
+    message = rf"o has shape \({', '.join(map(str, shape))}\), {wanted}"
     with pytest.raises(UnsupportedError, match=message):
-        check_given_output(view("o", shape=shape), view())
+        check_given_output(view("o", shape=shape), view(), view("v", shape=(2, 77, 2, 64)))
 
 
 @pytest.mark.parametrize("name", ["k", "v"])
 @pytest.mark.parametrize("shape", [(2, 192, 4, 128), (2, 128, 2, 128), (1, 128, 4, 128)])
 def test_k_and_v_of_two_shapes_are_refused(name: str, shape: tuple[int, ...]) -> None:
     inputs = {n: view(n, shape=shape) if n == name else view(n) for n in "qkv"}
-    message = r"k has shape .*, v has shape .*; k and v must agree in shape"
+    message = r"k has shape .*, v has shape .*; k and v must agree in all but the last"
     with pytest.raises(UnsupportedError, match=message):
-        check_inputs(**inputs)
+        check_inputs(inputs["q"], inputs["k"], inputs["v"])
 
 
 @pytest.mark.parametrize(
     ("shape", "message"),
     [
-        ((1, 128, 4, 128), r"k has shape \(1, .*, q has shape \(2, .* agree in batch and d_head"),
-        ((2, 128, 4, 64), r"k has shape \(2, 128, 4, 64\), .* agree in batch and d_head"),
+        ((1, 128, 4, 128), r"k has shape \(1, .*, q has shape \(2, .* must agree in batch"),
+        ((2, 128, 4, 64), r"k has shape \(2, 128, 4, 64\), .* must agree in d_head"),
         ((2, 128, 3, 128), r"q has 4 heads, k and v have 3; the heads of q must be a multiple"),
         ((2, 128, 8, 128), r"q has 4 heads, k and v have 8"),
         ((2, 128, 0, 128), r"q has 4 heads, k and v have 0"),
@@ -190,77 +180,45 @@ def test_keys_that_do_not_match_the_queries_are_refused(
         check_inputs(*with_keys(shape))
 
 
-@pytest.mark.parametrize(
-    "shape", [(2, 1, 4, 128), (2, 77, 2, 128), (2, MAX_ROWS, 1, 128), (2, 0, 4, 128)]
-)
-def test_keys_may_be_of_any_length_and_of_fewer_heads(shape: tuple[int, ...]) -> None:
-    inputs = with_keys(shape)
-    check_inputs(*inputs)
-    check_config_fits(HOPPER, (*inputs, view("o")))
-    with pytest.raises(UnsupportedError, match=r"do not take fewer heads .*Hopper.* sm_90"):
-        check_config_fits(CONFIG, (*inputs, view("o")))
+PACKED = {"shape": (500, 4, 128), "strides": (512, 128, 1)}
 
 
-@pytest.mark.parametrize("shape", [(0, 128, 4, 128), (2, 0, 4, 128), (2, 128, 0, 128)])
-def test_empty_tensors_are_for_the_hopper_family(shape: tuple[int, ...]) -> None:
-    tensors = (*views(shape=shape), view("o", shape=shape))
-    check_inputs(*tensors[:3])
-    check_given_output(tensors[3], tensors[0])
-    check_config_fits(HOPPER, tensors)
-    with pytest.raises(UnsupportedError, match=r"nothing to compute; every dimension must be at"):
-        check_config_fits(CONFIG, tensors)
-
-
-@pytest.mark.parametrize("dim", ["batch", "heads"])
-def test_the_sides_of_a_grid_have_a_limit(dim: str) -> None:
-    shape = (65536, 128, 4, 128) if dim == "batch" else (2, 128, 65536, 128)
-    tensors = (*views(shape=shape), view("o", shape=shape))
-    check_config_fits(HOPPER, tensors)
-    message = rf"{dim} is 65536; a launch takes at most 65535, split the tensors along {dim}"
-    with pytest.raises(UnsupportedError, match=message):
-        check_config_fits(CONFIG, tensors)
-
-
-def test_a_flat_grid_has_a_limit_too() -> None:
-    shape = (1 << 15, 128 << 15, 2, 128)
-    tensors = (*views(shape=shape), view("o", shape=shape))
-    with pytest.raises(
-        UnsupportedError, match="2147483648 tiles of 128 rows of one head; a launch"
+def test_packed_tensors_have_three_dimensions() -> None:
+    check_inputs(*views(**PACKED), Packing(q=True, kv=True))
+    q, k, v = view("q", **PACKED), view("k"), view("v")
+    check_inputs(q, k, v, Packing(q=True))
+    check_inputs(view("q"), view("k", **PACKED), view("v", **PACKED), Packing(kv=True))
+    for given, packing, message in (
+        ((q, k, v), Packing(), r"q has 3 dimensions.*allowed are four, unless cu_seqlens_q is"),
+        ((q, k, v), Packing(True, True), r"k has 4 dimensions.*three, since cu_seqlens_k is giv"),
+        ((view(), k, v), Packing(q=True), r"q has 4 dimensions, .* three, since cu_seqlens_q .*"),
     ):
-        check_config_fits(HOPPER, tensors)
+        with pytest.raises(UnsupportedError, match=message):
+            check_inputs(*given, packing)
+    wide = {"shape": (MAX_ROWS + 1, 4, 128), "strides": (512, 128, 1)}
+    with pytest.raises(UnsupportedError, match=r"q has 1073741825 rows.*split .* along total"):
+        check_inputs(*views(**wide), Packing(q=True, kv=True))
+    odd = {"shape": (500, 4, 128), "strides": (516, 128, 1)}
+    with pytest.raises(UnsupportedError, match="the total stride of q is 516 elements"):
+        check_inputs(*views(**odd), Packing(q=True, kv=True))
 
 
-def test_masks_and_logarithms_are_for_the_hopper_family() -> None:
-    check_causal_fits(HOPPER, True)
-    check_lse_fits(HOPPER, True)
-    with pytest.raises(UnsupportedError, match=r"causal=True, .*HopperForwardKernelConfig.*sm_90"):
-        check_causal_fits(CONFIG, True)
-    with pytest.raises(UnsupportedError, match=r"return_lse=True, .*HopperForwardKernelC.*sm_90"):
-        check_lse_fits(CONFIG, True)
+def test_a_packed_tensor_is_one_batch_entry() -> None:
+    packed = view("k", **PACKED)
+    assert packed.with_batch.shape == (1, 500, 4, 128)
+    assert packed.with_batch.layout.span == packed.layout.span
+    assert view().with_batch == view()
 
 
-@pytest.mark.parametrize("scale", [None, 0.125, 1, 1e-30, 1e38, np.float32(0.5), np.float64(2)])
-def test_positive_scales_pass(scale: object) -> None:
-    check_softmax_scale(scale)
+def test_values_may_have_other_columns() -> None:
+    inputs = (view("q"), view("k"), view("v", shape=(2, 128, 4, 64)))
+    check_inputs(*inputs)
+    check_kernel_output(view("o", shape=(2, 128, 4, 64)), inputs[0], inputs[2])
 
 
-@pytest.mark.parametrize(
-    ("scale", "message"),
-    [
-        (0.0, r"softmax_scale is 0.0; allowed are positive numbers"),
-        (-0.125, r"softmax_scale is -0.125; .* pass -q"),
-        (float("nan"), r"softmax_scale is nan"),
-        (float("inf"), r"softmax_scale is inf"),
-        (1e39, r"softmax_scale is 1e\+39; .* that float32 holds"),
-        (1e-60, r"softmax_scale is 1e-60"),
-        ("0.1", r"softmax_scale is a str; pass a positive number, or None for 1 / sqrt"),
-        (torch.tensor(0.1), r"softmax_scale is a Tensor"),
-        ([0.1], r"softmax_scale is a list"),
-    ],
-)
-def test_other_scales_are_refused(scale: object, message: str) -> None:
-    with pytest.raises(UnsupportedError, match=message):
-        check_softmax_scale(scale)
+@pytest.mark.parametrize("shape", [(2, 1, 4, 128), (2, 77, 2, 128), (2, 0, 4, 128)])
+def test_keys_may_be_of_any_length_and_of_fewer_heads(shape: tuple[int, ...]) -> None:
+    check_inputs(*with_keys(shape))
 
 
 def test_broadcast_inputs_and_odd_strides_of_single_entries_pass() -> None:
@@ -271,50 +229,7 @@ def test_broadcast_inputs_and_odd_strides_of_single_entries_pass() -> None:
 @pytest.mark.parametrize("strides", [(0, 512, 128, 1), (65536, 512, 0, 1), (65536, 256, 128, 1)])
 def test_an_output_that_overlaps_itself_is_refused(strides: tuple[int, ...]) -> None:
     with pytest.raises(UnsupportedError, match=r"o has shape .* several of its elements share mem"):
-        check_given_output(view("o", strides=strides), view("q"))
-
-
-@pytest.mark.parametrize(
-    ("config", "shape", "message"),
-    [
-        ({"dtype": DType.BF16}, SHAPE, r"config is for torch.bfloat16, the tensors are torch.floa"),
-        ({"d_head": 64}, SHAPE, r"config is for d_head 64, the tensors have d_head 128"),
-        ({"B_r": 128}, (2, 192, 4, 128), r"q has 192 rows, .* B_r = 128; pad to 256 rows"),
-        ({}, (2, 96, 4, 128), r"q has 96 rows, .* B_r = 64; pad to 128 rows"),
-        ({"B_c": 128}, (2, 192, 4, 128), r"k has 192 rows, .* B_c = 128; pad to 256 rows"),
-        ({}, (2, 1, 4, 128), r"q has 1 rows, .* pad to 64 rows"),
-    ],
-)
-def test_tensors_that_the_first_family_is_not_for_are_refused(
-    config: dict[str, Any], shape: tuple[int, ...], message: str
-) -> None:
-    tensors = (*views(shape=shape), view("o", shape=shape))
-    with pytest.raises(UnsupportedError, match=message):
-        check_config_fits(replace(CONFIG, **config), tensors)
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"dtype": DType.BF16}, r"config is for torch.bfloat16, the tensors are torch.floa"),
-        ({"d_head": 64}, r"config is for d_head 64, the tensors have d_head 128"),
-    ],
-)
-def test_tensors_that_the_hopper_family_is_not_for_are_refused(
-    changes: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(UnsupportedError, match=message):
-        check_config_fits(replace(HOPPER, **changes), (*views(), view("o")))
-
-
-@pytest.mark.parametrize("name", list("qkvo"))
-def test_a_static_row_stride_binds_all_four_tensors(name: str) -> None:
-    config = replace(CONFIG, static_row_stride=512)
-    tensors = {n: view(n) for n in "qkvo"}
-    check_config_fits(config, list(tensors.values()))
-    tensors[name] = view(name, strides=(128, 256, 32768, 1))
-    with pytest.raises(UnsupportedError, match=rf"rows of {name} are 256 apart.*512|512.*{name}"):
-        check_config_fits(config, list(tensors.values()))
+        check_given_output(view("o", strides=strides), view("q"), view("v"))
 
 
 @pytest.mark.parametrize("past", [2, 4, 8, 14])

@@ -23,6 +23,7 @@ from flash_attention.dispatch import (
     get_kernel,
 )
 from flash_attention.errors import KernelConfigError, UnsupportedError
+from flash_attention.features import CAUSAL, PLAIN, Features, MaskKind
 from flash_attention.kernel_configs import (
     DType,
     FlashForwardKernelConfig,
@@ -86,30 +87,33 @@ def test_without_a_device_a_hopper_config_counts_for_sm_90() -> None:
 
 @pytest.mark.usefixtures("no_compile")
 def test_what_a_family_lacks_is_refused_before_anything_is_compiled() -> None:
-    with pytest.raises(UnsupportedError, match=r"causal=True, .*HopperForwardKernelConfig"):
-        get_kernel(CONFIG, ARCHES["sm_90"], causal=True)
+    with pytest.raises(UnsupportedError, match=r"causal=True is asked.*HopperForwardKernelConfig"):
+        get_kernel(CONFIG, ARCHES["sm_90"], CAUSAL)
     with pytest.raises(KernelConfigError, match="sm_90"):
         get_kernel(HOPPER, ARCHES["sm_80"])
 
 
-def test_a_mask_gets_a_kernel_of_its_own_compiled_for_the_familys_target(
+def test_features_get_a_kernel_of_their_own_compiled_for_the_familys_target(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    sources = {False: "full", True: "causal"}
-    monkeypatch.setattr(dispatch, "translation_unit", lambda config, causal: sources[causal])
+    every = (PLAIN, CAUSAL, Features(MaskKind.WINDOW, softcap=True, per_batch=True))
+    monkeypatch.setattr(dispatch, "translation_unit", lambda config, features: features)
     monkeypatch.setattr(dispatch, "compile_kernel", lambda source, **where: (source, where))
     monkeypatch.setattr(dispatch, "_kernels", {})
-    full, causal = (get_kernel(HOPPER, ARCHES["sm_90"], mask) for mask in (False, True))
-    name = HOPPER.kernel_name()
-    made: list[object] = [full.compiled, causal.compiled]
+    kernels = [get_kernel(HOPPER, ARCHES["sm_90"], features) for features in every]
+    suffixes = ("", "_causal", "_window_softcap_per_batch")
+    made: list[object] = [kernel.compiled for kernel in kernels]
     assert made == [
-        ("full", {"arch": "sm_90a", "name": name}),
-        ("causal", {"arch": "sm_90a", "name": f"{name}_causal"}),
+        (features, {"arch": "sm_90a", "name": HOPPER.kernel_name() + suffix})
+        for features, suffix in zip(every, suffixes, strict=True)
     ]
-    assert get_kernel(HOPPER, ARCHES["sm_90"]) is full
-    assert get_kernel(HOPPER, ARCHES["sm_90"], causal=True) is causal
-    assert full.smem_bytes == HOPPER.smem_bytes()
-    assert repr(causal) == f"<Kernel {HOPPER.short_form()}, causal, for sm_90>"
+    assert [kernel.features for kernel in kernels] == list(every)
+    assert get_kernel(HOPPER, ARCHES["sm_90"]) is kernels[0]
+    assert get_kernel(HOPPER, ARCHES["sm_90"], Features(MaskKind.CAUSAL)) is kernels[1]
+    assert kernels[0].smem_bytes == HOPPER.smem_bytes()
+    form = HOPPER.short_form()
+    assert repr(kernels[1]) == f"<Kernel {form}, causal, for sm_90>"
+    assert repr(kernels[2]) == f"<Kernel {form}, window, softcap, per_batch, for sm_90>"
 
 
 @pytest.mark.usefixtures("no_compile")

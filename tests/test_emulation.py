@@ -17,6 +17,7 @@ from flash_attention.arch import Arch
 from flash_attention.compiler import ENTRY, INCLUDE_DIR, CompiledKernel, compile_kernel
 from flash_attention.emulation import emulate
 from flash_attention.errors import KernelConfigError, LaunchError, UnsupportedError
+from flash_attention.features import CAUSAL, PLAIN, Features
 from flash_attention.kernel_configs import (
     DType,
     FlashForwardKernelConfig,
@@ -39,7 +40,7 @@ HOPPER = HopperForwardKernelConfig(
     group_mib=1,
 )
 COPY_KERNEL = """
-// Stores one of the inputs in O, box by box, and row number times scale in the lse.
+// Stores one of the inputs in O, a warp's rows at a time, and row number times scale in the lse.
 #include <fa/kernel_args.cuh>
 #include <fa/ptx/mbarrier.cuh>
 #include <fa/ptx/tma.cuh>
@@ -64,7 +65,8 @@ extern "C" __global__ void ENTRY(const __grid_constant__ fa::TensorMap q_map,
     fa::ptx::tma_load_4d(box, COPIED_map, full, 0, head / COPIED_heads, row, batch);
     fa::ptx::mbarrier_wait(full, parity);
     parity ^= 1;
-    fa::ptx::tma_store_4d(o_map, box, 0, head, row, batch);
+    for (int w = 0; w < 4; ++w)
+      fa::ptx::tma_store_4d(o_map, box + w * 16 * 128, 0, head, row + 16 * w, batch);
     fa::ptx::tma_commit();
     fa::ptx::tma_wait();
     for (int r = row; args.lse && r < min(row + 64, args.seq_len_q); ++r)
@@ -239,8 +241,8 @@ def test_the_kernel_is_compiled_for_the_familys_architecture_unless_told_and_for
 ) -> None:
     compiled, asked = copy_kernel("q"), []
 
-    def compile_config(config: object, arch: Arch, causal: bool) -> CompiledKernel:
-        asked.append((arch.name, causal))
+    def compile_config(config: object, arch: Arch, features: Features) -> CompiledKernel:
+        asked.append((arch.name, features))
         return compiled
 
     monkeypatch.setattr(emulation, "compile_config", compile_config)
@@ -248,7 +250,7 @@ def test_the_kernel_is_compiled_for_the_familys_architecture_unless_told_and_for
     emulate(HOPPER, q, k, v)
     emulate(HOPPER, q, k, v, causal=True, arch="sm_90")
     flash_attention.forward(HOPPER, q, k, v, causal=True)
-    assert asked == [("sm_90", False), ("sm_90", True), ("sm_90", True)]
+    assert asked == [("sm_90", PLAIN), ("sm_90", CAUSAL), ("sm_90", CAUSAL)]
 
 
 @pytest.mark.usefixtures("no_compile")

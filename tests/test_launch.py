@@ -17,7 +17,7 @@ from flash_attention import driver, launch, tensor_map
 from flash_attention.arch import ARCHES
 from flash_attention.checks import TensorView
 from flash_attention.errors import KernelConfigError, UnsupportedError
-from flash_attention.kernel_args import ForwardKernelArgs
+from flash_attention.kernel_args import ForwardKernelArgs, Strides
 from flash_attention.kernel_configs import (
     DType,
     FlashForwardKernelConfig,
@@ -34,6 +34,7 @@ from flash_attention.launch import (
     plan_for,
     tile_counter,
 )
+from flash_attention.options import Options
 from flash_attention.problem import Problem
 from flash_attention.testing import generate_qkv
 
@@ -55,13 +56,13 @@ def dense(count: int = 4) -> list[Tensor]:
 
 def plan_of(*tensors: Tensor) -> LaunchPlan:
     views = [TensorView.of(n, t) for n, t in zip("qkvo", tensors, strict=True)]
-    problem = Problem.from_tensors(views[0], views[1])
+    problem = Problem.from_tensors(*tensors[:3])
     return LaunchPlan(CONFIG, problem, views, CPU, ARCHES["sm_80"])
 
 
 def values(args: ForwardKernelArgs) -> dict[str, Any]:
     fields = {name: getattr(args, name) for name, *_ in args._fields_}
-    strides = {n: (s.batch, s.seq, s.head) for n, s in fields.items() if n.endswith("_stride")}
+    strides = {n: (s.batch, s.seq, s.head) for n, s in fields.items() if isinstance(s, Strides)}
     return fields | strides
 
 
@@ -77,17 +78,27 @@ def test_a_plan_packs_strides_lengths_scale_and_the_call_adds_addresses() -> Non
         "v": v.data_ptr(),
         "o": o.data_ptr(),
         "lse": None,
+        "sinks": None,
+        "cu_seqlens_q": None,
+        "cu_seqlens_k": None,
+        "seqused_k": None,
         "tile_counter": None,
         "q_stride": (SEQ * 2 * HEADS * D_HEAD, 2 * HEADS * D_HEAD, D_HEAD),
         "k_stride": (SEQ * 2 * HEADS * D_HEAD, 2 * HEADS * D_HEAD, D_HEAD),
         "v_stride": (HEADS * SEQ * D_HEAD, D_HEAD, SEQ * D_HEAD),
         "o_stride": (SEQ * HEADS * D_HEAD, HEADS * D_HEAD, D_HEAD),
+        "lse_batch_stride": HEADS * SEQ,
+        "lse_head_stride": SEQ,
         "batch": BATCH,
         "heads": HEADS,
         "heads_per_kv": 1,
         "seq_len_q": SEQ,
         "seq_len_k": SEQ,
+        "d_v": D_HEAD,
+        "window_left": 0,
+        "window_right": 0,
         "softmax_scale": 0.125,
+        "softcap": 0.0,
     }
     assert plan.geometry.grid == (2, HEADS, BATCH)
 
@@ -165,20 +176,6 @@ def grouped(
 
 
 @pytest.mark.usefixtures("no_compile")
-def test_a_hopper_plan_packs_what_the_problem_says() -> None:
-    q, k, v = grouped()
-    plan = plan_for(HOPPER, q, k, v, None, causal=True, softmax_scale=0.5, return_lse=True)
-    packed = values(plan.bind(q, k, v, None))
-    expected = {"batch": 1, "heads": 6, "heads_per_kv": 3, "seq_len_q": 100, "seq_len_k": 77}
-    assert {name: packed[name] for name in expected} == expected
-    assert packed["k_stride"] == (77 * 2 * D_HEAD, 2 * D_HEAD, D_HEAD)
-    assert packed["softmax_scale"] == 0.5
-    assert (plan.problem.causal, plan.arch) == (True, ARCHES["sm_90"])
-    assert plan.lse_shape == (1, 6, 100)
-    assert plan.geometry.grid == (6, 1, 1)
-
-
-@pytest.mark.usefixtures("no_compile")
 @pytest.mark.parametrize(
     ("config", "maps", "counts", "ctas"),
     [
@@ -196,7 +193,7 @@ def test_a_hopper_plan_has_the_maps_and_ctas_of_its_kernel(
     descriptions = [each.description for each in plan.maps]
     assert len(descriptions) == maps
     assert [d.dims for d in descriptions[:2]] == [(64, 6, 100, 1), (64, 2, 77, 1)][:maps]
-    assert [d.box[2] for d in descriptions] == [64, 128, 128, 64][:maps]
+    assert [d.box[2] for d in descriptions] == [64, 128, 128, 16][:maps]
 
 
 @pytest.mark.usefixtures("no_compile")
@@ -246,7 +243,7 @@ def test_a_launch_passes_four_maps_and_then_the_arguments(
         args = plan.bind(q, k, v, o)
         plan.launch(args)
         *maps, last = seen.parameters[-1]
-        rows = (64, 128, 128, 64)
+        rows = (64, 128, 128, 16)
         assert maps == [
             ((64, 1, n, 1), t.data_ptr()) for n, t in zip(rows, (q, k, v, o), strict=True)
         ]
@@ -326,15 +323,16 @@ def test_a_plan_is_made_once_per_shape_stride_and_config(device: str) -> None:
     assert plan_for(CONFIG, q, k, v, torch.empty_like(q)) is not plan
     assert plan_for(replace(CONFIG, B_c=64), q, k, v, None) is not plan
     assert plan_for(CONFIG, q[:, :64], k[:, :64], v[:, :64], None) is not plan
-    assert plan_for(CONFIG, q, k, v, None, softmax_scale=0.5) is not plan
+    assert plan_for(CONFIG, q, k, v, None, options=Options(softmax_scale=0.5)) is not plan
 
 
 @pytest.mark.usefixtures("no_compile")
 def test_a_mask_and_a_wish_for_lse_make_another_plan() -> None:
     q, k, v = grouped()
     plan = plan_for(HOPPER, q, k, v, None)
-    assert plan_for(HOPPER, q, k, v, None, causal=True) is not plan
-    assert plan_for(HOPPER, q, k, v, None, return_lse=True) is not plan
+    assert plan_for(HOPPER, q, k, v, None, options=Options()) is plan
+    for asked in (Options(causal=True), Options(return_lse=True), Options(window=(3, 3))):
+        assert plan_for(HOPPER, q, k, v, None, options=asked) is not plan
 
 
 @pytest.mark.usefixtures("no_compile")
@@ -353,9 +351,9 @@ def test_bad_calls_compile_nothing(device: str) -> None:
         plan_for(CONFIG, q[:, :96], k[:, :96], v[:, :96], None)
     with pytest.raises(UnsupportedError, match="several of its elements share memory"):
         plan_for(CONFIG, q, k, v, q[:, :1].clone().expand(-1, 128, -1, -1))
-    for wish in ({"causal": True}, {"return_lse": True}):
+    for asked in (Options(causal=True), Options(return_lse=True), Options(softcap=1.0)):
         with pytest.raises(UnsupportedError, match=r"HopperForwardKernelConfig.* sm_90"):
-            plan_for(CONFIG, q, k, v, None, **wish)
+            plan_for(CONFIG, q, k, v, None, options=asked)
     with pytest.raises(UnsupportedError, match="do not take fewer heads"):
         plan_for(CONFIG, q, k[:, :, :1], v[:, :, :1], None)
 
@@ -368,7 +366,7 @@ def test_bad_calls_compile_nothing(device: str) -> None:
 )
 def test_a_bad_scale_is_refused(config: KernelConfig, scale: Any, message: str) -> None:
     with pytest.raises(UnsupportedError, match=message):
-        plan_for(config, *dense(), softmax_scale=scale)
+        plan_for(config, *dense(), options=Options(softmax_scale=scale))
 
 
 @pytest.mark.gpu

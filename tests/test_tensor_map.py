@@ -37,8 +37,8 @@ def view(name: str = "q", **changes: Any) -> TensorView:
     return replace(dense, **changes)
 
 
-def described(tensor: TensorView, rows: int = 64) -> MapDescription:
-    return describe(tensor, rows, NO_PROMOTION)
+def described(tensor: TensorView, rows: int = 64, panel: int = 64) -> MapDescription:
+    return describe(tensor, rows, panel, NO_PROMOTION)
 
 
 def test_dimensions_and_byte_strides_run_from_the_innermost_out() -> None:
@@ -55,10 +55,14 @@ def test_dimensions_and_byte_strides_run_from_the_innermost_out() -> None:
     ("d_head", "panel", "swizzle"),
     [(64, 64, 128), (96, 32, 64), (128, 64, 128), (192, 64, 128), (256, 64, 128)],
 )
-def test_a_panel_fills_its_swizzle(d_head: int, panel: int, swizzle: int) -> None:
-    seen = described(view(shape=(2, 128, 4, d_head), strides=(4096, 2048, 256, 1)))
-    assert seen.box[0] == panel
-    assert seen.swizzle == swizzle == 2 * panel
+def test_a_panel_is_the_kernels_whatever_the_tensors_columns(
+    d_head: int, panel: int, swizzle: int
+) -> None:
+    config = replace(CONFIG, d_head=d_head)
+    for columns in (8, 40, d_head):
+        narrow = view(shape=(2, 128, 4, columns), strides=(131072, 1024, 256, 1))
+        for seen in describe_all(config, [narrow] * 4):
+            assert (seen.dims[0], seen.box[0], seen.swizzle) == (columns, panel, swizzle)
     assert d_head % panel == 0
 
 
@@ -84,9 +88,9 @@ def test_a_stride_beyond_tma_is_refused(dim: int, name: str) -> None:
         described(view("k", strides=tuple(strides)))
 
 
-def test_a_kernel_loads_blocks_of_keys_and_a_warpgroups_rows_of_queries() -> None:
+def test_a_kernel_moves_blocks_of_keys_a_warpgroups_queries_and_a_warps_outputs() -> None:
     maps = describe_all(CONFIG, [view(name) for name in "qkvo"])
-    assert [seen.box for seen in maps] == [(64, 1, rows, 1) for rows in (64, 96, 96, 64)]
+    assert [seen.box for seen in maps] == [(64, 1, rows, 1) for rows in (64, 96, 96, 16)]
     assert [int(seen.promotion) for seen in maps] == [3, 3, 3, 0]  # 256 bytes, but for stores
 
 

@@ -15,15 +15,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from flash_attention import testing
+from flash_attention import reference
 from flash_attention.errors import UnsupportedError
 from flash_attention.kernel_configs import DType
 from flash_attention.testing import (
+    CallFeatures,
     Check,
     Judge,
     attention_16bit,
     check_lse,
     check_output,
+    cu_seqlens,
     generate_qkv,
     generate_qkvo,
     oracle,
@@ -58,7 +60,7 @@ def test_chunks_do_not_change_the_oracle(
 ) -> None:
     q, k, v = generate_qkv(*SHAPE, torch.bfloat16)
     whole = oracle(q, k, v)
-    monkeypatch.setattr(testing, "SCORES_BYTES", scores_bytes)
+    monkeypatch.setattr(reference, "SCORES_BYTES", scores_bytes)
     torch.testing.assert_close(oracle(q, k, v), whole, rtol=1e-12, atol=1e-12)
 
 
@@ -117,7 +119,7 @@ def one_score_at_a_time(
 def test_masks_shared_heads_and_lengths_against_the_definition(
     sizes: Sizes, scale: float | None, scores_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(testing, "SCORES_BYTES", scores_bytes)
+    monkeypatch.setattr(reference, "SCORES_BYTES", scores_bytes)
     q, k, v = sizes.qkv()
     out, lse = one_score_at_a_time(sizes, q, k, v, 8**-0.5 if scale is None else scale)
     close = partial(torch.testing.assert_close, rtol=1e-12, atol=1e-12)
@@ -233,6 +235,33 @@ def test_keys_and_values_may_have_a_length_and_heads_of_their_own() -> None:
     assert torch.equal(generate_qkv(*SHAPE, torch.float16)[0], q)
 
 
+def test_values_may_have_columns_of_their_own() -> None:
+    q, k, v, o = generate_qkvo(*SHAPE, torch.float16, d_v=8)
+    assert list(v.shape) == list(o.shape) == [2, 64, 4, 8]
+    assert list(k.shape) == list(q.shape)
+    assert check_output(oracle(q, k, v).to(q.dtype), q, k, v).ok
+    with pytest.raises(UnsupportedError, match=r"\(2, 64, 4, 8\)"):
+        check_output(q, q, k, v)
+
+
+def test_packed_outputs_are_held_to_the_rule_entry_by_entry() -> None:
+    q, k, v = (t[0] for t in generate_qkv(1, 12, 2, 8, torch.float16))
+    bounds = cu_seqlens((5, 0, 7))
+    assert bounds.dtype == torch.int32
+    assert bounds.tolist() == [0, 5, 5, 12]
+    packed: CallFeatures = {"cu_seqlens_q": bounds, "cu_seqlens_k": bounds}
+    judge = Judge(q, k, v, causal=True, **packed)
+    assert judge.check(oracle(q, k, v, causal=True, **packed).to(q.dtype)).ok
+    one_entry = oracle(q[None], k[None], v[None], causal=True)[0].to(q.dtype)
+    check = judge.check(one_entry)
+    assert not check.ok
+    assert check.worst_index[0] >= 5
+    lse = oracle_lse(q, k, causal=True, **packed).float()
+    assert check_lse(lse, q, k, causal=True, **packed).ok
+    with pytest.raises(UnsupportedError, match=r"\(heads, total_q\) = \(2, 12\)"):
+        check_lse(lse.T, q, k, causal=True, **packed)
+
+
 def test_the_output_to_fill_is_poisoned() -> None:
     q, k, v, o = generate_qkvo(*SHAPE, torch.float16, "cpu", 1)
     assert bool(o.isnan().all())
@@ -319,5 +348,5 @@ def test_the_ratio_is_defined_when_torch_makes_no_error() -> None:
 def test_an_output_of_another_shape_or_dtype_is_refused() -> None:
     q, k, v = generate_qkv(*SHAPE, torch.float16)
     for wrong in (q[:, :32], q.float()):
-        with pytest.raises(UnsupportedError, match="an output has q's shape and dtype"):
+        with pytest.raises(UnsupportedError, match=r"the columns of v: \(2, 64, 4, 32\) torch"):
             check_output(wrong, q, k, v)

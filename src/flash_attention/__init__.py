@@ -4,6 +4,7 @@
 from importlib.metadata import PackageNotFoundError, version
 
 from flash_attention.api import forward, forward_timed
+from flash_attention.attention import attention
 from flash_attention.dispatch import forward_kernels
 from flash_attention.emulation import Emulation, emulate
 from flash_attention.errors import (
@@ -39,6 +40,7 @@ __all__ = [
     "TileOrder",
     "UnsupportedError",
     "__version__",
+    "attention",
     "emulate",
     "forward",
     "forward_kernels",

@@ -3,8 +3,7 @@
 
 from __future__ import annotations
 
-import math
-from typing import Literal, overload
+from typing import TYPE_CHECKING, Literal, overload
 
 import torch
 from torch import Tensor
@@ -14,7 +13,11 @@ from flash_attention.emulation import emulate_checked
 from flash_attention.errors import UnsupportedError
 from flash_attention.kernel_args import ForwardKernelArgs
 from flash_attention.kernel_configs import KernelConfig
-from flash_attention.launch import CPU, LaunchPlan, plan_for
+from flash_attention.launch import CPU, LaunchPlan, fill_keyless, new_output, plan_for
+from flash_attention.options import Extras, Keywords, Window, extras_of, options_of
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
 
 
 @overload
@@ -25,9 +28,8 @@ def forward(
     v: Tensor,
     o: Tensor | None = None,
     *,
-    causal: bool = False,
-    softmax_scale: float | None = None,
     return_lse: Literal[False] = False,
+    **keywords: Unpack[Keywords],
 ) -> Tensor: ...
 
 
@@ -39,9 +41,8 @@ def forward(
     v: Tensor,
     o: Tensor | None = None,
     *,
-    causal: bool = False,
-    softmax_scale: float | None = None,
     return_lse: Literal[True],
+    **keywords: Unpack[Keywords],
 ) -> tuple[Tensor, Tensor]: ...
 
 
@@ -53,36 +54,48 @@ def forward(
     o: Tensor | None = None,
     *,
     causal: bool = False,
+    window: Window | None = None,
     softmax_scale: float | None = None,
+    softcap: float = 0.0,
+    sinks: Tensor | None = None,
+    cu_seqlens_q: Tensor | None = None,
+    cu_seqlens_k: Tensor | None = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
+    seqused_k: Tensor | None = None,
     return_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """softmax(softmax_scale q k^T) v, computed by the kernel that `kernel_cfg` describes.
+    """`attention`, computed by the kernel that `kernel_cfg` describes.
 
     The tensors are (batch, seq, heads, d_head), fp16 or bf16, on one CUDA device, with any strides
     that keep rows of d_head contiguous and 16-byte aligned. The call is asynchronous on the
     current stream of q's device. The result is stored in `o` if given, else in a new tensor like
-    q. The first call with a config compiles its kernel. The scale is 1 / sqrt(d_head) unless given.
+    q. The first call with a config compiles its kernel.
 
-    Of a HopperForwardKernelConfig, k and v may have another length than q, and fewer heads if
-    q's are a multiple: neighbouring heads of q share one. With `causal`, query i sees the keys
-    j <= i + seq_k - seq_q. With `return_lse` the result is (o, lse), where lse is the natural
-    logarithm of the sum of exponentials of every row, float32 (batch, heads, seq_q). A query that
-    sees no key has o = 0 and lse = -inf.
+    A FlashForwardKernelConfig computes full attention of one length of q, k and v that its blocks
+    divide, at its own d_head. The other arguments are for a HopperForwardKernelConfig, which takes
+    any d_head up to its own; `attention` tells what they mean.
 
     With CPU tensors the same kernel runs on the emulator, with every check on; a finding raises
     LaunchError. `emulate` returns findings and counters instead.
     """
-    plan = plan_for(
-        *(kernel_cfg, q, k, v, o),
-        causal=causal,
-        softmax_scale=softmax_scale,
-        return_lse=return_lse,
+    options = options_of(
+        (causal, window, softmax_scale, softcap, return_lse, max_seqlen_q, max_seqlen_k)
     )
-    if plan.device_index == CPU and not plan.problem.idle:
-        out, lse = emulate_checked(plan, q, k, v, o)
+    extras = extras_of(sinks, cu_seqlens_q, cu_seqlens_k, seqused_k)
+    plan = plan_for(kernel_cfg, q, k, v, o, options=options, extras=extras)
+    return run_plan(plan, q, k, v, o, extras)
+
+
+def run_plan(
+    plan: LaunchPlan, q: Tensor, k: Tensor, v: Tensor, o: Tensor | None, extras: Extras
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Compute what the plan is for, on the GPU or on the emulator."""
+    if plan.device_index == CPU and not plan.idle:
+        out, lse = emulate_checked(plan, q, k, v, o, extras)
     else:
-        args, out, lse = _prepare(plan, q, k, v, o)
-        _compute(plan, args, out, lse)
+        args, out, lse = _prepare(plan, q, k, v, o, extras)
+        _compute(plan, args, out, lse, extras)
     return out if lse is None else (out, lse)
 
 
@@ -94,9 +107,8 @@ def forward_timed(
     v: Tensor,
     o: Tensor | None = None,
     *,
-    causal: bool = False,
-    softmax_scale: float | None = None,
     return_lse: Literal[False] = False,
+    **keywords: Unpack[Keywords],
 ) -> tuple[Tensor, float]: ...
 
 
@@ -108,9 +120,8 @@ def forward_timed(
     v: Tensor,
     o: Tensor | None = None,
     *,
-    causal: bool = False,
-    softmax_scale: float | None = None,
     return_lse: Literal[True],
+    **keywords: Unpack[Keywords],
 ) -> tuple[Tensor, Tensor, float]: ...
 
 
@@ -122,28 +133,35 @@ def forward_timed(
     o: Tensor | None = None,
     *,
     causal: bool = False,
+    window: Window | None = None,
     softmax_scale: float | None = None,
+    softcap: float = 0.0,
+    sinks: Tensor | None = None,
+    cu_seqlens_q: Tensor | None = None,
+    cu_seqlens_k: Tensor | None = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
+    seqused_k: Tensor | None = None,
     return_lse: bool = False,
 ) -> tuple[Tensor, float] | tuple[Tensor, Tensor, float]:
     """`forward`, and the milliseconds that the kernel took on its stream. Waits for the kernel."""
-    plan = plan_for(
-        *(kernel_cfg, q, k, v, o),
-        causal=causal,
-        softmax_scale=softmax_scale,
-        return_lse=return_lse,
+    options = options_of(
+        (causal, window, softmax_scale, softcap, return_lse, max_seqlen_q, max_seqlen_k)
     )
+    extras = extras_of(sinks, cu_seqlens_q, cu_seqlens_k, seqused_k)
+    plan = plan_for(kernel_cfg, q, k, v, o, options=options, extras=extras)
     if plan.device_index == CPU:
         raise UnsupportedError(
             "q, k and v are on cpu, where the kernel is emulated: there is no kernel time to tell;"
             ' pass CUDA tensors, q.to("cuda"), or call forward or emulate'
         )
-    args, out, lse = _prepare(plan, q, k, v, o)
+    args, out, lse = _prepare(plan, q, k, v, o, extras)
     with torch.cuda.device(plan.device_index):
         stream = torch.cuda.current_stream()
         start = torch.cuda.Event(enable_timing=True)
         end = torch.cuda.Event(enable_timing=True)
         start.record(stream)
-        _compute(plan, args, out, lse)
+        _compute(plan, args, out, lse, extras)
         end.record(stream)
     end.synchronize()
     milliseconds = start.elapsed_time(end)
@@ -151,29 +169,31 @@ def forward_timed(
 
 
 def _prepare(
-    plan: LaunchPlan, q: Tensor, k: Tensor, v: Tensor, o: Tensor | None
+    plan: LaunchPlan, q: Tensor, k: Tensor, v: Tensor, o: Tensor | None, extras: Extras
 ) -> tuple[ForwardKernelArgs, Tensor, Tensor | None]:
     """Check this call's tensors, compile if need be, allocate or claim the output and the lse."""
-    args = plan.bind(q, k, v, o)
-    if not plan.problem.idle:
+    args = plan.bind(q, k, v, o, extras=extras)
+    if not plan.idle:
         plan.load()
     if o is None:
-        o = torch.empty_like(q)
+        o = torch.empty_like(q) if plan.like_q else new_output(q, plan.problem.d_v)
         args.o = o.data_ptr()
     elif not o.is_inference():
         increment_version(o)
     lse = None
     if plan.return_lse:
-        lse = torch.empty(plan.lse_shape, dtype=torch.float32, device=q.device)
+        lse = torch.empty(plan.problem.lse_shape, dtype=torch.float32, device=q.device)
         args.lse = lse.data_ptr()
     return args, o, lse
 
 
-def _compute(plan: LaunchPlan, args: ForwardKernelArgs, o: Tensor, lse: Tensor | None) -> None:
+def _compute(
+    plan: LaunchPlan, args: ForwardKernelArgs, o: Tensor, lse: Tensor | None, extras: Extras
+) -> None:
     """Launch the kernel; without a query or a key there is nothing to launch."""
-    if not plan.problem.idle:
+    if not plan.idle:
         return plan.launch(args)
     with torch.inference_mode(o.is_inference()):
         o.zero_()
     if lse is not None:
-        lse.fill_(-math.inf)
+        fill_keyless(lse, extras.sinks)

@@ -158,7 +158,7 @@ class Inspection:
         target = self.config.target(arch)
         compiled = compile_kernel(source, arch=target, name=name, include_dir=self._include_dir)
         views = [TensorView.of(n, t) for n, t in zip("qkvo", (q, k, v, o), strict=True)]
-        problem = Problem.from_tensors(views[0], views[1])
+        problem = Problem.from_tensors(q, k, v)
         plan = LaunchPlan(self.config, problem, views, index, arch)
         args = plan.bind(q, k, v, o)
         args.softmax_scale = self.scale if scale is None else scale

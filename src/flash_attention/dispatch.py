@@ -14,9 +14,11 @@ from cuda.bindings import driver as cuda
 
 from flash_attention import driver
 from flash_attention.arch import ARCHES, DEFAULT_ARCH, Arch
-from flash_attention.checks import check_causal_fits, check_config_type
+from flash_attention.checks import check_config_type
 from flash_attention.compiler import ENTRY, CompiledKernel, compile_kernel
 from flash_attention.errors import UnsupportedError
+from flash_attention.features import PLAIN, Features
+from flash_attention.fit_checks import check_features_fit
 from flash_attention.kernel_configs import KernelConfig, get_kernels_to_build
 from flash_attention.translation_unit import translation_unit
 
@@ -33,11 +35,11 @@ class Kernel:
     config: KernelConfig
     arch: Arch
     compiled: CompiledKernel
-    causal: bool = False
+    features: Features = PLAIN
 
     def __repr__(self) -> str:
-        mask = ", causal," if self.causal else ""
-        return f"<Kernel {self.config.short_form()}{mask} for {self.arch.name}>"
+        words = "".join(f", {word}" for word in self.features.words())
+        return f"<Kernel {self.config.short_form()}{words and words + ','} for {self.arch.name}>"
 
     @cached_property
     def function(self) -> cuda.CUfunction:
@@ -124,26 +126,26 @@ def current_arch(otherwise: Arch = DEFAULT_ARCH) -> Arch:
     return device_arch(torch.cuda.current_device())
 
 
-_kernels: dict[tuple[KernelConfig, bool, Arch], Kernel] = {}
+_kernels: dict[tuple[KernelConfig, Features, Arch], Kernel] = {}
 
 
-def get_kernel(config: KernelConfig, arch: Arch, causal: bool = False) -> Kernel:
-    """The kernel of a config and a mask for an architecture; a second request gets the same one."""
+def get_kernel(config: KernelConfig, arch: Arch, features: Features = PLAIN) -> Kernel:
+    """The kernel of a config with features, for an architecture; asked again, the same one."""
     check_config_type(config)
     config.check(arch)
-    check_causal_fits(config, causal)
-    key = (config, causal, arch)
+    check_features_fit(config, features)
+    key = (config, features, arch)
     if key not in _kernels:
-        source = translation_unit(config, causal)
-        name = config.kernel_name() + ("_causal" if causal else "")
+        source = translation_unit(config, features)
+        name = config.kernel_name() + features.suffix
         compiled = compile_kernel(source, arch=config.target(arch), name=name)
-        _kernels.setdefault(key, Kernel(config, arch, compiled, causal))
+        _kernels.setdefault(key, Kernel(config, arch, compiled, features))
     return _kernels[key]
 
 
-def compile_config(config: KernelConfig, arch: Arch, causal: bool = False) -> CompiledKernel:
+def compile_config(config: KernelConfig, arch: Arch, features: Features = PLAIN) -> CompiledKernel:
     """Check a config, then compile it for an architecture; nothing is loaded into a GPU."""
-    return get_kernel(config, arch, causal).compiled
+    return get_kernel(config, arch, features).compiled
 
 
 def _usable_arch(otherwise: Arch = DEFAULT_ARCH) -> Arch | None:

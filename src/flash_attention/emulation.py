@@ -6,7 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import inf, prod
+from math import prod
 
 import numpy as np
 import torch
@@ -31,7 +31,8 @@ from flash_attention.emulator import (
 from flash_attention.errors import LaunchError, UnsupportedError
 from flash_attention.kernel_args import ForwardKernelArgs
 from flash_attention.kernel_configs import KernelConfig
-from flash_attention.launch import CPU, LaunchPlan, new_plan
+from flash_attention.launch import CPU, LaunchPlan, fill_keyless, new_plan
+from flash_attention.options import NO_EXTRAS, Extras, Options, Window, extras_of
 
 _MEMORY_SLACK = 1 << 20  # bytes of address space between and around the tensors
 _FINDINGS_SHOWN = 5
@@ -71,7 +72,15 @@ def emulate(
     o: Tensor | None = None,
     *,
     causal: bool = False,
+    window: Window | None = None,
     softmax_scale: float | None = None,
+    softcap: float = 0.0,
+    sinks: Tensor | None = None,
+    cu_seqlens_q: Tensor | None = None,
+    cu_seqlens_k: Tensor | None = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
+    seqused_k: Tensor | None = None,
     return_lse: bool = False,
     arch: str | None = None,
     schedule: str = "lockstep",
@@ -85,26 +94,25 @@ def emulate(
     is looked for, and the run takes about half the time. A deadlock raises LaunchError.
     """
     settings = Settings(schedule, seed, checks)
-    plan = new_plan(
-        *(kernel_cfg, q, k, v, o, None if arch is None else get_arch(arch)),
-        causal=causal,
-        softmax_scale=softmax_scale,
-        return_lse=return_lse,
-    )
+    limits = (max_seqlen_q, max_seqlen_k)
+    options = Options(causal, window, softmax_scale, softcap, return_lse, *limits)
+    extras = extras_of(sinks, cu_seqlens_q, cu_seqlens_k, seqused_k)
+    target = None if arch is None else get_arch(arch)
+    plan = new_plan(kernel_cfg, q, k, v, o, target, options=options, extras=extras)
     if plan.device_index != CPU:
         raise UnsupportedError(
             f"q is on {q.device}; the emulator takes CPU tensors, move them with q.cpu(), or call"
             " forward to run on the GPU"
         )
-    emulation = _emulate(plan, q, k, v, o, settings)
+    emulation = _emulate(plan, q, k, v, o, extras, settings)
     return emulation if o is None else replace(emulation, output=_store(emulation.output, o))
 
 
 def emulate_checked(
-    plan: LaunchPlan, q: Tensor, k: Tensor, v: Tensor, o: Tensor | None
+    plan: LaunchPlan, q: Tensor, k: Tensor, v: Tensor, o: Tensor | None, extras: Extras
 ) -> tuple[Tensor, Tensor | None]:
     """Output, stored in `o` if given, and lse of a plan's kernel; a finding raises LaunchError."""
-    emulation = _emulate(plan, q, k, v, o, Settings())
+    emulation = _emulate(plan, q, k, v, o, extras, Settings())
     if emulation.findings:
         raise LaunchError(
             f"the emulator found {len(emulation.findings)} errors in"
@@ -114,11 +122,17 @@ def emulate_checked(
 
 
 def _emulate(
-    plan: LaunchPlan, q: Tensor, k: Tensor, v: Tensor, o: Tensor | None, settings: Settings
+    plan: LaunchPlan,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    o: Tensor | None,
+    extras: Extras,
+    settings: Settings,
 ) -> Emulation:
-    args = plan.bind(q, k, v, o)
-    ptx = compile_config(plan.config, plan.arch, plan.problem.causal).ptx
-    return emulate_args(plan, args, ptx, (q, k, v), settings)
+    args = plan.bind(q, k, v, o, extras=extras)
+    ptx = compile_config(plan.config, plan.arch, plan.problem.features).ptx
+    return emulate_args(plan, args, ptx, (q, k, v), settings, extras=extras)
 
 
 def emulate_args(
@@ -128,6 +142,7 @@ def emulate_args(
     inputs: Sequence[Tensor],
     settings: Settings,
     *,
+    extras: Extras = NO_EXTRAS,
     smem_bytes: int | None = None,
 ) -> Emulation:
     """Run `ptx` as the kernel of `plan` on q, k and v; `args` came from `plan.bind`.
@@ -136,10 +151,10 @@ def emulate_args(
     a new tensor with the strides that the plan knows of.
     """
     program = load_program(ptx, ENTRY)
-    if plan.problem.idle:
-        return _nothing_to_run(plan, program)
-    memory = GlobalMemory(sum(view.layout.span for view in plan.views) + _MEMORY_SLACK)
-    _allocate(plan, memory, args, inputs)
+    if plan.idle:
+        return _nothing_to_run(plan, program, extras)
+    memory = GlobalMemory(_bytes_needed(plan, extras) + _MEMORY_SLACK)
+    _allocate(plan, memory, args, inputs, extras)
     start = time.perf_counter()
     try:
         result = run(
@@ -161,14 +176,26 @@ def emulate_args(
     view = plan.views[3]
     stored = torch.from_numpy(memory.read(args.o, np.uint8, (view.layout.span,)))
     output = stored.view(view.dtype).as_strided(view.shape, view.strides)
+    output = output if plan.problem.total_q is None else output[0]
     lse = None
     if plan.return_lse:
-        lse = torch.from_numpy(memory.read(args.lse, np.float32, plan.lse_shape))
+        lse = torch.from_numpy(memory.read(args.lse, np.float32, plan.problem.lse_shape))
     return Emulation(output, tuple(result.findings), result.counters, seconds, lse)
 
 
+def _bytes_needed(plan: LaunchPlan, extras: Extras) -> int:
+    tensors = sum(view.layout.span for view in plan.views)
+    return (
+        tensors + 4 * prod(plan.problem.lse_shape) + sum(t.nbytes for t in extras.given().values())
+    )
+
+
 def _allocate(
-    plan: LaunchPlan, memory: GlobalMemory, args: ForwardKernelArgs, inputs: Sequence[Tensor]
+    plan: LaunchPlan,
+    memory: GlobalMemory,
+    args: ForwardKernelArgs,
+    inputs: Sequence[Tensor],
+    extras: Extras,
 ) -> None:
     """Put the inputs in the emulator's memory, make room for the results, note the addresses."""
     for name, tensor, view in zip("qkv", inputs, plan.views, strict=False):
@@ -178,7 +205,9 @@ def _allocate(
     owned = None if gaps is None else gaps.repeat(view.dtype.itemsize)
     args.o = memory.alloc(nbytes=view.layout.span, name="o", owned=owned)
     if plan.return_lse:
-        args.lse = memory.alloc(nbytes=4 * prod(plan.lse_shape), name="lse")
+        args.lse = memory.alloc(nbytes=4 * prod(plan.problem.lse_shape), name="lse")
+    for name, tensor in extras.given().items():
+        setattr(args, name, memory.alloc(tensor.detach().numpy(), name=name))
     if plan.counts_tiles:
         args.tile_counter = memory.alloc(np.zeros(2, np.int32), name="tile_counter")
 
@@ -191,11 +220,14 @@ def _maps(plan: LaunchPlan, args: ForwardKernelArgs) -> list[TensorMap]:
     ]
 
 
-def _nothing_to_run(plan: LaunchPlan, program: Program) -> Emulation:
+def _nothing_to_run(plan: LaunchPlan, program: Program, extras: Extras) -> Emulation:
     """No query, or no key that one could see."""
     view = plan.views[3]
     output = torch.empty_strided(view.shape, view.strides, dtype=view.dtype).zero_()
-    lse = torch.full(plan.lse_shape, -inf) if plan.return_lse else None
+    output = output if plan.problem.total_q is None else output[0]
+    lse = None
+    if plan.return_lse:
+        lse = fill_keyless(torch.empty(plan.problem.lse_shape, dtype=torch.float32), extras.sinks)
     return Emulation(output, (), Counters(program), 0.0, lse)
 
 

@@ -4,19 +4,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
+from math import inf
 from typing import TYPE_CHECKING, NoReturn
 
 import torch
 from torch import Tensor
 
-from flash_attention import checks, driver
+from flash_attention import checks, driver, fit_checks, option_checks
 from flash_attention.arch import Arch
-from flash_attention.checks import TensorView
+from flash_attention.checks import ALIGNMENT, Packing, TensorView
 from flash_attention.dispatch import device_arch, device_sms, get_kernel
 from flash_attention.kernel_args import ForwardKernelArgs, Strides
 from flash_attention.kernel_configs import HopperForwardKernelConfig, KernelConfig, TileOrder
+from flash_attention.kernel_configs.hopper_forward import HOPPER
+from flash_attention.options import DEFAULTS, NO_EXTRAS, Extras, Options
 from flash_attention.overlap import may_overlap
 from flash_attention.problem import Geometry, Problem
+from flash_attention.select import select_config
 from flash_attention.tensor_map import EncodedMaps, describe_all
 
 if TYPE_CHECKING:
@@ -41,7 +46,8 @@ current_stream: Callable[[int], int] = getattr(
 class LaunchPlan:
     """One kernel at one set of shapes and strides; tensors come and go.
 
-    `views` are of q, k, v and o; the tensors are on CUDA device `device_index`, or on the CPU.
+    `views` are of q, k, v and o, all with a batch dimension; the tensors are on CUDA device
+    `device_index`, or on the CPU. `given` names the extra tensors that come with every call.
     """
 
     def __init__(
@@ -52,6 +58,7 @@ class LaunchPlan:
         device_index: int,
         arch: Arch,
         return_lse: bool = False,
+        given: Sequence[str] = (),
     ) -> None:
         self.config = config
         self.problem = problem
@@ -59,12 +66,15 @@ class LaunchPlan:
         self.device_index = device_index
         self.arch = arch
         self.return_lse = return_lse
+        self.given = tuple(given)
+        self.idle = problem.idle
+        self.like_q = problem.d_v == problem.d_head
         num_sms = EMULATED_SMS if device_index == CPU else device_sms(device_index)
         self.geometry = Geometry.of(config, problem, num_sms)
         self.maps: tuple[EncodedMaps, ...] = ()  # of q, k, v and o, where the kernel takes them
         self.counts_tiles = False
-        if isinstance(config, HopperForwardKernelConfig) and not problem.idle:
-            self.counts_tiles = config.tile_order == TileOrder.DYNAMIC
+        if isinstance(config, HopperForwardKernelConfig) and not self.idle:
+            self.counts_tiles = problem.per_batch or config.tile_order == TileOrder.DYNAMIC
             if config.tma:
                 self.maps = tuple(map(EncodedMaps, describe_all(config, views)))
         self._shape = (*self.geometry.grid, self.geometry.block, 1, 1, self.geometry.smem_bytes)
@@ -72,21 +82,18 @@ class LaunchPlan:
         self._spans = tuple(view.layout.span for view in views)
         self._function: CUfunction | None = None
 
-    @property
-    def lse_shape(self) -> tuple[int, int, int]:
-        """(batch, heads, seq_q)."""
-        return self.problem.batch, self.problem.heads, self.problem.seq_q
-
     def load(self) -> CUfunction:
         """The kernel's handle, ready on the plan's device; the first use may compile."""
         if self._function is None:
-            function = get_kernel(self.config, self.arch, self.problem.causal).function
+            function = get_kernel(self.config, self.arch, self.problem.features).function
             with torch.cuda.device(self.device_index):
                 driver.ready_kernel(function, self.device_index, self.geometry.smem_bytes)
             self._function = function
         return self._function
 
-    def bind(self, q: Tensor, k: Tensor, v: Tensor, o: Tensor | None) -> ForwardKernelArgs:
+    def bind(
+        self, q: Tensor, k: Tensor, v: Tensor, o: Tensor | None, *, extras: Extras = NO_EXTRAS
+    ) -> ForwardKernelArgs:
         """Check what may change from call to call, then fill in the addresses.
 
         The address of an output that is yet to be allocated stays zero.
@@ -96,7 +103,7 @@ class LaunchPlan:
         args.k = k_pointer = k.data_ptr()
         args.v = v_pointer = v.data_ptr()
         args.o = o_pointer = 0 if o is None else o.data_ptr()
-        if (q_pointer | k_pointer | v_pointer | o_pointer) % checks.ALIGNMENT:
+        if (q_pointer | k_pointer | v_pointer | o_pointer) % ALIGNMENT:
             checks.check_pointers(_views(q, k, v) if o is None else _views(q, k, v, o))
         if o is not None:
             self._check_overlap(o_pointer, (q_pointer, k_pointer, v_pointer), q, k, v, o)
@@ -106,7 +113,10 @@ class LaunchPlan:
                 or k.requires_grad
                 or v.requires_grad
                 or (o is not None and o.requires_grad)
+                or (extras.sinks is not None and extras.sinks.requires_grad)
             )
+        for name in self.given:
+            setattr(args, name, getattr(extras, name).data_ptr())
         return args
 
     def _check_overlap(self, o_pointer: int, pointers: tuple[int, ...], *tensors: Tensor) -> None:
@@ -136,15 +146,35 @@ class LaunchPlan:
         return q.at(args.q), k.at(args.k), v.at(args.v), o.at(args.o), args
 
 
+def new_output(q: Tensor, d_v: int, device: str | None = None) -> Tensor:
+    """Room for an output of `d_v` columns; strided like q if that has as many."""
+    if q.shape[-1] == d_v:
+        return torch.empty_like(q, device=device)
+    return q.new_empty((*q.shape[:-1], d_v), device=device)
+
+
+def fill_keyless(lse: Tensor, sinks: Tensor | None) -> Tensor:
+    """The log-sum-exp of rows that see no key: -inf, or the sink of their head."""
+    return lse.fill_(-inf) if sinks is None else lse.copy_(sinks.detach()[:, None])
+
+
 def packed_args(problem: Problem, views: Sequence[TensorView]) -> ForwardKernelArgs:
     """The kernel's arguments but for the addresses."""
+    rows = problem.lse_shape[-1]
+    left, right = problem.window or (0, 0)
     args = ForwardKernelArgs(
+        lse_batch_stride=problem.heads * rows if problem.total_q is None else 0,
+        lse_head_stride=rows,
         batch=problem.batch,
         heads=problem.heads,
         heads_per_kv=problem.heads_per_kv,
         seq_len_q=problem.seq_q,
         seq_len_k=problem.seq_k,
+        d_v=problem.d_v,
+        window_left=left,
+        window_right=right,
         softmax_scale=problem.softmax_scale,
+        softcap=problem.softcap,
     )
     for name, view in zip("qkvo", views, strict=True):
         setattr(args, f"{name}_stride", Strides(*view.strides[:3]))
@@ -169,78 +199,89 @@ def tile_counter(device_index: int, stream: int) -> Tensor:
     return counter
 
 
+class Select:
+    """Stands for the kernel config that `select_config` chooses for the problem."""
+
+
+SELECT = Select()
+
 _plans: dict[tuple[object, ...], LaunchPlan] = {}
 
 
 def plan_for(
-    config: KernelConfig,
+    config: KernelConfig | Select,
     q: Tensor,
     k: Tensor,
     v: Tensor,
     o: Tensor | None,
     *,
-    causal: bool = False,
-    softmax_scale: float | None = None,
-    return_lse: bool = False,
+    options: Options = DEFAULTS,
+    extras: Extras = NO_EXTRAS,
 ) -> LaunchPlan:
     """The plan of a call: a dictionary hit, or every check and a new plan. Compiles nothing."""
     try:
         key = (
-            *(config, causal, softmax_scale, return_lse),
+            *(config, options),
             *(q.shape, q.stride(), q.dtype, q.device),
             *(k.shape, k.stride(), k.dtype, k.device),
             *(v.shape, v.stride(), v.dtype, v.device),
-            *(() if o is None else (o.shape, o.stride(), o.dtype, o.device)),
+            None if o is None else (o.shape, o.stride(), o.dtype, o.device),
+            None if extras is NO_EXTRAS else _key_of(extras),
         )
         plan = _plans.get(key)
     except (AttributeError, RuntimeError, TypeError) as error:
-        _explain(error, config, softmax_scale, *((q, k, v) if o is None else (q, k, v, o)))
+        _explain(error, config, q, k, v, o, options, extras)
     if plan is None:
-        plan = new_plan(
-            *(config, q, k, v, o),
-            causal=causal,
-            softmax_scale=softmax_scale,
-            return_lse=return_lse,
-        )
+        plan = new_plan(config, q, k, v, o, options=options, extras=extras)
         if len(_plans) >= MAX_PLANS:
             _plans.clear()
         _plans[key] = plan
     return plan
 
 
+def _key_of(extras: Extras) -> tuple[object, ...]:
+    return tuple(None if t is None else (t.shape, t.stride(), t.dtype, t.device) for t in extras)
+
+
 def new_plan(
-    config: KernelConfig,
+    config: KernelConfig | Select,
     q: Tensor,
     k: Tensor,
     v: Tensor,
     o: Tensor | None,
     arch: Arch | None = None,
     *,
-    causal: bool = False,
-    softmax_scale: float | None = None,
-    return_lse: bool = False,
+    options: Options = DEFAULTS,
+    extras: Extras = NO_EXTRAS,
 ) -> LaunchPlan:
     """Every check and a new plan; `arch` is that of the tensors' device unless given."""
-    checks.check_config_type(config)
-    checks.check_softmax_scale(softmax_scale)
-    inputs = _views(q, k, v)
-    checks.check_inputs(*inputs)
+    if not isinstance(config, Select):
+        checks.check_config_type(config)
+    option_checks.check_options(options)
+    packing = Packing(extras.cu_seqlens_q is not None, extras.cu_seqlens_k is not None)
+    q_view, k_view, v_view = inputs = _views(q, k, v)
+    checks.check_inputs(q_view, k_view, v_view, packing)
+    option_checks.check_extras(extras, options, q_view, k_view)
     if o is None:
-        output = TensorView.of("o", torch.empty_like(q, device="meta"))
-        output = TensorView("o", output.shape, output.strides, q.dtype, q.device)
+        output = TensorView.of("o", new_output(q, v.shape[-1], device="meta"))
+        output = replace(output, device=q.device)
     else:
         output = TensorView.of("o", o)
-        checks.check_given_output(output, inputs[0])
+        checks.check_kernel_output(output, q_view, v_view)
+    problem = Problem.from_tensors(q_view, k_view, v_view, options=options, extras=extras)
     device_index: int = q.get_device()
-    if arch is None:
-        arch = config.default_arch if device_index == CPU else device_arch(device_index)
+    if arch is None and device_index != CPU:
+        arch = device_arch(device_index)
+    if isinstance(config, Select):
+        config = select_config(problem, arch or HOPPER)
+    arch = arch or config.default_arch
     config.check(arch)
-    checks.check_causal_fits(config, causal)
-    checks.check_lse_fits(config, return_lse)
-    views = (*inputs, output)
-    checks.check_config_fits(config, views)
-    problem = Problem.from_tensors(inputs[0], inputs[1], causal, softmax_scale)
-    return LaunchPlan(config, problem, views, device_index, arch, return_lse)
+    fit_checks.check_lse_fits(config, options.return_lse)
+    views = [view.with_batch for view in (*inputs, output)]
+    fit_checks.check_config_fits(config, problem, views)
+    return LaunchPlan(
+        config, problem, views, device_index, arch, options.return_lse, tuple(extras.given())
+    )
 
 
 def _views(*tensors: Tensor) -> tuple[TensorView, ...]:
@@ -248,11 +289,20 @@ def _views(*tensors: Tensor) -> tuple[TensorView, ...]:
 
 
 def _explain(
-    error: Exception, config: KernelConfig, softmax_scale: object, *tensors: Tensor
+    error: Exception,
+    config: KernelConfig | Select,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    o: Tensor | None,
+    options: Options,
+    extras: Extras,
 ) -> NoReturn:
     """Raise what is wrong with arguments that are no config and tensors at all, else `error`."""
-    checks.check_config_type(config)
-    config.check(config.default_arch)
-    _views(*tensors)
-    checks.check_softmax_scale(softmax_scale)
+    if not isinstance(config, Select):
+        checks.check_config_type(config)
+        config.check(config.default_arch)
+    _views(*((q, k, v) if o is None else (q, k, v, o)))
+    option_checks.check_options(options)
+    option_checks.check_types(extras, options)
     raise error

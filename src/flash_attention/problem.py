@@ -8,7 +8,9 @@ from typing import Protocol
 
 import torch
 
+from flash_attention.features import Features, MaskKind
 from flash_attention.kernel_configs import HopperForwardKernelConfig, KernelConfig, TileOrder
+from flash_attention.options import DEFAULTS, NO_EXTRAS, Extras, Options, Window
 
 
 class ShapedTensor(Protocol):
@@ -25,32 +27,77 @@ class ShapedTensor(Protocol):
 class Problem:
     """One attention call: its shapes, element type, mask and scale. No tuning in it.
 
-    A causal mask ends at the last key: query i sees the keys j <= i + seq_k - seq_q.
+    A query's place ends at the last key: query i of seq_q sits at key i + seq_k - seq_q. With
+    `causal` it sees the keys up to its place, with `window` those from window[0] before it to
+    window[1] after it; never both are set.
     """
 
     batch: int
-    seq_q: int
+    seq_q: int  # the longest, where entries have lengths of their own
     seq_k: int
     heads: int
     heads_k: int  # of k and of v; heads is a multiple
-    d_head: int
+    d_head: int  # of q and k
+    d_v: int
     dtype: torch.dtype
     softmax_scale: float
     causal: bool = False
+    window: tuple[int, int] | None = None
+    softcap: float = 0.0  # 0: none
+    sinks: bool = False
+    total_q: int | None = None  # rows of a packed q, None where q has a batch dimension
+    total_k: int | None = None
+    seqused_k: bool = False
 
     @classmethod
     def from_tensors(
         cls,
         q: ShapedTensor,
         k: ShapedTensor,
-        causal: bool = False,
-        softmax_scale: float | None = None,
+        v: ShapedTensor,
+        *,
+        options: Options = DEFAULTS,
+        extras: Extras = NO_EXTRAS,
     ) -> Problem:
-        """The problem of (batch, seq, heads, d_head) tensors; the scale is 1 / sqrt(d_head)."""
-        batch, seq_q, heads, d_head = q.shape
-        _, seq_k, heads_k, _ = k.shape
-        scale = d_head**-0.5 if softmax_scale is None else softmax_scale
-        return cls(batch, seq_q, seq_k, heads, heads_k, d_head, q.dtype, scale, causal)
+        """The problem of (batch, seq, heads, d) tensors, or packed (total, heads, d) ones.
+
+        The scale is 1 / sqrt(d) of q unless given.
+        """
+        rows_q, heads, d_head = q.shape[-3:]
+        rows_k, heads_k, _ = k.shape[-3:]
+        packed_q, packed_k = extras.cu_seqlens_q is not None, extras.cu_seqlens_k is not None
+        batch = q.shape[0] if extras.cu_seqlens_q is None else len(extras.cu_seqlens_q) - 1
+        scale = d_head**-0.5 if options.softmax_scale is None else float(options.softmax_scale)
+        causal, window = normalised_mask(options.causal, options.window, rows_q, rows_k)
+        return cls(
+            batch=batch,
+            seq_q=int(options.max_seqlen_q or 0) if packed_q else rows_q,
+            seq_k=int(options.max_seqlen_k or 0) if packed_k else rows_k,
+            heads=heads,
+            heads_k=heads_k,
+            d_head=d_head,
+            d_v=v.shape[-1],
+            dtype=q.dtype,
+            softmax_scale=scale,
+            causal=causal,
+            window=window,
+            softcap=float(options.softcap),
+            sinks=extras.sinks is not None,
+            total_q=rows_q if packed_q else None,
+            total_k=rows_k if packed_k else None,
+            seqused_k=extras.seqused_k is not None,
+        )
+
+    @property
+    def features(self) -> Features:
+        """What the kernel's code must be able to do."""
+        mask = MaskKind.CAUSAL if self.causal else MaskKind.WINDOW if self.window else MaskKind.FULL
+        return Features(mask, self.softcap > 0, self.per_batch)
+
+    @property
+    def per_batch(self) -> bool:
+        """Whether batch entries have lengths of their own."""
+        return self.total_q is not None or self.total_k is not None or self.seqused_k
 
     @property
     def heads_per_kv(self) -> int:
@@ -58,9 +105,44 @@ class Problem:
         return self.heads // self.heads_k if self.heads_k else 1
 
     @property
+    def lse_shape(self) -> tuple[int, ...]:
+        """(batch, heads, seq_q), of a packed q (heads, total_q)."""
+        if self.total_q is not None:
+            return self.heads, self.total_q
+        return self.batch, self.heads, self.seq_q
+
+    def num_tiles(self, rows: int) -> int:
+        """Tiles of so many query rows of one head; of packed queries, no fewer than there are."""
+        of_each = self.batch * -(-self.seq_q // rows)
+        if self.total_q is not None:
+            of_each = min(of_each, self.total_q // rows + self.batch)
+        return of_each * self.heads
+
+    @property
     def idle(self) -> bool:
         """Whether there is nothing for a kernel to do: no output, or no key to see."""
-        return 0 in (self.batch, self.seq_q, self.seq_k, self.heads)
+        rows_q = self.seq_q if self.total_q is None else self.total_q
+        rows_k = self.seq_k if self.total_k is None else self.total_k
+        return 0 in (self.batch, rows_q, rows_k, self.heads)
+
+
+def normalised_mask(
+    causal: bool, window: Window | None, rows_q: int, rows_k: int
+) -> tuple[bool, tuple[int, int] | None]:
+    """Whether a mask is causal, and its window if it is neither that nor none.
+
+    No entry has more than `rows_q` queries and `rows_k` keys: a side without a limit, or with a
+    wider one, gets the limit that hides nothing.
+    """
+    left, right = (
+        None if side is None or side == -1 else int(side) for side in window or (None, None)
+    )
+    if causal:
+        right = 0
+    if left is None and right in (None, 0):
+        return right == 0, None
+    left = rows_k if left is None else min(left, rows_k)
+    return False, (left, rows_q if right is None else min(right, rows_q))
 
 
 @dataclass(frozen=True)
@@ -81,7 +163,12 @@ class Geometry:
         q_blocks = -(-problem.seq_q // config.B_r)
         grid = (q_blocks, problem.heads, problem.batch)
         if isinstance(config, HopperForwardKernelConfig):
-            tiles = q_blocks * problem.heads * problem.batch
-            resident = tiles if config.tile_order == TileOrder.ONE_EACH else num_sms
-            grid = (min(tiles, resident), 1, 1)
+            tiles = problem.num_tiles(config.B_r)
+            if problem.per_batch:
+                resident = min(max(tiles, 1), num_sms)
+            elif config.tile_order == TileOrder.ONE_EACH:
+                resident = tiles
+            else:
+                resident = min(tiles, num_sms)
+            grid = (resident, 1, 1)
         return cls(grid, config.num_threads, config.smem_bytes())

@@ -7,6 +7,7 @@ from typing import Any
 
 from flash_attention.arch import Arch
 from flash_attention.errors import UnsupportedError
+from flash_attention.features import PLAIN
 from flash_attention.kernel_configs import (
     DType,
     FlashForwardKernelConfig,
@@ -14,6 +15,7 @@ from flash_attention.kernel_configs import (
     KernelConfig,
     TileOrder,
 )
+from flash_attention.kernel_configs.hopper_rules import CHOICES as HOPPER_CHOICES
 from flash_attention.problem import Problem
 
 MIB = 1 << 20
@@ -29,23 +31,25 @@ def select_config(problem: Problem, arch: Arch) -> KernelConfig:
     if sm80 is not None and sm80.broken_rule(arch) is None:
         return sm80
     raise UnsupportedError(
-        f"no kernel for {problem} on {arch.name}: sm_90 takes d_head 64, 96, 128, 192 and 256;"
-        " other GPUs take d_head 64 and 128, full attention, and one length of q and k that is a"
-        " multiple of 128"
+        f"no kernel for {problem} on {arch.name}: sm_90 takes d_head up to 256; other GPUs take"
+        " d_head 64 and 128, plain full attention, and one length of q and k that is a multiple"
+        " of 128"
     )
 
 
 def _hopper(problem: Problem) -> HopperForwardKernelConfig | None:
     dtype = DType.from_string(str(problem.dtype))
-    d_head, causal, short = problem.d_head, problem.causal, problem.seq_q <= SHORT
-    order = TileOrder.DYNAMIC if causal else TileOrder.PERSISTENT
+    widest = max(problem.d_head, problem.d_v)
+    d_head = min((d for d in HOPPER_CHOICES["d_head"] if d >= widest), default=0)
+    causal, short = problem.causal or problem.window is not None, problem.seq_q <= SHORT
+    dynamic = causal and not problem.per_batch  # else the order is that of packed entries
     common: dict[str, Any] = {
         "tma": True,
         "specialised": True,
         "overlap": True,
         "rescale_threshold": 8,
-        "tile_order": order,
-        "group_mib": group_mib(problem) if causal else 0,
+        "tile_order": TileOrder.DYNAMIC if dynamic else TileOrder.PERSISTENT,
+        "group_mib": group_mib(problem) if dynamic else 0,
     }
 
     def config(consumers: int, keys: int, stages: int, **rest: Any) -> HopperForwardKernelConfig:
@@ -93,9 +97,8 @@ def group_mib(problem: Problem) -> int:
 
 def _sm80(problem: Problem) -> FlashForwardKernelConfig | None:
     same_lengths = problem.seq_q == problem.seq_k and problem.heads == problem.heads_k
-    if problem.causal or not same_lengths or problem.d_head not in (64, 128):
-        return None
-    if problem.seq_q % 128:
+    plain = problem.features == PLAIN and not problem.sinks and problem.d_v == problem.d_head
+    if not plain or not same_lengths or problem.d_head not in (64, 128) or problem.seq_q % 128:
         return None
     return FlashForwardKernelConfig(
         dtype=DType.from_string(str(problem.dtype)),

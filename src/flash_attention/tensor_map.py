@@ -69,14 +69,13 @@ class MapDescription:
         return TensorMap(address, self.dims, self.strides, self.box, swizzle=self.swizzle)
 
 
-def describe(view: TensorView, rows: int, promotion: CUtensorMapL2promotion) -> MapDescription:
-    """A (batch, seq, heads, d_head) tensor, moved in boxes of `rows` rows of one head.
-
-    A box is one panel of 64 columns wide, or of 32 where d_head is no multiple of 64.
-    """
+def describe(
+    view: TensorView, rows: int, panel: int, promotion: CUtensorMapL2promotion
+) -> MapDescription:
+    """A (batch, seq, heads, d) tensor, moved in boxes of `rows` rows and `panel` columns of one
+    head; where a box reaches beyond the tensor, zeros are loaded and nothing is stored."""
     batch, seq, heads, d_head = view.shape
     size = view.dtype.itemsize
-    panel = 64 if d_head % 64 == 0 else 32
     strides = []
     for dim in (2, 1, 0):
         # Of a dimension of one entry torch may report any stride, and TMA uses none.
@@ -101,12 +100,17 @@ def describe(view: TensorView, rows: int, promotion: CUtensorMapL2promotion) -> 
 def describe_all(
     config: HopperForwardKernelConfig, views: Sequence[TensorView]
 ) -> tuple[MapDescription, ...]:
-    """Of q, k, v and o: a warpgroup's rows of q, a block of keys of k and v, a warp's rows of o."""
+    """Of q, k, v and o: a warpgroup's rows of q, a block of keys of k and v, a warp's rows of o.
+
+    A box is one panel of the kernel's shared tiles wide: 64 columns, or 32 where 64 do not divide
+    the config's d_head.
+    """
+    panel = 64 if config.d_head % 64 == 0 else 32
     rows = (WARPGROUP_ROWS, config.B_c, config.B_c, WARP_ROWS)
     stored = CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_NONE
     loaded = CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B
     promotions = (loaded, loaded, loaded, stored)
-    return tuple(map(describe, views, rows, promotions))
+    return tuple(map(describe, views, rows, (panel,) * 4, promotions))
 
 
 class EncodedMaps:

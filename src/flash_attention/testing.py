@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Is an attention output right? Inputs, a float64 oracle, and FlashAttention's tolerance rule.
+"""Is an attention output right? Inputs, the oracle, and FlashAttention's tolerance rule.
 
-q is (batch, seq_q, heads, d_head), k and v are (batch, seq_k, heads_k, d_head), and heads_k divides
-heads. A causal mask ends at the last key: query i sees the keys j <= i + seq_k - seq_q. The output
-of a query that sees no key is 0, the logarithm of its sum of exponentials -inf.
+Shapes, masks, sinks and packed tensors are those of `flash_attention.reference`.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -18,8 +18,27 @@ from torch import Tensor
 
 from flash_attention.errors import UnsupportedError
 from flash_attention.kernel_configs import DType
+from flash_attention.reference import CallFeatures, attention_16bit, oracle, oracle_lse
 
-SCORES_BYTES = 1 << 30  # of one chunk's score matrix
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+__all__ = [
+    "CallFeatures",
+    "Check",
+    "Judge",
+    "LseCheck",
+    "attention_16bit",
+    "check_lse",
+    "check_output",
+    "cu_seqlens",
+    "generate_qkv",
+    "generate_qkvo",
+    "oracle",
+    "oracle_lse",
+    "rounding_step",
+]
+
 ERROR_FACTOR = 2  # how much worse than 16-bit torch a kernel may be
 LSE_ATOL = 1e-4  # a sum of exponentials may be this much off, as a fraction of it
 LSE_RTOL = 1e-5  # of the largest logarithm: scores are float32 sums of d_head products
@@ -36,6 +55,7 @@ def generate_qkv(
     *,
     seq_len_k: int | None = None,
     n_heads_k: int | None = None,
+    d_v: int | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Normally distributed q, k and v; k and v are like q but for what is given of theirs.
 
@@ -44,15 +64,16 @@ def generate_qkv(
     generator = torch.Generator(device).manual_seed(seed)
     torch_dtype = dtype.to_torch_dtype() if isinstance(dtype, DType) else dtype
 
-    def draw(length: int, heads: int) -> Tensor:
-        shape = (batch, length, heads, d_head)
+    def draw(length: int, heads: int, d: int) -> Tensor:
+        shape = (batch, length, heads, d)
         return torch.randn(shape, generator=generator, dtype=torch_dtype, device=device)
 
     of_k = (
         seq_len if seq_len_k is None else seq_len_k,
         n_heads if n_heads_k is None else n_heads_k,
     )
-    return draw(seq_len, n_heads), draw(*of_k), draw(*of_k)
+    q, k = draw(seq_len, n_heads, d_head), draw(*of_k, d_head)
+    return q, k, draw(*of_k, d_head if d_v is None else d_v)
 
 
 def generate_qkvo(
@@ -66,40 +87,21 @@ def generate_qkvo(
     *,
     seq_len_k: int | None = None,
     n_heads_k: int | None = None,
+    d_v: int | None = None,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """`generate_qkv`, and an output full of NaN: an element nobody stores is seen."""
     q, k, v = generate_qkv(
         *(batch, seq_len, n_heads, d_head, dtype, device, seed),
         seq_len_k=seq_len_k,
         n_heads_k=n_heads_k,
+        d_v=d_v,
     )
-    return q, k, v, torch.full_like(q, math.nan)
+    return q, k, v, torch.full((*q.shape[:-1], v.shape[-1]), math.nan, dtype=q.dtype, device=device)
 
 
-def oracle(
-    q: Tensor, k: Tensor, v: Tensor, softmax_scale: float | None = None, causal: bool = False
-) -> Tensor:
-    """Attention in float64, on the tensors' device."""
-    return _attention(q, k, v, softmax_scale, causal, torch.float64)
-
-
-def oracle_lse(
-    q: Tensor, k: Tensor, softmax_scale: float | None = None, causal: bool = False
-) -> Tensor:
-    """log(sum_j exp(scale q k_j)) in float64, (batch, heads, seq_q)."""
-    batch, seq_q, heads, _ = q.shape
-    shape = (batch, heads, seq_q)
-    lse = torch.full(shape, -math.inf, dtype=torch.float64, device=q.device)
-    for part in _score_parts(q, k, softmax_scale, causal, torch.float64):
-        lse[part.batch, part.heads, part.rows] = part.scores.logsumexp(dim=-1)
-    return lse
-
-
-def attention_16bit(
-    q: Tensor, k: Tensor, v: Tensor, softmax_scale: float | None = None, causal: bool = False
-) -> Tensor:
-    """The oracle's formula in the tensors' own precision, every step rounded."""
-    return _attention(q, k, v, softmax_scale, causal, q.dtype)
+def cu_seqlens(lengths: Sequence[int], device: torch.device | str = "cpu") -> Tensor:
+    """Where each entry of a packed tensor starts, and the last ends: int32 (batch + 1,)."""
+    return torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device=device)
 
 
 @dataclass(frozen=True)
@@ -109,7 +111,9 @@ class Check:
     error: float
     reference_error: float  # of 16-bit torch
     allowed: float
-    worst_index: tuple[int, ...]  # (batch, seq, head, d_head) of `error`
+    worst_index: tuple[
+        int, ...
+    ]  # (batch, seq, head, column) of `error`, (row, head, column) packed
 
     @property
     def ok(self) -> bool:
@@ -144,18 +148,19 @@ class Judge:
         v: Tensor,
         softmax_scale: float | None = None,
         causal: bool = False,
+        **features: Unpack[CallFeatures],
     ) -> None:
-        self._exact = oracle(q, k, v, softmax_scale, causal)
+        self._exact = oracle(q, k, v, softmax_scale, causal, **features)
         self._dtype = q.dtype
-        reference = attention_16bit(q, k, v, softmax_scale, causal)
+        reference = attention_16bit(q, k, v, softmax_scale, causal, **features)
         self.reference_error = float((reference - self._exact).abs().max())
         self.allowed = ERROR_FACTOR * self.reference_error + rounding_step(self._exact.to(q.dtype))
 
     def check(self, out: Tensor) -> Check:
         if out.shape != self._exact.shape or out.dtype != self._dtype:
             raise UnsupportedError(
-                f"the output is {tuple(out.shape)} {out.dtype}, q is {tuple(self._exact.shape)}"
-                f" {self._dtype}; an output has q's shape and dtype"
+                f"the output is {tuple(out.shape)} {out.dtype}; an output has q's dtype, its shape"
+                f" and the columns of v: {tuple(self._exact.shape)} {self._dtype}"
             )
         error = (out - self._exact).abs()
         worst = int(error.argmax())
@@ -174,9 +179,10 @@ def check_output(
     v: Tensor,
     softmax_scale: float | None = None,
     causal: bool = False,
+    **features: Unpack[CallFeatures],
 ) -> Check:
     """Hold one output to the rule of `Judge`."""
-    return Judge(q, k, v, softmax_scale, causal).check(out)
+    return Judge(q, k, v, softmax_scale, causal, **features).check(out)
 
 
 @dataclass(frozen=True)
@@ -185,11 +191,11 @@ class LseCheck:
 
     error: float
     allowed: float
-    worst_index: tuple[int, ...]  # (batch, head, row) of `error`
+    worst_index: tuple[int, ...]  # (batch, head, row) of `error`, (head, row) packed
 
     @property
     def ok(self) -> bool:
-        """Whether they pass; NaN never does, and -inf only where a query sees no key."""
+        """Whether they pass; NaN never does, and -inf only where a query sees nothing."""
         return self.error <= self.allowed
 
     def __str__(self) -> str:
@@ -200,14 +206,20 @@ class LseCheck:
 
 
 def check_lse(
-    lse: Tensor, q: Tensor, k: Tensor, softmax_scale: float | None = None, causal: bool = False
+    lse: Tensor,
+    q: Tensor,
+    k: Tensor,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    **features: Unpack[CallFeatures],
 ) -> LseCheck:
-    """Hold natural logarithms, float32 (batch, heads, seq_q), to `oracle_lse`."""
-    exact = oracle_lse(q, k, softmax_scale, causal)
+    """Hold natural logarithms, float32 (batch, heads, seq_q) or (heads, total_q), to the oracle."""
+    exact = oracle_lse(q, k, softmax_scale, causal, **features)
     if lse.shape != exact.shape or lse.dtype != torch.float32:
+        dims = "(batch, heads, seq_q)" if exact.ndim == 3 else "(heads, total_q)"
         raise UnsupportedError(
-            f"the lse is {tuple(lse.shape)} {lse.dtype}; it has (batch, heads, seq_q) ="
-            f" {tuple(exact.shape)} elements of torch.float32"
+            f"the lse is {tuple(lse.shape)} {lse.dtype}; it has {dims} = {tuple(exact.shape)}"
+            " elements of torch.float32"
         )
     keyless = exact == -math.inf
     error = (lse - exact).abs()
@@ -224,68 +236,3 @@ def check_lse(
 def rounding_step(reference: Tensor) -> float:
     """One rounding step of a 16-bit result: what adding 0.3 and taking it away again costs."""
     return 2 * float((reference + 0.3 - 0.3 - reference).abs().max())
-
-
-def _attention(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    softmax_scale: float | None,
-    causal: bool,
-    precision: torch.dtype,
-) -> Tensor:
-    """softmax(q (scale k)^T) v in `precision`."""
-    out = torch.zeros(q.shape, dtype=precision, device=q.device)
-    for part in _score_parts(q, k, softmax_scale, causal, precision):
-        values = _heads_of_keys(v, part.batch, part.heads, q.shape[2], precision)
-        weights = torch.softmax(part.scores, dim=-1)
-        product = weights @ values[:, : weights.shape[-1]]
-        out[part.batch, part.rows, part.heads] = product.transpose(0, 1)
-    return out
-
-
-@dataclass(frozen=True)
-class _ScorePart:
-    """Masked, scaled scores (heads, rows, keys) of some rows of some heads of one batch entry."""
-
-    batch: int
-    heads: slice
-    rows: slice
-    scores: Tensor  # keys from the first one to the last one that any of the rows sees
-
-
-def _score_parts(
-    q: Tensor, k: Tensor, softmax_scale: float | None, causal: bool, precision: torch.dtype
-) -> Iterator[_ScorePart]:
-    """q (scale k)^T in parts of bounded size, all the rows that see a key."""
-    batch, seq_q, heads, d_head = q.shape
-    seq_k = k.shape[1]
-    if seq_k == 0:
-        return
-    scale = d_head**-0.5 if softmax_scale is None else softmax_scale
-    ahead = seq_k - seq_q  # under a causal mask, the last key that row 0 sees
-    first = max(0, -ahead) if causal else 0
-    count = max(1, min(seq_q - first, SCORES_BYTES // (seq_k * precision.itemsize)))
-    together = max(1, SCORES_BYTES // (count * seq_k * precision.itemsize))
-    for b in range(batch):
-        for h in range(0, heads, together):
-            some = slice(h, min(h + together, heads))
-            queries = q[b, :, some].transpose(0, 1).to(precision)
-            keys = (_heads_of_keys(k, b, some, heads, precision) * scale).transpose(1, 2)
-            for r in range(first, seq_q, count):
-                rows = slice(r, min(r + count, seq_q))
-                seen = min(seq_k, rows.stop + ahead) if causal else seq_k
-                scores = queries[:, rows] @ keys[:, :, :seen]
-                if causal:
-                    visible = torch.ones(scores.shape[1:], dtype=torch.bool, device=q.device)
-                    scores.masked_fill_(~visible.tril(r + ahead), -math.inf)
-                yield _ScorePart(b, some, rows, scores)
-
-
-def _heads_of_keys(
-    tensor: Tensor, batch: int, heads: slice, n_heads: int, precision: torch.dtype
-) -> Tensor:
-    """(heads, seq_k, d_head) of k or v for some heads of q; neighbours may share one."""
-    shared_by = n_heads // tensor.shape[2]
-    index = torch.arange(heads.start, heads.stop, device=tensor.device) // shared_by
-    return tensor[batch].index_select(1, index).transpose(0, 1).to(precision)

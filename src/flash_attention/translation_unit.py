@@ -6,23 +6,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flash_attention.compiler import ENTRY
+from flash_attention.features import PLAIN, Features
 from flash_attention.kernel_args import layout_asserts
 from flash_attention.kernel_configs import (
     FlashForwardKernelConfig,
     HopperForwardKernelConfig,
     KernelConfig,
 )
-from flash_attention.kernel_configs.binding import Variant, headers, render_struct
+from flash_attention.kernel_configs.binding import Binding, Variant, headers, render_struct
 from flash_attention.wgmma import from_registers, from_shared
 
 ARGS = "const __grid_constant__ fa::ForwardKernelArgs args"
 MAPS = [f"const __grid_constant__ fa::TensorMap {tensor}_map" for tensor in "qkvo"]
 
 
-def translation_unit(config: KernelConfig, causal: bool = False) -> str:
+def translation_unit(config: KernelConfig, features: Features = PLAIN) -> str:
     """The whole .cu of one kernel, as a person would write it."""
     if isinstance(config, HopperForwardKernelConfig):
-        return _hopper(config, causal)
+        return _hopper(config, features)
     return _sm80(config)
 
 
@@ -30,7 +31,7 @@ def _sm80(config: FlashForwardKernelConfig) -> str:
     return _text(
         config,
         header="fa/sm80/forward.cuh",
-        mask=Variant("Mask", "attn/mask", "None"),
+        bindings=(*config.bindings(), Variant("Mask", "attn/mask", "None")),
         wrappers=(),
         bounds=f"{config.num_threads}",
         parameters=(ARGS,),
@@ -38,7 +39,7 @@ def _sm80(config: FlashForwardKernelConfig) -> str:
     )
 
 
-def _hopper(config: HopperForwardKernelConfig, causal: bool) -> str:
+def _hopper(config: HopperForwardKernelConfig, features: Features) -> str:
     widths = sorted({config.B_c, config.narrow_keys} - {0})
     maps = (
         "fa::sm90::TensorMaps{q_map, k_map, v_map, o_map}" if config.tma else "fa::sm90::NoMaps{}"
@@ -46,7 +47,7 @@ def _hopper(config: HopperForwardKernelConfig, causal: bool) -> str:
     return _text(
         config,
         header="fa/sm90/forward.cuh",
-        mask=Variant("Mask", "attn/mask", "Causal" if causal else "Full"),
+        bindings=features.bind(config.bindings()),
         wrappers=(
             *(from_shared(config.dtype, width) for width in widths),
             from_registers(config.dtype, config.d_head),
@@ -61,13 +62,12 @@ def _text(
     config: KernelConfig,
     *,
     header: str,
-    mask: Variant,
+    bindings: tuple[Binding, ...],
     wrappers: Sequence[str],
     bounds: str,
     parameters: Sequence[str],
     call: str,
 ) -> str:
-    bindings = (*config.bindings(), mask)
     separator = ",\n" + " " * (len(ENTRY) + 1)
     return "\n".join(
         (

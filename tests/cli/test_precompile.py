@@ -10,6 +10,7 @@ import pytest
 
 from flash_attention.arch import DEFAULT_ARCH
 from flash_attention.cli.precompile import Job, jobs_of, precompile
+from flash_attention.features import CAUSAL, PLAIN
 from flash_attention.kernel_configs import FlashForwardKernelConfig, HopperForwardKernelConfig
 from flash_attention.ladder import get_ladder
 
@@ -35,7 +36,7 @@ def test_a_config_that_breaks_a_rule_is_not_compiled() -> None:
 def test_a_hopper_config_is_compiled_for_both_masks_and_only_for_hopper() -> None:
     configs = {type(rung.config): rung.config for rung in get_ladder()}
     flash, hopper = configs[FlashForwardKernelConfig], configs[HopperForwardKernelConfig]
-    assert [job.causal for job in jobs_of(flash, DEFAULT_ARCH)] == [False]
-    assert [job.causal for job in jobs_of(hopper, hopper.default_arch)] == [False, True]
+    assert [job.features for job in jobs_of(flash, DEFAULT_ARCH)] == [PLAIN]
+    assert [job.features for job in jobs_of(hopper, hopper.default_arch)] == [PLAIN, CAUSAL]
     outcomes = list(precompile(jobs_of(hopper, DEFAULT_ARCH), 1))
     assert [outcome.fate for outcome in outcomes] == ["not valid", "not valid"]

@@ -11,6 +11,7 @@ import torch
 from flash_attention.bench.ladder_run import GRIDS as LADDER_GRIDS
 from flash_attention.errors import UnsupportedError
 from flash_attention.kernel_configs import DType
+from flash_attention.options import Options
 from flash_attention.problem import Problem
 
 TOKENS, HIDDEN = 16384, 2048  # of every problem of the fa3 grid
@@ -40,7 +41,7 @@ class Point:
 
     def problem(self, dtype: DType) -> Problem:
         q = torch.empty(self.shape, dtype=dtype.to_torch_dtype(), device="meta")
-        return Problem.from_tensors(q, q, causal=self.causal)
+        return Problem.from_tensors(q, q, q, options=Options(causal=self.causal))
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typing import Literal
 from flash_attention.arch import Arch
 from flash_attention.dispatch import compile_config
 from flash_attention.errors import FlashAttentionError, KernelConfigError
+from flash_attention.features import CAUSAL, PLAIN, Features
 from flash_attention.kernel_configs import HopperForwardKernelConfig, KernelConfig
 
 Fate = Literal["compiled", "from cache", "not kept", "not valid", "failed"]
@@ -24,7 +25,7 @@ class Job:
 
     config: KernelConfig
     arch: Arch
-    causal: bool = False
+    features: Features = PLAIN
 
 
 @dataclass(frozen=True)
@@ -37,9 +38,9 @@ class Outcome:
 
 
 def jobs_of(config: KernelConfig, arch: Arch) -> list[Job]:
-    """The kernels of a config, one for each mask that its family knows."""
-    masks = (False, True) if isinstance(config, HopperForwardKernelConfig) else (False,)
-    return [Job(config, arch, causal) for causal in masks]
+    """The kernels of a config: of full attention, and of causal where its family knows masks."""
+    masks = (PLAIN, CAUSAL) if isinstance(config, HopperForwardKernelConfig) else (PLAIN,)
+    return [Job(config, arch, features) for features in masks]
 
 
 def precompile(jobs: Sequence[Job], processes: int) -> Iterator[Outcome]:
@@ -67,7 +68,7 @@ def precompile(jobs: Sequence[Job], processes: int) -> Iterator[Outcome]:
 
 def _compile(job: Job) -> Outcome:
     try:
-        compiled = compile_config(job.config, job.arch, job.causal)
+        compiled = compile_config(job.config, job.arch, job.features)
     except KernelConfigError as error:
         return Outcome(job, "not valid", error.rule)
     except FlashAttentionError as error:

@@ -10,6 +10,7 @@ from flash_attention.cli.ladder.instructions import InstructionCounts, count_ins
 from flash_attention.compiler import CompiledKernel
 from flash_attention.compiler.elf import text_section
 from flash_attention.dispatch import compile_config
+from flash_attention.features import CAUSAL, PLAIN
 from flash_attention.ladder import Rung
 
 
@@ -49,5 +50,5 @@ class Inspection:
 
 def inspect_rung(rung: Rung, arch: Arch, causal: bool = False) -> Inspection:
     """Compiles a rung and counts its instructions."""
-    compiled = compile_config(rung.config, arch, causal)
+    compiled = compile_config(rung.config, arch, CAUSAL if causal else PLAIN)
     return Inspection(rung, arch, compiled, count_instructions(compiled))

@@ -21,6 +21,7 @@ from flash_attention.cli.console import (
 )
 from flash_attention.cli.ladder.listing import change_of
 from flash_attention.dispatch import compile_config, current_arch
+from flash_attention.features import CAUSAL, PLAIN
 from flash_attention.kernel_configs import KernelConfig
 from flash_attention.ladder import Rung
 
@@ -43,7 +44,7 @@ def run_measured(
     with quiet_compiles(), progress() as bar:
         compiling = bar.add_task("compiling", total=len(candidates))
         for candidate in candidates:
-            compile_config(candidate.config, current_arch(), causal)
+            compile_config(candidate.config, current_arch(), CAUSAL if causal else PLAIN)
             bar.advance(compiling)
         checking = bar.add_task("checking", total=len(shapes) * (len(candidates) + 1))
         timing = bar.add_task("timing", total=len(shapes))

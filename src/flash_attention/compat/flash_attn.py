@@ -1,0 +1,332 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The functions of the flash-attn package (version 2) with its names, order and defaults.
+
+Dense tensors are (batch, seq, heads, d), packed ones (total, heads, d). Masks are aligned to the
+last key, windows include both ends, -1 is no limit. As in flash-attn a last dimension that is not
+contiguous is copied, and head dimensions that are no multiple of 8 are padded (a copy, too).
+`deterministic` changes nothing: the forward pass always is.
+
+Beyond flash-attn, v may have another head dimension than q and k. Short of it there is no backward
+pass, and what has no kernel here raises UnsupportedError instead of being ignored: dropout, ALiBi,
+rotary embeddings, paged, reordered or left-padded caches, a forced number of splits. softmax_lse of
+a query that sees no key is -inf, where flash-attn stores +inf.
+"""
+
+from __future__ import annotations
+
+import operator
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+
+from flash_attention.attention import attention
+from flash_attention.errors import UnsupportedError
+from flash_attention.options import Keywords, Window
+
+__all__ = [
+    "flash_attn_func",
+    "flash_attn_kvpacked_func",
+    "flash_attn_qkvpacked_func",
+    "flash_attn_varlen_func",
+    "flash_attn_varlen_kvpacked_func",
+    "flash_attn_varlen_qkvpacked_func",
+    "flash_attn_with_kvcache",
+]
+
+Result = Tensor | tuple[Tensor, Tensor, None]
+"""The output, or with `return_attn_probs` (out, softmax_lse, None): no probabilities are kept."""
+
+HEAD_DIM_STEP = 8
+
+
+def flash_attn_func(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: Window = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> Result:
+    """Attention of (batch, seq, heads, d) tensors; softmax_lse is (batch, heads, seq_q)."""
+    _refuse_dropout_and_alibi(dropout_p, alibi_slopes)
+    options = _options(softmax_scale, causal, window_size, softcap)
+    out, lse = _attend(q, k, v, options, return_attn_probs)
+    return out if lse is None else (out, lse, None)
+
+
+def flash_attn_kvpacked_func(
+    q: Tensor,
+    kv: Tensor,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: Window = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> Result:
+    """`flash_attn_func` with k and v as one tensor, (batch, seq, 2, heads_k, d)."""
+    k, v = _unpacked("kv", kv, 2, ndim=5)
+    return flash_attn_func(
+        *(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap),
+        *(alibi_slopes, deterministic, return_attn_probs),
+    )
+
+
+def flash_attn_qkvpacked_func(
+    qkv: Tensor,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: Window = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> Result:
+    """`flash_attn_func` with q, k and v as one tensor, (batch, seq, 3, heads, d)."""
+    q, k, v = _unpacked("qkv", qkv, 3, ndim=5)
+    return flash_attn_func(
+        *(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap),
+        *(alibi_slopes, deterministic, return_attn_probs),
+    )
+
+
+def flash_attn_varlen_func(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: Window = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+    block_table: Tensor | None = None,
+) -> Result:
+    """Attention of packed (total, heads, d) tensors; softmax_lse is (heads, total_q).
+
+    A `max_seqlen` that is a tensor is read, which waits for its device.
+    """
+    _refuse_dropout_and_alibi(dropout_p, alibi_slopes)
+    _refuse_pages(block_table)
+    options = _options(softmax_scale, causal, window_size, softcap)
+    options["cu_seqlens_q"], options["cu_seqlens_k"] = cu_seqlens_q, cu_seqlens_k
+    options["max_seqlen_q"], options["max_seqlen_k"] = _int(max_seqlen_q), _int(max_seqlen_k)
+    out, lse = _attend(q, k, v, options, return_attn_probs)
+    return out if lse is None else (out, lse, None)
+
+
+def flash_attn_varlen_kvpacked_func(
+    q: Tensor,
+    kv: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: Window = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> Result:
+    """`flash_attn_varlen_func` with k and v as one tensor, (total_k, 2, heads_k, d)."""
+    k, v = _unpacked("kv", kv, 2, ndim=4)
+    return flash_attn_varlen_func(
+        *(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k),
+        *(dropout_p, softmax_scale, causal, window_size, softcap),
+        *(alibi_slopes, deterministic, return_attn_probs),
+    )
+
+
+def flash_attn_varlen_qkvpacked_func(
+    qkv: Tensor,
+    cu_seqlens: Tensor,
+    max_seqlen: int,
+    dropout_p: float = 0.0,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: Window = (-1, -1),
+    softcap: float = 0.0,
+    alibi_slopes: Tensor | None = None,
+    deterministic: bool = False,
+    return_attn_probs: bool = False,
+) -> Result:
+    """`flash_attn_varlen_func` with q, k and v as one tensor, (total, 3, heads, d)."""
+    q, k, v = _unpacked("qkv", qkv, 3, ndim=4)
+    return flash_attn_varlen_func(
+        *(q, k, v, cu_seqlens, cu_seqlens, max_seqlen, max_seqlen),
+        *(dropout_p, softmax_scale, causal, window_size, softcap),
+        *(alibi_slopes, deterministic, return_attn_probs),
+    )
+
+
+def flash_attn_with_kvcache(
+    q: Tensor,
+    k_cache: Tensor,
+    v_cache: Tensor,
+    k: Tensor | None = None,
+    v: Tensor | None = None,
+    rotary_cos: Tensor | None = None,
+    rotary_sin: Tensor | None = None,
+    cache_seqlens: int | Tensor | None = None,
+    cache_batch_idx: Tensor | None = None,
+    cache_leftpad: Tensor | None = None,
+    block_table: Tensor | None = None,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    window_size: Window = (-1, -1),
+    softcap: float = 0.0,
+    rotary_interleaved: bool = True,
+    alibi_slopes: Tensor | None = None,
+    num_splits: int = 0,
+    return_softmax_lse: bool = False,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Attention to the first `cache_seqlens` keys of a cache, (batch, seq_cache, heads_k, d).
+
+    k and v, (batch, seq_new, heads_k, d), are first stored in the cache behind them; the cache has
+    room, which is not checked. `rotary_interleaved` says how rotary_cos and rotary_sin are laid
+    out, and neither is supported. Returns out, or (out, softmax_lse) with `return_softmax_lse`.
+    """
+    _refuse_dropout_and_alibi(0.0, alibi_slopes)
+    _refuse_rotary(rotary_cos, rotary_sin)
+    _refuse_pages(block_table)
+    _refuse_moved_entries(cache_batch_idx, cache_leftpad)
+    if num_splits not in (0, 1):
+        raise UnsupportedError(
+            f"num_splits is {num_splits}, and the keys of one query are not split here; pass 0"
+        )
+    options = _options(softmax_scale, causal, window_size, softcap)
+    if isinstance(cache_seqlens, int):
+        cache_seqlens = torch.full(
+            (k_cache.shape[0],), cache_seqlens, dtype=torch.int32, device=k_cache.device
+        )
+    if k is not None or v is not None:
+        cache_seqlens = _append(k_cache, v_cache, k, v, cache_seqlens)
+    options["seqused_k"] = cache_seqlens
+    out, lse = _attend(q, k_cache, v_cache, options, return_softmax_lse)
+    return out if lse is None else (out, lse)
+
+
+def _append(
+    k_cache: Tensor,
+    v_cache: Tensor,
+    k: Tensor | None,
+    v: Tensor | None,
+    cache_seqlens: Tensor | None,
+) -> Tensor:
+    """Store new rows behind those in use; the numbers of rows in use then."""
+    if k is None or v is None or cache_seqlens is None:
+        names = {"k": k, "v": v, "cache_seqlens": cache_seqlens}
+        missing = ", ".join(name for name, value in names.items() if value is None)
+        raise UnsupportedError(
+            f"{missing} is missing; to store new keys and values in a cache pass k, v and"
+            " cache_seqlens together"
+        )
+    batch, new = k.shape[:2]
+    entries = torch.arange(batch, device=k_cache.device)[:, None]
+    rows = cache_seqlens.long()[:, None] + torch.arange(new, device=k_cache.device)
+    k_cache[entries, rows] = k
+    v_cache[entries, rows] = v
+    return cache_seqlens + new
+
+
+def _options(
+    softmax_scale: float | None, causal: bool, window_size: Window, softcap: float
+) -> Keywords:
+    left, right = window_size
+    return {
+        "softmax_scale": softmax_scale,
+        "causal": causal,
+        "window": (left, right),
+        "softcap": softcap,
+    }
+
+
+def _attend(
+    q: Tensor, k: Tensor, v: Tensor, options: Keywords, return_lse: bool
+) -> tuple[Tensor, Tensor | None]:
+    d_v, lse = v.shape[-1], None
+    if options["softmax_scale"] is None:
+        options["softmax_scale"] = q.shape[-1] ** -0.5  # of the head dimension before padding
+    q, k, v = _laid_out(q), _laid_out(k), _laid_out(v)
+    if return_lse:
+        out, lse = attention(q, k, v, **options, return_lse=True)
+    else:
+        out = attention(q, k, v, **options)
+    return (out if out.shape[-1] == d_v else out[..., :d_v]), lse
+
+
+def _laid_out(tensor: Tensor) -> Tensor:
+    """The tensor with a contiguous last dimension that is a multiple of 8."""
+    if missing := -tensor.shape[-1] % HEAD_DIM_STEP:
+        return F.pad(tensor, (0, missing))
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+
+
+def _unpacked(name: str, tensor: Tensor, count: int, ndim: int) -> tuple[Tensor, ...]:
+    if tensor.ndim != ndim or tensor.shape[-3] != count:
+        dims = f"({'batch, seq' if ndim == 5 else 'total'}, {count}, heads, d)"
+        raise UnsupportedError(f"{name} has shape {tuple(tensor.shape)}; allowed is {dims}")
+    return tensor.unbind(-3)
+
+
+def _int(length: int) -> int:
+    return length if isinstance(length, int) else operator.index(length)
+
+
+def _refuse_dropout_and_alibi(dropout_p: float, alibi_slopes: Tensor | None) -> None:
+    if dropout_p:
+        raise UnsupportedError(
+            f"dropout_p is {dropout_p}, and there is no dropout here; pass 0.0, as in evaluation"
+        )
+    if alibi_slopes is not None:
+        raise UnsupportedError(
+            "alibi_slopes is given, and biases of the scores are not supported here; pass None, or"
+            " call torch's scaled_dot_product_attention with the bias as attn_mask"
+        )
+
+
+def _refuse_pages(block_table: Tensor | None) -> None:
+    if block_table is not None:
+        raise UnsupportedError(
+            "block_table is given, and paged caches are not supported here; gather the pages into"
+            " contiguous k and v and leave block_table out"
+        )
+
+
+def _refuse_rotary(rotary_cos: Tensor | None, rotary_sin: Tensor | None) -> None:
+    if rotary_cos is not None or rotary_sin is not None:
+        raise UnsupportedError(
+            "rotary_cos or rotary_sin is given, and rotary embeddings are not applied here; rotate"
+            " q and k before the call and leave both out"
+        )
+
+
+def _refuse_moved_entries(cache_batch_idx: Tensor | None, cache_leftpad: Tensor | None) -> None:
+    if cache_batch_idx is not None:
+        raise UnsupportedError(
+            "cache_batch_idx is given, and entry i of q attends to entry i of the cache here; pass"
+            " k_cache[cache_batch_idx] and v_cache[cache_batch_idx], which are copies, without it"
+        )
+    if cache_leftpad is not None:
+        raise UnsupportedError(
+            "cache_leftpad is given, and the keys of an entry start at row 0 of the cache here;"
+            " pack the keys and call flash_attn_varlen_func"
+        )

@@ -1,0 +1,199 @@
+# SPDX-License-Identifier: Apache-2.0
+"""scaled_dot_product_attention of torch, computed here: as a function, or where torch's is called.
+
+Tensors are (batch, heads, seq, d) or (heads, seq, d). A causal mask starts at the first key, as in
+torch: query i sees the keys j <= i, whatever the lengths.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from flash_attention.attention import attention
+from flash_attention.checks import DTYPES
+from flash_attention.errors import UnsupportedError
+
+__all__ = ["Routed", "route_sdpa", "scaled_dot_product_attention"]
+
+TORCH = F.scaled_dot_product_attention
+
+
+def scaled_dot_product_attention(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """torch's function of this name; UnsupportedError where there is no kernel for the call.
+
+    That is one with a mask tensor or dropout, one that needs a gradient, and what `attention`
+    refuses. The result need not be contiguous.
+    """
+    if reason := _no_kernel(query, key, value, attn_mask, dropout_p, enable_gqa):
+        raise UnsupportedError(reason)
+    if query.ndim == 3:
+        return _attend(query[None], key[None], value[None], is_causal, scale)[0]
+    return _attend(query, key, value, is_causal, scale)
+
+
+@dataclass
+class Routed:
+    """Where the calls went that were made under `route_sdpa`."""
+
+    here: int = 0
+    to_torch: Counter[str] = field(default_factory=Counter)  # by the reason
+
+
+_blocks = threading.local()  # its .innermost is the route of the block that the thread is in
+
+
+@contextmanager
+def route_sdpa(*, strict: bool = False) -> Iterator[Routed]:
+    """Compute torch's scaled_dot_product_attention here, where there is a kernel for the call.
+
+    Other calls go to torch, and `Routed.to_torch` says why; with `strict` they raise
+    UnsupportedError. Every call from Python is met, however the caller imported the function, also
+    those in functions that torch.compile traces inside the block. What C++ calls (a scripted
+    module, the fast path of nn.TransformerEncoder) is not.
+
+    The block concerns the thread that enters it and no other: threads that a server or a backward
+    pass starts enter their own. Blocks nest, the innermost alone decides. Inside, any function of
+    torch that Python calls takes one to two microseconds more on the host.
+
+    In compiled functions calls are not counted, and what only a run can tell (strides, the
+    generation of the device) raises instead of going to torch.
+    """
+    route = _Route(strict)
+    outer: _Route | None = getattr(_blocks, "innermost", None)
+    if outer is not None:
+        outer.paused = True
+    _blocks.innermost = route
+    try:
+        with route:
+            yield route.routed
+    finally:
+        _blocks.innermost = outer
+        if outer is not None:
+            outer.paused = False
+
+
+class _Route(TorchFunctionMode):
+    """Sees every function of torch that its thread calls; torch pauses it while it answers one."""
+
+    def __init__(self, strict: bool) -> None:
+        super().__init__()
+        self.strict = strict
+        self.paused = False
+        self.routed = Routed()
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if func is not TORCH or self.paused:
+            return func(*args, **(kwargs or {}))
+        return self._attention(*args, **(kwargs or {}))
+
+    def _attention(
+        self,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attn_mask: Tensor | None = None,
+        dropout_p: float = 0.0,
+        is_causal: bool = False,
+        **options: Any,
+    ) -> Tensor:
+        call = (query, key, value, attn_mask, dropout_p, is_causal)
+        shared = bool(options.get("enable_gqa", False))
+        reason = _no_kernel(query, key, value, attn_mask, dropout_p, shared)
+        compiling = torch.compiler.is_compiling()
+        if reason is None and compiling:
+            return scaled_dot_product_attention(*call, **options)
+        if reason is None:
+            try:
+                out = scaled_dot_product_attention(*call, **options)
+            except UnsupportedError as error:
+                reason = str(error)
+            else:
+                self.routed.here += 1
+                return out
+        if self.strict:
+            raise UnsupportedError(reason)
+        if not compiling:
+            self.routed.to_torch[reason] += 1
+        return TORCH(*call, **options)
+
+
+def _no_kernel(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attn_mask: Tensor | None,
+    dropout_p: float,
+    enable_gqa: bool,
+) -> str | None:
+    """Why a call is none for `attention`, as far as types, dimensions and options tell."""
+    tensors = (query, key, value)
+    if attn_mask is not None:
+        return (
+            "attn_mask is given, and there are no mask tensors here; for a causal mask pass"
+            " is_causal=True, for padding call attention with cu_seqlens or seqused_k"
+        )
+    if dropout_p:
+        return f"dropout_p is {dropout_p}, and there is no dropout here; pass 0.0"
+    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
+        return (
+            "a tensor requires grad, and there is no backward pass here; call it under"
+            " torch.no_grad()"
+        )
+    if {t.ndim for t in tensors} not in ({3}, {4}):
+        shapes = ", ".join(str(tuple(t.shape)) for t in tensors)
+        return (
+            f"query, key and value have shapes {shapes}; allowed are (batch, heads, seq, d) or"
+            " (heads, seq, d) of all three"
+        )
+    if not enable_gqa and query.shape[-3] != key.shape[-3]:
+        return (
+            f"query has {query.shape[-3]} heads, key {key.shape[-3]}; to have heads share keys pass"
+            " enable_gqa=True"
+        )
+    if query.is_cuda and query.dtype not in DTYPES:
+        return f"query is {query.dtype}; allowed are torch.float16 and torch.bfloat16"
+    return None
+
+
+def _attend(
+    query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float | None
+) -> Tensor:
+    """Attention of (batch, heads, seq, d) tensors whose mask starts at the first key.
+
+    `attention` aligns masks to the last key. So keys that no query sees are cut off, and where
+    there are more queries than keys a window moves the mask by the difference.
+    """
+    seq_q, seq_k = query.shape[2], key.shape[2]
+    if is_causal and seq_k > seq_q:
+        key, value = key[:, :, :seq_q], value[:, :, :seq_q]
+    q, k, v = (t.transpose(1, 2) for t in (query, key, value))
+    if is_causal and seq_q > seq_k:
+        out = attention(q, k, v, window=(None, seq_q - seq_k), softmax_scale=scale)
+    else:
+        out = attention(q, k, v, causal=is_causal, softmax_scale=scale)
+    return out.transpose(1, 2)

@@ -1,0 +1,140 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules that tie a call to the kernel config that was chosen for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flash_attention.checks import DIMS, TensorView, shown
+from flash_attention.errors import UnsupportedError
+from flash_attention.features import PLAIN, Features, MaskKind
+from flash_attention.kernel_configs import (
+    FlashForwardKernelConfig,
+    HopperForwardKernelConfig,
+    KernelConfig,
+)
+from flash_attention.problem import Problem
+
+MAX_GRID_YZ = 65535  # CUDA's limit on the second and third grid dimension
+MAX_GRID_X = (1 << 31) - 1  # and on the first
+FIRST_FAMILY = "kernels of a FlashForwardKernelConfig"
+OTHER_FAMILY = "pass a HopperForwardKernelConfig, whose kernels do; it needs sm_90 (H100, H200)"
+
+
+def check_features_fit(config: KernelConfig, features: Features) -> None:
+    """The first family knows plain attention only, kernels without a producer masks at most."""
+    if features == PLAIN:
+        return
+    asked = _asked(features)
+    if isinstance(config, FlashForwardKernelConfig):
+        raise UnsupportedError(
+            f"{asked}, and {FIRST_FAMILY} have no masks, no softcap and one length for all batch"
+            f" entries; {OTHER_FAMILY}"
+        )
+    if not config.specialised and features != Features(MaskKind.CAUSAL):
+        raise UnsupportedError(
+            f"{asked}, and Hopper kernels without a producer compute full and causal attention"
+            " only; pass a config with specialised=True"
+        )
+
+
+def _asked(features: Features) -> str:
+    words = {
+        "causal=True": features.mask is MaskKind.CAUSAL,
+        "a window": features.mask is MaskKind.WINDOW,
+        "softcap": features.softcap,
+        "a length of its own for every batch entry": features.per_batch,
+    }
+    (*before, last) = (word for word, on in words.items() if on)
+    return f"{', '.join(before)} and {last} are asked for" if before else f"{last} is asked for"
+
+
+def check_lse_fits(config: KernelConfig, return_lse: bool) -> None:
+    """Kernels of the first family do not store the log-sum-exp."""
+    if return_lse and isinstance(config, FlashForwardKernelConfig):
+        raise UnsupportedError(
+            f"return_lse=True, and {FIRST_FAMILY} do not store the log-sum-exp; {OTHER_FAMILY}"
+        )
+
+
+def check_config_fits(config: KernelConfig, problem: Problem, views: Sequence[TensorView]) -> None:
+    """The rules that tie a problem, and q, k, v and o with a batch dimension, to the kernel."""
+    dtype = config.dtype.to_torch_dtype()
+    if problem.dtype != dtype:
+        raise UnsupportedError(
+            f"the kernel config is for {dtype}, the tensors are {problem.dtype};"
+            " pass a config of their dtype or convert them"
+        )
+    check_features_fit(config, problem.features)
+    if isinstance(config, FlashForwardKernelConfig):
+        _check_first_family_fits(config, problem, views)
+    else:
+        _check_hopper_fits(config, problem)
+
+
+def _check_d_head(config: KernelConfig, problem: Problem) -> None:
+    for d_head in (problem.d_head, problem.d_v):
+        if d_head != config.d_head:
+            raise UnsupportedError(
+                f"the kernel config is for d_head {config.d_head}, the tensors have d_head"
+                f" {d_head}; pass a config of their d_head"
+            )
+
+
+def _check_first_family_fits(
+    config: FlashForwardKernelConfig, problem: Problem, views: Sequence[TensorView]
+) -> None:
+    q, k, *_ = views
+    if problem.sinks:
+        raise UnsupportedError(f"sinks are given, and {FIRST_FAMILY} know none; {OTHER_FAMILY}")
+    _check_d_head(config, problem)
+    if k.shape != q.shape:
+        raise UnsupportedError(
+            f"k and v have shape {shown(k.shape)}, q has shape {shown(q.shape)}, and"
+            f" {FIRST_FAMILY} do not take fewer heads or another length of k and v;"
+            f" {OTHER_FAMILY}"
+        )
+    if 0 in q.shape:
+        raise UnsupportedError(
+            f"q has shape {shown(q.shape)}: nothing to compute; every dimension must be at least 1"
+        )
+    for dim in (0, 2):
+        if q.shape[dim] > MAX_GRID_YZ:
+            raise UnsupportedError(
+                f"{DIMS[dim]} is {q.shape[dim]}; a launch takes at most {MAX_GRID_YZ},"
+                f" split the tensors along {DIMS[dim]}"
+            )
+    for view, field in ((q, "B_r"), (k, "B_c")):
+        block, seq_len = getattr(config, field), view.shape[1]
+        if seq_len % block:
+            raise UnsupportedError(
+                f"{view.name} has {seq_len} rows, which is no multiple of {field} = {block};"
+                f" pad to {-(-seq_len // block) * block} rows, or pass a config whose {field}"
+                f" divides {seq_len}"
+            )
+    row_stride = config.static_row_stride
+    for view in views if row_stride else ():
+        if view.strides[1] != row_stride:
+            raise UnsupportedError(
+                f"the kernel config has rows {row_stride} elements apart (static_row_stride), the"
+                f" rows of {view.name} are {view.strides[1]} apart; pass tensors with that row"
+                " stride, o included, or a config with static_row_stride = 0"
+            )
+
+
+def _check_hopper_fits(config: HopperForwardKernelConfig, problem: Problem) -> None:
+    if not config.tma:
+        _check_d_head(config, problem)
+    for name, d_head in (("q and k have", problem.d_head), ("v has", problem.d_v)):
+        if d_head > config.d_head:
+            raise UnsupportedError(
+                f"the kernel config is for d_head up to {config.d_head}, {name} d_head {d_head};"
+                " pass a config with at least their d_head"
+            )
+    tiles = problem.num_tiles(config.B_r)
+    if tiles > MAX_GRID_X:
+        raise UnsupportedError(
+            f"{problem.batch} batch entries of {problem.seq_q} queries and {problem.heads} heads"
+            f" are {tiles} tiles of {config.B_r} rows of one head; a launch takes at most"
+            f" {MAX_GRID_X}, split the tensors along batch"
+        )

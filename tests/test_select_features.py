@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which config a problem gets: valid, wide enough, and the same for calls that differ little."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from flash_attention.arch import ARCHES
+from flash_attention.errors import UnsupportedError
+from flash_attention.fit_checks import check_features_fit
+from flash_attention.kernel_configs import (
+    FlashForwardKernelConfig,
+    HopperForwardKernelConfig,
+    TileOrder,
+)
+from flash_attention.problem import Problem
+from flash_attention.select import select_config
+
+PROBLEM = Problem(
+    batch=2,
+    seq_q=512,
+    seq_k=512,
+    heads=4,
+    heads_k=4,
+    d_head=128,
+    d_v=128,
+    dtype=torch.bfloat16,
+    softmax_scale=0.1,
+)
+FEATURES: list[dict[str, Any]] = [
+    {},
+    {"causal": True},
+    {"window": (100, 0)},
+    {"softcap": 30.0},
+    {"sinks": True},
+    {"total_q": 900, "total_k": 900},
+    {"seqused_k": True, "causal": True},
+]
+
+
+def hopper(problem: Problem) -> HopperForwardKernelConfig:
+    config = select_config(problem, ARCHES["sm_90"])
+    assert isinstance(config, HopperForwardKernelConfig)
+    return config
+
+
+@pytest.mark.parametrize("seq", [1, 512, 8192])
+@pytest.mark.parametrize("d_head", [64, 96, 128, 192, 256])
+@pytest.mark.parametrize("features", FEATURES, ids=str)
+def test_a_selected_config_is_valid_and_serves_the_features(
+    features: dict[str, Any], d_head: int, seq: int
+) -> None:
+    problem = replace(PROBLEM, seq_q=seq, seq_k=seq, d_head=d_head, d_v=d_head, **features)
+    config = hopper(problem)
+    config.check(ARCHES["sm_90"])
+    check_features_fit(config, problem.features)
+    assert config.d_head == d_head
+
+
+@pytest.mark.parametrize(
+    ("d_qk", "d_v", "compiled"),
+    [
+        (8, 8, 64),
+        (40, 40, 64),
+        (72, 40, 96),
+        (40, 72, 96),
+        (80, 80, 96),
+        (104, 104, 128),
+        (192, 128, 192),
+        (136, 200, 256),
+        (256, 8, 256),
+    ],
+)
+def test_a_kernel_is_as_wide_as_the_wider_of_two_head_dimensions(
+    d_qk: int, d_v: int, compiled: int
+) -> None:
+    assert hopper(replace(PROBLEM, d_head=d_qk, d_v=d_v)).d_head == compiled
+
+
+def test_masks_get_the_tiles_by_length_and_packed_entries_one_config_for_all_lengths() -> None:
+    assert hopper(PROBLEM).tile_order is TileOrder.PERSISTENT
+    for mask in ({"causal": True}, {"window": (100, 0)}):
+        assert hopper(replace(PROBLEM, **mask)).tile_order is TileOrder.DYNAMIC
+        packed = replace(PROBLEM, total_q=900, total_k=900, **mask)
+        assert len({hopper(replace(packed, seq_k=n)) for n in (512, 4096, 65536)}) == 1
+
+
+def test_other_gpus_take_plain_attention_only() -> None:
+    assert isinstance(select_config(PROBLEM, ARCHES["sm_80"]), FlashForwardKernelConfig)
+    changes: list[dict[str, Any]] = [
+        *FEATURES[1:],
+        {"d_v": 64},
+        {"d_head": 96, "d_v": 96},
+        {"heads_k": 2},
+        {"seq_k": 640},
+        {"seq_q": 130, "seq_k": 130},
+    ]
+    for change in changes:
+        with pytest.raises(UnsupportedError, match=r"no kernel for .* on sm_80: sm_90 takes"):
+            select_config(replace(PROBLEM, **change), ARCHES["sm_80"])
+
+
+def test_wider_heads_than_256_have_no_kernel() -> None:
+    with pytest.raises(UnsupportedError, match="sm_90 takes d_head up to 256"):
+        hopper(replace(PROBLEM, d_v=264))
