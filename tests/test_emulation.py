@@ -39,7 +39,7 @@ HOPPER = HopperForwardKernelConfig(
     group_mib=1,
 )
 COPY_KERNEL = """
-// Stores one of the inputs in O, box by box, and row number times scale in the lse.
+// Stores one of the inputs in O, a warp's rows at a time, and row number times scale in the lse.
 #include <fa/kernel_args.cuh>
 #include <fa/ptx/mbarrier.cuh>
 #include <fa/ptx/tma.cuh>
@@ -64,7 +64,8 @@ extern "C" __global__ void ENTRY(const __grid_constant__ fa::TensorMap q_map,
     fa::ptx::tma_load_4d(box, COPIED_map, full, 0, head / COPIED_heads, row, batch);
     fa::ptx::mbarrier_wait(full, parity);
     parity ^= 1;
-    fa::ptx::tma_store_4d(o_map, box, 0, head, row, batch);
+    for (int w = 0; w < 4; ++w)
+      fa::ptx::tma_store_4d(o_map, box + w * 16 * 128, 0, head, row + 16 * w, batch);
     fa::ptx::tma_commit();
     fa::ptx::tma_wait();
     for (int r = row; args.lse && r < min(row + 64, args.seq_len_q); ++r)

@@ -196,7 +196,7 @@ def test_a_hopper_plan_has_the_maps_and_ctas_of_its_kernel(
     descriptions = [each.description for each in plan.maps]
     assert len(descriptions) == maps
     assert [d.dims for d in descriptions[:2]] == [(64, 6, 100, 1), (64, 2, 77, 1)][:maps]
-    assert [d.box[2] for d in descriptions] == [64, 128, 128, 64][:maps]
+    assert [d.box[2] for d in descriptions] == [64, 128, 128, 16][:maps]
 
 
 @pytest.mark.usefixtures("no_compile")
@@ -246,7 +246,7 @@ def test_a_launch_passes_four_maps_and_then_the_arguments(
         args = plan.bind(q, k, v, o)
         plan.launch(args)
         *maps, last = seen.parameters[-1]
-        rows = (64, 128, 128, 64)
+        rows = (64, 128, 128, 16)
         assert maps == [
             ((64, 1, n, 1), t.data_ptr()) for n, t in zip(rows, (q, k, v, o), strict=True)
         ]

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -8,10 +9,21 @@ import pytest
 from flash_attention.compiler import ENTRY, compile_kernel
 from flash_attention.compiler.includes import include_closure
 from flash_attention.errors import CompileError
+from flash_attention.kernel_configs import (
+    DType,
+    FlashForwardKernelConfig,
+    HopperForwardKernelConfig,
+)
 from flash_attention.ladder import get_ladder
 from flash_attention.translation_unit import translation_unit
 
-CONFIG = get_ladder()[-1].config
+CONFIG = next(
+    rung.config
+    for rung in reversed(get_ladder())
+    if isinstance(rung.config, FlashForwardKernelConfig)
+)
+PLAIN = HopperForwardKernelConfig(DType.BF16, 96, 2, 80, 1)
+NARROW = replace(PLAIN, dtype=DType.FP16, tma=True, specialised=True, narrow_keys=48)
 
 
 def test_it_opens_with_the_config_and_has_the_one_entry() -> None:
@@ -41,3 +53,58 @@ def test_a_variant_that_breaks_its_contract_is_named_first() -> None:
         compile_kernel(source, arch="sm_80", name="forgetful")
     first_error = error.value.log.split("error:")[1]
     assert "Layout: place(row, chunk), advance(address, bytes)" in first_error
+
+
+@pytest.mark.parametrize(
+    ("config", "threads"),
+    [
+        (PLAIN, 256),
+        (replace(PLAIN, tma=True), 256),
+        (NARROW, 384),
+        (replace(NARROW, consumers=3), 512),
+    ],
+)
+def test_a_hopper_kernel_has_the_whole_multiprocessor(
+    config: HopperForwardKernelConfig, threads: int
+) -> None:
+    source = translation_unit(config)
+    assert source.startswith(f"// {config.short_form()}\n#include <fa/sm90/forward.cuh>\n")
+    assert f"__launch_bounds__({threads}, 1)\n" in source
+    assert "__align__(1024) char smem[]" in source
+
+
+def test_tensor_maps_come_before_the_arguments_where_tma_reads_them() -> None:
+    parameters = re.compile(rf"{ENTRY}\(([^)]*)\)")
+
+    def listed(config: HopperForwardKernelConfig) -> list[str]:
+        found = parameters.search(translation_unit(config))
+        assert found is not None
+        return [parameter.split(" ", 2)[-1] for parameter in re.split(r",\s+", found[1])]
+
+    assert listed(PLAIN) == ["fa::ForwardKernelArgs args"]
+    assert "fa::sm90::NoMaps{}" in translation_unit(PLAIN)
+    maps = [f"fa::TensorMap {name}_map" for name in ("q", "k", "v", "o")]
+    assert listed(NARROW) == [*maps, "fa::ForwardKernelArgs args"]
+    assert "TensorMaps{q_map, k_map, v_map, o_map}" in translation_unit(NARROW)
+
+
+def test_the_mask_is_bound_and_included_like_a_variant() -> None:
+    for causal, name in ((False, "Full"), (True, "Causal")):
+        source = translation_unit(NARROW, causal=causal)
+        assert f"  using Mask = fa::attn::mask::{name};\n" in source
+        masks = [header for header in include_closure(source) if "/mask/" in header]
+        assert masks == [f"fa/attn/mask/{name.lower()}.cuh"]
+
+
+def test_products_are_written_out_for_the_widths_in_use() -> None:
+    wrapper = re.compile(r"struct fa::ptx::Wgmma(\w+)<fa::dtype::(\w+), (\d+)>")
+    shared = ("FromShared", "Fp16")
+    assert wrapper.findall(translation_unit(NARROW)) == [
+        (*shared, "48"),
+        (*shared, "80"),
+        ("FromRegisters", "Fp16", "96"),
+    ]
+    assert wrapper.findall(translation_unit(PLAIN)) == [
+        ("FromShared", "Bf16", "80"),
+        ("FromRegisters", "Bf16", "96"),
+    ]
