@@ -21,7 +21,7 @@ from tests.hopper_configs import LADDERS, hopper_ladder
 
 SEQ, HEADS = 256, 2
 ROWS, KEYS = 128, 128  # of a tile and of a key block, on every rung
-ODD = (200, 129, 4, 1)  # queries, keys, and heads of each
+ODD = (200, 400, 2, 1)  # queries, keys, and heads of each; rings of two stages wrap
 CASES = [
     pytest.param(
         config, causal, id=f"{dtype.name}-{d_head}-{'causal' if causal else 'full'}-{rung.number}"
