@@ -5,7 +5,8 @@ compute-sanitizer --tool memcheck --report-api-errors no --error-exitcode 1 \\
     python benchmarks/sanitize.py
 compute-sanitizer --tool racecheck --error-exitcode 1 python benchmarks/sanitize.py --hopper
 
-With --hopper only the rungs of that family, of one type and head dimension. API errors are left out because cuda-bindings asks the driver for functions newer than it.
+With --hopper only the rungs of that family, of one type and head dimension. API errors are left
+out because cuda-bindings asks the driver for functions newer than it.
 """
 
 from __future__ import annotations
