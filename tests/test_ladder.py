@@ -73,7 +73,7 @@ def test_a_step_may_change_the_tile_order_with_its_group() -> None:
     change = {"tile_order": TileOrder.PERSISTENT, "group_mib": 0}
     _, above = climb(base, ("in order", "tiles by index", change))
     assert (above.number, above.field) == (base.number + 1, "tile_order")
-    assert above.config.short_form() == base.config.short_form().replace("dynamic_64", "persistent")
+    assert above.config.short_form() == base.config.short_form().replace("dynamic_32", "persistent")
 
 
 @pytest.mark.parametrize(

@@ -78,7 +78,7 @@ def _hopper(problem: Problem) -> HopperForwardKernelConfig | None:
         return config(
             *(2, 64, 2),
             ping_pong=not causal,
-            watch_sums=True,
+            watch_sums=causal,
             prefetch_q=not (causal and short),
             narrow_keys=narrow // 2,
         )

@@ -85,6 +85,7 @@ def catch(mutation: Mutation, folder: Path, schedule: str = "lockstep") -> Catch
 def config_of(mutation: Mutation) -> FlashForwardKernelConfig:
     """The config of the mutation's rung; a static stride is taken away, V's rows differ."""
     config = get_ladder(DType.FP16, D_HEAD, HEADS)[mutation.rung - 1].config
+    assert isinstance(config, FlashForwardKernelConfig)
     return replace(config, static_row_stride=0, **mutation.changes)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every rung on the emulator: within tolerance, nothing found, and exactly the expected counts."""
+"""The rungs of the first family: within tolerance, nothing found, exactly the expected counts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,9 @@ def problem(
 
 
 def config_of(number: int, dtype: DType, d_head: int, heads: int) -> FlashForwardKernelConfig:
-    return get_ladder(dtype, d_head, heads)[number - 1].config
+    config = get_ladder(dtype, d_head, heads)[number - 1].config
+    assert isinstance(config, FlashForwardKernelConfig)
+    return config
 
 
 def run_clean(

@@ -84,7 +84,11 @@ def test_the_short_form_names_the_family_and_every_switch() -> None:
 
 def test_every_field_changes_the_struct_and_the_names() -> None:
     assert set(OTHER_VALUES) == {f.name for f in fields(FULL)}
-    variants = [FULL, *(replace(FULL, **{name: v}) for name, v in OTHER_VALUES.items())]
+    in_full = {name: v for name, v in OTHER_VALUES.items() if name != "tma"}  # a producer has it
+    variants = [
+        *(PLAIN, replace(PLAIN, tma=True)),
+        *(FULL, *(replace(FULL, **{name: v}) for name, v in in_full.items())),
+    ]
     for describe in (
         HopperForwardKernelConfig.to_cpp_struct,
         HopperForwardKernelConfig.short_form,
@@ -102,18 +106,18 @@ def test_cpp_struct_says_every_choice() -> None:
         "  static constexpr int kConsumers = 2;",
         "  static constexpr int kBC = 128;",
         "  static constexpr int kStages = 2;",
-        "  static constexpr int kNarrowKeys = 64;",
         "  static constexpr int kGroupMib = 64;",
-        "  static constexpr int kProducerRegisters = 24;",
-        "  static constexpr int kConsumerRegisters = 240;",
-        "  using Copy = fa::sm90::copy::Tma;",
+        "  static constexpr int kProducerRegisters = 40;",
+        "  static constexpr int kConsumerRegisters = 232;",
         "  using Roles = fa::sm90::roles::Specialised;",
         "  using Turns = fa::sm90::turns::PingPong;",
         "  using Schedule = fa::sm90::schedule::Overlapped;",
         "  using TileOrder = fa::sm90::tile_order::Dynamic;",
         "  using Output = fa::sm90::output::OwnBuffer;",
+        "  using FirstBlock = fa::sm90::first_block::Narrow<64>;",
+        "  using Queries = fa::sm90::queries::Prefetched;",
         "  using Rescale = fa::attn::rescale::Watched<8>;",
-        "  using Exponential = fa::attn::exponential::SplitExp2<4>;",
+        "  using Exponential = fa::attn::exponential::FusedExp2;",
         "};",
     ]
 
@@ -147,6 +151,8 @@ def test_a_kernel_without_producer_binds_only_the_slots_it_has() -> None:
             "using TileOrder = fa::sm90::tile_order::Persistent;",
         ),
         ({"own_output": False}, "using Output = fa::sm90::output::OverQueries;"),
+        ({"narrow_keys": 0}, "using FirstBlock = fa::sm90::first_block::Whole;"),
+        ({"prefetch_q": False}, "using Queries = fa::sm90::queries::OnDemand;"),
         ({"watch_sums": False}, "using Rescale = fa::attn::rescale::Lazy<8>;"),
         (
             {"watch_sums": False, "rescale_threshold": 0},

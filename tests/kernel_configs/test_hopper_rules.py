@@ -99,6 +99,7 @@ def test_each_rule_is_named_and_says_what_to_change(
         ({"rescale_threshold": 8}, "rescale_threshold_needs_specialised", "rescale_threshold=0"),
         ({"narrow_keys": 64}, "narrow_keys_needs_specialised", "or narrow_keys=0"),
         ({"watch_sums": True}, "watch_sums_needs_specialised", "or watch_sums=False"),
+        ({"prefetch_q": True}, "prefetch_q_needs_specialised", "or prefetch_q=False"),
     ],
 )
 def test_what_needs_a_producer_says_so(change: dict[str, Any], rule: str, says: str) -> None:
@@ -128,7 +129,7 @@ def test_shared_memory_counts_every_buffer() -> None:
     ("consumers", "d_head", "fitting", "too_many"),
     [
         (2, 64, (128, 192), 256),
-        (2, 128, (128, 160, 176, 192), 208),
+        (2, 128, (128, 160, 176), 192),
         (2, 192, (112, 128), 160),
         (2, 256, (80, 96), 112),
         (3, 64, (64, 128), 160),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every kernel against the oracle on a GPU, at sizes that visit several key blocks."""
+"""The first family against the oracle on a GPU, at sizes that visit several key blocks."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from flash_attention import forward
 from flash_attention.dispatch import current_arch
 from flash_attention.kernel_configs import DType, FlashForwardKernelConfig
 from flash_attention.kernel_configs.sets import sample_configs
-from flash_attention.ladder import Rung, get_ladder
+from flash_attention.ladder import get_ladder
 from flash_attention.testing import Judge, generate_qkvo
 
 pytestmark = pytest.mark.gpu
 
 HEADS = 3
 RUNGS = [
-    pytest.param(rung, id=f"{dtype.name}-{d_head}-{rung.number}")
+    pytest.param(rung.config, id=f"{dtype.name}-{d_head}-{rung.number}")
     for dtype in DType
     for d_head in (64, 128)
     for rung in get_ladder(dtype, d_head, HEADS)
+    if isinstance(rung.config, FlashForwardKernelConfig)
 ]
 
 
@@ -33,9 +34,9 @@ def run_poisoned(cfg: FlashForwardKernelConfig, seq_len: int, seed: int) -> None
 
 
 @pytest.mark.parametrize("seq_len", [128, 384, 1024])
-@pytest.mark.parametrize("rung", RUNGS)
-def test_every_rung(rung: Rung, seq_len: int) -> None:
-    run_poisoned(rung.config, seq_len, seed=seq_len)
+@pytest.mark.parametrize("cfg", RUNGS)
+def test_every_rung(cfg: FlashForwardKernelConfig, seq_len: int) -> None:
+    run_poisoned(cfg, seq_len, seed=seq_len)
 
 
 @pytest.mark.parametrize("part", range(8))
@@ -50,9 +51,8 @@ def test_two_hundred_random_configs(part: int) -> None:
         run_poisoned(cfg, seq_len=256 + 128 * (seed % 3), seed=seed)
 
 
-@pytest.mark.parametrize("rung", RUNGS)
-def test_twenty_runs_are_bitwise_equal(rung: Rung) -> None:
-    cfg = rung.config
+@pytest.mark.parametrize("cfg", RUNGS)
+def test_twenty_runs_are_bitwise_equal(cfg: FlashForwardKernelConfig) -> None:
     q, k, v, o = generate_qkvo(4, 512, HEADS, cfg.d_head, cfg.dtype, "cuda")
     first = forward(cfg, q, k, v, o).clone()
     for _ in range(20):
@@ -61,7 +61,7 @@ def test_twenty_runs_are_bitwise_equal(rung: Rung) -> None:
 
 
 def test_large_scores_do_not_overflow() -> None:
-    cfg = get_ladder(DType.BF16, 128, HEADS)[-1].config
+    cfg = get_ladder(DType.BF16, 128, HEADS)[15].config
     q, k, v, o = generate_qkvo(1, 256, HEADS, 128, cfg.dtype, "cuda")
     q, k = q * 30, k * 30
     check = Judge(q, k, v).check(forward(cfg, q, k, v, o))

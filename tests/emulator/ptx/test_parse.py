@@ -338,7 +338,7 @@ def test_malformed_modules(text: str, line: int, message: str) -> None:
 
 
 def opcodes_by_search(ptx: str) -> Counter[str]:
-    text = ptx[ptx.index(".entry") :].partition(".section")[0]
+    text = ptx[ptx.index(".entry") :].partition(".section")[0].replace("; ", ";\n")
     return Counter(re.findall(r"^\s*(?:@!?[%\w]+\s+)?([a-z][\w.:]*)[^:\n]*;", text, re.MULTILINE))
 
 
@@ -346,19 +346,31 @@ def ladder_ptx(rung: int, arch: str) -> str:
     return compile_config(get_ladder()[rung - 1].config, ARCHES[arch]).ptx
 
 
-@pytest.mark.parametrize(("rung", "arch"), [(8, "sm_80"), (16, "sm_120")])
-def test_instructions_of_the_ladder(rung: int, arch: str) -> None:
+MAPS = [(128, 64, 128 * i) for i in range(4)]
+
+
+@pytest.mark.parametrize(
+    ("rung", "arch", "maps"),
+    [(8, "sm_80", []), (16, "sm_120", []), (17, "sm_90", []), (20, "sm_90", MAPS)],
+)
+def test_instructions_of_the_ladder(rung: int, arch: str, maps: list[tuple[int, ...]]) -> None:
     ptx = ladder_ptx(rung, arch)
     (kernel,) = parse(ptx).values()
     assert Counter(i.opcode for i in kernel.instructions) == opcodes_by_search(ptx)
-    assert kernel.target == arch
-    assert [(p.size, p.align, p.offset) for p in kernel.params] == [(144, 8, 0)]
+    assert kernel.target == get_ladder()[rung - 1].config.target(ARCHES[arch])
+    args = (168, 8, 128 * len(maps))
+    assert [(p.size, p.align, p.offset) for p in kernel.params] == [*maps, args]
     lines = ptx.split("\n")
     for instruction in kernel.instructions:
         assert instruction.opcode in lines[instruction.ptx_line - 1]
-    located = [i for i in kernel.instructions if i.opcode.startswith(("mma", "ldmatrix"))]
+    located = [i for i in kernel.instructions if i.opcode.startswith(("mma", "ldmatrix", "wgmma"))]
     assert located
-    assert all(i.location is not None and i.location[0].endswith(".cuh") for i in located)
+    places = [i.location[0] for i in located if i.location is not None]
+    assert len(places) == len(located)
+    written_out = {
+        i.opcode for i, place in zip(located, places, strict=True) if ".cuh" not in place
+    }
+    assert all(opcode.startswith("wgmma.mma_async") for opcode in written_out)
 
 
 def test_instructions_of_a_warp_specialised_kernel() -> None:

@@ -167,8 +167,9 @@ class Consumer {
 
   __device__ bool take_tile() {
     ptx::mbarrier_wait(smem_.mail_full(), tile_parity_);
-    const ptx::Chunk mail = ptx::ld_shared_16(smem_.mail());
-    // Every lane read the same; the shuffle tells the compiler so, which keeps loops uniform.
+    // Only the lane that gives the mail back reads it: no other read is left to wait for.
+    ptx::Chunk mail = {};
+    if (lane_id() == 0) mail = ptx::ld_shared_16(smem_.mail());
     tile_ = {static_cast<int>(__shfl_sync(~0u, mail.x, 0)),
              static_cast<int>(__shfl_sync(~0u, mail.y, 0)),
              static_cast<int>(__shfl_sync(~0u, mail.z, 0))};

@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Hopper configs that tests share, so that each is compiled once: rungs, and selected ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+
+from flash_attention.arch import ARCHES
+from flash_attention.kernel_configs import DType, HopperForwardKernelConfig
+from flash_attention.ladder import Rung, get_ladder
+from flash_attention.problem import Problem
+from flash_attention.select import select_config
+
+D_HEADS = (64, 96, 128, 192, 256)
+LENGTHS = tuple(512 << i for i in range(6))
+TOKENS = 16384
+LADDERS = (
+    (DType.FP16, 64, False),
+    (DType.FP16, 64, True),
+    (DType.BF16, 64, False),
+    (DType.BF16, 128, True),
+)
+"""Every type and mask of the ladder, mostly at the d_head that compiles in half the time."""
+GROUP_MIB = 4  # stands for every size of a group: it is one constant of the kernel
+
+
+def square(
+    dtype: DType, d_head: int, seq_len: int, causal: bool = False, heads: int = 16
+) -> Problem:
+    """Self-attention over 16k tokens."""
+    return Problem(
+        *(TOKENS // seq_len, seq_len, seq_len, heads, heads, d_head),
+        *(dtype.to_torch_dtype(), d_head**-0.5, causal),
+    )
+
+
+def hopper_ladder(dtype: DType, d_head: int) -> list[tuple[Rung, HopperForwardKernelConfig]]:
+    """The rungs of the Hopper family and their configs."""
+    return [
+        (rung, rung.config)
+        for rung in get_ladder(dtype, d_head)
+        if isinstance(rung.config, HopperForwardKernelConfig)
+    ]
+
+
+@cache
+def selected(
+    dtype: DType, lengths: tuple[int, ...] = LENGTHS
+) -> tuple[tuple[HopperForwardKernelConfig, bool], ...]:
+    """What `select_config` picks over 16k tokens, each config and mask once, groups of one size."""
+    found: dict[tuple[HopperForwardKernelConfig, bool], None] = {}
+    for d_head in D_HEADS:
+        for causal in (False, True):
+            for seq_len in lengths:
+                config = select_config(square(dtype, d_head, seq_len, causal), ARCHES["sm_90"])
+                assert isinstance(config, HopperForwardKernelConfig)
+                if config.group_mib:
+                    config = replace(config, group_mib=GROUP_MIB)
+                found[config, causal] = None
+    return tuple(found)

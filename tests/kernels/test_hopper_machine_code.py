@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Hopper family in NVRTC alone: what its inner loops hold, and that every switch is real."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from flash_attention.arch import ARCHES
+from flash_attention.compiler import CompiledKernel
+from flash_attention.compiler.elf import text_section
+from flash_attention.dispatch import compile_config
+from flash_attention.kernel_configs import DType, HopperForwardKernelConfig
+from flash_attention.sass import InspectorMissing, find_nvdisasm, opcode_counts
+from tests.hopper_configs import LADDERS, hopper_ladder, selected
+from tests.kernels.machine_code import MachineCode
+
+SELECTED = [
+    pytest.param(config, causal, id=f"{config.kernel_name()}{'_causal' * causal}")
+    for config, causal in (*selected(DType.BF16), *selected(DType.FP16, (4096,)))
+]
+MOST_SPILLED = 64  # bytes; at the ends of a tile they cost nothing
+MOST_ADDRESS_MOVES = 13  # R2UR; two a product have cost a tenth of the speed
+
+
+def compiled(config: HopperForwardKernelConfig, causal: bool = False) -> CompiledKernel:
+    return compile_config(config, ARCHES["sm_90"], causal)
+
+
+@pytest.fixture
+def nvdisasm() -> None:
+    try:
+        find_nvdisasm()
+    except InspectorMissing as missing:
+        pytest.skip(str(missing))
+
+
+@pytest.mark.parametrize(("config", "causal"), SELECTED)
+def test_a_selected_kernel_compiles_without_remarks_and_hardly_spills(
+    config: HopperForwardKernelConfig, causal: bool
+) -> None:
+    resources = compiled(config, causal).resources
+    assert resources.notes == ()  # no serialised wgmma, no setmaxnreg ignored
+    assert resources.spill_store_bytes <= MOST_SPILLED
+    assert resources.registers * config.num_threads <= 65536
+
+
+@pytest.mark.usefixtures("nvdisasm")
+@pytest.mark.parametrize(("config", "causal"), SELECTED)
+def test_the_inner_loop_of_a_selected_kernel_is_two_products_and_a_softmax(
+    config: HopperForwardKernelConfig, causal: bool
+) -> None:
+    code = MachineCode.of(compiled(config, causal).cubin)
+    # Over blocks that hide keys from some row, then over those that every row sees.
+    masked, unmasked = map(opcode_counts, code.innermost_loops(holding="HGMMA"))
+    assert masked["HGMMA"] == unmasked["HGMMA"] == config.d_head // 16 + config.B_c // 16
+    assert masked["HMMA"] == 0
+    assert (unmasked["HMMA"] > 0) == config.watch_sums  # the scores once more
+    assert unmasked["STL"] == unmasked["LDL"] == 0
+    assert unmasked["R2UR"] <= MOST_ADDRESS_MOVES
+    exponentials = config.B_c // 2  # a lane's scores, twice where they may be computed again
+    assert unmasked["MUFU"] == exponentials * (1 + config.watch_sums) + 2  # and a factor a row
+
+    pools = [i for i in code.instructions if i.name == "USETMAXREG"]
+    given, taken = sorted(pools, key=lambda i: "DEALLOC" not in i.opcode)
+    producer, consumer = config.register_split
+    assert [int(i.operands.split()[-1], 16) for i in (given, taken)] == [producer, consumer]
+    assert ("DEALLOC" in given.opcode, "TRY_ALLOC" in taken.opcode) == (True, True)
+
+
+RUNGS = [
+    pytest.param(
+        below, config, causal, id=f"{dtype.name}-{d_head}-{rung.number}{'-causal' * causal}"
+    )
+    for dtype, d_head, causal in LADDERS
+    for (_, below), (rung, config) in pairwise(hopper_ladder(dtype, d_head))
+]
+
+
+@pytest.mark.parametrize(("below", "config", "causal"), RUNGS)
+def test_every_rung_is_new_code_without_spills_or_remarks(
+    below: HopperForwardKernelConfig, config: HopperForwardKernelConfig, causal: bool
+) -> None:
+    kernels = [compiled(each, causal) for each in (below, config)]
+    for kernel in kernels:
+        assert kernel.resources.notes == ()
+        assert kernel.resources.spill_store_bytes == 0
+    assert text_section(kernels[0].cubin) != text_section(kernels[1].cubin)
+
+
+LADDER = hopper_ladder(DType.FP16, 64)
+SHOWN_BY_RUNGS = {rung.field for rung, _ in LADDER[1:]}
+PLAIN = LADDER[0][1]
+TOGGLES: dict[str, tuple[HopperForwardKernelConfig, Any]] = {
+    "dtype": (PLAIN, DType.BF16),
+    "d_head": (PLAIN, 96),
+    "consumers": (PLAIN, 1),
+    "B_c": (PLAIN, 64),
+    "group_mib": (LADDER[-1][1], 1),
+}
+
+
+def test_a_rung_or_a_toggle_shows_that_a_field_changes_machine_code() -> None:
+    assert SHOWN_BY_RUNGS | TOGGLES.keys() == {f.name for f in fields(HopperForwardKernelConfig)}
+
+
+@pytest.mark.parametrize("field", TOGGLES)
+def test_the_fields_of_no_rung_change_machine_code(field: str) -> None:
+    base, value = TOGGLES[field]
+    codes = [text_section(compiled(cfg).cubin) for cfg in (base, replace(base, **{field: value}))]
+    assert codes[0] != codes[1]
+
+
+def test_the_mask_changes_machine_code() -> None:
+    full, causal = (compiled(PLAIN, mask) for mask in (False, True))
+    assert text_section(full.cubin) != text_section(causal.cubin)
