@@ -11,7 +11,7 @@ template <class Mask, int BlockKeys>
 struct KeyRange {
   int fewest, most;  // keys that the first and the last of the rows see
 
-  __device__ KeyRange() = default;
+  KeyRange() = default;
   __device__ KeyRange(int first_row, int num_rows, const ForwardKernelArgs& args)
       : fewest(Mask::visible_keys(first_row, args.seq_len_q, args.seq_len_k)),
         most(Mask::visible_keys(min(first_row + num_rows, args.seq_len_q) - 1, args.seq_len_q,
