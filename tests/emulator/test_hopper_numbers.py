@@ -115,7 +115,7 @@ def test_nan_is_where_the_reference_has_it(config: HopperForwardKernelConfig) ->
     assert torch.equal(seen.lse.isfinite(), oracle_lse(q, k).isfinite())
 
 
-@pytest.mark.parametrize("config", WATCHED, ids=name)
+@pytest.mark.parametrize("config", KINDS, ids=name)
 def test_blocks_of_scores_that_are_all_minus_infinity_weigh_nothing(
     config: HopperForwardKernelConfig,
 ) -> None:

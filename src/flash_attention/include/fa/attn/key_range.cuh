@@ -12,7 +12,7 @@ struct KeyRange {
   int start_first, start_last;  // first key that the first and the last of the rows see
   int end_first, end_last;      // where their keys end
 
-  __device__ KeyRange() = default;
+  KeyRange() = default;
   __device__ KeyRange(const Mask& mask, int first_row, int num_rows, const Sequence& sequence) {
     const int last_row = min(first_row + num_rows, sequence.q_len) - 1;
     start_first = mask.first_key(first_row, sequence);

@@ -8,6 +8,8 @@ namespace fa::attn {
 
 inline constexpr float kInfinity = __builtin_bit_cast(float, 0x7f800000u);
 
+// A row whose maximum is -inf has seen no key, or none of a score above -inf: nothing is subtracted
+// from its scores. `Open` leaves the test out, for who can tell afterwards that it was needed.
 struct Masked {  // keys are hidden; a row may not have seen any yet
   static constexpr bool kEmptyRows = true;
 };
@@ -63,16 +65,15 @@ struct LaneMax {
 };
 
 // The maxima grow to cover `lanes`, the sums shrink accordingly; O has to by the same factors.
-template <class Exponential, class Block, int Keys>
+template <class Exponential, int Keys>
 __device__ void raise_max(const LaneMax<Keys>& lanes, RowStats<16>& stats, Shrink& shrink,
                           float factor) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const float max = fmaxf(stats.max[0][h], quad_max(lanes.of[h]));
-    const bool no_key_yet = Block::kEmptyRows && max == -kInfinity;
-    shrink.by[h] =
-        no_key_yet ? 1.f
-                   : Exponential::exp(stats.max[0][h], Exponential::offset(max, factor), factor);
+    shrink.by[h] = max == -kInfinity ? 1.f
+                                     : Exponential::exp(stats.max[0][h],
+                                                        Exponential::offset(max, factor), factor);
     stats.max[0][h] = max;
     stats.sum[0][h] *= shrink.by[h];
   }

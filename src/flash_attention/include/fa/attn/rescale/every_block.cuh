@@ -12,8 +12,8 @@ struct EveryBlock {
   static __device__ bool run(Block, Accumulator<16, Keys>& s, RowStats<16>& stats, Shrink& shrink,
                              float factor, KeyBlock keys) {
     keys.release();
-    raise_max<Exponential, Block>(LaneMax(s), stats, shrink, factor);
-    exponentiate<Exponential, Block>(s, stats, factor);
+    raise_max<Exponential>(LaneMax(s), stats, shrink, factor);
+    exponentiate<Exponential, Masked>(s, stats, factor);
     return true;
   }
 };

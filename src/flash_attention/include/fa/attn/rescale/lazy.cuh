@@ -17,8 +17,8 @@ struct Lazy {
     const bool grew = (lanes.of[0] - stats.max[0][0]) * factor > Threshold ||
                       (lanes.of[1] - stats.max[0][1]) * factor > Threshold;
     const bool rescale = __any_sync(~0u, grew);
-    if (rescale) raise_max<Exponential, Block>(lanes, stats, shrink, factor);
-    exponentiate<Exponential, Block>(s, stats, factor);
+    if (rescale) raise_max<Exponential>(lanes, stats, shrink, factor);
+    exponentiate<Exponential, Masked>(s, stats, factor);
     return rescale;
   }
 };

@@ -26,7 +26,7 @@ struct Watched {
     const bool rescale = __any_sync(~0u, !fits);
     if (rescale) {
       keys.scores_again(s);
-      raise_max<Exponential, Masked>(LaneMax(s), stats, shrink, factor);
+      raise_max<Exponential>(LaneMax(s), stats, shrink, factor);
       exponentiate<Exponential, Masked>(s, stats, factor);
     } else {
       stats.sum[0][0] += next.sum[0][0];
