@@ -24,19 +24,35 @@ class Features:
     mask: MaskKind = MaskKind.FULL
     softcap: bool = False
     per_batch: bool = False  # batch entries have lengths of their own
+    heads_together: int = 1  # heads of q side by side in a tile, which share one of k and v
+    chunked: bool = False  # keys in chunks, whose parts another kernel combines
+    page_keys: int = 0  # rows of a page that a table names; 0: keys are contiguous
 
     def bind(self, bindings: tuple[Binding, ...]) -> tuple[Binding, ...]:
-        """A config's bindings with those of the features; entries of their own lengths are walked
-        in an order of their own."""
+        """A config's bindings, and those of the features."""
         own = (
             Variant("Mask", "attn/mask", self.mask.value),
             Variant("Score", "attn/score", "Softcap" if self.softcap else "Plain"),
             Variant("Lengths", "attn/lengths", "PerBatch" if self.per_batch else "Same"),
+            Variant("Rows", "attn/rows", "GroupedHeads", self.heads_together)
+            if self.heads_together > 1
+            else Variant("Rows", "attn/rows", "OneHead"),
+            Variant("Splits", "attn/splits", "Chunked" if self.chunked else "Whole"),
+            Variant("Pages", "sm90/pages", "Paged", self.page_keys)
+            if self.page_keys
+            else Variant("Pages", "sm90/pages", "Contiguous"),
         )
-        return (*(self._ordered(binding) for binding in bindings), *own)
+        return (*(self._replaced(binding) for binding in bindings), *own)
 
-    def _ordered(self, binding: Binding) -> Binding:
-        if self.per_batch and isinstance(binding, Variant) and binding.slot == "TileOrder":
+    def _replaced(self, binding: Binding) -> Binding:
+        """Chunks are tiles of their own and leave as parts; entries of their own lengths are walked
+        in an order of their own."""
+        slot = binding.slot if isinstance(binding, Variant) else ""
+        if self.chunked and slot == "TileOrder":
+            return Variant("TileOrder", "sm90/tile_order", "OneEach")
+        if self.chunked and slot == "Output":
+            return Variant("Output", "sm90/output", "Parts")
+        if self.per_batch and slot == "TileOrder":
             return Variant("TileOrder", "sm90/tile_order", "Packed")
         return binding
 
@@ -46,6 +62,9 @@ class Features:
             self.mask.name.lower(): self.mask is not MaskKind.FULL,
             "softcap": self.softcap,
             "per_batch": self.per_batch,
+            f"heads_{self.heads_together}": self.heads_together > 1,
+            "chunked": self.chunked,
+            f"page_{self.page_keys}": self.page_keys > 0,
         }
         return [word for word, on in words.items() if on]
 

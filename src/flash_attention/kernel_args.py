@@ -29,11 +29,15 @@ class ForwardKernelArgs(ctypes.Structure):
         ("cu_seqlens_q", ctypes.c_void_p),  # int32 (batch + 1,), null when q is not packed
         ("cu_seqlens_k", ctypes.c_void_p),
         ("seqused_k", ctypes.c_void_p),  # int32 (batch,), null when all keys count
+        ("block_table", ctypes.c_void_p),  # int32 (batch, pages), null when keys are contiguous
+        ("o_parts", ctypes.c_void_p),  # float32 (splits, batch * heads * seq_q, d_v)
+        ("lse_parts", ctypes.c_void_p),  # float32 (splits, batch * heads * seq_q)
         ("tile_counter", ctypes.c_void_p),  # int32[2], zero between launches; null when not used
         ("q_stride", Strides),
         ("k_stride", Strides),
         ("v_stride", Strides),
         ("o_stride", Strides),
+        ("block_table_stride", ctypes.c_int64),
         ("lse_batch_stride", ctypes.c_int64),
         ("lse_head_stride", ctypes.c_int64),
         ("batch", ctypes.c_int32),
@@ -42,6 +46,8 @@ class ForwardKernelArgs(ctypes.Structure):
         ("seq_len_q", ctypes.c_int32),
         ("seq_len_k", ctypes.c_int32),
         ("d_v", ctypes.c_int32),
+        ("num_splits", ctypes.c_int32),
+        ("split_blocks", ctypes.c_int32),
         ("window_left", ctypes.c_int32),
         ("window_right", ctypes.c_int32),
         ("softmax_scale", ctypes.c_float),

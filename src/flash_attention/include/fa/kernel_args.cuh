@@ -22,13 +22,18 @@ struct ForwardKernelArgs {
   const int*
       cu_seqlens_q;  // [batch + 1], where the entries of a packed tensor start; null: not packed
   const int* cu_seqlens_k;
-  const int* seqused_k;  // [batch], keys of an entry that count; null: all
-  int* tile_counter;     // {tiles taken, CTAs done}, both zero between launches
+  const int* seqused_k;    // [batch], keys of an entry that count; null: all
+  const int* block_table;  // [batch, pages of the longest], where the pages of keys lie
+  float* o_parts;          // [splits, batch * heads * seq_len_q, d_v], of keys in chunks
+  float* lse_parts;        // [splits, batch * heads * seq_len_q]
+  int* tile_counter;       // {tiles taken, CTAs done}, both zero between launches
   Strides q_stride, k_stride, v_stride, o_stride;
+  i64 block_table_stride;
   i64 lse_batch_stride, lse_head_stride;
   int batch, heads, heads_per_kv;
-  int seq_len_q, seq_len_k;       // the longest, where entries have their own
-  int d_v;                        // columns of O
+  int seq_len_q, seq_len_k;  // the longest, where entries have their own
+  int d_v;                   // columns of O
+  int num_splits, split_blocks;
   int window_left, window_right;  // keys before and after a query's own place that it sees
   float softmax_scale, softcap;
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which key blocks a run of query rows visits, from the last to the first, and which of them hold
-// keys that some of the rows do not see. Row r sees the keys from first_key(r) to end_key(r), and
+// Which key blocks a run of queries visits, from the last to the first, and which of them hold
+// keys that some of the queries do not see. Query r sees the keys from first_key(r) to end_key(r), and
 // neither falls as r grows.
 #pragma once
 #include <fa/attn/sequence.cuh>
@@ -13,12 +13,12 @@ struct KeyRange {
   int end_first, end_last;      // where their keys end
 
   KeyRange() = default;
-  __device__ KeyRange(const Mask& mask, int first_row, int num_rows, const Sequence& sequence) {
-    const int last_row = min(first_row + num_rows, sequence.q_len) - 1;
-    start_first = mask.first_key(first_row, sequence);
-    start_last = mask.first_key(last_row, sequence);
-    end_first = mask.end_key(first_row, sequence);
-    end_last = mask.end_key(last_row, sequence);
+  __device__ KeyRange(const Mask& mask, int first, int count, const Sequence& sequence) {
+    const int last = min(first + count, sequence.q_len) - 1;
+    start_first = mask.first_key(first, sequence);
+    start_last = mask.first_key(last, sequence);
+    end_first = mask.end_key(first, sequence);
+    end_last = mask.end_key(last, sequence);
   }
 
   __device__ int end_block() const { return (end_last + BlockKeys - 1) / BlockKeys; }
@@ -39,14 +39,14 @@ struct KeyRange {
 };
 
 // S of the tile whose first row is `row` and first key `key`: what a row does not see becomes -inf.
-template <class Mask, int Cols>
+template <class Rows, class Mask, int Cols>
 __device__ void hide(Accumulator<16, Cols>& s, const Mask& mask, int row, int key,
                      const Sequence& sequence) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int lane_row = row + lane_id() / 4 + 8 * h, lane_key = key + 2 * (lane_id() % 4);
-    const int end = mask.end_key(lane_row, sequence) - lane_key;
-    const int first = mask.first_key(lane_row, sequence) - lane_key;
+    const int end = mask.end_key(Rows::position(lane_row), sequence) - lane_key;
+    const int first = mask.first_key(Rows::position(lane_row), sequence) - lane_key;
 #pragma unroll
     for (int j = 0; j < Cols / 8; ++j)
 #pragma unroll

@@ -51,6 +51,10 @@ __device__ inline void st_global_4_no_l1(void* gmem, u32 x) {
   asm volatile("st.global.L1::no_allocate.u32 [%0], %1;" ::"l"(gmem), "r"(x) : "memory");
 }
 
+__device__ inline void st_global_8(void* gmem, float x, float y) {
+  asm volatile("st.global.v2.f32 [%0], {%1, %2};" ::"l"(gmem), "f"(x), "f"(y) : "memory");
+}
+
 __device__ inline Chunk ld_shared_16(u32 smem) {
   Chunk c;
   asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"

@@ -3,12 +3,13 @@
 // which order they run.
 #pragma once
 #include <fa/attn/key_range.cuh>
-#include <fa/attn/lse.cuh>
 #include <fa/ptx/memory.cuh>
 #include <fa/ptx/named_barrier.cuh>
-#include <fa/sm90/producer.cuh>
+#include <fa/sm90/clear.cuh>
+#include <fa/sm90/mailbox.cuh>
 #include <fa/sm90/products.cuh>
-#include <fa/sm90/staging.cuh>
+#include <fa/sm90/tensor_maps.cuh>
+#include <fa/sm90/warp_output.cuh>
 
 namespace fa::sm90 {
 
@@ -22,6 +23,7 @@ class Consumer {
   using QTile = typename Shape<Config>::QTile;
   using KVTile = typename Shape<Config>::KVTile;
   using Mask = typename Config::Mask;
+  using Rows = typename Config::Rows;
   using Range = attn::KeyRange<Mask, Config::kBC>;
 
   __device__ Consumer(const SharedMemory<Config>& smem, const TensorMaps& maps,
@@ -38,7 +40,11 @@ class Consumer {
         v_operand_(KVTile::column_operand(smem.v(0))) {}
 
   __device__ void run() {
-    while (take_tile()) {
+    if (Shape<Config>::kRows < kWarpgroupRows) {  // no load fills the rest
+      clear_rows<Config::kDHead, kWarpgroupRows>(q_tile(), Shape<Config>::kRows);
+      ptx::named_barrier_sync(4 + warpgroup_, kWarpgroupSize);
+    }
+    while (take_tile(smem_, args_, tile_, sequence_, tile_parity_)) {
       begin();
       Config::Schedule::run(*this);
       if (Mask::kHasStart) pass_blocks(unseen_after_);
@@ -50,18 +56,17 @@ class Consumer {
 
   // blocks
 
-  __device__ bool has_block() const { return uniform(block_ >= range_.first_block()); }
+  __device__ bool has_block() const { return uniform(block_ >= first_block_); }
   __device__ bool near_end() const {
-    return uniform(block_ >= range_.first_block() && range_.near_end(block_));
+    return uniform(block_ >= first_block_ && range_.near_end(block_));
   }
   __device__ bool open() const {
-    return uniform(block_ >= range_.first_block() && !range_.near_start(block_));
+    return uniform(block_ >= first_block_ && !range_.near_start(block_));
   }
   __device__ bool near_start() const { return Mask::kHasStart && has_block(); }
   template <int Keys>
   __device__ bool first_block_within() const {
-    return uniform(block_ >= range_.first_block() &&
-                   range_.end_last - block_ * Config::kBC <= Keys);
+    return uniform(block_ >= first_block_ && range_.end_last - block_ * Config::kBC <= Keys);
   }
   __device__ void next_block() { --block_; }
 
@@ -87,7 +92,7 @@ class Consumer {
   __device__ void softmax(Block block) {
     Config::Score::change(s_, args_);
     if (Block::kEmptyRows && uniform(range_.hides(block_)))
-      attn::hide(s_, mask_, warp_row(), block_ * Config::kBC, sequence_);
+      attn::hide<Rows>(s_, mask_, warp_row(), block_ * Config::kBC, sequence_);
     rescale_ = Config::Rescale::template run<Exponential, DType>(block, s_, stats_, shrink_,
                                                                  factor_, KeyBlock{*this});
   }
@@ -113,7 +118,7 @@ class Consumer {
     end_turn();
     wait_products<0>();
     Config::Score::change(s, args_);
-    attn::hide(s, mask_, warp_row(), block_ * Config::kBC, sequence_);
+    attn::hide<Rows>(s, mask_, warp_row(), block_ * Config::kBC, sequence_);
     rescale_ = Config::Rescale::template run<Exponential, DType>(attn::Masked{}, s, stats_, shrink_,
                                                                  factor_, KeyBlock{*this});
     Math::convert(p, s);
@@ -125,6 +130,7 @@ class Consumer {
   }
 
   // What Output needs to know.
+  __device__ const TensorMap& o_map() const { return maps_.o; }
   __device__ int warpgroup() const { return warpgroup_; }
   __device__ u32 q_tile() const { return smem_.q(warpgroup_); }
   __device__ u32 own_o_tile() const { return smem_.own_o(warpgroup_); }
@@ -153,10 +159,10 @@ class Consumer {
   static __device__ bool uniform(bool condition) { return __any_sync(~0u, condition); }
 
   static __device__ int warp_in_group() { return warp_id() % (kWarpgroupSize / kWarpSize); }
-  __device__ int tile_row() const {
-    return tile_.q_block * Shape<Config>::kBR + warpgroup_ * kWarpgroupRows;
-  }
   __device__ int warp_row() const { return tile_row() + warp_in_group() * kWarpRows; }
+  __device__ int tile_row() const {
+    return tile_.q_block * Shape<Config>::kBR + warpgroup_ * Shape<Config>::kRows;
+  }
 
   __device__ u64 k_operand() const { return k_operand_ + k_.stage * (KVTile::kBytes >> 4); }
   __device__ u64 v_operand() const { return v_operand_ + v_.stage * (KVTile::kBytes >> 4); }
@@ -165,49 +171,35 @@ class Consumer {
     if (lane_id() == 0) ptx::mbarrier_arrive(empty);
   }
 
-  __device__ bool take_tile() {
-    ptx::mbarrier_wait(smem_.mail_full(), tile_parity_);
-    // Only the lane that gives the mail back reads it: no other read is left to wait for.
-    ptx::Chunk mail = {};
-    if (lane_id() == 0) mail = ptx::ld_shared_16(smem_.mail());
-    tile_ = {static_cast<int>(__shfl_sync(~0u, mail.x, 0)),
-             static_cast<int>(__shfl_sync(~0u, mail.y, 0)),
-             static_cast<int>(__shfl_sync(~0u, mail.z, 0))};
-    sequence_ = Config::Lengths::read(args_, tile_.batch, smem_.mail() + 16);
-    release(smem_.mail_empty());
-    return tile_.q_block >= 0;
-  }
-
   // Q is here, O and the statistics are empty, and the blocks that only rows of other warpgroups see
   // are passed over.
   __device__ void begin() {
-    const Range whole(mask_, tile_.q_block * Shape<Config>::kBR, Shape<Config>::kBR, sequence_);
-    range_ = Range(mask_, tile_row(), kWarpgroupRows, sequence_);
-    unseen_after_ = range_.first_block() - whole.first_block();
+    const Range whole(mask_, Rows::position(tile_.q_block * Shape<Config>::kBR),
+                      Shape<Config>::kBR / Rows::kGroup, sequence_);
+    range_ =
+        Range(mask_, Rows::position(tile_row()), Shape<Config>::kRows / Rows::kGroup, sequence_);
+    const int whole_first = Config::Splits::first_block(whole, tile_.split, args_);
+    const int whole_end = Config::Splits::end_block(whole, tile_.split, args_);
+    const int end = Config::Splits::end_block(range_, tile_.split, args_);
+    first_block_ = Config::Splits::first_block(range_, tile_.split, args_);
+    unseen_after_ = first_block_ - whole_first;
     stats_.reset();
     o_.zero();
     rescale_ = false;
     ptx::mbarrier_wait(smem_.q_full(warpgroup_), tile_parity_);
     tile_parity_ ^= 1;
-    block_ = range_.end_block() - 1;
-    if (Config::Lengths::kPerBatch) clear_tail(whole);
-    pass_blocks(whole.end_block() - range_.end_block());
+    block_ = end - 1;
+    if (Config::Lengths::kPerBatch) clear_tail(whole_first, whole_end - 1);
+    pass_blocks(whole_end - end);
   }
 
-  // What lies in V beyond the last key belongs to nobody: zeros, since 0 times NaN is NaN. All
-  // consumers meet here, whether their rows see the block or not.
-  __device__ void clear_tail(const Range& whole) {
-    const int last = whole.end_block() - 1, keys = sequence_.k_len - last * Config::kBC;
-    if (uniform(last >= whole.first_block() && keys < Config::kBC)) {
+  // What lies in V beyond the last key belongs to nobody. All consumers meet here, whether their rows
+  // see the block or not.
+  __device__ void clear_tail(int first, int last) {
+    const int keys = sequence_.k_len - last * Config::kBC;
+    if (uniform(last >= first && keys < Config::kBC)) {
       wait_v();
-      if (warpgroup_ == 0) {
-        constexpr int kRowChunks = Config::kDHead / kChunkElements;
-        const int thread = threadIdx.x % kWarpgroupSize;
-        for (int i = keys * kRowChunks + thread; i < Config::kBC * kRowChunks; i += kWarpgroupSize)
-          ptx::st_shared_16(KVTile::chunk(smem_.v(v_.stage), i / kRowChunks, i % kRowChunks),
-                            {0, 0, 0, 0});
-        ptx::fence_proxy_async();  // the products see the zeros
-      }
+      if (warpgroup_ == 0) clear_rows<Config::kDHead, Config::kBC>(smem_.v(v_.stage), keys);
       ptx::named_barrier_sync(7, Config::kConsumers * kWarpgroupSize);
     }
   }
@@ -228,13 +220,10 @@ class Consumer {
   }
 
   __device__ void store() {
-    const attn::RowEnds ends(stats_, Config::Score::scale(args_), args_.sinks, tile_.head);
+    const WarpOutput<Config> warp = {o_, args_, sequence_, tile_, tile_row()};
+    const attn::RowEnds ends = warp.ends(stats_);
     ends.normalise(o_);
-    if (args_.lse) attn::store_lse(args_, ends, sequence_, tile_.head, warp_row());
-    const u32 shared = Config::Output::claim(*this);
-    stage_and_store<Config>(o_, shared, warp_in_group() * kWarpRows, maps_.o, args_, sequence_,
-                            tile_.head, warp_row());
-    Config::Output::stored(*this);
+    Config::Output::store(*this, warp, ends);
   }
 
   const SharedMemory<Config>& smem_;
@@ -250,6 +239,7 @@ class Consumer {
   Tile tile_;
   attn::Sequence sequence_;
   Range range_;
+  int first_block_;
   int unseen_after_;
   int block_;
   bool rescale_;

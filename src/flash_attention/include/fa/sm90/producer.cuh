@@ -3,11 +3,9 @@
 // flowing into shared memory as buffers fall empty.
 #pragma once
 #include <fa/attn/key_range.cuh>
-#include <fa/ptx/memory.cuh>
 #include <fa/ptx/tma.cuh>
-#include <fa/sm90/shared_memory.cuh>
+#include <fa/sm90/mailbox.cuh>
 #include <fa/sm90/tensor_maps.cuh>
-#include <fa/sm90/tile.cuh>
 
 namespace fa::sm90 {
 
@@ -31,11 +29,11 @@ class Producer {
     for (bool more = walk.next(tile); more; tile = next) {
       sequence_ = Config::Lengths::sequence(args_, tile.batch);
       Config::Queries::expect(*this, tile);
-      post(tile);
+      post_tile(smem_, tile, sequence_, tile_parity_);
       walk.request();
       load(tile, [&] { more = walk.next(next); });
     }
-    post({-1, 0, 0});
+    post_tile(smem_, kNoMoreTiles, sequence_, tile_parity_);
     walk.finish();
   }
 
@@ -45,79 +43,70 @@ class Producer {
     for (int w = 0; w < Config::kConsumers; ++w)
 #pragma unroll
       for (int p = 0; p < QTile::kCount; ++p)
-        ptx::tma_prefetch_4d(maps_.q, p * QTile::kColumns, tile.head, q_row(tile, w),
-                             sequence_.q_batch);
+        ptx::tma_prefetch_4d(maps_.q, p * QTile::kColumns, tile.head * Config::Rows::kGroup,
+                             q_row(tile, w), sequence_.q_batch);
   }
 
  private:
-  __device__ void post(Tile tile) {
-    ptx::mbarrier_wait(smem_.mail_empty(), tile_parity_ ^ 1);
-    ptx::st_shared_16(smem_.mail(), {static_cast<u32>(tile.q_block), static_cast<u32>(tile.head),
-                                     static_cast<u32>(tile.batch), 0});
-    Config::Lengths::write(sequence_, smem_.mail() + 16);
-    ptx::mbarrier_arrive(smem_.mail_full());
-  }
-
   // `meanwhile` runs once, when the first block is on its way.
   template <class Work>
   __device__ void load(Tile tile, Work meanwhile) {
     const attn::KeyRange<typename Config::Mask, Config::kBC> range(
-        typename Config::Mask(args_), tile.q_block * Shape<Config>::kBR, Shape<Config>::kBR,
-        sequence_);
-    const int kv_head = tile.head / args_.heads_per_kv;
-    const int first = range.first_block();
-    int block = range.end_block() - 1;
-    if (block >= first) load_k(kv_head, block);
+        typename Config::Mask(args_), Config::Rows::position(tile.q_block * Shape<Config>::kBR),
+        Shape<Config>::kBR / Config::Rows::kGroup, sequence_);
+    const int first = Config::Splits::first_block(range, tile.split, args_);
+    int block = Config::Splits::end_block(range, tile.split, args_) - 1;
+    if (block >= first) load_k(tile, block);
     load_q(tile);
-    if (block >= first) load_v(kv_head, block);
+    if (block >= first) load_v(tile, block);
     meanwhile();
     while (--block >= first) {
-      load_k(kv_head, block);
-      load_v(kv_head, block);
+      load_k(tile, block);
+      load_v(tile, block);
     }
     tile_parity_ ^= 1;
   }
 
-  __device__ void load_k(int kv_head, int block) {
+  __device__ void load_k(Tile tile, int block) {
     ptx::mbarrier_wait(smem_.k_empty(ring_.stage), ring_.parity ^ 1);
-    load_tile<KVTile>(smem_.k(ring_.stage), maps_.k, smem_.k_full(ring_.stage), kv_head,
-                      sequence_.k_first + block * Config::kBC, sequence_.k_batch);
+    load_keys(smem_.k(ring_.stage), maps_.k, smem_.k_full(ring_.stage), tile, block);
   }
 
-  __device__ void load_v(int kv_head, int block) {
+  __device__ void load_v(Tile tile, int block) {
     ptx::mbarrier_wait(smem_.v_empty(ring_.stage), ring_.parity ^ 1);
-    load_tile<KVTile>(smem_.v(ring_.stage), maps_.v, smem_.v_full(ring_.stage), kv_head,
-                      sequence_.k_first + block * Config::kBC, sequence_.k_batch);
+    load_keys(smem_.v(ring_.stage), maps_.v, smem_.v_full(ring_.stage), tile, block);
     ring_.advance();
+  }
+
+  __device__ void load_keys(u32 smem, const TensorMap& map, u32 full, Tile tile, int block) {
+    const int kv_head = Config::Rows::kGroup > 1 ? tile.head : tile.head / args_.heads_per_kv;
+    ptx::mbarrier_arrive_expect(full, KVTile::kBytes);
+    Config::Pages::template load<KVTile, Config::kBC>(smem, map, full, kv_head, block * Config::kBC,
+                                                      tile.batch, sequence_, args_);
   }
 
   __device__ void load_q(Tile tile) {
 #pragma unroll
     for (int w = 0; w < Config::kConsumers; ++w) {
       ptx::mbarrier_wait(smem_.q_empty(w), tile_parity_ ^ 1);
-      load_tile<QTile>(smem_.q(w), maps_.q, smem_.q_full(w), tile.head, q_row(tile, w),
-                       sequence_.q_batch);
+      ptx::mbarrier_arrive_expect(smem_.q_full(w), Shape<Config>::kQLoadBytes);
+#pragma unroll
+      for (int p = 0; p < QTile::kCount; ++p)
+        ptx::tma_load_4d(smem_.q(w) + p * QTile::kPanelBytes, maps_.q, smem_.q_full(w),
+                         p * QTile::kColumns, tile.head * Config::Rows::kGroup, q_row(tile, w),
+                         sequence_.q_batch);
     }
   }
 
   __device__ int q_row(Tile tile, int warpgroup) const {
-    return sequence_.q_first + tile.q_block * Shape<Config>::kBR + warpgroup * kWarpgroupRows;
-  }
-
-  template <class AnyTile>
-  static __device__ void load_tile(u32 smem, const TensorMap& map, u32 full, int head, int row,
-                                   int batch) {
-    ptx::mbarrier_arrive_expect(full, AnyTile::kBytes);
-#pragma unroll
-    for (int p = 0; p < AnyTile::kCount; ++p)
-      ptx::tma_load_4d(smem + p * AnyTile::kPanelBytes, map, full, p * AnyTile::kColumns, head, row,
-                       batch);
+    const int row = tile.q_block * Shape<Config>::kBR + warpgroup * Shape<Config>::kRows;
+    return sequence_.q_first + Config::Rows::position(row);
   }
 
   const SharedMemory<Config>& smem_;
   const TensorMaps& maps_;
   const ForwardKernelArgs& args_;
-  attn::Sequence sequence_;
+  attn::Sequence sequence_ = {};
   Ring<Config::kStages> ring_;
   u32 tile_parity_ = 0;
 };

@@ -56,7 +56,10 @@ struct SharedTile : Panels<DHead> {
 
 template <class Config>
 struct Shape {
-  static constexpr int kBR = Config::kConsumers * kWarpgroupRows;
+  static constexpr int kGroup = Config::Rows::kGroup;
+  static constexpr int kRows = kWarpgroupRows / kGroup * kGroup;  // of a warpgroup, that are used
+  static constexpr int kBR = Config::kConsumers * kRows;
+  static constexpr int kQLoadBytes = kRows * Config::kDHead * kElementBytes;
   using QTile = SharedTile<Config::kDHead, kWarpgroupRows>;  // of one warpgroup; O's, too
   using KVTile = SharedTile<Config::kDHead, Config::kBC>;
 };

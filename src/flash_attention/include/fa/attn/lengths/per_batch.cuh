@@ -37,7 +37,8 @@ struct PerBatch {
                        static_cast<u32>(sequence.q_first), static_cast<u32>(sequence.q_batch)});
   }
   static __device__ Sequence read(const ForwardKernelArgs&, int, u32 mail) {
-    const ptx::Chunk chunk = ptx::ld_shared_16(mail);
+    ptx::Chunk chunk = {};
+    if (lane_id() == 0) chunk = ptx::ld_shared_16(mail);
     const auto uniform = [](u32 x) { return static_cast<int>(__shfl_sync(~0u, x, 0)); };
     return {uniform(chunk.x), uniform(chunk.y), uniform(chunk.z), 0, uniform(chunk.w), 0};
   }

@@ -6,7 +6,7 @@
 #include <fa/ptx/memory.cuh>
 #include <fa/ptx/tma.cuh>
 #include <fa/sm90/shape.cuh>
-#include <fa/sm90/tile.cuh>
+#include <fa/sm90/warp_output.cuh>
 
 namespace fa::sm90::copy {
 
@@ -47,18 +47,18 @@ struct CpAsync {
     __device__ void wait_k() { wait<0>(); }
     __device__ void wait_v() { wait<1>(); }  // the next K may still fly
 
-    __device__ void store(const Accumulator<kWarpRows, Config::kDHead>& o, u32 /*smem*/,
-                          const attn::Sequence&, int first_row) const {
+    __device__ void store(const WarpOutput<Config>& warp, u32 /*smem*/) const {
       char* const head = address(args_.o, args_.o_stride, tile_.head);
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        const int row = first_row + warp_id() * kWarpRows + lane_id() / 4 + 8 * h;
-        if (row >= args_.seq_len_q) continue;
-        char* const to = head + (row * args_.o_stride.seq + 2 * (lane_id() % 4)) * kElementBytes;
+        const int r = warp.lane_row(h);
+        if (!warp.used(r)) continue;
+        char* const to =
+            head + (warp.position(r) * args_.o_stride.seq + 2 * (lane_id() % 4)) * kElementBytes;
 #pragma unroll
         for (int j = 0; j < Config::kDHead / 8; ++j)
           ptx::st_global_4(to + j * kChunkBytes,
-                           Config::DType::pack(o.v[0][j][2 * h], o.v[0][j][2 * h + 1]));
+                           Config::DType::pack(warp.o.v[0][j][2 * h], warp.o.v[0][j][2 * h + 1]));
       }
     }
 

@@ -24,7 +24,6 @@ struct Tma {
           k_map_(maps.k),
           v_map_(maps.v),
           o_map_(maps.o),
-          args_(args),
           tile_(tile),
           kv_head_(tile.head / args.heads_per_kv),
           k_full_(barriers),
@@ -67,12 +66,8 @@ struct Tma {
       v_parity_ ^= 1;
     }
 
-    __device__ void store(const Accumulator<kWarpRows, Config::kDHead>& o, u32 smem,
-                          const attn::Sequence& sequence, int first_row) const {
-      constexpr int kWarps = kWarpgroupRows / kWarpRows;
-      stage_and_store<Config>(o, smem + warp_id() / kWarps * QTile::kBytes,
-                              warp_id() % kWarps * kWarpRows, o_map_, args_, sequence, tile_.head,
-                              first_row + warp_id() * kWarpRows);
+    __device__ void store(const WarpOutput<Config>& warp, u32 smem) const {
+      stage_and_store(warp, smem, o_map_);
       if (lane_id() == 0) ptx::tma_wait();  // shared memory outlives the store that reads it
     }
 
@@ -86,7 +81,6 @@ struct Tma {
     }
 
     const TensorMap &q_map_, &k_map_, &v_map_, &o_map_;
-    const ForwardKernelArgs& args_;
     const Tile tile_;
     const int kv_head_;
     const u32 k_full_, v_full_;

@@ -2,7 +2,7 @@
 // O has a buffer of its own: the next Q is loaded as soon as the last scores are computed, and the
 // store is waited for only before the next one.
 #pragma once
-#include <fa/ptx/tma.cuh>
+#include <fa/sm90/staging.cuh>
 
 namespace fa::sm90::output {
 
@@ -14,15 +14,13 @@ struct OwnBuffer {
     consumer.release_q();
   }
 
-  template <class Consumer>
-  static __device__ u32 claim(Consumer& consumer) {
+  template <class Consumer, class Warp>
+  static __device__ void store(Consumer& consumer, const Warp& warp, const attn::RowEnds& ends) {
+    warp.store_lse(ends);
     if (lane_id() == 0) ptx::tma_wait_read();  // the previous tile's rows of this warp have left
     __syncwarp();
-    return consumer.own_o_tile();
+    stage_and_store(warp, consumer.own_o_tile(), consumer.o_map());
   }
-
-  template <class Consumer>
-  static __device__ void stored(Consumer&) {}
 };
 
 }  // namespace fa::sm90::output

@@ -8,6 +8,10 @@
 namespace fa::sm90::roles {
 
 struct Specialised {
+  // Two warpgroups have as many registers as their threads can name.
+  template <class Config>
+  static constexpr bool kMovesRegisters = Config::kConsumers > 1;
+
   template <class Config>
   static __device__ void run(const TensorMaps& maps, const ForwardKernelArgs& args, u32 base) {
     const SharedMemory<Config> smem(base);
@@ -15,10 +19,10 @@ struct Specialised {
     __syncthreads();  // the barriers are ready
     const int warpgroup = __shfl_sync(~0u, threadIdx.x / kWarpgroupSize, 0);
     if (warpgroup == 0) {
-      ptx::shrink_to<Config::kProducerRegisters>();
+      if constexpr (kMovesRegisters<Config>) ptx::shrink_to<Config::kProducerRegisters>();
       if (threadIdx.x == 0) Producer<Config>(smem, maps, args).run();
     } else {
-      ptx::grow_to<Config::kConsumerRegisters>();
+      if constexpr (kMovesRegisters<Config>) ptx::grow_to<Config::kConsumerRegisters>();
       Consumer<Config>(smem, maps, args, warpgroup - 1).run();
     }
   }

@@ -3,9 +3,9 @@
 // buffer each of Q, K and V; one tile a CTA.
 #pragma once
 #include <fa/attn/key_range.cuh>
-#include <fa/attn/lse.cuh>
 #include <fa/sm90/products.cuh>
 #include <fa/sm90/tile_order/one_each.cuh>
+#include <fa/sm90/warp_output.cuh>
 
 namespace fa::sm90::roles {
 
@@ -57,7 +57,8 @@ struct Unified {
       else
         transfers.load_nothing();
       Config::Score::change(s, args);
-      if (range.hides(block)) attn::hide(s, mask, warp_row, block * Config::kBC, sequence);
+      if (range.hides(block))
+        attn::hide<typename Config::Rows>(s, mask, warp_row, block * Config::kBC, sequence);
       Config::Rescale::template run<typename Config::Exponential, typename Config::DType>(
           attn::Masked{}, s, stats, shrink, factor, KeptKeys{});
       shrink.rescale(o);
@@ -67,10 +68,12 @@ struct Unified {
       ptx::wgmma_wait<0>();
       __syncthreads();  // every warp has read V
     }
-    const attn::RowEnds ends(stats, Config::Score::scale(args), args.sinks, tile.head);
+    const WarpOutput<Config> warp = {o, args, sequence, tile,
+                                     first_row + warpgroup * kWarpgroupRows};
+    const attn::RowEnds ends = warp.ends(stats);
     ends.normalise(o);
-    if (args.lse) attn::store_lse(args, ends, sequence, tile.head, warp_row);
-    transfers.store(o, q_tile, sequence, first_row);
+    warp.store_lse(ends);
+    transfers.store(warp, q_tile + warpgroup * QTile::kBytes);
   }
 
  private:

@@ -13,8 +13,10 @@ struct OneEach {
 
     __device__ bool next(Tile& tile) {
       if (done_) return false;
-      const int q_blocks = num_q_blocks<Config>(args_);
-      tile = tile_of(blockIdx.x % q_blocks, blockIdx.x / q_blocks, args_.heads);
+      const int splits = Config::Splits::count(args_), q_blocks = num_q_blocks<Config>(args_);
+      const int index = blockIdx.x / splits;
+      tile = tile_of(index % q_blocks, index / q_blocks, args_.heads / Config::Rows::kGroup);
+      tile.split = blockIdx.x % splits;
       return done_ = true;
     }
     __device__ void request() {}

@@ -24,7 +24,7 @@ struct Packed {
       }
       if (batch_ >= args_.batch) return false;
       const int in_batch = index - first_tile_;
-      tile = {q_blocks_ - 1 - in_batch / args_.heads, in_batch % args_.heads, batch_};
+      tile = {q_blocks_ - 1 - in_batch / args_.heads, in_batch % args_.heads, batch_, 0};
       return true;
     }
 

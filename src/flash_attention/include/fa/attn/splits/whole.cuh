@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// One tile visits all the key blocks of its rows.
+#pragma once
+#include <fa/kernel_args.cuh>
+
+namespace fa::attn::splits {
+
+struct Whole {
+  static __device__ int count(const ForwardKernelArgs&) { return 1; }
+
+  template <class Range>
+  static __device__ int first_block(const Range& range, int /*split*/, const ForwardKernelArgs&) {
+    return range.first_block();
+  }
+  template <class Range>
+  static __device__ int end_block(const Range& range, int /*split*/, const ForwardKernelArgs&) {
+    return range.end_block();
+  }
+};
+
+}  // namespace fa::attn::splits

@@ -1,0 +1,21 @@
+// SPDX-License-Identifier: Apache-2.0
+// The keys of a batch entry lie one after the other in their tensor.
+#pragma once
+#include <fa/attn/sequence.cuh>
+#include <fa/ptx/tma.cuh>
+
+namespace fa::sm90::pages {
+
+struct Contiguous {
+  template <class KVTile, int BlockKeys>
+  static __device__ void load(u32 smem, const TensorMap& map, u32 full, int kv_head, int key,
+                              int /*batch*/, const attn::Sequence& sequence,
+                              const ForwardKernelArgs&) {
+#pragma unroll
+    for (int p = 0; p < KVTile::kCount; ++p)
+      ptx::tma_load_4d(smem + p * KVTile::kPanelBytes, map, full, p * KVTile::kColumns, kv_head,
+                       sequence.k_first + key, sequence.k_batch);
+  }
+};
+
+}  // namespace fa::sm90::pages

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// The keys of a batch entry lie in pages of `PageKeys` rows; a table names the page of each run of
+// keys. Beyond the last key its page is loaded again: what is there is hidden or cleared.
+#pragma once
+#include <fa/attn/sequence.cuh>
+#include <fa/ptx/tma.cuh>
+
+namespace fa::sm90::pages {
+
+template <int PageKeys>
+struct Paged {
+  template <class KVTile, int BlockKeys>
+  static __device__ void load(u32 smem, const TensorMap& map, u32 full, int kv_head, int key,
+                              int batch, const attn::Sequence& sequence,
+                              const ForwardKernelArgs& args) {
+    constexpr int kBoxKeys = PageKeys < BlockKeys ? PageKeys : BlockKeys;
+    static_assert(BlockKeys % kBoxKeys == 0 && PageKeys % kBoxKeys == 0);
+    const int* const table = args.block_table + batch * args.block_table_stride;
+#pragma unroll 1
+    for (int k = 0; k < BlockKeys; k += kBoxKeys) {
+      const int page = min(key + k, sequence.k_len - 1) / PageKeys;
+#pragma unroll
+      for (int p = 0; p < KVTile::kCount; ++p)
+        ptx::tma_load_4d(smem + p * KVTile::kPanelBytes + k * KVTile::kRowBytes, map, full,
+                         p * KVTile::kColumns, kv_head, (key + k) % PageKeys, table[page]);
+    }
+  }
+};
+
+}  // namespace fa::sm90::pages

@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a warp has at the end of a tile: 16 rows of O, and where they belong.
+#pragma once
+#include <fa/attn/lse.cuh>
+#include <fa/attn/sequence.cuh>
+#include <fa/sm90/tile.cuh>
+
+namespace fa::sm90 {
+
+template <class Config_>
+struct WarpOutput {
+  using Config = Config_;
+  using Rows = typename Config::Rows;
+  using OTile = typename Shape<Config>::QTile;
+
+  const Accumulator<kWarpRows, Config::kDHead>& o;
+  const ForwardKernelArgs& args;
+  const attn::Sequence& sequence;
+  const Tile& tile;
+  int tile_row;  // the warpgroup's first
+
+  static __device__ int warp_in_group() { return warp_id() % (kWarpgroupSize / kWarpSize); }
+  __device__ int position(int r) const { return Rows::position(row(r)); }
+  __device__ int head(int r) const { return Rows::head(tile.head, row(r)); }
+  __device__ int row(int r) const { return tile_row + warp_in_group() * kWarpRows + r; }
+
+  // Whether row r of the warp holds a query.
+  __device__ bool used(int r) const {
+    return warp_in_group() * kWarpRows + r < Shape<Config>::kRows && position(r) < sequence.q_len;
+  }
+
+  __device__ attn::RowEnds ends(const attn::RowStats<kWarpRows>& stats) const {
+    const auto sink = [&](int h) { return args.sinks[min(head(lane_row(h)), args.heads - 1)]; };
+    return attn::RowEnds(stats, Config::Score::scale(args), args.sinks && tile.split == 0, sink);
+  }
+
+  // The log-sum-exp of the rows; the first lane of a quad stores.
+  __device__ void store_lse(const attn::RowEnds& ends) const {
+    if (!args.lse) return;
+#pragma unroll
+    for (int h = 0; h < 2; ++h)
+      if (const int r = lane_row(h); lane_id() % 4 == 0 && used(r))
+        args.lse[sequence.q_batch * args.lse_batch_stride + head(r) * args.lse_head_stride +
+                 sequence.q_first + position(r)] = ends.lse[h];
+  }
+
+  static __device__ int lane_row(int h) { return lane_id() / 4 + 8 * h; }
+};
+
+}  // namespace fa::sm90
