@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from flash_attention.select import select_config
 
 from flash_attention.bench.environment import describe
 from flash_attention.bench.grid import GRIDS, Point, points
@@ -30,6 +29,7 @@ from flash_attention.bench.statistics import tflops
 from flash_attention.cli.precompile import Job, precompile
 from flash_attention.dispatch import current_arch
 from flash_attention.kernel_configs import DType, KernelConfig, parse_kernel_config
+from flash_attention.select import select_config
 
 
 def numbers(text: str) -> tuple[int, ...]:
