@@ -207,16 +207,14 @@ class Consumer {
   __device__ void pass_blocks(int count) {
 #pragma unroll
     for (int i = 0; i < kMostUnseen; ++i)
-      if (uniform(i < count)) pass_block();
-  }
-
-  __device__ void pass_block() {
-    wait_k();
-    KeyBlock{*this}.release();
-    begin_turn();
-    end_turn();
-    wait_v();
-    release_v();
+      if (uniform(i < count)) {
+        wait_k();
+        KeyBlock{*this}.release();
+        begin_turn();
+        end_turn();
+        wait_v();
+        release_v();
+      }
   }
 
   __device__ void store() {
@@ -239,9 +237,7 @@ class Consumer {
   Tile tile_;
   attn::Sequence sequence_;
   Range range_;
-  int first_block_;
-  int unseen_after_;
-  int block_;
+  int block_, first_block_, unseen_after_;
   bool rescale_;
   typename Math::template Scores<Config::kBC> s_;
   typename Math::template Weights<Config::kBC> p_;
