@@ -30,7 +30,7 @@ def square(
 ) -> Problem:
     """Self-attention over 16k tokens."""
     return Problem(
-        *(TOKENS // seq_len, seq_len, seq_len, heads, heads, d_head),
+        *(TOKENS // seq_len, seq_len, seq_len, heads, heads, d_head, d_head),
         *(dtype.to_torch_dtype(), d_head**-0.5, causal),
     )
 

@@ -13,6 +13,7 @@ from flash_attention.arch import ARCHES
 from flash_attention.compiler import CompiledKernel
 from flash_attention.compiler.elf import text_section
 from flash_attention.dispatch import compile_config
+from flash_attention.features import CAUSAL, Features
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig
 from flash_attention.sass import InspectorMissing, find_nvdisasm, opcode_counts
 from tests.hopper_configs import LADDERS, hopper_ladder, selected
@@ -27,7 +28,7 @@ MOST_ADDRESS_MOVES = 13  # R2UR; two a product have cost a tenth of the speed
 
 
 def compiled(config: HopperForwardKernelConfig, causal: bool = False) -> CompiledKernel:
-    return compile_config(config, ARCHES["sm_90"], causal)
+    return compile_config(config, ARCHES["sm_90"], CAUSAL if causal else Features())
 
 
 @pytest.fixture
