@@ -167,7 +167,8 @@ def test_an_exported_layer_is_the_layer(strict: bool) -> None:
     exported = torch.export.export(layer, (x,), strict=strict, dynamic_shapes=lengths)
     assert sum(node.target is DENSE for node in exported.graph.nodes) == 1
     for length in (12, 5):
-        assert torch.equal(exported.module()(x[:, :length]), layer(x[:, :length]))
+        part = x[:, :length]  # the projection may be another product, rounded another way
+        torch.testing.assert_close(exported.module()(part), layer(part))
 
 
 def test_a_gradient_is_refused_and_not_forgotten() -> None:

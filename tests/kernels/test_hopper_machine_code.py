@@ -60,8 +60,9 @@ def test_the_inner_loop_of_a_selected_kernel_is_two_products_and_a_softmax(
     assert masked["HGMMA"] == unmasked["HGMMA"] == config.d_head // 16 + config.B_c // 16
     assert masked["HMMA"] == 0
     assert (unmasked["HMMA"] > 0) == config.watch_sums  # the scores once more
-    # The scores computed again may want one register that is put aside before.
-    assert unmasked["STL"] == unmasked["LDL"] <= (config.consumers == 3 and causal)
+    # The scores computed again may want a register or two that are put aside.
+    assert unmasked["STL"] <= (config.consumers == 3 and causal)
+    assert unmasked["LDL"] <= 2 * causal
     assert unmasked["R2UR"] <= MOST_ADDRESS_MOVES
     exponentials = config.B_c // 2  # a lane's scores, twice where they may be computed again
     assert unmasked["MUFU"] == exponentials * (1 + config.watch_sums) + 2  # and a factor a row

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
 import time
 from collections import Counter
@@ -24,6 +25,7 @@ from flash_attention.emulator.ptx.model import (
     Vector,
 )
 from flash_attention.emulator.ptx.parse import parse
+from flash_attention.kernel_args import ForwardKernelArgs
 from flash_attention.ladder import get_ladder
 from tests.emulator.hopper_attention import attention_source
 from tests.emulator.hopper_kernels import compile_ptx
@@ -358,7 +360,7 @@ def test_instructions_of_the_ladder(rung: int, arch: str, maps: list[tuple[int, 
     (kernel,) = parse(ptx).values()
     assert Counter(i.opcode for i in kernel.instructions) == opcodes_by_search(ptx)
     assert kernel.target == get_ladder()[rung - 1].config.target(ARCHES[arch])
-    args = (168, 8, 128 * len(maps))
+    args = (ctypes.sizeof(ForwardKernelArgs), 8, 128 * len(maps))
     assert [(p.size, p.align, p.offset) for p in kernel.params] == [*maps, args]
     lines = ptx.split("\n")
     for instruction in kernel.instructions:
