@@ -7,6 +7,8 @@
 namespace fa::attn::splits {
 
 struct Chunked {
+  static constexpr bool kChunked = true;
+
   static __device__ int count(const ForwardKernelArgs& args) { return args.num_splits; }
 
   template <class Range>

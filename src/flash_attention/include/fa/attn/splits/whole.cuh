@@ -6,6 +6,8 @@
 namespace fa::attn::splits {
 
 struct Whole {
+  static constexpr bool kChunked = false;
+
   static __device__ int count(const ForwardKernelArgs&) { return 1; }
 
   template <class Range>
