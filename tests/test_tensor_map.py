@@ -38,7 +38,7 @@ def view(name: str = "q", **changes: Any) -> TensorView:
 
 
 def described(tensor: TensorView, rows: int = 64, panel: int = 64) -> MapDescription:
-    return describe(tensor, rows, panel, NO_PROMOTION)
+    return describe(tensor, (panel, 1, rows), NO_PROMOTION)
 
 
 def test_dimensions_and_byte_strides_run_from_the_innermost_out() -> None:

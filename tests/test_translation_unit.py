@@ -16,7 +16,7 @@ from flash_attention.kernel_configs import (
     HopperForwardKernelConfig,
 )
 from flash_attention.ladder import get_ladder
-from flash_attention.translation_unit import translation_unit
+from flash_attention.translation_unit import combine_unit, translation_unit
 
 CONFIG = next(
     rung.config
@@ -42,6 +42,15 @@ def test_only_the_named_variants_are_included() -> None:
     plain = include_closure(translation_unit(replace(CONFIG, swizzled=False)))
     assert "fa/sm80/layout/row_major.cuh" in plain
     assert "fa/sm80/layout/xor_swizzle.cuh" not in plain
+
+
+@pytest.mark.parametrize(("dtype", "header"), [(DType.FP16, "fp16"), (DType.BF16, "bf16")])
+def test_parts_are_combined_by_a_kernel_of_their_own(dtype: DType, header: str) -> None:
+    source = combine_unit(dtype)
+    assert source.count('extern "C" __global__ void __launch_bounds__(128)') == 1
+    closure = include_closure(source)
+    assert {name for name in closure if "dtype" in name} == {f"fa/dtype/{header}.cuh"}
+    assert not any("sm90" in name for name in closure)
 
 
 def test_a_variant_that_breaks_its_contract_is_named_first() -> None:

@@ -63,6 +63,8 @@ def forward(
     max_seqlen_q: int | None = None,
     max_seqlen_k: int | None = None,
     seqused_k: Tensor | None = None,
+    block_table: Tensor | None = None,
+    split_keys: int | None = None,
     return_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """`attention`, computed by the kernel that `kernel_cfg` describes.
@@ -80,9 +82,9 @@ def forward(
     LaunchError. `emulate` returns findings and counters instead.
     """
     options = options_of(
-        (causal, window, softmax_scale, softcap, return_lse, max_seqlen_q, max_seqlen_k)
+        (causal, window, softmax_scale, softcap, return_lse, max_seqlen_q, max_seqlen_k, split_keys)
     )
-    extras = extras_of(sinks, cu_seqlens_q, cu_seqlens_k, seqused_k)
+    extras = extras_of(sinks, cu_seqlens_q, cu_seqlens_k, seqused_k, block_table)
     plan = plan_for(kernel_cfg, q, k, v, o, options=options, extras=extras)
     return run_plan(plan, q, k, v, o, extras)
 
@@ -142,13 +144,15 @@ def forward_timed(
     max_seqlen_q: int | None = None,
     max_seqlen_k: int | None = None,
     seqused_k: Tensor | None = None,
+    block_table: Tensor | None = None,
+    split_keys: int | None = None,
     return_lse: bool = False,
 ) -> tuple[Tensor, float] | tuple[Tensor, Tensor, float]:
     """`forward`, and the milliseconds that the kernel took on its stream. Waits for the kernel."""
     options = options_of(
-        (causal, window, softmax_scale, softcap, return_lse, max_seqlen_q, max_seqlen_k)
+        (causal, window, softmax_scale, softcap, return_lse, max_seqlen_q, max_seqlen_k, split_keys)
     )
-    extras = extras_of(sinks, cu_seqlens_q, cu_seqlens_k, seqused_k)
+    extras = extras_of(sinks, cu_seqlens_q, cu_seqlens_k, seqused_k, block_table)
     plan = plan_for(kernel_cfg, q, k, v, o, options=options, extras=extras)
     if plan.device_index == CPU:
         raise UnsupportedError(

@@ -63,6 +63,8 @@ def attention(
     max_seqlen_q: int | None = None,
     max_seqlen_k: int | None = None,
     seqused_k: Tensor | None = None,
+    block_table: Tensor | None = None,
+    split_keys: int | None = None,
     return_lse: bool = False,
     out: Tensor | None = None,
     config: KernelConfig | None = None,
@@ -80,20 +82,24 @@ def attention(
 
     With `cu_seqlens_q`, int32 (batch + 1,), q is packed: (total, heads, d), entry i in the rows
     from cu_seqlens_q[i] to cu_seqlens_q[i + 1], and `max_seqlen_q` is the length of the longest;
-    the same of k and v. `seqused_k`, int32 (batch,), is how many keys of each entry count. Their
-    values are trusted on a GPU: `validate` checks them, and waits for the GPU to do so.
+    the same of k and v. `seqused_k`, int32 (batch,), is how many keys of each entry count. With
+    `block_table`, int32 (batch, n), k and v are (pages, page_size, heads_k, d): the table names the
+    pages of each entry in order, and seqused_k its keys. The values of all these are trusted on a
+    GPU: `validate` checks them, and waits for the GPU to do so.
 
     With `return_lse` the result is (out, lse), where lse is the logarithm of the sum of
     exponentials of every row, float32 (batch, heads, seq_q), of a packed q (heads, total). A query
     that sees no key has output 0 and lse -inf, or its sink. No gradient is recorded.
 
     On a GPU a kernel is selected and, at first use, compiled, unless `config` names one, as in
-    `forward`. On the CPU torch computes, in float32 at least; with a `config`, the emulator.
+    `forward`. On the CPU torch computes, in float32 at least; with a `config`, the emulator. The
+    keys of few queries are split if that fills the GPU; how depends on the batch, and so does the
+    rounding. With `split_keys` they are split into chunks of so many, whatever the batch is.
     """
     options = options_of(
-        (causal, window, softmax_scale, softcap, return_lse, max_seqlen_q, max_seqlen_k)
+        (causal, window, softmax_scale, softcap, return_lse, max_seqlen_q, max_seqlen_k, split_keys)
     )
-    extras = extras_of(sinks, cu_seqlens_q, cu_seqlens_k, seqused_k)
+    extras = extras_of(sinks, cu_seqlens_q, cu_seqlens_k, seqused_k, block_table)
     run = traced if torch.compiler.is_compiling() else compute
     return run(q, k, v, out, options, extras, config, validate)
 

@@ -14,10 +14,12 @@ import torch
 
 from flash_attention.errors import KernelConfigError, UnsupportedError
 from flash_attention.kernel_configs import KernelConfig
+from flash_attention.options import Extras
 from flash_attention.overlap import Layout, may_overlap, overlaps_itself
 
 DIMS = ("batch", "seq", "heads", "d_head")
 PACKED_DIMS = ("total", "heads", "d_head")
+PAGED_DIMS = ("pages", "page_size", "heads", "d_head")
 DTYPES = (torch.float16, torch.bfloat16)
 DEVICE_TYPES = ("cuda", "cpu")  # run by the GPU, run by the emulator
 ALIGNMENT = 16  # bytes that one copy instruction moves; its address is a multiple of them
@@ -66,10 +68,18 @@ class TensorView:
 
 @dataclass(frozen=True)
 class Packing:
-    """Which tensors hold their batch entries one after the other, without a batch dimension."""
+    """Which tensors hold their batch entries one after the other, without a batch dimension, and
+    whether k and v hold them in pages."""
 
     q: bool = False
     kv: bool = False
+    paged: bool = False
+
+    @classmethod
+    def of(cls, extras: Extras) -> Packing:
+        """The packing that these tensors describe."""
+        kv = extras.cu_seqlens_k is not None
+        return cls(extras.cu_seqlens_q is not None, kv, extras.block_table is not None)
 
 
 NOT_PACKED = Packing()
@@ -100,12 +110,12 @@ def check_shapes(
     q: TensorView, k: TensorView, v: TensorView, packing: Packing = NOT_PACKED
 ) -> None:
     """The rules that tie q, k and v to each other, whoever computes."""
-    for view, packed, lengths in (
-        (q, packing.q, "cu_seqlens_q"),
-        (k, packing.kv, "cu_seqlens_k"),
-        (v, packing.kv, "cu_seqlens_k"),
-    ):
-        _check_dims(view, packed, lengths)
+    _check_dims(q, packing.q, "cu_seqlens_q")
+    for view in (k, v):
+        if packing.paged:
+            _check_paged_dims(view)
+        else:
+            _check_dims(view, packing.kv, "cu_seqlens_k")
     for view in (k, v):
         _check_same(view, q, "dtype")
         _check_same(view, q, "device")
@@ -119,7 +129,7 @@ def check_shapes(
             f"k has shape {shown(k.shape)}, q has shape {shown(q.shape)}; q and k must agree in"
             " d_head"
         )
-    if not packing.q and not packing.kv and k.shape[0] != q.shape[0]:
+    if packing == NOT_PACKED and k.shape[0] != q.shape[0]:
         raise UnsupportedError(
             f"k has shape {shown(k.shape)}, q has shape {shown(q.shape)}; q, k and v must agree in"
             " batch"
@@ -216,6 +226,14 @@ def _check_dims(view: TensorView, packed: bool, lengths: str) -> None:
         raise UnsupportedError(
             f"{view.name} has {len(view.shape)} dimensions, shape {shown(view.shape)};"
             f" allowed are {counted} {lengths} is given: {shown(dims)}"
+        )
+
+
+def _check_paged_dims(view: TensorView) -> None:
+    if len(view.shape) != len(PAGED_DIMS):
+        raise UnsupportedError(
+            f"{view.name} has {len(view.shape)} dimensions, shape {shown(view.shape)}; allowed are"
+            f" four, since block_table is given: {shown(PAGED_DIMS)}"
         )
 
 

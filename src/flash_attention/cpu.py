@@ -30,6 +30,8 @@ def attention_on_cpu(
     problem = _checked(q, k, v, out, options, extras)
     precision = torch.promote_types(q.dtype, torch.float32)
     with torch.no_grad():
+        if extras.block_table is not None and not problem.idle:
+            k, v = (_gathered(tensor, extras.block_table) for tensor in (k, v))
         result = new_output(q, problem.d_v).zero_()
         lse = None
         if options.return_lse:
@@ -46,14 +48,13 @@ def _checked(
     q: Tensor, k: Tensor, v: Tensor, out: Tensor | None, options: Options, extras: Extras
 ) -> Problem:
     option_checks.check_options(options)
-    packing = Packing(extras.cu_seqlens_q is not None, extras.cu_seqlens_k is not None)
     views = [TensorView.of(name, tensor) for name, tensor in zip("qkv", (q, k, v), strict=True)]
     for view in views:
         if not view.dtype.is_floating_point:
             raise UnsupportedError(
                 f"{view.name} is {view.dtype}; allowed on the CPU is any floating-point dtype"
             )
-    checks.check_shapes(views[0], views[1], views[2], packing)
+    checks.check_shapes(views[0], views[1], views[2], Packing.of(extras))
     option_checks.check_extras(extras, options, views[0], views[1])
     if out is not None:
         output = TensorView.of("o", out)
@@ -64,6 +65,12 @@ def _checked(
     problem = Problem.from_tensors(q, k, v, options=options, extras=extras)
     check_lengths(problem, extras)
     return problem
+
+
+def _gathered(tensor: Tensor, table: Tensor) -> Tensor:
+    """(batch, seq, heads, d) of a tensor in pages; beyond the keys of an entry a table may name
+    pages that are not there."""
+    return tensor[table.long().clamp(0, len(tensor) - 1)].flatten(1, 2)
 
 
 Entry = tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]

@@ -19,8 +19,8 @@ from flash_attention.compiler import ENTRY, CompiledKernel, compile_kernel
 from flash_attention.errors import UnsupportedError
 from flash_attention.features import PLAIN, Features
 from flash_attention.fit_checks import check_features_fit
-from flash_attention.kernel_configs import KernelConfig, get_kernels_to_build
-from flash_attention.translation_unit import translation_unit
+from flash_attention.kernel_configs import DType, KernelConfig, get_kernels_to_build
+from flash_attention.translation_unit import combine_unit, translation_unit
 
 OLDEST_CAPABILITY = (8, 0)
 UNKNOWN_ARCH_CTA_SLOTS = 16  # torch does not report them; no GPU since sm_80 has fewer
@@ -146,6 +146,25 @@ def get_kernel(config: KernelConfig, arch: Arch, features: Features = PLAIN) -> 
 def compile_config(config: KernelConfig, arch: Arch, features: Features = PLAIN) -> CompiledKernel:
     """Check a config, then compile it for an architecture; nothing is loaded into a GPU."""
     return get_kernel(config, arch, features).compiled
+
+
+@dataclass(frozen=True, eq=False)
+class CombineKernel:
+    """The compiled kernel that combines the parts of keys in chunks, and its handle."""
+
+    compiled: CompiledKernel
+
+    @cached_property
+    def function(self) -> cuda.CUfunction:
+        """The driver's handle; asking for it loads the machine code into this process."""
+        return driver.load_kernel(self.compiled.cubin, ENTRY)
+
+
+@cache
+def get_combine_kernel(dtype: DType, target: str) -> CombineKernel:
+    """The kernel that combines parts of rows of `dtype`, compiled for `target`."""
+    name = f"combine_{dtype.name.lower()}"
+    return CombineKernel(compile_kernel(combine_unit(dtype), arch=target, name=name))
 
 
 def _usable_arch(otherwise: Arch = DEFAULT_ARCH) -> Arch | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from math import prod
 
 import numpy as np
@@ -15,8 +15,9 @@ from torch import Tensor
 
 from flash_attention.arch import get_arch
 from flash_attention.checks import TensorView
+from flash_attention.chunks import COMBINE_THREADS
 from flash_attention.compiler import ENTRY
-from flash_attention.dispatch import compile_config
+from flash_attention.dispatch import compile_config, get_combine_kernel
 from flash_attention.emulator import (
     SCHEDULES,
     Counters,
@@ -44,7 +45,7 @@ class Emulation:
 
     output: Tensor
     findings: tuple[Finding, ...]
-    counters: Counters
+    counters: Counters  # without those of combining parts, where keys are in chunks
     seconds: float  # of the run; compiling and loading not counted
     lse: Tensor | None = None  # float32 (batch, heads, seq_q), if asked for
 
@@ -81,6 +82,8 @@ def emulate(
     max_seqlen_q: int | None = None,
     max_seqlen_k: int | None = None,
     seqused_k: Tensor | None = None,
+    block_table: Tensor | None = None,
+    split_keys: int | None = None,
     return_lse: bool = False,
     arch: str | None = None,
     schedule: str = "lockstep",
@@ -94,9 +97,9 @@ def emulate(
     is looked for, and the run takes about half the time. A deadlock raises LaunchError.
     """
     settings = Settings(schedule, seed, checks)
-    limits = (max_seqlen_q, max_seqlen_k)
+    limits = (max_seqlen_q, max_seqlen_k, split_keys)
     options = Options(causal, window, softmax_scale, softcap, return_lse, *limits)
-    extras = extras_of(sinks, cu_seqlens_q, cu_seqlens_k, seqused_k)
+    extras = extras_of(sinks, cu_seqlens_q, cu_seqlens_k, seqused_k, block_table)
     target = None if arch is None else get_arch(arch)
     plan = new_plan(kernel_cfg, q, k, v, o, target, options=options, extras=extras)
     if plan.device_index != CPU:
@@ -131,7 +134,7 @@ def _emulate(
     settings: Settings,
 ) -> Emulation:
     args = plan.bind(q, k, v, o, extras=extras)
-    ptx = compile_config(plan.config, plan.arch, plan.problem.features).ptx
+    ptx = compile_config(plan.config, plan.arch, plan.features).ptx
     return emulate_args(plan, args, ptx, (q, k, v), settings, extras=extras)
 
 
@@ -164,12 +167,11 @@ def emulate_args(
             block=plan.geometry.block,
             args=[*_maps(plan, args), args],
             dynamic_smem=plan.geometry.smem_bytes if smem_bytes is None else smem_bytes,
-            schedule=settings.schedule,
-            seed=settings.seed,
-            checks=settings.checks,
+            **asdict(settings),
         )
     except DeadlockError as deadlock:
         raise LaunchError(f"{plan.config.short_form()} does not end:\n{deadlock}") from deadlock
+    findings = [*result.findings, *_combine(plan, memory, args, settings)]
     seconds = time.perf_counter() - start
     if plan.counts_tiles and settings.checks:
         _check_tile_counter(plan, memory.read(args.tile_counter, np.int32, (2,)))
@@ -180,14 +182,37 @@ def emulate_args(
     lse = None
     if plan.return_lse:
         lse = torch.from_numpy(memory.read(args.lse, np.float32, plan.problem.lse_shape))
-    return Emulation(output, tuple(result.findings), result.counters, seconds, lse)
+    return Emulation(output, tuple(findings), result.counters, seconds, lse)
+
+
+def _combine(
+    plan: LaunchPlan, memory: GlobalMemory, args: ForwardKernelArgs, settings: Settings
+) -> list[Finding]:
+    """Run the kernel that combines the parts, where keys are in chunks; what was wrong with it."""
+    if plan.chunks is None:
+        return []
+    compiled = get_combine_kernel(plan.config.dtype, plan.config.target(plan.arch)).compiled
+    grid = (plan.chunks.combine_grid(plan.problem), 1, 1)
+    program = load_program(compiled.ptx, ENTRY)
+    result = run(program, memory, grid=grid, block=COMBINE_THREADS, args=[args], **asdict(settings))
+    return result.findings
 
 
 def _bytes_needed(plan: LaunchPlan, extras: Extras) -> int:
     tensors = sum(view.layout.span for view in plan.views)
-    return (
-        tensors + 4 * prod(plan.problem.lse_shape) + sum(t.nbytes for t in extras.given().values())
-    )
+    parts = sum(_part_bytes(plan).values())
+    given = sum(_span(t) * t.itemsize for t in extras.given().values())
+    return tensors + 4 * prod(plan.problem.lse_shape) + parts + given
+
+
+def _part_bytes(plan: LaunchPlan) -> dict[str, int]:
+    """The memory of parts, by the name of its address."""
+    if plan.chunks is None:
+        return {}
+    return {
+        "o_parts": plan.chunks.output_bytes(plan.problem),
+        "lse_parts": plan.chunks.lse_bytes(plan.problem),
+    }
 
 
 def _allocate(
@@ -207,7 +232,10 @@ def _allocate(
     if plan.return_lse:
         args.lse = memory.alloc(nbytes=4 * prod(plan.problem.lse_shape), name="lse")
     for name, tensor in extras.given().items():
-        setattr(args, name, memory.alloc(tensor.detach().numpy(), name=name))
+        dense = tensor.detach().as_strided((_span(tensor),), (1,))
+        setattr(args, name, memory.alloc(dense.numpy(), name=name))
+    for name, size in _part_bytes(plan).items():
+        setattr(args, name, memory.alloc(nbytes=size, name=name))
     if plan.counts_tiles:
         args.tile_counter = memory.alloc(np.zeros(2, np.int32), name="tile_counter")
 
@@ -241,11 +269,14 @@ def _check_tile_counter(plan: LaunchPlan, left: NDArray[np.int32]) -> None:
 
 def _storage(tensor: Tensor) -> NDArray[np.int16]:
     """The memory from a tensor's first element to its last, gaps included."""
-    last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-    words: NDArray[np.int16] = (
-        tensor.detach().as_strided((last + 1,), (1,)).view(torch.int16).numpy()
-    )
+    flat = tensor.detach().as_strided((_span(tensor),), (1,))
+    words: NDArray[np.int16] = flat.view(torch.int16).numpy()
     return words
+
+
+def _span(tensor: Tensor) -> int:
+    """Elements from the first to the last, gaps included."""
+    return 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 def _elements(view: TensorView) -> NDArray[np.bool_] | None:

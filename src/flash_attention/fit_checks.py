@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from flash_attention.checks import DIMS, TensorView, shown
+from flash_attention.chunks import Chunks
 from flash_attention.errors import UnsupportedError
 from flash_attention.features import PLAIN, Features, MaskKind
 from flash_attention.kernel_configs import (
@@ -17,6 +18,7 @@ from flash_attention.problem import Problem
 
 MAX_GRID_YZ = 65535  # CUDA's limit on the second and third grid dimension
 MAX_GRID_X = (1 << 31) - 1  # and on the first
+MIN_PAGE_KEYS = 16
 FIRST_FAMILY = "kernels of a FlashForwardKernelConfig"
 OTHER_FAMILY = "pass a HopperForwardKernelConfig, whose kernels do; it needs sm_90 (H100, H200)"
 
@@ -28,8 +30,8 @@ def check_features_fit(config: KernelConfig, features: Features) -> None:
     asked = _asked(features)
     if isinstance(config, FlashForwardKernelConfig):
         raise UnsupportedError(
-            f"{asked}, and {FIRST_FAMILY} have no masks, no softcap and one length for all batch"
-            f" entries; {OTHER_FAMILY}"
+            f"{asked}, and {FIRST_FAMILY} have no masks, no softcap, one length for all batch"
+            f" entries, and keys that lie and are visited one after the other; {OTHER_FAMILY}"
         )
     if not config.specialised and features != Features(MaskKind.CAUSAL):
         raise UnsupportedError(
@@ -44,6 +46,8 @@ def _asked(features: Features) -> str:
         "a window": features.mask is MaskKind.WINDOW,
         "softcap": features.softcap,
         "a length of its own for every batch entry": features.per_batch,
+        "split_keys": features.chunked,
+        "block_table": features.page_keys > 0,
     }
     (*before, last) = (word for word, on in words.items() if on)
     return f"{', '.join(before)} and {last} are asked for" if before else f"{last} is asked for"
@@ -57,7 +61,12 @@ def check_lse_fits(config: KernelConfig, return_lse: bool) -> None:
         )
 
 
-def check_config_fits(config: KernelConfig, problem: Problem, views: Sequence[TensorView]) -> None:
+def check_config_fits(
+    config: KernelConfig,
+    problem: Problem,
+    views: Sequence[TensorView],
+    chunks: Chunks | None = None,
+) -> None:
     """The rules that tie a problem, and q, k, v and o with a batch dimension, to the kernel."""
     dtype = config.dtype.to_torch_dtype()
     if problem.dtype != dtype:
@@ -65,11 +74,12 @@ def check_config_fits(config: KernelConfig, problem: Problem, views: Sequence[Te
             f"the kernel config is for {dtype}, the tensors are {problem.dtype};"
             " pass a config of their dtype or convert them"
         )
-    check_features_fit(config, problem.features)
+    features = problem.features
+    check_features_fit(config, features if chunks is None else chunks.features(features))
     if isinstance(config, FlashForwardKernelConfig):
         _check_first_family_fits(config, problem, views)
     else:
-        _check_hopper_fits(config, problem)
+        _check_hopper_fits(config, problem, chunks)
 
 
 def _check_d_head(config: KernelConfig, problem: Problem) -> None:
@@ -122,7 +132,9 @@ def _check_first_family_fits(
             )
 
 
-def _check_hopper_fits(config: HopperForwardKernelConfig, problem: Problem) -> None:
+def _check_hopper_fits(
+    config: HopperForwardKernelConfig, problem: Problem, chunks: Chunks | None
+) -> None:
     if not config.tma:
         _check_d_head(config, problem)
     for name, d_head in (("q and k have", problem.d_head), ("v has", problem.d_v)):
@@ -131,10 +143,35 @@ def _check_hopper_fits(config: HopperForwardKernelConfig, problem: Problem) -> N
                 f"the kernel config is for d_head up to {config.d_head}, {name} d_head {d_head};"
                 " pass a config with at least their d_head"
             )
-    tiles = problem.num_tiles(config.B_r)
+    if problem.page_keys:
+        _check_page_fits(config, problem.page_keys)
+    if chunks is not None and problem.total_q is not None:
+        raise UnsupportedError(
+            "split_keys is given with cu_seqlens_q, and the keys of packed queries are not split;"
+            " leave split_keys out, or pass q with a batch dimension"
+        )
+    tiles = (
+        problem.num_tiles(config.B_r)
+        if chunks is None
+        else chunks.num_tiles(problem, config.consumers)
+    )
     if tiles > MAX_GRID_X:
         raise UnsupportedError(
             f"{problem.batch} batch entries of {problem.seq_q} queries and {problem.heads} heads"
             f" are {tiles} tiles of {config.B_r} rows of one head; a launch takes at most"
             f" {MAX_GRID_X}, split the tensors along batch"
+        )
+
+
+def _check_page_fits(config: HopperForwardKernelConfig, page_keys: int) -> None:
+    """A block of keys is some pages, or part of one."""
+    if page_keys < MIN_PAGE_KEYS:
+        raise UnsupportedError(
+            f"k and v have pages of {page_keys} keys; allowed are {MIN_PAGE_KEYS} or more"
+        )
+    if page_keys % config.B_c and config.B_c % page_keys:
+        raise UnsupportedError(
+            f"k and v have pages of {page_keys} keys, the kernel visits them in blocks of B_c ="
+            f" {config.B_c}; one must divide the other: use pages of 16, 32, 64 or a multiple of 64"
+            " keys and leave config out, or pass a config of such a B_c"
         )

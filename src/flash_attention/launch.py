@@ -14,6 +14,8 @@ from torch import Tensor
 from flash_attention import checks, driver, fit_checks, option_checks
 from flash_attention.arch import Arch
 from flash_attention.checks import ALIGNMENT, Packing, TensorView
+from flash_attention.chunks import Chunks
+from flash_attention.combine import Combine
 from flash_attention.dispatch import device_arch, device_sms, get_kernel
 from flash_attention.kernel_args import ForwardKernelArgs, Strides
 from flash_attention.kernel_configs import HopperForwardKernelConfig, KernelConfig, TileOrder
@@ -22,6 +24,7 @@ from flash_attention.options import DEFAULTS, NO_EXTRAS, Extras, Options
 from flash_attention.overlap import may_overlap
 from flash_attention.problem import Geometry, Problem
 from flash_attention.select import select_config
+from flash_attention.select_short import select_chunks
 from flash_attention.tensor_map import EncodedMaps, describe_all
 
 if TYPE_CHECKING:
@@ -47,7 +50,8 @@ class LaunchPlan:
     """One kernel at one set of shapes and strides; tensors come and go.
 
     `views` are of q, k, v and o, all with a batch dimension; the tensors are on CUDA device
-    `device_index`, or on the CPU. `given` names the extra tensors that come with every call.
+    `device_index`, or on the CPU. `given` names the extra tensors that come with every call. With
+    `chunks` another kernel follows and combines the parts.
     """
 
     def __init__(
@@ -59,6 +63,8 @@ class LaunchPlan:
         arch: Arch,
         return_lse: bool = False,
         given: Sequence[str] = (),
+        chunks: Chunks | None = None,
+        table_stride: int = 0,  # elements from one row of the block table to the next
     ) -> None:
         self.config = config
         self.problem = problem
@@ -67,27 +73,35 @@ class LaunchPlan:
         self.arch = arch
         self.return_lse = return_lse
         self.given = tuple(given)
+        self.chunks = chunks
+        self.features = problem.features if chunks is None else chunks.features(problem.features)
         self.idle = problem.idle
         self.like_q = problem.d_v == problem.d_head
-        num_sms = EMULATED_SMS if device_index == CPU else device_sms(device_index)
-        self.geometry = Geometry.of(config, problem, num_sms)
+        self.geometry = Geometry.of(config, problem, _num_sms(device_index), chunks)
         self.maps: tuple[EncodedMaps, ...] = ()  # of q, k, v and o, where the kernel takes them
         self.counts_tiles = False
         if isinstance(config, HopperForwardKernelConfig) and not self.idle:
-            self.counts_tiles = problem.per_batch or config.tile_order == TileOrder.DYNAMIC
+            dynamic = problem.per_batch or config.tile_order == TileOrder.DYNAMIC
+            self.counts_tiles = dynamic and chunks is None
             if config.tma:
-                self.maps = tuple(map(EncodedMaps, describe_all(config, views)))
+                self.maps = tuple(map(EncodedMaps, describe_all(config, views, self.features)))
         self._shape = (*self.geometry.grid, self.geometry.block, 1, 1, self.geometry.smem_bytes)
-        self._template = bytes(packed_args(problem, views))
+        self._template = bytes(packed_args(problem, views, chunks, table_stride))
         self._spans = tuple(view.layout.span for view in views)
         self._function: CUfunction | None = None
+        self._combine: Combine | None = None
+        if chunks is not None:
+            target = config.target(arch)
+            self._combine = Combine(chunks, problem, config.dtype, target, device_index)
 
     def load(self) -> CUfunction:
         """The kernel's handle, ready on the plan's device; the first use may compile."""
         if self._function is None:
-            function = get_kernel(self.config, self.arch, self.problem.features).function
+            function = get_kernel(self.config, self.arch, self.features).function
             with torch.cuda.device(self.device_index):
                 driver.ready_kernel(function, self.device_index, self.geometry.smem_bytes)
+                if self._combine is not None:
+                    self._combine.load()
             self._function = function
         return self._function
 
@@ -128,7 +142,7 @@ class LaunchPlan:
                 checks.check_no_overlap(o, inputs)
 
     def launch(self, args: ForwardKernelArgs) -> None:
-        """Queue the kernel on the current stream of the plan's device."""
+        """Queue the plan's kernels on the current stream of its device."""
         index = self.device_index
         if torch.cuda.current_device() != index:
             with torch.cuda.device(index):
@@ -137,7 +151,14 @@ class LaunchPlan:
         if self.counts_tiles:
             counter = tile_counter(index, stream)
             args.tile_counter = counter.data_ptr()
+        if self._combine is None:
+            return driver.launch_kernel(
+                function, self._shape, self._parameters(args), stream, index
+            )
+        parts = self._combine.new_parts(args)
         driver.launch_kernel(function, self._shape, self._parameters(args), stream, index)
+        self._combine.launch(args, stream)
+        del parts  # memory of the stream: what takes it next comes after both kernels
 
     def _parameters(self, args: ForwardKernelArgs) -> Sequence[driver.Parameter]:
         if not self.maps:
@@ -158,7 +179,12 @@ def fill_keyless(lse: Tensor, sinks: Tensor | None) -> Tensor:
     return lse.fill_(-inf) if sinks is None else lse.copy_(sinks.detach()[:, None])
 
 
-def packed_args(problem: Problem, views: Sequence[TensorView]) -> ForwardKernelArgs:
+def packed_args(
+    problem: Problem,
+    views: Sequence[TensorView],
+    chunks: Chunks | None = None,
+    table_stride: int = 0,
+) -> ForwardKernelArgs:
     """The kernel's arguments but for the addresses."""
     rows = problem.lse_shape[-1]
     left, right = problem.window or (0, 0)
@@ -175,6 +201,9 @@ def packed_args(problem: Problem, views: Sequence[TensorView]) -> ForwardKernelA
         window_right=right,
         softmax_scale=problem.softmax_scale,
         softcap=problem.softcap,
+        num_splits=1 if chunks is None else chunks.count,
+        split_blocks=0 if chunks is None else chunks.blocks,
+        block_table_stride=table_stride,
     )
     for name, view in zip("qkvo", views, strict=True):
         setattr(args, f"{name}_stride", Strides(*view.strides[:3]))
@@ -258,9 +287,8 @@ def new_plan(
     if not isinstance(config, Select):
         checks.check_config_type(config)
     option_checks.check_options(options)
-    packing = Packing(extras.cu_seqlens_q is not None, extras.cu_seqlens_k is not None)
     q_view, k_view, v_view = inputs = _views(q, k, v)
-    checks.check_inputs(q_view, k_view, v_view, packing)
+    checks.check_inputs(q_view, k_view, v_view, Packing.of(extras))
     option_checks.check_extras(extras, options, q_view, k_view)
     if o is None:
         output = TensorView.of("o", new_output(q, v.shape[-1], device="meta"))
@@ -272,16 +300,35 @@ def new_plan(
     device_index: int = q.get_device()
     if arch is None and device_index != CPU:
         arch = device_arch(device_index)
+    split_keys, chunks, selected = options.split_keys, None, isinstance(config, Select)
     if isinstance(config, Select):
-        config = select_config(problem, arch or HOPPER)
+        config, chunks = _selected(problem, arch or HOPPER, device_index, split_keys)
     arch = arch or config.default_arch
     config.check(arch)
+    if split_keys is not None and not selected:
+        chunks = Chunks.of_keys(problem, config.B_c, split_keys)
     fit_checks.check_lse_fits(config, options.return_lse)
     views = [view.with_batch for view in (*inputs, output)]
-    fit_checks.check_config_fits(config, problem, views)
+    fit_checks.check_config_fits(config, problem, views, chunks)
+    table = extras.block_table
     return LaunchPlan(
-        config, problem, views, device_index, arch, options.return_lse, tuple(extras.given())
+        *(config, problem, views, device_index, arch, options.return_lse),
+        given=tuple(extras.given()),
+        chunks=chunks,
+        table_stride=0 if table is None else table.stride(0),
     )
+
+
+def _selected(
+    problem: Problem, arch: Arch, device_index: int, split_keys: int | None
+) -> tuple[KernelConfig, Chunks | None]:
+    """The config for a problem, and the chunks of its keys if they are split."""
+    short = select_chunks(problem, arch, _num_sms(device_index), split_keys)
+    return short or (select_config(problem, arch), None)
+
+
+def _num_sms(device_index: int) -> int:
+    return EMULATED_SMS if device_index == CPU else device_sms(device_index)
 
 
 def _views(*tensors: Tensor) -> tuple[TensorView, ...]:

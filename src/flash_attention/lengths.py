@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The values of cu_seqlens and seqused: rules that only someone who reads them can check."""
+"""The values of cu_seqlens, seqused and block tables: rules that need someone who reads them."""
 
 from __future__ import annotations
 
@@ -25,6 +25,20 @@ def check_lengths(problem: Problem, extras: Extras) -> None:
                 raise UnsupportedError(
                     f"seqused_k[{entry}] is {used}; entry {entry} has {there} keys, allowed are 0"
                     f" to {there}"
+                )
+        if extras.block_table is not None:
+            _check_pages(problem, extras.block_table, extras.seqused_k)
+
+
+def _check_pages(problem: Problem, table: Tensor, used: Tensor) -> None:
+    """The pages in use are there."""
+    rows = zip(table.tolist(), used.tolist(), strict=True)
+    for entry, (pages, keys) in enumerate(rows):
+        for place, page in enumerate(pages[: -(-keys // max(problem.page_keys, 1))]):
+            if not 0 <= page < problem.pages:
+                raise UnsupportedError(
+                    f"block_table[{entry}, {place}] is {page}, and entry {entry} has {keys} keys;"
+                    f" k and v have {problem.pages} pages, allowed are 0 to {problem.pages - 1}"
                 )
 
 

@@ -34,9 +34,13 @@ def dense(
     softmax_scale: float | None = None,
     softcap: float = 0.0,
     config: str | None = None,
+    block_table: Tensor | None = None,
+    split_keys: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    options = Options(causal, (window_left, window_right), softmax_scale, softcap, True)
-    return _compute(q, k, v, config, options, Extras(sinks, seqused_k=seqused_k))
+    window = (window_left, window_right)
+    options = Options(causal, window, softmax_scale, softcap, True, split_keys=split_keys)
+    extras = Extras(sinks, seqused_k=seqused_k, block_table=block_table)
+    return _compute(q, k, v, config, options, extras)
 
 
 @torch.library.custom_op("flash_attention::varlen", mutates_args=())
@@ -56,10 +60,13 @@ def varlen(
     softmax_scale: float | None = None,
     softcap: float = 0.0,
     config: str | None = None,
+    block_table: Tensor | None = None,
+    split_keys: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    window = (window_left, window_right)
-    options = Options(causal, window, softmax_scale, softcap, True, max_seqlen_q, max_seqlen_k)
-    return _compute(q, k, v, config, options, Extras(sinks, cu_seqlens_q, cu_seqlens_k, seqused_k))
+    window, limits = (window_left, window_right), (max_seqlen_q, max_seqlen_k, split_keys)
+    options = Options(causal, window, softmax_scale, softcap, True, *limits)
+    extras = Extras(sinks, cu_seqlens_q, cu_seqlens_k, seqused_k, block_table)
+    return _compute(q, k, v, config, options, extras)
 
 
 @dense.register_fake
@@ -97,8 +104,8 @@ def traced(
     """`attention` as a call of an operator: what a compiler of torch traces."""
     if validate:
         raise UnsupportedError(
-            "validate=True reads values of cu_seqlens and seqused_k, which have none while a"
-            " function is compiled; validate outside of it"
+            "validate=True reads values of cu_seqlens, seqused_k and block_table, which have none"
+            " while a function is compiled; validate outside of it"
         )
     inputs = (q, k, v) if extras.sinks is None else (q, k, v, extras.sinks)
     check_no_grad(any(tensor.requires_grad for tensor in inputs))
@@ -107,6 +114,7 @@ def traced(
         *(extras.sinks, extras.seqused_k, options.causal, left, right),
         *(options.softmax_scale, options.softcap),
         None if config is None else config.short_form(),
+        *(extras.block_table, options.split_keys),
     )
     longest = (options.max_seqlen_q, options.max_seqlen_k)
     packed = (extras.cu_seqlens_q, extras.cu_seqlens_k, *longest)

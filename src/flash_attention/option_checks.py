@@ -10,7 +10,7 @@ from numbers import Integral, Real
 import torch
 from torch import Tensor
 
-from flash_attention.checks import TensorView, shown
+from flash_attention.checks import MAX_ROWS, TensorView, shown
 from flash_attention.errors import UnsupportedError
 from flash_attention.options import Extras, Options
 
@@ -19,8 +19,9 @@ SIZES = {
     "cu_seqlens_q": "batch + 1",
     "cu_seqlens_k": "batch + 1",
     "seqused_k": "batch",
+    "block_table": "batch, n",
 }
-"""How long each extra tensor is."""
+"""The shape of each extra tensor."""
 
 
 def check_options(options: Options) -> None:
@@ -28,6 +29,7 @@ def check_options(options: Options) -> None:
     check_softmax_scale(options.softmax_scale)
     check_softcap(options.softcap)
     check_window(options.window)
+    check_split_keys(options.split_keys)
 
 
 def check_softmax_scale(scale: object) -> None:
@@ -77,6 +79,16 @@ def check_window(window: object) -> None:
             )
 
 
+def check_split_keys(keys: object) -> None:
+    """The length of a chunk of keys is left out or a whole number from 1 on."""
+    if keys is None:
+        return
+    if not isinstance(keys, Integral) or isinstance(keys, bool) or int(keys) < 1:
+        raise UnsupportedError(
+            f"split_keys is {keys!r}; pass how many keys a chunk has, a positive int, or None"
+        )
+
+
 def check_types(extras: Extras, options: Options) -> None:
     """Extra tensors are tensors, and packed ones come with an int."""
     for name, tensor in extras.given().items():
@@ -97,8 +109,9 @@ def check_types(extras: Extras, options: Options) -> None:
 def check_extras(extras: Extras, options: Options, q: TensorView, k: TensorView) -> None:
     """The rules on the tensors that may be left out; q and k passed theirs."""
     check_types(extras, options)
+    paged = extras.block_table is not None
     batch = _batch("q", q, extras.cu_seqlens_q, q)
-    batch_k = _batch("k", k, extras.cu_seqlens_k, q)
+    batch_k = batch if paged else _batch("k", k, extras.cu_seqlens_k, q)
     if batch != batch_k:
         raise UnsupportedError(
             f"there are {batch} batch entries of queries and {batch_k} of keys; a packed tensor"
@@ -108,6 +121,42 @@ def check_extras(extras: Extras, options: Options, q: TensorView, k: TensorView)
         _check_vector("sinks", extras.sinks, torch.float32, q, q.shape[-2])
     if extras.seqused_k is not None:
         _check_vector("seqused_k", extras.seqused_k, torch.int32, q, batch)
+    if extras.block_table is not None:
+        _check_paging(extras)
+        _check_table(extras.block_table, q, batch, page_keys=k.shape[1])
+
+
+def _check_paging(extras: Extras) -> None:
+    if extras.cu_seqlens_k is not None:
+        raise UnsupportedError(
+            "block_table and cu_seqlens_k are given; keys are in pages or packed, not both: leave"
+            " one out, and with block_table pass seqused_k, how many keys each batch entry has"
+        )
+    if extras.seqused_k is None:
+        raise UnsupportedError(
+            "block_table is given without seqused_k; pass how many keys each batch entry has,"
+            " int32 (batch,)"
+        )
+
+
+def _check_table(table: Tensor, q: TensorView, batch: int, page_keys: int) -> None:
+    view = TensorView.of("block_table", table)
+    _check_kind(view, torch.int32, q)
+    if len(view.shape) != 2 or view.shape[0] != batch:
+        raise UnsupportedError(
+            f"block_table has shape {shown(view.shape)}; it must be (batch = {batch}, pages of the"
+            " longest batch entry)"
+        )
+    if view.strides[1] != 1 and view.shape[1] > 1:
+        raise UnsupportedError(
+            f"the last dimension of block_table has stride {view.strides[1]}; it must be contiguous"
+            " (stride 1), copy it with block_table.contiguous()"
+        )
+    if view.shape[1] * page_keys > MAX_ROWS:
+        raise UnsupportedError(
+            f"block_table names {view.shape[1]} pages of {page_keys} keys; a batch entry has at"
+            f" most {MAX_ROWS} keys, pass fewer columns of it"
+        )
 
 
 def _batch(of: str, view: TensorView, cu_seqlens: Tensor | None, q: TensorView) -> int:
@@ -142,13 +191,7 @@ def _check_vector(
 ) -> None:
     """A dense vector on q's device."""
     view = TensorView.of(name, tensor)
-    if view.dtype != dtype:
-        convert = ".float()" if dtype == torch.float32 else f".to({dtype})"
-        raise UnsupportedError(f"{name} is {view.dtype}; pass {dtype}, {name}{convert}")
-    if view.device != q.device:
-        raise UnsupportedError(
-            f"{name} is on {view.device}, q is on {q.device}; move it with {name}.to(q.device)"
-        )
+    _check_kind(view, dtype, q)
     if len(view.shape) != 1 or size not in (None, view.shape[0]):
         wanted = SIZES[name] if size is None else f"{SIZES[name]} = {size}"
         raise UnsupportedError(f"{name} has shape {shown(view.shape)}; it must be ({wanted},)")
@@ -156,4 +199,15 @@ def _check_vector(
         raise UnsupportedError(
             f"{name} has stride {view.strides[0]}; it must be contiguous (stride 1), copy it with"
             f" {name}.contiguous()"
+        )
+
+
+def _check_kind(view: TensorView, dtype: torch.dtype, q: TensorView) -> None:
+    if view.dtype != dtype:
+        convert = ".float()" if dtype == torch.float32 else f".to({dtype})"
+        raise UnsupportedError(f"{view.name} is {view.dtype}; pass {dtype}, {view.name}{convert}")
+    if view.device != q.device:
+        raise UnsupportedError(
+            f"{view.name} is on {view.device}, q is on {q.device}; move it with"
+            f" {view.name}.to(q.device)"
         )

@@ -23,6 +23,7 @@ class Options(NamedTuple):
     return_lse: bool = False
     max_seqlen_q: int | None = None
     max_seqlen_k: int | None = None
+    split_keys: int | None = None
 
 
 class Extras(NamedTuple):
@@ -32,6 +33,7 @@ class Extras(NamedTuple):
     cu_seqlens_q: Tensor | None = None
     cu_seqlens_k: Tensor | None = None
     seqused_k: Tensor | None = None
+    block_table: Tensor | None = None
 
     def given(self) -> dict[str, Tensor]:
         """Those that are there, by name."""
@@ -42,7 +44,7 @@ DEFAULTS = Options()
 NO_EXTRAS = Extras()
 
 _OptionValues = tuple[
-    bool, Window | None, float | None, float, bool, int | None, int | None
+    bool, Window | None, float | None, float, bool, int | None, int | None, int | None
 ]  # the fields of Options in their order
 
 # Half the cost of Options(...), which every call of a kernel would pay.
@@ -54,11 +56,18 @@ def extras_of(
     cu_seqlens_q: Tensor | None,
     cu_seqlens_k: Tensor | None,
     seqused_k: Tensor | None,
+    block_table: Tensor | None,
 ) -> Extras:
     """The tensors together; `NO_EXTRAS` itself where there are none."""
-    if sinks is None and cu_seqlens_q is None and cu_seqlens_k is None and seqused_k is None:
+    if (
+        sinks is None
+        and cu_seqlens_q is None
+        and cu_seqlens_k is None
+        and seqused_k is None
+        and block_table is None
+    ):
         return NO_EXTRAS
-    return Extras(sinks, cu_seqlens_q, cu_seqlens_k, seqused_k)
+    return Extras(sinks, cu_seqlens_q, cu_seqlens_k, seqused_k, block_table)
 
 
 class Keywords(TypedDict, total=False):
@@ -74,3 +83,5 @@ class Keywords(TypedDict, total=False):
     max_seqlen_q: int | None
     max_seqlen_k: int | None
     seqused_k: Tensor | None
+    block_table: Tensor | None
+    split_keys: int | None

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import torch
 
+from flash_attention.chunks import Chunks
 from flash_attention.features import Features, MaskKind
 from flash_attention.kernel_configs import HopperForwardKernelConfig, KernelConfig, TileOrder
 from flash_attention.options import DEFAULTS, NO_EXTRAS, Extras, Options, Window
@@ -48,6 +49,8 @@ class Problem:
     total_q: int | None = None  # rows of a packed q, None where q has a batch dimension
     total_k: int | None = None
     seqused_k: bool = False
+    page_keys: int = 0  # rows of a page, where a table says which pages hold an entry's keys
+    pages: int = 0  # of k and of v
 
     @classmethod
     def from_tensors(
@@ -59,12 +62,17 @@ class Problem:
         options: Options = DEFAULTS,
         extras: Extras = NO_EXTRAS,
     ) -> Problem:
-        """The problem of (batch, seq, heads, d) tensors, or packed (total, heads, d) ones.
+        """The problem of (batch, seq, heads, d) tensors, or packed (total, heads, d) ones, or k and
+        v in pages.
 
         The scale is 1 / sqrt(d) of q unless given.
         """
         rows_q, heads, d_head = q.shape[-3:]
         rows_k, heads_k, _ = k.shape[-3:]
+        pages = page_keys = 0
+        if extras.block_table is not None:
+            pages, page_keys = k.shape[:2]
+            rows_k = page_keys * extras.block_table.shape[1]
         packed_q, packed_k = extras.cu_seqlens_q is not None, extras.cu_seqlens_k is not None
         batch = q.shape[0] if extras.cu_seqlens_q is None else len(extras.cu_seqlens_q) - 1
         scale = d_head**-0.5 if options.softmax_scale is None else float(options.softmax_scale)
@@ -86,13 +94,15 @@ class Problem:
             total_q=rows_q if packed_q else None,
             total_k=rows_k if packed_k else None,
             seqused_k=extras.seqused_k is not None,
+            page_keys=page_keys,
+            pages=pages,
         )
 
     @property
     def features(self) -> Features:
         """What the kernel's code must be able to do."""
         mask = MaskKind.CAUSAL if self.causal else MaskKind.WINDOW if self.window else MaskKind.FULL
-        return Features(mask, self.softcap > 0, self.per_batch)
+        return Features(mask, self.softcap > 0, self.per_batch, page_keys=self.page_keys)
 
     @property
     def per_batch(self) -> bool:
@@ -123,7 +133,8 @@ class Problem:
         """Whether there is nothing for a kernel to do: no output, or no key to see."""
         rows_q = self.seq_q if self.total_q is None else self.total_q
         rows_k = self.seq_k if self.total_k is None else self.total_k
-        return 0 in (self.batch, rows_q, rows_k, self.heads)
+        no_pages = self.page_keys > 0 and self.pages == 0
+        return no_pages or 0 in (self.batch, rows_q, rows_k, self.heads)
 
 
 def normalised_mask(
@@ -154,17 +165,22 @@ class Geometry:
     smem_bytes: int
 
     @classmethod
-    def of(cls, config: KernelConfig, problem: Problem, num_sms: int) -> Geometry:
+    def of(
+        cls, config: KernelConfig, problem: Problem, num_sms: int, chunks: Chunks | None = None
+    ) -> Geometry:
         """The launch of a kernel on a device with so many multiprocessors.
 
         The first family's grid is (query blocks, heads, batch). The Hopper family's is flat, and
-        has no more blocks of threads than fit on the device where each takes several tiles.
+        has no more blocks of threads than fit on the device where each takes several tiles; one for
+        each tile where keys are in chunks.
         """
         q_blocks = -(-problem.seq_q // config.B_r)
         grid = (q_blocks, problem.heads, problem.batch)
         if isinstance(config, HopperForwardKernelConfig):
             tiles = problem.num_tiles(config.B_r)
-            if problem.per_batch:
+            if chunks is not None:
+                resident = chunks.num_tiles(problem, config.consumers)
+            elif problem.per_batch:
                 resident = min(max(tiles, 1), num_sms)
             elif config.tile_order == TileOrder.ONE_EACH:
                 resident = tiles

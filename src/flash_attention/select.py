@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from flash_attention.arch import Arch
@@ -25,6 +26,8 @@ SHORT = 1024  # rows of Q up to which the ends of tiles weigh more than their ke
 def select_config(problem: Problem, arch: Arch) -> KernelConfig:
     """The config to run `problem` with on `arch`."""
     hopper = _hopper(problem)
+    if hopper is not None and problem.page_keys:
+        hopper = _for_pages(hopper, problem.page_keys)
     if hopper is not None and hopper.broken_rule(arch) is None:
         return hopper
     sm80 = _sm80(problem)
@@ -37,10 +40,14 @@ def select_config(problem: Problem, arch: Arch) -> KernelConfig:
     )
 
 
-def _hopper(problem: Problem) -> HopperForwardKernelConfig | None:
-    dtype = DType.from_string(str(problem.dtype))
+def hopper_d_head(problem: Problem) -> int:
+    """The smallest d_head of the Hopper family that holds the problem's; 0 if none does."""
     widest = max(problem.d_head, problem.d_v)
-    d_head = min((d for d in HOPPER_CHOICES["d_head"] if d >= widest), default=0)
+    return min((d for d in HOPPER_CHOICES["d_head"] if d >= widest), default=0)
+
+
+def _hopper(problem: Problem) -> HopperForwardKernelConfig | None:
+    dtype, d_head = DType.from_string(str(problem.dtype)), hopper_d_head(problem)
     causal, short = problem.causal or problem.window is not None, problem.seq_q <= SHORT
     dynamic = causal and not problem.per_batch  # else the order is that of packed entries
     common: dict[str, Any] = {
@@ -83,6 +90,13 @@ def _hopper(problem: Problem) -> HopperForwardKernelConfig | None:
             narrow_keys=narrow // 2,
         )
     return None
+
+
+def _for_pages(config: HopperForwardKernelConfig, page_keys: int) -> HopperForwardKernelConfig:
+    """The config with blocks that divide pages, or that pages divide, if blocks of 64 do."""
+    if page_keys % config.B_c == 0 or config.B_c % page_keys == 0:
+        return config
+    return replace(config, B_c=64, narrow_keys=min(config.narrow_keys, 32))
 
 
 def group_mib(problem: Problem) -> int:

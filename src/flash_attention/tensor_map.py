@@ -26,6 +26,7 @@ from flash_attention import driver
 from flash_attention.checks import DIMS, TensorView
 from flash_attention.emulator import TensorMap
 from flash_attention.errors import UnsupportedError
+from flash_attention.features import PLAIN, Features
 from flash_attention.kernel_configs import HopperForwardKernelConfig
 from flash_attention.kernel_configs.hopper_forward import WARP_ROWS, WARPGROUP_ROWS
 
@@ -70,10 +71,10 @@ class MapDescription:
 
 
 def describe(
-    view: TensorView, rows: int, panel: int, promotion: CUtensorMapL2promotion
+    view: TensorView, box: tuple[int, int, int], promotion: CUtensorMapL2promotion
 ) -> MapDescription:
-    """A (batch, seq, heads, d) tensor, moved in boxes of `rows` rows and `panel` columns of one
-    head; where a box reaches beyond the tensor, zeros are loaded and nothing is stored."""
+    """A (batch, seq, heads, d) tensor, moved in boxes of so many columns, heads and rows; where a
+    box reaches beyond the tensor, zeros are loaded and nothing is stored."""
     batch, seq, heads, d_head = view.shape
     size = view.dtype.itemsize
     strides = []
@@ -90,27 +91,29 @@ def describe(
     return MapDescription(
         dims=(d_head, heads, seq, batch),
         strides=tuple(strides),
-        box=(panel, 1, rows, 1),
-        swizzle=panel * size,
+        box=(*box, 1),
+        swizzle=box[0] * size,
         element=ELEMENTS[view.dtype],
         promotion=promotion,
     )
 
 
 def describe_all(
-    config: HopperForwardKernelConfig, views: Sequence[TensorView]
+    config: HopperForwardKernelConfig, views: Sequence[TensorView], features: Features = PLAIN
 ) -> tuple[MapDescription, ...]:
     """Of q, k, v and o: a warpgroup's rows of q, a block of keys of k and v, a warp's rows of o.
 
     A box is one panel of the kernel's shared tiles wide: 64 columns, or 32 where 64 do not divide
-    the config's d_head.
+    the config's d_head. Rows of q may be of several heads; no box of keys is larger than a page.
     """
     panel = 64 if config.d_head % 64 == 0 else 32
-    rows = (WARPGROUP_ROWS, config.B_c, config.B_c, WARP_ROWS)
+    group = features.heads_together
+    keys = (panel, 1, min(config.B_c, features.page_keys or config.B_c))
+    boxes = ((panel, group, WARPGROUP_ROWS // group), keys, keys, (panel, 1, WARP_ROWS))
     stored = CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_NONE
     loaded = CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B
     promotions = (loaded, loaded, loaded, stored)
-    return tuple(map(describe, views, rows, (panel,) * 4, promotions))
+    return tuple(map(describe, views, boxes, promotions))
 
 
 class EncodedMaps:

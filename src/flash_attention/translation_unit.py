@@ -5,10 +5,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from flash_attention.chunks import COMBINE_THREADS
 from flash_attention.compiler import ENTRY
 from flash_attention.features import PLAIN, Features
 from flash_attention.kernel_args import layout_asserts
 from flash_attention.kernel_configs import (
+    DType,
     FlashForwardKernelConfig,
     HopperForwardKernelConfig,
     KernelConfig,
@@ -25,6 +27,26 @@ def translation_unit(config: KernelConfig, features: Features = PLAIN) -> str:
     if isinstance(config, HopperForwardKernelConfig):
         return _hopper(config, features)
     return _sm80(config)
+
+
+def combine_unit(dtype: DType) -> str:
+    """The whole .cu of the kernel that combines the parts of keys in chunks."""
+    element = Variant("DType", "dtype", dtype.to_cpp_str().rsplit("::", 1)[-1])
+    return "\n".join(
+        (
+            f"// parts of {dtype.name} rows become one",
+            "#include <fa/attn/combine.cuh>",
+            f"#include <{element.header}>",
+            "",
+            layout_asserts(),
+            "",
+            f'extern "C" __global__ void __launch_bounds__({COMBINE_THREADS})',
+            f"{ENTRY}({ARGS}) {{",
+            f"  fa::attn::combine<{dtype.to_cpp_str()}>(args);",
+            "}",
+            "",
+        )
+    )
 
 
 def _sm80(config: FlashForwardKernelConfig) -> str:

@@ -58,11 +58,11 @@ def test_pages_are_refused() -> None:
     [
         ({"rotary_cos": SLOPES}, "rotate q and k before the call"),
         ({"rotary_sin": SLOPES}, "rotate q and k before the call"),
-        ({"block_table": TABLE}, "gather the pages"),
+        ({"block_table": TABLE}, "block_table is given without seqused_k"),
         ({"cache_batch_idx": TABLE[0]}, r"pass k_cache\[cache_batch_idx\]"),
         ({"cache_leftpad": TABLE[0]}, "flash_attn_varlen_func"),
         ({"alibi_slopes": SLOPES}, "alibi_slopes is given"),
-        ({"num_splits": 4}, "num_splits is 4.*pass 0"),
+        ({"num_splits": 4}, "num_splits is 4.*pass 0, or call attention with split_keys"),
         ({"k": K}, "v, cache_seqlens is missing"),
         ({"k": K, "v": V}, "cache_seqlens is missing"),
     ],

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from flash_attention.compat import flash_attn
 from flash_attention.testing import cu_seqlens, generate_qkv
+from tests.short_queries import in_pages, shuffled_table
 
 Function = Callable[..., Any]  # their results have the shape that the options say
 flash_attn_func: Function = flash_attn.flash_attn_func
@@ -253,6 +254,22 @@ def test_new_keys_are_stored_behind_the_filled_part_and_seen(lengths: int | Tens
         torch.testing.assert_close(out[entry], alone[0])
     assert torch.equal(cache_k, k)
     assert torch.equal(cache_v, v)
+
+
+@pytest.mark.parametrize("lengths", [5, (3, 6)], ids=["int", "tensor"])
+def test_a_cache_in_pages_is_read_and_stored_to(lengths: int | tuple[int, ...]) -> None:
+    q, k, v = tensors(2, 12)
+    _, new_k, new_v = generate_qkv(2, 2, 4, 16, torch.float32, "cpu", 5, n_heads_k=2)
+    table = shuffled_table(2, 3)
+    pages = [in_pages(t, table, 4) for t in (k, v)]
+    used = lengths if isinstance(lengths, int) else torch.tensor(lengths, dtype=torch.int32)
+    asked = {"cache_seqlens": used, "causal": True}
+    dense = flash_attn_with_kvcache(q, k, v, new_k, new_v, **asked)
+    torch.testing.assert_close(
+        flash_attn_with_kvcache(q, *pages, new_k, new_v, block_table=table, **asked), dense
+    )
+    for tensor, stored in zip((k, v), pages, strict=True):
+        assert torch.equal(in_pages(tensor, table, 4), stored)
 
 
 @pytest.mark.parametrize("deterministic", [False, True])

@@ -8,8 +8,8 @@ contiguous is copied, and head dimensions that are no multiple of 8 are padded (
 
 Beyond flash-attn, v may have another head dimension than q and k. Short of it there is no backward
 pass, and what has no kernel here raises UnsupportedError instead of being ignored: dropout, ALiBi,
-rotary embeddings, paged, reordered or left-padded caches, a forced number of splits. softmax_lse of
-a query that sees no key is -inf, where flash-attn stores +inf.
+rotary embeddings, packed queries of pages, reordered or left-padded caches, a forced number of
+splits. softmax_lse of a query that sees no key is -inf, where flash-attn stores +inf.
 """
 
 from __future__ import annotations
@@ -200,26 +200,28 @@ def flash_attn_with_kvcache(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Attention to the first `cache_seqlens` keys of a cache, (batch, seq_cache, heads_k, d).
 
-    k and v, (batch, seq_new, heads_k, d), are first stored in the cache behind them; the cache has
-    room, which is not checked. `rotary_interleaved` says how rotary_cos and rotary_sin are laid
-    out, and neither is supported. Returns out, or (out, softmax_lse) with `return_softmax_lse`.
+    With `block_table`, int32 (batch, n), the cache is (pages, page_size, heads_k, d), and the table
+    names the pages of each entry. k and v, (batch, seq_new, heads_k, d), are first stored in the
+    cache behind the keys in use; the cache has room, which is not checked. `rotary_interleaved`
+    says how rotary_cos and rotary_sin are laid out, and neither is supported. Returns out, or (out,
+    softmax_lse) with `return_softmax_lse`.
     """
     _refuse_dropout_and_alibi(0.0, alibi_slopes)
     _refuse_rotary(rotary_cos, rotary_sin)
-    _refuse_pages(block_table)
     _refuse_moved_entries(cache_batch_idx, cache_leftpad)
     if num_splits not in (0, 1):
         raise UnsupportedError(
-            f"num_splits is {num_splits}, and the keys of one query are not split here; pass 0"
+            f"num_splits is {num_splits}, and how the keys of a query are split is not to be chosen"
+            " here; pass 0, or call attention with split_keys, how many keys a chunk has"
         )
     options = _options(softmax_scale, causal, window_size, softcap)
     if isinstance(cache_seqlens, int):
         cache_seqlens = torch.full(
-            (k_cache.shape[0],), cache_seqlens, dtype=torch.int32, device=k_cache.device
+            (q.shape[0],), cache_seqlens, dtype=torch.int32, device=k_cache.device
         )
     if k is not None or v is not None:
-        cache_seqlens = _append(k_cache, v_cache, k, v, cache_seqlens)
-    options["seqused_k"] = cache_seqlens
+        cache_seqlens = _append(k_cache, v_cache, k, v, cache_seqlens, block_table)
+    options["seqused_k"], options["block_table"] = cache_seqlens, block_table
     out, lse = _attend(q, k_cache, v_cache, options, return_softmax_lse)
     return out if lse is None else (out, lse)
 
@@ -230,6 +232,7 @@ def _append(
     k: Tensor | None,
     v: Tensor | None,
     cache_seqlens: Tensor | None,
+    block_table: Tensor | None,
 ) -> Tensor:
     """Store new rows behind those in use; the numbers of rows in use then."""
     if k is None or v is None or cache_seqlens is None:
@@ -242,6 +245,9 @@ def _append(
     batch, new = k.shape[:2]
     entries = torch.arange(batch, device=k_cache.device)[:, None]
     rows = cache_seqlens.long()[:, None] + torch.arange(new, device=k_cache.device)
+    if block_table is not None:
+        page_size = k_cache.shape[1]
+        entries, rows = block_table.long()[entries, rows // page_size], rows % page_size
     k_cache[entries, rows] = k
     v_cache[entries, rows] = v
     return cache_seqlens + new
@@ -306,8 +312,8 @@ def _refuse_dropout_and_alibi(dropout_p: float, alibi_slopes: Tensor | None) -> 
 def _refuse_pages(block_table: Tensor | None) -> None:
     if block_table is not None:
         raise UnsupportedError(
-            "block_table is given, and paged caches are not supported here; gather the pages into"
-            " contiguous k and v and leave block_table out"
+            "block_table is given, and packed queries of pages are not supported here; call"
+            " attention with block_table and seqused_k, or leave block_table out"
         )
 
 

@@ -1,0 +1,126 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which short queries have their keys split, and into how many chunks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from flash_attention.arch import ARCHES
+from flash_attention.chunks import Chunks
+from flash_attention.errors import UnsupportedError
+from flash_attention.fit_checks import check_features_fit
+from flash_attention.problem import Problem
+from flash_attention.select import select_config
+from flash_attention.select_short import BLOCK_KEYS, select_chunks
+
+SM90 = ARCHES["sm_90"]
+SMS = 132
+DECODE = Problem(
+    batch=1,
+    seq_q=1,
+    seq_k=8192,
+    heads=32,
+    heads_k=8,
+    d_head=128,
+    d_v=128,
+    dtype=torch.bfloat16,
+    softmax_scale=0.1,
+)
+
+
+def chosen(problem: Problem, split_keys: int | None = None) -> Chunks | None:
+    selected = select_chunks(problem, SM90, SMS, split_keys)
+    if selected is None:
+        return None
+    config, chunks = selected
+    config.check(SM90)
+    check_features_fit(config, chunks.features(problem.features))
+    assert chunks.blocks * config.B_c * (chunks.count - 1) < problem.seq_k
+    assert chunks.blocks * config.B_c * chunks.count >= problem.seq_k
+    return chunks
+
+
+@pytest.mark.parametrize("batch", [1, 2, 5, 16])
+@pytest.mark.parametrize("seq_k", [8192, 8191, 40000])
+def test_chunks_give_every_multiprocessor_a_tile_or_two(batch: int, seq_k: int) -> None:
+    chunks = chosen(replace(DECODE, batch=batch, seq_k=seq_k))
+    assert chunks is not None
+    tiles = batch * DECODE.heads_k * chunks.count
+    assert 0.85 * SMS <= tiles <= 2 * SMS
+    assert chunks.heads_together == 4
+
+
+def test_a_chunk_has_four_blocks_at_least() -> None:
+    chunks = chosen(replace(DECODE, seq_k=1000))
+    assert chunks == Chunks(blocks=4, count=4, heads_together=4)
+    assert chosen(replace(DECODE, seq_k=4 * BLOCK_KEYS)) is None
+
+
+@pytest.mark.parametrize(
+    ("heads", "chunks"), [(32, Chunks(blocks=128, count=1, heads_together=4)), (8, None)]
+)
+def test_many_entries_are_not_split(heads: int, chunks: Chunks | None) -> None:
+    assert chosen(replace(DECODE, batch=17, heads=heads)) == chunks
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seq_q": 17},
+        {"heads": 520},
+        {"total_q": 1},
+        {"seq_k": 0},
+        {"d_head": 264},
+        {"window": (1000, 0)},
+    ],
+)
+def test_other_kernels_serve_the_rest(change: dict[str, object]) -> None:
+    assert chosen(replace(DECODE, **change)) is None  # type: ignore[arg-type]
+
+
+def test_a_window_over_most_keys_is_split() -> None:
+    assert chosen(replace(DECODE, window=(5000, 0))) == chosen(DECODE)
+
+
+@pytest.mark.parametrize("d_head", [64, 96, 128, 192, 256])
+@pytest.mark.parametrize("heads", [8, 56, 128])
+def test_every_head_dimension_has_a_config(d_head: int, heads: int) -> None:
+    problem = replace(DECODE, d_head=d_head, d_v=d_head, heads=heads, seqused_k=True)
+    assert chosen(problem) is not None
+    assert chosen(replace(problem, page_keys=16, pages=1000)) is not None
+
+
+@pytest.mark.parametrize("batch", [1, 3, 200])
+@pytest.mark.parametrize("seq_k", [100, 5000])
+@pytest.mark.parametrize("heads", [8, 32])
+def test_fixed_chunks_depend_on_nothing_else(batch: int, seq_k: int, heads: int) -> None:
+    problem = replace(DECODE, batch=batch, seq_k=seq_k, heads=heads, seqused_k=True)
+    chunks = chosen(problem, split_keys=512)
+    assert chunks is not None
+    if seq_k > 512:
+        assert (chunks.blocks, chunks.count) == (8, 10)
+    else:
+        assert (chunks.blocks, chunks.count) == (2, 1)
+
+
+def test_fixed_chunks_are_whole_blocks() -> None:
+    with pytest.raises(UnsupportedError, match=r"split_keys is 96.*blocks of 64"):
+        select_chunks(DECODE, SM90, SMS, split_keys=96)
+
+
+def test_other_architectures_split_nothing() -> None:
+    assert select_chunks(DECODE, ARCHES["sm_80"], SMS, split_keys=64) is None
+
+
+@pytest.mark.parametrize("page_keys", [16, 32, 64, 128, 192, 256])
+@pytest.mark.parametrize("d_head", [64, 96, 128, 192, 256])
+@pytest.mark.parametrize("causal", [False, True])
+def test_long_queries_of_pages_have_a_config(page_keys: int, d_head: int, causal: bool) -> None:
+    problem = replace(DECODE, seq_q=4096, d_head=d_head, d_v=d_head, seqused_k=True, causal=causal)
+    problem = replace(problem, page_keys=page_keys, pages=1000)
+    config = select_config(problem, SM90)
+    config.check(SM90)
+    assert page_keys % config.B_c == 0 or config.B_c % page_keys == 0
