@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import re
 import time
 from collections import Counter
@@ -356,11 +355,10 @@ MAPS = [(128, 64, 128 * i) for i in range(4)]
     [(8, "sm_80", []), (16, "sm_120", []), (17, "sm_90", []), (20, "sm_90", MAPS)],
 )
 def test_instructions_of_the_ladder(rung: int, arch: str, maps: list[tuple[int, ...]]) -> None:
-    ptx = ladder_ptx(rung, arch)
-    (kernel,) = parse(ptx).values()
+    (kernel,) = parse(ptx := ladder_ptx(rung, arch)).values()
     assert Counter(i.opcode for i in kernel.instructions) == opcodes_by_search(ptx)
     assert kernel.target == get_ladder()[rung - 1].config.target(ARCHES[arch])
-    args = (ctypes.sizeof(ForwardKernelArgs), 8, 128 * len(maps))
+    args = (len(bytes(ForwardKernelArgs())), 8, 128 * len(maps))
     assert [(p.size, p.align, p.offset) for p in kernel.params] == [*maps, args]
     lines = ptx.split("\n")
     for instruction in kernel.instructions:
