@@ -10,6 +10,7 @@ import pytest
 
 from flash_attention.bench import render
 from flash_attention.bench.blocks import begin, end, marked_block
+from flash_attention.bench.ledger import ABLATIONS
 from flash_attention.bench.results import load, save
 from flash_attention.errors import UnsupportedError
 from tests.bench.made_up import made_up_results
@@ -111,9 +112,32 @@ def test_the_documents_show_the_stored_measurements() -> None:
     stored = load(RESULTS / "h200_ladder.json")
     assert marked_block(readme, render.LADDER) == render.ladder_block(stored)
     assert (ROOT / render.PLOT).exists()
-    ladder = (ROOT / "docs" / "ladder.md").read_text()
-    profile = json.loads((RESULTS / "h200_ladder_profile.json").read_text())
-    assert marked_block(ladder, render.PROFILE) == render.profile_block(profile)
-    emulator = (ROOT / "docs" / "emulator.md").read_text()
-    counters = json.loads((RESULTS / "h200_emulator_counters.json").read_text())
-    assert marked_block(emulator, render.COUNTERS) == render.counters_block(counters)
+
+
+@pytest.mark.parametrize(
+    ("document", "stored"),
+    [
+        ("README.md", "h200_hopper_grid_bf16"),
+        ("docs/ladder.md", "h200_ladder_profile"),
+        ("docs/emulator.md", "h200_emulator_counters"),
+        ("docs/measurements.md", "h200_hopper_grid_fp16"),
+        ("docs/measurements.md", "h200_seed_grid"),
+        ("docs/measurements.md", "h200_hopper_ablations"),
+        ("docs/measurements.md", "h200_hopper_profile"),
+    ],
+)
+def test_rendering_the_stored_results_changes_no_document(document: str, stored: str) -> None:
+    text = (ROOT / document).read_text()
+    record = json.loads((RESULTS / f"{stored}.json").read_text())
+    assert render.render(text, record) == text
+
+
+def test_a_grid_without_a_block_of_its_own_lists_every_config() -> None:
+    block = f"{begin(ABLATIONS)}\nold\n{end(ABLATIONS)}\n"
+    text = render.render(block, made_up_grid())
+    assert text is not None
+    header = "| tile | switches | full 512 | full 1024 | full 2048 | causal 512 |"
+    assert header in text
+    assert "| (BF16, 64, 2, 128, 2) | tma | 800 | 500 |  |  |  |  |" in text
+    assert "| (BF16, 64, 2, 128, 2) | plain | 1600 |  |  |  |  |  |" in text
+    assert "| (BF16, 128, 2, 128, 2) | tma |  |  |  |  |  | 300 |" in text

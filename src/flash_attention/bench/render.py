@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -120,23 +120,23 @@ def _speeds(comparison: Comparison) -> list[str]:
     return table(["rung", "what changes", *shapes, "mean"], rows, left=2)
 
 
-_BLOCKS: dict[str, Callable[[Mapping[str, Any]], str]] = {
-    PROFILE: profile_block,
-    COUNTERS: counters_block,
-    ABLATIONS: lambda record: ablations_block(record, _where(record)),
-    POINTS: lambda record: points_block(record, _where(record)),
-}
+def render(text: str, record: Mapping[str, Any]) -> str | None:
+    """`text` with the block that these results are for; None if they are the ladder's speeds.
 
-
-def _kind(record: Mapping[str, Any]) -> str | None:
-    """Which block's results these are, by what a row says."""
+    A grid has a block of its own name; where a document lacks that, it lists every config.
+    """
     row = record["rows"][0]
     if "grid" in record:
-        return ABLATIONS
+        name = grid_name(record)
+        if begin(name) in text or begin(ABLATIONS) not in text:
+            return replace_block(text, name, grid_block(record))
+        return replace_block(text, ABLATIONS, ablations_block(record, _where(record)))
     if "ncu" in row:
-        return COUNTERS
+        return replace_block(text, COUNTERS, counters_block(record))
+    if "rung" in row and "kcycles" in row:
+        return replace_block(text, PROFILE, profile_block(record))
     if "kcycles" in row:
-        return PROFILE if "rung" in row else POINTS
+        return replace_block(text, POINTS, points_block(record, _where(record)))
     return None
 
 
@@ -147,11 +147,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     text = given.document.read_text()
     record = json.loads(given.results.read_text())
-    if (name := _kind(record)) is not None and begin(name) in text:
-        given.document.write_text(replace_block(text, name, _BLOCKS[name](record)))
-        return
-    if "grid" in record:
-        given.document.write_text(replace_block(text, grid_name(record), grid_block(record)))
+    if (rendered := render(text, record)) is not None:
+        given.document.write_text(rendered)
         return
     measured = results.load(given.results)
     text = replace_block(text, LADDER, ladder_block(measured))
