@@ -7,7 +7,7 @@ from dataclasses import replace
 from functools import cache
 
 from flash_attention.arch import ARCHES
-from flash_attention.kernel_configs import DType, HopperForwardKernelConfig
+from flash_attention.kernel_configs import DType, HopperForwardKernelConfig, TileOrder
 from flash_attention.ladder import Rung, get_ladder
 from flash_attention.problem import Problem
 from flash_attention.select import select_config
@@ -23,6 +23,25 @@ LADDERS = (
 )
 """Every type and mask of the ladder, mostly at the d_head that compiles in half the time."""
 GROUP_MIB = 4  # stands for every size of a group: it is one constant of the kernel
+
+EVERY_SWITCH = HopperForwardKernelConfig(
+    dtype=DType.BF16,
+    d_head=128,
+    consumers=2,
+    B_c=128,
+    stages=2,
+    tma=True,
+    specialised=True,
+    ping_pong=True,
+    overlap=True,
+    tile_order=TileOrder.DYNAMIC,
+    group_mib=64,
+    own_output=True,
+    rescale_threshold=8,
+    narrow_keys=64,
+    watch_sums=True,
+    prefetch_q=True,
+)
 
 
 def square(

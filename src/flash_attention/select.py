@@ -11,15 +11,19 @@ from flash_attention.errors import UnsupportedError
 from flash_attention.features import PLAIN
 from flash_attention.kernel_configs import (
     DType,
-    FlashForwardKernelConfig,
     HopperForwardKernelConfig,
     KernelConfig,
     TileOrder,
+    parse_kernel_config,
 )
 from flash_attention.kernel_configs.hopper_rules import CHOICES as HOPPER_CHOICES
 from flash_attention.problem import Problem
 
 MIB = 1 << 20
+SM80_SWITCHES = (
+    "async+eager+swizzled+load_2_2_1_tiles+buffer+opt_softmax+folded+serpentine+staged+reciprocal"
+    "+panels"
+)
 SHORT = 1024  # rows of Q up to which the ends of tiles weigh more than their key blocks
 
 
@@ -109,28 +113,10 @@ def group_mib(problem: Problem) -> int:
     return min(max(1 << round(size / MIB).bit_length() - 1, 4), 256) if size >= MIB else 4
 
 
-def _sm80(problem: Problem) -> FlashForwardKernelConfig | None:
+def _sm80(problem: Problem) -> KernelConfig | None:
     same_lengths = problem.seq_q == problem.seq_k and problem.heads == problem.heads_k
     plain = problem.features == PLAIN and not problem.sinks and problem.d_v == problem.d_head
     if not plain or not same_lengths or problem.d_head not in (64, 128) or problem.seq_q % 128:
         return None
-    return FlashForwardKernelConfig(
-        dtype=DType.from_string(str(problem.dtype)),
-        d_head=problem.d_head,
-        B_r=128,
-        B_c=32,
-        n_warps=4,
-        async_copy=True,
-        eager_load_blocks=True,
-        swizzled=True,
-        Q_mma_load_K_tiles=2,
-        K_mma_load_K_tiles=2,
-        V_mma_load_K_tiles=1,
-        mma_double_buffer_loads=True,
-        optimized_softmax=True,
-        folded_addresses=True,
-        serpentine_mma=True,
-        stage_output=True,
-        reciprocal_normalise=True,
-        column_panels=True,
-    )
+    dtype = DType.from_string(str(problem.dtype)).name
+    return parse_kernel_config(f"({dtype}, {problem.d_head}, 128, 32, 4): {SM80_SWITCHES}")

@@ -8,26 +8,10 @@ import pytest
 
 from flash_attention.arch import ARCHES
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig, TileOrder
+from tests.hopper_configs import EVERY_SWITCH
 
 PLAIN = HopperForwardKernelConfig(DType.BF16, 128, 2, 128, 1)
-FULL = HopperForwardKernelConfig(
-    dtype=DType.BF16,
-    d_head=128,
-    consumers=2,
-    B_c=128,
-    stages=2,
-    tma=True,
-    specialised=True,
-    ping_pong=True,
-    overlap=True,
-    tile_order=TileOrder.DYNAMIC,
-    group_mib=64,
-    own_output=True,
-    rescale_threshold=8,
-    narrow_keys=64,
-    watch_sums=True,
-    prefetch_q=True,
-)
+FULL = EVERY_SWITCH
 OTHER_VALUES: dict[str, Any] = {
     "dtype": DType.FP16,
     "d_head": 64,

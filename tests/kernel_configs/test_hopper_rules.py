@@ -10,25 +10,10 @@ from flash_attention.arch import ARCHES
 from flash_attention.errors import KernelConfigError
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig, TileOrder
 from flash_attention.kernel_configs.hopper_rules import register_limit, registers_needed
+from tests.hopper_configs import EVERY_SWITCH
 
 PLAIN = HopperForwardKernelConfig(DType.FP16, 128, 2, 128, 1)
-VALID = HopperForwardKernelConfig(
-    dtype=DType.FP16,
-    d_head=128,
-    consumers=2,
-    B_c=128,
-    stages=2,
-    tma=True,
-    specialised=True,
-    ping_pong=True,
-    overlap=True,
-    tile_order=TileOrder.DYNAMIC,
-    group_mib=64,
-    own_output=True,
-    rescale_threshold=8,
-    narrow_keys=64,
-    watch_sums=True,
-)
+VALID = replace(EVERY_SWITCH, dtype=DType.FP16, prefetch_q=False)
 
 
 def test_valid_configs_pass() -> None:

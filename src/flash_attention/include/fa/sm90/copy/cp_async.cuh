@@ -19,8 +19,6 @@ struct CpAsync {
     static constexpr int kRowChunks = Config::kDHead / kChunkElements;
 
    public:
-    static constexpr int kBarrierBytes = 0;
-
     template <class Maps>
     __device__ Transfers(const Maps&, const ForwardKernelArgs& args, Tile tile, u32 /*barriers*/)
         : args_(args), tile_(tile) {}

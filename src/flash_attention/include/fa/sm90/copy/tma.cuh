@@ -16,8 +16,6 @@ struct Tma {
     using KVTile = typename Shape<Config>::KVTile;
 
    public:
-    static constexpr int kBarrierBytes = 2 * ptx::kMbarrierBytes;
-
     template <class Maps>
     __device__ Transfers(const Maps& maps, const ForwardKernelArgs& args, Tile tile, u32 barriers)
         : q_map_(maps.q),
