@@ -32,9 +32,10 @@ from flash_attention.cli.console import (
 )
 from flash_attention.cli.precompile import Job, precompile
 from flash_attention.launch import LaunchPlan
-from tests.random_calls import RandomCall, Verdict, make
-from tests.random_problems import LARGE, RandomProblem, draw
-from tests.shrinking import shrink
+from tests.random_problems.call import RandomCall, Verdict, make
+from tests.random_problems.draw import LARGE, draw
+from tests.random_problems.problem import RandomProblem
+from tests.random_problems.shrink import shrink
 
 FIRST_FAMILY_EVERY = 4
 PER_SEED = 1_000_000  # numbers of problems between one --seed and the next

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any
 
-from tests.random_problems import (
+from tests.random_problems.problem import (
     FEATURES,
     SIMPLER,
     RandomProblem,
