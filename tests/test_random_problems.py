@@ -19,12 +19,12 @@ from tests.random_problems.problem import (
     RandomProblem,
     without,
 )
-from tests.random_problems.shrink import shrink
+from tests.random_problems.shrink import failing_alike, shrink
 
 FAMILIES = ("sm90", "sm80")
 EMULATED, CHUNKS = 150, 15  # problems of a family, and tests that share them
 ON_GPU = 50
-SHRINK_TRIES = 60
+SHRINK_TRIES = 100
 
 
 def drawn(size: Size, family: str, count: int) -> list[RandomProblem]:
@@ -52,7 +52,8 @@ def wrong_with(problem: RandomProblem, device: str = "cpu") -> list[str]:
 def assert_right(problem: RandomProblem, device: str = "cpu") -> None:
     wrong = wrong_with(problem, device)
     if wrong:
-        smallest = shrink(problem, lambda p: bool(wrong_with(p, device)), SHRINK_TRIES)
+        fails = failing_alike(wrong, lambda p: wrong_with(p, device))
+        smallest = shrink(problem, fails, SHRINK_TRIES)
         told = "\n".join(wrong)
         pytest.fail(f"{problem}\n{told}\nsmallest that fails: {smallest}", pytrace=False)
 

@@ -99,29 +99,29 @@ class RandomCall:
             seen = check_lse(lse[..., self.rows], q, k, **self.reference_keywords)
             lse_share = seen.error / seen.allowed
             if not seen.ok:
-                wrong.append(str(seen))
+                wrong.append(f"lse: {seen}")
         return Verdict(share, lse_share, wrong)
 
     def _misplaced(self, out: Tensor, lse: Tensor | None) -> list[str]:
         """Results that are not where they belong."""
         wrong = []
         if self.out is not None and out is not self.out:
-            wrong.append("the result is not the out that was given")
+            wrong.append("place: the result is not the out that was given")
         if (lse is not None) != self.problem.return_lse:
-            wrong.append(f"return_lse={self.problem.return_lse}, and lse is {lse}")
+            wrong.append(f"place: return_lse={self.problem.return_lse}, and lse is {lse}")
         if self.room is not None and self.out is not None:
             inside = self.out.clone()
             self.out.fill_(GUARD)
             touched = int((self.room != GUARD).sum())
             self.out.copy_(inside)
             if touched:
-                wrong.append(f"{touched} elements around out were written")
+                wrong.append(f"place: {touched} elements around out were written")
         return wrong
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """Errors as shares of what is allowed, and what is wrong."""
+    """Errors as shares of what is allowed, and what is wrong, each beginning with "word:"."""
 
     share: float
     lse_share: float
@@ -129,8 +129,17 @@ class Verdict:
 
 
 def verdict_of(call: RandomCall) -> Verdict:
-    """Run a call and judge it."""
-    return call.judge(*call.run())
+    """Run a call and judge it; on a GPU, where orders vary, a second run must give the same."""
+    out, lse = call.run()
+    verdict = call.judge(out, lse)
+    if call.q.is_cuda:
+        first = out.clone()
+        again, lse_again = call.run()
+        rows = call.rows if out.ndim == 3 else slice(None)
+        pair = [t[..., call.rows] for t in (lse, lse_again) if t is not None]
+        if not torch.equal(again[rows], first[rows]) or (pair and not torch.equal(*pair)):
+            verdict.wrong.append("second run: it gives other bits")
+    return verdict
 
 
 def make(problem: RandomProblem, device: str = "cpu") -> RandomCall:
