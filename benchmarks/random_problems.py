@@ -3,8 +3,9 @@
 
 PYTHONPATH=src:. python benchmarks/random_problems.py RESULTS --count 2000 --seed 0 [--first N]
 
-On Hopper every fourth problem is for the first family, elsewhere all are. A problem that fails is noted, the first ones made as
-small as they can be, and the run goes on; an error that ends the CUDA context ends the run.
+On Hopper every fourth problem is for the first family, elsewhere all are. A problem that fails is
+noted, the first ones made as small as they can be, and the run goes on; an error that ends the CUDA
+context ends the run.
 """
 
 from __future__ import annotations
