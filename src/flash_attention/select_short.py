@@ -17,23 +17,42 @@ MIN_CHUNK_BLOCKS = 4  # a shorter chunk costs more than it brings
 def select_chunks(
     problem: Problem, arch: Arch, num_sms: int, split_keys: int | None = None
 ) -> tuple[HopperForwardKernelConfig, Chunks] | None:
-    """The config and the chunks for few queries, None where another kernel is to be selected.
+    """The config and the chunks for few queries, None where another kernel is to be selected."""
+    chosen = chunks_or_why_not(problem, arch, num_sms, split_keys)
+    return None if isinstance(chosen, str) else chosen
+
+
+def chunks_or_why_not(
+    problem: Problem, arch: Arch, num_sms: int, split_keys: int | None = None
+) -> tuple[HopperForwardKernelConfig, Chunks] | str:
+    """The config and the chunks for few queries, or why another kernel is to be selected.
 
     Without `split_keys` there are as many chunks as give every multiprocessor a tile or two.
     """
     rows = problem.seq_q * problem.heads_per_kv
-    if rows > WARPGROUP_ROWS or problem.total_q is not None or problem.idle:
-        return None
+    if problem.total_q is not None:
+        return "q is packed (cu_seqlens_q), and the keys of packed queries are not split"
+    if problem.idle:
+        return "there is nothing to compute"
+    if rows > WARPGROUP_ROWS:
+        return (
+            f"{problem.seq_q} queries of {problem.heads_per_kv} heads that share one of k and v are"
+            f" {rows} rows, more than the {WARPGROUP_ROWS} of a warpgroup"
+        )
     config = _config(problem)
-    if config.broken_rule(arch) is not None:
-        return None
+    if violation := config.broken_rule(arch):
+        return violation.message
     if split_keys is not None:
         return config, Chunks.of_keys(problem, config.B_c, split_keys)
     tiles = problem.batch * problem.heads_k
     if tiles >= num_sms:  # K and V are read once for all heads that share them
-        return (config, _whole(problem)) if problem.heads_per_kv > 1 else None
+        if problem.heads_per_kv > 1:
+            return config, _whole(problem)
+        return f"{tiles} tiles fill {num_sms} multiprocessors, and no heads share one of k and v"
     chunks = _chunks(problem, -(-num_sms // tiles))
-    return (config, chunks) if chunks.count > 1 else None
+    if chunks.count == 1:
+        return f"{problem.seq_k} keys make one chunk"
+    return config, chunks
 
 
 def _config(problem: Problem) -> HopperForwardKernelConfig:
