@@ -35,10 +35,9 @@ def chunks_or_why_not(
     if problem.idle:
         return "there is nothing to compute"
     if rows > WARPGROUP_ROWS:
-        return (
-            f"{problem.seq_q} queries of {problem.heads_per_kv} heads that share one of k and v are"
-            f" {rows} rows, more than the {WARPGROUP_ROWS} of a warpgroup"
-        )
+        group = problem.heads_per_kv
+        of_heads = f" of {group} heads that share one of k and v" if group > 1 else ""
+        return f"{problem.seq_q} queries{of_heads} do not fit in {WARPGROUP_ROWS} rows"
     config = _config(problem)
     if violation := config.broken_rule(arch):
         return violation.message
