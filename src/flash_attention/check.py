@@ -15,7 +15,7 @@ from flash_attention.cpu import attention_on_cpu, gathered
 from flash_attention.decision import new_output
 from flash_attention.errors import UnsupportedError
 from flash_attention.kernel_configs import KernelConfig
-from flash_attention.launch import SELECT, Select, plan_for
+from flash_attention.launch import SELECT, Select, fill_keyless, plan_for
 from flash_attention.lengths import check_lengths
 from flash_attention.options import Extras, Options, Window, extras_of, options_of
 from flash_attention.part_judge import CHECKED_SCORES, PartJudge
@@ -163,20 +163,24 @@ def _by_kernel(
     if out is None:
         out = new_output(q, v.shape[-1])
     plan = plan_for(config, q, k, v, out, options=options, extras=extras)
-    _poison(out, extras.cu_seqlens_q)
-    result = run_plan(plan, q, k, v, out, extras)
-    return (result, None) if isinstance(result, Tensor) else result
-
-
-def _poison(out: Tensor, cu_seqlens_q: Tensor | None) -> None:
-    """NaN in all rows that a kernel stores, 0 in those of no entry."""
     with torch.no_grad():
-        if cu_seqlens_q is None:
-            out.fill_(math.nan)
-            return
-        first, end = int(cu_seqlens_q[0]), int(cu_seqlens_q[-1])
-        out.zero_()
-        out[first:end] = math.nan
+        out.fill_(math.nan)
+    result = run_plan(plan, q, k, v, out, extras)
+    out, lse = (result, None) if isinstance(result, Tensor) else result
+    if extras.cu_seqlens_q is None:
+        return out, lse
+    return _without_loose_rows(out, lse, extras.cu_seqlens_q, extras.sinks)
+
+
+def _without_loose_rows(
+    out: Tensor, lse: Tensor | None, cu_seqlens_q: Tensor, sinks: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    """Copies in which the rows of no entry, that nobody stores, are as the oracle has them."""
+    row = torch.arange(len(out), device=out.device)
+    loose = (row < cu_seqlens_q[0]) | (row >= cu_seqlens_q[-1])
+    if lse is not None:
+        lse = torch.where(loose, fill_keyless(torch.empty_like(lse), sinks), lse)
+    return out.masked_fill(loose[:, None, None], 0), lse
 
 
 def _judge(q: Tensor, k: Tensor, v: Tensor, options: Options, extras: Extras) -> PartJudge:
