@@ -120,10 +120,8 @@ def check(
         (causal, window, softmax_scale, softcap, return_lse, max_seqlen_q, max_seqlen_k, split_keys)
     )
     extras = extras_of(sinks, cu_seqlens_q, cu_seqlens_k, seqused_k, block_table)
-    by_torch = config is None and not emulate and getattr(q, "is_cpu", False)
-    if by_torch:
+    if config is None and not emulate and getattr(q, "is_cpu", False):
         result, lse = attention_on_cpu(q, k, v, out, options, extras)
-        problem = Problem.from_tensors(q, k, v, options=options, extras=extras)
         computed_by = BY_TORCH
     else:
         chosen = SELECT if config is None else config
@@ -131,10 +129,8 @@ def check(
         if validate:
             check_lengths(plan.problem, extras)
         result, lse = _by_kernel(chosen, q, k, v, out, options, extras)
-        problem, device = plan.problem, "the emulator"
-        if not q.is_cpu:
-            device = torch.cuda.get_device_name(q.device)
-        computed_by = f"{plan.config.short_form()}, on {device}"
+        where = "the emulator" if q.is_cpu else torch.cuda.get_device_name(q.device)
+        computed_by = f"{plan.config.short_form()}, on {where}"
     if result.numel() == 0:
         raise UnsupportedError(
             f"the output has shape {tuple(result.shape)}, no element to check; every dimension must"
@@ -142,7 +138,7 @@ def check(
         )
     judge = _judge(q, k, v, options, extras)
     return CheckReport(
-        problem,
+        Problem.from_tensors(q, k, v, options=options, extras=extras),
         computed_by,
         tuple(judge.heads),
         judge.check(result),
