@@ -24,11 +24,11 @@ from flash_attention.select_short import select_chunks
 
 
 class Rule(Enum):
-    """What chose a config; the value says it in words."""
+    """What chose a config."""
 
     GIVEN = "given by the caller"
-    SHORT_QUERIES = "select_short: the rows of a group of heads fit in one warpgroup"
-    RULE_OF_THUMB = "select: the rule of thumb for this head dimension, mask and length"
+    SHORT_QUERIES = "select_short"
+    RULE_OF_THUMB = "select"
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,10 @@ def check_call(
     """
     option_checks.check_options(options)
     q_view, k_view, v_view = inputs = views_of(q, k, v)
-    q_placed, k_placed, v_placed = (_placed(view, device) for view in inputs)
-    checks.check_inputs(q_placed, k_placed, v_placed, Packing.of(extras))
+    if device is not None and all(view.device.type == "meta" for view in inputs):
+        q_view, k_view, v_view = (replace(view, device=device) for view in inputs)
+    checks.check_inputs(q_view, k_view, v_view, Packing.of(extras))
+    q_view, k_view, v_view = inputs
     option_checks.check_extras(extras, options, q_view, k_view)
     if o is None:
         output = TensorView.of("o", new_output(q, v.shape[-1], device="meta"))
@@ -84,12 +86,6 @@ def check_call(
         checks.check_kernel_output(output, q_view, v_view)
     problem = Problem.from_tensors(q_view, k_view, v_view, options=options, extras=extras)
     return problem, [view.with_batch for view in (*inputs, output)]
-
-
-def _placed(view: TensorView, device: torch.device | None) -> TensorView:
-    if device is None or view.device.type != "meta":
-        return view
-    return replace(view, device=device)
 
 
 def decide(

@@ -60,8 +60,8 @@ EVERY_FUNCTION = (
     ),
     Row(
         "head dimension",
-        "up to 256; its code pads to a multiple of 8, with the scale of before, and copies where the"
-        " last dimension is not contiguous",
+        "up to 256; its code pads to a multiple of 8, with the scale of before, and copies where"
+        " the last dimension is not contiguous",
         EQUAL,
         (
             "test_the_scale_is_that_of_the_head_dimension_before_padding",

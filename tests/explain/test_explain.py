@@ -69,7 +69,7 @@ def test_a_long_call_on_an_h200() -> None:
     explanation = explain(*square(1024, batch=16), causal=True)
     kernel = get_kernel(explanation.config, HOPPER, explanation.problem.features)
     (launch,) = explanation.launches
-    assert explanation.rule == Rule.RULE_OF_THUMB.value
+    assert explanation.rule == "select: d_head 64, masked, up to 1024 queries"
     assert (explanation.gpu, explanation.num_sms) == (GPUS[0], 132)
     assert (launch.registers, launch.spill_bytes) == (kernel.registers, kernel.spills)
     assert launch.ctas_per_sm == kernel.ctas_per_sm == 1
@@ -89,7 +89,7 @@ def test_a_short_call_is_cut_combined_and_bound_by_memory() -> None:
     explanation = explain(meta(1, 1, 8, 64), cache, cache)
     forward, combine = explanation.launches
     compiled = get_combine_kernel(DType.BF16, "sm_90a").compiled
-    assert explanation.rule == Rule.SHORT_QUERIES.value
+    assert explanation.rule.startswith("select_short: 4 rows that share a head of k and v fit")
     assert explanation.features == ("heads_4", "chunked")
     assert explanation.tiles == 2 * explanation.chunks == forward.grid[0]
     assert (combine.name, combine.registers) == ("combine_bf16", compiled.resources.registers)

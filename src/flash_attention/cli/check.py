@@ -35,7 +35,7 @@ from flash_attention.errors import UnsupportedError
 from flash_attention.kernel_configs import DType, parse_kernel_config
 from flash_attention.testing import generate_qkv
 
-EMULATED_SCORES = 1 << 24  # which take the emulator about a minute
+EMULATED_SCORES = 1 << 26  # which take the emulator about a minute
 SMALL = "--emulate --shape 1,256,4,2,64"
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from flash_attention.arch import Arch, get_arch
 from flash_attention.checks import check_config_type
 from flash_attention.chunks import COMBINE_THREADS
-from flash_attention.decision import Decision, check_call, decide
+from flash_attention.decision import Decision, Rule, check_call, decide
 from flash_attention.dispatch import (
     current_arch,
     device_arch,
@@ -26,10 +26,11 @@ from flash_attention.explain.gpus import Gpu, gpu_of_arch, gpu_of_device
 from flash_attention.explain.refusals import refusals_of
 from flash_attention.explain.work import work_of
 from flash_attention.kernel_configs import HopperForwardKernelConfig, KernelConfig
-from flash_attention.kernel_configs.hopper_forward import HOPPER
+from flash_attention.kernel_configs.hopper_forward import HOPPER, WARPGROUP_ROWS
 from flash_attention.lengths import check_lengths
 from flash_attention.options import Window, extras_of, options_of
 from flash_attention.problem import Geometry, Problem
+from flash_attention.select import SHORT
 
 CPU = torch.device("cpu")
 
@@ -85,7 +86,7 @@ def explain(
         gpu=gpu,
         torch_computes=q.is_cpu and config is None,
         config=decision.config,
-        rule=decision.rule.value,
+        rule=_rule(decision, problem),
         features=tuple(decision.features(problem).words()),
         refused=refusals_of(decision, problem, views, options, known_sms),
         launches=() if problem.idle else _launches(decision, problem, known_sms),
@@ -119,6 +120,21 @@ def _target(
     if num_sms is None and gpu is not None:
         num_sms = gpu.num_sms
     return target, num_sms, gpu if gpu is not None and gpu.num_sms == num_sms else None
+
+
+def _rule(decision: Decision, problem: Problem) -> str:
+    """What chose the config, and what it looked at."""
+    rule: str = decision.rule.value
+    if decision.rule is Rule.GIVEN:
+        return rule
+    if decision.rule is Rule.SHORT_QUERIES:
+        rows = problem.seq_q * problem.heads_per_kv
+        why = f"{rows} rows that share a head of k and v fit in the {WARPGROUP_ROWS} of a warpgroup"
+    else:
+        masked = problem.causal or problem.window is not None
+        mask, length = "masked" if masked else "full", "up to" if problem.seq_q <= SHORT else "over"
+        why = f"d_head {decision.config.d_head}, {mask}, {length} {SHORT} queries"
+    return f"{rule}: {why}"
 
 
 def _tiles(decision: Decision, problem: Problem, num_sms: int) -> int:
