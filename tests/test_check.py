@@ -142,3 +142,11 @@ def test_every_short_case_is_right_on_a_gpu(case: ShortCase) -> None:
     call = case.make("cuda")
     report = check(*case.tensors(call), **case.arguments(call), return_lse=True)
     assert report.ok, str(report)
+
+
+@pytest.mark.gpu
+def test_tensors_on_a_gpu_are_not_emulated() -> None:
+    q, k, v = generate_qkv(1, 128, 2, 64, DType.BF16, "cuda")
+    with pytest.raises(UnsupportedError, match=r"emulate=True, and q is on cuda.*q\.cpu\(\)"):
+        check(q, k, v, emulate=True)
+    assert check(q, k, v).ok

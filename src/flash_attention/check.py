@@ -126,6 +126,7 @@ def check(
     else:
         chosen = SELECT if config is None else config
         plan = plan_for(chosen, q, k, v, out, options=options, extras=extras)
+        _check_emulated(emulate, q)
         if validate:
             check_lengths(plan.problem, extras)
         result, lse = _by_kernel(chosen, q, k, v, out, options, extras)
@@ -144,6 +145,14 @@ def check(
         judge.check(result),
         None if lse is None else judge.check_lse(lse),
     )
+
+
+def _check_emulated(emulate: bool, q: Tensor) -> None:
+    if emulate and not q.is_cpu:
+        raise UnsupportedError(
+            f"emulate=True, and q is on {q.device}; the emulator takes CPU tensors, move them with"
+            " q.cpu(), or leave emulate out"
+        )
 
 
 def _by_kernel(
