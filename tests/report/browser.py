@@ -19,6 +19,7 @@ from typing import Any
 FLAGS = (
     "--headless",
     "--disable-gpu",
+    "--hide-scrollbars",
     "--disable-quic",
     "--no-first-run",
     "--disable-background-networking",

@@ -27,7 +27,7 @@ def headline(stored: Sequence[Stored]) -> Markup:
                 f"{dtype} points, {device}"
             )
             figures.append(_figure(f"{mean:.2f}", words))
-        fastest = max(rows, key=lambda row: row.tflops)
+        fastest = max((row for row in rows if row.ok), key=lambda row: row.tflops)
         mask = "causal" if fastest.causal else "no mask"
         words = (
             f"TFLOP/s at the fastest point: d {fastest.d}, {mask}, {fastest.seq:,} rows, {dtype}"

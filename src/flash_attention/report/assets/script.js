@@ -22,7 +22,7 @@ addEventListener("pointerover", (event) => {
   const at = event.target.getBoundingClientRect();
   const x = at.left + at.width / 2 - tip.offsetWidth / 2;
   const above = at.top - tip.offsetHeight - 6;
-  tip.style.left = Math.max(8, Math.min(x, innerWidth - tip.offsetWidth - 8)) + "px";
-  tip.style.top = (above < 8 ? at.bottom + 6 : above) + "px";
+  const right = document.documentElement.clientWidth - tip.offsetWidth - 8;
+  tip.style.left = Math.max(8, Math.min(x, right)) + scrollX + "px";
+  tip.style.top = (above < 8 ? at.bottom + 6 : above) + scrollY + "px";
 });
-addEventListener("scroll", () => { tip.hidden = true; }, { passive: true });

@@ -3,15 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from flash_attention.bench import results
 from flash_attention.bench.comparison import FA2, Comparison, Entry, compare
 from flash_attention.bench.grid_run import RIVALS, GridRow
 from flash_attention.bench.grid_summary import NAMES, point_of
 from flash_attention.bench.statistics import harmonic_mean, tflops
-from flash_attention.bench.stored import EMULATED, GRID, LADDER, Stored, newest, of_kind
+from flash_attention.bench.stored import EMULATED, GRID, LADDER, PROFILE, Stored, newest, of_kind
 from flash_attention.report import plane
 from flash_attention.report.markup import Markup, element, join, table
 from flash_attention.report.rungs import RungText, newer_family
@@ -40,20 +41,22 @@ def ladder_section(stored: Sequence[Stored], rungs: Sequence[RungText]) -> Secti
         return Section(ANCHOR, TITLE, None, missing)
     measured = results.load(found.path)
     comparison = compare(measured)
-    emulated = newest(stored, EMULATED)
-    counted = {row["rung"]: row for row in emulated.record["rows"]} if emulated else {}
-    texts = {rung.number: rung for rung in rungs}
+    emulated, profile = newest(stored, EMULATED), newest(stored, PROFILE)
+    counted, profiled = rows_by_rung(emulated), rows_by_rung(profile)
+    texts: dict[tuple[int | None, str], RungText]
+    texts = {(rung.number, rung.name): rung for rung in rungs}
     peers, peer_file = marks(measured, comparison, stored)
     entries = [entry for entry in comparison.entries if entry.name != FA2]
-    top = _ROOM * max(*(entry.mean_tflops for entry in entries), *(peer.tflops for peer in peers))
-    scale = plane.Scale((0, top), (0, 100))
+    speeds = [entry.mean_tflops for entry in entries] + [peer.tflops for peer in peers]
+    scale = plane.Scale((0, _ROOM * max(speeds)), (0, 100))
     rows, newer = [], newer_family(rungs)
     for before, entry in zip((None, *entries), entries, strict=False):
         content = row_cells(entry, before, scale, peers)
-        if entry.number is None or entry.number not in texts:
+        text = texts.get((entry.number, entry.name))
+        if text is None:
             rows.append(element("div", content, class_="rung other"))
             continue
-        opened = panel(texts[entry.number], comparison, entry, before, counted)
+        opened = panel(text, comparison, entry, before, counted, profiled)
         rows.append(_rung(entry, content, opened, newer))
     about = lead(
         f"{measured.dtype}, {measured.n_heads} heads of {measured.d_head}, forward, "
@@ -65,9 +68,14 @@ def ladder_section(stored: Sequence[Stored], rungs: Sequence[RungText]) -> Secti
     chart = element(
         "div", _heading(scale, peers), *rows, class_="ladder", role="group", aria_label=TITLE
     )
-    sources = [found.path.name] + [one.path.name for one in (emulated, peer_file) if one]
+    sources = [found.path.name] + [one.path.name for one in (emulated, profile, peer_file) if one]
     body = join((about, chart, numbers(_table(comparison))))
     return Section(ANCHOR, TITLE, body, sources=tuple(sources))
+
+
+def rows_by_rung(stored: Stored | None) -> dict[int, Mapping[str, Any]]:
+    """The rows of a results file that has one a rung."""
+    return {row["rung"]: row for row in stored.record["rows"]} if stored else {}
 
 
 def marks(

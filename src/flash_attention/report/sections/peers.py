@@ -57,7 +57,7 @@ def _grid(record: Mapping[str, Any]) -> Markup:
     groups: dict[tuple[int, bool], list[GridRow]] = {}
     for row in sorted(rows, key=lambda row: (row.causal, row.d, row.seq)):
         groups.setdefault((row.d, row.causal), []).append(row)
-    series = {key: speeds(group) for key, group in groups.items()}
+    series = {key: found for key, group in groups.items() if (found := speeds(group))}
     top = max(max(by_length.values()) for s in series.values() for by_length in s.values())
     charts = [_chart(d, causal, one, top, record) for (d, causal), one in series.items()]
     parts = (
@@ -69,9 +69,11 @@ def _grid(record: Mapping[str, Any]) -> Markup:
 
 
 def speeds(rows: Sequence[GridRow]) -> Series:
-    """Ours and every peer at the points of one chart."""
-    found: Series = {OURS: {row.seq: row.tflops for row in rows}}
+    """Ours and every peer at the points of one chart; a wrong kernel has no speed."""
+    found: Series = {}
     for row in rows:
+        if row.ok:
+            found.setdefault(OURS, {})[row.seq] = row.tflops
         for name, ms in row.peers.items():
             found.setdefault(name, {})[row.seq] = tflops(point_of(row).flop, ms)
     return found
@@ -80,15 +82,17 @@ def speeds(rows: Sequence[GridRow]) -> Series:
 def _chart(d: int, causal: bool, series: Series, top: float, record: Mapping[str, Any]) -> Markup:
     title = f"d {d}, {'causal' if causal else 'no mask'}"
     label = f"{record['dtype']}, head dimension {d}, {'causal' if causal else 'no mask'}: "
-    last = max(series[OURS])
-    label += ", ".join(f"{_LABELS.get(n, n)} {by[last]:.0f}" for n, by in series.items())
-    label += f" TFLOP/s at {last} rows"
+    label += "; ".join(
+        f"{_LABELS.get(name, name)} {by_length[last]:.0f} TFLOP/s at {last} rows"
+        for name, by_length in series.items()
+        for last in [max(by_length)]
+    )
     picture = plane.svg(_HEIGHT, *_drawing(series, top), label=label)
     return element("figure", element("figcaption", title), picture)
 
 
 def _drawing(series: Series, top: float) -> list[Markup]:
-    lengths = sorted(series[OURS])
+    lengths = sorted({length for by_length in series.values() for length in by_length})
     ends = (lengths[0], max(lengths[-1], 2 * lengths[0]))
     across = plane.Scale(ends, _SPAN, log=True)
     ticks = plane.nice_ticks(top, 4)
@@ -155,7 +159,7 @@ def _times(ratio: float | None) -> str:
 
 
 def _table(series: Mapping[tuple[int, bool], Series], record: Mapping[str, Any]) -> Markup:
-    lengths = sorted({n for one in series.values() for n in one[OURS]})
+    lengths = sorted({n for one in series.values() for by in one.values() for n in by})
     rows = [
         [
             f"{d} {'causal' if causal else 'full'}",

@@ -32,7 +32,7 @@ def roofline_section(stored: Sequence[Stored]) -> Section:
         )
         return Section(ANCHOR, TITLE, None, missing)
     peak, grid = max(pairs, key=lambda pair: len(pair[1].record["rows"]))
-    rows = [GridRow(**row) for row in grid.record["rows"]]
+    rows = [row for row in (GridRow(**r) for r in grid.record["rows"]) if row.ok]
     matmul, copy = (peak.record["peak"][name] for name in ("bf16_matmul_tflops", "copy_tb_s"))
     about = lead(
         f"{grid.record['dtype']} on the {grid.record['device']}. A byte counts once: Q, K and V "

@@ -19,17 +19,22 @@ _RESOURCES = {
 }
 _LINE_CLASSES = {"+": "added", "-": "deleted", "@": "hunk"}
 
+Rows = Mapping[int, Mapping[str, Any]]
+
 
 def panel(
     rung: RungText,
     comparison: Comparison,
     entry: Entry,
     before: Entry | None,
-    counted: Mapping[int, Mapping[str, Any]],
+    counted: Rows,
+    profiled: Rows,
 ) -> Markup:
-    """`counted` are the emulator's rows by the number of the rung."""
+    """`counted` are the emulator's rows, `profiled` Nsight Compute's, by the rung's number."""
     change = element("code", rung.change) if rung.change else ""
     tables = [_speeds(comparison, entry, before)]
+    if rung.number in profiled:
+        tables.append(_profile(profiled[rung.number], profiled.get(rung.number - 1)))
     if rung.number in counted:
         here, earlier = counted[rung.number], counted.get(rung.number - 1)
         tables += [_counters(here, earlier), _instructions(here, earlier)]
@@ -49,7 +54,7 @@ def source(rung: RungText) -> Markup:
         return element("p", words, class_="note")
     lines = rung.diff.splitlines()[2:]  # without the two names
     shown = join(
-        element("span", line + "\n", class_=_LINE_CLASSES.get(line[:1], "same")) for line in lines
+        element("span", line, class_=_LINE_CLASSES.get(line[:1], "same")) for line in lines
     )
     added = sum(line.startswith("+") for line in lines)
     deleted = sum(line.startswith("-") for line in lines)
@@ -69,6 +74,17 @@ def _speeds(comparison: Comparison, entry: Entry, before: Entry | None) -> Marku
         for place, (batch, seq) in enumerate(comparison.shapes)
     ]
     return table(["batch x rows", "TFLOP/s", "step", "of FA2"], rows, caption="Measured")
+
+
+def _profile(here: Mapping[str, Any], before: Mapping[str, Any] | None) -> Markup:
+    rows = [
+        [name, _count(before[name]) if before else "", _count(value)]
+        for name, value in here.items()
+        if name not in ("rung", "name")
+    ]
+    return table(
+        ["", "before", "here"], rows, caption="Nsight Compute; waits are warps stalled an issue"
+    )
 
 
 def _counters(here: Mapping[str, Any], before: Mapping[str, Any] | None) -> Markup:
