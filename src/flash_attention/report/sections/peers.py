@@ -49,7 +49,8 @@ def peers_section(stored: Sequence[Stored]) -> Section:
         body.append(element("label", dtype, for_=f"dtype-{dtype.lower()}"))
     body += [_grid(grids[dtype].record) for dtype in sorted(grids)]
     sources = tuple(grids[dtype].path.name for dtype in sorted(grids))
-    return Section(ANCHOR, TITLE, element("div", *body, class_="switch"), sources=sources)
+    switch = element("div", *body, class_="switch", role="group", aria_label="By data type")
+    return Section(ANCHOR, TITLE, switch, sources=sources)
 
 
 def _grid(record: Mapping[str, Any]) -> Markup:

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from flash_attention.bench.comparison import Comparison, Entry
+from flash_attention.bench.rungs import SHOWN_OPCODES, opcode_changes
 from flash_attention.report.markup import Markup, element, join, table
 from flash_attention.report.rungs import RungText
 
-SHOWN_OPCODES = 8  # those that change most
 _RESOURCES = {
     "registers": "registers a thread",
     "spilled_bytes": "spilled bytes",
@@ -117,13 +117,6 @@ def _instructions(here: Mapping[str, Any], before: Mapping[str, Any] | None) -> 
     rows.append(["all", total, f"{sum(here['opcodes'].values()):,}"])
     caption = f"{language} instructions" + (", largest changes" if before else ", most frequent")
     return table(["", "before", "here"], rows, caption=caption)
-
-
-def opcode_changes(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
-    """How many more of each opcode, the largest change first; those that stay are left out."""
-    changes = {name: after.get(name, 0) - before.get(name, 0) for name in {**before, **after}}
-    changed = ((name, change) for name, change in changes.items() if change)
-    return dict(sorted(changed, key=lambda item: (-abs(item[1]), item[0])))
 
 
 def _count(value: float) -> str:
