@@ -21,6 +21,41 @@ def test_a_store_keeps_the_last_timing_and_drops_what_failed(tmp_path: Path) -> 
     assert files == ("e.jsonl",)
 
 
+PROBLEM = {"dtype": "BF16", "d_head": 64, "causal": False, "seq_q": 512, "batch": 4}
+MACHINE = {"device": "Some GPU", "driver": "1", "nvrtc": "13.0"}
+
+
+def line(kind: str, config: str, repeats: int, **values: object) -> str:
+    given = {"kind": kind, **MACHINE, "config": config, "problem": PROBLEM, "repeats": repeats}
+    return json.dumps({**given, **values}) + "\n"
+
+
+def test_a_store_of_decisions_failures_and_other_machines(tmp_path: Path) -> None:
+    lines = (
+        line("time", "a", 25, ms=1.0)
+        + line("time", "a", 1, ms=3.0)  # a shorter measurement does not replace a longer one
+        + line("time", "b", 1, ms=2.0)
+        + line("time", "a", 99, ms=9.0, device="another GPU")
+        + line("failure", "c", 0, fate="hung", reason="timeout")
+        + line("decision", "a", 0, winner="b", ms=0.5)
+        + '{"kind": "time", "conf'
+    )
+    (tmp_path / "timings.jsonl").write_text(lines)
+    points, _ = trials_of(read_folder(tmp_path))
+    assert points == {
+        (64, False, 512, "dtype BF16, batch 4"): [Trial("a", 1.0, False), Trial("b", 2.0, True)]
+    }
+
+
+def test_a_table_has_winners_and_heuristics(tmp_path: Path) -> None:
+    entry = {"problem": PROBLEM, "config": "w", "ms": 1.0, "heuristic": "h", "heuristic_ms": 1.5}
+    (tmp_path / "t.json").write_text(json.dumps({"schema": 1, "entries": [entry]}))
+    points, files = trials_of(read_folder(tmp_path))
+    (trials,) = points.values()
+    assert trials == [Trial("h", 1.5, False), Trial("w", 1.0, True)]
+    assert files == ("t.json",)
+
+
 def test_a_grid_with_candidates_serves_where_no_store_is(tmp_path: Path) -> None:
     (tmp_path / "g.json").write_text(json.dumps(made_up_grid()))
     points, files = trials_of(read_folder(tmp_path))

@@ -124,7 +124,7 @@ def _lines(before: Step | None, step: Step, comparison: Comparison) -> list[str]
     lines.append(_opcodes(before, step))
     if before is not None:
         pairs = zip(comparison.shapes, before.speeds.tflops, step.speeds.tflops, strict=True)
-        cells = [f"{seq} {_percent(new / old)}" for (_, seq), old, new in pairs]
+        cells = [f"{seq} {percent_change(new / old)}" for (_, seq), old, new in pairs]
         lines += ["", f"Step by rows: {', '.join(cells)}."]
     return lines
 
@@ -187,11 +187,12 @@ def _row(
     assert new is not None
     if old is None:
         return [label, "", form.format(new), ""]
-    shown = _percent(new / old) if change == _PARTS else change.format(new - old)
+    shown = percent_change(new / old) if change == _PARTS else change.format(new - old)
     return [label, form.format(old), form.format(new), "=" if new == old else shown]
 
 
-def _percent(ratio: float) -> str:
+def percent_change(ratio: float) -> str:
+    """How much more, without a sign on nought."""
     text = f"{100 * (ratio - 1):+.1f} %"
     return "0.0 %" if text[1:] == "0.0 %" else text
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,13 +42,20 @@ def read_file(path: Path) -> Stored:
     """One results file; a file of JSON lines becomes a record whose rows are its lines."""
     try:
         text = path.read_text()
-        if path.suffix == ".jsonl":
-            record = {"rows": [json.loads(line) for line in text.splitlines() if line.strip()]}
-        else:
-            record = json.loads(text)
+        lines = path.suffix == ".jsonl"
+        record = {"rows": list(_json_lines(text))} if lines else json.loads(text)
     except (OSError, ValueError) as error:
         raise UnsupportedError(f"{path} cannot be read as results: {error}") from error
     return Stored(path, kind_of(record), record if isinstance(record, dict) else {})
+
+
+def _json_lines(text: str) -> Iterator[Any]:
+    """The lines that are JSON; the last of a process that was killed is not."""
+    for line in text.splitlines():
+        try:
+            yield json.loads(line)
+        except ValueError:
+            continue
 
 
 def kind_of(record: Any) -> str:
@@ -57,7 +64,7 @@ def kind_of(record: Any) -> str:
         return OTHER
     if "peak" in record:
         return PEAKS
-    rows = record.get("rows")
+    rows = record.get("rows") or record.get("entries")
     if not rows or not all(isinstance(row, dict) for row in rows):
         return OTHER
     if {"contender", "tflops"} <= rows[0].keys():
@@ -66,7 +73,7 @@ def kind_of(record: Any) -> str:
         return EMULATED
     if {"rung", "kcycles"} <= rows[0].keys():
         return PROFILE
-    if {"point", "config"} <= rows[0].keys():
+    if {"point", "config"} <= rows[0].keys() or {"problem", "config"} <= rows[0].keys():
         return TIMINGS
     return _grid_kind(rows) if "grid" in record else OTHER
 

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Timings of many configs at the same points, from a tuner's store or a grid with candidates."""
+"""Timings of many configs at the same points: a tuner's store or table, or a grid's candidates."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,7 @@ from flash_attention.bench.stored import CANDIDATES, TIMINGS, Stored
 
 _LENGTHS = ("seq_len", "seq_q", "seq")
 _DIMENSIONS = ("d_head", "d")
+_MACHINE = ("device", "driver", "nvrtc")
 
 Point = tuple[int, bool, int, str]
 """Head dimension, causal, rows, and whatever else tells two points apart."""
@@ -31,17 +32,9 @@ def trials_of(stored: Iterable[Stored]) -> tuple[dict[Point, list[Trial]], tuple
     files = list(stored)
     for kind in (TIMINGS, CANDIDATES):
         found = [one for one in files if one.kind == kind]
-        points: dict[Point, dict[str, Trial]] = {}
-        for one in found:
-            for row in one.record["rows"]:
-                if _is_time(row.get("ms")):
-                    trial = Trial(row["config"], row["ms"], bool(row.get("selected", False)))
-                    # a later line of a store is the longer measurement
-                    points.setdefault(_point(row.get("point", row)), {})[trial.config] = trial
-        several = {point: list(by.values()) for point, by in points.items() if len(by) > 1}
-        if several:
-            names = tuple(one.path.name for one in found)
-            return dict(sorted(several.items())), names
+        points = _collect(line for one in found for line in _lines(one.record))
+        if points:
+            return dict(sorted(points.items())), tuple(one.path.name for one in found)
     return {}, ()
 
 
@@ -50,10 +43,44 @@ def best(trials: Sequence[Trial]) -> Trial:
     return min(trials, key=lambda trial: (trial.ms, trial.config))
 
 
+def _lines(record: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The lines of a store that are of its last machine; of a table, winners and heuristics."""
+    for entry in record.get("entries", ()):
+        yield {**entry, "config": entry["heuristic"], "ms": entry["heuristic_ms"]}
+        yield {**entry, "selected": True}
+    rows = record.get("rows", ())
+    for row in rows:
+        if all(row.get(fact) == rows[-1].get(fact) for fact in _MACHINE):
+            yield row
+
+
+def _collect(lines: Iterable[Mapping[str, Any]]) -> dict[Point, list[Trial]]:
+    """Points with several configs, each with its longest measurement, of equals the last."""
+    times: dict[Point, dict[str, tuple[int, float]]] = {}
+    chosen: dict[Point, str] = {}
+    for line in lines:
+        point = _point(line.get("point") or line.get("problem") or line)
+        if line.get("kind") == "decision":
+            chosen[point] = line["winner"]
+        elif _is_time(line.get("ms")):
+            here = times.setdefault(point, {})
+            timed = (int(line.get("repeats", 0)), float(line["ms"]))
+            if line["config"] not in here or timed[0] >= here[line["config"]][0]:
+                here[line["config"]] = timed
+            if line.get("selected"):
+                chosen[point] = line["config"]
+    return {
+        point: [Trial(name, ms, name == chosen.get(point)) for name, (_, ms) in configs.items()]
+        for point, configs in times.items()
+        if len(configs) > 1
+    }
+
+
 def _point(given: Mapping[str, Any]) -> Point:
     length = next((given[name] for name in _LENGTHS if name in given), 0)
     d_head = next((given[name] for name in _DIMENSIONS if name in given), 0)
-    rest = [f"{name} {given[name]}" for name in ("dtype", "batch", "heads") if name in given]
+    others = ("dtype", "seq_k", "batch", "heads", "heads_k")
+    rest = [f"{name} {given[name]}" for name in others if name in given]
     return int(d_head), bool(given.get("causal", False)), int(length), ", ".join(rest)
 
 

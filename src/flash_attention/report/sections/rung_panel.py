@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from flash_attention.bench.comparison import Comparison, Entry
-from flash_attention.bench.rungs import SHOWN_OPCODES, opcode_changes
+from flash_attention.bench.rungs import SHOWN_OPCODES, opcode_changes, percent_change
 from flash_attention.report.markup import Markup, element, join, table
 from flash_attention.report.rungs import RungText
 
@@ -68,7 +68,7 @@ def _speeds(comparison: Comparison, entry: Entry, before: Entry | None) -> Marku
         [
             f"{batch} x {seq:,}",
             f"{entry.tflops[place]:.0f}",
-            f"{100 * (entry.tflops[place] / before.tflops[place] - 1):+.1f} %" if before else "",
+            percent_change(entry.tflops[place] / before.tflops[place]) if before else "",
             f"{100 * entry.of_fa2[place]:.0f} %",
         ]
         for place, (batch, seq) in enumerate(comparison.shapes)
@@ -109,6 +109,8 @@ def _instructions(here: Mapping[str, Any], before: Mapping[str, Any] | None) -> 
         return element("p", "The machine code is that of the rung before, byte for byte.")
     earlier = before["opcodes"] if before else {}
     changes = opcode_changes(earlier, here["opcodes"])
+    if before is not None and not changes:
+        return element("p", "As many of every instruction as before; order or modifiers differ.")
     rows = [
         [opcode, f"{earlier.get(opcode, 0):,}" if before else "", f"{count:,}"]
         for opcode, count in ((name, here["opcodes"].get(name, 0)) for name in changes)
