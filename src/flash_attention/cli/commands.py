@@ -16,6 +16,7 @@ from flash_attention.cli.doctor import doctor
 from flash_attention.cli.emulate import emulate
 from flash_attention.cli.explain import explain
 from flash_attention.cli.ladder.commands import ladder_app
+from flash_attention.cli.report import report
 from flash_attention.errors import FlashAttentionError
 
 BAD_INPUT = 2  # exit code
@@ -46,4 +47,5 @@ app.command()(emulate)
 app.command()(debug)
 app.command()(explain)
 app.command()(check)
+app.command()(report)
 app.add_typer(ladder_app, name="ladder")
