@@ -8,6 +8,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from flash_attention.cli.bench.command import bench
 from flash_attention.cli.build import build
 from flash_attention.cli.console import errors
 from flash_attention.cli.debug import debug
@@ -42,4 +43,5 @@ app.command()(doctor)
 app.command()(build)
 app.command()(emulate)
 app.command()(debug)
+app.command()(bench)
 app.add_typer(ladder_app, name="ladder")
