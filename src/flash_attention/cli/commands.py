@@ -14,6 +14,7 @@ from flash_attention.cli.console import errors
 from flash_attention.cli.debug import debug
 from flash_attention.cli.doctor import doctor
 from flash_attention.cli.emulate import emulate
+from flash_attention.cli.inspect.command import inspect
 from flash_attention.cli.ladder.commands import ladder_app
 from flash_attention.errors import FlashAttentionError
 
@@ -44,4 +45,5 @@ app.command()(build)
 app.command()(emulate)
 app.command()(debug)
 app.command()(bench)
+app.command()(inspect)
 app.add_typer(ladder_app, name="ladder")
