@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from flash_attention.bench.agreement import OURS, agreements, pair_up
+from flash_attention.bench.agreement import agreements, pair_up
 from flash_attention.bench.grid_record import GridRecord
+from flash_attention.bench.grid_run import OURS
 from flash_attention.errors import UnsupportedError
 from tests.bench.made_up_grid import LONG, made_up_grid, made_up_rows
 

@@ -23,7 +23,10 @@ from flash_attention.ladder import get_ladder
 CPU = torch.device("cpu")
 
 
-def two_milliseconds_each(
+TIMES = {"fa3": 3.0, grid_run.NO_WINDOW: 5.0, grid_run.COPY: 4.0}  # others take 2 ms
+
+
+def made_up_times(
     contenders: Sequence[Contender],
     *,
     device: torch.device,
@@ -35,7 +38,8 @@ def two_milliseconds_each(
     for contender in contenders:
         contender.poison()
         check(contender.name, contender.run())
-    return {contender.name: Timing(2.0, 1.9, 2.1, repeats) for contender in contenders}
+    times = {contender.name: TIMES.get(contender.name, 2.0) for contender in contenders}
+    return {name: Timing(ms, ms - 0.1, ms + 0.1, repeats) for name, ms in times.items()}
 
 
 def made_up_peers(names: Sequence[str], case: Case, **settings: object) -> Lineup:
@@ -50,7 +54,7 @@ def made_up_peers(names: Sequence[str], case: Case, **settings: object) -> Lineu
 
 @pytest.fixture
 def no_clock(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(grid_run, "time_in_turn", two_milliseconds_each)
+    monkeypatch.setattr(grid_run, "time_in_turn", made_up_times)
     monkeypatch.setattr(grid_run, "line_up", made_up_peers)
     monkeypatch.setattr(grid_run, "COPY_BYTES", 1 << 20)
 
@@ -66,7 +70,7 @@ def test_rows_of_a_point_and_what_is_refused() -> None:
     assert (row.selected, row.ok, row.chunks) == (True, True, 1)
     assert (second.config, second.selected, second.ok) == (other.short_form(), False, True)
     assert (row.d, row.causal, row.seq, row.batch, row.heads) == (64, False, 128, 1, 1)
-    assert (row.ms, row.peers, row.ratio) == (2.0, {"fa3": 2.0}, 1.0)
+    assert (row.ms, row.peers, row.ratio) == (2.0, {"fa3": 3.0}, 1.5)
     assert row.tflops == pytest.approx(4 * 128 * 128 * 64 / 2.0 / 1e9)
     assert row.spread == pytest.approx(0.1)
     assert 0 < row.error_ratio < 2
@@ -81,22 +85,31 @@ def test_few_queries_are_counted_in_bytes_beside_a_copy() -> None:
     (row,) = measure_point(point, DType.BF16, [], peers=[], repeats=5, device=CPU).rows
     assert (row.ok, row.chunks) == (True, 2)
     assert row.gbps == pytest.approx(2 * 1024 * 64 * 2 / 2e-3 / 1e9)
-    assert row.copy_gbps == pytest.approx(2 * 2**20 / 2e-3 / 1e9)
+    assert row.copy_gbps == pytest.approx(2 * 2**20 / 4e-3 / 1e9)
 
 
 @pytest.mark.usefixtures("no_clock")
 def test_a_window_is_timed_beside_the_whole_triangle() -> None:
     point = Point(64, True, 256, 1, 2, window=32)
     (row,) = measure_point(point, DType.BF16, [], peers=[], repeats=5, device=CPU).rows
-    assert (row.ok, row.window, row.full_ms) == (True, 32, 2.0)
-    assert row.peers == {"fa3": 2.0}
+    assert (row.ok, row.window, row.full_ms) == (True, 32, 5.0)
+    assert row.peers == {"fa3": 3.0}
 
 
 @pytest.mark.usefixtures("no_clock")
 def test_packed_entries_are_a_point() -> None:
     point = Point(64, True, 128, 2, 2, lengths=(128, 70))
     (row,) = measure_point(point, DType.BF16, [], peers=[], repeats=5, device=CPU).rows
-    assert (row.ok, row.lengths, row.peers) == (True, (128, 70), {"fa3": 2.0})
+    assert (row.ok, row.lengths, row.peers) == (True, (128, 70), {"fa3": 3.0})
+
+
+@pytest.mark.usefixtures("no_clock")
+def test_a_problem_without_a_kernel_is_refused_and_no_peer_is_timed() -> None:
+    result = measure_point(
+        Point(300, False, 128, 1, 1), DType.BF16, [], peers=PEERS, repeats=5, device=CPU
+    )
+    assert result.rows == ()
+    assert set(result.refused) == {grid_run.OURS}
 
 
 @pytest.mark.gpu

@@ -32,8 +32,11 @@ def test_a_loop_without_work_inside_one_with_work_is_not() -> None:
     assert hot_loop(waiting) == HotLoop(lines(0, 4), frozenset())
 
 
-def test_of_two_the_one_with_more_work_and_else_the_last() -> None:
-    assert hot_loop([WORK, back(0), WORK, back(2), END]) == HotLoop(lines(2, 3), frozenset())
+def test_of_two_the_one_with_more_work_and_else_the_shorter() -> None:
+    masked_first = [WORK, PLAIN, back(0), WORK, back(3), END]
+    assert hot_loop(masked_first) == HotLoop(lines(3, 4), frozenset())
+    masked_last = [WORK, back(0), WORK, PLAIN, back(2), END]
+    assert hot_loop(masked_last) == HotLoop(lines(0, 1), frozenset())
     more = [WORK, WORK, back(0), WORK, back(3), END]
     assert hot_loop(more) == HotLoop(lines(0, 2), frozenset())
 

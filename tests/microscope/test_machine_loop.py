@@ -6,11 +6,11 @@ from __future__ import annotations
 import pytest
 
 from flash_attention import sass
-from flash_attention.features import CAUSAL, PLAIN
+from flash_attention.features import CAUSAL, PLAIN, Features, MaskKind
 from flash_attention.kernel_configs import FlashForwardKernelConfig, HopperForwardKernelConfig
 from flash_attention.ladder import Rung, get_ladder
 from flash_attention.microscope.inspection import inspect_config
-from flash_attention.microscope.machine_loop import MachineLoop, shared_bytes, warp_flop
+from flash_attention.microscope.machine_loop import MachineLoop, flow, shared_bytes, warp_flop
 
 
 @pytest.fixture(autouse=True)
@@ -86,3 +86,31 @@ def test_watched_sums_take_fewer_instructions() -> None:
 def test_what_one_instruction_does(opcode: str, operands: str, flop: int, moved: int) -> None:
     assert warp_flop(opcode) == flop
     assert shared_bytes(sass.Instruction(0, opcode, operands)) == moved
+
+
+@pytest.mark.parametrize(
+    ("opcode", "operands", "predicate", "falls"),
+    [
+        ("EXIT", "", "", False),
+        ("EXIT", "", "P0", True),
+        ("BRA", "`(.L_x_3)", "", False),
+        ("BRA", "`(.L_x_3)", "!P0", True),
+        ("BRA.DIV", "UR8, `(.L_x_3)", "", True),
+        ("CALL.REL.NOINC", "`(.L_x_3)", "P0", True),
+        ("RET.REL.NODEC", "R2 `(kernel)", "", False),
+        ("FFMA", "R1, R2, R3, R4", "", True),
+    ],
+)
+def test_what_comes_after_an_instruction(
+    opcode: str, operands: str, predicate: str, falls: bool
+) -> None:
+    (line,) = flow([sass.Instruction(0, opcode, operands, predicate)])
+    assert line.falls_through == falls
+
+
+def test_blocks_inside_of_a_mask_are_counted_not_those_it_cuts() -> None:
+    config = get_ladder()[25].config
+    masks = [Features(kind) for kind in (MaskKind.FULL, MaskKind.CAUSAL, MaskKind.WINDOW)]
+    machines = [inspect_config(config, config.default_arch, f).machine_loop() for f in masks]
+    counts = [machine.mix()["fp32"] for machine in machines]
+    assert max(counts) - min(counts) < 8

@@ -9,10 +9,9 @@ from dataclasses import dataclass
 
 from flash_attention.bench.grid import Point
 from flash_attention.bench.grid_record import GridRecord
+from flash_attention.bench.grid_run import OURS
 from flash_attention.bench.grid_summary import point_of
 from flash_attention.errors import UnsupportedError
-
-OURS = "ours"  # the selected kernel, whichever it was
 
 
 @dataclass(frozen=True)

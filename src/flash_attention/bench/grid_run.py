@@ -20,6 +20,7 @@ from flash_attention.errors import FlashAttentionError
 from flash_attention.kernel_configs import DType, KernelConfig
 
 RIVALS = ("fa3", "cudnn")  # the ratio is to the faster of them
+OURS = "ours"  # the selected kernel, whichever it is
 COPY, NO_WINDOW = "copy", "no window"  # contenders that are no attention, or another one
 COPY_BYTES = 1 << 30  # far more than any L2 holds
 
@@ -79,10 +80,12 @@ def measure_point(
 ) -> PointResult:
     """What `attention` runs, these configs and the peers at one point, taken in turn."""
     case = Case.of(point, dtype, device)
-    plan = case.plan()
-    selected = plan.config.short_form()
+    selected, chunks, refused = _selected(case)
+    ours = [case.selected(selected)] if selected else []
     others = [config for config in dict.fromkeys(configs) if config.short_form() != selected]
-    kernels, refused = _able([case.selected(selected), *map(case.kernel, others)])
+    kernels = _able([*ours, *map(case.kernel, others)], refused)
+    if not kernels:
+        return PointResult((), refused)
     lineup = line_up(peers, case, fa3=fa3)
     refused |= lineup.missing
     contenders = [*lineup.contenders, *kernels, *_beside(case)]
@@ -95,17 +98,25 @@ def measure_point(
         for peer in lineup.contenders
         if peer.name not in refused
     }
-    chunks = {selected: plan.chunks.count} if plan.chunks else {}
     rows = [
-        _row(point, dtype, kernel.name, kernel.name == selected, chunks, measured, times)
+        _row(point, dtype, kernel.name, chunks if kernel.name == selected else 0, measured, times)
         for kernel in kernels
     ]
     return PointResult(tuple(rows), refused)
 
 
-def _able(kernels: Sequence[Contender]) -> tuple[list[Contender], dict[str, str]]:
-    """The kernels that take the problem, each run once, and why the others do not."""
-    able, refused = [], {}
+def _selected(case: Case) -> tuple[str, int, dict[str, str]]:
+    """What `attention` runs here and in how many chunks; or nothing, and why."""
+    try:
+        plan = case.plan()
+    except FlashAttentionError as error:
+        return "", 0, {OURS: str(error).partition("\n")[0]}
+    return plan.config.short_form(), plan.chunks.count if plan.chunks else 1, {}
+
+
+def _able(kernels: Sequence[Contender], refused: dict[str, str]) -> list[Contender]:
+    """The kernels that take the problem, each run once; `refused` learns why the others do not."""
+    able = []
     for contender in kernels:
         try:
             contender.run()
@@ -113,7 +124,7 @@ def _able(kernels: Sequence[Contender]) -> tuple[list[Contender], dict[str, str]
             refused[contender.name] = str(error).partition("\n")[0]
         else:
             able.append(contender)
-    return able, refused
+    return able
 
 
 def _beside(case: Case) -> list[Contender]:
@@ -146,11 +157,11 @@ def _row(
     point: Point,
     dtype: DType,
     config: str,
-    selected: bool,
-    chunks: Mapping[str, int],
+    chunks: int,
     measured: _Measured,
     peers: Mapping[str, float],
 ) -> GridRow:
+    """The row of one kernel; `chunks` is 0 where it is not the selected one."""
     timing, check, timings = measured.timings[config], measured.checks[config], measured.timings
     rivals = [peers[name] for name in RIVALS if name in peers]
     full_ok = NO_WINDOW in timings and measured.checks[NO_WINDOW].ok
@@ -162,7 +173,7 @@ def _row(
         batch=point.batch,
         heads=point.heads,
         config=config,
-        selected=selected,
+        selected=chunks > 0,
         ms=timing.median_ms,
         tflops=tflops(point.flop, timing.median_ms),
         spread=timing.spread,
@@ -174,7 +185,7 @@ def _row(
         seq_q=point.seq_q,
         window=point.window,
         lengths=point.lengths,
-        chunks=chunks.get(config, 1),
+        chunks=max(1, chunks),
         gbps=gigabytes_per_second(point.kv_bytes(dtype), timing.median_ms)
         if point.decode
         else None,

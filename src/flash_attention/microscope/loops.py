@@ -36,7 +36,7 @@ class _Block:
 def hot_loop(lines: Sequence[Line]) -> HotLoop | None:
     """The innermost loop with the most work; None where no work is in a loop.
 
-    Of loops with the same work it is the last: the blocks that a mask cuts come first.
+    Of loops with the same work it is the one with the least besides: the others apply masks.
     """
     blocks = _blocks(lines)
     nests = loop_nests(blocks)
@@ -50,10 +50,17 @@ def hot_loop(lines: Sequence[Line]) -> HotLoop | None:
     innermost = [nest for nest in working if nest not in outer]
     if not innermost:
         return None
-    chosen = max(innermost, key=lambda nest: (amounts[nest], nest[-1]))
-    body = {b.index for b, nest in zip(blocks, nests, strict=True) if nest[: len(chosen)] == chosen}
+    most = max(amounts[nest] for nest in innermost)
+    found = [_loop(blocks, nests, nest) for nest in innermost if amounts[nest] == most]
+    return min(found, key=lambda loop: len(loop.lines - loop.skippable))
+
+
+def _loop(
+    blocks: Sequence[_Block], nests: Sequence[tuple[int, ...]], nest: tuple[int, ...]
+) -> HotLoop:
+    body = {b.index for b, n in zip(blocks, nests, strict=True) if n[: len(nest)] == nest}
     successors = {index: set(blocks[index].successors) & body for index in body}
-    spare = [index for index in body if _can_skip(index, chosen[-1], successors)]
+    spare = [index for index in body if _can_skip(index, nest[-1], successors)]
     return HotLoop(_lines(blocks, body), _lines(blocks, spare))
 
 

@@ -105,6 +105,13 @@ def test_a_grid_of_ones_own_goes_by_the_name_of_its_file(
     assert "has no problem with --seq 64" in refuse("bench", "--grid", str(path), "--seq", "64")
 
 
+def test_a_file_that_cannot_be_written_stops_it_at_once(
+    made_up_gpu: list[dict[str, Any]], tmp_path: Path
+) -> None:
+    assert "cannot write" in refuse("bench", "--json", str(tmp_path))
+    assert made_up_gpu == []
+
+
 def test_two_files_are_compared(tmp_path: Path) -> None:
     first, second = tmp_path / "a.json", tmp_path / "b.json"
     first.write_text(json.dumps(made_up_grid()))

@@ -76,7 +76,19 @@ def bench(
             "bench times kernels on an NVIDIA GPU, and torch finds none; without one, `flash-"
             "attention inspect` and `flash-attention ladder run` say what can be known"
         )
+    for path in (json, csv, plot):
+        if path is not None:
+            _check_writable(path)
     _measure(settings, json=json, csv=csv, plot=plot)
+
+
+def _check_writable(path: Path) -> None:
+    """A file that cannot be written is known before anything is measured."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.open("a").close()
+    except OSError as error:
+        raise UnsupportedError(f"cannot write {path}: {error}; choose another place") from error
 
 
 def _measure(settings: Settings, *, json: Path | None, csv: Path | None, plot: Path | None) -> None:
