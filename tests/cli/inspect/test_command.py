@@ -34,6 +34,13 @@ def test_every_rung(rung: int) -> None:
     assert number(text, "FLOP for a byte of K and V") == "128"
 
 
+def test_nothing_is_busiest_where_the_tensor_cores_are_not_known() -> None:
+    assert number(invoke("inspect", "rung:16", "--arch", "sm_80"), "busiest") == "tensor cores"
+    other = invoke("inspect", "rung:16", "--arch", "sm_86")
+    assert number(other, "shared memory") == "768"
+    assert "busiest" not in other
+
+
 def test_two_kernels_beside_each_other() -> None:
     text = invoke("inspect", "rung:7", "--against", "rung:6", "--arch", "sm_80")
     assert [number(text, "threads of a CTA", i) for i in range(3)] == ["128", "256", "-128"]

@@ -151,7 +151,7 @@ def _write(
 ) -> None:
     if csv is not None:
         save_csv(csv, rows)
-    if plot is not None and rows:
+    if plot is not None and any(row.ok for row in rows):
         from flash_attention.bench import plot as plots
 
         plots.save(plots.grid_speeds(rows), plot)

@@ -19,6 +19,7 @@ from flash_attention.cli.options import CausalOption, DHeadOption, DTypeOption, 
 from flash_attention.dispatch import current_arch
 from flash_attention.errors import UnsupportedError
 from flash_attention.features import CAUSAL, PLAIN, Features, MaskKind
+from flash_attention.kernel_configs import FlashForwardKernelConfig
 from flash_attention.microscope import listing, nsight
 from flash_attention.microscope.inspection import Inspection, inspect_config
 from flash_attention.microscope.launch import program
@@ -124,16 +125,22 @@ def _causal(kernel: Inspection, what: str) -> bool:
     return kernel.features == CAUSAL
 
 
+def _stored_heads(kernel: Inspection, otherwise: int) -> int:
+    """How many heads must lie side by side, where a row stride is compiled in."""
+    config = kernel.config
+    stride = config.static_row_stride if isinstance(config, FlashForwardKernelConfig) else 0
+    return stride // config.d_head or otherwise
+
+
 def _emulated(kernel: Inspection) -> dict[str, facts.Value]:
     causal = _causal(kernel, "--emulate")
     batch, seq_len, heads = EMULATED
-    stride = getattr(kernel.config, "static_row_stride", 0) // kernel.config.d_head
     problem = EmulatedProblem(
         kernel.config,
         batch=batch,
         seq_len=seq_len,
         heads=heads,
-        stored_heads=stride or heads,
+        stored_heads=_stored_heads(kernel, heads),
         causal=causal,
     )
     with quiet_compiles():
@@ -143,7 +150,6 @@ def _emulated(kernel: Inspection) -> dict[str, facts.Value]:
 def _profiled(kernel: Inspection) -> dict[str, facts.Value]:
     causal = _causal(kernel, "--profile")
     batch, seq_len, heads = PROFILED
-    stride = getattr(kernel.config, "static_row_stride", 0) // kernel.config.d_head
-    shape = (batch, seq_len, stride or heads)
+    shape = (batch, seq_len, _stored_heads(kernel, heads))
     (counted,) = nsight.counters(program(kernel.config, shape, causal), nsight.METRICS)
     return {**nsight.in_units(counted)}

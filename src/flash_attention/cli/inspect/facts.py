@@ -7,7 +7,7 @@ from flash_attention.cli.emulated import EmulatedKernel
 from flash_attention.kernel_configs import HopperForwardKernelConfig
 from flash_attention.microscope.inspection import Inspection
 from flash_attention.microscope.machine_loop import MachineLoop
-from flash_attention.microscope.sm_rates import RATES, ROOFS
+from flash_attention.microscope.sm_rates import RATES, ROOFS, TENSOR_CORES
 
 Value = float | str
 Facts = dict[str, dict[str, Value]]
@@ -84,11 +84,12 @@ def by_opcode(machine: MachineLoop) -> dict[str, Value]:
 
 def clocks(inspection: Inspection, machine: MachineLoop) -> dict[str, Value]:
     units = machine.work().clocks(RATES[inspection.arch.name])
+    facts: dict[str, Value] = {**units}
+    if TENSOR_CORES not in units:
+        return facts
     busiest = max(units, key=lambda name: units[name])
-    facts: dict[str, Value] = {**units, "busiest": busiest}
-    if "tensor cores" in units:
-        facts["tensor cores at most, %"] = 100 * units["tensor cores"] / units[busiest]
-    return facts
+    at_most = 100 * units[TENSOR_CORES] / units[busiest]
+    return facts | {"busiest": busiest, "tensor cores at most, %": at_most}
 
 
 def roofline(inspection: Inspection) -> dict[str, Value]:
