@@ -71,7 +71,7 @@ def _hopper(problem: Problem) -> HopperForwardKernelConfig | None:
 
     narrow = 64 if causal or problem.per_batch else 0  # the last keys fill half a block
     if d_head in (64, 96):
-        consumers = 3 if d_head == 64 and not (causal and short or problem.per_batch) else 2
+        consumers = 3 if d_head == 64 and not ((causal and short) or problem.per_batch) else 2
         return config(
             *(consumers, 128, 3),
             ping_pong=True,
