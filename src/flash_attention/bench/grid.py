@@ -19,7 +19,7 @@ SEED_SHAPES = {512: 16, 1024: 16, 2048: 16, 4096: 16, 8192: 8, 16384: 4}  # batc
 SEED_HEADS = 16
 GQA_HEADS, GQA_HEADS_K = 32, 8
 DECODE_BATCHES = {8192: (1, 16, 64), 131072: (1,), 2048: (128,)}  # by keys of an entry
-WINDOW = 1024
+WINDOWS = (1024, 2048, 4096)
 PACKED_ENTRIES, SHORTEST_PACKED = 16, 64
 
 
@@ -178,7 +178,7 @@ def _window(d_head: int, causal: bool, seq_len: int) -> list[Point]:
     if not causal:
         raise UnsupportedError("the window grid is causal: a window ends at its query")
     batch, heads = max(1, TOKENS // seq_len), max(1, HIDDEN // d_head)
-    return [Point(d_head, True, seq_len, batch, heads, window=WINDOW)]
+    return [Point(d_head, True, seq_len, batch, heads, window=window) for window in WINDOWS]
 
 
 _BF16, _LENGTHS = DType.BF16, tuple(512 << i for i in range(6))
