@@ -74,7 +74,8 @@ class LaunchPlan:
         self.return_lse = return_lse
         self.given = tuple(given)
         self.chunks = chunks
-        self.features = problem.features if chunks is None else chunks.features(problem.features)
+        features = problem.features_for(config, return_lse)
+        self.features = features if chunks is None else chunks.features(features)
         self.idle = problem.idle
         self.like_q = problem.d_v == problem.d_head
         self.geometry = Geometry.of(config, problem, _num_sms(device_index), chunks)
@@ -196,6 +197,7 @@ def packed_args(
         heads_per_kv=problem.heads_per_kv,
         seq_len_q=problem.seq_q,
         seq_len_k=problem.seq_k,
+        d_qk=problem.d_head,
         d_v=problem.d_v,
         window_left=left,
         window_right=right,
@@ -307,7 +309,6 @@ def new_plan(
     config.check(arch)
     if split_keys is not None and not selected:
         chunks = Chunks.of_keys(problem, config.B_c, split_keys)
-    fit_checks.check_lse_fits(config, options.return_lse)
     views = [view.with_batch for view in (*inputs, output)]
     fit_checks.check_config_fits(config, problem, views, chunks)
     table = extras.block_table

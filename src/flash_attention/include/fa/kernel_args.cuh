@@ -36,6 +36,7 @@ struct ForwardKernelArgs {
   int num_splits, split_blocks;
   int window_left, window_right;  // keys before and after a query's own place that it sees
   float softmax_scale, softcap;
+  int d_qk;  // columns of Q and K
 };
 
 }  // namespace fa

@@ -11,7 +11,7 @@ namespace fa::attn {
 
 template <class DType>
 __device__ void combine(const ForwardKernelArgs& args) {
-  constexpr float kLog2e = 1.4426950408889634f, kInfinity = __builtin_bit_cast(float, 0x7f800000u);
+  constexpr float kLog2e = 1.4426950408889634f;
   const i64 rows = static_cast<i64>(args.batch) * args.heads * args.seq_len_q;
   const i64 row = blockIdx.x * static_cast<i64>(blockDim.x / kWarpSize) + warp_id();
   if (row >= rows) return;

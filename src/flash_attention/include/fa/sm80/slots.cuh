@@ -2,6 +2,7 @@
 // The contract of every slot of this family: what a variant must provide.
 #pragma once
 #include <fa/attn/row_stats.cuh>
+#include <fa/attn/sequence.cuh>
 #include <fa/core.cuh>
 #include <fa/ptx/memory.cuh>
 
@@ -24,6 +25,7 @@ concept DTypeSlot = requires(float x) {
 template <class T>
 concept CacheSlot = requires(u32 smem, void* gmem, ptx::Chunk chunk) {
   T::load_async(smem, gmem);
+  T::load_async_or_zero(smem, gmem, true);
   T::store(gmem, T::load(gmem));
   T::store(gmem, smem);
 };
@@ -31,6 +33,7 @@ concept CacheSlot = requires(u32 smem, void* gmem, ptx::Chunk chunk) {
 template <class T, class Cache>
 concept CopySlot = requires(u32 smem, const void* gmem) {
   T::template chunk<Cache>(smem, gmem);
+  T::template chunk_or_zero<Cache>(smem, gmem, true);
   T::commit();
   T::template wait<1>();
 };
@@ -58,16 +61,51 @@ concept ExponentialSlot = requires(Accumulator<16, 16>& s, float x) {
   T::factor(x);
   T::scale(s, x);
   T::exp(x, T::offset(x, x), x);
+  T::score(x, x);
 };
 
 template <class T>
 concept NormaliseSlot =
-    requires(Accumulator<16, 16>& o, attn::RowStats<16> stats) { T::run(o, stats); };
+    requires(Accumulator<16, 16>& o, attn::RowStats<16> stats, int i, float sum) {
+      T::run(o, stats);
+      T::row(o, i, i, sum);
+    };
 
 template <class T>
-concept MaskSlot = requires(Accumulator<16, 16>& s, int position) {
-  T::template num_key_blocks<64>(position);
-  T::hide(s, position, position);
+concept ScoreSlot = requires(Accumulator<16, 16>& s, const ForwardKernelArgs& args) {
+  T::change(s, args);
+  T::scale(args);
+};
+
+template <class T>
+concept MaskSlot = requires(const T& mask, int row, const attn::Sequence& sequence) {
+  T::kHasStart;
+  mask.first_key(row, sequence);
+  mask.end_key(row, sequence);
+};
+
+template <class T>
+concept LengthsSlot = requires(const ForwardKernelArgs& args) { T::sequence(args, 0); };
+
+template <class T>
+concept TensorView = requires(const T& tensor, u32 smem, int row, int chunk) {
+  tensor.row_bytes();
+  tensor.has(row, chunk);
+  tensor.load(smem, tensor.address(row), row, chunk);
+};
+
+template <class T, class Config>
+concept BoundsSlot = requires(const typename T::template Scope<Config>& scope, int step,
+                              Accumulator<16, Config::kBC>& s, Accumulator<16, Config::kDHead>& o,
+                              attn::RowStats<16> stats) {
+  T::Seen::kEmptyRows;
+  scope.empty();
+  scope.first_row();
+  scope.num_steps();
+  scope.hide(s, step, scope.key(step));
+  scope.finish(o, stats, step);
+  requires TensorView<decltype(scope.q())> && TensorView<decltype(scope.k())>;
+  requires TensorView<decltype(scope.v())> && TensorView<decltype(scope.o())>;
 };
 
 template <class T>
@@ -83,9 +121,9 @@ concept PanelsSlot = requires { T::template kChunks<128>; };
 template <class Config>
 __device__ constexpr bool check_slots() {
   static_assert(DTypeSlot<typename Config::DType>, "DType: pack(lo, hi)");
-  static_assert(CacheSlot<typename Config::Cache>, "Cache: load_async, load, store");
+  static_assert(CacheSlot<typename Config::Cache>, "Cache: load_async, load_async_or_zero, load, store");
   static_assert(CopySlot<typename Config::Copy, typename Config::Cache>,
-                "Copy: chunk<Cache>(smem, gmem), commit(), wait<Pending>()");
+                "Copy: chunk<Cache>(smem, gmem), chunk_or_zero<Cache>, commit(), wait<Pending>()");
   static_assert(LayoutSlot<typename Config::Layout>,
                 "Layout: place(row, chunk), advance(address, bytes)");
   static_assert(PanelsSlot<typename Config::Panels>, "Panels: kChunks<DHead>");
@@ -94,9 +132,13 @@ __device__ constexpr bool check_slots() {
   static_assert(FeedSlot<typename Config::VFeed>, "VFeed: begin<Steps>(read), before<Steps>");
   static_assert(MmaOrderSlot<typename Config::MmaOrder>, "MmaOrder: run<Rows, Cols>(mma)");
   static_assert(ExponentialSlot<typename Config::Exponential>,
-                "Exponential: factor, scale, offset, exp");
-  static_assert(NormaliseSlot<typename Config::Normalise>, "Normalise: run(o, stats)");
-  static_assert(MaskSlot<typename Config::Mask>, "Mask: num_key_blocks<Keys>, hide");
+                "Exponential: factor, scale, offset, score, exp");
+  static_assert(NormaliseSlot<typename Config::Normalise>, "Normalise: run(o, stats), row(o, i, h, sum)");
+  static_assert(ScoreSlot<typename Config::Score>, "Score: change(s, args), scale(args)");
+  static_assert(MaskSlot<typename Config::Mask>, "Mask: kHasStart, first_key, end_key");
+  static_assert(LengthsSlot<typename Config::Lengths>, "Lengths: sequence(args, batch)");
+  static_assert(BoundsSlot<typename Config::Bounds, Config>,
+                "Bounds: Seen, Scope<Config> of the rows and steps of a CTA");
   static_assert(KvOrderSlot<typename Config::KvOrder>, "KvOrder: block(step, num_steps)");
   static_assert(RowStrideSlot<typename Config::RowStride>, "RowStride: elements(from_args)");
   return true;
