@@ -36,7 +36,7 @@ class Features:
 
     @property
     def looks_at_bounds(self) -> bool:
-        """Whether a kernel of the first family looks where its tensors, and the keys of a row, end."""
+        """Whether a kernel of the first family looks where tensors, and the keys of a row, end."""
         return self.guarded or self.mask is not MaskKind.FULL or self.per_batch
 
     @property

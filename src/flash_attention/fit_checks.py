@@ -26,10 +26,12 @@ OTHER_FAMILY = "pass a HopperForwardKernelConfig, whose kernels do; it needs sm_
 def check_features_fit(config: KernelConfig, features: Features) -> None:
     """The first family takes keys as they lie, kernels without a producer know masks at most."""
     if isinstance(config, FlashForwardKernelConfig):
-        if features.chunked or features.page_keys:
+        together = features.chunked or features.heads_together > 1
+        missing = Features(chunked=together, page_keys=features.page_keys)
+        if missing != PLAIN:
             raise UnsupportedError(
-                f"{_asked(features)}, and {FIRST_FAMILY} take keys that lie one after the other, and"
-                f" all keys of a row in one go; {OTHER_FAMILY}"
+                f"{_asked(missing)}, and {FIRST_FAMILY} take keys that lie one after the other, all"
+                f" of a row's in one go; {OTHER_FAMILY}"
             )
     elif not config.specialised and features not in (PLAIN, CAUSAL):
         raise UnsupportedError(

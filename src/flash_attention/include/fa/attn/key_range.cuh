@@ -43,12 +43,12 @@ struct KeyRange {
 template <class Rows, class Mask, int TileRows, int Cols>
 __device__ void hide(Accumulator<TileRows, Cols>& s, const Mask& mask, int row, int key,
                      const Sequence& sequence) {
-  const int lane_row = row + lane_id() / 4, lane_key = key + 2 * (lane_id() % 4);
 #pragma unroll
   for (int i = 0; i < TileRows / 16; ++i)
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const int position = Rows::position(lane_row + 16 * i + 8 * h);
+      const int position = Rows::position(row + 16 * i + lane_id() / 4 + 8 * h);
+      const int lane_key = key + 2 * (lane_id() % 4);
       const int end = mask.end_key(position, sequence) - lane_key;
       const int first = mask.first_key(position, sequence) - lane_key;
 #pragma unroll

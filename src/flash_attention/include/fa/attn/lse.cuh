@@ -8,11 +8,12 @@
 namespace fa::attn {
 
 struct RowEnd {
-  float max, sum;      // the largest score, and the sum of exp(score - max)
+  float sum;           // of exp(score - max)
+  float max;           // the largest score
   float shrink = 1.f;  // of O, which is relative to the maximum without the sink
 
-  __device__ RowEnd(float max_score, float quad_sum)
-      : max(quad_sum == 0.f ? -kInfinity : max_score), sum(quad_sum) {}
+  __device__ RowEnd(float sum_seen, float max_seen)
+      : sum(sum_seen), max(sum_seen == 0.f ? -kInfinity : max_seen) {}
 
   __device__ void add_sink(float sink) {
     constexpr float kLog2e = 1.4426950408889634f;
@@ -37,7 +38,7 @@ struct RowEnds {
   __device__ RowEnds(const RowStats<16>& stats, float scale, bool has_sinks, Sink sink_of) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      RowEnd end(stats.max[0][h] * scale, quad_sum(stats.sum[0][h]));
+      RowEnd end(quad_sum(stats.sum[0][h]), stats.max[0][h] * scale);
       if (has_sinks) end.add_sink(sink_of(h));
       inverse[h] = end.inverse();
       lse[h] = end.lse();

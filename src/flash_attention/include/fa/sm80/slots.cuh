@@ -61,15 +61,11 @@ concept ExponentialSlot = requires(Accumulator<16, 16>& s, float x) {
   T::factor(x);
   T::scale(s, x);
   T::exp(x, T::offset(x, x), x);
-  T::score(x, x);
 };
 
 template <class T>
 concept NormaliseSlot =
-    requires(Accumulator<16, 16>& o, attn::RowStats<16> stats, int i, float sum) {
-      T::run(o, stats);
-      T::row(o, i, i, sum);
-    };
+    requires(Accumulator<16, 16>& o, attn::RowStats<16> stats) { T::run(o, stats); };
 
 template <class T>
 concept ScoreSlot = requires(Accumulator<16, 16>& s, const ForwardKernelArgs& args) {
@@ -117,6 +113,13 @@ concept RowStrideSlot = requires(i64 stride) { T::elements(stride); };
 template <class T>
 concept PanelsSlot = requires { T::template kChunks<128>; };
 
+// Guarded bounds end the rows one by one.
+template <class Config>
+concept EndsRows = requires(Accumulator<16, 16>& o, int i, float x) {
+  Config::Normalise::row(o, i, i, x);
+  Config::Exponential::score(x, x);
+};
+
 // Names the first slot of `Config` whose variant breaks its contract.
 template <class Config>
 __device__ constexpr bool check_slots() {
@@ -132,13 +135,15 @@ __device__ constexpr bool check_slots() {
   static_assert(FeedSlot<typename Config::VFeed>, "VFeed: begin<Steps>(read), before<Steps>");
   static_assert(MmaOrderSlot<typename Config::MmaOrder>, "MmaOrder: run<Rows, Cols>(mma)");
   static_assert(ExponentialSlot<typename Config::Exponential>,
-                "Exponential: factor, scale, offset, score, exp");
-  static_assert(NormaliseSlot<typename Config::Normalise>, "Normalise: run(o, stats), row(o, i, h, sum)");
+                "Exponential: factor, scale, offset, exp");
+  static_assert(NormaliseSlot<typename Config::Normalise>, "Normalise: run(o, stats)");
   static_assert(ScoreSlot<typename Config::Score>, "Score: change(s, args), scale(args)");
   static_assert(MaskSlot<typename Config::Mask>, "Mask: kHasStart, first_key, end_key");
   static_assert(LengthsSlot<typename Config::Lengths>, "Lengths: sequence(args, batch)");
   static_assert(BoundsSlot<typename Config::Bounds, Config>,
                 "Bounds: Seen, Scope<Config> of the rows and steps of a CTA");
+  static_assert(!Config::Bounds::Seen::kEmptyRows || EndsRows<Config>,
+                "guarded Bounds want Normalise: row(o, i, h, sum), Exponential: score(max, scale)");
   static_assert(KvOrderSlot<typename Config::KvOrder>, "KvOrder: block(step, num_steps)");
   static_assert(RowStrideSlot<typename Config::RowStride>, "RowStride: elements(from_args)");
   return true;

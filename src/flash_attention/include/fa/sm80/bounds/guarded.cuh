@@ -81,8 +81,8 @@ struct Guarded {
       for (int i = 0; i < Rows / 16; ++i)
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-          attn::RowEnd end(Config::Exponential::score(stats.max[i][h], scale),
-                           attn::quad_sum(stats.sum[i][h]));
+          attn::RowEnd end(attn::quad_sum(stats.sum[i][h]),
+                           Config::Exponential::score(stats.max[i][h], scale));
           if (args_.sinks) end.add_sink(args_.sinks[blockIdx.y]);
           Config::Normalise::row(o, i, h, end.divisor());
           const int lane_row = row + 16 * i + 8 * h + lane_id() / 4;
