@@ -52,9 +52,7 @@ class Block {
 
   // global -> shared
 
-  __device__ void load_q() {
-    load<QTile, Config::kBR>(q_tile_, scope_.q(), scope_.first_row());
-  }
+  __device__ void load_q() { load<QTile, Config::kBR>(q_tile_, scope_.q(), scope_.first_row()); }
   __device__ void load_k(int step) {
     load<KVTile, Config::kBC>(k_tile_, scope_.k(), scope_.key(step));
   }
@@ -100,9 +98,7 @@ class Block {
     Config::Score::change(s_acc_, scope_.args());
   }
 
-  __device__ void mask(int step) {
-    scope_.hide(s_acc_, first_warp_row(), scope_.key(step));
-  }
+  __device__ void mask(int step) { scope_.hide(s_acc_, first_warp_row(), scope_.key(step)); }
 
   template <class Form>
   __device__ void softmax(Form form) {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The contract of every slot of this family: what a variant must provide.
 #pragma once
-#include <fa/attn/row_stats.cuh>
-#include <fa/attn/sequence.cuh>
+#include <fa/attn/slots.cuh>
 #include <fa/core.cuh>
 #include <fa/ptx/memory.cuh>
 
@@ -16,11 +15,6 @@ struct Mma {
   __device__ void operator()(int, int) const {}
 };
 }  // namespace example
-
-template <class T>
-concept DTypeSlot = requires(float x) {
-  { T::pack(x, x) };
-};
 
 template <class T>
 concept CacheSlot = requires(u32 smem, void* gmem, ptx::Chunk chunk) {
@@ -57,31 +51,8 @@ template <class T>
 concept MmaOrderSlot = requires(example::Mma mma) { T::template run<2, 4>(mma); };
 
 template <class T>
-concept ExponentialSlot = requires(Accumulator<16, 16>& s, float x) {
-  T::factor(x);
-  T::scale(s, x);
-  T::exp(x, T::offset(x, x), x);
-};
-
-template <class T>
 concept NormaliseSlot =
     requires(Accumulator<16, 16>& o, attn::RowStats<16> stats) { T::run(o, stats); };
-
-template <class T>
-concept ScoreSlot = requires(Accumulator<16, 16>& s, const ForwardKernelArgs& args) {
-  T::change(s, args);
-  T::scale(args);
-};
-
-template <class T>
-concept MaskSlot = requires(const T& mask, int row, const attn::Sequence& sequence) {
-  T::kHasStart;
-  mask.first_key(row, sequence);
-  mask.end_key(row, sequence);
-};
-
-template <class T>
-concept LengthsSlot = requires(const ForwardKernelArgs& args) { T::sequence(args, 0); };
 
 template <class T>
 concept TensorView = requires(const T& tensor, u32 smem, int row, int chunk) {
@@ -123,8 +94,9 @@ concept EndsRows = requires(Accumulator<16, 16>& o, int i, float x) {
 // Names the first slot of `Config` whose variant breaks its contract.
 template <class Config>
 __device__ constexpr bool check_slots() {
-  static_assert(DTypeSlot<typename Config::DType>, "DType: pack(lo, hi)");
-  static_assert(CacheSlot<typename Config::Cache>, "Cache: load_async, load_async_or_zero, load, store");
+  static_assert(attn::check_slots<Config>());
+  static_assert(CacheSlot<typename Config::Cache>,
+                "Cache: load_async, load_async_or_zero, load, store");
   static_assert(CopySlot<typename Config::Copy, typename Config::Cache>,
                 "Copy: chunk<Cache>(smem, gmem), chunk_or_zero<Cache>, commit(), wait<Pending>()");
   static_assert(LayoutSlot<typename Config::Layout>,
@@ -134,12 +106,7 @@ __device__ constexpr bool check_slots() {
   static_assert(FeedSlot<typename Config::KFeed>, "KFeed: begin<Steps>(read), before<Steps>");
   static_assert(FeedSlot<typename Config::VFeed>, "VFeed: begin<Steps>(read), before<Steps>");
   static_assert(MmaOrderSlot<typename Config::MmaOrder>, "MmaOrder: run<Rows, Cols>(mma)");
-  static_assert(ExponentialSlot<typename Config::Exponential>,
-                "Exponential: factor, scale, offset, exp");
   static_assert(NormaliseSlot<typename Config::Normalise>, "Normalise: run(o, stats)");
-  static_assert(ScoreSlot<typename Config::Score>, "Score: change(s, args), scale(args)");
-  static_assert(MaskSlot<typename Config::Mask>, "Mask: kHasStart, first_key, end_key");
-  static_assert(LengthsSlot<typename Config::Lengths>, "Lengths: sequence(args, batch)");
   static_assert(BoundsSlot<typename Config::Bounds, Config>,
                 "Bounds: Seen, Scope<Config> of the rows and steps of a CTA");
   static_assert(!Config::Bounds::Seen::kEmptyRows || EndsRows<Config>,

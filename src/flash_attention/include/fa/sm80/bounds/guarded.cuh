@@ -20,7 +20,8 @@ struct Guarded {
     struct Tensor {
       const void* const first;
       const Strides& stride;
-      const int batch, head, before;  // rows before the entry, where entries lie one after the other
+      const int batch, head;
+      const int before;  // rows of other entries, where they lie one after the other
       const int rows, columns;
 
       __device__ i64 row_bytes() const {
@@ -93,11 +94,16 @@ struct Guarded {
 
    private:
     __device__ Tensor of_queries(const void* first, const Strides& stride, int columns) const {
-      return {first, stride, sequence_.q_batch, static_cast<int>(blockIdx.y), sequence_.q_first,
-              sequence_.q_len, columns};
+      return {first,
+              stride,
+              sequence_.q_batch,
+              static_cast<int>(blockIdx.y),
+              sequence_.q_first,
+              sequence_.q_len,
+              columns};
     }
     __device__ Tensor of_keys(const void* first, const Strides& stride, int columns) const {
-      return {first, stride, sequence_.k_batch, kv_head_, sequence_.k_first,
+      return {first,           stride, sequence_.k_batch, kv_head_, sequence_.k_first,
               sequence_.k_len, columns};
     }
     __device__ float* lse_of_entry() const {
