@@ -97,6 +97,16 @@ def test_the_order_of_the_warps_does_not_matter(case: Case, number: int) -> None
         assert torch.equal(other.lse, first.lse)
 
 
+@pytest.mark.parametrize("arch", ["sm_90", "sm_100", "sm_120"])
+def test_the_dialects_of_newer_architectures(arch: str) -> None:
+    call = CACHE.make()
+    config = selected(call, "sm_80")
+    tensors = (call.q, call.k, call.v)
+    result = emulate(config, *tensors, return_lse=True, arch=arch, **call.arguments)
+    assert list(map(str, result.findings)) == []
+    call.assert_right(result.output, result.lse)
+
+
 @pytest.mark.parametrize("number", range(8))
 def test_random_configs_of_every_head_dimension(number: int) -> None:
     d_head = (64, 128, 192, 256)[number % 4]
