@@ -11,7 +11,7 @@ import torch
 
 from flash_attention.checks import TensorView
 from flash_attention.errors import UnsupportedError
-from flash_attention.features import CAUSAL, PLAIN, Features, MaskKind
+from flash_attention.features import CAUSAL, PLAIN, Features, MaskKind, SplitKind
 from flash_attention.fit_checks import check_config_fits, check_features_fit
 from flash_attention.kernel_configs import (
     DType,
@@ -89,10 +89,13 @@ def test_hopper_kernels_without_a_producer_know_a_causal_mask_at_most(
 @pytest.mark.parametrize(
     ("features", "asked"),
     [
-        (Features(MaskKind.CAUSAL, chunked=True, heads_together=4), "split_keys is asked for"),
-        (Features(heads_together=4), "split_keys is asked for"),
+        (Features(MaskKind.CAUSAL, splits=SplitKind.EVEN), "split_keys is asked for"),
+        (Features(heads_together=4), "a tile of several heads is asked for"),
         (Features(per_batch=True, page_keys=64), "block_table is asked for"),
-        (Features(chunked=True, page_keys=64), "split_keys and block_table are asked for"),
+        (
+            Features(splits=SplitKind.CHUNKED, page_keys=64),
+            "split_keys and block_table are asked for",
+        ),
     ],
 )
 def test_chunks_and_pages_are_for_the_hopper_family(features: Features, asked: str) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from flash_attention.checks import TensorView
 from flash_attention.chunks import Chunks
 from flash_attention.errors import UnsupportedError
-from flash_attention.features import CAUSAL, PLAIN, Features, MaskKind
+from flash_attention.features import CAUSAL, PLAIN, Features, MaskKind, SplitKind
 from flash_attention.kernel_configs import (
     FlashForwardKernelConfig,
     HopperForwardKernelConfig,
@@ -26,12 +26,15 @@ OTHER_FAMILY = "pass a HopperForwardKernelConfig, whose kernels do; it needs sm_
 def check_features_fit(config: KernelConfig, features: Features) -> None:
     """The first family takes keys as they lie, kernels without a producer know masks at most."""
     if isinstance(config, FlashForwardKernelConfig):
-        together = features.chunked or features.heads_together > 1
-        missing = Features(chunked=together, page_keys=features.page_keys)
+        missing = Features(
+            heads_together=features.heads_together,
+            splits=features.splits,
+            page_keys=features.page_keys,
+        )
         if missing != PLAIN:
             raise UnsupportedError(
-                f"{_asked(missing)}, and {FIRST_FAMILY} take keys that lie one after the other, all"
-                f" of a row's in one go; {OTHER_FAMILY}"
+                f"{_asked(missing)}, and {FIRST_FAMILY} take one head a tile, and keys that lie one"
+                f" after the other, all of a row's in one go; {OTHER_FAMILY}"
             )
     elif not config.specialised and features not in (PLAIN, CAUSAL):
         raise UnsupportedError(
@@ -46,7 +49,8 @@ def _asked(features: Features) -> str:
         "a window": features.mask is MaskKind.WINDOW,
         "softcap": features.softcap,
         "a length of its own for every batch entry": features.per_batch,
-        "split_keys": features.chunked,
+        "a tile of several heads": features.heads_together > 1,
+        "split_keys": features.splits is not SplitKind.WHOLE,
         "block_table": features.page_keys > 0,
     }
     (*before, last) = (word for word, on in words.items() if on)
@@ -128,7 +132,7 @@ def _check_hopper_fits(
     tiles = (
         problem.num_tiles(config.B_r)
         if chunks is None
-        else chunks.num_tiles(problem, config.consumers)
+        else chunks.num_tiles(problem, config.consumers) * chunks.key_blocks
     )
     if tiles > MAX_GRID_X:
         raise UnsupportedError(

@@ -10,56 +10,72 @@ from flash_attention.kernel_configs.hopper_forward import WARPGROUP_ROWS
 from flash_attention.problem import Problem
 from flash_attention.select import hopper_d_head
 
-BLOCK_KEYS = 64  # two CTAs of one consumer then fit on a multiprocessor, up to d_head 128
+BLOCK_KEYS = 96  # two CTAs of two stages fill the shared memory of a multiprocessor at d_head 128
+PAGE_BLOCK_KEYS = 64  # what pages and chunks of a given size are multiples of
 MIN_CHUNK_BLOCKS = 4  # a shorter chunk costs more than it brings
+BUSY = 0.9  # of the multiprocessors, how many saturate the memory
 
 
 def select_chunks(
     problem: Problem, arch: Arch, num_sms: int, split_keys: int | None = None
 ) -> tuple[HopperForwardKernelConfig, Chunks] | None:
-    """The config and the chunks for few queries, None where another kernel is to be selected.
+    """The config and the chunks for few queries, None where another kernel is to be selected."""
+    chosen = chunks_or_why_not(problem, arch, num_sms, split_keys)
+    return None if isinstance(chosen, str) else chosen
 
-    Without `split_keys` there are as many chunks as give every multiprocessor a tile or two.
+
+def chunks_or_why_not(
+    problem: Problem, arch: Arch, num_sms: int, split_keys: int | None = None
+) -> tuple[HopperForwardKernelConfig, Chunks] | str:
+    """The config and the chunks for few queries, or why another kernel is to be selected.
+
+    Without `split_keys` the keys are split evenly if there are fewer tiles than multiprocessors.
     """
     rows = problem.seq_q * problem.heads_per_kv
-    if rows > WARPGROUP_ROWS or problem.total_q is not None or problem.idle:
-        return None
-    config = _config(problem)
-    if config.broken_rule(arch) is not None:
-        return None
+    if problem.total_q is not None:
+        return "q is packed (cu_seqlens_q), and the keys of packed queries are not split"
+    if problem.idle:
+        return "there is nothing to compute"
+    if rows > WARPGROUP_ROWS:
+        group = problem.heads_per_kv
+        of_heads = f" of {group} heads that share one of k and v" if group > 1 else ""
+        return f"{problem.seq_q} queries{of_heads} do not fit in {WARPGROUP_ROWS} rows"
+    keys = PAGE_BLOCK_KEYS if problem.page_keys or split_keys is not None else BLOCK_KEYS
+    config = _config(problem, keys)
+    if violation := config.broken_rule(arch):
+        return violation.message
     if split_keys is not None:
         return config, Chunks.of_keys(problem, config.B_c, split_keys)
-    tiles = problem.batch * problem.heads_k
-    if tiles >= num_sms:  # K and V are read once for all heads that share them
-        return (config, _whole(problem)) if problem.heads_per_kv > 1 else None
-    chunks = _chunks(problem, -(-num_sms // tiles))
-    return (config, chunks) if chunks.count > 1 else None
+    whole = Chunks.whole(problem, config.B_c)
+    if why := _why_whole(problem, whole, num_sms):
+        if problem.heads_per_kv > 1:  # K and V are read once for all heads that share them
+            return config, whole
+        return f"{why}, and no heads share one of k and v"
+    return config, Chunks.for_ctas(problem, config.B_c, num_sms, MIN_CHUNK_BLOCKS)
 
 
-def _config(problem: Problem) -> HopperForwardKernelConfig:
+def _why_whole(problem: Problem, whole: Chunks, num_sms: int) -> str | None:
+    """Why the keys are better not split; None if they better are."""
+    tiles = whole.num_tiles(problem, consumers=1)
+    if tiles >= BUSY * num_sms:
+        return f"{tiles} tiles keep {num_sms} multiprocessors busy"
+    if whole.key_blocks <= MIN_CHUNK_BLOCKS:
+        return f"{problem.seq_k} keys are too few to split"
+    if problem.window is not None and 2 * (sum(problem.window) + problem.seq_q) < problem.seq_k:
+        return "the keys that the window shows lie in few of any chunks"
+    return None
+
+
+def _config(problem: Problem, keys: int) -> HopperForwardKernelConfig:
     return HopperForwardKernelConfig(
         dtype=DType.from_string(str(problem.dtype)),
         d_head=hopper_d_head(problem),
         consumers=1,
-        B_c=BLOCK_KEYS,
-        stages=2,
+        B_c=keys,
+        stages=2 if keys == BLOCK_KEYS else 3,
         tma=True,
         specialised=True,
         overlap=True,
         rescale_threshold=8,
         watch_sums=True,
     )
-
-
-def _whole(problem: Problem) -> Chunks:
-    return Chunks.of(problem, BLOCK_KEYS, problem.seq_k)
-
-
-def _chunks(problem: Problem, count: int) -> Chunks:
-    """About so many chunks; a window that hides most keys lies in few of any, and gets one."""
-    if problem.window is not None:
-        seen = sum(problem.window) + problem.seq_q
-        if 2 * seen < problem.seq_k:
-            return _whole(problem)
-    blocks = -(-problem.seq_k // BLOCK_KEYS)
-    return Chunks.of(problem, BLOCK_KEYS, max(MIN_CHUNK_BLOCKS, -(-blocks // count)))

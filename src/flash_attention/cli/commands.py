@@ -8,12 +8,17 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from flash_attention.cli.bench.command import bench
 from flash_attention.cli.build import build
+from flash_attention.cli.check import check
 from flash_attention.cli.console import errors
 from flash_attention.cli.debug import debug
 from flash_attention.cli.doctor import doctor
 from flash_attention.cli.emulate import emulate
+from flash_attention.cli.explain import explain
+from flash_attention.cli.inspect.command import inspect
 from flash_attention.cli.ladder.commands import ladder_app
+from flash_attention.cli.report import report
 from flash_attention.errors import FlashAttentionError
 
 BAD_INPUT = 2  # exit code
@@ -42,4 +47,9 @@ app.command()(doctor)
 app.command()(build)
 app.command()(emulate)
 app.command()(debug)
+app.command()(explain)
+app.command()(check)
+app.command()(report)
+app.command()(bench)
+app.command()(inspect)
 app.add_typer(ladder_app, name="ladder")

@@ -33,10 +33,10 @@ concept RowsSlot = requires(int row) {
 
 template <class T>
 concept SplitsSlot = requires(const ForwardKernelArgs& args, example::Range range, int split) {
-  T::kChunked;
-  T::count(args);
-  T::first_block(range, split, args);
-  T::end_block(range, split, args);
+  T::kParts;
+  T::begin();
+  T::first_block(range, split, split, args);
+  T::end_block(range, split, split, args);
 };
 
 template <class T, class Exponential, class DType>
@@ -100,7 +100,7 @@ __device__ constexpr bool check_slots() {
   static_assert(attn::check_slots<Config>());
   static_assert(RowsSlot<typename Config::Rows>, "Rows: kGroup, position(row), head(tile, row)");
   static_assert(SplitsSlot<typename Config::Splits>,
-                "Splits: kChunked, count(args), first_block(range, split, args), end_block");
+                "Splits: kParts, begin(), first_block(range, tile, split, args), end_block");
   static_assert(
       RescaleSlot<typename Config::Rescale, typename Config::Exponential, typename Config::DType>,
       "Rescale: run<Exponential, DType>(block, s, stats, shrink, factor, keys)");
