@@ -25,6 +25,7 @@ from flash_attention.explain.explanation import Explanation, Launch
 from flash_attention.explain.gpus import Gpu, gpu_of_arch, gpu_of_device
 from flash_attention.explain.refusals import refusals_of
 from flash_attention.explain.work import work_of
+from flash_attention.features import Features
 from flash_attention.kernel_configs import HopperForwardKernelConfig, KernelConfig
 from flash_attention.kernel_configs.hopper_forward import HOPPER, WARPGROUP_ROWS
 from flash_attention.lengths import check_lengths
@@ -79,6 +80,7 @@ def explain(
         check_lengths(problem, extras)
     known_sms = sms or 1  # no kernel of an architecture without a measured GPU depends on it
     decision = decide(config, problem, views, options, target, known_sms)
+    features = decision.features(problem, return_lse)
     return Explanation(
         problem=problem,
         arch=target,
@@ -87,9 +89,9 @@ def explain(
         torch_computes=q.is_cpu and config is None,
         config=decision.config,
         rule=_rule(decision, problem),
-        features=tuple(decision.features(problem).words()),
+        features=tuple(features.words()),
         refused=refusals_of(decision, problem, views, options, known_sms),
-        launches=() if problem.idle else _launches(decision, problem, known_sms),
+        launches=() if problem.idle else _launches(decision, problem, features, known_sms),
         chunks=_chunks(decision, problem),
         tiles=_tiles(decision, problem, known_sms),
         work=work_of(problem, extras),
@@ -153,11 +155,13 @@ def _chunks(decision: Decision, problem: Problem) -> int:
     return chunks.num_ctas(problem, config.consumers)
 
 
-def _launches(decision: Decision, problem: Problem, num_sms: int) -> tuple[Launch, ...]:
+def _launches(
+    decision: Decision, problem: Problem, features: Features, num_sms: int
+) -> tuple[Launch, ...]:
     """The kernel, and the one that combines parts where keys are in chunks. Compiles both."""
     config, arch, chunks = decision.config, decision.arch, decision.chunks
     geometry = Geometry.of(config, problem, num_sms, chunks)
-    compiled = get_kernel(config, arch, decision.features(problem)).compiled
+    compiled = get_kernel(config, arch, features).compiled
     forward = Launch.of(compiled, arch, geometry.grid, geometry.block, geometry.smem_bytes)
     if not isinstance(config, HopperForwardKernelConfig) or chunks is None or not chunks.in_parts:
         return (forward,)
