@@ -25,7 +25,7 @@ from flash_attention.attention import attention
 from flash_attention.compat.kv_cache import Cache
 from flash_attention.errors import UnsupportedError
 from flash_attention.options import Keywords, Window
-from flash_attention.select_short import BLOCK_KEYS
+from flash_attention.select_short import PAGE_BLOCK_KEYS
 
 __all__ = [
     "flash_attn_func",
@@ -303,4 +303,6 @@ def _split_keys(num_splits: int, cache: Cache) -> int | None:
             " here; pass 0 for as many splits as fill the GPU, 1 for none, or call attention with"
             " split_keys, how many keys a chunk has"
         )
-    return None if num_splits == 0 else -(-max(1, cache.max_keys) // BLOCK_KEYS) * BLOCK_KEYS
+    return (
+        None if num_splits == 0 else -(-max(1, cache.max_keys) // PAGE_BLOCK_KEYS) * PAGE_BLOCK_KEYS
+    )

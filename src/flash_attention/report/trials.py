@@ -10,7 +10,7 @@ from typing import Any
 
 from flash_attention.bench.stored import CANDIDATES, TIMINGS, Stored
 
-_LENGTHS = ("seq_len", "seq_q", "seq")
+_LENGTHS = ("seq_len", "seq", "seq_q")
 _DIMENSIONS = ("d_head", "d")
 _MACHINE = ("device", "driver", "nvrtc")
 
