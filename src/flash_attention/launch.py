@@ -23,9 +23,9 @@ from flash_attention.kernel_configs.hopper_forward import HOPPER
 from flash_attention.options import DEFAULTS, NO_EXTRAS, Extras, Options
 from flash_attention.overlap import may_overlap
 from flash_attention.problem import Geometry, Problem
-from flash_attention.select import select_config
 from flash_attention.select_short import select_chunks
 from flash_attention.tensor_map import EncodedMaps, describe_all
+from flash_attention.tune.choice import choose
 
 if TYPE_CHECKING:
     from cuda.bindings.driver import CUfunction
@@ -229,7 +229,7 @@ def tile_counter(device_index: int, stream: int) -> Tensor:
 
 
 class Select:
-    """Stands for the kernel config that `select_config` chooses for the problem."""
+    """Stands for the kernel config that `choose` takes for the problem."""
 
 
 SELECT = Select()
@@ -266,6 +266,11 @@ def plan_for(
             _plans.clear()
         _plans[key] = plan
     return plan
+
+
+def forget_plans() -> None:
+    """Let every problem be selected for anew."""
+    _plans.clear()
 
 
 def _key_of(extras: Extras) -> tuple[object, ...]:
@@ -324,7 +329,7 @@ def _selected(
 ) -> tuple[KernelConfig, Chunks | None]:
     """The config for a problem, and the chunks of its keys if they are split."""
     short = select_chunks(problem, arch, _num_sms(device_index), split_keys)
-    return short or (select_config(problem, arch), None)
+    return short or (choose(problem, arch, device_index).config, None)
 
 
 def _num_sms(device_index: int) -> int:

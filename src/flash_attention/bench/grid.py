@@ -21,18 +21,21 @@ SEED_HEADS = 16
 
 @dataclass(frozen=True)
 class Point:
-    """One self-attention problem."""
+    """One problem: self-attention, unless keys have a length or heads of their own."""
 
     d_head: int
     causal: bool
     seq_len: int
     batch: int
     heads: int
+    heads_k: int | None = None
+    seq_k: int | None = None
 
     @property
     def flop(self) -> int:
         """4 b h sq sk d, half of it under a causal mask, as everyone counts."""
-        whole = 4 * self.batch * self.heads * self.seq_len**2 * self.d_head
+        keys = self.seq_k or self.seq_len
+        whole = 4 * self.batch * self.heads * self.seq_len * keys * self.d_head
         return whole // 2 if self.causal else whole
 
     @property
@@ -40,8 +43,10 @@ class Point:
         return (self.batch, self.seq_len, self.heads, self.d_head)
 
     def problem(self, dtype: DType) -> Problem:
+        keys, heads_k = self.seq_k or self.seq_len, self.heads_k or self.heads
         q = torch.empty(self.shape, dtype=dtype.to_torch_dtype(), device="meta")
-        return Problem.from_tensors(q, q, q, options=Options(causal=self.causal))
+        k = q.new_empty((self.batch, keys, heads_k, self.d_head))
+        return Problem.from_tensors(q, k, k, options=Options(causal=self.causal))
 
 
 @dataclass(frozen=True)

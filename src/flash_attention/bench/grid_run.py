@@ -65,8 +65,10 @@ class PartJudge:
         count = min(heads, max(MIN_CHECKED_HEADS, affordable))
         places = torch.linspace(0, heads - 1, count, dtype=torch.float64)
         self.heads = [int(place) for place in places.round()]
-        some = (slice(None), slice(None), self.heads)
-        self._judge = testing.Judge(q[some], k[some], v[some], causal=causal)
+        shared = [head * k.shape[2] // heads for head in self.heads]  # the heads of k and v
+        self._judge = testing.Judge(
+            q[:, :, self.heads], k[:, :, shared], v[:, :, shared], causal=causal
+        )
 
     def check(self, out: Tensor) -> testing.Check:
         check = self._judge.check(out[:, :, self.heads])
