@@ -21,6 +21,10 @@ from flash_attention.kernel_configs import (
     KernelConfig,
     TileOrder,
 )
+from flash_attention.tune.on_demand import tuning
+from flash_attention.tune.run import tune
+from flash_attention.tune.table import Table
+from flash_attention.tune.use import use_table
 
 try:
     __version__ = version("flash_attention")
@@ -37,6 +41,7 @@ __all__ = [
     "KernelConfig",
     "KernelConfigError",
     "LaunchError",
+    "Table",
     "TileOrder",
     "UnsupportedError",
     "__version__",
@@ -45,4 +50,7 @@ __all__ = [
     "forward",
     "forward_kernels",
     "forward_timed",
+    "tune",
+    "tuning",
+    "use_table",
 ]

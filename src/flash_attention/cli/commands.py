@@ -14,6 +14,7 @@ from flash_attention.cli.debug import debug
 from flash_attention.cli.doctor import doctor
 from flash_attention.cli.emulate import emulate
 from flash_attention.cli.ladder.commands import ladder_app
+from flash_attention.cli.tune import tune
 from flash_attention.errors import FlashAttentionError
 
 BAD_INPUT = 2  # exit code
@@ -42,4 +43,5 @@ app.command()(doctor)
 app.command()(build)
 app.command()(emulate)
 app.command()(debug)
+app.command()(tune)
 app.add_typer(ladder_app, name="ladder")

@@ -29,7 +29,7 @@ TILES: dict[int, tuple[tuple[int, int, int], ...]] = {
         *((2, 96, 3), (2, 96, 2), (2, 80, 3), (2, 64, 4), (2, 64, 3), (3, 80, 2), (3, 64, 3)),
     ),
     192: ((2, 112, 2), (2, 96, 2), (2, 80, 2), (2, 64, 2), (2, 64, 3)),
-    256: ((2, 64, 2), (2, 80, 2), (2, 48, 2), (2, 48, 3), (2, 96, 1)),
+    256: ((2, 64, 2), (2, 80, 2), (2, 48, 2), (2, 48, 3), (2, 64, 1)),
 }
 """Consumers, keys and stages worth a measurement at each d_head, the middle of the search first.
 
@@ -83,10 +83,11 @@ def _changed(
     yield replace(middle, ping_pong=False)
     if middle.own_output:
         yield replace(middle, own_output=False)
+    if central or middle.d_head == 256:  # there registers are so few that watching may spill
+        yield replace(middle, watch_sums=False)
     if not central:
         return
     yield replace(middle, prefetch_q=not middle.prefetch_q)
-    yield replace(middle, watch_sums=False)
     if causal:
         yield replace(middle, narrow_keys=0)
         yield replace(middle, ping_pong=False, prefetch_q=not middle.prefetch_q)

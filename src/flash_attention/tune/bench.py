@@ -91,7 +91,7 @@ class Bench:
             answer = answers[config]
             if isinstance(answer, Failure):
                 self._give_up(problem, config, answer)
-            elif not isinstance(unit, Failure) and config in missing:
+            elif not isinstance(unit, Failure) and not self.store.sample(problem, config, repeats):
                 sample = Sample(answer, answer / unit)
                 self.store.add_sample(problem, config, repeats, sample)
 

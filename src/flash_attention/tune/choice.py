@@ -43,6 +43,7 @@ class Source:
     table: Table
     name: str
     hint: bool = False
+    shipped: bool = False
 
 
 class _Tables:
@@ -62,7 +63,7 @@ class _Tables:
         elif named := os.environ.get(TABLE_VARIABLE):
             yield Source(_loaded(Path(named)), named)
         for path in sorted(SHIPPED.glob("*.json")):
-            yield Source(_loaded(path), f"shipped {path.name}")
+            yield Source(_loaded(path), path.name, shipped=True)
 
 
 tables = _Tables()
@@ -99,6 +100,9 @@ def look_up(dense: DenseProblem, arch: Arch, device: str) -> Choice:
     """What the tables of this process say of a problem."""
     sources = list(tables.sources(device))
     usable = [source for source in sources if source.hint or source.table.device == device]
+    for source in sources:
+        if source not in usable and not source.shipped:
+            _note_once(f"{source.name} is of {source.table.device} and says nothing of {device}")
     for source in usable:
         if (entry := source.table.exact(dense)) and _valid(entry, arch, source):
             return Choice(entry.config, f"measured for this problem: {_said(entry, source)}")

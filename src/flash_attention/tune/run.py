@@ -71,8 +71,7 @@ def tune(
     was, and one that was not has nothing to do. After each problem `table` is written, over what it
     held for that problem. The run takes about `budget` seconds; with few the search is shallow.
     """
-    chosen = DType.from_string(dtype) if isinstance(dtype, str) else dtype
-    problems = problems_of(grid, d_heads=d_heads, masks=masks, dtype=chosen)
+    problems = problems_of(grid, d_heads=d_heads, masks=masks, dtype=dtype_of(dtype))
     if not torch.cuda.is_available():
         raise UnsupportedError("tuning times kernels, which needs an NVIDIA GPU; torch sees none")
     index = torch.cuda.current_device() if device is None else device
@@ -91,6 +90,11 @@ def tune(
     finally:
         measurer.close()
     return found
+
+
+def dtype_of(dtype: DType | str | None) -> DType | None:
+    """An element type that may be named."""
+    return DType.from_string(dtype) if isinstance(dtype, str) else dtype
 
 
 def machine_of(device_index: int) -> Machine:

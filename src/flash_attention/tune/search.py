@@ -127,5 +127,5 @@ class Search:
         return sorted(self._relative, key=lambda config: self._relative[config])[:count]
 
     def _tell_best(self) -> None:
-        (best, *_) = self._best(1)
-        self._tell(best, self._relative[best])
+        for best in self._best(1):
+            self._tell(best, self._relative[best])
