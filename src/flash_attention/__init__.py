@@ -24,6 +24,7 @@ from flash_attention.kernel_configs import (
 from flash_attention.tune.on_demand import tuning
 from flash_attention.tune.run import tune
 from flash_attention.tune.table import Table
+from flash_attention.tune.table_file import load_table, save_table
 from flash_attention.tune.use import use_table
 
 try:
@@ -50,6 +51,8 @@ __all__ = [
     "forward",
     "forward_kernels",
     "forward_timed",
+    "load_table",
+    "save_table",
     "tune",
     "tuning",
     "use_table",

@@ -43,6 +43,16 @@ def test_an_error_is_seen_in_the_heads_that_are_checked(causal: bool) -> None:
 
 
 @pytest.mark.usefixtures("few_heads")
+def test_heads_are_checked_against_the_keys_they_share() -> None:
+    q, k, v = testing.generate_qkv(2, 64, 8, 32, torch.float16, seq_len_k=64, n_heads_k=2)
+    judge = PartJudge(q, k, v, causal=True)
+    assert judge.heads == [0, 4, 7]
+    assert judge.check(testing.oracle(q, k, v, causal=True).to(q.dtype)).ok
+    swapped = testing.oracle(q, k.flip(2), v.flip(2), causal=True).to(q.dtype)
+    assert not judge.check(swapped).ok
+
+
+@pytest.mark.usefixtures("few_heads")
 def test_poison_is_seen_in_every_head() -> None:
     q, k, v = testing.generate_qkv(2, 64, 8, 32, torch.float16)
     judge = PartJudge(q, k, v, causal=False)

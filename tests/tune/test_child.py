@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Iterator
 
@@ -47,6 +48,23 @@ def test_a_job_that_hangs_is_killed_and_the_next_one_done(child: Child) -> None:
     assert not alive(before)
     assert child.call(jobs.double, 1) == 2
     assert child.call(jobs.process_id) != before
+
+
+def test_an_interrupt_ends_the_child_too(child: Child) -> None:
+    before = child.call(jobs.process_id)
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    previous = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(KeyboardInterrupt):
+            child.call(jobs.hang)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+    assert not alive(before)
 
 
 def test_notes_keep_a_slow_job_alive(child: Child) -> None:

@@ -79,7 +79,7 @@ def test_two_points_are_tuned_once(tmp_path: Path) -> None:
             dtype="fp16",
             table=tmp_path / "table.json",
             store=store,
-            budget=20.0,
+            budget=60.0,
             report=told.append,
         )
 

@@ -46,11 +46,8 @@ def tune(
 
         def report(at: run.Progress) -> None:
             minutes, seconds = divmod(round(at.seconds_left), 60)
-            bar.update(
-                task,
-                description=f"{at.problem}: best {at.gain:.3f}x, {minutes}:{seconds:02} left",
-                completed=at.number - 1,
-            )
+            best = f"best {at.gain:.3f}x, at most {minutes}:{seconds:02} left"
+            bar.update(task, description=f"{at.problem}: {best}", completed=at.number - 1)
 
         try:
             tuned = run.tune(

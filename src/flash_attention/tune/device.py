@@ -20,8 +20,8 @@ Answers = dict[KernelConfig, float | Failure]
 
 
 def cores() -> int:
-    """Processors this process may use, but for the one that times."""
-    return max(1, len(os.sched_getaffinity(0)) - 1)
+    """Processors to compile with: the one that times, and the one that waits, stay free."""
+    return max(1, len(os.sched_getaffinity(0)) - 2)
 
 
 class ChildMeasurer:

@@ -8,6 +8,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -97,6 +98,7 @@ def dtype_of(dtype: DType | str | None) -> DType | None:
     return DType.from_string(dtype) if isinstance(dtype, str) else dtype
 
 
+@cache
 def machine_of(device_index: int) -> Machine:
     """The machine that timings on a device are of."""
     arch, name = device_arch(device_index), device_name(device_index)
