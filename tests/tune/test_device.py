@@ -10,8 +10,8 @@ import pytest
 
 from flash_attention import tune
 from flash_attention.bench.grid import Point
-from flash_attention.kernel_configs import KernelConfig
-from flash_attention.tune import timed
+from flash_attention.kernel_configs import HopperForwardKernelConfig, KernelConfig
+from flash_attention.tune import device, timed
 from flash_attention.tune.candidates import starting_points
 from flash_attention.tune.child import ChildLostError
 from flash_attention.tune.device import Answers, time_without_the_lost
@@ -19,6 +19,7 @@ from flash_attention.tune.measurer import Failure
 from flash_attention.tune.run import Progress
 from flash_attention.tune.table import Table
 from flash_attention.tune.table_file import load_table
+from tests.tune.jobs import pretend_lineup
 from tests.tune.made_up import SM90, dense
 
 CONFIGS = starting_points(dense(), SM90)[:6]
@@ -66,6 +67,34 @@ def test_who_is_lost_among_timed_runs_is_found_by_trying_each_alone() -> None:
 def test_a_lineup_of_lost_ones_ends() -> None:
     answers = time_without_the_lost(Lossy(CONFIGS[:3], CONFIGS[3:]), CONFIGS)
     assert all(isinstance(answer, Failure) for answer in answers.values())
+
+
+def test_a_measurer_goes_on_after_kernels_that_hang_and_crash(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(device, "time_lineup", pretend_lineup)
+    problem = dense(d_head=256)
+    lineup = starting_points(problem, SM90)
+    bad = {
+        config: "hung" if config.stages == 1 else "faulted"
+        for config in lineup
+        if isinstance(config, HopperForwardKernelConfig)
+        and (config.stages == 1 or config.B_c == 48)
+    }
+    some = [*list(bad)[:2], lineup[0], *list(bad)[-1:]]
+    assert set(bad[c] for c in some if c in bad) == {"hung", "faulted"}
+    measurer = device.ChildMeasurer(SM90, 0)
+    measurer._child.patience = 1.0
+    try:
+        answers = measurer.time(problem, some, repeats=3, check=False)
+    finally:
+        measurer.close()
+    assert answers[lineup[0]] == 3.0
+    for config in some:
+        if config in bad:
+            failure = answers[config]
+            assert isinstance(failure, Failure)
+            assert failure.fate == bad[config]
 
 
 @pytest.mark.gpu
