@@ -12,8 +12,9 @@ from flash_attention.bench.grid import Point
 from flash_attention.errors import UnsupportedError
 from flash_attention.kernel_configs import DType
 from flash_attention.tune.bench import Bench
-from flash_attention.tune.candidates import heuristic
+from flash_attention.tune.candidates import heuristic, starting_points
 from flash_attention.tune.dense import DenseProblem
+from flash_attention.tune.measurer import Failure
 from flash_attention.tune.points import problems_of
 from flash_attention.tune.run import Progress, Run, check_tunable, tune
 from flash_attention.tune.search import QUICK, THOROUGH
@@ -69,6 +70,14 @@ def test_the_budget_is_kept(budget: float) -> None:
     found = entries(measurer, None, budget)
     assert 0 < len(found) <= len(PROBLEMS)
     assert measurer.now <= 1.1 * budget + 3.0  # one final is finished
+
+
+def test_when_time_is_up_no_other_problem_is_begun() -> None:
+    (_, first, *_) = starting_points(min(PROBLEMS), SM90)
+    measurer = MadeUpMeasurer(fates={first: Failure("hung", "no answer")})
+    (only,) = entries(measurer, None, budget=20.0)
+    assert only.problem == min(PROBLEMS)
+    assert {problem for problem, _, _ in measurer.timed} == {only.problem}
 
 
 def test_no_config_is_timed_twice_but_the_yardstick() -> None:
