@@ -11,6 +11,7 @@ import torch
 from flash_attention.arch import ARCHES
 from flash_attention.chunks import Chunks
 from flash_attention.errors import UnsupportedError
+from flash_attention.features import SplitKind
 from flash_attention.fit_checks import check_features_fit
 from flash_attention.problem import Problem
 from flash_attention.select import select_config
@@ -38,29 +39,31 @@ def chosen(problem: Problem, split_keys: int | None = None) -> Chunks | None:
     config, chunks = selected
     config.check(SM90)
     check_features_fit(config, chunks.features(problem.features))
-    assert chunks.blocks * config.B_c * (chunks.count - 1) < problem.seq_k
-    assert chunks.blocks * config.B_c * chunks.count >= problem.seq_k
+    assert (chunks.key_blocks - 1) * config.B_c < problem.seq_k <= chunks.key_blocks * config.B_c
     return chunks
 
 
-@pytest.mark.parametrize("batch", [1, 2, 5, 16])
-@pytest.mark.parametrize("seq_k", [8192, 8191, 40000])
-def test_chunks_give_every_multiprocessor_a_tile_or_two(batch: int, seq_k: int) -> None:
-    chunks = chosen(replace(DECODE, batch=batch, seq_k=seq_k))
+@pytest.mark.parametrize("batch", [1, 2, 5, 14])
+@pytest.mark.parametrize("seq_k", [32768, 32767, 40000])
+def test_every_multiprocessor_gets_as_many_keys(batch: int, seq_k: int) -> None:
+    problem = replace(DECODE, batch=batch, seq_k=seq_k)
+    chunks = chosen(problem)
     assert chunks is not None
-    tiles = batch * DECODE.heads_k * chunks.count
-    assert 0.85 * SMS <= tiles <= 2 * SMS
+    assert 0.95 * SMS <= chunks.num_ctas(problem, consumers=1) <= SMS
+    assert chunks.splits is SplitKind.EVEN
     assert chunks.heads_together == 4
 
 
 def test_a_chunk_has_four_blocks_at_least() -> None:
     chunks = chosen(replace(DECODE, seq_k=1000))
-    assert chunks == Chunks(blocks=4, count=4, heads_together=4)
-    assert chosen(replace(DECODE, seq_k=4 * BLOCK_KEYS)) is None
+    assert chunks == Chunks(SplitKind.EVEN, blocks=4, key_blocks=11, heads_together=4)
+    few = chosen(replace(DECODE, seq_k=4 * BLOCK_KEYS))
+    assert few == Chunks(SplitKind.WHOLE, blocks=4, key_blocks=4, heads_together=4)
 
 
 @pytest.mark.parametrize(
-    ("heads", "chunks"), [(32, Chunks(blocks=128, count=1, heads_together=4)), (8, None)]
+    ("heads", "chunks"),
+    [(32, Chunks(SplitKind.WHOLE, blocks=86, key_blocks=86, heads_together=4)), (8, None)],
 )
 def test_many_entries_are_not_split(heads: int, chunks: Chunks | None) -> None:
     assert chosen(replace(DECODE, batch=17, heads=heads)) == chunks
@@ -74,11 +77,16 @@ def test_many_entries_are_not_split(heads: int, chunks: Chunks | None) -> None:
         {"total_q": 1},
         {"seq_k": 0},
         {"d_head": 264},
-        {"window": (1000, 0)},
     ],
 )
 def test_other_kernels_serve_the_rest(change: dict[str, object]) -> None:
     assert chosen(replace(DECODE, **change)) is None  # type: ignore[arg-type]
+
+
+def test_a_window_that_hides_most_keys_is_not_split() -> None:
+    chunks = chosen(replace(DECODE, window=(1000, 0)))
+    assert chunks is not None
+    assert chunks.splits is SplitKind.WHOLE
 
 
 def test_a_window_over_most_keys_is_split() -> None:
@@ -100,10 +108,8 @@ def test_fixed_chunks_depend_on_nothing_else(batch: int, seq_k: int, heads: int)
     problem = replace(DECODE, batch=batch, seq_k=seq_k, heads=heads, seqused_k=True)
     chunks = chosen(problem, split_keys=512)
     assert chunks is not None
-    if seq_k > 512:
-        assert (chunks.blocks, chunks.count) == (8, 10)
-    else:
-        assert (chunks.blocks, chunks.count) == (2, 1)
+    assert chunks.splits is SplitKind.CHUNKED
+    assert (chunks.blocks, chunks.key_blocks) == ((8, 79) if seq_k > 512 else (2, 2))
 
 
 def test_fixed_chunks_are_whole_blocks() -> None:

@@ -15,6 +15,7 @@ from flash_attention.api import run_plan
 from flash_attention.chunks import Chunks
 from flash_attention.emulation import Emulation, emulate
 from flash_attention.errors import UnsupportedError
+from flash_attention.features import SplitKind
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig
 from flash_attention.launch import SELECT, new_plan
 from flash_attention.options import Extras, Options
@@ -55,9 +56,10 @@ def emulated(short: ShortCase, call: Call, schedule: str = "lockstep") -> Emulat
 def test_keys_in_chunks_give_what_attention_is(short: ShortCase) -> None:
     call = short.make()
     options = Options(split_keys=short.split_keys)
-    chunks = new_plan(config_for(call), call.q, call.k, call.v, None, options=options).chunks
+    plan = new_plan(config_for(call), call.q, call.k, call.v, None, options=options)
+    chunks = plan.chunks
     assert chunks is not None
-    assert chunks.count == short.chunks
+    assert chunks.num_ctas(plan.problem, 1) == short.chunks * chunks.num_tiles(plan.problem, 1)
     result = emulated(short, call)
     call.assert_right(result.output, result.lse)
 
@@ -138,7 +140,9 @@ def test_short_queries_are_split_unasked(page_keys: int, monkeypatch: pytest.Mon
         tensors, extras = (call.q, k, v), extras._replace(block_table=table)
     options = Options(causal=True, return_lse=True)
     plan = new_plan(SELECT, *tensors, None, options=options, extras=extras)
-    assert plan.chunks == Chunks(blocks=6, count=2, heads_together=3)
+    key_blocks = 12 if page_keys else 8
+    assert plan.chunks == Chunks(SplitKind.EVEN, key_blocks // 2, key_blocks, heads_together=3)
+    assert plan.geometry.grid == (12, 1, 1)
     out, lse = run_plan(plan, *tensors, None, extras)
     call.assert_right(out, lse)
 
@@ -203,7 +207,7 @@ def test_a_chunked_plan_packs_its_chunks_and_its_maps() -> None:
     q, k, v = generate_qkv(3, 2, 14, 64, DType.BF16, seq_len_k=300, n_heads_k=2)
     plan = new_plan(CONFIG, q, k, v, None, options=Options(split_keys=128))
     args = plan.bind(q, k, v, None)
-    assert (args.num_splits, args.split_blocks) == (3, 2)
+    assert (args.key_blocks, args.split_blocks) == (5, 2)
     assert plan.geometry.grid == (3 * 2 * 3, 1, 1)
     assert [each.description.box for each in plan.maps[:2]] == [(64, 7, 9, 1), (64, 1, 64, 1)]
     assert not plan.counts_tiles
@@ -224,7 +228,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"config": replace(LARGE, B_c=80, narrow_keys=0), "split_keys": 64}, "160|blocks of 80"),
     (
         {"config": HopperForwardKernelConfig(DType.BF16, 64, 1, 64, 1, tma=True), "split_keys": 64},
-        "split_keys is asked for.*specialised=True",
+        "several heads and split_keys are asked for.*specialised=True",
     ),
 ]
 

@@ -9,7 +9,7 @@ import pytest
 from flash_attention.compiler import ENTRY, compile_kernel
 from flash_attention.compiler.includes import include_closure
 from flash_attention.errors import CompileError
-from flash_attention.features import CAUSAL, Features
+from flash_attention.features import CAUSAL, Features, SplitKind
 from flash_attention.kernel_configs import (
     DType,
     FlashForwardKernelConfig,
@@ -46,11 +46,12 @@ def test_only_the_named_variants_are_included() -> None:
 
 @pytest.mark.parametrize(("dtype", "header"), [(DType.FP16, "fp16"), (DType.BF16, "bf16")])
 def test_parts_are_combined_by_a_kernel_of_their_own(dtype: DType, header: str) -> None:
-    source = combine_unit(dtype)
+    source = combine_unit(dtype, Features(splits=SplitKind.EVEN, heads_together=4), 64)
     assert source.count('extern "C" __global__ void __launch_bounds__(128)') == 1
     closure = include_closure(source)
     assert {name for name in closure if "dtype" in name} == {f"fa/dtype/{header}.cuh"}
     assert not any("sm90" in name for name in closure)
+    assert {name for name in closure if "splits" in name} == {"fa/attn/splits/even.cuh"}
 
 
 def test_a_variant_that_breaks_its_contract_is_named_first() -> None:

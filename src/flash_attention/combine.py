@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from flash_attention import driver
-from flash_attention.chunks import COMBINE_THREADS, Chunks
-from flash_attention.dispatch import get_combine_kernel
+from flash_attention.chunks import COMBINE_THREADS, FLOAT_BYTES, Chunks
+from flash_attention.dispatch import CombineKernel, get_combine_kernel
 from flash_attention.kernel_args import ForwardKernelArgs
-from flash_attention.kernel_configs import DType
+from flash_attention.kernel_configs import HopperForwardKernelConfig
 from flash_attention.problem import Problem
 
 if TYPE_CHECKING:
@@ -23,20 +23,32 @@ class Combine:
     """The kernel that combines parts on a CUDA device, and the memory they take on the way."""
 
     def __init__(
-        self, chunks: Chunks, problem: Problem, dtype: DType, target: str, device_index: int
+        self,
+        chunks: Chunks,
+        problem: Problem,
+        config: HopperForwardKernelConfig,
+        target: str,
+        device_index: int,
     ) -> None:
-        self._dtype = dtype
+        self._config = config
+        self._chunks = chunks
         self._target = target
         self._device_index = device_index
-        self._output_bytes = chunks.output_bytes(problem)
-        self._bytes = self._output_bytes + chunks.lse_bytes(problem)
-        self._shape = (chunks.combine_grid(problem), 1, 1, COMBINE_THREADS, 1, 1, 0)
+        rows = chunks.num_part_rows(problem, config.consumers)
+        self.output_bytes = rows * problem.d_v * FLOAT_BYTES
+        self.lse_bytes = rows * FLOAT_BYTES
+        self.grid = (chunks.combine_grid(problem), 1, 1)
+        self._launch = driver.DependentLaunch((*self.grid, COMBINE_THREADS, 1, 1, 0))
         self._function: CUfunction | None = None
+
+    def kernel(self) -> CombineKernel:
+        """The kernel, compiled at first use."""
+        return get_combine_kernel(self._config, self._chunks, self._target)
 
     def load(self) -> CUfunction:
         """The kernel's handle; the device is current when it is first asked for."""
         if self._function is None:
-            function = get_combine_kernel(self._dtype, self._target).function
+            function = self.kernel().function
             driver.ready_kernel(function, self._device_index, 0)
             self._function = function
         return self._function
@@ -44,11 +56,11 @@ class Combine:
     def new_parts(self, args: ForwardKernelArgs) -> Tensor:
         """Memory of the current stream for the parts; its addresses go into `args`."""
         device = torch.device("cuda", self._device_index)
-        parts = torch.empty(self._bytes, dtype=torch.uint8, device=device)
+        parts = torch.empty(self.output_bytes + self.lse_bytes, dtype=torch.uint8, device=device)
         args.o_parts = address = parts.data_ptr()
-        args.lse_parts = address + self._output_bytes
+        args.lse_parts = address + self.output_bytes
         return parts
 
     def launch(self, args: ForwardKernelArgs, stream: int) -> None:
-        """Queue the kernel behind the one that stored the parts."""
-        driver.launch_kernel(self.load(), self._shape, (args,), stream, self._device_index)
+        """Queue the kernel behind the one that stores the parts; its CTAs may be there early."""
+        self._launch(self.load(), (args,), stream)

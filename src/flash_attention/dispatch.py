@@ -15,11 +15,17 @@ from cuda.bindings import driver as cuda
 from flash_attention import driver
 from flash_attention.arch import ARCHES, DEFAULT_ARCH, Arch
 from flash_attention.checks import check_config_type
+from flash_attention.chunks import Chunks
 from flash_attention.compiler import ENTRY, CompiledKernel, compile_kernel
 from flash_attention.errors import UnsupportedError
 from flash_attention.features import PLAIN, Features
 from flash_attention.fit_checks import check_features_fit
-from flash_attention.kernel_configs import DType, KernelConfig, get_kernels_to_build
+from flash_attention.kernel_configs import (
+    DType,
+    HopperForwardKernelConfig,
+    KernelConfig,
+    get_kernels_to_build,
+)
 from flash_attention.translation_unit import combine_unit, translation_unit
 
 OLDEST_CAPABILITY = (8, 0)
@@ -160,11 +166,20 @@ class CombineKernel:
         return driver.load_kernel(self.compiled.cubin, ENTRY)
 
 
+def get_combine_kernel(
+    config: HopperForwardKernelConfig, chunks: Chunks, target: str
+) -> CombineKernel:
+    """The kernel that combines the parts that a kernel of `config` stores."""
+    return _combine_kernel(
+        config.dtype, chunks.features(PLAIN), chunks.tile_rows(config.consumers), target
+    )
+
+
 @cache
-def get_combine_kernel(dtype: DType, target: str) -> CombineKernel:
-    """The kernel that combines parts of rows of `dtype`, compiled for `target`."""
-    name = f"combine_{dtype.name.lower()}"
-    return CombineKernel(compile_kernel(combine_unit(dtype), arch=target, name=name))
+def _combine_kernel(dtype: DType, features: Features, tile_rows: int, target: str) -> CombineKernel:
+    name = f"combine_{dtype.name.lower()}_{tile_rows}{features.suffix}"
+    source = combine_unit(dtype, features, tile_rows)
+    return CombineKernel(compile_kernel(source, arch=target, name=name))
 
 
 def _usable_arch(otherwise: Arch = DEFAULT_ARCH) -> Arch | None:

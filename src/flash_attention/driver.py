@@ -68,6 +68,40 @@ def launch_kernel(
         raise error("cuLaunchKernel", status)
 
 
+class DependentLaunch:
+    """Launches of one shape of a kernel that waits by itself for the one before it in the stream.
+
+    Its CTAs may start as soon as those of the one before allow it (griddepcontrol).
+    """
+
+    def __init__(self, shape: tuple[int, int, int, int, int, int, int]) -> None:
+        self._shape = shape
+        self._configs: dict[int, cuda.CUlaunchConfig] = {}  # by stream: threads share none
+
+    def __call__(
+        self, kernel: cuda.CUfunction, parameters: Sequence[Parameter], stream: int
+    ) -> None:
+        """Queue the kernel; this thread launched the one before, so it has a context."""
+        config = self._configs.get(stream) or self._configs.setdefault(stream, self._on(stream))
+        pointers = (ctypes.c_void_p * len(parameters))(*map(ctypes.addressof, parameters))
+        (status,) = cuda.cuLaunchKernelEx(config, kernel, ctypes.addressof(pointers), 0)
+        if status:
+            raise error("cuLaunchKernelEx", status)
+
+    def _on(self, stream: int) -> cuda.CUlaunchConfig:
+        early = cuda.CUlaunchAttribute()
+        early.id = cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+        early.value.programmaticStreamSerializationAllowed = 1
+        config = cuda.CUlaunchConfig()
+        config.gridDimX, config.gridDimY, config.gridDimZ = self._shape[:3]
+        config.blockDimX, config.blockDimY, config.blockDimZ = self._shape[3:6]
+        config.sharedMemBytes = self._shape[6]
+        config.hStream = stream
+        config.attrs = [early]
+        config.numAttrs = 1
+        return config
+
+
 @cache
 def _primary_context(device_index: int) -> cuda.CUcontext:
     return _call(cuda.cuDevicePrimaryCtxRetain, _call(cuda.cuDeviceGet, device_index))

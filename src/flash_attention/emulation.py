@@ -17,7 +17,7 @@ from flash_attention.arch import get_arch
 from flash_attention.checks import TensorView
 from flash_attention.chunks import COMBINE_THREADS
 from flash_attention.compiler import ENTRY
-from flash_attention.dispatch import compile_config, get_combine_kernel
+from flash_attention.dispatch import compile_config
 from flash_attention.emulator import (
     SCHEDULES,
     Counters,
@@ -189,12 +189,18 @@ def _combine(
     plan: LaunchPlan, memory: GlobalMemory, args: ForwardKernelArgs, settings: Settings
 ) -> list[Finding]:
     """Run the kernel that combines the parts, where keys are in chunks; what was wrong with it."""
-    if plan.chunks is None:
+    if plan.combine is None:
         return []
-    compiled = get_combine_kernel(plan.config.dtype, plan.config.target(plan.arch)).compiled
-    grid = (plan.chunks.combine_grid(plan.problem), 1, 1)
+    compiled = plan.combine.kernel().compiled
     program = load_program(compiled.ptx, ENTRY)
-    result = run(program, memory, grid=grid, block=COMBINE_THREADS, args=[args], **asdict(settings))
+    result = run(
+        program,
+        memory,
+        grid=plan.combine.grid,
+        block=COMBINE_THREADS,
+        args=[args],
+        **asdict(settings),
+    )
     return result.findings
 
 
@@ -207,12 +213,9 @@ def _bytes_needed(plan: LaunchPlan, extras: Extras) -> int:
 
 def _part_bytes(plan: LaunchPlan) -> dict[str, int]:
     """The memory of parts, by the name of its address."""
-    if plan.chunks is None:
+    if plan.combine is None:
         return {}
-    return {
-        "o_parts": plan.chunks.output_bytes(plan.problem),
-        "lse_parts": plan.chunks.lse_bytes(plan.problem),
-    }
+    return {"o_parts": plan.combine.output_bytes, "lse_parts": plan.combine.lse_bytes}
 
 
 def _allocate(

@@ -17,6 +17,25 @@ class MaskKind(Enum):
     WINDOW = "Window"
 
 
+class SplitKind(Enum):
+    """Which keys of its rows a CTA visits; the value is the name of the C++ type.
+
+    In all but WHOLE they are some, and another kernel combines the parts.
+    """
+
+    WHOLE = "Whole"
+    CHUNKED = "Chunked"
+    EVEN = "Even"
+
+
+SHORT_QUERIES = {
+    SplitKind.WHOLE: {"TileOrder": "OneEach", "Output": "Direct"},
+    SplitKind.CHUNKED: {"TileOrder": "Split", "Output": "Parts"},
+    SplitKind.EVEN: {"TileOrder": "Dealt", "Output": "Parts"},
+}
+"""How tiles of heads side by side, or of splits, are walked and how their output leaves."""
+
+
 @dataclass(frozen=True)
 class Features:
     """The types that a problem binds in a kernel of the Hopper family."""
@@ -25,7 +44,7 @@ class Features:
     softcap: bool = False
     per_batch: bool = False  # batch entries have lengths of their own
     heads_together: int = 1  # heads of q side by side in a tile, which share one of k and v
-    chunked: bool = False  # keys in chunks, whose parts another kernel combines
+    splits: SplitKind = SplitKind.WHOLE
     page_keys: int = 0  # rows of a page that a table names; 0: keys are contiguous
 
     def bind(self, bindings: tuple[Binding, ...]) -> tuple[Binding, ...]:
@@ -34,27 +53,36 @@ class Features:
             Variant("Mask", "attn/mask", self.mask.value),
             Variant("Score", "attn/score", "Softcap" if self.softcap else "Plain"),
             Variant("Lengths", "attn/lengths", "PerBatch" if self.per_batch else "Same"),
-            Variant("Rows", "attn/rows", "GroupedHeads", self.heads_together)
-            if self.heads_together > 1
-            else Variant("Rows", "attn/rows", "OneHead"),
-            Variant("Splits", "attn/splits", "Chunked" if self.chunked else "Whole"),
+            self.rows(),
+            Variant("Splits", "attn/splits", self.splits.value),
             Variant("Pages", "sm90/pages", "Paged", self.page_keys)
             if self.page_keys
             else Variant("Pages", "sm90/pages", "Contiguous"),
         )
         return (*(self._replaced(binding) for binding in bindings), *own)
 
+    @property
+    def short_queries(self) -> bool:
+        """Whether few queries meet many keys, each of which is then read once."""
+        return self.heads_together > 1 or self.splits is not SplitKind.WHOLE
+
+    def rows(self) -> Variant:
+        """Which queries and heads the rows of a tile are."""
+        if self.heads_together > 1:
+            return Variant("Rows", "attn/rows", "GroupedHeads", self.heads_together)
+        return Variant("Rows", "attn/rows", "OneHead")
+
     def _replaced(self, binding: Binding) -> Binding:
-        """Chunks are tiles of their own and leave as parts; entries of their own lengths are walked
-        in an order of their own."""
-        slot = binding.slot if isinstance(binding, Variant) else ""
-        if self.chunked and slot == "TileOrder":
-            return Variant("TileOrder", "sm90/tile_order", "OneEach")
-        if self.chunked and slot == "Output":
-            return Variant("Output", "sm90/output", "Parts")
-        if self.per_batch and slot == "TileOrder":
-            return Variant("TileOrder", "sm90/tile_order", "Packed")
-        return binding
+        """Heads side by side and splits are walked in an order of their own and leave in another
+        way; entries of their own lengths are walked in another order."""
+        if not isinstance(binding, Variant):
+            return binding
+        if self.short_queries:
+            own = SHORT_QUERIES[self.splits]
+        else:
+            own = {"TileOrder": "Packed"} if self.per_batch else {}
+        name = own.get(binding.slot)
+        return Variant(binding.slot, binding.folder, name) if name else binding
 
     def words(self) -> list[str]:
         """What sets these features apart from plain attention."""
@@ -63,7 +91,7 @@ class Features:
             "softcap": self.softcap,
             "per_batch": self.per_batch,
             f"heads_{self.heads_together}": self.heads_together > 1,
-            "chunked": self.chunked,
+            self.splits.name.lower(): self.splits is not SplitKind.WHOLE,
             f"page_{self.page_keys}": self.page_keys > 0,
         }
         return [word for word, on in words.items() if on]

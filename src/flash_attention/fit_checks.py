@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from flash_attention.checks import DIMS, TensorView, shown
 from flash_attention.chunks import Chunks
 from flash_attention.errors import UnsupportedError
-from flash_attention.features import PLAIN, Features, MaskKind
+from flash_attention.features import PLAIN, Features, MaskKind, SplitKind
 from flash_attention.kernel_configs import (
     FlashForwardKernelConfig,
     HopperForwardKernelConfig,
@@ -46,7 +46,8 @@ def _asked(features: Features) -> str:
         "a window": features.mask is MaskKind.WINDOW,
         "softcap": features.softcap,
         "a length of its own for every batch entry": features.per_batch,
-        "split_keys": features.chunked,
+        "a tile of several heads": features.heads_together > 1,
+        "split_keys": features.splits is not SplitKind.WHOLE,
         "block_table": features.page_keys > 0,
     }
     (*before, last) = (word for word, on in words.items() if on)
@@ -153,7 +154,7 @@ def _check_hopper_fits(
     tiles = (
         problem.num_tiles(config.B_r)
         if chunks is None
-        else chunks.num_tiles(problem, config.consumers)
+        else chunks.num_tiles(problem, config.consumers) * chunks.key_blocks
     )
     if tiles > MAX_GRID_X:
         raise UnsupportedError(

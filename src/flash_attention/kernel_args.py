@@ -30,8 +30,8 @@ class ForwardKernelArgs(ctypes.Structure):
         ("cu_seqlens_k", ctypes.c_void_p),
         ("seqused_k", ctypes.c_void_p),  # int32 (batch,), null when all keys count
         ("block_table", ctypes.c_void_p),  # int32 (batch, pages), null when keys are contiguous
-        ("o_parts", ctypes.c_void_p),  # float32 (splits, batch * heads * seq_q, d_v)
-        ("lse_parts", ctypes.c_void_p),  # float32 (splits, batch * heads * seq_q)
+        ("o_parts", ctypes.c_void_p),  # float32 (parts, rows of a tile, d_v)
+        ("lse_parts", ctypes.c_void_p),  # float32 (parts, rows of a tile)
         ("tile_counter", ctypes.c_void_p),  # int32[2], zero between launches; null when not used
         ("q_stride", Strides),
         ("k_stride", Strides),
@@ -46,7 +46,7 @@ class ForwardKernelArgs(ctypes.Structure):
         ("seq_len_q", ctypes.c_int32),
         ("seq_len_k", ctypes.c_int32),
         ("d_v", ctypes.c_int32),
-        ("num_splits", ctypes.c_int32),
+        ("key_blocks", ctypes.c_int32),
         ("split_blocks", ctypes.c_int32),
         ("window_left", ctypes.c_int32),
         ("window_right", ctypes.c_int32),

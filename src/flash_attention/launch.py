@@ -89,10 +89,10 @@ class LaunchPlan:
         self._template = bytes(packed_args(problem, views, chunks, table_stride))
         self._spans = tuple(view.layout.span for view in views)
         self._function: CUfunction | None = None
-        self._combine: Combine | None = None
-        if chunks is not None:
+        self.combine: Combine | None = None
+        if isinstance(config, HopperForwardKernelConfig) and chunks is not None and chunks.in_parts:
             target = config.target(arch)
-            self._combine = Combine(chunks, problem, config.dtype, target, device_index)
+            self.combine = Combine(chunks, problem, config, target, device_index)
 
     def load(self) -> CUfunction:
         """The kernel's handle, ready on the plan's device; the first use may compile."""
@@ -100,8 +100,8 @@ class LaunchPlan:
             function = get_kernel(self.config, self.arch, self.features).function
             with torch.cuda.device(self.device_index):
                 driver.ready_kernel(function, self.device_index, self.geometry.smem_bytes)
-                if self._combine is not None:
-                    self._combine.load()
+                if self.combine is not None:
+                    self.combine.load()
             self._function = function
         return self._function
 
@@ -151,13 +151,13 @@ class LaunchPlan:
         if self.counts_tiles:
             counter = tile_counter(index, stream)
             args.tile_counter = counter.data_ptr()
-        if self._combine is None:
+        if self.combine is None:
             return driver.launch_kernel(
                 function, self._shape, self._parameters(args), stream, index
             )
-        parts = self._combine.new_parts(args)
+        parts = self.combine.new_parts(args)
         driver.launch_kernel(function, self._shape, self._parameters(args), stream, index)
-        self._combine.launch(args, stream)
+        self.combine.launch(args, stream)
         del parts  # memory of the stream: what takes it next comes after both kernels
 
     def _parameters(self, args: ForwardKernelArgs) -> Sequence[driver.Parameter]:
@@ -201,7 +201,7 @@ def packed_args(
         window_right=right,
         softmax_scale=problem.softmax_scale,
         softcap=problem.softcap,
-        num_splits=1 if chunks is None else chunks.count,
+        key_blocks=0 if chunks is None else chunks.key_blocks,
         split_blocks=0 if chunks is None else chunks.blocks,
         block_table_stride=table_stride,
     )

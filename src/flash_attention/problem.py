@@ -179,7 +179,7 @@ class Geometry:
         if isinstance(config, HopperForwardKernelConfig):
             tiles = problem.num_tiles(config.B_r)
             if chunks is not None:
-                resident = chunks.num_tiles(problem, config.consumers)
+                resident = chunks.num_ctas(problem, config.consumers)
             elif problem.per_batch:
                 resident = min(max(tiles, 1), num_sms)
             elif config.tile_order == TileOrder.ONE_EACH:

@@ -10,8 +10,10 @@ from flash_attention.kernel_configs.hopper_forward import WARPGROUP_ROWS
 from flash_attention.problem import Problem
 from flash_attention.select import hopper_d_head
 
-BLOCK_KEYS = 64  # two CTAs of one consumer then fit on a multiprocessor, up to d_head 128
+BLOCK_KEYS = 96  # two CTAs of two stages fill the shared memory of a multiprocessor at d_head 128
+PAGE_BLOCK_KEYS = 64  # what pages and chunks of a given size are multiples of
 MIN_CHUNK_BLOCKS = 4  # a shorter chunk costs more than it brings
+BUSY = 0.9  # of the multiprocessors, how many saturate the memory
 
 
 def select_chunks(
@@ -19,47 +21,41 @@ def select_chunks(
 ) -> tuple[HopperForwardKernelConfig, Chunks] | None:
     """The config and the chunks for few queries, None where another kernel is to be selected.
 
-    Without `split_keys` there are as many chunks as give every multiprocessor a tile or two.
+    Without `split_keys` the keys are split evenly if there are fewer tiles than multiprocessors.
     """
     rows = problem.seq_q * problem.heads_per_kv
     if rows > WARPGROUP_ROWS or problem.total_q is not None or problem.idle:
         return None
-    config = _config(problem)
+    keys = PAGE_BLOCK_KEYS if problem.page_keys or split_keys is not None else BLOCK_KEYS
+    config = _config(problem, keys)
     if config.broken_rule(arch) is not None:
         return None
     if split_keys is not None:
         return config, Chunks.of_keys(problem, config.B_c, split_keys)
-    tiles = problem.batch * problem.heads_k
-    if tiles >= num_sms:  # K and V are read once for all heads that share them
-        return (config, _whole(problem)) if problem.heads_per_kv > 1 else None
-    chunks = _chunks(problem, -(-num_sms // tiles))
-    return (config, chunks) if chunks.count > 1 else None
+    whole = Chunks.whole(problem, config.B_c)
+    tiles = whole.num_tiles(problem, config.consumers)
+    if tiles >= BUSY * num_sms or whole.key_blocks <= MIN_CHUNK_BLOCKS or _hides_most(problem):
+        return (config, whole) if problem.heads_per_kv > 1 else None
+    return config, Chunks.for_ctas(problem, config.B_c, num_sms, MIN_CHUNK_BLOCKS)
 
 
-def _config(problem: Problem) -> HopperForwardKernelConfig:
+def _hides_most(problem: Problem) -> bool:
+    """Whether the keys that a window shows lie in few of any chunks."""
+    if problem.window is None:
+        return False
+    return 2 * (sum(problem.window) + problem.seq_q) < problem.seq_k
+
+
+def _config(problem: Problem, keys: int) -> HopperForwardKernelConfig:
     return HopperForwardKernelConfig(
         dtype=DType.from_string(str(problem.dtype)),
         d_head=hopper_d_head(problem),
         consumers=1,
-        B_c=BLOCK_KEYS,
-        stages=2,
+        B_c=keys,
+        stages=2 if keys == BLOCK_KEYS else 3,
         tma=True,
         specialised=True,
         overlap=True,
         rescale_threshold=8,
         watch_sums=True,
     )
-
-
-def _whole(problem: Problem) -> Chunks:
-    return Chunks.of(problem, BLOCK_KEYS, problem.seq_k)
-
-
-def _chunks(problem: Problem, count: int) -> Chunks:
-    """About so many chunks; a window that hides most keys lies in few of any, and gets one."""
-    if problem.window is not None:
-        seen = sum(problem.window) + problem.seq_q
-        if 2 * seen < problem.seq_k:
-            return _whole(problem)
-    blocks = -(-problem.seq_k // BLOCK_KEYS)
-    return Chunks.of(problem, BLOCK_KEYS, max(MIN_CHUNK_BLOCKS, -(-blocks // count)))

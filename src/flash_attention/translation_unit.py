@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from flash_attention.arch import WARP_SIZE
 from flash_attention.chunks import COMBINE_THREADS
 from flash_attention.compiler import ENTRY
 from flash_attention.features import PLAIN, Features
@@ -15,7 +16,7 @@ from flash_attention.kernel_configs import (
     HopperForwardKernelConfig,
     KernelConfig,
 )
-from flash_attention.kernel_configs.binding import Binding, Variant, headers, render_struct
+from flash_attention.kernel_configs.binding import Binding, Number, Variant, headers, render_struct
 from flash_attention.wgmma import from_registers, from_shared
 
 ARGS = "const __grid_constant__ fa::ForwardKernelArgs args"
@@ -29,20 +30,27 @@ def translation_unit(config: KernelConfig, features: Features = PLAIN) -> str:
     return _sm80(config)
 
 
-def combine_unit(dtype: DType) -> str:
-    """The whole .cu of the kernel that combines the parts of keys in chunks."""
-    element = Variant("DType", "dtype", dtype.to_cpp_str().rsplit("::", 1)[-1])
+def combine_unit(dtype: DType, features: Features, tile_rows: int) -> str:
+    """The whole .cu of the kernel that combines parts whose tiles have so many rows."""
+    bindings = (
+        Variant("DType", "dtype", dtype.to_cpp_str().rsplit("::", 1)[-1]),
+        Number("tile_rows", tile_rows),
+        Number("warps", COMBINE_THREADS // WARP_SIZE),
+        features.rows(),
+        Variant("Splits", "attn/splits", features.splits.value),
+    )
     return "\n".join(
         (
             f"// parts of {dtype.name} rows become one",
-            "#include <fa/attn/combine.cuh>",
-            f"#include <{element.header}>",
+            *(f"#include <{include}>" for include in ("fa/attn/combine.cuh", *headers(bindings))),
+            "",
+            render_struct(bindings),
             "",
             layout_asserts(),
             "",
             f'extern "C" __global__ void __launch_bounds__({COMBINE_THREADS})',
             f"{ENTRY}({ARGS}) {{",
-            f"  fa::attn::combine<{dtype.to_cpp_str()}>(args);",
+            "  fa::attn::combine<Config>(args);",
             "}",
             "",
         )
@@ -74,7 +82,7 @@ def _hopper(config: HopperForwardKernelConfig, features: Features) -> str:
             *(from_shared(config.dtype, width) for width in widths),
             from_registers(config.dtype, config.d_head),
         ),
-        bounds=f"{config.num_threads}, 1",
+        bounds=f"{config.num_threads}, {config.side_by_side}",
         parameters=(*(MAPS if config.tma else ()), ARGS),
         call=f"fa::sm90::forward<Config>({maps}, args, smem)",
     )

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 from flash_attention.arch import ARCHES
 from flash_attention.compiler import INCLUDE_DIR
-from flash_attention.features import Features, MaskKind
+from flash_attention.features import Features, MaskKind, SplitKind
 from flash_attention.kernel_configs.binding import Number, Variant, headers, render_struct
 from flash_attention.kernel_configs.sets import get_kernels_to_build
 
@@ -28,7 +28,7 @@ def test_every_variant_header_exists_and_every_variant_file_is_used() -> None:
     configs = get_kernels_to_build(ARCHES["sm_90"])
     named = {h for cfg in configs for h in cfg.headers()}
     every = [Features(mask, on, on) for mask in MaskKind for on in (False, True)]
-    every += [Features(heads_together=4, chunked=True, page_keys=16, per_batch=True)]
+    every += [Features(heads_together=4, splits=kind, page_keys=16) for kind in SplitKind]
     named |= {h for features in every for h in headers(features.bind(configs[-1].bindings()))}
     named |= {"fa/attn/mask/none.cuh"}  # of the first family
     assert {h for h in named if not (INCLUDE_DIR / h).is_file()} == set()

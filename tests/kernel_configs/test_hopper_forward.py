@@ -51,9 +51,19 @@ def test_rows_and_threads_follow_the_warpgroups() -> None:
 
 @pytest.mark.parametrize("consumers", [1, 2, 3])
 def test_the_register_split_fits_the_register_file(consumers: int) -> None:
-    producer, consumer = replace(FULL, consumers=consumers).register_split
+    config = replace(FULL, consumers=consumers)
+    producer, consumer = config.register_split
     assert producer % 8 == consumer % 8 == 0
-    assert 128 * (producer + consumers * consumer) <= 65536
+    assert 128 * (producer + consumers * consumer) * config.side_by_side <= 65536
+
+
+def test_two_ctas_of_one_consumer_share_a_multiprocessor() -> None:
+    config = replace(FULL, consumers=1, B_c=96, ping_pong=False, own_output=False, narrow_keys=0)
+    assert (config.side_by_side, config.register_split) == (2, (40, 216))
+    assert config.num_ctas_per_sm() == 2
+    large = replace(config, d_head=256)
+    assert (large.side_by_side, large.register_split) == (1, (0, 0))
+    assert large.broken_rule() is None
 
 
 def test_the_short_form_names_the_family_and_every_switch() -> None:

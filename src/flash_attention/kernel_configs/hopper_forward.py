@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flash_attention.arch import ARCHES, Arch
+from flash_attention.arch import ARCHES, RESERVED_SMEM_PER_CTA, Arch
 from flash_attention.errors import KernelConfigError
 from flash_attention.kernel_configs.binding import Binding, Number, Variant, headers, render_struct
 from flash_attention.kernel_configs.dtype import DType
@@ -77,8 +77,17 @@ class HopperForwardKernelConfig(FlopCounts):
         return WARPGROUP_THREADS * (self.consumers + self.specialised)
 
     @property
+    def side_by_side(self) -> int:
+        """CTAs that are to share an SM: two of one consumer, if shared memory holds them."""
+        two = 2 * (self.smem_bytes() + RESERVED_SMEM_PER_CTA) <= HOPPER.smem_per_sm
+        return 2 if self.specialised and self.consumers == 1 and two else 1
+
+    @property
     def register_split(self) -> tuple[int, int]:
-        """Registers of a thread of the producer and of a consumer, after setmaxnreg."""
+        """Registers of a thread of the producer and of a consumer, after setmaxnreg; zeros where
+        both have as many as they can name, and none move."""
+        if self.consumers == 1:
+            return (40, 216) if self.side_by_side == 2 else (0, 0)
         return (32, 160) if self.consumers == 3 else (40, 232)
 
     def smem_bytes(self) -> int:

@@ -140,7 +140,7 @@ def registers_needed(cfg: HopperForwardKernelConfig) -> int:
 
 def register_limit(cfg: HopperForwardKernelConfig) -> int:
     """Registers a thread of a consumer can have."""
-    if cfg.specialised:
+    if cfg.specialised and cfg.register_split[1]:
         return cfg.register_split[1]
     share = REGISTERS_PER_SM // cfg.num_threads // REGISTER_STEP * REGISTER_STEP
     return min(share, REGISTERS_PER_THREAD)

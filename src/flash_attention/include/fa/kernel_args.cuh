@@ -24,16 +24,17 @@ struct ForwardKernelArgs {
   const int* cu_seqlens_k;
   const int* seqused_k;    // [batch], keys of an entry that count; null: all
   const int* block_table;  // [batch, pages of the longest], where the pages of keys lie
-  float* o_parts;          // [splits, batch * heads * seq_len_q, d_v], of keys in chunks
-  float* lse_parts;        // [splits, batch * heads * seq_len_q]
+  float* o_parts;          // [parts, rows of a tile, d_v], of keys in splits
+  float* lse_parts;        // [parts, rows of a tile]
   int* tile_counter;       // {tiles taken, CTAs done}, both zero between launches
   Strides q_stride, k_stride, v_stride, o_stride;
   i64 block_table_stride;
   i64 lse_batch_stride, lse_head_stride;
   int batch, heads, heads_per_kv;
-  int seq_len_q, seq_len_k;  // the longest, where entries have their own
-  int d_v;                   // columns of O
-  int num_splits, split_blocks;
+  int seq_len_q, seq_len_k;       // the longest, where entries have their own
+  int d_v;                        // columns of O
+  int key_blocks;                 // of the longest keys, where they are visited in splits
+  int split_blocks;               // of them, how many a CTA visits
   int window_left, window_right;  // keys before and after a query's own place that it sees
   float softmax_scale, softcap;
 };

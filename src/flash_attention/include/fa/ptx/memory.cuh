@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Plain loads and stores of global and shared memory, 4 and 16 bytes wide.
+// Plain loads and stores of global and shared memory, 4 to 16 bytes wide.
 #pragma once
 #include <fa/core.cuh>
 
@@ -53,6 +53,10 @@ __device__ inline void st_global_4_no_l1(void* gmem, u32 x) {
 
 __device__ inline void st_global_8(void* gmem, float x, float y) {
   asm volatile("st.global.v2.f32 [%0], {%1, %2};" ::"l"(gmem), "f"(x), "f"(y) : "memory");
+}
+
+__device__ inline void st_global_8(void* gmem, u32 x, u32 y) {
+  asm volatile("st.global.v2.u32 [%0], {%1, %2};" ::"l"(gmem), "r"(x), "r"(y) : "memory");
 }
 
 __device__ inline Chunk ld_shared_16(u32 smem) {

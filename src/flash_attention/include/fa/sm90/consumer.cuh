@@ -178,10 +178,11 @@ class Consumer {
                       Shape<Config>::kBR / Rows::kGroup, sequence_);
     range_ =
         Range(mask_, Rows::position(tile_row()), Shape<Config>::kRows / Rows::kGroup, sequence_);
-    const int whole_first = Config::Splits::first_block(whole, tile_.split, args_);
-    const int whole_end = Config::Splits::end_block(whole, tile_.split, args_);
-    const int end = Config::Splits::end_block(range_, tile_.split, args_);
-    first_block_ = Config::Splits::first_block(range_, tile_.split, args_);
+    const int index = tile_index<Config>(tile_, args_);
+    const int whole_first = Config::Splits::first_block(whole, index, tile_.split, args_);
+    const int whole_end = Config::Splits::end_block(whole, index, tile_.split, args_);
+    const int end = Config::Splits::end_block(range_, index, tile_.split, args_);
+    first_block_ = Config::Splits::first_block(range_, index, tile_.split, args_);
     unseen_after_ = first_block_ - whole_first;
     stats_.reset();
     o_.zero();

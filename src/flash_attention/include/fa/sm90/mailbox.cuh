@@ -31,7 +31,7 @@ __device__ bool take_tile(const SharedMemory<Config>& smem, const ForwardKernelA
   if (lane_id() == 0) mail = ptx::ld_shared_16(smem.mail());
   const auto uniform = [](u32 x) { return static_cast<int>(__shfl_sync(~0u, x, 0)); };
   tile = {uniform(mail.x), uniform(mail.y), uniform(mail.z),
-          Config::Splits::kChunked ? uniform(mail.w) : 0};
+          Config::Splits::kParts ? uniform(mail.w) : 0};
   sequence = Config::Lengths::read(args, tile.batch, smem.mail() + 16);
   if (lane_id() == 0) ptx::mbarrier_arrive(smem.mail_empty());
   return tile.q_block >= 0;

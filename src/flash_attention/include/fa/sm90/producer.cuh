@@ -54,8 +54,9 @@ class Producer {
     const attn::KeyRange<typename Config::Mask, Config::kBC> range(
         typename Config::Mask(args_), Config::Rows::position(tile.q_block * Shape<Config>::kBR),
         Shape<Config>::kBR / Config::Rows::kGroup, sequence_);
-    const int first = Config::Splits::first_block(range, tile.split, args_);
-    int block = Config::Splits::end_block(range, tile.split, args_) - 1;
+    const int index = tile_index<Config>(tile, args_);
+    const int first = Config::Splits::first_block(range, index, tile.split, args_);
+    int block = Config::Splits::end_block(range, index, tile.split, args_) - 1;
     if (block >= first) load_k(tile, block);
     load_q(tile);
     if (block >= first) load_v(tile, block);

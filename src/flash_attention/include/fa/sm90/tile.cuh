@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tile is a block of query rows of one head (or of a group of heads) of one batch entry, and all
-// keys or a chunk of them. A walk names the tiles of a CTA one after the other.
+// A tile is a block of query rows of one head (or of a group of heads) of one batch entry; a split is
+// which part of its keys a CTA visits, where it does not visit all. A walk names the tiles of a CTA one
+// after the other.
 #pragma once
 #include <fa/kernel_args.cuh>
 #include <fa/sm90/shape.cuh>
@@ -18,6 +19,25 @@ __device__ int num_q_blocks(const ForwardKernelArgs& args) {
 
 __device__ inline Tile tile_of(int q_block, int head_of_all, int heads) {
   return {q_block, head_of_all % heads, head_of_all / heads, 0};
+}
+
+// Tiles in the order of their query blocks, of their heads and of their batch entries.
+
+template <class Config>
+__device__ int num_tiles(const ForwardKernelArgs& args) {
+  return num_q_blocks<Config>(args) * (args.heads / Config::Rows::kGroup) * args.batch;
+}
+
+template <class Config>
+__device__ Tile tile_at(int index, const ForwardKernelArgs& args) {
+  const int q_blocks = num_q_blocks<Config>(args);
+  return tile_of(index % q_blocks, index / q_blocks, args.heads / Config::Rows::kGroup);
+}
+
+template <class Config>
+__device__ int tile_index(const Tile& tile, const ForwardKernelArgs& args) {
+  const int head_of_all = tile.batch * (args.heads / Config::Rows::kGroup) + tile.head;
+  return head_of_all * num_q_blocks<Config>(args) + tile.q_block;
 }
 
 }  // namespace fa::sm90

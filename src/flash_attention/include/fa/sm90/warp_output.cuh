@@ -31,7 +31,8 @@ struct WarpOutput {
 
   __device__ attn::RowEnds ends(const attn::RowStats<kWarpRows>& stats) const {
     const auto sink = [&](int h) { return args.sinks[min(head(lane_row(h)), args.heads - 1)]; };
-    return attn::RowEnds(stats, Config::Score::scale(args), args.sinks && tile.split == 0, sink);
+    return attn::RowEnds(stats, Config::Score::scale(args), args.sinks && !Config::Splits::kParts,
+                         sink);
   }
 
   // The log-sum-exp of the rows; the first lane of a quad stores.

@@ -1,23 +1,37 @@
 // SPDX-License-Identifier: Apache-2.0
-// The keys are cut into chunks of so many blocks; each is a tile of its own, and the parts are
-// combined afterwards. Where a chunk begins does not depend on what else is in the batch.
+// The keys are cut into chunks of split_blocks blocks, and the part of each is combined with the
+// others afterwards. Where a chunk begins does not depend on what else is in the batch.
 #pragma once
 #include <fa/kernel_args.cuh>
+#include <fa/ptx/grid_dependency.cuh>
 
 namespace fa::attn::splits {
 
 struct Chunked {
-  static constexpr bool kChunked = true;
+  static constexpr bool kParts = true;
 
-  static __device__ int count(const ForwardKernelArgs& args) { return args.num_splits; }
-
+  static __device__ void begin() { ptx::launch_dependents(); }
   template <class Range>
-  static __device__ int first_block(const Range& range, int split, const ForwardKernelArgs& args) {
+  static __device__ int first_block(const Range& range, int /*tile*/, int split,
+                                    const ForwardKernelArgs& args) {
     return max(range.first_block(), split * args.split_blocks);
   }
   template <class Range>
-  static __device__ int end_block(const Range& range, int split, const ForwardKernelArgs& args) {
+  static __device__ int end_block(const Range& range, int /*tile*/, int split,
+                                  const ForwardKernelArgs& args) {
     return min(range.end_block(), (split + 1) * args.split_blocks);
+  }
+
+  static __device__ int count(const ForwardKernelArgs& args) {
+    return (args.key_blocks + args.split_blocks - 1) / args.split_blocks;
+  }
+  // Of all parts, that of one split of a tile.
+  static __device__ int part(int tile, int split, const ForwardKernelArgs& args) {
+    return tile * count(args) + split;
+  }
+  static __device__ int first_split(int /*tile*/, const ForwardKernelArgs&) { return 0; }
+  static __device__ int end_split(int /*tile*/, const ForwardKernelArgs& args) {
+    return count(args);
   }
 };
 

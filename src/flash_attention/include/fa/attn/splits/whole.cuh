@@ -6,16 +6,17 @@
 namespace fa::attn::splits {
 
 struct Whole {
-  static constexpr bool kChunked = false;
+  static constexpr bool kParts = false;
 
-  static __device__ int count(const ForwardKernelArgs&) { return 1; }
-
+  static __device__ void begin() {}
   template <class Range>
-  static __device__ int first_block(const Range& range, int /*split*/, const ForwardKernelArgs&) {
+  static __device__ int first_block(const Range& range, int /*tile*/, int /*split*/,
+                                    const ForwardKernelArgs&) {
     return range.first_block();
   }
   template <class Range>
-  static __device__ int end_block(const Range& range, int /*split*/, const ForwardKernelArgs&) {
+  static __device__ int end_block(const Range& range, int /*tile*/, int /*split*/,
+                                  const ForwardKernelArgs&) {
     return range.end_block();
   }
 };

@@ -8,12 +8,12 @@
 namespace fa::sm90::roles {
 
 struct Specialised {
-  // Two warpgroups have as many registers as their threads can name.
   template <class Config>
-  static constexpr bool kMovesRegisters = Config::kConsumers > 1;
+  static constexpr bool kMovesRegisters = Config::kConsumerRegisters > 0;
 
   template <class Config>
   static __device__ void run(const TensorMaps& maps, const ForwardKernelArgs& args, u32 base) {
+    Config::Splits::begin();
     const SharedMemory<Config> smem(base);
     if (threadIdx.x == 0) smem.init_barriers();
     __syncthreads();  // the barriers are ready

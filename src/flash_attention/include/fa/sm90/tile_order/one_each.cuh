@@ -13,10 +13,7 @@ struct OneEach {
 
     __device__ bool next(Tile& tile) {
       if (done_) return false;
-      const int splits = Config::Splits::count(args_), q_blocks = num_q_blocks<Config>(args_);
-      const int index = blockIdx.x / splits;
-      tile = tile_of(index % q_blocks, index / q_blocks, args_.heads / Config::Rows::kGroup);
-      tile.split = blockIdx.x % splits;
+      tile = tile_at<Config>(blockIdx.x, args_);
       return done_ = true;
     }
     __device__ void request() {}

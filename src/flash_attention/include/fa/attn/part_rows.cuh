@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// Where the rows of a part lie: parts one after the other, each with the rows of its tile that may
+// hold a query.
+#pragma once
+#include <fa/kernel_args.cuh>
+
+namespace fa::attn {
+
+template <class Rows, int TileRows>
+struct PartRows {
+  const int all;     // rows of one head, or of a group of heads side by side
+  const int stored;  // of a tile
+
+  __device__ explicit PartRows(const ForwardKernelArgs& args)
+      : all(args.seq_len_q * Rows::kGroup), stored(min(all, TileRows)) {}
+
+  // `row` is one of `all`.
+  __device__ i64 at(int part, int row) const {
+    return static_cast<i64>(part) * stored + row % TileRows;
+  }
+  __device__ int q_blocks() const { return (all + TileRows - 1) / TileRows; }
+};
+
+}  // namespace fa::attn

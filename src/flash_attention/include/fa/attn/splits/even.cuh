@@ -1,0 +1,36 @@
+// SPDX-License-Identifier: Apache-2.0
+// The key blocks of all tiles lie in one line, which is cut evenly: CTA n has the split_blocks blocks
+// from n * split_blocks on, of one tile or of several. The part of each tile in each cut is combined
+// with the others of the tile afterwards.
+#pragma once
+#include <fa/kernel_args.cuh>
+#include <fa/ptx/grid_dependency.cuh>
+
+namespace fa::attn::splits {
+
+struct Even {
+  static constexpr bool kParts = true;
+
+  static __device__ void begin() { ptx::launch_dependents(); }
+  template <class Range>
+  static __device__ int first_block(const Range& range, int tile, int split,
+                                    const ForwardKernelArgs& args) {
+    return max(range.first_block(), split * args.split_blocks - tile * args.key_blocks);
+  }
+  template <class Range>
+  static __device__ int end_block(const Range& range, int tile, int split,
+                                  const ForwardKernelArgs& args) {
+    return min(range.end_block(), (split + 1) * args.split_blocks - tile * args.key_blocks);
+  }
+
+  // Along the line a new part begins with a new tile, a new cut or both: no sum comes twice.
+  static __device__ int part(int tile, int split, const ForwardKernelArgs&) { return tile + split; }
+  static __device__ int first_split(int tile, const ForwardKernelArgs& args) {
+    return tile * args.key_blocks / args.split_blocks;
+  }
+  static __device__ int end_split(int tile, const ForwardKernelArgs& args) {
+    return ((tile + 1) * args.key_blocks - 1) / args.split_blocks + 1;
+  }
+};
+
+}  // namespace fa::attn::splits

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// A CTA for every chunk of the keys of every tile.
+#pragma once
+#include <fa/sm90/tile.cuh>
+
+namespace fa::sm90::tile_order {
+
+struct Split {
+  template <class Config>
+  class Walk {
+   public:
+    __device__ explicit Walk(const ForwardKernelArgs& args) : args_(args) {}
+
+    __device__ bool next(Tile& tile) {
+      if (done_) return false;
+      const int splits = Config::Splits::count(args_);
+      tile = tile_at<Config>(blockIdx.x / splits, args_);
+      tile.split = blockIdx.x % splits;
+      return done_ = true;
+    }
+    __device__ void request() {}
+    __device__ void finish() {}
+
+   private:
+    const ForwardKernelArgs& args_;
+    bool done_ = false;
+  };
+};
+
+}  // namespace fa::sm90::tile_order

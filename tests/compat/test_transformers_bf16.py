@@ -1,0 +1,93 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tiny models in bfloat16, prefilled and decoding: as near to float32 as with eager attention.
+
+On a GPU the kernels compute, on the CPU torch does.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.compat.tiny_models import IDS, LEFT, MASKS, MODELS, ONES, twins
+
+ERROR_FACTOR = 2  # how much worse than eager attention in bfloat16 ours may be
+PREFILLED = 9  # tokens before decoding begins
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+@pytest.fixture(params=MODELS)
+def models(request: pytest.FixtureRequest, device: str) -> tuple[Any, Any, Any]:
+    """Eager attention in float32, in bfloat16, and ours in bfloat16."""
+    if device == "cuda" and torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("needs an sm_90 GPU")
+    eager, ours = twins(request.param)
+    rounded = ours.to(device, torch.bfloat16)
+    exact = eager.to(device).float()
+    coarse = copy.deepcopy(eager).to(torch.bfloat16)
+    exact.load_state_dict(rounded.state_dict())
+    return exact, coarse, rounded
+
+
+def assert_as_near(exact: Tensor, coarse: Tensor, ours: Tensor) -> None:
+    """Of logits: the largest error, and the whole of it."""
+    eager_error, error = ((t.float() - exact).abs() for t in (coarse, ours))
+    step = torch.finfo(torch.bfloat16).eps * float(exact.abs().max())
+    assert float(error.max()) <= ERROR_FACTOR * float(eager_error.max()) + step
+    assert float(error.mean()) <= ERROR_FACTOR * float(eager_error.mean())
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("padding", MASKS)
+def test_prefill(models: tuple[Any, Any, Any], padding: str, device: str) -> None:
+    mask = MASKS[padding]
+    mask = None if mask is None else mask.to(device)
+    real = ONES.to(device).bool() if mask is None else mask.bool()
+    logits = (model(IDS.to(device), attention_mask=mask).logits[real] for model in models)
+    assert_as_near(*logits)
+
+
+def decoded(model: Any, mask: Tensor, device: str) -> Tensor:
+    """Logits of the tokens that come one by one after a prompt, those of padding left out."""
+    ids, mask = IDS.to(device), mask.to(device)
+    output = model(ids[:, :PREFILLED], attention_mask=mask[:, :PREFILLED], use_cache=True)
+    logits = []
+    for place in range(PREFILLED, ids.shape[1]):
+        output = model(
+            ids[:, place : place + 1],
+            attention_mask=mask[:, : place + 1],
+            past_key_values=output.past_key_values,
+        )
+        logits.append(output.logits)
+    together: Tensor = torch.cat(logits, dim=1)
+    return together[mask[:, PREFILLED:].bool()]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("padding", ["ones", "left"])
+def test_decoding(models: tuple[Any, Any, Any], padding: str, device: str) -> None:
+    mask = LEFT if padding == "left" else ONES
+    assert_as_near(*(decoded(model, mask, device) for model in models))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_greedy_tokens_are_the_best_of_one_pass(models: tuple[Any, Any, Any], device: str) -> None:
+    *_, ours = models
+    generated = ours.generate(
+        IDS.to(device),
+        attention_mask=LEFT.to(device),
+        min_new_tokens=32,
+        max_new_tokens=32,
+        do_sample=False,
+    )
+    assert generated.shape == (3, 17 + 32)
+    again = ours(generated, attention_mask=torch.cat((LEFT, ONES, ONES), 1)[:, :49].to(device))
+    chosen = again.logits[:, 16:-1].float()
+    taken = chosen.gather(-1, generated[:, 17:, None])[..., 0]
+    best = chosen[..., 3:].amax(-1)
+    step = torch.finfo(torch.bfloat16).eps * float(chosen.abs().max())
+    assert bool((taken >= best - 4 * step).all())

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tiny random models of transformers, each with a twin that calls `attention`."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from flash_attention.compat.transformers import NAME, register
+
+transformers = pytest.importorskip("transformers")
+
+SIZES: dict[str, Any] = {
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "vocab_size": 99,
+    "max_position_embeddings": 128,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+IDS = torch.randint(3, 99, (3, 17), generator=torch.Generator().manual_seed(0))
+ONES = torch.ones_like(IDS)
+LEFT = ONES.clone()
+LEFT[0, :4] = LEFT[2, :9] = 0
+MASKS = {"none": None, "ones": ONES, "left": LEFT, "right": LEFT.flip(1)}
+MODELS: dict[str, Callable[[], tuple[Any, Any]]] = {
+    "llama": lambda: (transformers.LlamaForCausalLM, transformers.LlamaConfig(**SIZES)),
+    "qwen3": lambda: (transformers.Qwen3ForCausalLM, transformers.Qwen3Config(**SIZES)),
+    "mistral": lambda: (
+        transformers.MistralForCausalLM,
+        transformers.MistralConfig(**SIZES, sliding_window=5),
+    ),
+    "gemma2": lambda: (
+        transformers.Gemma2ForCausalLM,
+        transformers.Gemma2Config(
+            **SIZES, sliding_window=5, attn_logit_softcapping=2.0, query_pre_attn_scalar=16
+        ),
+    ),
+    "gpt_oss": lambda: (
+        transformers.GptOssForCausalLM,
+        transformers.GptOssConfig(
+            **SIZES,
+            sliding_window=5,
+            num_local_experts=2,
+            num_experts_per_tok=2,  # all: a rounding does not send a token to another expert
+            rope_parameters={"rope_type": "default", "rope_theta": 10000.0},
+        ),
+    ),
+}
+
+
+def twins(name: str) -> tuple[Any, Any]:
+    """One model with eager attention, and its twin with ours."""
+    torch.manual_seed(0)
+    kind, config = MODELS[name]()
+    config._attn_implementation = "eager"
+    eager = kind(config).eval().requires_grad_(False)
+    for parameter_name, parameter in eager.named_parameters():
+        if "sinks" in parameter_name:
+            torch.nn.init.normal_(parameter)
+    ours = copy.deepcopy(eager)
+    ours.set_attn_implementation(register())
+    assert ours.config._attn_implementation == NAME
+    return eager, ours

@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the keys of short queries are cut, counted and computed."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from flash_attention import launch, select_short
+from flash_attention.api import run_plan
+from flash_attention.chunks import Chunks
+from flash_attention.features import SplitKind
+from flash_attention.launch import SELECT, new_plan
+from flash_attention.options import Extras, Options
+from flash_attention.problem import Problem
+from tests.short_queries import SHORT_CASES, ShortCase
+
+PROBLEM = Problem(
+    batch=3,
+    seq_q=2,
+    seq_k=700,
+    heads=12,
+    heads_k=4,
+    d_head=64,
+    d_v=64,
+    dtype=torch.bfloat16,
+    softmax_scale=0.1,
+)
+
+
+def segments(chunks: Chunks) -> set[tuple[int, int]]:
+    """Tile and CTA of every block, along the line of all tiles' blocks."""
+    tiles = chunks.num_tiles(PROBLEM, consumers=1)
+    line = range(tiles * chunks.key_blocks)
+    return {(block // chunks.key_blocks, block // chunks.blocks) for block in line}
+
+
+@pytest.mark.parametrize("count", [1, 5, 11, 12, 13, 60, 1000])
+def test_even_chunks_share_the_line_and_their_parts_do_not_collide(count: int) -> None:
+    chunks = Chunks.for_ctas(PROBLEM, 64, count, least=1)
+    ctas = chunks.num_ctas(PROBLEM, consumers=1)
+    assert ctas <= count
+    assert {cta for _, cta in segments(chunks)} == set(range(ctas))
+    parts = [tile + cta for tile, cta in segments(chunks)]
+    assert len(parts) == len(set(parts))
+    assert max(parts) < chunks.num_part_rows(PROBLEM, consumers=1) // 6  # two queries, three heads
+
+
+def test_chunks_of_so_many_keys_begin_anew_with_every_tile() -> None:
+    chunks = Chunks.of_keys(PROBLEM, 64, 256)
+    assert chunks == Chunks(SplitKind.CHUNKED, blocks=4, key_blocks=11, heads_together=3)
+    assert chunks.num_ctas(PROBLEM, consumers=1) == 12 * 3
+    assert chunks.num_part_rows(PROBLEM, consumers=1) == 12 * 3 * 6
+
+
+@pytest.mark.parametrize("sms", [3, 40])
+@pytest.mark.parametrize("short", SHORT_CASES, ids=lambda short: short.name)
+def test_every_cut_of_the_line_of_blocks_gives_the_same(
+    short: ShortCase, sms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(select_short, "MIN_CHUNK_BLOCKS", 1)
+    monkeypatch.setattr(select_short, "BUSY", 99)
+    monkeypatch.setattr(launch, "EMULATED_SMS", sms)
+    call = short.make()
+    tensors, arguments = short.tensors(call), short.arguments(call)
+    extras = Extras(**{name: arguments.get(name) for name in Extras._fields})
+    given = {name: arguments[name] for name in Options._fields if name in arguments}
+    options = Options(**given)._replace(return_lse=True, split_keys=None)
+    plan = new_plan(SELECT, *tensors, None, options=options, extras=extras)
+    out, lse = run_plan(plan, *tensors, None, extras)
+    call.assert_right(out, lse)

@@ -1,0 +1,183 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Random problems: on the emulator, by torch on the CPU, on a GPU; and that they are drawn well."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+import torch
+
+from tests.random_problems.call import GUARD, RandomCall, make, verdict_of
+from tests.random_problems.draw import LARGE, SMALL, Size, draw, kinds
+from tests.random_problems.problem import (
+    FEATURES,
+    FIRST_FAMILY_FEATURES,
+    SIMPLER,
+    RandomProblem,
+    without,
+)
+from tests.random_problems.shrink import failing_alike, shrink
+
+FAMILIES = ("sm90", "sm80")
+EMULATED, CHUNKS = 150, 15  # problems of a family, and tests that share them
+ON_GPU = 50
+SHRINK_TRIES = 100
+
+
+def drawn(size: Size, family: str, count: int) -> list[RandomProblem]:
+    """Problems of the first seeds, those of one kernel next to each other."""
+
+    def kernel(p: RandomProblem) -> tuple[object, ...]:
+        return p.dtype, max(p.d, p.d_v), p.softcap > 0, p.page, p.causal, p.group
+
+    return sorted((draw(seed, size, family) for seed in range(count)), key=kernel)
+
+
+def chunk(family: str, number: int) -> list[RandomProblem]:
+    length = EMULATED // CHUNKS
+    return drawn(SMALL, family, EMULATED)[number * length :][:length]
+
+
+def wrong_with(problem: RandomProblem, device: str = "cpu") -> list[str]:
+    """What is wrong with the results of a problem, or the error it ends with."""
+    try:
+        return verdict_of(make(problem, device)).wrong
+    except Exception as error:
+        return [f"{type(error).__name__}: {error}"]
+
+
+def assert_right(problem: RandomProblem, device: str = "cpu") -> None:
+    wrong = wrong_with(problem, device)
+    if wrong:
+        fails = failing_alike(wrong, lambda p: wrong_with(p, device))
+        smallest = shrink(problem, fails, SHRINK_TRIES)
+        told = "\n".join(wrong)
+        pytest.fail(f"{problem}\n{told}\nsmallest that fails: {smallest}", pytrace=False)
+
+
+@pytest.mark.parametrize("number", range(CHUNKS))
+@pytest.mark.parametrize("family", FAMILIES)
+def test_emulated_kernels_are_right(family: str, number: int) -> None:
+    for problem in chunk(family, number):
+        assert_right(problem)
+
+
+@pytest.mark.usefixtures("no_compile")
+@pytest.mark.parametrize("first", range(0, 600, 100))
+def test_torch_computes_the_same_on_the_cpu(first: int) -> None:
+    for seed in range(first, first + 100):
+        call = make(draw(seed, SMALL))
+        assert call.judge(*call.run_by_torch()).wrong == [], call.problem
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("number", range(10))
+@pytest.mark.parametrize("family", FAMILIES)
+def test_large_problems_are_right_on_a_gpu(family: str, number: int) -> None:
+    if family == "sm90" and torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("needs an sm_90 GPU")
+    for problem in drawn(LARGE, family, ON_GPU)[number::10]:
+        assert_right(problem, "cuda")
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE], ids=lambda size: size.name)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_feature_is_drawn(family: str, size: Size) -> None:
+    counted = Counter[str]()
+    for seed in range(300):
+        counted.update(draw(seed, size, family).features())
+    allowed = frozenset(FEATURES) if family == "sm90" else FIRST_FAMILY_FEATURES
+    assert set(counted) == allowed
+    assert {name: count for name, count in counted.items() if count < 5} == {}
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE], ids=lambda size: size.name)
+def test_the_menu_has_every_value_of_every_column(size: Size) -> None:
+    menu = kinds(size)
+    assert len(menu) == size.kinds
+    for values in zip(*(vars(kind).values() for kind in menu), strict=True):
+        counts = Counter(values).values()
+        assert min(counts) * 8 > max(counts)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_a_seed_is_one_problem_within_bounds_that_prints_as_its_own_call(family: str) -> None:
+    for size in (SMALL, LARGE):
+        for seed in range(200):
+            problem = draw(seed, size, family)
+            assert problem == draw(seed, size, family)
+            assert eval(repr(problem)) == problem
+            assert problem.scores <= max(size.scores, 128 * 128 * problem.heads)
+            assert max(*problem.lengths_q, *problem.lengths_k) <= size.longest + 256
+    assert len({draw(seed, SMALL, family) for seed in range(200)}) == 200
+
+
+def test_the_same_seed_gives_the_same_tensors() -> None:
+    for seed in range(20):
+        first, second = (make(draw(seed, SMALL)) for _ in range(2))
+        for name in ("q", "k", "v"):
+            pair = (getattr(call, name).nan_to_num(nan=99.0) for call in (first, second))
+            assert torch.equal(*pair)
+
+
+@pytest.mark.parametrize("name", SIMPLER)
+def test_a_feature_can_be_left_out(name: str) -> None:
+    having = [p for p in (draw(seed, SMALL) for seed in range(300)) if FEATURES[name](p)]
+    assert having
+    for problem in having:
+        changed = without(problem, frozenset((name,)))
+        assert name not in changed.features()
+        make(changed)
+
+
+PLANTED: list[tuple[Callable[[RandomProblem], bool], RandomProblem]] = [
+    (
+        lambda p: p.causal and max(p.lengths_k) > 37,
+        RandomProblem(0, seq_q=0, seq_k=38, d=8, d_v=8, causal=True),
+    ),
+    (
+        lambda p: p.used is not None and 0 < min(p.used) < 9 and p.group > 2,
+        RandomProblem(0, seq_q=0, seq_k=1, group=3, d=8, d_v=8, used=(1,)),
+    ),
+    (
+        lambda p: p.page == 32 and p.d_v >= 40 and p.layout == "gaps",
+        RandomProblem(0, seq_q=0, seq_k=0, d=8, d_v=40, used=(0,), page=32, layout="gaps"),
+    ),
+]
+
+
+@pytest.mark.parametrize(("fails", "smallest"), PLANTED)
+def test_a_planted_failure_is_made_as_small_as_it_can_be(
+    fails: Callable[[RandomProblem], bool], smallest: RandomProblem
+) -> None:
+    found = [p for p in (draw(seed, LARGE) for seed in range(2000)) if fails(p)]
+    assert found
+    for problem in found[:10]:
+        assert replace(shrink(problem, fails), seed=0) == smallest
+
+
+def spoiled(call: RandomCall, spoil: Callable[[RandomCall], None]) -> list[str]:
+    out, lse = call.run_by_torch()
+    spoil(replace(call, out=out))
+    return call.judge(out, lse).wrong
+
+
+def shift(call: RandomCall) -> None:
+    assert call.out is not None
+    call.out[..., -1, -1, -1] += 0.1 * call.v.nan_to_num().abs().max()
+
+
+def write_beside(call: RandomCall) -> None:
+    assert call.room is not None
+    call.room[..., -1, -1, -1] = GUARD + 1
+
+
+@pytest.mark.parametrize("values", ["normal", "large", "rising"])
+def test_one_wrong_element_is_seen(values: str) -> None:
+    problem = RandomProblem(0, seq_q=50, seq_k=70, values=values, out="guarded", return_lse=True)
+    assert spoiled(make(problem), lambda _: None) == []
+    assert "output" in spoiled(make(problem), shift)[0]
+    assert "around out" in spoiled(make(problem), write_beside)[0]
