@@ -17,7 +17,9 @@ from flash_attention import (
     KernelConfigError,
     UnsupportedError,
     attention,
+    check,
     emulate,
+    explain,
     forward,
     forward_timed,
 )
@@ -37,6 +39,15 @@ def test_every_function_takes_the_same_keywords() -> None:
     for function in (forward, forward_timed, emulate):
         given = inspect.signature(function).parameters
         assert {name: given[name].default for name in expected} == expected
+
+
+def test_what_looks_at_a_call_takes_all_its_arguments() -> None:
+    asked = inspect.signature(attention).parameters
+    for function in (explain, check):
+        given = inspect.signature(function).parameters
+        assert [(p.name, p.default, p.kind) for p in list(given.values())[: len(asked)]] == [
+            (p.name, p.default, p.kind) for p in asked.values()
+        ]
 
 
 @pytest.mark.usefixtures("no_compile")

@@ -15,7 +15,7 @@ from flash_attention.features import SplitKind
 from flash_attention.fit_checks import check_features_fit
 from flash_attention.problem import Problem
 from flash_attention.select import select_config
-from flash_attention.select_short import BLOCK_KEYS, select_chunks
+from flash_attention.select_short import BLOCK_KEYS, chunks_or_why_not, select_chunks
 
 SM90 = ARCHES["sm_90"]
 SMS = 132
@@ -89,6 +89,25 @@ def test_a_window_that_hides_most_keys_is_not_split() -> None:
     assert chunks.splits is SplitKind.WHOLE
 
 
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"seq_q": 17}, "17 queries of 4 heads that share one of k and v do not fit in 64 rows"),
+        ({"total_q": 1}, "q is packed (cu_seqlens_q), and the keys of packed queries"),
+        ({"seq_k": 0}, "there is nothing to compute"),
+        ({"d_head": 264}, "d_head"),
+        ({"window": (99, 0), "heads": 8}, "the window shows lie in few of any chunks, and no"),
+        ({"seq_k": 300, "heads": 8}, "300 keys are too few to split, and no heads share"),
+        ({"batch": 17, "heads": 8}, "136 tiles keep 132 multiprocessors busy, and no heads share"),
+    ],
+)
+def test_what_is_not_split_says_why(change: dict[str, object], why: str) -> None:
+    problem = replace(DECODE, **change)  # type: ignore[arg-type]
+    reason = chunks_or_why_not(problem, SM90, SMS)
+    assert isinstance(reason, str)
+    assert why in reason
+
+
 def test_a_window_over_most_keys_is_split() -> None:
     assert chosen(replace(DECODE, window=(5000, 0))) == chosen(DECODE)
 
@@ -119,6 +138,7 @@ def test_fixed_chunks_are_whole_blocks() -> None:
 
 def test_other_architectures_split_nothing() -> None:
     assert select_chunks(DECODE, ARCHES["sm_80"], SMS, split_keys=64) is None
+    assert "needs sm_90" in str(chunks_or_why_not(DECODE, ARCHES["sm_80"], SMS))
 
 
 @pytest.mark.parametrize("page_keys", [16, 32, 64, 128, 192, 256])

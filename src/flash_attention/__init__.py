@@ -5,6 +5,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 from flash_attention.api import forward, forward_timed
 from flash_attention.attention import attention
+from flash_attention.check import CheckReport, check
 from flash_attention.dispatch import forward_kernels
 from flash_attention.emulation import Emulation, emulate
 from flash_attention.errors import (
@@ -14,6 +15,7 @@ from flash_attention.errors import (
     LaunchError,
     UnsupportedError,
 )
+from flash_attention.explain import Explanation, explain
 from flash_attention.kernel_configs import (
     DType,
     FlashForwardKernelConfig,
@@ -33,9 +35,11 @@ except PackageNotFoundError:  # run from a checkout, not installed
     __version__ = "0+unknown"
 
 __all__ = [
+    "CheckReport",
     "CompileError",
     "DType",
     "Emulation",
+    "Explanation",
     "FlashAttentionError",
     "FlashForwardKernelConfig",
     "HopperForwardKernelConfig",
@@ -47,7 +51,9 @@ __all__ = [
     "UnsupportedError",
     "__version__",
     "attention",
+    "check",
     "emulate",
+    "explain",
     "forward",
     "forward_kernels",
     "forward_timed",

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import increment_version
 
+from flash_attention.decision import new_output
 from flash_attention.emulation import emulate_checked
 from flash_attention.errors import UnsupportedError
 from flash_attention.kernel_args import ForwardKernelArgs
 from flash_attention.kernel_configs import KernelConfig
-from flash_attention.launch import CPU, LaunchPlan, fill_keyless, new_output, plan_for
+from flash_attention.launch import CPU, LaunchPlan, fill_keyless, plan_for
 from flash_attention.options import Extras, Keywords, Window, extras_of, options_of
 
 if TYPE_CHECKING:

@@ -11,8 +11,9 @@ from torch.nn.functional import scaled_dot_product_attention
 
 from flash_attention import checks, option_checks
 from flash_attention.checks import Packing, TensorView
+from flash_attention.decision import new_output
 from flash_attention.errors import UnsupportedError
-from flash_attention.launch import fill_keyless, new_output
+from flash_attention.launch import fill_keyless
 from flash_attention.lengths import check_lengths
 from flash_attention.options import Extras, Options
 from flash_attention.problem import Problem
@@ -31,7 +32,7 @@ def attention_on_cpu(
     precision = torch.promote_types(q.dtype, torch.float32)
     with torch.no_grad():
         if extras.block_table is not None and not problem.idle:
-            k, v = (_gathered(tensor, extras.block_table) for tensor in (k, v))
+            k, v = (gathered(tensor, extras.block_table) for tensor in (k, v))
         result = new_output(q, problem.d_v).zero_()
         lse = None
         if options.return_lse:
@@ -67,7 +68,7 @@ def _checked(
     return problem
 
 
-def _gathered(tensor: Tensor, table: Tensor) -> Tensor:
+def gathered(tensor: Tensor, table: Tensor) -> Tensor:
     """(batch, seq, heads, d) of a tensor in pages; beyond the keys of an entry a table may name
     pages that are not there."""
     return tensor[table.long().clamp(0, len(tensor) - 1)].flatten(1, 2)

@@ -4,28 +4,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from math import inf
 from typing import TYPE_CHECKING, NoReturn
 
 import torch
 from torch import Tensor
 
-from flash_attention import checks, driver, fit_checks, option_checks
+from flash_attention import checks, driver, option_checks
 from flash_attention.arch import Arch
-from flash_attention.checks import ALIGNMENT, Packing, TensorView
+from flash_attention.checks import ALIGNMENT, TensorView
 from flash_attention.chunks import Chunks
 from flash_attention.combine import Combine
+from flash_attention.decision import check_call, decide, views_of
 from flash_attention.dispatch import device_arch, device_sms, get_kernel
 from flash_attention.kernel_args import ForwardKernelArgs, Strides
 from flash_attention.kernel_configs import HopperForwardKernelConfig, KernelConfig, TileOrder
-from flash_attention.kernel_configs.hopper_forward import HOPPER
 from flash_attention.options import DEFAULTS, NO_EXTRAS, Extras, Options
 from flash_attention.overlap import may_overlap
 from flash_attention.problem import Geometry, Problem
-from flash_attention.select_short import select_chunks
 from flash_attention.tensor_map import EncodedMaps, describe_all
-from flash_attention.tune.choice import choose
 
 if TYPE_CHECKING:
     from cuda.bindings.driver import CUfunction
@@ -118,7 +115,7 @@ class LaunchPlan:
         args.v = v_pointer = v.data_ptr()
         args.o = o_pointer = 0 if o is None else o.data_ptr()
         if (q_pointer | k_pointer | v_pointer | o_pointer) % ALIGNMENT:
-            checks.check_pointers(_views(q, k, v) if o is None else _views(q, k, v, o))
+            checks.check_pointers(views_of(q, k, v) if o is None else views_of(q, k, v, o))
         if o is not None:
             self._check_overlap(o_pointer, (q_pointer, k_pointer, v_pointer), q, k, v, o)
         if torch.is_grad_enabled():
@@ -138,7 +135,7 @@ class LaunchPlan:
         for pointer, span, view in zip(pointers, self._spans, self.views, strict=False):
             apart = o_pointer + o_span <= pointer or pointer + span <= o_pointer
             if not apart and may_overlap(o_pointer - pointer, view.layout, self.views[3].layout):
-                *inputs, o = _views(*tensors)
+                *inputs, o = views_of(*tensors)
                 checks.check_no_overlap(o, inputs)
 
     def launch(self, args: ForwardKernelArgs) -> None:
@@ -165,13 +162,6 @@ class LaunchPlan:
             return (args,)
         q, k, v, o = self.maps
         return q.at(args.q), k.at(args.k), v.at(args.v), o.at(args.o), args
-
-
-def new_output(q: Tensor, d_v: int, device: str | None = None) -> Tensor:
-    """Room for an output of `d_v` columns; strided like q if that has as many."""
-    if q.shape[-1] == d_v:
-        return torch.empty_like(q, device=device)
-    return q.new_empty((*q.shape[:-1], d_v), device=device)
 
 
 def fill_keyless(lse: Tensor, sinks: Tensor | None) -> Tensor:
@@ -229,7 +219,7 @@ def tile_counter(device_index: int, stream: int) -> Tensor:
 
 
 class Select:
-    """Stands for the kernel config that `choose` takes for the problem."""
+    """Stands for the kernel config that a table or a rule of thumb has for the problem."""
 
 
 SELECT = Select()
@@ -291,53 +281,24 @@ def new_plan(
     """Every check and a new plan; `arch` is that of the tensors' device unless given."""
     if not isinstance(config, Select):
         checks.check_config_type(config)
-    option_checks.check_options(options)
-    q_view, k_view, v_view = inputs = _views(q, k, v)
-    checks.check_inputs(q_view, k_view, v_view, Packing.of(extras))
-    option_checks.check_extras(extras, options, q_view, k_view)
-    if o is None:
-        output = TensorView.of("o", new_output(q, v.shape[-1], device="meta"))
-        output = replace(output, device=q.device)
-    else:
-        output = TensorView.of("o", o)
-        checks.check_kernel_output(output, q_view, v_view)
-    problem = Problem.from_tensors(q_view, k_view, v_view, options=options, extras=extras)
+    problem, views = check_call(q, k, v, o, options, extras)
     device_index: int = q.get_device()
     if arch is None and device_index != CPU:
         arch = device_arch(device_index)
-    split_keys, chunks, selected = options.split_keys, None, isinstance(config, Select)
-    if isinstance(config, Select):
-        config, chunks = _selected(problem, arch or HOPPER, device_index, split_keys)
-    arch = arch or config.default_arch
-    config.check(arch)
-    if split_keys is not None and not selected:
-        chunks = Chunks.of_keys(problem, config.B_c, split_keys)
-    fit_checks.check_lse_fits(config, options.return_lse)
-    views = [view.with_batch for view in (*inputs, output)]
-    fit_checks.check_config_fits(config, problem, views, chunks)
+    given = None if isinstance(config, Select) else config
+    where = (arch, _num_sms(device_index), device_index)
+    decision = decide(given, problem, views, options, *where, may_tune=True)
     table = extras.block_table
     return LaunchPlan(
-        *(config, problem, views, device_index, arch, options.return_lse),
+        *(decision.config, problem, views, device_index, decision.arch, options.return_lse),
         given=tuple(extras.given()),
-        chunks=chunks,
+        chunks=decision.chunks,
         table_stride=0 if table is None else table.stride(0),
     )
 
 
-def _selected(
-    problem: Problem, arch: Arch, device_index: int, split_keys: int | None
-) -> tuple[KernelConfig, Chunks | None]:
-    """The config for a problem, and the chunks of its keys if they are split."""
-    short = select_chunks(problem, arch, _num_sms(device_index), split_keys)
-    return short or (choose(problem, arch, device_index).config, None)
-
-
 def _num_sms(device_index: int) -> int:
     return EMULATED_SMS if device_index == CPU else device_sms(device_index)
-
-
-def _views(*tensors: Tensor) -> tuple[TensorView, ...]:
-    return tuple(TensorView.of(name, t) for name, t in zip("qkvo", tensors, strict=False))
 
 
 def _explain(
@@ -354,7 +315,7 @@ def _explain(
     if not isinstance(config, Select):
         checks.check_config_type(config)
         config.check(config.default_arch)
-    _views(*((q, k, v) if o is None else (q, k, v, o)))
+    views_of(*((q, k, v) if o is None else (q, k, v, o)))
     option_checks.check_options(options)
     option_checks.check_types(extras, options)
     raise error

@@ -19,31 +19,51 @@ BUSY = 0.9  # of the multiprocessors, how many saturate the memory
 def select_chunks(
     problem: Problem, arch: Arch, num_sms: int, split_keys: int | None = None
 ) -> tuple[HopperForwardKernelConfig, Chunks] | None:
-    """The config and the chunks for few queries, None where another kernel is to be selected.
+    """The config and the chunks for few queries, None where another kernel is to be selected."""
+    chosen = chunks_or_why_not(problem, arch, num_sms, split_keys)
+    return None if isinstance(chosen, str) else chosen
+
+
+def chunks_or_why_not(
+    problem: Problem, arch: Arch, num_sms: int, split_keys: int | None = None
+) -> tuple[HopperForwardKernelConfig, Chunks] | str:
+    """The config and the chunks for few queries, or why another kernel is to be selected.
 
     Without `split_keys` the keys are split evenly if there are fewer tiles than multiprocessors.
     """
     rows = problem.seq_q * problem.heads_per_kv
-    if rows > WARPGROUP_ROWS or problem.total_q is not None or problem.idle:
-        return None
+    if problem.total_q is not None:
+        return "q is packed (cu_seqlens_q), and the keys of packed queries are not split"
+    if problem.idle:
+        return "there is nothing to compute"
+    if rows > WARPGROUP_ROWS:
+        group = problem.heads_per_kv
+        of_heads = f" of {group} heads that share one of k and v" if group > 1 else ""
+        return f"{problem.seq_q} queries{of_heads} do not fit in {WARPGROUP_ROWS} rows"
     keys = PAGE_BLOCK_KEYS if problem.page_keys or split_keys is not None else BLOCK_KEYS
     config = _config(problem, keys)
-    if config.broken_rule(arch) is not None:
-        return None
+    if violation := config.broken_rule(arch):
+        return violation.message
     if split_keys is not None:
         return config, Chunks.of_keys(problem, config.B_c, split_keys)
     whole = Chunks.whole(problem, config.B_c)
-    tiles = whole.num_tiles(problem, config.consumers)
-    if tiles >= BUSY * num_sms or whole.key_blocks <= MIN_CHUNK_BLOCKS or _hides_most(problem):
-        return (config, whole) if problem.heads_per_kv > 1 else None
+    if why := _why_whole(problem, whole, num_sms):
+        if problem.heads_per_kv > 1:  # K and V are read once for all heads that share them
+            return config, whole
+        return f"{why}, and no heads share one of k and v"
     return config, Chunks.for_ctas(problem, config.B_c, num_sms, MIN_CHUNK_BLOCKS)
 
 
-def _hides_most(problem: Problem) -> bool:
-    """Whether the keys that a window shows lie in few of any chunks."""
-    if problem.window is None:
-        return False
-    return 2 * (sum(problem.window) + problem.seq_q) < problem.seq_k
+def _why_whole(problem: Problem, whole: Chunks, num_sms: int) -> str | None:
+    """Why the keys are better not split; None if they better are."""
+    tiles = whole.num_tiles(problem, consumers=1)
+    if tiles >= BUSY * num_sms:
+        return f"{tiles} tiles keep {num_sms} multiprocessors busy"
+    if whole.key_blocks <= MIN_CHUNK_BLOCKS:
+        return f"{problem.seq_k} keys are too few to split"
+    if problem.window is not None and 2 * (sum(problem.window) + problem.seq_q) < problem.seq_k:
+        return "the keys that the window shows lie in few of any chunks"
+    return None
 
 
 def _config(problem: Problem, keys: int) -> HopperForwardKernelConfig:

@@ -114,6 +114,8 @@ class Check:
     worst_index: tuple[
         int, ...
     ]  # (batch, seq, head, column) of `error`, (row, head, column) packed
+    value: float = math.nan  # of the output there
+    exact: float = math.nan  # and of the oracle
 
     @property
     def ok(self) -> bool:
@@ -169,6 +171,8 @@ class Judge:
             reference_error=self.reference_error,
             allowed=self.allowed,
             worst_index=tuple(int(i) for i in np.unravel_index(worst, out.shape)),
+            value=float(out.flatten()[worst]),
+            exact=float(self._exact.flatten()[worst]),
         )
 
 

@@ -132,6 +132,14 @@ def test_rendering_the_stored_results_changes_no_document(document: str, stored:
     assert render.render(text, record) == text
 
 
+def test_rendering_the_folder_of_results_changes_no_rung(tmp_path: Path) -> None:
+    text = (ROOT / "docs/ladder.md").read_text()
+    document = tmp_path / "ladder.md"
+    document.write_text(text)
+    render.main([str(document), str(RESULTS)])
+    assert document.read_text() == text
+
+
 def test_a_grid_without_a_block_of_its_own_lists_every_config() -> None:
     block = f"{begin(ABLATIONS)}\nold\n{end(ABLATIONS)}\n"
     text = render.render(block, made_up_grid())

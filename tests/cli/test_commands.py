@@ -14,7 +14,8 @@ from tests.cli.invoke import invoke, refuse
 
 def test_help_names_every_command() -> None:
     listed = invoke("--help") + invoke("ladder", "--help")
-    for command in ("doctor", "build", "emulate", "debug", "ladder", "list", "show", "diff", "run"):
+    commands = "doctor build emulate debug explain check ladder list show diff run"
+    for command in commands.split():
         assert command in listed
 
 

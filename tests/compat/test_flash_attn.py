@@ -24,6 +24,7 @@ QKV = torch.stack((Q, K, V), dim=2)
 BOUNDS = cu_seqlens((2, 4))
 PACKED = (Q[0], K[0], V[0], BOUNDS, BOUNDS, 4, 4)
 SLOPES, TABLE = torch.ones(2), torch.zeros(2, 1, dtype=torch.int32)
+IDX = torch.zeros(2, dtype=torch.int32)
 
 
 @pytest.mark.parametrize(
@@ -48,36 +49,65 @@ def test_dropout_and_biases_are_refused_by_every_function(
             function(*args, **option)
 
 
-def test_pages_are_refused() -> None:
-    with pytest.raises(UnsupportedError, match=r"block_table is given.*leave block_table out"):
-        flash_attn_varlen_func(*PACKED, block_table=TABLE)
+@pytest.mark.parametrize("name", ["rotary_cos", "rotary_sin"])
+def test_rotary_embeddings_are_refused(name: str) -> None:
+    rotary: dict[str, Any] = {name: SLOPES}
+    with pytest.raises(UnsupportedError, match="rotate q and k before the call"):
+        flash_attn_with_kvcache(Q, K, V, **rotary)
+
+
+def test_biases_are_refused_with_a_cache_too() -> None:
+    with pytest.raises(UnsupportedError, match="alibi_slopes is given"):
+        flash_attn_with_kvcache(Q, K, V, alibi_slopes=SLOPES)
+
+
+def test_more_than_one_split_by_number_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match=r"num_splits is 4.*call attention with split_keys"):
+        flash_attn_with_kvcache(Q, K, V, num_splits=4)
 
 
 @pytest.mark.parametrize(
     ("option", "message"),
     [
-        ({"rotary_cos": SLOPES}, "rotate q and k before the call"),
-        ({"rotary_sin": SLOPES}, "rotate q and k before the call"),
-        ({"block_table": TABLE}, "block_table is given without seqused_k"),
-        ({"cache_batch_idx": TABLE[0]}, r"pass k_cache\[cache_batch_idx\]"),
-        ({"cache_leftpad": TABLE[0]}, "flash_attn_varlen_func"),
-        ({"alibi_slopes": SLOPES}, "alibi_slopes is given"),
-        ({"num_splits": 4}, "num_splits is 4.*pass 0, or call attention with split_keys"),
         ({"k": K}, "v, cache_seqlens is missing"),
         ({"k": K, "v": V}, "cache_seqlens is missing"),
+        ({"k": K, "v": V[:, 1:], "cache_seqlens": 0}, r"v has shape \(2, 5, 2, 16\)"),
+        ({"k": K[:, :, :1], "v": V, "cache_seqlens": 0}, r"heads_k, d\) = \(2, 6, 2, 16\)"),
+        ({"k": K, "v": V.half(), "cache_seqlens": 0}, r"v has .* and is torch\.float16"),
     ],
-    ids=["cos", "sin", "pages", "batch_idx", "leftpad", "alibi", "splits", "k", "kv"],
+    ids=["k", "kv", "rows", "heads", "dtype"],
 )
-def test_caches_are_plain_ones(option: dict[str, Any], message: str) -> None:
+def test_new_keys_come_with_values_lengths_and_the_shape_of_the_cache(
+    option: dict[str, Any], message: str
+) -> None:
+    cache = K.clone()
+    with pytest.raises(UnsupportedError, match=message):
+        flash_attn_with_kvcache(Q, cache, V.clone(), **option)
+    assert torch.equal(cache, K)
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        (
+            {"block_table": TABLE, "cache_batch_idx": IDX},
+            "block_table and cache_batch_idx are given.*leave all but one out",
+        ),
+        ({"cache_leftpad": IDX, "cache_batch_idx": IDX}, "no two of them"),
+        ({"cache_batch_idx": IDX.long()}, r"cache_batch_idx .* is torch\.int64; pass one number"),
+        ({"cache_leftpad": TABLE}, r"cache_leftpad has shape \(2, 1\)"),
+    ],
+    ids=["pages", "leftpad", "dtype", "shape"],
+)
+def test_a_cache_is_described_in_one_way(option: dict[str, Any], message: str) -> None:
     with pytest.raises(UnsupportedError, match=message):
         flash_attn_with_kvcache(Q, K, V, **option)
 
 
-@pytest.mark.parametrize("splits", [0, 1])
-def test_unsplit_keys_are_what_there_is(splits: int) -> None:
-    torch.testing.assert_close(
-        flash_attn_with_kvcache(Q, K, V, num_splits=splits), flash_attn_func(Q, K, V)
-    )
+def test_left_padded_entries_lie_side_by_side() -> None:
+    wider = torch.cat((K, K), dim=1)[:, :6]
+    with pytest.raises(UnsupportedError, match=r"entries of k_cache lie .*k_cache\.contiguous"):
+        flash_attn_with_kvcache(Q, wider, V, cache_leftpad=IDX)
 
 
 def test_packed_tensors_have_three_or_two_matrices() -> None:

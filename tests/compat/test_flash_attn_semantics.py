@@ -82,6 +82,14 @@ def test_the_layout_is_batch_seq_heads_d_and_only_out_comes_back() -> None:
     torch.testing.assert_close(out, expected(q, k, v)[0])
 
 
+def test_v_may_have_another_head_dimension() -> None:
+    q, k, v = tensors(5, 7)
+    wider = torch.cat((v, 2 * v), dim=-1)
+    out = flash_attn_func(q, k, wider)
+    assert out.shape == (2, 5, 4, 32)
+    torch.testing.assert_close(out, expected(q, k, wider)[0])
+
+
 def test_return_attn_probs_adds_the_lse_and_no_probabilities() -> None:
     q, k, v = tensors(5, 7)
     result = flash_attn_func(q, k, v, return_attn_probs=True)

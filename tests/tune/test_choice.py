@@ -12,8 +12,10 @@ import pytest
 
 from flash_attention import use_table
 from flash_attention.arch import ARCHES
+from flash_attention.decision import Rule, decide
 from flash_attention.errors import UnsupportedError
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig, KernelConfig
+from flash_attention.options import DEFAULTS
 from flash_attention.select import select_config
 from flash_attention.tune import choice, use
 from flash_attention.tune.choice import TABLE_VARIABLE, choose
@@ -45,11 +47,11 @@ def table(config: KernelConfig, seq: int = 4096, device: str = H200) -> Table:
 
 
 def chosen(seq: int = 4096) -> choice.Choice:
-    return choose(dense(seq).problem, SM90, 0)
+    return choose(dense(seq).problem, SM90, 0, may_tune=True)
 
 
 def test_without_a_table_the_heuristic_chooses() -> None:
-    assert chosen() == (HEURISTIC, f"heuristic: no table is of {H200}")
+    assert chosen() == (HEURISTIC, f"heuristic: no table is of {H200}", False)
 
 
 def test_own_table_before_the_environments_before_the_packages(
@@ -162,7 +164,7 @@ def test_an_entry_that_breaks_a_rule_here_is_ignored_with_a_note(
 
 def test_inside_of_tuning_an_unseen_problem_is_tuned_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_current_stream_capturing", lambda: False)
-    tuned = []
+    tuned = list[Any]()
 
     def tune(problem: Any, arch: Any, device_index: int) -> Any:
         tuned.append(problem)
@@ -170,6 +172,7 @@ def test_inside_of_tuning_an_unseen_problem_is_tuned_once(monkeypatch: pytest.Mo
 
     use_table(table(FAST, seq=2048))
     choice.tables.tune = tune
+    assert choose(PROBLEM.problem, SM90, 0).config == HEURISTIC  # to explain is not to run
     assert (chosen().config, chosen(2048).config) == (FASTER, FAST)
     choice.tables.tune = None
     assert chosen().config == FASTER
@@ -187,3 +190,13 @@ def test_a_new_table_is_heeded_by_problems_that_were_planned(
     monkeypatch.setattr("flash_attention.launch._plans", plans)
     use_table(table(FASTER))
     assert plans == {}
+
+
+def test_a_decision_says_that_a_table_made_it() -> None:
+    use_table(table(FASTER))
+    asked = (None, PROBLEM.problem, (), DEFAULTS, SM90, 132)
+    by_table = decide(*asked, 0)
+    assert (by_table.config, by_table.rule) == (FASTER, Rule.TABLE)
+    assert by_table.reason.startswith("measured for this problem")
+    without = decide(*asked)
+    assert (without.config, without.rule) == (HEURISTIC, Rule.RULE_OF_THUMB)

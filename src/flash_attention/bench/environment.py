@@ -19,6 +19,13 @@ def describe(device: torch.device | None = None) -> dict[str, str | None]:
     return {
         "device": torch.cuda.get_device_name(device),
         "driver": driver_version(),
+        **describe_host(),
+    }
+
+
+def describe_host() -> dict[str, str | None]:
+    """The part of it that needs no GPU."""
+    return {
         "nvrtc": compiler.nvrtc_version(),
         "torch": torch.__version__,
         "python": platform.python_version(),

@@ -3,9 +3,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
@@ -19,10 +18,9 @@ from flash_attention.bench.statistics import Timing, tflops
 from flash_attention.bench.timing import Contender, time_in_turn
 from flash_attention.errors import FlashAttentionError
 from flash_attention.kernel_configs import KernelConfig
+from flash_attention.part_judge import PartJudge
 
 RIVALS = ("fa3", "cudnn")  # the ratio is to the faster of them
-CHECKED_SCORES = 1 << 30  # the oracle computes about this many, of as many heads as that allows
-MIN_CHECKED_HEADS = 2
 
 
 @dataclass(frozen=True)
@@ -51,33 +49,6 @@ class PointResult:
 
     rows: tuple[GridRow, ...]
     refused: Mapping[str, str]
-
-
-class PartJudge:
-    """`Judge` on some of the heads; in the others an output may hold no NaN, which is the poison.
-
-    The heads are spread evenly, the first and the last among them.
-    """
-
-    def __init__(self, q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> None:
-        batch, seq_len, heads, _ = q.shape
-        affordable = CHECKED_SCORES // (batch * seq_len * k.shape[1])
-        count = min(heads, max(MIN_CHECKED_HEADS, affordable))
-        places = torch.linspace(0, heads - 1, count, dtype=torch.float64)
-        self.heads = [int(place) for place in places.round()]
-        shared = [head * k.shape[2] // heads for head in self.heads]  # the heads of k and v
-        self._judge = testing.Judge(
-            q[:, :, self.heads], k[:, :, shared], v[:, :, shared], causal=causal
-        )
-
-    def check(self, out: Tensor) -> testing.Check:
-        check = self._judge.check(out[:, :, self.heads])
-        b, row, head, column = check.worst_index
-        check = replace(check, worst_index=(b, row, self.heads[head], column))
-        poison = out.isnan().nonzero()
-        if len(poison) == 0:
-            return check
-        return replace(check, error=math.nan, worst_index=tuple(map(int, poison[0])))
 
 
 def measure_point(

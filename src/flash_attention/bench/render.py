@@ -4,7 +4,8 @@
 README.md takes the speeds of the ladder (and the plot beside them), docs/ladder.md its profile,
 docs/emulator.md the emulator's counters beside Nsight Compute's, docs/measurements.md what was
 tried on Hopper. A grid goes wherever the block of its name and dtype stands, as in
-<!-- grid-fa3-bf16:begin -->.
+<!-- grid-fa3-bf16:begin -->. With a folder for RESULTS, docs/ladder.md takes what all files
+together say of every rung.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from flash_attention.bench.comparison import Comparison, compare
 from flash_attention.bench.grid_run import GridRow
 from flash_attention.bench.grid_summary import grid_table, mean_ratio, rivals, selected_rows
 from flash_attention.bench.ledger import ABLATIONS, POINTS, ablations_block, points_block
+from flash_attention.bench.rungs import render_rungs
+from flash_attention.bench.stored import read_folder
 
 LADDER, PROFILE, COUNTERS = "ladder", "profile", "counters"
 PLOT = Path("docs/ladder.png")
@@ -146,6 +149,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("results", type=Path)
     given = parser.parse_args(arguments)
     text = given.document.read_text()
+    if given.results.is_dir():
+        given.document.write_text(render_rungs(text, read_folder(given.results)))
+        return
     record = json.loads(given.results.read_text())
     if (rendered := render(text, record)) is not None:
         given.document.write_text(rendered)

@@ -9,11 +9,14 @@ import typer
 from typer.core import TyperGroup
 
 from flash_attention.cli.build import build
+from flash_attention.cli.check import check
 from flash_attention.cli.console import errors
 from flash_attention.cli.debug import debug
 from flash_attention.cli.doctor import doctor
 from flash_attention.cli.emulate import emulate
+from flash_attention.cli.explain import explain
 from flash_attention.cli.ladder.commands import ladder_app
+from flash_attention.cli.report import report
 from flash_attention.cli.tune import tune
 from flash_attention.errors import FlashAttentionError
 
@@ -43,5 +46,8 @@ app.command()(doctor)
 app.command()(build)
 app.command()(emulate)
 app.command()(debug)
+app.command()(explain)
+app.command()(check)
+app.command()(report)
 app.command()(tune)
 app.add_typer(ladder_app, name="ladder")

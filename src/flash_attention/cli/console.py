@@ -5,13 +5,16 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
+
+from flash_attention.report_text import ReportRow, said_once
 
 _LOG_WIDTH = 150  # columns, where no terminal says how wide it is
 
@@ -36,6 +39,15 @@ def add_number_columns(table: Table, names: Iterable[str]) -> None:
     """Right-aligned columns in which the names are broken before a number is."""
     for name in names:
         table.add_column(name, justify="right", overflow="fold", min_width=4)
+
+
+def print_report(rows: Sequence[ReportRow]) -> None:
+    """The names and lines of a report as a table."""
+    table = report_table("what")
+    table.add_column("", overflow="fold")
+    for name, line in said_once(rows):
+        table.add_row(name, escape(line))
+    output.print(table, highlight=False)
 
 
 def progress() -> Progress:

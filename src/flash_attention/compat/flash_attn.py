@@ -6,10 +6,11 @@ last key, windows include both ends, -1 is no limit. As in flash-attn a last dim
 contiguous is copied, and head dimensions that are no multiple of 8 are padded (a copy, too).
 `deterministic` changes nothing: the forward pass always is.
 
-Beyond flash-attn, v may have another head dimension than q and k. Short of it there is no backward
-pass, and what has no kernel here raises UnsupportedError instead of being ignored: dropout, ALiBi,
-rotary embeddings, packed queries of pages, reordered or left-padded caches, a forced number of
-splits. softmax_lse of a query that sees no key is -inf, where flash-attn stores +inf.
+Beyond flash-attn, v may have another head dimension than q and k, and pages 16 keys. Short of it
+there is no backward pass, and what has no kernel here raises UnsupportedError instead of being
+ignored: dropout, ALiBi, rotary embeddings, more than one split by number. softmax_lse of a query
+that sees no key is -inf, where flash-attn stores +inf. docs/flash_attn_semantics.md goes through it
+parameter by parameter.
 """
 
 from __future__ import annotations
@@ -21,8 +22,10 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from flash_attention.attention import attention
+from flash_attention.compat.kv_cache import Cache
 from flash_attention.errors import UnsupportedError
 from flash_attention.options import Keywords, Window
+from flash_attention.select_short import BLOCK_KEYS
 
 __all__ = [
     "flash_attn_func",
@@ -119,13 +122,18 @@ def flash_attn_varlen_func(
 ) -> Result:
     """Attention of packed (total, heads, d) tensors; softmax_lse is (heads, total_q).
 
-    A `max_seqlen` that is a tensor is read, which waits for its device.
+    With `block_table`, int32 (batch, n), k and v are (pages, page_size, heads_k, d), and the table
+    names the pages of each entry; cu_seqlens_k says how many keys of them count. A `max_seqlen`
+    that is a tensor is read, which waits for its device.
     """
     _refuse_dropout_and_alibi(dropout_p, alibi_slopes)
-    _refuse_pages(block_table)
     options = _options(softmax_scale, causal, window_size, softcap)
-    options["cu_seqlens_q"], options["cu_seqlens_k"] = cu_seqlens_q, cu_seqlens_k
-    options["max_seqlen_q"], options["max_seqlen_k"] = _int(max_seqlen_q), _int(max_seqlen_k)
+    options["cu_seqlens_q"], options["max_seqlen_q"] = cu_seqlens_q, _int(max_seqlen_q)
+    if block_table is None:
+        options["cu_seqlens_k"], options["max_seqlen_k"] = cu_seqlens_k, _int(max_seqlen_k)
+    else:
+        pages = -(-_int(max_seqlen_k) // max(1, k.shape[1]))
+        options["block_table"], options["seqused_k"] = block_table[:, :pages], cu_seqlens_k.diff()
     out, lse = _attend(q, k, v, options, return_attn_probs)
     return out if lse is None else (out, lse, None)
 
@@ -201,56 +209,26 @@ def flash_attn_with_kvcache(
     """Attention to the first `cache_seqlens` keys of a cache, (batch, seq_cache, heads_k, d).
 
     With `block_table`, int32 (batch, n), the cache is (pages, page_size, heads_k, d), and the table
-    names the pages of each entry. k and v, (batch, seq_new, heads_k, d), are first stored in the
-    cache behind the keys in use; the cache has room, which is not checked. `rotary_interleaved`
-    says how rotary_cos and rotary_sin are laid out, and neither is supported. Returns out, or (out,
-    softmax_lse) with `return_softmax_lse`.
+    names the pages of each entry. With `cache_batch_idx`, int32 (batch,), entry i of q belongs to
+    that entry of the cache, and with `cache_leftpad`, int32 (batch,), its keys start at that row.
+    k and v, (batch, seq_new, heads_k, d), are first stored in the cache behind the keys in use; the
+    cache has room, which is not checked. `rotary_interleaved` says how rotary_cos and rotary_sin
+    are laid out, and neither is supported. `num_splits` is 0, or 1: the keys are not split. Returns
+    out, or (out, softmax_lse) with `return_softmax_lse`.
     """
     _refuse_dropout_and_alibi(0.0, alibi_slopes)
     _refuse_rotary(rotary_cos, rotary_sin)
-    _refuse_moved_entries(cache_batch_idx, cache_leftpad)
-    if num_splits not in (0, 1):
-        raise UnsupportedError(
-            f"num_splits is {num_splits}, and how the keys of a query are split is not to be chosen"
-            " here; pass 0, or call attention with split_keys, how many keys a chunk has"
-        )
     options = _options(softmax_scale, causal, window_size, softcap)
+    cache = Cache.of(k_cache, v_cache, block_table, cache_batch_idx, cache_leftpad)
+    options["split_keys"] = _split_keys(num_splits, cache)
     if isinstance(cache_seqlens, int):
         cache_seqlens = torch.full(
             (q.shape[0],), cache_seqlens, dtype=torch.int32, device=k_cache.device
         )
     if k is not None or v is not None:
-        cache_seqlens = _append(k_cache, v_cache, k, v, cache_seqlens, block_table)
-    options["seqused_k"], options["block_table"] = cache_seqlens, block_table
-    out, lse = _attend(q, k_cache, v_cache, options, return_softmax_lse)
+        cache_seqlens = cache.append(k, v, cache_seqlens)
+    out, lse = _attend(q, *cache.described(options, cache_seqlens), options, return_softmax_lse)
     return out if lse is None else (out, lse)
-
-
-def _append(
-    k_cache: Tensor,
-    v_cache: Tensor,
-    k: Tensor | None,
-    v: Tensor | None,
-    cache_seqlens: Tensor | None,
-    block_table: Tensor | None,
-) -> Tensor:
-    """Store new rows behind those in use; the numbers of rows in use then."""
-    if k is None or v is None or cache_seqlens is None:
-        names = {"k": k, "v": v, "cache_seqlens": cache_seqlens}
-        missing = ", ".join(name for name, value in names.items() if value is None)
-        raise UnsupportedError(
-            f"{missing} is missing; to store new keys and values in a cache pass k, v and"
-            " cache_seqlens together"
-        )
-    batch, new = k.shape[:2]
-    entries = torch.arange(batch, device=k_cache.device)[:, None]
-    rows = cache_seqlens.long()[:, None] + torch.arange(new, device=k_cache.device)
-    if block_table is not None:
-        page_size = k_cache.shape[1]
-        entries, rows = block_table.long()[entries, rows // page_size], rows % page_size
-    k_cache[entries, rows] = k
-    v_cache[entries, rows] = v
-    return cache_seqlens + new
 
 
 def _options(
@@ -309,14 +287,6 @@ def _refuse_dropout_and_alibi(dropout_p: float, alibi_slopes: Tensor | None) -> 
         )
 
 
-def _refuse_pages(block_table: Tensor | None) -> None:
-    if block_table is not None:
-        raise UnsupportedError(
-            "block_table is given, and packed queries of pages are not supported here; call"
-            " attention with block_table and seqused_k, or leave block_table out"
-        )
-
-
 def _refuse_rotary(rotary_cos: Tensor | None, rotary_sin: Tensor | None) -> None:
     if rotary_cos is not None or rotary_sin is not None:
         raise UnsupportedError(
@@ -325,14 +295,12 @@ def _refuse_rotary(rotary_cos: Tensor | None, rotary_sin: Tensor | None) -> None
         )
 
 
-def _refuse_moved_entries(cache_batch_idx: Tensor | None, cache_leftpad: Tensor | None) -> None:
-    if cache_batch_idx is not None:
+def _split_keys(num_splits: int, cache: Cache) -> int | None:
+    """How many keys a chunk has, so that there are as many chunks as asked for."""
+    if num_splits not in (0, 1):
         raise UnsupportedError(
-            "cache_batch_idx is given, and entry i of q attends to entry i of the cache here; pass"
-            " k_cache[cache_batch_idx] and v_cache[cache_batch_idx], which are copies, without it"
+            f"num_splits is {num_splits}, and how the keys of a query are split is not to be chosen"
+            " here; pass 0 for as many splits as fill the GPU, 1 for none, or call attention with"
+            " split_keys, how many keys a chunk has"
         )
-    if cache_leftpad is not None:
-        raise UnsupportedError(
-            "cache_leftpad is given, and the keys of an entry start at row 0 of the cache here;"
-            " pack the keys and call flash_attn_varlen_func"
-        )
+    return None if num_splits == 0 else -(-max(1, cache.max_keys) // BLOCK_KEYS) * BLOCK_KEYS

@@ -24,6 +24,7 @@ from flash_attention.tune.table_file import load_table
 
 TABLE_VARIABLE = "FLASH_ATTENTION_TABLE"
 SHIPPED = Path(__file__).resolve().parent.parent / "tables"
+NO_DEVICE = -1  # where kernels are emulated or only explained
 MAX_DISTANCE = 1.5  # of a near entry: lengths 1.4 times as long and a batch 2 times as large
 
 logger = logging.getLogger("flash_attention")
@@ -34,6 +35,7 @@ class Choice(NamedTuple):
 
     config: KernelConfig
     reason: str
+    measured: bool = False  # by a table
 
 
 @dataclass(frozen=True)
@@ -84,14 +86,15 @@ def device_name(device_index: int) -> str:
     return name
 
 
-def choose(problem: Problem, arch: Arch, device_index: int) -> Choice:
-    """The config to run a problem with on a device, and why; a negative index has no tables."""
+def choose(problem: Problem, arch: Arch, device_index: int, *, may_tune: bool = False) -> Choice:
+    """The config to run a problem with on a device, and why; with `may_tune`, inside of `tuning`, a
+    problem that no table has is tuned first."""
     dense = DenseProblem.of(problem)
     if dense is None:
         return _by_heuristic(problem, arch, "tables are of full and causal attention only")
-    if device_index < 0:
-        return _by_heuristic(problem, arch, "no table is of the emulator")
-    if tables.tune is not None and not torch.cuda.is_current_stream_capturing():
+    if device_index == NO_DEVICE:
+        return _by_heuristic(problem, arch, "tables are of devices, and this is none")
+    if may_tune and tables.tune is not None and not torch.cuda.is_current_stream_capturing():
         _tune_unseen(dense, arch, device_index)
     return look_up(dense, arch, device_name(device_index))
 
@@ -105,7 +108,8 @@ def look_up(dense: DenseProblem, arch: Arch, device: str) -> Choice:
             _note_once(f"{source.name} is of {source.table.device} and says nothing of {device}")
     for source in usable:
         if (entry := source.table.exact(dense)) and _valid(entry, arch, source):
-            return Choice(entry.config, f"measured for this problem: {_said(entry, source)}")
+            said = f"measured for this problem: {_said(entry, source)}"
+            return Choice(entry.config, said, measured=True)
     reason = f"no table is of {device}"
     near = [(*found, s) for s in usable if (found := s.table.nearest(dense))]
     if near:
@@ -116,7 +120,7 @@ def look_up(dense: DenseProblem, arch: Arch, device: str) -> Choice:
         elif entry.keeps_heuristic:
             reason += ", where nothing was faster"
         elif isinstance(entry.config, HopperForwardKernelConfig) and _valid(entry, arch, source):
-            return Choice(entry.config, f"{reason}: {_said(entry, source)}")
+            return Choice(entry.config, f"{reason}: {_said(entry, source)}", measured=True)
     elif usable:
         reason = "no entry is of this type, head dimension and mask"
     elif sources:

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from flash_attention.api import forward
-from flash_attention.bench.grid_run import PartJudge
 from flash_attention.bench.timing import Contender, time_in_turn
 from flash_attention.errors import FlashAttentionError
 from flash_attention.kernel_configs import KernelConfig
+from flash_attention.part_judge import PartJudge
 from flash_attention.testing import generate_qkvo
 from flash_attention.tune.child import Note
 from flash_attention.tune.dense import DenseProblem

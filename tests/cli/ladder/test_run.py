@@ -12,6 +12,7 @@ import torch
 
 from flash_attention.arch import ARCHES
 from flash_attention.cli.ladder import run as run_command
+from flash_attention.cli.ladder.instructions import count_instructions
 from flash_attention.dispatch import compile_config
 from flash_attention.emulation import emulate
 from flash_attention.kernel_configs import DType
@@ -92,9 +93,30 @@ def test_bad_choices_are_refused_with_the_good_ones() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_measurements_need_a_gpu(tmp_path: Path) -> None:
-    target = tmp_path / "r.json"
-    assert "need a GPU" in refuse("ladder", "run", "--json", str(target))
+    target, config = tmp_path / "r.json", get_ladder()[0].config.short_form()
+    assert "need a GPU" in refuse("ladder", "run", "--config", config, "--json", str(target))
     assert not target.exists()
+
+
+def test_what_compiler_and_emulator_say_is_stored(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    rungs = get_ladder()[3:5]
+    monkeypatch.setattr(run_command, "ladder_of", lambda dtype, d_head, heads: rungs)
+    invoke("ladder", "run", "--arch", "sm_80", "--json", str(tmp_path / "r.json"))
+    record = json.loads((tmp_path / "r.json").read_text())
+    assert record["shape"] == [1, 256, 2, 128]
+    first, second = record["rows"]
+    compiled = compile_config(rungs[0].config, ARCHES["sm_80"])
+    assert (first["rung"], first["arch"]) == (4, "sm_80")
+    assert first["registers"] == compiled.resources.registers
+    assert first["opcodes"] == dict(count_instructions(compiled).opcodes)
+    assert (first["same_code"], second["same_code"]) == (False, True)  # a known no-op
+    stored = generate_qkvo(1, 256, 16, 128, DType.FP16)
+    counters = emulate(rungs[0].config, *(tensor[:, :, :2] for tensor in stored)).counters
+    per_block = counters.instructions.total() / (4 * 8)
+    assert first["emulated"]["instructions / key block"] == per_block
+    assert first["emulated"]["bank conflicts"] == counters.conflicts
 
 
 @pytest.mark.gpu

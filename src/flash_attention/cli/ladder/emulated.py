@@ -32,7 +32,7 @@ def run_emulated(
     stored_heads: int,
     causal: bool,
     plot: Path | None,
-) -> None:
+) -> list[EmulatedKernel]:
     """Emulates every rung as it was compiled, on the first heads of tensors of `stored_heads`."""
     heads = min(stored_heads, MAX_HEADS)
     problem = EmulatedProblem(
@@ -63,6 +63,7 @@ def run_emulated(
                 output.print(f"rung {rung.number}: {finding}", markup=False, soft_wrap=True)
         raise typer.Exit(1)
     output.print("Every output was within tolerance of the float64 oracle, and nothing was found.")
+    return kernels
 
 
 def _table(rungs: Sequence[Rung], kernels: Sequence[EmulatedKernel], title: str) -> Table:

@@ -23,7 +23,7 @@ from flash_attention.ladder import Rung
 
 def run_inspected(
     rungs: Sequence[Rung], arch: Arch | None, *, causal: bool, plot: Path | None
-) -> None:
+) -> list[Inspection]:
     """Compiles every rung, for `arch` or its own, and prints what compiler and machine code say."""
     inspections = []
     with quiet_compiles(), progress() as bar:
@@ -43,6 +43,7 @@ def run_inspected(
         arches = ", ".join(dict.fromkeys(i.arch.name for i in inspections))
         plots.save(plots.instruction_mix(mixes, language=language, arch=arches), plot)
         output.print(f"plot: {plot}", markup=False, highlight=False)
+    return inspections
 
 
 def _resource_table(inspections: Sequence[Inspection]) -> Table:

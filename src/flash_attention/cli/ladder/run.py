@@ -16,6 +16,7 @@ from flash_attention.cli.console import output
 from flash_attention.cli.ladder.emulated import run_emulated
 from flash_attention.cli.ladder.inspected import run_inspected
 from flash_attention.cli.ladder.measured import run_measured
+from flash_attention.cli.ladder.stored import store
 from flash_attention.cli.options import (
     CausalOption,
     DHeadOption,
@@ -47,7 +48,7 @@ def run(
     arch: Annotated[
         str | None, typer.Option(help="inspect and emulate for this one, even with a GPU")
     ] = None,
-    json: Annotated[Path | None, typer.Option(help="write the measurements here")] = None,
+    json: Annotated[Path | None, typer.Option(help="write the numbers here")] = None,
     plot: Annotated[Path | None, typer.Option(help="write a PNG here")] = None,
 ) -> None:
     """Climb the ladder: every rung checked and timed, or, without a GPU, inspected and emulated."""
@@ -67,14 +68,16 @@ def run(
             plot=plot,
         )
         return
-    if json is not None or extra:
-        raise UnsupportedError("--json and --config are for measurements, which need a GPU")
+    if extra:
+        raise UnsupportedError("--config is for measurements, which need a GPU")
     target = get_arch(arch) if arch else None
     if arch is None:
         output.print("No GPU here: the rungs are compiled, inspected and emulated.")
     able = _able(rungs, target, causal)
-    run_inspected(able, target, causal=causal, plot=plot)
-    run_emulated(able, target, stored_heads=heads, causal=causal, plot=plot)
+    inspections = run_inspected(able, target, causal=causal, plot=plot)
+    kernels = run_emulated(able, target, stored_heads=heads, causal=causal, plot=plot)
+    if json is not None:
+        store(inspections, kernels, json)
 
 
 def _able(rungs: Sequence[Rung], arch: Arch | None, causal: bool) -> list[Rung]:

@@ -1,0 +1,81 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernels that were not chosen for a call, each with its reason."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from flash_attention import fit_checks
+from flash_attention.arch import DEFAULT_ARCH, Arch
+from flash_attention.checks import TensorView
+from flash_attention.decision import Decision, Rule
+from flash_attention.errors import UnsupportedError
+from flash_attention.kernel_configs import (
+    DType,
+    FlashForwardKernelConfig,
+    HopperForwardKernelConfig,
+)
+from flash_attention.kernel_configs.hopper_forward import HOPPER
+from flash_attention.kernel_configs.rules import CHOICES
+from flash_attention.ladder import get_ladder
+from flash_attention.options import Options
+from flash_attention.problem import Problem
+from flash_attention.select import select_config
+from flash_attention.select_short import chunks_or_why_not
+
+SELECTED_LATER = "it would run; what runs of the other family is selected first"
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A kind of kernel, and why it is not the one."""
+
+    kernels: str
+    why: str
+
+
+def refusals_of(
+    decision: Decision,
+    problem: Problem,
+    views: Sequence[TensorView],
+    options: Options,
+    num_sms: int,
+) -> tuple[Refusal, ...]:
+    """What else was considered; nothing is where the caller gave the config."""
+    if decision.rule is Rule.GIVEN:
+        return ()
+    refused = []
+    short = chunks_or_why_not(problem, decision.arch, num_sms, options.split_keys)
+    if isinstance(short, str):
+        refused.append(Refusal("keys in chunks", short))
+    if not isinstance(decision.config, HopperForwardKernelConfig):
+        why = _why_not_hopper(problem, decision.arch)
+        refused.append(Refusal(HopperForwardKernelConfig.__name__, why))
+    if not isinstance(decision.config, FlashForwardKernelConfig):
+        why = _why_not_first_family(problem, views, options)
+        refused.append(Refusal(FlashForwardKernelConfig.__name__, why))
+    return tuple(refused)
+
+
+def _why_not_hopper(problem: Problem, arch: Arch) -> str:
+    try:
+        violation = select_config(problem, HOPPER).broken_rule(arch)
+    except UnsupportedError as error:
+        return str(error)
+    return SELECTED_LATER if violation is None else violation.message
+
+
+def _why_not_first_family(problem: Problem, views: Sequence[TensorView], options: Options) -> str:
+    """Its rules, applied to the best rung that takes any row stride."""
+    d_head = problem.d_head if problem.d_head in CHOICES["d_head"] else max(CHOICES["d_head"])
+    ladder = get_ladder(DType.from_string(str(problem.dtype)), d_head)
+    rungs = [r.config for r in ladder if isinstance(r.config, FlashForwardKernelConfig)]
+    try:
+        fit_checks.check_lse_fits(rungs[-1], options.return_lse)
+        config = replace(rungs[-1], static_row_stride=0)
+        fit_checks.check_config_fits(config, problem, views)
+        select_config(problem, DEFAULT_ARCH)
+    except UnsupportedError as error:
+        return str(error)
+    return SELECTED_LATER

@@ -1,0 +1,291 @@
+# SPDX-License-Identifier: Apache-2.0
+"""flash-attn 2, parameter by parameter: what it documents, what happens here, which test shows it.
+
+`python -m tests.compat.semantics docs/flash_attn_semantics.md` writes the tables of the document.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from flash_attention.bench.blocks import replace_block, table, wrap
+
+HEADER = ("parameter", "flash-attn documents", "here", "shown by")
+EQUAL = "equal"
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one parameter means; `names` are as in the signatures, or words for a result."""
+
+    names: str
+    documented: str
+    here: str
+    tests: tuple[str, ...]
+
+    def cells(self) -> tuple[str, str, str, str]:
+        names = ", ".join(f"`{name}`" if name.isidentifier() else name for name in self.parameters)
+        tests = ", ".join(f"`{name.removeprefix('test_')}`" for name in self.tests)
+        return names, self.documented, self.here, tests
+
+    @property
+    def parameters(self) -> list[str]:
+        return self.names.split(", ")
+
+
+EVERY_FUNCTION = (
+    Row(
+        "the signature",
+        "names, order and defaults",
+        EQUAL,
+        ("test_names_order_and_defaults",),
+    ),
+    Row(
+        "q, k, v",
+        "(batch, seqlen, nheads, headdim), of k and v nheads_k",
+        f"{EQUAL}; v may have another headdim",
+        (
+            "test_the_layout_is_batch_seq_heads_d_and_only_out_comes_back",
+            "test_v_may_have_another_head_dimension",
+        ),
+    ),
+    Row(
+        "grouped heads",
+        "nheads is a multiple of nheads_k; of 6 and 2, heads 0, 1, 2 of q share head 0 of k and v",
+        EQUAL,
+        ("test_heads_are_shared_by_neighbours",),
+    ),
+    Row(
+        "head dimension",
+        "up to 256; its code pads to a multiple of 8, with the scale of before, and copies where"
+        " the last dimension is not contiguous",
+        EQUAL,
+        (
+            "test_the_scale_is_that_of_the_head_dimension_before_padding",
+            "test_a_last_dimension_that_is_not_contiguous_is_copied",
+        ),
+    ),
+    Row(
+        "dropout_p",
+        "dropout probability, 0.0 in evaluation",
+        "0.0; else raises `dropout_p is 0.1, and there is no dropout here`",
+        ("test_dropout_and_biases_are_refused_by_every_function",),
+    ),
+    Row(
+        "softmax_scale",
+        "1 / sqrt(headdim) unless given",
+        EQUAL,
+        ("test_the_scale_is_that_of_the_head_dimension_before_padding",),
+    ),
+    Row(
+        "causal",
+        "aligned to the bottom right, the two matrices above",
+        EQUAL,
+        (
+            "test_a_causal_mask_of_two_queries_and_five_keys_ends_at_the_last_key",
+            "test_a_causal_mask_of_five_queries_and_two_keys_leaves_rows_without_keys",
+        ),
+    ),
+    Row(
+        "rows without a key",
+        "the output is 0; the lse is not documented, its kernels store +inf",
+        "the output is 0; the lse is -inf, the logarithm of an empty sum",
+        ("test_a_causal_mask_of_five_queries_and_two_keys_leaves_rows_without_keys",),
+    ),
+    Row(
+        "window_size",
+        "keys from i + seqlen_k - seqlen_q - left to i + seqlen_k - seqlen_q + right, both"
+        " included; -1 is no limit; with causal, right is 0",
+        EQUAL,
+        ("test_windows_include_both_ends",),
+    ),
+    Row(
+        "softcap",
+        "anything above 0 bounds the scores: softcap tanh(score / softcap), after the scale",
+        EQUAL,
+        ("test_the_softcap_bounds_scaled_scores",),
+    ),
+    Row(
+        "alibi_slopes",
+        "(nheads,) or (batch, nheads), fp32: a bias by distance",
+        "None; else raises `alibi_slopes is given, and biases of the scores are not supported"
+        " here`",
+        (
+            "test_dropout_and_biases_are_refused_by_every_function",
+            "test_biases_are_refused_with_a_cache_too",
+        ),
+    ),
+    Row(
+        "deterministic",
+        "of the backward pass; the forward pass always is",
+        f"{EQUAL}: changes nothing",
+        ("test_the_forward_pass_is_deterministic_either_way",),
+    ),
+    Row(
+        "return_attn_probs",
+        "(out, softmax_lse, S_dmask): softmax_lse is fp32 (batch, nheads, seqlen), S_dmask for"
+        " testing only",
+        f"(out, softmax_lse, None): {EQUAL}, and no probabilities are kept",
+        ("test_return_attn_probs_adds_the_lse_and_no_probabilities",),
+    ),
+    Row(
+        "the result",
+        "out alone, (batch, seqlen, nheads, headdim), in q's dtype",
+        EQUAL,
+        ("test_the_layout_is_batch_seq_heads_d_and_only_out_comes_back",),
+    ),
+    Row(
+        "the gradient",
+        "a backward pass (with a cache: none)",
+        "raises `a tensor requires grad, and this function has no backward pass`",
+        ("test_a_gradient_is_refused",),
+    ),
+    Row(
+        "kv, qkv",
+        "one tensor: (batch, seqlen, 2, nheads_k, headdim), (batch, seqlen, 3, nheads, headdim);"
+        " without a batch dimension where packed",
+        EQUAL,
+        (
+            "test_packed_tensors_are_split_before_the_heads",
+            "test_packed_tensors_have_three_or_two_matrices",
+        ),
+    ),
+)
+
+PACKED = (
+    Row(
+        "cu_seqlens_q, cu_seqlens_k, cu_seqlens",
+        "(batch + 1,), int32: where each sequence starts in q, and in k and v",
+        EQUAL,
+        ("test_packed_sequences_are_attended_to_apart_and_the_lse_is_heads_by_total",),
+    ),
+    Row(
+        "max_seqlen_q, max_seqlen_k, max_seqlen",
+        "int, the longest sequence of the batch",
+        f"{EQUAL}; a tensor is read, which waits for its device",
+        ("test_lengths_may_be_tensors_as_data_collators_make_them",),
+    ),
+    Row(
+        "softmax_lse",
+        "(nheads, total_q)",
+        EQUAL,
+        ("test_packed_sequences_are_attended_to_apart_and_the_lse_is_heads_by_total",),
+    ),
+    Row(
+        "block_table",
+        "in the signature, not in the text; its kernels take k and v as (num_blocks,"
+        " page_block_size, nheads_k, headdim), pages of a multiple of 256 keys, and the lengths"
+        " from cu_seqlens_k",
+        f"{EQUAL}; pages of 16, 32, or a multiple of 64 keys",
+        (
+            "test_packed_queries_of_pages",
+            "test_columns_of_a_table_beyond_the_longest_entry_are_left_out",
+            "test_kernels_agree_with_torch",
+            "test_a_gpu_agrees_with_torch",
+        ),
+    ),
+)
+
+WITH_A_CACHE = (
+    Row(
+        "k_cache, v_cache",
+        "(batch_cache, seqlen_cache, nheads_k, headdim), or pages (num_blocks, page_block_size,"
+        " nheads_k, headdim)",
+        EQUAL,
+        (
+            "test_a_cache_is_read_as_far_as_it_is_filled",
+            "test_a_cache_in_pages_is_read_and_stored_to",
+        ),
+    ),
+    Row(
+        "cache_seqlens",
+        "int, or (batch,) int32: keys in use; all of them where left out",
+        EQUAL,
+        (
+            "test_a_cache_is_read_as_far_as_it_is_filled",
+            "test_one_length_serves_all_entries_and_none_is_the_whole_cache",
+            "test_the_whole_cache_counts_where_no_length_is_given",
+        ),
+    ),
+    Row(
+        "k, v",
+        "(batch, seqlen_new, nheads_k, headdim): stored in place from cache_seqlens on, then"
+        " attended to; the cache must have room",
+        f"{EQUAL}, with cache_seqlens; stored by torch before the kernel",
+        (
+            "test_new_keys_are_stored_behind_the_filled_part_and_seen",
+            "test_new_keys_come_with_values_lengths_and_the_shape_of_the_cache",
+        ),
+    ),
+    Row(
+        "rotary_cos, rotary_sin, rotary_interleaved",
+        "rotate q and the new k from position cache_seqlens on",
+        "None; else raises `rotary_cos or rotary_sin is given, and rotary embeddings are not"
+        " applied here`",
+        ("test_rotary_embeddings_are_refused",),
+    ),
+    Row(
+        "cache_batch_idx",
+        "(batch,) int32: the entry of the cache that belongs to each of q",
+        f"{EQUAL}, without a copy; on a GPU a cache of 16, 32, or a multiple of 64 rows",
+        (
+            "test_entries_of_a_cache_are_those_that_the_index_names",
+            "test_new_keys_go_to_the_entries_that_the_index_names",
+        ),
+    ),
+    Row(
+        "cache_leftpad",
+        "(batch,) int32: the row at which the keys of an entry start",
+        f"{EQUAL}; the entries of the cache lie side by side",
+        ("test_keys_start_behind_the_left_padding", "test_left_padded_entries_lie_side_by_side"),
+    ),
+    Row(
+        "block_table",
+        "(batch, max_num_blocks_per_seq) int32; page_block_size is a multiple of 256",
+        f"{EQUAL}; pages of 16, 32, or a multiple of 64 keys",
+        (
+            "test_a_cache_in_pages_is_read_and_stored_to",
+            "test_the_whole_cache_counts_where_no_length_is_given",
+        ),
+    ),
+    Row(
+        "two of them together",
+        "its kernels refuse pages with cache_batch_idx or cache_leftpad",
+        "raises for any two of block_table, cache_batch_idx and cache_leftpad: `no two of them`",
+        ("test_a_cache_is_described_in_one_way",),
+    ),
+    Row(
+        "num_splits",
+        "0: a heuristic; 1: the keys are not split; more: so many splits",
+        "0 and 1 equal; else raises `how the keys of a query are split is not to be chosen here`"
+        " (`attention` has split_keys)",
+        (
+            "test_one_split_is_one_chunk_of_all_keys",
+            "test_more_than_one_split_by_number_is_refused",
+        ),
+    ),
+    Row(
+        "return_softmax_lse",
+        "(out, softmax_lse), softmax_lse (batch, nheads, seqlen)",
+        EQUAL,
+        ("test_a_cache_is_read_as_far_as_it_is_filled", "test_keys_start_behind_the_left_padding"),
+    ),
+)
+
+TABLES = {"every-function": EVERY_FUNCTION, "packed": PACKED, "with-a-cache": WITH_A_CACHE}
+
+
+def block(name: str, rows: Sequence[Row]) -> str:
+    """A table as it stands in the document."""
+    return wrap(name, table(HEADER, (row.cells() for row in rows), left=len(HEADER)))
+
+
+if __name__ == "__main__":
+    document = Path(sys.argv[1])
+    text = document.read_text()
+    for name, rows in TABLES.items():
+        text = replace_block(text, name, block(name, rows))
+    document.write_text(text)

@@ -1,0 +1,254 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Caches in pages, in another order, behind padding: by torch, in the emulator and on a GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from flash_attention.api import run_plan
+from flash_attention.attention import attention
+from flash_attention.compat import flash_attn
+from flash_attention.launch import SELECT, plan_for
+from flash_attention.options import Extras, Options
+from flash_attention.testing import cu_seqlens, generate_qkv
+from tests.short_queries import in_pages, shuffled_table
+
+Function = Callable[..., Any]  # their results have the shape that the options say
+flash_attn_func: Function = flash_attn.flash_attn_func
+flash_attn_varlen_func: Function = flash_attn.flash_attn_varlen_func
+flash_attn_with_kvcache: Function = flash_attn.flash_attn_with_kvcache
+
+PAGE = 16
+LENGTHS_Q, LENGTHS_K = (3, 1, 20), (45, 17, 30)
+
+
+def numbers(*values: int) -> Tensor:
+    return torch.tensor(values, dtype=torch.int32)
+
+
+def tensors(seq_q: int, seq_k: int, batch: int = 3) -> tuple[Tensor, Tensor, Tensor]:
+    return generate_qkv(batch, seq_q, 4, 64, torch.bfloat16, seq_len_k=seq_k, n_heads_k=2)
+
+
+def new_rows(count: int, batch: int = 3) -> tuple[Tensor, Tensor]:
+    _, k, v = generate_qkv(batch, count, 4, 64, torch.bfloat16, "cpu", 5, n_heads_k=2)
+    return k, v
+
+
+def close(result: Tensor, wanted: Tensor) -> None:
+    """Within two steps of bf16 at 1."""
+    torch.testing.assert_close(result.float(), wanted.float(), rtol=1.6e-2, atol=1.6e-2)
+
+
+def alone(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Tensor:
+    """Attention of one entry."""
+    result: Tensor = flash_attn_func(q[None], k[None], v[None], **options)[0]
+    return result
+
+
+@pytest.mark.parametrize("options", [{}, {"causal": True}, {"window_size": (5, 2)}], ids=str)
+def test_packed_queries_of_pages(options: dict[str, Any]) -> None:
+    q, k, v = tensors(24, 48)
+    table = shuffled_table(3, 3)
+    pages = [in_pages(t, table, PAGE) for t in (k, v)]
+    starts = (cu_seqlens(LENGTHS_Q), cu_seqlens(LENGTHS_K))
+    out, lse, _ = flash_attn_varlen_func(
+        *(q[0], *pages, *starts, 20, 45), **options, block_table=table, return_attn_probs=True
+    )
+    assert (out.shape, lse.shape) == ((24, 4, 64), (4, 24))
+    for entry, (queries, n) in enumerate(zip(q[0].split(LENGTHS_Q), LENGTHS_K, strict=True)):
+        wanted = alone(queries, k[entry, :n], v[entry, :n], **options)
+        close(out.split(LENGTHS_Q)[entry], wanted)
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+    """What `attention` was last asked for."""
+    options: dict[str, Any] = {}
+
+    def record(q: Tensor, k: Tensor, v: Tensor, **given: Any) -> Any:
+        options.update(given)
+        return attention(q, k, v, **given)
+
+    monkeypatch.setattr(flash_attn, "attention", record)
+    return options
+
+
+def test_columns_of_a_table_beyond_the_longest_entry_are_left_out(asked: dict[str, Any]) -> None:
+    q, k, v = tensors(24, 48)
+    table = shuffled_table(3, 3)
+    pages = [in_pages(t, table, PAGE) for t in (k, v)]
+    wider = torch.cat((table, torch.full((3, 5), 10**6, dtype=torch.int32)), dim=1)
+    starts = (cu_seqlens(LENGTHS_Q), cu_seqlens(LENGTHS_K))
+    out = flash_attn_varlen_func(q[0], *pages, *starts, 20, 45, block_table=wider)
+    assert torch.equal(asked["block_table"], table)
+    assert torch.equal(
+        out, flash_attn_varlen_func(q[0], *pages, *starts, 20, 45, block_table=table)
+    )
+
+
+@pytest.mark.parametrize("lengths", [None, 5, numbers(3, 9, 0)], ids=["none", "int", "tensor"])
+def test_entries_of_a_cache_are_those_that_the_index_names(lengths: Any) -> None:
+    q, k, v = tensors(2, 12)
+    caches = [torch.cat((t, 2 * t)) for t in (k, v)]  # of six entries
+    index = numbers(5, 0, 2)
+    moved = flash_attn_with_kvcache(
+        q, *caches, cache_seqlens=lengths, cache_batch_idx=index, causal=True
+    )
+    gathered = (cache[index.long()] for cache in caches)
+    assert torch.equal(
+        moved, flash_attn_with_kvcache(q, *gathered, cache_seqlens=lengths, causal=True)
+    )
+
+
+def test_new_keys_go_to_the_entries_that_the_index_names() -> None:
+    q, k, v = tensors(2, 12)
+    caches, new = [torch.cat((t, t)) for t in (k, v)], new_rows(2)
+    index, lengths = numbers(5, 0, 2), numbers(3, 10, 0)
+    wanted = [cache.clone() for cache in caches]
+    for cache, rows in zip(wanted, new, strict=True):
+        for entry, n, row in zip(index.tolist(), lengths.tolist(), rows, strict=True):
+            cache[entry, n : n + 2] = row
+    out = flash_attn_with_kvcache(
+        q, *caches, *new, cache_seqlens=lengths, cache_batch_idx=index, causal=True
+    )
+    for cache, expected in zip(caches, wanted, strict=True):
+        assert torch.equal(cache, expected)
+    gathered = (cache[index.long()] for cache in wanted)
+    close(out, flash_attn_with_kvcache(q, *gathered, cache_seqlens=lengths + 2, causal=True))
+
+
+@pytest.mark.parametrize("append", [False, True])
+def test_keys_start_behind_the_left_padding(append: bool) -> None:
+    q, k, v = tensors(2, 12)
+    pads, lengths = (4, 0, 7), numbers(9, 10, 8)
+    for tensor in (k, v):
+        for entry, pad in zip(tensor, pads, strict=True):
+            entry[:pad] = torch.nan
+    new: dict[str, Tensor] = {}
+    ends = lengths.tolist()
+    if append:
+        new = dict(zip("kv", new_rows(2), strict=True))
+        ends = [n + 2 for n in ends]
+    out, lse = flash_attn_with_kvcache(
+        *(q, k, v),
+        **new,
+        cache_seqlens=lengths,
+        cache_leftpad=numbers(*pads),
+        causal=True,
+        return_softmax_lse=True,
+    )
+    for entry, (pad, n) in enumerate(zip(pads, ends, strict=True)):
+        rows = slice(pad, n)
+        wanted = flash_attn_func(
+            *(t[entry : entry + 1] for t in (q, k[:, rows], v[:, rows])),
+            causal=True,
+            return_attn_probs=True,
+        )
+        close(out[entry], wanted[0][0])
+        torch.testing.assert_close(lse[entry], wanted[1][0], rtol=1e-4, atol=1e-4)
+    if append:
+        assert torch.equal(k[0, 9:11], new["k"][0])
+
+
+def test_the_whole_cache_counts_where_no_length_is_given() -> None:
+    q, k, v = tensors(2, 48)
+    whole = flash_attn_func(q, k, v)
+    table = shuffled_table(3, 3)
+    pages = (in_pages(t, table, PAGE) for t in (k, v))
+    close(flash_attn_with_kvcache(q, *pages, block_table=table), whole)
+    close(flash_attn_with_kvcache(q, k, v, cache_leftpad=numbers(0, 0, 0)), whole)
+
+
+@pytest.mark.parametrize(
+    ("splits", "rows", "split_keys"), [(0, 100, None), (1, 100, 128), (1, 64, 64), (1, 0, 64)]
+)
+def test_one_split_is_one_chunk_of_all_keys(
+    splits: int, rows: int, split_keys: int | None, asked: dict[str, Any]
+) -> None:
+    q, k, v = tensors(1, rows)
+    out = flash_attn_with_kvcache(q, k, v, num_splits=splits)
+    assert asked["split_keys"] == split_keys
+    close(out, flash_attn_func(q, k, v))
+
+
+def packed_queries_of_pages(device: str) -> Tensor:
+    q, k, v = tensors(24, 64)
+    table = shuffled_table(3, 4)
+    pages = (in_pages(t, table, PAGE).to(device) for t in (k, v))
+    starts = (cu_seqlens(LENGTHS_Q, device), cu_seqlens(LENGTHS_K, device))
+    result: Tensor = flash_attn_varlen_func(
+        *(q[0].to(device), *pages, *starts, 20, 45), causal=True, block_table=table.to(device)
+    )
+    return result
+
+
+def moved_entries(device: str) -> Tensor:
+    q, k, v = tensors(2, 128)
+    caches = (torch.cat((t, 2 * t)).to(device) for t in (k, v))
+    index, lengths = numbers(5, 0, 2).to(device), numbers(100, 1, 128).to(device)
+    result: Tensor = flash_attn_with_kvcache(
+        q.to(device), *caches, cache_seqlens=lengths, cache_batch_idx=index, causal=True
+    )
+    return result
+
+
+def left_padding(device: str) -> Tensor:
+    q, k, v = (t.to(device) for t in tensors(2, 100))
+    k[1, :30] = v[1, :30] = torch.nan
+    pads, lengths = numbers(4, 30, 0).to(device), numbers(90, 99, 1).to(device)
+    result: Tensor = flash_attn_with_kvcache(
+        q, k, v, cache_seqlens=lengths, cache_leftpad=pads, causal=True
+    )
+    return result
+
+
+def one_split(device: str) -> Tensor:
+    q, k, v = (t.to(device) for t in tensors(1, 700))
+    result: Tensor = flash_attn_with_kvcache(q, k, v, cache_seqlens=650, num_splits=1)
+    return result
+
+
+def new_keys_in_pages(device: str) -> Tensor:
+    q, k, v = tensors(2, 64)
+    table = shuffled_table(3, 4)
+    pages = (in_pages(t, table, PAGE).to(device) for t in (k, v))
+    new = (t.to(device) for t in new_rows(2))
+    lengths, names = numbers(15, 0, 62).to(device), table.to(device)
+    result: Tensor = flash_attn_with_kvcache(
+        q.to(device), *pages, *new, cache_seqlens=lengths, block_table=names, causal=True
+    )
+    return result
+
+
+CALLS = [packed_queries_of_pages, moved_entries, left_padding, one_split, new_keys_in_pages]
+
+
+def emulated(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
+    """`attention` by the kernel that a GPU would run."""
+    asked = Options(**{name: options[name] for name in Options._fields if name in options})
+    extras = Extras(**{name: options[name] for name in Extras._fields if name in options})
+    plan = plan_for(SELECT, q, k, v, None, options=asked, extras=extras)
+    return run_plan(plan, q, k, v, None, extras)
+
+
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)
+def test_kernels_agree_with_torch(
+    call: Callable[[str], Tensor], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    by_torch = call("cpu")
+    monkeypatch.setattr(flash_attn, "attention", emulated)
+    close(call("cpu"), by_torch)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)
+def test_a_gpu_agrees_with_torch(call: Callable[[str], Tensor]) -> None:
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("needs an sm_90 GPU")
+    close(call("cuda").cpu(), call("cpu"))

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The document of flash-attn's semantics: every parameter is in it, every row has its tests."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from flash_attention.bench.blocks import marked_block
+from flash_attention.compat import flash_attn
+from tests.compat import test_flash_attn, test_flash_attn_cache, test_flash_attn_semantics
+from tests.compat.semantics import TABLES, block
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "flash_attn_semantics.md"
+MODULES = (test_flash_attn, test_flash_attn_cache, test_flash_attn_semantics)
+ROWS = [row for rows in TABLES.values() for row in rows]
+
+
+def names_in(module: ModuleType) -> set[str]:
+    """The tests of a module."""
+    return {name for name in vars(module) if name.startswith("test_")}
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_the_document_has_the_rows(name: str) -> None:
+    assert marked_block(DOCUMENT.read_text(), name) == block(name, TABLES[name])
+
+
+def test_every_row_is_shown_by_tests_that_exist_and_every_test_shows_a_row() -> None:
+    assert all(row.tests for row in ROWS)
+    named = {test for row in ROWS for test in row.tests}
+    assert named == set().union(*map(names_in, MODULES))
+
+
+@pytest.mark.parametrize("function", flash_attn.__all__)
+def test_every_parameter_has_a_row(function: str) -> None:
+    described = {name for row in ROWS for name in row.parameters}
+    assert set(inspect.signature(getattr(flash_attn, function)).parameters) <= described
