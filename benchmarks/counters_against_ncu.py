@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from nsight import counters
 
 from flash_attention import DType, emulate, forward
 from flash_attention.bench.environment import describe
 from flash_attention.dispatch import current_arch
 from flash_attention.ladder import Rung, get_ladder
+from flash_attention.microscope.nsight import counters
 from flash_attention.testing import generate_qkvo
 
 SHAPE = (1, 256, 2, 128)
@@ -73,7 +73,7 @@ def main() -> None:
         return
     rows: list[dict[str, Any]] = [
         {"rung": rung.number, "name": rung.name, "ncu": real, "emulator": emulated(rung)}
-        for rung, real in zip(rungs(), counters(__file__, METRICS), strict=True)
+        for rung, real in zip(rungs(), counters((__file__, "--run"), METRICS), strict=True)
     ]
     for row in rows:
         differing = {n: (row["ncu"][n], row["emulator"][n]) for n in METRICS}

@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from nsight import counters
-from profile_ladder import METRICS, UNITS
 
 from flash_attention import DType, forward
 from flash_attention.bench.environment import describe
 from flash_attention.dispatch import current_arch
+from flash_attention.microscope.nsight import METRICS, counters, in_units
 from flash_attention.options import Options
 from flash_attention.problem import Problem
 from flash_attention.select import select_config
@@ -44,9 +43,10 @@ def run_points() -> None:
 
 def profile() -> list[dict[str, Any]]:
     return [
-        {"d": d_head, "causal": causal, "seq": seq}
-        | {name: value / UNITS.get(name, 1) for name, value in counted.items()}
-        for (d_head, causal, seq), counted in zip(POINTS, counters(__file__, METRICS), strict=True)
+        {"d": d_head, "causal": causal, "seq": seq} | in_units(counted)
+        for (d_head, causal, seq), counted in zip(
+            POINTS, counters((__file__, "--run"), METRICS), strict=True
+        )
     ]
 
 

@@ -92,7 +92,7 @@ def test_a_plan_packs_strides_lengths_scale_and_the_call_adds_addresses() -> Non
         "seq_len_q": SEQ,
         "seq_len_k": SEQ,
         "d_v": D_HEAD,
-        "num_splits": 1,
+        "key_blocks": 0,
         "split_blocks": 0,
         "window_left": 0,
         "window_right": 0,

@@ -68,3 +68,18 @@ def test_heads_keep_their_keys_and_their_sinks(
     assert judge.check_lse(lse).ok
     lse[..., 1, 0] = math.nan
     assert not judge.check_lse(lse).ok
+
+
+def test_long_keys_are_widened_in_few_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(part_judge, "CHECKED_KEYS", 2 * 64 * 32)
+    q, k, v = testing.generate_qkv(1, 1, 8, 32, torch.float16, seq_len_k=64)
+    assert PartJudge(q, k, v).heads == [0, 7]
+
+
+def test_a_head_of_packed_entries_has_fewer_scores_than_its_shape_says() -> None:
+    q, k, v = (tensor[0] for tensor in testing.generate_qkv(1, 96, 8, 32, torch.float16))
+    starts = testing.cu_seqlens((64, 32))
+    features: testing.CallFeatures = {"cu_seqlens_q": starts, "cu_seqlens_k": starts}
+    few = PartJudge(q, k, v, scores=8 * 5120, **features)
+    assert few.heads == [0, 2, 5, 7]
+    assert PartJudge(q, k, v, scores=8 * 5120, cells=5120, **features).heads == list(range(8))

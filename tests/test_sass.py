@@ -102,13 +102,13 @@ def test_predicates_operands_and_labels_are_told_apart() -> None:
     assert sass.parse_disassembly(PRINTED) == [
         sass.Instruction(0x00, "LDC", "R1, c[0x0][0x28]"),
         sass.Instruction(0x10, "IMAD.MOV.U32", "R3, RZ, RZ, 0x4"),
-        sass.Instruction(0x20, "BRA", "`(.L_x_0)", "!P0"),
+        sass.Instruction(0x20, "BRA", "`(.L_x_0)", "!P0", 0x60),
         sass.Instruction(0x30, "UIADD3", "UR4, UR4, 0x1, URZ", "UP1"),
         sass.Instruction(0x40, "LDS", "RZ, [RZ]", "!PT"),
         sass.Instruction(0x50, "HGMMA.64x128x16.F32.BF16", "R24, gdesc[UR8], R24, gsb0"),
         sass.Instruction(0x60, "NOP", ""),
         sass.Instruction(0x70, "EXIT", ""),
-        sass.Instruction(0x80, "BRA", "`(.L_x_1)"),
+        sass.Instruction(0x80, "BRA", "`(.L_x_1)", target=0x80),
     ]
     assert sass.parse_disassembly(PRINTED, "other") == [sass.Instruction(0, "EXIT", "")]
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 CHECKED_SCORES = 1 << 30  # the oracle computes about this many, of as many heads as that allows
+CHECKED_KEYS = 1 << 28  # elements of one entry's K that it widens to float64 at a time
 MIN_CHECKED_HEADS = 2
 
 
@@ -24,7 +25,8 @@ class PartJudge:
     """`Judge` on some of the heads; in the others an output may hold no NaN, which is the poison.
 
     The heads are spread evenly, the first and the last among them; each keeps the head of k and v
-    that it shares with others. `scores` is about how many the oracle may compute.
+    that it shares with others. `scores` is about how many the oracle may compute, `cells` how many
+    a head has; by the shapes, unless packed entries make them fewer.
     """
 
     def __init__(
@@ -36,11 +38,14 @@ class PartJudge:
         causal: bool = False,
         *,
         scores: int | None = None,
+        cells: int | None = None,
         **features: Unpack[CallFeatures],
     ) -> None:
         heads, shared_by = q.shape[-2], max(1, q.shape[-2] // max(1, k.shape[-2]))
-        of_a_head = max(1, math.prod(q.shape[:-2]) * k.shape[-3])
-        affordable = (CHECKED_SCORES if scores is None else scores) // of_a_head
+        if cells is None:
+            cells = math.prod(q.shape[:-2]) * k.shape[-3]
+        affordable = (CHECKED_SCORES if scores is None else scores) // max(1, cells)
+        affordable = min(affordable, CHECKED_KEYS // max(1, k.shape[-3] * k.shape[-1]))
         count = min(heads, max(MIN_CHECKED_HEADS, affordable))
         places = torch.linspace(0, heads - 1, count, dtype=torch.float64)
         self.heads = [int(place) for place in places.round()]

@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flash_attention.compiler.elf import ENTRY
@@ -43,6 +43,8 @@ _CLASSES: dict[str, str] = {
 _CLASS_OF = {opcode: name for name, opcodes in _CLASSES.items() for opcode in opcodes.split()}
 
 _SECTION = re.compile(r"^\s*\.section\s+\.text\.([^,\s]+)")
+_LABEL = re.compile(r"^(\.L\w+):")
+_BRANCH = re.compile(r"\((\.L\w+)\)")
 _INSTRUCTION = re.compile(
     r"/\*(?P<address>[0-9a-fA-F]{4,})\*/\s+"
     r"(?:@(?P<predicate>!?U?P(?:\d+|T))\s+)?"
@@ -63,6 +65,7 @@ class Instruction:
     opcode: str  # with its modifiers: "HMMA.16816.F32.BF16"
     operands: str
     predicate: str = ""  # "P0", "!P0", "UP1"
+    target: int | None = None  # the address that a branch goes to
 
     @property
     def name(self) -> str:
@@ -92,9 +95,13 @@ def parse_disassembly(text: str, entry: str = ENTRY) -> list[Instruction]:
     """The instructions of kernel `entry` in what nvdisasm printed."""
     instructions: list[Instruction] = []
     inside = False
+    pending: list[str] = []  # labels of the next instruction
+    labels: dict[str, int] = {}
     for line in text.splitlines():
         if section := _SECTION.match(line):
             inside = section.group(1) == entry
+        elif inside and (label := _LABEL.match(line)):
+            pending.append(label.group(1))
         elif inside and (found := _INSTRUCTION.search(line)):
             instructions.append(
                 Instruction(
@@ -104,11 +111,19 @@ def parse_disassembly(text: str, entry: str = ENTRY) -> list[Instruction]:
                     predicate=found["predicate"] or "",
                 )
             )
+            labels |= dict.fromkeys(pending, instructions[-1].address)
+            pending.clear()
     if not instructions:
         raise UnsupportedError(f"the disassembly holds no instruction of kernel {entry!r}")
     while instructions[-1].opcode == "NOP":
         instructions.pop()
-    return instructions
+    return [_with_target(one, labels) for one in instructions]
+
+
+def _with_target(one: Instruction, labels: Mapping[str, int]) -> Instruction:
+    if one.name not in ("BRA", "CALL") or (label := _BRANCH.search(one.operands)) is None:
+        return one
+    return replace(one, target=labels.get(label.group(1)))
 
 
 def opcode_counts(instructions: Iterable[Instruction]) -> Counter[str]:
@@ -135,7 +150,8 @@ def find_nvdisasm() -> str:
     if on_path is None:
         raise InspectorMissing(
             "machine code is read with nvdisasm, which is neither installed as a wheel nor on "
-            "PATH; pip install nvidia-cuda-nvdisasm"
+            "PATH; pip install nvidia-cuda-nvdisasm, or this package with its extra: "
+            "flash_attention[inspect]"
         )
     return on_path
 

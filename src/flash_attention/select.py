@@ -20,6 +20,7 @@ from flash_attention.kernel_configs.hopper_rules import CHOICES as HOPPER_CHOICE
 from flash_attention.problem import Problem
 
 MIB = 1 << 20
+PACKED_GROUP_MIB = 32  # of entries of any length: a batch of others needs no other kernel
 SM80_SWITCHES = (
     "async+eager+swizzled+load_2_2_1_tiles+buffer+opt_softmax+folded+serpentine+staged+reciprocal"
     "+panels"
@@ -53,14 +54,14 @@ def hopper_d_head(problem: Problem) -> int:
 def _hopper(problem: Problem) -> HopperForwardKernelConfig | None:
     dtype, d_head = DType.from_string(str(problem.dtype)), hopper_d_head(problem)
     causal, short = problem.causal or problem.window is not None, problem.seq_q <= SHORT
-    dynamic = causal and not problem.per_batch  # else the order is that of packed entries
+    group = PACKED_GROUP_MIB if problem.per_batch else group_mib(problem)
     common: dict[str, Any] = {
         "tma": True,
         "specialised": True,
         "overlap": True,
         "rescale_threshold": 8,
-        "tile_order": TileOrder.DYNAMIC if dynamic else TileOrder.PERSISTENT,
-        "group_mib": group_mib(problem) if dynamic else 0,
+        "tile_order": TileOrder.DYNAMIC if causal else TileOrder.PERSISTENT,
+        "group_mib": group if causal else 0,
     }
 
     def config(consumers: int, keys: int, stages: int, **rest: Any) -> HopperForwardKernelConfig:
@@ -68,9 +69,9 @@ def _hopper(problem: Problem) -> HopperForwardKernelConfig | None:
             dtype, d_head, consumers, keys, stages, **{**common, **rest}
         )
 
-    narrow = 64 if causal else 0
+    narrow = 64 if causal or problem.per_batch else 0  # the last keys fill half a block
     if d_head in (64, 96):
-        consumers = 3 if d_head == 64 and not (causal and short) else 2
+        consumers = 3 if d_head == 64 and not ((causal and short) or problem.per_batch) else 2
         return config(
             *(consumers, 128, 3),
             ping_pong=True,

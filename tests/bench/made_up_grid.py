@@ -64,7 +64,7 @@ def made_up_grid() -> dict[str, Any]:
         "python": "3.11.7",
         "commit": "0123456789ab",
         "date": "2026-01-31",
-        "command": "benchmarks/hopper_grid.py r.json",
+        "command": "flash-attention bench --json r.json",
         "grid": "fa3",
         "dtype": "BF16",
         "repeats": 25,

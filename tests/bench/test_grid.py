@@ -6,14 +6,13 @@ from __future__ import annotations
 import pytest
 import torch
 
-from flash_attention.bench.grid import GRIDS, Point, points
+from flash_attention.bench.grid import GRIDS, Point
 from flash_attention.errors import UnsupportedError
 from flash_attention.kernel_configs import DType
 
 
 def every(name: str) -> list[Point]:
-    grid = GRIDS[name]
-    return points(name, grid.d_heads, grid.masks, grid.seq_lens)
+    return GRIDS[name].points()
 
 
 def test_the_fa3_grid_has_16k_tokens_of_2048_everywhere() -> None:
@@ -48,8 +47,65 @@ def test_a_point_as_a_problem() -> None:
 
 def test_lengths_and_head_dimensions_that_do_not_fit_are_refused() -> None:
     with pytest.raises(UnsupportedError, match="divide 16384"):
-        points("fa3", (64,), (False,), (1000,))
+        GRIDS["fa3"].points((64,), (False,), (1000,))
     with pytest.raises(UnsupportedError, match="head dimensions 2048; 512 and 96 do not"):
-        points("fa3", (96,), (False,), (512,))
+        GRIDS["fa3"].points((96,), (False,), (512,))
     with pytest.raises(UnsupportedError, match="the seed grid has the lengths 512, 1024"):
-        points("seed", (128,), (False,), (256,))
+        GRIDS["seed"].points((128,), (False,), (256,))
+    with pytest.raises(UnsupportedError, match="decode grid has the lengths 2048, 8192, 131072"):
+        GRIDS["decode"].points(seq_lens=(4096,))
+    with pytest.raises(UnsupportedError, match="one query, the last, sees every key"):
+        GRIDS["decode"].points(masks=(True,))
+    with pytest.raises(UnsupportedError, match="window ends at its query"):
+        GRIDS["window"].points(masks=(False,))
+
+
+def test_the_decode_grid_is_five_shapes_of_grouped_heads() -> None:
+    grid = every("decode")
+    assert sorted((p.batch, p.seq_len) for p in grid) == [
+        *((1, 8192), (1, 131072), (16, 8192), (64, 8192), (128, 2048))
+    ]
+    assert {(p.heads, p.kv_heads, p.queries, p.d_head, p.decode) for p in grid} == {
+        (32, 8, 1, 128, True)
+    }
+    assert grid[0].kv_bytes(DType.BF16) == 2 * 8192 * 8 * 128 * 2
+    assert grid[0].flop == 4 * 32 * 8192 * 128
+
+
+def test_packed_entries_halve_and_fill_twice_the_longest() -> None:
+    full, causal = every("varlen")
+    assert full.lengths == (8192, 4096, 2048, 1024, 512, 256, 128, 128)
+    assert (full.batch, full.causal, causal.causal) == (8, False, True)
+    assert full.flop == 4 * 16 * 128 * sum(n * n for n in full.lengths) == 2 * causal.flop
+
+
+def test_the_flop_of_a_window_are_those_of_the_keys_in_it() -> None:
+    (point,) = every("window")
+    assert (point.seq_len, point.window, point.causal) == (16384, 1024, True)
+    short = Point(64, True, 6, 2, 3, window=2)
+    assert short.flop == 4 * 64 * 3 * 2 * (1 + 2 + 2 + 2 + 2 + 2)
+    assert Point(64, True, 6, 2, 3, seq_q=1, window=2).flop == 4 * 64 * 3 * 2 * 2
+
+
+def test_grouped_heads_have_the_flop_of_their_queries() -> None:
+    long, longest = every("prefill_gqa")
+    assert [(p.batch, p.seq_len) for p in (long, longest)] == [(4, 4096), (1, 16384)]
+    assert longest.flop == 4 * 32 * 128 * 16384**2 // 2
+
+
+def test_what_is_asked_beyond_shapes_reaches_the_problem() -> None:
+    packed = every("varlen")[1].problem(DType.BF16)
+    assert (packed.batch, packed.total_q, packed.seq_q, packed.per_batch) == (8, 16384, 8192, True)
+    (window,) = every("window")
+    assert window.problem(DType.FP16).window == (1023, 0)
+    decode = every("decode")[0].problem(DType.BF16)
+    assert (decode.seq_q, decode.seq_k, decode.heads_per_kv) == (1, 8192, 4)
+
+
+def test_labels_say_what_tells_points_apart() -> None:
+    labels = [point.label for name in GRIDS for point in every(name)]
+    assert len(labels) == len({(point, name) for name in GRIDS for point in every(name)})
+    assert every("decode")[0].label == "1 x 8192, 1 q, 32/8 h, d 128, full"
+    assert every("varlen")[0].label == "16384 in 8, 16 h, d 128, full"
+    assert every("window")[0].label == "1 x 16384, 16 h, d 128, window 1024"
+    assert Point(64, True, 512, 32, 8).label == "32 x 512, 8 h, d 64, causal"

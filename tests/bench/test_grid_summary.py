@@ -10,9 +10,13 @@ import pytest
 from flash_attention.bench.grid_summary import (
     best_rows,
     grid_table,
+    is_plain,
     mean_ratio,
+    point_of,
+    point_table,
     selected_rows,
     summary,
+    unit,
 )
 from tests.bench.made_up_grid import CAUSAL, LONG, SHORT, made_up_rows
 
@@ -36,13 +40,14 @@ def test_a_wrong_kernel_is_never_the_best() -> None:
 def test_the_last_lines_name_configs_and_what_is_missing() -> None:
     missing = [{"name": "fa3", "why": "no library"}] * 2 + [{"name": "cudnn", "why": "no"}]
     lines = summary(made_up_rows(), missing, {SHORT: 1, LONG: 2})
+    least = "least x0.500 at 16 x 1024, 32 h, d 64, full"
     assert lines == [
         f"[1] {SHORT}",
         f"[2] {LONG}",
         "missing at 2 points: fa3: no library",
         "missing at 1 points: cudnn: no",
-        "selected: geometric mean x1.000 over 2 points, least x0.500 at d 64 full 1024",
-        "best: geometric mean x1.414 over 2 points, least x0.500 at d 64 full 1024",
+        f"selected: geometric mean x1.000 over 2 points, {least}",
+        f"best: geometric mean x1.414 over 2 points, {least}",
     ]
 
 
@@ -62,3 +67,19 @@ def test_every_number_of_the_table() -> None:
 def test_a_wrong_kernel_has_no_speed() -> None:
     rows = [replace(made_up_rows()[0], ok=False)]
     assert "| 64 | full | ours | wrong |" in grid_table(rows)
+
+
+def test_points_that_are_no_plain_self_attention_have_a_line_each() -> None:
+    rows = made_up_rows()
+    few = replace(rows[0], heads_k=8, seq_q=1, gbps=1000.0, copy_gbps=4000.0)
+    window = replace(rows[3], window=64, full_ms=3 * rows[3].ms)
+    assert is_plain(rows)
+    assert not is_plain([few])
+    assert point_table([few, window])[2:] == [
+        "| 32 x 512, 1 q, 32/8 h, d 64, full | 1000 | 500 (**2.00**) | 250 (**4.00**)"
+        " | 125 (**8.00**) | 25% of a copy's 4000 GB/s |",
+        f"| 8 x 2048, 16 h, d 128, window 64 | {300 * point_of(window).flop / 2**37:.0f} |  | "
+        f" | {150 * point_of(window).flop / 2**37:.0f} (**2.00**)"
+        " | 3.00 times as fast as without the window |",
+    ]
+    assert unit([few, window]) == "GB/s of K and V or TFLOP/s"

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from matplotlib.patches import Rectangle
 
 from flash_attention.bench import plot
 from flash_attention.bench.comparison import compare
 from tests.bench.made_up import made_up_results
+from tests.bench.made_up_grid import made_up_rows
 
 
 def test_speed_bars_are_percent_of_fa2() -> None:
@@ -18,6 +20,17 @@ def test_speed_bars_are_percent_of_fa2() -> None:
     heights = [bar.get_height() for bar in axes.patches if isinstance(bar, Rectangle)]
     assert heights == pytest.approx([40.0, 110.0])
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1 base", "2 swizzle"]
+
+
+def test_a_grid_has_a_panel_a_mask_and_a_line_a_contender() -> None:
+    first, second = plot.grid_speeds(made_up_rows()).axes
+    assert (first.get_title(), second.get_title()) == ("d_head 64, full", "d_head 128, causal")
+    lines = {line.get_label(): np.asarray(line.get_ydata()) for line in first.lines}
+    assert lines["ours"].tolist() == pytest.approx([800, 500])
+    assert lines["FA3"].tolist() == pytest.approx([400])
+    assert lines["cuDNN"].tolist() == pytest.approx([200, 1000])
+    assert [tick.get_text() for tick in first.get_xticklabels()] == ["32 x 512", "16 x 1024"]
+    assert first.get_ylabel() == "TFLOP/s"
 
 
 def test_mix_bars_stack_to_the_whole_kernel() -> None:

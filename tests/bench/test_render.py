@@ -107,6 +107,18 @@ def test_a_grid_goes_into_the_block_of_its_name(tmp_path: Path) -> None:
         assert fact in block
 
 
+def test_a_grid_of_few_queries_is_told_in_bytes() -> None:
+    record = made_up_grid() | {"grid": "decode", "l2": "hot"}
+    few = {"heads_k": 8, "seq_q": 1, "gbps": 1000.0, "copy_gbps": 4000.0}
+    record["rows"] = [record["rows"][0] | few]
+    block = render.grid_block(record)
+    assert block.startswith(begin("grid-decode-bf16"))
+    assert "A cell is GB/s of K and V; beside a peer's" in block
+    assert "medians, L2 hot" in block
+    assert "| 32 x 512, 1 q, 32/8 h, d 64, full | 1000 | 500 (**2.00**) |" in block
+    assert "multiples of the faster of FA3 and cuDNN: **2.000**" in block
+
+
 def test_the_documents_show_the_stored_measurements() -> None:
     readme = (ROOT / "README.md").read_text()
     stored = load(RESULTS / "h200_ladder.json")

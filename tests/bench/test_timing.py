@@ -73,3 +73,15 @@ def test_ten_times_the_work_takes_about_ten_times_as_long() -> None:
     )
     ratio = timings["ten"].median_ms / timings["one"].median_ms
     assert 6 < ratio < 14
+
+
+def test_what_fits_into_l2_is_read_faster_hot_than_cold() -> None:
+    device = torch.device("cuda", torch.cuda.current_device())
+    half = torch.cuda.get_device_properties(device).L2_cache_size // 2
+    source = torch.ones(half // 4, device=device)
+    contender = Contender("sum", lambda: source.sum())
+    cold, hot = (
+        time_in_turn([contender], device=device, repeats=11, check=lambda name, out: None, hot=hot)
+        for hot in (False, True)
+    )
+    assert hot["sum"].median_ms < cold["sum"].median_ms

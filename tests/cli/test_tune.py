@@ -32,9 +32,9 @@ def test_what_was_found_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(run, "tune", tune)
     where = tmp_path / "table.json"
-    options = ("--d-head", "64,128", "--causal", "1", "--budget", "60", "--table", str(where))
+    options = ("--d-head", "64,128", "--causal", "--budget", "60", "--table", str(where))
     text = invoke("tune", "--grid", "fa3", *options)
-    assert (told["d_heads"], told["masks"], told["budget"]) == ([64, 128], [True], 60.0)
+    assert (told["d_heads"], told["masks"], told["budget"]) == ((64, 128), (True,), 60.0)
     assert told["table"] == where
     assert "NVIDIA H200: 1.100 times the heuristic's speed in geometric mean" in text
     assert text.count("the heuristic's") >= 11
@@ -56,8 +56,8 @@ def test_interrupted_it_says_where_everything_is(
     ("options", "said"),
     [
         (("--grid", "fa2"), "did you mean 'fa3'?"),
-        (("--causal", "2"), "--causal is '2'; use 0, 1 or 0,1"),
-        (("--d-head", "wide"), "--d-head is 'wide'; use numbers, comma-separated"),
+        (("--grid", "window"), "1 x 16384, 16 h, d 128, window 1024 has a window"),
+        (("--d-head", "wide"), "--d-head takes whole numbers as in 64,128, not 'wide'"),
         (("--dtype", "fp8"), "dtype 'fp8' is not supported"),
         (("--d-head", "96"), "its head dimensions 2048"),
     ],

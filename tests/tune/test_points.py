@@ -3,18 +3,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from flash_attention.bench.grid import Point
 from flash_attention.errors import UnsupportedError
 from flash_attention.kernel_configs import DType
-from flash_attention.tune.points import problems_of
-
-POINT = {"d_head": 128, "causal": True, "seq_len": 4096, "batch": 4, "heads": 16}
+from flash_attention.tune.points import TUNABLE, problems_of
 
 
 def test_grids_by_name() -> None:
@@ -26,37 +22,48 @@ def test_grids_by_name() -> None:
     assert len(some) == 6
 
 
-def test_points_of_a_file_with_keys_of_their_own(tmp_path: Path) -> None:
-    path = tmp_path / "points.json"
-    path.write_text(json.dumps([POINT, {**POINT, "heads_k": 4, "seq_k": 8192, "d_head": 64}]))
+def test_lengths_of_a_grid_by_name() -> None:
+    assert {p.seq_k for p in problems_of("fa3", seq_lens=[512, 2048])} == {512, 2048}
+
+
+def test_every_tunable_grid_is_dense() -> None:
+    assert [len(problems_of(name)) for name in TUNABLE] == [36, 6, 2]
+
+
+def test_problems_of_a_file_with_fewer_queries_and_shared_heads(tmp_path: Path) -> None:
+    path = tmp_path / "mine.txt"
+    path.write_text(
+        "batch=4 heads=16 seq=4096 d=128 causal\nheads=16 heads_k=4 seq_q=4096 seq=8192 d=64\n"
+    )
     plain, grouped = problems_of(path)
     assert (plain.seq_q, plain.seq_k, plain.heads, plain.heads_k) == (4096, 4096, 16, 16)
     assert (grouped.seq_q, grouped.seq_k, grouped.heads, grouped.heads_k) == (4096, 8192, 16, 4)
-    assert problems_of(str(path), d_heads=[64]) == [grouped]
-    assert problems_of([Point(**POINT)]) == [plain]  # type: ignore[arg-type]
-    with pytest.raises(UnsupportedError, match="no point to tune at these head dimensions"):
+    assert problems_of(str(path), d_heads=[64]) == problems_of(path, masks=[False]) == [grouped]
+    assert problems_of(path, seq_lens=[4096]) == [plain]
+    assert problems_of([Point(128, True, 4096, 4, 16)]) == [plain]
+    with pytest.raises(UnsupportedError, match="no problem of the grid has these"):
         problems_of(path, d_heads=[256])
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("point", "said"),
     [
-        ({}, "is not a list of points; a point is"),
-        ([3], "point 1 of .* is 3; a point is"),
-        ([{**POINT, "length": 3}], "unknown field 'length'"),
-        ([{"d_head": 128}], "causal is missing"),
-        ([POINT, {**POINT, "causal": 1}], "point 2 of .*: causal is 1; use true or false"),
-        ([{**POINT, "batch": 0}], "batch is 0; use an integer from 1"),
-        ([{**POINT, "heads_k": 3}], "heads is 16, no multiple of heads_k, which is 3"),
+        (Point(128, True, 4096, 1, 2, window=64), "d 128, window 64 has a window, and tables hold"),
+        (Point(64, False, 512, 2, 2, lengths=(512, 100)), "612 in 2, .* has packed entries"),
+        (Point(64, False, 512, 0, 2), "has nothing to compute"),
     ],
 )
-def test_what_is_wrong_in_a_file_is_said(content: Any, said: str, tmp_path: Path) -> None:
-    path = tmp_path / "points.json"
-    path.write_text(json.dumps(content))
+def test_what_tables_do_not_hold_is_refused(point: Point, said: str) -> None:
     with pytest.raises(UnsupportedError, match=said):
-        problems_of(path)
+        problems_of([Point(64, True, 512, 2, 2), point])
+
+
+@pytest.mark.parametrize("grid", ["window", "varlen"])
+def test_so_are_the_grids_that_have_it(grid: str) -> None:
+    with pytest.raises(UnsupportedError, match="tables hold full and causal attention"):
+        problems_of(grid)
 
 
 def test_an_unknown_grid_lists_the_known_ones_and_the_nearest() -> None:
-    with pytest.raises(UnsupportedError, match="grids are fa3, seed; did you mean 'seed'"):
+    with pytest.raises(UnsupportedError, match="unknown grid 'sead'; did you mean 'seed'"):
         problems_of("sead")

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from flash_attention.bench.grid import GRIDS, points
+from flash_attention.bench.grid import GRIDS
 from flash_attention.errors import UnsupportedError
 from flash_attention.kernel_configs import DType
 from flash_attention.tune.candidates import heuristic
@@ -73,7 +73,7 @@ def test_between_two_lengths_of_a_grid_there_is_always_one_near_enough() -> None
 
 
 def test_a_dense_problem_is_what_kernels_are_tuned_for() -> None:
-    for point in points("fa3", (64, 128), (False, True), (512,)):
+    for point in GRIDS["fa3"].points((64, 128), (False, True), (512,)):
         problem = point.problem(DType.BF16)
         found = DenseProblem.of(problem)
         assert found is not None

@@ -45,19 +45,20 @@ def driver_version() -> str:
     if error != driver.CUresult.CUDA_SUCCESS:
         raise UnsupportedError(f"the NVIDIA driver does not answer: {error.name}")
     cuda = f"CUDA {version // 1000}.{version % 1000 // 10}"
-    own = _output_of("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
+    own = output_of("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
     return f"{own.splitlines()[0]} ({cuda})" if own else cuda
 
 
 def git_commit() -> str | None:
     """The commit this package was run from, "-dirty" when changed; None outside a checkout."""
-    return _output_of("git", "-C", str(Path(__file__).parent), *_DESCRIBE)
+    return output_of("git", "-C", str(Path(__file__).parent), *_DESCRIBE)
 
 
 _DESCRIBE = ("describe", "--always", "--dirty", "--abbrev=12", "--exclude=*")
 
 
-def _output_of(*command: str) -> str | None:
+def output_of(*command: str) -> str | None:
+    """What a program prints; None where it is missing, fails or prints nothing."""
     try:
         answer = subprocess.run(command, capture_output=True, text=True, check=True, timeout=10)
     except (OSError, subprocess.SubprocessError):

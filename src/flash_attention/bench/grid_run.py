@@ -11,16 +11,18 @@ import torch
 from torch import Tensor
 
 from flash_attention import testing
-from flash_attention.api import forward
+from flash_attention.bench.case import Case
 from flash_attention.bench.grid import Point
-from flash_attention.bench.peers import Lineup, line_up
-from flash_attention.bench.statistics import Timing, tflops
+from flash_attention.bench.peers import line_up
+from flash_attention.bench.statistics import Timing, gigabytes_per_second, tflops
 from flash_attention.bench.timing import Contender, time_in_turn
 from flash_attention.errors import FlashAttentionError
-from flash_attention.kernel_configs import KernelConfig
-from flash_attention.part_judge import PartJudge
+from flash_attention.kernel_configs import DType, KernelConfig
 
 RIVALS = ("fa3", "cudnn")  # the ratio is to the faster of them
+OURS = "ours"  # the selected kernel, whichever it is
+COPY, NO_WINDOW = "copy", "no window"  # contenders that are no attention, or another one
+COPY_BYTES = 1 << 30  # far more than any L2 holds
 
 
 @dataclass(frozen=True)
@@ -33,7 +35,7 @@ class GridRow:
     batch: int
     heads: int
     config: str
-    selected: bool  # what `select_config` chooses here
+    selected: bool  # what `attention` chooses here
     ms: float
     tflops: float
     spread: float  # interquartile range, as a fraction of `ms`
@@ -41,6 +43,14 @@ class GridRow:
     ok: bool
     peers: Mapping[str, float]
     ratio: float | None  # how many times as fast as the faster rival; None without one
+    heads_k: int = 0
+    seq_q: int = 0
+    window: int = 0
+    lengths: tuple[int, ...] = ()
+    chunks: int = 1  # the keys of all tiles were cut into; 1: they were not
+    gbps: float | None = None  # bytes of K and V over the time, where that is the traffic
+    copy_gbps: float | None = None  # read and written by a plain copy, in the same turns
+    full_ms: float | None = None  # of the same kernel choice without the window
 
 
 @dataclass(frozen=True)
@@ -51,72 +61,111 @@ class PointResult:
     refused: Mapping[str, str]
 
 
+@dataclass(frozen=True)
+class _Measured:
+    timings: Mapping[str, Timing]
+    checks: Mapping[str, testing.Check]
+
+
 def measure_point(
     point: Point,
-    selected: KernelConfig,
-    others: Sequence[KernelConfig],
+    dtype: DType,
+    configs: Sequence[KernelConfig],
     *,
     peers: Sequence[str],
     repeats: int,
     device: torch.device,
+    hot: bool = False,
     fa3: Path | None = None,
 ) -> PointResult:
-    """The selected kernel, the others and the peers at one point, taken in turn."""
-    q, k, v, o = testing.generate_qkvo(*point.shape, selected.dtype, device)
-    judge = PartJudge(q, k, v, causal=point.causal)
-    lineup = line_up(peers, q, k, v, causal=point.causal, fa3=fa3)
-    refused = dict(lineup.missing)
-    kernels: dict[str, Contender] = {}
-    for config in dict.fromkeys((selected, *others)):
-        contender = _kernel(config, point.causal, q, k, v, o)
+    """What `attention` runs, these configs and the peers at one point, taken in turn."""
+    case = Case.of(point, dtype, device)
+    selected, chunks, refused = _selected(case)
+    ours = [case.selected(selected)] if selected else []
+    others = [config for config in dict.fromkeys(configs) if config.short_form() != selected]
+    kernels = _able([*ours, *map(case.kernel, others)], refused)
+    if not kernels:
+        return PointResult((), refused)
+    lineup = line_up(peers, case, fa3=fa3)
+    refused |= lineup.missing
+    contenders = [*lineup.contenders, *kernels, *_beside(case)]
+    measured = _time(case, contenders, repeats=repeats, device=device, hot=hot)
+    for peer in lineup.contenders:
+        if not measured.checks[peer.name].ok:
+            refused[peer.name] = f"wrong: {measured.checks[peer.name]}"
+    times = {
+        peer.name: measured.timings[peer.name].median_ms
+        for peer in lineup.contenders
+        if peer.name not in refused
+    }
+    rows = [
+        _row(point, dtype, kernel.name, chunks if kernel.name == selected else 0, measured, times)
+        for kernel in kernels
+    ]
+    return PointResult(tuple(rows), refused)
+
+
+def _selected(case: Case) -> tuple[str, int, dict[str, str]]:
+    """What `attention` runs here and in how many chunks; or nothing, and why."""
+    try:
+        plan = case.plan()
+    except FlashAttentionError as error:
+        return "", 0, {OURS: str(error).partition("\n")[0]}
+    return plan.config.short_form(), plan.geometry.grid[0] if plan.combine else 1, {}
+
+
+def _able(kernels: Sequence[Contender], refused: dict[str, str]) -> list[Contender]:
+    """The kernels that take the problem, each run once; `refused` learns why the others do not."""
+    able = []
+    for contender in kernels:
         try:
             contender.run()
         except FlashAttentionError as error:
             refused[contender.name] = str(error).partition("\n")[0]
         else:
-            kernels[contender.name] = contender
+            able.append(contender)
+    return able
+
+
+def _beside(case: Case) -> list[Contender]:
+    """What else a point is seen beside: a copy where memory is the limit, the whole triangle."""
+    if case.point.decode:
+        source = torch.empty(COPY_BYTES, dtype=torch.uint8, device=case.q.device)
+        target = torch.empty_like(source)
+        return [Contender(COPY, lambda: target.copy_(source))]
+    return [case.without_window().selected(NO_WINDOW)] if case.point.window else []
+
+
+def _time(
+    case: Case, contenders: Sequence[Contender], *, repeats: int, device: torch.device, hot: bool
+) -> _Measured:
+    judges = dict.fromkeys((contender.name for contender in contenders), case.judge())
+    judges.pop(COPY, None)
+    if NO_WINDOW in judges:
+        judges[NO_WINDOW] = case.without_window().judge()
     checks: dict[str, testing.Check] = {}
 
     def check(name: str, out: Tensor) -> None:
-        checks[name] = judge.check(out)
+        if name in judges:
+            checks[name] = judges[name].check(out)
 
-    contenders = (*lineup.contenders, *kernels.values())
-    timings = time_in_turn(contenders, device=device, repeats=repeats, check=check)
-    for name in _wrong(lineup, checks):
-        refused[name] = f"wrong: {checks[name]}"
-    times = {c.name: timings[c.name].median_ms for c in lineup.contenders if c.name not in refused}
-    return PointResult(
-        tuple(
-            _row(point, name, name == selected.short_form(), timings[name], checks[name], times)
-            for name in kernels
-        ),
-        refused,
-    )
-
-
-def _kernel(
-    config: KernelConfig, causal: bool, q: Tensor, k: Tensor, v: Tensor, o: Tensor
-) -> Contender:
-    return Contender(
-        config.short_form(),
-        run=lambda: forward(config, q, k, v, o, causal=causal),
-        poison=lambda: o.fill_(torch.nan),
-    )
-
-
-def _wrong(lineup: Lineup, checks: Mapping[str, testing.Check]) -> list[str]:
-    return [peer.name for peer in lineup.contenders if not checks[peer.name].ok]
+    timings = time_in_turn(contenders, device=device, repeats=repeats, check=check, hot=hot)
+    return _Measured(timings, checks)
 
 
 def _row(
     point: Point,
+    dtype: DType,
     config: str,
-    selected: bool,
-    timing: Timing,
-    check: testing.Check,
+    chunks: int,
+    measured: _Measured,
     peers: Mapping[str, float],
 ) -> GridRow:
+    """The row of one kernel; `chunks` is 0 where it is not the selected one."""
+    timing, check, timings = measured.timings[config], measured.checks[config], measured.timings
     rivals = [peers[name] for name in RIVALS if name in peers]
+    full_ok = NO_WINDOW in timings and measured.checks[NO_WINDOW].ok
+    copied = 2 * COPY_BYTES
     return GridRow(
         d=point.d_head,
         causal=point.causal,
@@ -124,7 +173,7 @@ def _row(
         batch=point.batch,
         heads=point.heads,
         config=config,
-        selected=selected,
+        selected=chunks > 0,
         ms=timing.median_ms,
         tflops=tflops(point.flop, timing.median_ms),
         spread=timing.spread,
@@ -132,4 +181,16 @@ def _row(
         ok=check.ok,
         peers=dict(peers),
         ratio=min(rivals) / timing.median_ms if rivals else None,
+        heads_k=point.heads_k,
+        seq_q=point.seq_q,
+        window=point.window,
+        lengths=point.lengths,
+        chunks=max(1, chunks),
+        gbps=gigabytes_per_second(point.kv_bytes(dtype), timing.median_ms)
+        if point.decode
+        else None,
+        copy_gbps=gigabytes_per_second(copied, timings[COPY].median_ms)
+        if COPY in timings
+        else None,
+        full_ms=timings[NO_WINDOW].median_ms if full_ok else None,
     )

@@ -13,11 +13,21 @@ from flash_attention.bench.grid_run import RIVALS, GridRow
 from flash_attention.bench.peers import PEERS
 from flash_attention.bench.statistics import tflops
 
-NAMES = {"fa3": "FA3", "cudnn": "cuDNN", "fa2": "FA2"}
+NAMES = {
+    "fa3": "FA3",
+    "cudnn": "cuDNN",
+    "fa2": "FA2",
+    "flex": "FlexAttention",
+    "efficient": "SDPA efficient",
+    "sdpa_math": "SDPA math",
+}
 
 
 def point_of(row: GridRow) -> Point:
-    return Point(row.d, row.causal, row.seq, row.batch, row.heads)
+    return Point(
+        *(row.d, row.causal, row.seq, row.batch, row.heads),
+        *(row.heads_k, row.seq_q, row.window, tuple(row.lengths)),
+    )
 
 
 def selected_rows(rows: Iterable[GridRow]) -> list[GridRow]:
@@ -57,13 +67,57 @@ def summary(
         if (mean := mean_ratio(some)) is not None:
             rated = {row.ratio: row for row in some if row.ok and row.ratio is not None}
             slow = rated[min(rated)]
-            mask = "causal" if slow.causal else "full"
             count = sum(row.ok and row.ratio is not None for row in some)
             lines.append(
                 f"{what}: geometric mean x{mean:.3f} over {count} points,"
-                f" least x{slow.ratio:.3f} at d {slow.d} {mask} {slow.seq}"
+                f" least x{slow.ratio:.3f} at {point_of(slow).label}"
             )
     return lines
+
+
+def speed(row: GridRow, milliseconds: float) -> float:
+    """What `milliseconds` at a row's point mean: TFLOP/s, or GB/s where K and V are the traffic."""
+    if row.gbps is not None:
+        return row.gbps * row.ms / milliseconds
+    return tflops(point_of(row).flop, milliseconds)
+
+
+def unit(rows: Iterable[GridRow]) -> str:
+    """What the speeds of these rows are counted in."""
+    units = {"TFLOP/s" if row.gbps is None else "GB/s of K and V" for row in rows}
+    return " or ".join(sorted(units))
+
+
+def remark(row: GridRow) -> str:
+    """What a speed is seen beside: a copy's, or the time without the window."""
+    if row.gbps is not None and row.copy_gbps is not None:
+        return f"{100 * row.gbps / row.copy_gbps:.0f}% of a copy's {row.copy_gbps:.0f} GB/s"
+    if row.full_ms is not None:
+        return f"{row.full_ms / row.ms:.2f} times as fast as without the window"
+    return ""
+
+
+def point_table(rows: Sequence[GridRow]) -> list[str]:
+    """One line a point: the selected kernel, the peers and ours as a multiple of each."""
+    chosen = selected_rows(rows)
+    names = [name for name in PEERS if any(name in row.peers for row in chosen)]
+    lines = []
+    for row in chosen:
+        ours = f"{speed(row, row.ms):.0f}" if row.ok else "wrong"
+        theirs = [_beside(row, name) for name in names]
+        lines.append([point_of(row).label, ours, *theirs, remark(row)])
+    return table(["problem", "ours", *(NAMES[name] for name in names), ""], lines, left=1)
+
+
+def _beside(row: GridRow, name: str) -> str:
+    if name not in row.peers:
+        return ""
+    return f"{speed(row, row.peers[name]):.0f} (**{row.peers[name] / row.ms:.2f}**)"
+
+
+def is_plain(rows: Iterable[GridRow]) -> bool:
+    """Whether the points are told apart by head dimension, mask and length."""
+    return not any(row.heads_k or row.seq_q or row.window or row.lengths for row in rows)
 
 
 def grid_table(rows: Sequence[GridRow]) -> list[str]:

@@ -4,24 +4,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 
 from flash_attention import testing
-from flash_attention.api import forward
+from flash_attention.bench.case import Case
 from flash_attention.bench.comparison import FA2
-from flash_attention.bench.peers import sdpa
+from flash_attention.bench.grid import SEED_SHAPES, Point
+from flash_attention.bench.peers.torch_sdpa import sdpa
 from flash_attention.bench.results import Row
 from flash_attention.bench.statistics import tflops
-from flash_attention.bench.timing import Contender, time_in_turn
+from flash_attention.bench.timing import time_in_turn
 from flash_attention.errors import LaunchError
 from flash_attention.kernel_configs import KernelConfig
 
 GRIDS: dict[str, tuple[tuple[int, int], ...]] = {
-    "seed": ((16, 512), (16, 1024), (16, 2048), (16, 4096), (8, 8192), (4, 16384)),
+    "seed": tuple((batch, seq_len) for seq_len, batch in SEED_SHAPES.items()),
     "quick": ((4, 2048),),
 }
 """(batch, seq_len) shapes to measure at."""
@@ -58,10 +59,11 @@ def measure(
     """All candidates and FA2 at one (batch, seq_len), timed in turn; wrong numbers raise."""
     batch, seq_len = shape
     config = candidates[0].config
-    q, k, v, o = testing.generate_qkvo(batch, seq_len, n_heads, config.d_head, config.dtype, device)
-    judge = testing.Judge(q, k, v, causal=causal)
-    contenders = [sdpa(SDPBackend.FLASH_ATTENTION, FA2, q, k, v, causal)]
-    contenders += [_contender(candidate, causal, q, k, v, o) for candidate in candidates]
+    point = Point(config.d_head, causal, seq_len, batch, n_heads)
+    case = Case.of(point, config.dtype, device)
+    judge = testing.Judge(case.q, case.k, case.v, causal=causal)
+    contenders = [sdpa(SDPBackend.FLASH_ATTENTION, FA2, case)]
+    contenders += [replace(case.kernel(c.config), name=c.name) for c in candidates]
     for contender in contenders:
         contender.poison()
         checked(judge, contender.name, contender.run())
@@ -73,7 +75,6 @@ def measure(
 
     timings = time_in_turn(contenders, device=device, repeats=repeats, check=check)
     described = {candidate.name: candidate for candidate in candidates}
-    flop = config.attn_flop(batch, n_heads, seq_len) // (2 if causal else 1)
     rows = []
     for name, timing in timings.items():
         candidate = described.get(name)
@@ -89,19 +90,9 @@ def measure(
                 low_ms=timing.low_ms,
                 high_ms=timing.high_ms,
                 samples=timing.samples,
-                tflops=tflops(flop, timing.median_ms),
+                tflops=tflops(point.flop, timing.median_ms),
                 max_error=errors[name],
                 allowed_error=judge.allowed,
             )
         )
     return rows
-
-
-def _contender(
-    candidate: Candidate, causal: bool, q: Tensor, k: Tensor, v: Tensor, o: Tensor
-) -> Contender:
-    return Contender(
-        candidate.name,
-        run=lambda: forward(candidate.config, q, k, v, o, causal=causal),
-        poison=lambda: o.fill_(torch.nan),
-    )

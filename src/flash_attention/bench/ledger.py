@@ -14,7 +14,7 @@ _MASKS = {False: "full", True: "causal"}
 
 
 def ablations_block(record: Mapping[str, Any], where: str) -> str:
-    """TFLOP/s of every config at every point, from what benchmarks/hopper_grid.py wrote."""
+    """TFLOP/s of every config at every point, from what `flash-attention bench` wrote."""
     rows = [GridRow(**row) for row in record["rows"]]
     lengths = sorted({row.seq for row in rows})
     everywhere: dict[str, dict[tuple[bool, int], float]] = {}

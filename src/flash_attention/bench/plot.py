@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plots: the speed of each rung beside FlashAttention-2, and the instruction mix of each rung."""
+"""Plots: rungs beside FlashAttention-2, a grid beside its peers, the instructions of rungs."""
 
 from __future__ import annotations
 
@@ -7,9 +7,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from matplotlib import colormaps
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from flash_attention.bench.comparison import FA2, Comparison
+from flash_attention.bench.grid_run import GridRow
+from flash_attention.bench.grid_summary import NAMES, best_rows, selected_rows, speed, unit
+from flash_attention.bench.peers import PEERS
 
 _BAR, _GUIDE = "#3b6fb6", "#444444"
 
@@ -31,6 +36,49 @@ def speeds(comparison: Comparison) -> Figure:
     axes.set_ylabel("% of FlashAttention-2 (whiskers: shapes)")
     _label_contenders(figure, [_label(entry.number, entry.name) for entry in entries])
     return figure
+
+
+def grid_speeds(rows: Sequence[GridRow]) -> Figure:
+    """A panel for each head dimension and mask: the speeds of ours and of the peers by length.
+
+    Ours is the selected kernel; where none was right, the fastest that was.
+    """
+    chosen = [row for row in selected_rows(rows) if row.ok] or best_rows(rows)
+    panels: dict[tuple[int, str], list[GridRow]] = {}
+    for row in chosen:
+        mask = "window" if row.window else "causal" if row.causal else "full"
+        panels.setdefault((row.d, mask), []).append(row)
+    columns = min(2, len(panels))
+    lines = -(-len(panels) // columns)
+    figure = Figure(figsize=(5.5 * columns, 3.2 * lines), layout="constrained")
+    grid = figure.subplots(lines, columns, squeeze=False)
+    for axes, ((d_head, mask), here) in zip(grid.flat, panels.items(), strict=False):
+        _draw_panel(axes, here)
+        axes.set_title(f"d_head {d_head}, {mask}", fontsize=9)
+    for axes in grid.flat[len(panels) :]:
+        axes.set_visible(False)
+    handles, labels = max((axes.get_legend_handles_labels() for axes in grid.flat), key=_count)
+    figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), fontsize=8)
+    return figure
+
+
+def _draw_panel(axes: Axes, rows: Sequence[GridRow]) -> None:
+    places = range(len(rows))
+    axes.plot(places, [speed(r, r.ms) for r in rows], color=_BAR, marker="o", label="ours")
+    for colour, name in enumerate(PEERS):
+        there = [i for i in places if name in rows[i].peers]
+        if there:
+            speeds = [speed(rows[i], rows[i].peers[name]) for i in there]
+            axes.plot(there, speeds, f"C{colour + 1}", marker=".", linewidth=1, label=NAMES[name])
+    labels = [f"{row.batch} x {row.seq}" for row in rows]
+    axes.set_xticks(places, labels, rotation=25, ha="right", fontsize=8)
+    axes.set_ylabel(unit(rows))
+    axes.set_ylim(bottom=0)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def _count(legend: tuple[list[Artist], list[str]]) -> int:
+    return len(legend[1])
 
 
 def instruction_mix(mixes: Mapping[str, Mapping[str, int]], *, language: str, arch: str) -> Figure:

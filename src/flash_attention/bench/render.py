@@ -20,7 +20,15 @@ from flash_attention.bench import results
 from flash_attention.bench.blocks import begin, replace_block, table, wrap
 from flash_attention.bench.comparison import Comparison, compare
 from flash_attention.bench.grid_run import GridRow
-from flash_attention.bench.grid_summary import grid_table, mean_ratio, rivals, selected_rows
+from flash_attention.bench.grid_summary import (
+    grid_table,
+    is_plain,
+    mean_ratio,
+    point_table,
+    rivals,
+    selected_rows,
+    unit,
+)
 from flash_attention.bench.ledger import ABLATIONS, POINTS, ablations_block, points_block
 from flash_attention.bench.rungs import render_rungs
 from flash_attention.bench.stored import read_folder
@@ -81,16 +89,24 @@ def grid_name(record: Mapping[str, Any]) -> str:
 
 
 def grid_block(record: Mapping[str, Any]) -> str:
-    """Kernels beside their peers over a grid, from what benchmarks/hopper_grid.py wrote."""
+    """Kernels beside their peers over a grid, from what `flash-attention bench` wrote."""
     rows = [GridRow(**row) for row in record["rows"]]
     mean = mean_ratio(selected_rows(rows))
-    setting = (
-        f"{_where(record)}. {record['dtype']}, forward, self-attention. A cell is TFLOP/s, and for"
-        f" ours the speed as a multiple of the faster of {rivals()}; medians, L2 cold, contenders"
-        " taken in turn; a causal mask halves the count of FLOP."
-    )
+    how = f"medians, L2 {record.get('l2', 'cold')}, contenders taken in turn"
     over = f"Geometric mean of the multiples: **{mean:.3f}**." if mean else "No peer was measured."
-    return wrap(grid_name(record), (setting, "", *grid_table(rows), "", over))
+    if is_plain(rows):
+        setting = (
+            f"{_where(record)}. {record['dtype']}, forward, self-attention. A cell is TFLOP/s, and"
+            f" for ours the speed as a multiple of the faster of {rivals()}; {how}; a causal mask"
+            " halves the count of FLOP."
+        )
+        return wrap(grid_name(record), (setting, "", *grid_table(rows), "", over))
+    setting = (
+        f"{_where(record)}. {record['dtype']}, forward. A cell is {unit(rows)}; beside a peer's,"
+        f" how many times as fast ours is; {how}."
+    )
+    over = over.replace("multiples", f"multiples of the faster of {rivals()}")
+    return wrap(grid_name(record), (setting, "", *point_table(rows), "", over))
 
 
 def _compared(measured: float, emulated: float) -> str:

@@ -42,3 +42,8 @@ def harmonic_mean(values: Iterable[float]) -> float:
 def tflops(flop: int, milliseconds: float) -> float:
     """`flop` operations in `milliseconds`, in TFLOP/s."""
     return flop / milliseconds * 1e-9
+
+
+def gigabytes_per_second(count: int, milliseconds: float) -> float:
+    """`count` bytes in `milliseconds`, in GB/s."""
+    return count / milliseconds * 1e-6

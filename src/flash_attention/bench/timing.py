@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """How this project times kernels, and the only place that does.
 
-CUDA events, L2 flushed before each sample, contenders taken in turn, outputs poisoned. A turn
-starts with a run that is not timed: taken one launch at a time, right after other kernels, FA2
-measured up to 20 % slower at 1024 rows than by itself. Every round has another order: near the
-power limit a kernel leaves its successor a lower clock, and nobody should always come after the
-same one.
+CUDA events, L2 flushed before each sample unless asked for hot, contenders taken in turn, outputs
+poisoned. A turn starts with a run that is not timed: taken one launch at a time, right after other
+kernels, FA2 measured up to 20 % slower at 1024 rows than by itself. Every round has another order:
+near the power limit a kernel leaves its successor a lower clock, and nobody should always come
+after the same one.
 """
 
 from __future__ import annotations
@@ -49,10 +49,14 @@ def time_in_turn(
     device: torch.device,
     repeats: int,
     check: Callable[[str, torch.Tensor], None],
+    hot: bool = False,
 ) -> dict[str, Timing]:
-    """Times all contenders once a round; `check` judges what each one's last timed run wrote."""
+    """Times all contenders once a round; `check` judges what each one's last timed run wrote.
+
+    With `hot` a sample finds in L2 what the untimed run before it left there.
+    """
     with torch.cuda.device(device):
-        flush = L2Flush(device)
+        flush: Callable[[], None] = (lambda: None) if hot else L2Flush(device)
         samples: dict[str, list[tuple[torch.cuda.Event, torch.cuda.Event]]] = {
             contender.name: [] for contender in contenders
         }

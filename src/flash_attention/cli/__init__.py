@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The command line, `flash-attention`: doctor, build, emulate, debug, explain, tune, ladder ..."""
+"""The command line, `flash-attention`."""
 
 from __future__ import annotations
 

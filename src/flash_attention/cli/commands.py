@@ -8,6 +8,7 @@ from typing import Any
 import typer
 from typer.core import TyperGroup
 
+from flash_attention.cli.bench.command import bench
 from flash_attention.cli.build import build
 from flash_attention.cli.check import check
 from flash_attention.cli.console import errors
@@ -15,6 +16,7 @@ from flash_attention.cli.debug import debug
 from flash_attention.cli.doctor import doctor
 from flash_attention.cli.emulate import emulate
 from flash_attention.cli.explain import explain
+from flash_attention.cli.inspect.command import inspect
 from flash_attention.cli.ladder.commands import ladder_app
 from flash_attention.cli.report import report
 from flash_attention.cli.tune import tune
@@ -50,4 +52,6 @@ app.command()(explain)
 app.command()(check)
 app.command()(report)
 app.command()(tune)
+app.command()(bench)
+app.command()(inspect)
 app.add_typer(ladder_app, name="ladder")

@@ -13,7 +13,6 @@ from rich.table import Table
 
 from flash_attention.cli.console import add_number_columns, output, quiet_compiles, report_table
 from flash_attention.cli.emulated import EmulatedKernel, EmulatedProblem
-from flash_attention.cli.ladder.instructions import ptx_mix
 from flash_attention.cli.options import (
     ArchOption,
     CausalOption,
@@ -24,6 +23,7 @@ from flash_attention.cli.options import (
     chosen_kernel,
 )
 from flash_attention.emulator import SCHEDULES
+from flash_attention.microscope.instructions import ptx_mix
 
 PLACES_SHOWN = 8
 SHARED = {"requests": "requests", "wavefronts": "wavefronts", "ideal": "needed"}

@@ -11,11 +11,11 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table as Listing
 
-from flash_attention.bench.grid import GRIDS
 from flash_attention.cli.console import add_number_columns, errors, output, report_table
-from flash_attention.errors import UnsupportedError
+from flash_attention.cli.options import numbers_of
+from flash_attention.kernel_configs import DType
 from flash_attention.tune import run
-from flash_attention.tune.points import problems_of
+from flash_attention.tune.points import TUNABLE, problems_of
 from flash_attention.tune.store import default_store
 from flash_attention.tune.table import Entry, Table
 
@@ -25,20 +25,22 @@ INTERRUPTED = 130  # exit code, as of a shell
 def tune(
     table: Annotated[Path, typer.Option(help="the table to write, or to add to")],
     grid: Annotated[
-        str, typer.Option(help=f"{', '.join(GRIDS)}, or a JSON file with a list of points")
+        str, typer.Option(help=f"{', '.join(TUNABLE)}, or a file of problems as bench takes it")
     ] = "fa3",
-    d_head: Annotated[str | None, typer.Option(help="comma-separated; else the grid's own")] = None,
-    causal: Annotated[str | None, typer.Option(help="0, 1 or 0,1; else the grid's own")] = None,
-    dtype: Annotated[str | None, typer.Option(help="fp16 or bf16; else the grid's own")] = None,
+    dtype: Annotated[str | None, typer.Option(help="fp16 or bf16; the grid's own")] = None,
+    d_head: Annotated[str | None, typer.Option(help="head dimensions, as in 64,128")] = None,
+    causal: Annotated[bool | None, typer.Option("--causal/--full", help="only this mask")] = None,
+    seq: Annotated[str | None, typer.Option(help="lengths, as in 1024,8192")] = None,
     store: Annotated[
         Path | None, typer.Option(help="every timing, kept for the next run; else in the cache")
     ] = None,
     budget: Annotated[float, typer.Option(help="seconds to spend", min=1)] = run.BUDGET_S,
 ) -> None:
     """Find the fastest kernel for every problem of a grid, and write a table to choose by."""
-    d_heads = None if d_head is None else _numbers(d_head, "--d-head")
-    masks = None if causal is None else _masks(causal)
-    asked = set(problems_of(grid, d_heads=d_heads, masks=masks, dtype=run.dtype_of(dtype)))
+    d_heads, seq_lens = numbers_of("--d-head", d_head), numbers_of("--seq", seq)
+    masks = None if causal is None else (causal,)
+    element = DType.from_string(dtype) if dtype else None
+    asked = set(problems_of(grid, d_heads=d_heads, masks=masks, seq_lens=seq_lens, dtype=element))
     kept = default_store() if store is None else store
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=errors, transient=True) as bar:
@@ -54,7 +56,8 @@ def tune(
                 grid,
                 d_heads=d_heads,
                 masks=masks,
-                dtype=dtype,
+                seq_lens=seq_lens,
+                dtype=element,
                 table=table,
                 store=kept,
                 budget=budget,
@@ -92,17 +95,3 @@ def _listing(tuned: Table, entries: list[Entry]) -> Listing:
             "the heuristic's" if entry.keeps_heuristic else entry.config.short_form(),
         )
     return listing
-
-
-def _numbers(text: str, option: str) -> list[int]:
-    try:
-        return [int(number) for number in text.split(",")]
-    except ValueError:
-        raise UnsupportedError(f"{option} is {text!r}; use numbers, comma-separated") from None
-
-
-def _masks(text: str) -> list[bool]:
-    masks = {"0": [False], "1": [True], "0,1": [False, True], "1,0": [False, True]}
-    if text.replace(" ", "") not in masks:
-        raise UnsupportedError(f"--causal is {text!r}; use 0, 1 or 0,1")
-    return masks[text.replace(" ", "")]

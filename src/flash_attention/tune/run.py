@@ -58,6 +58,7 @@ def tune(
     *,
     d_heads: Sequence[int] | None = None,
     masks: Sequence[bool] | None = None,
+    seq_lens: Sequence[int] | None = None,
     dtype: DType | str | None = None,
     table: str | os.PathLike[str] | None = None,
     store: str | os.PathLike[str] | None = None,
@@ -67,12 +68,13 @@ def tune(
 ) -> Table:
     """The fastest config for every problem of a grid, measured on a GPU of this machine.
 
-    `grid` is "fa3", "seed", a JSON file of points or the points themselves; `masks` are causal or
-    not. Timings go to `store` and none is taken twice: a run that was interrupted goes on where it
-    was, and one that was not has nothing to do. After each problem `table` is written, over what it
-    held for that problem. The run takes about `budget` seconds; with few the search is shallow.
+    `grid` is "fa3", "seed", "prefill_gqa", a file of problems or points; `masks` are causal or not.
+    Timings go to `store` and none is taken twice: a run that was interrupted goes on where it was,
+    and one that was not has nothing to do. After each problem `table` is written, over what it held
+    for that problem. The run takes about `budget` seconds; with few the search is shallow.
     """
-    problems = problems_of(grid, d_heads=d_heads, masks=masks, dtype=dtype_of(dtype))
+    element = DType.from_string(dtype) if isinstance(dtype, str) else dtype
+    problems = problems_of(grid, d_heads=d_heads, masks=masks, seq_lens=seq_lens, dtype=element)
     if not torch.cuda.is_available():
         raise UnsupportedError("tuning times kernels, which needs an NVIDIA GPU; torch sees none")
     index = torch.cuda.current_device() if device is None else device
@@ -91,11 +93,6 @@ def tune(
     finally:
         measurer.close()
     return found
-
-
-def dtype_of(dtype: DType | str | None) -> DType | None:
-    """An element type that may be named."""
-    return DType.from_string(dtype) if isinstance(dtype, str) else dtype
 
 
 @cache

@@ -12,11 +12,11 @@ import torch
 
 from flash_attention.arch import ARCHES
 from flash_attention.cli.ladder import run as run_command
-from flash_attention.cli.ladder.instructions import count_instructions
 from flash_attention.dispatch import compile_config
 from flash_attention.emulation import emulate
 from flash_attention.kernel_configs import DType
 from flash_attention.ladder import get_ladder
+from flash_attention.microscope.instructions import count_instructions
 from flash_attention.testing import generate_qkvo
 from tests.cli.invoke import invoke, refuse
 

@@ -13,7 +13,7 @@ from rich.table import Table
 
 from flash_attention.arch import Arch, get_arch
 from flash_attention.cli.console import add_number_columns, output, report_table
-from flash_attention.cli.ladder.inspection import Inspection, inspect_rung
+from flash_attention.cli.ladder.inspection import RungInspection, inspect_rung
 from flash_attention.cli.ladder.listing import change_between
 from flash_attention.cli.ladder.one_file import one_file
 from flash_attention.cli.options import (
@@ -100,7 +100,7 @@ def _print_source(text: str) -> None:
         typer.echo(text)
 
 
-def _resources(old: Inspection, new: Inspection) -> Table:
+def _resources(old: RungInspection, new: RungInspection) -> Table:
     table = _delta_table("resource", old, new)
     for name, before, after in (
         ("registers per thread", old.registers, new.registers),
@@ -112,7 +112,7 @@ def _resources(old: Inspection, new: Inspection) -> Table:
     return table
 
 
-def _opcodes(old: Inspection, new: Inspection) -> Table:
+def _opcodes(old: RungInspection, new: RungInspection) -> Table:
     before, after = old.instructions.opcodes, new.instructions.opcodes
     table = _delta_table(f"{new.instructions.language} instruction", old, new)
     changes = {opcode: after[opcode] - before[opcode] for opcode in before | after}
@@ -125,7 +125,7 @@ def _opcodes(old: Inspection, new: Inspection) -> Table:
     return table
 
 
-def _delta_table(what: str, old: Inspection, new: Inspection) -> Table:
+def _delta_table(what: str, old: RungInspection, new: RungInspection) -> Table:
     table = report_table(what)
     add_number_columns(table, (_title(old.rung), _title(new.rung), "change"))
     return table

@@ -16,14 +16,14 @@ from flash_attention.cli.console import (
     quiet_compiles,
     report_table,
 )
-from flash_attention.cli.ladder.inspection import Inspection, inspect_rung
+from flash_attention.cli.ladder.inspection import RungInspection, inspect_rung
 from flash_attention.compiler import nvrtc_version
 from flash_attention.ladder import Rung
 
 
 def run_inspected(
     rungs: Sequence[Rung], arch: Arch | None, *, causal: bool, plot: Path | None
-) -> list[Inspection]:
+) -> list[RungInspection]:
     """Compiles every rung, for `arch` or its own, and prints what compiler and machine code say."""
     inspections = []
     with quiet_compiles(), progress() as bar:
@@ -46,7 +46,7 @@ def run_inspected(
     return inspections
 
 
-def _resource_table(inspections: Sequence[Inspection]) -> Table:
+def _resource_table(inspections: Sequence[RungInspection]) -> Table:
     table = report_table("rung", title=f"Resources, NVRTC {nvrtc_version()}")
     table.add_column("for", no_wrap=True)
     add_number_columns(table, ("registers", "spilled bytes", "shared KiB", "CTAs per SM"))
@@ -66,13 +66,13 @@ def _resource_table(inspections: Sequence[Inspection]) -> Table:
     return table
 
 
-def _code(before: Inspection | None, inspection: Inspection) -> str:
+def _code(before: RungInspection | None, inspection: RungInspection) -> str:
     if before is not None and before.machine_code == inspection.machine_code:
         return f"same as rung {before.rung.number}"
     return f"{len(inspection.machine_code)} bytes"
 
 
-def _mix_table(inspections: Sequence[Inspection]) -> Table:
+def _mix_table(inspections: Sequence[RungInspection]) -> Table:
     language = inspections[0].instructions.language
     table = report_table("rung", title=f"{language} instructions in the kernel, by class")
     classes = [

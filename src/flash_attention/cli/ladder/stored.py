@@ -12,10 +12,12 @@ from typing import Any
 from flash_attention.bench.environment import describe_host
 from flash_attention.cli.console import output
 from flash_attention.cli.emulated import EmulatedKernel
-from flash_attention.cli.ladder.inspection import Inspection
+from flash_attention.cli.ladder.inspection import RungInspection
 
 
-def store(inspections: Sequence[Inspection], kernels: Sequence[EmulatedKernel], path: Path) -> None:
+def store(
+    inspections: Sequence[RungInspection], kernels: Sequence[EmulatedKernel], path: Path
+) -> None:
     """Writes one row a rung, the same bytes for the same machine code and counters."""
     first = kernels[0]
     record = {
@@ -36,7 +38,9 @@ def store(inspections: Sequence[Inspection], kernels: Sequence[EmulatedKernel], 
     output.print(f"results: {path}", markup=False, highlight=False)
 
 
-def _row(before: Inspection | None, here: Inspection, kernel: EmulatedKernel) -> dict[str, Any]:
+def _row(
+    before: RungInspection | None, here: RungInspection, kernel: EmulatedKernel
+) -> dict[str, Any]:
     return {
         "rung": here.rung.number,
         "name": here.rung.name,

@@ -4,11 +4,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
+from typing import Protocol
 
-from flash_attention.emulator.program.blocks import Block
+
+class Node(Protocol):
+    """A block of a program, by its place and the places of those that may follow."""
+
+    @property
+    def index(self) -> int: ...
+
+    @property
+    def successors(self) -> tuple[int, ...]: ...
 
 
-def loop_nests(blocks: Sequence[Block]) -> list[tuple[int, ...]]:
+def loop_nests(blocks: Sequence[Node]) -> list[tuple[int, ...]]:
     """For every block the headers of the loops around it, outermost first."""
     nests: list[tuple[int, ...]] = [()] * len(blocks)
     successors = {block.index: frozenset(block.successors) for block in blocks}

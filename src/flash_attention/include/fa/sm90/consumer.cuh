@@ -40,10 +40,7 @@ class Consumer {
         v_operand_(KVTile::column_operand(smem.v(0))) {}
 
   __device__ void run() {
-    if (Shape<Config>::kRows < kWarpgroupRows) {  // no load fills the rest
-      clear_rows<Config::kDHead, kWarpgroupRows>(q_tile(), Shape<Config>::kRows);
-      ptx::named_barrier_sync(4 + warpgroup_, kWarpgroupSize);
-    }
+    if (Shape<Config>::kRows < kWarpgroupRows) clear_queries<Config>(q_tile(), warpgroup_);
     while (take_tile(smem_, args_, tile_, sequence_, tile_parity_)) {
       begin();
       Config::Schedule::run(*this);
@@ -107,6 +104,15 @@ class Consumer {
   }
   __device__ void queries_read() { Config::Output::queries_read(*this); }
 
+  // What lies in V beyond the last key belongs to nobody. All consumers meet here, whether their rows
+  // see the block or pass over it, while S is being computed.
+  __device__ void clear_tail() {
+    if (!Config::Lengths::kPerBatch || !uniform(tail_keys_ > 0 && tail_keys_ < Config::kBC)) return;
+    wait_v();
+    clear_keys<Config>(smem_.v(v_.stage), tail_keys_);
+    tail_keys_ = 0;
+  }
+
   // A block of which only the first `Keys` keys are seen, start to end.
   template <int Keys>
   __device__ void narrow_block() {
@@ -116,6 +122,7 @@ class Consumer {
     begin_turn();
     Math::issue_scores(s, q_operand_, k_operand());
     end_turn();
+    clear_tail();
     wait_products<0>();
     Config::Score::change(s, args_);
     attn::hide<Rows>(s, mask_, warp_row(), block_ * Config::kBC, sequence_);
@@ -190,19 +197,8 @@ class Consumer {
     ptx::mbarrier_wait(smem_.q_full(warpgroup_), tile_parity_);
     tile_parity_ ^= 1;
     block_ = end - 1;
-    if (Config::Lengths::kPerBatch) clear_tail(whole_first, whole_end - 1);
+    tail_keys_ = whole_end > whole_first ? sequence_.k_len - (whole_end - 1) * Config::kBC : 0;
     pass_blocks(whole_end - end);
-  }
-
-  // What lies in V beyond the last key belongs to nobody. All consumers meet here, whether their rows
-  // see the block or not.
-  __device__ void clear_tail(int first, int last) {
-    const int keys = sequence_.k_len - last * Config::kBC;
-    if (uniform(last >= first && keys < Config::kBC)) {
-      wait_v();
-      if (warpgroup_ == 0) clear_rows<Config::kDHead, Config::kBC>(smem_.v(v_.stage), keys);
-      ptx::named_barrier_sync(7, Config::kConsumers * kWarpgroupSize);
-    }
   }
 
   __device__ void pass_blocks(int count) {
@@ -213,6 +209,7 @@ class Consumer {
         KeyBlock{*this}.release();
         begin_turn();
         end_turn();
+        clear_tail();
         wait_v();
         release_v();
       }
@@ -239,6 +236,7 @@ class Consumer {
   attn::Sequence sequence_;
   Range range_;
   int block_, first_block_, unseen_after_;
+  int tail_keys_;  // of the first block visited, until what lies beyond them is cleared
   bool rescale_;
   typename Math::template Scores<Config::kBC> s_;
   typename Math::template Weights<Config::kBC> p_;

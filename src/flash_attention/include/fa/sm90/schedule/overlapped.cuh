@@ -15,6 +15,7 @@ struct Overlapped {
       c.begin_turn();
       c.issue_scores();
       c.end_turn();
+      c.clear_tail();
       c.template wait_products<0>();  // S is here
       c.softmax(attn::Masked{});
       c.rescale();

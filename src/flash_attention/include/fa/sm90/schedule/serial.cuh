@@ -25,6 +25,7 @@ struct Serial {
     c.begin_turn();
     c.issue_scores();
     c.end_turn();
+    c.clear_tail();
     c.template wait_products<0>();  // S is here
     c.softmax(block);
     c.rescale();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Batch entries of their own lengths: CTAs take the next tile from a counter in global memory, entry
-// after entry, within one the last query blocks of all heads first. The tiles of a CTA never go
-// back, so each remembers where it was.
+// after entry, within one group of heads after group, within a group the last query blocks first. The
+// tiles of a CTA never go back, so each remembers where it was.
 #pragma once
 #include <fa/sm90/tile.cuh>
 
@@ -12,7 +12,7 @@ struct Packed {
   class Walk {
    public:
     __device__ explicit Walk(const ForwardKernelArgs& args)
-        : args_(args), taken_(blockIdx.x - gridDim.x) {
+        : args_(args), group_(heads_in_group(args)), taken_(blockIdx.x - gridDim.x) {
       enter(0);
     }
 
@@ -24,7 +24,10 @@ struct Packed {
       }
       if (batch_ >= args_.batch) return false;
       const int in_batch = index - first_tile_;
-      tile = {q_blocks_ - 1 - in_batch / args_.heads, in_batch % args_.heads, batch_, 0};
+      const int first_head = in_batch / (q_blocks_ * group_) * group_;
+      const int group = min(group_, args_.heads - first_head);  // the last one may be smaller
+      const int in_group = in_batch - first_head * q_blocks_;
+      tile = {q_blocks_ - 1 - in_group / group, first_head + in_group % group, batch_, 0};
       return true;
     }
 
@@ -45,7 +48,17 @@ struct Packed {
             (Config::Lengths::q_len(args_, batch) + Shape<Config>::kBR - 1) / Shape<Config>::kBR;
     }
 
+    // Heads whose keys and values stay in L2; where no mask makes tiles unequal, those that share
+    // them.
+    static __device__ int heads_in_group(const ForwardKernelArgs& args) {
+      if (Config::kGroupMib == 0) return args.heads_per_kv;
+      const i64 kv_bytes = static_cast<i64>(args.seq_len_k) * Config::kDHead * 2 * kElementBytes;
+      const i64 fitting = (static_cast<i64>(Config::kGroupMib) << 20) / kv_bytes;
+      return static_cast<int>(min(max(fitting, i64(1)) * args.heads_per_kv, i64(args.heads)));
+    }
+
     const ForwardKernelArgs& args_;
+    const int group_;
     int taken_, batch_, q_blocks_ = 0, first_tile_ = 0;
   };
 };

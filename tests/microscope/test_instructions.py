@@ -7,10 +7,10 @@ import pytest
 
 from flash_attention import sass
 from flash_attention.arch import DEFAULT_ARCH
-from flash_attention.cli.ladder.instructions import count_instructions
 from flash_attention.dispatch import compile_config
 from flash_attention.kernel_configs import FlashForwardKernelConfig
 from flash_attention.ladder import get_ladder
+from flash_attention.microscope.instructions import count_instructions
 
 
 def no_nvdisasm(cubin: bytes) -> list[sass.Instruction]:

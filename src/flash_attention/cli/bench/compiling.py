@@ -1,0 +1,34 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernels of a benchmark, compiled by all cores before the first is timed."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+from flash_attention.cli.bench.settings import Settings
+from flash_attention.cli.precompile import Job, precompile
+from flash_attention.dispatch import current_arch
+from flash_attention.errors import UnsupportedError
+from flash_attention.select import select_config
+
+
+def jobs_of(settings: Settings) -> list[Job]:
+    """What the points need. Few queries get their kernel when they run: which one it is depends
+    on how many multiprocessors there are."""
+    arch = current_arch()
+    jobs: dict[Job, None] = {}
+    for point in settings.points:
+        problem = point.problem(settings.dtype)
+        configs = [config for config in settings.configs if config.d_head == point.d_head]
+        if not point.decode:
+            with suppress(UnsupportedError):  # told when the point is measured
+                configs.append(select_config(problem, arch))
+        jobs |= dict.fromkeys(Job(config, arch, problem.features) for config in configs)
+    return list(jobs)
+
+
+def compile_all(settings: Settings) -> None:
+    """Fills the compile cache; what fails says so again when it is run."""
+    for _ in precompile(jobs_of(settings), len(os.sched_getaffinity(0))):
+        pass

@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which kernel is meant: a short form, a rung of the ladder, or what a problem gets."""
+
+from __future__ import annotations
+
+import torch
+
+from flash_attention.arch import Arch, get_arch
+from flash_attention.bench.grid_file import EXAMPLE, read_point
+from flash_attention.cli.options import ladder_of, pick_rung
+from flash_attention.dispatch import current_arch, device_sms
+from flash_attention.errors import UnsupportedError
+from flash_attention.features import Features
+from flash_attention.kernel_configs import DType, KernelConfig, parse_kernel_config
+from flash_attention.kernel_configs.hopper_forward import HOPPER
+from flash_attention.select import select_config
+from flash_attention.select_short import select_chunks
+
+H200_SMS = 132  # where there is no GPU to count
+FORMS = f"a short form, rung:N, or selected: and a problem as in 'selected:{EXAMPLE}'"
+
+Subject = tuple[KernelConfig, Features | None]
+"""A config; and the features of its problem, where one was given."""
+
+
+def subject_of(text: str, *, dtype: str, d_head: int, heads: int, arch: str | None) -> Subject:
+    """The kernel that `text` names."""
+    kind, colon, rest = text.partition(":")
+    if kind == "rung" and colon:
+        if not rest.strip().isdecimal():
+            raise UnsupportedError(f"rung:{rest} names no rung; write rung:16")
+        return pick_rung(ladder_of(dtype, d_head, heads), int(rest)).config, None
+    if kind == "selected" and colon:
+        return _selected(rest, DType.from_string(dtype), arch_named(arch) or current_arch(HOPPER))
+    if "(" not in text:
+        raise UnsupportedError(f"{text!r} names no kernel; give {FORMS}")
+    return parse_kernel_config(text), None
+
+
+def _selected(words: str, dtype: DType, arch: Arch) -> Subject:
+    problem = read_point(words.replace(",", " ")).problem(dtype)
+    sms = device_sms(torch.cuda.current_device()) if torch.cuda.is_available() else H200_SMS
+    if short := select_chunks(problem, arch, sms):
+        config, chunks = short
+        return config, chunks.features(problem.features)
+    return select_config(problem, arch), problem.features
+
+
+def arch_named(name: str | None) -> Arch | None:
+    """An architecture; sm_90a is what kernels of sm_90 are compiled for."""
+    return None if name is None else get_arch(name.removesuffix("a"))
