@@ -20,7 +20,7 @@ from flash_attention.kernel_configs.hopper_forward import HOPPER
 from flash_attention.options import Extras, Options
 from flash_attention.problem import Problem
 from flash_attention.select_short import select_chunks
-from flash_attention.tune.choice import NO_DEVICE, choose
+from flash_attention.tuner.choice import NO_DEVICE, choose
 
 
 class Rule(Enum):

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from flash_attention.kernel_configs import HopperForwardKernelConfig
-from flash_attention.tune import run
-from flash_attention.tune.candidates import heuristic
-from flash_attention.tune.points import problems_of
-from flash_attention.tune.table import Table
+from flash_attention.tuner import run
+from flash_attention.tuner.candidates import heuristic
+from flash_attention.tuner.points import problems_of
+from flash_attention.tuner.table import Table
 from tests.cli.invoke import invoke, refuse
-from tests.tune.made_up import SM90, entry
+from tests.tuner.made_up import SM90, entry
 
 
 def test_what_was_found_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,10 +14,10 @@ from rich.table import Table as Listing
 from flash_attention.cli.console import add_number_columns, errors, output, report_table
 from flash_attention.cli.options import numbers_of
 from flash_attention.kernel_configs import DType
-from flash_attention.tune import run
-from flash_attention.tune.points import TUNABLE, problems_of
-from flash_attention.tune.store import default_store
-from flash_attention.tune.table import Entry, Table
+from flash_attention.tuner import run
+from flash_attention.tuner.points import TUNABLE, problems_of
+from flash_attention.tuner.store import default_store
+from flash_attention.tuner.table import Entry, Table
 
 INTERRUPTED = 130  # exit code, as of a shell
 

@@ -31,7 +31,7 @@ from flash_attention.lengths import check_lengths
 from flash_attention.options import Window, extras_of, options_of
 from flash_attention.problem import Geometry, Problem
 from flash_attention.select import SHORT
-from flash_attention.tune.choice import NO_DEVICE
+from flash_attention.tuner.choice import NO_DEVICE
 
 CPU = torch.device("cpu")
 
