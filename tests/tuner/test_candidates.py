@@ -53,6 +53,27 @@ def test_walks_suit_the_mask() -> None:
     }
 
 
+@pytest.mark.parametrize("d_head", [64, 128])
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+def test_one_consumer_is_tried_at_short_lengths_two_ctas_side_by_side(
+    d_head: int, causal: bool
+) -> None:
+    for seq in (512, 1024, 2048):
+        start = map(hopper, starting_points(dense(seq, causal, d_head), SM90))
+        alone = [config for config in start if config.consumers == 1]
+        assert bool(alone) == (seq <= 1024)
+        assert all(config.side_by_side == 2 and not config.ping_pong for config in alone)
+
+
+def test_the_grid_of_the_paper_starts_from_so_many_kernels() -> None:
+    kernels = {
+        (config, problem.causal)
+        for problem in problems_of("fa3")
+        for config in starting_points(problem, SM90)
+    }
+    assert 500 <= len(kernels) <= 660  # they are compiled while others are timed
+
+
 def test_other_architectures_search_the_first_family() -> None:
     start = starting_points(dense(), ARCHES["sm_80"])
     assert len(start) > 20

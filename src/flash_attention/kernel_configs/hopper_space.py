@@ -19,6 +19,7 @@ TILES: dict[int, tuple[tuple[int, int, int], ...]] = {
         *((3, 128, 3), (2, 128, 3)),
         *((3, 128, 2), (3, 112, 3), (3, 96, 3), (3, 96, 4), (3, 64, 4)),
         *((2, 128, 2), (2, 128, 4), (2, 96, 4), (2, 144, 3), (2, 160, 3), (2, 176, 2), (2, 192, 2)),
+        *((1, 128, 3), (1, 160, 2), (1, 96, 4)),
     ),
     96: (
         *((2, 128, 3), (2, 128, 2), (2, 112, 3), (2, 96, 3), (2, 96, 4)),
@@ -27,14 +28,16 @@ TILES: dict[int, tuple[tuple[int, int, int], ...]] = {
     128: (
         *((2, 128, 2), (2, 112, 2), (2, 144, 2), (2, 160, 2), (2, 176, 2)),
         *((2, 96, 3), (2, 96, 2), (2, 80, 3), (2, 64, 4), (2, 64, 3), (3, 80, 2), (3, 64, 3)),
+        *((1, 96, 2), (1, 80, 2)),
     ),
     192: ((2, 112, 2), (2, 96, 2), (2, 80, 2), (2, 64, 2), (2, 64, 3)),
     256: ((2, 64, 2), (2, 80, 2), (2, 48, 2), (2, 48, 3), (2, 64, 1)),
 }
 """Consumers, keys and stages worth a measurement at each d_head, the middle of the search first.
 
-Blocks of more keys spill, or leave too little shared memory for two stages; with one consumer the
-registers allow a CTA on a multiprocessor, whose tensor cores it cannot fill.
+Blocks of more keys spill, or leave too little shared memory for two stages. Two CTAs of one
+consumer share a multiprocessor: one computes while the other begins or ends a tile, but K and V are
+loaded for 64 rows at a time, which only short lengths afford.
 """
 CENTRES = {64: 2}  # tiles of which every switch is tried by itself; of the others a few
 ALWAYS: dict[str, Any] = {
@@ -66,7 +69,7 @@ def _usual(
     config = HopperForwardKernelConfig(
         *(dtype, d_head, *tile),
         **ALWAYS,
-        ping_pong=True,
+        ping_pong=tile[0] > 1,
         watch_sums=True,
         prefetch_q=d_head != 128,
         own_output=True,
@@ -74,12 +77,20 @@ def _usual(
         group_mib=GROUP_MIB if causal else 0,
         narrow_keys=half_block(tile[1]) if causal else 0,
     )
-    return config if config.broken_rule() is None else replace(config, own_output=False)
+    fits = config.broken_rule() is None and (config.consumers > 1 or config.side_by_side == 2)
+    return config if fits else replace(config, own_output=False)
 
 
 def _changed(
     middle: HopperForwardKernelConfig, causal: bool, central: bool
 ) -> Iterator[HopperForwardKernelConfig]:
+    one_each = replace(
+        middle, tile_order=TileOrder.ONE_EACH, group_mib=0, own_output=False, prefetch_q=False
+    )  # the buffer and the prefetch are for CTAs of several tiles
+    if middle.consumers == 1:
+        if not causal:
+            yield one_each
+        return
     yield replace(middle, ping_pong=False)
     if middle.own_output:
         yield replace(middle, own_output=False)
@@ -93,9 +104,7 @@ def _changed(
         yield replace(middle, ping_pong=False, prefetch_q=not middle.prefetch_q)
     else:
         yield replace(middle, tile_order=TileOrder.DYNAMIC, group_mib=GROUP_MIB)
-        yield replace(
-            middle, tile_order=TileOrder.ONE_EACH, own_output=False, prefetch_q=False
-        )  # both are for CTAs of several tiles
+        yield one_each
 
 
 def hopper_neighbours(config: HopperForwardKernelConfig) -> list[HopperForwardKernelConfig]:
@@ -103,7 +112,7 @@ def hopper_neighbours(config: HopperForwardKernelConfig) -> list[HopperForwardKe
     steps: dict[str, Sequence[Any]] = {
         "B_c": (config.B_c - 16, config.B_c + 16),
         "stages": (config.stages - 1, config.stages + 1),
-        "consumers": (5 - config.consumers,),  # 2 and 3
+        "consumers": (config.consumers - 1, config.consumers + 1),
         "ping_pong": (not config.ping_pong,),
         "own_output": (not config.own_output,),
         "prefetch_q": (not config.prefetch_q,),

@@ -16,7 +16,7 @@ from flash_attention.kernel_configs import (
 )
 from flash_attention.kernel_configs.hopper_rules import CHOICES
 from flash_attention.kernel_configs.hopper_space import hopper_neighbours
-from flash_attention.select import group_mib, select_config
+from flash_attention.select import SHORT, group_mib, select_config
 from flash_attention.tuner.dense import DenseProblem
 
 MAX_GROUP_MIB = CHOICES["group_mib"][-1]
@@ -40,7 +40,7 @@ def starting_points(problem: DenseProblem, arch: Arch) -> list[KernelConfig]:
         for config in _whole_space(arch)
         if type(config) is type(first)
         and (config.dtype, config.d_head) == (first.dtype, first.d_head)
-        and _suits(config, problem.causal)
+        and _suits(config, problem)
     ]
     return list(dict.fromkeys((first, *neighbours(first, problem), *found)))
 
@@ -50,7 +50,7 @@ def neighbours(config: KernelConfig, problem: DenseProblem) -> list[KernelConfig
     has no outside to step to."""
     if not isinstance(config, HopperForwardKernelConfig):
         return []
-    return [near for near in hopper_neighbours(config) if _suits(near, problem.causal)]
+    return [near for near in hopper_neighbours(config) if _suits(near, problem)]
 
 
 def carried_over(
@@ -65,12 +65,14 @@ def carried_over(
     return list(dict.fromkeys(carried))
 
 
-def _suits(config: KernelConfig, causal: bool) -> bool:
+def _suits(config: KernelConfig, problem: DenseProblem) -> bool:
     """Causal tiles differ in length, and a static walk loses a third of the GPU to that; without a
-    mask no first block is narrow."""
+    mask no first block is narrow. One consumer is for short queries, and two CTAs side by side."""
     if not isinstance(config, HopperForwardKernelConfig):
-        return not causal
-    return config.tile_order is TileOrder.DYNAMIC if causal else config.narrow_keys == 0
+        return not problem.causal
+    if config.consumers == 1 and (problem.seq_q > SHORT or config.side_by_side == 1):
+        return False
+    return config.tile_order is TileOrder.DYNAMIC if problem.causal else config.narrow_keys == 0
 
 
 def _with_group(config: KernelConfig, size: int) -> KernelConfig:
