@@ -43,6 +43,9 @@ def bench(
     configs: Annotated[
         Path | None, typer.Option(help="a file of kernel configs, short forms one a line")
     ] = None,
+    heuristic: Annotated[
+        bool, typer.Option("--heuristic", help="also the config that is chosen without tables")
+    ] = False,
     repeats: Annotated[int, typer.Option(help="samples of each contender", min=1)] = 25,
     hot: Annotated[
         bool, typer.Option("--hot/--cold", help="L2 as the run before left it, or flushed")
@@ -69,7 +72,7 @@ def bench(
     names = () if peers == "none" else checked_names(peers.split(","))
     extra = read_configs(configs, element)
     settings = Settings(
-        *(grid, element, points, names, configs, extra, repeats, hot, fa3, narrowed)
+        *(grid, element, points, names, configs, extra, repeats, hot, fa3, narrowed, heuristic)
     )
     if not torch.cuda.is_available():
         raise UnsupportedError(
@@ -118,6 +121,7 @@ def _measure(settings: Settings, *, json: Path | None, csv: Path | None, plot: P
                 device=device,
                 hot=settings.hot,
                 fa3=settings.fa3,
+                heuristic=settings.heuristic,
             )
             rows += result.rows
             refused += [{**asdict(point), "name": n, "why": w} for n, w in result.refused.items()]

@@ -16,6 +16,7 @@ from flash_attention.bench.peers.fa3 import FA3_VARIABLE
 from flash_attention.cli.options import numbers_of
 from flash_attention.errors import UnsupportedError
 from flash_attention.kernel_configs import DType, KernelConfig, parse_kernel_config
+from flash_attention.tuner.choice import TABLE_VARIABLE
 
 
 @dataclass(frozen=True)
@@ -32,6 +33,7 @@ class Settings:
     hot: bool
     fa3: Path | None
     narrowed: tuple[str, ...]  # the options that chose some points of the grid
+    heuristic: bool = False  # what is chosen without tables is timed too
 
     @property
     def grid_name(self) -> str:
@@ -44,11 +46,13 @@ class Settings:
         words += [self.dtype.name.lower(), *self.narrowed, "--peers", ",".join(self.peers)]
         if self.config_file is not None:
             words += ["--configs", str(self.config_file)]
+        words += ["--heuristic"] if self.heuristic else []
         words += ["--repeats", str(self.repeats), "--hot" if self.hot else "--cold"]
         library = str(self.fa3 or os.environ.get(FA3_VARIABLE, ""))
         if library and "fa3" in self.peers:
             words += ["--fa3", library]
-        return shlex.join(words)
+        table = os.environ.get(TABLE_VARIABLE)
+        return (f"{TABLE_VARIABLE}={shlex.quote(table)} " if table else "") + shlex.join(words)
 
 
 def points_of(
