@@ -22,7 +22,7 @@ import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
-from flash_attention import DType, forward, forward_kernels
+from flash_attention import DType, attention, forward, forward_kernels
 from flash_attention.bench.environment import describe
 from flash_attention.cli.options import last_rung_on
 from flash_attention.dispatch import current_arch
@@ -55,15 +55,23 @@ def microseconds_per_call(call: Callable[[], object], rounds: int) -> float:
 
 
 def steady_state(rounds: int) -> dict[str, float]:
-    """Microseconds a call, for inputs (batch, seq, heads, d_head) = SHAPE."""
+    """Microseconds a call, for inputs (batch, seq, heads, d_head) = SHAPE unless said."""
     cfg = config()
     q, k, v = generate_qkv(*SHAPE, DType.FP16, "cuda")
     o = torch.empty_like(q)
     q_t, k_t, v_t = (t.transpose(1, 2).contiguous() for t in (q, k, v))
+    one, cache, _ = generate_qkv(1, 1, 32, 128, DType.FP16, "cuda", seq_len_k=1024, n_heads_k=8)
     with torch.no_grad(), sdpa_kernel(SDPBackend.FLASH_ATTENTION):
         return {
             "forward": microseconds_per_call(lambda: forward(cfg, q, k, v), rounds),
             "forward, o given": microseconds_per_call(lambda: forward(cfg, q, k, v, o), rounds),
+            "attention": microseconds_per_call(lambda: attention(q, k, v), rounds),
+            "attention, causal, out given": microseconds_per_call(
+                lambda: attention(q, k, v, causal=True, out=o), rounds
+            ),
+            "attention, one query, two kernels": microseconds_per_call(
+                lambda: attention(one, cache, cache), rounds
+            ),
             "torch SDPA (flash)": microseconds_per_call(
                 lambda: scaled_dot_product_attention(q_t, k_t, v_t), rounds
             ),
@@ -118,7 +126,7 @@ def first_calls(processes: int) -> dict[str, float]:
 def print_table(title: str, unit: str, rows: dict[str, float]) -> None:
     print(title)
     for name, value in rows.items():
-        print(f"  {name:<26}{value:10.1f} {unit}")
+        print(f"  {name:<35}{value:10.1f} {unit}")
 
 
 def main() -> None:

@@ -9,6 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flash_attention.arch import ARCHES
+from flash_attention.emulation import Emulation, emulate
+from flash_attention.kernel_configs import KernelConfig
+from flash_attention.launch import SELECT, new_plan
+from flash_attention.options import Extras, Options
 from flash_attention.testing import check_lse, check_output, cu_seqlens
 
 Lengths = int | tuple[int, ...]
@@ -97,6 +102,24 @@ class Call:
         if lse is not None:
             seen = check_lse(lse[..., :rows], q, self.k, **self.keywords)
             assert seen.ok, str(seen)
+
+
+def selected(call: Call, arch: str = "sm_90") -> KernelConfig:
+    """The config that the call would get on an architecture."""
+    keywords = call.arguments
+    options = Options(**{n: keywords[n] for n in Options._fields if n in keywords})
+    extras = Extras(**{n: keywords[n] for n in Extras._fields if n in keywords})
+    tensors = (call.q, call.k, call.v, None)
+    return new_plan(SELECT, *tensors, ARCHES[arch], options=options, extras=extras).config
+
+
+def emulated(call: Call, config: KernelConfig, schedule: str = "lockstep") -> Emulation:
+    """The call on the emulator, where nothing may be found."""
+    result = emulate(
+        config, call.q, call.k, call.v, return_lse=True, schedule=schedule, **call.arguments
+    )
+    assert list(map(str, result.findings)) == []
+    return result
 
 
 CASES = [

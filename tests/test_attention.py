@@ -70,8 +70,8 @@ def test_a_config_that_does_not_fit_is_refused() -> None:
     with pytest.raises(UnsupportedError, match=r"config is for torch.float16"):
         attention(call.q, call.k, call.v, config=CONFIG)
     half = [t.half() for t in (call.q, call.k, call.v)]
-    with pytest.raises(UnsupportedError, match="causal=True is asked for"):
-        attention(*half, config=CONFIG, causal=True)
+    with pytest.raises(UnsupportedError, match="split_keys are asked for"):
+        attention(*half, config=CONFIG, split_keys=64)
     other: Any = "hopper"
     with pytest.raises(KernelConfigError, match="pass a FlashForwardKernelConfig"):
         attention(*half, config=other)

@@ -87,8 +87,8 @@ def test_without_a_device_a_hopper_config_counts_for_sm_90() -> None:
 
 @pytest.mark.usefixtures("no_compile")
 def test_what_a_family_lacks_is_refused_before_anything_is_compiled() -> None:
-    with pytest.raises(UnsupportedError, match=r"causal=True is asked.*HopperForwardKernelConfig"):
-        get_kernel(CONFIG, ARCHES["sm_90"], CAUSAL)
+    with pytest.raises(UnsupportedError, match=r"block_table is asked.*HopperForwardKernelConfig"):
+        get_kernel(CONFIG, ARCHES["sm_90"], Features(per_batch=True, page_keys=64))
     with pytest.raises(KernelConfigError, match="sm_90"):
         get_kernel(HOPPER, ARCHES["sm_80"])
 

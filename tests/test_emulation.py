@@ -138,8 +138,8 @@ def test_one_row_too_far_is_found_inside_a_tensor_with_gaps(
 ) -> None:
     edit = (
         "sm80/forward.cuh",
-        "address(tensor, stride, first + row)",
-        "address(tensor, stride, first + row + 1)",
+        "tensor.address(first + row)",
+        "tensor.address(first + row + 1)",
     )
     compiled = broken(edit, tmp_path)
     monkeypatch.setattr(emulation, "compile_config", lambda *_: compiled)
@@ -266,8 +266,8 @@ def test_bad_settings_and_devices_are_refused() -> None:
         emulate(replace(CONFIG, async_copy=False), q, k, v)
     with pytest.raises(UnsupportedError, match="o and k overlap"):
         emulate(CONFIG, q, k, v, k)
-    with pytest.raises(UnsupportedError, match="return_lse=True"):
-        emulate(CONFIG, q, k, v, return_lse=True)
+    with pytest.raises(UnsupportedError, match="split_keys is asked for"):
+        emulate(CONFIG, q, k, v, split_keys=64)
     with pytest.raises(KernelConfigError, match="sm_90"):
         emulate(HOPPER, q, k, v, arch="sm_80")
 

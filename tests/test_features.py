@@ -6,21 +6,17 @@ from __future__ import annotations
 import pytest
 import torch
 
-from flash_attention import emulate, forward
-from flash_attention.arch import ARCHES
+from flash_attention import forward
 from flash_attention.compiler.includes import include_closure
-from flash_attention.emulation import Emulation
 from flash_attention.features import CAUSAL, PLAIN, Features, MaskKind
 from flash_attention.kernel_configs import (
     DType,
     HopperForwardKernelConfig,
-    KernelConfig,
     TileOrder,
 )
-from flash_attention.launch import SELECT, new_plan
-from flash_attention.options import Extras, Options
+from flash_attention.ladder import get_ladder
 from flash_attention.translation_unit import translation_unit
-from tests.feature_cases import CASES, Call, Case
+from tests.feature_cases import CASES, Case, emulated, selected
 
 HOPPER = HopperForwardKernelConfig(
     *(DType.BF16, 64, 2, 128, 2),
@@ -39,6 +35,7 @@ HOPPER = HopperForwardKernelConfig(
         (Features(MaskKind.WINDOW), "_window"),
         (Features(softcap=True), "_softcap"),
         (Features(MaskKind.CAUSAL, softcap=True, per_batch=True), "_causal_softcap_per_batch"),
+        (Features(guarded=True), "_guarded"),
     ],
 )
 def test_a_kernel_is_named_after_its_features(features: Features, suffix: str) -> None:
@@ -68,21 +65,24 @@ def test_a_translation_unit_binds_what_the_features_say_and_nothing_else() -> No
     }
 
 
-def selected(call: Call) -> KernelConfig:
-    """The config that the call would get on Hopper."""
-    keywords = call.arguments
-    options = Options(**{n: keywords[n] for n in Options._fields if n in keywords})
-    extras = Extras(**{n: keywords[n] for n in Extras._fields if n in keywords})
-    tensors = (call.q, call.k, call.v, None)
-    return new_plan(SELECT, *tensors, ARCHES["sm_90"], options=options, extras=extras).config
-
-
-def emulated(call: Call, config: KernelConfig, schedule: str = "lockstep") -> Emulation:
-    result = emulate(
-        config, call.q, call.k, call.v, return_lse=True, schedule=schedule, **call.arguments
-    )
-    assert list(map(str, result.findings)) == []
-    return result
+def test_the_first_family_looks_at_bounds_only_where_it_has_to() -> None:
+    config = get_ladder()[0].config
+    plain = translation_unit(config)
+    assert "using Bounds = fa::sm80::bounds::Exact;" in plain
+    assert translation_unit(config, Features(softcap=True)).count("bounds::Exact;") == 1
+    windows = Features(MaskKind.WINDOW, per_batch=True)
+    for features in (Features(guarded=True), CAUSAL, Features(per_batch=True), windows):
+        assert translation_unit(config, features).count("bounds::Guarded;") == 1
+    added = set(include_closure(translation_unit(config, windows))) - set(include_closure(plain))
+    assert added == {
+        "fa/attn/key_range.cuh",
+        "fa/attn/lengths/per_batch.cuh",
+        "fa/attn/lse.cuh",
+        "fa/attn/mask/window.cuh",
+        "fa/attn/online.cuh",
+        "fa/attn/rows/one_head.cuh",
+        "fa/sm80/bounds/guarded.cuh",
+    }
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

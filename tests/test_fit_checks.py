@@ -11,8 +11,8 @@ import torch
 
 from flash_attention.checks import TensorView
 from flash_attention.errors import UnsupportedError
-from flash_attention.features import CAUSAL, PLAIN, Features, MaskKind
-from flash_attention.fit_checks import check_config_fits, check_features_fit, check_lse_fits
+from flash_attention.features import CAUSAL, PLAIN, Features, MaskKind, SplitKind
+from flash_attention.fit_checks import check_config_fits, check_features_fit
 from flash_attention.kernel_configs import (
     DType,
     FlashForwardKernelConfig,
@@ -59,7 +59,6 @@ def refused(message: str) -> Any:
 def test_plain_attention_fits_everyone(config: KernelConfig) -> None:
     check(config)
     check_features_fit(config, PLAIN)
-    check_lse_fits(config, False)
 
 
 @pytest.mark.parametrize(
@@ -75,10 +74,11 @@ def test_plain_attention_fits_everyone(config: KernelConfig) -> None:
         ),
     ],
 )
-def test_features_are_for_hopper_kernels_with_a_producer(features: Features, asked: str) -> None:
+def test_hopper_kernels_without_a_producer_know_a_causal_mask_at_most(
+    features: Features, asked: str
+) -> None:
     check_features_fit(HOPPER, features)
-    with refused(rf"{asked}.*FlashForwardKernelConfig.* pass a HopperForwardKernelConfig.*sm_90"):
-        check_features_fit(CONFIG, features)
+    check_features_fit(CONFIG, features)
     if features == CAUSAL:
         check_features_fit(UNIFIED, features)
     else:
@@ -86,31 +86,41 @@ def test_features_are_for_hopper_kernels_with_a_producer(features: Features, ask
             check_features_fit(UNIFIED, features)
 
 
-def test_logarithms_and_sinks_are_for_the_hopper_family() -> None:
-    check_lse_fits(HOPPER, True)
-    with refused(r"return_lse=True, .*HopperForwardKernelConfig.*sm_90"):
-        check_lse_fits(CONFIG, True)
-    sinks = Extras(sinks=torch.zeros(4))
-    check(UNIFIED, extras=sinks)
-    check(HOPPER, extras=sinks)
-    with refused(r"sinks are given, .*HopperForwardKernelConfig.*sm_90"):
-        check(CONFIG, extras=sinks)
+@pytest.mark.parametrize(
+    ("features", "asked"),
+    [
+        (Features(MaskKind.CAUSAL, splits=SplitKind.EVEN), "split_keys is asked for"),
+        (Features(heads_together=4), "a tile of several heads is asked for"),
+        (Features(per_batch=True, page_keys=64), "block_table is asked for"),
+        (
+            Features(splits=SplitKind.CHUNKED, page_keys=64),
+            "split_keys and block_table are asked for",
+        ),
+    ],
+)
+def test_chunks_and_pages_are_for_the_hopper_family(features: Features, asked: str) -> None:
+    check_features_fit(HOPPER, features)
+    with refused(rf"^{asked}.*FlashForwardKernelConfig.* pass a HopperForwardKernelConfig.*sm_90"):
+        check_features_fit(CONFIG, features)
 
 
-@pytest.mark.parametrize("shape", [(2, 1, 4, 128), (2, 77, 2, 128), (2, 1 << 30, 1, 128)])
-def test_keys_of_another_length_and_fewer_heads_are_for_the_hopper_family(
-    shape: tuple[int, ...],
-) -> None:
-    check(HOPPER, k=shape)
-    with refused(r"do not take fewer heads .*Hopper.* sm_90"):
-        check(CONFIG, k=shape)
+def test_sinks_fit_everyone() -> None:
+    for config in (CONFIG, UNIFIED, HOPPER):
+        check(config, extras=Extras(sinks=torch.zeros(4)))
+
+
+@pytest.mark.parametrize(
+    "shape", [(2, 1, 4, 128), (2, 77, 2, 128), (2, 0, 4, 128), (2, 1 << 30, 1, 128)]
+)
+def test_keys_may_have_another_length_and_fewer_heads(shape: tuple[int, ...]) -> None:
+    for config in (CONFIG, UNIFIED, HOPPER):
+        check(config, k=shape)
 
 
 @pytest.mark.parametrize("shape", [(0, 128, 4, 128), (2, 0, 4, 128), (2, 128, 0, 128)])
-def test_empty_tensors_are_for_the_hopper_family(shape: tuple[int, ...]) -> None:
-    check(HOPPER, shape)
-    with refused(r"nothing to compute; every dimension must be at"):
-        check(CONFIG, shape)
+def test_tensors_may_be_empty(shape: tuple[int, ...]) -> None:
+    for config in (CONFIG, UNIFIED, HOPPER):
+        check(config, shape)
 
 
 @pytest.mark.parametrize("dim", ["batch", "heads"])
@@ -127,40 +137,22 @@ def test_a_flat_grid_has_a_limit_too() -> None:
 
 
 @pytest.mark.parametrize("d_head", [(8, 8), (40, 40), (128, 64), (64, 128), (72, 120)])
-def test_tma_takes_fewer_columns_than_the_kernel_was_compiled_for(d_head: tuple[int, int]) -> None:
+def test_a_kernel_takes_fewer_columns_than_it_was_compiled_for(d_head: tuple[int, int]) -> None:
     d_qk, d_v = d_head
     shapes = [(2, 128, 4, d) for d in (d_qk, d_qk, d_v)]
-    check(HOPPER, *shapes)
-    check(UNIFIED, *shapes)
-    for config in (replace(UNIFIED, tma=False), CONFIG):
-        with refused("config is for d_head 128, the tensors have d_head"):
-            check(config, *shapes)
+    for config in (CONFIG, UNIFIED, HOPPER):
+        check(config, *shapes)
+    with refused("config is for d_head 128, the tensors have d_head"):
+        check(replace(UNIFIED, tma=False), *shapes)
 
 
-def test_more_columns_than_the_kernel_was_compiled_for_are_refused() -> None:
+@pytest.mark.parametrize("config", [CONFIG, HOPPER], ids=["first", "hopper"])
+def test_more_columns_than_the_kernel_was_compiled_for_are_refused(config: KernelConfig) -> None:
     wide = (2, 128, 4, 136)
     with refused(r"for d_head up to 128, q and k have d_head 136; pass a config with at least"):
-        check(HOPPER, wide)
+        check(config, wide)
     with refused(r"for d_head up to 128, v has d_head 136"):
-        check(HOPPER, SHAPE, SHAPE, wide)
-
-
-@pytest.mark.parametrize(
-    ("changes", "shape", "message"),
-    [
-        ({"dtype": DType.BF16}, SHAPE, r"config is for torch.bfloat16, the tensors are torch.floa"),
-        ({"d_head": 64}, SHAPE, r"config is for d_head 64, the tensors have d_head 128"),
-        ({"B_r": 128}, (2, 192, 4, 128), r"q has 192 rows, .* B_r = 128; pad to 256 rows"),
-        ({}, (2, 96, 4, 128), r"q has 96 rows, .* B_r = 64; pad to 128 rows"),
-        ({"B_c": 128}, (2, 192, 4, 128), r"k has 192 rows, .* B_c = 128; pad to 256 rows"),
-        ({}, (2, 1, 4, 128), r"q has 1 rows, .* pad to 64 rows"),
-    ],
-)
-def test_tensors_that_the_first_family_is_not_for_are_refused(
-    changes: dict[str, Any], shape: tuple[int, ...], message: str
-) -> None:
-    with refused(message):
-        check(replace(CONFIG, **changes), shape)
+        check(config, SHAPE, SHAPE, wide)
 
 
 def test_tensors_of_another_dtype_are_refused() -> None:

@@ -98,6 +98,7 @@ def test_a_plan_packs_strides_lengths_scale_and_the_call_adds_addresses() -> Non
         "window_right": 0,
         "softmax_scale": 0.125,
         "softcap": 0.0,
+        "d_qk": D_HEAD,
     }
     assert plan.geometry.grid == (2, HEADS, BATCH)
 
@@ -341,20 +342,18 @@ def test_bad_calls_compile_nothing(device: str) -> None:
     for config, message in (
         (replace(CONFIG, B_r=128, n_warps=8, B_c=128, async_copy=False), "eager_needs_async"),
         (replace(CONFIG, dtype=DType.BF16), "config is for torch.bfloat16"),
-        (replace(CONFIG, d_head=128), "config is for d_head 128"),
+        (replace(CONFIG, B_c=48), "B_c=48: use one of"),
         (replace(CONFIG, static_row_stride=256), "rows of q are 128 apart"),
     ):
         with pytest.raises((UnsupportedError, KernelConfigError), match=message):
             plan_for(config, q, k, v, None)
-    with pytest.raises(UnsupportedError, match="q has 96 rows"):
-        plan_for(CONFIG, q[:, :96], k[:, :96], v[:, :96], None)
     with pytest.raises(UnsupportedError, match="several of its elements share memory"):
         plan_for(CONFIG, q, k, v, q[:, :1].clone().expand(-1, 128, -1, -1))
-    for asked in (Options(causal=True), Options(return_lse=True), Options(softcap=1.0)):
-        with pytest.raises(UnsupportedError, match=r"HopperForwardKernelConfig.* sm_90"):
-            plan_for(CONFIG, q, k, v, None, options=asked)
-    with pytest.raises(UnsupportedError, match="do not take fewer heads"):
-        plan_for(CONFIG, q, k[:, :, :1], v[:, :, :1], None)
+    with pytest.raises(UnsupportedError, match=r"split_keys is .*HopperForwardKernelConfig"):
+        plan_for(CONFIG, q, k, v, None, options=Options(split_keys=64))
+    wide = q.new_empty(1, 128, 2, 72)
+    with pytest.raises(UnsupportedError, match="config is for d_head up to 64, v has d_head 72"):
+        plan_for(CONFIG, q, k, wide, None)
 
 
 @pytest.mark.usefixtures("no_compile")

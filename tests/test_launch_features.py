@@ -10,8 +10,12 @@ import torch
 
 from flash_attention.arch import ARCHES
 from flash_attention.errors import UnsupportedError
-from flash_attention.kernel_configs import DType, HopperForwardKernelConfig
-from flash_attention.launch import EMULATED_SMS, SELECT, plan_for
+from flash_attention.kernel_configs import (
+    DType,
+    FlashForwardKernelConfig,
+    HopperForwardKernelConfig,
+)
+from flash_attention.launch import EMULATED_SMS, SELECT, new_plan, plan_for
 from flash_attention.options import Extras, Options
 from flash_attention.select import select_config
 from tests.test_launch import D_HEAD, grouped, values
@@ -101,6 +105,19 @@ def test_a_selected_config_is_part_of_the_plan() -> None:
     plan = plan_for(SELECT, q, k, v, None)
     assert plan.config == select_config(plan.problem, ARCHES["sm_90"])
     assert plan_for(SELECT, q, k, v, None) is plan
+
+
+@pytest.mark.usefixtures("no_compile")
+def test_keys_are_cut_on_hopper_only() -> None:
+    q, k, v = grouped()
+    options = Options(split_keys=64)
+    hopper, other = (
+        new_plan(SELECT, q[:, :1], k, v, None, ARCHES[name], options=options)
+        for name in ("sm_90", "sm_80")
+    )
+    assert hopper.chunks is not None
+    assert other.chunks is None
+    assert isinstance(other.config, FlashForwardKernelConfig)
 
 
 @pytest.mark.usefixtures("no_compile")

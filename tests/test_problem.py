@@ -37,6 +37,38 @@ PROBLEM = Problem(
 )
 
 
+EXACT = replace(PROBLEM, heads_k=6)
+
+
+@pytest.mark.parametrize(
+    ("change", "features"),
+    [
+        ({}, PLAIN),
+        ({"softcap": 2.0}, Features(softcap=True)),
+        ({"seq_q": 64, "seq_k": 32}, PLAIN),
+        ({"seq_q": 191}, Features(guarded=True)),
+        ({"seq_k": 48}, Features(guarded=True)),
+        ({"heads_k": 2}, Features(guarded=True)),
+        ({"d_head": 120}, Features(guarded=True)),
+        ({"d_v": 64, "softcap": 2.0}, Features(softcap=True, guarded=True)),
+        ({"sinks": True}, Features(guarded=True)),
+        ({"causal": True, "seq_q": 191}, Features(MaskKind.CAUSAL)),
+        ({"seqused_k": True, "sinks": True}, Features(per_batch=True)),
+    ],
+)
+def test_the_first_family_guards_what_its_tiles_do_not_cover(
+    change: dict[str, Any], features: Features
+) -> None:
+    problem = replace(EXACT, **change)
+    assert problem.features_for(CONFIG) == features
+    assert problem.features_for(HOPPER) == problem.features == replace(features, guarded=False)
+
+
+def test_a_log_sum_exp_is_not_for_exact_tiles() -> None:
+    assert EXACT.features_for(CONFIG, return_lse=True) == Features(guarded=True)
+    assert EXACT.features_for(HOPPER, return_lse=True) == PLAIN
+
+
 def lengths(count: int) -> torch.Tensor:
     return torch.zeros(count, dtype=torch.int32)
 

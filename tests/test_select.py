@@ -7,10 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-import torch
 
 from flash_attention.arch import ARCHES, Arch
-from flash_attention.checks import TensorView
 from flash_attention.errors import UnsupportedError
 from flash_attention.fit_checks import check_config_fits
 from flash_attention.kernel_configs import (
@@ -57,44 +55,59 @@ def test_queries_and_keys_may_differ_on_sm_90(change: dict[str, Any], causal: bo
     assert isinstance(select_config(problem, SM90), HopperForwardKernelConfig)
 
 
+CHANGES: list[dict[str, Any]] = [
+    {},
+    {"causal": True},
+    {"window": (100, 0), "softcap": 30.0, "sinks": True},
+    {"d_head": 96, "d_v": 40},
+    {"d_head": 8, "d_v": 8},
+    {"d_head": 136, "d_v": 136},
+    {"d_head": 256, "d_v": 256},
+    {"seq_q": 1, "d_head": 256, "d_v": 256},
+    {"seq_q": 500, "seq_k": 77},
+    {"heads_k": 4},
+    {"total_q": 900, "total_k": 800},
+]
+
+
 @pytest.mark.parametrize("arch", OTHERS, ids=lambda arch: arch.name)
-@pytest.mark.parametrize("d_head", [64, 128])
-def test_other_architectures_get_the_first_family(d_head: int, arch: Arch) -> None:
-    problem = square(DType.BF16, d_head, 512)
+@pytest.mark.parametrize("change", CHANGES, ids=str)
+def test_other_architectures_get_the_first_family(change: dict[str, Any], arch: Arch) -> None:
+    problem = replace(square(DType.BF16, 128, 512), **change)
     config = select_config(problem, arch)
     assert isinstance(config, FlashForwardKernelConfig)
     assert config.broken_rule(arch) is None
-    shape = (problem.batch, problem.seq_q, problem.heads, d_head)
-    strides = (problem.seq_q * problem.heads * d_head, problem.heads * d_head, d_head, 1)
-    views = [
-        TensorView(name, shape, strides, problem.dtype, torch.device("cpu")) for name in "qkvo"
-    ]
-    check_config_fits(config, problem, views)
+    assert config.d_head >= max(problem.d_head, problem.d_v)
+    check_config_fits(config, problem, ())
+    assert isinstance(select_config(problem, SM90), HopperForwardKernelConfig)
 
 
 @pytest.mark.parametrize(
-    "change",
-    [
-        {"causal": True},
-        {"d_head": 96},
-        {"d_head": 256},
-        {"seq_q": 500, "seq_k": 500},
-        {"seq_q": 256},
-        {"heads_k": 4},
-    ],
-    ids=lambda change: "-".join(change),
+    ("d_head", "compiled"), [(8, 64), (64, 64), (72, 128), (136, 192), (200, 256)]
 )
+def test_the_first_familys_kernel_is_as_wide_as_need_be(d_head: int, compiled: int) -> None:
+    problem = square(DType.FP16, d_head, 512)
+    for wider in (problem, replace(problem, d_head=8), replace(problem, d_v=8)):
+        assert select_config(wider, ARCHES["sm_80"]).d_head == compiled
+
+
+@pytest.mark.parametrize("d_head", [64, 128, 256])
+def test_few_queries_get_short_tiles(d_head: int) -> None:
+    problem = square(DType.FP16, d_head, 512)
+    rows = [select_config(replace(problem, seq_q=n), ARCHES["sm_86"]).B_r for n in (1, 64, 65)]
+    assert rows == [64, 64, 128]
+
+
 @pytest.mark.parametrize("arch", OTHERS, ids=lambda arch: arch.name)
-def test_what_the_first_family_does_not_take_is_refused(change: dict[str, Any], arch: Arch) -> None:
-    problem = replace(square(DType.FP16, 128, 512), **change)
-    with pytest.raises(UnsupportedError, match=f"no kernel for .* on {arch.name}: sm_90 takes"):
+def test_pages_are_for_sm_90(arch: Arch) -> None:
+    problem = replace(square(DType.FP16, 128, 512), seqused_k=True, page_keys=64, pages=8)
+    with pytest.raises(UnsupportedError, match=rf"on {arch.name}: .*block_table needs sm_90"):
         select_config(problem, arch)
-    assert isinstance(select_config(problem, SM90), HopperForwardKernelConfig)
 
 
 def test_a_head_dimension_of_neither_family_is_refused_everywhere() -> None:
     for arch in ARCHES.values():
-        with pytest.raises(UnsupportedError, match="sm_90 takes d_head up to 256"):
+        with pytest.raises(UnsupportedError, match="d_head is at most 256"):
             select_config(square(DType.FP16, 264, 512), arch)
 
 

@@ -67,6 +67,27 @@ def test_a_variant_that_breaks_its_contract_is_named_first() -> None:
 
 
 @pytest.mark.parametrize(
+    ("config", "slot", "contract"),
+    [
+        (PLAIN, "Copy", "Copy: Transfers<Config> with load_q"),
+        (PLAIN, "Mask", "Mask: kHasStart, first_key, end_key"),
+        (NARROW, "Turns", "Turns: Order<Consumers>: begin, end, finish"),
+        (NARROW, "Rescale", "Rescale: run<Exponential, DType>"),
+    ],
+)
+def test_a_hopper_variant_that_breaks_its_contract_is_named_first(
+    config: HopperForwardKernelConfig, slot: str, contract: str
+) -> None:
+    source = translation_unit(config).replace(
+        "struct Config {", "struct Empty {};\nstruct Config {"
+    )
+    source = re.sub(rf"using {slot} = [^;]+;", f"using {slot} = Empty;", source)
+    with pytest.raises(CompileError) as error:
+        compile_kernel(source, arch="sm_90a", name="empty")
+    assert contract in error.value.log.split("error:")[1]
+
+
+@pytest.mark.parametrize(
     ("config", "threads"),
     [
         (PLAIN, 256),

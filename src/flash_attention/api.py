@@ -75,9 +75,8 @@ def forward(
     current stream of q's device. The result is stored in `o` if given, else in a new tensor like
     q. The first call with a config compiles its kernel.
 
-    A FlashForwardKernelConfig computes full attention of one length of q, k and v that its blocks
-    divide, at its own d_head. The other arguments are for a HopperForwardKernelConfig, which takes
-    any d_head up to its own; `attention` tells what they mean.
+    A config takes any d_head up to its own. `attention` tells what the arguments mean; pages and
+    keys in chunks are for a HopperForwardKernelConfig.
 
     With CPU tensors the same kernel runs on the emulator, with every check on; a finding raises
     LaunchError. `emulate` returns findings and counters instead.

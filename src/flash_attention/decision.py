@@ -42,9 +42,9 @@ class Decision:
     rule: Rule
     reason: str = field(default="", compare=False)  # what tables had to say
 
-    def features(self, problem: Problem) -> Features:
+    def features(self, problem: Problem, return_lse: bool = False) -> Features:
         """What the kernel must be able to do."""
-        asked = problem.features
+        asked = problem.features_for(self.config, return_lse)
         return asked if self.chunks is None else self.chunks.features(asked)
 
 
@@ -119,7 +119,6 @@ def decide(
         config.check(arch)
         chunks = None if split_keys is None else Chunks.of_keys(problem, config.B_c, split_keys)
         decision = Decision(config, arch, chunks, Rule.GIVEN)
-    fit_checks.check_lse_fits(decision.config, options.return_lse)
     fit_checks.check_config_fits(decision.config, problem, views, decision.chunks)
     return decision
 

@@ -38,7 +38,7 @@ SHORT_QUERIES = {
 
 @dataclass(frozen=True)
 class Features:
-    """The types that a problem binds in a kernel of the Hopper family."""
+    """The types that a problem binds in a kernel."""
 
     mask: MaskKind = MaskKind.FULL
     softcap: bool = False
@@ -46,13 +46,31 @@ class Features:
     heads_together: int = 1  # heads of q side by side in a tile, which share one of k and v
     splits: SplitKind = SplitKind.WHOLE
     page_keys: int = 0  # rows of a page that a table names; 0: keys are contiguous
+    guarded: bool = False  # first family: look at bounds, though no mask and no lengths ask for it
 
-    def bind(self, bindings: tuple[Binding, ...]) -> tuple[Binding, ...]:
-        """A config's bindings, and those of the features."""
-        own = (
+    def bind_first_family(self, bindings: tuple[Binding, ...]) -> tuple[Binding, ...]:
+        """The bindings of a config of the first family, and those of the features."""
+        bounds = Variant("Bounds", "sm80/bounds", "Guarded" if self.looks_at_bounds else "Exact")
+        return (*bindings, *self._shared, bounds)
+
+    @property
+    def looks_at_bounds(self) -> bool:
+        """Whether a kernel of the first family looks where tensors, and the keys of a row, end."""
+        return self.guarded or self.mask is not MaskKind.FULL or self.per_batch
+
+    @property
+    def _shared(self) -> tuple[Binding, ...]:
+        """What both families bind."""
+        return (
             Variant("Mask", "attn/mask", self.mask.value),
             Variant("Score", "attn/score", "Softcap" if self.softcap else "Plain"),
             Variant("Lengths", "attn/lengths", "PerBatch" if self.per_batch else "Same"),
+        )
+
+    def bind_hopper(self, bindings: tuple[Binding, ...]) -> tuple[Binding, ...]:
+        """The bindings of a config of the Hopper family, and those of the features."""
+        own = (
+            *self._shared,
             self.rows(),
             Variant("Splits", "attn/splits", self.splits.value),
             Variant("Pages", "sm90/pages", "Paged", self.page_keys)
@@ -93,6 +111,7 @@ class Features:
             f"heads_{self.heads_together}": self.heads_together > 1,
             self.splits.name.lower(): self.splits is not SplitKind.WHOLE,
             f"page_{self.page_keys}": self.page_keys > 0,
+            "guarded": self.guarded,
         }
         return [word for word, on in words.items() if on]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flash_attention.checks import DIMS, TensorView, shown
+from flash_attention.checks import TensorView
 from flash_attention.chunks import Chunks
 from flash_attention.errors import UnsupportedError
-from flash_attention.features import PLAIN, Features, MaskKind, SplitKind
+from flash_attention.features import CAUSAL, PLAIN, Features, MaskKind, SplitKind
 from flash_attention.kernel_configs import (
     FlashForwardKernelConfig,
     HopperForwardKernelConfig,
@@ -24,19 +24,22 @@ OTHER_FAMILY = "pass a HopperForwardKernelConfig, whose kernels do; it needs sm_
 
 
 def check_features_fit(config: KernelConfig, features: Features) -> None:
-    """The first family knows plain attention only, kernels without a producer masks at most."""
-    if features == PLAIN:
-        return
-    asked = _asked(features)
+    """The first family takes keys as they lie, kernels without a producer know masks at most."""
     if isinstance(config, FlashForwardKernelConfig):
-        raise UnsupportedError(
-            f"{asked}, and {FIRST_FAMILY} have no masks, no softcap, one length for all batch"
-            f" entries, and keys that lie and are visited one after the other; {OTHER_FAMILY}"
+        missing = Features(
+            heads_together=features.heads_together,
+            splits=features.splits,
+            page_keys=features.page_keys,
         )
-    if not config.specialised and features != Features(MaskKind.CAUSAL):
+        if missing != PLAIN:
+            raise UnsupportedError(
+                f"{_asked(missing)}, and {FIRST_FAMILY} take one head a tile, and keys that lie one"
+                f" after the other, all of a row's in one go; {OTHER_FAMILY}"
+            )
+    elif not config.specialised and features not in (PLAIN, CAUSAL):
         raise UnsupportedError(
-            f"{asked}, and Hopper kernels without a producer compute full and causal attention"
-            " only; pass a config with specialised=True"
+            f"{_asked(features)}, and Hopper kernels without a producer compute full and causal"
+            " attention only; pass a config with specialised=True"
         )
 
 
@@ -52,14 +55,6 @@ def _asked(features: Features) -> str:
     }
     (*before, last) = (word for word, on in words.items() if on)
     return f"{', '.join(before)} and {last} are asked for" if before else f"{last} is asked for"
-
-
-def check_lse_fits(config: KernelConfig, return_lse: bool) -> None:
-    """Kernels of the first family do not store the log-sum-exp."""
-    if return_lse and isinstance(config, FlashForwardKernelConfig):
-        raise UnsupportedError(
-            f"return_lse=True, and {FIRST_FAMILY} do not store the log-sum-exp; {OTHER_FAMILY}"
-        )
 
 
 def check_config_fits(
@@ -92,36 +87,24 @@ def _check_d_head(config: KernelConfig, problem: Problem) -> None:
             )
 
 
+def _check_columns(config: KernelConfig, problem: Problem) -> None:
+    for name, d_head in (("q and k have", problem.d_head), ("v has", problem.d_v)):
+        if d_head > config.d_head:
+            raise UnsupportedError(
+                f"the kernel config is for d_head up to {config.d_head}, {name} d_head {d_head};"
+                " pass a config with at least their d_head"
+            )
+
+
 def _check_first_family_fits(
     config: FlashForwardKernelConfig, problem: Problem, views: Sequence[TensorView]
 ) -> None:
-    q, k, *_ = views
-    if problem.sinks:
-        raise UnsupportedError(f"sinks are given, and {FIRST_FAMILY} know none; {OTHER_FAMILY}")
-    _check_d_head(config, problem)
-    if k.shape != q.shape:
-        raise UnsupportedError(
-            f"k and v have shape {shown(k.shape)}, q has shape {shown(q.shape)}, and"
-            f" {FIRST_FAMILY} do not take fewer heads or another length of k and v;"
-            f" {OTHER_FAMILY}"
-        )
-    if 0 in q.shape:
-        raise UnsupportedError(
-            f"q has shape {shown(q.shape)}: nothing to compute; every dimension must be at least 1"
-        )
-    for dim in (0, 2):
-        if q.shape[dim] > MAX_GRID_YZ:
+    _check_columns(config, problem)
+    for dim, size in (("batch", problem.batch), ("heads", problem.heads)):
+        if size > MAX_GRID_YZ:
             raise UnsupportedError(
-                f"{DIMS[dim]} is {q.shape[dim]}; a launch takes at most {MAX_GRID_YZ},"
-                f" split the tensors along {DIMS[dim]}"
-            )
-    for view, field in ((q, "B_r"), (k, "B_c")):
-        block, seq_len = getattr(config, field), view.shape[1]
-        if seq_len % block:
-            raise UnsupportedError(
-                f"{view.name} has {seq_len} rows, which is no multiple of {field} = {block};"
-                f" pad to {-(-seq_len // block) * block} rows, or pass a config whose {field}"
-                f" divides {seq_len}"
+                f"{dim} is {size}; a launch takes at most {MAX_GRID_YZ}, split the tensors along"
+                f" {dim}"
             )
     row_stride = config.static_row_stride
     for view in views if row_stride else ():
@@ -138,12 +121,7 @@ def _check_hopper_fits(
 ) -> None:
     if not config.tma:
         _check_d_head(config, problem)
-    for name, d_head in (("q and k have", problem.d_head), ("v has", problem.d_v)):
-        if d_head > config.d_head:
-            raise UnsupportedError(
-                f"the kernel config is for d_head up to {config.d_head}, {name} d_head {d_head};"
-                " pass a config with at least their d_head"
-            )
+    _check_columns(config, problem)
     if problem.page_keys:
         _check_page_fits(config, problem.page_keys)
     if chunks is not None and problem.total_q is not None:

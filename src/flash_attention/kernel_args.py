@@ -52,6 +52,7 @@ class ForwardKernelArgs(ctypes.Structure):
         ("window_right", ctypes.c_int32),
         ("softmax_scale", ctypes.c_float),
         ("softcap", ctypes.c_float),
+        ("d_qk", ctypes.c_int32),
     )
 
 

@@ -71,7 +71,8 @@ class LaunchPlan:
         self.return_lse = return_lse
         self.given = tuple(given)
         self.chunks = chunks
-        self.features = problem.features if chunks is None else chunks.features(problem.features)
+        features = problem.features_for(config, return_lse)
+        self.features = features if chunks is None else chunks.features(features)
         self.idle = problem.idle
         self.like_q = problem.d_v == problem.d_head
         self.geometry = Geometry.of(config, problem, _num_sms(device_index), chunks)
@@ -186,6 +187,7 @@ def packed_args(
         heads_per_kv=problem.heads_per_kv,
         seq_len_q=problem.seq_q,
         seq_len_k=problem.seq_k,
+        d_qk=problem.d_head,
         d_v=problem.d_v,
         window_left=left,
         window_right=right,

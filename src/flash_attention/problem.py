@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import torch
@@ -103,6 +103,24 @@ class Problem:
         """What the kernel's code must be able to do."""
         mask = MaskKind.CAUSAL if self.causal else MaskKind.WINDOW if self.window else MaskKind.FULL
         return Features(mask, self.softcap > 0, self.per_batch, page_keys=self.page_keys)
+
+    def features_for(self, config: KernelConfig, return_lse: bool = False) -> Features:
+        """What the code of this config's kernel must be able to do.
+
+        One of the first family looks at no bounds where there are none to see: its blocks divide
+        the lengths, all tensors have its columns and as many heads, and no row ends in more than O.
+        """
+        features = self.features
+        if isinstance(config, HopperForwardKernelConfig) or features.looks_at_bounds:
+            return features
+        exact = (
+            self.seq_q % config.B_r == 0
+            and self.seq_k % config.B_c == 0
+            and self.heads == self.heads_k
+            and self.d_head == self.d_v == config.d_head
+            and not (self.sinks or return_lse)
+        )
+        return replace(features, guarded=not exact)
 
     @property
     def per_batch(self) -> bool:

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
 from flash_attention.arch import Arch
 from flash_attention.errors import UnsupportedError
-from flash_attention.features import PLAIN
 from flash_attention.kernel_configs import (
     DType,
     HopperForwardKernelConfig,
@@ -17,6 +17,7 @@ from flash_attention.kernel_configs import (
     parse_kernel_config,
 )
 from flash_attention.kernel_configs.hopper_rules import CHOICES as HOPPER_CHOICES
+from flash_attention.kernel_configs.rules import CHOICES as SM80_CHOICES
 from flash_attention.problem import Problem
 
 MIB = 1 << 20
@@ -39,16 +40,19 @@ def select_config(problem: Problem, arch: Arch) -> KernelConfig:
     if sm80 is not None and sm80.broken_rule(arch) is None:
         return sm80
     raise UnsupportedError(
-        f"no kernel for {problem} on {arch.name}: sm_90 takes d_head up to 256; other GPUs take"
-        " d_head 64 and 128, plain full attention, and one length of q and k that is a multiple"
-        " of 128"
+        f"no kernel for {problem} on {arch.name}: d_head is at most 256, and block_table needs"
+        " sm_90 (H100, H200)"
     )
 
 
 def hopper_d_head(problem: Problem) -> int:
     """The smallest d_head of the Hopper family that holds the problem's; 0 if none does."""
+    return _smallest(HOPPER_CHOICES["d_head"], problem)
+
+
+def _smallest(d_heads: Iterable[int], problem: Problem) -> int:
     widest = max(problem.d_head, problem.d_v)
-    return min((d for d in HOPPER_CHOICES["d_head"] if d >= widest), default=0)
+    return min((d for d in d_heads if d >= widest), default=0)
 
 
 def _hopper(problem: Problem) -> HopperForwardKernelConfig | None:
@@ -115,9 +119,10 @@ def group_mib(problem: Problem) -> int:
 
 
 def _sm80(problem: Problem) -> KernelConfig | None:
-    same_lengths = problem.seq_q == problem.seq_k and problem.heads == problem.heads_k
-    plain = problem.features == PLAIN and not problem.sinks and problem.d_v == problem.d_head
-    if not plain or not same_lengths or problem.d_head not in (64, 128) or problem.seq_q % 128:
+    """Tall tiles, or short ones for few queries; 16 rows a warp where 32 do not fit registers."""
+    d_head = _smallest(SM80_CHOICES["d_head"], problem)
+    if not d_head or problem.page_keys:
         return None
+    tile = "64, 64, 4" if problem.seq_q <= 64 else "128, 32, 4" if d_head <= 128 else "128, 32, 8"
     dtype = DType.from_string(str(problem.dtype)).name
-    return parse_kernel_config(f"({dtype}, {problem.d_head}, 128, 32, 4): {SM80_SWITCHES}")
+    return parse_kernel_config(f"({dtype}, {d_head}, {tile}): {SM80_SWITCHES}")

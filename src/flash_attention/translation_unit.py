@@ -27,7 +27,7 @@ def translation_unit(config: KernelConfig, features: Features = PLAIN) -> str:
     """The whole .cu of one kernel, as a person would write it."""
     if isinstance(config, HopperForwardKernelConfig):
         return _hopper(config, features)
-    return _sm80(config)
+    return _sm80(config, features)
 
 
 def combine_unit(dtype: DType, features: Features, tile_rows: int) -> str:
@@ -57,11 +57,11 @@ def combine_unit(dtype: DType, features: Features, tile_rows: int) -> str:
     )
 
 
-def _sm80(config: FlashForwardKernelConfig) -> str:
+def _sm80(config: FlashForwardKernelConfig, features: Features) -> str:
     return _text(
         config,
         header="fa/sm80/forward.cuh",
-        bindings=(*config.bindings(), Variant("Mask", "attn/mask", "None")),
+        bindings=features.bind_first_family(config.bindings()),
         wrappers=(),
         bounds=f"{config.num_threads}",
         parameters=(ARGS,),
@@ -77,7 +77,7 @@ def _hopper(config: HopperForwardKernelConfig, features: Features) -> str:
     return _text(
         config,
         header="fa/sm90/forward.cuh",
-        bindings=features.bind(config.bindings()),
+        bindings=features.bind_hopper(config.bindings()),
         wrappers=(
             *(from_shared(config.dtype, width) for width in widths),
             from_registers(config.dtype, config.d_head),

@@ -72,16 +72,25 @@ def test_the_decode_grid_is_five_shapes_of_grouped_heads() -> None:
     assert grid[0].flop == 4 * 32 * 8192 * 128
 
 
-def test_packed_entries_halve_and_fill_twice_the_longest() -> None:
-    full, causal = every("varlen")
-    assert full.lengths == (8192, 4096, 2048, 1024, 512, 256, 128, 128)
-    assert (full.batch, full.causal, causal.causal) == (8, False, True)
-    assert full.flop == 4 * 16 * 128 * sum(n * n for n in full.lengths) == 2 * causal.flop
+def test_packed_entries_are_of_any_length_and_always_the_same() -> None:
+    grid = every("varlen")
+    assert [(p.causal, p.kv_heads) for p in grid] == 2 * [(False, 32), (False, 8)] + 2 * [
+        (True, 32),
+        (True, 8),
+    ]
+    for point, longest in zip(grid, 2 * [1024, 1024, 4096, 4096], strict=True):
+        assert len(point.lengths) == point.batch == 16
+        assert min(point.lengths) >= 64
+        assert longest / 2 < max(point.lengths) == point.seq_len <= longest
+        assert len({length % 64 for length in point.lengths}) > 8
+        halves = 2 if point.causal else 1
+        assert point.flop == 4 * 32 * 128 * (sum(n * n for n in point.lengths) // halves)
+    assert every("varlen") == grid
 
 
 def test_the_flop_of_a_window_are_those_of_the_keys_in_it() -> None:
-    (point,) = every("window")
-    assert (point.seq_len, point.window, point.causal) == (16384, 1024, True)
+    assert [point.window for point in every("window")] == [1024, 2048, 4096]
+    assert {(point.seq_len, point.causal) for point in every("window")} == {(16384, True)}
     short = Point(64, True, 6, 2, 3, window=2)
     assert short.flop == 4 * 64 * 3 * 2 * (1 + 2 + 2 + 2 + 2 + 2)
     assert Point(64, True, 6, 2, 3, seq_q=1, window=2).flop == 4 * 64 * 3 * 2 * 2
@@ -94,9 +103,11 @@ def test_grouped_heads_have_the_flop_of_their_queries() -> None:
 
 
 def test_what_is_asked_beyond_shapes_reaches_the_problem() -> None:
-    packed = every("varlen")[1].problem(DType.BF16)
-    assert (packed.batch, packed.total_q, packed.seq_q, packed.per_batch) == (8, 16384, 8192, True)
-    (window,) = every("window")
+    point = every("varlen")[1]
+    packed = point.problem(DType.BF16)
+    assert (packed.batch, packed.total_q, packed.per_batch) == (16, sum(point.lengths), True)
+    assert packed.seq_q == max(point.lengths)
+    window = every("window")[0]
     assert window.problem(DType.FP16).window == (1023, 0)
     decode = every("decode")[0].problem(DType.BF16)
     assert (decode.seq_q, decode.seq_k, decode.heads_per_kv) == (1, 8192, 4)
@@ -106,6 +117,7 @@ def test_labels_say_what_tells_points_apart() -> None:
     labels = [point.label for name in GRIDS for point in every(name)]
     assert len(labels) == len({(point, name) for name in GRIDS for point in every(name)})
     assert every("decode")[0].label == "1 x 8192, 1 q, 32/8 h, d 128, full"
-    assert every("varlen")[0].label == "16384 in 8, 16 h, d 128, full"
+    rows = sum(every("varlen")[0].lengths)
+    assert every("varlen")[0].label == f"{rows} in 16, 32 h, d 128, full"
     assert every("window")[0].label == "1 x 16384, 16 h, d 128, window 1024"
     assert Point(64, True, 512, 32, 8).label == "32 x 512, 8 h, d 64, causal"

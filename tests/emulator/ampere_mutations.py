@@ -46,7 +46,7 @@ class Mutation:
 
 EAGER, LAZY = "sm80/schedule/eager.cuh", "sm80/schedule/lazy.cuh"
 FORWARD, STAGED = "sm80/forward.cuh", "sm80/store/staged.cuh"
-SOFTMAX, NONE = "attn/softmax.cuh", "attn/mask/none.cuh"
+SOFTMAX, EXACT = "attn/softmax.cuh", "sm80/bounds/exact.cuh"
 WAIT_ALL, WAIT_ONE, SYNC = "b.template wait<0>();", "b.template wait<1>();", "__syncthreads();"
 HELD_Q = {"Q_mma_load_K_tiles": 0}  # Q is read right behind its barrier
 PLAIN = {"async_copy": False}
@@ -155,7 +155,7 @@ ADDRESSES = (
         (
             Edit(
                 FORWARD,
-                "thread.at(r, 0), source",
+                "thread.at(r, c), source",
                 "tile + (row + r) * DestinationTile::kRowBytes + chunk * kChunkBytes, source",
             ),
         ),
@@ -179,8 +179,8 @@ ADDRESSES = (
         (
             Edit(
                 FORWARD,
-                "address(tensor, stride, first + row)",
-                "address(tensor, stride, first + row + 1)",
+                "tensor.address(first + row)",
+                "tensor.address(first + row + 1)",
             ),
         ),
     ),
@@ -194,7 +194,7 @@ ADDRESSES = (
         "one key block too many",
         "global-out-of-bounds",
         6,
-        (Edit(NONE, "return seq_len_k / BlockKeys;", "return seq_len_k / BlockKeys + 1;"),),
+        (Edit(EXACT, "seq_len_k / Config::kBC;", "seq_len_k / Config::kBC + 1;"),),
     ),
     Mutation(
         "the next K is loaded behind the last block",
@@ -207,7 +207,7 @@ ADDRESSES = (
         "rows are loaded from 8 bytes too far",
         "global-misaligned",
         9,
-        (Edit(FORWARD, "+ chunk * kChunkBytes;", "+ chunk * kChunkBytes + 8;"),),
+        (Edit(FORWARD, "+ (chunk + c) * kChunkBytes;", "+ (chunk + c) * kChunkBytes + 8;"),),
     ),
     Mutation(
         "the tiles start 8 bytes too far",
@@ -228,17 +228,13 @@ ADDRESSES = (
         "two blocks of threads take the same rows",
         "cta-write-conflict",
         11,
-        (
-            Edit(
-                FORWARD, "return blockIdx.x * Config::kBR;", "return blockIdx.x / 2 * Config::kBR;"
-            ),
-        ),
+        (Edit(EXACT, "return blockIdx.x * Config::kBR;", "return blockIdx.x / 2 * Config::kBR;"),),
     ),
     Mutation(
         "V is loaded with K's strides",
         NUMBERS,
         2,
-        (Edit(FORWARD, "args_.v, args_.v_stride", "args_.v, args_.k_stride"),),
+        (Edit(EXACT, "args_.v, args_.v_stride", "args_.v, args_.k_stride"),),
     ),
 )
 
@@ -248,7 +244,7 @@ VALUES = (
         "Q is loaded from the output",
         "uninitialised-global",
         10,
-        (Edit(FORWARD, "args_.q, args_.q_stride", "args_.o, args_.o_stride"),),
+        (Edit(EXACT, "args_.q, args_.q_stride", "args_.o, args_.o_stride"),),
     ),
     Mutation("V is never loaded", "uninitialised-shared", 2, (Edit(LAZY, "b.load_v(step);"),)),
     Mutation(
@@ -307,8 +303,8 @@ VALUES = (
         (
             Edit(
                 FORWARD,
-                "args_.v, args_.v_stride, key(step)",
-                "args_.v, args_.v_stride, step * Config::kBC",
+                "scope_.v(), scope_.key(step)",
+                "scope_.v(), step * Config::kBC",
             ),
         ),
     ),

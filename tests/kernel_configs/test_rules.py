@@ -24,8 +24,10 @@ def test_a_valid_config_passes_everywhere() -> None:
     ("change", "rule", "says"),
     [
         ({"dtype": "fp16"}, "dtype", "DType.FP16 or DType.BF16"),
-        ({"d_head": 96}, "d_head", "d_head=96: use one of 64, 128"),
-        ({"d_head": 128.0}, "d_head", "d_head=128.0: use one of 64, 128"),
+        ({"d_head": 96}, "d_head", "d_head=96: use one of 64, 128, 192, 256"),
+        ({"d_head": 128.0}, "d_head", "d_head=128.0: use one of 64, 128, 192, 256"),
+        ({"d_head": 192, "folded_addresses": True}, "folded_rows", "set column_panels=True"),
+        ({"d_head": 256, "B_r": 128}, "registers", "a thread has 255"),
         ({"B_r": 32}, "B_r", "use one of 64, 128"),
         ({"B_c": 48}, "B_c", "use one of 32, 64, 128"),
         ({"n_warps": 2}, "n_warps", "use one of 4, 8"),
@@ -55,6 +57,21 @@ def test_each_rule_is_named_and_says_what_to_change(
     assert error.value.rule == rule
     assert says in str(error.value)
     assert f"[rule: {rule}]" in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"d_head": 192},
+        {"d_head": 192, "folded_addresses": True, "column_panels": True},
+        {"d_head": 192, "folded_addresses": True, "swizzled": False},
+        {"d_head": 256, "folded_addresses": True},
+    ],
+    ids=str,
+)
+def test_wide_heads_are_valid_everywhere(change: dict[str, Any]) -> None:
+    for arch in ARCHES.values():
+        assert replace(VALID, **change).broken_rule(arch) is None
 
 
 def test_shared_memory_depends_on_the_architecture() -> None:

@@ -3,23 +3,30 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import fields, replace
 from itertools import islice
 from typing import Any
 
 import pytest
+import torch
 
 from flash_attention.arch import ARCHES
 from flash_attention.compiler import CompiledKernel, compile_kernel, nvrtc_version
 from flash_attention.compiler.elf import text_section
+from flash_attention.dispatch import compile_config
+from flash_attention.features import CAUSAL, PLAIN, Features, MaskKind
 from flash_attention.kernel_configs import (
     DType,
     FlashForwardKernelConfig,
     KernelConfig,
     parse_kernel_config,
 )
+from flash_attention.kernel_configs.rules import CHOICES
 from flash_attention.kernel_configs.sets import sample_configs
 from flash_attention.ladder import get_ladder
+from flash_attention.problem import Problem
+from flash_attention.select import select_config
 from flash_attention.translation_unit import translation_unit
 
 TARGETS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
@@ -71,6 +78,38 @@ def test_a_sample_of_all_valid_configs_compiles(arch: str) -> None:
         products = ptx.count("mma.sync")
         steps = (cfg.warp_rows // 16) * (cfg.B_c // 16) * (cfg.d_head // 8)
         assert products == 2 * steps * (2 if cfg.peel_first_block else 1), cfg.short_form()
+
+
+A_REGISTER = 4  # bytes: for sm_100 ptxas keeps to 168 registers and leaves one in memory
+GUARDED = [
+    Features(guarded=True),
+    CAUSAL,
+    Features(MaskKind.WINDOW, softcap=True, per_batch=True),
+]
+
+
+@pytest.mark.parametrize("features", GUARDED, ids=lambda features: features.suffix)
+@pytest.mark.parametrize("d_head", CHOICES["d_head"])
+@pytest.mark.parametrize("arch", TARGETS)
+def test_selected_kernels_with_guards_do_not_spill(
+    arch: str, d_head: int, features: Features
+) -> None:
+    problem = Problem(1, 512, 512, 4, 4, d_head, d_head, torch.bfloat16, 0.1)
+    for seq_q in (64, 512):
+        config = select_config(replace(problem, seq_q=seq_q), ARCHES["sm_80"])
+        spilled = compile_config(config, ARCHES[arch], features).resources.spill_store_bytes
+        assert spilled <= A_REGISTER, config.short_form()
+
+
+def test_guards_are_compiled_in_only_where_they_are_bound() -> None:
+    config = flash_ladder(DType.FP16, 128)[14]
+    plain, guarded = (
+        compile_config(config, ARCHES["sm_80"], features).ptx for features in (PLAIN, GUARDED[0])
+    )
+    zero_filled = re.compile(r"cp\.async\.cg\S+ \[%r\d+\], \[%rd\d+\], 16, %r\d+;")
+    assert zero_filled.search(plain) is None
+    copies = guarded.count("cp.async.cg")
+    assert len(zero_filled.findall(guarded)) == copies == plain.count("cp.async.cg")
 
 
 BASE = FlashForwardKernelConfig(DType.FP16, 64, 128, 64, 4, True, True, True, 2, 2, 2, False, True)

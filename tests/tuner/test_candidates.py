@@ -77,6 +77,7 @@ def test_the_grid_of_the_paper_starts_from_so_many_kernels() -> None:
 def test_other_architectures_search_the_first_family() -> None:
     start = starting_points(dense(), ARCHES["sm_80"])
     assert len(start) > 20
+    assert set(starting_points(dense(causal=True), ARCHES["sm_80"])) == set(start)
     assert all(isinstance(config, FlashForwardKernelConfig) for config in start)
     assert neighbours(start[0], dense()) == []
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flash_attention.arch import DEFAULT_ARCH
-from flash_attention.features import CAUSAL, PLAIN
+from flash_attention.features import PLAIN, Features
 from flash_attention.ladder import get_ladder
 from flash_attention.tuner.compiling import Compilers
 from flash_attention.tuner.measurer import Compiled, Failure
@@ -19,7 +19,7 @@ def test_answers_are_resources_or_refusals(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("FLASH_ATTENTION_CACHE_DIR", str(tmp_path))
     base = get_ladder()[0].config
     well = (base, PLAIN, DEFAULT_ARCH)
-    refused = (base, CAUSAL, DEFAULT_ARCH)
+    refused = (base, Features(page_keys=64), DEFAULT_ARCH)
     unknown = (base, PLAIN, replace(DEFAULT_ARCH, name="sm_20"))
     compilers = Compilers(1)
     try:
@@ -33,7 +33,7 @@ def test_answers_are_resources_or_refusals(tmp_path: Path, monkeypatch: pytest.M
     assert isinstance(compiled, Compiled)
     assert 32 < compiled.registers <= 255
     assert compiled.spill_bytes == 0
-    for job, word in ((refused, "causal"), (unknown, "sm_20")):
+    for job, word in ((refused, "block_table"), (unknown, "sm_20")):
         failure = answers[job]
         assert isinstance(failure, Failure)
         assert failure.fate == "refused"

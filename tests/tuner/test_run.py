@@ -144,7 +144,7 @@ def test_few_queries_are_not_tuned() -> None:
 def test_what_no_kernel_computes_is_refused_before_anything_is_timed() -> None:
     machine = type(MACHINE)("NVIDIA A100", "", "", ARCHES["sm_80"])
     with pytest.raises(UnsupportedError, match="no kernel for"):
-        check_tunable([dense(causal=True)], machine, 108)
+        check_tunable([dense(d_head=320)], machine, 108)
 
 
 def test_tuning_needs_a_gpu_and_a_grid(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -18,8 +19,8 @@ SEED_SHAPES = {512: 16, 1024: 16, 2048: 16, 4096: 16, 8192: 8, 16384: 4}  # batc
 SEED_HEADS = 16
 GQA_HEADS, GQA_HEADS_K = 32, 8
 DECODE_BATCHES = {8192: (1, 16, 64), 131072: (1,), 2048: (128,)}  # by keys of an entry
-WINDOW = 1024
-SHORTEST_PACKED = 128
+WINDOWS = (1024, 2048, 4096)
+PACKED_ENTRIES, SHORTEST_PACKED = 16, 64
 
 
 @dataclass(frozen=True)
@@ -152,13 +153,13 @@ def _prefill_gqa(d_head: int, causal: bool, seq_len: int) -> list[Point]:
 
 
 def _varlen(d_head: int, causal: bool, seq_len: int) -> list[Point]:
-    """Each entry half as long as the one before it, twice the longest together."""
-    lengths = [seq_len]
-    while lengths[-1] > SHORTEST_PACKED:
-        lengths.append(lengths[-1] // 2)
-    lengths.append(2 * seq_len - sum(lengths))
-    heads = max(1, HIDDEN // d_head)
-    return [Point(d_head, causal, seq_len, len(lengths), heads, lengths=tuple(lengths))]
+    """Entries of any length up to `seq_len`, always the same; heads of their own, and shared."""
+    draw = random.Random(seq_len)
+    lengths = [draw.randint(SHORTEST_PACKED, seq_len) for _ in range(PACKED_ENTRIES)]
+    return [
+        Point(d_head, causal, max(lengths), PACKED_ENTRIES, GQA_HEADS, kv, lengths=tuple(lengths))
+        for kv in (GQA_HEADS, GQA_HEADS_K)
+    ]
 
 
 def _decode(d_head: int, causal: bool, seq_len: int) -> list[Point]:
@@ -177,7 +178,7 @@ def _window(d_head: int, causal: bool, seq_len: int) -> list[Point]:
     if not causal:
         raise UnsupportedError("the window grid is causal: a window ends at its query")
     batch, heads = max(1, TOKENS // seq_len), max(1, HIDDEN // d_head)
-    return [Point(d_head, True, seq_len, batch, heads, window=WINDOW)]
+    return [Point(d_head, True, seq_len, batch, heads, window=window) for window in WINDOWS]
 
 
 _BF16, _LENGTHS = DType.BF16, tuple(512 << i for i in range(6))
@@ -185,7 +186,7 @@ GRIDS = {
     "fa3": Grid(_BF16, (64, 128, 256), (False, True), _LENGTHS, _fa3),
     "seed": Grid(DType.FP16, (128,), (False,), tuple(SEED_SHAPES), _seed),
     "prefill_gqa": Grid(_BF16, (128,), (True,), (4096, 16384), _prefill_gqa),
-    "varlen": Grid(_BF16, (128,), (False, True), (8192,), _varlen),
+    "varlen": Grid(_BF16, (128,), (False, True), (1024, 4096), _varlen),
     "decode": Grid(_BF16, (128,), (False,), tuple(DECODE_BATCHES), _decode),
     "window": Grid(_BF16, (128,), (True,), (16384,), _window),
 }

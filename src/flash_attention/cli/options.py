@@ -23,9 +23,7 @@ ArchOption = Annotated[
     str | None,
     typer.Option("--arch", help=f"one of {', '.join(ARCHES)}; the kernel's own if left out"),
 ]
-CausalOption = Annotated[
-    bool, typer.Option("--causal", help="query i sees no key after it; from the wgmma rung on")
-]
+CausalOption = Annotated[bool, typer.Option("--causal", help="query i sees no key after it")]
 
 
 def ladder_of(dtype: str, d_head: int, heads: int) -> tuple[Rung, ...]:

@@ -38,7 +38,7 @@ class Outcome:
 
 
 def jobs_of(config: KernelConfig, arch: Arch) -> list[Job]:
-    """The kernels of a config: of full attention, and of causal where its family knows masks."""
+    """The kernels of a config: of full attention, and those of Hopper of causal too."""
     masks = (PLAIN, CAUSAL) if isinstance(config, HopperForwardKernelConfig) else (PLAIN,)
     return [Job(config, arch, features) for features in masks]
 

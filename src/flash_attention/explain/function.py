@@ -25,6 +25,7 @@ from flash_attention.explain.explanation import Explanation, Launch
 from flash_attention.explain.gpus import Gpu, gpu_of_arch, gpu_of_device
 from flash_attention.explain.refusals import refusals_of
 from flash_attention.explain.work import work_of
+from flash_attention.features import Features
 from flash_attention.kernel_configs import HopperForwardKernelConfig, KernelConfig
 from flash_attention.kernel_configs.hopper_forward import HOPPER, WARPGROUP_ROWS
 from flash_attention.lengths import check_lengths
@@ -62,11 +63,10 @@ def explain(
 ) -> Explanation:
     """What `attention` would do with these arguments: which kernel, why, and at what cost.
 
-    The kernel is compiled, or found in the cache, and not loaded; nothing runs on a GPU and no
-    tensor is made. CUDA tensors are explained for their device; the lengths of their entries are
-    read, which waits for it. CPU and meta tensors, which have no memory, are explained for `arch`,
-    such as "sm_90", with `num_sms` multiprocessors; by default for the current GPU, or else an
-    H200. What `attention` refuses is refused here with the same message.
+    The kernel is compiled or found in the cache, not loaded; nothing runs on a GPU, no tensor is
+    made. CUDA tensors are explained for their device; the lengths of their entries are read, which
+    waits for it. Others are for `arch`, such as "sm_90", with `num_sms` multiprocessors, else for
+    the current GPU or an H200. What `attention` refuses is refused here with the same message.
     """
     options = options_of(
         (causal, window, softmax_scale, softcap, return_lse, max_seqlen_q, max_seqlen_k, split_keys)
@@ -81,6 +81,7 @@ def explain(
     known_sms = sms or 1  # no kernel of an architecture without a measured GPU depends on it
     index = _device_index(q.device, asked_for=arch is not None or num_sms is not None)
     decision = decide(config, problem, views, options, target, known_sms, index)
+    features = decision.features(problem, return_lse)
     return Explanation(
         problem=problem,
         arch=target,
@@ -89,9 +90,9 @@ def explain(
         torch_computes=q.is_cpu and config is None,
         config=decision.config,
         rule=_rule(decision, problem),
-        features=tuple(decision.features(problem).words()),
+        features=tuple(features.words()),
         refused=refusals_of(decision, problem, views, options, known_sms),
-        launches=() if problem.idle else _launches(decision, problem, known_sms),
+        launches=() if problem.idle else _launches(decision, problem, features, known_sms),
         chunks=_chunks(decision, problem),
         tiles=_tiles(decision, problem, known_sms),
         work=work_of(problem, extras),
@@ -165,11 +166,13 @@ def _chunks(decision: Decision, problem: Problem) -> int:
     return chunks.num_ctas(problem, config.consumers)
 
 
-def _launches(decision: Decision, problem: Problem, num_sms: int) -> tuple[Launch, ...]:
+def _launches(
+    decision: Decision, problem: Problem, features: Features, num_sms: int
+) -> tuple[Launch, ...]:
     """The kernel, and the one that combines parts where keys are in chunks. Compiles both."""
     config, arch, chunks = decision.config, decision.arch, decision.chunks
     geometry = Geometry.of(config, problem, num_sms, chunks)
-    compiled = get_kernel(config, arch, decision.features(problem)).compiled
+    compiled = get_kernel(config, arch, features).compiled
     forward = Launch.of(compiled, arch, geometry.grid, geometry.block, geometry.smem_bytes)
     if not isinstance(config, HopperForwardKernelConfig) or chunks is None or not chunks.in_parts:
         return (forward,)

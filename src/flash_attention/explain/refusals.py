@@ -4,21 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from flash_attention import fit_checks
 from flash_attention.arch import DEFAULT_ARCH, Arch
 from flash_attention.checks import TensorView
 from flash_attention.decision import Decision, Rule
 from flash_attention.errors import UnsupportedError
-from flash_attention.kernel_configs import (
-    DType,
-    FlashForwardKernelConfig,
-    HopperForwardKernelConfig,
-)
+from flash_attention.kernel_configs import FlashForwardKernelConfig, HopperForwardKernelConfig
 from flash_attention.kernel_configs.hopper_forward import HOPPER
-from flash_attention.kernel_configs.rules import CHOICES
-from flash_attention.ladder import get_ladder
 from flash_attention.options import Options
 from flash_attention.problem import Problem
 from flash_attention.select import select_config
@@ -53,7 +47,7 @@ def refusals_of(
         why = _why_not_hopper(problem, decision.arch)
         refused.append(Refusal(HopperForwardKernelConfig.__name__, why))
     if not isinstance(decision.config, FlashForwardKernelConfig):
-        why = _why_not_first_family(problem, views, options)
+        why = _why_not_first_family(problem, views)
         refused.append(Refusal(FlashForwardKernelConfig.__name__, why))
     return tuple(refused)
 
@@ -66,16 +60,10 @@ def _why_not_hopper(problem: Problem, arch: Arch) -> str:
     return SELECTED_LATER if violation is None else violation.message
 
 
-def _why_not_first_family(problem: Problem, views: Sequence[TensorView], options: Options) -> str:
-    """Its rules, applied to the best rung that takes any row stride."""
-    d_head = problem.d_head if problem.d_head in CHOICES["d_head"] else max(CHOICES["d_head"])
-    ladder = get_ladder(DType.from_string(str(problem.dtype)), d_head)
-    rungs = [r.config for r in ladder if isinstance(r.config, FlashForwardKernelConfig)]
+def _why_not_first_family(problem: Problem, views: Sequence[TensorView]) -> str:
+    """Its rules, applied to what an architecture without the other family gets."""
     try:
-        fit_checks.check_lse_fits(rungs[-1], options.return_lse)
-        config = replace(rungs[-1], static_row_stride=0)
-        fit_checks.check_config_fits(config, problem, views)
-        select_config(problem, DEFAULT_ARCH)
+        fit_checks.check_config_fits(select_config(problem, DEFAULT_ARCH), problem, views)
     except UnsupportedError as error:
         return str(error)
     return SELECTED_LATER

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from flash_attention.kernel_configs.flash_forward import FlashForwardKernelConfig
 
 CHOICES: Choices = {
-    "d_head": (64, 128),
+    "d_head": (64, 128, 192, 256),
     "B_r": (64, 128),
     "B_c": (32, 64, 128),
     "n_warps": (4, 8),
@@ -48,6 +48,12 @@ def _violations(cfg: FlashForwardKernelConfig, arch: Arch) -> Iterator[Violation
             "double_buffer_needs_tiles",
             "mma_double_buffer_loads=True has nothing to buffer when every operand is read whole: "
             "set one of Q/K/V_mma_load_K_tiles to 1 or 2",
+        )
+    if cfg.d_head == 192 and cfg.swizzled and cfg.folded_addresses and not cfg.column_panels:
+        yield Violation(
+            "folded_rows",
+            "folded_addresses=True reaches the chunks of a swizzled row by XOR, and rows of 192"
+            " elements do not start at a power of two: set column_panels=True",
         )
     stride = cfg.static_row_stride
     if stride < 0 or stride % 8 or 0 < stride < cfg.d_head:

@@ -69,7 +69,7 @@ def _suits(config: KernelConfig, problem: DenseProblem) -> bool:
     """Causal tiles differ in length, and a static walk loses a third of the GPU to that; without a
     mask no first block is narrow. One consumer is for short queries, and two CTAs side by side."""
     if not isinstance(config, HopperForwardKernelConfig):
-        return not problem.causal
+        return True
     if config.consumers == 1 and (problem.seq_q > SHORT or config.side_by_side == 1):
         return False
     return config.tile_order is TileOrder.DYNAMIC if problem.causal else config.narrow_keys == 0

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import ceil, log2
 
 from flash_attention.features import CAUSAL, PLAIN, Features
-from flash_attention.kernel_configs import DType
+from flash_attention.kernel_configs import DType, KernelConfig
 from flash_attention.problem import Problem
 
 TILE_ROWS = 128  # query rows of a usual tile, to count how much there is to spread over a GPU
@@ -62,9 +62,9 @@ class DenseProblem:
             causal=self.causal,
         )
 
-    @property
-    def features(self) -> Features:
-        return CAUSAL if self.causal else PLAIN
+    def features_for(self, config: KernelConfig) -> Features:
+        """What the code of this config's kernel must be able to do."""
+        return self.problem.features_for(config)
 
     @property
     def kind(self) -> tuple[DType, int, int, bool]:

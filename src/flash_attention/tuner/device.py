@@ -36,13 +36,13 @@ class ChildMeasurer:
     def compile(
         self, problem: DenseProblem, configs: Sequence[KernelConfig], *, urgent: bool
     ) -> None:
-        jobs = [(config, problem.features, self._arch) for config in configs]
+        jobs = [(config, problem.features_for(config), self._arch) for config in configs]
         self._compilers.submit(jobs, urgent=urgent)
 
     def compiled(
         self, problem: DenseProblem, configs: Sequence[KernelConfig]
     ) -> Iterator[tuple[KernelConfig, Compiled | Failure]]:
-        jobs = [(config, problem.features, self._arch) for config in configs]
+        jobs = [(config, problem.features_for(config), self._arch) for config in configs]
         for (config, _, _), answer in self._compilers.answers(jobs):
             yield config, answer
 
@@ -114,7 +114,7 @@ class InProcessMeasurer:
         for config in configs:
             if (problem, config) not in self._jobs:
                 self._jobs[problem, config] = self._pool.submit(
-                    compile_job, _unheard, config, problem.features, self._arch
+                    compile_job, _unheard, config, problem.features_for(config), self._arch
                 )
 
     def compiled(

@@ -135,7 +135,7 @@ class Store:
     def _key(
         self, kind: str, problem: DenseProblem, config: KernelConfig, repeats: int = 0
     ) -> tuple[object, ...]:
-        digest = kernel_digest(config, problem.features, self.machine.arch)
+        digest = kernel_digest(config, problem.features_for(config), self.machine.arch)
         problem_key = json.dumps(problem_json(problem))
         return kind, digest, config.short_form(), problem_key, repeats
 

@@ -71,7 +71,7 @@ def _narrow_stores() -> Case:
     return Case("stores by width", body, (WORDS[:96],), (Part("st.u8 st.u16", expected),))
 
 
-def _zero_fill(width: int, cache: str) -> tuple[str, Array]:
+def _zero_fill(width: int, cache: str, hint: str) -> tuple[str, Array]:
     """Lane l copies l % (width + 1) bytes of `width`; the rest is zero."""
     source = WORDS[:128].view(np.uint8).reshape(WARP, 16)
     expected = np.full((WARP, 16), 0xAA, np.uint8)
@@ -80,14 +80,14 @@ def _zero_fill(width: int, cache: str) -> tuple[str, Array]:
         expected[lane, :width] = 0
         expected[lane, :size] = source[lane, :size]
     text = (
-        f'  asm volatile("cp.async.{cache}.shared.global [%0], [%1], {width}, %2;"'
+        f'  asm volatile("cp.async.{cache}.shared.global{hint} [%0], [%1], {width}, %2;"'
         f' :: "r"(mine), "l"(in0 + 4 * i), "r"(i % {width + 1}) : "memory");\n'
     )
     return text, expected.reshape(-1).view(np.uint32)
 
 
-def _async_copy(width: int, cache: str) -> Case:
-    copy, expected = _zero_fill(width, cache)
+def _async_copy(width: int, cache: str, hint: str = "") -> Case:
+    copy, expected = _zero_fill(width, cache, hint)
     body = (
         "  __shared__ __align__(16) u32 shared[32 * 4];\n"
         "  const u32 mine = static_cast<u32>(__cvta_generic_to_shared(shared)) + 16 * i;\n"
@@ -97,7 +97,7 @@ def _async_copy(width: int, cache: str) -> Case:
         "  __syncthreads();\n"
         "  for (int k = 0; k < 4; ++k) out[4 * i + k] = shared[4 * i + k];"
     )
-    name = f"cp.async.{cache} {width}"
+    name = f"cp.async.{cache}{hint} {width}"
     return Case(name, body, (WORDS[:128],), (Part(name, expected),))
 
 
@@ -182,6 +182,7 @@ def cases() -> list[Case]:
         _narrow_stores(),
         *(_async_copy(width, "ca") for width in (4, 8, 16)),
         _async_copy(16, "cg"),
+        _async_copy(16, "cg", ".L2::128B"),
         _copy_groups(),
         _atomics(),
         _tickets(),

@@ -28,7 +28,7 @@ def jobs_of(settings: Settings) -> list[Job]:
             with suppress(UnsupportedError):  # told when the point is measured
                 configs.append(choose(problem, arch, torch.cuda.current_device()).config)
                 configs += [select_config(problem, arch)] if settings.heuristic else []
-        jobs |= dict.fromkeys(Job(config, arch, problem.features) for config in configs)
+        jobs |= dict.fromkeys(Job(c, arch, problem.features_for(c)) for c in configs)
     return list(jobs)
 
 

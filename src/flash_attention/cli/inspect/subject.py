@@ -41,9 +41,10 @@ def _selected(words: str, dtype: DType, arch: Arch) -> Subject:
     problem = read_point(words.replace(",", " ")).problem(dtype)
     sms = device_sms(torch.cuda.current_device()) if torch.cuda.is_available() else H200_SMS
     if short := select_chunks(problem, arch, sms):
-        config, chunks = short
-        return config, chunks.features(problem.features)
-    return select_config(problem, arch), problem.features
+        hopper, chunks = short
+        return hopper, chunks.features(problem.features)
+    config = select_config(problem, arch)
+    return config, problem.features_for(config)
 
 
 def arch_named(name: str | None) -> Arch | None:

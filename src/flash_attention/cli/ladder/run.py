@@ -28,7 +28,6 @@ from flash_attention.cli.options import (
 from flash_attention.dispatch import current_arch
 from flash_attention.errors import UnsupportedError
 from flash_attention.kernel_configs import (
-    HopperForwardKernelConfig,
     KernelConfig,
     parse_kernel_config,
 )
@@ -58,7 +57,7 @@ def run(
     extra = [_extra_config(text, rungs[0].config) for text in config or ()]
     if arch is None and torch.cuda.is_available():
         run_measured(
-            _able(rungs, current_arch(), causal),
+            _able(rungs, current_arch()),
             extra,
             shapes=GRIDS[grid],
             n_heads=heads,
@@ -73,27 +72,22 @@ def run(
     target = get_arch(arch) if arch else None
     if arch is None:
         output.print("No GPU here: the rungs are compiled, inspected and emulated.")
-    able = _able(rungs, target, causal)
+    able = _able(rungs, target)
     inspections = run_inspected(able, target, causal=causal, plot=plot)
     kernels = run_emulated(able, target, stored_heads=heads, causal=causal, plot=plot)
     if json is not None:
         store(inspections, kernels, json)
 
 
-def _able(rungs: Sequence[Rung], arch: Arch | None, causal: bool) -> list[Rung]:
+def _able(rungs: Sequence[Rung], arch: Arch | None) -> list[Rung]:
     """The rungs that run on `arch`, or on one of their own; the others are printed with why."""
     able = []
     for rung in rungs:
         if rung.config.broken_rule(arch or rung.config.default_arch):
             why = f"needs {needs(rung.config)}"
-        elif causal and not isinstance(rung.config, HopperForwardKernelConfig):
-            why = "has no causal mask"
+            output.print(f"rung {rung.number} {rung.name} {why}", highlight=False, markup=False)
         else:
             able.append(rung)
-            continue
-        output.print(f"rung {rung.number} {rung.name} {why}", highlight=False, markup=False)
-    if not able:
-        raise UnsupportedError("no rung is left to run: those with a causal mask need sm_90")
     return able
 
 

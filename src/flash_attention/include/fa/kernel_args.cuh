@@ -37,6 +37,7 @@ struct ForwardKernelArgs {
   int split_blocks;               // of them, how many a CTA visits
   int window_left, window_right;  // keys before and after a query's own place that it sees
   float softmax_scale, softcap;
+  int d_qk;  // columns of Q and K
 };
 
 }  // namespace fa

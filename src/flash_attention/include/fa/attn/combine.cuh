@@ -4,6 +4,7 @@
 // of a warp has four columns.
 #pragma once
 #include <fa/attn/part_rows.cuh>
+#include <fa/attn/row_stats.cuh>
 #include <fa/ptx/grid_dependency.cuh>
 #include <fa/ptx/math.cuh>
 #include <fa/ptx/memory.cuh>
@@ -25,7 +26,6 @@ __device__ inline float warp_sum(float x) {
 template <class Config>
 class CombinedRow {
   static constexpr float kLog2e = 1.4426950408889634f;
-  static constexpr float kInfinity = __builtin_bit_cast(float, 0x7f800000u);
   static constexpr int kGroup = Config::Rows::kGroup;
   static constexpr int kColumns = 4 * kWarpSize;  // at a time
 

@@ -3,6 +3,7 @@
 // keys that some of the queries do not see. Query r sees the keys from first_key(r) to end_key(r), and
 // neither falls as r grows.
 #pragma once
+#include <fa/attn/row_stats.cuh>
 #include <fa/attn/sequence.cuh>
 
 namespace fa::attn {
@@ -39,21 +40,24 @@ struct KeyRange {
 };
 
 // S of the tile whose first row is `row` and first key `key`: what a row does not see becomes -inf.
-template <class Rows, class Mask, int Cols>
-__device__ void hide(Accumulator<16, Cols>& s, const Mask& mask, int row, int key,
+template <class Rows, class Mask, int TileRows, int Cols>
+__device__ void hide(Accumulator<TileRows, Cols>& s, const Mask& mask, int row, int key,
                      const Sequence& sequence) {
 #pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const int lane_row = row + lane_id() / 4 + 8 * h, lane_key = key + 2 * (lane_id() % 4);
-    const int end = mask.end_key(Rows::position(lane_row), sequence) - lane_key;
-    const int first = mask.first_key(Rows::position(lane_row), sequence) - lane_key;
+  for (int i = 0; i < TileRows / 16; ++i)
 #pragma unroll
-    for (int j = 0; j < Cols / 8; ++j)
+    for (int h = 0; h < 2; ++h) {
+      const int position = Rows::position(row + 16 * i + lane_id() / 4 + 8 * h);
+      const int lane_key = key + 2 * (lane_id() % 4);
+      const int end = mask.end_key(position, sequence) - lane_key;
+      const int first = mask.first_key(position, sequence) - lane_key;
 #pragma unroll
-      for (int e = 0; e < 2; ++e)
-        if (8 * j + e >= end || (Mask::kHasStart && 8 * j + e < first))
-          s.v[0][j][2 * h + e] = -__int_as_float(0x7f800000);
-  }
+      for (int j = 0; j < Cols / 8; ++j)
+#pragma unroll
+        for (int e = 0; e < 2; ++e)
+          if (8 * j + e >= end || (Mask::kHasStart && 8 * j + e < first))
+            s.v[i][j][2 * h + e] = -kInfinity;
+    }
 }
 
 }  // namespace fa::attn

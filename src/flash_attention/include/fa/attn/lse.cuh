@@ -7,6 +7,28 @@
 
 namespace fa::attn {
 
+struct RowEnd {
+  float sum;           // of exp(score - max)
+  float max;           // the largest score
+  float shrink = 1.f;  // of O, which is relative to the maximum without the sink
+
+  __device__ RowEnd(float sum_seen, float max_seen)
+      : sum(sum_seen), max(sum_seen == 0.f ? -kInfinity : max_seen) {}
+
+  __device__ void add_sink(float sink) {
+    constexpr float kLog2e = 1.4426950408889634f;
+    const float larger = fmaxf(max, sink);
+    shrink = sum == 0.f ? 0.f : ptx::exp2((max - larger) * kLog2e);
+    sum = sum * shrink + ptx::exp2((sink - larger) * kLog2e);
+    max = larger;
+  }
+
+  // What O is multiplied with, or divided by.
+  __device__ float inverse() const { return sum == 0.f ? 0.f : shrink * ptx::reciprocal(sum); }
+  __device__ float divisor() const { return sum == 0.f ? 1.f : sum * ptx::reciprocal(shrink); }
+  __device__ float lse() const { return sum == 0.f ? -kInfinity : max + ptx::log(sum); }
+};
+
 struct RowEnds {
   float inverse[2];  // what O is multiplied with
   float lse[2];
@@ -14,20 +36,12 @@ struct RowEnds {
   // `sink(h)` is the sink of row l / 4 + 8 h.
   template <class Sink>
   __device__ RowEnds(const RowStats<16>& stats, float scale, bool has_sinks, Sink sink_of) {
-    constexpr float kLog2e = 1.4426950408889634f;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      float sum = quad_sum(stats.sum[0][h]);
-      float max = sum == 0.f ? -kInfinity : stats.max[0][h] * scale;
-      float shrink = 1.f;
-      if (has_sinks) {
-        const float sink = sink_of(h), larger = fmaxf(max, sink);
-        shrink = sum == 0.f ? 0.f : ptx::exp2((max - larger) * kLog2e);
-        sum = sum * shrink + ptx::exp2((sink - larger) * kLog2e);
-        max = larger;
-      }
-      inverse[h] = sum == 0.f ? 0.f : shrink * ptx::reciprocal(sum);
-      lse[h] = sum == 0.f ? -kInfinity : max + ptx::log(sum);
+      RowEnd end(quad_sum(stats.sum[0][h]), stats.max[0][h] * scale);
+      if (has_sinks) end.add_sink(sink_of(h));
+      inverse[h] = end.inverse();
+      lse[h] = end.lse();
     }
   }
 

@@ -6,17 +6,6 @@
 
 namespace fa::attn {
 
-inline constexpr float kInfinity = __builtin_bit_cast(float, 0x7f800000u);
-
-// A row whose maximum is -inf has seen no key, or none of a score above -inf: nothing is subtracted
-// from its scores. `Open` leaves the test out, for who can tell afterwards that it was needed.
-struct Masked {  // keys are hidden; a row may not have seen any yet
-  static constexpr bool kEmptyRows = true;
-};
-struct Open {  // every row sees every key, and has seen one before
-  static constexpr bool kEmptyRows = false;
-};
-
 struct Shrink {
   float by[2];  // of rows l / 4 and l / 4 + 8
 
@@ -32,9 +21,7 @@ template <class Exponential, class Block, int Keys>
 __device__ void exponentiate(Accumulator<16, Keys>& s, RowStats<16>& stats, float factor) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    const float max = stats.max[0][h];
-    const float offset =
-        Block::kEmptyRows && max == -kInfinity ? 0.f : Exponential::offset(max, factor);
+    const float offset = offset_of<Exponential, Block>(stats.max[0][h], factor);
     float sum[2] = {};
 #pragma unroll
     for (int j = 0; j < Keys / 8; ++j)

@@ -6,6 +6,8 @@
 
 namespace fa::attn {
 
+inline constexpr float kInfinity = __builtin_bit_cast(float, 0x7f800000u);
+
 __device__ inline float quad_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
   return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
@@ -26,7 +28,7 @@ struct RowStats {
     for (int i = 0; i < Rows / 16; ++i)
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        max[i][h] = -__int_as_float(0x7f800000);  // -inf
+        max[i][h] = -kInfinity;
         sum[i][h] = 0.f;
       }
   }

@@ -9,6 +9,21 @@ namespace fa::attn {
 struct FirstBlock {};
 struct LaterBlock {};
 
+// A row whose maximum is -inf has seen no key, or none of a score above -inf: nothing is subtracted
+// from its scores. `Open` leaves the test out, for who can tell afterwards that it was needed.
+struct Masked {  // keys are hidden; a row may not have seen any yet
+  static constexpr bool kEmptyRows = true;
+};
+struct Open {  // every row sees every key, and has seen one before
+  static constexpr bool kEmptyRows = false;
+};
+
+// What is subtracted from the scores of a row.
+template <class Exponential, class Seen>
+__device__ float offset_of(float max, float factor) {
+  return Seen::kEmptyRows && max == -kInfinity ? 0.f : Exponential::offset(max, factor);
+}
+
 template <int Rows, int Cols>
 __device__ float row_max(const Accumulator<Rows, Cols>& s, int i, int h) {
   float max = fmaxf(s.v[i][0][2 * h], s.v[i][0][2 * h + 1]);
@@ -19,10 +34,10 @@ __device__ float row_max(const Accumulator<Rows, Cols>& s, int i, int h) {
 }
 
 // Row (i, h) of S becomes exp(s - max); returns `sum` plus this lane's part of the row.
-template <class Exponential, int Rows, int Cols>
+template <class Exponential, class Seen, int Rows, int Cols>
 __device__ float exponentiate_row(Accumulator<Rows, Cols>& s, int i, int h, float max, float factor,
                                   float sum) {
-  const float offset = Exponential::offset(max, factor);
+  const float offset = offset_of<Exponential, Seen>(max, factor);
 #pragma unroll
   for (int j = 0; j < Cols / 8; ++j)
 #pragma unroll
@@ -39,7 +54,7 @@ __device__ void rescale_row(Accumulator<Rows, Cols>& o, int i, int h, float by) 
     for (int e = 2 * h; e < 2 * h + 2; ++e) o.v[i][j][e] *= by;
 }
 
-template <class Exponential, int Rows, int Keys, int Dim>
+template <class Exponential, class Seen, int Rows, int Keys, int Dim>
 __device__ void softmax(FirstBlock, Accumulator<Rows, Keys>& s, Accumulator<Rows, Dim>& o,
                         RowStats<Rows>& stats, float factor) {
   Exponential::scale(s, factor);
@@ -48,12 +63,12 @@ __device__ void softmax(FirstBlock, Accumulator<Rows, Keys>& s, Accumulator<Rows
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       stats.max[i][h] = quad_max(row_max(s, i, h));
-      stats.sum[i][h] = exponentiate_row<Exponential>(s, i, h, stats.max[i][h], factor, 0.f);
+      stats.sum[i][h] = exponentiate_row<Exponential, Seen>(s, i, h, stats.max[i][h], factor, 0.f);
     }
   o.zero();
 }
 
-template <class Exponential, int Rows, int Keys, int Dim>
+template <class Exponential, class Seen, int Rows, int Keys, int Dim>
 __device__ void softmax(LaterBlock, Accumulator<Rows, Keys>& s, Accumulator<Rows, Dim>& o,
                         RowStats<Rows>& stats, float factor) {
   Exponential::scale(s, factor);
@@ -63,10 +78,10 @@ __device__ void softmax(LaterBlock, Accumulator<Rows, Keys>& s, Accumulator<Rows
     for (int h = 0; h < 2; ++h) {
       const float max = fmaxf(stats.max[i][h], quad_max(row_max(s, i, h)));
       const float shrink =
-          Exponential::exp(stats.max[i][h], Exponential::offset(max, factor), factor);
+          Exponential::exp(stats.max[i][h], offset_of<Exponential, Seen>(max, factor), factor);
       stats.max[i][h] = max;
       stats.sum[i][h] =
-          exponentiate_row<Exponential>(s, i, h, max, factor, stats.sum[i][h] * shrink);
+          exponentiate_row<Exponential, Seen>(s, i, h, max, factor, stats.sum[i][h] * shrink);
       rescale_row(o, i, h, shrink);
     }
 }

@@ -22,6 +22,12 @@ __device__ inline void cp_async_16_prefetch_128(u32 smem, const void* gmem) {
                : "memory");
 }
 
+__device__ inline void cp_async_16_or_zero_prefetch_128(u32 smem, const void* gmem, bool inside) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(smem), "l"(gmem),
+               "r"(inside ? 16 : 0)
+               : "memory");
+}
+
 __device__ inline void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
 // All but the latest `Pending` groups of this thread have landed.

@@ -25,15 +25,21 @@ class Block {
   static constexpr int kWarpRows = Config::kBR / Config::kNWarps;
   using QTile = Tile<Config, Config::kBR>;
   using KVTile = Tile<Config, Config::kBC>;
+  using Scope = typename Config::Bounds::template Scope<Config>;
   template <class AnyTile>
   using Cursor = typename Config::Address::template Cursor<AnyTile>;
+
+  // Chunks of a row, and how many of them threads take side by side: a power of two, and with no more
+  // than 128 threads still whole groups of eight rows a pass, as cursors step.
+  static constexpr int kRowChunks = Config::kDHead / kChunkElements;
+  static constexpr int kRunChunks = kRowChunks % 16 ? 8 : 16;
 
   // A lane cursor names the row and chunk its lane gives to ldmatrix.x4. The four matrices it reads:
   //   Q: rows 0-7 and 8-15 of the low 8 dims, then of the high 8: one A operand
   //   K: the low and high 8 dims of keys 0-7, then of keys 8-15: two B operands
   //   V: keys 0-7 and 8-15 of the low 8 dims, then of the high 8: transposed, two B operands
   __device__ Block(const ForwardKernelArgs& args, u32 smem)
-      : args_(args),
+      : scope_(args),
         q_tile_(smem),
         k_tile_(q_tile_ + QTile::kBytes),
         v_tile_(k_tile_ + KVTile::kBytes),
@@ -41,20 +47,17 @@ class Block {
         k_lane_(k_tile_, lane_id() % 8 + lane_id() / 16 * 8, lane_id() / 8 % 2),
         v_lane_(v_tile_, lane_id() % 16, lane_id() / 16) {}
 
-  __device__ int num_steps() const {
-    return Config::Mask::template num_key_blocks<Config::kBC>(args_.seq_len_k);
-  }
+  __device__ bool empty() const { return scope_.empty(); }
+  __device__ int num_steps() const { return scope_.num_steps(); }
 
   // global -> shared
 
-  __device__ void load_q() {
-    load<QTile, Config::kBR>(q_tile_, args_.q, args_.q_stride, first_row());
-  }
+  __device__ void load_q() { load<QTile, Config::kBR>(q_tile_, scope_.q(), scope_.first_row()); }
   __device__ void load_k(int step) {
-    load<KVTile, Config::kBC>(k_tile_, args_.k, args_.k_stride, key(step));
+    load<KVTile, Config::kBC>(k_tile_, scope_.k(), scope_.key(step));
   }
   __device__ void load_v(int step) {
-    load<KVTile, Config::kBC>(v_tile_, args_.v, args_.v_stride, key(step));
+    load<KVTile, Config::kBC>(v_tile_, scope_.v(), scope_.key(step));
   }
   __device__ void commit() { Config::Copy::commit(); }
   template <int Pending>
@@ -72,7 +75,7 @@ class Block {
     Config::QFeed::template hold<kDimSteps>([&](int d) { read_q(d); });
   }
 
-  __device__ void scores() {  // S = Q K^T
+  __device__ void scores() {  // S = Q K^T, and what the score makes of it
     u32 k[kDimSteps][Config::kBC / 16][4];
     const auto read_q_step = [&](int d) { read_q(d); };
     const auto read_k_step = [&](int d) {
@@ -92,16 +95,16 @@ class Block {
                    k[d][j / 2][j % 2 * 2 + 1]);
       });
     }
+    Config::Score::change(s_acc_, scope_.args());
   }
 
-  __device__ void mask(int step) {
-    Config::Mask::hide(s_acc_, first_row() + warp_row(), key(step));
-  }
+  __device__ void mask(int step) { scope_.hide(s_acc_, first_warp_row(), scope_.key(step)); }
 
   template <class Form>
   __device__ void softmax(Form form) {
-    attn::softmax<typename Config::Exponential>(form, s_acc_, o_acc_, stats_,
-                                                Config::Exponential::factor(args_.softmax_scale));
+    using Exponential = typename Config::Exponential;
+    attn::softmax<Exponential, typename Config::Bounds::Seen>(
+        form, s_acc_, o_acc_, stats_, Exponential::factor(Config::Score::scale(scope_.args())));
   }
 
   __device__ void accumulate() {  // O += P V
@@ -127,16 +130,19 @@ class Block {
   // registers -> global
 
   __device__ void store() {
-    Config::Normalise::run(o_acc_, stats_);
+    scope_.finish(o_acc_, stats_, first_warp_row());
     Config::Store::run(*this);
   }
 
   // What a Store needs to know. Rows count from the warp's first row.
   __device__ u32 q_tile() const { return q_tile_; }
   __device__ char* output(int row) const {
-    return const_cast<char*>(address(args_.o, args_.o_stride, first_row() + warp_row() + row));
+    return const_cast<char*>(scope_.o().address(first_warp_row() + row));
   }
-  __device__ i64 output_row_bytes() const { return row_bytes(args_.o_stride); }
+  __device__ i64 output_row_bytes() const { return scope_.o().row_bytes(); }
+  __device__ bool has_output(int row, int chunk) const {
+    return scope_.o().has(first_warp_row() + row, chunk);
+  }
   __device__ u32 output_pair(int i, int j, int h) const {
     return DType::pack(o_acc_.v[i][j][2 * h], o_acc_.v[i][j][2 * h + 1]);
   }
@@ -145,33 +151,22 @@ class Block {
  private:
   static constexpr int kDimSteps = Config::kDHead / 16;
 
-  static __device__ int first_row() { return blockIdx.x * Config::kBR; }
-  __device__ int key(int step) const {
-    return Config::KvOrder::block(step, num_steps()) * Config::kBC;
-  }
-
-  static __device__ i64 row_bytes(const Strides& stride) {
-    return Config::RowStride::elements(stride.seq) * kElementBytes;
-  }
-  // Row `row` of this CTA's batch and head.
-  static __device__ const char* address(const void* tensor, const Strides& stride, int row) {
-    return static_cast<const char*>(tensor) +
-           (blockIdx.z * stride.batch + blockIdx.y * stride.head) * kElementBytes +
-           row * row_bytes(stride);
-  }
+  __device__ int first_warp_row() const { return scope_.first_row() + warp_row(); }
 
   // Threads take the chunks of a row side by side, then the next rows.
   template <class DestinationTile, int Rows>
-  static __device__ void load(u32 tile, const void* tensor, const Strides& stride, int first) {
-    constexpr int kRowChunks = Config::kDHead / kChunkElements;
-    constexpr int kRowsPerPass = kThreads / kRowChunks;
-    const int row = threadIdx.x / kRowChunks, chunk = threadIdx.x % kRowChunks;
+  static __device__ void load(u32 tile, const typename Scope::Tensor& tensor, int first) {
+    constexpr int kRowsPerPass = kThreads / kRunChunks;
+    const int row = threadIdx.x / kRunChunks, chunk = threadIdx.x % kRunChunks;
     const Cursor<DestinationTile> thread(tile, row, chunk);
-    const char* source = address(tensor, stride, first + row) + chunk * kChunkBytes;
 #pragma unroll
-    for (int r = 0; r < Rows; r += kRowsPerPass) {
-      Config::Copy::template chunk<typename Config::Cache>(thread.at(r, 0), source);
-      source += kRowsPerPass * row_bytes(stride);
+    for (int c = 0; c < kRowChunks; c += kRunChunks) {
+      const char* source = tensor.address(first + row) + (chunk + c) * kChunkBytes;
+#pragma unroll
+      for (int r = 0; r < Rows; r += kRowsPerPass) {
+        tensor.load(thread.at(r, c), source, first + row + r, chunk + c);
+        source += kRowsPerPass * tensor.row_bytes();
+      }
     }
   }
 
@@ -192,7 +187,7 @@ class Block {
       }
   }
 
-  const ForwardKernelArgs& args_;
+  const Scope scope_;
   const u32 q_tile_, k_tile_, v_tile_;
   const Cursor<QTile> q_lane_;
   const Cursor<KVTile> k_lane_, v_lane_;
@@ -206,6 +201,7 @@ template <class Config>
 __device__ void forward(const ForwardKernelArgs& args, const void* smem) {
   static_assert(check_slots<Config>());
   Block<Config> block(args, ptx::smem_address(smem));
+  if (block.empty()) return;
   Config::Loop::template run<typename Config::Schedule>(block);
   block.store();
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The contract of every slot of this family: what a variant must provide.
 #pragma once
-#include <fa/attn/row_stats.cuh>
+#include <fa/attn/slots.cuh>
 #include <fa/core.cuh>
 #include <fa/ptx/memory.cuh>
 
@@ -17,13 +17,9 @@ struct Mma {
 }  // namespace example
 
 template <class T>
-concept DTypeSlot = requires(float x) {
-  { T::pack(x, x) };
-};
-
-template <class T>
 concept CacheSlot = requires(u32 smem, void* gmem, ptx::Chunk chunk) {
   T::load_async(smem, gmem);
+  T::load_async_or_zero(smem, gmem, true);
   T::store(gmem, T::load(gmem));
   T::store(gmem, smem);
 };
@@ -31,6 +27,7 @@ concept CacheSlot = requires(u32 smem, void* gmem, ptx::Chunk chunk) {
 template <class T, class Cache>
 concept CopySlot = requires(u32 smem, const void* gmem) {
   T::template chunk<Cache>(smem, gmem);
+  T::template chunk_or_zero<Cache>(smem, gmem, true);
   T::commit();
   T::template wait<1>();
 };
@@ -54,20 +51,28 @@ template <class T>
 concept MmaOrderSlot = requires(example::Mma mma) { T::template run<2, 4>(mma); };
 
 template <class T>
-concept ExponentialSlot = requires(Accumulator<16, 16>& s, float x) {
-  T::factor(x);
-  T::scale(s, x);
-  T::exp(x, T::offset(x, x), x);
-};
-
-template <class T>
 concept NormaliseSlot =
     requires(Accumulator<16, 16>& o, attn::RowStats<16> stats) { T::run(o, stats); };
 
 template <class T>
-concept MaskSlot = requires(Accumulator<16, 16>& s, int position) {
-  T::template num_key_blocks<64>(position);
-  T::hide(s, position, position);
+concept TensorView = requires(const T& tensor, u32 smem, int row, int chunk) {
+  tensor.row_bytes();
+  tensor.has(row, chunk);
+  tensor.load(smem, tensor.address(row), row, chunk);
+};
+
+template <class T, class Config>
+concept BoundsSlot = requires(const typename T::template Scope<Config>& scope, int step,
+                              Accumulator<16, Config::kBC>& s, Accumulator<16, Config::kDHead>& o,
+                              attn::RowStats<16> stats) {
+  T::Seen::kEmptyRows;
+  scope.empty();
+  scope.first_row();
+  scope.num_steps();
+  scope.hide(s, step, scope.key(step));
+  scope.finish(o, stats, step);
+  requires TensorView<decltype(scope.q())> && TensorView<decltype(scope.k())>;
+  requires TensorView<decltype(scope.v())> && TensorView<decltype(scope.o())>;
 };
 
 template <class T>
@@ -79,13 +84,21 @@ concept RowStrideSlot = requires(i64 stride) { T::elements(stride); };
 template <class T>
 concept PanelsSlot = requires { T::template kChunks<128>; };
 
+// Guarded bounds end the rows one by one.
+template <class Config>
+concept EndsRows = requires(Accumulator<16, 16>& o, int i, float x) {
+  Config::Normalise::row(o, i, i, x);
+  Config::Exponential::score(x, x);
+};
+
 // Names the first slot of `Config` whose variant breaks its contract.
 template <class Config>
 __device__ constexpr bool check_slots() {
-  static_assert(DTypeSlot<typename Config::DType>, "DType: pack(lo, hi)");
-  static_assert(CacheSlot<typename Config::Cache>, "Cache: load_async, load, store");
+  static_assert(attn::check_slots<Config>());
+  static_assert(CacheSlot<typename Config::Cache>,
+                "Cache: load_async, load_async_or_zero, load, store");
   static_assert(CopySlot<typename Config::Copy, typename Config::Cache>,
-                "Copy: chunk<Cache>(smem, gmem), commit(), wait<Pending>()");
+                "Copy: chunk<Cache>(smem, gmem), chunk_or_zero<Cache>, commit(), wait<Pending>()");
   static_assert(LayoutSlot<typename Config::Layout>,
                 "Layout: place(row, chunk), advance(address, bytes)");
   static_assert(PanelsSlot<typename Config::Panels>, "Panels: kChunks<DHead>");
@@ -93,10 +106,11 @@ __device__ constexpr bool check_slots() {
   static_assert(FeedSlot<typename Config::KFeed>, "KFeed: begin<Steps>(read), before<Steps>");
   static_assert(FeedSlot<typename Config::VFeed>, "VFeed: begin<Steps>(read), before<Steps>");
   static_assert(MmaOrderSlot<typename Config::MmaOrder>, "MmaOrder: run<Rows, Cols>(mma)");
-  static_assert(ExponentialSlot<typename Config::Exponential>,
-                "Exponential: factor, scale, offset, exp");
   static_assert(NormaliseSlot<typename Config::Normalise>, "Normalise: run(o, stats)");
-  static_assert(MaskSlot<typename Config::Mask>, "Mask: num_key_blocks<Keys>, hide");
+  static_assert(BoundsSlot<typename Config::Bounds, Config>,
+                "Bounds: Seen, Scope<Config> of the rows and steps of a CTA");
+  static_assert(!Config::Bounds::Seen::kEmptyRows || EndsRows<Config>,
+                "guarded Bounds want Normalise: row(o, i, h, sum), Exponential: score(max, scale)");
   static_assert(KvOrderSlot<typename Config::KvOrder>, "KvOrder: block(step, num_steps)");
   static_assert(RowStrideSlot<typename Config::RowStride>, "RowStride: elements(from_args)");
   return true;

@@ -144,7 +144,7 @@ class Consumer {
   __device__ void release_q() { release(smem_.q_empty(warpgroup_)); }
 
  private:
-  // Blocks that the last warpgroup's rows see and this one's may not.
+  // Blocks that the rows of the last warpgroup see and those of this one may not, if it has any.
   static constexpr int kMostUnseen =
       ((Config::kConsumers - 1) * kWarpgroupRows + Config::kBC - 1) / Config::kBC;
 
@@ -178,8 +178,7 @@ class Consumer {
     if (lane_id() == 0) ptx::mbarrier_arrive(empty);
   }
 
-  // Q is here, O and the statistics are empty, and the blocks that only rows of other warpgroups see
-  // are passed over.
+  // Q is here, O and the statistics are empty, blocks that only other rows see are passed over.
   __device__ void begin() {
     const Range whole(mask_, Rows::position(tile_.q_block * Shape<Config>::kBR),
                       Shape<Config>::kBR / Rows::kGroup, sequence_);
@@ -188,8 +187,10 @@ class Consumer {
     const int index = tile_index<Config>(tile_, args_);
     const int whole_first = Config::Splits::first_block(whole, index, tile_.split, args_);
     const int whole_end = Config::Splits::end_block(whole, index, tile_.split, args_);
-    const int end = Config::Splits::end_block(range_, index, tile_.split, args_);
+    int end = Config::Splits::end_block(range_, index, tile_.split, args_);
     first_block_ = Config::Splits::first_block(range_, index, tile_.split, args_);
+    if (Config::Lengths::kPerBatch && Rows::position(tile_row()) >= sequence_.q_len)
+      end = first_block_ = whole_first;  // the entry's queries end before these rows
     unseen_after_ = first_block_ - whole_first;
     stats_.reset();
     o_.zero();
@@ -202,9 +203,10 @@ class Consumer {
   }
 
   __device__ void pass_blocks(int count) {
-#pragma unroll
-    for (int i = 0; i < kMostUnseen; ++i)
-      if (uniform(i < count)) {
+    constexpr bool kAny = Config::Lengths::kPerBatch;
+#pragma unroll(kAny ? 1 : kMostUnseen)
+    for (int i = 0; kAny ? uniform(i < count) : i < kMostUnseen; ++i)
+      if (kAny || uniform(i < count)) {
         wait_k();
         KeyBlock{*this}.release();
         begin_turn();

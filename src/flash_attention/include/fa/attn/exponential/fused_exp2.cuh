@@ -17,6 +17,9 @@ struct FusedExp2 {
 
   static __device__ float offset(float max, float factor) { return max * factor; }
 
+  // The scaled score that a row's maximum stands for.
+  static __device__ float score(float max, float softmax_scale) { return max * softmax_scale; }
+
   static __device__ float exp(float s, float offset, float factor) {
     return ptx::exp2(fmaf(s, factor, -offset));
   }

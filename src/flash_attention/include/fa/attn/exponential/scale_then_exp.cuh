@@ -24,6 +24,9 @@ struct ScaleThenExp {
 
   static __device__ float offset(float max, float) { return max; }
 
+  // The scaled score that a row's maximum stands for: S was scaled before.
+  static __device__ float score(float max, float /*softmax_scale*/) { return max; }
+
   static __device__ float exp(float s, float offset, float) {
     return ptx::exp2((s - offset) * kLog2e);
   }

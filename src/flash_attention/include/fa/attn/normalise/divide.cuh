@@ -12,15 +12,15 @@ struct Divide {
 #pragma unroll
     for (int i = 0; i < Rows / 16; ++i)
 #pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const float sum = quad_sum(stats.sum[i][h]);
+      for (int h = 0; h < 2; ++h) row(o, i, h, quad_sum(stats.sum[i][h]));
+  }
+
+  template <int Rows, int Dim>
+  static __device__ void row(Accumulator<Rows, Dim>& o, int i, int h, float sum) {
 #pragma unroll
-        for (int j = 0; j < Dim / 8; ++j)
+    for (int j = 0; j < Dim / 8; ++j)
 #pragma unroll
-          for (int e = 2 * h; e < 2 * h + 2; ++e) {
-            o.v[i][j][e] = ptx::divide(o.v[i][j][e], sum);
-          }
-      }
+      for (int e = 2 * h; e < 2 * h + 2; ++e) o.v[i][j][e] = ptx::divide(o.v[i][j][e], sum);
   }
 };
 

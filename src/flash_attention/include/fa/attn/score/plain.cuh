@@ -8,8 +8,8 @@ namespace fa::attn::score {
 struct Plain {
   static __device__ float scale(const ForwardKernelArgs& args) { return args.softmax_scale; }
 
-  template <int Cols>
-  static __device__ void change(Accumulator<16, Cols>&, const ForwardKernelArgs&) {}
+  template <int Rows, int Cols>
+  static __device__ void change(Accumulator<Rows, Cols>&, const ForwardKernelArgs&) {}
 };
 
 }  // namespace fa::attn::score

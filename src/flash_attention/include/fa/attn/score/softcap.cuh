@@ -10,13 +10,15 @@ namespace fa::attn::score {
 struct Softcap {
   static __device__ float scale(const ForwardKernelArgs& args) { return args.softcap; }
 
-  template <int Cols>
-  static __device__ void change(Accumulator<16, Cols>& s, const ForwardKernelArgs& args) {
+  template <int Rows, int Cols>
+  static __device__ void change(Accumulator<Rows, Cols>& s, const ForwardKernelArgs& args) {
     const float inner = args.softmax_scale / args.softcap;
 #pragma unroll
-    for (auto& fragment : s.v[0])
+    for (auto& row : s.v)
 #pragma unroll
-      for (float& x : fragment) x = ptx::tanh(x * inner);
+      for (auto& fragment : row)
+#pragma unroll
+        for (float& x : fragment) x = ptx::tanh(x * inner);
   }
 };
 

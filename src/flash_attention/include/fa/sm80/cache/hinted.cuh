@@ -11,6 +11,9 @@ struct Hinted {
   static __device__ void load_async(u32 smem, const void* gmem) {
     ptx::cp_async_16_prefetch_128(smem, gmem);
   }
+  static __device__ void load_async_or_zero(u32 smem, const void* gmem, bool inside) {
+    ptx::cp_async_16_or_zero_prefetch_128(smem, gmem, inside);
+  }
   static __device__ ptx::Chunk load(const void* gmem) { return ptx::ld_global_16_no_l1(gmem); }
   static __device__ void store(void* gmem, ptx::Chunk c) { ptx::st_global_16_no_l1(gmem, c); }
   static __device__ void store(void* gmem, u32 pair) { ptx::st_global_4_no_l1(gmem, pair); }

@@ -11,6 +11,12 @@ struct AsyncCopy {
     Cache::load_async(smem, gmem);
   }
 
+  // Zeros unless `inside`; the address must be readable either way.
+  template <class Cache>
+  static __device__ void chunk_or_zero(u32 smem, const void* gmem, bool inside) {
+    Cache::load_async_or_zero(smem, gmem, inside);
+  }
+
   static __device__ void commit() { ptx::cp_async_commit(); }
 
   template <int Pending>

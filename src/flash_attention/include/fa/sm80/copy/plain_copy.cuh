@@ -11,6 +11,11 @@ struct PlainCopy {
     ptx::st_shared_16(smem, Cache::load(gmem));
   }
 
+  template <class Cache>
+  static __device__ void chunk_or_zero(u32 smem, const void* gmem, bool inside) {
+    ptx::st_shared_16(smem, inside ? Cache::load(gmem) : ptx::Chunk{});
+  }
+
   static __device__ void commit() {}
 
   template <int Pending>

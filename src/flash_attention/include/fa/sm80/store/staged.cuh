@@ -23,13 +23,16 @@ struct Staged {
                            b.output_pair(i, j, h));
     __syncwarp();  // this warp's rows of O are in shared memory
 
-    constexpr int kRowChunks = Config::kDHead / kChunkElements;
-    constexpr int kRowsPerPass = kWarpSize / kRowChunks;
-    const int chunk = lane_id() % kRowChunks;
+    constexpr int kRowsPerPass = kWarpSize / Block::kRunChunks;
 #pragma unroll
-    for (int row = lane_id() / kRowChunks; row < Block::kWarpRows; row += kRowsPerPass)
-      Config::Cache::store(b.output(row) + chunk * kChunkBytes,
-                           ptx::ld_shared_16(b.q_tile() + Tile::offset(b.warp_row() + row, chunk)));
+    for (int chunk = lane_id() % Block::kRunChunks; chunk < Block::kRowChunks;
+         chunk += Block::kRunChunks)
+#pragma unroll
+      for (int row = lane_id() / Block::kRunChunks; row < Block::kWarpRows; row += kRowsPerPass)
+        if (b.has_output(row, chunk))
+          Config::Cache::store(
+              b.output(row) + chunk * kChunkBytes,
+              ptx::ld_shared_16(b.q_tile() + Tile::offset(b.warp_row() + row, chunk)));
   }
 };
 

@@ -4,6 +4,7 @@
 #include <fa/ptx/register_pool.cuh>
 #include <fa/sm90/consumer.cuh>
 #include <fa/sm90/producer.cuh>
+#include <fa/sm90/slots.cuh>
 
 namespace fa::sm90::roles {
 
@@ -13,6 +14,7 @@ struct Specialised {
 
   template <class Config>
   static __device__ void run(const TensorMaps& maps, const ForwardKernelArgs& args, u32 base) {
+    static_assert(check_specialised_slots<Config>());
     Config::Splits::begin();
     const SharedMemory<Config> smem(base);
     if (threadIdx.x == 0) smem.init_barriers();

@@ -4,6 +4,7 @@
 #pragma once
 #include <fa/attn/key_range.cuh>
 #include <fa/sm90/products.cuh>
+#include <fa/sm90/slots.cuh>
 #include <fa/sm90/tile_order/one_each.cuh>
 #include <fa/sm90/warp_output.cuh>
 
@@ -12,6 +13,7 @@ namespace fa::sm90::roles {
 struct Unified {
   template <class Config, class Maps>
   static __device__ void run(const Maps& maps, const ForwardKernelArgs& args, u32 base) {
+    static_assert(check_unified_slots<Config>());
     using Math = Products<Config>;
     using QTile = typename Shape<Config>::QTile;
     using KVTile = typename Shape<Config>::KVTile;
