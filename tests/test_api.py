@@ -48,6 +48,7 @@ def test_import_is_light_and_touches_no_gpu() -> None:
         "import flash_attention, sys, torch\n"
         "heavy = {'matplotlib', 'typer', 'rich'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
+        "assert not [name for name in sys.modules if name.startswith('flash_attention.bench')]\n"
         "assert not torch.cuda.is_initialized()\n"
         "assert flash_attention.__version__\n"
     )
@@ -57,6 +58,13 @@ def test_import_is_light_and_touches_no_gpu() -> None:
 
 def test_everything_public_is_there() -> None:
     assert all(hasattr(flash_attention, name) for name in flash_attention.__all__)
+    assert not hasattr(flash_attention, "tuned")
+
+
+def test_the_function_and_the_package_that_tune_do_not_hide_each_other() -> None:
+    import flash_attention.tuner.run
+
+    assert flash_attention.tune is flash_attention.tuner.run.tune
 
 
 @pytest.mark.usefixtures("no_compile")

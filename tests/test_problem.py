@@ -211,6 +211,19 @@ def test_persistent_ctas_are_as_many_as_the_device_holds(
     assert Geometry.of(config, PROBLEM, num_sms).grid == (ctas, 1, 1)
 
 
+@pytest.mark.parametrize("order", [TileOrder.PERSISTENT, TileOrder.DYNAMIC])
+@pytest.mark.parametrize(("keys", "ctas"), [(64, 20), (112, 10)])
+def test_two_ctas_of_one_consumer_share_a_multiprocessor_if_they_fit(
+    order: TileOrder, keys: int, ctas: int
+) -> None:
+    group_mib = 64 * (order is TileOrder.DYNAMIC)
+    config = replace(HOPPER, consumers=1, B_c=keys, tile_order=order, group_mib=group_mib)
+    assert config.broken_rule() is None
+    assert Geometry.of(config, PROBLEM, num_sms=10).grid == (ctas, 1, 1)
+    packed = replace(PROBLEM, total_q=1000)
+    assert Geometry.of(config, packed, num_sms=10).grid == (ctas, 1, 1)
+
+
 @pytest.mark.parametrize("order", list(TileOrder))
 @pytest.mark.parametrize(("seq_q", "ctas"), [(192, 59), (1, 30), (0, 1)])
 def test_entries_of_their_own_lengths_are_walked_by_resident_ctas(

@@ -1,7 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attention kernels for NVIDIA GPUs, compiled on first use."""
 
+from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
+from typing import TYPE_CHECKING, Any
 
 from flash_attention.api import forward, forward_timed
 from flash_attention.attention import attention
@@ -23,6 +25,13 @@ from flash_attention.kernel_configs import (
     KernelConfig,
     TileOrder,
 )
+from flash_attention.tuner.table import Table
+from flash_attention.tuner.table_file import load_table, save_table
+from flash_attention.tuner.use import use_table
+
+if TYPE_CHECKING:
+    from flash_attention.tuner.on_demand import tuning
+    from flash_attention.tuner.run import tune
 
 try:
     __version__ = version("flash_attention")
@@ -41,6 +50,7 @@ __all__ = [
     "KernelConfig",
     "KernelConfigError",
     "LaunchError",
+    "Table",
     "TileOrder",
     "UnsupportedError",
     "__version__",
@@ -51,4 +61,18 @@ __all__ = [
     "forward",
     "forward_kernels",
     "forward_timed",
+    "load_table",
+    "save_table",
+    "tune",
+    "tuning",
+    "use_table",
 ]
+
+_MODULES = {"tune": "flash_attention.tuner.run", "tuning": "flash_attention.tuner.on_demand"}
+"""What times kernels is loaded when it is named: a program that only runs them need not wait."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name]), name)

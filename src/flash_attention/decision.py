@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 
 import torch
@@ -19,8 +19,8 @@ from flash_attention.kernel_configs import KernelConfig
 from flash_attention.kernel_configs.hopper_forward import HOPPER
 from flash_attention.options import Extras, Options
 from flash_attention.problem import Problem
-from flash_attention.select import select_config
 from flash_attention.select_short import select_chunks
+from flash_attention.tuner.choice import NO_DEVICE, choose
 
 
 class Rule(Enum):
@@ -28,6 +28,7 @@ class Rule(Enum):
 
     GIVEN = "given by the caller"
     SHORT_QUERIES = "select_short"
+    TABLE = "table"
     RULE_OF_THUMB = "select"
 
 
@@ -39,6 +40,7 @@ class Decision:
     arch: Arch
     chunks: Chunks | None
     rule: Rule
+    reason: str = field(default="", compare=False)  # what tables had to say
 
     def features(self, problem: Problem, return_lse: bool = False) -> Features:
         """What the kernel must be able to do."""
@@ -95,14 +97,22 @@ def decide(
     options: Options,
     arch: Arch | None,
     num_sms: int,
+    device_index: int = NO_DEVICE,
+    *,
+    may_tune: bool = False,
 ) -> Decision:
     """The config that runs a checked call: `config` if given, else what is selected.
 
     Without an `arch` that of the config's family is meant, or Hopper. Raises what does not fit.
+    Tables are asked for a device; with `may_tune` a problem may be tuned first, inside of `tuning`.
     """
     split_keys = options.split_keys
     if config is None:
-        decision = _select(problem, arch or HOPPER, num_sms, split_keys)
+        short = select_chunks(problem, arch or HOPPER, num_sms, split_keys)
+        if short is None:
+            decision = _select(problem, arch or HOPPER, device_index, may_tune)
+        else:
+            decision = Decision(short[0], arch or HOPPER, short[1], Rule.SHORT_QUERIES)
         decision.config.check(decision.arch)
     else:
         arch = arch or config.default_arch
@@ -113,7 +123,7 @@ def decide(
     return decision
 
 
-def _select(problem: Problem, arch: Arch, num_sms: int, split_keys: int | None) -> Decision:
-    if short := select_chunks(problem, arch, num_sms, split_keys):
-        return Decision(short[0], arch, short[1], Rule.SHORT_QUERIES)
-    return Decision(select_config(problem, arch), arch, None, Rule.RULE_OF_THUMB)
+def _select(problem: Problem, arch: Arch, device_index: int, may_tune: bool) -> Decision:
+    choice = choose(problem, arch, device_index, may_tune=may_tune)
+    rule = Rule.TABLE if choice.measured else Rule.RULE_OF_THUMB
+    return Decision(choice.config, arch, None, rule, choice.reason)

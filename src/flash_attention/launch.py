@@ -221,7 +221,7 @@ def tile_counter(device_index: int, stream: int) -> Tensor:
 
 
 class Select:
-    """Stands for the kernel config that `select_config` chooses for the problem."""
+    """Stands for the kernel config that a table or a rule of thumb has for the problem."""
 
 
 SELECT = Select()
@@ -260,6 +260,11 @@ def plan_for(
     return plan
 
 
+def forget_plans() -> None:
+    """Let every problem be selected for anew."""
+    _plans.clear()
+
+
 def _key_of(extras: Extras) -> tuple[object, ...]:
     return tuple(None if t is None else (t.shape, t.stride(), t.dtype, t.device) for t in extras)
 
@@ -283,7 +288,8 @@ def new_plan(
     if arch is None and device_index != CPU:
         arch = device_arch(device_index)
     given = None if isinstance(config, Select) else config
-    decision = decide(given, problem, views, options, arch, _num_sms(device_index))
+    where = (arch, _num_sms(device_index), device_index)
+    decision = decide(given, problem, views, options, *where, may_tune=True)
     table = extras.block_table
     return LaunchPlan(
         *(decision.config, problem, views, device_index, decision.arch, options.return_lse),

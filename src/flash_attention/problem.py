@@ -196,13 +196,14 @@ class Geometry:
         grid = (q_blocks, problem.heads, problem.batch)
         if isinstance(config, HopperForwardKernelConfig):
             tiles = problem.num_tiles(config.B_r)
+            places = num_sms * config.side_by_side
             if chunks is not None:
                 resident = chunks.num_ctas(problem, config.consumers)
             elif problem.per_batch:
-                resident = min(max(tiles, 1), num_sms)
+                resident = min(max(tiles, 1), places)
             elif config.tile_order == TileOrder.ONE_EACH:
                 resident = tiles
             else:
-                resident = min(tiles, num_sms)
+                resident = min(tiles, places)
             grid = (resident, 1, 1)
         return cls(grid, config.num_threads, config.smem_bytes())

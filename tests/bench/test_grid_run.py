@@ -80,6 +80,35 @@ def test_rows_of_a_point_and_what_is_refused() -> None:
 
 
 @pytest.mark.usefixtures("no_clock")
+def test_what_is_chosen_without_tables_is_timed_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    point = Point(64, False, 128, 1, 1)
+
+    def rows(heuristic: bool) -> list[tuple[str, bool, float | None]]:
+        result = measure_point(
+            *(point, DType.FP16, []), peers=[], repeats=5, device=CPU, heuristic=heuristic
+        )
+        assert all(row.ok for row in result.rows)
+        return [(row.config, row.selected, row.heuristic_ms) for row in result.rows]
+
+    ((chosen, _, nothing),) = rows(heuristic=False)
+    assert nothing is None
+    assert rows(heuristic=True) == [(chosen, True, 2.0)]  # the same kernel
+    other = get_ladder(DType.FP16, 64, 1)[5].config
+    monkeypatch.setattr(grid_run, "select_config", lambda problem, arch: other)
+    monkeypatch.setitem(TIMES, other.short_form(), 2.5)
+    assert rows(heuristic=True) == [(chosen, True, 2.5), (other.short_form(), False, None)]
+
+
+@pytest.mark.usefixtures("no_clock")
+def test_few_queries_ask_no_table() -> None:
+    point = Point(64, False, 1024, 1, 4, heads_k=1, seq_q=1)
+    (row,) = measure_point(
+        *(point, DType.BF16, []), peers=[], repeats=5, device=CPU, heuristic=True
+    ).rows
+    assert row.heuristic_ms is None
+
+
+@pytest.mark.usefixtures("no_clock")
 def test_few_queries_are_counted_in_bytes_beside_a_copy() -> None:
     point = Point(64, False, 1024, 1, 4, heads_k=1, seq_q=1)
     (row,) = measure_point(point, DType.BF16, [], peers=[], repeats=5, device=CPU).rows

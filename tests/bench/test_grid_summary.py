@@ -14,6 +14,7 @@ from flash_attention.bench.grid_summary import (
     mean_ratio,
     point_of,
     point_table,
+    remark,
     selected_rows,
     summary,
     unit,
@@ -49,6 +50,23 @@ def test_the_last_lines_name_configs_and_what_is_missing() -> None:
         f"selected: geometric mean x1.000 over 2 points, {least}",
         f"best: geometric mean x1.414 over 2 points, {least}",
     ]
+
+
+def test_the_gain_over_the_heuristics_choice_is_told_where_it_was_timed() -> None:
+    first, other, second, third = made_up_rows()
+    same = replace(first, heuristic_ms=first.ms)
+    faster = replace(second, heuristic_ms=1.21 * second.ms)
+    assert [remark(row) for row in (same, faster, third)] == [
+        "",
+        "1.210 times as fast as the heuristic's choice",
+        "",
+    ]
+    assert summary([same, other, faster, third], [], {})[-1] == (
+        "selected beside the heuristic's choice: geometric mean x1.100 over 2 points,"
+        " least x1.000 at 32 x 512, 32 h, d 64, full"
+    )
+    wrong = replace(faster, ok=False)
+    assert "over 1 points" in summary([same, wrong], [], {})[-1]
 
 
 def test_every_number_of_the_table() -> None:

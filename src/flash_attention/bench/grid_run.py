@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -18,6 +18,7 @@ from flash_attention.bench.statistics import Timing, gigabytes_per_second, tflop
 from flash_attention.bench.timing import Contender, time_in_turn
 from flash_attention.errors import FlashAttentionError
 from flash_attention.kernel_configs import DType, KernelConfig
+from flash_attention.select import select_config
 
 RIVALS = ("fa3", "cudnn")  # the ratio is to the faster of them
 OURS = "ours"  # the selected kernel, whichever it is
@@ -51,6 +52,7 @@ class GridRow:
     gbps: float | None = None  # bytes of K and V over the time, where that is the traffic
     copy_gbps: float | None = None  # read and written by a plain copy, in the same turns
     full_ms: float | None = None  # of the same kernel choice without the window
+    heuristic_ms: float | None = None  # of what is chosen without tables, in the same turns
 
 
 @dataclass(frozen=True)
@@ -62,9 +64,23 @@ class PointResult:
 
 
 @dataclass(frozen=True)
+class _Selected:
+    """What `attention` runs, and in how many chunks; what it would run if there were no tables."""
+
+    config: str = ""  # nothing: there is no kernel
+    chunks: int = 0
+    heuristic: KernelConfig | None = None  # None where tables are not asked
+
+
+@dataclass(frozen=True)
 class _Measured:
     timings: Mapping[str, Timing]
     checks: Mapping[str, testing.Check]
+
+    def right_ms(self, name: str) -> float | None:
+        """The time of a contender, None if it was not there or is wrong."""
+        right = name in self.checks and self.checks[name].ok
+        return self.timings[name].median_ms if right else None
 
 
 def measure_point(
@@ -77,12 +93,16 @@ def measure_point(
     device: torch.device,
     hot: bool = False,
     fa3: Path | None = None,
+    heuristic: bool = False,
 ) -> PointResult:
-    """What `attention` runs, these configs and the peers at one point, taken in turn."""
+    """What `attention` runs, these configs and the peers at one point, taken in turn; with
+    `heuristic` what it would run without tables too."""
     case = Case.of(point, dtype, device)
-    selected, chunks, refused = _selected(case)
-    ours = [case.selected(selected)] if selected else []
-    others = [config for config in dict.fromkeys(configs) if config.short_form() != selected]
+    selected, refused = _selected(case)
+    ours = [case.selected(selected.config)] if selected.config else []
+    untabled = selected.heuristic if heuristic else None
+    wanted = dict.fromkeys((*configs, *([untabled] if untabled else [])))
+    others = [config for config in wanted if config.short_form() != selected.config]
     kernels = _able([*ours, *map(case.kernel, others)], refused)
     if not kernels:
         return PointResult((), refused)
@@ -98,20 +118,25 @@ def measure_point(
         for peer in lineup.contenders
         if peer.name not in refused
     }
-    rows = [
-        _row(point, dtype, kernel.name, chunks if kernel.name == selected else 0, measured, times)
-        for kernel in kernels
-    ]
+    untabled_ms = measured.right_ms(untabled.short_form()) if untabled else None
+    rows = []
+    for kernel in kernels:
+        chosen = kernel.name == selected.config
+        chunks = selected.chunks if chosen else 0
+        row = _row(point, dtype, kernel.name, chunks, measured, times)
+        rows.append(replace(row, heuristic_ms=untabled_ms if chosen else None))
     return PointResult(tuple(rows), refused)
 
 
-def _selected(case: Case) -> tuple[str, int, dict[str, str]]:
-    """What `attention` runs here and in how many chunks; or nothing, and why."""
+def _selected(case: Case) -> tuple[_Selected, dict[str, str]]:
+    """What `attention` runs here; or nothing, and why."""
     try:
         plan = case.plan()
     except FlashAttentionError as error:
-        return "", 0, {OURS: str(error).partition("\n")[0]}
-    return plan.config.short_form(), plan.geometry.grid[0] if plan.combine else 1, {}
+        return _Selected(), {OURS: str(error).partition("\n")[0]}
+    chunks = plan.geometry.grid[0] if plan.combine else 1
+    heuristic = select_config(plan.problem, plan.arch) if plan.chunks is None else None
+    return _Selected(plan.config.short_form(), chunks, heuristic), {}
 
 
 def _able(kernels: Sequence[Contender], refused: dict[str, str]) -> list[Contender]:
@@ -164,7 +189,6 @@ def _row(
     """The row of one kernel; `chunks` is 0 where it is not the selected one."""
     timing, check, timings = measured.timings[config], measured.checks[config], measured.timings
     rivals = [peers[name] for name in RIVALS if name in peers]
-    full_ok = NO_WINDOW in timings and measured.checks[NO_WINDOW].ok
     copied = 2 * COPY_BYTES
     return GridRow(
         d=point.d_head,
@@ -192,5 +216,5 @@ def _row(
         copy_gbps=gigabytes_per_second(copied, timings[COPY].median_ms)
         if COPY in timings
         else None,
-        full_ms=timings[NO_WINDOW].median_ms if full_ok else None,
+        full_ms=measured.right_ms(NO_WINDOW),
     )

@@ -64,15 +64,25 @@ def summary(
     if wrong := [row for row in rows if not row.ok]:
         lines.append(f"WRONG: {len(wrong)} of {len(rows)} rows")
     for what, some in (("selected", selected_rows(rows)), ("best", best_rows(rows))):
-        if (mean := mean_ratio(some)) is not None:
-            rated = {row.ratio: row for row in some if row.ok and row.ratio is not None}
-            slow = rated[min(rated)]
-            count = sum(row.ok and row.ratio is not None for row in some)
-            lines.append(
-                f"{what}: geometric mean x{mean:.3f} over {count} points,"
-                f" least x{slow.ratio:.3f} at {point_of(slow).label}"
-            )
-    return lines
+        lines += _mean(what, {point_of(row): row.ratio for row in some if row.ok})
+    gains = {point_of(row): heuristic_gain(row) for row in selected_rows(rows) if row.ok}
+    return lines + _mean("selected beside the heuristic's choice", gains)
+
+
+def _mean(what: str, ratios: Mapping[Point, float | None]) -> list[str]:
+    known = {point: ratio for point, ratio in ratios.items() if ratio is not None}
+    if not known:
+        return []
+    slow = min(known, key=lambda point: known[point])
+    return [
+        f"{what}: geometric mean x{statistics.geometric_mean(known.values()):.3f} over"
+        f" {len(known)} points, least x{known[slow]:.3f} at {slow.label}"
+    ]
+
+
+def heuristic_gain(row: GridRow) -> float | None:
+    """How many times as fast a selected kernel is as what is chosen without tables."""
+    return None if row.heuristic_ms is None else row.heuristic_ms / row.ms
 
 
 def speed(row: GridRow, milliseconds: float) -> float:
@@ -89,11 +99,13 @@ def unit(rows: Iterable[GridRow]) -> str:
 
 
 def remark(row: GridRow) -> str:
-    """What a speed is seen beside: a copy's, or the time without the window."""
+    """What a speed is seen beside: a copy's, the time without the window, or without tables."""
     if row.gbps is not None and row.copy_gbps is not None:
         return f"{100 * row.gbps / row.copy_gbps:.0f}% of a copy's {row.copy_gbps:.0f} GB/s"
     if row.full_ms is not None:
         return f"{row.full_ms / row.ms:.2f} times as fast as without the window"
+    if (gain := heuristic_gain(row)) is not None and row.heuristic_ms != row.ms:
+        return f"{gain:.3f} times as fast as the heuristic's choice"
     return ""
 
 

@@ -19,6 +19,7 @@ from flash_attention.cli.explain import explain
 from flash_attention.cli.inspect.command import inspect
 from flash_attention.cli.ladder.commands import ladder_app
 from flash_attention.cli.report import report
+from flash_attention.cli.tune import tune
 from flash_attention.errors import FlashAttentionError
 
 BAD_INPUT = 2  # exit code
@@ -50,6 +51,7 @@ app.command()(debug)
 app.command()(explain)
 app.command()(check)
 app.command()(report)
+app.command()(tune)
 app.command()(bench)
 app.command()(inspect)
 app.add_typer(ladder_app, name="ladder")

@@ -70,3 +70,13 @@ def last_rung_on(ladder: tuple[Rung, ...], arch: Arch) -> Rung:
 def parse_arches(text: str) -> tuple[Arch, ...]:
     """The architectures of a comma-separated list."""
     return tuple(dict.fromkeys(get_arch(name.strip()) for name in text.split(",")))
+
+
+def numbers_of(option: str, text: str | None) -> tuple[int, ...] | None:
+    """Whole numbers, comma-separated; None where nothing is given."""
+    if text is None:
+        return None
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() and int(word) for word in words):
+        raise UnsupportedError(f"{option} takes whole numbers as in 64,128, not {text!r}")
+    return tuple(map(int, words))

@@ -32,6 +32,7 @@ from flash_attention.lengths import check_lengths
 from flash_attention.options import Window, extras_of, options_of
 from flash_attention.problem import Geometry, Problem
 from flash_attention.select import SHORT
+from flash_attention.tuner.choice import NO_DEVICE
 
 CPU = torch.device("cpu")
 
@@ -62,11 +63,10 @@ def explain(
 ) -> Explanation:
     """What `attention` would do with these arguments: which kernel, why, and at what cost.
 
-    The kernel is compiled, or found in the cache, and not loaded; nothing runs on a GPU and no
-    tensor is made. CUDA tensors are explained for their device; the lengths of their entries are
-    read, which waits for it. CPU and meta tensors, which have no memory, are explained for `arch`,
-    such as "sm_90", with `num_sms` multiprocessors; by default for the current GPU, or else an
-    H200. What `attention` refuses is refused here with the same message.
+    The kernel is compiled or found in the cache, not loaded; nothing runs on a GPU, no tensor is
+    made. CUDA tensors are explained for their device; the lengths of their entries are read, which
+    waits for it. Others are for `arch`, such as "sm_90", with `num_sms` multiprocessors, else for
+    the current GPU or an H200. What `attention` refuses is refused here with the same message.
     """
     options = options_of(
         (causal, window, softmax_scale, softcap, return_lse, max_seqlen_q, max_seqlen_k, split_keys)
@@ -79,7 +79,8 @@ def explain(
     if validate and not q.is_meta:
         check_lengths(problem, extras)
     known_sms = sms or 1  # no kernel of an architecture without a measured GPU depends on it
-    decision = decide(config, problem, views, options, target, known_sms)
+    index = _device_index(q.device, asked_for=arch is not None or num_sms is not None)
+    decision = decide(config, problem, views, options, target, known_sms, index)
     features = decision.features(problem, return_lse)
     return Explanation(
         problem=problem,
@@ -124,11 +125,21 @@ def _target(
     return target, num_sms, gpu if gpu is not None and gpu.num_sms == num_sms else None
 
 
+def _device_index(device: torch.device, *, asked_for: bool) -> int:
+    """The device whose tables a call is explained by."""
+    if device.type == "cuda" and device.index is not None:
+        return device.index
+    here = torch.cuda.is_available() and not asked_for
+    return torch.cuda.current_device() if here else NO_DEVICE
+
+
 def _rule(decision: Decision, problem: Problem) -> str:
     """What chose the config, and what it looked at."""
     rule: str = decision.rule.value
     if decision.rule is Rule.GIVEN:
         return rule
+    if decision.rule is Rule.TABLE:
+        return f"{rule}: {decision.reason}"
     if decision.rule is Rule.SHORT_QUERIES:
         rows = problem.seq_q * problem.heads_per_kv
         why = f"{rows} rows that share a head of k and v fit in the {WARPGROUP_ROWS} of a warpgroup"

@@ -1,10 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Hopper configs the tuner tries, and samples of all the valid ones."""
+"""The Hopper configs the tuner starts from and steps to, and samples of all the valid ones."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -13,48 +14,119 @@ from flash_attention.kernel_configs.hopper_forward import HopperForwardKernelCon
 from flash_attention.kernel_configs.hopper_rules import CHOICES
 from flash_attention.kernel_configs.tile_order import TileOrder
 
-TILES: dict[str, tuple[Any, ...]] = {
-    "dtype": (DType.FP16, DType.BF16),
-    "d_head": (64, 96, 128, 192, 256),
-    "consumers": (2, 3),
-    "B_c": (64, 80, 96, 112, 128, 144, 160, 176, 192),
+TILES: dict[int, tuple[tuple[int, int, int], ...]] = {
+    64: (
+        *((3, 128, 3), (2, 128, 3)),
+        *((3, 128, 2), (3, 112, 3), (3, 96, 3), (3, 96, 4), (3, 64, 4)),
+        *((2, 128, 2), (2, 128, 4), (2, 96, 4), (2, 144, 3), (2, 160, 3), (2, 176, 2), (2, 192, 2)),
+        *((1, 128, 3), (1, 160, 2), (1, 96, 4)),
+    ),
+    96: (
+        *((2, 128, 3), (2, 128, 2), (2, 112, 3), (2, 96, 3), (2, 96, 4)),
+        *((2, 144, 2), (2, 160, 2), (3, 96, 2), (3, 80, 3)),
+    ),
+    128: (
+        *((2, 128, 2), (2, 112, 2), (2, 144, 2), (2, 160, 2), (2, 176, 2)),
+        *((2, 96, 3), (2, 96, 2), (2, 80, 3), (2, 64, 4), (2, 64, 3), (3, 80, 2), (3, 64, 3)),
+        *((1, 96, 2), (1, 80, 2)),
+    ),
+    192: ((2, 112, 2), (2, 96, 2), (2, 80, 2), (2, 64, 2), (2, 64, 3)),
+    256: ((2, 64, 2), (2, 80, 2), (2, 48, 2), (2, 48, 3), (2, 64, 1)),
 }
-SWITCHES: dict[str, tuple[Any, ...]] = {
-    "ping_pong": (False, True),
-    "own_output": (False, True),
-    "prefetch_q": (False, True),
-}
-TILE_ORDERS: tuple[dict[str, Any], ...] = (
-    {"tile_order": TileOrder.PERSISTENT},
-    {"tile_order": TileOrder.DYNAMIC, "group_mib": 8},
-    {"tile_order": TileOrder.DYNAMIC, "group_mib": 32},
-    {"tile_order": TileOrder.DYNAMIC, "group_mib": 128},
-)
+"""Consumers, keys and stages worth a measurement at each d_head, the middle of the search first.
+
+Blocks of more keys spill, or leave too little shared memory for two stages. Two CTAs of one
+consumer share a multiprocessor: one computes while the other begins or ends a tile, but K and V are
+loaded for 64 rows at a time, which only short lengths afford.
+"""
+CENTRES = {64: 2}  # tiles of which every switch is tried by itself; of the others a few
 ALWAYS: dict[str, Any] = {
     "tma": True,
     "specialised": True,
     "overlap": True,
     "rescale_threshold": 8,
-    "watch_sums": True,
 }
+GROUP_MIB = 32  # stands for the sizes of a group, which go with the problem
 
 
 def hopper_search_space() -> Iterator[HopperForwardKernelConfig]:
-    """What the tuner tries of the Hopper family, with what breaks a rule still in it."""
-    for values in product(*TILES.values()):
-        tile = dict(zip(TILES, values, strict=True))
-        narrow_keys = (0, half_block(tile["B_c"]))
-        stages = 3 if tile["d_head"] == 64 else 2  # as many as shared memory holds
-        for switches in product(*SWITCHES.values(), TILE_ORDERS, narrow_keys):
-            *on, order, narrow = switches
-            yield HopperForwardKernelConfig(
-                **tile,
-                **ALWAYS,
-                **dict(zip(SWITCHES, on, strict=True)),
-                **order,
-                stages=stages,
-                narrow_keys=narrow,
-            )
+    """Where the tuner starts in the Hopper family, with what breaks a rule still in it.
+
+    A star around each tile: what it is usually best with, under no mask and under a causal one, and
+    single fields changed. The tuner goes on from the best of them by `hopper_neighbours`.
+    """
+    for dtype, (d_head, tiles) in product(DType, TILES.items()):
+        for place, tile in enumerate(tiles):
+            central = place < CENTRES.get(d_head, 1)
+            middles = [(_usual(dtype, d_head, tile, causal), causal) for causal in (False, True)]
+            star = [c for m, causal in middles for c in (m, *_changed(m, causal, central))]
+            yield from dict.fromkeys(star)
+
+
+def _usual(
+    dtype: DType, d_head: int, tile: tuple[int, int, int], causal: bool
+) -> HopperForwardKernelConfig:
+    config = HopperForwardKernelConfig(
+        *(dtype, d_head, *tile),
+        **ALWAYS,
+        ping_pong=tile[0] > 1,
+        watch_sums=True,
+        prefetch_q=d_head != 128,
+        own_output=True,
+        tile_order=TileOrder.DYNAMIC if causal else TileOrder.PERSISTENT,
+        group_mib=GROUP_MIB if causal else 0,
+        narrow_keys=half_block(tile[1]) if causal else 0,
+    )
+    fits = config.broken_rule() is None and (config.consumers > 1 or config.side_by_side == 2)
+    return config if fits else replace(config, own_output=False)
+
+
+def _changed(
+    middle: HopperForwardKernelConfig, causal: bool, central: bool
+) -> Iterator[HopperForwardKernelConfig]:
+    one_each = replace(
+        middle, tile_order=TileOrder.ONE_EACH, group_mib=0, own_output=False, prefetch_q=False
+    )  # the buffer and the prefetch are for CTAs of several tiles
+    if middle.consumers == 1:
+        if not causal:
+            yield one_each
+        return
+    yield replace(middle, ping_pong=False)
+    if middle.own_output:
+        yield replace(middle, own_output=False)
+    if central or middle.d_head == 256:  # there registers are so few that watching may spill
+        yield replace(middle, watch_sums=False)
+    if not central:
+        return
+    yield replace(middle, prefetch_q=not middle.prefetch_q)
+    if causal:
+        yield replace(middle, narrow_keys=0)
+        yield replace(middle, ping_pong=False, prefetch_q=not middle.prefetch_q)
+    else:
+        yield replace(middle, tile_order=TileOrder.DYNAMIC, group_mib=GROUP_MIB)
+        yield one_each
+
+
+def hopper_neighbours(config: HopperForwardKernelConfig) -> list[HopperForwardKernelConfig]:
+    """The valid configs one step away: another number in one field, or one switch turned."""
+    steps: dict[str, Sequence[Any]] = {
+        "B_c": (config.B_c - 16, config.B_c + 16),
+        "stages": (config.stages - 1, config.stages + 1),
+        "consumers": (config.consumers - 1, config.consumers + 1),
+        "ping_pong": (not config.ping_pong,),
+        "own_output": (not config.own_output,),
+        "prefetch_q": (not config.prefetch_q,),
+        "watch_sums": (not config.watch_sums,),
+        "narrow_keys": (0, half_block(config.B_c), half_block(config.B_c // 2)),
+    }
+    if group := config.group_mib:
+        steps["group_mib"] = (group // 2, group * 3 // 4, group * 3 // 2, group * 2)
+    moved = [replace(config, **{name: value}) for name in steps for value in steps[name]]
+    dynamic = {"tile_order": TileOrder.DYNAMIC, "group_mib": GROUP_MIB}
+    orders: list[dict[str, Any]] = [{"tile_order": TileOrder.PERSISTENT, "group_mib": 0}, dynamic]
+    moved += [replace(config, **o) for o in orders if o["tile_order"] is not config.tile_order]
+    valid = (near for near in moved if near != config and near.broken_rule() is None)
+    return list(dict.fromkeys(valid))
 
 
 def half_block(keys: int) -> int:

@@ -77,7 +77,7 @@ def _collect(lines: Iterable[Mapping[str, Any]]) -> dict[Point, list[Trial]]:
 
 
 def _point(given: Mapping[str, Any]) -> Point:
-    length = next((given[name] for name in _LENGTHS if name in given), 0)
+    length = next((given[name] for name in _LENGTHS if given.get(name)), 0)  # seq_q 0: as seq
     d_head = next((given[name] for name in _DIMENSIONS if name in given), 0)
     others = ("dtype", "seq_k", "batch", "heads", "heads_k")
     rest = [f"{name} {given[name]}" for name in others if name in given]

@@ -60,6 +60,7 @@ def test_what_it_measures_prints_and_writes(
     made_up_gpu: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("FLASH_ATTENTION_FA3", raising=False)
+    monkeypatch.delenv("FLASH_ATTENTION_TABLE", raising=False)
     files = [tmp_path / name for name in ("r.json", "r.csv", "r.png")]
     written = [word for file in files for word in (f"--{file.suffix[1:]}", str(file))]
     written[written.index("--png")] = "--plot"
@@ -103,6 +104,17 @@ def test_a_grid_of_ones_own_goes_by_the_name_of_its_file(
     assert json.loads(results.read_text())["grid"] == "mine"
     assert f"--grid {path} --dtype bf16 --causal" in text
     assert "has no problem with --seq 64" in refuse("bench", "--grid", str(path), "--seq", "64")
+
+
+def test_a_table_beside_the_heuristic(
+    made_up_gpu: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLASH_ATTENTION_TABLE", "my table.json")
+    text = invoke("bench", "--grid", "seed", "--seq", "512", "--peers", "none", "--heuristic")
+    assert [call["heuristic"] for call in made_up_gpu] == [True]
+    again = "again: FLASH_ATTENTION_TABLE='my table.json' flash-attention bench --grid seed"
+    assert again in text
+    assert " --heuristic " in text.partition(again)[2]
 
 
 def test_a_file_that_cannot_be_written_stops_it_at_once(

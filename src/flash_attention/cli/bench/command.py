@@ -15,6 +15,7 @@ from flash_attention.bench.agreement import agreements, pair_up
 from flash_attention.bench.clocks import Clocks, read_clocks
 from flash_attention.bench.environment import describe
 from flash_attention.bench.grid import GRIDS
+from flash_attention.bench.grid_choice import grid_dtype
 from flash_attention.bench.grid_record import load_json, save_csv, save_json
 from flash_attention.bench.grid_run import GridRow, measure_point
 from flash_attention.bench.grid_summary import summary
@@ -22,7 +23,7 @@ from flash_attention.bench.peers import DEFAULT_PEERS, PEERS, checked_names
 from flash_attention.bench.peers.fa3 import FA3_VARIABLE
 from flash_attention.cli.bench import tables
 from flash_attention.cli.bench.compiling import compile_all
-from flash_attention.cli.bench.settings import FILE_DTYPE, Settings, points_of, read_configs
+from flash_attention.cli.bench.settings import Settings, points_of, read_configs
 from flash_attention.cli.console import output, progress, quiet_compiles
 from flash_attention.errors import UnsupportedError
 from flash_attention.kernel_configs import DType
@@ -42,6 +43,9 @@ def bench(
     configs: Annotated[
         Path | None, typer.Option(help="a file of kernel configs, short forms one a line")
     ] = None,
+    heuristic: Annotated[
+        bool, typer.Option("--heuristic", help="also the config that is chosen without tables")
+    ] = False,
     repeats: Annotated[int, typer.Option(help="samples of each contender", min=1)] = 25,
     hot: Annotated[
         bool, typer.Option("--hot/--cold", help="L2 as the run before left it, or flushed")
@@ -64,12 +68,11 @@ def bench(
         _compare(*compare)
         return
     points, narrowed = points_of(grid, d_head, causal, seq)
-    own = GRIDS[grid].dtype if grid in GRIDS else FILE_DTYPE
-    element = DType.from_string(dtype) if dtype else own
+    element = DType.from_string(dtype) if dtype else grid_dtype(grid)
     names = () if peers == "none" else checked_names(peers.split(","))
     extra = read_configs(configs, element)
     settings = Settings(
-        *(grid, element, points, names, configs, extra, repeats, hot, fa3, narrowed)
+        *(grid, element, points, names, configs, extra, repeats, hot, fa3, narrowed, heuristic)
     )
     if not torch.cuda.is_available():
         raise UnsupportedError(
@@ -118,6 +121,7 @@ def _measure(settings: Settings, *, json: Path | None, csv: Path | None, plot: P
                 device=device,
                 hot=settings.hot,
                 fa3=settings.fa3,
+                heuristic=settings.heuristic,
             )
             rows += result.rows
             refused += [{**asdict(point), "name": n, "why": w} for n, w in result.refused.items()]

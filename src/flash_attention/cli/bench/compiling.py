@@ -6,11 +6,14 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 
+import torch
+
 from flash_attention.cli.bench.settings import Settings
 from flash_attention.cli.precompile import Job, precompile
 from flash_attention.dispatch import current_arch
 from flash_attention.errors import UnsupportedError
 from flash_attention.select import select_config
+from flash_attention.tuner.choice import choose
 
 
 def jobs_of(settings: Settings) -> list[Job]:
@@ -23,8 +26,9 @@ def jobs_of(settings: Settings) -> list[Job]:
         configs = [config for config in settings.configs if config.d_head == point.d_head]
         if not point.decode:
             with suppress(UnsupportedError):  # told when the point is measured
-                configs.append(select_config(problem, arch))
-        jobs |= dict.fromkeys(Job(config, arch, problem.features) for config in configs)
+                configs.append(choose(problem, arch, torch.cuda.current_device()).config)
+                configs += [select_config(problem, arch)] if settings.heuristic else []
+        jobs |= dict.fromkeys(Job(c, arch, problem.features_for(c)) for c in configs)
     return list(jobs)
 
 

@@ -9,14 +9,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from flash_attention.bench.choices import checked_choice
 from flash_attention.bench.grid import GRIDS, Point
-from flash_attention.bench.grid_file import read_grid, read_lines
+from flash_attention.bench.grid_choice import Part, grid_points
+from flash_attention.bench.grid_file import read_lines
 from flash_attention.bench.peers.fa3 import FA3_VARIABLE
+from flash_attention.cli.options import numbers_of
 from flash_attention.errors import UnsupportedError
 from flash_attention.kernel_configs import DType, KernelConfig, parse_kernel_config
-
-FILE_DTYPE = DType.BF16  # of a grid of one's own, unless told otherwise
+from flash_attention.tuner.choice import TABLE_VARIABLE
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,7 @@ class Settings:
     hot: bool
     fa3: Path | None
     narrowed: tuple[str, ...]  # the options that chose some points of the grid
+    heuristic: bool = False  # what is chosen without tables is timed too
 
     @property
     def grid_name(self) -> str:
@@ -45,11 +46,13 @@ class Settings:
         words += [self.dtype.name.lower(), *self.narrowed, "--peers", ",".join(self.peers)]
         if self.config_file is not None:
             words += ["--configs", str(self.config_file)]
+        words += ["--heuristic"] if self.heuristic else []
         words += ["--repeats", str(self.repeats), "--hot" if self.hot else "--cold"]
         library = str(self.fa3 or os.environ.get(FA3_VARIABLE, ""))
         if library and "fa3" in self.peers:
             words += ["--fa3", library]
-        return shlex.join(words)
+        table = os.environ.get(TABLE_VARIABLE)
+        return (f"{TABLE_VARIABLE}={shlex.quote(table)} " if table else "") + shlex.join(words)
 
 
 def points_of(
@@ -61,37 +64,15 @@ def points_of(
         *(() if causal is None else ("--causal" if causal else "--full",)),
         *(("--seq", seq_lens) if seq_lens else ()),
     ]
-    numbers = numbers_of("--d-head", d_heads), numbers_of("--seq", seq_lens)
-    masks = None if causal is None else (causal,)
-    if grid not in GRIDS:
-        if not Path(grid).is_file():
-            checked_choice("grid", grid, (*GRIDS, "FILE"))
-        points = [p for p in read_grid(Path(grid)) if _is_asked(p, *numbers, masks)]
-    else:
-        points = GRIDS[grid].points(numbers[0], masks, numbers[1])
+    part = Part(
+        numbers_of("--d-head", d_heads),
+        None if causal is None else (causal,),
+        numbers_of("--seq", seq_lens),
+    )
+    points = grid_points(grid, part)
     if not points:
         raise UnsupportedError(f"{grid} has no problem with {shlex.join(narrowed)}")
     return tuple(points), tuple(narrowed)
-
-
-def _is_asked(
-    point: Point,
-    d_heads: tuple[int, ...] | None,
-    seq_lens: tuple[int, ...] | None,
-    masks: tuple[bool] | None,
-) -> bool:
-    given = ((point.d_head, d_heads), (point.seq_len, seq_lens), (point.causal, masks))
-    return all(some is None or value in some for value, some in given)
-
-
-def numbers_of(option: str, text: str | None) -> tuple[int, ...] | None:
-    """Whole numbers, comma-separated; None where nothing is given."""
-    if text is None:
-        return None
-    words = [word.strip() for word in text.split(",")]
-    if not all(word.isdecimal() and int(word) for word in words):
-        raise UnsupportedError(f"{option} takes whole numbers as in 64,128, not {text!r}")
-    return tuple(map(int, words))
 
 
 def read_configs(path: Path | None, dtype: DType) -> tuple[KernelConfig, ...]:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One CTA a multiprocessor takes every n-th tile, so that the loads of a tile overlap the end of the
+// As many CTAs as run at once take every n-th tile, so that the loads of a tile overlap the end of the
 // one before it. Neighbouring CTAs work on the same head: its keys and values are in L2.
 #pragma once
 #include <fa/sm90/tile.cuh>

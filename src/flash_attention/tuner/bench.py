@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Bench: times configs at a problem through the store, which nothing passes twice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from flash_attention.kernel_configs import KernelConfig
+from flash_attention.tuner.dense import DenseProblem
+from flash_attention.tuner.measurer import Compiled, Failure, Measurer
+from flash_attention.tuner.store import Sample, Store
+
+MAX_SPILL_BYTES = 128  # stored and loaded; the best kernels of some d_head spill up to 72
+BATCH = 12  # configs that are timed in turn while others are compiled
+
+
+@dataclass
+class Bench:
+    """A measurer and its store; counts what it did."""
+
+    measurer: Measurer
+    store: Store
+    timed: int = field(default=0, init=False)
+    failures: list[tuple[DenseProblem, KernelConfig, Failure]] = field(
+        default_factory=list, init=False
+    )
+
+    def batches(
+        self,
+        problem: DenseProblem,
+        configs: Sequence[KernelConfig],
+        yardstick: KernelConfig,
+        hurry: Callable[[], bool] = lambda: False,
+    ) -> Iterator[list[KernelConfig]]:
+        """The configs that may be timed, as they are compiled; first those that were timed before.
+
+        The yardstick is always among them: spilling or not, it is what others are compared with. In
+        a `hurry` nothing more is waited for.
+        """
+        known = [c for c in configs if self._was_timed(problem, c)]
+        if known:
+            yield known
+        new = [c for c in configs if c not in known and not self.store.failure(problem, c)]
+        batch: list[KernelConfig] = []
+        for config, answer in self.measurer.compiled(problem, new):
+            if failure := self._pruned(answer, spared=config == yardstick):
+                self._give_up(problem, config, failure)
+                continue
+            batch.append(config)
+            if len(batch) == BATCH or hurry():
+                yield batch
+                batch = []
+        if batch:
+            yield batch
+
+    def times(
+        self,
+        problem: DenseProblem,
+        configs: Sequence[KernelConfig],
+        yardstick: KernelConfig,
+        *,
+        repeats: int,
+        check: bool = False,
+    ) -> dict[KernelConfig, Sample]:
+        """The times of those that have one; what the store lacks is timed beside the yardstick."""
+        wanted = [c for c in configs if not self.store.failure(problem, c)]
+        missing = [c for c in wanted if not self.store.sample(problem, c, repeats)]
+        if missing:
+            self._measure(problem, missing, yardstick, repeats, check)
+        found = {c: self.store.sample(problem, c, repeats) for c in wanted}
+        return {
+            c: sample
+            for c, sample in found.items()
+            if sample is not None and not self.store.failure(problem, c)
+        }
+
+    def _measure(
+        self,
+        problem: DenseProblem,
+        missing: Sequence[KernelConfig],
+        yardstick: KernelConfig,
+        repeats: int,
+        check: bool,
+    ) -> None:
+        lineup = list(dict.fromkeys((yardstick, *missing)))
+        answers = self.measurer.time(problem, lineup, repeats=repeats, check=check)
+        self.timed += len(lineup)
+        unit = answers[yardstick]
+        for config in lineup:
+            answer = answers[config]
+            if isinstance(answer, Failure):
+                self._give_up(problem, config, answer)
+            elif not isinstance(unit, Failure) and not self.store.sample(problem, config, repeats):
+                sample = Sample(answer, answer / unit)
+                self.store.add_sample(problem, config, repeats, sample)
+
+    def _was_timed(self, problem: DenseProblem, config: KernelConfig) -> bool:
+        failed = self.store.failure(problem, config)
+        return failed is None and self.store.was_timed(problem, config)
+
+    def _pruned(self, answer: Compiled | Failure, *, spared: bool) -> Failure | None:
+        if isinstance(answer, Failure):
+            return answer
+        if answer.spill_bytes > MAX_SPILL_BYTES and not spared:
+            return Failure("spills", f"{answer.spill_bytes} bytes of {answer.registers} registers")
+        return None
+
+    def _give_up(self, problem: DenseProblem, config: KernelConfig, failure: Failure) -> None:
+        self.store.add_failure(problem, config, failure)
+        self.failures.append((problem, config, failure))

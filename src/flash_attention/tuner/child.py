@@ -1,0 +1,120 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Child: a process that does jobs and may be killed, with its GPU state, when it does not answer.
+
+It is a fresh interpreter, so the program that tunes needs no `if __name__ == "__main__"`, and it
+has a session of its own, so Ctrl-C at the terminal reaches only the parent.
+"""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from typing import Any, Literal
+
+Note = Callable[[object], None]
+"""Tells the parent how far a job is; every note starts its patience anew."""
+
+START_S = 120.0  # patience with imports and the first use of a GPU
+_DONE, _FAILED, _NOTE = "done", "failed", "note"
+
+
+class ChildLostError(Exception):
+    """The child was killed for its silence, or died, or its job raised; `note` is its last one."""
+
+    def __init__(self, fate: Literal["hung", "faulted"], reason: str, note: object) -> None:
+        super().__init__(reason)
+        self.fate = fate
+        self.note = note
+
+
+class Child:
+    """Runs one job at a time in a process that is started when it is needed."""
+
+    def __init__(self, patience: float = 30.0) -> None:
+        self.patience = patience  # seconds without a word
+        self._process: subprocess.Popen[bytes] | None = None
+        self._pipe: Connection[Any, Any] | None = None
+
+    def call(self, job: Callable[..., Any], *args: object) -> Any:
+        """The result of `job(note, *args)`; ChildLostError, and no child, where there is none."""
+        started = self._process is None
+        pipe = self._started()
+        note: object = None
+        try:
+            pipe.send((job, args))
+            patience = START_S if started else self.patience
+            while pipe.poll(patience):
+                kind, value = pipe.recv()
+                if kind == _DONE:
+                    return value
+                if kind == _FAILED:
+                    self.kill()  # a fault leaves the GPU's context useless
+                    raise ChildLostError("faulted", value, note)
+                note, patience = value, self.patience
+        except (EOFError, OSError):
+            code = self.kill()
+            raise ChildLostError("faulted", f"the process ended ({code})", note) from None
+        except BaseException:
+            self.kill()
+            raise
+        self.kill()
+        raise ChildLostError("hung", f"no answer for {patience:.0f} s", note)
+
+    def kill(self) -> int | None:
+        """End the process whatever it does; its exit code, if it had ended by itself."""
+        if self._process is None:
+            return None
+        if self._pipe is not None:
+            self._pipe.close()
+        code = _ended(self._process)
+        self._process.kill()
+        self._process.wait()
+        self._process = self._pipe = None
+        return code
+
+    def _started(self) -> Connection[Any, Any]:
+        if self._pipe is None:
+            mine, its = multiprocessing.Pipe()
+            program = f"from {__name__} import serve; serve({its.fileno()})"
+            command = [sys.executable, "-c", program]
+            self._process = subprocess.Popen(
+                command,
+                pass_fds=[its.fileno()],
+                start_new_session=True,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+            )
+            its.close()
+            self._pipe = mine
+        return self._pipe
+
+
+def _ended(process: subprocess.Popen[bytes]) -> int | None:
+    """The exit code of a process that closed its pipe, which it does a moment before it ends."""
+    try:
+        return process.wait(timeout=0.5)
+    except subprocess.TimeoutExpired:
+        return None
+
+
+def serve(descriptor: int) -> None:
+    """Do the jobs that come by a pipe until the parent is gone or one fails."""
+    pipe: Connection[Any, Any] = Connection(descriptor)
+    logging.getLogger("flash_attention").setLevel(logging.WARNING)
+    while True:
+        try:
+            job, args = pipe.recv()
+        except EOFError:
+            return
+        try:
+            result = job(lambda value: pipe.send((_NOTE, value)), *args)
+        except Exception as error:
+            pipe.send((_FAILED, f"{type(error).__name__}: {error}"))
+            return
+        pipe.send((_DONE, result))
