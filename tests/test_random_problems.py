@@ -65,6 +65,18 @@ def test_emulated_kernels_are_right(family: str, number: int) -> None:
         assert_right(problem)
 
 
+ONCE_WRONG = [
+    RandomProblem(seed=1363, seq_q=(0,), seq_k=1, d=8, d_v=8, family="sm80", spare=5),
+    RandomProblem(seed=1363, seq_q=(0,), seq_k=1, d=8, d_v=8, spare=5),
+]
+
+
+@pytest.mark.parametrize("problem", ONCE_WRONG, ids=repr)
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_what_was_once_wrong_stays_right(problem: RandomProblem, device: str) -> None:
+    assert_right(problem, device)
+
+
 @pytest.mark.usefixtures("no_compile")
 @pytest.mark.parametrize("first", range(0, 600, 100))
 def test_torch_computes_the_same_on_the_cpu(first: int) -> None:

@@ -192,7 +192,7 @@ class Geometry:
         has no more blocks of threads than fit on the device where each takes several tiles; one for
         each tile where keys are in chunks.
         """
-        q_blocks = -(-problem.seq_q // config.B_r)
+        q_blocks = max(1, -(-problem.seq_q // config.B_r))  # a grid without CTAs cannot be launched
         grid = (q_blocks, problem.heads, problem.batch)
         if isinstance(config, HopperForwardKernelConfig):
             tiles = problem.num_tiles(config.B_r)

@@ -236,3 +236,10 @@ def test_instructions_are_counted_by_warp() -> None:
     executed = result.counters.to_dict()["instructions"]
     assert executed["st.global.u32"] == 6
     assert executed["mov.u32"] == 4 * 6
+
+
+@pytest.mark.parametrize("grid", [(0, 1, 1), (1, 0, 1), (2, 3, 0)])
+def test_a_grid_without_ctas_is_refused_as_a_gpu_does(grid: tuple[int, int, int]) -> None:
+    program = load_program(kernel(STORE))
+    with pytest.raises(EmulatorError, match="launches no empty grid"):
+        run(program, GlobalMemory(1 << 12), grid=grid, block=32, args=[0])

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from flash_attention.emulator.errors import EmulatorError
 from flash_attention.emulator.machine.counters import Counters
 from flash_attention.emulator.machine.findings import Finding
 from flash_attention.emulator.machine.global_memory import GlobalMemory
@@ -39,6 +40,8 @@ def run(
 
     Without `checks`, races and uninitialised reads are not looked for and nothing is counted.
     """
+    if min(*grid, block) < 1:
+        raise EmulatorError(f"grid {grid} of {block} threads each: a GPU launches no empty grid")
     machine = Machine(program, memory, grid, block, args, dynamic_smem, checks)
     if checks:
         machine.report_in_flight()
