@@ -18,7 +18,7 @@ from flash_attention.bench.grid_run import measure_point
 from flash_attention.bench.peers import PEERS, Lineup
 from flash_attention.bench.statistics import Timing
 from flash_attention.bench.timing import Contender
-from flash_attention.kernel_configs import DType
+from flash_attention.kernel_configs import DType, FlashForwardKernelConfig
 from flash_attention.ladder import get_ladder
 
 CPU = torch.device("cpu")
@@ -174,7 +174,9 @@ def test_every_kind_of_point_runs_and_is_right(name: str) -> None:
 
 @pytest.mark.gpu
 def test_what_a_kernel_cannot_do_is_told() -> None:
-    config = replace(get_ladder()[0].config, static_row_stride=64)
+    first = get_ladder()[0].config
+    assert isinstance(first, FlashForwardKernelConfig)
+    config = replace(first, static_row_stride=64)
     point = Point(128, True, 512, 2, 16)
     device = torch.device("cuda", torch.cuda.current_device())
     result = measure_point(point, DType.FP16, [config], peers=[], repeats=3, device=device)
