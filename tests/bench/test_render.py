@@ -126,22 +126,26 @@ def test_the_documents_show_the_stored_measurements() -> None:
     assert (ROOT / render.PLOT).exists()
 
 
-@pytest.mark.parametrize(
-    ("document", "stored"),
-    [
-        ("README.md", "h200_hopper_grid_bf16"),
-        ("docs/ladder.md", "h200_ladder_profile"),
-        ("docs/emulator.md", "h200_emulator_counters"),
-        ("docs/measurements.md", "h200_hopper_grid_fp16"),
-        ("docs/measurements.md", "h200_seed_grid"),
-        ("docs/measurements.md", "h200_hopper_ablations"),
-        ("docs/measurements.md", "h200_hopper_profile"),
-    ],
-)
-def test_rendering_the_stored_results_changes_no_document(document: str, stored: str) -> None:
-    text = (ROOT / document).read_text()
-    record = json.loads((RESULTS / f"{stored}.json").read_text())
-    assert render.render(text, record) == text
+def test_rendering_all_that_is_stored_changes_no_document(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    documents = sorted({document for document, _ in render.DOCUMENTS})
+    for document in documents:
+        copy = tmp_path / document
+        copy.parent.mkdir(exist_ok=True)
+        copy.write_text((ROOT / document).read_text())
+    (tmp_path / "results").symlink_to(RESULTS)
+    monkeypatch.chdir(tmp_path)
+    render.main([])
+    for document in documents:
+        assert (tmp_path / document).read_text() == (ROOT / document).read_text(), document
+
+
+def test_every_stored_measurement_is_shown() -> None:
+    shown = {stored for _, stored in render.DOCUMENTS} | {"h200_conformance.json"}
+    files = {path.name for path in RESULTS.glob("h200_*.json")}
+    of_all_rungs = {"h200_peaks.json"}
+    assert files - shown == of_all_rungs
 
 
 def test_rendering_the_folder_of_results_changes_no_rung(tmp_path: Path) -> None:

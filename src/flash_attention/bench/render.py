@@ -1,11 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes measurements into documents: `python -m flash_attention.bench.render DOCUMENT RESULTS`.
+"""Writes measurements into documents: `python -m flash_attention.bench.render`, in a checkout.
 
-README.md takes the speeds of the ladder (and the plot beside them), docs/ladder.md its profile,
-docs/emulator.md the emulator's counters beside Nsight Compute's, docs/measurements.md what was
-tried on Hopper. A grid goes wherever the block of its name and dtype stands, as in
-<!-- grid-fa3-bf16:begin -->. With a folder for RESULTS, docs/ladder.md takes what all files
-together say of every rung.
+All of `DOCUMENTS` from the stored results; or, given DOCUMENT RESULTS, one from one file. A
+grid goes wherever the block of its name and dtype stands, as in <!-- grid-fa3-bf16:begin -->.
+docs/ladder.md takes what all files together say of every rung, RESULTS is a folder then.
 """
 
 from __future__ import annotations
@@ -33,8 +31,26 @@ from flash_attention.bench.ledger import ABLATIONS, POINTS, ablations_block, poi
 from flash_attention.bench.rungs import render_rungs
 from flash_attention.bench.stored import read_folder
 
-LADDER, PROFILE, COUNTERS = "ladder", "profile", "counters"
+LADDER, PROFILE, COUNTERS, HOST = "ladder", "profile", "counters", "host"
 PLOT = Path("docs/ladder.png")
+RESULTS = Path("results")
+DOCUMENTS = (
+    ("README.md", "h200_hopper_grid_bf16.json"),
+    ("README.md", "h200_ladder.json"),
+    ("README.md", "h200_host_cost.json"),
+    ("docs/attention.md", "h200_decode_bf16.json"),
+    ("docs/attention.md", "h200_prefill_gqa_bf16.json"),
+    ("docs/attention.md", "h200_varlen_bf16.json"),
+    ("docs/attention.md", "h200_window_bf16.json"),
+    ("docs/emulator.md", "h200_emulator_counters.json"),
+    ("docs/ladder.md", "h200_ladder_profile.json"),
+    ("docs/ladder.md", ""),
+    ("docs/measurements.md", "h200_hopper_grid_fp16.json"),
+    ("docs/measurements.md", "h200_seed_grid.json"),
+    ("docs/measurements.md", "h200_hopper_ablations.json"),
+    ("docs/measurements.md", "h200_hopper_profile.json"),
+)
+"""Which document shows which stored results; no name is the whole folder."""
 
 
 def ladder_block(measured: results.Results) -> str:
@@ -109,6 +125,18 @@ def grid_block(record: Mapping[str, Any]) -> str:
     return wrap(grid_name(record), (setting, "", *point_table(rows), "", over))
 
 
+def host_block(record: Mapping[str, Any]) -> str:
+    """What a call costs the host, from benchmarks/host_cost.py."""
+    times = [[name, f"{us:.1f}"] for name, us in record["steady_us"].items()]
+    first = ", ".join(f"{name} {ms:,.0f} ms" for name, ms in record["first_call_ms"].items())
+    batch, seq_len, heads, d_head = record["shape"]
+    setting = (
+        f"{_where(record)}. Microseconds of the host for a call in steady state; batch {batch},"
+        f" {seq_len} rows, {heads} heads of {d_head}. In a new process: {first}."
+    )
+    return wrap(HOST, (setting, "", *table(["call", "us"], times, left=1)))
+
+
 def _compared(measured: float, emulated: float) -> str:
     return f"{measured:,.0f}" if measured == emulated else f"{measured:,.0f} / {emulated:,.0f}"
 
@@ -144,6 +172,8 @@ def render(text: str, record: Mapping[str, Any]) -> str | None:
 
     A grid has a block of its own name; where a document lacks that, it lists every config.
     """
+    if "steady_us" in record:
+        return replace_block(text, HOST, host_block(record))
     row = record["rows"][0]
     if "grid" in record:
         name = grid_name(record)
@@ -159,26 +189,37 @@ def render(text: str, record: Mapping[str, Any]) -> str | None:
     return None
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m flash_attention.bench.render")
-    parser.add_argument("document", type=Path)
-    parser.add_argument("results", type=Path)
-    given = parser.parse_args(arguments)
-    text = given.document.read_text()
-    if given.results.is_dir():
-        given.document.write_text(render_rungs(text, read_folder(given.results)))
+def write(document: Path, stored: Path) -> None:
+    """Brings what `document` shows of the results `stored` up to date."""
+    text = document.read_text()
+    if stored.is_dir():
+        document.write_text(render_rungs(text, read_folder(stored)))
         return
-    record = json.loads(given.results.read_text())
+    record = json.loads(stored.read_text())
     if (rendered := render(text, record)) is not None:
-        given.document.write_text(rendered)
+        document.write_text(rendered)
         return
-    measured = results.load(given.results)
+    measured = results.load(stored)
     text = replace_block(text, LADDER, ladder_block(measured))
 
     from flash_attention.bench import plot
 
-    plot.save(plot.speeds(compare(measured)), given.document.parent / PLOT)
-    given.document.write_text(text)
+    plot.save(plot.speeds(compare(measured)), document.parent / PLOT)
+    document.write_text(text)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m flash_attention.bench.render")
+    parser.add_argument("document", type=Path, nargs="?")
+    parser.add_argument("results", type=Path, nargs="?")
+    given = parser.parse_args(arguments)
+    if given.document is None:
+        for document, stored in DOCUMENTS:
+            write(Path(document), RESULTS / stored)
+    elif given.results is None:
+        parser.error("a document needs the results that go into it")
+    else:
+        write(given.document, given.results)
 
 
 if __name__ == "__main__":
