@@ -30,7 +30,7 @@ class SplitKind(Enum):
 
 SHORT_QUERIES = {
     SplitKind.WHOLE: {"TileOrder": "OneEach", "Output": "Direct"},
-    SplitKind.CHUNKED: {"TileOrder": "Split", "Output": "Parts"},
+    SplitKind.CHUNKED: {"TileOrder": "OneEach", "Output": "Parts"},
     SplitKind.EVEN: {"TileOrder": "Dealt", "Output": "Parts"},
 }
 """How tiles of heads side by side, or of splits, are walked and how their output leaves."""

@@ -45,6 +45,22 @@ struct WarpOutput {
                  sequence.q_first + position(r)] = ends.lse[h];
   }
 
+  // What a lane has of O: `store_of(r, h)` is asked for every row r that is used, and what it returns
+  // is called with a column and two elements from there on.
+  template <class StoreOf>
+  __device__ void store_pairs(StoreOf store_of) const {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int r = lane_row(h);
+      if (!used(r)) continue;
+      const auto store = store_of(r, h);
+#pragma unroll
+      for (int j = 0; j < Config::kDHead / 8; ++j)
+        if (const int column = 8 * j + 2 * (lane_id() % 4); column < args.d_v)
+          store(column, o.v[0][j][2 * h], o.v[0][j][2 * h + 1]);
+    }
+  }
+
   static __device__ int lane_row(int h) { return lane_id() / 4 + 8 * h; }
 };
 

@@ -9,6 +9,7 @@ struct Whole {
   static constexpr bool kParts = false;
 
   static __device__ void begin() {}
+  static __device__ int count(const ForwardKernelArgs&) { return 1; }
   template <class Range>
   static __device__ int first_block(const Range& range, int /*tile*/, int /*split*/,
                                     const ForwardKernelArgs&) {

@@ -22,18 +22,12 @@ struct Parts {
     const attn::PartRows<typename Config::Rows, Shape<Config>::kBR> rows(args);
     const int part =
         Config::Splits::part(tile_index<Config>(warp.tile, args), warp.tile.split, args);
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int r = warp.lane_row(h);
-      if (!warp.used(r)) continue;
+    warp.store_pairs([&](int r, int h) {
       const i64 row = rows.at(part, warp.row(r));
       if (lane_id() % 4 == 0) args.lse_parts[row] = ends.lse[h];
       float* const to = args.o_parts + row * args.d_v;
-#pragma unroll
-      for (int j = 0; j < Config::kDHead / 8; ++j)
-        if (const int column = 8 * j + 2 * (lane_id() % 4); column < args.d_v)
-          ptx::st_global_8(to + column, warp.o.v[0][j][2 * h], warp.o.v[0][j][2 * h + 1]);
-    }
+      return [to](int column, float x, float y) { ptx::st_global_8(to + column, x, y); };
+    });
   }
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A CTA for every tile; the hardware hands them out.
+// A CTA for every tile, or for every chunk of its keys; the hardware hands them out.
 #pragma once
 #include <fa/sm90/tile.cuh>
 
@@ -13,7 +13,9 @@ struct OneEach {
 
     __device__ bool next(Tile& tile) {
       if (done_) return false;
-      tile = tile_at<Config>(blockIdx.x, args_);
+      const int splits = Config::Splits::count(args_);
+      tile = tile_at<Config>(blockIdx.x / splits, args_);
+      tile.split = blockIdx.x % splits;
       return done_ = true;
     }
     __device__ void request() {}
