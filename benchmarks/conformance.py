@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Every conformance case on the GPU beside the emulator, as a results file:
 
-PYTHONPATH=src:. python benchmarks/conformance.py RESULTS
-PYTHONPATH=src:. python benchmarks/conformance.py --render RESULTS docs/emulator.md
+PYTHONPATH=. python benchmarks/conformance.py RESULTS
+PYTHONPATH=. python benchmarks/conformance.py --render RESULTS docs/emulator.md
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The emulator's counters beside Nsight Compute's, for five rungs at one small size:
 
-PYTHONPATH=src python benchmarks/counters_against_ncu.py results/h200_emulator_counters.json
+python benchmarks/counters_against_ncu.py results/h200_emulator_counters.json
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a call costs on the host: in steady state beside torch's SDPA, and first in a process.
 
-Run on a machine with a GPU: PYTHONPATH=src python benchmarks/host_cost.py [--json FILE]
+Run on a machine with a GPU: python benchmarks/host_cost.py [--json FILE]
 """
 
 from __future__ import annotations

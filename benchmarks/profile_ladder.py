@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nsight Compute's counters of every rung that this GPU can run, as a results file:
 
-PYTHONPATH=src python benchmarks/profile_ladder.py results/h200_ladder_profile.json
+python benchmarks/profile_ladder.py results/h200_ladder_profile.json
 """
 
 from __future__ import annotations

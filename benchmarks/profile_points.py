@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Nsight Compute's counters of the selected kernel at points of the grid, as a results file:
 
-PYTHONPATH=src python benchmarks/profile_points.py results/h200_hopper_profile.json
+python benchmarks/profile_points.py results/h200_hopper_profile.json
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Random problems on the GPU, each held to the reference and run twice, as a results file:
 
-PYTHONPATH=src:. python benchmarks/random_problems.py RESULTS --count 2000 --seed 0 [--first N]
+PYTHONPATH=. python benchmarks/random_problems.py RESULTS --count 2000 --seed 0 [--first N]
 
 On Hopper every fourth problem is for the first family, elsewhere all are. A problem that fails is
 noted, the first ones made as small as they can be, and the run goes on; an error that ends the CUDA

@@ -14,7 +14,7 @@ from tests.cli.invoke import invoke, refuse
 
 def test_help_names_every_command() -> None:
     listed = invoke("--help") + invoke("ladder", "--help")
-    commands = "doctor build emulate debug explain check bench inspect report ladder"
+    commands = "doctor explain check bench tune inspect emulate debug report build ladder"
     for command in (*commands.split(), "list", "show", "diff", "run"):
         assert command in listed
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Plants the listed mistakes, runs them, and writes the table of what caught them:
 
-PYTHONPATH=src:. python -m tests.emulator.mutations docs/emulator.md
+python -m tests.emulator.mutations docs/emulator.md
 """
 
 from __future__ import annotations

@@ -48,6 +48,10 @@ SplitKeysOption = Annotated[
     int | None, typer.Option("--split-keys", help="short queries: keys of a chunk", min=1)
 ]
 LseOption = Annotated[bool, typer.Option("--lse", help="also the log-sum-exp")]
+SelectedOption = Annotated[
+    str | None,
+    typer.Option("--config", help="a kernel config in its short form, not the one selected"),
+]
 JsonOption = Annotated[
     Path | None, typer.Option("--json", help="write the report here, - for standard output")
 ]

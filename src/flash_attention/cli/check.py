@@ -20,6 +20,7 @@ from flash_attention.cli.call_options import (
     JsonOption,
     LseOption,
     MaskOption,
+    SelectedOption,
     SeqKOption,
     SeqQOption,
     ShapeOption,
@@ -30,7 +31,7 @@ from flash_attention.cli.call_options import (
     write_json,
 )
 from flash_attention.cli.console import print_report, quiet_compiles
-from flash_attention.cli.options import ConfigOption, DTypeOption
+from flash_attention.cli.options import DTypeOption
 from flash_attention.errors import UnsupportedError
 from flash_attention.kernel_configs import DType, parse_kernel_config
 from flash_attention.testing import generate_qkv
@@ -54,7 +55,7 @@ def check(
     softcap: SoftcapOption = 0.0,
     split_keys: SplitKeysOption = None,
     lse: LseOption = False,
-    config: ConfigOption = None,
+    config: SelectedOption = None,
     seed: Annotated[int, typer.Option(help="of q, k and v")] = 0,
     emulate: Annotated[
         bool, typer.Option("--emulate", help="run the kernel in the emulator; small shapes")

@@ -19,6 +19,7 @@ from flash_attention.cli.call_options import (
     JsonOption,
     LseOption,
     MaskOption,
+    SelectedOption,
     SeqKOption,
     SeqQOption,
     ShapeOption,
@@ -29,7 +30,7 @@ from flash_attention.cli.call_options import (
     write_json,
 )
 from flash_attention.cli.console import print_report, quiet_compiles
-from flash_attention.cli.options import ConfigOption, DTypeOption
+from flash_attention.cli.options import DTypeOption
 from flash_attention.explain import explain as explain_call
 from flash_attention.kernel_configs import parse_kernel_config
 
@@ -49,7 +50,7 @@ def explain(
     softcap: SoftcapOption = 0.0,
     split_keys: SplitKeysOption = None,
     lse: LseOption = False,
-    config: ConfigOption = None,
+    config: SelectedOption = None,
     arch: Annotated[
         str | None,
         typer.Option("--arch", help=f"one of {', '.join(ARCHES)}; the GPU here, or sm_90"),

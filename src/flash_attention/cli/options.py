@@ -14,7 +14,7 @@ from flash_attention.ladder import Rung, get_ladder
 
 DTypeOption = Annotated[str, typer.Option("--dtype", help="fp16 or bf16")]
 DHeadOption = Annotated[int, typer.Option("--d-head", help="head dimension: 64 or 128")]
-HeadsOption = Annotated[int, typer.Option("--heads", help="heads, baked into the last rung", min=1)]
+HeadsOption = Annotated[int, typer.Option("--heads", help="heads; a constant of rung 16", min=1)]
 ConfigOption = Annotated[
     str | None,
     typer.Option("--config", help="a kernel config in its short form, instead of a rung"),

@@ -136,7 +136,7 @@ PROBES = (
         "set FLASH_ATTENTION_CACHE_DIR to a folder that can be written; until then every process "
         "compiles anew",
     ),
-    Probe("nvdisasm", lambda: str(sass.find_nvdisasm()), "pip install 'flash_attention[inspect]'"),
+    Probe("nvdisasm", lambda: str(sass.find_nvdisasm()), "pip install nvidia-cuda-nvdisasm"),
     Probe("compile", _probe_compile, "the message above names the cause", essential=True),
     Probe("emulator", _probe_emulator, "the message above names the cause", essential=True),
     Probe("launch", _probe_launch, "run this again on a machine with a GPU"),

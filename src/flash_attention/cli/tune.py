@@ -27,7 +27,9 @@ def tune(
     grid: Annotated[
         str, typer.Option(help=f"{', '.join(TUNABLE)}, or a file of problems as bench takes it")
     ] = "fa3",
-    dtype: Annotated[str | None, typer.Option(help="fp16 or bf16; the grid's own")] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="fp16 or bf16; the grid's own if left out")
+    ] = None,
     d_head: Annotated[str | None, typer.Option(help="head dimensions, as in 64,128")] = None,
     causal: Annotated[bool | None, typer.Option("--causal/--full", help="only this mask")] = None,
     seq: Annotated[str | None, typer.Option(help="lengths, as in 1024,8192")] = None,

@@ -28,12 +28,12 @@ from flash_attention.cli.console import output, progress, quiet_compiles
 from flash_attention.errors import UnsupportedError
 from flash_attention.kernel_configs import DType
 
-Output = Annotated[Path | None, typer.Option(help="write this file")]
-
 
 def bench(
     grid: Annotated[str, typer.Option(help=f"{', '.join(GRIDS)}, or a file of problems")] = "fa3",
-    dtype: Annotated[str | None, typer.Option(help="fp16 or bf16; the grid's own")] = None,
+    dtype: Annotated[
+        str | None, typer.Option(help="fp16 or bf16; the grid's own if left out")
+    ] = None,
     d_head: Annotated[str | None, typer.Option(help="head dimensions, as in 64,128")] = None,
     causal: Annotated[bool | None, typer.Option("--causal/--full", help="only this mask")] = None,
     seq: Annotated[str | None, typer.Option(help="lengths, as in 1024,8192")] = None,
@@ -51,9 +51,9 @@ def bench(
         bool, typer.Option("--hot/--cold", help="L2 as the run before left it, or flushed")
     ] = False,
     fa3: Annotated[Path | None, typer.Option(help=f"FA3's library, else ${FA3_VARIABLE}")] = None,
-    json: Output = None,
-    csv: Output = None,
-    plot: Output = None,
+    json: Annotated[Path | None, typer.Option(help="write all that was measured here")] = None,
+    csv: Annotated[Path | None, typer.Option(help="write a line a point here")] = None,
+    plot: Annotated[Path | None, typer.Option(help="write a PNG here")] = None,
     compare: Annotated[
         tuple[Path, Path] | None,
         typer.Option(metavar="A B", help="measure nothing: two --json files beside each other"),
