@@ -78,6 +78,8 @@ SHORT_CASES = [
     ShortCase("as many queries as keys", Case("", 16, 16, **EACH, causal=True), 64, 1),
     ShortCase("more queries than keys", Case("", 16, 9, **FOUR, causal=True, sinks=True), 64, 1),
     ShortCase("several tiles of queries", Case("", 40, 200, **FOUR, causal=True), 128, 2),
+    ShortCase("several tiles of 63 rows", Case("", 10, 130, **SEVEN, causal=True), 64, 3),
+    ShortCase("d 256 and d_v 136", Case("", 2, 130, 256, 136, **FOUR), 64, 3),
     ShortCase("d 128 and d_v 72", Case("", 3, 200, 128, 72, **FOUR, causal=True), 128, 2),
     ShortCase(
         "lengths around a border",

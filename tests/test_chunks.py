@@ -3,16 +3,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from flash_attention import launch, select_short
+from flash_attention import attention, launch, select_short
 from flash_attention.api import run_plan
 from flash_attention.chunks import Chunks
+from flash_attention.emulation import emulate
 from flash_attention.features import SplitKind
+from flash_attention.kernel_configs import DType, HopperForwardKernelConfig
 from flash_attention.launch import SELECT, new_plan
 from flash_attention.options import Extras, Options
 from flash_attention.problem import Problem
+from tests.feature_cases import Case
 from tests.short_queries import SHORT_CASES, ShortCase
 
 PROBLEM = Problem(
@@ -26,6 +31,15 @@ PROBLEM = Problem(
     dtype=torch.bfloat16,
     softmax_scale=0.1,
 )
+
+# Rows of its first and of its last warpgroup see keys two blocks apart.
+TALL = HopperForwardKernelConfig(*(DType.BF16, 64, 3, 64, 2), tma=True, specialised=True)
+FAR_APART = [
+    Case("causal", 192, 256, heads=2, causal=True),
+    Case("causal, a length of its own", 192, 256, heads=2, used=(200,), causal=True),
+    Case("the own place", 192, 192, heads=2, heads_k=2, window=(0, 0)),
+    Case("a window, a length of its own", 192, 256, heads=2, heads_k=2, used=(201,), window=(9, 0)),
+]
 
 
 def segments(chunks: Chunks) -> set[tuple[int, int]]:
@@ -53,6 +67,12 @@ def test_chunks_of_so_many_keys_begin_anew_with_every_tile() -> None:
     assert chunks.num_part_rows(PROBLEM, consumers=1) == 12 * 3 * 6
 
 
+@pytest.mark.parametrize(("group", "together"), [(1, 1), (63, 63), (64, 64), (65, 1)])
+def test_heads_lie_side_by_side_if_a_warpgroup_has_rows_for_all(group: int, together: int) -> None:
+    problem = replace(PROBLEM, heads=4 * group)
+    assert Chunks.whole(problem, 64).heads_together == together
+
+
 @pytest.mark.parametrize("sms", [3, 40])
 @pytest.mark.parametrize("short", SHORT_CASES, ids=lambda short: short.name)
 def test_every_cut_of_the_line_of_blocks_gives_the_same(
@@ -68,4 +88,24 @@ def test_every_cut_of_the_line_of_blocks_gives_the_same(
     options = Options(**given)._replace(return_lse=True, split_keys=None)
     plan = new_plan(SELECT, *tensors, None, options=options, extras=extras)
     out, lse = run_plan(plan, *tensors, None, extras)
+    call.assert_right(out, lse)
+
+
+@pytest.mark.parametrize("case", FAR_APART, ids=lambda case: case.name)
+def test_a_warpgroup_may_see_none_of_a_chunk(case: Case) -> None:
+    call = case.make()
+    tensors = (call.q, call.k, call.v)
+    result = emulate(TALL, *tensors, split_keys=64, return_lse=True, **call.arguments)
+    assert list(map(str, result.findings)) == []
+    call.assert_right(result.output, result.lse)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", FAR_APART, ids=lambda case: case.name)
+def test_a_warpgroup_may_see_none_of_a_chunk_on_a_gpu(case: Case) -> None:
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("needs an sm_90 GPU")
+    call = case.make("cuda")
+    tensors = (call.q, call.k, call.v)
+    out, lse = attention(*tensors, config=TALL, split_keys=64, return_lse=True, **call.arguments)
     call.assert_right(out, lse)

@@ -3,11 +3,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from flash_attention import forward
 from flash_attention.compiler.includes import include_closure
+from flash_attention.emulation import emulate
 from flash_attention.features import CAUSAL, PLAIN, Features, MaskKind
 from flash_attention.kernel_configs import (
     DType,
@@ -104,6 +107,16 @@ def test_the_order_of_the_warps_does_not_matter(name: str, schedule: str) -> Non
     assert first.lse is not None
     assert second.lse is not None
     assert torch.equal(first.lse, second.lse)
+
+
+def test_the_last_group_of_heads_may_be_smaller() -> None:
+    call = Case("", (200, 130), (100, 90), heads=3, heads_k=3).make()
+    two_heads = {"max_seqlen_k": 2000}  # fit in a MiB, which the lengths themselves do not show
+    arguments = call.arguments | two_heads
+    config = replace(HOPPER, group_mib=1)
+    result = emulate(config, call.q, call.k, call.v, return_lse=True, **arguments)
+    assert list(map(str, result.findings)) == []
+    call.assert_right(result.output, result.lse)
 
 
 def test_a_kernel_without_a_producer_takes_sinks_and_fewer_columns() -> None:

@@ -7,25 +7,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.emulator.edits import Edit
+
 NUMBERS = "numbers"  # the output is out of tolerance
 DEADLOCK = "deadlock"
-
-
-@dataclass(frozen=True)
-class Edit:
-    """In `header`, occurrence number `nth` of `old` becomes `new`."""
-
-    header: str
-    old: str
-    new: str = ""
-    nth: int = 0
-
-    def apply(self, text: str) -> str:
-        pieces = text.split(self.old)
-        if len(pieces) < self.nth + 2:
-            raise ValueError(f"{self.header} has no occurrence {self.nth} of {self.old!r}")
-        head, tail = self.old.join(pieces[: self.nth + 1]), self.old.join(pieces[self.nth + 1 :])
-        return head + self.new + tail
 
 
 @dataclass(frozen=True)

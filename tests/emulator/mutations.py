@@ -6,10 +6,10 @@ python -m tests.emulator.mutations docs/emulator.md
 
 from __future__ import annotations
 
-import shutil
 import sys
 import tempfile
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from flash_attention.bench.blocks import replace_block, table, wrap
-from flash_attention.compiler import INCLUDE_DIR, compile_kernel
+from flash_attention.compiler import compile_kernel
 from flash_attention.emulation import Settings, emulate_args
 from flash_attention.errors import LaunchError
 from flash_attention.kernel_configs import DType, FlashForwardKernelConfig
@@ -25,19 +25,14 @@ from flash_attention.ladder import get_ladder
 from flash_attention.launch import new_plan
 from flash_attention.testing import Judge, generate_qkv
 from flash_attention.translation_unit import translation_unit
-from tests.emulator import hopper_mutations
+from tests.emulator import hopper_mutations, short_mutations
 from tests.emulator.ampere_mutations import DEADLOCK, MUTATIONS, NUMBERS, Mutation
+from tests.emulator.edits import Edit, edited_headers
+from tests.emulator.scenes import Catch
+from tests.emulator.short_mutations import ShortMutation
 
 SEQ, HEADS, D_HEAD, ARCH = 256, 2, 128, "sm_80"
-MARKER, HOPPER_MARKER = "mutations", "hopper-mutations"
-
-
-@dataclass(frozen=True)
-class Catch:
-    """What a run of a mutated kernel gave away."""
-
-    kinds: frozenset[str]
-    output_right: bool
+MARKER, HOPPER_MARKER, SHORT_MARKER = "mutations", "hopper-mutations", "short-mutations"
 
 
 @cache
@@ -50,11 +45,7 @@ def problem() -> tuple[tuple[Tensor, Tensor, Tensor], Judge]:
 
 def mutated_ptx(mutation: Mutation, config: FlashForwardKernelConfig, folder: Path) -> str:
     """The kernel compiled from headers of which `folder` holds an edited copy."""
-    include = folder / "include"
-    shutil.copytree(INCLUDE_DIR, include)
-    for edit in mutation.edits:
-        header = include / "fa" / edit.header
-        header.write_text(edit.apply(header.read_text()))
+    include = edited_headers(mutation.edits, folder)
     return compile_kernel(
         translation_unit(config), arch=ARCH, name="mutated", include_dir=include
     ).ptx
@@ -89,7 +80,7 @@ def config_of(mutation: Mutation) -> FlashForwardKernelConfig:
     return replace(config, static_row_stride=0, **mutation.changes)
 
 
-def caught(mutation: Mutation, seen: Catch) -> bool:
+def caught(mutation: Mutation | ShortMutation, seen: Catch) -> bool:
     """Whether the catcher that was named before the run is among those that fired."""
     if mutation.caught_by == NUMBERS:
         return not seen.output_right
@@ -106,11 +97,10 @@ def ampere_rows() -> list[list[str]]:
     for mutation in MUTATIONS:
         with tempfile.TemporaryDirectory() as folder:
             seen = catch(mutation, Path(folder))
-        places = dict.fromkeys(f"`{edit.header}`" for edit in mutation.edits)
         rows.append(
             [
                 mutation.name,
-                ", ".join(places) or "launch",
+                _places(mutation.edits) or "launch",
                 str(mutation.rung),
                 *_verdict(mutation.caught_by, seen.kinds, seen.output_right),
             ]
@@ -127,6 +117,19 @@ def hopper_rows() -> list[list[str]]:
     return rows
 
 
+def short_rows() -> list[list[str]]:
+    rows = []
+    for mutation in short_mutations.MUTATIONS:
+        seen = short_mutations.catch(mutation)
+        verdict = _verdict(mutation.caught_by, seen.kinds, seen.output_right)
+        rows.append([mutation.name, _places(mutation.edits), *verdict])
+    return rows
+
+
+def _places(edits: Iterable[Edit]) -> str:
+    return ", ".join(dict.fromkeys(f"`{edit.header}`" for edit in edits))
+
+
 def _verdict(caught_by: str, kinds: frozenset[str], output_right: bool) -> list[str]:
     also = ", ".join(sorted(kinds - {caught_by}))
     return [caught_by, also, "right" if output_right else "wrong"]
@@ -137,6 +140,7 @@ def main(document: Path) -> None:
     tables = {
         MARKER: block(MARKER, ["mistake", "where", "rung", *verdict], ampere_rows()),
         HOPPER_MARKER: block(HOPPER_MARKER, ["mistake", "macro", *verdict], hopper_rows()),
+        SHORT_MARKER: block(SHORT_MARKER, ["mistake", "where", *verdict], short_rows()),
     }
     text = document.read_text()
     for marker, new in tables.items():

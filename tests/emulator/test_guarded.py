@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from itertools import cycle
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 import torch
 
 from flash_attention import emulation, forward
-from flash_attention.compiler import INCLUDE_DIR, CompiledKernel, compile_kernel
+from flash_attention.compiler import CompiledKernel, compile_kernel
 from flash_attention.emulation import emulate
 from flash_attention.emulator import SCHEDULES
 from flash_attention.features import Features
@@ -21,7 +20,7 @@ from flash_attention.kernel_configs.sets import sample_configs
 from flash_attention.ladder import get_ladder
 from flash_attention.testing import generate_qkv
 from flash_attention.translation_unit import translation_unit
-from tests.emulator.ampere_mutations import Edit
+from tests.emulator.edits import Edit, edited_headers
 from tests.feature_cases import CASES, Call, Case, emulated, selected
 
 GUARDED = "sm80/bounds/guarded.cuh"
@@ -188,10 +187,7 @@ MUTATIONS = [
 def test_a_guard_left_out_is_caught(
     old: str, new: str, case: Case, caught_by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    include = tmp_path / "include"
-    shutil.copytree(INCLUDE_DIR, include)
-    header = include / "fa" / GUARDED
-    header.write_text(Edit(GUARDED, old, new).apply(header.read_text()))
+    include = edited_headers([Edit(GUARDED, old, new)], tmp_path)
 
     def broken(config: FlashForwardKernelConfig, _: object, features: Features) -> CompiledKernel:
         source = translation_unit(config, features)

@@ -14,12 +14,12 @@ struct Chunked {
   template <class Range>
   static __device__ int first_block(const Range& range, int /*tile*/, int split,
                                     const ForwardKernelArgs& args) {
-    return max(range.first_block(), split * args.split_blocks);
+    return within(range.first_block(), split, args);
   }
   template <class Range>
   static __device__ int end_block(const Range& range, int /*tile*/, int split,
                                   const ForwardKernelArgs& args) {
-    return min(range.end_block(), (split + 1) * args.split_blocks);
+    return within(range.end_block(), split, args);
   }
 
   static __device__ int count(const ForwardKernelArgs& args) {
@@ -32,6 +32,14 @@ struct Chunked {
   static __device__ int first_split(int /*tile*/, const ForwardKernelArgs&) { return 0; }
   static __device__ int end_split(int /*tile*/, const ForwardKernelArgs& args) {
     return count(args);
+  }
+
+ private:
+  // A range that lies outside of a chunk is empty at its border: no rows pass over more blocks than
+  // the chunk has.
+  static __device__ int within(int block, int split, const ForwardKernelArgs& args) {
+    const int first = split * args.split_blocks;
+    return min(max(block, first), first + args.split_blocks);
   }
 };
 

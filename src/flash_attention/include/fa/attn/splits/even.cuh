@@ -15,12 +15,12 @@ struct Even {
   template <class Range>
   static __device__ int first_block(const Range& range, int tile, int split,
                                     const ForwardKernelArgs& args) {
-    return max(range.first_block(), split * args.split_blocks - tile * args.key_blocks);
+    return within(range.first_block(), tile, split, args);
   }
   template <class Range>
   static __device__ int end_block(const Range& range, int tile, int split,
                                   const ForwardKernelArgs& args) {
-    return min(range.end_block(), (split + 1) * args.split_blocks - tile * args.key_blocks);
+    return within(range.end_block(), tile, split, args);
   }
 
   // Along the line a new part begins with a new tile, a new cut or both: no sum comes twice.
@@ -30,6 +30,14 @@ struct Even {
   }
   static __device__ int end_split(int tile, const ForwardKernelArgs& args) {
     return ((tile + 1) * args.key_blocks - 1) / args.split_blocks + 1;
+  }
+
+ private:
+  // A range that lies outside of a cut is empty at its border: no rows pass over more blocks than the
+  // cut has.
+  static __device__ int within(int block, int tile, int split, const ForwardKernelArgs& args) {
+    const int first = split * args.split_blocks - tile * args.key_blocks;
+    return min(max(block, first), first + args.split_blocks);
   }
 };
 

@@ -1,0 +1,38 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Edits of the headers, and a copy of them with the edits made."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from flash_attention.compiler import INCLUDE_DIR
+
+
+@dataclass(frozen=True)
+class Edit:
+    """In `header`, occurrence number `nth` of `old` becomes `new`."""
+
+    header: str
+    old: str
+    new: str = ""
+    nth: int = 0
+
+    def apply(self, text: str) -> str:
+        pieces = text.split(self.old)
+        if len(pieces) < self.nth + 2:
+            raise ValueError(f"{self.header} has no occurrence {self.nth} of {self.old!r}")
+        head, tail = self.old.join(pieces[: self.nth + 1]), self.old.join(pieces[self.nth + 1 :])
+        return head + self.new + tail
+
+
+def edited_headers(edits: Iterable[Edit], folder: Path) -> Path:
+    """An include directory in `folder`: the package's own but for the edits."""
+    include = folder / "include"
+    shutil.copytree(INCLUDE_DIR, include)
+    for edit in edits:
+        header = include / "fa" / edit.header
+        header.write_text(edit.apply(header.read_text()))
+    return include

@@ -1,0 +1,296 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mistakes for short queries, keys in parts and packed entries, and what has to catch each."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from flash_attention.kernel_configs import DType, HopperForwardKernelConfig, TileOrder
+from tests.emulator.edits import Edit
+from tests.emulator.scenes import DEADLOCK, Catch, Scene, attempt
+from tests.feature_cases import Case
+
+NUMBERS = "numbers"  # the output or the log-sum-exp is out of tolerance
+CONFIG = HopperForwardKernelConfig(*(DType.BF16, 64, 1, 64, 2), tma=True, specialised=True)
+PAIR = replace(CONFIG, consumers=2, overlap=True)
+
+# Three entries, the last without a key: six tiles of four blocks.
+FEW = Case("", 3, 200, batch=3, used=(200, 129, 0), heads=8, causal=True)
+# In the last tile of an entry the second warpgroup has no rows, or sees one block more.
+CACHE = Case("", (100, 1, 130), 150, batch=3, used=(150, 3, 77), heads=2, heads_k=1, causal=True)
+
+EVENLY = Scene(FEW, CONFIG, ctas=5)  # five blocks each: every border is another tile's
+CHUNKS = Scene(FEW, CONFIG, split_keys=64)
+SINKS = Scene(replace(FEW, sinks=True), CONFIG, split_keys=64)
+WIDE = Scene(Case("", 2, 130, 256, 256, 2, 1), replace(CONFIG, d_head=256), split_keys=64)
+NARROW = Scene(Case("", 3, 200, d_v=40, heads=8), CONFIG, split_keys=64)
+TOGETHER = Scene(Case("", 3, 200, d_v=40, batch=2, heads=8), CONFIG, heads_together=True)
+SEVEN = Scene(Case("", 3, 130, heads=14), CONFIG, split_keys=128)
+FAR_APART = Scene(  # the first rows see none of the last chunk's one block, the last all
+    Case("", 192, 192, heads=1, heads_k=1, causal=True), replace(CONFIG, consumers=3), split_keys=64
+)
+OWN_PLACE = replace(FAR_APART, case=replace(FAR_APART.case, causal=False, window=(0, 0)))
+FREE = Scene(CACHE, PAIR)
+IN_TURN = Scene(CACHE, replace(PAIR, ping_pong=True))
+SERIAL = Scene(CACHE, replace(PAIR, overlap=False))
+ONE_STAGE = Scene(
+    Case("", (130, 100, 130), (200, 150, 130), heads=2, heads_k=1, causal=True),
+    replace(SERIAL.config, stages=1),
+)
+GROUPS = Scene(  # two of the three heads stay in L2, if their keys were that long
+    Case("", (100, 70), (100, 90), heads=3, heads_k=3),
+    replace(CONFIG, tile_order=TileOrder.DYNAMIC, group_mib=1),
+    max_seqlen_k=2000,
+)
+
+
+@dataclass(frozen=True)
+class ShortMutation:
+    """A bug planted in the kernels of a scene, run with its warps in an order that shows it.
+
+    A `silent` bug leaves the output right: only the finding sees it.
+    """
+
+    name: str
+    caught_by: str
+    scene: Scene
+    edits: tuple[Edit, ...]
+    silent: bool = False
+    schedule: str = "lockstep"
+
+
+EVEN, CHUNKED = "attn/splits/even.cuh", "attn/splits/chunked.cuh"
+DEALT, PACKED = "sm90/tile_order/dealt.cuh", "sm90/tile_order/packed.cuh"
+COMBINE, DIRECT = "attn/combine.cuh", "sm90/output/direct.cuh"
+WARP_OUTPUT, CLEAR, CONSUMER = "sm90/warp_output.cuh", "sm90/clear.cuh", "sm90/consumer.cuh"
+OVERLAPPED = "sm90/schedule/overlapped.cuh"
+CLEAR_TAIL, RELEASE_V = "c.clear_tail();", "c.release_v();"
+
+CUTS = (
+    ShortMutation(
+        "parts of two tiles in one place",
+        NUMBERS,
+        EVENLY,
+        (Edit(EVEN, "return tile + split;", "return split;"),),
+    ),
+    ShortMutation(
+        "the last part of a tile is not combined",
+        NUMBERS,
+        EVENLY,
+        (Edit(EVEN, "/ args.split_blocks + 1;", "/ args.split_blocks;"),),
+    ),
+    ShortMutation(
+        "blocks counted from the first tile's",
+        NUMBERS,
+        EVENLY,
+        (Edit(EVEN, " - tile * args.key_blocks;", ";"),),
+    ),
+    ShortMutation(
+        "a CTA leaves out its last tile",
+        "uninitialised-global",
+        EVENLY,
+        (Edit(DEALT, "/ args.key_blocks + 1,", "/ args.key_blocks,"),),
+    ),
+    ShortMutation(
+        "a CTA takes a tile too many",
+        "cta-write-conflict",
+        EVENLY,
+        (Edit(DEALT, "/ args.key_blocks + 1,", "/ args.key_blocks + 2,"),),
+    ),
+    ShortMutation(
+        "the last CTA goes on behind the last tile",
+        "global-out-of-bounds",
+        EVENLY,
+        (Edit(DEALT, "num_tiles<Config>(args)", "1 << 30"),),
+        silent=True,
+    ),
+    ShortMutation(
+        "parts of two chunks in one place",
+        "cta-write-conflict",
+        CHUNKS,
+        (Edit(CHUNKED, "tile * count(args) + split", "tile + split"),),
+    ),
+    ShortMutation(
+        "more blocks are passed over than a chunk has, before those seen",
+        DEADLOCK,
+        FAR_APART,
+        (
+            Edit(
+                CHUNKED,
+                "within(range.end_block(), split, args)",
+                "min(range.end_block(), (split + 1) * args.split_blocks)",
+            ),
+        ),
+    ),
+    ShortMutation(
+        "more blocks are passed over than a chunk has, after those seen",
+        DEADLOCK,
+        OWN_PLACE,
+        (
+            Edit(
+                CHUNKED,
+                "within(range.first_block(), split, args)",
+                "max(range.first_block(), split * args.split_blocks)",
+            ),
+        ),
+    ),
+    ShortMutation(
+        "the last, smaller group of heads is taken for a whole one",
+        "cta-write-conflict",
+        GROUPS,
+        (Edit(PACKED, "min(group_, args_.heads - first_head)", "group_"),),
+    ),
+)
+
+PARTS = (
+    ShortMutation(
+        "the sink is in every part",
+        NUMBERS,
+        SINKS,
+        (Edit(WARP_OUTPUT, "args.sinks && !Config::Splits::kParts", "args.sinks"),),
+    ),
+    ShortMutation(
+        "weights relative to -inf",
+        NUMBERS,
+        CHUNKS,
+        (Edit(COMBINE, "max == -kInfinity ? 0.f : max", "max"),),
+    ),
+    ShortMutation(
+        "no barrier before the warps' sums are added",
+        "race",
+        CHUNKS,
+        (Edit(COMBINE, "    __syncthreads();  // the sums", "    // the sums"),),
+        silent=True,
+    ),
+    ShortMutation(
+        "no barrier before the next columns",
+        "race",
+        WIDE,
+        (Edit(COMBINE, "if (first_column > 0) __syncthreads();"),),
+        silent=True,
+    ),
+    ShortMutation(
+        "only the first 128 columns are combined",
+        NUMBERS,
+        WIDE,
+        (Edit(COMBINE, "column < args_.d_v; column += kColumns", "column < 1; ++column"),),
+    ),
+    ShortMutation(
+        "rows of parts 128 columns apart",
+        "global-out-of-bounds",
+        NARROW,
+        (Edit(COMBINE, "row * args_.d_v + column", "row * kColumns + column"),),
+    ),
+    ShortMutation(
+        "rows without a query are stored",
+        "cta-write-conflict",
+        CHUNKS,
+        (Edit(WARP_OUTPUT, "if (!used(r)) continue;"),),
+    ),
+    ShortMutation(
+        "columns beyond d_v are stored",
+        "global-out-of-bounds",
+        TOGETHER,
+        (Edit(WARP_OUTPUT, "column < args.d_v", "true"),),
+    ),
+    ShortMutation(
+        "heads are stored as positions",
+        "cta-write-conflict",
+        TOGETHER,
+        (
+            Edit(DIRECT, "args.o_stride.head", "args.o_stride.seq"),
+            Edit(DIRECT, "args.o_stride.seq;", "args.o_stride.head;"),
+        ),
+    ),
+)
+
+BLOCKS = (
+    ShortMutation(
+        "rows of Q that nobody loads are not cleared",
+        "uninitialised-shared",
+        SEVEN,
+        (Edit(CONSUMER, "if (Shape<Config>::kRows < kWarpgroupRows)", "if (false)"),),
+        silent=True,
+    ),
+    ShortMutation(
+        "no barrier behind the cleared keys",
+        "race",
+        FREE,
+        (Edit(CLEAR, "ptx::named_barrier_sync(7, kThreads);"),),
+        silent=True,
+    ),
+    ShortMutation(
+        "no proxy fence behind the cleared keys",
+        "missing-proxy-fence",
+        FREE,
+        (Edit(CLEAR, "ptx::fence_proxy_async();"),),
+        silent=True,
+    ),
+    ShortMutation(
+        "one warpgroup clears keys, the other does not wait for it",
+        "race",
+        FREE,
+        (
+            Edit(CONSUMER, "clear_keys<", "if (warpgroup_ == 0) clear_keys<"),
+            Edit(CLEAR, "Config::kConsumers * kWarpgroupSize", "kWarpgroupSize"),
+        ),
+        silent=True,
+    ),
+    ShortMutation(
+        "keys are cleared when the products have read them",
+        NUMBERS,
+        replace(CHUNKS, config=replace(CONFIG, overlap=True)),
+        (
+            Edit(OVERLAPPED, CLEAR_TAIL),
+            Edit(OVERLAPPED, f"{RELEASE_V}\n    }} else", f"{CLEAR_TAIL} {RELEASE_V}\n    }} else"),
+        ),
+    ),
+    ShortMutation(
+        "keys of every block are cleared",
+        NUMBERS,
+        SERIAL,
+        (Edit(CONSUMER, "    tail_keys_ = 0;\n"),),
+    ),
+    ShortMutation(
+        "V of a block that is passed over is not released",
+        DEADLOCK,
+        FREE,
+        (Edit(CONSUMER, "wait_v();\n        release_v();", "wait_v();"),),
+    ),
+    ShortMutation(
+        "the turn of a block that is passed over is not",
+        DEADLOCK,
+        IN_TURN,
+        (Edit(CONSUMER, "        begin_turn();\n        end_turn();\n"),),
+    ),
+    ShortMutation(
+        "V is passed over before it is there",
+        "race",
+        ONE_STAGE,
+        (Edit(CONSUMER, "wait_v();\n        release_v();", "release_v();"),),
+        schedule="depth-first",
+    ),
+    ShortMutation(
+        "a warpgroup without rows does not pass blocks over",
+        DEADLOCK,
+        FREE,
+        (
+            Edit(
+                CONSUMER,
+                "    pass_blocks(whole_end - end);",
+                "if (Rows::position(tile_row()) < sequence_.q_len) pass_blocks(whole_end - end);",
+            ),
+        ),
+    ),
+)
+
+MUTATIONS = (*CUTS, *PARTS, *BLOCKS)
+SCENES = tuple(dict.fromkeys(mutation.scene for mutation in MUTATIONS))
+
+
+def catch(mutation: ShortMutation) -> Catch:
+    """Run kernels with one mistake."""
+    with tempfile.TemporaryDirectory() as folder:
+        return attempt(mutation.scene, mutation.edits, Path(folder), mutation.schedule)
