@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 
 from flash_attention.arch import Arch
+from flash_attention.errors import UnsupportedError
 from flash_attention.kernel_configs import KernelConfig
 from flash_attention.tuner.child import Child, ChildLostError
 from flash_attention.tuner.compiling import Compilers, compile_job
@@ -70,21 +71,39 @@ def time_without_the_lost(
     """Times a lineup again without each config that took the child down.
 
     A config is known by the note before its first run. Where the child was lost later, among the
-    timed runs, every config is tried alone, and those that are lost alone are out.
+    timed runs, every config is tried alone, and those that are lost alone are out. A loss that none
+    of them explains, of an idle child say, is forgiven once.
     """
     answers: Answers = {}
-    left = list(configs)
+    left, forgiven = list(configs), False
     while left:
         try:
             return {**answers, **call(left)}
         except ChildLostError as lost:
-            named = [config for config in left if config.short_form() == lost.note]
-            out = named or (left if len(left) == 1 else _lost_alone(call, left))
-            if not out:  # each is well by itself: nobody to blame, so all of them
-                out = left
+            out = _to_blame(call, left, lost)
+            if not out and not forgiven:
+                forgiven = True
+                continue
+            if lost.note is None:
+                raise UnsupportedError(
+                    f"the process that times kernels is lost before it runs one: {lost}"
+                ) from lost
+            out = out or left  # each is well by itself, and together they are not
             answers.update({config: Failure(lost.fate, str(lost)) for config in out})
             left = [config for config in left if config not in out]
     return answers
+
+
+def _to_blame(
+    call: Callable[[Sequence[KernelConfig]], Answers],
+    configs: Sequence[KernelConfig],
+    lost: ChildLostError,
+) -> list[KernelConfig]:
+    """Whom a loss is due to; nobody, if no kernel ran."""
+    if lost.note is None:
+        return []
+    named = [config for config in configs if config.short_form() == lost.note]
+    return named or _lost_alone(call, configs)
 
 
 def _lost_alone(
