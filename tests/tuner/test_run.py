@@ -16,11 +16,12 @@ from flash_attention.tuner.candidates import heuristic, starting_points
 from flash_attention.tuner.dense import DenseProblem
 from flash_attention.tuner.measurer import Failure
 from flash_attention.tuner.points import problems_of
-from flash_attention.tuner.run import Progress, Run, check_tunable, tune
+from flash_attention.tuner.run import BUDGET_S, Progress, Run, check_tunable, tune
 from flash_attention.tuner.search import QUICK, THOROUGH
 from flash_attention.tuner.store import Store
 from flash_attention.tuner.table import Entry
 from tests.tuner.made_up import COMPILE_S, MACHINE, SM90, MadeUpMeasurer, dense, true_time
+from tests.tuner.simulated import Costs, SimulatedMachine
 
 PROBLEMS = [dense(seq, causal) for causal in (False, True) for seq in (1024, 2048, 4096)]
 
@@ -80,6 +81,16 @@ def test_when_time_is_up_no_other_problem_is_begun() -> None:
     assert {problem for problem, _, _ in measurer.timed} == {only.problem}
 
 
+def test_what_neighbours_found_is_tried_first() -> None:
+    short, long = PROBLEMS[:2]
+    measurer = MadeUpMeasurer()
+    best = entries(measurer, None, problems=[short])[0].config
+    pair = MadeUpMeasurer()
+    entries(pair, None, problems=[short, long])
+    of_long = [c for (problem, c, _) in pair.timed if problem == long]
+    assert best in of_long[:3]
+
+
 def test_no_config_is_timed_twice_but_the_yardstick() -> None:
     measurer = MadeUpMeasurer()
     entries(measurer, None)
@@ -132,6 +143,23 @@ def test_the_whole_fa3_grid_takes_no_more_compiles_than_there_is_time_for() -> N
     found = entries(measurer, None, problems=problems_of("fa3"))
     assert len(found) == 36
     assert len(measurer.kernels) <= 1600  # a hundred seconds for 15 cores
+
+
+@pytest.mark.parametrize(
+    ("costs", "most_s"),
+    [
+        (Costs(), 320.0),
+        (Costs(compile=2.6), BUDGET_S + 15.0),  # as if with half of the cores
+        (Costs(judge=1.0, oracle=3.0, sample=0.0015), BUDGET_S + 15.0),
+    ],
+    ids=["expected", "slow compiler", "slow judge"],
+)
+def test_the_whole_fa3_grid_is_tuned_in_the_time_it_is_given(costs: Costs, most_s: float) -> None:
+    machine = SimulatedMachine(costs)
+    found = entries(machine, None, BUDGET_S, problems_of("fa3"))
+    assert len(found) == 36
+    assert machine.now <= most_s
+    assert all(entry.gain > 1.005 for entry in found)
 
 
 def test_few_queries_are_not_tuned() -> None:

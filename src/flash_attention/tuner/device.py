@@ -12,7 +12,7 @@ from flash_attention.arch import Arch
 from flash_attention.errors import UnsupportedError
 from flash_attention.kernel_configs import KernelConfig
 from flash_attention.tuner.child import Child, ChildLostError
-from flash_attention.tuner.compiling import Compilers, compile_job
+from flash_attention.tuner.compiling import Compilers, Job, compile_job
 from flash_attention.tuner.dense import DenseProblem
 from flash_attention.tuner.measurer import Compiled, Failure
 from flash_attention.tuner.timed import forget_tensors, time_lineup
@@ -34,18 +34,17 @@ class ChildMeasurer:
         self._compilers = Compilers(cores())
         self._child = Child()
 
-    def compile(
-        self, problem: DenseProblem, configs: Sequence[KernelConfig], *, urgent: bool
-    ) -> None:
-        jobs = [(config, problem.features_for(config), self._arch) for config in configs]
-        self._compilers.submit(jobs, urgent=urgent)
+    def compile(self, problem: DenseProblem, configs: Sequence[KernelConfig]) -> None:
+        self._compilers.submit(self._jobs(problem, configs))
 
     def compiled(
         self, problem: DenseProblem, configs: Sequence[KernelConfig]
     ) -> Iterator[tuple[KernelConfig, Compiled | Failure]]:
-        jobs = [(config, problem.features_for(config), self._arch) for config in configs]
-        for (config, _, _), answer in self._compilers.answers(jobs):
+        for (config, _, _), answer in self._compilers.answers(self._jobs(problem, configs)):
             yield config, answer
+
+    def _jobs(self, problem: DenseProblem, configs: Sequence[KernelConfig]) -> list[Job]:
+        return [(config, problem.features_for(config), self._arch) for config in configs]
 
     def time(
         self, problem: DenseProblem, configs: Sequence[KernelConfig], *, repeats: int, check: bool
@@ -127,9 +126,7 @@ class InProcessMeasurer:
         self._pool = ThreadPoolExecutor(cores())
         self._jobs: dict[tuple[DenseProblem, KernelConfig], Future[Compiled | Failure]] = {}
 
-    def compile(
-        self, problem: DenseProblem, configs: Sequence[KernelConfig], *, urgent: bool
-    ) -> None:
+    def compile(self, problem: DenseProblem, configs: Sequence[KernelConfig]) -> None:
         for config in configs:
             if (problem, config) not in self._jobs:
                 self._jobs[problem, config] = self._pool.submit(
@@ -139,7 +136,7 @@ class InProcessMeasurer:
     def compiled(
         self, problem: DenseProblem, configs: Sequence[KernelConfig]
     ) -> Iterator[tuple[KernelConfig, Compiled | Failure]]:
-        self.compile(problem, configs, urgent=True)
+        self.compile(problem, configs)
         config_of = {self._jobs[problem, config]: config for config in configs}
         for future in as_completed(config_of):
             yield config_of[future], future.result()
