@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 
 from flash_attention.arch import Arch
+from flash_attention.cores import usable_cores
 from flash_attention.errors import UnsupportedError
 from flash_attention.kernel_configs import KernelConfig
 from flash_attention.tuner.child import Child, ChildLostError
@@ -20,9 +20,9 @@ from flash_attention.tuner.timed import forget_tensors, time_lineup
 Answers = dict[KernelConfig, float | Failure]
 
 
-def cores() -> int:
-    """Processors to compile with: the one that times, and the one that waits, stay free."""
-    return max(1, len(os.sched_getaffinity(0)) - 2)
+def compilers() -> int:
+    """Kernels to compile at a time: the core that times, and the one that waits, stay free."""
+    return max(1, usable_cores() - 2)
 
 
 class ChildMeasurer:
@@ -31,7 +31,7 @@ class ChildMeasurer:
     def __init__(self, arch: Arch, device_index: int) -> None:
         self._arch = arch
         self._device_index = device_index
-        self._compilers = Compilers(cores())
+        self._compilers = Compilers(compilers())
         self._child = Child()
 
     def compile(self, problem: DenseProblem, configs: Sequence[KernelConfig]) -> None:
@@ -123,7 +123,7 @@ class InProcessMeasurer:
     def __init__(self, arch: Arch, device_index: int) -> None:
         self._arch = arch
         self._device_index = device_index
-        self._pool = ThreadPoolExecutor(cores())
+        self._pool = ThreadPoolExecutor(compilers())
         self._jobs: dict[tuple[DenseProblem, KernelConfig], Future[Compiled | Failure]] = {}
 
     def compile(self, problem: DenseProblem, configs: Sequence[KernelConfig]) -> None:
