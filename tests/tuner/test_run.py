@@ -7,10 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from flash_attention.arch import ARCHES
+from flash_attention.arch import ARCHES, Arch
 from flash_attention.bench.grid import Point
 from flash_attention.errors import UnsupportedError
-from flash_attention.kernel_configs import DType
+from flash_attention.features import Features
+from flash_attention.kernel_configs import DType, KernelConfig
+from flash_attention.tuner import run, store
 from flash_attention.tuner.bench import Bench
 from flash_attention.tuner.candidates import heuristic, starting_points
 from flash_attention.tuner.dense import DenseProblem
@@ -18,7 +20,7 @@ from flash_attention.tuner.measurer import Failure
 from flash_attention.tuner.points import problems_of
 from flash_attention.tuner.run import BUDGET_S, Progress, Run, check_tunable, tune
 from flash_attention.tuner.search import QUICK, THOROUGH
-from flash_attention.tuner.store import Store
+from flash_attention.tuner.store import Store, kernel_digest
 from flash_attention.tuner.table import Entry
 from tests.tuner.made_up import COMPILE_S, MACHINE, SM90, MadeUpMeasurer, dense, true_time
 from tests.tuner.simulated import Costs, SimulatedMachine
@@ -124,6 +126,25 @@ def test_a_quick_decision_does_not_stand_for_a_thorough_one(tmp_path: Path) -> N
     quick = MadeUpMeasurer()
     assert run(quick, effort=QUICK, accepts=[THOROUGH]) == found
     assert quick.lineups == []
+
+
+def test_a_decision_does_not_outlive_a_kernel_that_it_was_made_among(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = entries(MadeUpMeasurer(), tmp_path / "store", problems=[dense()])
+    changed = next(c for c in starting_points(dense(), SM90) if c != heuristic(dense(), SM90))
+
+    def digest(config: KernelConfig, features: Features, arch: Arch) -> str:
+        return "another" if config == changed else kernel_digest(config, features, arch)
+
+    for module in (run, store):
+        monkeypatch.setattr(module, "kernel_digest", digest)
+    again = MadeUpMeasurer()
+    (decided,) = entries(again, tmp_path / "store", problems=[dense()])
+    assert (decided.config, decided.ms) == (found[0].config, found[0].ms)
+    assert {config for _, configs, _ in again.lineups for config in configs} == {
+        *(changed, heuristic(dense(), SM90))
+    }
 
 
 def test_progress_tells_the_best_so_far_and_the_time_left() -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -30,9 +31,11 @@ from flash_attention.tuner.dense import DenseProblem
 from flash_attention.tuner.device import ChildMeasurer
 from flash_attention.tuner.points import problems_of
 from flash_attention.tuner.search import THOROUGH, Effort, Result, Search
-from flash_attention.tuner.store import Decision, Machine, Store, default_store
+from flash_attention.tuner.store import Decision, Machine, Store, default_store, kernel_digest
 from flash_attention.tuner.table import Entry, Table
 from flash_attention.tuner.table_file import load_table, save_table
+
+logger = logging.getLogger("flash_attention")
 
 BUDGET_S = 420.0  # the fa3 grid takes about 300 with 16 cores
 CARRIED = 8  # configs that a problem takes over from each neighbour
@@ -196,6 +199,7 @@ class Run:
         start = starting_points(problem, self._arch)
         result = search.run([*self._from_neighbours(problem), *start])  # the likeliest first
         if result is None:
+            logger.warning("%s is left out: the heuristic's choice cannot be timed", problem)
             return None
         self._rounds_s = max(self._rounds_s, self._clock() - sieved)
         space = _digest(problem, self._arch, self._effort)
@@ -258,6 +262,9 @@ def entry_of(problem: DenseProblem, decision: Decision, machine: Machine) -> Ent
 
 
 def _digest(problem: DenseProblem, arch: Arch, effort: Effort) -> str:
-    """Of where a search starts and how far it goes."""
-    start = sorted(config.short_form() for config in starting_points(problem, arch))
+    """Of the kernels that a search starts from, and how far it goes."""
+    start = sorted(
+        f"{config.short_form()} {kernel_digest(config, problem.features_for(config), arch)}"
+        for config in starting_points(problem, arch)
+    )
     return hashlib.sha256("\n".join((repr(effort), *start)).encode()).hexdigest()[:12]

@@ -48,8 +48,8 @@ Best = Callable[[KernelConfig, float], None]
 class Search:
     """Finds the fastest config for a problem.
 
-    `out_of_time` is asked from when the heuristic's choice was timed, and ends the sieve; the rounds
-    after it are always held.
+    `out_of_time` is asked once the heuristic's choice is timed, and ends the sieve; the final is
+    always held.
     """
 
     def __init__(
