@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import time
 from collections import Counter
@@ -33,6 +32,7 @@ from flash_attention.cli.console import (
     report_table,
 )
 from flash_attention.cli.precompile import Job, precompile
+from flash_attention.cores import usable_cores
 from flash_attention.dispatch import current_arch
 from flash_attention.launch import LaunchPlan
 from tests.random_problems.call import Verdict, make, verdict_of
@@ -104,7 +104,7 @@ def compile_all(todo: Sequence[RandomProblem]) -> int:
     }
     with progress() as bar, quiet_compiles():
         task = bar.add_task("compiling", total=len(jobs))
-        for _ in precompile(list(jobs), len(os.sched_getaffinity(0))):
+        for _ in precompile(list(jobs), usable_cores()):
             bar.advance(task)
     return len(jobs)
 

@@ -60,8 +60,7 @@ class Kernel:
     @property
     def spills(self) -> int:
         """Bytes a thread stores to and loads from local memory for want of registers."""
-        resources = self.compiled.resources
-        return resources.spill_store_bytes + resources.spill_load_bytes
+        return self.compiled.resources.spill_bytes
 
     @property
     def smem_bytes(self) -> int:

@@ -8,7 +8,9 @@ import torch
 
 from flash_attention.bench.grid import GRIDS, Point
 from flash_attention.errors import UnsupportedError
+from flash_attention.explain.work import work_of
 from flash_attention.kernel_configs import DType
+from flash_attention.options import Extras
 
 
 def every(name: str) -> list[Point]:
@@ -86,6 +88,15 @@ def test_packed_entries_are_of_any_length_and_always_the_same() -> None:
         halves = 2 if point.causal else 1
         assert point.flop == 4 * 32 * 128 * (sum(n * n for n in point.lengths) // halves)
     assert every("varlen") == grid
+
+
+def test_a_causal_mask_ends_at_the_last_key() -> None:
+    """Half of a square at the last keys; one query, the last, sees all."""
+    assert Point(64, True, 100, 2, 3, seq_q=10).flop == 4 * 64 * 3 * 2 * (10 * 90 + 10 * 10 // 2)
+    whole = Point(64, False, 8192, 2, 3, seq_q=1).flop
+    assert Point(64, True, 8192, 2, 3, seq_q=1).flop == pytest.approx(whole, rel=1e-3)
+    point = Point(64, True, 100, 2, 3, seq_q=10)
+    assert point.flop == work_of(point.problem(DType.BF16), Extras()).flop
 
 
 def test_the_flop_of_a_window_are_those_of_the_keys_in_it() -> None:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from itertools import islice, product
 from math import inf, nan
 
@@ -14,6 +13,7 @@ from torch import Tensor
 from flash_attention import forward
 from flash_attention.arch import ARCHES
 from flash_attention.cli.precompile import Job, precompile
+from flash_attention.cores import usable_cores
 from flash_attention.emulation import emulate
 from flash_attention.features import CAUSAL, PLAIN
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig, TileOrder
@@ -60,7 +60,7 @@ def kernels() -> None:
     jobs = [
         Job(config, ARCHES["sm_90"], CAUSAL if causal else PLAIN) for config, causal in everything
     ]
-    fates = {outcome.fate for outcome in precompile(jobs, len(os.sched_getaffinity(0)))}
+    fates = {outcome.fate for outcome in precompile(jobs, usable_cores())}
     assert fates <= {"compiled", "from cache"}
 
 

@@ -33,6 +33,13 @@ def test_kernels_in_their_order_by_our_names() -> None:
     assert nsight.in_units(second) == {"kcycles": 2.0, "at barriers": 0.0}
 
 
+def test_counters_that_are_not_there_are_named() -> None:
+    with pytest.raises(UnsupportedError, match=r"counted nothing(?s:.*)No kernels were profiled"):
+        nsight.read_counters("==WARNING== No kernels were profiled.\n", METRICS)
+    with pytest.raises(UnsupportedError, match=r"no value for sm__cycles_active\.avg on this GPU"):
+        nsight.read_counters(PRINTED.replace('"2000"', '"n/a"'), METRICS)
+
+
 def test_the_program_runs_under_ncu(monkeypatch: pytest.MonkeyPatch) -> None:
     commands: list[list[str]] = []
 

@@ -60,9 +60,7 @@ class MadeUpMeasurer:
         self._interrupt_after = interrupt_after
         self._draw = random.Random(1)
 
-    def compile(
-        self, problem: DenseProblem, configs: Sequence[KernelConfig], *, urgent: bool
-    ) -> None:
+    def compile(self, problem: DenseProblem, configs: Sequence[KernelConfig]) -> None:
         pass
 
     def compiled(

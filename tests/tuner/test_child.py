@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from collections.abc import Iterator
 
@@ -85,3 +86,33 @@ def test_after_an_error_there_is_a_new_process(child: Child) -> None:
         child.call(jobs.fault)
     assert (lost.value.fate, lost.value.note) == ("faulted", "kernel 9")
     assert child.call(jobs.process_id) != before
+
+
+def test_whoever_closes_ends_a_call_of_another_thread(child: Child) -> None:
+    child.call(jobs.double, 1)
+    child.patience = 60.0
+    lost: list[ChildLostError] = []
+
+    def wait() -> None:
+        with pytest.raises(ChildLostError) as caught:
+            child.call(jobs.hang)
+        lost.append(caught.value)
+
+    waiting = threading.Thread(target=wait)
+    waiting.start()
+    time.sleep(0.5)
+    start = time.monotonic()
+    child.kill()
+    assert time.monotonic() - start < 5
+    waiting.join(timeout=20)
+    assert [one.fate for one in lost] == ["faulted"]
+    child.kill()
+    assert child.call(jobs.double, 2) == 4
+
+
+def test_a_process_that_was_killed_while_idle_is_noticed_at_the_next_call(child: Child) -> None:
+    os.kill(child.call(jobs.process_id), signal.SIGKILL)
+    with pytest.raises(ChildLostError, match=r"the process ended \(-9\)") as lost:
+        child.call(jobs.double, 1)
+    assert lost.value.note is None
+    assert child.call(jobs.double, 2) == 4

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+import threading
+from collections import deque
+from concurrent.futures import Future
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +14,7 @@ import pytest
 from flash_attention.arch import DEFAULT_ARCH
 from flash_attention.features import PLAIN, Features
 from flash_attention.ladder import get_ladder
-from flash_attention.tuner.compiling import Compilers
+from flash_attention.tuner.compiling import Answer, Compilers
 from flash_attention.tuner.measurer import Compiled, Failure
 
 
@@ -29,6 +32,7 @@ def test_answers_are_resources_or_refusals(tmp_path: Path, monkeypatch: pytest.M
         assert dict(compilers.answers([well])) == {well: answers[well]}
     finally:
         compilers.close()
+    assert not compilers._queue
     compiled = answers[well]
     assert isinstance(compiled, Compiled)
     assert 32 < compiled.registers <= 255
@@ -38,3 +42,18 @@ def test_answers_are_resources_or_refusals(tmp_path: Path, monkeypatch: pytest.M
         assert isinstance(failure, Failure)
         assert failure.fate == "refused"
         assert word in failure.reason
+
+
+def test_what_nobody_waits_for_any_longer_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threading.Thread, "start", lambda thread: None)
+    base = get_ladder()[0].config
+    jobs = [(replace(base, B_c=keys), PLAIN, DEFAULT_ARCH) for keys in (32, 64, 128)]
+    compilers = Compilers(1)
+    compilers.submit(jobs[1:])
+    compilers._answers[jobs[0]] = done = Future[Answer]()
+    done.set_result(Compiled(128, 0))
+    waiting = compilers.answers(jobs[:2])
+    assert next(waiting) == (jobs[0], Compiled(128, 0))
+    assert compilers._queue == deque([jobs[1], jobs[1], jobs[2]])  # what is waited for comes first
+    waiting.close()  # type: ignore[attr-defined]
+    assert compilers._queue == deque([jobs[2]])

@@ -10,6 +10,7 @@ import pytest
 
 from flash_attention import tune
 from flash_attention.bench.grid import Point
+from flash_attention.errors import UnsupportedError
 from flash_attention.kernel_configs import HopperForwardKernelConfig, KernelConfig
 from flash_attention.tuner import device, timed
 from flash_attention.tuner.candidates import starting_points
@@ -62,6 +63,35 @@ def test_who_is_lost_among_timed_runs_is_found_by_trying_each_alone() -> None:
     answers = time_without_the_lost(Lossy([], [CONFIGS[4]]), CONFIGS)
     assert answers[CONFIGS[4]] == Failure("faulted", "illegal")
     assert [answers[c] for c in CONFIGS if c != CONFIGS[4]] == [1.0] * 5
+
+
+class Unwell:
+    """A child that is lost so many times, whichever kernels it is to run, if there are several."""
+
+    def __init__(self, times: int, note: object) -> None:
+        self._times = times
+        self._note = note
+
+    def __call__(self, lineup: Sequence[KernelConfig]) -> Answers:
+        if self._times and len(lineup) > 1:
+            self._times -= 1
+            raise ChildLostError("faulted", "out of memory", self._note)
+        return dict.fromkeys(lineup, 1.0)
+
+
+@pytest.mark.parametrize("note", [None, timed.TIMING])
+def test_a_loss_that_no_kernel_explains_is_forgiven_once(note: object) -> None:
+    assert time_without_the_lost(Unwell(1, note), CONFIGS) == dict.fromkeys(CONFIGS, 1.0)
+
+
+def test_a_child_that_never_comes_to_run_a_kernel_blames_none() -> None:
+    with pytest.raises(UnsupportedError, match="lost before it runs one: out of memory"):
+        time_without_the_lost(Unwell(2, None), CONFIGS)
+
+
+def test_kernels_that_are_well_only_by_themselves_are_all_out() -> None:
+    answers = time_without_the_lost(Unwell(2, timed.TIMING), CONFIGS)
+    assert answers == dict.fromkeys(CONFIGS, Failure("faulted", "out of memory"))
 
 
 def test_a_lineup_of_lost_ones_ends() -> None:

@@ -7,20 +7,23 @@ from pathlib import Path
 
 import pytest
 
-from flash_attention.arch import ARCHES
+from flash_attention.arch import ARCHES, Arch
 from flash_attention.bench.grid import Point
 from flash_attention.errors import UnsupportedError
-from flash_attention.kernel_configs import DType
+from flash_attention.features import Features
+from flash_attention.kernel_configs import DType, KernelConfig
+from flash_attention.tuner import run, store
 from flash_attention.tuner.bench import Bench
 from flash_attention.tuner.candidates import heuristic, starting_points
 from flash_attention.tuner.dense import DenseProblem
 from flash_attention.tuner.measurer import Failure
 from flash_attention.tuner.points import problems_of
-from flash_attention.tuner.run import Progress, Run, check_tunable, tune
+from flash_attention.tuner.run import BUDGET_S, Progress, Run, check_tunable, tune
 from flash_attention.tuner.search import QUICK, THOROUGH
-from flash_attention.tuner.store import Store
+from flash_attention.tuner.store import Store, kernel_digest
 from flash_attention.tuner.table import Entry
 from tests.tuner.made_up import COMPILE_S, MACHINE, SM90, MadeUpMeasurer, dense, true_time
+from tests.tuner.simulated import Costs, SimulatedMachine
 
 PROBLEMS = [dense(seq, causal) for causal in (False, True) for seq in (1024, 2048, 4096)]
 
@@ -80,6 +83,16 @@ def test_when_time_is_up_no_other_problem_is_begun() -> None:
     assert {problem for problem, _, _ in measurer.timed} == {only.problem}
 
 
+def test_what_neighbours_found_is_tried_first() -> None:
+    short, long = PROBLEMS[:2]
+    measurer = MadeUpMeasurer()
+    best = entries(measurer, None, problems=[short])[0].config
+    pair = MadeUpMeasurer()
+    entries(pair, None, problems=[short, long])
+    of_long = [c for (problem, c, _) in pair.timed if problem == long]
+    assert best in of_long[:3]
+
+
 def test_no_config_is_timed_twice_but_the_yardstick() -> None:
     measurer = MadeUpMeasurer()
     entries(measurer, None)
@@ -115,6 +128,25 @@ def test_a_quick_decision_does_not_stand_for_a_thorough_one(tmp_path: Path) -> N
     assert quick.lineups == []
 
 
+def test_a_decision_does_not_outlive_a_kernel_that_it_was_made_among(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = entries(MadeUpMeasurer(), tmp_path / "store", problems=[dense()])
+    changed = next(c for c in starting_points(dense(), SM90) if c != heuristic(dense(), SM90))
+
+    def digest(config: KernelConfig, features: Features, arch: Arch) -> str:
+        return "another" if config == changed else kernel_digest(config, features, arch)
+
+    for module in (run, store):
+        monkeypatch.setattr(module, "kernel_digest", digest)
+    again = MadeUpMeasurer()
+    (decided,) = entries(again, tmp_path / "store", problems=[dense()])
+    assert (decided.config, decided.ms) == (found[0].config, found[0].ms)
+    assert {config for _, configs, _ in again.lineups for config in configs} == {
+        *(changed, heuristic(dense(), SM90))
+    }
+
+
 def test_progress_tells_the_best_so_far_and_the_time_left() -> None:
     told: list[Progress] = []
     bench = Bench(MadeUpMeasurer(), Store(None, MACHINE))
@@ -132,6 +164,23 @@ def test_the_whole_fa3_grid_takes_no_more_compiles_than_there_is_time_for() -> N
     found = entries(measurer, None, problems=problems_of("fa3"))
     assert len(found) == 36
     assert len(measurer.kernels) <= 1600  # a hundred seconds for 15 cores
+
+
+@pytest.mark.parametrize(
+    ("costs", "most_s"),
+    [
+        (Costs(), 320.0),
+        (Costs(compile=2.6), BUDGET_S + 15.0),  # as if with half of the cores
+        (Costs(judge=1.0, oracle=3.0, sample=0.0015), BUDGET_S + 15.0),
+    ],
+    ids=["expected", "slow compiler", "slow judge"],
+)
+def test_the_whole_fa3_grid_is_tuned_in_the_time_it_is_given(costs: Costs, most_s: float) -> None:
+    machine = SimulatedMachine(costs)
+    found = entries(machine, None, BUDGET_S, problems_of("fa3"))
+    assert len(found) == 36
+    assert machine.now <= most_s
+    assert all(entry.gain > 1.005 for entry in found)
 
 
 def test_few_queries_are_not_tuned() -> None:

@@ -92,7 +92,9 @@ def test_every_lineup_has_the_yardstick_in_it() -> None:
 
 
 @pytest.mark.parametrize("fate", ["hung", "faulted", "wrong"])
-def test_a_kernel_that_goes_wrong_is_recorded_and_never_wins(fate: str, tmp_path: Path) -> None:
+def test_a_kernel_that_goes_wrong_is_recorded_and_never_wins(
+    fate: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     bad = first_other()
     failure = Failure(fate, "because")  # type: ignore[arg-type]
     measurer = MadeUpMeasurer(
@@ -100,6 +102,7 @@ def test_a_kernel_that_goes_wrong_is_recorded_and_never_wins(fate: str, tmp_path
     )
     result = searched(measurer, tmp_path / "store")
     assert result.winner != bad
+    assert f"{bad.short_form()} {fate}: because" in caplog.text
     assert Store(tmp_path / "store", MACHINE).failure(PROBLEM, bad) == failure
     again = MadeUpMeasurer(fates={bad: failure})
     searched(again, tmp_path / "store")

@@ -36,6 +36,7 @@ def test_each_is_timed_refused_or_wrong(monkeypatch: pytest.MonkeyPatch) -> None
     answers = timed.time_lineup(notes.append, PROBLEM, lineup, index, 3, True)
     timed.forget_tensors()
     assert notes[:4] == [*(config.short_form() for config in lineup), timed.TIMING]
+    assert len(notes) == 4 + 2 * (3 + 1)  # turns, and a judgement
     milliseconds = answers[well]
     assert isinstance(milliseconds, float)
     assert 0 < milliseconds < 10

@@ -59,15 +59,19 @@ class Point:
 
     @property
     def flop(self) -> int:
-        """4 b h sq sk d, half of it under a causal mask, as everyone counts; of a window, the keys
-        in it."""
+        """4 b h sq sk d, less half of what a causal mask cuts, as everyone counts; of a window, the
+        keys in it."""
         return 4 * self.heads * self.d_head * self._counted_cells()
 
     def _counted_cells(self) -> int:
         if not self.window:
-            return self.cells // 2 if self.causal else self.cells
+            return (2 * self.cells - self._masked_squares()) // 2 if self.causal else self.cells
         rows = range(self.seq_len - self.queries, self.seq_len)
         return self.batch * sum(min(row + 1, self.window) for row in rows)
+
+    def _masked_squares(self) -> int:
+        """Cells of which a causal mask leaves half: every entry's last keys, as many as queries."""
+        return self.cells if self.lengths else self.batch * self.queries**2
 
     def kv_bytes(self, dtype: DType) -> int:
         """K and V, each read once."""

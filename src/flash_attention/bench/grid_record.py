@@ -12,6 +12,7 @@ from typing import Any
 
 from flash_attention.bench.grid_run import GridRow
 from flash_attention.errors import UnsupportedError
+from flash_attention.whole_file import write_whole
 
 
 @dataclass(frozen=True)
@@ -29,9 +30,8 @@ def save_json(
     refused: Sequence[dict[str, Any]],
 ) -> None:
     """Writes a grid, which may not be through yet."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     record = {**facts, "rows": [asdict(row) for row in rows], "refused": list(refused)}
-    path.write_text(json.dumps(record, indent=1) + "\n")
+    write_whole(path, json.dumps(record, indent=1) + "\n")
 
 
 def load_json(path: Path) -> GridRecord:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from typing import Annotated
 
@@ -15,6 +14,7 @@ from flash_attention.cli.console import output, progress, report_table
 from flash_attention.cli.options import parse_arches
 from flash_attention.cli.precompile import Outcome, jobs_of, precompile
 from flash_attention.compiler import cache_dir
+from flash_attention.cores import usable_cores
 from flash_attention.kernel_configs import get_kernel_configs
 
 
@@ -40,17 +40,13 @@ def build(
     outcomes: list[Outcome] = []
     with progress() as bar:
         task = bar.add_task(f"compiling {set_name}", total=len(todo))
-        for outcome in precompile(todo, jobs or _cores()):
+        for outcome in precompile(todo, jobs or usable_cores()):
             outcomes.append(outcome)
             bar.advance(task)
     output.print(_summary(outcomes))
     output.print(f"in {cache_dir()}", highlight=False, markup=False, soft_wrap=True)
     if any(outcome.fate in ("failed", "not kept") for outcome in outcomes):
         raise typer.Exit(1)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0))
 
 
 def _summary(outcomes: list[Outcome]) -> Table:

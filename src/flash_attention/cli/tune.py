@@ -78,7 +78,7 @@ def tune(
     entries = [entry for entry in tuned.entries if entry.problem in asked]
     output.print(_listing(tuned, entries))
     if left := len(asked) - len(entries):
-        output.print(f"{left} problems were not reached; use a larger --budget")
+        output.print(f"{left} problems have no entry; where time ran out, use a larger --budget")
     output.print(f"in {table}", highlight=False, markup=False, soft_wrap=True)
 
 

@@ -26,6 +26,11 @@ class Resources:
     spill_load_bytes: int
     notes: tuple[str, ...]  # such as "(C7511) Potential Performance Loss: wgmma ... serialized"
 
+    @property
+    def spill_bytes(self) -> int:
+        """What is stored to and loaded from local memory for want of registers."""
+        return self.spill_store_bytes + self.spill_load_bytes
+
 
 def parse_log(log: str, entry: str = ENTRY) -> Resources:
     """The resources of kernel `entry`, from a log made with `--ptxas-options=-v`."""

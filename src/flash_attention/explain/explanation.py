@@ -46,7 +46,7 @@ class Launch:
         fewest = min(limits.values())
         return cls(
             *(compiled.name, grid, threads, smem_bytes, resources.registers),
-            spill_bytes=resources.spill_store_bytes + resources.spill_load_bytes,
+            spill_bytes=resources.spill_bytes,
             compile_seconds=compiled.compile_seconds,
             ctas_per_sm=fewest,
             limited_by=" and ".join(name for name, count in limits.items() if count == fewest),

@@ -31,8 +31,7 @@ class Inspection:
 
     @property
     def spill_bytes(self) -> int:
-        resources = self.compiled.resources
-        return resources.spill_store_bytes + resources.spill_load_bytes
+        return self.compiled.resources.spill_bytes
 
     @property
     def machine_code(self) -> bytes:

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 
 from flash_attention.errors import UnsupportedError
 
@@ -50,8 +51,15 @@ def read_counters(output: str, metrics: Mapping[str, str]) -> list[dict[str, flo
     """The CSV that ncu prints between its own messages, a kernel at a time."""
     values: dict[int, dict[str, float]] = {}
     for row in csv.DictReader(line for line in output.splitlines() if line.startswith('"')):
-        number = float(row["Metric Value"].replace(",", ""))
-        values.setdefault(int(row["ID"]), {})[row["Metric Name"]] = number
+        with suppress(ValueError):  # "n/a" where this GPU does not count it
+            number = float(row["Metric Value"].replace(",", ""))
+            values.setdefault(int(row["ID"]), {})[row["Metric Name"]] = number
+    if not values:
+        said = "\n".join(output.strip().splitlines()[-5:])
+        raise UnsupportedError(f"ncu counted nothing in any {KERNELS}\n{said}")
+    for metric in metrics.values():
+        if any(metric not in counted for counted in values.values()):
+            raise UnsupportedError(f"ncu has no value for {metric} on this GPU")
     return [{name: v[metric] for name, metric in metrics.items()} for v in values.values()]
 
 

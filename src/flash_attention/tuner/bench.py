@@ -3,28 +3,28 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from flash_attention.kernel_configs import KernelConfig
 from flash_attention.tuner.dense import DenseProblem
-from flash_attention.tuner.measurer import Compiled, Failure, Measurer
+from flash_attention.tuner.measurer import Compiled, Failure, Fate, Measurer
 from flash_attention.tuner.store import Sample, Store
 
 MAX_SPILL_BYTES = 128  # stored and loaded; the best kernels of some d_head spill up to 72
+BUGS: tuple[Fate, ...] = ("hung", "faulted", "wrong")  # of a kernel that is compiled as it should
 BATCH = 12  # configs that are timed in turn while others are compiled
 
+logger = logging.getLogger("flash_attention")
 
-@dataclass
+
+@dataclass(frozen=True)
 class Bench:
-    """A measurer and its store; counts what it did."""
+    """A measurer and its store."""
 
     measurer: Measurer
     store: Store
-    timed: int = field(default=0, init=False)
-    failures: list[tuple[DenseProblem, KernelConfig, Failure]] = field(
-        default_factory=list, init=False
-    )
 
     def batches(
         self,
@@ -85,7 +85,6 @@ class Bench:
     ) -> None:
         lineup = list(dict.fromkeys((yardstick, *missing)))
         answers = self.measurer.time(problem, lineup, repeats=repeats, check=check)
-        self.timed += len(lineup)
         unit = answers[yardstick]
         for config in lineup:
             answer = answers[config]
@@ -108,4 +107,6 @@ class Bench:
 
     def _give_up(self, problem: DenseProblem, config: KernelConfig, failure: Failure) -> None:
         self.store.add_failure(problem, config, failure)
-        self.failures.append((problem, config, failure))
+        if failure.fate in BUGS:
+            form = config.short_form()
+            logger.warning("%s, %s %s: %s", problem, form, failure.fate, failure.reason)

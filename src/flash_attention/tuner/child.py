@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any, Literal
@@ -20,6 +21,7 @@ Note = Callable[[object], None]
 """Tells the parent how far a job is; every note starts its patience anew."""
 
 START_S = 120.0  # patience with imports and the first use of a GPU
+END_S = 5.0  # a process closes its pipe first, and has a GPU's memory to give back
 _DONE, _FAILED, _NOTE = "done", "failed", "note"
 
 
@@ -39,11 +41,12 @@ class Child:
         self.patience = patience  # seconds without a word
         self._process: subprocess.Popen[bytes] | None = None
         self._pipe: Connection[Any, Any] | None = None
+        self._changing = threading.Lock()  # either of the two; whoever closes may not be who calls
 
     def call(self, job: Callable[..., Any], *args: object) -> Any:
         """The result of `job(note, *args)`; ChildLostError, and no child, where there is none."""
         started = self._process is None
-        pipe = self._started()
+        process, pipe = self._started()
         note: object = None
         try:
             pipe.send((job, args))
@@ -57,7 +60,8 @@ class Child:
                     raise ChildLostError("faulted", value, note)
                 note, patience = value, self.patience
         except (EOFError, OSError):
-            code = self.kill()
+            code = _exit_code(process)
+            self.kill()
             raise ChildLostError("faulted", f"the process ended ({code})", note) from None
         except BaseException:
             self.kill()
@@ -65,40 +69,42 @@ class Child:
         self.kill()
         raise ChildLostError("hung", f"no answer for {patience:.0f} s", note)
 
-    def kill(self) -> int | None:
-        """End the process whatever it does; its exit code, if it had ended by itself."""
-        if self._process is None:
-            return None
-        if self._pipe is not None:
-            self._pipe.close()
-        code = _ended(self._process)
-        self._process.kill()
-        self._process.wait()
-        self._process = self._pipe = None
-        return code
+    def kill(self) -> None:
+        """End the process whatever it does; a call that waits for it, in another thread, fails."""
+        with self._changing:
+            process, pipe = self._process, self._pipe
+            self._process = self._pipe = None
+        if process is None or pipe is None:
+            return
+        process.kill()
+        process.wait()
+        pipe.close()
 
-    def _started(self) -> Connection[Any, Any]:
-        if self._pipe is None:
-            mine, its = multiprocessing.Pipe()
-            program = f"from {__name__} import serve; serve({its.fileno()})"
-            command = [sys.executable, "-c", program]
-            self._process = subprocess.Popen(
-                command,
-                pass_fds=[its.fileno()],
-                start_new_session=True,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            )
-            its.close()
-            self._pipe = mine
-        return self._pipe
+    def _started(self) -> tuple[subprocess.Popen[bytes], Connection[Any, Any]]:
+        with self._changing:
+            if self._process is None or self._pipe is None:
+                mine, its = multiprocessing.Pipe()
+                self._process, self._pipe = _start(its), mine
+                its.close()
+            return self._process, self._pipe
 
 
-def _ended(process: subprocess.Popen[bytes]) -> int | None:
-    """The exit code of a process that closed its pipe, which it does a moment before it ends."""
+def _start(pipe: Connection[Any, Any]) -> subprocess.Popen[bytes]:
+    program = f"from {__name__} import serve; serve({pipe.fileno()})"
+    return subprocess.Popen(
+        [sys.executable, "-c", program],
+        pass_fds=[pipe.fileno()],
+        start_new_session=True,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+
+
+def _exit_code(process: subprocess.Popen[bytes]) -> int | None:
+    """That of a process that closed its pipe; None if it does not end all the same."""
     try:
-        return process.wait(timeout=0.5)
+        return process.wait(timeout=END_S)
     except subprocess.TimeoutExpired:
         return None
 

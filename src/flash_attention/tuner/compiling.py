@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from concurrent.futures import Future, as_completed
 
 from flash_attention.arch import Arch
@@ -60,11 +60,21 @@ class Compilers:
             self._threads[-1].start()
 
     def answers(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Answer]]:
-        """Each job once it is compiled, in the order they are done."""
-        self.submit([job for job in jobs if job not in self._answers], urgent=True)
+        """Each job once it is compiled, in the order they are done; before any other that waits.
+
+        When the caller has enough, those that are still queued are dropped.
+        """
+        self.submit(jobs, urgent=True)
         job_of = {self._answers[job]: job for job in jobs}
-        for answer in as_completed(job_of):
-            yield job_of[answer], answer.result()
+        try:
+            for answer in as_completed(job_of):
+                yield job_of[answer], answer.result()
+        finally:
+            self._drop(set(jobs))
+
+    def _drop(self, jobs: Set[Job]) -> None:
+        with self._waiting:
+            self._queue = deque(job for job in self._queue if job not in jobs)
 
     def close(self) -> None:
         """Drop what is queued and end the processes."""

@@ -3,15 +3,16 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 
 from flash_attention.arch import Arch
+from flash_attention.cores import usable_cores
+from flash_attention.errors import UnsupportedError
 from flash_attention.kernel_configs import KernelConfig
 from flash_attention.tuner.child import Child, ChildLostError
-from flash_attention.tuner.compiling import Compilers, compile_job
+from flash_attention.tuner.compiling import Compilers, Job, compile_job
 from flash_attention.tuner.dense import DenseProblem
 from flash_attention.tuner.measurer import Compiled, Failure
 from flash_attention.tuner.timed import forget_tensors, time_lineup
@@ -19,9 +20,9 @@ from flash_attention.tuner.timed import forget_tensors, time_lineup
 Answers = dict[KernelConfig, float | Failure]
 
 
-def cores() -> int:
-    """Processors to compile with: the one that times, and the one that waits, stay free."""
-    return max(1, len(os.sched_getaffinity(0)) - 2)
+def compilers() -> int:
+    """Kernels to compile at a time: the core that times, and the one that waits, stay free."""
+    return max(1, usable_cores() - 2)
 
 
 class ChildMeasurer:
@@ -30,21 +31,20 @@ class ChildMeasurer:
     def __init__(self, arch: Arch, device_index: int) -> None:
         self._arch = arch
         self._device_index = device_index
-        self._compilers = Compilers(cores())
+        self._compilers = Compilers(compilers())
         self._child = Child()
 
-    def compile(
-        self, problem: DenseProblem, configs: Sequence[KernelConfig], *, urgent: bool
-    ) -> None:
-        jobs = [(config, problem.features_for(config), self._arch) for config in configs]
-        self._compilers.submit(jobs, urgent=urgent)
+    def compile(self, problem: DenseProblem, configs: Sequence[KernelConfig]) -> None:
+        self._compilers.submit(self._jobs(problem, configs))
 
     def compiled(
         self, problem: DenseProblem, configs: Sequence[KernelConfig]
     ) -> Iterator[tuple[KernelConfig, Compiled | Failure]]:
-        jobs = [(config, problem.features_for(config), self._arch) for config in configs]
-        for (config, _, _), answer in self._compilers.answers(jobs):
+        for (config, _, _), answer in self._compilers.answers(self._jobs(problem, configs)):
             yield config, answer
+
+    def _jobs(self, problem: DenseProblem, configs: Sequence[KernelConfig]) -> list[Job]:
+        return [(config, problem.features_for(config), self._arch) for config in configs]
 
     def time(
         self, problem: DenseProblem, configs: Sequence[KernelConfig], *, repeats: int, check: bool
@@ -70,21 +70,39 @@ def time_without_the_lost(
     """Times a lineup again without each config that took the child down.
 
     A config is known by the note before its first run. Where the child was lost later, among the
-    timed runs, every config is tried alone, and those that are lost alone are out.
+    timed runs, every config is tried alone, and those that are lost alone are out. A loss that none
+    of them explains, of an idle child say, is forgiven once.
     """
     answers: Answers = {}
-    left = list(configs)
+    left, forgiven = list(configs), False
     while left:
         try:
             return {**answers, **call(left)}
         except ChildLostError as lost:
-            named = [config for config in left if config.short_form() == lost.note]
-            out = named or (left if len(left) == 1 else _lost_alone(call, left))
-            if not out:  # each is well by itself: nobody to blame, so all of them
-                out = left
+            out = _to_blame(call, left, lost)
+            if not out and not forgiven:
+                forgiven = True
+                continue
+            if lost.note is None:
+                raise UnsupportedError(
+                    f"the process that times kernels is lost before it runs one: {lost}"
+                ) from lost
+            out = out or left  # each is well by itself, and together they are not
             answers.update({config: Failure(lost.fate, str(lost)) for config in out})
             left = [config for config in left if config not in out]
     return answers
+
+
+def _to_blame(
+    call: Callable[[Sequence[KernelConfig]], Answers],
+    configs: Sequence[KernelConfig],
+    lost: ChildLostError,
+) -> list[KernelConfig]:
+    """Whom a loss is due to; nobody, if no kernel ran."""
+    if lost.note is None:
+        return []
+    named = [config for config in configs if config.short_form() == lost.note]
+    return named or _lost_alone(call, configs)
 
 
 def _lost_alone(
@@ -105,12 +123,10 @@ class InProcessMeasurer:
     def __init__(self, arch: Arch, device_index: int) -> None:
         self._arch = arch
         self._device_index = device_index
-        self._pool = ThreadPoolExecutor(cores())
+        self._pool = ThreadPoolExecutor(compilers())
         self._jobs: dict[tuple[DenseProblem, KernelConfig], Future[Compiled | Failure]] = {}
 
-    def compile(
-        self, problem: DenseProblem, configs: Sequence[KernelConfig], *, urgent: bool
-    ) -> None:
+    def compile(self, problem: DenseProblem, configs: Sequence[KernelConfig]) -> None:
         for config in configs:
             if (problem, config) not in self._jobs:
                 self._jobs[problem, config] = self._pool.submit(
@@ -120,7 +136,7 @@ class InProcessMeasurer:
     def compiled(
         self, problem: DenseProblem, configs: Sequence[KernelConfig]
     ) -> Iterator[tuple[KernelConfig, Compiled | Failure]]:
-        self.compile(problem, configs, urgent=True)
+        self.compile(problem, configs)
         config_of = {self._jobs[problem, config]: config for config in configs}
         for future in as_completed(config_of):
             yield config_of[future], future.result()

@@ -33,15 +33,16 @@ class Failure:
 class Measurer(Protocol):
     """Compiles in the background and times in the foreground; a bad kernel is an answer."""
 
-    def compile(
-        self, problem: DenseProblem, configs: Sequence[KernelConfig], *, urgent: bool
-    ) -> None:
-        """Begin to compile; what is urgent goes before what is not."""
+    def compile(self, problem: DenseProblem, configs: Sequence[KernelConfig]) -> None:
+        """Begin to compile, in this order, what will be asked for; nobody waits for it yet."""
 
     def compiled(
         self, problem: DenseProblem, configs: Sequence[KernelConfig]
     ) -> Iterator[tuple[KernelConfig, Compiled | Failure]]:
-        """Each config once it is compiled, in the order they are done."""
+        """Each config once it is compiled, in the order they are done; they go before all others.
+
+        What is not compiled when the caller asks for no more is dropped.
+        """
 
     def time(
         self, problem: DenseProblem, configs: Sequence[KernelConfig], *, repeats: int, check: bool

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from functools import cache
+from math import inf
 from pathlib import Path
 
 import torch
@@ -29,13 +31,17 @@ from flash_attention.tuner.dense import DenseProblem
 from flash_attention.tuner.device import ChildMeasurer
 from flash_attention.tuner.points import problems_of
 from flash_attention.tuner.search import THOROUGH, Effort, Result, Search
-from flash_attention.tuner.store import Decision, Machine, Store, default_store
+from flash_attention.tuner.store import Decision, Machine, Store, default_store, kernel_digest
 from flash_attention.tuner.table import Entry, Table
 from flash_attention.tuner.table_file import load_table, save_table
 
-BUDGET_S = 480.0
+logger = logging.getLogger("flash_attention")
+
+BUDGET_S = 420.0  # the fa3 grid takes about 300 with 16 cores
 CARRIED = 8  # configs that a problem takes over from each neighbour
-SIEVE_SHARE = 0.7  # of a problem's time; the rest is for the rounds after it
+ROUNDS_SHARE = 0.3  # of a problem's time, for the rounds after the sieve, until one was seen
+LEAST_SHARE = 0.1  # for the sieve, however long rounds are
+AHEAD = 1.5  # times its share, a sieve may take: most need less
 
 
 @dataclass(frozen=True)
@@ -145,6 +151,7 @@ class Run:
         self._effort = effort
         self._accepted = (effort, *accepts)
         self._report = report
+        self._rounds_s = 0.0  # the longest time that the rounds after a sieve took
         self._rankings: dict[DenseProblem, tuple[KernelConfig, ...]] = {}
 
     def entries(self) -> Iterator[Entry]:
@@ -167,10 +174,16 @@ class Run:
         return decision if decision.complete or decision.seconds >= self._nominal else None
 
     def _searched(self, problem: DenseProblem, number: int) -> Decision | None:
-        now, left = self._clock(), len(self._order) - number + 1
-        deadline = now + SIEVE_SHARE * (self._end - now) / left
-        for following in self._order[number : number + 1]:
-            self._compile_ahead(following)
+        sieved, deadline = 0.0, inf
+        for soon in self._order[number - 1 : number + 1]:
+            self._compile_ahead(soon)
+
+        def out_of_time() -> bool:
+            nonlocal sieved, deadline
+            sieved = self._clock()
+            if deadline == inf:  # asked for the first time: children are up, the unit is timed
+                deadline = sieved + self._sieve_s(len(self._order) - number + 1)
+            return sieved >= deadline
 
         def tell(best: KernelConfig, relative: float) -> None:
             seconds = max(self._end - self._clock(), 0.0)
@@ -180,24 +193,33 @@ class Run:
         search = Search(
             *(self._bench, problem, first),
             effort=self._effort,
-            out_of_time=lambda: self._clock() >= deadline,
+            out_of_time=out_of_time,
             tell=tell,
         )
         start = starting_points(problem, self._arch)
-        result = search.run([*start, *self._from_neighbours(problem)])
+        result = search.run([*self._from_neighbours(problem), *start])  # the likeliest first
         if result is None:
+            logger.warning("%s is left out: the heuristic's choice cannot be timed", problem)
             return None
+        self._rounds_s = max(self._rounds_s, self._clock() - sieved)
         space = _digest(problem, self._arch, self._effort)
         decision = decided(result, first, seconds=self._nominal, space=space)
         self._bench.store.add_decision(problem, first, decision)
         return decision
 
+    def _sieve_s(self, left: int) -> float:
+        """How long the sieve of the next of so many problems may take, such that there is time for
+        the rounds of all."""
+        share = (self._end - self._clock()) / left
+        rounds = self._rounds_s or ROUNDS_SHARE * share
+        return AHEAD * max(share - rounds, LEAST_SHARE * share)
+
     def _compile_ahead(self, problem: DenseProblem) -> None:
-        """Keep the compilers busy with the next problem while this one is timed."""
+        """Keep the compilers busy with what comes next while the GPU times."""
         start = starting_points(problem, self._arch)
         new = [c for c in start if not self._bench.store.was_timed(problem, c)]
         if self._known(problem) is None:
-            self._bench.measurer.compile(problem, new, urgent=False)
+            self._bench.measurer.compile(problem, new)
 
     def _from_neighbours(self, problem: DenseProblem) -> list[KernelConfig]:
         """The best of the two nearest problems of the same kind."""
@@ -240,6 +262,9 @@ def entry_of(problem: DenseProblem, decision: Decision, machine: Machine) -> Ent
 
 
 def _digest(problem: DenseProblem, arch: Arch, effort: Effort) -> str:
-    """Of where a search starts and how far it goes."""
-    start = sorted(config.short_form() for config in starting_points(problem, arch))
+    """Of the kernels that a search starts from, and how far it goes."""
+    start = sorted(
+        f"{config.short_form()} {kernel_digest(config, problem.features_for(config), arch)}"
+        for config in starting_points(problem, arch)
+    )
     return hashlib.sha256("\n".join((repr(effort), *start)).encode()).hexdigest()[:12]

@@ -46,7 +46,11 @@ Best = Callable[[KernelConfig, float], None]
 
 
 class Search:
-    """Finds the fastest config for a problem; `out_of_time` ends the sieve, not the final."""
+    """Finds the fastest config for a problem.
+
+    `out_of_time` is asked once the heuristic's choice is timed, and ends the sieve; the final is
+    always held.
+    """
 
     def __init__(
         self,
@@ -88,18 +92,20 @@ class Search:
         self._seen.update(new)
         if not new:
             return
-        if self._out_of_time():
+        if self._hurry():
             self._complete = False
             return
-        self._bench.measurer.compile(self._problem, new, urgent=True)
         wanted = (self._problem, new, self._heuristic)
-        for batch in self._bench.batches(*wanted, hurry=self._out_of_time):
+        for batch in self._bench.batches(*wanted, hurry=self._hurry):
             for config, sample in self._times(batch, self._effort.sieve_repeats).items():
                 self._relative[config] = sample.relative
             self._tell_best()
-            if self._out_of_time():
+            if self._hurry():
                 self._complete = False
                 return
+
+    def _hurry(self) -> bool:
+        return bool(self._relative) and self._out_of_time()
 
     def _final(self) -> Result | None:
         ranking = self._best(len(self._relative))

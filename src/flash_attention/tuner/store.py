@@ -59,7 +59,7 @@ class Decision:
     when: str
     seconds: float  # it was given
     complete: bool
-    space: str  # a digest of the configs it started from
+    space: str  # a digest of the kernels it started from
 
 
 @cache

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import fields
 from pathlib import Path
@@ -14,6 +13,7 @@ from flash_attention.errors import KernelConfigError, UnsupportedError
 from flash_attention.kernel_configs import DType, parse_kernel_config
 from flash_attention.tuner.dense import DenseProblem
 from flash_attention.tuner.table import Entry, Table
+from flash_attention.whole_file import write_whole
 
 SCHEMA = 1
 _TYPES: dict[str, tuple[type, ...]] = {
@@ -31,10 +31,7 @@ def save_table(table: Table, path: Path) -> None:
     lines = ",\n".join(f"  {json.dumps(entry_json(entry))}" for entry in table.entries)
     text = f'{{\n "schema": {SCHEMA},\n "device": {json.dumps(table.device)},\n "entries": ['
     text += f"\n{lines}\n ]\n}}\n" if table.entries else "]\n}\n"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(text)
-    temporary.replace(path)
+    write_whole(path, text)
 
 
 def load_table(path: Path) -> Table:

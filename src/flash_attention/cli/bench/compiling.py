@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 
 import torch
 
 from flash_attention.cli.bench.settings import Settings
 from flash_attention.cli.precompile import Job, precompile
+from flash_attention.cores import usable_cores
 from flash_attention.dispatch import current_arch
 from flash_attention.errors import UnsupportedError
 from flash_attention.select import select_config
@@ -34,5 +34,5 @@ def jobs_of(settings: Settings) -> list[Job]:
 
 def compile_all(settings: Settings) -> None:
     """Fills the compile cache; what fails says so again when it is run."""
-    for _ in precompile(jobs_of(settings), len(os.sched_getaffinity(0))):
+    for _ in precompile(jobs_of(settings), usable_cores()):
         pass

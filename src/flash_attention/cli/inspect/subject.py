@@ -13,10 +13,10 @@ from flash_attention.errors import UnsupportedError
 from flash_attention.features import Features
 from flash_attention.kernel_configs import DType, KernelConfig, parse_kernel_config
 from flash_attention.kernel_configs.hopper_forward import HOPPER
-from flash_attention.select import select_config
 from flash_attention.select_short import select_chunks
+from flash_attention.tuner.choice import NO_DEVICE, choose
 
-H200_SMS = 132  # where there is no GPU to count
+H200_SMS = 132  # where no GPU is meant that could be counted
 FORMS = f"a short form, rung:N, or selected: and a problem as in 'selected:{EXAMPLE}'"
 
 Subject = tuple[KernelConfig, Features | None]
@@ -31,19 +31,22 @@ def subject_of(text: str, *, dtype: str, d_head: int, heads: int, arch: str | No
             raise UnsupportedError(f"rung:{rest} names no rung; write rung:16")
         return pick_rung(ladder_of(dtype, d_head, heads), int(rest)).config, None
     if kind == "selected" and colon:
-        return _selected(rest, DType.from_string(dtype), arch_named(arch) or current_arch(HOPPER))
+        return _selected(rest, DType.from_string(dtype), arch_named(arch))
     if "(" not in text:
         raise UnsupportedError(f"{text!r} names no kernel; give {FORMS}")
     return parse_kernel_config(text), None
 
 
-def _selected(words: str, dtype: DType, arch: Arch) -> Subject:
+def _selected(words: str, dtype: DType, named: Arch | None) -> Subject:
+    """What `attention` runs: on this GPU, tables asked, or on an architecture that is named."""
     problem = read_point(words.replace(",", " ")).problem(dtype)
-    sms = device_sms(torch.cuda.current_device()) if torch.cuda.is_available() else H200_SMS
+    here = named is None and torch.cuda.is_available()
+    index = torch.cuda.current_device() if here else NO_DEVICE
+    arch, sms = named or current_arch(HOPPER), device_sms(index) if here else H200_SMS
     if short := select_chunks(problem, arch, sms):
         hopper, chunks = short
         return hopper, chunks.features(problem.features)
-    config = select_config(problem, arch)
+    config = choose(problem, arch, index).config
     return config, problem.features_for(config)
 
 
