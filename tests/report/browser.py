@@ -99,6 +99,15 @@ class Tab:
             raise BrowserError(f"{expression}: {answer['exceptionDetails']}")
         return answer["result"].get("value")
 
+    def becomes(self, expression: str, value: Any = True) -> bool:
+        """Whether an expression has this value soon: pages answer the mouse in their own time."""
+        deadline = time.monotonic() + TIMEOUT
+        while self.evaluate(expression) != value:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.02)
+        return True
+
     def click(self, selector: str) -> None:
         """Clicks the middle of an element with the mouse."""
         x, y = self._middle(selector)

@@ -70,36 +70,36 @@ def test_clicking_a_rung_shows_its_diff_and_counters(tab: Tab, page: str) -> Non
     shown = "document.querySelector('#rung-2 .diff').checkVisibility()"
     assert not tab.evaluate(shown)
     tab.click("#rung-2 > summary")
-    assert tab.evaluate(shown)
+    assert tab.becomes(shown)
     text = tab.evaluate("document.querySelector('#rung-2 .panel').innerText")
     for part in ("swizzled: False -> True", "wavefronts / needed", "SASS instructions"):
         assert part in text
     assert "+struct XorSwizzle {\n" in text  # lines are copied as lines
     tab.click("#rung-2 > summary")
-    assert not tab.evaluate(shown)
+    assert tab.becomes(shown, False)
 
 
 def test_the_keyboard_opens_a_rung(tab: Tab, page: str) -> None:
     tab.open(page, width=DESK)
     tab.evaluate("document.querySelector('#rung-3 > summary').focus()")
     tab.press("Enter", 13, "\r")
-    assert tab.evaluate("document.getElementById('rung-3').open")
+    assert tab.becomes("document.getElementById('rung-3').open")
     tab.press("Tab", 9)  # on to the first table, which the keyboard can scroll
-    assert tab.evaluate("document.activeElement.closest('.panel') !== null")
+    assert tab.becomes("document.activeElement.closest('.panel') !== null")
 
 
 def test_a_column_of_the_counters_leads_to_its_rung(tab: Tab, page: str) -> None:
     tab.open(page, width=DESK)
     tab.click("a[href='#rung-9'] .touch")
-    assert tab.evaluate("location.hash") == "#rung-9"
-    assert tab.evaluate("document.getElementById('rung-9').open")
+    assert tab.becomes("location.hash", "#rung-9")
+    assert tab.becomes("document.getElementById('rung-9').open")
 
 
 def test_pointing_at_a_dot_says_its_numbers(tab: Tab, page: str) -> None:
     tab.open(page, width=DESK)
     assert tab.evaluate("document.getElementById('tip').hidden")
     tab.point_at(".choice .touch")
-    assert tab.evaluate("document.getElementById('tip').checkVisibility()")
+    assert tab.becomes("document.getElementById('tip').checkVisibility()")
     assert "TFLOP/s" in tab.evaluate("document.getElementById('tip').textContent")
 
 
@@ -109,7 +109,7 @@ def test_the_switch_goes_between_dtypes(tab: Tab, page: str) -> None:
         .filter(c => c.checkVisibility()).map(c => c.dataset.dtype).join()"""
     assert tab.evaluate(shown) == "BF16"
     tab.click("label[for='dtype-fp16']")
-    assert tab.evaluate(shown) == "FP16"
+    assert tab.becomes(shown, "FP16")
 
 
 @pytest.mark.parametrize("width", [320, PHONE, 768])
@@ -125,7 +125,7 @@ def test_on_a_phone_a_rung_can_be_hit_with_a_finger(tab: Tab, page: str) -> None
     height = "document.querySelector('#rung-5 > summary').getBoundingClientRect().height"
     assert tab.evaluate(height) >= 44
     tab.click("#rung-5 > summary")
-    assert tab.evaluate("document.querySelector('#rung-5 .diff').checkVisibility()")
+    assert tab.becomes("document.querySelector('#rung-5 .diff').checkVisibility()")
 
 
 _CONTRASTS = """(() => {
