@@ -56,7 +56,9 @@ class Chunks:
 
     def features(self, features: Features) -> Features:
         """What the kernel must be able to do besides what its problem asks."""
-        return replace(features, heads_together=self.heads_together, splits=self.splits)
+        return replace(
+            features, heads_together=self.heads_together, few_queries=True, splits=self.splits
+        )
 
     @property
     def in_parts(self) -> bool:

@@ -44,6 +44,7 @@ class Features:
     softcap: bool = False
     per_batch: bool = False  # batch entries have lengths of their own
     heads_together: int = 1  # heads of q side by side in a tile, which share one of k and v
+    few_queries: bool = False  # one tile holds those of all the heads that share one of k and v
     splits: SplitKind = SplitKind.WHOLE
     page_keys: int = 0  # rows of a page that a table names; 0: keys are contiguous
     guarded: bool = False  # first family: look at bounds, though no mask and no lengths ask for it
@@ -82,7 +83,7 @@ class Features:
     @property
     def short_queries(self) -> bool:
         """Whether few queries meet many keys, each of which is then read once."""
-        return self.heads_together > 1 or self.splits is not SplitKind.WHOLE
+        return self.few_queries or self.splits is not SplitKind.WHOLE
 
     def rows(self) -> Variant:
         """Which queries and heads the rows of a tile are."""
@@ -109,6 +110,7 @@ class Features:
             "softcap": self.softcap,
             "per_batch": self.per_batch,
             f"heads_{self.heads_together}": self.heads_together > 1,
+            "few": self.few_queries and self.splits is SplitKind.WHOLE,
             self.splits.name.lower(): self.splits is not SplitKind.WHOLE,
             f"page_{self.page_keys}": self.page_keys > 0,
             "guarded": self.guarded,

@@ -11,6 +11,7 @@ import torch
 from flash_attention.chunks import Chunks
 from flash_attention.features import Features, MaskKind
 from flash_attention.kernel_configs import HopperForwardKernelConfig, KernelConfig, TileOrder
+from flash_attention.kernel_configs.hopper_forward import WARP_ROWS
 from flash_attention.options import DEFAULTS, NO_EXTRAS, Extras, Options, Window
 
 
@@ -111,7 +112,9 @@ class Problem:
         the lengths, all tensors have its columns and as many heads, and no row ends in more than O.
         """
         features = self.features
-        if isinstance(config, HopperForwardKernelConfig) or features.looks_at_bounds:
+        if isinstance(config, HopperForwardKernelConfig):
+            return replace(features, heads_together=self._heads_together(config))
+        if features.looks_at_bounds:
             return features
         exact = (
             self.seq_q % config.B_r == 0
@@ -121,6 +124,13 @@ class Problem:
             and not (self.sinks or return_lse)
         )
         return replace(features, guarded=not exact)
+
+    def _heads_together(self, config: HopperForwardKernelConfig) -> int:
+        """Heads side by side in a tile: of entries of their own lengths those that share one of k
+        and v, so that fewer rows lie beyond the queries; a warp's rows are whole queries."""
+        group = self.heads_per_kv
+        able = self.per_batch and config.specialised and WARP_ROWS % group == 0
+        return group if able else 1
 
     @property
     def per_batch(self) -> bool:

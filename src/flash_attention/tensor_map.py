@@ -109,7 +109,9 @@ def describe_all(
     panel = 64 if config.d_head % 64 == 0 else 32
     group = features.heads_together
     keys = (panel, 1, min(config.B_c, features.page_keys or config.B_c))
-    boxes = ((panel, group, WARPGROUP_ROWS // group), keys, keys, (panel, 1, WARP_ROWS))
+    o_group = group if WARP_ROWS % group == 0 else 1
+    stored = (panel, o_group, WARP_ROWS // o_group)
+    boxes = ((panel, group, WARPGROUP_ROWS // group), keys, keys, stored)
     as_asked = CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_NONE
     wider = CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B
     once = as_asked if features.short_queries else wider  # 2 to 5 % in decoding at 4.3 TB/s

@@ -46,16 +46,16 @@ __device__ void stage_and_store(const WarpOutput<Config>& warp, u32 shared, cons
   }
   ptx::fence_proxy_async();  // the copy engine sees what the lanes wrote
   __syncwarp();
-  // Rows beyond a packed sequence are another's, and heads side by side are apart in the tensor.
+  // Rows beyond a packed sequence are another's; heads side by side are a box if queries are whole.
   const bool partial = Config::Lengths::kPerBatch && !warp.used(kWarpRows - 1);
-  if (Config::Rows::kGroup > 1 || partial) {
+  if (kWarpRows % Config::Rows::kGroup || partial) {
     store_rows(warp, shared, first);
   } else if (lane_id() == 0) {
 #pragma unroll
     for (int p = 0; p < OTile::kCount; ++p)
       ptx::tma_store_4d(map, shared + p * OTile::kPanelBytes + first * OTile::kRowBytes,
-                        p * OTile::kColumns, warp.tile.head, warp.sequence.q_first + warp.row(0),
-                        warp.sequence.q_batch);
+                        p * OTile::kColumns, warp.tile.head * Config::Rows::kGroup,
+                        warp.sequence.q_first + warp.position(0), warp.sequence.q_batch);
     ptx::tma_commit();
   }
 }
