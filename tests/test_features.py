@@ -11,7 +11,7 @@ import torch
 from flash_attention import forward
 from flash_attention.compiler.includes import include_closure
 from flash_attention.emulation import emulate
-from flash_attention.features import CAUSAL, PLAIN, Features, MaskKind
+from flash_attention.features import CAUSAL, PLAIN, Features, MaskKind, SplitKind
 from flash_attention.kernel_configs import (
     DType,
     HopperForwardKernelConfig,
@@ -38,6 +38,7 @@ HOPPER = HopperForwardKernelConfig(
         (Features(MaskKind.WINDOW), "_window"),
         (Features(softcap=True), "_softcap"),
         (Features(MaskKind.CAUSAL, softcap=True, per_batch=True), "_causal_softcap_per_batch"),
+        (Features(sinks=True), "_sinks"),
         (Features(guarded=True), "_guarded"),
     ],
 )
@@ -68,13 +69,23 @@ def test_a_translation_unit_binds_what_the_features_say_and_nothing_else() -> No
     }
 
 
+def test_parts_of_a_row_end_without_the_sink() -> None:
+    sink, none = (f"using Sinks = fa::attn::sinks::{name};" for name in ("PerHead", "None"))
+    assert none in translation_unit(HOPPER)
+    for config in (HOPPER, get_ladder()[0].config):
+        assert sink in translation_unit(config, Features(sinks=True))
+    for splits in (SplitKind.CHUNKED, SplitKind.EVEN):
+        assert none in translation_unit(HOPPER, Features(sinks=True, splits=splits))
+
+
 def test_the_first_family_looks_at_bounds_only_where_it_has_to() -> None:
     config = get_ladder()[0].config
     plain = translation_unit(config)
     assert "using Bounds = fa::sm80::bounds::Exact;" in plain
     assert translation_unit(config, Features(softcap=True)).count("bounds::Exact;") == 1
     windows = Features(MaskKind.WINDOW, per_batch=True)
-    for features in (Features(guarded=True), CAUSAL, Features(per_batch=True), windows):
+    others = (Features(guarded=True), Features(per_batch=True), Features(sinks=True))
+    for features in (CAUSAL, windows, *others):
         assert translation_unit(config, features).count("bounds::Guarded;") == 1
     added = set(include_closure(translation_unit(config, windows))) - set(include_closure(plain))
     assert added == {

@@ -51,9 +51,9 @@ EXACT = replace(PROBLEM, heads_k=6)
         ({"heads_k": 2}, Features(guarded=True)),
         ({"d_head": 120}, Features(guarded=True)),
         ({"d_v": 64, "softcap": 2.0}, Features(softcap=True, guarded=True)),
-        ({"sinks": True}, Features(guarded=True)),
+        ({"sinks": True}, Features(sinks=True)),
         ({"causal": True, "seq_q": 191}, Features(MaskKind.CAUSAL)),
-        ({"seqused_k": True, "sinks": True}, Features(per_batch=True)),
+        ({"seqused_k": True, "sinks": True}, Features(per_batch=True, sinks=True)),
     ],
 )
 def test_the_first_family_guards_what_its_tiles_do_not_cover(
@@ -94,7 +94,7 @@ def test_a_problem_is_read_from_the_tensors() -> None:
     options = Options(causal=True, softmax_scale=0.5, softcap=3.0)
     asked = Problem.from_tensors(q, k, v, options=options, extras=Extras(sinks=torch.empty(6)))
     assert asked == replace(problem, causal=True, softmax_scale=0.5, softcap=3.0, sinks=True)
-    assert asked.features == Features(MaskKind.CAUSAL, softcap=True)
+    assert asked.features == Features(MaskKind.CAUSAL, softcap=True, sinks=True)
 
 
 def test_a_packed_problem_has_the_lengths_the_caller_says() -> None:

@@ -47,7 +47,8 @@ class Features:
     few_queries: bool = False  # one tile holds those of all the heads that share one of k and v
     splits: SplitKind = SplitKind.WHOLE
     page_keys: int = 0  # rows of a page that a table names; 0: keys are contiguous
-    guarded: bool = False  # first family: look at bounds, though no mask and no lengths ask for it
+    sinks: bool = False  # every row sees one more score, that of its head
+    guarded: bool = False  # first family: look at bounds, though nothing above asks for it
 
     def bind_first_family(self, bindings: tuple[Binding, ...]) -> tuple[Binding, ...]:
         """The bindings of a config of the first family, and those of the features."""
@@ -56,8 +57,8 @@ class Features:
 
     @property
     def looks_at_bounds(self) -> bool:
-        """Whether a kernel of the first family looks where tensors, and the keys of a row, end."""
-        return self.guarded or self.mask is not MaskKind.FULL or self.per_batch
+        """Whether a kernel of the first family looks where tensors end, and at the ends of rows."""
+        return self.guarded or self.mask is not MaskKind.FULL or self.per_batch or self.sinks
 
     @property
     def _shared(self) -> tuple[Binding, ...]:
@@ -66,7 +67,13 @@ class Features:
             Variant("Mask", "attn/mask", self.mask.value),
             Variant("Score", "attn/score", "Softcap" if self.softcap else "Plain"),
             Variant("Lengths", "attn/lengths", "PerBatch" if self.per_batch else "Same"),
+            Variant("Sinks", "attn/sinks", "PerHead" if self._ends_with_sink else "None"),
         )
+
+    @property
+    def _ends_with_sink(self) -> bool:
+        """Parts of a row do not: who combines them adds the sink, once."""
+        return self.sinks and self.splits is SplitKind.WHOLE
 
     def bind_hopper(self, bindings: tuple[Binding, ...]) -> tuple[Binding, ...]:
         """The bindings of a config of the Hopper family, and those of the features."""
@@ -113,6 +120,7 @@ class Features:
             "few": self.few_queries and self.splits is SplitKind.WHOLE,
             self.splits.name.lower(): self.splits is not SplitKind.WHOLE,
             f"page_{self.page_keys}": self.page_keys > 0,
+            "sinks": self.sinks,
             "guarded": self.guarded,
         }
         return [word for word, on in words.items() if on]

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from flash_attention.checks import TensorView
 from flash_attention.chunks import Chunks
@@ -36,7 +37,7 @@ def check_features_fit(config: KernelConfig, features: Features) -> None:
                 f"{_asked(missing)}, and {FIRST_FAMILY} take one head a tile, and keys that lie one"
                 f" after the other, all of a row's in one go; {OTHER_FAMILY}"
             )
-    elif not config.specialised and features not in (PLAIN, CAUSAL):
+    elif not config.specialised and replace(features, sinks=False) not in (PLAIN, CAUSAL):
         raise UnsupportedError(
             f"{_asked(features)}, and Hopper kernels without a producer compute full and causal"
             " attention only; pass a config with specialised=True"

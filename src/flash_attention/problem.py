@@ -103,7 +103,11 @@ class Problem:
     def features(self) -> Features:
         """What the kernel's code must be able to do."""
         mask = MaskKind.CAUSAL if self.causal else MaskKind.WINDOW if self.window else MaskKind.FULL
-        return Features(mask, self.softcap > 0, self.per_batch, page_keys=self.page_keys)
+        return Features(
+            *(mask, self.softcap > 0, self.per_batch),
+            page_keys=self.page_keys,
+            sinks=self.sinks,
+        )
 
     def features_for(self, config: KernelConfig, return_lse: bool = False) -> Features:
         """What the code of this config's kernel must be able to do.
@@ -121,7 +125,7 @@ class Problem:
             and self.seq_k % config.B_c == 0
             and self.heads == self.heads_k
             and self.d_head == self.d_v == config.d_head
-            and not (self.sinks or return_lse)
+            and not return_lse
         )
         return replace(features, guarded=not exact)
 

@@ -32,7 +32,7 @@ class DenseProblem:
     def of(cls, problem: Problem) -> DenseProblem | None:
         """What is tuned of a problem; None if it has a feature beyond the causal mask, or nothing
         to compute."""
-        if problem.features not in (PLAIN, CAUSAL) or problem.sinks or problem.idle:
+        if problem.features not in (PLAIN, CAUSAL) or problem.idle:
             return None
         return cls(
             dtype=DType.from_string(str(problem.dtype)),

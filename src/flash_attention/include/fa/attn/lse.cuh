@@ -30,25 +30,16 @@ struct RowEnd {
 };
 
 struct RowEnds {
-  float inverse[2];  // what O is multiplied with
-  float lse[2];
+  RowEnd row[2];  // l / 4 + 8 h
 
-  // `sink(h)` is the sink of row l / 4 + 8 h.
-  template <class Sink>
-  __device__ RowEnds(const RowStats<16>& stats, float scale, bool has_sinks, Sink sink_of) {
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      RowEnd end(quad_sum(stats.sum[0][h]), stats.max[0][h] * scale);
-      if (has_sinks) end.add_sink(sink_of(h));
-      inverse[h] = end.inverse();
-      lse[h] = end.lse();
-    }
-  }
+  __device__ RowEnds(const RowStats<16>& stats, float scale)
+      : row{{quad_sum(stats.sum[0][0]), stats.max[0][0] * scale},
+            {quad_sum(stats.sum[0][1]), stats.max[0][1] * scale}} {}
 
   template <int Dim>
   __device__ void normalise(Accumulator<16, Dim>& o) const {
 #pragma unroll
-    for (int h = 0; h < 2; ++h) rescale_row(o, 0, h, inverse[h]);
+    for (int h = 0; h < 2; ++h) rescale_row(o, 0, h, row[h].inverse());
   }
 };
 

@@ -6,6 +6,8 @@
 
 namespace fa::attn {
 
+struct RowEnd;  // lse.cuh
+
 template <class T>
 concept DTypeSlot = requires(float x) {
   { T::pack(x, x) };
@@ -32,6 +34,9 @@ concept MaskSlot = requires(const T& mask, int row, const attn::Sequence& sequen
 };
 
 template <class T>
+concept SinksSlot = requires(RowEnd& end, const ForwardKernelArgs& args) { T::add(end, args, 0); };
+
+template <class T>
 concept LengthsSlot = requires(const ForwardKernelArgs& args) { T::sequence(args, 0); };
 
 // Names the first of these slots of `Config` whose variant breaks its contract.
@@ -42,6 +47,7 @@ __device__ constexpr bool check_slots() {
                 "Exponential: factor, scale, offset, exp");
   static_assert(ScoreSlot<typename Config::Score>, "Score: change(s, args), scale(args)");
   static_assert(MaskSlot<typename Config::Mask>, "Mask: kHasStart, first_key, end_key");
+  static_assert(SinksSlot<typename Config::Sinks>, "Sinks: add(end, args, head)");
   static_assert(LengthsSlot<typename Config::Lengths>, "Lengths: sequence(args, batch)");
   return true;
 }

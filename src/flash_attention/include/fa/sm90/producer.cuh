@@ -54,6 +54,7 @@ class Producer {
     const attn::KeyRange<typename Config::Mask, Config::kBC> range(
         typename Config::Mask(args_), Config::Rows::position(tile.q_block * Shape<Config>::kBR),
         Shape<Config>::kBR / Config::Rows::kGroup, sequence_);
+    kv_head_ = Config::Rows::kGroup > 1 ? tile.head : tile.head / args_.heads_per_kv;
     const int index = tile_index<Config>(tile, args_);
     const int first = Config::Splits::first_block(range, index, tile.split, args_);
     int block = Config::Splits::end_block(range, index, tile.split, args_) - 1;
@@ -80,10 +81,9 @@ class Producer {
   }
 
   __device__ void load_keys(u32 smem, const TensorMap& map, u32 full, Tile tile, int block) {
-    const int kv_head = Config::Rows::kGroup > 1 ? tile.head : tile.head / args_.heads_per_kv;
     ptx::mbarrier_arrive_expect(full, KVTile::kBytes);
-    Config::Pages::template load<KVTile, Config::kBC>(smem, map, full, kv_head, block * Config::kBC,
-                                                      tile.batch, sequence_, args_);
+    Config::Pages::template load<KVTile, Config::kBC>(
+        smem, map, full, kv_head_, block * Config::kBC, tile.batch, sequence_, args_);
   }
 
   __device__ void load_q(Tile tile) {
@@ -108,6 +108,7 @@ class Producer {
   const TensorMaps& maps_;
   const ForwardKernelArgs& args_;
   attn::Sequence sequence_ = {};
+  int kv_head_ = 0;  // of the tile: a division for each block would keep the copies waiting
   Ring<Config::kStages> ring_;
   u32 tile_parity_ = 0;
 };

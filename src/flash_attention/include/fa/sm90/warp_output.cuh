@@ -30,9 +30,10 @@ struct WarpOutput {
   }
 
   __device__ attn::RowEnds ends(const attn::RowStats<kWarpRows>& stats) const {
-    const auto sink = [&](int h) { return args.sinks[min(head(lane_row(h)), args.heads - 1)]; };
-    return attn::RowEnds(stats, Config::Score::scale(args), args.sinks && !Config::Splits::kParts,
-                         sink);
+    attn::RowEnds ends(stats, Config::Score::scale(args));
+#pragma unroll
+    for (int h = 0; h < 2; ++h) Config::Sinks::add(ends.row[h], args, head(lane_row(h)));
+    return ends;
   }
 
   // The log-sum-exp of the rows; the first lane of a quad stores.
@@ -42,7 +43,7 @@ struct WarpOutput {
     for (int h = 0; h < 2; ++h)
       if (const int r = lane_row(h); lane_id() % 4 == 0 && used(r))
         args.lse[sequence.q_batch * args.lse_batch_stride + head(r) * args.lse_head_stride +
-                 sequence.q_first + position(r)] = ends.lse[h];
+                 sequence.q_first + position(r)] = ends.row[h].lse();
   }
 
   // What a lane has of O: `store_of(r, h)` is asked for every row r that is used, and what it returns

@@ -84,7 +84,7 @@ struct Guarded {
         for (int h = 0; h < 2; ++h) {
           attn::RowEnd end(attn::quad_sum(stats.sum[i][h]),
                            Config::Exponential::score(stats.max[i][h], scale));
-          if (args_.sinks) end.add_sink(args_.sinks[blockIdx.y]);
+          Config::Sinks::add(end, args_, blockIdx.y);
           Config::Normalise::row(o, i, h, end.divisor());
           const int lane_row = row + 16 * i + 8 * h + lane_id() / 4;
           if (args_.lse && lane_id() % 4 == 0 && lane_row < sequence_.q_len)

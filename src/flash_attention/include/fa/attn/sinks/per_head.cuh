@@ -1,0 +1,15 @@
+// SPDX-License-Identifier: Apache-2.0
+// Every row of a head sees one more score, which takes its share of the weights and has no value.
+#pragma once
+#include <fa/attn/lse.cuh>
+#include <fa/kernel_args.cuh>
+
+namespace fa::attn::sinks {
+
+struct PerHead {
+  static __device__ void add(RowEnd& end, const ForwardKernelArgs& args, int head) {
+    end.add_sink(args.sinks[head]);
+  }
+};
+
+}  // namespace fa::attn::sinks
