@@ -19,7 +19,7 @@ PAIR = replace(CONFIG, consumers=2, overlap=True)
 # Three entries, the last without a key: six tiles of four blocks.
 FEW = Case("", 3, 200, batch=3, used=(200, 129, 0), heads=8, causal=True)
 # In the last tile of an entry the second warpgroup has no rows, or sees one block more.
-CACHE = Case("", (100, 1, 130), 150, batch=3, used=(150, 3, 77), heads=2, heads_k=1, causal=True)
+CACHE = Case("", (100, 1, 130), 150, batch=3, used=(150, 3, 77), heads=2, causal=True)
 
 EVENLY = Scene(FEW, CONFIG, ctas=5)  # five blocks each: every border is another tile's
 CHUNKS = Scene(FEW, CONFIG, split_keys=64)
@@ -44,6 +44,7 @@ GROUPS = Scene(  # two of the three heads stay in L2, if their keys were that lo
     replace(CONFIG, tile_order=TileOrder.DYNAMIC, group_mib=1),
     max_seqlen_k=2000,
 )
+SHARED = Scene(Case("", (100, 70), (100, 90), heads=4, heads_k=1), CONFIG)
 
 
 @dataclass(frozen=True)
@@ -140,16 +141,22 @@ CUTS = (
         "the last, smaller group of heads is taken for a whole one",
         "cta-write-conflict",
         GROUPS,
-        (Edit(PACKED, "min(group_, args_.heads - first_head)", "group_"),),
+        (Edit(PACKED, "min(group_, heads_ - first_head)", "group_"),),
+    ),
+    ShortMutation(
+        "rows of heads side by side are counted as those of one",
+        NUMBERS,
+        SHARED,
+        (Edit(PACKED, "batch) * Config::Rows::kGroup", "batch)"),),
     ),
 )
 
 PARTS = (
     ShortMutation(
-        "the sink is in every part",
+        "the sink is not in the sum of the parts",
         NUMBERS,
         SINKS,
-        (Edit(WARP_OUTPUT, "args.sinks && !Config::Splits::kParts", "args.sinks"),),
+        (Edit(COMBINE, " + ptx::exp2((sink - offset) * kLog2e)"),),
     ),
     ShortMutation(
         "weights relative to -inf",

@@ -175,7 +175,7 @@ MUTATIONS = [
     ("blockIdx.y / args.heads_per_kv", "blockIdx.y", HEADS, "global-out-of-bounds"),
     ("using Seen = attn::Masked", "using Seen = attn::Open", KEYLESS, "numbers"),
     ("first_block_, 1)", "first_block_, 0)", KEYLESS_TILES, "global-out-of-bounds"),
-    ("if (args_.sinks) end", "if (false) end", LENGTHS_AND_COLUMNS, "numbers"),
+    ("Config::Sinks::add(end, args_, blockIdx.y);", "", LENGTHS_AND_COLUMNS, "numbers"),
     ("(before + row)", "row", CACHE, "numbers"),
     ("lane_row < sequence_.q_len", "true", LENGTHS_AND_COLUMNS, "global-out-of-bounds"),
 ]
