@@ -114,7 +114,7 @@ def test_a_table_beside_the_heuristic(
     assert [call["heuristic"] for call in made_up_gpu] == [True]
     again = "again: FLASH_ATTENTION_TABLE='my table.json' flash-attention bench --grid seed"
     assert again in text
-    assert " --heuristic " in text.partition(again)[2]
+    assert " --peers none --heuristic " in text.partition(again)[2]
 
 
 def test_a_file_that_cannot_be_written_stops_it_at_once(

@@ -43,7 +43,12 @@ class Settings:
     def command(self) -> str:
         """The command that repeats it, whatever the defaults are then."""
         words = ["flash-attention", "bench", "--grid", self.grid, "--dtype"]
-        words += [self.dtype.name.lower(), *self.narrowed, "--peers", ",".join(self.peers)]
+        words += [
+            self.dtype.name.lower(),
+            *self.narrowed,
+            "--peers",
+            ",".join(self.peers) or "none",
+        ]
         if self.config_file is not None:
             words += ["--configs", str(self.config_file)]
         words += ["--heuristic"] if self.heuristic else []
