@@ -23,7 +23,7 @@ class Effort:
     rounds: tuple[tuple[int, int], ...] = ((7, 12), (15, 6))  # (repeats, how many are let in)
     finalists: int = 3  # beside the heuristic's choice
     final_repeats: int = 41
-    margin: float = 0.005  # what is less faster than this is noise: the heuristic's choice stays
+    margin: float = 0.01  # what is less faster than this is noise: the heuristic's choice stays
 
 
 THOROUGH = Effort()
