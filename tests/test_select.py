@@ -121,3 +121,14 @@ def test_groups_are_powers_of_two_that_grow_with_the_keys_and_stay_in_l2() -> No
             size * (1 << 20) // (n * d_head * 4) for n, size in zip(LENGTHS, sizes[1:], strict=True)
         ]
         assert all(count >= 4 for count in heads), "a group of few heads does not balance a walk"
+
+
+def test_all_heads_are_one_group_where_l2_holds_their_keys() -> None:
+    def group(batch: int, heads: int, heads_k: int, n: int, d_head: int) -> int:
+        problem = square(DType.BF16, d_head, n)
+        return group_mib(replace(problem, batch=batch, heads=heads, heads_k=heads_k))
+
+    assert group(1, 32, 32, 2048, 96) == 32  # 24 MiB, of which 16 would be 21 heads and 11 more
+    assert group(1, 28, 4, 4096, 128) == 64  # 56 MiB as 28 heads count them, 8 in memory
+    assert group(1, 32, 32, 2048, 80) == 32  # kernels of d 96 count 24 MiB
+    assert group(8, 16, 16, 2048, 128) == 32  # 128 MiB: as many heads as L2 holds

@@ -21,6 +21,7 @@ from flash_attention.kernel_configs.rules import CHOICES as SM80_CHOICES
 from flash_attention.problem import Problem
 
 MIB = 1 << 20
+HELD_MIB = 32  # of K and V stay in L2 whatever else passes through it
 PACKED_GROUP_MIB = 32  # of entries of any length: a batch of others needs no other kernel
 SM80_SWITCHES = (
     "async+eager+swizzled+load_2_2_1_tiles+buffer+opt_softmax+folded+serpentine+staged+reciprocal"
@@ -109,8 +110,12 @@ def _for_pages(config: HopperForwardKernelConfig, page_keys: int) -> HopperForwa
 
 
 def group_mib(problem: Problem) -> int:
-    """K and V of the heads that are walked together: enough tiles to balance the end of the walk,
-    few enough that L2 serves them."""
+    """K and V of the heads that are walked together, as if each had its own: those of all heads
+    where L2 holds them, else enough tiles to balance the end of the walk, few enough for L2."""
+    of_a_head = problem.seq_k * hopper_d_head(problem) * 2 * problem.dtype.itemsize
+    if problem.batch * problem.heads_k * of_a_head <= HELD_MIB * MIB:
+        every = -(-problem.batch * problem.heads * of_a_head // MIB)
+        return min(max(1 << (every - 1).bit_length(), 4), 256)
     heads = 32 if problem.seq_k <= 2 * SHORT else 16 if problem.seq_k <= 8 * SHORT else 8
     if problem.d_head <= 64:
         heads *= 2

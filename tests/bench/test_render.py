@@ -11,6 +11,7 @@ import pytest
 from flash_attention.bench import render
 from flash_attention.bench.blocks import begin, end, marked_block
 from flash_attention.bench.ledger import ABLATIONS
+from flash_attention.bench.random_problems import PROBLEMS
 from flash_attention.bench.results import load, save
 from flash_attention.errors import UnsupportedError
 from tests.bench.made_up import made_up_results
@@ -119,6 +120,38 @@ def test_a_grid_of_few_queries_is_told_in_bytes() -> None:
     assert "multiples of the faster of FA3 and cuDNN: **2.000**" in block
 
 
+def test_a_table_is_shown_where_it_says_otherwise_than_the_heuristic() -> None:
+    record = made_up_grid() | {"l2": "cold"}
+    first, second, *_ = (row for row in record["rows"] if row["selected"])
+    record["rows"] = [
+        first | {"heuristic_ms": 1.21 * first["ms"]},
+        second | {"heuristic_ms": second["ms"]},
+    ]
+    name = "tuned-fa3-bf16"
+    text = render.render(f"{begin(name)}\nold\n{end(name)}\n", record)
+    assert text is not None
+    (line,) = (line for line in text.splitlines() if line.startswith("| 32"))
+    assert line.startswith(f"| 32 x 512, 32 h, d 64, full | `{first['config']}` |")
+    assert line.endswith("| 1.210 |")
+    assert "At the other 1 points the table keeps" in text
+    assert "Over all 2 points **1.100** times as fast in geometric mean, 1.000 at the least" in text
+
+
+def test_random_problems_are_told_in_words() -> None:
+    record = {
+        **{key: made_up_grid()[key] for key in ("device", "driver", "nvrtc", "torch", "date")},
+        **{"commit": None, "count": 2000, "kernels": 7, "families": {"sm80": 500, "sm90": 1500}},
+        **{"worst": {"share": 0.5}, "worst_lse": {"share": 0.25}},
+        **{"features": {"causal": 1200, "pages": 30}, "failures": [{}]},
+    }
+    text = render.render(f"{begin(PROBLEMS)}\nold\n{end(PROBLEMS)}\n", record)
+    assert text is not None
+    assert "1,999 of 2,000 random problems right" in text
+    assert "1,500 by Hopper kernels and 500 by the first family" in text
+    assert "50% of what is allowed, that of a log-sum-exp 25%" in text
+    assert "causal 1,200, pages 30." in text
+
+
 def test_the_documents_show_the_stored_measurements() -> None:
     readme = (ROOT / "README.md").read_text()
     stored = load(RESULTS / "h200_ladder.json")
@@ -144,8 +177,8 @@ def test_rendering_all_that_is_stored_changes_no_document(
 def test_every_stored_measurement_is_shown() -> None:
     shown = {stored for _, stored in render.DOCUMENTS} | {"h200_conformance.json"}
     files = {path.name for path in RESULTS.glob("h200_*.json")}
-    of_all_rungs = {"h200_peaks.json"}
-    assert files - shown == of_all_rungs
+    beside_others = {"h200_peaks.json", "h200_hopper_grid_bf16_again.json"}
+    assert files - shown == beside_others
 
 
 def test_rendering_the_folder_of_results_changes_no_rung(tmp_path: Path) -> None:

@@ -28,8 +28,10 @@ from flash_attention.bench.grid_summary import (
     unit,
 )
 from flash_attention.bench.ledger import ABLATIONS, POINTS, ablations_block, points_block
+from flash_attention.bench.random_problems import PROBLEMS, problems_block
 from flash_attention.bench.rungs import render_rungs
 from flash_attention.bench.stored import read_folder
+from flash_attention.bench.tuned import tuned_block, tuned_name
 
 LADDER, PROFILE, COUNTERS, HOST = "ladder", "profile", "counters", "host"
 PLOT = Path("docs/ladder.png")
@@ -40,6 +42,8 @@ DOCUMENTS = (
     ("README.md", "h200_host_cost.json"),
     ("docs/attention.md", "h200_decode_bf16.json"),
     ("docs/attention.md", "h200_prefill_gqa_bf16.json"),
+    ("docs/attention.md", "h200_random_problems.json"),
+    ("docs/attention.md", "h200_tuned_models_bf16.json"),
     ("docs/attention.md", "h200_varlen_bf16.json"),
     ("docs/attention.md", "h200_window_bf16.json"),
     ("docs/emulator.md", "h200_emulator_counters.json"),
@@ -49,6 +53,8 @@ DOCUMENTS = (
     ("docs/measurements.md", "h200_seed_grid.json"),
     ("docs/measurements.md", "h200_hopper_ablations.json"),
     ("docs/measurements.md", "h200_hopper_profile.json"),
+    ("docs/tuning.md", "h200_tuned_bf16.json"),
+    ("docs/tuning.md", "h200_tuned_models_bf16.json"),
 )
 """Which document shows which stored results; no name is the whole folder."""
 
@@ -170,13 +176,18 @@ def _speeds(comparison: Comparison) -> list[str]:
 def render(text: str, record: Mapping[str, Any]) -> str | None:
     """`text` with the block that these results are for; None if they are the ladder's speeds.
 
-    A grid has a block of its own name; where a document lacks that, it lists every config.
+    A grid has a block of its own name, or one for what a table is worth at it; where a document
+    lacks both, it lists every config.
     """
     if "steady_us" in record:
         return replace_block(text, HOST, host_block(record))
+    if "failures" in record:
+        return replace_block(text, PROBLEMS, problems_block(record, _where(record)))
     row = record["rows"][0]
     if "grid" in record:
         name = grid_name(record)
+        if begin(tuned_name(record)) in text:
+            return replace_block(text, tuned_name(record), tuned_block(record, _where(record)))
         if begin(name) in text or begin(ABLATIONS) not in text:
             return replace_block(text, name, grid_block(record))
         return replace_block(text, ABLATIONS, ablations_block(record, _where(record)))
