@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 from flash_attention.bench.stored import read_folder
-from flash_attention.report.trials import Trial, best, trials_of
+from flash_attention.report.trials import Point, Trial, best, trials_of
 from tests.bench.made_up_grid import LONG, SHORT, made_up_grid
 from tests.report.made_up import stored_results
 
@@ -15,7 +15,7 @@ from tests.report.made_up import stored_results
 def test_a_store_keeps_the_last_timing_and_drops_what_failed(tmp_path: Path) -> None:
     points, files = trials_of(stored_results(tmp_path))
     (trials,) = points.values()
-    assert list(points) == [(64, True, 512, "batch 4, heads 2")]
+    assert list(points) == [Point(64, True, 512, 4, 2, "")]
     assert trials == [Trial("first", 5.0, False), Trial("second <b>", 4.0, False)]
     assert best(trials).config == "second <b>"
     assert files == ("e.jsonl",)
@@ -43,7 +43,26 @@ def test_a_store_of_decisions_failures_and_other_machines(tmp_path: Path) -> Non
     (tmp_path / "timings.jsonl").write_text(lines)
     points, _ = trials_of(read_folder(tmp_path))
     assert points == {
-        (64, False, 512, "dtype BF16, batch 4"): [Trial("a", 1.0, False), Trial("b", 2.0, True)]
+        Point(64, False, 512, 4, 0, "dtype BF16"): [Trial("a", 1.0, False), Trial("b", 2.0, True)]
+    }
+
+
+def test_timings_of_different_turns_are_compared_by_what_they_are_relative_to(
+    tmp_path: Path,
+) -> None:
+    lines = (
+        line("time", "first", 3, ms=1.0, relative=1.0)  # the GPU is cool
+        + line("time", "slower", 3, ms=1.25, relative=1.25)
+        + line("time", "first", 41, ms=2.0, relative=1.0)
+        + line("time", "faster", 41, ms=1.5, relative=0.75)
+    )
+    (tmp_path / "timings.jsonl").write_text(lines)
+    points, _ = trials_of(read_folder(tmp_path))
+    (trials,) = points.values()
+    assert {trial.config: trial.ms for trial in trials} == {
+        "first": 2.0,
+        "slower": 2.5,
+        "faster": 1.5,
     }
 
 

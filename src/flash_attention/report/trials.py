@@ -6,7 +6,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from flash_attention.bench.stored import CANDIDATES, TIMINGS, Stored
 
@@ -14,8 +14,16 @@ _LENGTHS = ("seq_len", "seq", "seq_q")
 _DIMENSIONS = ("d_head", "d")
 _MACHINE = ("device", "driver", "nvrtc")
 
-Point = tuple[int, bool, int, str]
-"""Head dimension, causal, rows, and whatever else tells two points apart."""
+
+class Point(NamedTuple):
+    """Where several configs were timed."""
+
+    d_head: int
+    causal: bool
+    rows: int
+    batch: int
+    heads: int
+    rest: str  # whatever else tells two points apart
 
 
 @dataclass(frozen=True)
@@ -55,8 +63,12 @@ def _lines(record: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def _collect(lines: Iterable[Mapping[str, Any]]) -> dict[Point, list[Trial]]:
-    """Points with several configs, each with its longest measurement, of equals the last."""
-    times: dict[Point, dict[str, tuple[int, float]]] = {}
+    """Points with several configs, each with its longest measurement, of equals the last.
+
+    A tuner's GPU grows hot on the way, so its timings count by what they are relative to the
+    heuristic's choice of the same turns, and that is always as fast as when it was timed longest.
+    """
+    times: dict[Point, dict[str, _Timed]] = {}
     chosen: dict[Point, str] = {}
     for line in lines:
         point = _point(line.get("point") or line.get("problem") or line)
@@ -64,24 +76,45 @@ def _collect(lines: Iterable[Mapping[str, Any]]) -> dict[Point, list[Trial]]:
             chosen[point] = line["winner"]
         elif _is_time(line.get("ms")):
             here = times.setdefault(point, {})
-            timed = (int(line.get("repeats", 0)), float(line["ms"]))
-            if line["config"] not in here or timed[0] >= here[line["config"]][0]:
+            timed = _Timed(line.get("repeats", 0), line["ms"], line.get("relative"))
+            if line["config"] not in here or timed.repeats >= here[line["config"]].repeats:
                 here[line["config"]] = timed
             if line.get("selected"):
                 chosen[point] = line["config"]
     return {
-        point: [Trial(name, ms, name == chosen.get(point)) for name, (_, ms) in configs.items()]
+        point: [
+            Trial(name, timed.ms_beside(_unit(configs.values())), name == chosen.get(point))
+            for name, timed in configs.items()
+        ]
         for point, configs in times.items()
         if len(configs) > 1
     }
 
 
+class _Timed(NamedTuple):
+    repeats: int
+    ms: float
+    relative: float | None  # to what a tuner timed in the same turns
+
+    def ms_beside(self, unit: float | None) -> float:
+        """As if in the turns in which that took `unit`."""
+        return self.ms if self.relative is None or unit is None else self.relative * unit
+
+
+def _unit(timed: Iterable[_Timed]) -> float | None:
+    """What the longest measurement of all that others are relative to took."""
+    units = [one for one in timed if one.relative == 1]
+    return max(units).ms if units else None
+
+
 def _point(given: Mapping[str, Any]) -> Point:
     length = next((given[name] for name in _LENGTHS if given.get(name)), 0)  # seq_q 0: as seq
     d_head = next((given[name] for name in _DIMENSIONS if name in given), 0)
-    others = ("dtype", "seq_k", "batch", "heads", "heads_k")
-    rest = [f"{name} {given[name]}" for name in others if name in given]
-    return int(d_head), bool(given.get("causal", False)), int(length), ", ".join(rest)
+    rest = [f"{name} {given[name]}" for name in ("dtype", "seq_k", "heads_k") if name in given]
+    return Point(
+        *(d_head, bool(given.get("causal", False)), length),
+        *(given.get("batch", 0), given.get("heads", 0), ", ".join(rest)),
+    )
 
 
 def _is_time(ms: object) -> bool:

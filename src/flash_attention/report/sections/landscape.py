@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
 from flash_attention.bench.stored import Stored
 from flash_attention.report import plane
@@ -28,7 +29,8 @@ def landscape_section(stored: Sequence[Stored]) -> Section:
     slowest = min(best(trials).ms / trial.ms for trials in points.values() for trial in trials)
     floor = min(0.9, int(10 * slowest) / 10)
     scale = plane.Scale((floor, 1), _SPAN)
-    strips = [_strip(point, trials, scale) for point, trials in points.items()]
+    names = _names(points)
+    strips = [_strip(names[point], trials, scale) for point, trials in points.items()]
     tried = len({trial.config for trials in points.values() for trial in trials})
     about = lead(
         f"{tried} configs at {len(points)} points. A dot is one config, placed by its speed as a "
@@ -37,11 +39,11 @@ def landscape_section(stored: Sequence[Stored]) -> Section:
         "the config that is run unless another is asked for. Point at a dot for its name.",
     )
     chart = element("div", _axis(scale, floor), *strips, class_="strips")
-    body = join((about, chart, numbers(_table(points))))
+    body = join((about, chart, numbers(_table(points, names))))
     return Section(ANCHOR, TITLE, body, sources=files)
 
 
-def _strip(point: Point, trials: Sequence[Trial], scale: plane.Scale) -> Markup:
+def _strip(name: str, trials: Sequence[Trial], scale: plane.Scale) -> Markup:
     fastest = best(trials)
     middle = _ROW / 2
     parts = [plane.line(_SPAN[0], middle, _SPAN[1], middle, "grid")]
@@ -50,10 +52,10 @@ def _strip(point: Point, trials: Sequence[Trial], scale: plane.Scale) -> Markup:
         tip = f"{100 * share:.1f} %, {trial.ms:.4g} ms: {trial.config}"
         class_ = "trial chosen" if trial.chosen else "trial"
         parts.append(plane.dot(scale(share), middle, 5 if trial.chosen else 4, class_, tip))
-    label = f"{_name(point)}: {len(trials)} configs, the slowest {_slowest(trials)} of the best"
+    label = f"{name}: {len(trials)} configs, the slowest {_slowest(trials)} of the best"
     return element(
         "div",
-        element("span", _name(point), class_="name", title=point[3] or None),
+        element("span", name, class_="name", title=name),
         plane.svg(_ROW, *parts, label=label),
         class_="strip",
     )
@@ -80,17 +82,25 @@ def _slowest(trials: Sequence[Trial]) -> str:
     return f"{100 * best(trials).ms / max(trial.ms for trial in trials):.0f} %"
 
 
-def _name(point: Point) -> str:
-    d_head, causal, rows, _ = point
-    return f"{d_head} {'causal' if causal else 'full'} {rows:,}"
+def _names(points: Iterable[Point]) -> dict[Point, str]:
+    """Short names, with batch and heads where they would be those of several points."""
+    short = {
+        point: f"{point.d_head} {'causal' if point.causal else 'full'} {point.rows:,}"
+        for point in points
+    }
+    often = Counter(short.values())
+    return {
+        point: name if often[name] == 1 else f"{name}, {point.batch} x {point.heads} h"
+        for point, name in short.items()
+    }
 
 
-def _table(points: Mapping[Point, Sequence[Trial]]) -> Markup:
+def _table(points: Mapping[Point, Sequence[Trial]], names: Mapping[Point, str]) -> Markup:
     rows = []
     for point, trials in points.items():
         fastest = best(trials)
         chosen = next((trial for trial in trials if trial.chosen), None)
         share = f"{100 * fastest.ms / chosen.ms:.1f} %" if chosen else ""
-        rows.append([_name(point), fastest.config, len(trials), f"{fastest.ms:.4g}", share])
+        rows.append([names[point], fastest.config, len(trials), f"{fastest.ms:.4g}", share])
     header = ["d, mask, rows", "fastest config", "configs", "its ms", "the one run"]
     return table(header, rows, caption="The best of every point", left=2)
