@@ -20,7 +20,7 @@ from flash_attention.kernel_configs.hopper_forward import HOPPER
 from flash_attention.options import Extras, Options
 from flash_attention.problem import Problem
 from flash_attention.select_short import select_chunks
-from flash_attention.tuner.choice import NO_DEVICE, choose
+from flash_attention.tuner.choice import NO_DEVICE, Device, choose
 
 
 class Rule(Enum):
@@ -97,7 +97,7 @@ def decide(
     options: Options,
     arch: Arch | None,
     num_sms: int,
-    device_index: int = NO_DEVICE,
+    device: Device = NO_DEVICE,
     *,
     may_tune: bool = False,
 ) -> Decision:
@@ -110,7 +110,7 @@ def decide(
     if config is None:
         short = select_chunks(problem, arch or HOPPER, num_sms, split_keys)
         if short is None:
-            decision = _select(problem, arch or HOPPER, device_index, may_tune)
+            decision = _select(problem, arch or HOPPER, device, may_tune)
         else:
             decision = Decision(short[0], arch or HOPPER, short[1], Rule.SHORT_QUERIES)
         decision.config.check(decision.arch)
@@ -123,7 +123,7 @@ def decide(
     return decision
 
 
-def _select(problem: Problem, arch: Arch, device_index: int, may_tune: bool) -> Decision:
-    choice = choose(problem, arch, device_index, may_tune=may_tune)
+def _select(problem: Problem, arch: Arch, device: Device, may_tune: bool) -> Decision:
+    choice = choose(problem, arch, device, may_tune=may_tune)
     rule = Rule.TABLE if choice.measured else Rule.RULE_OF_THUMB
     return Decision(choice.config, arch, None, rule, choice.reason)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -79,11 +80,28 @@ def test_a_long_call_on_an_h200() -> None:
     assert launch.grid == (132, 1, 1)
     assert explanation.tiles == 16 * 4 * 1024 // explanation.config.B_r
     assert explanation.waves == explanation.tiles / 132
-    assert explanation.compute_ms == pytest.approx(4 * 64 * 64 * 1024**2 / 2 / 803.3e9)
+    assert explanation.compute_ms == pytest.approx(4 * 64 * 64 * 1024**2 / 2 / 784.3e9)
     assert explanation.memory_ms == pytest.approx(16 * 1024 * 4 * 64 * 4 * 2 / 4.27e9)
     assert explanation.bound == "compute"
     assert why(explanation, "keys in chunks") == "1024 queries do not fit in 64 rows"
     assert "it would run" in why(explanation, "FlashForwardKernelConfig")
+
+
+def test_the_peaks_are_those_that_are_stored() -> None:
+    stored = json.loads((Path(__file__).parents[2] / "results" / "h200_peaks.json").read_text())
+    (gpu,) = GPUS
+    assert gpu.name == stored["device"]
+    assert gpu.matmul_tflops == round(stored["peak"]["bf16_matmul_tflops"], 1)
+    assert gpu.copy_tb_s == round(stored["peak"]["copy_tb_s"], 2)
+
+
+def test_an_h200_that_is_not_here_follows_its_table() -> None:
+    q, k, v = (torch.empty(2, 8192, 16, 128, dtype=torch.bfloat16, device="meta") for _ in "qkv")
+    explanation = explain(q, k, v, causal=True)
+    assert explanation.rule.startswith("table: measured for this problem")
+    assert (explanation.config.B_r, explanation.config.B_c) == (192, 64)
+    elsewhere = explain(q, k, v, causal=True, arch="sm_90", num_sms=114)
+    assert (elsewhere.config.B_r, elsewhere.config.B_c) == (128, 128)
 
 
 def test_a_short_call_is_cut_combined_and_bound_by_memory() -> None:

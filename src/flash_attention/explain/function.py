@@ -32,7 +32,7 @@ from flash_attention.lengths import check_lengths
 from flash_attention.options import Window, extras_of, options_of
 from flash_attention.problem import Geometry, Problem
 from flash_attention.select import SHORT
-from flash_attention.tuner.choice import NO_DEVICE
+from flash_attention.tuner.choice import NO_DEVICE, Device
 
 CPU = torch.device("cpu")
 
@@ -79,8 +79,8 @@ def explain(
     if validate and not q.is_meta:
         check_lengths(problem, extras)
     known_sms = sms or 1  # no kernel of an architecture without a measured GPU depends on it
-    index = _device_index(q.device, asked_for=arch is not None or num_sms is not None)
-    decision = decide(config, problem, views, options, target, known_sms, index)
+    device = _device(q.device, gpu, asked_for=arch is not None or num_sms is not None)
+    decision = decide(config, problem, views, options, target, known_sms, device)
     features = decision.features(problem, return_lse)
     return Explanation(
         problem=problem,
@@ -125,12 +125,13 @@ def _target(
     return target, num_sms, gpu if gpu is not None and gpu.num_sms == num_sms else None
 
 
-def _device_index(device: torch.device, *, asked_for: bool) -> int:
+def _device(device: torch.device, gpu: Gpu | None, *, asked_for: bool) -> Device:
     """The device whose tables a call is explained by."""
     if device.type == "cuda" and device.index is not None:
         return device.index
-    here = torch.cuda.is_available() and not asked_for
-    return torch.cuda.current_device() if here else NO_DEVICE
+    if torch.cuda.is_available() and not asked_for:
+        return torch.cuda.current_device()
+    return NO_DEVICE if gpu is None else gpu.name
 
 
 def _rule(decision: Decision, problem: Problem) -> str:

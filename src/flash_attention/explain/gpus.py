@@ -20,7 +20,7 @@ class Gpu:
     copy_tb_s: float
 
 
-GPUS = (Gpu("NVIDIA H200", "sm_90", 132, matmul_tflops=803.3, copy_tb_s=4.27),)
+GPUS = (Gpu("NVIDIA H200", "sm_90", 132, matmul_tflops=784.3, copy_tb_s=4.27),)
 
 
 def gpu_of_device(device: torch.device) -> Gpu | None:

@@ -24,7 +24,9 @@ from flash_attention.tuner.table_file import load_table
 
 TABLE_VARIABLE = "FLASH_ATTENTION_TABLE"
 SHIPPED = Path(__file__).resolve().parent.parent / "tables"
-NO_DEVICE = -1  # where kernels are emulated or only explained
+NO_DEVICE = -1  # where kernels are emulated, or explained for a GPU that nobody named
+Device = int | str
+"""One of torch's CUDA devices, or the name of a GPU that is elsewhere, as tables call it."""
 MAX_DISTANCE = 1.5  # of a near entry: lengths 1.4 times as long and a batch 2 times as large
 
 logger = logging.getLogger("flash_attention")
@@ -86,17 +88,19 @@ def device_name(device_index: int) -> str:
     return name
 
 
-def choose(problem: Problem, arch: Arch, device_index: int, *, may_tune: bool = False) -> Choice:
+def choose(problem: Problem, arch: Arch, device: Device, *, may_tune: bool = False) -> Choice:
     """The config to run a problem with on a device, and why; with `may_tune`, inside of `tuning`, a
     problem that no table has is tuned first."""
     dense = DenseProblem.of(problem)
     if dense is None:
         return _by_heuristic(problem, arch, "tables are of full and causal attention only")
-    if device_index == NO_DEVICE:
+    if isinstance(device, str):
+        return look_up(dense, arch, device)
+    if device == NO_DEVICE:
         return _by_heuristic(problem, arch, "tables are of devices, and this is none")
     if may_tune and tables.tune is not None and not torch.cuda.is_current_stream_capturing():
-        _tune_unseen(dense, arch, device_index)
-    return look_up(dense, arch, device_name(device_index))
+        _tune_unseen(dense, arch, device)
+    return look_up(dense, arch, device_name(device))
 
 
 def look_up(dense: DenseProblem, arch: Arch, device: str) -> Choice:

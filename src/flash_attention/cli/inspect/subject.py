@@ -10,13 +10,13 @@ from flash_attention.bench.grid_file import EXAMPLE, read_point
 from flash_attention.cli.options import ladder_of, pick_rung
 from flash_attention.dispatch import current_arch, device_sms
 from flash_attention.errors import UnsupportedError
+from flash_attention.explain.gpus import gpu_of_arch
 from flash_attention.features import Features
 from flash_attention.kernel_configs import DType, KernelConfig, parse_kernel_config
 from flash_attention.kernel_configs.hopper_forward import HOPPER
 from flash_attention.select_short import select_chunks
-from flash_attention.tuner.choice import NO_DEVICE, choose
+from flash_attention.tuner.choice import NO_DEVICE, Device, choose
 
-H200_SMS = 132  # where no GPU is meant that could be counted
 FORMS = f"a short form, rung:N, or selected: and a problem as in 'selected:{EXAMPLE}'"
 
 Subject = tuple[KernelConfig, Features | None]
@@ -38,16 +38,24 @@ def subject_of(text: str, *, dtype: str, d_head: int, heads: int, arch: str | No
 
 
 def _selected(words: str, dtype: DType, named: Arch | None) -> Subject:
-    """What `attention` runs: on this GPU, tables asked, or on an architecture that is named."""
+    """What `attention` runs: on this GPU, or on the one that stands for an architecture."""
     problem = read_point(words.replace(",", " ")).problem(dtype)
-    here = named is None and torch.cuda.is_available()
-    index = torch.cuda.current_device() if here else NO_DEVICE
-    arch, sms = named or current_arch(HOPPER), device_sms(index) if here else H200_SMS
+    arch = named or current_arch(HOPPER)
+    device, sms = _where(arch, here=named is None and torch.cuda.is_available())
     if short := select_chunks(problem, arch, sms):
         hopper, chunks = short
         return hopper, chunks.features(problem.features)
-    config = choose(problem, arch, index).config
+    config = choose(problem, arch, device).config
     return config, problem.features_for(config)
+
+
+def _where(arch: Arch, *, here: bool) -> tuple[Device, int]:
+    """Whose tables are asked, and how many multiprocessors it has."""
+    if here:
+        index = torch.cuda.current_device()
+        return index, device_sms(index)
+    gpu = gpu_of_arch(arch.name)
+    return (NO_DEVICE, 1) if gpu is None else (gpu.name, gpu.num_sms)
 
 
 def arch_named(name: str | None) -> Arch | None:
