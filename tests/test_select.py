@@ -132,3 +132,14 @@ def test_all_heads_are_one_group_where_l2_holds_their_keys() -> None:
     assert group(1, 28, 4, 4096, 128) == 64  # 56 MiB as 28 heads count them, 8 in memory
     assert group(1, 32, 32, 2048, 80) == 32  # kernels of d 96 count 24 MiB
     assert group(8, 16, 16, 2048, 128) == 32  # 128 MiB: as many heads as L2 holds
+
+
+def test_two_consumers_where_tiles_of_three_would_be_half_empty() -> None:
+    def consumers(rows: int) -> int:
+        config = select_config(square(DType.BF16, 64, rows), ARCHES["sm_90"])
+        assert isinstance(config, HopperForwardKernelConfig)
+        return config.consumers
+
+    assert [consumers(n) for n in (100, 128, 192, 197, 256, 257, 400, 577, 2048)] == (
+        [2, 2, 3, 2, 2, 3, 3, 3, 3]
+    )

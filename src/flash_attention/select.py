@@ -76,7 +76,8 @@ def _hopper(problem: Problem) -> HopperForwardKernelConfig | None:
 
     narrow = 64 if causal or problem.per_batch else 0  # the last keys fill half a block
     if d_head in (64, 96):
-        consumers = 3 if d_head == 64 and not ((causal and short) or problem.per_batch) else 2
+        three = d_head == 64 and not ((causal and short) or problem.per_batch)
+        consumers = 3 if three and not _empty_rows(problem.seq_q) else 2
         return config(
             *(consumers, 128, 3),
             ping_pong=True,
@@ -100,6 +101,12 @@ def _hopper(problem: Problem) -> HopperForwardKernelConfig | None:
             narrow_keys=narrow // 2,
         )
     return None
+
+
+def _empty_rows(rows: int) -> bool:
+    """Whether tiles of three consumers hold over a third more rows than those of two would."""
+    of_three, of_two = (-(-rows // tile) * tile for tile in (192, 128))
+    return 3 * of_three > 4 * of_two
 
 
 def _for_pages(config: HopperForwardKernelConfig, page_keys: int) -> HopperForwardKernelConfig:
