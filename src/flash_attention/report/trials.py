@@ -82,10 +82,7 @@ def _collect(lines: Iterable[Mapping[str, Any]]) -> dict[Point, list[Trial]]:
             if line.get("selected"):
                 chosen[point] = line["config"]
     return {
-        point: [
-            Trial(name, timed.ms_beside(_unit(configs.values())), name == chosen.get(point))
-            for name, timed in configs.items()
-        ]
+        point: list(_trials(configs, chosen.get(point)))
         for point, configs in times.items()
         if len(configs) > 1
     }
@@ -96,15 +93,13 @@ class _Timed(NamedTuple):
     ms: float
     relative: float | None  # to what a tuner timed in the same turns
 
-    def ms_beside(self, unit: float | None) -> float:
-        """As if in the turns in which that took `unit`."""
-        return self.ms if self.relative is None or unit is None else self.relative * unit
 
-
-def _unit(timed: Iterable[_Timed]) -> float | None:
-    """What the longest measurement of all that others are relative to took."""
-    units = [one for one in timed if one.relative == 1]
-    return max(units).ms if units else None
+def _trials(configs: Mapping[str, _Timed], chosen: str | None) -> Iterator[Trial]:
+    units = [timed for timed in configs.values() if timed.relative == 1]
+    unit = max(units).ms if units else None  # the one with the most repeats
+    for name, timed in configs.items():
+        ms = timed.ms if timed.relative is None or unit is None else timed.relative * unit
+        yield Trial(name, ms, name == chosen)
 
 
 def _point(given: Mapping[str, Any]) -> Point:
