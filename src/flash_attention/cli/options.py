@@ -23,6 +23,14 @@ ArchOption = Annotated[
     str | None,
     typer.Option("--arch", help=f"one of {', '.join(ARCHES)}; the kernel's own if left out"),
 ]
+GridDTypeOption = Annotated[
+    str | None, typer.Option("--dtype", help="fp16 or bf16; the grid's own if left out")
+]
+GridDHeadsOption = Annotated[
+    str | None, typer.Option("--d-head", help="head dimensions, as in 64,128")
+]
+GridMaskOption = Annotated[bool | None, typer.Option("--causal/--full", help="only this mask")]
+GridSeqOption = Annotated[str | None, typer.Option("--seq", help="lengths, as in 1024,8192")]
 CausalOption = Annotated[bool, typer.Option("--causal", help="query i sees no key after it")]
 
 

@@ -12,7 +12,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table as Listing
 
 from flash_attention.cli.console import add_number_columns, errors, output, report_table
-from flash_attention.cli.options import numbers_of
+from flash_attention.cli.options import (
+    GridDHeadsOption,
+    GridDTypeOption,
+    GridMaskOption,
+    GridSeqOption,
+    numbers_of,
+)
 from flash_attention.kernel_configs import DType
 from flash_attention.tuner import run
 from flash_attention.tuner.points import TUNABLE, problems_of
@@ -27,12 +33,10 @@ def tune(
     grid: Annotated[
         str, typer.Option(help=f"{', '.join(TUNABLE)}, or a file of problems as bench takes it")
     ] = "fa3",
-    dtype: Annotated[
-        str | None, typer.Option(help="fp16 or bf16; the grid's own if left out")
-    ] = None,
-    d_head: Annotated[str | None, typer.Option(help="head dimensions, as in 64,128")] = None,
-    causal: Annotated[bool | None, typer.Option("--causal/--full", help="only this mask")] = None,
-    seq: Annotated[str | None, typer.Option(help="lengths, as in 1024,8192")] = None,
+    dtype: GridDTypeOption = None,
+    d_head: GridDHeadsOption = None,
+    causal: GridMaskOption = None,
+    seq: GridSeqOption = None,
     store: Annotated[
         Path | None, typer.Option(help="every timing, kept for the next run; else in the cache")
     ] = None,

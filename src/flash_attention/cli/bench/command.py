@@ -25,18 +25,22 @@ from flash_attention.cli.bench import tables
 from flash_attention.cli.bench.compiling import compile_all
 from flash_attention.cli.bench.settings import Settings, points_of, read_configs
 from flash_attention.cli.console import output, progress, quiet_compiles
+from flash_attention.cli.options import (
+    GridDHeadsOption,
+    GridDTypeOption,
+    GridMaskOption,
+    GridSeqOption,
+)
 from flash_attention.errors import UnsupportedError
 from flash_attention.kernel_configs import DType
 
 
 def bench(
     grid: Annotated[str, typer.Option(help=f"{', '.join(GRIDS)}, or a file of problems")] = "fa3",
-    dtype: Annotated[
-        str | None, typer.Option(help="fp16 or bf16; the grid's own if left out")
-    ] = None,
-    d_head: Annotated[str | None, typer.Option(help="head dimensions, as in 64,128")] = None,
-    causal: Annotated[bool | None, typer.Option("--causal/--full", help="only this mask")] = None,
-    seq: Annotated[str | None, typer.Option(help="lengths, as in 1024,8192")] = None,
+    dtype: GridDTypeOption = None,
+    d_head: GridDHeadsOption = None,
+    causal: GridMaskOption = None,
+    seq: GridSeqOption = None,
     peers: Annotated[str, typer.Option(help=f"out of {','.join(PEERS)}; or none")] = ",".join(
         DEFAULT_PEERS
     ),
