@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-from flash_attention.bench.blocks import replace_block, table, wrap
-from flash_attention.bench.environment import describe
-from flash_attention.dispatch import current_arch
+from flash_attention.launch.kernels import current_arch
+from flash_attention.tools.bench.blocks import replace_block, table, wrap
+from flash_attention.tools.bench.environment import describe
 from tests.emulator.conformance import tensor_copies, wgmma
 from tests.emulator.conformance.device import launched
 from tests.emulator.conformance.emulated import emulated

@@ -23,12 +23,12 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from flash_attention import DType, attention, forward, forward_kernels
-from flash_attention.bench.environment import describe
-from flash_attention.cli.options import last_rung_on
-from flash_attention.dispatch import current_arch
 from flash_attention.kernel_configs import KernelConfig
 from flash_attention.ladder import get_ladder
-from flash_attention.testing import generate_qkv
+from flash_attention.launch.kernels import current_arch
+from flash_attention.reference.judge import generate_qkv
+from flash_attention.tools.bench.environment import describe
+from flash_attention.tools.commands.options import last_rung_on
 
 SHAPE = (1, 128, 16, 128)  # small enough that the GPU never holds the host up
 CALLS = 100  # in one round, fewer than the launch queue holds

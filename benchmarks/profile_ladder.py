@@ -14,11 +14,11 @@ from typing import Any
 import torch
 
 from flash_attention import DType, forward
-from flash_attention.bench.environment import describe
-from flash_attention.dispatch import current_arch
 from flash_attention.ladder import Rung, get_ladder
-from flash_attention.microscope.nsight import METRICS, counters, in_units
-from flash_attention.testing import generate_qkvo
+from flash_attention.launch.kernels import current_arch
+from flash_attention.reference.judge import generate_qkvo
+from flash_attention.tools.bench.environment import describe
+from flash_attention.tools.inspect.nsight import METRICS, counters, in_units
 
 SHAPE = (4, 8192, 16, 128)
 

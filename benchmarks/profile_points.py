@@ -14,13 +14,13 @@ from typing import Any
 import torch
 
 from flash_attention import DType, forward
-from flash_attention.bench.environment import describe
-from flash_attention.dispatch import current_arch
-from flash_attention.microscope.nsight import METRICS, counters, in_units
-from flash_attention.options import Options
-from flash_attention.problem import Problem
-from flash_attention.select import select_config
-from flash_attention.testing import generate_qkvo
+from flash_attention.call.call import Options
+from flash_attention.call.problem import Problem
+from flash_attention.choose.heuristic import select_config
+from flash_attention.launch.kernels import current_arch
+from flash_attention.reference.judge import generate_qkvo
+from flash_attention.tools.bench.environment import describe
+from flash_attention.tools.inspect.nsight import METRICS, counters, in_units
 
 TOKENS, HIDDEN = 16384, 2048
 POINTS = [

@@ -23,18 +23,18 @@ from typing import Any
 import torch
 
 from flash_attention.arch import ARCHES
-from flash_attention.bench.environment import describe
-from flash_attention.cli.console import (
+from flash_attention.launch.kernels import current_arch
+from flash_attention.launch.plan import LaunchPlan
+from flash_attention.tools.bench.environment import describe
+from flash_attention.tools.commands.console import (
     add_number_columns,
     output,
     progress,
     quiet_compiles,
     report_table,
 )
-from flash_attention.cli.precompile import Job, precompile
-from flash_attention.cores import usable_cores
-from flash_attention.dispatch import current_arch
-from flash_attention.launch import LaunchPlan
+from flash_attention.tools.commands.precompile import Job, precompile
+from flash_attention.tools.cores import usable_cores
 from tests.random_problems.call import Verdict, make, verdict_of
 from tests.random_problems.draw import LARGE, draw
 from tests.random_problems.problem import RandomProblem

@@ -14,10 +14,10 @@ from __future__ import annotations
 import sys
 
 from flash_attention import forward
-from flash_attention.dispatch import current_arch
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig
 from flash_attention.ladder import get_ladder
-from flash_attention.testing import check_output, generate_qkvo
+from flash_attention.launch.kernels import current_arch
+from flash_attention.reference.judge import check_output, generate_qkvo
 
 HEADS = 2
 

@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from flash_attention.arch import ARCHES
-from flash_attention.emulation import Emulation, emulate
+from flash_attention.call.call import Extras, Options
 from flash_attention.kernel_configs import KernelConfig
-from flash_attention.launch import SELECT, new_plan
-from flash_attention.options import Extras, Options
-from flash_attention.testing import check_lse, check_output, cu_seqlens
+from flash_attention.launch.emulation import Emulation, emulate
+from flash_attention.launch.plan import SELECT, new_plan
+from flash_attention.reference.judge import check_lse, check_output, cu_seqlens
 
 Lengths = int | tuple[int, ...]
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 from functools import cache
 
 from flash_attention.arch import ARCHES
+from flash_attention.call.problem import Problem
+from flash_attention.choose.heuristic import select_config
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig, TileOrder
 from flash_attention.ladder import Rung, get_ladder
-from flash_attention.problem import Problem
-from flash_attention.select import select_config
 
 D_HEADS = (64, 96, 128, 192, 256)
 LENGTHS = tuple(512 << i for i in range(6))

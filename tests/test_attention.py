@@ -23,8 +23,8 @@ from flash_attention import (
     forward,
     forward_timed,
 )
-from flash_attention.options import Keywords
-from flash_attention.testing import generate_qkv
+from flash_attention.call.call import Keywords
+from flash_attention.reference.judge import generate_qkv
 from tests.feature_cases import CASES, Case
 
 CONFIG = FlashForwardKernelConfig(DType.FP16, 64, 64, 32, 4, True, True, True, 0, 2, 2, False, True)

@@ -13,7 +13,7 @@ from torch._dynamo.testing import CompileCounterWithBackend
 
 from flash_attention import attention
 from flash_attention.kernel_configs import parse_kernel_config
-from flash_attention.testing import cu_seqlens, generate_qkv
+from flash_attention.reference.judge import cu_seqlens, generate_qkv
 
 Tensors = tuple[Tensor, Tensor, Tensor]
 DENSE = torch.ops.flash_attention.dense.default

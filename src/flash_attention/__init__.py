@@ -5,11 +5,10 @@ from importlib import import_module
 from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-from flash_attention.api import forward, forward_timed
 from flash_attention.attention import attention
-from flash_attention.check import CheckReport, check
-from flash_attention.dispatch import forward_kernels
-from flash_attention.emulation import Emulation, emulate
+from flash_attention.choose.table import Table
+from flash_attention.choose.table_file import load_table, save_table
+from flash_attention.choose.use import use_table
 from flash_attention.errors import (
     CompileError,
     FlashAttentionError,
@@ -17,7 +16,7 @@ from flash_attention.errors import (
     LaunchError,
     UnsupportedError,
 )
-from flash_attention.explain import Explanation, explain
+from flash_attention.forward import forward, forward_timed
 from flash_attention.kernel_configs import (
     DType,
     FlashForwardKernelConfig,
@@ -25,13 +24,14 @@ from flash_attention.kernel_configs import (
     KernelConfig,
     TileOrder,
 )
-from flash_attention.tuner.table import Table
-from flash_attention.tuner.table_file import load_table, save_table
-from flash_attention.tuner.use import use_table
+from flash_attention.launch.emulation import Emulation, emulate
+from flash_attention.launch.kernels import forward_kernels
+from flash_attention.tools.check import CheckReport, check
+from flash_attention.tools.explain import Explanation, explain
 
 if TYPE_CHECKING:
-    from flash_attention.tuner.on_demand import tuning
-    from flash_attention.tuner.run import tune
+    from flash_attention.tools.tune.on_demand import tuning
+    from flash_attention.tools.tune.run import tune
 
 try:
     __version__ = version("flash_attention")
@@ -68,7 +68,10 @@ __all__ = [
     "use_table",
 ]
 
-_MODULES = {"tune": "flash_attention.tuner.run", "tuning": "flash_attention.tuner.on_demand"}
+_MODULES = {
+    "tune": "flash_attention.tools.tune.run",
+    "tuning": "flash_attention.tools.tune.on_demand",
+}
 """What times kernels is loaded when it is named: a program that only runs them need not wait."""
 
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Literal, overload
 import torch
 from torch import Tensor
 
-from flash_attention.api import run_plan
-from flash_attention.cpu import attention_on_cpu
+from flash_attention.call.call import Extras, Keywords, Options, Window, extras_of, options_of
+from flash_attention.call.lengths import check_lengths
+from flash_attention.forward import run_plan
 from flash_attention.kernel_configs import KernelConfig
-from flash_attention.launch import SELECT, plan_for
-from flash_attention.lengths import check_lengths
+from flash_attention.launch.plan import SELECT, plan_for
 from flash_attention.ops import traced
-from flash_attention.options import Extras, Keywords, Options, Window, extras_of, options_of
+from flash_attention.reference.cpu import attention_on_cpu
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from flash_attention.kernel_configs.dtype import DType
-from flash_attention.kernel_configs.families import KernelConfig
-from flash_attention.kernel_configs.flash_forward import FlashForwardKernelConfig
-from flash_attention.kernel_configs.hopper_forward import HopperForwardKernelConfig
-from flash_attention.kernel_configs.tile_order import TileOrder
+from flash_attention.call.dtype import DType
+from flash_attention.families.registry import KernelConfig
+from flash_attention.families.sm80.forward.config import FlashForwardKernelConfig
+from flash_attention.families.sm90.forward.config import HopperForwardKernelConfig
+from flash_attention.families.sm90.forward.tile_order import TileOrder
 
 Step = tuple[str, str, dict[str, Any]]
 """Name, idea, and the one field that changes with its value."""

@@ -15,10 +15,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from flash_attention.checks import check_no_grad
+from flash_attention.call.call import Extras, Options
+from flash_attention.call.tensors import check_no_grad
 from flash_attention.errors import UnsupportedError
 from flash_attention.kernel_configs import KernelConfig, parse_kernel_config
-from flash_attention.options import Extras, Options
 
 
 @torch.library.custom_op("flash_attention::dense", mutates_args=())

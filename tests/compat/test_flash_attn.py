@@ -17,7 +17,7 @@ from flash_attention.compat.flash_attn import (
     flash_attn_with_kvcache,
 )
 from flash_attention.errors import UnsupportedError
-from flash_attention.testing import cu_seqlens, generate_qkv
+from flash_attention.reference.judge import cu_seqlens, generate_qkv
 
 Q, K, V = generate_qkv(2, 6, 2, 16, torch.float32)
 QKV = torch.stack((Q, K, V), dim=2)

@@ -10,12 +10,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from flash_attention.api import run_plan
 from flash_attention.attention import attention
+from flash_attention.call.call import Extras, Options
 from flash_attention.compat import flash_attn
-from flash_attention.launch import SELECT, plan_for
-from flash_attention.options import Extras, Options
-from flash_attention.testing import cu_seqlens, generate_qkv
+from flash_attention.forward import run_plan
+from flash_attention.launch.plan import SELECT, plan_for
+from flash_attention.reference.judge import cu_seqlens, generate_qkv
 from tests.short_queries import in_pages, shuffled_table
 
 Function = Callable[..., Any]  # their results have the shape that the options say

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from flash_attention.compat import flash_attn
-from flash_attention.testing import cu_seqlens, generate_qkv
+from flash_attention.reference.judge import cu_seqlens, generate_qkv
 from tests.short_queries import in_pages, shuffled_table
 
 Function = Callable[..., Any]  # their results have the shape that the options say

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from flash_attention.compiler import INCLUDE_DIR
+from flash_attention.compile import INCLUDE_DIR
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from flash_attention.compiler.nvrtc import compile_source
+from flash_attention.compile.nvrtc import compile_source
 
 ARGUMENTS = ("-arch=sm_90a", "-std=c++20", "-lineinfo", "-no-cache")
 

@@ -16,15 +16,15 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from flash_attention.bench.blocks import replace_block, table, wrap
-from flash_attention.compiler import compile_kernel
-from flash_attention.emulation import Settings, emulate_args
+from flash_attention.compile import compile_kernel
+from flash_attention.compile.unit import translation_unit
 from flash_attention.errors import LaunchError
 from flash_attention.kernel_configs import DType, FlashForwardKernelConfig
 from flash_attention.ladder import get_ladder
-from flash_attention.launch import new_plan
-from flash_attention.testing import Judge, generate_qkv
-from flash_attention.translation_unit import translation_unit
+from flash_attention.launch.emulation import Settings, emulate_args
+from flash_attention.launch.plan import new_plan
+from flash_attention.reference.judge import Judge, generate_qkv
+from flash_attention.tools.bench.blocks import replace_block, table, wrap
 from tests.emulator import hopper_mutations, short_mutations
 from tests.emulator.ampere_mutations import DEADLOCK, MUTATIONS, NUMBERS, Mutation
 from tests.emulator.edits import Edit, edited_headers

@@ -10,19 +10,19 @@ from pathlib import Path
 import torch
 
 from flash_attention.arch import ARCHES
-from flash_attention.chunks import Chunks
-from flash_attention.combine import Combine
-from flash_attention.compiler import compile_kernel
-from flash_attention.decision import check_call
-from flash_attention.dispatch import CombineKernel
-from flash_attention.emulation import Settings, emulate_args
+from flash_attention.call.call import Extras, Options
+from flash_attention.call.features import PLAIN
+from flash_attention.call.problem import Problem
+from flash_attention.choose.decision import check_call
+from flash_attention.compile import compile_kernel
+from flash_attention.compile.unit import combine_unit, translation_unit
 from flash_attention.errors import LaunchError
-from flash_attention.features import PLAIN
+from flash_attention.families.sm90.forward.splits import Chunks
 from flash_attention.kernel_configs import HopperForwardKernelConfig
-from flash_attention.launch import CPU, LaunchPlan
-from flash_attention.options import Extras, Options
-from flash_attention.problem import Problem
-from flash_attention.translation_unit import combine_unit, translation_unit
+from flash_attention.launch.combine import Combine
+from flash_attention.launch.emulation import Settings, emulate_args
+from flash_attention.launch.kernels import CombineKernel
+from flash_attention.launch.plan import CPU, LaunchPlan
 from tests.emulator.edits import Edit, edited_headers
 from tests.feature_cases import Call, Case
 

@@ -10,16 +10,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from flash_attention import emulation, forward
-from flash_attention.compiler import CompiledKernel, compile_kernel
-from flash_attention.emulation import emulate
+from flash_attention import forward
+from flash_attention.call.features import Features
+from flash_attention.compile import CompiledKernel, compile_kernel
+from flash_attention.compile.unit import translation_unit
 from flash_attention.emulator import SCHEDULES
-from flash_attention.features import Features
+from flash_attention.families.sets import sample_configs
 from flash_attention.kernel_configs import DType, FlashForwardKernelConfig
-from flash_attention.kernel_configs.sets import sample_configs
 from flash_attention.ladder import get_ladder
-from flash_attention.testing import generate_qkv
-from flash_attention.translation_unit import translation_unit
+from flash_attention.launch import emulation
+from flash_attention.launch.emulation import emulate
+from flash_attention.reference.judge import generate_qkv
 from tests.emulator.edits import Edit, edited_headers
 from tests.feature_cases import CASES, Call, Case, emulated, selected
 

@@ -12,11 +12,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from flash_attention import emulation
-from flash_attention.emulation import Emulation, emulate
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig, TileOrder
-from flash_attention.launch import EMULATED_SMS
-from flash_attention.testing import Judge, check_lse, generate_qkv
+from flash_attention.launch import emulation
+from flash_attention.launch.emulation import Emulation, emulate
+from flash_attention.launch.plan import EMULATED_SMS
+from flash_attention.reference.judge import Judge, check_lse, generate_qkv
 from tests.hopper_configs import LADDERS, hopper_ladder
 
 SEQ, HEADS = 256, 2

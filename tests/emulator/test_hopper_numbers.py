@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from flash_attention.emulation import Emulation, emulate
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig
-from flash_attention.testing import Judge, check_lse, generate_qkv, oracle, oracle_lse
+from flash_attention.launch.emulation import Emulation, emulate
+from flash_attention.reference.judge import Judge, check_lse, generate_qkv, oracle, oracle_lse
 from tests.hopper_configs import hopper_ladder
 
 SEQ, HEADS = 300, 2  # three key blocks, of which the last is masked

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from flash_attention.bench.blocks import marked_block
 from flash_attention.emulator import SCHEDULES
+from flash_attention.tools.bench.blocks import marked_block
 from tests.emulator import hopper_mutations, short_mutations
 from tests.emulator.ampere_mutations import MUTATIONS, NEEDLESS_BARRIER, Mutation
 from tests.emulator.hopper_mutations import HopperMutation

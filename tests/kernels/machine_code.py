@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 from dataclasses import dataclass
 
-from flash_attention.sass import Instruction, find_nvdisasm, parse_disassembly
+from flash_attention.tools.inspect.sass import Instruction, find_nvdisasm, parse_disassembly
 
 _LABEL = re.compile(r"^\s*(\.L\w+):", re.MULTILINE)
 _ADDRESS = re.compile(r"/\*([0-9a-f]{4,})\*/\s")

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from flash_attention import forward
-from flash_attention.dispatch import current_arch
+from flash_attention.families.sets import sample_configs
 from flash_attention.kernel_configs import DType, FlashForwardKernelConfig, KernelConfig
-from flash_attention.kernel_configs.sets import sample_configs
 from flash_attention.ladder import get_ladder
+from flash_attention.launch.kernels import current_arch
 from tests.feature_cases import CASES, Call, Case, selected
 
 pytestmark = pytest.mark.gpu

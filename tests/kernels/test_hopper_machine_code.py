@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from flash_attention.arch import ARCHES
-from flash_attention.compiler import CompiledKernel
-from flash_attention.compiler.elf import text_section
-from flash_attention.dispatch import compile_config
-from flash_attention.features import CAUSAL, Features
+from flash_attention.call.features import CAUSAL, Features
+from flash_attention.compile import CompiledKernel
+from flash_attention.compile.elf import text_section
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig
-from flash_attention.sass import InspectorMissing, find_nvdisasm, opcode_counts
+from flash_attention.launch.kernels import compile_config
+from flash_attention.tools.inspect.sass import InspectorMissing, find_nvdisasm, opcode_counts
 from tests.hopper_configs import LADDERS, hopper_ladder, selected
 from tests.kernels.machine_code import MachineCode
 

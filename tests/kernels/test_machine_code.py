@@ -12,22 +12,22 @@ import pytest
 import torch
 
 from flash_attention.arch import ARCHES
-from flash_attention.compiler import CompiledKernel, compile_kernel, nvrtc_version
-from flash_attention.compiler.elf import text_section
-from flash_attention.dispatch import compile_config
-from flash_attention.features import CAUSAL, PLAIN, Features, MaskKind
+from flash_attention.call.features import CAUSAL, PLAIN, Features, MaskKind
+from flash_attention.call.problem import Problem
+from flash_attention.choose.heuristic import select_config
+from flash_attention.compile import CompiledKernel, compile_kernel, nvrtc_version
+from flash_attention.compile.elf import text_section
+from flash_attention.compile.unit import translation_unit
+from flash_attention.families.sets import sample_configs
+from flash_attention.families.sm80.forward.rules import CHOICES
 from flash_attention.kernel_configs import (
     DType,
     FlashForwardKernelConfig,
     KernelConfig,
     parse_kernel_config,
 )
-from flash_attention.kernel_configs.rules import CHOICES
-from flash_attention.kernel_configs.sets import sample_configs
 from flash_attention.ladder import get_ladder
-from flash_attention.problem import Problem
-from flash_attention.select import select_config
-from flash_attention.translation_unit import translation_unit
+from flash_attention.launch.kernels import compile_config
 
 TARGETS = ("sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120")
 

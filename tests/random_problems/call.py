@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 
 from flash_attention import attention
-from flash_attention.api import run_plan
 from flash_attention.arch import ARCHES
+from flash_attention.call.call import Extras, Options
+from flash_attention.forward import run_plan
 from flash_attention.kernel_configs import DType, KernelConfig
-from flash_attention.launch import SELECT, LaunchPlan, new_plan
-from flash_attention.options import Extras, Options
-from flash_attention.testing import Judge, check_lse, cu_seqlens
+from flash_attention.launch.plan import SELECT, LaunchPlan, new_plan
+from flash_attention.reference.judge import Judge, check_lse, cu_seqlens
 from tests.random_problems.problem import Lengths, RandomProblem
 from tests.short_queries import FAR, in_pages, shuffled_table
 
@@ -79,7 +79,7 @@ class RandomCall:
         return given if isinstance(given, tuple) else (given, None)
 
     def judge(self, out: Tensor, lse: Tensor | None) -> Verdict:
-        """Hold results to the rules of `flash_attention.testing`, and to `ROUNDINGS`."""
+        """Hold results to the rules of `flash_attention.reference.judge`, and to `ROUNDINGS`."""
         wrong = self._misplaced(out, lse)
         q, k, v = self.reference
         if wrong or not q.numel():

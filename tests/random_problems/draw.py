@@ -12,7 +12,7 @@ from functools import cache
 from random import Random
 from typing import TypeVar
 
-from flash_attention.kernel_configs.hopper_rules import CHOICES as HOPPER_CHOICES
+from flash_attention.families.sm90.forward.rules import CHOICES as HOPPER_CHOICES
 from tests.random_problems.problem import (
     FEATURES,
     FIRST_FAMILY_FEATURES,

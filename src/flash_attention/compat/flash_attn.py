@@ -22,10 +22,10 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from flash_attention.attention import attention
+from flash_attention.call.call import Keywords, Window
 from flash_attention.compat.kv_cache import Cache
 from flash_attention.errors import UnsupportedError
-from flash_attention.options import Keywords, Window
-from flash_attention.select_short import PAGE_BLOCK_KEYS
+from flash_attention.families.sm90.forward.short_queries import PAGE_BLOCK_KEYS
 
 __all__ = [
     "flash_attn_func",

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from flash_attention.call.call import Keywords
 from flash_attention.errors import UnsupportedError
-from flash_attention.options import Keywords
 
 
 @dataclass(frozen=True)

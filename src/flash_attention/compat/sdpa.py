@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from flash_attention.attention import attention
-from flash_attention.checks import DTYPES
+from flash_attention.call.tensors import DTYPES
 from flash_attention.errors import UnsupportedError
 
 __all__ = ["Routed", "route_sdpa", "scaled_dot_product_attention"]

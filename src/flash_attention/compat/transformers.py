@@ -21,8 +21,8 @@ import torch
 from torch import Tensor
 
 from flash_attention.attention import attention
+from flash_attention.call.call import Keywords
 from flash_attention.errors import UnsupportedError
-from flash_attention.options import Keywords
 
 __all__ = ["NAME", "attention_forward", "padding_mask", "register"]
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flash_attention.compiler import ENTRY
+from flash_attention.compile import ENTRY
 
 Array = NDArray[Any]
 WARP = 32

@@ -6,8 +6,8 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-from flash_attention import driver
-from flash_attention.compiler import ENTRY
+from flash_attention.compile import ENTRY
+from flash_attention.launch import driver
 from tests.emulator.conformance.case import Array, Case
 from tests.emulator.conformance.emulated import Args, compiled
 

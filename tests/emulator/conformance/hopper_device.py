@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from cuda.bindings.driver import CUtensorMapDataType, CUtensorMapL2promotion
 
-from flash_attention import driver
-from flash_attention.tensor_map import MapDescription, encode
+from flash_attention.launch import driver
+from flash_attention.launch.tensor_map import MapDescription, encode
 from tests.emulator.conformance.case import Array
 from tests.emulator.conformance.hopper_case import HopperCase, MapOf, compiled_source
 

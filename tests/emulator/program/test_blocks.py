@@ -6,12 +6,12 @@ from __future__ import annotations
 import pytest
 
 from flash_attention.arch import ARCHES
-from flash_attention.dispatch import compile_config
 from flash_attention.emulator.errors import PtxError
 from flash_attention.emulator.program.blocks import Block, build_blocks, defines_and_uses
 from flash_attention.emulator.ptx.model import Kernel
 from flash_attention.emulator.ptx.parse import parse
 from flash_attention.ladder import get_ladder
+from flash_attention.launch.kernels import compile_config
 
 
 def kernel_of(text: str) -> Kernel:

@@ -10,7 +10,6 @@ from collections import Counter
 import pytest
 
 from flash_attention.arch import ARCHES
-from flash_attention.dispatch import compile_config
 from flash_attention.emulator.errors import PtxError
 from flash_attention.emulator.ptx.model import (
     Instruction,
@@ -24,8 +23,9 @@ from flash_attention.emulator.ptx.model import (
     Vector,
 )
 from flash_attention.emulator.ptx.parse import parse
-from flash_attention.kernel_args import ForwardKernelArgs
+from flash_attention.families.forward_args import ForwardKernelArgs
 from flash_attention.ladder import get_ladder
+from flash_attention.launch.kernels import compile_config
 from tests.emulator.hopper_attention import attention_source
 from tests.emulator.hopper_kernels import compile_ptx
 

@@ -1,0 +1,9 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`python -m flash_attention` is the same as the `flash-attention` script."""
+
+from __future__ import annotations
+
+from flash_attention.tools.commands import main
+
+if __name__ == "__main__":
+    main()

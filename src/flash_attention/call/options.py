@@ -1,0 +1,213 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules on what a call says besides q, k and v: its options, and the tensors it may leave out."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from numbers import Integral, Real
+
+import torch
+from torch import Tensor
+
+from flash_attention.call.call import Extras, Options
+from flash_attention.call.tensors import MAX_ROWS, TensorView, shown
+from flash_attention.errors import UnsupportedError
+
+SIZES = {
+    "sinks": "heads",
+    "cu_seqlens_q": "batch + 1",
+    "cu_seqlens_k": "batch + 1",
+    "seqused_k": "batch",
+    "block_table": "batch, n",
+}
+"""The shape of each extra tensor."""
+
+
+def check_options(options: Options) -> None:
+    """The rules that options obey whatever the tensors."""
+    check_softmax_scale(options.softmax_scale)
+    check_softcap(options.softcap)
+    check_window(options.window)
+    check_split_keys(options.split_keys)
+
+
+def check_softmax_scale(scale: object) -> None:
+    """The scale of the scores is left out or a positive number that float32 holds."""
+    if scale is None:
+        return
+    if not isinstance(scale, Real):
+        raise UnsupportedError(
+            f"softmax_scale is a {type(scale).__name__}; pass a positive number, or None for"
+            " 1 / sqrt(d_head)"
+        )
+    if not 0 < ctypes.c_float(float(scale)).value < math.inf:
+        raise UnsupportedError(
+            f"softmax_scale is {scale}; allowed are positive numbers that float32 holds: to turn"
+            " the sign of the scores pass -q"
+        )
+
+
+def check_softcap(softcap: object) -> None:
+    """The bound of the scores is 0, which is none, or a positive number that float32 holds."""
+    if not isinstance(softcap, Real):
+        raise UnsupportedError(
+            f"softcap is a {type(softcap).__name__}; pass a positive number, or 0.0 for no softcap"
+        )
+    if softcap != 0 and not 0 < ctypes.c_float(float(softcap)).value < math.inf:
+        raise UnsupportedError(
+            f"softcap is {softcap}; allowed are positive numbers that float32 holds, and 0.0 for"
+            " no softcap"
+        )
+
+
+def check_window(window: object) -> None:
+    """A window is left out or two whole numbers; None and -1 are a side without a limit."""
+    if window is None:
+        return
+    if not isinstance(window, tuple) or len(window) != 2:
+        raise UnsupportedError(
+            f"window is {window!r}; pass a tuple (left, right) of how many keys before and after"
+            " its own place a query sees, -1 for all"
+        )
+    for side in window:
+        whole = isinstance(side, Integral) and not isinstance(side, bool)
+        if side is not None and (not whole or int(side) < -1):
+            raise UnsupportedError(
+                f"window is {window!r}; each side is a whole number from 0 on, or -1 or None for"
+                " no limit"
+            )
+
+
+def check_split_keys(keys: object) -> None:
+    """The length of a chunk of keys is left out or a whole number from 1 on."""
+    if keys is None:
+        return
+    if not isinstance(keys, Integral) or isinstance(keys, bool) or int(keys) < 1:
+        raise UnsupportedError(
+            f"split_keys is {keys!r}; pass how many keys a chunk has, a positive int, or None"
+        )
+
+
+def check_types(extras: Extras, options: Options) -> None:
+    """Extra tensors are tensors, and packed ones come with an int."""
+    for name, tensor in extras.given().items():
+        TensorView.of(name, tensor, (SIZES[name],))
+    for of, cu_seqlens, length in (
+        ("q", extras.cu_seqlens_q, options.max_seqlen_q),
+        ("k", extras.cu_seqlens_k, options.max_seqlen_k),
+    ):
+        if cu_seqlens is not None:
+            _check_max_seqlen(of, length)
+        elif length is not None:
+            raise UnsupportedError(
+                f"max_seqlen_{of} is given without cu_seqlens_{of}; leave it out, the length is"
+                f" that of {of}"
+            )
+
+
+def check_extras(extras: Extras, options: Options, q: TensorView, k: TensorView) -> None:
+    """The rules on the tensors that may be left out; q and k passed theirs."""
+    check_types(extras, options)
+    paged = extras.block_table is not None
+    batch = _batch("q", q, extras.cu_seqlens_q, q)
+    batch_k = batch if paged else _batch("k", k, extras.cu_seqlens_k, q)
+    if batch != batch_k:
+        raise UnsupportedError(
+            f"there are {batch} batch entries of queries and {batch_k} of keys; a packed tensor"
+            " has one less than its cu_seqlens has numbers, and both must have the same"
+        )
+    if extras.sinks is not None:
+        _check_vector("sinks", extras.sinks, torch.float32, q, q.shape[-2])
+    if extras.seqused_k is not None:
+        _check_vector("seqused_k", extras.seqused_k, torch.int32, q, batch)
+    if extras.block_table is not None:
+        _check_paging(extras)
+        _check_table(extras.block_table, q, batch, page_keys=k.shape[1])
+
+
+def _check_paging(extras: Extras) -> None:
+    if extras.cu_seqlens_k is not None:
+        raise UnsupportedError(
+            "block_table and cu_seqlens_k are given; keys are in pages or packed, not both: leave"
+            " one out, and with block_table pass seqused_k, how many keys each batch entry has"
+        )
+    if extras.seqused_k is None:
+        raise UnsupportedError(
+            "block_table is given without seqused_k; pass how many keys each batch entry has,"
+            " int32 (batch,)"
+        )
+
+
+def _check_table(table: Tensor, q: TensorView, batch: int, page_keys: int) -> None:
+    view = TensorView.of("block_table", table)
+    _check_kind(view, torch.int32, q)
+    if len(view.shape) != 2 or view.shape[0] != batch:
+        raise UnsupportedError(
+            f"block_table has shape {shown(view.shape)}; it must be (batch = {batch}, pages of the"
+            " longest batch entry)"
+        )
+    if view.strides[1] != 1 and view.shape[1] > 1:
+        raise UnsupportedError(
+            f"the last dimension of block_table has stride {view.strides[1]}; it must be contiguous"
+            " (stride 1), copy it with block_table.contiguous()"
+        )
+    if view.shape[1] * page_keys > MAX_ROWS:
+        raise UnsupportedError(
+            f"block_table names {view.shape[1]} pages of {page_keys} keys; a batch entry has at"
+            f" most {MAX_ROWS} keys, pass fewer columns of it"
+        )
+
+
+def _batch(of: str, view: TensorView, cu_seqlens: Tensor | None, q: TensorView) -> int:
+    """Batch entries of q or of k and v."""
+    if cu_seqlens is None:
+        return view.shape[0]
+    name = f"cu_seqlens_{of}"
+    _check_vector(name, cu_seqlens, torch.int32, q)
+    if len(cu_seqlens) == 0:
+        raise UnsupportedError(
+            f"{name} is empty; it holds where the batch entries of {of} start and where the last"
+            " ends, batch + 1 numbers"
+        )
+    return len(cu_seqlens) - 1
+
+
+def _check_max_seqlen(of: str, length: object) -> None:
+    if length is None:
+        raise UnsupportedError(
+            f"cu_seqlens_{of} is given without max_seqlen_{of}; pass the length of the longest"
+            " batch entry as an int, it is not read from the device"
+        )
+    if not isinstance(length, Integral) or isinstance(length, bool) or int(length) < 0:
+        what = length if isinstance(length, Real) else f"a {type(length).__name__}"
+        raise UnsupportedError(
+            f"max_seqlen_{of} is {what}; pass the length of the longest batch entry as an int"
+        )
+
+
+def _check_vector(
+    name: str, tensor: Tensor, dtype: torch.dtype, q: TensorView, size: int | None = None
+) -> None:
+    """A dense vector on q's device."""
+    view = TensorView.of(name, tensor)
+    _check_kind(view, dtype, q)
+    if len(view.shape) != 1 or size not in (None, view.shape[0]):
+        wanted = SIZES[name] if size is None else f"{SIZES[name]} = {size}"
+        raise UnsupportedError(f"{name} has shape {shown(view.shape)}; it must be ({wanted},)")
+    if view.strides[0] != 1 and view.shape[0] > 1:
+        raise UnsupportedError(
+            f"{name} has stride {view.strides[0]}; it must be contiguous (stride 1), copy it with"
+            f" {name}.contiguous()"
+        )
+
+
+def _check_kind(view: TensorView, dtype: torch.dtype, q: TensorView) -> None:
+    if view.dtype != dtype:
+        convert = ".float()" if dtype == torch.float32 else f".to({dtype})"
+        raise UnsupportedError(f"{view.name} is {view.dtype}; pass {dtype}, {view.name}{convert}")
+    if view.device != q.device:
+        raise UnsupportedError(
+            f"{view.name} is on {view.device}, q is on {q.device}; move it with"
+            f" {view.name}.to(q.device)"
+        )

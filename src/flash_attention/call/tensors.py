@@ -1,0 +1,282 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the tensors of a call must satisfy before anything is compiled, allocated or written.
+
+The rules read `TensorView`s, plain descriptions of tensors, so they hold without a GPU too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import torch
+
+from flash_attention.call.call import Extras
+from flash_attention.call.overlap import Layout, may_overlap, overlaps_itself
+from flash_attention.errors import KernelConfigError, UnsupportedError
+from flash_attention.kernel_configs import KernelConfig
+
+DIMS = ("batch", "seq", "heads", "d_head")
+PACKED_DIMS = ("total", "heads", "d_head")
+PAGED_DIMS = ("pages", "page_size", "heads", "d_head")
+DTYPES = (torch.float16, torch.bfloat16)
+DEVICE_TYPES = ("cuda", "cpu")  # run by the GPU, run by the emulator
+ALIGNMENT = 16  # bytes that one copy instruction moves; its address is a multiple of them
+MAX_ROWS = 1 << 30  # numbers of rows and their sums fit in 32 bits
+
+
+@dataclass(frozen=True)
+class TensorView:
+    """What the rules need to know of one tensor; strides in elements, the pointer in bytes."""
+
+    name: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: torch.dtype
+    device: torch.device
+    pointer: int = 0
+
+    @classmethod
+    def of(cls, name: str, tensor: object, dims: tuple[str, ...] = DIMS) -> TensorView:
+        """Describe a tensor, or say why it cannot be described."""
+        if not isinstance(tensor, torch.Tensor):
+            raise UnsupportedError(
+                f"{name} is a {type(tensor).__name__}; pass a torch.Tensor of shape {shown(dims)}"
+            )
+        if tensor.layout != torch.strided:
+            raise UnsupportedError(
+                f"{name} has layout {tensor.layout}; pass a dense tensor, {name}.to_dense()"
+            )
+        pointer = 0 if tensor.is_meta else tensor.data_ptr()
+        shape, strides = tuple(tensor.shape), tensor.stride()
+        return cls(name, shape, strides, tensor.dtype, tensor.device, pointer)
+
+    @cached_property
+    def layout(self) -> Layout:
+        """The same view with strides in bytes."""
+        size = self.dtype.itemsize
+        return Layout(self.shape, tuple(s * size for s in self.strides), size)
+
+    @property
+    def with_batch(self) -> TensorView:
+        """The same memory as (batch, seq, heads, d_head): a packed tensor is one batch entry."""
+        if len(self.shape) == len(DIMS):
+            return self
+        return replace(self, shape=(1, *self.shape), strides=(0, *self.strides))
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Which tensors hold their batch entries one after the other, without a batch dimension, and
+    whether k and v hold them in pages."""
+
+    q: bool = False
+    kv: bool = False
+    paged: bool = False
+
+    @classmethod
+    def of(cls, extras: Extras) -> Packing:
+        """The packing that these tensors describe."""
+        kv = extras.cu_seqlens_k is not None
+        return cls(extras.cu_seqlens_q is not None, kv, extras.block_table is not None)
+
+
+NOT_PACKED = Packing()
+
+
+def check_config_type(config: object) -> None:
+    """A kernel config is an instance of one of the families, nothing that looks like one."""
+    if not isinstance(config, KernelConfig):
+        raise KernelConfigError(
+            f"the kernel config is a {type(config).__name__}; pass a FlashForwardKernelConfig or a"
+            " HopperForwardKernelConfig (parse_kernel_config turns a short form into one)",
+            rule="type",
+        )
+
+
+def check_inputs(
+    q: TensorView, k: TensorView, v: TensorView, packing: Packing = NOT_PACKED
+) -> None:
+    """The rules that q, k and v obey whatever the kernel."""
+    for view in (q, k, v):
+        _check_kernel_kind(view)
+    check_shapes(q, k, v, packing)
+    for view in (q, k, v):
+        _check_memory(view)
+
+
+def check_shapes(
+    q: TensorView, k: TensorView, v: TensorView, packing: Packing = NOT_PACKED
+) -> None:
+    """The rules that tie q, k and v to each other, whoever computes."""
+    _check_dims(q, packing.q, "cu_seqlens_q")
+    for view in (k, v):
+        if packing.paged:
+            _check_paged_dims(view)
+        else:
+            _check_dims(view, packing.kv, "cu_seqlens_k")
+    for view in (k, v):
+        _check_same(view, q, "dtype")
+        _check_same(view, q, "device")
+    if k.shape[:-1] != v.shape[:-1]:
+        raise UnsupportedError(
+            f"k has shape {shown(k.shape)}, v has shape {shown(v.shape)}; k and v must agree in"
+            " all but the last dimension"
+        )
+    if k.shape[-1] != q.shape[-1]:
+        raise UnsupportedError(
+            f"k has shape {shown(k.shape)}, q has shape {shown(q.shape)}; q and k must agree in"
+            " d_head"
+        )
+    if packing == NOT_PACKED and k.shape[0] != q.shape[0]:
+        raise UnsupportedError(
+            f"k has shape {shown(k.shape)}, q has shape {shown(q.shape)}; q, k and v must agree in"
+            " batch"
+        )
+    heads, heads_k = q.shape[-2], k.shape[-2]
+    if heads % heads_k if heads_k else heads:
+        raise UnsupportedError(
+            f"q has {heads} heads, k and v have {heads_k}; the heads of q must be a multiple of"
+            " those of k and v"
+        )
+
+
+def check_given_output(o: TensorView, q: TensorView, v: TensorView) -> None:
+    """The rules that an output tensor obeys, whoever computes."""
+    _check_output_kind(o, q, v)
+    _check_own_memory(o)
+
+
+def check_kernel_output(o: TensorView, q: TensorView, v: TensorView) -> None:
+    """The rules that an output tensor obeys whatever the kernel."""
+    _check_kernel_kind(o)
+    _check_output_kind(o, q, v)
+    _check_memory(o)
+    _check_own_memory(o)
+
+
+def check_pointers(views: Iterable[TensorView]) -> None:
+    """The first element of each tensor lies where a 16-byte copy may start."""
+    for view in views:
+        if view.pointer % ALIGNMENT:
+            raise UnsupportedError(
+                f"{view.name} starts at address {view.pointer:#x},"
+                f" {view.pointer % ALIGNMENT} bytes past a multiple of {ALIGNMENT};"
+                f" slice at a multiple of {ALIGNMENT // view.dtype.itemsize} elements, or copy it"
+                f" with {view.name}.clone()"
+            )
+
+
+def check_no_overlap(o: TensorView, inputs: Iterable[TensorView]) -> None:
+    """Nothing the kernel stores lands in what it still has to load."""
+    for view in inputs:
+        if may_overlap(o.pointer - view.pointer, view.layout, o.layout):
+            raise UnsupportedError(
+                f"o and {view.name} overlap in memory, o would overwrite {view.name} while it is"
+                " read; pass an o with memory of its own, or leave o out"
+            )
+
+
+def check_no_grad(requires_grad: bool) -> None:
+    """There is no backward pass, so no gradient may be expected from the call."""
+    if requires_grad and torch.is_grad_enabled():
+        raise UnsupportedError(
+            "a tensor requires grad, and this function has no backward pass;"
+            " call it under torch.no_grad() or pass q.detach(), k.detach(), v.detach()"
+        )
+
+
+def _check_kernel_kind(view: TensorView) -> None:
+    if view.device.type not in DEVICE_TYPES:
+        raise UnsupportedError(
+            f"{view.name} is on {view.device}; a CUDA tensor is needed, move it with"
+            f' {view.name}.to("cuda"), or with {view.name}.cpu() to have it emulated'
+        )
+    if view.dtype not in DTYPES:
+        raise UnsupportedError(
+            f"{view.name} is {view.dtype}; allowed are torch.float16 and torch.bfloat16, convert"
+            f" it with {view.name}.to(torch.bfloat16)"
+        )
+
+
+def _check_output_kind(o: TensorView, q: TensorView, v: TensorView) -> None:
+    wanted = (*q.shape[:-1], v.shape[-1])
+    if o.shape != wanted:
+        raise UnsupportedError(
+            f"o has shape {shown(o.shape)}, the output has shape {shown(wanted)}: q's, with the"
+            " last dimension of v; pass such a tensor, or leave o out"
+        )
+    for what in ("dtype", "device"):
+        _check_same(o, q, what)
+
+
+def _check_own_memory(o: TensorView) -> None:
+    if overlaps_itself(o.layout):
+        raise UnsupportedError(
+            f"o has shape {shown(o.shape)} and strides {shown(o.strides)}, so several of its"
+            " elements share memory; pass a tensor that was not expanded, or leave o out"
+        )
+
+
+def _check_dims(view: TensorView, packed: bool, lengths: str) -> None:
+    dims = PACKED_DIMS if packed else DIMS
+    if len(view.shape) != len(dims):
+        counted = "three, since" if packed else "four, unless"
+        raise UnsupportedError(
+            f"{view.name} has {len(view.shape)} dimensions, shape {shown(view.shape)};"
+            f" allowed are {counted} {lengths} is given: {shown(dims)}"
+        )
+
+
+def _check_paged_dims(view: TensorView) -> None:
+    if len(view.shape) != len(PAGED_DIMS):
+        raise UnsupportedError(
+            f"{view.name} has {len(view.shape)} dimensions, shape {shown(view.shape)}; allowed are"
+            f" four, since block_table is given: {shown(PAGED_DIMS)}"
+        )
+
+
+def _check_same(view: TensorView, q: TensorView, what: str) -> None:
+    given, wanted = getattr(view, what), getattr(q, what)
+    if given != wanted:
+        raise UnsupportedError(
+            f"{view.name} has {what} {given}, q has {what} {wanted};"
+            f" q and {view.name} must agree in {what}"
+        )
+
+
+def _check_memory(view: TensorView) -> None:
+    """Strides and sizes that copies of 16 bytes can follow."""
+    dims = DIMS if len(view.shape) == len(DIMS) else PACKED_DIMS
+    elements = ALIGNMENT // view.dtype.itemsize
+    *_, rows, _, d_head = view.shape
+    if d_head % elements or d_head == 0:
+        padded = -(-d_head // elements) * elements or elements
+        raise UnsupportedError(
+            f"{view.name} has d_head {d_head}; allowed are multiples of {elements}: pad with zeros"
+            f" to {padded} (torch.nn.functional.pad) and pass softmax_scale, whose default"
+            " follows the padded d_head"
+        )
+    if view.strides[-1] != 1:
+        raise UnsupportedError(
+            f"the last dimension of {view.name} has stride {view.strides[-1]};"
+            f" it must be contiguous (stride 1), copy it with {view.name}.contiguous()"
+        )
+    for dim, size, stride in zip(dims[:-1], view.shape[:-1], view.strides[:-1], strict=True):
+        if size > 1 and stride % elements:
+            raise UnsupportedError(
+                f"the {dim} stride of {view.name} is {stride} elements; it must be a multiple of"
+                f" {elements}, so that every row starts on {ALIGNMENT} bytes; copy it with"
+                f" {view.name}.contiguous()"
+            )
+    if rows > MAX_ROWS:
+        raise UnsupportedError(
+            f"{view.name} has {rows} rows; a launch takes at most {MAX_ROWS}, split the tensors"
+            f" along {dims[-3]}"
+        )
+
+
+def shown(values: Iterable[object]) -> str:
+    """A shape as messages write it."""
+    return f"({', '.join(map(str, values))})"

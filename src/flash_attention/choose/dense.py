@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""DenseProblem: the part of a problem that is tuned, and how far two of them are apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil, log2
+
+from flash_attention.call.features import CAUSAL, PLAIN, Features
+from flash_attention.call.problem import Problem
+from flash_attention.kernel_configs import DType, KernelConfig
+
+TILE_ROWS = 128  # query rows of a usual tile, to count how much there is to spread over a GPU
+TILES_WEIGHT = 0.5  # a GPU that is full does not notice twice the tiles; one that is not does
+
+
+@dataclass(frozen=True, order=True)
+class DenseProblem:
+    """Full or causal attention where every batch entry has the same lengths."""
+
+    dtype: DType
+    d_head: int
+    d_v: int
+    causal: bool
+    seq_q: int
+    seq_k: int
+    batch: int
+    heads: int
+    heads_k: int
+
+    @classmethod
+    def of(cls, problem: Problem) -> DenseProblem | None:
+        """What is tuned of a problem; None if it has a feature beyond the causal mask, or nothing
+        to compute."""
+        if problem.features not in (PLAIN, CAUSAL) or problem.idle:
+            return None
+        return cls(
+            dtype=DType.from_string(str(problem.dtype)),
+            d_head=problem.d_head,
+            d_v=problem.d_v,
+            causal=problem.causal,
+            seq_q=problem.seq_q,
+            seq_k=problem.seq_k,
+            batch=problem.batch,
+            heads=problem.heads,
+            heads_k=problem.heads_k,
+        )
+
+    @property
+    def problem(self) -> Problem:
+        """The problem with the usual scale."""
+        return Problem(
+            batch=self.batch,
+            seq_q=self.seq_q,
+            seq_k=self.seq_k,
+            heads=self.heads,
+            heads_k=self.heads_k,
+            d_head=self.d_head,
+            d_v=self.d_v,
+            dtype=self.dtype.to_torch_dtype(),
+            softmax_scale=self.d_head**-0.5,
+            causal=self.causal,
+        )
+
+    def features_for(self, config: KernelConfig) -> Features:
+        """What the code of this config's kernel must be able to do."""
+        return self.problem.features_for(config)
+
+    @property
+    def kind(self) -> tuple[DType, int, int, bool]:
+        """What two problems must share for a config of one to be worth trying at the other."""
+        return self.dtype, self.d_head, self.d_v, self.causal
+
+    def distance(self, other: DenseProblem) -> float:
+        """Doublings of the lengths, and half of those of the tiles, between two of a kind."""
+        return (
+            abs(log2(self.seq_q / other.seq_q))
+            + abs(log2(self.seq_k / other.seq_k))
+            + TILES_WEIGHT * abs(log2(self._tiles / other._tiles))
+        )
+
+    @property
+    def _tiles(self) -> int:
+        return self.batch * self.heads * ceil(self.seq_q / TILE_ROWS)
+
+    def __str__(self) -> str:
+        mask = "causal" if self.causal else "full"
+        columns = f"{self.d_head}" if self.d_v == self.d_head else f"{self.d_head}/{self.d_v}"
+        rows = f"{self.seq_q}" if self.seq_k == self.seq_q else f"{self.seq_q}/{self.seq_k}"
+        heads = f"{self.heads}" if self.heads_k == self.heads else f"{self.heads}/{self.heads_k}"
+        return f"{self.dtype.name} d {columns} {mask}, {self.batch} x {rows} rows x {heads} heads"

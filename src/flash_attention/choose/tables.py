@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which kernel answers a problem: an exact entry of a table, a near one, else the heuristic."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from flash_attention.arch import Arch
+from flash_attention.call.problem import Problem
+from flash_attention.choose.dense import DenseProblem
+from flash_attention.choose.heuristic import select_config
+from flash_attention.choose.table import Entry, Table
+from flash_attention.choose.table_file import load_table
+from flash_attention.errors import UnsupportedError
+from flash_attention.kernel_configs import HopperForwardKernelConfig, KernelConfig
+
+TABLE_VARIABLE = "FLASH_ATTENTION_TABLE"
+SHIPPED = Path(__file__).resolve().parent / "measured"
+NO_DEVICE = -1  # where kernels are emulated, or explained for a GPU that nobody named
+Device = int | str
+"""One of torch's CUDA devices, or the name of a GPU that is elsewhere, as tables call it."""
+MAX_DISTANCE = 1.5  # of a near entry: lengths 1.4 times as long and a batch 2 times as large
+
+logger = logging.getLogger("flash_attention")
+
+
+class Choice(NamedTuple):
+    """A config, and in words why it was chosen."""
+
+    config: KernelConfig
+    reason: str
+    measured: bool = False  # by a table
+
+
+@dataclass(frozen=True)
+class Source:
+    """A table that choices are made by; `hint`: on other devices too."""
+
+    table: Table
+    name: str
+    hint: bool = False
+    shipped: bool = False
+
+
+class _Tables:
+    """The tables of this process."""
+
+    def __init__(self) -> None:
+        self.tuned: dict[str, Table] = {}  # by device, out of `tuning`
+        self.chosen: Source | None = None  # by `use_table`
+        self.tune: Callable[[DenseProblem, Arch, int], Entry | None] | None = None
+
+    def sources(self, device: str) -> Iterator[Source]:
+        """Those that may speak of a device, the first to be asked first."""
+        if device in self.tuned:
+            yield Source(self.tuned[device], "tuned in this process")
+        if self.chosen is not None:
+            yield self.chosen
+        elif named := os.environ.get(TABLE_VARIABLE):
+            yield Source(_loaded(Path(named)), named)
+        for path in sorted(SHIPPED.glob("*.json")):
+            yield Source(_loaded(path), path.name, shipped=True)
+
+
+tables = _Tables()
+
+
+@cache
+def _loaded(path: Path) -> Table:
+    table = load_table(path)
+    for note in table.notes:
+        logger.warning(note)
+    return table
+
+
+@cache
+def device_name(device_index: int) -> str:
+    """The name of one of torch's CUDA devices, as tables call it."""
+    name: str = torch.cuda.get_device_name(device_index)
+    return name
+
+
+def choose(problem: Problem, arch: Arch, device: Device, *, may_tune: bool = False) -> Choice:
+    """The config to run a problem with on a device, and why; with `may_tune`, inside of `tuning`, a
+    problem that no table has is tuned first."""
+    dense = DenseProblem.of(problem)
+    if dense is None:
+        return _by_heuristic(problem, arch, "tables are of full and causal attention only")
+    if isinstance(device, str):
+        return look_up(dense, arch, device)
+    if device == NO_DEVICE:
+        return _by_heuristic(problem, arch, "tables are of devices, and this is none")
+    if may_tune and tables.tune is not None and not torch.cuda.is_current_stream_capturing():
+        _tune_unseen(dense, arch, device)
+    return look_up(dense, arch, device_name(device))
+
+
+def look_up(dense: DenseProblem, arch: Arch, device: str) -> Choice:
+    """What the tables of this process say of a problem."""
+    sources = list(tables.sources(device))
+    usable = [source for source in sources if source.hint or source.table.device == device]
+    for source in sources:
+        if source not in usable and not source.shipped:
+            _note_once(f"{source.name} is of {source.table.device} and says nothing of {device}")
+    for source in usable:
+        if (entry := source.table.exact(dense)) and _valid(entry, arch, source):
+            said = f"measured for this problem: {_said(entry, source)}"
+            return Choice(entry.config, said, measured=True)
+    reason = f"no table is of {device}"
+    near = [(*found, s) for s in usable if (found := s.table.nearest(dense))]
+    if near:
+        distance, entry, source = min(near, key=lambda item: item[0])
+        reason = f"the nearest entry is {entry.problem}, {distance:.2f} away"
+        if distance > MAX_DISTANCE:
+            reason += f", over {MAX_DISTANCE}"
+        elif entry.keeps_heuristic:
+            reason += ", where nothing was faster"
+        elif isinstance(entry.config, HopperForwardKernelConfig) and _valid(entry, arch, source):
+            return Choice(entry.config, f"{reason}: {_said(entry, source)}", measured=True)
+    elif usable:
+        reason = "no entry is of this type, head dimension and mask"
+    elif sources:
+        reason += f"; {sources[0].name} is of {sources[0].table.device}"
+    return _by_heuristic(dense.problem, arch, reason)
+
+
+def _tune_unseen(dense: DenseProblem, arch: Arch, device_index: int) -> None:
+    device = device_name(device_index)
+    seen = any(
+        source.table.device == device and source.table.exact(dense)
+        for source in tables.sources(device)
+    )
+    if seen or tables.tune is None:
+        return
+    if entry := tables.tune(dense, arch, device_index):
+        tables.tuned[device] = tables.tuned.get(device, Table(device)).with_entries([entry])
+
+
+def _by_heuristic(problem: Problem, arch: Arch, why: str) -> Choice:
+    return Choice(select_config(problem, arch), f"heuristic: {why}")
+
+
+def _said(entry: Entry, source: Source) -> str:
+    hint = f", a hint from {source.table.device}" if source.hint else ""
+    return (
+        f"{entry.ms:.4g} ms, the heuristic's {entry.heuristic_ms:.4g} ms"
+        f" ({source.name}, {entry.when[:10]}{hint})"
+    )
+
+
+def _valid(entry: Entry, arch: Arch, source: Source) -> bool:
+    violation = entry.config.broken_rule(arch)
+    if violation is not None:
+        _note_once(f"{source.name}: {entry.config.short_form()} is ignored: {violation.message}")
+    return violation is None
+
+
+@cache
+def _note_once(message: str) -> None:
+    logger.warning(message)
+
+
+def check_device(table: Table, name: str) -> None:
+    """Refuse a table that no GPU of this machine is the device of."""
+    here = {device_name(index) for index in range(torch.cuda.device_count())}
+    if here and table.device not in here:
+        raise UnsupportedError(
+            f"{name} is of {table.device}, this machine has {', '.join(sorted(here))}: its times"
+            " say little here; tune on this device with `flash-attention tune`, or pass hint=True"
+            " to follow it all the same"
+        )

@@ -1,9 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""`python -m flash_attention.cli`, the same as the `flash-attention` script."""
-
-from __future__ import annotations
-
-from flash_attention.cli import main
-
-if __name__ == "__main__":
-    main()

@@ -1,0 +1,173 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`compile_kernel`: from memory, from disk, or compiled once and kept."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from weakref import WeakValueDictionary
+
+from flash_attention.compile.cache import (
+    CUBIN,
+    LOG,
+    PTX,
+    SOURCE,
+    DiskCache,
+    cache_dir,
+    cache_key,
+    entry_name,
+)
+from flash_attention.compile.includes import INCLUDE_DIR, include_closure
+from flash_attention.compile.log import Resources, parse_log
+from flash_attention.compile.notices import announce
+from flash_attention.compile.nvrtc import (
+    Compilation,
+    RefusedSourceError,
+    check_arch,
+    compile_source,
+    compiler_identity,
+    nvrtc_version,
+    options,
+)
+from flash_attention.errors import CompileError
+
+
+@dataclass(frozen=True)
+class CompiledKernel:
+    """A translation unit and everything the compiler made of it."""
+
+    name: str
+    arch: str
+    source: str
+    ptx: str
+    cubin: bytes
+    log: str
+    resources: Resources
+    source_path: Path | None  # kernel.cu in the cache, None when kept in memory only
+    compile_seconds: float | None  # None when it came from the disk cache
+
+
+def compile_kernel(
+    source: str, *, arch: str, name: str, include_dir: Path = INCLUDE_DIR
+) -> CompiledKernel:
+    """The kernel of `source` for `arch`, compiled if no one did yet; `name` is for people."""
+    check_arch(arch)
+    headers = include_closure(source, include_dir)
+    key = cache_key(source, headers, options=options(arch), compiler=compiler_identity(), arch=arch)
+    request = _Request(source, arch, name, include_dir, headers, key, cache_dir())
+    return _memory.get(request.folder, lambda: _load_or_compile(request))
+
+
+@dataclass(frozen=True)
+class _Request:
+    source: str
+    arch: str
+    name: str
+    include_dir: Path
+    headers: Mapping[str, str]
+    key: str
+    cache_root: Path
+
+    @property
+    def entry(self) -> str:
+        return entry_name(self.name, self.key)
+
+    @property
+    def folder(self) -> Path:
+        return self.cache_root / self.entry
+
+
+class _Memory:
+    """The kernels of this process; what is also on disk lives only as long as someone holds it."""
+
+    def __init__(self) -> None:
+        self._guard = threading.Lock()
+        self._locks: dict[Path, threading.Lock] = {}
+        self._on_disk: WeakValueDictionary[Path, CompiledKernel] = WeakValueDictionary()
+        self._only_here: dict[Path, CompiledKernel] = {}
+
+    def get(self, folder: Path, make: Callable[[], CompiledKernel]) -> CompiledKernel:
+        with self._guard:
+            lock = self._locks.setdefault(folder, threading.Lock())
+        with lock:
+            with self._guard:
+                kernel = self._on_disk.get(folder) or self._only_here.get(folder)
+            if kernel is None:
+                kernel = make()
+                with self._guard:
+                    kept = self._on_disk if kernel.source_path else self._only_here
+                    kept[folder] = kernel
+            return kernel
+
+
+_memory = _Memory()
+
+
+def _load_or_compile(request: _Request) -> CompiledKernel:
+    cache = DiskCache(request.cache_root)
+    files = cache.load(request.entry, request.key)
+    if files is None:
+        with cache.lock(request.entry):
+            files = cache.load(request.entry, request.key)
+            if files is None:
+                return _compile_and_keep(request, cache)
+    return _kernel(request, files, folder=request.folder, compile_seconds=None)
+
+
+def _compile_and_keep(request: _Request, cache: DiskCache) -> CompiledKernel:
+    compilation = _compile(request, cache)
+    files = {
+        SOURCE: request.source.encode(),
+        CUBIN: compilation.cubin,
+        PTX: compilation.ptx.encode(),
+        LOG: compilation.log.encode(),
+    }
+    kernel = _kernel(request, files, folder=None, compile_seconds=compilation.seconds)
+    folder = cache.store(request.entry, request.key, files)
+    announce(
+        f"compiled {request.name} for {request.arch} in {compilation.seconds:.2f} s, "
+        f"kept in {folder or 'memory'}"
+    )
+    return replace(kernel, source_path=folder / SOURCE) if folder else kernel
+
+
+def _compile(request: _Request, cache: DiskCache) -> Compilation:
+    try:
+        compilation = compile_source(
+            request.source,
+            source_name=str(request.folder / SOURCE),
+            arguments=[*options(request.arch), f"-I{request.include_dir}"],
+        )
+    except RefusedSourceError as refusal:
+        folder = cache.store_failure(request.entry, request.source.encode(), refusal.log.encode())
+        raise CompileError(
+            f"NVRTC {nvrtc_version()} cannot compile {request.name} for {request.arch}",
+            source_path=folder / SOURCE if folder else None,
+            log=refusal.log,
+        ) from None
+    if include_closure(request.source, request.include_dir) != request.headers:
+        raise CompileError(f"a header changed while {request.name} was compiled; compile it again")
+    return compilation
+
+
+def _kernel(
+    request: _Request,
+    files: Mapping[str, bytes],
+    *,
+    folder: Path | None,
+    compile_seconds: float | None,
+) -> CompiledKernel:
+    log = files[LOG].decode()
+    return CompiledKernel(
+        name=request.name,
+        arch=request.arch,
+        source=request.source,
+        ptx=files[PTX].decode(),
+        cubin=files[CUBIN],
+        log=log,
+        resources=parse_log(log),
+        source_path=folder / SOURCE if folder else None,
+        compile_seconds=compile_seconds,
+    )

@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FlashForwardKernelConfig: the compile-time choices of the sm_80+ family (cp.async, mma.sync)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flash_attention.arch import DEFAULT_ARCH, WARP_SIZE, Arch
+from flash_attention.call.dtype import DType
+from flash_attention.compile.binding import Binding, Number, Variant, headers, render_struct
+from flash_attention.errors import KernelConfigError
+from flash_attention.families.flop_counts import FlopCounts
+from flash_attention.families.sm80.forward.rules import first_violation
+from flash_attention.families.values import Violation
+
+
+@dataclass(frozen=True, order=True)
+class FlashForwardKernelConfig(FlopCounts):
+    """One kernel of the sm_80+ family; every field changes what is compiled.
+
+    A tile is 16 deep along the contraction of a product. `Q_mma_load_K_tiles`, `K_...` and `V_...`
+    say how many tiles of an operand are read into registers at a time; 0 reads the whole block,
+    and for Q keeps it there for all key blocks.
+    """
+
+    dtype: DType
+    d_head: int
+    B_r: int
+    B_c: int
+    n_warps: int
+    async_copy: bool
+    eager_load_blocks: bool
+    swizzled: bool
+    Q_mma_load_K_tiles: int
+    K_mma_load_K_tiles: int
+    V_mma_load_K_tiles: int
+    mma_double_buffer_loads: bool
+    optimized_softmax: bool
+    folded_addresses: bool = False
+    serpentine_mma: bool = False
+    peel_first_block: bool = False
+    stage_output: bool = False
+    reciprocal_normalise: bool = False
+    reverse_kv: bool = False
+    cache_hints: bool = False
+    column_panels: bool = False
+    static_row_stride: int = 0  # elements; 0 reads the strides from the arguments
+
+    # What is asked of every family.
+
+    @property
+    def default_arch(self) -> Arch:
+        """The architecture meant when none is given and there is no GPU."""
+        return DEFAULT_ARCH
+
+    def target(self, arch: Arch) -> str:
+        """What NVRTC compiles for to run on `arch`."""
+        return arch.name
+
+    def broken_rule(self, arch: Arch = DEFAULT_ARCH) -> Violation | None:
+        """The first rule this config breaks on `arch`, or None."""
+        return first_violation(self, arch)
+
+    def check(self, arch: Arch = DEFAULT_ARCH) -> None:
+        """Raise KernelConfigError, naming the rule, unless the config is valid on `arch`."""
+        if violation := self.broken_rule(arch):
+            raise KernelConfigError(violation.message, rule=violation.rule)
+
+    @property
+    def num_threads(self) -> int:
+        return self.n_warps * WARP_SIZE
+
+    @property
+    def warp_rows(self) -> int:
+        """Query rows one warp computes."""
+        return self.B_r // self.n_warps
+
+    def smem_bytes(self) -> int:
+        """Dynamic shared memory of a CTA: one block each of Q, K and V."""
+        return (self.B_r + 2 * self.B_c) * self.d_head * self.dtype.itemsize
+
+    def num_ctas_per_sm(self, arch: Arch = DEFAULT_ARCH, registers: int = 0) -> int:
+        """Resident CTAs on one SM; give the compiled kernel's `registers` to count them too."""
+        return arch.ctas_per_sm(
+            threads=self.num_threads, smem_bytes=self.smem_bytes(), registers=registers
+        )
+
+    # What the C++ side is told.
+
+    def bindings(self) -> tuple[Binding, ...]:
+        def pick(slot: str, folder: str, on: bool, off_type: str, on_type: str) -> Variant:
+            return Variant(slot, folder, on_type if on else off_type)
+
+        return (
+            Variant("DType", "dtype", self.dtype.to_cpp_str().rsplit("::", 1)[-1]),
+            Number("d_head", self.d_head),
+            Number("B_r", self.B_r),
+            Number("B_c", self.B_c),
+            Number("n_warps", self.n_warps),
+            pick("Copy", "sm80/copy", self.async_copy, "PlainCopy", "AsyncCopy"),
+            pick("Schedule", "sm80/schedule", self.eager_load_blocks, "Lazy", "Eager"),
+            pick("Layout", "sm80/layout", self.swizzled, "RowMajor", "XorSwizzle"),
+            self._feed("QFeed", self.Q_mma_load_K_tiles, whole="Held"),
+            self._feed("KFeed", self.K_mma_load_K_tiles, whole="Whole"),
+            self._feed("VFeed", self.V_mma_load_K_tiles, whole="Whole"),
+            pick(
+                "Exponential",
+                "attn/exponential",
+                self.optimized_softmax,
+                "ScaleThenExp",
+                "FusedExp2",
+            ),
+            pick("Address", "sm80/address", self.folded_addresses, "Recomputed", "Folded"),
+            pick("MmaOrder", "sm80/mma_order", self.serpentine_mma, "RowMajor", "Serpentine"),
+            pick("Loop", "sm80/loop", self.peel_first_block, "Uniform", "Peeled"),
+            pick("Store", "sm80/store", self.stage_output, "Direct", "Staged"),
+            pick("Normalise", "attn/normalise", self.reciprocal_normalise, "Divide", "Reciprocal"),
+            pick("KvOrder", "attn/kv_order", self.reverse_kv, "Ascending", "Descending"),
+            pick("Cache", "sm80/cache", self.cache_hints, "DefaultPolicy", "Hinted"),
+            pick("Panels", "sm80/panels", self.column_panels, "WholeRows", "Columns64"),
+            Variant("RowStride", "sm80/row_stride", "Fixed", self.static_row_stride)
+            if self.static_row_stride
+            else Variant("RowStride", "sm80/row_stride", "FromArgs"),
+        )
+
+    def _feed(self, slot: str, tiles: int, *, whole: str) -> Variant:
+        if tiles == 0:
+            return Variant(slot, "sm80/feed", whole)
+        streamed = "DoubleBuffered" if self.mma_double_buffer_loads else "Interleaved"
+        return Variant(slot, "sm80/feed", streamed, tiles)
+
+    def to_cpp_struct(self) -> str:
+        """This config as the C++ `struct Config` of its translation unit, the mask left out."""
+        return render_struct(self.bindings())
+
+    def headers(self) -> list[str]:
+        """The headers of exactly the variants this config names."""
+        return headers(self.bindings())
+
+    def kernel_name(self) -> str:
+        """A name for folders and logs: letters, digits and underscores."""
+        tile = f"{self.dtype.name.lower()}_d{self.d_head}_{self.B_r}x{self.B_c}_w{self.n_warps}"
+        return "_".join((tile, *(token.replace("-", "_") for token in self._tokens())))
+
+    def short_form(self) -> str:
+        """The config in one line that `parse_kernel_config` reads back."""
+        tile = (self.dtype.name, self.d_head, self.B_r, self.B_c, self.n_warps)
+        return f"({', '.join(map(str, tile))}): {'+'.join(self._tokens())}"
+
+    def _tokens(self) -> list[str]:
+        loads = (self.Q_mma_load_K_tiles, self.K_mma_load_K_tiles, self.V_mma_load_K_tiles)
+        tokens = [token for token, field in SWITCH_TOKENS.items() if getattr(self, field)]
+        after_swizzle = sum(t in ("async", "eager", "swizzled") for t in tokens)
+        tokens.insert(after_swizzle, f"load_{loads[0]}_{loads[1]}_{loads[2]}_tiles")
+        if self.static_row_stride:
+            tokens.append(f"stride_{self.static_row_stride}")
+        return tokens
+
+
+SWITCH_TOKENS = {
+    "async": "async_copy",
+    "eager": "eager_load_blocks",
+    "swizzled": "swizzled",
+    "buffer": "mma_double_buffer_loads",
+    "opt_softmax": "optimized_softmax",
+    "folded": "folded_addresses",
+    "serpentine": "serpentine_mma",
+    "peeled": "peel_first_block",
+    "staged": "stage_output",
+    "reciprocal": "reciprocal_normalise",
+    "reverse": "reverse_kv",
+    "hints": "cache_hints",
+    "panels": "column_panels",
+}
+"""Word of the short form for every switch, in the order they are written."""

@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HopperForwardKernelConfig: the compile-time choices of the sm_90a family (TMA, wgmma)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from flash_attention.arch import ARCHES, RESERVED_SMEM_PER_CTA, Arch
+from flash_attention.call.dtype import DType
+from flash_attention.compile.binding import Binding, Number, Variant, headers, render_struct
+from flash_attention.errors import KernelConfigError
+from flash_attention.families.flop_counts import FlopCounts
+from flash_attention.families.sm90.forward.rules import first_violation
+from flash_attention.families.sm90.forward.tile_order import TileOrder
+from flash_attention.families.values import Violation
+
+HOPPER = ARCHES["sm_90"]
+TARGET = "sm_90a"  # wgmma and setmaxnreg are not in plain sm_90
+WARPGROUP_ROWS = 64  # query rows of one wgmma
+WARP_ROWS = 16  # of them, those one warp holds
+WARPGROUP_THREADS = 128
+BARRIER_BYTES = 256  # mbarriers and the words of the tile scheduler
+
+
+@dataclass(frozen=True, order=True)
+class HopperForwardKernelConfig(FlopCounts):
+    """One kernel of the sm_90a family; every field changes what is compiled.
+
+    A consumer is a warpgroup that computes 64 query rows. With `specialised` one more warpgroup,
+    the producer, loads K and V ahead of them into `stages` buffers each.
+    """
+
+    dtype: DType
+    d_head: int
+    consumers: int
+    B_c: int
+    stages: int
+    tma: bool = False  # else cp.async and plain stores
+    specialised: bool = False
+    ping_pong: bool = False  # consumers take turns issuing their products
+    overlap: bool = False  # Q K^T of the next block is issued before the softmax of this one
+    tile_order: TileOrder = TileOrder.ONE_EACH
+    group_mib: int = 0  # DYNAMIC walks heads whose K and V fill this many MiB together
+    own_output: bool = False  # O is staged in a buffer of its own: the next Q loads early
+    rescale_threshold: int = 0  # O is rescaled when a maximum grew by over 2^t; 0: every block
+    narrow_keys: int = 0  # keys a warpgroup's first block may be cut down to; 0: never
+    watch_sums: bool = False  # unmasked blocks keep the maximum known and watch the row sums
+    prefetch_q: bool = False  # the next tile's Q is brought into L2 before its buffer is empty
+
+    # What is asked of every family.
+
+    @property
+    def default_arch(self) -> Arch:
+        """The architecture meant when none is given and there is no GPU."""
+        return HOPPER
+
+    def target(self, arch: Arch) -> str:
+        """What NVRTC compiles for to run on `arch`."""
+        return TARGET
+
+    def broken_rule(self, arch: Arch = HOPPER) -> Violation | None:
+        """The first rule this config breaks on `arch`, or None."""
+        return first_violation(self, arch)
+
+    def check(self, arch: Arch = HOPPER) -> None:
+        """Raise KernelConfigError, naming the rule, unless the config is valid on `arch`."""
+        if violation := self.broken_rule(arch):
+            raise KernelConfigError(violation.message, rule=violation.rule)
+
+    @property
+    def B_r(self) -> int:
+        """Query rows of a CTA."""
+        return WARPGROUP_ROWS * self.consumers
+
+    @property
+    def num_threads(self) -> int:
+        return WARPGROUP_THREADS * (self.consumers + self.specialised)
+
+    @property
+    def side_by_side(self) -> int:
+        """CTAs that are to share an SM: two of one consumer, if shared memory holds them."""
+        two = 2 * (self.smem_bytes() + RESERVED_SMEM_PER_CTA) <= HOPPER.smem_per_sm
+        return 2 if self.specialised and self.consumers == 1 and two else 1
+
+    @property
+    def register_split(self) -> tuple[int, int]:
+        """Registers of a thread of the producer and of a consumer, after setmaxnreg; zeros where
+        both have as many as they can name, and none move."""
+        if self.consumers == 1:
+            return (40, 216) if self.side_by_side == 2 else (0, 0)
+        return (32, 160) if self.consumers == 3 else (40, 232)
+
+    def smem_bytes(self) -> int:
+        """Dynamic shared memory of a CTA: Q, the buffers of K and V, O if it has its own."""
+        rows = self.B_r * (1 + self.own_output) + 2 * self.stages * self.B_c
+        return rows * self.d_head * self.dtype.itemsize + BARRIER_BYTES
+
+    def num_ctas_per_sm(self, arch: Arch = HOPPER, registers: int = 0) -> int:
+        """Resident CTAs on one SM; give the compiled kernel's `registers` to count them too."""
+        return arch.ctas_per_sm(
+            threads=self.num_threads, smem_bytes=self.smem_bytes(), registers=registers
+        )
+
+    # What the C++ side is told.
+
+    def bindings(self) -> tuple[Binding, ...]:
+        dtype = Variant("DType", "dtype", self.dtype.to_cpp_str().rsplit("::", 1)[-1])
+        tile = (
+            Number("d_head", self.d_head),
+            Number("consumers", self.consumers),
+            Number("B_c", self.B_c),
+        )
+        copy = Variant("Copy", "sm90/copy", "Tma" if self.tma else "CpAsync")
+        exponential = Variant("Exponential", "attn/exponential", "FusedExp2")
+        if not self.specialised:
+            roles = Variant("Roles", "sm90/roles", "Unified")
+            return (dtype, *tile, copy, roles, self._rescale(), exponential)
+        roles = Variant("Roles", "sm90/roles", "Specialised")
+        return (dtype, *tile, *self._pipeline(), roles, *self._order(), exponential)
+
+    def _pipeline(self) -> tuple[Number, ...]:
+        producer, consumer = self.register_split
+        return (
+            Number("stages", self.stages),
+            Number("group_mib", self.group_mib),
+            Number("producer_registers", producer),
+            Number("consumer_registers", consumer),
+        )
+
+    def _order(self) -> tuple[Variant, ...]:
+        tile_order = self.tile_order.name.title().replace("_", "")
+        return (
+            Variant("Turns", "sm90/turns", "PingPong" if self.ping_pong else "Free"),
+            Variant("Schedule", "sm90/schedule", "Overlapped" if self.overlap else "Serial"),
+            Variant("TileOrder", "sm90/tile_order", tile_order),
+            Variant("Output", "sm90/output", "OwnBuffer" if self.own_output else "OverQueries"),
+            Variant("FirstBlock", "sm90/first_block", "Narrow", self.narrow_keys)
+            if self.narrow_keys
+            else Variant("FirstBlock", "sm90/first_block", "Whole"),
+            Variant("Queries", "sm90/queries", "Prefetched" if self.prefetch_q else "OnDemand"),
+            self._rescale(),
+        )
+
+    def _rescale(self) -> Variant:
+        if self.rescale_threshold == 0:
+            return Variant("Rescale", "attn/rescale", "EveryBlock")
+        kind = "Watched" if self.watch_sums else "Lazy"
+        return Variant("Rescale", "attn/rescale", kind, self.rescale_threshold)
+
+    def to_cpp_struct(self) -> str:
+        """This config as the C++ `struct Config` of its translation unit, the mask left out."""
+        return render_struct(self.bindings())
+
+    def headers(self) -> list[str]:
+        """The headers of exactly the variants this config names."""
+        return headers(self.bindings())
+
+    def kernel_name(self) -> str:
+        """A name for folders and logs: letters, digits and underscores."""
+        tile = f"{self.dtype.name.lower()}_d{self.d_head}_{self.B_r}x{self.B_c}_s{self.stages}"
+        return "_".join(("hopper", tile, *self._tokens()))
+
+    def short_form(self) -> str:
+        """The config in one line that `parse_kernel_config` reads back."""
+        tile = (self.dtype.name, self.d_head, self.consumers, self.B_c, self.stages)
+        return f"hopper({', '.join(map(str, tile))}): {'+'.join(self._tokens())}"
+
+    def _tokens(self) -> list[str]:
+        order = {
+            TileOrder.ONE_EACH: "",
+            TileOrder.PERSISTENT: "persistent",
+            TileOrder.DYNAMIC: f"dynamic_{self.group_mib}",
+        }
+        tokens = (
+            self.tma and "tma",
+            self.specialised and "specialised",
+            self.ping_pong and "ping_pong",
+            self.overlap and "overlap",
+            order[self.tile_order],
+            self.own_output and "own_output",
+            self.rescale_threshold and f"lazy_{self.rescale_threshold}",
+            self.narrow_keys and f"narrow_{self.narrow_keys}",
+            self.watch_sums and "watch_sums",
+            self.prefetch_q and "prefetch_q",
+        )
+        return [token for token in tokens if token] or [PLAIN]
+
+
+PLAIN = "plain"
+"""Word of the short form when every switch is off."""

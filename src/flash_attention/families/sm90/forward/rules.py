@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The one statement of what makes a HopperForwardKernelConfig valid on an architecture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from flash_attention.arch import REGISTERS_PER_SM, REGISTERS_PER_THREAD, Arch
+from flash_attention.call.dtype import DType
+from flash_attention.families.sm90.forward.tile_order import TileOrder
+from flash_attention.families.values import Choices, Violation, wrong_values
+
+if TYPE_CHECKING:
+    from flash_attention.families.sm90.forward.config import HopperForwardKernelConfig
+
+CHOICES: Choices = {
+    "d_head": (64, 96, 128, 192, 256),
+    "consumers": (1, 2, 3),
+    "B_c": range(16, 257, 16),
+    "stages": (1, 2, 3, 4),
+    "group_mib": range(4097),
+    "rescale_threshold": range(16),  # P up to 2^t: fp16 ends at 2^16
+    "narrow_keys": range(0, 256, 16),
+}
+PRODUCER_FIELDS = (
+    "ping_pong",
+    "overlap",
+    "tile_order",
+    "own_output",
+    "rescale_threshold",
+    "narrow_keys",
+    "watch_sums",
+    "prefetch_q",
+)
+"""Fields that are off in a kernel without a producer, in the order they are checked."""
+
+OTHER_REGISTERS = 32  # row maxima and sums, addresses, descriptors, barrier phases
+REGISTER_STEP = 8  # a warp gets its registers in steps of this many a thread
+
+
+def first_violation(cfg: HopperForwardKernelConfig, arch: Arch) -> Violation | None:
+    return next(_violations(cfg, arch), None)
+
+
+def _violations(cfg: HopperForwardKernelConfig, arch: Arch) -> Iterator[Violation]:
+    yield from wrong_values(cfg, CHOICES, enums=(DType, TileOrder))
+    if arch.name != "sm_90":
+        yield Violation(
+            "architecture",
+            f"a Hopper config needs sm_90 (H100, H200), this is {arch.name}: "
+            "use a FlashForwardKernelConfig",
+        )
+    yield from _missing_producer(cfg)
+    yield from _switches_at_odds(cfg)
+    if cfg.smem_bytes() > arch.max_smem_per_cta:
+        own = ", or own_output=False" if cfg.own_output else ""
+        yield Violation(
+            "shared_memory",
+            f"the buffers of Q, K, V and O take {cfg.smem_bytes()} bytes of shared memory, "
+            f"{cfg.smem_bytes() - arch.max_smem_per_cta} more than a CTA of {arch.name} may have "
+            f"({arch.max_smem_per_cta}): use a smaller B_c, fewer stages or consumers{own}",
+        )
+    if (needed := registers_needed(cfg)) > (limit := register_limit(cfg)):
+        yield Violation(
+            "registers",
+            f"the accumulators and P need about {needed} registers a thread, a thread of "
+            f"{cfg.consumers} consumers has {limit}: use a smaller B_c"
+            + (" or fewer consumers" if cfg.consumers == 3 else ""),
+        )
+
+
+def _missing_producer(cfg: HopperForwardKernelConfig) -> Iterator[Violation]:
+    if cfg.specialised:
+        if not cfg.tma:
+            yield Violation(
+                "specialised_needs_tma",
+                "specialised=True has one thread that loads for all, which only TMA can: "
+                "set tma=True or specialised=False",
+            )
+        return
+    if cfg.stages > 1:
+        yield Violation(
+            "stages_need_specialised",
+            f"stages={cfg.stages} are filled by a producer that runs ahead: "
+            "set specialised=True or stages=1",
+        )
+    for field in PRODUCER_FIELDS:
+        if value := getattr(cfg, field):
+            yield Violation(
+                f"{field}_needs_specialised",
+                f"{field}={_literal(value)} is for kernels with a producer: "
+                f"set specialised=True or {field}={_literal(type(value)(0))}",
+            )
+
+
+def _switches_at_odds(cfg: HopperForwardKernelConfig) -> Iterator[Violation]:
+    if cfg.ping_pong and cfg.consumers == 1:
+        yield Violation(
+            "ping_pong_needs_consumers",
+            "ping_pong=True with consumers=1 has nobody to take turns with: "
+            "use 2 or 3 consumers or set ping_pong=False",
+        )
+    if cfg.tile_order is TileOrder.DYNAMIC and cfg.group_mib == 0:
+        yield Violation(
+            "group_mib",
+            "group_mib=0 with tile_order=TileOrder.DYNAMIC: use 1 to 4096, "
+            "about what the L2 cache holds",
+        )
+    if cfg.tile_order is not TileOrder.DYNAMIC and cfg.group_mib:
+        yield Violation(
+            "group_mib",
+            f"group_mib={cfg.group_mib} is for tile_order=TileOrder.DYNAMIC, "
+            f"this is {_literal(cfg.tile_order)}: set group_mib=0",
+        )
+    if cfg.narrow_keys >= cfg.B_c:
+        yield Violation(
+            "narrow_keys",
+            f"narrow_keys={cfg.narrow_keys}: use 0 (never) or a multiple of 16 below B_c={cfg.B_c}",
+        )
+    if cfg.watch_sums and cfg.rescale_threshold == 0:
+        yield Violation(
+            "watch_sums_needs_threshold",
+            "watch_sums=True keeps a maximum while sums stay below the rescale threshold: "
+            "set rescale_threshold to 1 to 15 or watch_sums=False",
+        )
+
+
+def _literal(value: object) -> str:
+    return str(value) if not isinstance(value, Enum) else f"{type(value).__name__}.{value.name}"
+
+
+def registers_needed(cfg: HopperForwardKernelConfig) -> int:
+    """Registers a consumer's thread holds at once: O, S, P in pairs, and the rest."""
+    output = cfg.d_head // 2
+    scores = cfg.B_c // 2
+    return output + scores + scores // 2 + OTHER_REGISTERS
+
+
+def register_limit(cfg: HopperForwardKernelConfig) -> int:
+    """Registers a thread of a consumer can have."""
+    if cfg.specialised and cfg.register_split[1]:
+        return cfg.register_split[1]
+    share = REGISTERS_PER_SM // cfg.num_threads // REGISTER_STEP * REGISTER_STEP
+    return min(share, REGISTERS_PER_THREAD)

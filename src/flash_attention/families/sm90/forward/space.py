@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The Hopper configs the tuner starts from and steps to, and samples of all the valid ones."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+from flash_attention.call.dtype import DType
+from flash_attention.families.sm90.forward.config import HopperForwardKernelConfig
+from flash_attention.families.sm90.forward.rules import CHOICES
+from flash_attention.families.sm90.forward.tile_order import TileOrder
+
+TILES: dict[int, tuple[tuple[int, int, int], ...]] = {
+    64: (
+        *((3, 128, 3), (2, 128, 3)),
+        *((3, 128, 2), (3, 112, 3), (3, 96, 3), (3, 96, 4), (3, 64, 4)),
+        *((2, 128, 2), (2, 128, 4), (2, 96, 4), (2, 144, 3), (2, 160, 3), (2, 176, 2), (2, 192, 2)),
+        *((1, 128, 3), (1, 160, 2), (1, 96, 4)),
+    ),
+    96: (
+        *((2, 128, 3), (2, 128, 2), (2, 112, 3), (2, 96, 3), (2, 96, 4)),
+        *((2, 144, 2), (2, 160, 2), (3, 96, 2), (3, 80, 3)),
+    ),
+    128: (
+        *((2, 128, 2), (2, 112, 2), (2, 144, 2), (2, 160, 2), (2, 176, 2)),
+        *((2, 96, 3), (2, 96, 2), (2, 80, 3), (2, 64, 4), (2, 64, 3), (3, 80, 2), (3, 64, 3)),
+        *((1, 96, 2), (1, 80, 2)),
+    ),
+    192: ((2, 112, 2), (2, 96, 2), (2, 80, 2), (2, 64, 2), (2, 64, 3)),
+    256: ((2, 64, 2), (2, 80, 2), (2, 48, 2), (2, 48, 3), (2, 64, 1)),
+}
+"""Consumers, keys and stages worth a measurement at each d_head, the middle of the search first.
+
+Blocks of more keys spill, or leave too little shared memory for two stages. Two CTAs of one
+consumer share a multiprocessor: one computes while the other begins or ends a tile, but K and V are
+loaded for 64 rows at a time, which only short lengths afford.
+"""
+CENTRES = {64: 2}  # tiles of which every switch is tried by itself; of the others a few
+ALWAYS: dict[str, Any] = {
+    "tma": True,
+    "specialised": True,
+    "overlap": True,
+    "rescale_threshold": 8,
+}
+GROUP_MIB = 32  # stands for the sizes of a group, which go with the problem
+
+
+def hopper_search_space() -> Iterator[HopperForwardKernelConfig]:
+    """Where the tuner starts in the Hopper family, with what breaks a rule still in it.
+
+    A star around each tile: what it is usually best with, under no mask and under a causal one, and
+    single fields changed. The tuner goes on from the best of them by `hopper_neighbours`.
+    """
+    for dtype, (d_head, tiles) in product(DType, TILES.items()):
+        for place, tile in enumerate(tiles):
+            central = place < CENTRES.get(d_head, 1)
+            middles = [(_usual(dtype, d_head, tile, causal), causal) for causal in (False, True)]
+            star = [c for m, causal in middles for c in (m, *_changed(m, causal, central))]
+            yield from dict.fromkeys(star)
+
+
+def _usual(
+    dtype: DType, d_head: int, tile: tuple[int, int, int], causal: bool
+) -> HopperForwardKernelConfig:
+    config = HopperForwardKernelConfig(
+        *(dtype, d_head, *tile),
+        **ALWAYS,
+        ping_pong=tile[0] > 1,
+        watch_sums=True,
+        prefetch_q=d_head != 128,
+        own_output=True,
+        tile_order=TileOrder.DYNAMIC if causal else TileOrder.PERSISTENT,
+        group_mib=GROUP_MIB if causal else 0,
+        narrow_keys=half_block(tile[1]) if causal else 0,
+    )
+    fits = config.broken_rule() is None and (config.consumers > 1 or config.side_by_side == 2)
+    return config if fits else replace(config, own_output=False)
+
+
+def _changed(
+    middle: HopperForwardKernelConfig, causal: bool, central: bool
+) -> Iterator[HopperForwardKernelConfig]:
+    one_each = replace(
+        middle, tile_order=TileOrder.ONE_EACH, group_mib=0, own_output=False, prefetch_q=False
+    )  # the buffer and the prefetch are for CTAs of several tiles
+    if middle.consumers == 1:
+        if not causal:
+            yield one_each
+        return
+    yield replace(middle, ping_pong=False)
+    if middle.own_output:
+        yield replace(middle, own_output=False)
+    if central or middle.d_head == 256:  # there registers are so few that watching may spill
+        yield replace(middle, watch_sums=False)
+    if not central:
+        return
+    yield replace(middle, prefetch_q=not middle.prefetch_q)
+    if causal:
+        yield replace(middle, narrow_keys=0)
+        yield replace(middle, ping_pong=False, prefetch_q=not middle.prefetch_q)
+    else:
+        yield replace(middle, tile_order=TileOrder.DYNAMIC, group_mib=GROUP_MIB)
+        yield one_each
+
+
+def hopper_neighbours(config: HopperForwardKernelConfig) -> list[HopperForwardKernelConfig]:
+    """The valid configs one step away: another number in one field, or one switch turned."""
+    steps: dict[str, Sequence[Any]] = {
+        "B_c": (config.B_c - 16, config.B_c + 16),
+        "stages": (config.stages - 1, config.stages + 1),
+        "consumers": (config.consumers - 1, config.consumers + 1),
+        "ping_pong": (not config.ping_pong,),
+        "own_output": (not config.own_output,),
+        "prefetch_q": (not config.prefetch_q,),
+        "watch_sums": (not config.watch_sums,),
+        "narrow_keys": (0, half_block(config.B_c), half_block(config.B_c // 2)),
+    }
+    if group := config.group_mib:
+        steps["group_mib"] = (group // 2, group * 3 // 4, group * 3 // 2, group * 2)
+    moved = [replace(config, **{name: value}) for name in steps for value in steps[name]]
+    dynamic = {"tile_order": TileOrder.DYNAMIC, "group_mib": GROUP_MIB}
+    orders: list[dict[str, Any]] = [{"tile_order": TileOrder.PERSISTENT, "group_mib": 0}, dynamic]
+    moved += [replace(config, **o) for o in orders if o["tile_order"] is not config.tile_order]
+    valid = (near for near in moved if near != config and near.broken_rule() is None)
+    return list(dict.fromkeys(valid))
+
+
+def half_block(keys: int) -> int:
+    """The multiple of 16 nearest to half of `keys`, the greater of two."""
+    return (keys // 2 + 8) // 16 * 16
+
+
+def sample_hopper_configs(seed: int) -> Iterator[HopperForwardKernelConfig]:
+    """Valid configs of the Hopper family for ever, every field drawn from all its values.
+
+    Every third draw has no producer: field by field hardly any such config would be valid.
+    """
+    draw = random.Random(seed)
+    while True:
+        cfg = _draw_specialised(draw) if draw.randrange(3) else _draw_unified(draw)
+        if cfg.broken_rule() is None:
+            yield cfg
+
+
+def _draw_tile(draw: random.Random) -> dict[str, Any]:
+    tile = {name: draw.choice(CHOICES[name]) for name in ("d_head", "consumers", "B_c")}
+    return {"dtype": draw.choice(tuple(DType)), **tile}
+
+
+def _draw_unified(draw: random.Random) -> HopperForwardKernelConfig:
+    return HopperForwardKernelConfig(
+        **_draw_tile(draw),
+        stages=1,
+        tma=draw.random() < 0.5,
+    )
+
+
+def _draw_specialised(draw: random.Random) -> HopperForwardKernelConfig:
+    tile = _draw_tile(draw)
+    order = draw.choice(tuple(TileOrder))
+    numbers = ("stages", "rescale_threshold")
+    switches = ("ping_pong", "overlap", "own_output", "watch_sums", "prefetch_q")
+    free: dict[str, Any] = {
+        **{name: draw.choice(CHOICES[name]) for name in numbers},
+        **{name: draw.random() < 0.5 for name in switches},
+    }
+    return HopperForwardKernelConfig(
+        **tile,
+        **free,
+        tma=True,
+        specialised=True,
+        tile_order=order,
+        group_mib=draw.choice(CHOICES["group_mib"][1:]) if order is TileOrder.DYNAMIC else 0,
+        narrow_keys=draw.choice(range(0, tile["B_c"], 16)),
+    )

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the rules of every family share: what a broken one is, and which values a field may have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, fields
+from enum import IntEnum
+from typing import Any
+
+from flash_attention.call.dtype import DType
+
+Choices = Mapping[str, tuple[int, ...] | range]
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A broken rule: its name, and what was given, what is allowed, what to change."""
+
+    rule: str
+    message: str
+
+
+def wrong_values(
+    cfg: Any, choices: Choices, enums: tuple[type[IntEnum], ...] = (DType,)
+) -> Iterator[Violation]:
+    """The fields of a config whose value is of another type or not one of its `choices`."""
+    enum_of = {enum.__name__: enum for enum in enums}
+    for field in fields(cfg):
+        name, value = field.name, getattr(cfg, field.name)
+        if field.type in enum_of:
+            enum = enum_of[field.type]
+            if not isinstance(value, enum):
+                members = " or ".join(f"{enum.__name__}.{member.name}" for member in enum)
+                yield Violation(name, f"{name}={value!r}: use {members}")
+        elif field.type == "bool":
+            if not isinstance(value, bool):
+                yield Violation(name, f"{name}={value!r}: use True or False")
+        else:
+            allowed = choices.get(name)
+            integer = isinstance(value, int) and not isinstance(value, bool)
+            if not integer or (allowed is not None and value not in allowed):
+                yield Violation(name, f"{name}={value!r}: use {_said(allowed)}")
+
+
+def _said(allowed: tuple[int, ...] | range | None) -> str:
+    if allowed is None:
+        return "an integer"
+    if isinstance(allowed, range):
+        kind = "an integer" if allowed.step == 1 else f"a multiple of {allowed.step}"
+        return f"{kind} from {allowed[0]} to {allowed[-1]}"
+    return f"one of {', '.join(map(str, allowed))}"

@@ -1,0 +1,242 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Is an attention output right? Inputs, the oracle, and FlashAttention's tolerance rule.
+
+Shapes, masks, sinks and packed tensors are those of `flash_attention.reference.oracle`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flash_attention.errors import UnsupportedError
+from flash_attention.kernel_configs import DType
+from flash_attention.reference.oracle import CallFeatures, attention_16bit, oracle, oracle_lse
+
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
+__all__ = [
+    "CallFeatures",
+    "Check",
+    "Judge",
+    "LseCheck",
+    "attention_16bit",
+    "check_lse",
+    "check_output",
+    "cu_seqlens",
+    "generate_qkv",
+    "generate_qkvo",
+    "oracle",
+    "oracle_lse",
+    "rounding_step",
+]
+
+ERROR_FACTOR = 2  # how much worse than 16-bit torch a kernel may be
+LSE_ATOL = 1e-4  # a sum of exponentials may be this much off, as a fraction of it
+LSE_RTOL = 1e-5  # of the largest logarithm: scores are float32 sums of d_head products
+
+
+def generate_qkv(
+    batch: int,
+    seq_len: int,
+    n_heads: int,
+    d_head: int,
+    dtype: torch.dtype | DType,
+    device: torch.device | str = "cpu",
+    seed: int = 0,
+    *,
+    seq_len_k: int | None = None,
+    n_heads_k: int | None = None,
+    d_v: int | None = None,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Normally distributed q, k and v; k and v are like q but for what is given of theirs.
+
+    The seed fixes the values on a given kind of device.
+    """
+    generator = torch.Generator(device).manual_seed(seed)
+    torch_dtype = dtype.to_torch_dtype() if isinstance(dtype, DType) else dtype
+
+    def draw(length: int, heads: int, d: int) -> Tensor:
+        shape = (batch, length, heads, d)
+        return torch.randn(shape, generator=generator, dtype=torch_dtype, device=device)
+
+    of_k = (
+        seq_len if seq_len_k is None else seq_len_k,
+        n_heads if n_heads_k is None else n_heads_k,
+    )
+    q, k = draw(seq_len, n_heads, d_head), draw(*of_k, d_head)
+    return q, k, draw(*of_k, d_head if d_v is None else d_v)
+
+
+def generate_qkvo(
+    batch: int,
+    seq_len: int,
+    n_heads: int,
+    d_head: int,
+    dtype: torch.dtype | DType,
+    device: torch.device | str = "cpu",
+    seed: int = 0,
+    *,
+    seq_len_k: int | None = None,
+    n_heads_k: int | None = None,
+    d_v: int | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """`generate_qkv`, and an output full of NaN: an element nobody stores is seen."""
+    q, k, v = generate_qkv(
+        *(batch, seq_len, n_heads, d_head, dtype, device, seed),
+        seq_len_k=seq_len_k,
+        n_heads_k=n_heads_k,
+        d_v=d_v,
+    )
+    return q, k, v, torch.full((*q.shape[:-1], v.shape[-1]), math.nan, dtype=q.dtype, device=device)
+
+
+def cu_seqlens(lengths: Sequence[int], device: torch.device | str = "cpu") -> Tensor:
+    """Where each entry of a packed tensor starts, and the last ends: int32 (batch + 1,)."""
+    return torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device=device)
+
+
+@dataclass(frozen=True)
+class Check:
+    """How far an output is from the oracle, and how far it may be."""
+
+    error: float
+    reference_error: float  # of 16-bit torch
+    allowed: float
+    worst_index: tuple[
+        int, ...
+    ]  # (batch, seq, head, column) of `error`, (row, head, column) packed
+    value: float = math.nan  # of the output there
+    exact: float = math.nan  # and of the oracle
+
+    @property
+    def ok(self) -> bool:
+        """Whether the output passes; one with a NaN never does."""
+        return self.error <= self.allowed
+
+    @property
+    def ratio(self) -> float:
+        """Error in units of 16-bit torch's error."""
+        if self.reference_error:
+            return self.error / self.reference_error
+        return math.inf if self.error else 0.0
+
+    def __str__(self) -> str:
+        verdict = "within" if self.ok else "NOT within"
+        return (
+            f"max error {self.error:.3e} at {self.worst_index}, {verdict} {self.allowed:.3e};"
+            f" 16-bit torch has {self.reference_error:.3e} (ratio {self.ratio:.2f})"
+        )
+
+
+class Judge:
+    """FlashAttention's rule at one problem: the oracle is computed once, every output held to it.
+
+    The largest error of an output may be twice that of 16-bit torch, plus one rounding step.
+    """
+
+    def __init__(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        softmax_scale: float | None = None,
+        causal: bool = False,
+        **features: Unpack[CallFeatures],
+    ) -> None:
+        self._exact = oracle(q, k, v, softmax_scale, causal, **features)
+        self._dtype = q.dtype
+        reference = attention_16bit(q, k, v, softmax_scale, causal, **features)
+        self.reference_error = float((reference - self._exact).abs().max())
+        self.allowed = ERROR_FACTOR * self.reference_error + rounding_step(self._exact.to(q.dtype))
+
+    def check(self, out: Tensor) -> Check:
+        if out.shape != self._exact.shape or out.dtype != self._dtype:
+            raise UnsupportedError(
+                f"the output is {tuple(out.shape)} {out.dtype}; an output has q's dtype, its shape"
+                f" and the columns of v: {tuple(self._exact.shape)} {self._dtype}"
+            )
+        error = (out - self._exact).abs()
+        worst = int(error.argmax())
+        return Check(
+            error=float(error.flatten()[worst]),
+            reference_error=self.reference_error,
+            allowed=self.allowed,
+            worst_index=tuple(int(i) for i in np.unravel_index(worst, out.shape)),
+            value=float(out.flatten()[worst]),
+            exact=float(self._exact.flatten()[worst]),
+        )
+
+
+def check_output(
+    out: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    **features: Unpack[CallFeatures],
+) -> Check:
+    """Hold one output to the rule of `Judge`."""
+    return Judge(q, k, v, softmax_scale, causal, **features).check(out)
+
+
+@dataclass(frozen=True)
+class LseCheck:
+    """How far logarithms of sums of exponentials are from the oracle's, and how far they may be."""
+
+    error: float
+    allowed: float
+    worst_index: tuple[int, ...]  # (batch, head, row) of `error`, (head, row) packed
+
+    @property
+    def ok(self) -> bool:
+        """Whether they pass; NaN never does, and -inf only where a query sees nothing."""
+        return self.error <= self.allowed
+
+    def __str__(self) -> str:
+        verdict = "within" if self.ok else "NOT within"
+        return (
+            f"max error of lse {self.error:.3e} at {self.worst_index}, {verdict} {self.allowed:.3e}"
+        )
+
+
+def check_lse(
+    lse: Tensor,
+    q: Tensor,
+    k: Tensor,
+    softmax_scale: float | None = None,
+    causal: bool = False,
+    **features: Unpack[CallFeatures],
+) -> LseCheck:
+    """Hold natural logarithms, float32 (batch, heads, seq_q) or (heads, total_q), to the oracle."""
+    exact = oracle_lse(q, k, softmax_scale, causal, **features)
+    if lse.shape != exact.shape or lse.dtype != torch.float32:
+        dims = "(batch, heads, seq_q)" if exact.ndim == 3 else "(heads, total_q)"
+        raise UnsupportedError(
+            f"the lse is {tuple(lse.shape)} {lse.dtype}; it has {dims} = {tuple(exact.shape)}"
+            " elements of torch.float32"
+        )
+    keyless = exact == -math.inf
+    error = (lse - exact).abs()
+    error[keyless] = torch.where(lse[keyless] == -math.inf, 0.0, math.inf).to(error.dtype)
+    worst = int(error.argmax())
+    largest = float(exact.masked_fill(keyless, 0.0).abs().max())
+    return LseCheck(
+        error=float(error.flatten()[worst]),
+        allowed=LSE_ATOL + LSE_RTOL * largest,
+        worst_index=tuple(int(i) for i in np.unravel_index(worst, lse.shape)),
+    )
+
+
+def rounding_step(reference: Tensor) -> float:
+    """One rounding step of a 16-bit result: what adding 0.3 and taking it away again costs."""
+    return 2 * float((reference + 0.3 - 0.3 - reference).abs().max())

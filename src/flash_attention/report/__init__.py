@@ -1,7 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""Stored results as one HTML page that needs nothing else."""
-
-from flash_attention.report.document import render_page
-from flash_attention.report.rungs import RungText
-
-__all__ = ["RungText", "render_page"]

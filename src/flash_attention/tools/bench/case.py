@@ -1,0 +1,109 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A point of a grid with its tensors: our call of it, and the judge of every output."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from flash_attention.attention import attention
+from flash_attention.call.call import Extras, Keywords, Options
+from flash_attention.forward import forward
+from flash_attention.kernel_configs import DType, KernelConfig
+from flash_attention.launch.plan import SELECT, LaunchPlan, plan_for
+from flash_attention.reference.judge import CallFeatures, cu_seqlens, generate_qkv
+from flash_attention.reference.part_judge import PartJudge
+from flash_attention.tools.bench.grid import Point
+from flash_attention.tools.bench.timing import Contender
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """One problem in memory. q, k and v are (batch, seq, heads, d), packed (total, heads, d)."""
+
+    point: Point
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    out: Tensor
+    starts: Tensor | None  # of packed entries, and the end of the last
+
+    @classmethod
+    def of(cls, point: Point, dtype: DType, device: torch.device | str = "cpu") -> Case:
+        """Normally distributed q, k and v, and an output full of NaN."""
+        rows = sum(point.lengths)
+        batch, queries, keys = (
+            (1, rows, rows) if rows else (point.batch, point.queries, point.seq_len)
+        )
+        tensors = generate_qkv(
+            *(batch, queries, point.heads, point.d_head, dtype, device),
+            seq_len_k=keys,
+            n_heads_k=point.kv_heads,
+        )
+        q, k, v = (tensor[0] if rows else tensor for tensor in tensors)
+        starts = cu_seqlens(point.lengths, device) if rows else None
+        return cls(point, q, k, v, torch.full_like(q, math.nan), starts)
+
+    @property
+    def window(self) -> tuple[int, int] | None:
+        """(left, right) as `attention` takes it."""
+        return (self.point.window - 1, 0) if self.point.window else None
+
+    @property
+    def keywords(self) -> Keywords:
+        """What `attention` is told besides the tensors."""
+        keywords: Keywords = {"causal": self.point.causal, "window": self.window}
+        if self.starts is not None:
+            longest = self.point.seq_len
+            keywords |= {"cu_seqlens_q": self.starts, "cu_seqlens_k": self.starts}
+            keywords |= {"max_seqlen_q": longest, "max_seqlen_k": longest}
+        return keywords
+
+    def plan(self) -> LaunchPlan:
+        """What `attention` launches for this case: the config it selects, and its chunks."""
+        longest = self.point.seq_len if self.starts is not None else None
+        options = Options(
+            causal=self.point.causal,
+            window=self.window,
+            max_seqlen_q=longest,
+            max_seqlen_k=longest,
+        )
+        extras = Extras(cu_seqlens_q=self.starts, cu_seqlens_k=self.starts)
+        return plan_for(SELECT, self.q, self.k, self.v, self.out, options=options, extras=extras)
+
+    def selected(self, name: str) -> Contender:
+        """What a user gets: `attention`."""
+        keywords = self.keywords
+        return Contender(
+            name,
+            run=lambda: attention(self.q, self.k, self.v, out=self.out, **keywords),
+            poison=self.poison,
+        )
+
+    def kernel(self, config: KernelConfig) -> Contender:
+        """A config of one's own choice, under its short form."""
+        keywords = self.keywords
+        return Contender(
+            config.short_form(),
+            run=lambda: forward(config, self.q, self.k, self.v, self.out, **keywords),
+            poison=self.poison,
+        )
+
+    def poison(self) -> None:
+        self.out.fill_(math.nan)
+
+    def judge(self) -> PartJudge:
+        features: CallFeatures = {"window": self.window}
+        if self.starts is not None:
+            features |= {"cu_seqlens_q": self.starts, "cu_seqlens_k": self.starts}
+        point = self.point
+        return PartJudge(
+            *(self.q, self.k, self.v), cells=point.cells, causal=point.causal, **features
+        )
+
+    def without_window(self) -> Case:
+        """The same tensors under the causal mask alone."""
+        return replace(self, point=replace(self.point, window=0))

@@ -1,0 +1,237 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Writes measurements into the documents of a checkout.
+
+All of `DOCUMENTS` from the stored results; or, given DOCUMENT RESULTS, one from one file. A
+grid goes wherever the block of its name and dtype stands, as in <!-- grid-fa3-bf16:begin -->.
+docs/ladder.md takes what all files together say of every rung, RESULTS is a folder then.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from flash_attention.tools.bench import results
+from flash_attention.tools.bench.blocks import begin, replace_block, table, wrap
+from flash_attention.tools.bench.comparison import Comparison, compare
+from flash_attention.tools.bench.grid_run import GridRow
+from flash_attention.tools.bench.grid_summary import (
+    grid_table,
+    is_plain,
+    mean_ratio,
+    point_table,
+    rivals,
+    selected_rows,
+    unit,
+)
+from flash_attention.tools.bench.ledger import ABLATIONS, POINTS, ablations_block, points_block
+from flash_attention.tools.bench.random_problems import PROBLEMS, problems_block
+from flash_attention.tools.bench.rungs import render_rungs
+from flash_attention.tools.bench.stored import read_folder
+from flash_attention.tools.bench.tuned import tuned_block, tuned_name
+
+LADDER, PROFILE, COUNTERS, HOST = "ladder", "profile", "counters", "host"
+PLOT = Path("docs/ladder.png")
+RESULTS = Path("results")
+DOCUMENTS = (
+    ("README.md", "h200_hopper_grid_bf16.json"),
+    ("README.md", "h200_ladder.json"),
+    ("README.md", "h200_host_cost.json"),
+    ("docs/attention.md", "h200_decode_bf16.json"),
+    ("docs/attention.md", "h200_prefill_gqa_bf16.json"),
+    ("docs/attention.md", "h200_random_problems.json"),
+    ("docs/attention.md", "h200_tuned_models_bf16.json"),
+    ("docs/attention.md", "h200_varlen_bf16.json"),
+    ("docs/attention.md", "h200_window_bf16.json"),
+    ("docs/emulator.md", "h200_emulator_counters.json"),
+    ("docs/ladder.md", "h200_ladder_profile.json"),
+    ("docs/ladder.md", ""),
+    ("docs/measurements.md", "h200_hopper_grid_fp16.json"),
+    ("docs/measurements.md", "h200_seed_grid.json"),
+    ("docs/measurements.md", "h200_hopper_ablations.json"),
+    ("docs/measurements.md", "h200_hopper_profile.json"),
+    ("docs/tuning.md", "h200_tuned_bf16.json"),
+    ("docs/tuning.md", "h200_tuned_models_bf16.json"),
+)
+"""Which document shows which stored results; no name is the whole folder."""
+
+
+def ladder_block(measured: results.Results) -> str:
+    """The README's measured section: where, table, plot."""
+    comparison = compare(measured)
+    setting = (
+        f"{_where(vars(measured))}. "
+        f"{measured.dtype}, {measured.n_heads} heads of {measured.d_head}; forward, "
+        f"{'causal' if measured.causal else 'no'} mask. "
+        "A cell is TFLOP/s and percent of FA2, which is torch's SDPA with its FlashAttention-2 "
+        "backend; medians, L2 cold, contenders taken in turn. "
+        "The mean is harmonic over the lengths."
+    )
+    image = f"![speed of each rung beside FlashAttention-2]({PLOT.as_posix()})"
+    return wrap(LADDER, (setting, "", *_speeds(comparison), "", image))
+
+
+def profile_block(record: Mapping[str, Any]) -> str:
+    """Nsight Compute's counters of every rung, from what benchmarks/profile_ladder.py wrote."""
+    counters = [name for name in record["rows"][0] if name not in ("rung", "name")]
+    rows = [
+        [f"{row['rung']} {row['name']}", *(_number(row[name]) for name in counters)]
+        for row in record["rows"]
+    ]
+    batch, seq_len, heads, d_head = record["shape"]
+    setting = (
+        f"{_where(record)}. Batch {batch}, {seq_len} rows, {heads} heads of {d_head}, FP16. "
+        "The last five columns are warps stalled per issued instruction, by cause."
+    )
+    return wrap(PROFILE, (setting, "", *table(["rung", *counters], rows, left=1)))
+
+
+def counters_block(record: Mapping[str, Any]) -> str:
+    """What Nsight Compute and the emulator counted, from benchmarks/counters_against_ncu.py."""
+    rows = record["rows"]
+    header = ["counter", *(f"{row['rung']} {row['name']}" for row in rows)]
+    lines = [
+        [name, *(_compared(row["ncu"][name], row["emulator"][name]) for row in rows)]
+        for name in rows[0]["ncu"]
+    ]
+    batch, seq_len, heads, d_head = record["shape"]
+    setting = (
+        f"{_where(record)}. Batch {batch}, {seq_len} rows, {heads} heads of {d_head}, FP16. A cell"
+        " is Nsight Compute's count, and the emulator's where it differs."
+    )
+    return wrap(COUNTERS, (setting, "", *table(header, lines, left=1)))
+
+
+def grid_name(record: Mapping[str, Any]) -> str:
+    """The block that a grid's results belong into."""
+    return f"grid-{record['grid']}-{record['dtype'].lower()}"
+
+
+def grid_block(record: Mapping[str, Any]) -> str:
+    """Kernels beside their peers over a grid, from what `flash-attention bench` wrote."""
+    rows = [GridRow(**row) for row in record["rows"]]
+    mean = mean_ratio(selected_rows(rows))
+    how = f"medians, L2 {record.get('l2', 'cold')}, contenders taken in turn"
+    over = f"Geometric mean of the multiples: **{mean:.3f}**." if mean else "No peer was measured."
+    if is_plain(rows):
+        setting = (
+            f"{_where(record)}. {record['dtype']}, forward, self-attention. A cell is TFLOP/s, and"
+            f" for ours the speed as a multiple of the faster of {rivals()}; {how}; a causal mask"
+            " halves the count of FLOP."
+        )
+        return wrap(grid_name(record), (setting, "", *grid_table(rows), "", over))
+    setting = (
+        f"{_where(record)}. {record['dtype']}, forward. A cell is {unit(rows)}; beside a peer's,"
+        f" how many times as fast ours is; {how}."
+    )
+    over = over.replace("multiples", f"multiples of the faster of {rivals()}")
+    return wrap(grid_name(record), (setting, "", *point_table(rows), "", over))
+
+
+def host_block(record: Mapping[str, Any]) -> str:
+    """What a call costs the host, from benchmarks/host_cost.py."""
+    times = [[name, f"{us:.1f}"] for name, us in record["steady_us"].items()]
+    first = ", ".join(f"{name} {ms:,.0f} ms" for name, ms in record["first_call_ms"].items())
+    batch, seq_len, heads, d_head = record["shape"]
+    setting = (
+        f"{_where(record)}. Microseconds of the host for a call in steady state; batch {batch},"
+        f" {seq_len} rows, {heads} heads of {d_head}. In a new process: {first}."
+    )
+    return wrap(HOST, (setting, "", *table(["call", "us"], times, left=1)))
+
+
+def _compared(measured: float, emulated: float) -> str:
+    return f"{measured:,.0f}" if measured == emulated else f"{measured:,.0f} / {emulated:,.0f}"
+
+
+def _number(value: float) -> str:
+    return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
+
+
+def _where(record: Mapping[str, Any]) -> str:
+    commit = f", commit {record['commit']}" if record["commit"] else ""
+    return (
+        f"{record['device']}, driver {record['driver']}, NVRTC {record['nvrtc']}, "
+        f"torch {record['torch']}, {record['date']}{commit}"
+    )
+
+
+def _speeds(comparison: Comparison) -> list[str]:
+    rows = []
+    for entry in comparison.entries:
+        cells = [
+            f"{speed:.0f} ({100 * entry.of_fa2[i]:.0f}%)" for i, speed in enumerate(entry.tflops)
+        ]
+        mean = f"{entry.mean_tflops:.0f} (**{100 * entry.mean_of_fa2:.1f}%**)"
+        number = f"{entry.number} " if entry.number is not None else ""
+        change = f"`{entry.change}`" if entry.change else ""
+        rows.append([f"{number}{entry.name}", change, *cells, mean])
+    shapes = [f"{batch} x {seq_len}" for batch, seq_len in comparison.shapes]
+    return table(["rung", "what changes", *shapes, "mean"], rows, left=2)
+
+
+def render(text: str, record: Mapping[str, Any]) -> str | None:
+    """`text` with the block that these results are for; None if they are the ladder's speeds.
+
+    A grid has a block of its own name, or one for what a table is worth at it; where a document
+    lacks both, it lists every config.
+    """
+    if "steady_us" in record:
+        return replace_block(text, HOST, host_block(record))
+    if "failures" in record:
+        return replace_block(text, PROBLEMS, problems_block(record, _where(record)))
+    row = record["rows"][0]
+    if "grid" in record:
+        name = grid_name(record)
+        if begin(tuned_name(record)) in text:
+            return replace_block(text, tuned_name(record), tuned_block(record, _where(record)))
+        if begin(name) in text or begin(ABLATIONS) not in text:
+            return replace_block(text, name, grid_block(record))
+        return replace_block(text, ABLATIONS, ablations_block(record, _where(record)))
+    if "ncu" in row:
+        return replace_block(text, COUNTERS, counters_block(record))
+    if "rung" in row and "kcycles" in row:
+        return replace_block(text, PROFILE, profile_block(record))
+    if "kcycles" in row:
+        return replace_block(text, POINTS, points_block(record, _where(record)))
+    return None
+
+
+def write(document: Path, stored: Path) -> None:
+    """Brings what `document` shows of the results `stored` up to date."""
+    text = document.read_text()
+    if stored.is_dir():
+        document.write_text(render_rungs(text, read_folder(stored)))
+        return
+    record = json.loads(stored.read_text())
+    if (rendered := render(text, record)) is not None:
+        document.write_text(rendered)
+        return
+    measured = results.load(stored)
+    text = replace_block(text, LADDER, ladder_block(measured))
+
+    from flash_attention.tools.bench import plot
+
+    plot.save(plot.speeds(compare(measured)), document.parent / PLOT)
+    document.write_text(text)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(prog="python -m flash_attention.tools.bench.render")
+    parser.add_argument("document", type=Path, nargs="?")
+    parser.add_argument("results", type=Path, nargs="?")
+    given = parser.parse_args(arguments)
+    if given.document is None:
+        for document, stored in DOCUMENTS:
+            write(Path(document), RESULTS / stored)
+    elif given.results is None:
+        parser.error("a document needs the results that go into it")
+    else:
+        write(given.document, given.results)
+
+
+if __name__ == "__main__":
+    main()

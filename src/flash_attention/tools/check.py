@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""check: is the result of `attention` right, by how much, and where is it worst."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flash_attention.call.call import Extras, Options, Window, extras_of, options_of
+from flash_attention.call.lengths import check_lengths
+from flash_attention.call.problem import Problem
+from flash_attention.choose.decision import new_output
+from flash_attention.errors import UnsupportedError
+from flash_attention.forward import run_plan
+from flash_attention.kernel_configs import KernelConfig
+from flash_attention.launch.plan import SELECT, Select, fill_keyless, plan_for
+from flash_attention.reference.cpu import attention_on_cpu, gathered
+from flash_attention.reference.judge import ERROR_FACTOR, Check, LseCheck
+from flash_attention.reference.part_judge import CHECKED_SCORES, PartJudge
+from flash_attention.tools.text import ReportRow, aligned, described
+
+CPU_SCORES = 1 << 26  # that the oracle computes on a CPU, which takes seconds
+BY_TORCH = "torch on the CPU; a config, or emulate=True, has a kernel emulated instead"
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """How far the result of a call is from the oracle, float64, and whether that is right."""
+
+    problem: Problem
+    computed_by: str
+    heads: tuple[int, ...]  # that were checked; in the others no element may be left unset
+    output: Check
+    lse: LseCheck | None  # if asked for
+
+    @property
+    def ok(self) -> bool:
+        """Whether all that was asked for is right."""
+        return self.output.ok and (self.lse is None or self.lse.ok)
+
+    def rows(self) -> list[ReportRow]:
+        """The text of the report."""
+        output, dtype = self.output, str(self.problem.dtype).removeprefix("torch.")
+        count = f"{len(self.heads)} of {self.problem.heads} heads"
+        whole = len(self.heads) == self.problem.heads
+        rows = [
+            ("problem", described(self.problem)),
+            ("computed by", self.computed_by),
+            ("checked", "every head" if whole else f"{count}: {', '.join(map(str, self.heads))}"),
+            (
+                "output",
+                f"{_verdict(output.ok)}: largest error {output.error:.3e}, that of torch in {dtype}"
+                f" is {output.reference_error:.3e}, ratio {output.ratio:.2f}",
+            ),
+            (
+                "allowed",
+                f"{output.allowed:.3e}: {ERROR_FACTOR} times the error of torch in {dtype}, and"
+                " one rounding step",
+            ),
+            ("worst", f"{output.value:.6g} at {output.worst_index}, exact is {output.exact:.6g}"),
+        ]
+        if self.lse is not None:
+            error = f"largest error {self.lse.error:.3e} at {self.lse.worst_index}"
+            allowed = f"allowed is {self.lse.allowed:.3e}"
+            rows.append(("lse", f"{_verdict(self.lse.ok)}: {error}, {allowed}"))
+        return rows
+
+    def __str__(self) -> str:
+        return aligned(self.rows())
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `str` tells, for scripts."""
+        return {
+            **asdict(self),
+            "problem": asdict(self.problem) | {"dtype": str(self.problem.dtype)},
+            "ratio": self.output.ratio,
+            "ok": self.ok,
+        }
+
+
+def _verdict(ok: bool) -> str:
+    return "right" if ok else "WRONG"
+
+
+def check(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    causal: bool = False,
+    window: Window | None = None,
+    softmax_scale: float | None = None,
+    softcap: float = 0.0,
+    sinks: Tensor | None = None,
+    cu_seqlens_q: Tensor | None = None,
+    cu_seqlens_k: Tensor | None = None,
+    max_seqlen_q: int | None = None,
+    max_seqlen_k: int | None = None,
+    seqused_k: Tensor | None = None,
+    block_table: Tensor | None = None,
+    split_keys: int | None = None,
+    return_lse: bool = False,
+    out: Tensor | None = None,
+    config: KernelConfig | None = None,
+    validate: bool = False,
+    emulate: bool = False,
+) -> CheckReport:
+    """Compute `attention` of these arguments and hold the result to an oracle in float64.
+
+    The largest error may be twice that of the same formula in the tensors' own precision, plus one
+    rounding step: FlashAttention's rule. Of large problems some heads are held to it, spread
+    evenly, and every element must be set. With `return_lse` the lse is checked too. On CPU tensors
+    torch computes; with `config` or `emulate` the kernel does, in the emulator.
+    """
+    options = options_of(
+        (causal, window, softmax_scale, softcap, return_lse, max_seqlen_q, max_seqlen_k, split_keys)
+    )
+    extras = extras_of(sinks, cu_seqlens_q, cu_seqlens_k, seqused_k, block_table)
+    if config is None and not emulate and getattr(q, "is_cpu", False):
+        result, lse = attention_on_cpu(q, k, v, out, options, extras)
+        computed_by = BY_TORCH
+    else:
+        chosen = SELECT if config is None else config
+        plan = plan_for(chosen, q, k, v, out, options=options, extras=extras)
+        _check_emulated(emulate, q)
+        if validate:
+            check_lengths(plan.problem, extras)
+        result, lse = _by_kernel(chosen, q, k, v, out, options, extras)
+        where = "the emulator" if q.is_cpu else torch.cuda.get_device_name(q.device)
+        computed_by = f"{plan.config.short_form()}, on {where}"
+    if result.numel() == 0:
+        raise UnsupportedError(
+            f"the output has shape {tuple(result.shape)}, no element to check; every dimension must"
+            " be at least 1"
+        )
+    judge = _judge(q, k, v, options, extras)
+    return CheckReport(
+        Problem.from_tensors(q, k, v, options=options, extras=extras),
+        computed_by,
+        tuple(judge.heads),
+        judge.check(result),
+        None if lse is None else judge.check_lse(lse),
+    )
+
+
+def _check_emulated(emulate: bool, q: Tensor) -> None:
+    if emulate and not q.is_cpu:
+        raise UnsupportedError(
+            f"emulate=True, and q is on {q.device}; the emulator takes CPU tensors, move them with"
+            " q.cpu(), or leave emulate out"
+        )
+
+
+def _by_kernel(
+    config: KernelConfig | Select,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor | None,
+    options: Options,
+    extras: Extras,
+) -> tuple[Tensor, Tensor | None]:
+    """The output and the lse; what the kernel does not store is NaN."""
+    if out is None:
+        out = new_output(q, v.shape[-1])
+    plan = plan_for(config, q, k, v, out, options=options, extras=extras)
+    with torch.no_grad():
+        out.fill_(math.nan)
+    result = run_plan(plan, q, k, v, out, extras)
+    out, lse = (result, None) if isinstance(result, Tensor) else result
+    if extras.cu_seqlens_q is None:
+        return out, lse
+    return _without_loose_rows(out, lse, extras.cu_seqlens_q, extras.sinks)
+
+
+def _without_loose_rows(
+    out: Tensor, lse: Tensor | None, cu_seqlens_q: Tensor, sinks: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    """Copies in which the rows of no entry, that nobody stores, are as the oracle has them."""
+    row = torch.arange(len(out), device=out.device)
+    loose = (row < cu_seqlens_q[0]) | (row >= cu_seqlens_q[-1])
+    if lse is not None:
+        lse = torch.where(loose, fill_keyless(torch.empty_like(lse), sinks), lse)
+    return out.masked_fill(loose[:, None, None], 0), lse
+
+
+def _judge(q: Tensor, k: Tensor, v: Tensor, options: Options, extras: Extras) -> PartJudge:
+    if extras.block_table is not None:
+        k, v = (gathered(tensor, extras.block_table) for tensor in (k, v))
+    return PartJudge(
+        *(q, k, v, options.softmax_scale, options.causal),
+        scores=CPU_SCORES if q.is_cpu else CHECKED_SCORES,
+        window=options.window,
+        softcap=options.softcap,
+        sinks=extras.sinks,
+        cu_seqlens_q=extras.cu_seqlens_q,
+        cu_seqlens_k=extras.cu_seqlens_k,
+        seqused_k=extras.seqused_k,
+    )

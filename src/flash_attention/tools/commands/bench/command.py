@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`flash-attention bench`: kernels beside their peers over a grid, timed, checked, written down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+
+from flash_attention.errors import UnsupportedError
+from flash_attention.kernel_configs import DType
+from flash_attention.tools.bench.agreement import agreements, pair_up
+from flash_attention.tools.bench.clocks import Clocks, read_clocks
+from flash_attention.tools.bench.environment import describe
+from flash_attention.tools.bench.grid import GRIDS
+from flash_attention.tools.bench.grid_choice import grid_dtype
+from flash_attention.tools.bench.grid_record import load_json, save_csv, save_json
+from flash_attention.tools.bench.grid_run import GridRow, measure_point
+from flash_attention.tools.bench.grid_summary import summary
+from flash_attention.tools.bench.peers import DEFAULT_PEERS, PEERS, checked_names
+from flash_attention.tools.bench.peers.fa3 import FA3_VARIABLE
+from flash_attention.tools.commands.bench import tables
+from flash_attention.tools.commands.bench.compiling import compile_all
+from flash_attention.tools.commands.bench.settings import Settings, points_of, read_configs
+from flash_attention.tools.commands.console import output, progress, quiet_compiles
+from flash_attention.tools.commands.options import (
+    GridDHeadsOption,
+    GridDTypeOption,
+    GridMaskOption,
+    GridSeqOption,
+)
+
+
+def bench(
+    grid: Annotated[str, typer.Option(help=f"{', '.join(GRIDS)}, or a file of problems")] = "fa3",
+    dtype: GridDTypeOption = None,
+    d_head: GridDHeadsOption = None,
+    causal: GridMaskOption = None,
+    seq: GridSeqOption = None,
+    peers: Annotated[str, typer.Option(help=f"out of {','.join(PEERS)}; or none")] = ",".join(
+        DEFAULT_PEERS
+    ),
+    configs: Annotated[
+        Path | None, typer.Option(help="a file of kernel configs, short forms one a line")
+    ] = None,
+    heuristic: Annotated[
+        bool, typer.Option("--heuristic", help="also the config that is chosen without tables")
+    ] = False,
+    repeats: Annotated[int, typer.Option(help="samples of each contender", min=1)] = 25,
+    hot: Annotated[
+        bool, typer.Option("--hot/--cold", help="L2 as the run before left it, or flushed")
+    ] = False,
+    fa3: Annotated[Path | None, typer.Option(help=f"FA3's library, else ${FA3_VARIABLE}")] = None,
+    json: Annotated[Path | None, typer.Option(help="write all that was measured here")] = None,
+    csv: Annotated[Path | None, typer.Option(help="write a line a point here")] = None,
+    plot: Annotated[Path | None, typer.Option(help="write a PNG here")] = None,
+    compare: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(metavar="A B", help="measure nothing: two --json files beside each other"),
+    ] = None,
+) -> None:
+    """Time attention beside its peers, every output checked; or compare two such runs.
+
+    Contenders take turns in one process, in another order every round; a number is the median.
+    Exit code 1 when an output of ours is wrong.
+    """
+    if compare is not None:
+        _compare(*compare)
+        return
+    points, narrowed = points_of(grid, d_head, causal, seq)
+    element = DType.from_string(dtype) if dtype else grid_dtype(grid)
+    names = () if peers == "none" else checked_names(peers.split(","))
+    extra = read_configs(configs, element)
+    settings = Settings(
+        *(grid, element, points, names, configs, extra, repeats, hot, fa3, narrowed, heuristic)
+    )
+    if not torch.cuda.is_available():
+        raise UnsupportedError(
+            "bench times kernels on an NVIDIA GPU, and torch finds none; without one, `flash-"
+            "attention inspect` and `flash-attention ladder run` say what can be known"
+        )
+    for path in (json, csv, plot):
+        if path is not None:
+            _check_writable(path)
+    _measure(settings, json=json, csv=csv, plot=plot)
+
+
+def _check_writable(path: Path) -> None:
+    """A file that cannot be written is known before anything is measured."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.open("a").close()
+    except OSError as error:
+        raise UnsupportedError(f"cannot write {path}: {error}; choose another place") from error
+
+
+def _measure(settings: Settings, *, json: Path | None, csv: Path | None, plot: Path | None) -> None:
+    device = torch.device("cuda", torch.cuda.current_device())
+    facts: dict[str, Any] = {
+        **describe(device),
+        "command": settings.command(),
+        "grid": settings.grid_name,
+        "dtype": settings.dtype.name,
+        "repeats": settings.repeats,
+        "l2": "hot" if settings.hot else "cold",
+        "clocks": {"before": _clocks(device)},
+    }
+    rows: list[GridRow] = []
+    refused: list[dict[str, Any]] = []
+    legend: dict[str, int] = {}
+    with quiet_compiles(), progress() as bar:
+        compile_all(settings)
+        task = bar.add_task("timing", total=len(settings.points))
+        for point in settings.points:
+            bar.update(task, description=f"timing {point.label}")
+            result = measure_point(
+                *(point, settings.dtype),
+                [config for config in settings.configs if config.d_head == point.d_head],
+                peers=settings.peers,
+                repeats=settings.repeats,
+                device=device,
+                hot=settings.hot,
+                fa3=settings.fa3,
+                heuristic=settings.heuristic,
+            )
+            rows += result.rows
+            refused += [{**asdict(point), "name": n, "why": w} for n, w in result.refused.items()]
+            facts["clocks"]["after"] = _clocks(device)
+            if json is not None:
+                save_json(json, facts, rows, refused)
+            bar.advance(task)
+    output.print(tables.speeds(rows, settings.peers, legend))
+    _print_lines(summary(rows, refused, legend))
+    _print_lines([f"{facts['device']}, L2 {facts['l2']}, {settings.repeats} samples each"])
+    for when, state in facts["clocks"].items():
+        _print_lines([f"{when}: {Clocks(**state) if state else 'no nvidia-smi to ask'}"])
+    _print_lines([f"again: {settings.command()}"])
+    _write(rows, json=json, csv=csv, plot=plot)
+    if not rows or not all(row.ok for row in rows):
+        raise typer.Exit(1)
+
+
+def _clocks(device: torch.device) -> dict[str, float | None] | None:
+    clocks = read_clocks(device)
+    return None if clocks is None else asdict(clocks)
+
+
+def _print_lines(lines: Iterable[str]) -> None:
+    for line in lines:
+        output.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _write(
+    rows: Sequence[GridRow], *, json: Path | None, csv: Path | None, plot: Path | None
+) -> None:
+    if csv is not None:
+        save_csv(csv, rows)
+    if plot is not None and any(row.ok for row in rows):
+        from flash_attention.tools.bench import plot as plots
+
+        plots.save(plots.grid_speeds(rows), plot)
+    _print_lines(f"written: {path}" for path in (json, csv, plot) if path is not None)
+
+
+def _compare(before: Path, after: Path) -> None:
+    first, second = load_json(before), load_json(after)
+    for path, facts in ((before, first.facts), (after, second.facts)):
+        where = f"{facts['device']}, {facts['date']}, commit {facts['commit']}"
+        _print_lines([f"{path}: {where}; {facts['command']}"])
+    pairs = pair_up(first, second)
+    output.print(tables.point_by_point(pairs))
+    output.print(tables.means(agreements(pairs)))

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where the command line prints: tables and progress bars, at a width that suits logs too."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from flash_attention.tools.text import ReportRow, said_once
+
+_LOG_WIDTH = 150  # columns, where no terminal says how wide it is
+
+output = Console(width=None if sys.stdout.isatty() else _LOG_WIDTH)
+errors = Console(stderr=True, width=None if sys.stderr.isatty() else _LOG_WIDTH)
+
+
+def report_table(first_column: str, *, title: str = "") -> Table:
+    """A table whose first column names its rows and is never broken."""
+    table = Table(
+        title=title or None,
+        title_justify="left",
+        box=SIMPLE_HEAD,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+    )
+    table.add_column(first_column, no_wrap=True)
+    return table
+
+
+def add_number_columns(table: Table, names: Iterable[str]) -> None:
+    """Right-aligned columns in which the names are broken before a number is."""
+    for name in names:
+        table.add_column(name, justify="right", overflow="fold", min_width=4)
+
+
+def print_report(rows: Sequence[ReportRow]) -> None:
+    """The names and lines of a report as a table."""
+    table = report_table("what")
+    table.add_column("", overflow="fold")
+    for name, line in said_once(rows):
+        table.add_row(name, escape(line))
+    output.print(table, highlight=False)
+
+
+def progress() -> Progress:
+    """A progress bar on standard error, so that standard output stays a report."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        console=errors,
+    )
+
+
+@contextmanager
+def quiet_compiles() -> Iterator[None]:
+    """Holds back the compiler's line for each compile; the progress bar says as much."""
+    logger = logging.getLogger("flash_attention")
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

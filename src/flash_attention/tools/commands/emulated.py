@@ -1,0 +1,99 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A kernel emulated on generated inputs and held to the oracle: the numbers commands print."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from flash_attention.kernel_configs import KernelConfig
+from flash_attention.launch.emulation import Emulation, emulate
+from flash_attention.reference.judge import Check, Judge, generate_qkvo
+
+
+class EmulatedProblem:
+    """Generated tensors of one shape, and their oracle, for any number of kernels.
+
+    `stored_heads` is how many heads the memory holds side by side; the first `heads` are used. A
+    kernel whose row stride is compiled in for many heads can so be run on few.
+    """
+
+    def __init__(
+        self,
+        config: KernelConfig,
+        *,
+        batch: int,
+        seq_len: int,
+        heads: int,
+        stored_heads: int,
+        causal: bool = False,
+    ) -> None:
+        stored = generate_qkvo(batch, seq_len, stored_heads, config.d_head, config.dtype)
+        self.q, self.k, self.v, self.o = (tensor[:, :, :heads] for tensor in stored)
+        self.causal = causal
+        self.judge = Judge(self.q, self.k, self.v, causal=causal)
+
+    def run(self, config: KernelConfig, arch: str | None, **settings: Any) -> EmulatedKernel:
+        """Emulate one kernel; `settings` are those of `emulate`."""
+        self.o.fill_(float("nan"))
+        tensors = (self.q, self.k, self.v, self.o)
+        emulation = emulate(config, *tensors, causal=self.causal, arch=arch, **settings)
+        shape = tuple(self.q.shape)
+        return EmulatedKernel(config, shape, self.causal, self.judge.check(self.o), emulation)
+
+
+def key_blocks(config: KernelConfig, seq_len: int, causal: bool) -> int:
+    """Key blocks that the tiles of one head see, all tiles together."""
+    ends = (min(first + config.B_r, seq_len) for first in range(0, seq_len, config.B_r))
+    return sum(-(-(end if causal else seq_len) // config.B_c) for end in ends)
+
+
+@dataclass(frozen=True)
+class EmulatedKernel:
+    """What one emulated kernel did, in the units of the reports."""
+
+    config: KernelConfig
+    shape: tuple[int, ...]  # (batch, seq, heads, d_head)
+    causal: bool
+    check: Check
+    emulation: Emulation
+
+    @property
+    def ok(self) -> bool:
+        """Right numbers and nothing found."""
+        return self.check.ok and not self.emulation.findings
+
+    @property
+    def warp_instructions(self) -> int:
+        return self.emulation.counters.instructions.total()
+
+    @property
+    def instructions_per_key_block(self) -> float:
+        """Warp instructions of a tile for each key block; what runs once a tile is shared out."""
+        batch, seq_len, heads, _ = self.shape
+        blocks = batch * heads * key_blocks(self.config, seq_len, self.causal)
+        return self.warp_instructions / blocks
+
+    @property
+    def conflict_ways(self) -> float:
+        """Wavefronts of shared memory for each one needed; 1 is free of conflicts."""
+        sites = self.emulation.counters.shared_sites.values()
+        return sum(s.wavefronts for s in sites) / max(1, sum(s.ideal for s in sites))
+
+    @property
+    def sectors_per_request(self) -> float:
+        """32-byte sectors of global memory a warp's request touches."""
+        sites = self.emulation.counters.global_sites.values()
+        return sum(s.sectors for s in sites) / max(1, sum(s.requests for s in sites))
+
+    def to_dict(self) -> dict[str, Any]:
+        return {
+            "config": self.config.short_form(),
+            "shape": self.shape,
+            "causal": self.causal,
+            "ok": self.ok,
+            "check": {**asdict(self.check), "ok": self.check.ok},
+            "seconds": self.emulation.seconds,
+            "findings": [finding.to_dict() for finding in self.emulation.findings],
+            "counters": self.emulation.counters.to_dict(),
+        }

@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`flash-attention tune`: time kernels on this GPU and write the table of the fastest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import geometric_mean
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table as Listing
+
+from flash_attention.choose.table import Entry, Table
+from flash_attention.kernel_configs import DType
+from flash_attention.tools.commands.console import add_number_columns, errors, output, report_table
+from flash_attention.tools.commands.options import (
+    GridDHeadsOption,
+    GridDTypeOption,
+    GridMaskOption,
+    GridSeqOption,
+    numbers_of,
+)
+from flash_attention.tools.tune import run
+from flash_attention.tools.tune.points import TUNABLE, problems_of
+from flash_attention.tools.tune.store import default_store
+
+INTERRUPTED = 130  # exit code, as of a shell
+
+
+def tune(
+    table: Annotated[Path, typer.Option(help="the table to write, or to add to")],
+    grid: Annotated[
+        str, typer.Option(help=f"{', '.join(TUNABLE)}, or a file of problems as bench takes it")
+    ] = "fa3",
+    dtype: GridDTypeOption = None,
+    d_head: GridDHeadsOption = None,
+    causal: GridMaskOption = None,
+    seq: GridSeqOption = None,
+    store: Annotated[
+        Path | None, typer.Option(help="every timing, kept for the next run; else in the cache")
+    ] = None,
+    budget: Annotated[float, typer.Option(help="seconds to spend", min=1)] = run.BUDGET_S,
+) -> None:
+    """Find the fastest kernel for every problem of a grid, and write a table to choose by."""
+    d_heads, seq_lens = numbers_of("--d-head", d_head), numbers_of("--seq", seq)
+    masks = None if causal is None else (causal,)
+    element = DType.from_string(dtype) if dtype else None
+    asked = set(problems_of(grid, d_heads=d_heads, masks=masks, seq_lens=seq_lens, dtype=element))
+    kept = default_store() if store is None else store
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=errors, transient=True) as bar:
+        task = bar.add_task("tuning", total=len(asked))
+
+        def report(at: run.Progress) -> None:
+            minutes, seconds = divmod(round(at.seconds_left), 60)
+            best = f"best {at.gain:.3f}x, at most {minutes}:{seconds:02} left"
+            bar.update(task, description=f"{at.problem}: {best}", completed=at.number - 1)
+
+        try:
+            tuned = run.tune(
+                grid,
+                d_heads=d_heads,
+                masks=masks,
+                seq_lens=seq_lens,
+                dtype=element,
+                table=table,
+                store=kept,
+                budget=budget,
+                report=report,
+            )
+        except KeyboardInterrupt:
+            bar.stop()
+            errors.print(
+                f"interrupted; the timings are in {kept}, the table of what was finished in"
+                f" {table}: the same command goes on from there",
+                highlight=False,
+                markup=False,
+                soft_wrap=True,
+            )
+            raise typer.Exit(INTERRUPTED) from None
+    entries = [entry for entry in tuned.entries if entry.problem in asked]
+    output.print(_listing(tuned, entries))
+    if left := len(asked) - len(entries):
+        output.print(f"{left} problems have no entry; where time ran out, use a larger --budget")
+    output.print(f"in {table}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _listing(tuned: Table, entries: list[Entry]) -> Listing:
+    mean = geometric_mean(entry.gain for entry in entries) if entries else 1.0
+    title = f"{tuned.device}: {mean:.3f} times the heuristic's speed in geometric mean"
+    listing = report_table("problem", title=title)
+    add_number_columns(listing, ("ms", "heuristic's ms", "gain"))
+    listing.add_column("config")
+    for entry in entries:
+        listing.add_row(
+            str(entry.problem),
+            f"{entry.ms:.4f}",
+            f"{entry.heuristic_ms:.4f}",
+            f"{entry.gain:.3f}",
+            "the heuristic's" if entry.keeps_heuristic else entry.config.short_form(),
+        )
+    return listing

@@ -1,0 +1,12 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which kernel a call would run, why, and what it costs; nothing runs."""
+
+from __future__ import annotations
+
+from flash_attention.tools.explain.explanation import Explanation, Launch
+from flash_attention.tools.explain.function import explain
+from flash_attention.tools.explain.gpus import Gpu
+from flash_attention.tools.explain.refusals import Refusal
+from flash_attention.tools.explain.work import Work
+
+__all__ = ["Explanation", "Gpu", "Launch", "Refusal", "Work", "explain"]

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Explanation: a decision, its launches and its costs, as data and as text."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+from flash_attention.arch import Arch
+from flash_attention.call.problem import Problem
+from flash_attention.compile import CompiledKernel
+from flash_attention.kernel_configs import KernelConfig
+from flash_attention.tools.explain.gpus import Gpu
+from flash_attention.tools.explain.refusals import Refusal
+from flash_attention.tools.explain.work import Work
+from flash_attention.tools.text import ReportRow, aligned, described
+
+Bound = Literal["compute", "memory"]
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One kernel of a call, as the compiler made it and as it would be launched."""
+
+    name: str
+    grid: tuple[int, int, int]
+    threads: int  # of a block
+    smem_bytes: int  # dynamic, of a block
+    registers: int  # of a thread
+    spill_bytes: int  # stored and loaded, of a thread
+    compile_seconds: float | None  # in this process; None: it came from the disk cache
+    ctas_per_sm: int
+    limited_by: str  # the resource that allows no more
+
+    @classmethod
+    def of(
+        cls,
+        compiled: CompiledKernel,
+        arch: Arch,
+        grid: tuple[int, int, int],
+        threads: int,
+        smem_bytes: int,
+    ) -> Launch:
+        resources = compiled.resources
+        limits = arch.occupancy_limits(threads, smem_bytes, resources.registers)
+        fewest = min(limits.values())
+        return cls(
+            *(compiled.name, grid, threads, smem_bytes, resources.registers),
+            spill_bytes=resources.spill_bytes,
+            compile_seconds=compiled.compile_seconds,
+            ctas_per_sm=fewest,
+            limited_by=" and ".join(name for name, count in limits.items() if count == fewest),
+        )
+
+    def lines(self) -> list[str]:
+        """The launch in words."""
+        spills = f"{self.spill_bytes} bytes of spills" if self.spill_bytes else "no spills"
+        origin = (
+            "from the disk cache"
+            if self.compile_seconds is None
+            else f"compiled by this process in {self.compile_seconds:.2f} s"
+        )
+        ctas = "1 CTA" if self.ctas_per_sm == 1 else f"{self.ctas_per_sm} CTAs"
+        return [
+            f"{self.name}, {origin}",
+            f"grid {self.grid}, {self.threads} threads, {self.smem_bytes:,} bytes of shared memory",
+            f"{self.registers} registers, {spills}; {ctas} a multiprocessor, limited by"
+            f" {self.limited_by}",
+        ]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """What `attention` would do with a call. `str` tells all of it."""
+
+    problem: Problem
+    arch: Arch
+    num_sms: int | None  # None: not known, and neither are the waves
+    gpu: Gpu | None  # whose peaks bound the call; None: unknown
+    torch_computes: bool  # on CPU tensors torch does, where no config is given
+    config: KernelConfig
+    rule: str  # what chose the config
+    features: tuple[str, ...]  # what the kernel can do beside plain attention
+    refused: tuple[Refusal, ...]
+    launches: tuple[Launch, ...]  # none where there is nothing to compute
+    chunks: int  # that the keys of all tiles are cut into; 0: they are not
+    tiles: int  # of packed queries no fewer than there are
+    work: Work
+
+    @property
+    def waves(self) -> float | None:
+        """Tiles, or chunks of them, for each CTA that is resident at a time."""
+        if not self.launches or not self.num_sms:
+            return None
+        pieces = self.chunks or self.tiles
+        return pieces / (self.num_sms * max(1, self.launches[0].ctas_per_sm))
+
+    @property
+    def compute_ms(self) -> float | None:
+        """The products, at the speed of the GPU's best matrix product."""
+        return None if self.gpu is None else self.work.flop / self.gpu.matmul_tflops * 1e-9
+
+    @property
+    def memory_ms(self) -> float | None:
+        """The bytes, at the speed of the GPU's best copy."""
+        return None if self.gpu is None else self.work.num_bytes / self.gpu.copy_tb_s * 1e-9
+
+    @property
+    def bound(self) -> Bound | None:
+        """Which of the two is longer, by the roofline; None for an unknown GPU."""
+        if self.compute_ms is None or self.memory_ms is None:
+            return None
+        return "compute" if self.compute_ms > self.memory_ms else "memory"
+
+    def rows(self) -> list[ReportRow]:
+        """The text of the report."""
+        launches = [line for launch in self.launches for line in launch.lines()]
+        refused = [f"{refusal.kernels}: {refusal.why}" for refusal in self.refused]
+        sections = {
+            "problem": [described(self.problem)],
+            "on": [self._place()],
+            "config": [self.config.short_form()],
+            "chosen by": [self.rule],
+            "features": [", ".join(self.features) or "plain attention"],
+            "not chosen": refused,
+            "launch": launches or ["none: there is nothing to compute"],
+            "tiles": [self._tiles()],
+            "work": [self._work()],
+            "bound": [self._roofline()],
+        }
+        return [(name, line) for name, lines in sections.items() for line in lines]
+
+    def __str__(self) -> str:
+        return aligned(self.rows())
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `str` tells, for scripts."""
+        problem = asdict(self.problem) | {"dtype": str(self.problem.dtype)}
+        work = asdict(self.work) | {"intensity": self.work.intensity}
+        derived = ("waves", "compute_ms", "memory_ms", "bound")
+        return {
+            **asdict(self),
+            "problem": problem,
+            "arch": self.arch.name,
+            "config": self.config.short_form(),
+            "tile": (self.config.B_r, self.config.B_c),
+            "work": work,
+            **{name: getattr(self, name) for name in derived},
+        }
+
+    def _place(self) -> str:
+        sms = "an unknown number of" if self.num_sms is None else str(self.num_sms)
+        name = "a GPU nobody measured" if self.gpu is None else self.gpu.name
+        place = f"{name}: {self.arch.name}, {sms} multiprocessors"
+        if self.torch_computes:
+            place += "; these tensors are on the CPU, where torch computes"
+        return place
+
+    def _tiles(self) -> str:
+        chunks = f", their keys in {self.chunks} chunks" if self.chunks else ""
+        waves = "unknown, pass num_sms" if self.waves is None else f"{self.waves:.2f}"
+        shape = f"{self.config.B_r} rows, key blocks of {self.config.B_c}"
+        return f"{self.tiles:,} of {shape}{chunks}; waves: {waves}"
+
+    def _work(self) -> str:
+        most = "" if self.work.exact else "at most "
+        return (
+            f"{most}{self.work.flop / 1e9:,.3f} GFLOP, {self.work.num_bytes / 1e6:,.3f} MB of q, k,"
+            f" v and o: {self.work.intensity:,.1f} FLOP a byte"
+        )
+
+    def _roofline(self) -> str:
+        if self.gpu is None:
+            return f"unknown: nobody measured the peaks of this GPU ({self.arch.name})"
+        return (
+            f"{self.bound}: {self.compute_ms:.4f} ms at {self.gpu.matmul_tflops:.0f} TFLOP/s,"
+            f" {self.memory_ms:.4f} ms at {self.gpu.copy_tb_s:.2f} TB/s"
+        )

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How much arithmetic and how many bytes a problem is, whatever the kernel."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from itertools import pairwise
+
+from torch import Tensor
+
+from flash_attention.call.call import Extras
+from flash_attention.call.problem import Problem
+
+
+@dataclass(frozen=True)
+class Work:
+    """FLOP of the two products over the keys that queries see, and the bytes of q, k, v and o.
+
+    A causal mask of one length halves the FLOP, as everyone counts; of a window every score
+    counts that it leaves. The bytes are those of each tensor once, k and v as far as they are used.
+    """
+
+    flop: int
+    num_bytes: int
+    exact: bool  # False: the lengths of entries cannot be read, and all count as the longest
+
+    @property
+    def intensity(self) -> float:
+        """FLOP for each byte."""
+        return self.flop / self.num_bytes if self.num_bytes else 0.0
+
+
+def work_of(problem: Problem, extras: Extras) -> Work:
+    """The work of a problem; reads the lengths of entries, which waits for their device."""
+    exact = not any(tensor.is_meta for tensor in extras.given().values())
+    known = extras if exact else Extras()
+    queries = _lengths(known.cu_seqlens_q, problem.seq_q, problem.batch)
+    keys = _lengths(known.cu_seqlens_k, problem.seq_k, problem.batch)
+    if known.seqused_k is not None:
+        keys = known.seqused_k.tolist()
+    entries = Counter(zip(queries, keys, strict=True))
+    seen = sum(n * _seen_twice(problem, q, k) for (q, k), n in entries.items())
+    columns = problem.d_head + problem.d_v
+    elements = columns * (problem.heads * sum(queries) + problem.heads_k * sum(keys))
+    return Work(columns * problem.heads * seen, elements * problem.dtype.itemsize, exact)
+
+
+def _lengths(cu_seqlens: Tensor | None, length: int, batch: int) -> list[int]:
+    if cu_seqlens is None:
+        return [length] * batch
+    return [end - start for start, end in pairwise(cu_seqlens.tolist())]
+
+
+def _seen_twice(problem: Problem, seq_q: int, seq_k: int) -> int:
+    """Twice the scores of one head of one entry that its mask leaves: halves stay whole."""
+    if problem.causal:
+        triangle = min(seq_q, seq_k) ** 2
+        return triangle + 2 * seq_q * max(0, seq_k - seq_q)
+    if problem.window is None:
+        return 2 * seq_q * seq_k
+    left, right = problem.window
+    first = seq_k - seq_q  # the place of query 0
+    ends = _sum_clipped(first + right + 1, seq_q, seq_k)
+    return 2 * (ends - _sum_clipped(first - left, seq_q, seq_k))
+
+
+def _sum_clipped(first: int, count: int, top: int) -> int:
+    """The sum of first, first + 1, ... , so many of them, each brought between 0 and `top`."""
+
+    def below(x: int) -> int:
+        inside, beyond = min(max(x, 0), top), max(x - top, 0)
+        return inside * (inside - 1) // 2 + beyond * top
+
+    return below(first + count) - below(first)

@@ -1,0 +1,7 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stored results as one HTML page that needs nothing else."""
+
+from flash_attention.tools.report.document import render_page
+from flash_attention.tools.report.rungs import RungText
+
+__all__ = ["RungText", "render_page"]

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules on options and on the tensors a call may leave out: what breaks them, what just passes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from flash_attention.call.call import Extras, Options
+from flash_attention.call.options import check_extras, check_options
+from flash_attention.call.tensors import TensorView
+from flash_attention.errors import UnsupportedError
+
+BATCH, HEADS = 3, 4
+DENSE = (BATCH, 20, HEADS, 64)
+PACKED = (50, HEADS, 64)
+
+
+def refused(message: str) -> Any:
+    return pytest.raises(UnsupportedError, match=message)
+
+
+@pytest.mark.parametrize("scale", [None, 0.125, 1, 1e-30, 1e38, np.float32(0.5), np.float64(2)])
+def test_positive_scales_pass(scale: Any) -> None:
+    check_options(Options(softmax_scale=scale))
+
+
+@pytest.mark.parametrize(
+    ("scale", "message"),
+    [
+        (0.0, r"softmax_scale is 0.0; allowed are positive numbers"),
+        (-0.125, r"softmax_scale is -0.125; .* pass -q"),
+        (float("nan"), r"softmax_scale is nan"),
+        (float("inf"), r"softmax_scale is inf"),
+        (1e39, r"softmax_scale is 1e\+39; .* that float32 holds"),
+        (1e-60, r"softmax_scale is 1e-60"),
+        ("0.1", r"softmax_scale is a str; pass a positive number, or None for 1 / sqrt"),
+        (torch.tensor(0.1), r"softmax_scale is a Tensor"),
+        ([0.1], r"softmax_scale is a list"),
+    ],
+)
+def test_other_scales_are_refused(scale: Any, message: str) -> None:
+    with refused(message):
+        check_options(Options(softmax_scale=scale))
+
+
+@pytest.mark.parametrize("softcap", [0, 0.0, 30, 1e-3, np.float32(50)])
+def test_softcaps_from_zero_on_pass(softcap: Any) -> None:
+    check_options(Options(softcap=softcap))
+
+
+@pytest.mark.parametrize(
+    ("softcap", "message"),
+    [
+        (-1.0, r"softcap is -1.0; allowed are positive numbers .* and 0.0 for no softcap"),
+        (float("nan"), r"softcap is nan"),
+        (float("inf"), r"softcap is inf"),
+        (1e-60, r"softcap is 1e-60"),
+        (None, r"softcap is a NoneType; pass a positive number, or 0.0"),
+        (torch.tensor(30.0), r"softcap is a Tensor"),
+    ],
+)
+def test_other_softcaps_are_refused(softcap: Any, message: str) -> None:
+    with refused(message):
+        check_options(Options(softcap=softcap))
+
+
+@pytest.mark.parametrize(
+    "window", [None, (-1, -1), (None, 0), (0, 0), (1 << 40, 7), (np.int64(3), 2)]
+)
+def test_windows_of_whole_numbers_pass(window: Any) -> None:
+    check_options(Options(window=window))
+
+
+@pytest.mark.parametrize(
+    ("window", "message"),
+    [
+        (128, r"window is 128; pass a tuple \(left, right\)"),
+        ([128, 0], r"window is \[128, 0\]; pass a tuple"),
+        ((1, 2, 3), r"window is \(1, 2, 3\); pass a tuple"),
+        ((-2, 0), r"window is \(-2, 0\); each side is a whole number from 0 on, or -1 or None"),
+        ((1.5, 0), r"each side is a whole number"),
+        ((True, 0), r"each side is a whole number"),
+        ((0, torch.tensor(3)), r"each side is a whole number"),
+    ],
+)
+def test_other_windows_are_refused(window: Any, message: str) -> None:
+    with refused(message):
+        check_options(Options(window=window))
+
+
+def starts(count: int = BATCH + 1, **like: Any) -> torch.Tensor:
+    return torch.zeros(count, **{"dtype": torch.int32, **like})
+
+
+def longest(of: str, length: Any) -> Options:
+    return Options(max_seqlen_q=length) if of == "q" else Options(max_seqlen_k=length)
+
+
+def check(
+    options: Options | None = None,
+    *,
+    q: tuple[int, ...] = DENSE,
+    k: tuple[int, ...] = DENSE,
+    **extras: Any,
+) -> None:
+    q_view, k_view = (
+        TensorView.of(name, torch.zeros(shape, dtype=torch.float16))
+        for name, shape in (("q", q), ("k", k))
+    )
+    check_extras(Extras(**extras), options or Options(), q_view, k_view)
+
+
+def test_extra_tensors_that_fit_pass() -> None:
+    check()
+    check(sinks=torch.zeros(HEADS), seqused_k=starts(BATCH))
+    both = {"cu_seqlens_q": starts(), "cu_seqlens_k": starts()}
+    lengths = Options(max_seqlen_q=7, max_seqlen_k=0)
+    check(lengths, q=PACKED, k=PACKED, **both)
+    check(lengths, q=PACKED, k=PACKED, **both, seqused_k=starts(BATCH))
+    check(Options(max_seqlen_q=7), q=PACKED, cu_seqlens_q=starts(), seqused_k=starts(BATCH))
+    check(Options(max_seqlen_k=7), k=PACKED, cu_seqlens_k=starts())
+
+
+@pytest.mark.parametrize(
+    ("sinks", "message"),
+    [
+        (
+            torch.zeros(HEADS).bfloat16(),
+            r"sinks is torch.bfloat16; pass torch.float32, sinks.f",
+        ),
+        (torch.zeros(HEADS).double(), r"sinks is torch.float64"),
+        (torch.zeros(HEADS + 1), r"sinks has shape \(5\); it must be \(heads = 4,\)"),
+        (torch.zeros(1, HEADS), r"sinks has shape \(1, 4\)"),
+        (torch.zeros(HEADS, device="meta"), r"sinks is on meta, q is on cpu; .*to\(q.device\)"),
+        (torch.zeros(2 * HEADS)[::2], r"sinks has stride 2; it must be contiguous"),
+        ([0.0] * HEADS, r"sinks is a list; pass a torch.Tensor of shape \(heads\)"),
+    ],
+)
+def test_sinks_are_float32_one_a_head(sinks: Any, message: str) -> None:
+    with refused(message):
+        check(sinks=sinks)
+
+
+@pytest.mark.parametrize("of", ["q", "k"])
+@pytest.mark.parametrize(
+    ("lengths", "message"),
+    [
+        (
+            starts(dtype=torch.int64),
+            r"cu_seqlens_. is torch.int64; pass torch.int32, .*to\(t",
+        ),
+        (starts(device="meta"), r"cu_seqlens_. is on meta, q is on cpu"),
+        (starts(8)[::2], r"cu_seqlens_. has stride 2; it must be contiguous"),
+        (starts(8).view(2, 4), r"cu_seqlens_. has shape \(2, 4\); it must be \(batch \+ 1,\)"),
+        (starts(0), r"cu_seqlens_. is empty; it holds where the batch entries of . start"),
+        (starts(BATCH), r"there are \d batch entries of queries and \d of keys"),
+        ([0, 1], r"cu_seqlens_. is a list; pass a torch.Tensor of shape \(batch \+ 1\)"),
+    ],
+)
+def test_starts_are_int32_one_more_than_entries(of: str, lengths: Any, message: str) -> None:
+    options = longest(of, 9)
+    with refused(message):
+        check(options, **{of: PACKED, f"cu_seqlens_{of}": lengths})
+
+
+@pytest.mark.parametrize("of", ["q", "k"])
+@pytest.mark.parametrize(
+    ("length", "message"),
+    [
+        (None, r"cu_seqlens_. is given without max_seqlen_.; .* not read from the device"),
+        (-1, r"max_seqlen_. is -1; pass the length of the longest batch entry as an int"),
+        (7.0, r"max_seqlen_. is 7.0"),
+        (True, r"max_seqlen_. is True"),
+        (torch.tensor(7), r"max_seqlen_. is a Tensor"),
+    ],
+)
+def test_packed_tensors_come_with_an_int(of: str, length: Any, message: str) -> None:
+    given: dict[str, Any] = {of: PACKED, f"cu_seqlens_{of}": starts()}
+    with refused(message):
+        check(longest(of, length), **given)
+
+
+@pytest.mark.parametrize("of", ["q", "k"])
+def test_a_longest_length_of_a_tensor_that_has_one_is_refused(of: str) -> None:
+    with refused(f"max_seqlen_{of} is given without cu_seqlens_{of}; leave it out"):
+        check(longest(of, 20))
+
+
+@pytest.mark.parametrize(
+    ("used", "message"),
+    [
+        (starts(BATCH, dtype=torch.int64), r"seqused_k is torch.int64; pass torch.int32"),
+        (starts(BATCH + 1), r"seqused_k has shape \(4\); it must be \(batch = 3,\)"),
+        ((1, 2, 3), r"seqused_k is a tuple"),
+    ],
+)
+def test_used_lengths_are_int32_one_an_entry(used: Any, message: str) -> None:
+    with refused(message):
+        check(seqused_k=used)

@@ -1,0 +1,270 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Each rule on the tensors of a call: what breaks it, what the message says, what just passes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from flash_attention.call.tensors import (
+    MAX_ROWS,
+    Packing,
+    TensorView,
+    check_config_type,
+    check_given_output,
+    check_inputs,
+    check_kernel_output,
+    check_no_grad,
+    check_no_overlap,
+    check_pointers,
+)
+from flash_attention.errors import KernelConfigError, UnsupportedError
+from flash_attention.kernel_configs import FlashForwardKernelConfig
+
+GPU = torch.device("cuda", 0)
+SHAPE = (2, 128, 4, 128)
+DENSE = (65536, 512, 128, 1)
+
+
+def view(name: str = "q", **changes: Any) -> TensorView:
+    plain = TensorView(name, SHAPE, DENSE, torch.float16, GPU)
+    return replace(plain, **changes)
+
+
+def views(**changes: Any) -> tuple[TensorView, TensorView, TensorView]:
+    return view("q", **changes), view("k", **changes), view("v", **changes)
+
+
+def with_keys(shape: tuple[int, ...]) -> tuple[TensorView, TensorView, TensorView]:
+    """q, and k and v of another shape."""
+    return view("q"), view("k", shape=shape), view("v", shape=shape)
+
+
+@pytest.mark.parametrize("device", [GPU, torch.device("cpu")], ids=str)
+def test_good_tensors_pass_every_rule(device: torch.device) -> None:
+    q, _, v = inputs = views(pointer=1 << 20, device=device)
+    o = view("o", pointer=1 << 30, device=device)
+    check_inputs(*inputs)
+    check_kernel_output(o, q, v)
+    check_pointers((*inputs, o))
+    check_no_overlap(o, inputs)
+
+
+def test_a_view_describes_a_strided_tensor() -> None:
+    packed = torch.zeros(2, 128, 3, 4, 128, dtype=torch.bfloat16)
+    seen = TensorView.of("k", packed[:, :, 1])
+    assert seen == TensorView(
+        name="k",
+        shape=SHAPE,
+        strides=(196608, 1536, 128, 1),
+        dtype=torch.bfloat16,
+        device=torch.device("cpu"),
+        pointer=packed.data_ptr() + 2 * 4 * 128,
+    )
+    assert seen.layout.span == 2 * (196608 + 127 * 1536 + 3 * 128 + 127 + 1)
+
+
+@pytest.mark.parametrize(
+    ("thing", "message"),
+    [
+        (np.zeros(SHAPE, dtype=np.float16), r"q is a ndarray; pass a torch.Tensor"),
+        (None, r"q is a NoneType; pass a torch.Tensor of shape \(batch, seq, heads, d_head\)"),
+        (torch.zeros(4, 4).to_sparse(), r"q has layout torch.sparse_coo.*to_dense"),
+    ],
+)
+def test_what_is_no_dense_tensor_is_refused(thing: object, message: str) -> None:
+    with pytest.raises(UnsupportedError, match=message):
+        TensorView.of("q", thing)
+
+
+@pytest.mark.parametrize("thing", [None, 3, "(FP16, 128, 64, 32, 4)", {}, FlashForwardKernelConfig])
+def test_what_is_no_config_is_refused(thing: object) -> None:
+    message = "pass a FlashForwardKernelConfig or a HopperForwardKernelConfig"
+    with pytest.raises(KernelConfigError, match=message) as caught:
+        check_config_type(thing)
+    assert caught.value.rule == "type"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"device": torch.device("meta")}, r"on meta; a CUDA tensor is needed.*q\.cpu\(\) to have"),
+        ({"device": torch.device("xla", 0)}, r"on xla:0; a CUDA tensor is needed"),
+        ({"dtype": torch.float32}, r"is torch.float32; allowed are torch.float16 and torch.bfl"),
+        ({"dtype": torch.float64}, r"is torch.float64"),
+        ({"dtype": torch.int16}, r"is torch.int16"),
+        (
+            {"shape": SHAPE[1:], "strides": DENSE[1:]},
+            r"q has 3 dimensions, shape \(128, 4, 128\); allowed are four, unless cu_seqlens_q is",
+        ),
+        ({"shape": (2, 128, 4, 100)}, r"q has d_head 100; allowed are multiples of 8: pad .* 104"),
+        ({"shape": (2, 128, 4, 0)}, r"q has d_head 0; allowed are multiples of 8"),
+        ({"shape": (1, *SHAPE), "strides": (0, *DENSE)}, r"has 5 dimensions"),
+        ({"shape": (2, MAX_ROWS + 1, 4, 128)}, r"q has 1073741825 rows; a launch takes at most"),
+        ({"strides": (65536, 512, 1, 4)}, r"last dimension of q has stride 4; it must be contig"),
+        ({"strides": (65536, 512, 128, 0)}, r"last dimension of q has stride 0"),
+        ({"strides": (65540, 512, 128, 1)}, r"batch stride of q is 65540 elements; .* multiple of"),
+        ({"strides": (65536, 516, 128, 1)}, r"seq stride of q is 516 elements"),
+        ({"strides": (65536, 512, 129, 1)}, r"heads stride of q is 129 elements"),
+    ],
+)
+def test_inputs_that_no_kernel_takes_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(UnsupportedError, match=message):
+        check_inputs(*views(**changes))
+
+
+@pytest.mark.parametrize("name", ["k", "v", "o"])
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"dtype": torch.bfloat16}, r"has dtype torch.bfloat16, q has dtype torch.float16"),
+        ({"device": torch.device("cuda", 1)}, r"has device cuda:1, q has device cuda:0"),
+        ({"device": torch.device("cpu")}, r"has device cpu, q has device cuda:0"),
+        ({"device": torch.device("meta")}, r"is on meta; a CUDA tensor is needed"),
+        ({"strides": (65536, 512, 128, 2)}, r"the last dimension of . has stride 2"),
+        ({"strides": (65536, 4, 128, 1)}, r"the seq stride of . is 4 elements"),
+    ],
+)
+def test_a_tensor_that_is_not_like_q_is_refused(
+    name: str, changes: dict[str, Any], message: str
+) -> None:
+    unlike = view(name, **changes)
+    inputs = {n: unlike if n == name else view(n) for n in "qkv"}
+    check = (
+        partial(check_kernel_output, unlike, view(), view("v"))
+        if name == "o"
+        else partial(check_inputs, inputs["q"], inputs["k"], inputs["v"])
+    )
+    with pytest.raises(UnsupportedError, match=message) as caught:
+        check()
+    assert f" {name} " in f" {caught.value} "
+
+
+@pytest.mark.parametrize("shape", [(2, 192, 4, 64), (2, 128, 2, 64), (2, 128, 4, 128), (8, 64)])
+def test_an_output_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
+    wanted = r"the output has shape \(2, 128, 4, 64\)"
+    message = rf"o has shape \({', '.join(map(str, shape))}\), {wanted}"
+    with pytest.raises(UnsupportedError, match=message):
+        check_given_output(view("o", shape=shape), view(), view("v", shape=(2, 77, 2, 64)))
+
+
+@pytest.mark.parametrize("name", ["k", "v"])
+@pytest.mark.parametrize("shape", [(2, 192, 4, 128), (2, 128, 2, 128), (1, 128, 4, 128)])
+def test_k_and_v_of_two_shapes_are_refused(name: str, shape: tuple[int, ...]) -> None:
+    inputs = {n: view(n, shape=shape) if n == name else view(n) for n in "qkv"}
+    message = r"k has shape .*, v has shape .*; k and v must agree in all but the last"
+    with pytest.raises(UnsupportedError, match=message):
+        check_inputs(inputs["q"], inputs["k"], inputs["v"])
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ((1, 128, 4, 128), r"k has shape \(1, .*, q has shape \(2, .* must agree in batch"),
+        ((2, 128, 4, 64), r"k has shape \(2, 128, 4, 64\), .* must agree in d_head"),
+        ((2, 128, 3, 128), r"q has 4 heads, k and v have 3; the heads of q must be a multiple"),
+        ((2, 128, 8, 128), r"q has 4 heads, k and v have 8"),
+        ((2, 128, 0, 128), r"q has 4 heads, k and v have 0"),
+        ((2, MAX_ROWS + 1, 4, 128), r"k has 1073741825 rows"),
+    ],
+)
+def test_keys_that_do_not_match_the_queries_are_refused(
+    shape: tuple[int, ...], message: str
+) -> None:
+    with pytest.raises(UnsupportedError, match=message):
+        check_inputs(*with_keys(shape))
+
+
+PACKED = {"shape": (500, 4, 128), "strides": (512, 128, 1)}
+
+
+def test_packed_tensors_have_three_dimensions() -> None:
+    check_inputs(*views(**PACKED), Packing(q=True, kv=True))
+    q, k, v = view("q", **PACKED), view("k"), view("v")
+    check_inputs(q, k, v, Packing(q=True))
+    check_inputs(view("q"), view("k", **PACKED), view("v", **PACKED), Packing(kv=True))
+    for given, packing, message in (
+        ((q, k, v), Packing(), r"q has 3 dimensions.*allowed are four, unless cu_seqlens_q is"),
+        ((q, k, v), Packing(True, True), r"k has 4 dimensions.*three, since cu_seqlens_k is giv"),
+        ((view(), k, v), Packing(q=True), r"q has 4 dimensions, .* three, since cu_seqlens_q .*"),
+    ):
+        with pytest.raises(UnsupportedError, match=message):
+            check_inputs(*given, packing)
+    wide = {"shape": (MAX_ROWS + 1, 4, 128), "strides": (512, 128, 1)}
+    with pytest.raises(UnsupportedError, match=r"q has 1073741825 rows.*split .* along total"):
+        check_inputs(*views(**wide), Packing(q=True, kv=True))
+    odd = {"shape": (500, 4, 128), "strides": (516, 128, 1)}
+    with pytest.raises(UnsupportedError, match="the total stride of q is 516 elements"):
+        check_inputs(*views(**odd), Packing(q=True, kv=True))
+
+
+def test_a_packed_tensor_is_one_batch_entry() -> None:
+    packed = view("k", **PACKED)
+    assert packed.with_batch.shape == (1, 500, 4, 128)
+    assert packed.with_batch.layout.span == packed.layout.span
+    assert view().with_batch == view()
+
+
+def test_values_may_have_other_columns() -> None:
+    inputs = (view("q"), view("k"), view("v", shape=(2, 128, 4, 64)))
+    check_inputs(*inputs)
+    check_kernel_output(view("o", shape=(2, 128, 4, 64)), inputs[0], inputs[2])
+
+
+@pytest.mark.parametrize("shape", [(2, 1, 4, 128), (2, 77, 2, 128), (2, 0, 4, 128)])
+def test_keys_may_be_of_any_length_and_of_fewer_heads(shape: tuple[int, ...]) -> None:
+    check_inputs(*with_keys(shape))
+
+
+def test_broadcast_inputs_and_odd_strides_of_single_entries_pass() -> None:
+    check_inputs(*views(strides=(0, 512, 0, 1)))
+    check_inputs(*views(shape=(1, 128, 1, 128), strides=(3, 128, 5, 1)))
+
+
+@pytest.mark.parametrize("strides", [(0, 512, 128, 1), (65536, 512, 0, 1), (65536, 256, 128, 1)])
+def test_an_output_that_overlaps_itself_is_refused(strides: tuple[int, ...]) -> None:
+    with pytest.raises(UnsupportedError, match=r"o has shape .* several of its elements share mem"):
+        check_given_output(view("o", strides=strides), view("q"), view("v"))
+
+
+@pytest.mark.parametrize("past", [2, 4, 8, 14])
+@pytest.mark.parametrize("name", list("qkvo"))
+def test_a_pointer_off_sixteen_bytes_is_refused(name: str, past: int) -> None:
+    tensors = {n: view(n, pointer=4096) for n in "qkvo"}
+    tensors[name] = view(name, pointer=4096 + past)
+    with pytest.raises(UnsupportedError, match=rf"{name} starts at .* {past} bytes past a mult"):
+        check_pointers(tensors.values())
+
+
+@pytest.mark.parametrize("sign", [-1, 1])
+@pytest.mark.parametrize("name", list("qkv"))
+def test_an_output_on_top_of_an_input_is_refused(name: str, sign: int) -> None:
+    inputs = {n: view(n, pointer=(i + 1) << 30) for i, n in enumerate("qkv")}
+    start, span = inputs[name].pointer, view().layout.span
+    for distance in (0, 16, span - 16):
+        with pytest.raises(UnsupportedError, match=f"o and {name} overlap in memory"):
+            check_no_overlap(view("o", pointer=start + sign * distance), inputs.values())
+    check_no_overlap(view("o", pointer=start + sign * span), inputs.values())
+
+
+def test_an_output_between_the_inputs_of_one_buffer_passes() -> None:
+    buffer = torch.empty(2, 128, 4, 4, 128, dtype=torch.float16)
+    q, k, v, o = (TensorView.of(n, buffer[:, :, i]) for i, n in enumerate("qkvo"))
+    check_no_overlap(o, (q, k, v))
+    with pytest.raises(UnsupportedError, match="o and v overlap"):
+        check_no_overlap(TensorView.of("o", buffer[:, :, 2]), (q, k, v))
+
+
+def test_gradients_are_refused_only_where_they_would_be_recorded() -> None:
+    check_no_grad(False)
+    with torch.no_grad():
+        check_no_grad(True)
+    with torch.inference_mode():
+        check_no_grad(True)
+    with pytest.raises(UnsupportedError, match=r"torch.no_grad\(\) or pass q.detach\(\)"):
+        check_no_grad(True)

@@ -1,0 +1,89 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The file of a table: read back as written, and refused with what is wrong in it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flash_attention.choose.table import Table
+from flash_attention.choose.table_file import SCHEMA, load_table, save_table
+from flash_attention.errors import UnsupportedError
+from flash_attention.tools.tune.candidates import heuristic
+from tests.tools.tune.made_up import SM90, dense, entry
+
+PROBLEMS = [dense(512), dense(1024, causal=True)]
+TABLE = Table("NVIDIA H200").with_entries(entry(p, heuristic(p, SM90)) for p in PROBLEMS)
+
+
+def written(path: Path, change: dict[str, Any], within: str = "") -> Path:
+    """The table with something changed: in the file, in its first entry, in that's problem."""
+    save_table(TABLE, path)
+    data = json.loads(path.read_text())
+    places = {"": data, "entry": data["entries"][0], "problem": data["entries"][0]["problem"]}
+    for name, value in change.items():
+        places[within][name] = value
+        if value is ...:
+            del places[within][name]
+    path.write_text(json.dumps(data))
+    return path
+
+
+@pytest.mark.parametrize("table", [TABLE, Table("A")], ids=["full", "empty"])
+def test_a_table_is_read_back(table: Table, tmp_path: Path) -> None:
+    path = tmp_path / "new" / "table.json"
+    save_table(table, path)
+    assert load_table(path) == table
+    assert [p.name for p in path.parent.iterdir()] == ["table.json"]
+
+
+def test_people_read_one_line_an_entry(tmp_path: Path) -> None:
+    save_table(TABLE, tmp_path / "table.json")
+    lines = (tmp_path / "table.json").read_text().splitlines()
+    assert sum('"seq_q"' in line for line in lines) == len(TABLE.entries)
+    assert f' "schema": {SCHEMA},' in lines
+
+
+@pytest.mark.parametrize(
+    ("within", "change", "said"),
+    [
+        ("", {"schema": 2}, "has table schema 2, this version reads 1; tune again"),
+        ("", {"device": ...}, "does not say which device"),
+        ("", {"entries": {}}, "no list of entries"),
+        ("entry", {"ms": "fast"}, "entry 1 of .*: ms is 'fast'; a float is needed"),
+        ("entry", {"ms": -1.0}, "ms is -1.0; a time is positive"),
+        ("entry", {"when": ...}, "when is missing; there are problem, config"),
+        ("entry", {"speed": 1}, "unknown field 'speed'"),
+        ("entry", {"problem": 3}, "3 is no JSON object"),
+        ("problem", {"dtype": "FP8"}, "dtype 'FP8' is not supported"),
+        ("problem", {"seq_q": 0}, "seq_q is 0; it is at least 1"),
+        ("problem", {"seq_q": True}, "seq_q is True; a int is needed"),
+        ("problem", {"heads_k": 3}, "heads is 16, no multiple of heads_k"),
+        ("problem", {"d_v": 256}, "does not compute"),
+    ],
+)
+def test_what_is_wrong_is_said(
+    within: str, change: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UnsupportedError, match=said):
+        load_table(written(tmp_path / "table.json", change, within))
+
+
+def test_a_file_that_is_no_table(tmp_path: Path) -> None:
+    (tmp_path / "broken.json").write_text("{")
+    (tmp_path / "list.json").write_text("[]")
+    for name in ("absent", "broken", "list"):
+        with pytest.raises(UnsupportedError, match=f"{name}.json is not a table"):
+            load_table(tmp_path / f"{name}.json")
+
+
+def test_a_config_that_is_gone_is_a_note(tmp_path: Path) -> None:
+    gone = {"config": "hopper(BF16, 128, 2, 128, 2): tma+telepathy"}
+    table = load_table(written(tmp_path / "table.json", gone, "entry"))
+    assert table.entries == TABLE.entries[1:]
+    (note,) = table.notes
+    assert "entry 1 of" in note
+    assert "unknown word 'telepathy'" in note

@@ -1,0 +1,203 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Who is asked first for a kernel, and what the answer says of itself."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flash_attention import use_table
+from flash_attention.arch import ARCHES
+from flash_attention.call.call import DEFAULTS
+from flash_attention.choose import tables as choice
+from flash_attention.choose import use
+from flash_attention.choose.decision import Rule, decide
+from flash_attention.choose.heuristic import select_config
+from flash_attention.choose.table import Table
+from flash_attention.choose.table_file import save_table
+from flash_attention.choose.tables import TABLE_VARIABLE, choose
+from flash_attention.errors import UnsupportedError
+from flash_attention.kernel_configs import DType, HopperForwardKernelConfig, KernelConfig
+from tests.tools.tune.made_up import SM90, dense, entry
+
+PROBLEM = dense(4096)
+HEURISTIC = select_config(PROBLEM.problem, SM90)
+assert isinstance(HEURISTIC, HopperForwardKernelConfig)
+FAST = replace(HEURISTIC, prefetch_q=True)
+FASTER = replace(HEURISTIC, ping_pong=False)
+H200 = "NVIDIA H200"
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(choice, "tables", tables := choice._Tables())
+    monkeypatch.setattr(use, "tables", tables)
+    monkeypatch.setattr(choice, "SHIPPED", tmp_path / "tables")
+    monkeypatch.setattr(choice, "device_name", lambda index: H200)
+    monkeypatch.delenv(TABLE_VARIABLE, raising=False)
+    choice._loaded.cache_clear()
+    choice._note_once.cache_clear()
+
+
+def table(config: KernelConfig, seq: int = 4096, device: str = H200) -> Table:
+    return Table(device).with_entries([entry(dense(seq), config, heuristic=HEURISTIC)])
+
+
+def chosen(seq: int = 4096) -> choice.Choice:
+    return choose(dense(seq).problem, SM90, 0, may_tune=True)
+
+
+def test_without_a_table_the_heuristic_chooses() -> None:
+    assert chosen() == (HEURISTIC, f"heuristic: no table is of {H200}", False)
+
+
+def test_own_table_before_the_environments_before_the_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save_table(table(FAST), tmp_path / "tables" / "h200.json")
+    assert chosen().config == FAST
+    assert "h200.json, 2026-11-15" in chosen().reason
+    assert chosen().reason.startswith("measured for this problem: 1 ms, the heuristic's 1.1 ms")
+    save_table(table(FASTER), tmp_path / "mine.json")
+    monkeypatch.setenv(TABLE_VARIABLE, str(tmp_path / "mine.json"))
+    assert chosen().config == FASTER
+    use_table(table(FAST))
+    assert chosen().config == FAST
+    assert "the table" in chosen().reason
+    use_table(None)
+    assert chosen().config == FASTER
+    choice.tables.tuned[H200] = table(HEURISTIC)
+    assert chosen().config == HEURISTIC
+    assert "tuned in this process" in chosen().reason
+
+
+def test_an_exact_entry_goes_before_a_near_one_of_a_better_source() -> None:
+    choice.tables.tuned[H200] = table(FAST, seq=2048)
+    use_table(table(FASTER))
+    assert chosen().config == FASTER
+    assert chosen(2048).config == FAST
+
+
+def test_a_near_entry_is_followed_as_far_as_the_bound() -> None:
+    use_table(table(FASTER))
+    near = replace(dense(4096), seq_q=3600, seq_k=3600).problem
+    found = choose(near, SM90, 0)
+    assert found.config == FASTER
+    assert found.reason.startswith("the nearest entry is BF16 d 128 full, 4 x 4096 rows x 16 heads")
+    far = choose(dense(512).problem, SM90, 0)
+    assert far.config == select_config(dense(512).problem, SM90)
+    assert "away, over 1.5" in far.reason
+
+
+def test_near_a_problem_where_nothing_was_faster_the_heuristic_knows_better() -> None:
+    causal = dense(4096, causal=True)
+    own = select_config(causal.problem, SM90)
+    use_table(Table(H200).with_entries([entry(causal, own)]))
+    near = replace(causal, seq_k=8192, seq_q=8192, batch=1)
+    found = choose(replace(causal, seq_k=4800).problem, SM90, 0)
+    assert "where nothing was faster" in found.reason
+    assert choose(near.problem, SM90, 0).config == select_config(near.problem, SM90)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"softcap": 20.0}, {"sinks": True}, {"window": (64, 0)}, {"seqused_k": True}],
+    ids=str,
+)
+def test_only_dense_problems_are_looked_up(change: dict[str, Any]) -> None:
+    use_table(table(FASTER))
+    problem = replace(PROBLEM.problem, **change)
+    found = choose(problem, SM90, 0)
+    assert found.config == select_config(problem, SM90)
+    assert found.reason == "heuristic: tables are of full and causal attention only"
+    scaled = replace(PROBLEM.problem, softmax_scale=1.0)
+    assert choose(scaled, SM90, 0).config == FASTER
+
+
+def test_the_emulator_has_no_tables() -> None:
+    use_table(table(FASTER))
+    assert choose(PROBLEM.problem, SM90, -1).config == HEURISTIC
+
+
+def test_another_kind_is_not_followed() -> None:
+    use_table(table(FASTER))
+    other = dense(4096, dtype=DType.FP16)
+    assert "no entry is of this type" in choose(other.problem, SM90, 0).reason
+
+
+def test_a_table_of_another_device_is_refused_or_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
+    foreign = table(FASTER, device="NVIDIA H100")
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
+    with pytest.raises(UnsupportedError, match="is of NVIDIA H100, this machine has NVIDIA H200"):
+        use_table(foreign)
+    assert chosen().config == HEURISTIC
+    use_table(foreign, hint=True)
+    assert chosen().config == FASTER
+    assert "a hint from NVIDIA H100" in chosen().reason
+
+
+def test_a_table_of_another_device_in_the_environment_is_told_of_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    save_table(table(FASTER, device="NVIDIA H100"), tmp_path / "mine.json")
+    monkeypatch.setenv(TABLE_VARIABLE, str(tmp_path / "mine.json"))
+    with caplog.at_level(logging.WARNING, "flash_attention"):
+        assert chosen().config == chosen().config == HEURISTIC
+    assert caplog.text.count("is of NVIDIA H100 and says nothing of NVIDIA H200") == 1
+    monkeypatch.setenv(TABLE_VARIABLE, str(tmp_path / "absent.json"))
+    with pytest.raises(UnsupportedError, match=r"absent.json is not a table"):
+        chosen()
+
+
+def test_an_entry_that_breaks_a_rule_here_is_ignored_with_a_note(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    use_table(table(FASTER))
+    with caplog.at_level(logging.WARNING, "flash_attention"):
+        found = choose(PROBLEM.problem, ARCHES["sm_80"], 0)
+    assert found.config == select_config(PROBLEM.problem, ARCHES["sm_80"])
+    assert "is ignored: a Hopper config needs sm_90" in caplog.text
+
+
+def test_inside_of_tuning_an_unseen_problem_is_tuned_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_current_stream_capturing", lambda: False)
+    tuned = list[Any]()
+
+    def tune(problem: Any, arch: Any, device_index: int) -> Any:
+        tuned.append(problem)
+        return entry(problem, FASTER, heuristic=HEURISTIC)
+
+    use_table(table(FAST, seq=2048))
+    choice.tables.tune = tune
+    assert choose(PROBLEM.problem, SM90, 0).config == HEURISTIC  # to explain is not to run
+    assert (chosen().config, chosen(2048).config) == (FASTER, FAST)
+    choice.tables.tune = None
+    assert chosen().config == FASTER
+    assert tuned == [PROBLEM]
+    choice.tables.tune = tune
+    monkeypatch.setattr("torch.cuda.is_current_stream_capturing", lambda: True)
+    chosen(1024)
+    assert tuned == [PROBLEM]
+
+
+def test_a_new_table_is_heeded_by_problems_that_were_planned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plans: dict[Any, Any] = {"planned": None}
+    monkeypatch.setattr("flash_attention.launch.plan._plans", plans)
+    use_table(table(FASTER))
+    assert plans == {}
+
+
+def test_a_decision_says_that_a_table_made_it() -> None:
+    use_table(table(FASTER))
+    asked = (None, PROBLEM.problem, (), DEFAULTS, SM90, 132)
+    by_table = decide(*asked, 0)
+    assert (by_table.config, by_table.rule) == (FASTER, Rule.TABLE)
+    assert by_table.reason.startswith("measured for this problem")
+    without = decide(*asked)
+    assert (without.config, without.rule) == (HEURISTIC, Rule.RULE_OF_THUMB)

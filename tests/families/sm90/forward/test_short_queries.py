@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which short queries have their keys split, and into how many chunks."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from flash_attention.arch import ARCHES
+from flash_attention.call.features import SplitKind
+from flash_attention.call.problem import Problem
+from flash_attention.choose.heuristic import select_config
+from flash_attention.errors import UnsupportedError
+from flash_attention.families.fit import check_features_fit
+from flash_attention.families.sm90.forward.short_queries import (
+    BLOCK_KEYS,
+    chunks_or_why_not,
+    select_chunks,
+)
+from flash_attention.families.sm90.forward.splits import Chunks
+
+SM90 = ARCHES["sm_90"]
+SMS = 132
+DECODE = Problem(
+    batch=1,
+    seq_q=1,
+    seq_k=8192,
+    heads=32,
+    heads_k=8,
+    d_head=128,
+    d_v=128,
+    dtype=torch.bfloat16,
+    softmax_scale=0.1,
+)
+
+
+def chosen(problem: Problem, split_keys: int | None = None) -> Chunks | None:
+    selected = select_chunks(problem, SM90, SMS, split_keys)
+    if selected is None:
+        return None
+    config, chunks = selected
+    config.check(SM90)
+    check_features_fit(config, chunks.features(problem.features))
+    assert (chunks.key_blocks - 1) * config.B_c < problem.seq_k <= chunks.key_blocks * config.B_c
+    return chunks
+
+
+@pytest.mark.parametrize("batch", [1, 2, 5, 14])
+@pytest.mark.parametrize("seq_k", [32768, 32767, 40000])
+def test_every_multiprocessor_gets_as_many_keys(batch: int, seq_k: int) -> None:
+    problem = replace(DECODE, batch=batch, seq_k=seq_k)
+    chunks = chosen(problem)
+    assert chunks is not None
+    assert 0.95 * SMS <= chunks.num_ctas(problem, consumers=1) <= SMS
+    assert chunks.splits is SplitKind.EVEN
+    assert chunks.heads_together == 4
+
+
+def test_a_chunk_has_four_blocks_at_least() -> None:
+    chunks = chosen(replace(DECODE, seq_k=1000))
+    assert chunks == Chunks(SplitKind.EVEN, blocks=4, key_blocks=11, heads_together=4)
+    few = chosen(replace(DECODE, seq_k=4 * BLOCK_KEYS))
+    assert few == Chunks(SplitKind.WHOLE, blocks=4, key_blocks=4, heads_together=4)
+
+
+@pytest.mark.parametrize(
+    ("heads", "chunks"),
+    [(32, Chunks(SplitKind.WHOLE, blocks=86, key_blocks=86, heads_together=4)), (8, None)],
+)
+def test_many_entries_are_not_split(heads: int, chunks: Chunks | None) -> None:
+    assert chosen(replace(DECODE, batch=17, heads=heads)) == chunks
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"seq_q": 17},
+        {"heads": 520},
+        {"total_q": 1},
+        {"seq_k": 0},
+        {"d_head": 264},
+    ],
+)
+def test_other_kernels_serve_the_rest(change: dict[str, object]) -> None:
+    assert chosen(replace(DECODE, **change)) is None  # type: ignore[arg-type]
+
+
+def test_a_window_that_hides_most_keys_is_not_split() -> None:
+    chunks = chosen(replace(DECODE, window=(1000, 0)))
+    assert chunks is not None
+    assert chunks.splits is SplitKind.WHOLE
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"seq_q": 17}, "17 queries of 4 heads that share one of k and v do not fit in 64 rows"),
+        ({"total_q": 1}, "q is packed (cu_seqlens_q), and the keys of packed queries"),
+        ({"seq_k": 0}, "there is nothing to compute"),
+        ({"d_head": 264}, "d_head"),
+        ({"window": (99, 0), "heads": 8}, "the window shows lie in few of any chunks, and no"),
+        ({"seq_k": 300, "heads": 8}, "300 keys are too few to split, and no heads share"),
+        ({"batch": 17, "heads": 8}, "136 tiles keep 132 multiprocessors busy, and no heads share"),
+    ],
+)
+def test_what_is_not_split_says_why(change: dict[str, object], why: str) -> None:
+    problem = replace(DECODE, **change)  # type: ignore[arg-type]
+    reason = chunks_or_why_not(problem, SM90, SMS)
+    assert isinstance(reason, str)
+    assert why in reason
+
+
+def test_a_window_over_most_keys_is_split() -> None:
+    assert chosen(replace(DECODE, window=(5000, 0))) == chosen(DECODE)
+
+
+@pytest.mark.parametrize("d_head", [64, 96, 128, 192, 256])
+@pytest.mark.parametrize("heads", [8, 56, 128])
+def test_every_head_dimension_has_a_config(d_head: int, heads: int) -> None:
+    problem = replace(DECODE, d_head=d_head, d_v=d_head, heads=heads, seqused_k=True)
+    assert chosen(problem) is not None
+    assert chosen(replace(problem, page_keys=16, pages=1000)) is not None
+
+
+@pytest.mark.parametrize("batch", [1, 3, 200])
+@pytest.mark.parametrize("seq_k", [100, 5000])
+@pytest.mark.parametrize("heads", [8, 32])
+def test_fixed_chunks_depend_on_nothing_else(batch: int, seq_k: int, heads: int) -> None:
+    problem = replace(DECODE, batch=batch, seq_k=seq_k, heads=heads, seqused_k=True)
+    chunks = chosen(problem, split_keys=512)
+    assert chunks is not None
+    assert chunks.splits is SplitKind.CHUNKED
+    assert (chunks.blocks, chunks.key_blocks) == ((8, 79) if seq_k > 512 else (2, 2))
+
+
+def test_fixed_chunks_are_whole_blocks() -> None:
+    with pytest.raises(UnsupportedError, match=r"split_keys is 96.*blocks of 64"):
+        select_chunks(DECODE, SM90, SMS, split_keys=96)
+
+
+def test_other_architectures_split_nothing() -> None:
+    assert select_chunks(DECODE, ARCHES["sm_80"], SMS, split_keys=64) is None
+    assert "needs sm_90" in str(chunks_or_why_not(DECODE, ARCHES["sm_80"], SMS))
+
+
+@pytest.mark.parametrize("page_keys", [16, 32, 64, 128, 192, 256])
+@pytest.mark.parametrize("d_head", [64, 96, 128, 192, 256])
+@pytest.mark.parametrize("causal", [False, True])
+def test_long_queries_of_pages_have_a_config(page_keys: int, d_head: int, causal: bool) -> None:
+    problem = replace(DECODE, seq_q=4096, d_head=d_head, d_v=d_head, seqused_k=True, causal=causal)
+    problem = replace(problem, page_keys=page_keys, pages=1000)
+    config = select_config(problem, SM90)
+    config.check(SM90)
+    assert page_keys % config.B_c == 0 or config.B_c % page_keys == 0

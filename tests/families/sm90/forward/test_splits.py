@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the keys of short queries are cut, counted and computed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+from flash_attention import attention
+from flash_attention.call.call import Extras, Options
+from flash_attention.call.features import SplitKind
+from flash_attention.call.problem import Problem
+from flash_attention.families.sm90.forward import short_queries as select_short
+from flash_attention.families.sm90.forward.splits import Chunks
+from flash_attention.forward import run_plan
+from flash_attention.kernel_configs import DType, HopperForwardKernelConfig
+from flash_attention.launch import plan as launch
+from flash_attention.launch.emulation import emulate
+from flash_attention.launch.plan import SELECT, new_plan
+from tests.feature_cases import Case
+from tests.short_queries import SHORT_CASES, ShortCase
+
+PROBLEM = Problem(
+    batch=3,
+    seq_q=2,
+    seq_k=700,
+    heads=12,
+    heads_k=4,
+    d_head=64,
+    d_v=64,
+    dtype=torch.bfloat16,
+    softmax_scale=0.1,
+)
+
+# Rows of its first and of its last warpgroup see keys two blocks apart.
+TALL = HopperForwardKernelConfig(*(DType.BF16, 64, 3, 64, 2), tma=True, specialised=True)
+FAR_APART = [
+    Case("causal", 192, 256, heads=2, causal=True),
+    Case("causal, a length of its own", 192, 256, heads=2, used=(200,), causal=True),
+    Case("the own place", 192, 192, heads=2, heads_k=2, window=(0, 0)),
+    Case("a window, a length of its own", 192, 256, heads=2, heads_k=2, used=(201,), window=(9, 0)),
+]
+
+
+def segments(chunks: Chunks) -> set[tuple[int, int]]:
+    """Tile and CTA of every block, along the line of all tiles' blocks."""
+    tiles = chunks.num_tiles(PROBLEM, consumers=1)
+    line = range(tiles * chunks.key_blocks)
+    return {(block // chunks.key_blocks, block // chunks.blocks) for block in line}
+
+
+@pytest.mark.parametrize("count", [1, 5, 11, 12, 13, 60, 1000])
+def test_even_chunks_share_the_line_and_their_parts_do_not_collide(count: int) -> None:
+    chunks = Chunks.for_ctas(PROBLEM, 64, count, least=1)
+    ctas = chunks.num_ctas(PROBLEM, consumers=1)
+    assert ctas <= count
+    assert {cta for _, cta in segments(chunks)} == set(range(ctas))
+    parts = [tile + cta for tile, cta in segments(chunks)]
+    assert len(parts) == len(set(parts))
+    assert max(parts) < chunks.num_part_rows(PROBLEM, consumers=1) // 6  # two queries, three heads
+
+
+def test_chunks_of_so_many_keys_begin_anew_with_every_tile() -> None:
+    chunks = Chunks.of_keys(PROBLEM, 64, 256)
+    assert chunks == Chunks(SplitKind.CHUNKED, blocks=4, key_blocks=11, heads_together=3)
+    assert chunks.num_ctas(PROBLEM, consumers=1) == 12 * 3
+    assert chunks.num_part_rows(PROBLEM, consumers=1) == 12 * 3 * 6
+
+
+@pytest.mark.parametrize(("group", "together"), [(1, 1), (63, 63), (64, 64), (65, 1)])
+def test_heads_lie_side_by_side_if_a_warpgroup_has_rows_for_all(group: int, together: int) -> None:
+    problem = replace(PROBLEM, heads=4 * group)
+    assert Chunks.whole(problem, 64).heads_together == together
+
+
+@pytest.mark.parametrize("sms", [3, 40])
+@pytest.mark.parametrize("short", SHORT_CASES, ids=lambda short: short.name)
+def test_every_cut_of_the_line_of_blocks_gives_the_same(
+    short: ShortCase, sms: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(select_short, "MIN_CHUNK_BLOCKS", 1)
+    monkeypatch.setattr(select_short, "BUSY", 99)
+    monkeypatch.setattr(launch, "EMULATED_SMS", sms)
+    call = short.make()
+    tensors, arguments = short.tensors(call), short.arguments(call)
+    extras = Extras(**{name: arguments.get(name) for name in Extras._fields})
+    given = {name: arguments[name] for name in Options._fields if name in arguments}
+    options = Options(**given)._replace(return_lse=True, split_keys=None)
+    plan = new_plan(SELECT, *tensors, None, options=options, extras=extras)
+    out, lse = run_plan(plan, *tensors, None, extras)
+    call.assert_right(out, lse)
+
+
+@pytest.mark.parametrize("case", FAR_APART, ids=lambda case: case.name)
+def test_a_warpgroup_may_see_none_of_a_chunk(case: Case) -> None:
+    call = case.make()
+    tensors = (call.q, call.k, call.v)
+    result = emulate(TALL, *tensors, split_keys=64, return_lse=True, **call.arguments)
+    assert list(map(str, result.findings)) == []
+    call.assert_right(result.output, result.lse)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", FAR_APART, ids=lambda case: case.name)
+def test_a_warpgroup_may_see_none_of_a_chunk_on_a_gpu(case: Case) -> None:
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("needs an sm_90 GPU")
+    call = case.make("cuda")
+    tensors = (call.q, call.k, call.v)
+    out, lse = attention(*tensors, config=TALL, split_keys=64, return_lse=True, **call.arguments)
+    call.assert_right(out, lse)

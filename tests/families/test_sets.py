@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import islice
+
+import pytest
+
+from flash_attention.arch import ARCHES, Arch
+from flash_attention.errors import KernelConfigError
+from flash_attention.families.sets import SEARCH_SPACE, SET_VARIABLE, sample_configs
+from flash_attention.families.sm90.forward.space import hopper_search_space
+from flash_attention.kernel_configs import (
+    DType,
+    FlashForwardKernelConfig,
+    HopperForwardKernelConfig,
+    KernelConfig,
+    get_autotuning_kernel_configs,
+    get_kernel_configs,
+    get_kernel_progression_configs,
+    get_kernels_to_build,
+    should_autotune_config,
+    sort_key,
+)
+from flash_attention.ladder import get_ladder
+
+SM90 = ARCHES["sm_90"]
+
+
+def family(
+    configs: list[KernelConfig], kind: type[KernelConfig] = HopperForwardKernelConfig
+) -> list[KernelConfig]:
+    return [cfg for cfg in configs if isinstance(cfg, kind)]
+
+
+def test_progression_is_the_ladder_for_each_type_and_width() -> None:
+    progression = get_kernel_progression_configs()
+    assert len(progression) == len(set(progression)) == 16 * 2 * 2
+    assert {(c.dtype, c.d_head) for c in progression} == {(t, d) for t in DType for d in (64, 128)}
+    ladders = [get_ladder(dtype, d_head) for d_head in (64, 128) for dtype in DType]
+    both_families = [rung.config for ladder in ladders for rung in ladder]
+    assert get_kernel_progression_configs(SM90) == both_families
+
+
+@pytest.mark.parametrize("name", sorted(set(ARCHES) - {"sm_90"}))
+def test_hopper_kernels_are_for_hopper_only(name: str) -> None:
+    assert family(get_kernels_to_build(ARCHES[name])) == []
+
+
+def test_on_hopper_both_search_spaces_are_searched() -> None:
+    configs = get_autotuning_kernel_configs(SM90)
+    assert family(configs) == [cfg for cfg in hopper_search_space() if not cfg.broken_rule(SM90)]
+    assert family(configs, FlashForwardKernelConfig) == get_autotuning_kernel_configs()
+
+
+def test_the_search_space_is_the_valid_part_of_the_product() -> None:
+    size = 1
+    for values in SEARCH_SPACE.values():
+        size *= len(values)
+    configs = get_autotuning_kernel_configs()
+    assert 0 < len(configs) == len(set(configs)) < size
+    assert all(cfg.broken_rule() is None for cfg in configs)
+    for field, values in SEARCH_SPACE.items():
+        assert {getattr(cfg, field) for cfg in configs} == set(values), field
+
+
+def test_should_autotune_follows_the_rules() -> None:
+    cfg = get_autotuning_kernel_configs()[0]
+    assert isinstance(cfg, FlashForwardKernelConfig)
+    assert should_autotune_config(cfg)
+    assert not should_autotune_config(replace(cfg, async_copy=False))
+    tight = replace(ARCHES["sm_86"], max_smem_per_cta=cfg.smem_bytes() - 1)
+    assert not should_autotune_config(cfg, tight)
+
+
+@pytest.mark.parametrize("arch", [ARCHES["sm_80"], SM90], ids=lambda arch: arch.name)
+def test_all_is_both_without_repeats(arch: Arch) -> None:
+    everything = get_kernels_to_build(arch)
+    assert everything == sorted(set(everything), key=sort_key)
+    parts = {*get_kernel_progression_configs(arch), *get_autotuning_kernel_configs(arch)}
+    assert set(everything) == parts
+
+
+def test_a_set_is_chosen_by_name_or_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(SET_VARIABLE, raising=False)
+    assert get_kernel_configs() == get_kernel_progression_configs()
+    monkeypatch.setenv(SET_VARIABLE, "autotuning")
+    assert get_kernel_configs() == get_autotuning_kernel_configs()
+    assert get_kernel_configs("all") == get_kernels_to_build()
+    assert get_kernel_configs("progression", SM90) == get_kernel_progression_configs(SM90)
+    monkeypatch.setenv(SET_VARIABLE, "autotunning")
+    with pytest.raises(KernelConfigError, match="did you mean 'autotuning'"):
+        get_kernel_configs()
+
+
+def test_samples_are_valid_varied_and_repeatable() -> None:
+    drawn = list(islice(sample_configs(1, row_strides=(0, 1024)), 300))
+    assert drawn == list(islice(sample_configs(1, row_strides=(0, 1024)), 300))
+    assert all(cfg.broken_rule() is None for cfg in drawn)
+    assert len(set(drawn)) == 300
+    assert {cfg.static_row_stride for cfg in drawn} == {0, 1024}
+    assert {cfg.async_copy for cfg in drawn} == {False, True}
+    assert {cfg.B_c for cfg in drawn} == {32, 64, 128}

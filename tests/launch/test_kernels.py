@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The dispatch table as a Mapping, its kernels, and the architecture of a device."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+import torch
+
+from flash_attention.arch import ARCHES, Arch
+from flash_attention.call.features import CAUSAL, PLAIN, Features, MaskKind
+from flash_attention.compile import ENTRY, elf
+from flash_attention.errors import KernelConfigError, UnsupportedError
+from flash_attention.kernel_configs import (
+    DType,
+    FlashForwardKernelConfig,
+    HopperForwardKernelConfig,
+    get_kernels_to_build,
+)
+from flash_attention.launch import kernels as dispatch
+from flash_attention.launch.kernels import (
+    arch_of,
+    compile_config,
+    current_arch,
+    device_arch,
+    forward_kernels,
+    get_kernel,
+)
+
+CONFIG = FlashForwardKernelConfig(
+    DType.FP16, 128, 64, 32, 4, True, True, True, 0, 2, 2, False, True
+)
+INVALID = replace(CONFIG, async_copy=False)
+HOPPER = HopperForwardKernelConfig(DType.FP16, 64, 2, 128, 2, tma=True, specialised=True)
+
+
+@dataclass
+class Properties:
+    """The properties torch reports of a device, as plain values."""
+
+    name: str = "GPU"
+    major: int = 8
+    minor: int = 0
+    shared_memory_per_block_optin: int = 200_000
+    shared_memory_per_multiprocessor: int = 210_000
+    max_threads_per_multi_processor: int = 1024
+
+
+@pytest.mark.parametrize("name", ARCHES)
+def test_a_known_architecture_is_taken_from_the_table(name: str) -> None:
+    major, minor = ARCHES[name].capability
+    assert arch_of(Properties(major=major, minor=minor)) is ARCHES[name]
+
+
+def test_a_newer_architecture_is_described_by_the_device() -> None:
+    assert arch_of(Properties(major=13, minor=2)) == Arch("sm_132", 200_000, 210_000, 1024, 16)
+
+
+@pytest.mark.parametrize(("major", "minor"), [(7, 5), (7, 0), (6, 1)])
+def test_an_older_device_is_refused(major: int, minor: int) -> None:
+    message = rf"Turing card is sm_{major}{minor}; the kernels need sm_80"
+    with pytest.raises(UnsupportedError, match=message):
+        arch_of(Properties("Turing card", major, minor))
+
+
+@pytest.mark.usefixtures("no_compile")
+def test_membership_follows_validity_and_never_compiles() -> None:
+    assert CONFIG in forward_kernels
+    assert INVALID not in forward_kernels
+    strangers: tuple[Any, ...] = (None, "config", 3, [], {}, FlashForwardKernelConfig)
+    for stranger in strangers:
+        assert stranger not in forward_kernels
+
+
+@pytest.mark.usefixtures("no_compile")
+@pytest.mark.skipif(torch.cuda.is_available(), reason="the device says which configs are valid")
+def test_without_a_device_a_hopper_config_counts_for_sm_90() -> None:
+    assert HOPPER in forward_kernels
+    assert replace(HOPPER, specialised=False) not in forward_kernels
+    assert current_arch() is ARCHES["sm_80"]
+    assert current_arch(HOPPER.default_arch) is ARCHES["sm_90"]
+
+
+@pytest.mark.usefixtures("no_compile")
+def test_what_a_family_lacks_is_refused_before_anything_is_compiled() -> None:
+    with pytest.raises(UnsupportedError, match=r"block_table is asked.*HopperForwardKernelConfig"):
+        get_kernel(CONFIG, ARCHES["sm_90"], Features(per_batch=True, page_keys=64))
+    with pytest.raises(KernelConfigError, match="sm_90"):
+        get_kernel(HOPPER, ARCHES["sm_80"])
+
+
+def test_features_get_a_kernel_of_their_own_compiled_for_the_familys_target(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    every = (PLAIN, CAUSAL, Features(MaskKind.WINDOW, softcap=True, per_batch=True))
+    monkeypatch.setattr(dispatch, "translation_unit", lambda config, features: features)
+    monkeypatch.setattr(dispatch, "compile_kernel", lambda source, **where: (source, where))
+    monkeypatch.setattr(dispatch, "_kernels", {})
+    kernels = [get_kernel(HOPPER, ARCHES["sm_90"], features) for features in every]
+    suffixes = ("", "_causal", "_window_softcap_per_batch")
+    made: list[object] = [kernel.compiled for kernel in kernels]
+    assert made == [
+        (features, {"arch": "sm_90a", "name": HOPPER.kernel_name() + suffix})
+        for features, suffix in zip(every, suffixes, strict=True)
+    ]
+    assert [kernel.features for kernel in kernels] == list(every)
+    assert get_kernel(HOPPER, ARCHES["sm_90"]) is kernels[0]
+    assert get_kernel(HOPPER, ARCHES["sm_90"], Features(MaskKind.CAUSAL)) is kernels[1]
+    assert kernels[0].smem_bytes == HOPPER.smem_bytes()
+    form = HOPPER.short_form()
+    assert repr(kernels[1]) == f"<Kernel {form}, causal, for sm_90>"
+    assert repr(kernels[2]) == f"<Kernel {form}, window, softcap, per_batch, for sm_90>"
+
+
+@pytest.mark.usefixtures("no_compile")
+def test_an_invalid_config_names_its_rule_but_get_and_in_stay_quiet() -> None:
+    with pytest.raises(KernelConfigError, match="async_copy") as caught:
+        forward_kernels[INVALID]
+    assert caught.value.rule == "eager_needs_async"
+    assert forward_kernels.get(INVALID) is None
+    assert forward_kernels.get(INVALID, 7) == 7
+    stranger: Any = "not a config"
+    assert forward_kernels.get(stranger, 7) == 7
+    with pytest.raises(KernelConfigError, match="pass a FlashForwardKernelConfig"):
+        forward_kernels[stranger]
+
+
+def test_shared_memory_is_judged_by_the_architecture() -> None:
+    wide = replace(CONFIG, B_r=128, B_c=128, n_warps=8)
+    assert wide.smem_bytes() == 96 * 1024
+    tiny = Arch("sm_80", 64 * 1024, 64 * 1024, 1024, 16)
+    with pytest.raises(KernelConfigError) as caught:
+        compile_config(wide, tiny)
+    assert caught.value.rule == "shared_memory"
+
+
+@pytest.mark.usefixtures("no_compile")
+def test_iteration_runs_over_the_set_to_build() -> None:
+    assert isinstance(forward_kernels, Mapping)
+    arch = current_arch()
+    expected = [config for config in get_kernels_to_build(arch) if config.broken_rule(arch) is None]
+    assert list(forward_kernels) == expected
+    assert len(forward_kernels) == len(expected) > 16
+
+
+def test_indexing_compiles_once_and_shows_what_the_compiler_said() -> None:
+    kernel = forward_kernels[CONFIG]
+    assert forward_kernels[CONFIG] is kernel
+    assert forward_kernels.get(replace(CONFIG)) is kernel
+    assert compile_config(CONFIG, current_arch()) is kernel.compiled
+    assert kernel.arch == current_arch()
+    assert kernel.config == CONFIG
+    assert len(elf.text_section(kernel.compiled.cubin, ENTRY)) > 1000
+    assert 32 < kernel.registers <= 255
+    assert kernel.spills == 0
+    assert kernel.smem_bytes == 2 * 128 * (64 + 32 + 32)
+    assert kernel.ctas_per_sm == CONFIG.num_ctas_per_sm(kernel.arch, kernel.registers) >= 1
+    assert kernel.source_path is not None
+    assert CONFIG.short_form() in kernel.source_path.read_text()
+    assert repr(kernel) == f"<Kernel {CONFIG.short_form()} for {kernel.arch.name}>"
+
+
+def test_an_architecture_gets_a_kernel_of_its_own() -> None:
+    kernels = [get_kernel(CONFIG, ARCHES[name]) for name in ("sm_80", "sm_90")]
+    assert [kernel.compiled.arch for kernel in kernels] == ["sm_80", "sm_90"]
+    assert kernels[0].compiled.cubin != kernels[1].compiled.cubin
+
+
+def test_threads_that_ask_at_once_share_one_kernel() -> None:
+    config = replace(CONFIG, B_c=64)
+    with ThreadPoolExecutor(8) as pool:
+        kernels = list(pool.map(lambda _: get_kernel(config, ARCHES["sm_80"]), range(8)))
+    assert all(kernel is kernels[0] for kernel in kernels)
+
+
+def test_a_device_torch_was_not_built_for_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.version, "cuda", None)
+    with pytest.raises(UnsupportedError, match="not built for CUDA; install one that is"):
+        device_arch.__wrapped__(0)
+
+
+@pytest.mark.gpu
+def test_a_kernel_loads_once() -> None:
+    kernel = forward_kernels[CONFIG]
+    assert int(kernel.function) != 0
+    assert kernel.function is kernel.function

@@ -1,0 +1,389 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Short queries: keys in chunks and in pages give what attention is, on the emulator and a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from flash_attention import attention, forward
+from flash_attention.call.call import Extras, Options
+from flash_attention.call.features import SplitKind
+from flash_attention.errors import UnsupportedError
+from flash_attention.families.sm90.forward.splits import Chunks
+from flash_attention.forward import run_plan
+from flash_attention.kernel_configs import DType, HopperForwardKernelConfig
+from flash_attention.launch import plan as launch
+from flash_attention.launch.emulation import Emulation, emulate
+from flash_attention.launch.plan import SELECT, new_plan
+from flash_attention.reference.judge import check_output, generate_qkv
+from tests.feature_cases import Call, Case
+from tests.short_queries import SHORT_CASES, ShortCase, in_pages, shuffled_table
+
+CONFIG = HopperForwardKernelConfig(
+    *(DType.BF16, 64, 1, 64, 2),
+    tma=True,
+    specialised=True,
+    overlap=True,
+    rescale_threshold=8,
+    watch_sums=True,
+)
+LARGE = replace(
+    CONFIG, consumers=2, B_c=128, ping_pong=True, own_output=True, narrow_keys=64, prefetch_q=True
+)
+
+
+def config_for(call: Call) -> HopperForwardKernelConfig:
+    return replace(CONFIG, d_head=call.q.shape[-1], dtype=DType.from_string(str(call.q.dtype)))
+
+
+def emulated(short: ShortCase, call: Call, schedule: str = "lockstep") -> Emulation:
+    result = emulate(
+        config_for(call),
+        *short.tensors(call),
+        return_lse=True,
+        schedule=schedule,
+        **short.arguments(call),
+    )
+    assert list(map(str, result.findings)) == []
+    return result
+
+
+@pytest.mark.parametrize("short", SHORT_CASES, ids=lambda short: short.name)
+def test_keys_in_chunks_give_what_attention_is(short: ShortCase) -> None:
+    call = short.make()
+    options = Options(split_keys=short.split_keys)
+    plan = new_plan(config_for(call), call.q, call.k, call.v, None, options=options)
+    chunks = plan.chunks
+    assert chunks is not None
+    assert chunks.num_ctas(plan.problem, 1) == short.chunks * chunks.num_tiles(plan.problem, 1)
+    result = emulated(short, call)
+    call.assert_right(result.output, result.lse)
+
+
+@pytest.mark.usefixtures("no_compile")
+@pytest.mark.parametrize("short", SHORT_CASES, ids=lambda short: short.name)
+def test_torch_computes_the_same_on_the_cpu(short: ShortCase) -> None:
+    call = short.make()
+    out, lse = attention(*short.tensors(call), return_lse=True, **short.arguments(call))
+    call.assert_right(out, lse)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_both_dtypes_are_combined(dtype: torch.dtype) -> None:
+    short = SHORT_CASES[1]
+    call = short.make(dtype=dtype)
+    out = attention(*short.tensors(call), config=config_for(call), **short.arguments(call))
+    assert out.dtype == dtype
+    call.assert_right(out)
+
+
+@pytest.mark.parametrize("schedule", ["depth-first", "random"])
+@pytest.mark.parametrize("name", ["chunks without keys", "pages of 16"])
+def test_the_order_of_the_warps_does_not_matter(name: str, schedule: str) -> None:
+    (short,) = (short for short in SHORT_CASES if short.name == name)
+    call = short.make()
+    first, second = (emulated(short, call, order) for order in ("lockstep", schedule))
+    assert torch.equal(first.output, second.output)
+    assert first.lse is not None
+    assert second.lse is not None
+    assert torch.equal(first.lse, second.lse)
+
+
+def test_another_config_may_be_asked_to_split() -> None:
+    call = Case("", 70, 300, batch=2, used=(300, 129), causal=True).make()
+    result = emulate(LARGE, call.q, call.k, call.v, split_keys=128, **call.arguments)
+    assert list(map(str, result.findings)) == []
+    call.assert_right(result.output)
+
+
+@pytest.mark.parametrize("window", [None, (50, 20)])
+def test_pages_need_no_chunks_and_serve_packed_queries(window: tuple[int, int] | None) -> None:
+    case = Case("", (100, 1, 130), 192, batch=3, used=(150, 0, 77), window=window)
+    call = case.make()
+    table = shuffled_table(3, 12)
+    pages = (in_pages(t, table, 16) for t in (call.k, call.v))
+    result = emulate(LARGE, call.q, *pages, block_table=table, **call.arguments)
+    assert list(map(str, result.findings)) == []
+    call.assert_right(result.output)
+
+
+def test_strides_of_the_output_and_the_table_are_followed() -> None:
+    short = next(short for short in SHORT_CASES if short.name == "pages of 64")
+    call = short.make()
+    arguments = short.arguments(call)
+    room = torch.full((3, 1, 10, 80), 7.0, dtype=torch.bfloat16)
+    out = room[:, :, 1:9, 8:72]
+    wide = torch.full((3, 9), -1, dtype=torch.int32)
+    wide[:, 2:7] = arguments["block_table"]
+    arguments["block_table"] = wide[:, 2:7]
+    assert attention(*short.tensors(call), out=out, config=CONFIG, **arguments) is out
+    call.assert_right(out)
+    out.fill_(7.0)
+    assert bool((room == 7.0).all())
+
+
+@pytest.mark.parametrize("page_keys", [0, 16])
+def test_short_queries_are_split_unasked(page_keys: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launch, "EMULATED_SMS", 12)
+    used = (700, 513, 0)
+    case = Case("", 2, 720, batch=3, used=used, heads=6, heads_k=2, causal=True, sinks=True)
+    call = case.make()
+    tensors = call.q, call.k, call.v
+    extras = Extras(sinks=call.keywords["sinks"], seqused_k=call.keywords["seqused_k"])
+    if page_keys:
+        table = shuffled_table(3, 720 // page_keys)
+        k, v = (in_pages(t, table, page_keys) for t in (call.k, call.v))
+        tensors, extras = (call.q, k, v), extras._replace(block_table=table)
+    options = Options(causal=True, return_lse=True)
+    plan = new_plan(SELECT, *tensors, None, options=options, extras=extras)
+    key_blocks = 12 if page_keys else 8
+    assert plan.chunks == Chunks(SplitKind.EVEN, key_blocks // 2, key_blocks, heads_together=3)
+    assert plan.geometry.grid == (12, 1, 1)
+    out, lse = run_plan(plan, *tensors, None, extras)
+    call.assert_right(out, lse)
+
+
+def alone_and_together(device: str, config: HopperForwardKernelConfig | None) -> None:
+    """Fixed chunks: an entry alone, in a batch, and in a larger cache, bit for bit."""
+    used = (300, 129, 64, 1, 200)
+    call = Case("", 3, 320, batch=len(used), used=used, heads=8, causal=True).make(device)
+    arguments: dict[str, Any] = {"causal": True, "config": config, "split_keys": 128}
+
+    def run(q: Tensor, k: Tensor, v: Tensor, lengths: Tensor) -> tuple[Tensor, Tensor]:
+        return attention(q, k, v, seqused_k=lengths, return_lse=True, **arguments)
+
+    out, lse = run(call.q, call.k, call.v, call.keywords["seqused_k"])
+    call.assert_right(out, lse)
+    for entry, length in enumerate(used):
+        there = -(-length // 64) * 64
+        q, k, v = (t[entry : entry + 1] for t in (call.q, call.k[:, :there], call.v[:, :there]))
+        lengths = torch.tensor([length], dtype=torch.int32, device=device)
+        single, single_lse = run(q, k, v, lengths)
+        assert torch.equal(single[0], out[entry])
+        assert torch.equal(single_lse[0], lse[entry])
+
+
+def test_fixed_chunks_make_an_entry_independent_of_its_batch() -> None:
+    alone_and_together("cpu", CONFIG)
+
+
+@pytest.mark.parametrize("sinks", [False, True])
+def test_without_any_key_the_lse_is_the_sink(sinks: bool) -> None:
+    q, k, v = generate_qkv(2, 1, 4, 64, DType.BF16, seq_len_k=128, n_heads_k=2)
+    given = torch.tensor([1.0, -2.0, 0.5, 3.0]) if sinks else None
+    nothing = torch.zeros(2, dtype=torch.int32)
+    out, lse = attention(
+        *(q, k, v),
+        seqused_k=nothing,
+        sinks=given,
+        split_keys=64,
+        return_lse=True,
+        config=CONFIG,
+    )
+    assert bool((out == 0).all())
+    expected = torch.full((4,), -torch.inf) if given is None else given
+    torch.testing.assert_close(lse, expected[None, :, None].expand(2, 4, 1))
+
+
+@pytest.mark.usefixtures("no_compile")
+def test_empty_pages_and_tables_are_no_keys() -> None:
+    q, _, _ = generate_qkv(2, 1, 4, 64, DType.BF16)
+    none = torch.zeros(2, dtype=torch.int32)
+    for pages, columns in ((0, 3), (3, 0)):
+        k = torch.zeros(pages, 16, 2, 64, dtype=torch.bfloat16)
+        table = torch.zeros(2, columns, dtype=torch.int32)
+        out = attention(q, k, k, seqused_k=none, block_table=table)
+        assert bool((out == 0).all())
+        plan = new_plan(SELECT, q, k, k, None, extras=Extras(seqused_k=none, block_table=table))
+        assert plan.idle
+
+
+@pytest.mark.usefixtures("no_compile")
+def test_a_chunked_plan_packs_its_chunks_and_its_maps() -> None:
+    q, k, v = generate_qkv(3, 2, 14, 64, DType.BF16, seq_len_k=300, n_heads_k=2)
+    plan = new_plan(CONFIG, q, k, v, None, options=Options(split_keys=128))
+    args = plan.bind(q, k, v, None)
+    assert (args.key_blocks, args.split_blocks) == (5, 2)
+    assert plan.geometry.grid == (3 * 2 * 3, 1, 1)
+    assert [each.description.box for each in plan.maps[:2]] == [(64, 7, 9, 1), (64, 1, 64, 1)]
+    assert not plan.counts_tiles
+    table = torch.zeros(3, 8, dtype=torch.int32)[:, :5]
+    extras = Extras(seqused_k=torch.zeros(3, dtype=torch.int32), block_table=table)
+    pages = torch.zeros(4, 16, 2, 64, dtype=torch.bfloat16)
+    paged = new_plan(CONFIG, q, pages, pages, None, extras=extras)
+    args = paged.bind(q, pages, pages, None, extras=extras)
+    assert (args.seq_len_k, args.block_table_stride, args.block_table) == (80, 8, table.data_ptr())
+    assert paged.maps[1].description.dims == (64, 2, 16, 4)
+    assert paged.maps[1].description.box == (64, 1, 16, 1)
+
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"split_keys": 100}, r"split_keys is 100.*blocks of 64; pass a multiple, 128 is the next"),
+    ({"split_keys": 0}, "split_keys is 0; pass how many keys a chunk has"),
+    ({"split_keys": 64.0}, r"split_keys is 64\.0"),
+    ({"config": replace(LARGE, B_c=80, narrow_keys=0), "split_keys": 64}, "160|blocks of 80"),
+    (
+        {"config": HopperForwardKernelConfig(DType.BF16, 64, 1, 64, 1, tma=True), "split_keys": 64},
+        "several heads and split_keys are asked for.*specialised=True",
+    ),
+]
+
+
+@pytest.mark.usefixtures("no_compile")
+@pytest.mark.parametrize(("change", "message"), REFUSED)
+def test_chunks_that_no_kernel_takes_are_refused(change: dict[str, Any], message: str) -> None:
+    q, k, v = generate_qkv(2, 1, 4, 64, DType.BF16, seq_len_k=300, n_heads_k=2)
+    with pytest.raises(UnsupportedError, match=message):
+        attention(q, k, v, **{"config": CONFIG, **change})
+
+
+@pytest.mark.usefixtures("no_compile")
+def test_the_keys_of_packed_queries_are_not_split_by_a_given_config() -> None:
+    call = Case("", (1, 2), (10, 20)).make()
+    with pytest.raises(UnsupportedError, match="leave split_keys out"):
+        forward(CONFIG, call.q, call.k, call.v, split_keys=64, **call.arguments)
+
+
+def ints(*values: int) -> Tensor:
+    return torch.tensor(values, dtype=torch.int32)
+
+
+@pytest.mark.usefixtures("no_compile")
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seqused_k": None}, "block_table is given without seqused_k; pass how many keys"),
+        ({"block_table": torch.zeros(2, 3)}, "block_table is torch.float32; pass torch.int32"),
+        (
+            {"block_table": ints(1, 2)},
+            r"block_table has shape \(2\); it must be \(batch = 2, pages",
+        ),
+        ({"block_table": ints(1, 2)[None]}, r"shape \(1, 2\); it must be \(batch = 2"),
+        ({"block_table": torch.zeros(3, 2, dtype=torch.int32).T}, "block_table has stride 2"),
+        (
+            {"block_table": [[0]]},
+            r"block_table is a list; pass a torch.Tensor of shape \(batch, n\)",
+        ),
+        (
+            {"cu_seqlens_k": ints(0, 1, 2), "max_seqlen_k": 1},
+            "keys are in pages or packed, not both",
+        ),
+    ],
+)
+@pytest.mark.parametrize("config", [None, CONFIG], ids=["torch", "kernel"])
+def test_tables_that_name_no_pages_are_refused(
+    change: dict[str, Any], message: str, config: HopperForwardKernelConfig | None
+) -> None:
+    q, _, _ = generate_qkv(2, 1, 4, 64, DType.BF16)
+    k = torch.zeros(5, 16, 2, 64, dtype=torch.bfloat16)
+    table = torch.zeros(2, 3, dtype=torch.int32)
+    keywords: dict[str, Any] = {"seqused_k": ints(1, 2), "block_table": table, **change}
+    with pytest.raises(UnsupportedError, match=message):
+        attention(q, k, k, config=config, **keywords)
+
+
+@pytest.mark.usefixtures("no_compile")
+@pytest.mark.parametrize(
+    ("page_keys", "message"),
+    [(8, "pages of 8 keys; allowed are 16 or more"), (48, "pages of 48 keys.*B_c = 64")],
+)
+def test_pages_that_no_block_fits_are_refused(page_keys: int, message: str) -> None:
+    q, _, _ = generate_qkv(2, 1, 4, 64, DType.BF16)
+    k = torch.zeros(5, page_keys, 2, 64, dtype=torch.bfloat16)
+    table = torch.zeros(2, 3, dtype=torch.int32)
+    with pytest.raises(UnsupportedError, match=message):
+        attention(q, k, k, config=CONFIG, seqused_k=ints(1, 2), block_table=table)
+
+
+@pytest.mark.usefixtures("no_compile")
+@pytest.mark.parametrize("config", [None, CONFIG], ids=["torch", "kernel"])
+def test_validation_looks_for_pages_that_are_not_there(
+    config: HopperForwardKernelConfig | None,
+) -> None:
+    q, _, _ = generate_qkv(2, 1, 4, 64, DType.BF16)
+    k = torch.zeros(5, 16, 2, 64, dtype=torch.bfloat16)
+    for page in (5, -1):
+        table = torch.tensor([[0, page, page], [4, page, page]], dtype=torch.int32)
+        asked: dict[str, Any] = {"block_table": table, "config": config, "validate": True}
+        message = rf"block_table\[1, 1\] is {page}, and entry 1 has 17 keys; .* 5 pages"
+        with pytest.raises(UnsupportedError, match=message):
+            attention(q, k, k, seqused_k=ints(16, 17), **asked)
+    with pytest.raises(UnsupportedError, match=r"seqused_k\[0\] is 49; entry 0 has 48 keys"):
+        attention(q, k, k, seqused_k=ints(49, 17), **asked)
+
+
+def test_compiled_functions_take_pages_and_chunks() -> None:
+    short = next(short for short in SHORT_CASES if short.name == "pages of 64")
+    call = short.make()
+    arguments = short.arguments(call)
+    torch._dynamo.reset()
+    compiled = torch.compile(attention, backend="eager", fullgraph=True)
+    out = compiled(*short.tensors(call), **arguments)
+    assert torch.equal(out, attention(*short.tensors(call), **arguments))
+
+
+@pytest.fixture
+def hopper() -> None:
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("needs an sm_90 GPU")
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("hopper")
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("short", SHORT_CASES, ids=lambda short: short.name)
+def test_every_case_is_right_on_a_gpu(short: ShortCase, dtype: torch.dtype) -> None:
+    call = short.make("cuda", dtype)
+    tensors, arguments = short.tensors(call), short.arguments(call)
+    for config in (config_for(call), None):
+        out, lse = attention(*tensors, return_lse=True, validate=True, config=config, **arguments)
+        call.assert_right(out, lse)
+        for _ in range(5):
+            assert torch.equal(attention(*tensors, config=config, **arguments), out)
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("hopper")
+@pytest.mark.parametrize("batch", [1, 3, 70])
+def test_split_unasked_they_are_right_on_a_gpu(batch: int) -> None:
+    used = tuple(4000 - 57 * n for n in range(batch))
+    call = Case("", 1, 4096, 128, 128, 8, 2, batch, used, causal=True).make("cuda")
+    out, lse = attention(call.q, call.k, call.v, return_lse=True, **call.arguments)
+    call.assert_right(out, lse)
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("hopper")
+@pytest.mark.parametrize("config", [CONFIG, None], ids=["given", "selected"])
+def test_fixed_chunks_on_a_gpu(config: HopperForwardKernelConfig | None) -> None:
+    alone_and_together("cuda", config)
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("hopper")
+def test_a_captured_call_follows_lengths_and_pages_that_change() -> None:
+    call = Case("", 1, 8192, 128, 128, 8, 2, 2, (8000, 3000), causal=True).make("cuda")
+    changed = Case("", 1, 8192, 128, 128, 8, 2, 2, (100, 8192), causal=True).make("cuda", seed=1)
+    table = shuffled_table(2, 128, "cuda")
+    k, v = (in_pages(t, table, 64) for t in (call.k, call.v))
+    other = table.flip(0).contiguous()
+    arguments = call.arguments | {"block_table": table.clone()}
+    out = torch.empty_like(call.q)
+    attention(call.q, k, v, out=out, **arguments)
+    call.assert_right(out)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        attention(call.q, k, v, out=out, **arguments)
+    call.q.copy_(changed.q)
+    k.copy_(in_pages(changed.k, other, 64))
+    v.copy_(in_pages(changed.v, other, 64))
+    arguments["block_table"].copy_(other)
+    arguments["seqused_k"].copy_(changed.keywords["seqused_k"])
+    graph.replay()
+    check = check_output(out, changed.q, changed.k, changed.v, **changed.keywords)
+    assert check.ok, str(check)

@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Tensor maps: what is described of a tensor, what the emulator reads by it, what is encoded."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from cuda.bindings.driver import CUtensorMapL2promotion
+
+from flash_attention.call.tensors import TensorView
+from flash_attention.errors import LaunchError, UnsupportedError
+from flash_attention.kernel_configs import DType, HopperForwardKernelConfig
+from flash_attention.launch import tensor_map
+from flash_attention.launch.tensor_map import (
+    MAP_ALIGNMENT,
+    MAP_BYTES,
+    MAX_STRIDE_BYTES,
+    EncodedMaps,
+    MapDescription,
+    describe,
+    describe_all,
+    encode,
+)
+
+CONFIG = HopperForwardKernelConfig(DType.BF16, 128, 2, 96, 2, tma=True, specialised=True)
+NO_PROMOTION = CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_NONE
+
+
+def view(name: str = "q", **changes: Any) -> TensorView:
+    dense = TensorView(
+        name, (2, 128, 4, 128), (65536, 512, 128, 1), torch.bfloat16, torch.device("cpu")
+    )
+    return replace(dense, **changes)
+
+
+def described(tensor: TensorView, rows: int = 64, panel: int = 64) -> MapDescription:
+    return describe(tensor, (panel, 1, rows), NO_PROMOTION)
+
+
+def test_dimensions_and_byte_strides_run_from_the_innermost_out() -> None:
+    seen = described(view(), rows=96)
+    assert seen.dims == (128, 4, 128, 2)
+    assert seen.strides == (256, 1024, 131072)
+    assert (seen.box, seen.swizzle) == ((64, 1, 96, 1), 128)
+    heads_first = described(view(strides=(65536, 128, 16384, 1)))
+    assert heads_first.strides == (32768, 256, 131072)
+    assert described(view(strides=(0, 512, 0, 1))).strides == (0, 1024, 0)
+
+
+@pytest.mark.parametrize(
+    ("d_head", "panel", "swizzle"),
+    [(64, 64, 128), (96, 32, 64), (128, 64, 128), (192, 64, 128), (256, 64, 128)],
+)
+def test_a_panel_is_the_kernels_whatever_the_tensors_columns(
+    d_head: int, panel: int, swizzle: int
+) -> None:
+    config = replace(CONFIG, d_head=d_head)
+    for columns in (8, 40, d_head):
+        narrow = view(shape=(2, 128, 4, columns), strides=(131072, 1024, 256, 1))
+        for seen in describe_all(config, [narrow] * 4):
+            assert (seen.dims[0], seen.box[0], seen.swizzle) == (columns, panel, swizzle)
+    assert d_head % panel == 0
+
+
+@pytest.mark.parametrize(("dtype", "number"), [(torch.float16, 6), (torch.bfloat16, 9)])
+def test_the_element_type_is_the_drivers(dtype: torch.dtype, number: int) -> None:
+    assert int(described(view(dtype=dtype)).element) == number
+
+
+def test_a_dimension_of_one_entry_gets_a_stride_that_tma_takes() -> None:
+    seen = described(view(shape=(1, 128, 1, 128), strides=(3, 128, 1 << 50, 1)))
+    assert seen.dims == (128, 1, 128, 1)
+    assert seen.strides == (256, 256, 256)
+
+
+@pytest.mark.parametrize(("dim", "name"), [(0, "batch"), (1, "seq"), (2, "heads")])
+def test_a_stride_beyond_tma_is_refused(dim: int, name: str) -> None:
+    strides = [65536, 512, 128, 1]
+    strides[dim] = MAX_STRIDE_BYTES // 2 - 8
+    described(view(strides=tuple(strides)))
+    strides[dim] = MAX_STRIDE_BYTES // 2
+    message = rf"the {name} stride of k is {MAX_STRIDE_BYTES} bytes; TMA takes less.*tma=False"
+    with pytest.raises(UnsupportedError, match=message):
+        described(view("k", strides=tuple(strides)))
+
+
+def test_a_kernel_moves_blocks_of_keys_a_warpgroups_queries_and_a_warps_outputs() -> None:
+    maps = describe_all(CONFIG, [view(name) for name in "qkvo"])
+    assert [seen.box for seen in maps] == [(64, 1, rows, 1) for rows in (64, 96, 96, 16)]
+    assert [int(seen.promotion) for seen in maps] == [3, 3, 3, 0]  # 256 bytes, but for stores
+
+
+def test_the_emulator_gets_the_same_description() -> None:
+    seen = described(view())
+    emulated = seen.emulated(1 << 20)
+    assert emulated.address == 1 << 20
+    assert (emulated.dims, emulated.strides) == (seen.dims, seen.strides)
+    assert (emulated.box, emulated.swizzle) == (seen.box, seen.swizzle)
+    assert emulated.box_bytes == 64 * 64 * 2
+
+
+def test_maps_are_made_once_an_address_and_not_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+
+    def fake(description: MapDescription, address: int) -> tensor_map.EncodedMap:
+        made.append(address)
+        return (ctypes.c_ubyte * MAP_BYTES)()
+
+    monkeypatch.setattr(tensor_map, "encode", fake)
+    monkeypatch.setattr(tensor_map, "MAX_ENCODED", 2)
+    maps = EncodedMaps(described(view()))
+    first = maps.at(16)
+    assert maps.at(16) is first
+    assert maps.at(32) is not first
+    assert made == [16, 32]
+    maps.at(48)
+    assert maps.at(16) is not first
+    assert made == [16, 32, 48, 16]
+
+
+@pytest.fixture
+def hopper() -> None:
+    """The driver encodes maps for devices that have TMA."""
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("needs an sm_90 GPU")
+    torch.cuda.init()
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a driver")
+def test_without_a_driver_the_error_says_what_is_missing() -> None:
+    message = r"cuTensorMapEncodeTiled could not be called.*\n.*NVIDIA driver"
+    with pytest.raises(LaunchError, match=message):
+        encode(described(view()), 0)
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("hopper")
+def test_the_driver_encodes_on_64_bytes_and_tells_tensors_apart() -> None:
+    base = torch.zeros(1 << 20, dtype=torch.uint8, device="cuda").data_ptr()
+    for seen in describe_all(CONFIG, [view(name) for name in "qkvo"]):
+        encoded = [encode(seen, base + 16 * i) for i in range(16)]
+        assert {ctypes.addressof(each) % MAP_ALIGNMENT for each in encoded} == {0}
+        assert len({bytes(each) for each in encoded}) == 16
+        assert bytes(encode(seen, base)) == bytes(encoded[0])
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("hopper")
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"strides": (0, 512, 0, 1)},
+        {"shape": (1, 1, 1, 128), "strides": (1, 1, 1, 1)},
+        {"shape": (1, 1 << 20, 1, 128), "strides": (1, 1024, 1, 1)},
+        {"strides": (MAX_STRIDE_BYTES // 2 - 8, 512, 128, 1)},
+        {"strides": (128, 512, 256, 1)},
+    ],
+)
+def test_the_driver_takes_what_the_checks_let_through(changes: dict[str, Any]) -> None:
+    assert any(encode(described(view(**changes)), 1 << 30))
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("hopper")
+def test_a_refusal_of_the_driver_names_its_error() -> None:
+    message = r"cuTensorMapEncodeTiled failed: CUDA_ERROR_INVALID_VALUE \(1\)"
+    with pytest.raises(LaunchError, match=message):
+        encode(replace(described(view()), box=(64, 1, 512, 1)), 1 << 30)
+    with pytest.raises(LaunchError, match=message):
+        encode(described(view()), (1 << 30) + 8)

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention by torch on the CPU: the same semantics, held to the oracle."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+
+from flash_attention import UnsupportedError, attention
+from flash_attention.reference import cpu
+from flash_attention.reference.judge import oracle, oracle_lse
+from tests.feature_cases import CASES, Case
+
+MASKS: list[dict[str, Any]] = [
+    {},
+    {"causal": True},
+    {"window": (2, 1)},
+    {"window": (-1, 3)},
+    {"window": (0, None), "causal": True},
+    {"window": (50, 50)},
+]
+EXTRAS: list[dict[str, Any]] = [{}, {"softcap": 3.0}, {"softmax_scale": 0.3}, {"sinks": True}]
+
+
+@pytest.mark.parametrize("return_lse", [False, True])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_every_case_is_right(case: Case, return_lse: bool) -> None:
+    call = case.make()
+    if return_lse:
+        out, lse = attention(call.q, call.k, call.v, return_lse=True, **call.arguments)
+        call.assert_right(out, lse)
+    else:
+        call.assert_right(attention(call.q, call.k, call.v, **call.arguments))
+
+
+@pytest.mark.parametrize("extra", EXTRAS, ids=str)
+@pytest.mark.parametrize("mask", MASKS, ids=str)
+def test_float32_is_accurate(mask: dict[str, Any], extra: dict[str, Any]) -> None:
+    for seq_q, seq_k, d_v in itertools.product((1, 7, 9), (7, 5), (8, 5)):
+        case = Case("", seq_q, seq_k, d_qk=8, d_v=d_v, batch=2, **mask, **extra)
+        call = case.make(dtype=torch.float32)
+        exact = oracle(call.q, call.k, call.v, **call.keywords)
+        plain = attention(call.q, call.k, call.v, **call.arguments)
+        out, lse = attention(call.q, call.k, call.v, return_lse=True, **call.arguments)
+        assert torch.allclose(plain.double(), exact, atol=1e-5)
+        assert torch.allclose(out.double(), exact, atol=1e-5)
+        exact_lse = oracle_lse(call.q, call.k, **call.keywords)
+        assert torch.allclose(lse.double(), exact_lse, atol=1e-5)
+        assert lse.dtype == torch.float32
+
+
+def test_float64_is_computed_in_float64() -> None:
+    call = Case("", 20, 30, causal=True, softcap=2.0, sinks=True).make(dtype=torch.float64)
+    out = attention(call.q, call.k, call.v, **call.arguments)
+    assert out.dtype == torch.float64
+    exact = oracle(call.q, call.k, call.v, **call.keywords)
+    assert torch.allclose(out, exact, rtol=0, atol=1e-12)
+
+
+def test_few_scores_are_held_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    call = Case("", 50, 60, window=(9, 4), softcap=3.0, batch=2).make(dtype=torch.float32)
+    expected = attention(call.q, call.k, call.v, **call.arguments)
+    monkeypatch.setattr(cpu, "SCORES", 7 * 2 * 4 * 60)
+    parts = attention(call.q, call.k, call.v, **call.arguments)
+    assert torch.allclose(parts, expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("lengths", [(0, 5), (5, 0), (0, 0)])
+@pytest.mark.parametrize("sinks", [False, True])
+def test_without_a_query_or_a_key_there_is_nothing_to_compute(
+    lengths: tuple[int, int], sinks: bool
+) -> None:
+    call = Case("", *lengths, sinks=sinks).make()
+    out, lse = attention(call.q, call.k, call.v, return_lse=True, **call.arguments)
+    assert torch.equal(out, torch.zeros_like(call.q))
+    sink = call.keywords["sinks"] if sinks else torch.full((4,), -torch.inf)
+    assert torch.equal(lse, sink[None, :, None].expand(1, 4, lengths[0]))
+
+
+def test_a_given_output_is_filled_and_returned() -> None:
+    call = Case("", 20, 30, d_v=24).make()
+    expected = attention(call.q, call.k, call.v)
+    room = torch.full((1, 22, 4, 32), 7.0, dtype=call.q.dtype)
+    inside = room[:, 1:21, :, 4:28]
+    assert attention(call.q, call.k, call.v, out=inside) is inside
+    assert torch.equal(inside, expected)
+    inside.fill_(7.0)
+    assert bool((room == 7.0).all())
+    with torch.inference_mode():
+        kept = torch.full_like(expected, torch.nan)
+    assert torch.equal(attention(call.q, call.k, call.v, out=kept), expected)
+
+
+def test_what_a_kernel_would_refuse_is_refused() -> None:
+    call = Case("", 20, 30).make()
+    q, k, v = call.q, call.k, call.v
+    bad: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
+        ((q, k, v.float()), {}, "v has dtype torch.float32, q has dtype torch.bfloat16"),
+        ((q.int(), k.int(), v.int()), {}, "q is torch.int32; allowed on the CPU is any floating"),
+        ((q, k[:, :, :, :8], v), {}, "q and k must agree in d_head"),
+        ((q[0], k, v), {}, "q has 3 dimensions"),
+        ((q, k, None), {}, "v is a NoneType"),
+        ((q, k, v), {"softcap": -1.0}, r"softcap is -1\.0"),
+        ((q, k, v), {"out": q[:, :3]}, "o has shape"),
+        ((q, k, v), {"out": q}, "o and q overlap"),
+        ((q, k, v), {"sinks": torch.zeros(3)}, "sinks has shape"),
+        ((q.clone().requires_grad_(), k, v), {}, "requires grad"),
+    ]
+    for tensors, keywords, message in bad:
+        with pytest.raises(UnsupportedError, match=message):
+            attention(*tensors, **keywords)
+
+
+def test_lengths_outside_of_their_tensors_are_refused() -> None:
+    call = Case("", (10, 20), (15, 25)).make()
+    wrong = call.arguments | {"max_seqlen_k": 20}
+    with pytest.raises(UnsupportedError, match="entry 1 of k has 25 rows"):
+        attention(call.q, call.k, call.v, **wrong)

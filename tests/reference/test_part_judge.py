@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Judging some of the heads: an error in one of them is seen, poison in all."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+
+from flash_attention.reference import judge as testing
+from flash_attention.reference import part_judge
+from flash_attention.reference.part_judge import PartJudge
+from tests.feature_cases import CASES, Case
+
+
+@pytest.fixture
+def few_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(part_judge, "CHECKED_SCORES", 3 * 2 * 64 * 64)
+
+
+@pytest.mark.usefixtures("few_heads")
+@pytest.mark.parametrize("causal", [False, True])
+def test_an_error_is_seen_in_the_heads_that_are_checked(causal: bool) -> None:
+    q, k, v = testing.generate_qkv(2, 64, 8, 32, torch.float16)
+    judge = PartJudge(q, k, v, causal=causal)
+    assert judge.heads == [0, 4, 7]
+    good = testing.oracle(q, k, v, causal=causal).to(q.dtype)
+    assert judge.check(good).ok
+    for head in range(8):
+        out = good.clone()
+        out[1, 20, head, 5] += 1
+        assert judge.check(out).ok == (head not in judge.heads)
+    out[1, 20, 4, 5] += 1
+    assert judge.check(out).worst_index == (1, 20, 4, 5)
+
+
+@pytest.mark.usefixtures("few_heads")
+def test_poison_is_seen_in_every_head() -> None:
+    q, k, v = testing.generate_qkv(2, 64, 8, 32, torch.float16)
+    judge = PartJudge(q, k, v, causal=False)
+    out = testing.oracle(q, k, v).to(q.dtype)
+    out[0, 3, 6, 1] = math.nan
+    check = judge.check(out)
+    assert not check.ok
+    assert check.worst_index == (0, 3, 6, 1)
+
+
+def test_short_problems_are_checked_whole() -> None:
+    q, k, v = testing.generate_qkv(1, 64, 5, 32, torch.float16)
+    assert PartJudge(q, k, v, causal=False).heads == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@pytest.mark.parametrize("scores", [1, 1 << 30], ids=["some", "all"])
+def test_heads_keep_their_keys_and_their_sinks(
+    case: Case, scores: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(part_judge, "CHECKED_SCORES", scores)
+    call = case.make()
+    judge = PartJudge(call.q, call.k, call.v, **call.keywords)
+    assert judge.heads == ([0, case.heads - 1] if scores == 1 else list(range(case.heads)))
+    out = testing.oracle(call.q, call.k, call.v, **call.keywords).to(call.q.dtype)
+    asked: dict[str, Any] = {**call.keywords}
+    softmax_scale, causal = asked.pop("softmax_scale"), asked.pop("causal")
+    lse = testing.oracle_lse(call.q, call.k, softmax_scale, causal, **asked).float()
+    assert judge.check(out).ok
+    assert judge.check_lse(lse).ok
+    lse[..., 1, 0] = math.nan
+    assert not judge.check_lse(lse).ok
+
+
+def test_long_keys_are_widened_in_few_heads(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(part_judge, "CHECKED_KEYS", 2 * 64 * 32)
+    q, k, v = testing.generate_qkv(1, 1, 8, 32, torch.float16, seq_len_k=64)
+    assert PartJudge(q, k, v).heads == [0, 7]
+
+
+def test_a_head_of_packed_entries_has_fewer_scores_than_its_shape_says() -> None:
+    q, k, v = (tensor[0] for tensor in testing.generate_qkv(1, 96, 8, 32, torch.float16))
+    starts = testing.cu_seqlens((64, 32))
+    features: testing.CallFeatures = {"cu_seqlens_q": starts, "cu_seqlens_k": starts}
+    few = PartJudge(q, k, v, scores=8 * 5120, **features)
+    assert few.heads == [0, 2, 5, 7]
+    assert PartJudge(q, k, v, scores=8 * 5120, cells=5120, **features).heads == list(range(8))

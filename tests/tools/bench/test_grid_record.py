@@ -1,0 +1,53 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A measured grid comes back from its file as it was; old files are read too."""
+
+from __future__ import annotations
+
+import csv
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from flash_attention.errors import UnsupportedError
+from flash_attention.tools.bench.grid_record import load_json, save_csv, save_json
+from tests.tools.bench.made_up_grid import made_up_grid, made_up_rows
+
+RESULTS = Path(__file__).resolve().parents[3] / "results"
+
+
+def test_a_round_trip(tmp_path: Path) -> None:
+    rows = [replace(made_up_rows()[0], lengths=(5, 7), gbps=3.5), *made_up_rows()[1:]]
+    facts = {name: made_up_grid()[name] for name in ("device", "grid", "dtype", "command")}
+    save_json(tmp_path / "deep" / "r.json", facts, rows, [{"name": "fa3", "why": "no library"}])
+    record = load_json(tmp_path / "deep" / "r.json")
+    assert list(record.rows) == rows
+    assert record.facts == {**facts, "refused": [{"name": "fa3", "why": "no library"}]}
+
+
+def test_stored_results_are_read() -> None:
+    record = load_json(RESULTS / "h200_hopper_grid_bf16.json")
+    assert len(record.rows) == 36
+    assert record.facts["grid"] == "fa3"
+
+
+def test_other_files_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "r.json"
+    for text in ("nothing", "[]", json.dumps({"rows": [{"ms": 1}]})):
+        path.write_text(text)
+        with pytest.raises(UnsupportedError, match="is not a measured grid"):
+            load_json(path)
+    path.write_text(json.dumps({**made_up_grid(), "rows": []}))
+    with pytest.raises(UnsupportedError, match="nothing was measured"):
+        load_json(path)
+
+
+def test_csv_has_a_line_a_row_and_a_column_a_peer(tmp_path: Path) -> None:
+    save_csv(tmp_path / "r.csv", made_up_rows())
+    lines = list(csv.DictReader((tmp_path / "r.csv").open()))
+    assert len(lines) == 4
+    for line, row in zip(lines, made_up_rows(), strict=True):
+        assert float(line["ms"]) == row.ms
+        assert line["config"] == row.config
+        assert line["fa2_ms"] == (str(row.peers["fa2"]) if "fa2" in row.peers else "")

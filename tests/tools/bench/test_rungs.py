@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The blocks of docs/ladder.md: what changes from a rung to the next, and where it is from."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flash_attention.errors import UnsupportedError
+from flash_attention.ladder import get_ladder
+from flash_attention.tools.bench.blocks import begin, end, marked_block
+from flash_attention.tools.bench.rungs import (
+    config_diff,
+    header_changes,
+    opcode_changes,
+    render_rungs,
+)
+from flash_attention.tools.bench.stored import Stored, read_folder
+
+ROOT = Path(__file__).resolve().parents[3]
+RESULTS = ROOT / "results"
+NAMES = ["rungs", *(f"rung-{rung.number}" for rung in get_ladder())]
+EMPTY = "\n".join(f"{begin(name)}\n{end(name)}" for name in NAMES)
+
+
+def stored(name: str) -> dict[str, Any]:
+    record: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text())
+    return record
+
+
+@pytest.fixture(scope="module")
+def rendered() -> str:
+    return render_rungs(EMPTY, read_folder(RESULTS))
+
+
+def test_opcodes_that_change_most_go_first() -> None:
+    before, after = {"A": 5, "B": 1, "C": 2}, {"A": 5, "B": 4, "D": 9}
+    assert opcode_changes(before, after) == {"D": 9, "B": 3, "C": -2}
+    assert list(opcode_changes(before, after)) == ["D", "B", "C"]
+
+
+def test_the_changed_line_of_the_config_and_the_headers_it_names() -> None:
+    base, swizzle, *_ = get_ladder()
+    assert config_diff(base, swizzle) == [
+        "-  using Layout = fa::sm80::layout::RowMajor;",
+        "+  using Layout = fa::sm80::layout::XorSwizzle;",
+    ]
+    assert header_changes(base, swizzle) == (
+        ["fa/sm80/layout/xor_swizzle.cuh"],
+        ["fa/sm80/layout/row_major.cuh"],
+    )
+
+
+def test_a_block_has_the_numbers_of_both_rungs(rendered: str) -> None:
+    block = marked_block(rendered, "rung-2")
+    before, here = stored("emulator_ladder")["rows"][:2]
+    opcodes = [sum(row["opcodes"].values()) for row in (before, here)]
+    change = 100 * (opcodes[1] / opcodes[0] - 1)
+    assert f"| SASS instructions | {opcodes[0]:,} | {opcodes[1]:,} | {change:+.1f} % |" in block
+    registers = [row["registers"] for row in (before, here)]
+    difference = registers[1] - registers[0]
+    assert f"| registers a thread | {registers[0]} | {registers[1]} | {difference:+d} |" in block
+    pipes = [row["tensor pipe %"] for row in stored("h200_ladder_profile")["rows"][:2]]
+    row = f"| tensor pipe, % of cycles | {pipes[0]:.1f} | {pipes[1]:.1f} | "
+    assert row + f"{pipes[1] - pipes[0]:+.1f} |" in block
+    rows = stored("h200_ladder")["rows"]
+    speed = {(r["number"], r["seq_len"]): r["tflops"] for r in rows}
+    assert f"512 {100 * (speed[2, 512] / speed[1, 512] - 1):+.1f} %" in block
+    harmonic = [6 / sum(1 / v for (n, _), v in speed.items() if n == rung) for rung in (1, 2)]
+    assert f"| TFLOP/s | {harmonic[0]:.1f} | {harmonic[1]:.1f} |" in block
+
+
+def test_the_first_rung_is_compared_with_nothing(rendered: str) -> None:
+    block = marked_block(rendered, "rung-1")
+    assert "|  | 1 base |\n| --- | ---: |" in block
+    assert "diff" not in block
+    assert "Most frequent: " in block
+
+
+def test_a_rung_without_new_machine_code_says_so(rendered: str) -> None:
+    assert "byte for byte" in marked_block(rendered, "rung-5")
+    assert "byte for byte" not in marked_block(rendered, "rung-6")
+
+
+def test_links_lead_to_headers(rendered: str) -> None:
+    links = {part.partition(")")[0] for part in rendered.split("](")[1:]}
+    assert len(links) > 20
+    assert [link for link in links if not (ROOT / "docs" / link).is_file()] == []
+
+
+def test_results_that_are_missing_are_named(tmp_path: Path) -> None:
+    files = read_folder(RESULTS)
+    some = [one for one in files if one.path.name != "emulator_ladder.json"]
+    with pytest.raises(UnsupportedError, match="missing: emulated"):
+        render_rungs(EMPTY, some)
+    record = stored("emulator_ladder")
+    short = Stored(tmp_path / "e.json", "emulated", {**record, "rows": record["rows"][:-1]})
+    with pytest.raises(UnsupportedError, match=r"emulated results lack rung 29; CONTRIBUTING\.md"):
+        render_rungs(EMPTY, [*some, short])

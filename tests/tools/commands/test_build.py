@@ -1,0 +1,66 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`build` fills the cache folder and sums up what it did."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from flash_attention.arch import DEFAULT_ARCH, Arch
+from flash_attention.compile.elf import text_section
+from flash_attention.compile.unit import translation_unit
+from flash_attention.kernel_configs import KernelConfig
+from flash_attention.ladder import get_ladder
+from flash_attention.launch.kernels import compile_config
+from flash_attention.tools.commands import build as build_command
+from tests.tools.commands.invoke import invoke, refuse
+
+
+def two_kernels(name: str, arch: Arch) -> list[KernelConfig]:
+    assert (name, arch) == ("progression", DEFAULT_ARCH)
+    return [rung.config for rung in get_ladder(d_head=64)[:2]]
+
+
+def test_a_set_is_built_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("FLASH_ATTENTION_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(build_command, "get_kernel_configs", two_kernels)
+    first = invoke("build", "--set", "progression", "--arch", "sm_80", "--jobs", "2")
+    assert summary(first) == ["sm_80", "compiled", "2"]
+    built = {path.read_text() for path in tmp_path.glob("*/kernel.cu")}
+    configs = two_kernels("progression", DEFAULT_ARCH)
+    assert built == {translation_unit(config) for config in configs}
+    code = {text_section(path.read_bytes()) for path in tmp_path.glob("*/kernel.cubin")}
+    assert code == {text_section(compile_config(config, DEFAULT_ARCH).cubin) for config in configs}
+    again = invoke("build", "--set", "progression", "--arch", "sm_80", "--jobs", "2")
+    assert summary(again) == ["sm_80", "from cache", "2"]
+    assert str(tmp_path) in again
+
+
+def test_a_folder_that_keeps_nothing_is_a_failure(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    blocker = tmp_path / "file"
+    blocker.write_text("")
+    monkeypatch.setenv("FLASH_ATTENTION_CACHE_DIR", str(blocker / "cache"))
+    monkeypatch.setattr(build_command, "get_kernel_configs", two_kernels)
+    table = invoke("build", "--jobs", "1", exit_code=1)
+    assert summary(table)[:3] == ["sm_80", "not kept", "2"]
+
+
+def test_a_bad_set_lists_the_good_ones() -> None:
+    message = refuse("build", "--set", "everything")
+    for name in ("everything", "progression", "autotuning", "all"):
+        assert name in message
+
+
+def test_a_bad_arch_lists_the_good_ones() -> None:
+    message = refuse("build", "--arch", "sm_80,sm_75")
+    assert "unknown architecture 'sm_75'" in message
+    assert "sm_120" in message
+
+
+def summary(text: str) -> list[str]:
+    (row,) = (line for line in text.splitlines() if "sm_80" in line)
+    return re.split(r"\s{2,}", row.strip())

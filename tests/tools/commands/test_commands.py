@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The command tree as a user meets it."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import flash_attention
+from tests.tools.commands.invoke import invoke, refuse
+
+
+def test_help_names_every_command() -> None:
+    listed = invoke("--help") + invoke("ladder", "--help")
+    commands = "doctor explain check bench tune inspect emulate debug report build ladder"
+    for command in (*commands.split(), "list", "show", "diff", "run"):
+        assert command in listed
+
+
+def test_package_errors_leave_as_one_message() -> None:
+    assert refuse("ladder", "show", "99").startswith("error: there is no rung 99; the ladder has")
+    assert "dtype 'fp8' is not supported" in refuse("ladder", "list", "--dtype", "fp8")
+
+
+def test_the_module_runs_and_reports_errors_through_its_exit_code() -> None:
+    result = subprocess.run(
+        [sys.executable, "-m", "flash_attention", "ladder", "diff", "1", "99"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(Path(flash_attention.__file__).parents[1])},
+    )
+    assert result.returncode == 2
+    assert "there is no rung 99" in result.stderr
+    assert "Traceback" not in result.stderr

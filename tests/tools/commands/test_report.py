@@ -1,0 +1,40 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`flash-attention report`."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from flash_attention.ladder import get_ladder
+from flash_attention.tools.commands.report import rung_texts
+from tests.tools.commands.invoke import invoke, refuse
+from tests.tools.report.made_up import timings, write_folder
+
+
+def test_a_page_is_written_and_what_is_missing_is_said(tmp_path: Path) -> None:
+    folder, page = write_folder(tmp_path / "results"), tmp_path / "new" / "r.html"
+    (folder / "e.jsonl").unlink()
+    arguments = ("report", "--results", str(folder), "--out", str(page))
+    printed = " ".join(invoke(*arguments).split())
+    assert "left out: No timings of several configs" in printed
+    assert page.read_text().startswith("<!doctype html>")
+    store = tmp_path / "tuner.jsonl"
+    store.write_text("".join(json.dumps(line) + "\n" for line in timings()))
+    assert "left out" not in invoke(*arguments, "--tuner", str(store))
+    assert "second &lt;b&gt;" in page.read_text()
+
+
+def test_a_folder_without_results_writes_nothing(tmp_path: Path) -> None:
+    page = tmp_path / "r.html"
+    said = refuse("report", "--results", str(tmp_path / "none"), "--out", str(page))
+    assert "is no folder" in said
+    assert not page.exists()
+
+
+def test_every_rung_but_the_first_has_a_diff() -> None:
+    texts = rung_texts()
+    assert [text.number for text in texts] == [rung.number for rung in get_ladder()]
+    assert [text.number for text in texts if not text.diff] == [1]
+    assert texts[1].change == "swizzled: False -> True"
+    assert "+struct XorSwizzle" in texts[1].diff

@@ -1,0 +1,214 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is explained is what the launch plan does, and what nobody launches costs nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from flash_attention import (
+    DType,
+    FlashForwardKernelConfig,
+    HopperForwardKernelConfig,
+    KernelConfigError,
+    UnsupportedError,
+    attention,
+    explain,
+)
+from flash_attention.call.call import Extras, Options
+from flash_attention.choose.decision import Rule
+from flash_attention.families.sm90.forward.config import HOPPER
+from flash_attention.families.sm90.forward.short_queries import MIN_CHUNK_BLOCKS
+from flash_attention.families.sm90.forward.splits import Chunks
+from flash_attention.launch.kernels import get_combine_kernel, get_kernel
+from flash_attention.launch.plan import EMULATED_SMS, SELECT, new_plan
+from flash_attention.tools.explain import Explanation
+from flash_attention.tools.explain.gpus import GPUS
+from tests.feature_cases import CASES, Case
+
+SMALL = HopperForwardKernelConfig(DType.BF16, 64, 1, 64, 2, tma=True, specialised=True)
+
+
+def meta(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
+
+
+def square(seq: int, heads: int = 4, d: int = 64, batch: int = 1) -> tuple[Tensor, Tensor, Tensor]:
+    q = meta(batch, seq, heads, d)
+    return q, q, q
+
+
+def why(explanation: Explanation, kernels: str) -> str:
+    (refusal,) = (r for r in explanation.refused if r.kernels == kernels)
+    return refusal.why
+
+
+@pytest.mark.parametrize("case", CASES[::3], ids=lambda case: case.name)
+def test_every_case_is_explained_as_it_would_be_planned(case: Case) -> None:
+    call = case.make()
+    explanation = explain(
+        *(call.q, call.k, call.v), **call.arguments, arch="sm_90", num_sms=EMULATED_SMS
+    )
+    names = {*Options._fields, *Extras._fields}
+    assert set(call.arguments) <= names
+    options = Options(**{n: x for n, x in call.arguments.items() if n in Options._fields})
+    extras = Extras(**{n: x for n, x in call.arguments.items() if n in Extras._fields})
+    plan = new_plan(SELECT, call.q, call.k, call.v, None, options=options, extras=extras)
+    launch = explanation.launches[0]
+    assert (explanation.config, explanation.problem) == (plan.config, plan.problem)
+    assert explanation.features == tuple(plan.features.words())
+    assert (launch.grid, launch.threads) == (plan.geometry.grid, plan.geometry.block)
+    assert launch.smem_bytes == plan.geometry.smem_bytes
+    assert len(explanation.launches) == 1 + (plan.combine is not None)
+    assert explanation.torch_computes
+
+
+def test_a_long_call_on_an_h200() -> None:
+    explanation = explain(*square(1024, batch=16), causal=True)
+    kernel = get_kernel(explanation.config, HOPPER, explanation.problem.features)
+    (launch,) = explanation.launches
+    assert explanation.rule == "select: d_head 64, masked, up to 1024 queries"
+    assert (explanation.gpu, explanation.num_sms) == (GPUS[0], 132)
+    assert (launch.registers, launch.spill_bytes) == (kernel.registers, kernel.spills)
+    assert launch.ctas_per_sm == kernel.ctas_per_sm == 1
+    assert "registers" in launch.limited_by
+    assert launch.grid == (132, 1, 1)
+    assert explanation.tiles == 16 * 4 * 1024 // explanation.config.B_r
+    assert explanation.waves == explanation.tiles / 132
+    assert explanation.compute_ms == pytest.approx(4 * 64 * 64 * 1024**2 / 2 / 784.3e9)
+    assert explanation.memory_ms == pytest.approx(16 * 1024 * 4 * 64 * 4 * 2 / 4.27e9)
+    assert explanation.bound == "compute"
+    assert why(explanation, "keys in chunks") == "1024 queries do not fit in 64 rows"
+    assert "it would run" in why(explanation, "FlashForwardKernelConfig")
+
+
+def test_the_peaks_are_those_that_are_stored() -> None:
+    stored = json.loads((Path(__file__).parents[3] / "results" / "h200_peaks.json").read_text())
+    (gpu,) = GPUS
+    assert gpu.name == stored["device"]
+    assert gpu.matmul_tflops == round(stored["peak"]["bf16_matmul_tflops"], 1)
+    assert gpu.copy_tb_s == round(stored["peak"]["copy_tb_s"], 2)
+
+
+def test_an_h200_that_is_not_here_follows_its_table() -> None:
+    q, k, v = (torch.empty(2, 8192, 16, 128, dtype=torch.bfloat16, device="meta") for _ in "qkv")
+    explanation = explain(q, k, v, causal=True)
+    assert explanation.rule.startswith("table: measured for this problem")
+    assert (explanation.config.B_r, explanation.config.B_c) == (192, 64)
+    elsewhere = explain(q, k, v, causal=True, arch="sm_90", num_sms=114)
+    assert (elsewhere.config.B_r, elsewhere.config.B_c) == (128, 128)
+
+
+def test_a_short_call_is_cut_combined_and_bound_by_memory() -> None:
+    cache = meta(1, 8192, 2, 64)
+    explanation = explain(meta(1, 1, 8, 64), cache, cache)
+    forward, combine = explanation.launches
+    config = explanation.config
+    assert isinstance(config, HopperForwardKernelConfig)
+    chunks = Chunks.for_ctas(explanation.problem, config.B_c, 132, MIN_CHUNK_BLOCKS)
+    compiled = get_combine_kernel(config, chunks, "sm_90a").compiled
+    assert explanation.rule.startswith("select_short: 4 rows that share a head of k and v fit")
+    assert explanation.features == ("heads_4", "even")
+    assert (explanation.tiles, explanation.chunks) == (2, 43)  # of four of the 2 x 86 blocks
+    assert forward.grid == (43, 1, 1)
+    assert combine.name == "combine_bf16_64_heads_4_even"
+    assert combine.registers == compiled.resources.registers
+    assert combine.grid == (8, 1, 1)
+    assert explanation.bound == "memory"
+    assert [r.kernels for r in explanation.refused] == ["FlashForwardKernelConfig"]
+
+
+def test_other_architectures_have_the_first_family_and_no_measured_peak() -> None:
+    explanation = explain(*square(256), arch="sm_80")
+    assert isinstance(explanation.config, FlashForwardKernelConfig)
+    assert (explanation.num_sms, explanation.waves, explanation.bound) == (None, None, None)
+    assert "needs sm_90" in why(explanation, "HopperForwardKernelConfig")
+    assert "waves: unknown, pass num_sms" in str(explanation)
+    assert "bound" in str(explanation)
+    assert "unknown: nobody measured" in str(explanation)
+    counted = explain(*square(256), arch="sm_80", num_sms=10)
+    ctas = counted.launches[0].ctas_per_sm
+    assert counted.waves == 2 * 4 / (10 * ctas)
+
+
+def test_the_first_family_would_run_too() -> None:
+    explanation = explain(*square(256))
+    assert "it would run" in why(explanation, "FlashForwardKernelConfig")
+    guarded = explain(*square(256), arch="sm_80", return_lse=True)
+    assert guarded.features == ("guarded",)
+
+
+def test_a_given_config_is_taken_and_nothing_else_considered() -> None:
+    explanation = explain(*square(100), config=SMALL, causal=True)
+    assert (explanation.config, explanation.rule) == (SMALL, Rule.GIVEN.value)
+    assert explanation.refused == ()
+    assert not explanation.torch_computes
+    split = explain(*square(100), config=SMALL, split_keys=64)
+    assert split.chunks == 2 * split.tiles
+
+
+@pytest.mark.usefixtures("no_compile")
+def test_without_a_query_nothing_is_compiled() -> None:
+    explanation = explain(meta(2, 0, 4, 64), *square(100, batch=2)[1:])
+    assert (explanation.launches, explanation.waves, explanation.work.flop) == ((), None, 0)
+    assert "none: there is nothing to compute" in str(explanation)
+
+
+@pytest.mark.usefixtures("no_compile")
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"arch": "sm_70"}, "unknown architecture 'sm_70'"),
+        ({"num_sms": 0}, "num_sms is 0; pass how many multiprocessors"),
+        ({"window": (-2, 0)}, "each side is a whole number"),
+        ({"split_keys": 96, "config": SMALL}, "blocks of 64"),
+    ],
+)
+def test_what_attention_refuses_is_refused(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(UnsupportedError, match=message):
+        explain(*square(256), **change)
+
+
+@pytest.mark.usefixtures("no_compile")
+def test_tensors_and_configs_are_checked() -> None:
+    q, k, v = square(64)
+    other: Any = "fastest"
+    with pytest.raises(KernelConfigError, match="the kernel config is a str"):
+        explain(q, k, v, config=other)
+    with pytest.raises(KernelConfigError, match="needs sm_90"):
+        explain(q, k, v, config=SMALL, arch="sm_80")
+    with pytest.raises(UnsupportedError, match=r"q is torch\.float32"):
+        explain(q.float(), k, v)
+    call = Case("", (10, 20), (15, 25)).make()
+    wrong = call.arguments | {"max_seqlen_q": 15}
+    with pytest.raises(UnsupportedError, match="entry 1 of q has 20 rows"):
+        explain(call.q, call.k, call.v, validate=True, **wrong)
+
+
+def test_the_report_is_data_too() -> None:
+    explanation = explain(*square(100), config=SMALL)
+    report = json.loads(json.dumps(explanation.to_dict()))
+    assert report["config"] == SMALL.short_form()
+    assert report["work"]["flop"] == explanation.work.flop
+    assert report["launches"][0]["registers"] == explanation.launches[0].registers
+    assert report["bound"] == explanation.bound
+    for line in (SMALL.short_form(), f"{explanation.launches[0].registers} registers, no spills"):
+        assert line in str(explanation)
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_nothing_runs_and_nothing_is_allocated() -> None:
+    q, k, v = (torch.randn(2, 512, 4, 64, dtype=torch.bfloat16, device="cuda") for _ in "qkv")
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_stats()["allocation.all.allocated"]
+    explanation = explain(q, k, v)
+    assert torch.cuda.memory_stats()["allocation.all.allocated"] == before
+    assert explanation.num_sms == torch.cuda.get_device_properties(0).multi_processor_count
+    with pytest.raises(UnsupportedError, match="which has its own; leave them out"):
+        explain(q, k, v, arch="sm_90")
+    assert torch.equal(attention(q, k, v), attention(q, k, v, config=explanation.config))

@@ -1,0 +1,88 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A folder of made-up results of every kind, and the two rungs they are about."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from flash_attention.tools.bench.results import save
+from flash_attention.tools.bench.stored import Stored, read_folder
+from flash_attention.tools.report import RungText
+from tests.tools.bench.made_up import made_up_results
+from tests.tools.bench.made_up_grid import made_up_grid
+
+RUNGS = (
+    RungText(1, "base", "the <first> & plainest", "", "", "sm_80"),
+    RungText(
+        2,
+        "swizzle",
+        "no conflicts",
+        "swizzled: False -> True",
+        "--- rung 1\n+++ rung 2\n@@ -1,2 +1,2 @@\n same\n-old<int>();\n+new<int>();\n",
+        "sm_90",
+    ),
+)
+PEAKS = {"device": "Some GPU", "peak": {"bf16_matmul_tflops": 1000.0, "copy_tb_s": 4.0}}
+
+
+def selected_grid() -> dict[str, Any]:
+    """The made-up grid with only what is selected at every point."""
+    grid = made_up_grid()
+    return {**grid, "rows": [row for row in grid["rows"] if row["selected"]]}
+
+
+def emulated() -> dict[str, Any]:
+    def row(number: int, name: str, ways: float, opcodes: dict[str, int]) -> dict[str, Any]:
+        return {
+            "rung": number,
+            "name": name,
+            "arch": "sm_90",
+            "registers": 100 * number,
+            "spilled_bytes": 0,
+            "shared_bytes": 49152,
+            "ctas_per_sm": 2,
+            "limited_by": "registers",
+            "same_code": False,
+            "language": "SASS",
+            "opcodes": opcodes,
+            "mix": {},
+            "emulated": {
+                "error": 1e-4,
+                "allowed": 1e-3,
+                "bank conflicts": 4096 * (2 - number),
+                "wavefronts / needed": ways,
+                "sectors / request": 16.0,
+                "instructions / key block": 2000.0 * number,
+            },
+        }
+
+    rows = [row(1, "base", 8.0, {"FADD": 5, "LDS": 9}), row(2, "swizzle", 1.0, {"FADD": 5})]
+    return {"date": "2026-01-31", "dtype": "FP16", "shape": [1, 256, 2, 128], "rows": rows}
+
+
+def timings() -> list[dict[str, Any]]:
+    """A tuner's store: one point, three configs, one of which failed, and one measured twice."""
+    point = {"d_head": 64, "causal": True, "seq_len": 512, "batch": 4, "heads": 2}
+    return [
+        {"point": point, "config": "first", "ms": 9.0},
+        {"point": point, "config": "second <b>", "ms": 4.0},
+        {"point": point, "config": "hangs", "ms": None},
+        {"point": point, "config": "first", "ms": 5.0},
+    ]
+
+
+def write_folder(folder: Path) -> Path:
+    """Every kind of results under names that say nothing."""
+    folder.mkdir(parents=True, exist_ok=True)
+    save(made_up_results(), folder / "a.json")
+    for name, record in (("b", selected_grid()), ("c", emulated()), ("d", PEAKS)):
+        (folder / f"{name}.json").write_text(json.dumps(record))
+    lines = "".join(json.dumps(line) + "\n" for line in timings())
+    (folder / "e.jsonl").write_text(lines)
+    return folder
+
+
+def stored_results(folder: Path) -> tuple[Stored, ...]:
+    return read_folder(write_folder(folder))

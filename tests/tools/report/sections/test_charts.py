@@ -1,0 +1,124 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Peers, roofline, landscape and counters: positions encode the values."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from flash_attention.tools.bench.grid_run import GridRow
+from flash_attention.tools.bench.stored import Stored
+from flash_attention.tools.report.section import Section
+from flash_attention.tools.report.sections.counters import counters_section
+from flash_attention.tools.report.sections.environment import environment_section
+from flash_attention.tools.report.sections.landscape import landscape_section
+from flash_attention.tools.report.sections.peers import peers_section, speeds
+from flash_attention.tools.report.sections.roofline import intensity, roofline_section
+from tests.tools.bench.made_up_grid import grid_row
+from tests.tools.report.made_up import RUNGS, selected_grid, stored_results
+from tests.tools.report.parse import Element, having, parse
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> tuple[Stored, ...]:
+    return stored_results(tmp_path)
+
+
+def body(section: Section) -> list[Element]:
+    assert section.body is not None
+    return parse(section.body)
+
+
+def rows() -> list[GridRow]:
+    return [GridRow(**row) for row in selected_grid()["rows"]]
+
+
+def test_heights_of_the_curves_are_speeds_on_one_scale(stored: tuple[Stored, ...]) -> None:
+    found = body(peers_section(stored))
+    spots = having(found, "circle", "spot ours")
+    heights = {round(spot.number("cy"), 1) for spot in spots}
+    # the axis goes from 168 at 0 TFLOP/s to 16 at 1000, the fastest of all charts
+    assert heights == {round(168 - 152 * speed / 1000, 1) for speed in (800, 500, 300)}
+    lengths = [spot.number("cx") for spot in spots[:2]]
+    assert lengths == [9, 79]  # 512 and 1024, the ends of the first chart
+    tips = [e.attributes["data-tip"] for e in having(found, "circle", "touch")]
+    assert "FA3, 512 rows: 400 TFLOP/s" in tips
+    assert "ours, 1,024 rows: 500 TFLOP/s" in tips
+
+
+def test_multiples_are_coloured_by_who_is_ahead(stored: tuple[Stored, ...]) -> None:
+    found = body(peers_section(stored))
+    (ahead,) = having(found, "td", "number ahead")
+    (behind,) = having(found, "td", "number behind")
+    assert (ahead.text, behind.text) == ("2.00", "0.50")
+    captions = [e.text for e in having(found, "caption")]
+    assert any("faster of FA3 and cuDNN. Geometric mean 1.000" in text for text in captions)
+
+
+def test_a_wrong_kernel_has_no_speed() -> None:
+    wrong = grid_row("c", (64, False, 512), 1.0, {"fa3": 1.0}, ok=False)
+    assert set(speeds([wrong])) == {"fa3"}
+
+
+def test_intensity_counts_every_byte_once() -> None:
+    full, _, causal = rows()
+    assert intensity(full) == 512 / 2
+    assert intensity(causal) == 2048 / 4
+
+
+def test_points_lie_under_the_roof_where_their_numbers_are(stored: tuple[Stored, ...]) -> None:
+    found = body(roofline_section(stored))
+    points = [e for e in having(found, "circle") if "data-tip" in e.attributes]
+    assert [point.number("cy") for point in points] == pytest.approx(
+        [280 - 262 * row.tflops / 1040 for row in rows()], abs=0.06
+    )
+    # intensities 256, 512, 512: one doubling apart
+    places = [point.number("cx") for point in points]
+    assert places[1] == places[2]
+    roof = having(found, "line", "roof")
+    ridge = roof[-1]
+    assert (
+        ridge.number("y1") == ridge.number("y2") == pytest.approx(280 - 262 * 1000 / 1040, abs=0.06)
+    )
+    # memory and matrix roof meet at 1000 / 4 FLOP a byte, just left of the first point
+    assert ridge.number("x1") == roof[-2].number("x2")
+    doubling = places[1] - places[0]
+    assert 0 < places[0] - ridge.number("x1") < 0.05 * doubling
+    assert [p.attributes["class"] for p in points] == [
+        "point low",
+        "point low",
+        "point middle hollow",
+    ]
+
+
+def test_a_trial_is_placed_by_its_part_of_the_best(stored: tuple[Stored, ...]) -> None:
+    found = body(landscape_section(stored))
+    dots = {e.attributes["data-tip"]: e for e in having(found, "circle", "trial")}
+    assert set(dots) == {"80.0 %, 5 ms: first", "100.0 %, 4 ms: second <b>"}
+    # the axis begins at 80 %
+    assert dots["80.0 %, 5 ms: first"].number("cx") == 1.5
+    assert dots["100.0 %, 4 ms: second <b>"].number("cx") == 97.5
+
+
+def test_columns_are_as_high_as_their_counters(stored: tuple[Stored, ...]) -> None:
+    found = body(counters_section(stored, RUNGS))
+    columns = [e for e in having(found, "rect") if e.attributes["class"].startswith("bar")]
+    tallest = 112 / 1.05
+    heights = [column.number("height") for column in columns]
+    expected = [(0.5, 1), (1, 1 / 8), (1, 1), (0.5, 1)]  # instructions, wavefronts, sectors, ...
+    assert heights == pytest.approx([tallest * part for pair in expected for part in pair], abs=0.1)
+    assert [c.attributes["class"] for c in columns[:2]] == ["bar", "bar newer"]
+    links = [e.attributes["href"] for e in having(found, "a")]
+    assert links[:2] == ["#rung-1", "#rung-2"]
+
+
+def test_every_file_says_where_it_is_from_and_where_it_is_shown(stored: tuple[Stored, ...]) -> None:
+    shown = [peers_section(stored), counters_section(stored, RUNGS)]
+    found = body(environment_section(stored, shown))
+    lines = [e.text for e in having(found, "tr")]
+    assert len(lines) == 1 + len(stored)
+    assert (
+        "b.jsonBeside the peersSome GPU580.1 (CUDA 13.0)13.02.13.00123456789ab2026-01-31" in lines
+    )
+    assert any(line.startswith("a.jsonnot on this page") for line in lines)

@@ -1,0 +1,73 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The page as a whole: complete, escaped, alone, and the same every time."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from flash_attention.tools.bench.stored import read_folder
+from flash_attention.tools.report import RungText, render_page
+from tests.tools.report.made_up import RUNGS, stored_results, write_folder
+from tests.tools.report.parse import having, parse
+
+SECTIONS = ["ladder", "peers", "roofline", "landscape", "counters", "environment"]
+
+
+def test_every_section_is_there_and_in_the_contents(tmp_path: Path) -> None:
+    page = render_page(stored_results(tmp_path), RUNGS)
+    found = parse(page.text)
+    assert page.missing == ()
+    assert [e.attributes["id"] for e in having(found, "h2")] == SECTIONS
+    contents = page.text.partition("<nav")[2].partition("</nav>")[0]
+    assert re.findall(r'href="#(\w+)"', contents) == SECTIONS
+
+
+def test_what_was_not_measured_is_said_and_left_out(tmp_path: Path) -> None:
+    write_folder(tmp_path)
+    for name in ("a.json", "c.json", "d.json", "e.jsonl"):
+        (tmp_path / name).unlink()
+    page = render_page(read_folder(tmp_path), RUNGS)
+    sentences = [e.text for e in having(parse(page.text), "p", "missing")]
+    assert tuple(sentences) == page.missing
+    assert [sentence.partition(":")[0] for sentence in sentences] == [
+        "No ladder was measured",
+        "No roofline",
+        "No timings of several configs at one point",
+        "No counters",
+    ]
+
+
+def test_the_same_results_give_the_same_bytes(tmp_path: Path) -> None:
+    first = render_page(stored_results(tmp_path / "one"), RUNGS)
+    assert render_page(stored_results(tmp_path / "two"), RUNGS) == first
+
+
+def test_nothing_in_a_results_file_becomes_markup(tmp_path: Path) -> None:
+    folder = write_folder(tmp_path)
+    for path in folder.iterdir():
+        evil = path.read_text().replace("Some GPU", "<script>alert(1)</script>")
+        path.write_text(evil.replace('"second <b>"', '"\\"><img src=x>"'))
+    rungs = [RungText(1, "base", "<u>idea</u>", "", "", "sm_80"), RUNGS[1]]
+    page = render_page(read_folder(folder), rungs)
+    found = parse(page.text)
+    assert having(found, "img") == having(found, "u") == []
+    assert len(having(found, "script")) == 1
+    assert "&lt;script&gt;alert(1)" in page.text
+
+
+def test_the_page_names_no_other_file(tmp_path: Path) -> None:
+    text = render_page(stored_results(tmp_path), RUNGS).text
+    found = parse(text)
+    assert {e.attributes["href"][0] for e in having(found, "a")} == {"#"}
+    assert [e for e in found if "src" in e.attributes or e.tag in ("link", "img", "iframe")] == []
+    assert re.findall(r"url\(|@import|https?://", text) == []
+    assert "default-src 'none'" in having(found, "meta")[3].attributes["content"]
+
+
+def test_every_picture_has_a_label_and_every_chart_a_table(tmp_path: Path) -> None:
+    found = parse(render_page(stored_results(tmp_path), RUNGS).text)
+    for picture in having(found, "svg"):
+        assert picture.attributes.get("aria-label") or picture.attributes["aria-hidden"] == "true"
+    folds = [e.text for e in having(found, "details", "fold")]
+    assert sum(text.startswith("The numbers as a table") for text in folds) == 5

@@ -1,0 +1,97 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What is tried at a problem: the heuristic's choice, what suits the mask, groups of its size."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from flash_attention.arch import ARCHES
+from flash_attention.choose.dense import DenseProblem
+from flash_attention.choose.heuristic import group_mib
+from flash_attention.kernel_configs import (
+    FlashForwardKernelConfig,
+    HopperForwardKernelConfig,
+    KernelConfig,
+    TileOrder,
+)
+from flash_attention.tools.tune.candidates import (
+    carried_over,
+    heuristic,
+    neighbours,
+    starting_points,
+)
+from flash_attention.tools.tune.points import problems_of
+from tests.tools.tune.made_up import SM90, dense
+
+
+def hopper(config: KernelConfig) -> HopperForwardKernelConfig:
+    assert isinstance(config, HopperForwardKernelConfig)
+    return config
+
+
+@pytest.mark.parametrize("problem", problems_of("fa3"), ids=str)
+def test_a_search_starts_with_the_heuristics_choice_and_all_about_it(problem: DenseProblem) -> None:
+    own = heuristic(problem, SM90)
+    start = starting_points(problem, SM90)
+    assert start[0] == own
+    assert set(neighbours(own, problem)) <= set(start)
+    assert len(start) == len(set(start))
+    assert 20 <= len(start) <= 60  # all of the grid compiles in a minute or two
+    for config in start:
+        assert config.broken_rule(SM90) is None
+        assert (config.dtype, config.d_head) == (problem.dtype, problem.d_head)
+
+
+def test_walks_suit_the_mask() -> None:
+    causal, full = dense(causal=True), dense()
+    orders = {hopper(c).tile_order for c in starting_points(causal, SM90)}
+    assert orders == {TileOrder.DYNAMIC}
+    of_full = [hopper(c) for c in starting_points(full, SM90)]
+    assert {c.tile_order for c in of_full} == set(TileOrder)
+    assert {c.narrow_keys for c in of_full} == {0}
+    own = hopper(heuristic(causal, SM90))
+    assert {hopper(c).group_mib for c in starting_points(causal, SM90)} == {
+        own.group_mib,
+        *(own.group_mib * n // 4 for n in (2, 3, 6, 8)),
+    }
+
+
+@pytest.mark.parametrize("d_head", [64, 128])
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+def test_one_consumer_is_tried_at_short_lengths_two_ctas_side_by_side(
+    d_head: int, causal: bool
+) -> None:
+    for seq in (512, 1024, 2048):
+        start = map(hopper, starting_points(dense(seq, causal, d_head), SM90))
+        alone = [config for config in start if config.consumers == 1]
+        assert bool(alone) == (seq <= 1024)
+        assert all(config.side_by_side == 2 and not config.ping_pong for config in alone)
+
+
+def test_the_grid_of_the_paper_starts_from_so_many_kernels() -> None:
+    kernels = {
+        (config, problem.causal)
+        for problem in problems_of("fa3")
+        for config in starting_points(problem, SM90)
+    }
+    assert 500 <= len(kernels) <= 660  # they are compiled while others are timed
+
+
+def test_other_architectures_search_the_first_family() -> None:
+    start = starting_points(dense(), ARCHES["sm_80"])
+    assert len(start) > 20
+    assert set(starting_points(dense(causal=True), ARCHES["sm_80"])) == set(start)
+    assert all(isinstance(config, FlashForwardKernelConfig) for config in start)
+    assert neighbours(start[0], dense()) == []
+
+
+def test_what_is_carried_over_keeps_its_heads_in_a_group() -> None:
+    short, long = dense(1024, causal=True), dense(8192, causal=True)
+    own = hopper(heuristic(short, SM90))
+    half = replace(own, group_mib=own.group_mib // 2)
+    there = [hopper(c).group_mib for c in carried_over([own, half], short, long)]
+    assert there == [group_mib(long.problem), group_mib(long.problem) // 2]
+    full = heuristic(dense(), SM90)
+    assert carried_over([full, full], dense(), dense(512)) == [full]

@@ -1,0 +1,59 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kernels compiled by children: each once, answers as they come, refusals among them."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from concurrent.futures import Future
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from flash_attention.arch import DEFAULT_ARCH
+from flash_attention.call.features import PLAIN, Features
+from flash_attention.ladder import get_ladder
+from flash_attention.tools.tune.compiling import Answer, Compilers
+from flash_attention.tools.tune.measurer import Compiled, Failure
+
+
+def test_answers_are_resources_or_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLASH_ATTENTION_CACHE_DIR", str(tmp_path))
+    base = get_ladder()[0].config
+    well = (base, PLAIN, DEFAULT_ARCH)
+    refused = (base, Features(page_keys=64), DEFAULT_ARCH)
+    unknown = (base, PLAIN, replace(DEFAULT_ARCH, name="sm_20"))
+    compilers = Compilers(1)
+    try:
+        compilers.submit([unknown, well])
+        compilers.submit([well], urgent=True)
+        answers = dict(compilers.answers([well, refused, unknown]))
+        assert dict(compilers.answers([well])) == {well: answers[well]}
+    finally:
+        compilers.close()
+    assert not compilers._queue
+    compiled = answers[well]
+    assert isinstance(compiled, Compiled)
+    assert 32 < compiled.registers <= 255
+    assert compiled.spill_bytes == 0
+    for job, word in ((refused, "block_table"), (unknown, "sm_20")):
+        failure = answers[job]
+        assert isinstance(failure, Failure)
+        assert failure.fate == "refused"
+        assert word in failure.reason
+
+
+def test_what_nobody_waits_for_any_longer_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(threading.Thread, "start", lambda thread: None)
+    base = get_ladder()[0].config
+    jobs = [(replace(base, B_c=keys), PLAIN, DEFAULT_ARCH) for keys in (32, 64, 128)]
+    compilers = Compilers(1)
+    compilers.submit(jobs[1:])
+    compilers._answers[jobs[0]] = done = Future[Answer]()
+    done.set_result(Compiled(128, 0))
+    waiting = compilers.answers(jobs[:2])
+    assert next(waiting) == (jobs[0], Compiled(128, 0))
+    assert compilers._queue == deque([jobs[1], jobs[1], jobs[2]])  # what is waited for comes first
+    waiting.close()  # type: ignore[attr-defined]
+    assert compilers._queue == deque([jobs[2]])

@@ -1,0 +1,101 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The store: what is written is found again under the same circumstances, and only then."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flash_attention.call.features import CAUSAL, PLAIN
+from flash_attention.compile import compile_kernel
+from flash_attention.compile.unit import translation_unit
+from flash_attention.kernel_configs import HopperForwardKernelConfig
+from flash_attention.tools.tune import store as store_module
+from flash_attention.tools.tune.candidates import heuristic
+from flash_attention.tools.tune.measurer import Failure
+from flash_attention.tools.tune.store import Decision, Sample, Store, kernel_digest
+from tests.tools.tune.made_up import MACHINE, SM90, dense
+
+PROBLEM = dense()
+CONFIG = heuristic(PROBLEM, SM90)
+assert isinstance(CONFIG, HopperForwardKernelConfig)
+OTHER = replace(CONFIG, ping_pong=False)
+SAMPLE, FAILURE = Sample(1.25, 0.98), Failure("hung", "no answer")
+DECISION = Decision(
+    ranking=(CONFIG.short_form(),),
+    winner=CONFIG.short_form(),
+    ms=1.0,
+    heuristic=CONFIG.short_form(),
+    heuristic_ms=1.0,
+    when="2026-11-15",
+    seconds=3.0,
+    complete=True,
+    space="abc",
+)
+
+
+def filled(path: Path) -> Store:
+    store = Store(path, MACHINE)
+    store.add_sample(PROBLEM, CONFIG, 3, SAMPLE)
+    store.add_failure(PROBLEM, OTHER, FAILURE)
+    store.add_decision(PROBLEM, CONFIG, DECISION)
+    return store
+
+
+def test_what_was_added_is_found_by_the_next_process(tmp_path: Path) -> None:
+    for store in (filled(tmp_path / "store"), Store(tmp_path / "store", MACHINE)):
+        assert store.sample(PROBLEM, CONFIG, 3) == SAMPLE
+        assert store.sample(PROBLEM, CONFIG, 7) is None
+        assert store.sample(PROBLEM, OTHER, 3) is None
+        assert store.was_timed(PROBLEM, CONFIG)
+        assert not store.was_timed(PROBLEM, OTHER)
+        assert store.failure(PROBLEM, OTHER) == FAILURE
+        assert store.decision(PROBLEM, CONFIG) == DECISION
+        assert store.sample(dense(512), CONFIG, 3) is None
+
+
+@pytest.mark.parametrize("change", ["device", "driver", "nvrtc"])
+def test_another_machine_finds_nothing_and_loses_nothing(change: str, tmp_path: Path) -> None:
+    filled(tmp_path / "store")
+    changed: dict[str, Any] = {change: "another"}
+    other = Store(tmp_path / "store", replace(MACHINE, **changed))
+    assert other.sample(PROBLEM, CONFIG, 3) is None
+    other.add_sample(PROBLEM, CONFIG, 3, Sample(9.0, 1.0))
+    assert Store(tmp_path / "store", MACHINE).sample(PROBLEM, CONFIG, 3) == SAMPLE
+
+
+def test_a_changed_source_is_timed_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    filled(tmp_path / "store")
+    monkeypatch.setattr(store_module, "kernel_digest", lambda *kernel: "changed")
+    store = Store(tmp_path / "store", MACHINE)
+    assert store.sample(PROBLEM, CONFIG, 3) is None
+    assert store.decision(PROBLEM, CONFIG) is None
+
+
+def test_a_kernel_goes_by_what_the_compile_cache_goes_by(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLASH_ATTENTION_CACHE_DIR", str(tmp_path))
+    source, target = translation_unit(CONFIG, PLAIN), CONFIG.target(SM90)
+    path = compile_kernel(source, arch=target, name="any").source_path
+    assert path is not None
+    assert path.parent.name.endswith(kernel_digest(CONFIG, PLAIN, SM90))
+    assert kernel_digest(CONFIG, CAUSAL, SM90) != kernel_digest(CONFIG, PLAIN, SM90)
+
+
+def test_a_line_that_was_cut_off_costs_only_itself(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    filled(tmp_path / "store")
+    with open(tmp_path / "store", "a") as file:
+        file.write('{"kind": "time", "dev')
+    with caplog.at_level(logging.WARNING, "flash_attention"):
+        store = Store(tmp_path / "store", MACHINE)
+    assert "1 lines of" in caplog.text
+    store.add_sample(PROBLEM, OTHER, 3, SAMPLE)
+    again = Store(tmp_path / "store", MACHINE)
+    assert again.sample(PROBLEM, OTHER, 3) == again.sample(PROBLEM, CONFIG, 3) == SAMPLE

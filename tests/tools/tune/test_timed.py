@@ -1,0 +1,47 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A lineup on a GPU: times of what is right, reasons for what is not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from flash_attention.choose.dense import DenseProblem
+from flash_attention.forward import forward
+from flash_attention.kernel_configs import DType, KernelConfig
+from flash_attention.launch.kernels import current_arch
+from flash_attention.tools.tune import timed
+from flash_attention.tools.tune.candidates import starting_points
+from flash_attention.tools.tune.measurer import Failure
+
+pytestmark = pytest.mark.gpu
+
+PROBLEM = DenseProblem(DType.FP16, 64, 64, False, 512, 512, 2, 4, 4)
+
+
+def test_each_is_timed_refused_or_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    well, lying, *_ = starting_points(PROBLEM, current_arch())
+    other_type = replace(well, dtype=DType.BF16)
+
+    def computed(config: KernelConfig, q: Any, k: Any, v: Any, o: Any, *, causal: bool) -> Any:
+        out = forward(config, q, k, v, o, causal=causal)
+        return out.mul_(1.5) if config == lying else out
+
+    monkeypatch.setattr(timed, "forward", computed)
+    index, notes = torch.cuda.current_device(), list[object]()
+    lineup = [well, other_type, lying]
+    answers = timed.time_lineup(notes.append, PROBLEM, lineup, index, 3, True)
+    timed.forget_tensors()
+    assert notes[:4] == [*(config.short_form() for config in lineup), timed.TIMING]
+    assert len(notes) == 4 + 2 * (3 + 1)  # turns, and a judgement
+    milliseconds = answers[well]
+    assert isinstance(milliseconds, float)
+    assert 0 < milliseconds < 10
+    refused, wrong = answers[other_type], answers[lying]
+    assert isinstance(refused, Failure)
+    assert isinstance(wrong, Failure)
+    assert (refused.fate, wrong.fate) == ("refused", "wrong")
+    assert "NOT within" in wrong.reason
