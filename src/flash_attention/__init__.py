@@ -6,9 +6,9 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from flash_attention.attention import attention
+from flash_attention.call.dtype import DType
 from flash_attention.choose.table import Table
 from flash_attention.choose.table_file import load_table, save_table
-from flash_attention.choose.use import use_table
 from flash_attention.errors import (
     CompileError,
     FlashAttentionError,
@@ -16,20 +16,18 @@ from flash_attention.errors import (
     LaunchError,
     UnsupportedError,
 )
+from flash_attention.families.config import KernelConfig
+from flash_attention.families.sm80.forward.config import FlashForwardKernelConfig
+from flash_attention.families.sm90.forward.config import HopperForwardKernelConfig
+from flash_attention.families.sm90.forward.tile_order import TileOrder
 from flash_attention.forward import forward, forward_timed
-from flash_attention.kernel_configs import (
-    DType,
-    FlashForwardKernelConfig,
-    HopperForwardKernelConfig,
-    KernelConfig,
-    TileOrder,
-)
-from flash_attention.launch.emulation import Emulation, emulate
 from flash_attention.launch.kernels import forward_kernels
-from flash_attention.tools.check import CheckReport, check
-from flash_attention.tools.explain import Explanation, explain
+from flash_attention.launch.use import use_table
 
 if TYPE_CHECKING:
+    from flash_attention.launch.emulation import Emulation, emulate
+    from flash_attention.tools.check import CheckReport, check
+    from flash_attention.tools.explain import Explanation, explain
     from flash_attention.tools.tune.on_demand import tuning
     from flash_attention.tools.tune.run import tune
 
@@ -68,14 +66,24 @@ __all__ = [
     "use_table",
 ]
 
-_MODULES = {
+_LOADED_WHEN_NAMED = {
+    "Emulation": "flash_attention.launch.emulation",
+    "emulate": "flash_attention.launch.emulation",
+    "CheckReport": "flash_attention.tools.check",
+    "check": "flash_attention.tools.check",
+    "Explanation": "flash_attention.tools.explain",
+    "explain": "flash_attention.tools.explain",
     "tune": "flash_attention.tools.tune.run",
     "tuning": "flash_attention.tools.tune.on_demand",
 }
-"""What times kernels is loaded when it is named: a program that only runs them need not wait."""
+"""The emulator and the tools: a program that only computes attention need not wait for them."""
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
+    if name not in _LOADED_WHEN_NAMED:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_MODULES[name]), name)
+    return getattr(import_module(_LOADED_WHEN_NAMED[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

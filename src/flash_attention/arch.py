@@ -67,7 +67,8 @@ ARCHES: dict[str, Arch] = {
     )
 }
 
-DEFAULT_ARCH = ARCHES["sm_80"]  # where nothing says which GPU is meant
+DEFAULT_ARCH = ARCHES["sm_80"]  # the oldest, where nothing says which GPU is meant
+MEASURED_ARCH = ARCHES["sm_90"]  # of the GPU whose measurements ship
 
 
 def get_arch(name: str) -> Arch:

@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from flash_attention.call.dtype import DType
-from flash_attention.families.registry import KernelConfig
+from flash_attention.families.config import KernelConfig
 from flash_attention.families.sm80.forward.config import FlashForwardKernelConfig
 from flash_attention.families.sm90.forward.config import HopperForwardKernelConfig
 from flash_attention.families.sm90.forward.tile_order import TileOrder
@@ -20,6 +20,7 @@ Step = tuple[str, str, dict[str, Any]]
 """Name, idea, and the one field that changes with its value."""
 
 FAMILY = "family"  # the `field` of a rung that starts over with another kind of config
+LADDER_D_HEADS = (64, 128)
 ONE_SWITCH = {"tile_order", "group_mib"}  # neither is valid without the other
 
 

@@ -12,66 +12,68 @@ them and what they cost.
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch._library.custom_ops import CustomOpDef
 
-from flash_attention.call.call import Extras, Options
+from flash_attention.call.call import Call, check_keywords
 from flash_attention.call.tensors import check_no_grad
 from flash_attention.errors import UnsupportedError
-from flash_attention.kernel_configs import KernelConfig, parse_kernel_config
+from flash_attention.families.config import KernelConfig
+from flash_attention.families.parse import parse_kernel_config
+
+PACKED = {
+    "cu_seqlens_q": "Tensor? cu_seqlens_q",
+    "cu_seqlens_k": "Tensor? cu_seqlens_k",
+    "max_seqlen_q": "int? max_seqlen_q",
+    "max_seqlen_k": "int? max_seqlen_k",
+}
+"""What only packed tensors come with, as an operator declares it."""
+ASKED = {
+    "sinks": "Tensor? sinks=None",
+    "seqused_k": "Tensor? seqused_k=None",
+    "causal": "bool causal=False",
+    "window_left": "int window_left=-1",
+    "window_right": "int window_right=-1",
+    "softmax_scale": "float? softmax_scale=None",
+    "softcap": "float softcap=0.0",
+    "config": "str? config=None",
+    "block_table": "Tensor? block_table=None",
+    "split_keys": "int? split_keys=None",
+}
+"""What is asked of both operators, as they declare it."""
 
 
-@torch.library.custom_op("flash_attention::dense", mutates_args=())
-def dense(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    sinks: Tensor | None = None,
-    seqused_k: Tensor | None = None,
-    causal: bool = False,
-    window_left: int = -1,
-    window_right: int = -1,
-    softmax_scale: float | None = None,
-    softcap: float = 0.0,
-    config: str | None = None,
-    block_table: Tensor | None = None,
-    split_keys: int | None = None,
+def _operator(name: str, declared: dict[str, str]) -> CustomOpDef:
+    """An operator that computes `attention` of q, k, v and the declared arguments."""
+
+    def compute(
+        q: Tensor, k: Tensor, v: Tensor, *values: Any, **named: Any
+    ) -> tuple[Tensor, Tensor]:
+        # An argument that has its default is left out of what torch passes.
+        return _compute(q, k, v, dict(zip(declared, values, strict=False)) | named)
+
+    schema = f"(Tensor q, Tensor k, Tensor v, {', '.join(declared.values())}) -> (Tensor, Tensor)"
+    operator = torch.library.custom_op(name, compute, mutates_args=(), schema=schema)
+    operator.register_fake(_without_values)
+    return operator
+
+
+def _compute(q: Tensor, k: Tensor, v: Tensor, asked: dict[str, Any]) -> tuple[Tensor, Tensor]:
+    from flash_attention.attention import compute  # it imports this module
+
+    config = asked.pop("config", None)
+    window = (asked.pop("window_left", -1), asked.pop("window_right", -1))
+    call = Call(q, k, v, _room(q, v), **asked, window=window, return_lse=True)
+    result, lse = compute(call, None if config is None else parse_kernel_config(config))
+    return result, lse
+
+
+def _without_values(
+    q: Tensor, k: Tensor, v: Tensor, *asked: object, **named: object
 ) -> tuple[Tensor, Tensor]:
-    window = (window_left, window_right)
-    options = Options(causal, window, softmax_scale, softcap, True, split_keys=split_keys)
-    extras = Extras(sinks, seqused_k=seqused_k, block_table=block_table)
-    return _compute(q, k, v, config, options, extras)
-
-
-@torch.library.custom_op("flash_attention::varlen", mutates_args=())
-def varlen(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    cu_seqlens_q: Tensor | None,
-    cu_seqlens_k: Tensor | None,
-    max_seqlen_q: int | None,
-    max_seqlen_k: int | None,
-    sinks: Tensor | None = None,
-    seqused_k: Tensor | None = None,
-    causal: bool = False,
-    window_left: int = -1,
-    window_right: int = -1,
-    softmax_scale: float | None = None,
-    softcap: float = 0.0,
-    config: str | None = None,
-    block_table: Tensor | None = None,
-    split_keys: int | None = None,
-) -> tuple[Tensor, Tensor]:
-    window, limits = (window_left, window_right), (max_seqlen_q, max_seqlen_k, split_keys)
-    options = Options(causal, window, softmax_scale, softcap, True, *limits)
-    extras = Extras(sinks, cu_seqlens_q, cu_seqlens_k, seqused_k, block_table)
-    return _compute(q, k, v, config, options, extras)
-
-
-@dense.register_fake
-@varlen.register_fake
-def _unknown(q: Tensor, k: Tensor, v: Tensor, *asked: object) -> tuple[Tensor, Tensor]:
     """Results without values; lse is (batch, heads, seq_q), of packed queries (heads, total)."""
     *batch, rows, heads, _ = q.shape
     return _room(q, v), q.new_empty((*batch, heads, rows), dtype=torch.float32)
@@ -81,14 +83,8 @@ def _room(q: Tensor, v: Tensor) -> Tensor:
     return q.new_empty((*q.shape[:-1], v.shape[-1]))
 
 
-def _compute(
-    q: Tensor, k: Tensor, v: Tensor, config: str | None, options: Options, extras: Extras
-) -> tuple[Tensor, Tensor]:
-    from flash_attention.attention import compute  # it imports this module
-
-    chosen = None if config is None else parse_kernel_config(config)
-    result, lse = compute(q, k, v, _room(q, v), options, extras, chosen)
-    return result, lse
+dense = _operator("flash_attention::dense", ASKED)
+varlen = _operator("flash_attention::varlen", PACKED | ASKED)
 
 
 def traced(
@@ -96,32 +92,32 @@ def traced(
     k: Tensor,
     v: Tensor,
     out: Tensor | None,
-    options: Options,
-    extras: Extras,
     config: KernelConfig | None,
     validate: bool,
+    keywords: dict[str, Any],
 ) -> Tensor | tuple[Tensor, Tensor]:
     """`attention` as a call of an operator: what a compiler of torch traces."""
+    check_keywords("attention", keywords)
     if validate:
         raise UnsupportedError(
             "validate=True reads values of cu_seqlens, seqused_k and block_table, which have none"
             " while a function is compiled; validate outside of it"
         )
-    inputs = (q, k, v) if extras.sinks is None else (q, k, v, extras.sinks)
-    check_no_grad(any(tensor.requires_grad for tensor in inputs))
-    left, right = (-1 if n is None else n for n in options.window or (-1, -1))
-    asked = (
-        *(extras.sinks, extras.seqused_k, options.causal, left, right),
-        *(options.softmax_scale, options.softcap),
-        None if config is None else config.short_form(),
-        *(extras.block_table, options.split_keys),
-    )
-    longest = (options.max_seqlen_q, options.max_seqlen_k)
-    packed = (extras.cu_seqlens_q, extras.cu_seqlens_k, *longest)
-    if any(value is not None for value in packed):
-        result, lse = varlen(q, k, v, *packed, *asked)
+    check_no_grad(Call(q, k, v, sinks=keywords.get("sinks")))
+    asked = dict(keywords)
+    return_lse = asked.pop("return_lse", False)
+    left, right = asked.pop("window", None) or (-1, -1)
+    asked["window_left"] = -1 if left is None else left
+    asked["window_right"] = -1 if right is None else right
+    if config is not None:
+        asked["config"] = config.short_form()
+    if any(asked.get(name) is not None for name in PACKED):
+        packed = (asked.pop(name, None) for name in PACKED)
+        result, lse = varlen(q, k, v, *packed, **asked)
     else:
-        result, lse = dense(q, k, v, *asked)
+        for name in PACKED:
+            asked.pop(name, None)
+        result, lse = dense(q, k, v, **asked)
     if out is not None:
         result = out.copy_(result)
-    return (result, lse) if options.return_lse else result
+    return (result, lse) if return_lse else result

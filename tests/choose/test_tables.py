@@ -14,7 +14,7 @@ from flash_attention import use_table
 from flash_attention.arch import ARCHES
 from flash_attention.call.call import DEFAULTS
 from flash_attention.choose import tables as choice
-from flash_attention.choose import use
+from flash_attention.launch import use
 from flash_attention.choose.decision import Rule, decide
 from flash_attention.choose.heuristic import select_config
 from flash_attention.choose.table import Table

@@ -1,87 +1,140 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a call says besides q, k and v: options, and tensors that may be left out."""
+"""Call: the tensors of one call of attention and everything that is asked of them.
+
+The keywords of `attention` are the fields of `Call`. Every function that takes them passes them on
+to `Call` as they came; `Keywords` repeats their types for type checkers.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import NamedTuple, TypedDict
+import difflib
+import inspect
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, TypedDict, TypeVar
 
 from torch import Tensor
 
 Window = tuple[int | None, int | None]
-"""Keys before and after a query's own place that it sees; None or -1: all."""
+"""How many keys before and after its own position a query sees; None or -1 is no limit."""
 
 
-class Options(NamedTuple):
-    """The options of a call, as its caller gave them."""
+class Call(NamedTuple):
+    """One call of attention, as its caller wrote it. `attention` says what the fields mean."""
 
-    causal: bool = False
-    window: Window | None = None
-    softmax_scale: float | None = None
-    softcap: float = 0.0
-    return_lse: bool = False
-    max_seqlen_q: int | None = None
-    max_seqlen_k: int | None = None
-    split_keys: int | None = None
-
-
-class Extras(NamedTuple):
-    """The tensors of a call that may be left out."""
-
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    out: Tensor | None = None
     sinks: Tensor | None = None
     cu_seqlens_q: Tensor | None = None
     cu_seqlens_k: Tensor | None = None
     seqused_k: Tensor | None = None
     block_table: Tensor | None = None
+    causal: bool = False
+    window: Window | None = None
+    softmax_scale: float | None = None
+    softcap: float = 0.0
+    max_seqlen_q: int | None = None
+    max_seqlen_k: int | None = None
+    split_keys: int | None = None
+    return_lse: bool = False
 
-    def given(self) -> dict[str, Tensor]:
-        """Those that are there, by name."""
-        return {name: tensor for name, tensor in self._asdict().items() if tensor is not None}
+    @property
+    def extras(self) -> dict[str, Tensor]:
+        """The tensors besides q, k, v and out that are there, by name."""
+        return {
+            name: tensor
+            for name, tensor in zip(EXTRAS, self[4:9], strict=True)
+            if tensor is not None
+        }
+
+    @property
+    def needs_grad(self) -> bool:
+        """Whether a gradient of this call could be asked for."""
+        return any(t is not None and t.requires_grad for t in self[:5])
+
+    def key(self) -> tuple[object, ...]:
+        """All that a plan follows from: two calls of one key differ in their data alone."""
+        q, k, v, out, sinks, cu_seqlens_q, cu_seqlens_k, seqused_k, block_table = self[:9]
+        return (
+            *(q.shape, q.stride(), q.dtype, q.device),
+            *(k.shape, k.stride(), k.dtype, k.device),
+            *(v.shape, v.stride(), v.dtype, v.device),
+            None if out is None else (out.shape, out.stride(), out.dtype, out.device),
+            None
+            if sinks is cu_seqlens_q is cu_seqlens_k is seqused_k is block_table is None
+            else tuple(
+                None if t is None else (t.shape, t.stride(), t.dtype, t.device) for t in self[4:9]
+            ),
+            self[9:],
+        )
 
 
-DEFAULTS = Options()
-NO_EXTRAS = Extras()
-
-_OptionValues = tuple[
-    bool, Window | None, float | None, float, bool, int | None, int | None, int | None
-]  # the fields of Options in their order
-
-# Half the cost of Options(...), which every call of a kernel would pay.
-options_of: Callable[[_OptionValues], Options] = partial(tuple.__new__, Options)
+EXTRAS = Call._fields[4:9]
+KEYWORDS = Call._fields[4:]
 
 
-def extras_of(
-    sinks: Tensor | None,
-    cu_seqlens_q: Tensor | None,
-    cu_seqlens_k: Tensor | None,
-    seqused_k: Tensor | None,
-    block_table: Tensor | None,
-) -> Extras:
-    """The tensors together; `NO_EXTRAS` itself where there are none."""
-    if (
-        sinks is None
-        and cu_seqlens_q is None
-        and cu_seqlens_k is None
-        and seqused_k is None
-        and block_table is None
-    ):
-        return NO_EXTRAS
-    return Extras(sinks, cu_seqlens_q, cu_seqlens_k, seqused_k, block_table)
+class CallFeatures(TypedDict, total=False):
+    """The keywords of a call that few calls have, for type checkers."""
 
-
-class Keywords(TypedDict, total=False):
-    """The keyword arguments of a call but for return_lse, for the overloads that depend on it."""
-
-    causal: bool
-    window: Window | None
-    softmax_scale: float | None
-    softcap: float
     sinks: Tensor | None
     cu_seqlens_q: Tensor | None
     cu_seqlens_k: Tensor | None
-    max_seqlen_q: int | None
-    max_seqlen_k: int | None
     seqused_k: Tensor | None
     block_table: Tensor | None
+    window: Window | None
+    softcap: float
+    max_seqlen_q: int | None
+    max_seqlen_k: int | None
     split_keys: int | None
+
+
+class Keywords(CallFeatures, total=False):
+    """The keywords of a call, all but `out` and `return_lse`: overloads of a function spell those
+    by themselves."""
+
+    causal: bool
+    softmax_scale: float | None
+
+
+def call_of(
+    function: str, q: Tensor, k: Tensor, v: Tensor, out: Tensor | None, keywords: dict[str, Any]
+) -> Call:
+    """The call that a function's arguments describe; a keyword that is none is named."""
+    try:
+        return Call(q, k, v, out, **keywords)
+    except TypeError:
+        check_keywords(function, keywords)
+        raise
+
+
+def check_keywords(function: str, given: Iterable[str]) -> None:
+    """Raise TypeError, naming the nearest keyword, unless each is one of a call."""
+    for name in given:
+        if name not in KEYWORDS:
+            near = difflib.get_close_matches(name, KEYWORDS, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{hint}")
+
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def with_keywords(function: Function) -> Function:
+    """Let `help` and `inspect` show the keywords that a function's `**keywords` stand for."""
+    own = inspect.signature(function)
+    fields = inspect.signature(Call).parameters
+    shown = [
+        parameter
+        for parameter in own.parameters.values()
+        if parameter.kind is not inspect.Parameter.VAR_KEYWORD
+    ]
+    shown += [
+        fields[name].replace(
+            kind=inspect.Parameter.KEYWORD_ONLY,
+            annotation=Call.__annotations__[name].__forward_arg__,
+        )
+        for name in KEYWORDS
+    ]
+    vars(function)["__signature__"] = own.replace(parameters=shown)
+    return function

@@ -1,12 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Features: what a problem asks of the kernel's code, beside what its config chose."""
+"""Features: what a problem asks of a kernel's code, beside what the config chose."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum
-
-from flash_attention.compile.binding import Binding, Variant
 
 
 class MaskKind(Enum):
@@ -17,98 +15,21 @@ class MaskKind(Enum):
     WINDOW = "Window"
 
 
-class SplitKind(Enum):
-    """Which keys of its rows a CTA visits; the value is the name of the C++ type.
-
-    In all but WHOLE they are some, and another kernel combines the parts.
-    """
-
-    WHOLE = "Whole"
-    CHUNKED = "Chunked"
-    EVEN = "Even"
-
-
-SHORT_QUERIES = {
-    SplitKind.WHOLE: {"TileOrder": "OneEach", "Output": "Direct"},
-    SplitKind.CHUNKED: {"TileOrder": "OneEach", "Output": "Parts"},
-    SplitKind.EVEN: {"TileOrder": "Dealt", "Output": "Parts"},
-}
-"""How tiles of heads side by side, or of splits, are walked and how their output leaves."""
-
-
 @dataclass(frozen=True)
 class Features:
-    """The types that a problem binds in a kernel."""
+    """What is asked. A family resolves it: its own subclass adds what follows for its kernels."""
 
     mask: MaskKind = MaskKind.FULL
     softcap: bool = False
-    per_batch: bool = False  # batch entries have lengths of their own
-    heads_together: int = 1  # heads of q side by side in a tile, which share one of k and v
-    few_queries: bool = False  # one tile holds those of all the heads that share one of k and v
-    splits: SplitKind = SplitKind.WHOLE
+    per_batch: bool = False  # the sequences of a batch have lengths of their own
     page_keys: int = 0  # rows of a page that a table names; 0: keys are contiguous
     sinks: bool = False  # every row sees one more score, that of its head
-    guarded: bool = False  # first family: look at bounds, though nothing above asks for it
-
-    def bind_first_family(self, bindings: tuple[Binding, ...]) -> tuple[Binding, ...]:
-        """The bindings of a config of the first family, and those of the features."""
-        bounds = Variant("Bounds", "sm80/bounds", "Guarded" if self.looks_at_bounds else "Exact")
-        return (*bindings, *self._shared, bounds)
 
     @property
-    def looks_at_bounds(self) -> bool:
-        """Whether a kernel of the first family looks where tensors end, and at the ends of rows."""
-        return self.guarded or self.mask is not MaskKind.FULL or self.per_batch or self.sinks
-
-    @property
-    def _shared(self) -> tuple[Binding, ...]:
-        """What both families bind."""
-        return (
-            Variant("Mask", "attn/mask", self.mask.value),
-            Variant("Score", "attn/score", "Softcap" if self.softcap else "Plain"),
-            Variant("Lengths", "attn/lengths", "PerBatch" if self.per_batch else "Same"),
-            Variant("Sinks", "attn/sinks", "PerHead" if self._ends_with_sink else "None"),
-        )
-
-    @property
-    def _ends_with_sink(self) -> bool:
-        """Parts of a row do not: who combines them adds the sink, once."""
-        return self.sinks and self.splits is SplitKind.WHOLE
-
-    def bind_hopper(self, bindings: tuple[Binding, ...]) -> tuple[Binding, ...]:
-        """The bindings of a config of the Hopper family, and those of the features."""
-        own = (
-            *self._shared,
-            self.rows(),
-            Variant("Splits", "attn/splits", self.splits.value),
-            Variant("Pages", "sm90/pages", "Paged", self.page_keys)
-            if self.page_keys
-            else Variant("Pages", "sm90/pages", "Contiguous"),
-        )
-        return (*(self._replaced(binding) for binding in bindings), *own)
-
-    @property
-    def short_queries(self) -> bool:
-        """Whether few queries meet many keys, each of which is then read once."""
-        return self.few_queries or self.splits is not SplitKind.WHOLE
-
-    def rows(self) -> Variant:
-        """Which queries and heads the rows of a tile are."""
-        if self.heads_together > 1:
-            return Variant("Rows", "attn/rows", "GroupedHeads", self.heads_together)
-        return Variant("Rows", "attn/rows", "OneHead")
-
-    def _replaced(self, binding: Binding) -> Binding:
-        """Heads side by side and splits are walked in an order of their own and leave in another
-        way; entries of their own lengths are walked in another order."""
-        if not isinstance(binding, Variant):
-            return binding
-        if self.short_queries:
-            own = SHORT_QUERIES[self.splits]
-        else:
-            own = {"TileOrder": "Packed"} if self.per_batch else {}
-        name = own.get(binding.slot)
-        return Variant(binding.slot, binding.folder, name) if name else binding
+    def dense(self) -> bool:
+        """Whether full or causal attention is all that is asked."""
+        others = (self.softcap, self.per_batch, self.page_keys, self.sinks)
+        return self.mask is not MaskKind.WINDOW and not any(others)
 
     def words(self) -> list[str]:
         """What sets these features apart from plain attention."""
@@ -116,12 +37,19 @@ class Features:
             self.mask.name.lower(): self.mask is not MaskKind.FULL,
             "softcap": self.softcap,
             "per_batch": self.per_batch,
-            f"heads_{self.heads_together}": self.heads_together > 1,
-            "few": self.few_queries and self.splits is SplitKind.WHOLE,
-            self.splits.name.lower(): self.splits is not SplitKind.WHOLE,
             f"page_{self.page_keys}": self.page_keys > 0,
             "sinks": self.sinks,
-            "guarded": self.guarded,
+        }
+        return [word for word, on in words.items() if on]
+
+    def in_words(self) -> list[str]:
+        """What is asked, as the caller would say it."""
+        words = {
+            "causal=True": self.mask is MaskKind.CAUSAL,
+            "a window": self.mask is MaskKind.WINDOW,
+            "softcap": self.softcap,
+            "a length of its own for every sequence": self.per_batch,
+            "block_table": self.page_keys > 0,
         }
         return [word for word, on in words.items() if on]
 

@@ -7,27 +7,27 @@ from itertools import pairwise
 
 from torch import Tensor
 
-from flash_attention.call.call import Extras
+from flash_attention.call.call import Call
 from flash_attention.call.problem import Problem
 from flash_attention.errors import UnsupportedError
 
 
-def check_lengths(problem: Problem, extras: Extras) -> None:
+def check_lengths(problem: Problem, call: Call) -> None:
     """Every batch entry lies within its tensor. Reads the tensors: waits for their device."""
-    if problem.total_q is not None and extras.cu_seqlens_q is not None:
-        _check_starts("q", extras.cu_seqlens_q, problem.total_q, problem.seq_q)
+    if problem.total_q is not None and call.cu_seqlens_q is not None:
+        _check_starts("q", call.cu_seqlens_q, problem.total_q, problem.seq_q)
     keys = [problem.seq_k] * problem.batch
-    if problem.total_k is not None and extras.cu_seqlens_k is not None:
-        keys = _check_starts("k", extras.cu_seqlens_k, problem.total_k, problem.seq_k)
-    if extras.seqused_k is not None:
-        for entry, (used, there) in enumerate(zip(extras.seqused_k.tolist(), keys, strict=True)):
+    if problem.total_k is not None and call.cu_seqlens_k is not None:
+        keys = _check_starts("k", call.cu_seqlens_k, problem.total_k, problem.seq_k)
+    if call.seqused_k is not None:
+        for entry, (used, there) in enumerate(zip(call.seqused_k.tolist(), keys, strict=True)):
             if not 0 <= used <= there:
                 raise UnsupportedError(
                     f"seqused_k[{entry}] is {used}; entry {entry} has {there} keys, allowed are 0"
                     f" to {there}"
                 )
-        if extras.block_table is not None:
-            _check_pages(problem, extras.block_table, extras.seqused_k)
+        if call.block_table is not None:
+            _check_pages(problem, call.block_table, call.seqused_k)
 
 
 def _check_pages(problem: Problem, table: Tensor, used: Tensor) -> None:

@@ -10,7 +10,7 @@ from numbers import Integral, Real
 import torch
 from torch import Tensor
 
-from flash_attention.call.call import Extras, Options
+from flash_attention.call.call import Call
 from flash_attention.call.tensors import MAX_ROWS, TensorView, shown
 from flash_attention.errors import UnsupportedError
 
@@ -24,12 +24,12 @@ SIZES = {
 """The shape of each extra tensor."""
 
 
-def check_options(options: Options) -> None:
+def check_options(call: Call) -> None:
     """The rules that options obey whatever the tensors."""
-    check_softmax_scale(options.softmax_scale)
-    check_softcap(options.softcap)
-    check_window(options.window)
-    check_split_keys(options.split_keys)
+    check_softmax_scale(call.softmax_scale)
+    check_softcap(call.softcap)
+    check_window(call.window)
+    check_split_keys(call.split_keys)
 
 
 def check_softmax_scale(scale: object) -> None:
@@ -89,13 +89,13 @@ def check_split_keys(keys: object) -> None:
         )
 
 
-def check_types(extras: Extras, options: Options) -> None:
+def check_types(call: Call) -> None:
     """Extra tensors are tensors, and packed ones come with an int."""
-    for name, tensor in extras.given().items():
+    for name, tensor in call.extras.items():
         TensorView.of(name, tensor, (SIZES[name],))
     for of, cu_seqlens, length in (
-        ("q", extras.cu_seqlens_q, options.max_seqlen_q),
-        ("k", extras.cu_seqlens_k, options.max_seqlen_k),
+        ("q", call.cu_seqlens_q, call.max_seqlen_q),
+        ("k", call.cu_seqlens_k, call.max_seqlen_k),
     ):
         if cu_seqlens is not None:
             _check_max_seqlen(of, length)
@@ -106,33 +106,33 @@ def check_types(extras: Extras, options: Options) -> None:
             )
 
 
-def check_extras(extras: Extras, options: Options, q: TensorView, k: TensorView) -> None:
+def check_extras(call: Call, q: TensorView, k: TensorView) -> None:
     """The rules on the tensors that may be left out; q and k passed theirs."""
-    check_types(extras, options)
-    paged = extras.block_table is not None
-    batch = _batch("q", q, extras.cu_seqlens_q, q)
-    batch_k = batch if paged else _batch("k", k, extras.cu_seqlens_k, q)
+    check_types(call)
+    paged = call.block_table is not None
+    batch = _batch("q", q, call.cu_seqlens_q, q)
+    batch_k = batch if paged else _batch("k", k, call.cu_seqlens_k, q)
     if batch != batch_k:
         raise UnsupportedError(
             f"there are {batch} batch entries of queries and {batch_k} of keys; a packed tensor"
             " has one less than its cu_seqlens has numbers, and both must have the same"
         )
-    if extras.sinks is not None:
-        _check_vector("sinks", extras.sinks, torch.float32, q, q.shape[-2])
-    if extras.seqused_k is not None:
-        _check_vector("seqused_k", extras.seqused_k, torch.int32, q, batch)
-    if extras.block_table is not None:
-        _check_paging(extras)
-        _check_table(extras.block_table, q, batch, page_keys=k.shape[1])
+    if call.sinks is not None:
+        _check_vector("sinks", call.sinks, torch.float32, q, q.shape[-2])
+    if call.seqused_k is not None:
+        _check_vector("seqused_k", call.seqused_k, torch.int32, q, batch)
+    if call.block_table is not None:
+        _check_paging(call)
+        _check_table(call.block_table, q, batch, page_keys=k.shape[1])
 
 
-def _check_paging(extras: Extras) -> None:
-    if extras.cu_seqlens_k is not None:
+def _check_paging(call: Call) -> None:
+    if call.cu_seqlens_k is not None:
         raise UnsupportedError(
             "block_table and cu_seqlens_k are given; keys are in pages or packed, not both: leave"
             " one out, and with block_table pass seqused_k, how many keys each batch entry has"
         )
-    if extras.seqused_k is None:
+    if call.seqused_k is None:
         raise UnsupportedError(
             "block_table is given without seqused_k; pass how many keys each batch entry has,"
             " int32 (batch,)"

@@ -1,28 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the caller asked (`Problem`) and the shape of the launch that answers it (`Geometry`)."""
+"""Problem: what a call asks, without its tensors."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Protocol
+from dataclasses import dataclass
 
 import torch
 
-from flash_attention.call.call import DEFAULTS, NO_EXTRAS, Extras, Options, Window
+from flash_attention.call.call import Call, Window
 from flash_attention.call.features import Features, MaskKind
-from flash_attention.families.sm90.forward.config import WARP_ROWS
-from flash_attention.families.sm90.forward.splits import Chunks
-from flash_attention.kernel_configs import HopperForwardKernelConfig, KernelConfig, TileOrder
-
-
-class ShapedTensor(Protocol):
-    """Anything with a shape and an element type: a tensor or a description of one."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-    @property
-    def dtype(self) -> torch.dtype: ...
 
 
 @dataclass(frozen=True)
@@ -52,36 +38,28 @@ class Problem:
     seqused_k: bool = False
     page_keys: int = 0  # rows of a page, where a table says which pages hold an entry's keys
     pages: int = 0  # of k and of v
+    table_stride: int = 0  # elements from one row of the block table to the next
 
     @classmethod
-    def from_tensors(
-        cls,
-        q: ShapedTensor,
-        k: ShapedTensor,
-        v: ShapedTensor,
-        *,
-        options: Options = DEFAULTS,
-        extras: Extras = NO_EXTRAS,
-    ) -> Problem:
-        """The problem of (batch, seq, heads, d) tensors, or packed (total, heads, d) ones, or k and
-        v in pages.
-
-        The scale is 1 / sqrt(d) of q unless given.
-        """
+    def of(cls, call: Call) -> Problem:
+        """The problem of (batch, seq, heads, d) tensors, of packed (total, heads, d) ones, or of k
+        and v in pages. The scale is 1 / sqrt(d) of q unless given."""
+        q, k, v = call[:3]
         rows_q, heads, d_head = q.shape[-3:]
         rows_k, heads_k, _ = k.shape[-3:]
-        pages = page_keys = 0
-        if extras.block_table is not None:
+        pages = page_keys = table_stride = 0
+        if call.block_table is not None:
             pages, page_keys = k.shape[:2]
-            rows_k = page_keys * extras.block_table.shape[1]
-        packed_q, packed_k = extras.cu_seqlens_q is not None, extras.cu_seqlens_k is not None
-        batch = q.shape[0] if extras.cu_seqlens_q is None else len(extras.cu_seqlens_q) - 1
-        scale = d_head**-0.5 if options.softmax_scale is None else float(options.softmax_scale)
-        causal, window = normalised_mask(options.causal, options.window, rows_q, rows_k)
+            rows_k = page_keys * call.block_table.shape[1]
+            table_stride = call.block_table.stride(0)
+        packed_q, packed_k = call.cu_seqlens_q is not None, call.cu_seqlens_k is not None
+        batch = q.shape[0] if call.cu_seqlens_q is None else len(call.cu_seqlens_q) - 1
+        scale = d_head**-0.5 if call.softmax_scale is None else float(call.softmax_scale)
+        causal, window = normalised_mask(call.causal, call.window, rows_q, rows_k)
         return cls(
             batch=batch,
-            seq_q=int(options.max_seqlen_q or 0) if packed_q else rows_q,
-            seq_k=int(options.max_seqlen_k or 0) if packed_k else rows_k,
+            seq_q=int(call.max_seqlen_q or 0) if packed_q else rows_q,
+            seq_k=int(call.max_seqlen_k or 0) if packed_k else rows_k,
             heads=heads,
             heads_k=heads_k,
             d_head=d_head,
@@ -90,13 +68,36 @@ class Problem:
             softmax_scale=scale,
             causal=causal,
             window=window,
-            softcap=float(options.softcap),
-            sinks=extras.sinks is not None,
+            softcap=float(call.softcap),
+            sinks=call.sinks is not None,
             total_q=rows_q if packed_q else None,
             total_k=rows_k if packed_k else None,
-            seqused_k=extras.seqused_k is not None,
+            seqused_k=call.seqused_k is not None,
             page_keys=page_keys,
             pages=pages,
+            table_stride=table_stride,
+        )
+
+    def __str__(self) -> str:
+        heads = f"{self.heads} heads"
+        if self.heads_k != self.heads:
+            heads += f" ({self.heads_k} of k and v)"
+        width = f"d {self.d_head}"
+        if self.d_v != self.d_head:
+            width += f" ({self.d_v} of v)"
+        longest = "up to " if self.per_batch else ""
+        words = {
+            "causal": self.causal,
+            f"window {self.window}": self.window is not None,
+            f"softcap {self.softcap:g}": self.softcap > 0,
+            "sinks": self.sinks,
+            f"pages of {self.page_keys} keys": self.page_keys > 0,
+        }
+        features = "".join(f", {word}" for word, on in words.items() if on)
+        dtype = str(self.dtype).removeprefix("torch.")
+        return (
+            f"batch {self.batch}, {longest}{self.seq_q} x {self.seq_k} queries and keys,"
+            f" {heads}, {width}, {dtype}{features}"
         )
 
     @property
@@ -108,33 +109,6 @@ class Problem:
             page_keys=self.page_keys,
             sinks=self.sinks,
         )
-
-    def features_for(self, config: KernelConfig, return_lse: bool = False) -> Features:
-        """What the code of this config's kernel must be able to do.
-
-        One of the first family looks at no bounds where there are none to see: its blocks divide
-        the lengths, all tensors have its columns and as many heads, and no row ends in more than O.
-        """
-        features = self.features
-        if isinstance(config, HopperForwardKernelConfig):
-            return replace(features, heads_together=self._heads_together(config))
-        if features.looks_at_bounds:
-            return features
-        exact = (
-            self.seq_q % config.B_r == 0
-            and self.seq_k % config.B_c == 0
-            and self.heads == self.heads_k
-            and self.d_head == self.d_v == config.d_head
-            and not return_lse
-        )
-        return replace(features, guarded=not exact)
-
-    def _heads_together(self, config: HopperForwardKernelConfig) -> int:
-        """Heads side by side in a tile: of entries of their own lengths those that share one of k
-        and v, so that fewer rows lie beyond the queries; a warp's rows are whole queries."""
-        group = self.heads_per_kv
-        able = self.per_batch and config.specialised and WARP_ROWS % group == 0
-        return group if able else 1
 
     @property
     def per_batch(self) -> bool:
@@ -186,38 +160,3 @@ def normalised_mask(
         return right == 0, None
     left = rows_k if left is None else min(left, rows_k)
     return False, (left, rows_q if right is None else min(right, rows_q))
-
-
-@dataclass(frozen=True)
-class Geometry:
-    """The grid, threads of a block, bytes of dynamic shared memory."""
-
-    grid: tuple[int, int, int]
-    block: int
-    smem_bytes: int
-
-    @classmethod
-    def of(
-        cls, config: KernelConfig, problem: Problem, num_sms: int, chunks: Chunks | None = None
-    ) -> Geometry:
-        """The launch of a kernel on a device with so many multiprocessors.
-
-        The first family's grid is (query blocks, heads, batch). The Hopper family's is flat, and
-        has no more blocks of threads than fit on the device where each takes several tiles; one for
-        each tile where keys are in chunks.
-        """
-        q_blocks = max(1, -(-problem.seq_q // config.B_r))  # a grid without CTAs cannot be launched
-        grid = (q_blocks, problem.heads, problem.batch)
-        if isinstance(config, HopperForwardKernelConfig):
-            tiles = problem.num_tiles(config.B_r)
-            places = num_sms * config.side_by_side
-            if chunks is not None:
-                resident = chunks.num_ctas(problem, config.consumers)
-            elif problem.per_batch:
-                resident = min(max(tiles, 1), places)
-            elif config.tile_order == TileOrder.ONE_EACH:
-                resident = tiles
-            else:
-                resident = min(tiles, places)
-            grid = (resident, 1, 1)
-        return cls(grid, config.num_threads, config.smem_bytes())

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tensors of a call must satisfy before anything is compiled, allocated or written.
+"""Rules on q, k, v and the output that hold before anything is compiled, allocated or written.
 
 The rules read `TensorView`s, plain descriptions of tensors, so they hold without a GPU too.
 """
@@ -12,10 +12,9 @@ from functools import cached_property
 
 import torch
 
-from flash_attention.call.call import Extras
+from flash_attention.call.call import Call
 from flash_attention.call.overlap import Layout, may_overlap, overlaps_itself
-from flash_attention.errors import KernelConfigError, UnsupportedError
-from flash_attention.kernel_configs import KernelConfig
+from flash_attention.errors import UnsupportedError
 
 DIMS = ("batch", "seq", "heads", "d_head")
 PACKED_DIMS = ("total", "heads", "d_head")
@@ -76,23 +75,13 @@ class Packing:
     paged: bool = False
 
     @classmethod
-    def of(cls, extras: Extras) -> Packing:
-        """The packing that these tensors describe."""
-        kv = extras.cu_seqlens_k is not None
-        return cls(extras.cu_seqlens_q is not None, kv, extras.block_table is not None)
+    def of(cls, call: Call) -> Packing:
+        """The packing that a call's tensors describe."""
+        kv = call.cu_seqlens_k is not None
+        return cls(call.cu_seqlens_q is not None, kv, call.block_table is not None)
 
 
 NOT_PACKED = Packing()
-
-
-def check_config_type(config: object) -> None:
-    """A kernel config is an instance of one of the families, nothing that looks like one."""
-    if not isinstance(config, KernelConfig):
-        raise KernelConfigError(
-            f"the kernel config is a {type(config).__name__}; pass a FlashForwardKernelConfig or a"
-            " HopperForwardKernelConfig (parse_kernel_config turns a short form into one)",
-            rule="type",
-        )
 
 
 def check_inputs(
@@ -178,9 +167,9 @@ def check_no_overlap(o: TensorView, inputs: Iterable[TensorView]) -> None:
             )
 
 
-def check_no_grad(requires_grad: bool) -> None:
+def check_no_grad(call: Call) -> None:
     """There is no backward pass, so no gradient may be expected from the call."""
-    if requires_grad and torch.is_grad_enabled():
+    if torch.is_grad_enabled() and call.needs_grad:
         raise UnsupportedError(
             "a tensor requires grad, and this function has no backward pass;"
             " call it under torch.no_grad() or pass q.detach(), k.detach(), v.detach()"

@@ -6,9 +6,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil, log2
 
-from flash_attention.call.features import CAUSAL, PLAIN, Features
+from flash_attention.call.dtype import DType
+from flash_attention.call.features import Features
 from flash_attention.call.problem import Problem
-from flash_attention.kernel_configs import DType, KernelConfig
+from flash_attention.families.config import KernelConfig
+from flash_attention.families.registry import family_of
 
 TILE_ROWS = 128  # query rows of a usual tile, to count how much there is to spread over a GPU
 TILES_WEIGHT = 0.5  # a GPU that is full does not notice twice the tiles; one that is not does
@@ -32,7 +34,7 @@ class DenseProblem:
     def of(cls, problem: Problem) -> DenseProblem | None:
         """What is tuned of a problem; None if it has a feature beyond the causal mask, or nothing
         to compute."""
-        if problem.features not in (PLAIN, CAUSAL) or problem.idle:
+        if not problem.features.dense or problem.idle:
             return None
         return cls(
             dtype=DType.from_string(str(problem.dtype)),
@@ -63,8 +65,9 @@ class DenseProblem:
         )
 
     def features_for(self, config: KernelConfig) -> Features:
-        """What the code of this config's kernel must be able to do."""
-        return self.problem.features_for(config)
+        """What the kernel of a config must be able to do to run this problem."""
+        features: Features = family_of(config).features(config, self.problem)
+        return features
 
     @property
     def kind(self) -> tuple[DType, int, int, bool]:

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from flash_attention.choose.dense import DenseProblem
 from flash_attention.errors import UnsupportedError
-from flash_attention.kernel_configs import KernelConfig
+from flash_attention.families.config import KernelConfig
 
 
 @dataclass(frozen=True)

@@ -9,11 +9,12 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from flash_attention.call.dtype import DType
 from flash_attention.choose.dense import DenseProblem
 from flash_attention.choose.table import Entry, Table
 from flash_attention.errors import KernelConfigError, UnsupportedError
+from flash_attention.families.parse import parse_kernel_config
 from flash_attention.files import write_whole
-from flash_attention.kernel_configs import DType, parse_kernel_config
 
 SCHEMA = 1
 _TYPES: dict[str, tuple[type, ...]] = {

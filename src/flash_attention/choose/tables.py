@@ -20,7 +20,8 @@ from flash_attention.choose.heuristic import select_config
 from flash_attention.choose.table import Entry, Table
 from flash_attention.choose.table_file import load_table
 from flash_attention.errors import UnsupportedError
-from flash_attention.kernel_configs import HopperForwardKernelConfig, KernelConfig
+from flash_attention.families.config import KernelConfig
+from flash_attention.families.registry import family_of
 
 TABLE_VARIABLE = "FLASH_ATTENTION_TABLE"
 SHIPPED = Path(__file__).resolve().parent / "measured"
@@ -123,7 +124,7 @@ def look_up(dense: DenseProblem, arch: Arch, device: str) -> Choice:
             reason += f", over {MAX_DISTANCE}"
         elif entry.keeps_heuristic:
             reason += ", where nothing was faster"
-        elif isinstance(entry.config, HopperForwardKernelConfig) and _valid(entry, arch, source):
+        elif family_of(entry.config).extrapolates and _valid(entry, arch, source):
             return Choice(entry.config, f"{reason}: {_said(entry, source)}", measured=True)
     elif usable:
         reason = "no entry is of this type, head dimension and mask"

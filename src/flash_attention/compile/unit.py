@@ -1,118 +1,54 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The text NVRTC compiles: includes, `struct Config`, and the kernel entry."""
+"""Unit: the text that NVRTC compiles into one kernel, as a person would write it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from flash_attention.arch import WARP_SIZE
-from flash_attention.call.features import PLAIN, Features
-from flash_attention.compile import ENTRY
-from flash_attention.compile.binding import Binding, Number, Variant, headers, render_struct
-from flash_attention.families.forward_args import layout_asserts
-from flash_attention.families.sm90.forward.splits import COMBINE_THREADS
-from flash_attention.families.sm90.wgmma import from_registers, from_shared
-from flash_attention.kernel_configs import (
-    DType,
-    FlashForwardKernelConfig,
-    HopperForwardKernelConfig,
-    KernelConfig,
-)
-
-ARGS = "const __grid_constant__ fa::ForwardKernelArgs args"
-MAPS = [f"const __grid_constant__ fa::TensorMap {tensor}_map" for tensor in "qkvo"]
+from flash_attention.compile.binding import Binding, headers, render_struct
+from flash_attention.compile.elf import ENTRY
 
 
-def translation_unit(config: KernelConfig, features: Features = PLAIN) -> str:
-    """The whole .cu of one kernel, as a person would write it."""
-    if isinstance(config, HopperForwardKernelConfig):
-        return _hopper(config, features)
-    return _sm80(config, features)
+@dataclass(frozen=True)
+class Unit:
+    """A translation unit: a name for people, what it is compiled for, and its text."""
+
+    name: str
+    target: str
+    source: str
 
 
-def combine_unit(dtype: DType, features: Features, tile_rows: int) -> str:
-    """The whole .cu of the kernel that combines parts whose tiles have so many rows."""
-    bindings = (
-        Variant("DType", "dtype", dtype.to_cpp_str().rsplit("::", 1)[-1]),
-        Number("tile_rows", tile_rows),
-        Number("warps", COMBINE_THREADS // WARP_SIZE),
-        features.rows(),
-        Variant("Splits", "attn/splits", features.splits.value),
-    )
-    return "\n".join(
-        (
-            f"// parts of {dtype.name} rows become one",
-            *(f"#include <{include}>" for include in ("fa/attn/combine.cuh", *headers(bindings))),
-            "",
-            render_struct(bindings),
-            "",
-            layout_asserts(),
-            "",
-            f'extern "C" __global__ void __launch_bounds__({COMBINE_THREADS})',
-            f"{ENTRY}({ARGS}) {{",
-            "  fa::attn::combine<Config>(args);",
-            "}",
-            "",
-        )
-    )
-
-
-def _sm80(config: FlashForwardKernelConfig, features: Features) -> str:
-    return _text(
-        config,
-        header="fa/sm80/forward.cuh",
-        bindings=features.bind_first_family(config.bindings()),
-        wrappers=(),
-        bounds=f"{config.num_threads}",
-        parameters=(ARGS,),
-        call="fa::sm80::forward<Config>(args, smem)",
-    )
-
-
-def _hopper(config: HopperForwardKernelConfig, features: Features) -> str:
-    widths = sorted({config.B_c, config.narrow_keys} - {0})
-    maps = (
-        "fa::sm90::TensorMaps{q_map, k_map, v_map, o_map}" if config.tma else "fa::sm90::NoMaps{}"
-    )
-    return _text(
-        config,
-        header="fa/sm90/forward.cuh",
-        bindings=features.bind_hopper(config.bindings()),
-        wrappers=(
-            *(from_shared(config.dtype, width) for width in widths),
-            from_registers(config.dtype, config.d_head),
-        ),
-        bounds=f"{config.num_threads}, {config.side_by_side}",
-        parameters=(*(MAPS if config.tma else ()), ARGS),
-        call=f"fa::sm90::forward<Config>({maps}, args, smem)",
-    )
-
-
-def _text(
-    config: KernelConfig,
+def render(
     *,
+    title: str,
     header: str,
     bindings: tuple[Binding, ...],
-    wrappers: Sequence[str],
+    asserts: str,
     bounds: str,
     parameters: Sequence[str],
-    call: str,
+    body: Sequence[str],
+    wrappers: Sequence[str] = (),
 ) -> str:
+    """The whole .cu of a kernel: includes, `struct Config`, and the entry.
+
+    `header` declares what the body calls, and `bindings` bring their own headers. `bounds` are the
+    launch bounds, `asserts` tie what Python knows of a layout to what the compiler makes of it.
+    """
     separator = ",\n" + " " * (len(ENTRY) + 1)
     return "\n".join(
         (
-            f"// {config.short_form()}",
+            f"// {title}",
             *(f"#include <{include}>" for include in (header, *headers(bindings))),
             "",
             render_struct(bindings),
             "",
             *(line for wrapper in wrappers for line in (wrapper, "")),
-            layout_asserts(),
+            asserts,
             "",
             f'extern "C" __global__ void __launch_bounds__({bounds})',
             f"{ENTRY}({separator.join(parameters)}) {{",
-            "  extern __shared__ __align__(1024) char smem[];",
-            f"  {call};",
+            *(f"  {line}" for line in body),
             "}",
             "",
         )

@@ -4,6 +4,12 @@
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
+
+from flash_attention.call.problem import Problem
+from flash_attention.call.tensors import TensorView
+
+PARAMETER = "const __grid_constant__ fa::ForwardKernelArgs args"
 
 
 class Strides(ctypes.Structure):
@@ -73,3 +79,32 @@ def layout_asserts() -> str:
             ),
         )
     )
+
+
+def forward_args(
+    problem: Problem, views: Sequence[TensorView], *, key_blocks: int = 0, split_blocks: int = 0
+) -> ForwardKernelArgs:
+    """The arguments of a forward kernel but for the addresses; `views` are of q, k, v and o."""
+    rows = problem.lse_shape[-1]
+    left, right = problem.window or (0, 0)
+    args = ForwardKernelArgs(
+        lse_batch_stride=problem.heads * rows if problem.total_q is None else 0,
+        lse_head_stride=rows,
+        batch=problem.batch,
+        heads=problem.heads,
+        heads_per_kv=problem.heads_per_kv,
+        seq_len_q=problem.seq_q,
+        seq_len_k=problem.seq_k,
+        d_qk=problem.d_head,
+        d_v=problem.d_v,
+        window_left=left,
+        window_right=right,
+        softmax_scale=problem.softmax_scale,
+        softcap=problem.softcap,
+        key_blocks=key_blocks,
+        split_blocks=split_blocks,
+        block_table_stride=problem.table_stride,
+    )
+    for name, view in zip("qkvo", views, strict=True):
+        setattr(args, f"{name}_stride", Strides(*view.strides[:3]))
+    return args

@@ -1,16 +1,48 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel families, and an order over the configs of all of them."""
+"""The families there are, in the order of the ladder; the last that can is the one that runs."""
 
 from __future__ import annotations
 
-from flash_attention.families.sm80.forward.config import FlashForwardKernelConfig
-from flash_attention.families.sm90.forward.config import HopperForwardKernelConfig
+from typing import Any
 
-KernelConfig = FlashForwardKernelConfig | HopperForwardKernelConfig
+from flash_attention.arch import Arch
+from flash_attention.call.features import PLAIN, Features
+from flash_attention.compile.unit import Unit
+from flash_attention.errors import KernelConfigError
+from flash_attention.families.config import KernelConfig, check_config_type
+from flash_attention.families.family import Family
+from flash_attention.families.sm80.forward.family import SM80
+from flash_attention.families.sm90.forward.family import SM90
 
-FAMILIES: tuple[type[KernelConfig], ...] = (FlashForwardKernelConfig, HopperForwardKernelConfig)
+AnyFamily = Family[Any]
+
+FAMILIES: list[AnyFamily] = [SM80, SM90]
+
+
+def register(family: AnyFamily) -> None:
+    """Make a family known; it is asked before those that were there."""
+    FAMILIES.append(family)
+
+
+def family_of(config: KernelConfig) -> AnyFamily:
+    """The family that a config is of."""
+    check_config_type(config)
+    for family in FAMILIES:
+        if type(config) is family.config_type:
+            return family
+    raise KernelConfigError(
+        f"{type(config).__name__} is of no family that is known here; register its family first",
+        rule="type",
+    )
 
 
 def sort_key(config: KernelConfig) -> tuple[int, KernelConfig]:
     """Family by family, each in its own order; configs of two families do not compare."""
-    return FAMILIES.index(type(config)), config
+    return FAMILIES.index(family_of(config)), config
+
+
+def unit_of(config: KernelConfig, features: Features = PLAIN, arch: Arch | None = None) -> Unit:
+    """The translation unit of a config's kernel; `arch` is its default one unless given."""
+    family = family_of(config)
+    resolved = family.resolve(config, features)
+    return family.unit(config, resolved, arch or config.default_arch)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, fields
 from enum import IntEnum
 from typing import Any
@@ -50,3 +50,8 @@ def _said(allowed: tuple[int, ...] | range | None) -> str:
         kind = "an integer" if allowed.step == 1 else f"a multiple of {allowed.step}"
         return f"{kind} from {allowed[0]} to {allowed[-1]}"
     return f"one of {', '.join(map(str, allowed))}"
+
+
+def smallest_holding(choices: Iterable[int], *values: int) -> int:
+    """The smallest choice that is no less than any of the values; 0 if none is."""
+    return min((choice for choice in choices if choice >= max(values)), default=0)

@@ -6,8 +6,7 @@ libcuda is opened by the first call, so importing this works on a machine withou
 
 from __future__ import annotations
 
-import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cache
 from typing import Any
 
@@ -20,7 +19,8 @@ NO_CONTEXT = cuda.CUresult.CUDA_ERROR_INVALID_CONTEXT
 
 _launch_kernel = cuda.cuLaunchKernel
 
-Parameter = ctypes.Structure | ctypes.Array[Any] | ctypes.c_void_p
+Shape = tuple[int, int, int, int, int, int, int]
+"""The grid, the block and the bytes of dynamic shared memory of a launch."""
 
 
 def load_kernel(cubin: bytes, entry: str) -> cuda.CUfunction:
@@ -48,22 +48,17 @@ def bind_primary_context(device_index: int) -> None:
 
 
 def launch_kernel(
-    kernel: cuda.CUfunction,
-    shape: tuple[int, int, int, int, int, int, int],
-    parameters: Sequence[Parameter],
-    stream: int,
-    device_index: int,
+    kernel: cuda.CUfunction | None, shape: Shape, parameters: int, stream: int, device_index: int
 ) -> None:
-    """Queue one launch; `shape` is the grid, the block and the dynamic shared memory.
+    """Queue one launch; `shape` is the grid, the block and the dynamic shared memory, `parameters`
+    the address of an array of the addresses of all parameters.
 
     The driver copies the parameters before it returns.
     """
-    pointers = (ctypes.c_void_p * len(parameters))(*map(ctypes.addressof, parameters))
-    address = ctypes.addressof(pointers)
-    (status,) = _launch_kernel(kernel, *shape, stream, address, 0)
+    (status,) = _launch_kernel(kernel, *shape, stream, parameters, 0)
     if status == NO_CONTEXT:  # a thread that has not used CUDA yet
         bind_primary_context(device_index)
-        (status,) = _launch_kernel(kernel, *shape, stream, address, 0)
+        (status,) = _launch_kernel(kernel, *shape, stream, parameters, 0)
     if status:
         raise error("cuLaunchKernel", status)
 
@@ -74,17 +69,14 @@ class DependentLaunch:
     Its CTAs may start as soon as those of the one before allow it (griddepcontrol).
     """
 
-    def __init__(self, shape: tuple[int, int, int, int, int, int, int]) -> None:
+    def __init__(self, shape: Shape) -> None:
         self._shape = shape
         self._configs: dict[int, cuda.CUlaunchConfig] = {}  # by stream: threads share none
 
-    def __call__(
-        self, kernel: cuda.CUfunction, parameters: Sequence[Parameter], stream: int
-    ) -> None:
+    def __call__(self, kernel: cuda.CUfunction | None, parameters: int, stream: int) -> None:
         """Queue the kernel; this thread launched the one before, so it has a context."""
         config = self._configs.get(stream) or self._configs.setdefault(stream, self._on(stream))
-        pointers = (ctypes.c_void_p * len(parameters))(*map(ctypes.addressof, parameters))
-        (status,) = cuda.cuLaunchKernelEx(config, kernel, ctypes.addressof(pointers), 0)
+        (status,) = cuda.cuLaunchKernelEx(config, kernel, parameters, 0)
         if status:
             raise error("cuLaunchKernelEx", status)
 

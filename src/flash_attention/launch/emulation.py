@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import prod
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,9 +15,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from flash_attention.arch import get_arch
-from flash_attention.call.call import NO_EXTRAS, Extras, Options, Window, extras_of
+from flash_attention.call.call import Call, call_of, with_keywords
+from flash_attention.call.results import fill_keyless
 from flash_attention.call.tensors import TensorView
-from flash_attention.compile import ENTRY
+from flash_attention.compile import ENTRY, CompiledKernel
+from flash_attention.compile.unit import Unit
 from flash_attention.emulator import (
     SCHEDULES,
     Counters,
@@ -29,11 +32,11 @@ from flash_attention.emulator import (
     run,
 )
 from flash_attention.errors import LaunchError, UnsupportedError
-from flash_attention.families.forward_args import ForwardKernelArgs
-from flash_attention.families.sm90.forward.splits import COMBINE_THREADS
-from flash_attention.kernel_configs import KernelConfig
-from flash_attention.launch.kernels import compile_config
-from flash_attention.launch.plan import CPU, LaunchPlan, fill_keyless, new_plan
+from flash_attention.families.config import KernelConfig, check_config_type
+from flash_attention.families.recipe import Step
+from flash_attention.launch.device import CPU
+from flash_attention.launch.kernels import load_unit
+from flash_attention.launch.plan import Plan
 
 _MEMORY_SLACK = 1 << 20  # bytes of address space between and around the tensors
 _FINDINGS_SHOWN = 5
@@ -65,6 +68,11 @@ class Settings:
             )
 
 
+def _compiled(unit: Unit) -> CompiledKernel:
+    return load_unit(unit).compiled
+
+
+@with_keywords
 def emulate(
     kernel_cfg: KernelConfig,
     q: Tensor,
@@ -72,23 +80,11 @@ def emulate(
     v: Tensor,
     o: Tensor | None = None,
     *,
-    causal: bool = False,
-    window: Window | None = None,
-    softmax_scale: float | None = None,
-    softcap: float = 0.0,
-    sinks: Tensor | None = None,
-    cu_seqlens_q: Tensor | None = None,
-    cu_seqlens_k: Tensor | None = None,
-    max_seqlen_q: int | None = None,
-    max_seqlen_k: int | None = None,
-    seqused_k: Tensor | None = None,
-    block_table: Tensor | None = None,
-    split_keys: int | None = None,
-    return_lse: bool = False,
     arch: str | None = None,
     schedule: str = "lockstep",
     seed: int = 0,
     checks: bool = True,
+    **keywords: Any,
 ) -> Emulation:
     """`forward` without a GPU: CPU tensors, the kernel compiled for `arch` and emulated.
 
@@ -97,172 +93,130 @@ def emulate(
     is looked for, and the run takes about half the time. A deadlock raises LaunchError.
     """
     settings = Settings(schedule, seed, checks)
-    limits = (max_seqlen_q, max_seqlen_k, split_keys)
-    options = Options(causal, window, softmax_scale, softcap, return_lse, *limits)
-    extras = extras_of(sinks, cu_seqlens_q, cu_seqlens_k, seqused_k, block_table)
-    target = None if arch is None else get_arch(arch)
-    plan = new_plan(kernel_cfg, q, k, v, o, target, options=options, extras=extras)
+    call = call_of("emulate", q, k, v, o, keywords)
+    check_config_type(kernel_cfg)
+    plan = Plan(call, kernel_cfg, None if arch is None else get_arch(arch))
     if plan.device_index != CPU:
         raise UnsupportedError(
             f"q is on {q.device}; the emulator takes CPU tensors, move them with q.cpu(), or call"
             " forward to run on the GPU"
         )
-    emulation = _emulate(plan, q, k, v, o, extras, settings)
+    emulation = emulate_plan(plan, call, settings)
     return emulation if o is None else replace(emulation, output=_store(emulation.output, o))
 
 
-def emulate_checked(
-    plan: LaunchPlan, q: Tensor, k: Tensor, v: Tensor, o: Tensor | None, extras: Extras
-) -> tuple[Tensor, Tensor | None]:
-    """Output, stored in `o` if given, and lse of a plan's kernel; a finding raises LaunchError."""
-    emulation = _emulate(plan, q, k, v, o, extras, Settings())
+def emulate_checked(plan: Plan, call: Call) -> tuple[Tensor, Tensor | None]:
+    """Output, stored where the call says, and lse of a plan; a finding raises LaunchError."""
+    emulation = emulate_plan(plan, call, Settings())
     if emulation.findings:
         raise LaunchError(
             f"the emulator found {len(emulation.findings)} errors in"
             f" {plan.config.short_form()}:\n{_listed(emulation.findings)}"
         )
-    return emulation.output if o is None else _store(emulation.output, o), emulation.lse
+    output = emulation.output
+    return output if call.out is None else _store(output, call.out), emulation.lse
 
 
-def _emulate(
-    plan: LaunchPlan,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    o: Tensor | None,
-    extras: Extras,
-    settings: Settings,
-) -> Emulation:
-    args = plan.bind(q, k, v, o, extras=extras)
-    ptx = compile_config(plan.config, plan.arch, plan.features).ptx
-    return emulate_args(plan, args, ptx, (q, k, v), settings, extras=extras)
-
-
-def emulate_args(
-    plan: LaunchPlan,
-    args: ForwardKernelArgs,
-    ptx: str,
-    inputs: Sequence[Tensor],
+def emulate_plan(
+    plan: Plan,
+    call: Call,
     settings: Settings,
     *,
-    extras: Extras = NO_EXTRAS,
+    compile_unit: Callable[[Unit], CompiledKernel] = _compiled,
     smem_bytes: int | None = None,
 ) -> Emulation:
-    """Run `ptx` as the kernel of `plan` on q, k and v; `args` came from `plan.bind`.
+    """Run the kernels of a plan on copies of the call's tensors in the emulator's memory.
 
-    The addresses in `args` are replaced by those of copies in the emulator's memory. The output is
-    a new tensor with the strides that the plan knows of.
+    The output is a new tensor with the strides that the plan knows of. `compile_unit` and
+    `smem_bytes` stand in for the real ones where a mistake is planted.
     """
-    program = load_program(ptx, ENTRY)
+    arguments = plan.bind(call)
+    programs = [load_program(compile_unit(step.unit).ptx, ENTRY) for step in plan.recipe.steps]
     if plan.idle:
-        return _nothing_to_run(plan, program, extras)
-    memory = GlobalMemory(_bytes_needed(plan, extras) + _MEMORY_SLACK)
-    _allocate(plan, memory, args, inputs, extras)
+        return _nothing_to_run(plan, programs[0], call)
+    memory = GlobalMemory(_bytes_needed(plan, call) + _MEMORY_SLACK)
+    _allocate(plan, memory, arguments, call)
     start = time.perf_counter()
-    try:
-        result = run(
-            program,
-            memory,
-            grid=plan.geometry.grid,
-            block=plan.geometry.block,
-            args=[*_maps(plan, args), args],
-            dynamic_smem=plan.geometry.smem_bytes if smem_bytes is None else smem_bytes,
-            **asdict(settings),
-        )
-    except DeadlockError as deadlock:
-        raise LaunchError(f"{plan.config.short_form()} does not end:\n{deadlock}") from deadlock
-    findings = [*result.findings, *_combine(plan, memory, args, settings)]
+    results = []
+    for step, program in zip(plan.recipe.steps, programs, strict=True):
+        geometry = step.geometry
+        own_smem = geometry.smem_bytes and (smem_bytes or geometry.smem_bytes)
+        try:
+            result = run(
+                program,
+                memory,
+                grid=geometry.grid,
+                block=geometry.block,
+                args=[*_maps(step, arguments), arguments],
+                dynamic_smem=own_smem,
+                **asdict(settings),
+            )
+        except DeadlockError as deadlock:
+            raise LaunchError(f"{plan.config.short_form()} does not end:\n{deadlock}") from deadlock
+        results.append(result)
     seconds = time.perf_counter() - start
-    if plan.counts_tiles and settings.checks:
-        _check_tile_counter(plan, memory.read(args.tile_counter, np.int32, (2,)))
+    if plan.recipe.counts_tiles and settings.checks:
+        _check_tile_counter(plan, memory.read(arguments.tile_counter, np.int32, (2,)))
     view = plan.views[3]
-    stored = torch.from_numpy(memory.read(args.o, np.uint8, (view.layout.span,)))
+    stored = torch.from_numpy(memory.read(arguments.o, np.uint8, (view.layout.span,)))
     output = stored.view(view.dtype).as_strided(view.shape, view.strides)
-    output = output if plan.problem.total_q is None else output[0]
     lse = None
     if plan.return_lse:
-        lse = torch.from_numpy(memory.read(args.lse, np.float32, plan.problem.lse_shape))
-    return Emulation(output, tuple(findings), result.counters, seconds, lse)
+        lse = torch.from_numpy(memory.read(arguments.lse, np.float32, plan.problem.lse_shape))
+    findings = tuple(finding for result in results for finding in result.findings)
+    return Emulation(_unpacked(plan, output), findings, results[0].counters, seconds, lse)
 
 
-def _combine(
-    plan: LaunchPlan, memory: GlobalMemory, args: ForwardKernelArgs, settings: Settings
-) -> list[Finding]:
-    """Run the kernel that combines the parts, where keys are in chunks; what was wrong with it."""
-    if plan.combine is None:
-        return []
-    compiled = plan.combine.kernel().compiled
-    program = load_program(compiled.ptx, ENTRY)
-    result = run(
-        program,
-        memory,
-        grid=plan.combine.grid,
-        block=COMBINE_THREADS,
-        args=[args],
-        **asdict(settings),
-    )
-    return result.findings
+def _unpacked(plan: Plan, output: Tensor) -> Tensor:
+    """A packed output has no batch dimension."""
+    return output if plan.problem.total_q is None else output[0]
 
 
-def _bytes_needed(plan: LaunchPlan, extras: Extras) -> int:
+def _bytes_needed(plan: Plan, call: Call) -> int:
     tensors = sum(view.layout.span for view in plan.views)
-    parts = sum(_part_bytes(plan).values())
-    given = sum(_span(t) * t.itemsize for t in extras.given().values())
-    return tensors + 4 * prod(plan.problem.lse_shape) + parts + given
+    given = sum(_span(t) * t.itemsize for t in call.extras.values())
+    scratch = sum(plan.recipe.scratch.values())
+    return tensors + 4 * prod(plan.problem.lse_shape) + scratch + given
 
 
-def _part_bytes(plan: LaunchPlan) -> dict[str, int]:
-    """The memory of parts, by the name of its address."""
-    if plan.combine is None:
-        return {}
-    return {"o_parts": plan.combine.output_bytes, "lse_parts": plan.combine.lse_bytes}
-
-
-def _allocate(
-    plan: LaunchPlan,
-    memory: GlobalMemory,
-    args: ForwardKernelArgs,
-    inputs: Sequence[Tensor],
-    extras: Extras,
-) -> None:
+def _allocate(plan: Plan, memory: GlobalMemory, arguments: Any, call: Call) -> None:
     """Put the inputs in the emulator's memory, make room for the results, note the addresses."""
-    for name, tensor, view in zip("qkv", inputs, plan.views, strict=False):
-        setattr(args, name, memory.alloc(_storage(tensor), name=name, owned=_elements(view)))
+    for name, tensor, view in zip("qkv", call[:3], plan.views, strict=False):
+        setattr(arguments, name, memory.alloc(_storage(tensor), name=name, owned=_elements(view)))
     view = plan.views[3]
     gaps = _elements(view)
     owned = None if gaps is None else gaps.repeat(view.dtype.itemsize)
-    args.o = memory.alloc(nbytes=view.layout.span, name="o", owned=owned)
+    arguments.o = memory.alloc(nbytes=view.layout.span, name="o", owned=owned)
     if plan.return_lse:
-        args.lse = memory.alloc(nbytes=4 * prod(plan.problem.lse_shape), name="lse")
-    for name, tensor in extras.given().items():
+        arguments.lse = memory.alloc(nbytes=4 * prod(plan.problem.lse_shape), name="lse")
+    for name, tensor in call.extras.items():
         dense = tensor.detach().as_strided((_span(tensor),), (1,))
-        setattr(args, name, memory.alloc(dense.numpy(), name=name))
-    for name, size in _part_bytes(plan).items():
-        setattr(args, name, memory.alloc(nbytes=size, name=name))
-    if plan.counts_tiles:
-        args.tile_counter = memory.alloc(np.zeros(2, np.int32), name="tile_counter")
+        setattr(arguments, name, memory.alloc(dense.numpy(), name=name))
+    for name, size in plan.recipe.scratch.items():
+        setattr(arguments, name, memory.alloc(nbytes=size, name=name))
+    if plan.recipe.counts_tiles:
+        arguments.tile_counter = memory.alloc(np.zeros(2, np.int32), name="tile_counter")
 
 
-def _maps(plan: LaunchPlan, args: ForwardKernelArgs) -> list[TensorMap]:
-    addresses = (args.q, args.k, args.v, args.o)
+def _maps(step: Step, arguments: Any) -> list[TensorMap]:
+    """The emulator's tensor maps of a kernel."""
     return [
-        maps.description.emulated(address)
-        for maps, address in zip(plan.maps, addresses, strict=False)
+        TensorMap(getattr(arguments, name), each.dims, each.strides, each.box, swizzle=each.swizzle)
+        for name, each in step.maps.items()
     ]
 
 
-def _nothing_to_run(plan: LaunchPlan, program: Program, extras: Extras) -> Emulation:
+def _nothing_to_run(plan: Plan, program: Program, call: Call) -> Emulation:
     """No query, or no key that one could see."""
     view = plan.views[3]
     output = torch.empty_strided(view.shape, view.strides, dtype=view.dtype).zero_()
-    output = output if plan.problem.total_q is None else output[0]
     lse = None
     if plan.return_lse:
-        lse = fill_keyless(torch.empty(plan.problem.lse_shape, dtype=torch.float32), extras.sinks)
-    return Emulation(output, (), Counters(program), 0.0, lse)
+        lse = fill_keyless(torch.empty(plan.problem.lse_shape, dtype=torch.float32), call.sinks)
+    return Emulation(_unpacked(plan, output), (), Counters(program), 0.0, lse)
 
 
-def _check_tile_counter(plan: LaunchPlan, left: NDArray[np.int32]) -> None:
+def _check_tile_counter(plan: Plan, left: NDArray[np.int32]) -> None:
     if left.any():
         raise LaunchError(
             f"{plan.config.short_form()} leaves {left.tolist()} in its tile counter; it must leave"

@@ -5,52 +5,71 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, overload
+from typing import TypeVar, overload
 
-import torch
 from cuda.bindings import driver as cuda
 
-from flash_attention.arch import ARCHES, DEFAULT_ARCH, Arch
+from flash_attention.arch import DEFAULT_ARCH, Arch
 from flash_attention.call.features import PLAIN, Features
-from flash_attention.call.tensors import check_config_type
 from flash_attention.compile import ENTRY, CompiledKernel, compile_kernel
-from flash_attention.compile.unit import combine_unit, translation_unit
+from flash_attention.compile.unit import Unit
 from flash_attention.errors import UnsupportedError
-from flash_attention.families.fit import check_features_fit
-from flash_attention.families.sm90.forward.splits import Chunks
-from flash_attention.kernel_configs import (
-    DType,
-    HopperForwardKernelConfig,
-    KernelConfig,
-    get_kernels_to_build,
-)
+from flash_attention.families.config import KernelConfig, check_config_type, is_config
+from flash_attention.families.registry import family_of
+from flash_attention.kernel_configs import get_kernels_to_build
 from flash_attention.launch import driver
-
-OLDEST_CAPABILITY = (8, 0)
-UNKNOWN_ARCH_CTA_SLOTS = 16  # torch does not report them; no GPU since sm_80 has fewer
+from flash_attention.launch.device import current_arch
 
 Default = TypeVar("Default")
 
 
+@dataclass(frozen=True, eq=False)
+class LoadedUnit:
+    """A compiled translation unit, and its handle in the driver."""
+
+    compiled: CompiledKernel
+
+    @cached_property
+    def function(self) -> cuda.CUfunction:
+        """The driver's handle; asking for it loads the machine code into this process."""
+        return driver.load_kernel(self.compiled.cubin, ENTRY)
+
+
+_units: dict[Unit, LoadedUnit] = {}
+
+
+def load_unit(unit: Unit) -> LoadedUnit:
+    """The kernel of a translation unit; asked again, the same one."""
+    if unit not in _units:
+        compiled = compile_kernel(unit.source, arch=unit.target, name=unit.name)
+        _units.setdefault(unit, LoadedUnit(compiled))
+    return _units[unit]
+
+
 @dataclass(frozen=True, eq=False, repr=False)
 class Kernel:
-    """A compiled kernel, what its compiler said of it, and its handle in the driver."""
+    """A config's kernel, what its compiler said of it, and its handle in the driver."""
 
     config: KernelConfig
     arch: Arch
-    compiled: CompiledKernel
+    unit: LoadedUnit
     features: Features = PLAIN
 
     def __repr__(self) -> str:
         words = "".join(f", {word}" for word in self.features.words())
         return f"<Kernel {self.config.short_form()}{words and words + ','} for {self.arch.name}>"
 
-    @cached_property
+    @property
+    def compiled(self) -> CompiledKernel:
+        """What the compiler made of the translation unit."""
+        return self.unit.compiled
+
+    @property
     def function(self) -> cuda.CUfunction:
         """The driver's handle; asking for it loads the machine code into this process."""
-        return driver.load_kernel(self.compiled.cubin, ENTRY)
+        return self.unit.function
 
     @property
     def registers(self) -> int:
@@ -78,107 +97,24 @@ class Kernel:
         return self.compiled.source_path
 
 
-class DeviceProperties(Protocol):
-    """The part of torch's device properties that makes an `Arch`."""
-
-    name: str
-    major: int
-    minor: int
-    shared_memory_per_block_optin: int
-    shared_memory_per_multiprocessor: int
-    max_threads_per_multi_processor: int
-
-
-def arch_of(properties: DeviceProperties) -> Arch:
-    """The architecture of a GPU; one newer than this package is described by its own limits."""
-    capability = (properties.major, properties.minor)
-    name = f"sm_{properties.major}{properties.minor}"
-    if capability < OLDEST_CAPABILITY:
-        raise UnsupportedError(
-            f"{properties.name} is {name}; the kernels need sm_80 (Ampere) or newer"
-        )
-    return ARCHES.get(name) or Arch(
-        name,
-        properties.shared_memory_per_block_optin,
-        properties.shared_memory_per_multiprocessor,
-        properties.max_threads_per_multi_processor,
-        UNKNOWN_ARCH_CTA_SLOTS,
-    )
-
-
-@cache
-def device_arch(device_index: int) -> Arch:
-    """The architecture of one of torch's CUDA devices."""
-    if torch.version.cuda is None:
-        raise UnsupportedError(
-            f"this torch ({torch.__version__}) is not built for CUDA; install one that is"
-        )
-    properties: Any = torch.cuda.get_device_properties(device_index)
-    return arch_of(properties)
-
-
-@cache
-def device_sms(device_index: int) -> int:
-    """Multiprocessors of one of torch's CUDA devices."""
-    count: int = torch.cuda.get_device_properties(device_index).multi_processor_count
-    return count
-
-
-def current_arch(otherwise: Arch = DEFAULT_ARCH) -> Arch:
-    """The architecture of the current device, `otherwise` where there is none."""
-    if not torch.cuda.is_available():
-        return otherwise
-    return device_arch(torch.cuda.current_device())
-
-
 _kernels: dict[tuple[KernelConfig, Features, Arch], Kernel] = {}
 
 
 def get_kernel(config: KernelConfig, arch: Arch, features: Features = PLAIN) -> Kernel:
     """The kernel of a config with features, for an architecture; asked again, the same one."""
-    check_config_type(config)
+    family = family_of(config)
     config.check(arch)
-    check_features_fit(config, features)
-    key = (config, features, arch)
+    resolved = family.resolve(config, features)
+    key = (config, resolved, arch)
     if key not in _kernels:
-        source = translation_unit(config, features)
-        name = config.kernel_name() + features.suffix
-        compiled = compile_kernel(source, arch=config.target(arch), name=name)
-        _kernels.setdefault(key, Kernel(config, arch, compiled, features))
+        loaded = load_unit(family.unit(config, resolved, arch))
+        _kernels.setdefault(key, Kernel(config, arch, loaded, resolved))
     return _kernels[key]
 
 
 def compile_config(config: KernelConfig, arch: Arch, features: Features = PLAIN) -> CompiledKernel:
     """Check a config, then compile it for an architecture; nothing is loaded into a GPU."""
     return get_kernel(config, arch, features).compiled
-
-
-@dataclass(frozen=True, eq=False)
-class CombineKernel:
-    """The compiled kernel that combines the parts of keys in chunks, and its handle."""
-
-    compiled: CompiledKernel
-
-    @cached_property
-    def function(self) -> cuda.CUfunction:
-        """The driver's handle; asking for it loads the machine code into this process."""
-        return driver.load_kernel(self.compiled.cubin, ENTRY)
-
-
-def get_combine_kernel(
-    config: HopperForwardKernelConfig, chunks: Chunks, target: str
-) -> CombineKernel:
-    """The kernel that combines the parts that a kernel of `config` stores."""
-    return _combine_kernel(
-        config.dtype, chunks.features(PLAIN), chunks.tile_rows(config.consumers), target
-    )
-
-
-@cache
-def _combine_kernel(dtype: DType, features: Features, tile_rows: int, target: str) -> CombineKernel:
-    name = f"combine_{dtype.name.lower()}_{tile_rows}{features.suffix}"
-    source = combine_unit(dtype, features, tile_rows)
-    return CombineKernel(compile_kernel(source, arch=target, name=name))
 
 
 def _usable_arch(otherwise: Arch = DEFAULT_ARCH) -> Arch | None:
@@ -201,7 +137,7 @@ class ForwardKernels(Mapping[KernelConfig, Kernel]):
         return get_kernel(config, current_arch(config.default_arch))
 
     def __contains__(self, config: object) -> bool:
-        if not isinstance(config, KernelConfig):
+        if not is_config(config):
             return False
         arch = _usable_arch(config.default_arch)
         return arch is not None and config.broken_rule(arch) is None

@@ -1,14 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensor maps: what TMA is told of a tensor and of the box it moves.
-
-One description serves both: the driver encodes it for the GPU, the emulator takes it as it is.
-"""
+"""Tensor maps as the driver encodes them."""
 
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -22,16 +17,10 @@ from cuda.bindings.driver import (
     CUtensorMapSwizzle,
 )
 
-from flash_attention.call.features import PLAIN, Features
-from flash_attention.call.tensors import DIMS, TensorView
-from flash_attention.emulator import TensorMap
-from flash_attention.errors import UnsupportedError
-from flash_attention.families.sm90.forward.config import WARP_ROWS, WARPGROUP_ROWS
-from flash_attention.kernel_configs import HopperForwardKernelConfig
+from flash_attention.families.recipe import MapDescription
 from flash_attention.launch import driver
 
 MAP_BYTES, MAP_ALIGNMENT = 128, 64
-MAX_STRIDE_BYTES = 1 << 40  # TMA's own limit; strides are below it
 MAX_ENCODED = 4096  # addresses of one tensor; a program with ever new ones starts over
 
 EncodedMap = ctypes.Array[ctypes.c_ubyte]
@@ -46,77 +35,12 @@ SWIZZLES = {
     64: CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_64B,
     128: CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_128B,
 }
+PROMOTIONS = {
+    0: CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_NONE,
+    256: CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+}
 NO_INTERLEAVE = CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE
 ZEROS_OUTSIDE = CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE
-
-
-@dataclass(frozen=True)
-class MapDescription:
-    """A tensor of 16-bit elements, wherever it lies, and its box; innermost dimension first.
-
-    `strides` are the bytes of all dimensions but the innermost, which is dense. A row of a
-    swizzled box is as wide as the swizzle.
-    """
-
-    dims: tuple[int, ...]
-    strides: tuple[int, ...]
-    box: tuple[int, ...]
-    swizzle: int  # bytes
-    element: CUtensorMapDataType
-    promotion: CUtensorMapL2promotion  # how much of the L2 a load brings in at a time
-
-    def emulated(self, address: int) -> TensorMap:
-        """The emulator's tensor map of the tensor at `address`."""
-        return TensorMap(address, self.dims, self.strides, self.box, swizzle=self.swizzle)
-
-
-def describe(
-    view: TensorView, box: tuple[int, int, int], promotion: CUtensorMapL2promotion
-) -> MapDescription:
-    """A (batch, seq, heads, d) tensor, moved in boxes of so many columns, heads and rows; where a
-    box reaches beyond the tensor, zeros are loaded and nothing is stored."""
-    batch, seq, heads, d_head = view.shape
-    size = view.dtype.itemsize
-    strides = []
-    for dim in (2, 1, 0):
-        # Of a dimension of one entry torch may report any stride, and TMA uses none.
-        stride = size * (view.strides[dim] if view.shape[dim] > 1 else d_head)
-        if stride >= MAX_STRIDE_BYTES:
-            raise UnsupportedError(
-                f"the {DIMS[dim]} stride of {view.name} is {stride} bytes; TMA takes less than"
-                f" {MAX_STRIDE_BYTES}: copy it with {view.name}.contiguous(), or pass a config"
-                " with tma=False"
-            )
-        strides.append(stride)
-    return MapDescription(
-        dims=(d_head, heads, seq, batch),
-        strides=tuple(strides),
-        box=(*box, 1),
-        swizzle=box[0] * size,
-        element=ELEMENTS[view.dtype],
-        promotion=promotion,
-    )
-
-
-def describe_all(
-    config: HopperForwardKernelConfig, views: Sequence[TensorView], features: Features = PLAIN
-) -> tuple[MapDescription, ...]:
-    """Of q, k, v and o: a warpgroup's rows of q, a block of keys of k and v, a warp's rows of o.
-
-    A box is one panel of the kernel's shared tiles wide: 64 columns, or 32 where 64 do not divide
-    the config's d_head. Rows of q may be of several heads; no box of keys is larger than a page.
-    """
-    panel = 64 if config.d_head % 64 == 0 else 32
-    group = features.heads_together
-    keys = (panel, 1, min(config.B_c, features.page_keys or config.B_c))
-    o_group = group if WARP_ROWS % group == 0 else 1
-    stored = (panel, o_group, WARP_ROWS // o_group)
-    boxes = ((panel, group, WARPGROUP_ROWS // group), keys, keys, stored)
-    as_asked = CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_NONE
-    wider = CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B
-    once = as_asked if features.short_queries else wider  # 2 to 5 % in decoding at 4.3 TB/s
-    promotions = (wider, once, once, as_asked)
-    return tuple(map(describe, views, boxes, promotions))
 
 
 class EncodedMaps:
@@ -145,7 +69,7 @@ def encode(description: MapDescription, address: int) -> EncodedMap:
     encoded = (ctypes.c_ubyte * MAP_BYTES).from_buffer(room, start)
     status = _encode_function()(
         ctypes.byref(encoded),
-        ctypes.c_int(description.element),
+        ctypes.c_int(ELEMENTS[description.dtype]),
         ctypes.c_uint32(rank),
         ctypes.c_void_p(address),
         (ctypes.c_uint64 * rank)(*description.dims),
@@ -154,7 +78,7 @@ def encode(description: MapDescription, address: int) -> EncodedMap:
         (ctypes.c_uint32 * rank)(*[1] * rank),
         ctypes.c_int(NO_INTERLEAVE),
         ctypes.c_int(SWIZZLES[description.swizzle]),
-        ctypes.c_int(description.promotion),
+        ctypes.c_int(PROMOTIONS[description.promotion]),
         ctypes.c_int(ZEROS_OUTSIDE),
     )
     if status:

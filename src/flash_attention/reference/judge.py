@@ -1,8 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Is an attention output right? Inputs, the oracle, and FlashAttention's tolerance rule.
-
-Shapes, masks, sinks and packed tensors are those of `flash_attention.reference.oracle`.
-"""
+"""Is an attention output right? Inputs, the oracle, and FlashAttention's tolerance rule."""
 
 from __future__ import annotations
 
@@ -16,15 +13,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from flash_attention.call.call import CallFeatures
+from flash_attention.call.dtype import DType
 from flash_attention.errors import UnsupportedError
-from flash_attention.kernel_configs import DType
-from flash_attention.reference.oracle import CallFeatures, attention_16bit, oracle, oracle_lse
+from flash_attention.reference.oracle import attention_16bit, oracle, oracle_lse
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 __all__ = [
-    "CallFeatures",
     "Check",
     "Judge",
     "LseCheck",
@@ -150,11 +147,11 @@ class Judge:
         v: Tensor,
         softmax_scale: float | None = None,
         causal: bool = False,
-        **features: Unpack[CallFeatures],
+        **keywords: Unpack[CallFeatures],
     ) -> None:
-        self._exact = oracle(q, k, v, softmax_scale, causal, **features)
+        self._exact = oracle(q, k, v, softmax_scale, causal, **keywords)
         self._dtype = q.dtype
-        reference = attention_16bit(q, k, v, softmax_scale, causal, **features)
+        reference = attention_16bit(q, k, v, softmax_scale, causal, **keywords)
         self.reference_error = float((reference - self._exact).abs().max())
         self.allowed = ERROR_FACTOR * self.reference_error + rounding_step(self._exact.to(q.dtype))
 
@@ -183,10 +180,10 @@ def check_output(
     v: Tensor,
     softmax_scale: float | None = None,
     causal: bool = False,
-    **features: Unpack[CallFeatures],
+    **keywords: Unpack[CallFeatures],
 ) -> Check:
     """Hold one output to the rule of `Judge`."""
-    return Judge(q, k, v, softmax_scale, causal, **features).check(out)
+    return Judge(q, k, v, softmax_scale, causal, **keywords).check(out)
 
 
 @dataclass(frozen=True)
@@ -215,10 +212,10 @@ def check_lse(
     k: Tensor,
     softmax_scale: float | None = None,
     causal: bool = False,
-    **features: Unpack[CallFeatures],
+    **keywords: Unpack[CallFeatures],
 ) -> LseCheck:
     """Hold natural logarithms, float32 (batch, heads, seq_q) or (heads, total_q), to the oracle."""
-    exact = oracle_lse(q, k, softmax_scale, causal, **features)
+    exact = oracle_lse(q, k, softmax_scale, causal, **keywords)
     if lse.shape != exact.shape or lse.dtype != torch.float32:
         dims = "(batch, heads, seq_q)" if exact.ndim == 3 else "(heads, total_q)"
         raise UnsupportedError(

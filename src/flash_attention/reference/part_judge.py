@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from flash_attention.call.call import CallFeatures
 from flash_attention.reference.judge import Check, Judge, LseCheck, check_lse
-from flash_attention.reference.oracle import CallFeatures
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -39,7 +39,7 @@ class PartJudge:
         *,
         scores: int | None = None,
         cells: int | None = None,
-        **features: Unpack[CallFeatures],
+        **keywords: Unpack[CallFeatures],
     ) -> None:
         heads, shared_by = q.shape[-2], max(1, q.shape[-2] // max(1, k.shape[-2]))
         if cells is None:
@@ -51,11 +51,11 @@ class PartJudge:
         self.heads = [int(place) for place in places.round()]
         of_k = [head // shared_by for head in self.heads]
         self._q, self._k, some_v = q[..., self.heads, :], k[..., of_k, :], v[..., of_k, :]
-        sinks = features.get("sinks")
+        sinks = keywords.get("sinks")
         if sinks is not None:
-            features["sinks"] = sinks[self.heads]
-        self._softmax_scale, self._causal, self._features = softmax_scale, causal, features
-        self._judge = Judge(self._q, self._k, some_v, softmax_scale, causal, **features)
+            keywords["sinks"] = sinks[self.heads]
+        self._softmax_scale, self._causal, self._keywords = softmax_scale, causal, keywords
+        self._judge = Judge(self._q, self._k, some_v, softmax_scale, causal, **keywords)
 
     def check(self, out: Tensor) -> Check:
         """Hold an output to the rule."""
@@ -73,7 +73,7 @@ class PartJudge:
         check = check_lse(
             lse[..., self.heads, :],
             *(self._q, self._k, self._softmax_scale, self._causal),
-            **self._features,
+            **self._keywords,
         )
         *entry, head, row = check.worst_index
         check = replace(check, worst_index=(*entry, self.heads[head], row))

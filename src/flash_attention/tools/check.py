@@ -10,18 +10,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flash_attention.call.call import Extras, Options, Window, extras_of, options_of
+from flash_attention.call.call import Call, call_of, with_keywords
 from flash_attention.call.lengths import check_lengths
 from flash_attention.call.problem import Problem
-from flash_attention.choose.decision import new_output
+from flash_attention.call.results import fill_keyless, new_output
 from flash_attention.errors import UnsupportedError
-from flash_attention.forward import run_plan
-from flash_attention.kernel_configs import KernelConfig
-from flash_attention.launch.plan import SELECT, Select, fill_keyless, plan_for
-from flash_attention.reference.cpu import attention_on_cpu, gathered
+from flash_attention.families.config import KernelConfig
+from flash_attention.launch.plan import plan_for
+from flash_attention.reference.cpu import attention_on_cpu
+from flash_attention.reference.formula import without_pages
 from flash_attention.reference.judge import ERROR_FACTOR, Check, LseCheck
 from flash_attention.reference.part_judge import CHECKED_SCORES, PartJudge
-from flash_attention.tools.text import ReportRow, aligned, described
+from flash_attention.tools.text import ReportRow, aligned
 
 CPU_SCORES = 1 << 26  # that the oracle computes on a CPU, which takes seconds
 BY_TORCH = "torch on the CPU; a config, or emulate=True, has a kernel emulated instead"
@@ -48,7 +48,7 @@ class CheckReport:
         count = f"{len(self.heads)} of {self.problem.heads} heads"
         whole = len(self.heads) == self.problem.heads
         rows = [
-            ("problem", described(self.problem)),
+            ("problem", str(self.problem)),
             ("computed by", self.computed_by),
             ("checked", "every head" if whole else f"{count}: {', '.join(map(str, self.heads))}"),
             (
@@ -86,28 +86,17 @@ def _verdict(ok: bool) -> str:
     return "right" if ok else "WRONG"
 
 
+@with_keywords
 def check(
     q: Tensor,
     k: Tensor,
     v: Tensor,
     *,
-    causal: bool = False,
-    window: Window | None = None,
-    softmax_scale: float | None = None,
-    softcap: float = 0.0,
-    sinks: Tensor | None = None,
-    cu_seqlens_q: Tensor | None = None,
-    cu_seqlens_k: Tensor | None = None,
-    max_seqlen_q: int | None = None,
-    max_seqlen_k: int | None = None,
-    seqused_k: Tensor | None = None,
-    block_table: Tensor | None = None,
-    split_keys: int | None = None,
-    return_lse: bool = False,
     out: Tensor | None = None,
     config: KernelConfig | None = None,
     validate: bool = False,
     emulate: bool = False,
+    **keywords: Any,
 ) -> CheckReport:
     """Compute `attention` of these arguments and hold the result to an oracle in float64.
 
@@ -116,20 +105,16 @@ def check(
     evenly, and every element must be set. With `return_lse` the lse is checked too. On CPU tensors
     torch computes; with `config` or `emulate` the kernel does, in the emulator.
     """
-    options = options_of(
-        (causal, window, softmax_scale, softcap, return_lse, max_seqlen_q, max_seqlen_k, split_keys)
-    )
-    extras = extras_of(sinks, cu_seqlens_q, cu_seqlens_k, seqused_k, block_table)
+    call = call_of("check", q, k, v, out, keywords)
     if config is None and not emulate and getattr(q, "is_cpu", False):
-        result, lse = attention_on_cpu(q, k, v, out, options, extras)
+        result, lse = attention_on_cpu(call)
         computed_by = BY_TORCH
     else:
-        chosen = SELECT if config is None else config
-        plan = plan_for(chosen, q, k, v, out, options=options, extras=extras)
+        plan = plan_for(call, config)
         _check_emulated(emulate, q)
         if validate:
-            check_lengths(plan.problem, extras)
-        result, lse = _by_kernel(chosen, q, k, v, out, options, extras)
+            check_lengths(plan.problem, call)
+        result, lse = _by_kernel(call, config)
         where = "the emulator" if q.is_cpu else torch.cuda.get_device_name(q.device)
         computed_by = f"{plan.config.short_form()}, on {where}"
     if result.numel() == 0:
@@ -137,9 +122,9 @@ def check(
             f"the output has shape {tuple(result.shape)}, no element to check; every dimension must"
             " be at least 1"
         )
-    judge = _judge(q, k, v, options, extras)
+    judge = _judge(call)
     return CheckReport(
-        Problem.from_tensors(q, k, v, options=options, extras=extras),
+        Problem.of(call),
         computed_by,
         tuple(judge.heads),
         judge.check(result),
@@ -155,32 +140,24 @@ def _check_emulated(emulate: bool, q: Tensor) -> None:
         )
 
 
-def _by_kernel(
-    config: KernelConfig | Select,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor | None,
-    options: Options,
-    extras: Extras,
-) -> tuple[Tensor, Tensor | None]:
+def _by_kernel(call: Call, config: KernelConfig | None) -> tuple[Tensor, Tensor | None]:
     """The output and the lse; what the kernel does not store is NaN."""
-    if out is None:
-        out = new_output(q, v.shape[-1])
-    plan = plan_for(config, q, k, v, out, options=options, extras=extras)
+    out = new_output(call.q, call.v.shape[-1]) if call.out is None else call.out
+    call = call._replace(out=out)
+    plan = plan_for(call, config)
     with torch.no_grad():
         out.fill_(math.nan)
-    result = run_plan(plan, q, k, v, out, extras)
+    result = plan.run(call)
     out, lse = (result, None) if isinstance(result, Tensor) else result
-    if extras.cu_seqlens_q is None:
+    if call.cu_seqlens_q is None:
         return out, lse
-    return _without_loose_rows(out, lse, extras.cu_seqlens_q, extras.sinks)
+    return _without_loose_rows(out, lse, call.cu_seqlens_q, call.sinks)
 
 
 def _without_loose_rows(
     out: Tensor, lse: Tensor | None, cu_seqlens_q: Tensor, sinks: Tensor | None
 ) -> tuple[Tensor, Tensor | None]:
-    """Copies in which the rows of no entry, that nobody stores, are as the oracle has them."""
+    """Copies in which the rows of no sequence, that nobody stores, are as the oracle has them."""
     row = torch.arange(len(out), device=out.device)
     loose = (row < cu_seqlens_q[0]) | (row >= cu_seqlens_q[-1])
     if lse is not None:
@@ -188,16 +165,15 @@ def _without_loose_rows(
     return out.masked_fill(loose[:, None, None], 0), lse
 
 
-def _judge(q: Tensor, k: Tensor, v: Tensor, options: Options, extras: Extras) -> PartJudge:
-    if extras.block_table is not None:
-        k, v = (gathered(tensor, extras.block_table) for tensor in (k, v))
+def _judge(call: Call) -> PartJudge:
+    call = without_pages(call)
     return PartJudge(
-        *(q, k, v, options.softmax_scale, options.causal),
-        scores=CPU_SCORES if q.is_cpu else CHECKED_SCORES,
-        window=options.window,
-        softcap=options.softcap,
-        sinks=extras.sinks,
-        cu_seqlens_q=extras.cu_seqlens_q,
-        cu_seqlens_k=extras.cu_seqlens_k,
-        seqused_k=extras.seqused_k,
+        *(call.q, call.k, call.v, call.softmax_scale, call.causal),
+        scores=CPU_SCORES if call.q.is_cpu else CHECKED_SCORES,
+        window=call.window,
+        softcap=call.softcap,
+        sinks=call.sinks,
+        cu_seqlens_q=call.cu_seqlens_q,
+        cu_seqlens_k=call.cu_seqlens_k,
+        seqused_k=call.seqused_k,
     )

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flash_attention.call.problem import Problem
-
 ReportRow = tuple[str, str]
 """A name and a line; neighbours of one name belong together."""
 
@@ -24,27 +22,3 @@ def said_once(rows: Sequence[ReportRow]) -> list[ReportRow]:
         ("" if name == last else name, line)
         for (name, line), last in zip(rows, before, strict=False)
     ]
-
-
-def described(problem: Problem) -> str:
-    """A problem in one line."""
-    heads = f"{problem.heads} heads"
-    if problem.heads_k != problem.heads:
-        heads += f" ({problem.heads_k} of k and v)"
-    width = f"d {problem.d_head}"
-    if problem.d_v != problem.d_head:
-        width += f" ({problem.d_v} of v)"
-    longest = "up to " if problem.per_batch else ""
-    words = {
-        "causal": problem.causal,
-        f"window {problem.window}": problem.window is not None,
-        f"softcap {problem.softcap:g}": problem.softcap > 0,
-        "sinks": problem.sinks,
-        f"pages of {problem.page_keys} keys": problem.page_keys > 0,
-    }
-    features = "".join(f", {word}" for word, on in words.items() if on)
-    dtype = str(problem.dtype).removeprefix("torch.")
-    return (
-        f"batch {problem.batch}, {longest}{problem.seq_q} x {problem.seq_k} queries and keys,"
-        f" {heads}, {width}, {dtype}{features}"
-    )

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from flash_attention.kernel_configs import DType
+from flash_attention.call.dtype import DType
 
 _PTX_TYPE = {DType.FP16: "f16", DType.BF16: "bf16"}
 

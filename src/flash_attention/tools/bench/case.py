@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from flash_attention.attention import attention
-from flash_attention.call.call import Extras, Keywords, Options
+from flash_attention.call.call import Call, CallFeatures, Keywords
 from flash_attention.forward import forward
 from flash_attention.kernel_configs import DType, KernelConfig
-from flash_attention.launch.plan import SELECT, LaunchPlan, plan_for
-from flash_attention.reference.judge import CallFeatures, cu_seqlens, generate_qkv
+from flash_attention.launch.plan import Plan, plan_for
+from flash_attention.reference.judge import cu_seqlens, generate_qkv
 from flash_attention.reference.part_judge import PartJudge
 from flash_attention.tools.bench.grid import Point
 from flash_attention.tools.bench.timing import Contender
@@ -62,17 +62,9 @@ class Case:
             keywords |= {"max_seqlen_q": longest, "max_seqlen_k": longest}
         return keywords
 
-    def plan(self) -> LaunchPlan:
-        """What `attention` launches for this case: the config it selects, and its chunks."""
-        longest = self.point.seq_len if self.starts is not None else None
-        options = Options(
-            causal=self.point.causal,
-            window=self.window,
-            max_seqlen_q=longest,
-            max_seqlen_k=longest,
-        )
-        extras = Extras(cu_seqlens_q=self.starts, cu_seqlens_k=self.starts)
-        return plan_for(SELECT, self.q, self.k, self.v, self.out, options=options, extras=extras)
+    def plan(self) -> Plan:
+        """What `attention` launches for this case: the config it selects, and its split."""
+        return plan_for(Call(self.q, self.k, self.v, self.out, **self.keywords))
 
     def selected(self, name: str) -> Contender:
         """What a user gets: `attention`."""

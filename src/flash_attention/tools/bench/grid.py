@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from flash_attention.call.call import Extras, Options
+from flash_attention.call.call import Call
 from flash_attention.call.problem import Problem
 from flash_attention.errors import UnsupportedError
 from flash_attention.kernel_configs import DType
@@ -88,14 +88,16 @@ class Point:
         q, k = (torch.empty(s, dtype=dtype.to_torch_dtype(), device="meta") for s in shapes)
         starts = torch.empty(self.batch + 1, device="meta") if rows else None
         longest = self.seq_len if rows else None
-        options = Options(
+        call = Call(
+            *(q, k, k),
+            cu_seqlens_q=starts,
+            cu_seqlens_k=starts,
             causal=self.causal,
             window=(self.window - 1, 0) if self.window else None,
             max_seqlen_q=longest,
             max_seqlen_k=longest,
         )
-        extras = Extras(cu_seqlens_q=starts, cu_seqlens_k=starts)
-        return Problem.from_tensors(q, k, k, options=options, extras=extras)
+        return Problem.of(call)
 
     @property
     def label(self) -> str:

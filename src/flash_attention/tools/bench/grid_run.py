@@ -10,6 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from flash_attention.choose.decision import Rule
 from flash_attention.choose.heuristic import select_config
 from flash_attention.errors import FlashAttentionError
 from flash_attention.kernel_configs import DType, KernelConfig
@@ -134,8 +135,9 @@ def _selected(case: Case) -> tuple[_Selected, dict[str, str]]:
         plan = case.plan()
     except FlashAttentionError as error:
         return _Selected(), {OURS: str(error).partition("\n")[0]}
-    chunks = plan.geometry.grid[0] if plan.combine else 1
-    heuristic = select_config(plan.problem, plan.arch) if plan.chunks is None else None
+    by_table_or_heuristic = plan.rule in (Rule.TABLE, Rule.HEURISTIC)
+    heuristic = select_config(plan.problem, plan.arch) if by_table_or_heuristic else None
+    chunks = plan.recipe.chunks or 1
     return _Selected(plan.config.short_form(), chunks, heuristic), {}
 
 

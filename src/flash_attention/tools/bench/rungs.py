@@ -10,8 +10,8 @@ from typing import Any
 
 from flash_attention.call.dtype import DType
 from flash_attention.compile.includes import include_closure
-from flash_attention.compile.unit import translation_unit
 from flash_attention.errors import UnsupportedError
+from flash_attention.families.registry import unit_of
 from flash_attention.ladder import FAMILY, Rung, get_ladder
 from flash_attention.tools.bench import results
 from flash_attention.tools.bench.blocks import replace_block, table, wrap
@@ -69,14 +69,14 @@ def opcode_changes(before: Mapping[str, int], after: Mapping[str, int]) -> dict[
 
 def config_diff(before: Rung, after: Rung) -> list[str]:
     """The lines of `struct Config` that differ, as a diff."""
-    old, new = (_config_lines(translation_unit(rung.config)) for rung in (before, after))
+    old, new = (_config_lines(unit_of(rung.config).source) for rung in (before, after))
     lines = difflib.unified_diff(old, new, n=0, lineterm="")
     return [line for line in lines if line[:3] not in ("---", "+++") and line[:1] in "+-"]
 
 
 def header_changes(before: Rung, after: Rung) -> tuple[list[str], list[str]]:
     """The headers that `after` includes and `before` does not, and the other way round."""
-    old, new = (set(include_closure(translation_unit(r.config))) for r in (before, after))
+    old, new = (set(include_closure(unit_of(r.config).source)) for r in (before, after))
     return sorted(new - old), sorted(old - new)
 
 

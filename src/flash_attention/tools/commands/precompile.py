@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from flash_attention.arch import Arch
-from flash_attention.call.features import CAUSAL, PLAIN, Features
+from flash_attention.call.features import PLAIN, Features
 from flash_attention.errors import FlashAttentionError, KernelConfigError
-from flash_attention.kernel_configs import HopperForwardKernelConfig, KernelConfig
+from flash_attention.families.config import KernelConfig
+from flash_attention.families.registry import family_of
 from flash_attention.launch.kernels import compile_config
 
 Fate = Literal["compiled", "from cache", "not kept", "not valid", "failed"]
@@ -38,9 +39,8 @@ class Outcome:
 
 
 def jobs_of(config: KernelConfig, arch: Arch) -> list[Job]:
-    """The kernels of a config: of full attention, and those of Hopper of causal too."""
-    masks = (PLAIN, CAUSAL) if isinstance(config, HopperForwardKernelConfig) else (PLAIN,)
-    return [Job(config, arch, features) for features in masks]
+    """The kernels of a config, with the features that its family builds ahead of time."""
+    return [Job(config, arch, features) for features in family_of(config).built_features()]
 
 
 def precompile(jobs: Sequence[Job], processes: int) -> Iterator[Outcome]:

@@ -8,12 +8,13 @@ from typing import Any, Literal
 
 from flash_attention.arch import Arch
 from flash_attention.call.problem import Problem
-from flash_attention.compile import CompiledKernel
+from flash_attention.families.recipe import Step
 from flash_attention.kernel_configs import KernelConfig
+from flash_attention.launch.kernels import load_unit
 from flash_attention.tools.explain.gpus import Gpu
 from flash_attention.tools.explain.refusals import Refusal
 from flash_attention.tools.explain.work import Work
-from flash_attention.tools.text import ReportRow, aligned, described
+from flash_attention.tools.text import ReportRow, aligned
 
 Bound = Literal["compute", "memory"]
 
@@ -33,19 +34,15 @@ class Launch:
     limited_by: str  # the resource that allows no more
 
     @classmethod
-    def of(
-        cls,
-        compiled: CompiledKernel,
-        arch: Arch,
-        grid: tuple[int, int, int],
-        threads: int,
-        smem_bytes: int,
-    ) -> Launch:
+    def of(cls, step: Step, arch: Arch) -> Launch:
+        """The launch of a kernel of a recipe; compiles it."""
+        compiled, geometry = load_unit(step.unit).compiled, step.geometry
         resources = compiled.resources
-        limits = arch.occupancy_limits(threads, smem_bytes, resources.registers)
+        limits = arch.occupancy_limits(geometry.block, geometry.smem_bytes, resources.registers)
         fewest = min(limits.values())
         return cls(
-            *(compiled.name, grid, threads, smem_bytes, resources.registers),
+            *(compiled.name, geometry.grid, geometry.block, geometry.smem_bytes),
+            registers=resources.registers,
             spill_bytes=resources.spill_bytes,
             compile_seconds=compiled.compile_seconds,
             ctas_per_sm=fewest,
@@ -117,7 +114,7 @@ class Explanation:
         launches = [line for launch in self.launches for line in launch.lines()]
         refused = [f"{refusal.kernels}: {refusal.why}" for refusal in self.refused]
         sections = {
-            "problem": [described(self.problem)],
+            "problem": [str(self.problem)],
             "on": [self._place()],
             "config": [self.config.short_form()],
             "chosen by": [self.rule],

@@ -9,7 +9,7 @@ from itertools import pairwise
 
 from torch import Tensor
 
-from flash_attention.call.call import Extras
+from flash_attention.call.call import Call
 from flash_attention.call.problem import Problem
 
 
@@ -31,14 +31,13 @@ class Work:
         return self.flop / self.num_bytes if self.num_bytes else 0.0
 
 
-def work_of(problem: Problem, extras: Extras) -> Work:
-    """The work of a problem; reads the lengths of entries, which waits for their device."""
-    exact = not any(tensor.is_meta for tensor in extras.given().values())
-    known = extras if exact else Extras()
-    queries = _lengths(known.cu_seqlens_q, problem.seq_q, problem.batch)
-    keys = _lengths(known.cu_seqlens_k, problem.seq_k, problem.batch)
-    if known.seqused_k is not None:
-        keys = known.seqused_k.tolist()
+def work_of(problem: Problem, call: Call) -> Work:
+    """The work of a call; reads the lengths of sequences, which waits for their device."""
+    exact = not any(tensor.is_meta for tensor in call.extras.values())
+    queries = _lengths(call.cu_seqlens_q if exact else None, problem.seq_q, problem.batch)
+    keys = _lengths(call.cu_seqlens_k if exact else None, problem.seq_k, problem.batch)
+    if exact and call.seqused_k is not None:
+        keys = call.seqused_k.tolist()
     entries = Counter(zip(queries, keys, strict=True))
     seen = sum(n * _seen_twice(problem, q, k) for (q, k), n in entries.items())
     columns = problem.d_head + problem.d_v

@@ -5,9 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flash_attention.kernel_configs import HopperForwardKernelConfig, KernelConfig
-
-WARPGROUP_WARPS = 4
+from flash_attention.families.config import KernelConfig
 
 
 @dataclass(frozen=True)
@@ -22,11 +20,8 @@ class KeyBlock:
 
     @classmethod
     def of(cls, config: KernelConfig) -> KeyBlock:
-        if isinstance(config, HopperForwardKernelConfig):
-            warps = WARPGROUP_WARPS * config.consumers
-        else:
-            warps = config.n_warps
-        return cls(config.B_r, config.B_c, config.d_head, config.dtype.itemsize, warps)
+        sizes = (config.B_r, config.B_c, config.d_head, config.dtype.itemsize)
+        return cls(*sizes, config.computing_warps)
 
     @property
     def flop(self) -> int:

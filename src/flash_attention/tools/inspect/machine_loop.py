@@ -10,11 +10,12 @@ from dataclasses import dataclass
 
 from flash_attention.arch import WARP_SIZE
 from flash_attention.errors import UnsupportedError
-from flash_attention.tools.inspect.key_block import WARPGROUP_WARPS, KeyBlock
+from flash_attention.tools.inspect.key_block import KeyBlock
 from flash_attention.tools.inspect.loops import HotLoop, Line, hot_loop
 from flash_attention.tools.inspect.sass import Instruction, instruction_mix, opcode_counts
 from flash_attention.tools.inspect.sm_rates import Work
 
+WARPGROUP_WARPS = 4  # share a wgmma
 _HGMMA = re.compile(r"HGMMA\.(\d+)x(\d+)x(\d+)")
 _HMMA = re.compile(r"HMMA\.(16)(8)(16|8)(?!\d)")
 _LDSM = re.compile(r"LDSM\.16\.MT?88\.([124])|LDSM\.16\.MT?88")

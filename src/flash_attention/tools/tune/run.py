@@ -18,14 +18,14 @@ import torch
 import flash_attention
 from flash_attention import compile as compiler
 from flash_attention.arch import Arch
+from flash_attention.choose.decision import Rule, Where, decide
 from flash_attention.choose.dense import DenseProblem
 from flash_attention.choose.table import Entry, Table
 from flash_attention.choose.table_file import load_table, save_table
 from flash_attention.choose.tables import device_name
 from flash_attention.errors import UnsupportedError
-from flash_attention.families.sm90.forward.short_queries import select_chunks
 from flash_attention.kernel_configs import DType, KernelConfig, parse_kernel_config
-from flash_attention.launch.kernels import device_arch, device_sms
+from flash_attention.launch.device import device_arch, device_sms
 from flash_attention.tools.bench.environment import driver_version
 from flash_attention.tools.bench.grid import Point
 from flash_attention.tools.tune.bench import Bench
@@ -112,7 +112,8 @@ def check_tunable(problems: Sequence[DenseProblem], machine: Machine, num_sms: i
     """Every problem has a kernel, and one that is chosen by its config alone."""
     for problem in problems:
         heuristic(problem, machine.arch)
-        if select_chunks(problem.problem, machine.arch, num_sms):
+        decision = decide(problem.problem, Where(num_sms, machine.arch))
+        if decision.rule is Rule.SHORT_QUERIES:
             raise UnsupportedError(
                 f"{problem} has so few queries that its keys are split, and how follows from the"
                 " number of multiprocessors: there is nothing to tune; use more queries"

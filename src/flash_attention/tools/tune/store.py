@@ -17,7 +17,7 @@ from flash_attention.choose.table_file import problem_json
 from flash_attention.compile.cache import cache_dir, cache_key
 from flash_attention.compile.includes import include_closure
 from flash_attention.compile.nvrtc import compiler_identity, options
-from flash_attention.compile.unit import translation_unit
+from flash_attention.families.registry import unit_of
 from flash_attention.kernel_configs import KernelConfig
 from flash_attention.tools.tune.measurer import FATES, Failure
 
@@ -65,7 +65,7 @@ class Decision:
 @cache
 def kernel_digest(config: KernelConfig, features: Features, arch: Arch) -> str:
     """A digest of all that a kernel's machine code depends on, as the compile cache has it."""
-    source = translation_unit(config, features)
+    source = unit_of(config, features).source
     target = config.target(arch)
     return cache_key(
         source,

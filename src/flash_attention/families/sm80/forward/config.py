@@ -1,22 +1,23 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FlashForwardKernelConfig: the compile-time choices of the sm_80+ family (cp.async, mma.sync)."""
+"""FlashForwardKernelConfig: the compile-time choices of the sm_80 family (cp.async, mma.sync)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from flash_attention.arch import DEFAULT_ARCH, WARP_SIZE, Arch
 from flash_attention.call.dtype import DType
-from flash_attention.compile.binding import Binding, Number, Variant, headers, render_struct
-from flash_attention.errors import KernelConfigError
-from flash_attention.families.flop_counts import FlopCounts
+from flash_attention.compile.binding import Binding, Number, Variant
+from flash_attention.families.bindings import dtype_binding
+from flash_attention.families.config import KernelConfig
 from flash_attention.families.sm80.forward.rules import first_violation
 from flash_attention.families.values import Violation
 
 
 @dataclass(frozen=True, order=True)
-class FlashForwardKernelConfig(FlopCounts):
-    """One kernel of the sm_80+ family; every field changes what is compiled.
+class FlashForwardKernelConfig(KernelConfig):
+    """One kernel of the sm_80 family; every field changes what is compiled.
 
     A tile is 16 deep along the contraction of a product. `Q_mma_load_K_tiles`, `K_...` and `V_...`
     say how many tiles of an operand are read into registers at a time; 0 reads the whole block,
@@ -46,29 +47,25 @@ class FlashForwardKernelConfig(FlopCounts):
     column_panels: bool = False
     static_row_stride: int = 0  # elements; 0 reads the strides from the arguments
 
-    # What is asked of every family.
+    default_arch: ClassVar[Arch] = DEFAULT_ARCH
+    prefix: ClassVar[str] = ""
 
-    @property
-    def default_arch(self) -> Arch:
-        """The architecture meant when none is given and there is no GPU."""
-        return DEFAULT_ARCH
-
-    def target(self, arch: Arch) -> str:
-        """What NVRTC compiles for to run on `arch`."""
-        return arch.name
-
-    def broken_rule(self, arch: Arch = DEFAULT_ARCH) -> Violation | None:
-        """The first rule this config breaks on `arch`, or None."""
+    def first_violation(self, arch: Arch) -> Violation | None:
         return first_violation(self, arch)
-
-    def check(self, arch: Arch = DEFAULT_ARCH) -> None:
-        """Raise KernelConfigError, naming the rule, unless the config is valid on `arch`."""
-        if violation := self.broken_rule(arch):
-            raise KernelConfigError(violation.message, rule=violation.rule)
 
     @property
     def num_threads(self) -> int:
         return self.n_warps * WARP_SIZE
+
+    @property
+    def computing_warps(self) -> int:
+        """Warps that compute: all of them."""
+        return self.n_warps
+
+    @property
+    def row_stride(self) -> int:
+        """Elements between rows, where that is compiled in; 0: any."""
+        return self.static_row_stride
 
     @property
     def warp_rows(self) -> int:
@@ -79,20 +76,12 @@ class FlashForwardKernelConfig(FlopCounts):
         """Dynamic shared memory of a CTA: one block each of Q, K and V."""
         return (self.B_r + 2 * self.B_c) * self.d_head * self.dtype.itemsize
 
-    def num_ctas_per_sm(self, arch: Arch = DEFAULT_ARCH, registers: int = 0) -> int:
-        """Resident CTAs on one SM; give the compiled kernel's `registers` to count them too."""
-        return arch.ctas_per_sm(
-            threads=self.num_threads, smem_bytes=self.smem_bytes(), registers=registers
-        )
-
-    # What the C++ side is told.
-
     def bindings(self) -> tuple[Binding, ...]:
         def pick(slot: str, folder: str, on: bool, off_type: str, on_type: str) -> Variant:
             return Variant(slot, folder, on_type if on else off_type)
 
         return (
-            Variant("DType", "dtype", self.dtype.to_cpp_str().rsplit("::", 1)[-1]),
+            dtype_binding(self.dtype),
             Number("d_head", self.d_head),
             Number("B_r", self.B_r),
             Number("B_c", self.B_c),
@@ -129,25 +118,15 @@ class FlashForwardKernelConfig(FlopCounts):
         streamed = "DoubleBuffered" if self.mma_double_buffer_loads else "Interleaved"
         return Variant(slot, "sm80/feed", streamed, tiles)
 
-    def to_cpp_struct(self) -> str:
-        """This config as the C++ `struct Config` of its translation unit, the mask left out."""
-        return render_struct(self.bindings())
-
-    def headers(self) -> list[str]:
-        """The headers of exactly the variants this config names."""
-        return headers(self.bindings())
-
     def kernel_name(self) -> str:
         """A name for folders and logs: letters, digits and underscores."""
         tile = f"{self.dtype.name.lower()}_d{self.d_head}_{self.B_r}x{self.B_c}_w{self.n_warps}"
-        return "_".join((tile, *(token.replace("-", "_") for token in self._tokens())))
+        return "_".join((tile, *(token.replace("-", "_") for token in self.words())))
 
-    def short_form(self) -> str:
-        """The config in one line that `parse_kernel_config` reads back."""
-        tile = (self.dtype.name, self.d_head, self.B_r, self.B_c, self.n_warps)
-        return f"({', '.join(map(str, tile))}): {'+'.join(self._tokens())}"
+    def tile(self) -> tuple[int | str, ...]:
+        return self.dtype.name, self.d_head, self.B_r, self.B_c, self.n_warps
 
-    def _tokens(self) -> list[str]:
+    def words(self) -> list[str]:
         loads = (self.Q_mma_load_K_tiles, self.K_mma_load_K_tiles, self.V_mma_load_K_tiles)
         tokens = [token for token, field in SWITCH_TOKENS.items() if getattr(self, field)]
         after_swizzle = sum(t in ("async", "eager", "swizzled") for t in tokens)

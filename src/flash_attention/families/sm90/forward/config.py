@@ -4,17 +4,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
-from flash_attention.arch import ARCHES, RESERVED_SMEM_PER_CTA, Arch
+from flash_attention.arch import MEASURED_ARCH, RESERVED_SMEM_PER_CTA, WARP_SIZE, Arch
 from flash_attention.call.dtype import DType
-from flash_attention.compile.binding import Binding, Number, Variant, headers, render_struct
-from flash_attention.errors import KernelConfigError
-from flash_attention.families.flop_counts import FlopCounts
+from flash_attention.compile.binding import Binding, Number, Variant
+from flash_attention.families.bindings import dtype_binding
+from flash_attention.families.config import KernelConfig
 from flash_attention.families.sm90.forward.rules import first_violation
 from flash_attention.families.sm90.forward.tile_order import TileOrder
 from flash_attention.families.values import Violation
 
-HOPPER = ARCHES["sm_90"]
+HOPPER = MEASURED_ARCH
 TARGET = "sm_90a"  # wgmma and setmaxnreg are not in plain sm_90
 WARPGROUP_ROWS = 64  # query rows of one wgmma
 WARP_ROWS = 16  # of them, those one warp holds
@@ -23,7 +24,7 @@ BARRIER_BYTES = 256  # mbarriers and the words of the tile scheduler
 
 
 @dataclass(frozen=True, order=True)
-class HopperForwardKernelConfig(FlopCounts):
+class HopperForwardKernelConfig(KernelConfig):
     """One kernel of the sm_90a family; every field changes what is compiled.
 
     A consumer is a warpgroup that computes 64 query rows. With `specialised` one more warpgroup,
@@ -40,32 +41,21 @@ class HopperForwardKernelConfig(FlopCounts):
     ping_pong: bool = False  # consumers take turns issuing their products
     overlap: bool = False  # Q K^T of the next block is issued before the softmax of this one
     tile_order: TileOrder = TileOrder.ONE_EACH
-    group_mib: int = 0  # DYNAMIC walks heads whose K and V fill this many MiB together
+    group_mib: int = 0  # DYNAMIC walks heads whose K and V fill so many MiB together; 0: one
     own_output: bool = False  # O is staged in a buffer of its own: the next Q loads early
     rescale_threshold: int = 0  # O is rescaled when a maximum grew by over 2^t; 0: every block
     narrow_keys: int = 0  # keys a warpgroup's first block may be cut down to; 0: never
     watch_sums: bool = False  # unmasked blocks keep the maximum known and watch the row sums
     prefetch_q: bool = False  # the next tile's Q is brought into L2 before its buffer is empty
 
-    # What is asked of every family.
+    default_arch: ClassVar[Arch] = HOPPER
+    prefix: ClassVar[str] = "hopper"
 
-    @property
-    def default_arch(self) -> Arch:
-        """The architecture meant when none is given and there is no GPU."""
-        return HOPPER
-
-    def target(self, arch: Arch) -> str:
-        """What NVRTC compiles for to run on `arch`."""
-        return TARGET
-
-    def broken_rule(self, arch: Arch = HOPPER) -> Violation | None:
-        """The first rule this config breaks on `arch`, or None."""
+    def first_violation(self, arch: Arch) -> Violation | None:
         return first_violation(self, arch)
 
-    def check(self, arch: Arch = HOPPER) -> None:
-        """Raise KernelConfigError, naming the rule, unless the config is valid on `arch`."""
-        if violation := self.broken_rule(arch):
-            raise KernelConfigError(violation.message, rule=violation.rule)
+    def target(self, arch: Arch) -> str:
+        return TARGET
 
     @property
     def B_r(self) -> int:
@@ -90,21 +80,30 @@ class HopperForwardKernelConfig(FlopCounts):
             return (40, 216) if self.side_by_side == 2 else (0, 0)
         return (32, 160) if self.consumers == 3 else (40, 232)
 
+    @property
+    def panel_columns(self) -> int:
+        """Columns of a panel of a shared tile: 64, or 32 where 64 do not divide d_head."""
+        return 64 if self.d_head % 64 == 0 else 32
+
     def smem_bytes(self) -> int:
         """Dynamic shared memory of a CTA: Q, the buffers of K and V, O if it has its own."""
         rows = self.B_r * (1 + self.own_output) + 2 * self.stages * self.B_c
         return rows * self.d_head * self.dtype.itemsize + BARRIER_BYTES
 
-    def num_ctas_per_sm(self, arch: Arch = HOPPER, registers: int = 0) -> int:
-        """Resident CTAs on one SM; give the compiled kernel's `registers` to count them too."""
-        return arch.ctas_per_sm(
-            threads=self.num_threads, smem_bytes=self.smem_bytes(), registers=registers
-        )
+    @property
+    def computing_warps(self) -> int:
+        """Warps that compute: a producer's do not."""
+        return WARPGROUP_THREADS // WARP_SIZE * self.consumers
 
-    # What the C++ side is told.
+    @property
+    def register_facts(self) -> dict[str, int]:
+        if not self.specialised:
+            return {}
+        producer, consumer = self.register_split
+        return {"registers of a producer": producer, "registers of a consumer": consumer}
 
     def bindings(self) -> tuple[Binding, ...]:
-        dtype = Variant("DType", "dtype", self.dtype.to_cpp_str().rsplit("::", 1)[-1])
+        dtype = dtype_binding(self.dtype)
         tile = (
             Number("d_head", self.d_head),
             Number("consumers", self.consumers),
@@ -128,12 +127,9 @@ class HopperForwardKernelConfig(FlopCounts):
         )
 
     def _order(self) -> tuple[Variant, ...]:
-        tile_order = self.tile_order.name.title().replace("_", "")
         return (
             Variant("Turns", "sm90/turns", "PingPong" if self.ping_pong else "Free"),
             Variant("Schedule", "sm90/schedule", "Overlapped" if self.overlap else "Serial"),
-            Variant("TileOrder", "sm90/tile_order", tile_order),
-            Variant("Output", "sm90/output", "OwnBuffer" if self.own_output else "OverQueries"),
             Variant("FirstBlock", "sm90/first_block", "Narrow", self.narrow_keys)
             if self.narrow_keys
             else Variant("FirstBlock", "sm90/first_block", "Whole"),
@@ -147,25 +143,15 @@ class HopperForwardKernelConfig(FlopCounts):
         kind = "Watched" if self.watch_sums else "Lazy"
         return Variant("Rescale", "attn/rescale", kind, self.rescale_threshold)
 
-    def to_cpp_struct(self) -> str:
-        """This config as the C++ `struct Config` of its translation unit, the mask left out."""
-        return render_struct(self.bindings())
-
-    def headers(self) -> list[str]:
-        """The headers of exactly the variants this config names."""
-        return headers(self.bindings())
-
     def kernel_name(self) -> str:
         """A name for folders and logs: letters, digits and underscores."""
         tile = f"{self.dtype.name.lower()}_d{self.d_head}_{self.B_r}x{self.B_c}_s{self.stages}"
-        return "_".join(("hopper", tile, *self._tokens()))
+        return "_".join(("hopper", tile, *self.words()))
 
-    def short_form(self) -> str:
-        """The config in one line that `parse_kernel_config` reads back."""
-        tile = (self.dtype.name, self.d_head, self.consumers, self.B_c, self.stages)
-        return f"hopper({', '.join(map(str, tile))}): {'+'.join(self._tokens())}"
+    def tile(self) -> tuple[int | str, ...]:
+        return self.dtype.name, self.d_head, self.consumers, self.B_c, self.stages
 
-    def _tokens(self) -> list[str]:
+    def words(self) -> list[str]:
         order = {
             TileOrder.ONE_EACH: "",
             TileOrder.PERSISTENT: "persistent",

@@ -102,12 +102,6 @@ def _switches_at_odds(cfg: HopperForwardKernelConfig) -> Iterator[Violation]:
             "ping_pong=True with consumers=1 has nobody to take turns with: "
             "use 2 or 3 consumers or set ping_pong=False",
         )
-    if cfg.tile_order is TileOrder.DYNAMIC and cfg.group_mib == 0:
-        yield Violation(
-            "group_mib",
-            "group_mib=0 with tile_order=TileOrder.DYNAMIC: use 1 to 4096, "
-            "about what the L2 cache holds",
-        )
     if cfg.tile_order is not TileOrder.DYNAMIC and cfg.group_mib:
         yield Violation(
             "group_mib",

@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from flash_attention.arch import Arch
+from flash_attention.call.dtype import DType
 from flash_attention.call.problem import Problem
-from flash_attention.choose.heuristic import hopper_d_head
-from flash_attention.families.sm90.forward.config import WARPGROUP_ROWS
+from flash_attention.families.sm90.forward.config import WARPGROUP_ROWS, HopperForwardKernelConfig
+from flash_attention.families.sm90.forward.heuristic import hopper_d_head
 from flash_attention.families.sm90.forward.splits import Chunks
-from flash_attention.kernel_configs import DType, HopperForwardKernelConfig
 
 BLOCK_KEYS = 96  # two CTAs of two stages fill the shared memory of a multiprocessor at d_head 128
 PAGE_BLOCK_KEYS = 64  # what pages and chunks of a given size are multiples of
@@ -16,15 +16,7 @@ MIN_CHUNK_BLOCKS = 4  # a shorter chunk costs more than it brings
 BUSY = 0.9  # of the multiprocessors, how many saturate the memory
 
 
-def select_chunks(
-    problem: Problem, arch: Arch, num_sms: int, split_keys: int | None = None
-) -> tuple[HopperForwardKernelConfig, Chunks] | None:
-    """The config and the chunks for few queries, None where another kernel is to be selected."""
-    chosen = chunks_or_why_not(problem, arch, num_sms, split_keys)
-    return None if isinstance(chosen, str) else chosen
-
-
-def chunks_or_why_not(
+def choose_chunks(
     problem: Problem, arch: Arch, num_sms: int, split_keys: int | None = None
 ) -> tuple[HopperForwardKernelConfig, Chunks] | str:
     """The config and the chunks for few queries, or why another kernel is to be selected.

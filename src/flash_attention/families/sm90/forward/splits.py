@@ -4,16 +4,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
-from flash_attention.call.features import Features, SplitKind
+from flash_attention.call.problem import Problem
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.sm90.forward.config import WARPGROUP_ROWS
+from flash_attention.families.sm90.forward.features import SplitKind
 
-if TYPE_CHECKING:
-    from flash_attention.call.problem import Problem
-
-COMBINE_THREADS = 128  # of a CTA that combines the parts of a row
 FLOAT_BYTES = 4
 
 
@@ -54,12 +50,6 @@ class Chunks:
         blocks = max(blocks, min(least, whole.key_blocks))
         return replace(whole, splits=SplitKind.EVEN, blocks=blocks)
 
-    def features(self, features: Features) -> Features:
-        """What the kernel must be able to do besides what its problem asks."""
-        return replace(
-            features, heads_together=self.heads_together, few_queries=True, splits=self.splits
-        )
-
     @property
     def in_parts(self) -> bool:
         """Whether parts are left to combine."""
@@ -89,10 +79,12 @@ class Chunks:
             parts += self.num_tiles(problem, consumers)
         return parts * min(self.tile_rows(consumers), problem.seq_q * self.heads_together)
 
-    @staticmethod
-    def combine_grid(problem: Problem) -> int:
-        """CTAs that combine parts, one for every row."""
-        return problem.batch * problem.heads * problem.seq_q
+    def scratch(self, problem: Problem, consumers: int) -> dict[str, int]:
+        """Bytes of the parts, by the argument that takes their address."""
+        if not self.in_parts:
+            return {}
+        rows = self.num_part_rows(problem, consumers)
+        return {"o_parts": rows * problem.d_v * FLOAT_BYTES, "lse_parts": rows * FLOAT_BYTES}
 
 
 def _key_blocks(problem: Problem, block_keys: int) -> int:

@@ -10,7 +10,8 @@ import torch
 from flash_attention.choose.heuristic import select_config
 from flash_attention.choose.tables import choose
 from flash_attention.errors import UnsupportedError
-from flash_attention.launch.kernels import current_arch
+from flash_attention.families.registry import family_of
+from flash_attention.launch.device import current_arch
 from flash_attention.tools.commands.bench.settings import Settings
 from flash_attention.tools.commands.precompile import Job, precompile
 from flash_attention.tools.cores import usable_cores
@@ -28,7 +29,8 @@ def jobs_of(settings: Settings) -> list[Job]:
             with suppress(UnsupportedError):  # told when the point is measured
                 configs.append(choose(problem, arch, torch.cuda.current_device()).config)
                 configs += [select_config(problem, arch)] if settings.heuristic else []
-        jobs |= dict.fromkeys(Job(c, arch, problem.features_for(c)) for c in configs)
+        for config in configs:
+            jobs[Job(config, arch, family_of(config).features(config, problem))] = None
     return list(jobs)
 
 

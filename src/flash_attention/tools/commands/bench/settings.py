@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from flash_attention.choose.tables import TABLE_VARIABLE
@@ -83,4 +83,4 @@ def points_of(
 def read_configs(path: Path | None, dtype: DType) -> tuple[KernelConfig, ...]:
     """The configs of a file, short forms one a line, in the dtype that is measured."""
     lines: Iterable[str] = () if path is None else read_lines(path)
-    return tuple(replace(parse_kernel_config(line), dtype=dtype) for line in lines if line)
+    return tuple(parse_kernel_config(line).in_dtype(dtype) for line in lines if line)

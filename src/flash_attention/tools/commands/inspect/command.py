@@ -11,10 +11,9 @@ import typer
 from rich.markup import escape
 
 from flash_attention.arch import ARCHES
-from flash_attention.call.features import CAUSAL, PLAIN, Features, MaskKind
+from flash_attention.call.features import PLAIN, Features, MaskKind
 from flash_attention.errors import UnsupportedError
-from flash_attention.kernel_configs import FlashForwardKernelConfig
-from flash_attention.launch.kernels import current_arch
+from flash_attention.launch.device import current_arch
 from flash_attention.tools.commands.console import output, quiet_compiles
 from flash_attention.tools.commands.emulated import EmulatedProblem
 from flash_attention.tools.commands.inspect import facts, tables
@@ -125,16 +124,14 @@ def _print_text(kernel: Inspection, *, sass: bool, ptx: bool) -> None:
 
 
 def _causal(kernel: Inspection, what: str) -> bool:
-    if kernel.features not in (PLAIN, CAUSAL):
+    if not kernel.features.dense:
         raise UnsupportedError(f"{what} runs full and causal attention; leave the rest out")
-    return kernel.features == CAUSAL
+    return kernel.features.mask is MaskKind.CAUSAL
 
 
 def _stored_heads(kernel: Inspection, otherwise: int) -> int:
     """How many heads must lie side by side, where a row stride is compiled in."""
-    config = kernel.config
-    stride = config.static_row_stride if isinstance(config, FlashForwardKernelConfig) else 0
-    return stride // config.d_head or otherwise
+    return kernel.config.row_stride // kernel.config.d_head or otherwise
 
 
 def _emulated(kernel: Inspection) -> dict[str, facts.Value]:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from flash_attention.kernel_configs import HopperForwardKernelConfig
 from flash_attention.tools.commands.emulated import EmulatedKernel
 from flash_attention.tools.inspect.inspection import Inspection
 from flash_attention.tools.inspect.machine_loop import MachineLoop
@@ -30,10 +29,8 @@ def facts_of(inspection: Inspection, machine: MachineLoop) -> Facts:
 def resources(inspection: Inspection) -> dict[str, Value]:
     config = inspection.config
     facts: dict[str, Value] = {"registers per thread": inspection.registers}
-    if isinstance(config, HopperForwardKernelConfig) and config.specialised:
-        producer, consumer = config.register_split
-        facts |= {"registers of a producer": producer, "registers of a consumer": consumer}
     return facts | {
+        **config.register_facts,
         "spilled bytes": inspection.spill_bytes,
         "stack, bytes": inspection.compiled.resources.stack_bytes,
         "threads of a CTA": config.num_threads,

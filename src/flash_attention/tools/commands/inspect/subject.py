@@ -5,14 +5,15 @@ from __future__ import annotations
 
 import torch
 
-from flash_attention.arch import Arch, get_arch
+from flash_attention.arch import MEASURED_ARCH, Arch, get_arch
+from flash_attention.call.dtype import DType
 from flash_attention.call.features import Features
-from flash_attention.choose.tables import NO_DEVICE, Device, choose
+from flash_attention.choose.decision import Where, decide
 from flash_attention.errors import UnsupportedError
-from flash_attention.families.sm90.forward.config import HOPPER
-from flash_attention.families.sm90.forward.short_queries import select_chunks
-from flash_attention.kernel_configs import DType, KernelConfig, parse_kernel_config
-from flash_attention.launch.kernels import current_arch, device_sms
+from flash_attention.families.config import KernelConfig
+from flash_attention.families.parse import parse_kernel_config
+from flash_attention.families.registry import family_of
+from flash_attention.launch.device import current_arch, device_sms
 from flash_attention.tools.bench.grid_file import EXAMPLE, read_point
 from flash_attention.tools.commands.options import ladder_of, pick_rung
 from flash_attention.tools.explain.gpus import gpu_of_arch
@@ -40,22 +41,19 @@ def subject_of(text: str, *, dtype: str, d_head: int, heads: int, arch: str | No
 def _selected(words: str, dtype: DType, named: Arch | None) -> Subject:
     """What `attention` runs: on this GPU, or on the one that stands for an architecture."""
     problem = read_point(words.replace(",", " ")).problem(dtype)
-    arch = named or current_arch(HOPPER)
-    device, sms = _where(arch, here=named is None and torch.cuda.is_available())
-    if short := select_chunks(problem, arch, sms):
-        hopper, chunks = short
-        return hopper, chunks.features(problem.features)
-    config = choose(problem, arch, device).config
-    return config, problem.features_for(config)
+    arch = named or current_arch(MEASURED_ARCH)
+    decision = decide(problem, _where(arch, here=named is None and torch.cuda.is_available()))
+    config = decision.config
+    return config, family_of(config).features(config, problem, split=decision.split)
 
 
-def _where(arch: Arch, *, here: bool) -> tuple[Device, int]:
+def _where(arch: Arch, *, here: bool) -> Where:
     """Whose tables are asked, and how many multiprocessors it has."""
     if here:
         index = torch.cuda.current_device()
-        return index, device_sms(index)
+        return Where(device_sms(index), arch, index)
     gpu = gpu_of_arch(arch.name)
-    return (NO_DEVICE, 1) if gpu is None else (gpu.name, gpu.num_sms)
+    return Where(1, arch) if gpu is None else Where(gpu.num_sms, arch, gpu.name)
 
 
 def arch_named(name: str | None) -> Arch | None:

@@ -12,7 +12,7 @@ from rich.syntax import Syntax
 from rich.table import Table
 
 from flash_attention.arch import Arch, get_arch
-from flash_attention.compile.unit import translation_unit
+from flash_attention.families.registry import unit_of
 from flash_attention.ladder import FAMILY, Rung
 from flash_attention.tools.commands.console import add_number_columns, output, report_table
 from flash_attention.tools.commands.ladder.inspection import RungInspection, inspect_rung
@@ -78,7 +78,7 @@ def changed_fields(before: Rung, after: Rung) -> list[str]:
 
 def source_diff(before: Rung, after: Rung) -> str:
     """Unified diff of the two rungs, each as one file."""
-    old, new = (one_file(translation_unit(rung.config)) for rung in (before, after))
+    old, new = (one_file(unit_of(rung.config).source) for rung in (before, after))
     return "".join(
         difflib.unified_diff(
             old.splitlines(keepends=True),

@@ -12,7 +12,8 @@ from rich.table import Table
 from flash_attention.call.features import CAUSAL, PLAIN
 from flash_attention.kernel_configs import KernelConfig
 from flash_attention.ladder import Rung
-from flash_attention.launch.kernels import compile_config, current_arch
+from flash_attention.launch.device import current_arch
+from flash_attention.launch.kernels import compile_config
 from flash_attention.tools.bench import results
 from flash_attention.tools.bench.comparison import Comparison, compare
 from flash_attention.tools.bench.ladder_run import Candidate, measure

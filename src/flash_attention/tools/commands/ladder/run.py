@@ -17,7 +17,7 @@ from flash_attention.kernel_configs import (
     parse_kernel_config,
 )
 from flash_attention.ladder import Rung
-from flash_attention.launch.kernels import current_arch
+from flash_attention.launch.device import current_arch
 from flash_attention.tools.bench.ladder_run import GRIDS
 from flash_attention.tools.commands.console import output
 from flash_attention.tools.commands.ladder.emulated import run_emulated

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.syntax import Syntax
 
-from flash_attention.compile.unit import translation_unit
+from flash_attention.families.registry import unit_of
 from flash_attention.tools.commands.console import output
 from flash_attention.tools.commands.ladder.one_file import one_file
 from flash_attention.tools.commands.options import (
@@ -32,7 +32,7 @@ def show(
 ) -> None:
     """The rung as one readable CUDA file: the headers it uses, in order, then the kernel."""
     rung = pick_rung(ladder_of(dtype, d_head, heads), number)
-    unit = translation_unit(rung.config)
+    unit = unit_of(rung.config).source
     text = unit if source else one_file(unit)
     if output.is_terminal:
         output.print(Syntax(text, "cuda", background_color="default"))

@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The rules that a call obeys whatever the kernel, in the order they are applied."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import torch
+
+from flash_attention.call import options, tensors
+from flash_attention.call.call import Call
+from flash_attention.call.problem import Problem
+from flash_attention.call.results import new_output
+from flash_attention.call.tensors import Packing, TensorView
+
+
+def views_of(call: Call) -> list[TensorView]:
+    """q, k, v and the output, if it is given, described by name."""
+    views = [TensorView.of(name, t) for name, t in zip("qkv", call[:3], strict=True)]
+    return views if call.out is None else [*views, TensorView.of("o", call.out)]
+
+
+def check_call(call: Call, device: torch.device | None = None) -> tuple[Problem, list[TensorView]]:
+    """Check a call; its problem, and q, k, v and the output, each with a batch dimension.
+
+    Tensors without memory pass as if they were on `device`.
+    """
+    options.check_options(call)
+    views = views_of(call)
+    given = views[:3]
+    if device is not None and all(view.device.type == "meta" for view in given):
+        given = [replace(view, device=device) for view in given]
+    tensors.check_inputs(given[0], given[1], given[2], Packing.of(call))
+    q, k, v = views[:3]
+    options.check_extras(call, q, k)
+    if call.out is None:
+        room = TensorView.of("o", new_output(call.q, v.shape[-1], device="meta"))
+        views.append(replace(room, device=q.device))
+    else:
+        tensors.check_kernel_output(views[3], q, v)
+    return Problem.of(call), [view.with_batch for view in views]
+
+
+def explain_bad_key(call: Call) -> None:
+    """Raise what is wrong with arguments that a key cannot be made of."""
+    views_of(call)
+    options.check_options(call)
+    options.check_types(call)

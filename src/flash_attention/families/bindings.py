@@ -1,0 +1,24 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The types of `attn/` that every family binds the same way."""
+
+from __future__ import annotations
+
+from flash_attention.call.dtype import DType
+from flash_attention.call.features import Features
+from flash_attention.compile.binding import Binding, Variant
+
+
+def dtype_binding(dtype: DType) -> Variant:
+    """The element type."""
+    return Variant("DType", "dtype", dtype.to_cpp_str().rsplit("::", 1)[-1])
+
+
+def shared_bindings(features: Features, *, sinks: bool | None = None) -> tuple[Binding, ...]:
+    """Mask, score, lengths, and whether rows end with a sink, by default if they are asked for."""
+    ends_with_sink = features.sinks if sinks is None else sinks
+    return (
+        Variant("Mask", "attn/mask", features.mask.value),
+        Variant("Score", "attn/score", "Softcap" if features.softcap else "Plain"),
+        Variant("Lengths", "attn/lengths", "PerBatch" if features.per_batch else "Same"),
+        Variant("Sinks", "attn/sinks", "PerHead" if ends_with_sink else "None"),
+    )

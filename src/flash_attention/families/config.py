@@ -1,0 +1,148 @@
+# SPDX-License-Identifier: Apache-2.0
+"""KernelConfig: what every family's configs are, whatever their fields."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, TypeGuard
+
+from flash_attention.arch import Arch
+from flash_attention.call.dtype import DType
+from flash_attention.compile.binding import Binding, headers, render_struct
+from flash_attention.errors import KernelConfigError
+from flash_attention.families.values import Violation
+
+
+@dataclass(frozen=True, order=True)
+class KernelConfig(ABC):
+    """The compile-time choices of one kernel: a frozen, ordered dataclass of a family."""
+
+    default_arch: ClassVar[Arch]  # meant when none is given and there is no GPU
+    prefix: ClassVar[str]  # of the short form, which tells the families apart
+
+    if TYPE_CHECKING:  # fields or properties of every config
+
+        @property
+        def dtype(self) -> DType: ...
+        @property
+        def d_head(self) -> int: ...
+        @property
+        def B_r(self) -> int: ...
+        @property
+        def B_c(self) -> int: ...
+        @property
+        def num_threads(self) -> int: ...
+        @property
+        def computing_warps(self) -> int: ...
+
+    @property
+    def row_stride(self) -> int:
+        """Elements between rows, where that is compiled in; 0: any."""
+        return 0
+
+    @property
+    def register_facts(self) -> dict[str, int]:
+        """Registers of a thread by its role, where roles differ."""
+        return {}
+
+    def in_dtype(self, dtype: DType) -> KernelConfig:
+        """The same choices for another element type."""
+        return replace(self, **{"dtype": dtype})
+
+    # validity
+
+    @abstractmethod
+    def first_violation(self, arch: Arch) -> Violation | None:
+        """The first rule that this config breaks on `arch`, or None."""
+
+    def broken_rule(self, arch: Arch | None = None) -> Violation | None:
+        """The first rule that this config breaks on `arch`, or on its default one."""
+        return self.first_violation(arch or self.default_arch)
+
+    def check(self, arch: Arch | None = None) -> None:
+        """Raise KernelConfigError, naming the rule, unless the config is valid."""
+        if violation := self.broken_rule(arch):
+            raise KernelConfigError(violation.message, rule=violation.rule)
+
+    # resources
+
+    def target(self, arch: Arch) -> str:
+        """What NVRTC compiles for to run on `arch`."""
+        return arch.name
+
+    @abstractmethod
+    def smem_bytes(self) -> int:
+        """Dynamic shared memory of a CTA."""
+
+    def num_ctas_per_sm(self, arch: Arch | None = None, registers: int = 0) -> int:
+        """Resident CTAs on one SM; give the compiled kernel's `registers` to count them too."""
+        return (arch or self.default_arch).ctas_per_sm(
+            threads=self.num_threads, smem_bytes=self.smem_bytes(), registers=registers
+        )
+
+    # names
+
+    @abstractmethod
+    def tile(self) -> tuple[int | str, ...]:
+        """What the short form has in parentheses."""
+
+    @abstractmethod
+    def words(self) -> list[str]:
+        """What the short form has after the colon."""
+
+    @abstractmethod
+    def kernel_name(self) -> str:
+        """A name for folders and logs: letters, digits and underscores."""
+
+    def short_form(self) -> str:
+        """The config in one line that `parse_kernel_config` reads back."""
+        return f"{self.prefix}({', '.join(map(str, self.tile()))}): {'+'.join(self.words())}"
+
+    # the C++ side
+
+    @abstractmethod
+    def bindings(self) -> tuple[Binding, ...]:
+        """What `struct Config` says of this config, features aside."""
+
+    def to_cpp_struct(self) -> str:
+        """This config as the C++ `struct Config` of its translation unit, features left out."""
+        return render_struct(self.bindings())
+
+    def headers(self) -> list[str]:
+        """The headers of exactly the variants that this config names."""
+        return headers(self.bindings())
+
+    # arithmetic
+
+    def attn_flop(self, batch: int, heads: int, seq_q: int, seq_k: int | None = None) -> int:
+        """FLOP of the two products, as everyone counts them: 4 b h sq sk d."""
+        return 4 * batch * heads * seq_q * (seq_q if seq_k is None else seq_k) * self.d_head
+
+    def total_flop(self, batch: int, heads: int, seq_q: int, seq_k: int | None = None) -> int:
+        """All floating-point work of the tiles: the products, the softmax, the rescaling of O.
+
+        A score costs 5 (scale, subtract, exponential, maximum, sum); a row costs d_head + 3 a key
+        block (O and the sum rescaled, the factor itself) and d_head once to normalise.
+        """
+        seq_k = seq_q if seq_k is None else seq_k
+        rows = batch * heads * seq_q
+        softmax = 5 * rows * seq_k
+        rescale = rows * (-(-seq_k // self.B_c)) * (self.d_head + 3)
+        products = self.attn_flop(batch, heads, seq_q, seq_k)
+        return products + softmax + rescale + rows * self.d_head
+
+
+def is_config(config: object) -> TypeGuard[KernelConfig]:
+    """Whether something is a config of some family."""
+    return isinstance(config, KernelConfig)
+
+
+def check_config_type(config: object) -> None:
+    """Raise KernelConfigError unless something is a config of some family."""
+    if not is_config(config):
+        raise KernelConfigError(
+            f"the kernel config is a {type(config).__name__}; pass a FlashForwardKernelConfig or a"
+            " HopperForwardKernelConfig (parse_kernel_config turns a short form into one)",
+            rule="type",
+        )

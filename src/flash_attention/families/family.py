@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Family: what an architecture's kernels of one pass answer for themselves.
+
+Outside of this folder nobody asks which family a config is of: `family_of(config)` is asked
+instead. docs and CONTRIBUTING.md show a family that is complete in a few lines.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, Generic, TypeVar
+
+from flash_attention.arch import Arch
+from flash_attention.call.features import PLAIN, Features, MaskKind
+from flash_attention.call.problem import Problem
+from flash_attention.call.tensors import TensorView
+from flash_attention.compile.unit import Unit
+from flash_attention.errors import UnsupportedError
+from flash_attention.families.config import KernelConfig
+from flash_attention.families.recipe import Recipe
+
+Config = TypeVar("Config", bound=KernelConfig)
+
+Split = Any
+"""How a family cuts the keys of short queries; only the family that made it looks into it."""
+
+
+class Family(ABC, Generic[Config]):
+    """The kernels of one architecture and all that follows from their configs."""
+
+    name: ClassVar[str]  # of the oldest architecture that runs them
+    config_type: type[Config]
+
+    # names
+
+    @abstractmethod
+    def parse(self, tile: Sequence[str], words: Sequence[str]) -> Config:
+        """The config whose `tile()` and `words()` are these."""
+
+    # running
+
+    @abstractmethod
+    def resolve(self, config: Config, features: Features) -> Features:
+        """The features of this family's kernels that serve what is asked.
+
+        Raises UnsupportedError for what kernels of the config do not have, and for what would make
+        them ignore a field of the config.
+        """
+
+    @abstractmethod
+    def features(
+        self,
+        config: Config,
+        problem: Problem,
+        *,
+        return_lse: bool = False,
+        split: Split | None = None,
+    ) -> Features:
+        """The resolved features of the kernel that runs a problem."""
+
+    @abstractmethod
+    def unit(self, config: Config, features: Features, arch: Arch) -> Unit:
+        """The translation unit of a config with resolved features."""
+
+    @abstractmethod
+    def recipe(
+        self,
+        config: Config,
+        problem: Problem,
+        views: Sequence[TensorView],
+        arch: Arch,
+        num_sms: int,
+        *,
+        return_lse: bool = False,
+        split: Split | None = None,
+    ) -> Recipe:
+        """How a valid config answers a problem; raises UnsupportedError if it does not fit.
+
+        `views` are of q, k, v and the output, all with a batch dimension.
+        """
+
+    def split(self, config: Config, problem: Problem, keys: int) -> Split:
+        """The cut of the keys into chunks of so many, for a config that the caller chose."""
+        raise UnsupportedError(
+            f"split_keys is given, and {self.config_type.__name__} kernels visit all keys of a row"
+            " in one go; leave split_keys out, or pass a HopperForwardKernelConfig"
+        )
+
+    # choosing
+
+    def heuristic(self, problem: Problem, arch: Arch) -> Config | str:
+        """The config for a problem that nobody measured, or why there is none."""
+        return f"{self.config_type.__name__} kernels run where a config asks for them"
+
+    def why(self, config: Config, problem: Problem, split: Split | None) -> str:
+        """What the heuristic, or `choose_split`, looked at when it chose."""
+        mask = "full" if problem.features.mask is MaskKind.FULL else "masked"
+        return f"d_head {config.d_head}, {mask}"
+
+    splits_keys: ClassVar[bool] = False
+
+    def choose_split(
+        self, problem: Problem, arch: Arch, num_sms: int, split_keys: int | None
+    ) -> tuple[Config, Split] | str:
+        """A config and a cut of the keys for short queries, or why there is none."""
+        return f"{self.config_type.__name__} kernels do not split keys"
+
+    # tuning
+
+    extrapolates: ClassVar[bool] = False  # the best config of a problem suits its neighbours
+
+    def built_features(self) -> tuple[Features, ...]:
+        """The features that `build` compiles a config with."""
+        return (PLAIN,)
+
+    def search_space(self) -> Iterator[Config]:
+        """Where a tuner starts; what breaks a rule is still in it."""
+        return iter(())
+
+    def neighbours(self, config: Config) -> list[Config]:
+        """The valid configs one step away; none where the search space has no outside."""
+        return []
+
+    def suits(self, config: Config, problem: Problem) -> bool:
+        """Whether a config is worth a measurement at a problem."""
+        return True
+
+    def fitted(self, config: Config, problem: Problem, source: Problem | None = None) -> Config:
+        """The config with those numbers that go with the size of a problem; in proportion to what
+        it has at `source`, if given."""
+        return config

@@ -1,0 +1,37 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The words of short forms: from a list of words to the fields of a config."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NoReturn
+
+from flash_attention.call.dtype import DType
+from flash_attention.errors import KernelConfigError
+
+
+def read_tile(tile: Sequence[str], names: Sequence[str]) -> dict[str, Any]:
+    """The fields in parentheses: a data type, then whole numbers."""
+    dtype, *numbers = tile
+    if len(tile) != len(names) or not all(number.isdecimal() for number in numbers):
+        raise KernelConfigError(
+            f"({', '.join(tile)}) is no tile; it is ({', '.join(names)}), whole numbers after the"
+            " data type",
+            rule="short_form",
+        )
+    return dict(zip(names, (DType.from_string(dtype), *map(int, numbers)), strict=True))
+
+
+def read_words(words: Iterable[str], read: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
+    """The fields that words stand for; `read` knows one word."""
+    return {field: value for word in words for field, value in read(word).items()}
+
+
+def refuse_word(word: str, known: list[str]) -> NoReturn:
+    """Raise KernelConfigError with the nearest word that is one."""
+    nearest = difflib.get_close_matches(word, known, n=1)
+    hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
+    raise KernelConfigError(
+        f"unknown word {word!r}{hint} (known: {', '.join(known)})", rule="short_form"
+    )

@@ -1,0 +1,115 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sm_80 family, forward: cp.async, ldmatrix and mma.sync; runs on Ampere and newer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import prod
+
+from flash_attention.arch import Arch
+from flash_attention.call.features import Features
+from flash_attention.call.problem import Problem
+from flash_attention.call.tensors import TensorView
+from flash_attention.compile.unit import Unit, render
+from flash_attention.errors import UnsupportedError
+from flash_attention.families.family import Family, Split
+from flash_attention.families.fit import check_columns, check_dtype
+from flash_attention.families.forward_args import PARAMETER, forward_args, layout_asserts
+from flash_attention.families.recipe import Geometry, Recipe, Step
+from flash_attention.families.sm80.forward import features as own_features
+from flash_attention.families.sm80.forward.config import FlashForwardKernelConfig
+from flash_attention.families.sm80.forward.heuristic import heuristic
+from flash_attention.families.sm80.forward.parse import parse
+from flash_attention.families.sm80.forward.space import search_space
+
+MAX_GRID_YZ = 65535  # CUDA's limit on the second and third grid dimension
+
+
+class Sm80Forward(Family[FlashForwardKernelConfig]):
+    """Grids of (query blocks, heads, batch); every kernel is one launch."""
+
+    name = "sm_80"
+    config_type = FlashForwardKernelConfig
+
+    def parse(self, tile: Sequence[str], words: Sequence[str]) -> FlashForwardKernelConfig:
+        return parse(tile, words)
+
+    def resolve(
+        self, config: FlashForwardKernelConfig, features: Features
+    ) -> own_features.Sm80Features:
+        return own_features.resolve(features)
+
+    def features(
+        self,
+        config: FlashForwardKernelConfig,
+        problem: Problem,
+        *,
+        return_lse: bool = False,
+        split: Split | None = None,
+    ) -> own_features.Sm80Features:
+        return own_features.features_of(config, problem, return_lse)
+
+    def unit(self, config: FlashForwardKernelConfig, features: Features, arch: Arch) -> Unit:
+        resolved = self.resolve(config, features)
+        source = render(
+            title=config.short_form(),
+            header="fa/sm80/forward.cuh",
+            bindings=(*config.bindings(), *resolved.bindings()),
+            asserts=layout_asserts(),
+            bounds=f"{config.num_threads}",
+            parameters=(PARAMETER,),
+            body=(
+                "extern __shared__ __align__(1024) char smem[];",
+                "fa::sm80::forward<Config>(args, smem);",
+            ),
+        )
+        return Unit(config.kernel_name() + resolved.suffix, config.target(arch), source)
+
+    def recipe(
+        self,
+        config: FlashForwardKernelConfig,
+        problem: Problem,
+        views: Sequence[TensorView],
+        arch: Arch,
+        num_sms: int,
+        *,
+        return_lse: bool = False,
+        split: Split | None = None,
+    ) -> Recipe:
+        _check_fits(config, problem, views)
+        features = self.features(config, problem, return_lse=return_lse)
+        q_blocks = max(1, -(-problem.seq_q // config.B_r))  # an empty grid cannot be launched
+        grid = (q_blocks, problem.heads, problem.batch)
+        geometry = Geometry(grid, config.num_threads, config.smem_bytes())
+        step = Step(self.unit(config, features, arch), geometry)
+        return Recipe(features, (step,), forward_args(problem, views), tiles=prod(grid))
+
+    def heuristic(self, problem: Problem, arch: Arch) -> FlashForwardKernelConfig | str:
+        return heuristic(problem, arch)
+
+    def search_space(self) -> Iterator[FlashForwardKernelConfig]:
+        return search_space()
+
+
+def _check_fits(
+    config: FlashForwardKernelConfig, problem: Problem, views: Sequence[TensorView]
+) -> None:
+    check_dtype(config, problem)
+    check_columns(config, problem)
+    for dim, size in (("batch", problem.batch), ("heads", problem.heads)):
+        if size > MAX_GRID_YZ:
+            raise UnsupportedError(
+                f"{dim} is {size}; a launch takes at most {MAX_GRID_YZ}, split the tensors along"
+                f" {dim}"
+            )
+    row_stride = config.static_row_stride
+    for view in views if row_stride else ():
+        if view.strides[1] != row_stride:
+            raise UnsupportedError(
+                f"the kernel config has rows {row_stride} elements apart (static_row_stride), the"
+                f" rows of {view.name} are {view.strides[1]} apart; pass tensors with that row"
+                " stride, o included, or a config with static_row_stride = 0"
+            )
+
+
+SM80: Sm80Forward = Sm80Forward()

@@ -1,0 +1,223 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The sm_90 family, forward: TMA, wgmma and warp specialisation; runs on H100 and H200."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from flash_attention.arch import Arch
+from flash_attention.call.features import CAUSAL, PLAIN, Features
+from flash_attention.call.problem import Problem
+from flash_attention.call.tensors import TensorView
+from flash_attention.compile.unit import Unit, render
+from flash_attention.families.family import Family
+from flash_attention.families.forward_args import PARAMETER, forward_args, layout_asserts
+from flash_attention.families.recipe import Geometry, Recipe, Step
+from flash_attention.families.sm90.forward import combine
+from flash_attention.families.sm90.forward.config import (
+    WARP_ROWS,
+    WARPGROUP_ROWS,
+    HopperForwardKernelConfig,
+)
+from flash_attention.families.sm90.forward.features import Sm90Features, Walk, resolve
+from flash_attention.families.sm90.forward.fit import check_fits
+from flash_attention.families.sm90.forward.heuristic import SHORT, group_mib, heuristic
+from flash_attention.families.sm90.forward.parse import parse
+from flash_attention.families.sm90.forward.rules import CHOICES
+from flash_attention.families.sm90.forward.short_queries import choose_chunks
+from flash_attention.families.sm90.forward.space import hopper_neighbours, hopper_search_space
+from flash_attention.families.sm90.forward.splits import Chunks
+from flash_attention.families.sm90.forward.tensor_maps import describe_all
+from flash_attention.families.sm90.forward.tile_order import TileOrder
+from flash_attention.families.sm90.wgmma import from_registers, from_shared
+
+MAPS = tuple(f"const __grid_constant__ fa::TensorMap {tensor}_map" for tensor in "qkvo")
+
+
+class Sm90Forward(Family[HopperForwardKernelConfig]):
+    """Flat grids; keys of short queries may be split, and a second kernel combines the parts."""
+
+    name = "sm_90"
+    config_type = HopperForwardKernelConfig
+    extrapolates = True
+    splits_keys = True
+
+    def parse(self, tile: Sequence[str], words: Sequence[str]) -> HopperForwardKernelConfig:
+        return parse(tile, words)
+
+    def resolve(self, config: HopperForwardKernelConfig, features: Features) -> Sm90Features:
+        return resolve(config, features)
+
+    def features(
+        self,
+        config: HopperForwardKernelConfig,
+        problem: Problem,
+        *,
+        return_lse: bool = False,
+        split: Chunks | None = None,
+    ) -> Sm90Features:
+        return resolve(config, _features(config, problem, split))
+
+    def unit(self, config: HopperForwardKernelConfig, features: Features, arch: Arch) -> Unit:
+        resolved = resolve(config, features)
+        widths = sorted({config.B_c, config.narrow_keys} - {0})
+        maps = "TensorMaps{q_map, k_map, v_map, o_map}" if config.tma else "NoMaps{}"
+        source = render(
+            title=config.short_form(),
+            header="fa/sm90/forward.cuh",
+            bindings=(*config.bindings(), *resolved.bindings(config)),
+            wrappers=(
+                *(from_shared(config.dtype, width) for width in widths),
+                from_registers(config.dtype, config.d_head),
+            ),
+            asserts=layout_asserts(),
+            bounds=f"{config.num_threads}, {config.side_by_side}",
+            parameters=(*(MAPS if config.tma else ()), PARAMETER),
+            body=(
+                "extern __shared__ __align__(1024) char smem[];",
+                f"fa::sm90::forward<Config>(fa::sm90::{maps}, args, smem);",
+            ),
+        )
+        return Unit(config.kernel_name() + resolved.suffix, config.target(arch), source)
+
+    def recipe(
+        self,
+        config: HopperForwardKernelConfig,
+        problem: Problem,
+        views: Sequence[TensorView],
+        arch: Arch,
+        num_sms: int,
+        *,
+        return_lse: bool = False,
+        split: Chunks | None = None,
+    ) -> Recipe:
+        features = self.features(config, problem, split=split)
+        check_fits(config, problem, split)
+        walk = features.walk(config)
+        ctas = _num_ctas(config, problem, walk, num_sms, split)
+        main = Step(
+            self.unit(config, features, arch),
+            Geometry((ctas, 1, 1), config.num_threads, config.smem_bytes()),
+            describe_all(config, views, features) if config.tma and not problem.idle else {},
+        )
+        if split is None:
+            tiles = problem.num_tiles(config.B_r)
+            arguments = forward_args(problem, views)
+            counts = walk.counts_tiles and not problem.idle
+            return Recipe(features, (main,), arguments, counts_tiles=counts, tiles=tiles)
+        return Recipe(
+            features,
+            (main, *self._combining(config, problem, features, split, arch)),
+            forward_args(problem, views, key_blocks=split.key_blocks, split_blocks=split.blocks),
+            scratch=split.scratch(problem, config.consumers),
+            tiles=split.num_tiles(problem, config.consumers),
+            chunks=ctas if split.in_parts else 0,
+        )
+
+    def _combining(
+        self,
+        config: HopperForwardKernelConfig,
+        problem: Problem,
+        features: Sm90Features,
+        split: Chunks,
+        arch: Arch,
+    ) -> tuple[Step, ...]:
+        if not split.in_parts:
+            return ()
+        rows = split.tile_rows(config.consumers)
+        unit = combine.combine_unit(config.dtype, features, rows, config.target(arch))
+        ctas = problem.batch * problem.heads * problem.seq_q  # one for every row
+        return (Step(unit, Geometry((ctas, 1, 1), combine.THREADS), starts_early=True),)
+
+    def split(self, config: HopperForwardKernelConfig, problem: Problem, keys: int) -> Chunks:
+        return Chunks.of_keys(problem, config.B_c, keys)
+
+    def heuristic(self, problem: Problem, arch: Arch) -> HopperForwardKernelConfig | str:
+        return heuristic(problem, arch)
+
+    def why(self, config: HopperForwardKernelConfig, problem: Problem, split: Chunks | None) -> str:
+        if split is not None:
+            rows = problem.seq_q * problem.heads_per_kv
+            return (
+                f"{rows} rows that share a head of k and v fit in {WARPGROUP_ROWS}, a warpgroup's"
+            )
+        length = "up to" if problem.seq_q <= SHORT else "over"
+        return f"{super().why(config, problem, split)}, {length} {SHORT} queries"
+
+    def choose_split(
+        self, problem: Problem, arch: Arch, num_sms: int, split_keys: int | None
+    ) -> tuple[HopperForwardKernelConfig, Chunks] | str:
+        return choose_chunks(problem, arch, num_sms, split_keys)
+
+    def built_features(self) -> tuple[Features, ...]:
+        return PLAIN, CAUSAL
+
+    def search_space(self) -> Iterator[HopperForwardKernelConfig]:
+        return hopper_search_space()
+
+    def neighbours(self, config: HopperForwardKernelConfig) -> list[HopperForwardKernelConfig]:
+        return hopper_neighbours(config)
+
+    def suits(self, config: HopperForwardKernelConfig, problem: Problem) -> bool:
+        """Causal tiles differ in length, and a static walk loses a third of the GPU to that;
+        without a mask no first block is narrow. One consumer is for short queries, and two CTAs
+        side by side."""
+        if config.consumers == 1 and (problem.seq_q > SHORT or config.side_by_side == 1):
+            return False
+        return config.tile_order is TileOrder.DYNAMIC if problem.causal else config.narrow_keys == 0
+
+    def fitted(
+        self,
+        config: HopperForwardKernelConfig,
+        problem: Problem,
+        source: Problem | None = None,
+    ) -> HopperForwardKernelConfig:
+        """Heads are walked in groups as large as the problem's K and V ask for."""
+        if config.tile_order is not TileOrder.DYNAMIC:
+            return config
+        size = group_mib(problem)
+        if source is not None:
+            size = min(
+                max(config.group_mib * size // group_mib(source), 1), CHOICES["group_mib"][-1]
+            )
+        return replace(config, group_mib=size)
+
+
+def _features(
+    config: HopperForwardKernelConfig, problem: Problem, split: Chunks | None
+) -> Sm90Features:
+    """What is asked, and which heads lie side by side in a tile.
+
+    Of sequences of their own lengths those that share one of k and v do, so that fewer rows lie
+    beyond the queries; a warp's rows are whole queries.
+    """
+    asked = problem.features
+    own = Sm90Features(*(asked.mask, asked.softcap, asked.per_batch, asked.page_keys, asked.sinks))
+    if split is not None:
+        return replace(
+            own, heads_together=split.heads_together, few_queries=True, splits=split.splits
+        )
+    group = problem.heads_per_kv
+    together = problem.per_batch and config.specialised and WARP_ROWS % group == 0
+    return replace(own, heads_together=group) if together else own
+
+
+def _num_ctas(
+    config: HopperForwardKernelConfig,
+    problem: Problem,
+    walk: Walk,
+    num_sms: int,
+    split: Chunks | None,
+) -> int:
+    """One for each tile or chunk; where CTAs take several tiles, as many as the GPU holds."""
+    if split is not None:
+        return split.num_ctas(problem, config.consumers)
+    tiles = problem.num_tiles(config.B_r)
+    if walk is Walk.ONE_EACH:
+        return tiles
+    least = 1 if walk is Walk.PACKED else 0  # packed queries may have no tile at all
+    return min(max(tiles, least), num_sms * config.side_by_side)
+
+
+SM90: Sm90Forward = Sm90Forward()

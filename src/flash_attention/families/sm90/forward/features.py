@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What Hopper kernels do beside plain attention, and which types that binds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from enum import Enum
+
+from flash_attention.call.features import Features
+from flash_attention.compile.binding import Binding, Variant
+from flash_attention.errors import UnsupportedError
+from flash_attention.families.bindings import shared_bindings
+from flash_attention.families.sm90.forward.config import HopperForwardKernelConfig
+from flash_attention.families.sm90.forward.tile_order import TileOrder
+
+
+class SplitKind(Enum):
+    """Which keys of its rows a CTA visits; the value is the name of the C++ type.
+
+    In all but WHOLE they are some, and another kernel combines the parts.
+    """
+
+    WHOLE = "Whole"
+    CHUNKED = "Chunked"
+    EVEN = "Even"
+
+
+class Walk(Enum):
+    """Which CTA computes which tile; the value is the name of the C++ type."""
+
+    ONE_EACH = "OneEach"
+    PERSISTENT = "Persistent"
+    DYNAMIC = "Dynamic"
+    PACKED = "Packed"  # DYNAMIC, for sequences of their own lengths
+    DEALT = "Dealt"  # ONE_EACH, for keys that are split evenly
+
+    @property
+    def counts_tiles(self) -> bool:
+        """Whether CTAs take tiles from a counter in global memory."""
+        return self in (Walk.DYNAMIC, Walk.PACKED)
+
+
+@dataclass(frozen=True)
+class Sm90Features(Features):
+    """What is asked, and how the tiles of a Hopper kernel serve it."""
+
+    heads_together: int = 1  # heads of q side by side in a tile, which share one of k and v
+    few_queries: bool = False  # one tile holds those of all the heads that share one of k and v
+    splits: SplitKind = SplitKind.WHOLE
+
+    @property
+    def short_queries(self) -> bool:
+        """Whether few queries meet many keys, each of which is then read once."""
+        return self.few_queries or self.splits is not SplitKind.WHOLE
+
+    @property
+    def in_parts(self) -> bool:
+        """Whether another kernel combines what this one stores."""
+        return self.splits is not SplitKind.WHOLE
+
+    def words(self) -> list[str]:
+        words = {
+            f"heads_{self.heads_together}": self.heads_together > 1,
+            "few": self.few_queries and not self.in_parts,
+            self.splits.name.lower(): self.in_parts,
+        }
+        return [*super().words(), *(word for word, on in words.items() if on)]
+
+    def rows(self) -> Variant:
+        """Which queries and heads the rows of a tile are."""
+        if self.heads_together > 1:
+            return Variant("Rows", "attn/rows", "GroupedHeads", self.heads_together)
+        return Variant("Rows", "attn/rows", "OneHead")
+
+    def walk(self, config: HopperForwardKernelConfig) -> Walk:
+        """The one place that says in which order the tiles of a kernel are computed."""
+        if self.short_queries:
+            return Walk.DEALT if self.splits is SplitKind.EVEN else Walk.ONE_EACH
+        return Walk.PACKED if self.per_batch else Walk[config.tile_order.name]
+
+    def bindings(self, config: HopperForwardKernelConfig) -> tuple[Binding, ...]:
+        """The types that the features bind."""
+        pages = (
+            Variant("Pages", "sm90/pages", "Paged", self.page_keys)
+            if self.page_keys
+            else Variant("Pages", "sm90/pages", "Contiguous")
+        )
+        # Who combines the parts of a row adds its sink, once.
+        shared = shared_bindings(self, sinks=self.sinks and not self.in_parts)
+        splits = Variant("Splits", "attn/splits", self.splits.value)
+        own: tuple[Binding, ...] = (*shared, self.rows(), splits, pages)
+        if not config.specialised:
+            return own
+        order = Variant("TileOrder", "sm90/tile_order", self.walk(config).value)
+        return (order, Variant("Output", "sm90/output", self._output(config)), *own)
+
+    def _output(self, config: HopperForwardKernelConfig) -> str:
+        if self.short_queries:
+            return "Parts" if self.in_parts else "Direct"
+        return "OwnBuffer" if config.own_output else "OverQueries"
+
+
+def resolve(config: HopperForwardKernelConfig, features: Features) -> Sm90Features:
+    """The features of a Hopper kernel.
+
+    Refused is what kernels of the config do not have, and what would make a field of it idle.
+    """
+    asked = {field.name: getattr(features, field.name) for field in fields(features)}
+    resolved = Sm90Features(**asked)
+    words = [*features.in_words(), *(["split_keys"] if resolved.in_parts else [])]
+    said = f"{', '.join(words)} {'is' if len(words) == 1 else 'are'} asked for"
+    tiles_of_one_head = resolved.heads_together == 1 and not resolved.short_queries
+    if not config.specialised and not (tiles_of_one_head and replace(resolved, sinks=False).dense):
+        raise UnsupportedError(
+            f"{said}, and Hopper kernels without a producer compute full and causal attention"
+            " only; pass a config with specialised=True"
+        )
+    if resolved.short_queries:
+        _refuse_idle_fields(config)
+    elif resolved.per_batch and config.tile_order is not TileOrder.DYNAMIC:
+        raise UnsupportedError(
+            f"{said}, and tiles of sequences of different lengths are handed out by a counter; the"
+            f" config has tile_order=TileOrder.{config.tile_order.name}: pass one with"
+            " TileOrder.DYNAMIC, or leave config out"
+        )
+    return resolved
+
+
+def _refuse_idle_fields(config: HopperForwardKernelConfig) -> None:
+    """The CTAs of few queries have a chunk of keys each, and O leaves from registers."""
+    idle = {
+        "tile_order": config.tile_order is not TileOrder.ONE_EACH,
+        "own_output": config.own_output,
+    }
+    for name, on in idle.items():
+        if on:
+            raise UnsupportedError(
+                f"split_keys is given, and {name} of the config would change nothing: a CTA then"
+                " has one chunk of keys, and its rows of O leave from registers; leave the field at"
+                " its default, or leave config out"
+            )

@@ -1,0 +1,62 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rules that tie a problem to a Hopper config."""
+
+from __future__ import annotations
+
+from flash_attention.call.problem import Problem
+from flash_attention.errors import UnsupportedError
+from flash_attention.families.fit import check_columns, check_dtype
+from flash_attention.families.sm90.forward.config import HopperForwardKernelConfig
+from flash_attention.families.sm90.forward.splits import Chunks
+
+MAX_GRID_X = (1 << 31) - 1  # CUDA's limit on the first grid dimension
+MIN_PAGE_KEYS = 16
+
+
+def check_fits(config: HopperForwardKernelConfig, problem: Problem, split: Chunks | None) -> None:
+    """Raise UnsupportedError unless kernels of the config can run the problem."""
+    check_dtype(config, problem)
+    if not config.tma:
+        _check_d_head(config, problem)
+    check_columns(config, problem)
+    if problem.page_keys:
+        _check_page_fits(config, problem.page_keys)
+    if split is not None and problem.total_q is not None:
+        raise UnsupportedError(
+            "split_keys is given with cu_seqlens_q, and the keys of packed queries are not split;"
+            " leave split_keys out, or pass q with a batch dimension"
+        )
+    tiles = (
+        problem.num_tiles(config.B_r)
+        if split is None
+        else split.num_tiles(problem, config.consumers) * split.key_blocks
+    )
+    if tiles > MAX_GRID_X:
+        raise UnsupportedError(
+            f"{problem.batch} batch entries of {problem.seq_q} queries and {problem.heads} heads"
+            f" are {tiles} tiles of {config.B_r} rows of one head; a launch takes at most"
+            f" {MAX_GRID_X}, split the tensors along batch"
+        )
+
+
+def _check_d_head(config: HopperForwardKernelConfig, problem: Problem) -> None:
+    for d_head in (problem.d_head, problem.d_v):
+        if d_head != config.d_head:
+            raise UnsupportedError(
+                f"the kernel config is for d_head {config.d_head}, the tensors have d_head"
+                f" {d_head}; pass a config of their d_head"
+            )
+
+
+def _check_page_fits(config: HopperForwardKernelConfig, page_keys: int) -> None:
+    """A block of keys is some pages, or part of one."""
+    if page_keys < MIN_PAGE_KEYS:
+        raise UnsupportedError(
+            f"k and v have pages of {page_keys} keys; allowed are {MIN_PAGE_KEYS} or more"
+        )
+    if page_keys % config.B_c and config.B_c % page_keys:
+        raise UnsupportedError(
+            f"k and v have pages of {page_keys} keys, the kernel visits them in blocks of B_c ="
+            f" {config.B_c}; one must divide the other: use pages of 16, 32, 64 or a multiple of 64"
+            " keys and leave config out, or pass a config of such a B_c"
+        )

@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which Hopper kernel runs a problem that nobody measured: rules of thumb from the H200."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from flash_attention.arch import Arch
+from flash_attention.call.dtype import DType
+from flash_attention.call.problem import Problem
+from flash_attention.families.sm90.forward.config import HopperForwardKernelConfig
+from flash_attention.families.sm90.forward.rules import CHOICES
+from flash_attention.families.sm90.forward.tile_order import TileOrder
+from flash_attention.families.values import smallest_holding
+
+MIB = 1 << 20
+HELD_MIB = 32  # of K and V stay in L2 whatever else passes through it
+PACKED_GROUP_MIB = 32  # of sequences of any length: a batch of others needs no other kernel
+NEEDS_HOPPER = "Hopper kernels need sm_90 (H100, H200)"
+SHORT = 1024  # rows of Q up to which the ends of tiles weigh more than their key blocks
+
+
+def heuristic(problem: Problem, arch: Arch) -> HopperForwardKernelConfig | str:
+    """The config to run a problem with, or why there is none."""
+    config = _config(problem)
+    if config is None:
+        return f"Hopper kernels have head dimensions up to {max(CHOICES['d_head'])}"
+    if problem.page_keys:
+        config = _for_pages(config, problem.page_keys)
+    violation = config.broken_rule(arch)
+    if violation is None:
+        return config
+    return NEEDS_HOPPER if violation.rule == "architecture" else violation.message
+
+
+def hopper_d_head(problem: Problem) -> int:
+    """The smallest d_head of the Hopper family that holds the problem's; 0 if none does."""
+    return smallest_holding(CHOICES["d_head"], problem.d_head, problem.d_v)
+
+
+def _config(problem: Problem) -> HopperForwardKernelConfig | None:
+    dtype, d_head = DType.from_string(str(problem.dtype)), hopper_d_head(problem)
+    causal, short = problem.causal or problem.window is not None, problem.seq_q <= SHORT
+    group = PACKED_GROUP_MIB if problem.per_batch else group_mib(problem)
+    uneven = causal or problem.per_batch  # tiles differ in length
+    common: dict[str, Any] = {
+        "tma": True,
+        "specialised": True,
+        "overlap": True,
+        "rescale_threshold": 8,
+        "tile_order": TileOrder.DYNAMIC if uneven else TileOrder.PERSISTENT,
+        "group_mib": group if causal else 0,
+    }
+
+    def config(consumers: int, keys: int, stages: int, **rest: Any) -> HopperForwardKernelConfig:
+        return HopperForwardKernelConfig(
+            dtype, d_head, consumers, keys, stages, **{**common, **rest}
+        )
+
+    narrow = 64 if uneven else 0  # the last keys fill half a block
+    if d_head in (64, 96):
+        three = d_head == 64 and not ((causal and short) or problem.per_batch)
+        consumers = 3 if three and not _empty_rows(problem.seq_q) else 2
+        return config(
+            *(consumers, 128, 3),
+            ping_pong=True,
+            own_output=True,
+            watch_sums=True,
+            prefetch_q=True,
+            narrow_keys=narrow,
+        )
+    if d_head == 128:
+        return config(
+            2, 128, 2, ping_pong=True, own_output=True, watch_sums=True, narrow_keys=narrow
+        )
+    if d_head == 192:
+        return config(2, 112, 2, ping_pong=True, watch_sums=True, narrow_keys=64)
+    if d_head == 256:
+        return config(
+            *(2, 64, 2),
+            ping_pong=not causal,
+            watch_sums=causal,
+            prefetch_q=not (causal and short),
+            narrow_keys=narrow // 2,
+        )
+    return None
+
+
+def _empty_rows(rows: int) -> bool:
+    """Whether tiles of three consumers hold over a third more rows than those of two would."""
+    of_three, of_two = (-(-rows // tile) * tile for tile in (192, 128))
+    return 3 * of_three > 4 * of_two
+
+
+def _for_pages(config: HopperForwardKernelConfig, page_keys: int) -> HopperForwardKernelConfig:
+    """The config with blocks that divide pages, or that pages divide, if blocks of 64 do."""
+    if page_keys % config.B_c == 0 or config.B_c % page_keys == 0:
+        return config
+    return replace(config, B_c=64, narrow_keys=min(config.narrow_keys, 32))
+
+
+def group_mib(problem: Problem) -> int:
+    """K and V of the heads that are walked together, as if each had its own: those of all heads
+    where L2 holds them, else enough tiles to balance the end of the walk, few enough for L2."""
+    of_a_head = problem.seq_k * hopper_d_head(problem) * 2 * problem.dtype.itemsize
+    if problem.batch * problem.heads_k * of_a_head <= HELD_MIB * MIB:
+        every = -(-problem.batch * problem.heads * of_a_head // MIB)
+        return min(max(1 << (every - 1).bit_length(), 4), 256)
+    heads = 32 if problem.seq_k <= 2 * SHORT else 16 if problem.seq_k <= 8 * SHORT else 8
+    if problem.d_head <= 64:
+        heads *= 2
+    size = heads * problem.seq_k * problem.d_head * 2 * problem.dtype.itemsize
+    return min(max(1 << round(size / MIB).bit_length() - 1, 4), 256) if size >= MIB else 4

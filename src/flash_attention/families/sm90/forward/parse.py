@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From the words of a short form to a HopperForwardKernelConfig."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import fields
+from typing import Any
+
+from flash_attention.families.short_form import read_tile, read_words, refuse_word
+from flash_attention.families.sm90.forward.config import PLAIN, HopperForwardKernelConfig
+from flash_attention.families.sm90.forward.tile_order import TileOrder
+
+TILE = ("dtype", "d_head", "consumers", "B_c", "stages")
+_SWITCHES = [f.name for f in fields(HopperForwardKernelConfig) if f.type == "bool"]
+_NUMBERS = {"lazy": "rescale_threshold", "narrow": "narrow_keys", "dynamic": "group_mib"}
+_NUMBER = re.compile(rf"({'|'.join(_NUMBERS)})_(\d+)")
+
+
+def parse(tile: Sequence[str], words: Sequence[str]) -> HopperForwardKernelConfig:
+    """The config of a tile and words; what no word turns on is off."""
+    switches = () if list(words) == [PLAIN] else words
+    return HopperForwardKernelConfig(**read_tile(tile, TILE) | read_words(switches, _fields))
+
+
+def _fields(word: str) -> dict[str, Any]:
+    if word in _SWITCHES:
+        return {word: True}
+    if word == "persistent":
+        return {"tile_order": TileOrder.PERSISTENT}
+    if number := _NUMBER.fullmatch(word):
+        dynamic = {"tile_order": TileOrder.DYNAMIC} if number[1] == "dynamic" else {}
+        return {_NUMBERS[number[1]]: int(number[2]), **dynamic}
+    numbers = [f"{name}_N" for name in ("dynamic", "lazy", "narrow")]
+    refuse_word(word, [*_SWITCHES, "persistent", *numbers, PLAIN])

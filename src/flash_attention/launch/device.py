@@ -1,0 +1,87 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What torch knows of the GPUs of this machine, as architectures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Protocol
+
+import torch
+
+from flash_attention.arch import ARCHES, DEFAULT_ARCH, Arch
+from flash_attention.errors import UnsupportedError
+
+OLDEST_CAPABILITY = (8, 0)
+UNKNOWN_ARCH_CTA_SLOTS = 16  # torch does not report them; no GPU since sm_80 has fewer
+CPU = -1  # device index of tensors whose kernel is emulated
+EMULATED_SMS = 2  # few, so that persistent CTAs walk several tiles
+
+
+class DeviceProperties(Protocol):
+    """The part of torch's device properties that makes an `Arch`."""
+
+    name: str
+    major: int
+    minor: int
+    shared_memory_per_block_optin: int
+    shared_memory_per_multiprocessor: int
+    max_threads_per_multi_processor: int
+
+
+def arch_of(properties: DeviceProperties) -> Arch:
+    """The architecture of a GPU; one newer than this package is described by its own limits."""
+    capability = (properties.major, properties.minor)
+    name = f"sm_{properties.major}{properties.minor}"
+    if capability < OLDEST_CAPABILITY:
+        raise UnsupportedError(
+            f"{properties.name} is {name}; the kernels need sm_80 (Ampere) or newer"
+        )
+    return ARCHES.get(name) or Arch(
+        name,
+        properties.shared_memory_per_block_optin,
+        properties.shared_memory_per_multiprocessor,
+        properties.max_threads_per_multi_processor,
+        UNKNOWN_ARCH_CTA_SLOTS,
+    )
+
+
+@cache
+def device_arch(device_index: int) -> Arch:
+    """The architecture of one of torch's CUDA devices."""
+    if torch.version.cuda is None:
+        raise UnsupportedError(
+            f"this torch ({torch.__version__}) is not built for CUDA; install one that is"
+        )
+    properties: Any = torch.cuda.get_device_properties(device_index)
+    return arch_of(properties)
+
+
+@cache
+def device_sms(device_index: int) -> int:
+    """Multiprocessors of one of torch's CUDA devices."""
+    count: int = torch.cuda.get_device_properties(device_index).multi_processor_count
+    return count
+
+
+def current_arch(otherwise: Arch = DEFAULT_ARCH) -> Arch:
+    """The architecture of the current device, `otherwise` where there is none."""
+    if not torch.cuda.is_available():
+        return otherwise
+    return device_arch(torch.cuda.current_device())
+
+
+def num_sms_of(device_index: int) -> int:
+    """Multiprocessors of a device, or those that the emulator has."""
+    return EMULATED_SMS if device_index == CPU else device_sms(device_index)
+
+
+def _stream_of_object(device_index: int) -> int:
+    handle: int = torch.cuda.current_stream(device_index).cuda_stream
+    return handle
+
+
+# The raw handle costs a tenth of a microsecond, the stream object several.
+current_stream: Callable[[int], int] = getattr(
+    torch._C, "_cuda_getCurrentRawStream", _stream_of_object
+)

@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Launcher: the kernels of a recipe on one CUDA device, whatever pass they are of."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from flash_attention.families.recipe import Recipe, Step
+from flash_attention.launch import driver
+from flash_attention.launch.device import current_stream
+from flash_attention.launch.kernels import load_unit
+from flash_attention.launch.tensor_map import EncodedMaps
+
+if TYPE_CHECKING:
+    from cuda.bindings.driver import CUfunction
+
+
+class Launcher:
+    """Loads the kernels of a recipe once, and queues them with a call's arguments."""
+
+    def __init__(self, recipe: Recipe, device_index: int) -> None:
+        self._index = device_index
+        self._counts_tiles = recipe.counts_tiles
+        self._scratch = recipe.scratch
+        self._launches = [_Launch(step) for step in recipe.steps]
+        self._loaded = False
+
+    def load(self) -> None:
+        """Make the kernels ready on the device; the first use may compile."""
+        if self._loaded:
+            return
+        with torch.cuda.device(self._index):
+            for launch in self._launches:
+                launch.load(self._index)
+        self._loaded = True
+
+    def launch(self, arguments: Any) -> None:
+        """Queue the kernels on the current stream of the device. Addresses of the call's tensors
+        are in `arguments`; those of memory that the kernels share are filled in."""
+        index = self._index
+        if torch.cuda.current_device() != index:
+            with torch.cuda.device(index):
+                return self.launch(arguments)
+        stream = current_stream(index)
+        if self._counts_tiles:
+            arguments.tile_counter = tile_counter(index, stream).data_ptr()
+        # Memory of the stream: what takes it next comes after these kernels.
+        scratch = self._scratch and new_scratch(self._scratch, arguments, index)
+        for launch in self._launches:
+            launch.queue(arguments, stream, index)
+        del scratch
+
+
+class _Launch:
+    """One kernel of a recipe, with the maps and the shape of its launch."""
+
+    def __init__(self, step: Step) -> None:
+        geometry = step.geometry
+        self._unit = step.unit
+        self._maps = [(name, EncodedMaps(each)) for name, each in step.maps.items()]
+        self._shape = (*geometry.grid, geometry.block, 1, 1, geometry.smem_bytes)
+        self._pointers = ctypes.c_void_p * (len(step.maps) + 1)
+        self._early = driver.DependentLaunch(self._shape) if step.starts_early else None
+        self._function: CUfunction | None = None
+
+    def load(self, device_index: int) -> None:
+        function = load_unit(self._unit).function
+        driver.ready_kernel(function, device_index, self._shape[-1])
+        self._function = function
+
+    def queue(self, arguments: ctypes.Structure, stream: int, device_index: int) -> None:
+        maps = [maps.at(getattr(arguments, name)) for name, maps in self._maps]
+        pointers = self._pointers(*map(ctypes.addressof, maps), ctypes.addressof(arguments))
+        address = ctypes.addressof(pointers)
+        if self._early is None:
+            driver.launch_kernel(self._function, self._shape, address, stream, device_index)
+        else:
+            self._early(self._function, address, stream)
+
+
+def new_scratch(sizes: Mapping[str, int], arguments: Any, device_index: int) -> Tensor:
+    """Memory of the current stream; the addresses of its pieces go into `arguments`."""
+    device = torch.device("cuda", device_index)
+    memory = torch.empty(sum(sizes.values()), dtype=torch.uint8, device=device)
+    address = memory.data_ptr()
+    for name, size in sizes.items():
+        setattr(arguments, name, address)
+        address += size
+    return memory
+
+
+_tile_counters: dict[tuple[int, int], Tensor] = {}
+
+
+def tile_counter(device_index: int, stream: int) -> Tensor:
+    """Two zeros for a kernel on the current stream, which leaves them zero.
+
+    Kernels of one stream run one after another and share a pair. A graph may be replayed on any
+    stream, so each of its kernels gets a pair of its own, in the memory of the graph.
+    """
+    capturing = torch.cuda.is_current_stream_capturing()
+    counter = None if capturing else _tile_counters.get((device_index, stream))
+    if counter is None:
+        counter = torch.zeros(2, dtype=torch.int32, device=torch.device("cuda", device_index))
+        if not capturing:
+            counter = _tile_counters.setdefault((device_index, stream), counter)
+    return counter

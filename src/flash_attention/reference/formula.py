@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Attention as it is defined, step by step, in a precision of one's choice.
+
+`attention` says what a call means. Here its scores are written out, a bounded number at a time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from flash_attention.call.call import Call
+from flash_attention.call.problem import Problem
+
+SCORES_BYTES = 1 << 30  # of the scores that are held at a time
+
+
+def evaluate(call: Call, precision: torch.dtype, *, lse: bool = False) -> tuple[Tensor, Tensor]:
+    """softmax(q (scale k)^T) v with every step rounded to `precision`, like q with the columns of
+    v; and with `lse` the logarithms of the sums of exponentials, (batch, heads, seq_q) or (heads,
+    total_q), else an empty tensor. A query that sees no key has output 0."""
+    call = without_pages(call)
+    q, k, v = call[:3]
+    formula = _Formula.of(call, precision)
+    out = torch.zeros((*q.shape[:-1], v.shape[-1]), dtype=precision, device=q.device)
+    sums = torch.full(q.shape[:-1] if lse else (0,), -math.inf, dtype=precision, device=q.device)
+    if lse and formula.sinks is not None:
+        sums[:] = formula.sinks
+    entries = formula.entries(q, k, v)
+    outputs = _entries(out, call.cu_seqlens_q)
+    logarithms = _entries(sums, call.cu_seqlens_q) if lse else itertools.repeat(sums)
+    for (queries, keys, values), output, logarithm in zip(entries, outputs, logarithms):  # noqa: B905
+        for part in formula.parts(queries, keys):
+            columns = _heads_of_keys(values[part.keys], part.heads, q.shape[-2], precision)
+            weights = torch.softmax(part.scores, dim=-1)[..., : columns.shape[1]]
+            output[part.rows, part.heads] = (weights @ columns).transpose(0, 1)
+            if lse:
+                logarithm[part.rows, part.heads] = part.scores.logsumexp(dim=-1).T
+    return out, sums.transpose(-1, -2).contiguous() if lse else sums
+
+
+def without_pages(call: Call) -> Call:
+    """The same call with keys that lie one after the other; beyond the keys of a sequence a table
+    may name pages that are not there."""
+    table = call.block_table
+    if table is None or Problem.of(call).idle:
+        return call
+    k, v = (t[table.long().clamp(0, len(t) - 1)].flatten(1, 2) for t in (call.k, call.v))
+    return call._replace(k=k, v=v, block_table=None)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Masked, scaled scores of some rows of some heads of one sequence."""
+
+    heads: slice
+    rows: slice
+    keys: slice  # from the first to the last that any of the rows sees
+    scores: Tensor  # (heads, rows, keys), or one column more: the sinks
+
+
+@dataclass(frozen=True)
+class _Formula:
+    """What is asked of the scores, and the precision to compute them in."""
+
+    call: Call
+    precision: torch.dtype
+    scale: float
+    left: float  # keys that a row sees before its own position
+    right: float  # and after it
+    sinks: Tensor | None  # (heads,)
+
+    @classmethod
+    def of(cls, call: Call, precision: torch.dtype) -> _Formula:
+        scale = call.q.shape[-1] ** -0.5 if call.softmax_scale is None else call.softmax_scale
+        window = call.window or (None, None)
+        left, right = (math.inf if n is None or n < 0 else n for n in window)
+        sinks = None if call.sinks is None else call.sinks.to(precision)
+        return cls(call, precision, scale, left, min(right, 0) if call.causal else right, sinks)
+
+    def entries(self, q: Tensor, k: Tensor, v: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """q, k and v of every sequence; of the last two the rows in use."""
+        keys, values = (_entries(t, self.call.cu_seqlens_k) for t in (k, v))
+        used = self.call.seqused_k
+        counts = itertools.repeat(None) if used is None else used.tolist()
+        for queries, key, value, n in zip(  # noqa: B905
+            _entries(q, self.call.cu_seqlens_q), keys, values, counts
+        ):
+            yield queries, key[:n], value[:n]
+
+    def parts(self, q: Tensor, k: Tensor) -> Iterator[_Part]:
+        """q (scale k)^T of one sequence in parts of bounded size, all the rows that see a key."""
+        (seq_q, heads, _), seq_k = q.shape, k.shape[0]
+        if seq_k == 0:
+            return
+        ahead = seq_k - seq_q  # the position of row 0
+        first = int(max(0, -ahead - self.right))
+        row_bytes = seq_k * self.precision.itemsize
+        count = max(1, min(seq_q - first, SCORES_BYTES // row_bytes))
+        together = max(1, SCORES_BYTES // (count * row_bytes))
+        for h, r in itertools.product(range(0, heads, together), range(first, seq_q, count)):
+            some = slice(h, min(h + together, heads))
+            rows = slice(r, min(r + count, seq_q))
+            keys = slice(
+                int(max(0, r + ahead - self.left)),
+                int(min(seq_k, rows.stop + ahead + self.right)),
+            )
+            queries = q[rows, some].transpose(0, 1).to(self.precision)
+            scaled = _heads_of_keys(k[keys], some, heads, self.precision) * self.scale
+            scores = queries @ scaled.transpose(1, 2)
+            if cap := self.call.softcap:
+                scores = cap * torch.tanh(scores / cap)
+            scores.masked_fill_(self._hidden(rows, keys, ahead, q.device), -math.inf)
+            yield _Part(some, rows, keys, self._with_sinks(scores, some))
+
+    def _hidden(self, rows: slice, keys: slice, ahead: int, device: torch.device) -> Tensor:
+        position = torch.arange(rows.start, rows.stop, device=device)[:, None] + ahead
+        key = torch.arange(keys.start, keys.stop, device=device)
+        return (key < position - self.left) | (key > position + self.right)
+
+    def _with_sinks(self, scores: Tensor, heads: slice) -> Tensor:
+        if self.sinks is None:
+            return scores
+        column = self.sinks[heads, None, None].expand(-1, scores.shape[1], 1)
+        return torch.cat((scores, column), dim=-1)
+
+
+def _entries(tensor: Tensor, cu_seqlens: Tensor | None) -> list[Tensor]:
+    """The sequences of a tensor that is packed if it has cu_seqlens, each (seq, heads, ...)."""
+    if cu_seqlens is None:
+        return list(tensor.unbind())
+    return [tensor[start:end] for start, end in itertools.pairwise(cu_seqlens.tolist())]
+
+
+def _heads_of_keys(tensor: Tensor, heads: slice, n_heads: int, precision: torch.dtype) -> Tensor:
+    """(heads, keys, d) of k or v for some heads of q; neighbours may share one."""
+    shared_by = n_heads // tensor.shape[1]
+    index = torch.arange(heads.start, heads.stop, device=tensor.device) // shared_by
+    return tensor.index_select(1, index).transpose(0, 1).to(precision)
