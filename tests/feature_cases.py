@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from flash_attention.arch import ARCHES
-from flash_attention.call.call import Extras, Options
+from flash_attention.call.call import Call
 from flash_attention.kernel_configs import KernelConfig
 from flash_attention.launch.emulation import Emulation, emulate
-from flash_attention.launch.plan import SELECT, new_plan
+from flash_attention.launch.plan import Plan
 from flash_attention.reference.judge import check_lse, check_output, cu_seqlens
 
 Lengths = int | tuple[int, ...]
@@ -39,8 +39,10 @@ class Case:
     softcap: float = 0.0
     softmax_scale: float | None = None
 
-    def make(self, device: str = "cpu", dtype: torch.dtype = torch.bfloat16, seed: int = 0) -> Call:
-        """The call with random tensors."""
+    def make(
+        self, device: str = "cpu", dtype: torch.dtype = torch.bfloat16, seed: int = 0
+    ) -> MadeCase:
+        """The case with random tensors."""
         generator = torch.Generator().manual_seed(seed)
 
         def draw(lengths: Lengths, heads: int, d: int, padding: int = 0) -> Tensor:
@@ -68,7 +70,7 @@ class Case:
             keywords["seqused_k"] = torch.tensor(self.used, dtype=torch.int32, device=device)
             for tensor in (k, v):
                 self._poison(tensor, self.used)
-        return Call(self, q, k, v, keywords, longest)
+        return MadeCase(self, q, k, v, keywords, longest)
 
     def _poison(self, tensor: Tensor, used: tuple[int, ...]) -> None:
         entries = tensor if isinstance(self.seq_k, int) else tensor.split(list(self.seq_k))
@@ -77,7 +79,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Call:
+class MadeCase:
     """The tensors of a case, and the arguments that go with them."""
 
     case: Case
@@ -92,6 +94,10 @@ class Call:
         """Keyword arguments of `attention`, `forward` and `emulate`."""
         return self.keywords | self.longest
 
+    def call(self, **more: Any) -> Call:
+        """The call of the case; `more` are other fields of it."""
+        return Call(self.q, self.k, self.v, **{**self.arguments, **more})
+
     def assert_right(self, out: Tensor, lse: Tensor | None = None) -> None:
         """Within the tolerance of 16-bit attention, rows of no entry left out of account."""
         rows = self.q.shape[-3] - self.case.padding
@@ -104,19 +110,15 @@ class Call:
             assert seen.ok, str(seen)
 
 
-def selected(call: Call, arch: str = "sm_90") -> KernelConfig:
-    """The config that the call would get on an architecture."""
-    keywords = call.arguments
-    options = Options(**{n: keywords[n] for n in Options._fields if n in keywords})
-    extras = Extras(**{n: keywords[n] for n in Extras._fields if n in keywords})
-    tensors = (call.q, call.k, call.v, None)
-    return new_plan(SELECT, *tensors, ARCHES[arch], options=options, extras=extras).config
+def selected(made: MadeCase, arch: str = "sm_90") -> KernelConfig:
+    """The config that the case would get on an architecture."""
+    return Plan(made.call(), arch=ARCHES[arch]).config
 
 
-def emulated(call: Call, config: KernelConfig, schedule: str = "lockstep") -> Emulation:
-    """The call on the emulator, where nothing may be found."""
+def emulated(made: MadeCase, config: KernelConfig, schedule: str = "lockstep") -> Emulation:
+    """The case on the emulator, where nothing may be found."""
     result = emulate(
-        config, call.q, call.k, call.v, return_lse=True, schedule=schedule, **call.arguments
+        config, made.q, made.k, made.v, return_lse=True, schedule=schedule, **made.arguments
     )
     assert list(map(str, result.findings)) == []
     return result

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tests.feature_cases import Call, Case
+from flash_attention.call.call import Call
+from tests.feature_cases import Case, MadeCase
 
 FAR = 10**6  # a page that no tensor has
 MIXED = (300, 129, 0)
@@ -25,26 +26,30 @@ class ShortCase:
     chunks: int
     page_keys: int = 0
 
-    def make(self, device: str = "cpu", dtype: torch.dtype = torch.bfloat16) -> Call:
+    def make(self, device: str = "cpu", dtype: torch.dtype = torch.bfloat16) -> MadeCase:
         return self.case.make(device, dtype)
 
-    def tensors(self, call: Call) -> tuple[Tensor, Tensor, Tensor]:
+    def tensors(self, made: MadeCase) -> tuple[Tensor, Tensor, Tensor]:
         """q, k and v as the kernel gets them."""
         if not self.page_keys:
-            return call.q, call.k, call.v
-        table = self._table(call.k)
-        k, v = (in_pages(t, table, self.page_keys) for t in (call.k, call.v))
-        return call.q, k, v
+            return made.q, made.k, made.v
+        table = self._table(made.k)
+        k, v = (in_pages(t, table, self.page_keys) for t in (made.k, made.v))
+        return made.q, k, v
 
-    def arguments(self, call: Call) -> dict[str, Any]:
-        given = call.arguments | {"split_keys": self.split_keys}
+    def arguments(self, made: MadeCase) -> dict[str, Any]:
+        given = made.arguments | {"split_keys": self.split_keys}
         if self.page_keys:
             assert self.case.used is not None
-            table = self._table(call.k).clone()
+            table = self._table(made.k).clone()
             for row, used in zip(table, self.case.used, strict=True):
                 row[-(-used // self.page_keys) :] = FAR
             given["block_table"] = table
         return given
+
+    def call(self, made: MadeCase) -> Call:
+        """The call of the case, its keys in chunks."""
+        return Call(*self.tensors(made), **self.arguments(made))
 
     def _table(self, k: Tensor) -> Tensor:
         return shuffled_table(k.shape[0], k.shape[1] // self.page_keys, k.device)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 import torch
 from torch import Tensor
 
-from flash_attention.call.call import Call, Keywords, call_of, with_keywords
+from flash_attention.call.call import Keywords, call_of, with_keywords
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.config import KernelConfig, check_config_type
 from flash_attention.launch.device import CPU
-from flash_attention.launch.plan import Plan, plan_for
+from flash_attention.launch.plan import fill_idle, plan_for
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -68,7 +68,9 @@ def forward(
     LaunchError. `emulate` returns findings and counters instead.
     """
     call = call_of("forward", q, k, v, o, keywords)
-    return _plan(kernel_cfg, call).run(call)
+    if kernel_cfg is None:
+        check_config_type(kernel_cfg)
+    return plan_for(call, kernel_cfg).run(call)
 
 
 @overload
@@ -107,8 +109,9 @@ def forward_timed(
     **keywords: Any,
 ) -> tuple[Tensor, float] | tuple[Tensor, Tensor, float]:
     """`forward`, and the milliseconds that the kernel took on its stream. Waits for the kernel."""
+    check_config_type(kernel_cfg)
     call = call_of("forward_timed", q, k, v, o, keywords)
-    plan = _plan(kernel_cfg, call)
+    plan = plan_for(call, kernel_cfg)
     if plan.device_index == CPU:
         raise UnsupportedError(
             "q, k and v are on cpu, where the kernel is emulated: there is no kernel time to tell;"
@@ -120,14 +123,11 @@ def forward_timed(
         start = torch.cuda.Event(enable_timing=True)
         end = torch.cuda.Event(enable_timing=True)
         start.record(stream)
-        plan.compute(arguments, out, lse, call.sinks)
+        if plan.idle:
+            fill_idle(out, lse, call.sinks)
+        else:
+            plan.launcher.launch(arguments)
         end.record(stream)
     end.synchronize()
     milliseconds = start.elapsed_time(end)
     return (out, milliseconds) if lse is None else (out, lse, milliseconds)
-
-
-def _plan(config: KernelConfig, call: Call) -> Plan:
-    if config is None:
-        check_config_type(config)
-    return plan_for(call, config)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from flash_attention.call.call import Extras, Options
+from flash_attention.call.call import Call
 from flash_attention.call.options import check_extras, check_options
 from flash_attention.call.tensors import TensorView
 from flash_attention.errors import UnsupportedError
@@ -23,9 +23,15 @@ def refused(message: str) -> Any:
     return pytest.raises(UnsupportedError, match=message)
 
 
+def asking(**options: Any) -> Call:
+    """A call of plain tensors."""
+    q = torch.zeros(DENSE, dtype=torch.float16)
+    return Call(q, q, q, **options)
+
+
 @pytest.mark.parametrize("scale", [None, 0.125, 1, 1e-30, 1e38, np.float32(0.5), np.float64(2)])
 def test_positive_scales_pass(scale: Any) -> None:
-    check_options(Options(softmax_scale=scale))
+    check_options(asking(softmax_scale=scale))
 
 
 @pytest.mark.parametrize(
@@ -44,12 +50,12 @@ def test_positive_scales_pass(scale: Any) -> None:
 )
 def test_other_scales_are_refused(scale: Any, message: str) -> None:
     with refused(message):
-        check_options(Options(softmax_scale=scale))
+        check_options(asking(softmax_scale=scale))
 
 
 @pytest.mark.parametrize("softcap", [0, 0.0, 30, 1e-3, np.float32(50)])
 def test_softcaps_from_zero_on_pass(softcap: Any) -> None:
-    check_options(Options(softcap=softcap))
+    check_options(asking(softcap=softcap))
 
 
 @pytest.mark.parametrize(
@@ -65,14 +71,14 @@ def test_softcaps_from_zero_on_pass(softcap: Any) -> None:
 )
 def test_other_softcaps_are_refused(softcap: Any, message: str) -> None:
     with refused(message):
-        check_options(Options(softcap=softcap))
+        check_options(asking(softcap=softcap))
 
 
 @pytest.mark.parametrize(
     "window", [None, (-1, -1), (None, 0), (0, 0), (1 << 40, 7), (np.int64(3), 2)]
 )
 def test_windows_of_whole_numbers_pass(window: Any) -> None:
-    check_options(Options(window=window))
+    check_options(asking(window=window))
 
 
 @pytest.mark.parametrize(
@@ -89,40 +95,33 @@ def test_windows_of_whole_numbers_pass(window: Any) -> None:
 )
 def test_other_windows_are_refused(window: Any, message: str) -> None:
     with refused(message):
-        check_options(Options(window=window))
+        check_options(asking(window=window))
 
 
 def starts(count: int = BATCH + 1, **like: Any) -> torch.Tensor:
     return torch.zeros(count, **{"dtype": torch.int32, **like})
 
 
-def longest(of: str, length: Any) -> Options:
-    return Options(max_seqlen_q=length) if of == "q" else Options(max_seqlen_k=length)
-
-
 def check(
-    options: Options | None = None,
     *,
     q: tuple[int, ...] = DENSE,
     k: tuple[int, ...] = DENSE,
-    **extras: Any,
+    **keywords: Any,
 ) -> None:
-    q_view, k_view = (
-        TensorView.of(name, torch.zeros(shape, dtype=torch.float16))
-        for name, shape in (("q", q), ("k", k))
-    )
-    check_extras(Extras(**extras), options or Options(), q_view, k_view)
+    q_tensor, k_tensor = (torch.zeros(shape, dtype=torch.float16) for shape in (q, k))
+    call = Call(q_tensor, k_tensor, k_tensor, **keywords)
+    check_extras(call, TensorView.of("q", q_tensor), TensorView.of("k", k_tensor))
 
 
 def test_extra_tensors_that_fit_pass() -> None:
     check()
     check(sinks=torch.zeros(HEADS), seqused_k=starts(BATCH))
     both = {"cu_seqlens_q": starts(), "cu_seqlens_k": starts()}
-    lengths = Options(max_seqlen_q=7, max_seqlen_k=0)
-    check(lengths, q=PACKED, k=PACKED, **both)
-    check(lengths, q=PACKED, k=PACKED, **both, seqused_k=starts(BATCH))
-    check(Options(max_seqlen_q=7), q=PACKED, cu_seqlens_q=starts(), seqused_k=starts(BATCH))
-    check(Options(max_seqlen_k=7), k=PACKED, cu_seqlens_k=starts())
+    lengths = {"max_seqlen_q": 7, "max_seqlen_k": 0}
+    check(**lengths, q=PACKED, k=PACKED, **both)
+    check(**lengths, q=PACKED, k=PACKED, **both, seqused_k=starts(BATCH))
+    check(max_seqlen_q=7, q=PACKED, cu_seqlens_q=starts(), seqused_k=starts(BATCH))
+    check(max_seqlen_k=7, k=PACKED, cu_seqlens_k=starts())
 
 
 @pytest.mark.parametrize(
@@ -162,9 +161,9 @@ def test_sinks_are_float32_one_a_head(sinks: Any, message: str) -> None:
     ],
 )
 def test_starts_are_int32_one_more_than_entries(of: str, lengths: Any, message: str) -> None:
-    options = longest(of, 9)
+    given: dict[str, Any] = {of: PACKED, f"cu_seqlens_{of}": lengths, f"max_seqlen_{of}": 9}
     with refused(message):
-        check(options, **{of: PACKED, f"cu_seqlens_{of}": lengths})
+        check(**given)
 
 
 @pytest.mark.parametrize("of", ["q", "k"])
@@ -179,15 +178,20 @@ def test_starts_are_int32_one_more_than_entries(of: str, lengths: Any, message: 
     ],
 )
 def test_packed_tensors_come_with_an_int(of: str, length: Any, message: str) -> None:
-    given: dict[str, Any] = {of: PACKED, f"cu_seqlens_{of}": starts()}
+    given: dict[str, Any] = {
+        of: PACKED,
+        f"cu_seqlens_{of}": starts(),
+        f"max_seqlen_{of}": length,
+    }
     with refused(message):
-        check(longest(of, length), **given)
+        check(**given)
 
 
 @pytest.mark.parametrize("of", ["q", "k"])
 def test_a_longest_length_of_a_tensor_that_has_one_is_refused(of: str) -> None:
     with refused(f"max_seqlen_{of} is given without cu_seqlens_{of}; leave it out"):
-        check(longest(of, 20))
+        given: dict[str, Any] = {f"max_seqlen_{of}": 20}
+        check(**given)
 
 
 @pytest.mark.parametrize(

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 import torch
 
+from flash_attention.call.call import Call
 from flash_attention.call.tensors import (
     MAX_ROWS,
     Packing,
     TensorView,
-    check_config_type,
     check_given_output,
     check_inputs,
     check_kernel_output,
@@ -23,8 +23,7 @@ from flash_attention.call.tensors import (
     check_no_overlap,
     check_pointers,
 )
-from flash_attention.errors import KernelConfigError, UnsupportedError
-from flash_attention.kernel_configs import FlashForwardKernelConfig
+from flash_attention.errors import UnsupportedError
 
 GPU = torch.device("cuda", 0)
 SHAPE = (2, 128, 4, 128)
@@ -80,14 +79,6 @@ def test_a_view_describes_a_strided_tensor() -> None:
 def test_what_is_no_dense_tensor_is_refused(thing: object, message: str) -> None:
     with pytest.raises(UnsupportedError, match=message):
         TensorView.of("q", thing)
-
-
-@pytest.mark.parametrize("thing", [None, 3, "(FP16, 128, 64, 32, 4)", {}, FlashForwardKernelConfig])
-def test_what_is_no_config_is_refused(thing: object) -> None:
-    message = "pass a FlashForwardKernelConfig or a HopperForwardKernelConfig"
-    with pytest.raises(KernelConfigError, match=message) as caught:
-        check_config_type(thing)
-    assert caught.value.rule == "type"
 
 
 @pytest.mark.parametrize(
@@ -260,11 +251,24 @@ def test_an_output_between_the_inputs_of_one_buffer_passes() -> None:
         check_no_overlap(TensorView.of("o", buffer[:, :, 2]), (q, k, v))
 
 
-def test_gradients_are_refused_only_where_they_would_be_recorded() -> None:
-    check_no_grad(False)
+def test_a_call_says_which_of_its_tensors_are_packed() -> None:
+    q, lengths = torch.zeros(8, 2, 64), torch.zeros(3, dtype=torch.int32)
+    assert Packing.of(Call(q, q, q)) == Packing()
+    assert Packing.of(Call(q, q, q, cu_seqlens_q=lengths)) == Packing(q=True)
+    assert Packing.of(Call(q, q, q, cu_seqlens_k=lengths)) == Packing(kv=True)
+    paged = Call(q, q, q, seqused_k=lengths, block_table=lengths[None])
+    assert Packing.of(paged) == Packing(paged=True)
+
+
+@pytest.mark.parametrize("name", ["q", "k", "v", "out", "sinks"])
+def test_gradients_are_refused_only_where_they_would_be_recorded(name: str) -> None:
+    q, k, v, out = (torch.zeros(1, 8, 2, 64) for _ in range(4))
+    call = Call(q, k, v, out, sinks=torch.zeros(2))
+    check_no_grad(call)
+    getattr(call, name).requires_grad_()
     with torch.no_grad():
-        check_no_grad(True)
+        check_no_grad(call)
     with torch.inference_mode():
-        check_no_grad(True)
+        check_no_grad(call)
     with pytest.raises(UnsupportedError, match=r"torch.no_grad\(\) or pass q.detach\(\)"):
-        check_no_grad(True)
+        check_no_grad(call)

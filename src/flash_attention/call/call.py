@@ -51,7 +51,14 @@ class Call(NamedTuple):
     @property
     def needs_grad(self) -> bool:
         """Whether a gradient of this call could be asked for."""
-        return any(t is not None and t.requires_grad for t in self[:5])
+        q, k, v, out, sinks = self[:5]
+        return (
+            q.requires_grad
+            or k.requires_grad
+            or v.requires_grad
+            or (out is not None and out.requires_grad)
+            or (sinks is not None and sinks.requires_grad)
+        )
 
     def key(self) -> tuple[object, ...]:
         """All that a plan follows from: two calls of one key differ in their data alone."""

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, TypeGuard
@@ -71,9 +72,9 @@ class KernelConfig(ABC):
         """What NVRTC compiles for to run on `arch`."""
         return arch.name
 
-    @abstractmethod
     def smem_bytes(self) -> int:
         """Dynamic shared memory of a CTA."""
+        return 0
 
     def num_ctas_per_sm(self, arch: Arch | None = None, registers: int = 0) -> int:
         """Resident CTAs on one SM; give the compiled kernel's `registers` to count them too."""
@@ -91,9 +92,9 @@ class KernelConfig(ABC):
     def words(self) -> list[str]:
         """What the short form has after the colon."""
 
-    @abstractmethod
     def kernel_name(self) -> str:
         """A name for folders and logs: letters, digits and underscores."""
+        return re.sub(r"\W+", "_", self.short_form())
 
     def short_form(self) -> str:
         """The config in one line that `parse_kernel_config` reads back."""
@@ -101,9 +102,9 @@ class KernelConfig(ABC):
 
     # the C++ side
 
-    @abstractmethod
     def bindings(self) -> tuple[Binding, ...]:
         """What `struct Config` says of this config, features aside."""
+        return ()
 
     def to_cpp_struct(self) -> str:
         """This config as the C++ `struct Config` of its translation unit, features left out."""

@@ -48,7 +48,6 @@ class Family(ABC, Generic[Config]):
         them ignore a field of the config.
         """
 
-    @abstractmethod
     def features(
         self,
         config: Config,
@@ -58,6 +57,7 @@ class Family(ABC, Generic[Config]):
         split: Split | None = None,
     ) -> Features:
         """The resolved features of the kernel that runs a problem."""
+        return self.resolve(config, problem.features)
 
     @abstractmethod
     def unit(self, config: Config, features: Features, arch: Arch) -> Unit:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping
+from ctypes import addressof
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -28,16 +29,14 @@ class Launcher:
         self._counts_tiles = recipe.counts_tiles
         self._scratch = recipe.scratch
         self._launches = [_Launch(step) for step in recipe.steps]
-        self._loaded = False
+        self.loaded = False
 
     def load(self) -> None:
         """Make the kernels ready on the device; the first use may compile."""
-        if self._loaded:
-            return
         with torch.cuda.device(self._index):
             for launch in self._launches:
                 launch.load(self._index)
-        self._loaded = True
+        self.loaded = True
 
     def launch(self, arguments: Any) -> None:
         """Queue the kernels on the current stream of the device. Addresses of the call's tensors
@@ -74,9 +73,9 @@ class _Launch:
         self._function = function
 
     def queue(self, arguments: ctypes.Structure, stream: int, device_index: int) -> None:
-        maps = [maps.at(getattr(arguments, name)) for name, maps in self._maps]
-        pointers = self._pointers(*map(ctypes.addressof, maps), ctypes.addressof(arguments))
-        address = ctypes.addressof(pointers)
+        maps = [maps[getattr(arguments, name)] for name, maps in self._maps]
+        pointers = self._pointers(*map(addressof, maps), addressof(arguments))
+        address = addressof(pointers)
         if self._early is None:
             driver.launch_kernel(self._function, self._shape, address, stream, device_index)
         else:

@@ -67,13 +67,16 @@ class Plan:
             out, lse = emulate_checked(self, call)
         else:
             arguments, out, lse = self.prepare(call)
-            self.compute(arguments, out, lse, call.sinks)
+            if self.idle:
+                fill_idle(out, lse, call.sinks)
+            else:
+                self.launcher.launch(arguments)
         return out if lse is None else (out, lse)
 
     def prepare(self, call: Call) -> tuple[ForwardKernelArgs, Tensor, Tensor | None]:
         """Check this call's tensors, compile if need be, make room for the results or claim it."""
         arguments = self.bind(call)
-        if not self.idle:
+        if not (self.launcher.loaded or self.idle):
             self.launcher.load()
         out = call.out
         if out is None:
@@ -87,17 +90,6 @@ class Plan:
             lse = torch.empty(self.problem.lse_shape, dtype=torch.float32, device=out.device)
             arguments.lse = lse.data_ptr()
         return arguments, out, lse
-
-    def compute(
-        self, arguments: ForwardKernelArgs, out: Tensor, lse: Tensor | None, sinks: Tensor | None
-    ) -> None:
-        """Launch the kernels; without a query or a key there is nothing to launch."""
-        if not self.idle:
-            return self.launcher.launch(arguments)
-        with torch.inference_mode(out.is_inference()):
-            out.zero_()
-        if lse is not None:
-            fill_keyless(lse, sinks)
 
     def bind(self, call: Call) -> ForwardKernelArgs:
         """Check what may change from call to call, then fill in the addresses.
@@ -114,7 +106,8 @@ class Plan:
             tensors.check_pointers(views_of(call))
         if out is not None:
             self._check_overlap(call, o_pointer, (q_pointer, k_pointer, v_pointer))
-        tensors.check_no_grad(call)
+        if torch.is_grad_enabled():
+            tensors.check_no_grad(call)
         for name in self.given:
             setattr(arguments, name, getattr(call, name).data_ptr())
         return arguments
@@ -126,6 +119,14 @@ class Plan:
             if not apart and may_overlap(o_pointer - pointer, view.layout, self.views[3].layout):
                 *inputs, o = views_of(call)
                 tensors.check_no_overlap(o, inputs)
+
+
+def fill_idle(out: Tensor, lse: Tensor | None, sinks: Tensor | None) -> None:
+    """The results where there is no query or no key: nothing is launched."""
+    with torch.inference_mode(out.is_inference()):
+        out.zero_()
+    if lse is not None:
+        fill_keyless(lse, sinks)
 
 
 _plans: dict[tuple[object, ...], Plan] = {}

@@ -43,21 +43,17 @@ NO_INTERLEAVE = CUtensorMapInterleave.CU_TENSOR_MAP_INTERLEAVE_NONE
 ZEROS_OUTSIDE = CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE
 
 
-class EncodedMaps:
-    """The encoded maps of one description, made once an address."""
+class EncodedMaps(dict[int, EncodedMap]):
+    """The encoded maps of one description by the tensor's address, each made when asked for."""
 
     def __init__(self, description: MapDescription) -> None:
+        super().__init__()
         self.description = description
-        self._made: dict[int, EncodedMap] = {}
 
-    def at(self, address: int) -> EncodedMap:
-        """The map of the tensor at `address`."""
-        made = self._made.get(address)
-        if made is None:
-            made = encode(self.description, address)
-            if len(self._made) >= MAX_ENCODED:
-                self._made.clear()
-            self._made[address] = made
+    def __missing__(self, address: int) -> EncodedMap:
+        if len(self) >= MAX_ENCODED:
+            self.clear()
+        self[address] = made = encode(self.description, address)
         return made
 
 
