@@ -9,10 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from flash_attention.call.features import Features, SplitKind
+from flash_attention.call.call import Call
 from flash_attention.compile import INCLUDE_DIR, CompiledKernel, compile_kernel
-from flash_attention.compile.unit import combine_unit
+from flash_attention.families.sm90.forward.combine import THREADS, combine_unit
+from flash_attention.families.sm90.forward.features import Sm90Features, SplitKind
 from flash_attention.kernel_configs import DType
+from flash_attention.launch.kernels import load_unit
+from flash_attention.launch.plan import Plan
 from flash_attention.tools.inspect.sass import (
     InspectorMissing,
     disassemble,
@@ -20,15 +23,16 @@ from flash_attention.tools.inspect.sass import (
     opcode_counts,
 )
 from tests.emulator.edits import Edit, edited_headers
+from tests.launch.calls import HOPPER, grouped
 
 WAIT, CALL = "griddepcontrol.wait", "ptx::wait_for_grid();"
 ACCESS = re.compile(r"\b(ld|st|atom|red|cp)\.(?!param|shared)")
 BRANCH = re.compile(r"\bbra\b|^\$", re.MULTILINE)
 
 
-def compiled(features: Features, include_dir: Path = INCLUDE_DIR) -> CompiledKernel:
-    source = combine_unit(DType.BF16, features, tile_rows=64 // 7 * 7)
-    return compile_kernel(source, arch="sm_90a", name="combine", include_dir=include_dir)
+def compiled(features: Sm90Features, include_dir: Path = INCLUDE_DIR) -> CompiledKernel:
+    unit = combine_unit(DType.BF16, features, tile_rows=64 // 7 * 7, target="sm_90a")
+    return compile_kernel(unit.source, arch=unit.target, name=unit.name, include_dir=include_dir)
 
 
 def waits_first(ptx: str) -> bool:
@@ -38,10 +42,29 @@ def waits_first(ptx: str) -> bool:
     return bool(wait) and not ACCESS.search(before) and not BRANCH.search(before)
 
 
+def test_the_second_step_of_split_keys_combines_and_is_the_one_that_starts_early() -> None:
+    q, k, v = grouped(seq_q=2, seq_k=300)
+    plan = Plan(Call(q, k, v, split_keys=128), HOPPER)
+    main, combine = plan.recipe.steps
+    assert (main.starts_early, combine.starts_early) == (False, True)
+    assert (combine.unit.name, combine.unit.target) == (
+        "combine_fp16_126_heads_3_chunked",
+        "sm_90a",
+    )
+    assert combine.geometry.grid == (2 * 6, 1, 1)
+    assert (combine.geometry.block, combine.geometry.smem_bytes) == (THREADS, 0)
+    assert combine.maps == {}
+    kernel = load_unit(combine.unit).compiled
+    assert waits_first(kernel.ptx)
+    assert (kernel.resources.spill_bytes, kernel.arch) == (0, "sm_90a")
+    (only,) = Plan(Call(q, k, v), HOPPER).recipe.steps
+    assert not only.starts_early
+
+
 @pytest.mark.parametrize("heads_together", [1, 7])
 @pytest.mark.parametrize("splits", [SplitKind.CHUNKED, SplitKind.EVEN])
 def test_no_access_comes_before_the_wait(splits: SplitKind, heads_together: int) -> None:
-    kernel = compiled(Features(splits=splits, heads_together=heads_together))
+    kernel = compiled(Sm90Features(splits=splits, heads_together=heads_together))
     assert waits_first(kernel.ptx)
     try:
         code = disassemble(kernel.cubin)
@@ -66,4 +89,4 @@ def test_no_access_comes_before_the_wait(splits: SplitKind, heads_together: int)
 )
 def test_a_wait_in_the_wrong_place_is_seen(old: str, new: str, tmp_path: Path) -> None:
     include = edited_headers([Edit("attn/combine.cuh", old, new)], tmp_path)
-    assert not waits_first(compiled(Features(splits=SplitKind.EVEN), include).ptx)
+    assert not waits_first(compiled(Sm90Features(splits=SplitKind.EVEN), include).ptx)

@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The dispatch table as a Mapping, its kernels, and the architecture of a device."""
+"""The dispatch table as a Mapping, its kernels, and the units that they are loaded from."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,57 +14,37 @@ import torch
 from flash_attention.arch import ARCHES, Arch
 from flash_attention.call.features import CAUSAL, PLAIN, Features, MaskKind
 from flash_attention.compile import ENTRY, elf
+from flash_attention.compile.unit import Unit
 from flash_attention.errors import KernelConfigError, UnsupportedError
+from flash_attention.families.registry import unit_of
+from flash_attention.families.sm90.forward.features import Sm90Features
 from flash_attention.kernel_configs import (
     DType,
     FlashForwardKernelConfig,
     HopperForwardKernelConfig,
+    TileOrder,
     get_kernels_to_build,
 )
 from flash_attention.launch import kernels as dispatch
+from flash_attention.launch.device import current_arch
 from flash_attention.launch.kernels import (
-    arch_of,
     compile_config,
-    current_arch,
-    device_arch,
     forward_kernels,
     get_kernel,
+    load_unit,
 )
 
 CONFIG = FlashForwardKernelConfig(
     DType.FP16, 128, 64, 32, 4, True, True, True, 0, 2, 2, False, True
 )
 INVALID = replace(CONFIG, async_copy=False)
-HOPPER = HopperForwardKernelConfig(DType.FP16, 64, 2, 128, 2, tma=True, specialised=True)
-
-
-@dataclass
-class Properties:
-    """The properties torch reports of a device, as plain values."""
-
-    name: str = "GPU"
-    major: int = 8
-    minor: int = 0
-    shared_memory_per_block_optin: int = 200_000
-    shared_memory_per_multiprocessor: int = 210_000
-    max_threads_per_multi_processor: int = 1024
-
-
-@pytest.mark.parametrize("name", ARCHES)
-def test_a_known_architecture_is_taken_from_the_table(name: str) -> None:
-    major, minor = ARCHES[name].capability
-    assert arch_of(Properties(major=major, minor=minor)) is ARCHES[name]
-
-
-def test_a_newer_architecture_is_described_by_the_device() -> None:
-    assert arch_of(Properties(major=13, minor=2)) == Arch("sm_132", 200_000, 210_000, 1024, 16)
-
-
-@pytest.mark.parametrize(("major", "minor"), [(7, 5), (7, 0), (6, 1)])
-def test_an_older_device_is_refused(major: int, minor: int) -> None:
-    message = rf"Turing card is sm_{major}{minor}; the kernels need sm_80"
-    with pytest.raises(UnsupportedError, match=message):
-        arch_of(Properties("Turing card", major, minor))
+HOPPER = HopperForwardKernelConfig(
+    *(DType.FP16, 64, 2, 128, 2),
+    tma=True,
+    specialised=True,
+    tile_order=TileOrder.DYNAMIC,
+    group_mib=16,
+)
 
 
 @pytest.mark.usefixtures("no_compile")
@@ -81,8 +61,6 @@ def test_membership_follows_validity_and_never_compiles() -> None:
 def test_without_a_device_a_hopper_config_counts_for_sm_90() -> None:
     assert HOPPER in forward_kernels
     assert replace(HOPPER, specialised=False) not in forward_kernels
-    assert current_arch() is ARCHES["sm_80"]
-    assert current_arch(HOPPER.default_arch) is ARCHES["sm_90"]
 
 
 @pytest.mark.usefixtures("no_compile")
@@ -93,27 +71,60 @@ def test_what_a_family_lacks_is_refused_before_anything_is_compiled() -> None:
         get_kernel(HOPPER, ARCHES["sm_80"])
 
 
+@pytest.fixture
+def not_compiled(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What would be compiled, which is what is compiled to."""
+    asked: list[Any] = []
+
+    def note(source: str, **where: str) -> Any:
+        asked.append((source, where))
+        return asked[-1]
+
+    monkeypatch.setattr(dispatch, "compile_kernel", note)
+    monkeypatch.setattr(dispatch, "_kernels", {})
+    monkeypatch.setattr(dispatch, "_units", {})
+    return asked
+
+
 def test_features_get_a_kernel_of_their_own_compiled_for_the_familys_target(
-    monkeypatch: pytest.MonkeyPatch,
+    not_compiled: list[Any],
 ) -> None:
     every = (PLAIN, CAUSAL, Features(MaskKind.WINDOW, softcap=True, per_batch=True))
-    monkeypatch.setattr(dispatch, "translation_unit", lambda config, features: features)
-    monkeypatch.setattr(dispatch, "compile_kernel", lambda source, **where: (source, where))
-    monkeypatch.setattr(dispatch, "_kernels", {})
     kernels = [get_kernel(HOPPER, ARCHES["sm_90"], features) for features in every]
     suffixes = ("", "_causal", "_window_softcap_per_batch")
-    made: list[object] = [kernel.compiled for kernel in kernels]
-    assert made == [
-        (features, {"arch": "sm_90a", "name": HOPPER.kernel_name() + suffix})
+    assert not_compiled == [
+        (
+            unit_of(HOPPER, features).source,
+            {"arch": "sm_90a", "name": HOPPER.kernel_name() + suffix},
+        )
         for features, suffix in zip(every, suffixes, strict=True)
     ]
-    assert [kernel.features for kernel in kernels] == list(every)
+    assert len({source for source, _ in not_compiled}) == 3
+    made: list[Any] = [kernel.compiled for kernel in kernels]
+    assert made == not_compiled
+    assert [kernel.features for kernel in kernels] == [
+        Sm90Features(),
+        Sm90Features(MaskKind.CAUSAL),
+        Sm90Features(MaskKind.WINDOW, softcap=True, per_batch=True),
+    ]
     assert get_kernel(HOPPER, ARCHES["sm_90"]) is kernels[0]
     assert get_kernel(HOPPER, ARCHES["sm_90"], Features(MaskKind.CAUSAL)) is kernels[1]
+    assert get_kernel(HOPPER, ARCHES["sm_90"], Sm90Features(MaskKind.CAUSAL)) is kernels[1]
     assert kernels[0].smem_bytes == HOPPER.smem_bytes()
     form = HOPPER.short_form()
     assert repr(kernels[1]) == f"<Kernel {form}, causal, for sm_90>"
     assert repr(kernels[2]) == f"<Kernel {form}, window, softcap, per_batch, for sm_90>"
+
+
+def test_a_unit_is_loaded_once_whoever_asks_for_it(not_compiled: list[Any]) -> None:
+    unit = Unit("some_kernel", "sm_90a", "the source")
+    loaded = load_unit(unit)
+    assert load_unit(replace(unit)) is loaded
+    assert not_compiled == [("the source", {"arch": "sm_90a", "name": "some_kernel"})]
+    for change in ({"name": "other"}, {"target": "sm_80"}, {"source": "another source"}):
+        assert load_unit(replace(unit, **change)) is not loaded
+    assert len(not_compiled) == 4
+    assert get_kernel(CONFIG, ARCHES["sm_80"]).unit is load_unit(unit_of(CONFIG))
 
 
 @pytest.mark.usefixtures("no_compile")
@@ -175,12 +186,6 @@ def test_threads_that_ask_at_once_share_one_kernel() -> None:
     with ThreadPoolExecutor(8) as pool:
         kernels = list(pool.map(lambda _: get_kernel(config, ARCHES["sm_80"]), range(8)))
     assert all(kernel is kernels[0] for kernel in kernels)
-
-
-def test_a_device_torch_was_not_built_for_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.version, "cuda", None)
-    with pytest.raises(UnsupportedError, match="not built for CUDA; install one that is"):
-        device_arch.__wrapped__(0)
 
 
 @pytest.mark.gpu

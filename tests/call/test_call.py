@@ -1,0 +1,184 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Call: its key, its keywords, and the functions that take them."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from functools import partial
+from typing import Any, get_type_hints
+
+import pytest
+import torch
+from torch import Tensor
+
+from flash_attention import (
+    DType,
+    FlashForwardKernelConfig,
+    attention,
+    check,
+    emulate,
+    explain,
+    forward,
+    forward_timed,
+)
+from flash_attention.call.call import EXTRAS, KEYWORDS, Call, CallFeatures, Keywords, call_of
+
+TENSORS = Call._fields[:9]
+OPTIONAL = TENSORS[3:]
+CONFIG = FlashForwardKernelConfig(DType.FP16, 64, 64, 32, 4, True, True, True, 0, 2, 2, False, True)
+OTHER_OPTIONS: dict[str, Any] = {
+    "causal": True,
+    "window": (3, None),
+    "softmax_scale": 0.5,
+    "softcap": 2.0,
+    "max_seqlen_q": 4,
+    "max_seqlen_k": 4,
+    "split_keys": 64,
+    "return_lse": True,
+}
+
+
+def spread(tensor: Tensor) -> Tensor:
+    """The same elements with a gap after every row, or after every element of a vector."""
+    if tensor.ndim == 1:
+        return tensor.repeat_interleave(2)[::2]
+    return torch.nn.functional.pad(tensor, (0, 8))[..., :-8]
+
+
+CHANGES: dict[str, Callable[[Tensor], Tensor]] = {
+    "shape": lambda t: t[..., :-1],
+    "stride": spread,
+    "dtype": lambda t: t.to(torch.float64),
+    "device": lambda t: t.to("meta"),
+}
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "attention": attention,
+    "check": check,
+    "explain": explain,
+    "forward": partial(forward, CONFIG),
+    "forward_timed": partial(forward_timed, CONFIG),
+    "emulate": partial(emulate, CONFIG),
+}
+
+
+def everything() -> Call:
+    """A call with every tensor that there can be."""
+    q, k, v, out = (torch.zeros(2, 4, 2, 8) for _ in range(4))
+    sinks = torch.zeros(2)
+    cu_seqlens_q, cu_seqlens_k, seqused_k = (torch.zeros(3, dtype=torch.int32) for _ in range(3))
+    block_table = torch.zeros(2, 5, dtype=torch.int32)
+    return Call(q, k, v, out, sinks, cu_seqlens_q, cu_seqlens_k, seqused_k, block_table)
+
+
+def changed(call: Call, **fields: Any) -> Call:
+    return call._replace(**fields)
+
+
+def layout(tensor: Tensor) -> dict[str, object]:
+    return {
+        "shape": tensor.shape,
+        "stride": tensor.stride(),
+        "dtype": tensor.dtype,
+        "device": tensor.device,
+    }
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("name", TENSORS)
+def test_the_key_knows_the_layout_of_every_tensor(name: str, change: str) -> None:
+    call = everything()
+    given: Tensor = getattr(call, name)
+    other = CHANGES[change](given)
+    assert [what for what, of in layout(given).items() if layout(other)[what] != of] == [change]
+    assert changed(call, **{name: other}).key() != call.key()
+
+
+@pytest.mark.parametrize("name", OPTIONAL)
+def test_the_key_knows_which_tensors_are_given(name: str) -> None:
+    call, alone = everything(), Call(*everything()[:3])
+    assert changed(call, **{name: None}).key() != call.key()
+    with_one = changed(alone, **{name: getattr(call, name)})
+    others = [changed(alone, **{n: getattr(call, name)}) for n in OPTIONAL if n != name]
+    assert with_one.key() not in [alone.key(), *(other.key() for other in others)]
+
+
+def test_the_key_knows_every_option() -> None:
+    assert set(TENSORS) | set(OTHER_OPTIONS) == set(Call._fields)
+    call = everything()
+    keys = [changed(call, **{name: value}).key() for name, value in OTHER_OPTIONS.items()]
+    assert len({call.key(), *keys}) == 1 + len(OTHER_OPTIONS)
+
+
+def test_calls_that_differ_in_their_data_share_a_key() -> None:
+    for call in (everything(), Call(*everything()[:3])):
+        other = changed(call, **{n: t + 1 for n in TENSORS if (t := getattr(call, n)) is not None})
+        assert (other.key(), hash(other.key())) == (call.key(), hash(call.key()))
+
+
+def test_extras_are_the_tensors_that_are_there_by_name() -> None:
+    call = everything()
+    assert list(call.extras) == list(EXTRAS) == list(TENSORS[4:])
+    assert all(call.extras[name] is getattr(call, name) for name in EXTRAS)
+    assert list(call._replace(sinks=None, seqused_k=None).extras) == [
+        "cu_seqlens_q",
+        "cu_seqlens_k",
+        "block_table",
+    ]
+    assert Call(*call[:3], out=call.out).extras == {}
+
+
+@pytest.mark.parametrize("name", ["q", "k", "v", "out", "sinks"])
+def test_a_gradient_may_be_asked_of_any_floating_tensor(name: str) -> None:
+    assert not everything().needs_grad
+    call = everything()
+    getattr(call, name).requires_grad_()
+    assert call.needs_grad
+
+
+def test_the_keywords_are_the_fields_of_a_call() -> None:
+    fields = get_type_hints(Call)
+    own = {"out": Tensor | None, "return_lse": bool}
+    keywords = get_type_hints(Keywords)
+    assert set(keywords) & set(own) == set()
+    assert keywords | own == {name: fields[name] for name in Call._fields[3:]}
+    assert get_type_hints(CallFeatures).items() < keywords.items()
+    assert set(KEYWORDS) == set(keywords) | {"return_lse"}
+
+
+def test_every_function_shows_the_same_keywords() -> None:
+    defaults = {name: Call._field_defaults[name] for name in KEYWORDS}
+    for function in (attention, check, explain, forward, forward_timed, emulate):
+        shown = inspect.signature(function).parameters
+        assert {name: shown[name].default for name in KEYWORDS} == defaults
+        assert {shown[name].kind for name in KEYWORDS} == {inspect.Parameter.KEYWORD_ONLY}
+        assert inspect.Parameter.VAR_KEYWORD not in {each.kind for each in shown.values()}
+    shown = inspect.signature(attention).parameters
+    assert shown["window"].annotation == "Window | None"
+    assert list(shown) == ["q", "k", "v", "out", "config", "validate", *KEYWORDS]
+
+
+def test_what_looks_at_a_call_takes_all_its_arguments() -> None:
+    asked = inspect.signature(attention).parameters.items()
+    for function in (explain, check):
+        assert asked <= inspect.signature(function).parameters.items()
+
+
+@pytest.mark.usefixtures("no_compile")
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_an_unknown_keyword_is_told_the_nearest_one(name: str) -> None:
+    q = torch.zeros(1, 8, 2, 64, dtype=torch.float16)
+    for given, hint in (("casual", r"; did you mean 'causal'\?"), ("temperature", "")):
+        message = rf"^{name}\(\) got an unexpected keyword argument '{given}'{hint}$"
+        with pytest.raises(TypeError, match=message):
+            FUNCTIONS[name](q, q, q, **{given: True})
+
+
+def test_a_call_is_made_of_what_a_function_was_given() -> None:
+    whole = everything()
+    keywords = {name: getattr(whole, name) for name in KEYWORDS} | OTHER_OPTIONS
+    made = call_of("attention", whole.q, whole.k, whole.v, whole.out, keywords)
+    assert all(map(lambda a, b: a is b, made[:9], whole[:9]))
+    assert {name: getattr(made, name) for name in OTHER_OPTIONS} == OTHER_OPTIONS
+    with pytest.raises(TypeError, match=r"attention\(\) .* argument 'out'"):
+        call_of("attention", whole.q, whole.k, whole.v, None, {"out": whole.out})

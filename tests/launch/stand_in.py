@@ -1,0 +1,145 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A stand-in for torch's devices and the driver: notes what would be launched, and where."""
+
+from __future__ import annotations
+
+import ctypes
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from flash_attention.compile.unit import Unit
+from flash_attention.families.forward_args import ForwardKernelArgs
+from flash_attention.families.recipe import MapDescription
+from flash_attention.launch import driver, launcher, tensor_map
+
+STREAMS = 7000  # the stream of device 0; others follow
+SIZE = ctypes.sizeof(ForwardKernelArgs)
+
+
+@dataclass(frozen=True)
+class LoadedName:
+    """In place of a loaded unit: its function is the unit's name."""
+
+    function: str
+
+
+@dataclass(frozen=True)
+class Launched:
+    """One kernel that was queued, and what its parameters held at that moment."""
+
+    function: object
+    shape: tuple[int, ...]
+    maps: list[tuple[MapDescription, int]]  # each with the tensor's address
+    arguments: ForwardKernelArgs
+    arguments_at: int
+    stream: int
+    device: int
+    early: bool
+    scratch_alive: bool
+
+
+@dataclass
+class Gpus:
+    """Devices without memory: what was loaded, made ready and launched on them, in order."""
+
+    current: int = 0
+    loaded: list[Unit] = field(default_factory=list)
+    ready: list[tuple[object, int, int, int]] = field(default_factory=list)
+    launches: list[Launched] = field(default_factory=list)
+    encoded: dict[int, tuple[MapDescription, int]] = field(default_factory=dict)
+    allocated: list[tuple[Any, torch.device]] = field(default_factory=list)  # a weak reference
+    kept: list[object] = field(default_factory=list)  # an address stands for one map only
+
+    def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        empty, zeros = torch.empty, torch.zeros
+        monkeypatch.setattr(torch.cuda, "current_device", lambda: self.current)
+        monkeypatch.setattr(torch.cuda, "device", self._device)
+        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+        monkeypatch.setattr(torch, "empty", lambda *size, **how: self._allocate(empty, size, how))
+        monkeypatch.setattr(torch, "zeros", lambda *size, **how: self._allocate(zeros, size, how))
+        monkeypatch.setattr(launcher, "current_stream", lambda index: STREAMS + index)
+        monkeypatch.setattr(launcher, "load_unit", self._load)
+        monkeypatch.setattr(launcher, "_tile_counters", {})
+        monkeypatch.setattr(tensor_map, "encode", self._encode)
+        monkeypatch.setattr(driver, "ready_kernel", self._ready)
+        monkeypatch.setattr(driver, "launch_kernel", self._launch)
+        monkeypatch.setattr(driver, "DependentLaunch", self._dependent)
+
+    @contextmanager
+    def _device(self, index: int) -> Iterator[None]:
+        before, self.current = self.current, index
+        try:
+            yield
+        finally:
+            self.current = before
+
+    def _allocate(self, make: Any, size: tuple[Any, ...], how: dict[str, Any]) -> Tensor:
+        device = how.get("device")
+        if device is None or torch.device(device).type != "cuda":
+            made: Tensor = make(*size, **how)
+            return made
+        made = make(*size, **{**how, "device": "cpu"})
+        self.allocated.append((weakref.ref(made), torch.device(device)))
+        return made
+
+    def _load(self, unit: Unit) -> Any:
+        self.loaded.append(unit)
+        return LoadedName(unit.name)
+
+    def _encode(self, description: MapDescription, address: int) -> ctypes.Array[ctypes.c_ubyte]:
+        encoded = (ctypes.c_ubyte * 1)()
+        self.encoded[ctypes.addressof(encoded)] = (description, address)
+        self.kept.append(encoded)
+        return encoded
+
+    def _ready(self, function: object, device_index: int, smem_bytes: int) -> None:
+        self.ready.append((function, device_index, smem_bytes, self.current))
+
+    def _launch(
+        self, function: object, shape: tuple[int, ...], parameters: int, stream: int, device: int
+    ) -> None:
+        self._note(function, shape, parameters, stream, device, early=False)
+
+    def _dependent(self, shape: tuple[int, ...]) -> Any:
+        def queue(function: object, parameters: int, stream: int) -> None:
+            self._note(function, shape, parameters, stream, stream - STREAMS, early=True)
+
+        return queue
+
+    def _note(
+        self,
+        function: object,
+        shape: tuple[int, ...],
+        parameters: int,
+        stream: int,
+        device: int,
+        early: bool,
+    ) -> None:
+        assert device == self.current
+        pointers, count = (
+            ctypes.POINTER(ctypes.c_void_p).from_buffer(ctypes.c_void_p(parameters)),
+            0,
+        )
+        while pointers[count] in self.encoded:
+            count += 1
+        at = pointers[count]
+        assert at is not None
+        self.launches.append(
+            Launched(
+                *(function, shape),
+                maps=[self.encoded[pointers[i] or 0] for i in range(count)],
+                arguments=ForwardKernelArgs.from_buffer_copy(ctypes.string_at(at, SIZE)),
+                arguments_at=at,
+                stream=stream,
+                device=device,
+                early=early,
+                scratch_alive=all(memory() is not None for memory, _ in self.allocated),
+            )
+        )

@@ -1,0 +1,224 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Launches: which kernels, in which order, with which parameters, on which device and stream."""
+
+from __future__ import annotations
+
+import ctypes
+
+import pytest
+import torch
+from torch import Tensor
+
+from flash_attention.call.call import Call
+from flash_attention.families.forward_args import ForwardKernelArgs
+from flash_attention.families.sm90.forward.combine import THREADS
+from flash_attention.kernel_configs import KernelConfig
+from flash_attention.launch import launcher as launching
+from flash_attention.launch.device import EMULATED_SMS, current_stream
+from flash_attention.launch.launcher import Launcher, new_scratch, tile_counter
+from flash_attention.launch.plan import Plan
+from tests.launch.calls import CONFIG, DYNAMIC, HOPPER, UNIFIED, call_with, dense, grouped
+from tests.launch.stand_in import STREAMS, Gpus
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> Gpus:
+    made = Gpus()
+    made.install(monkeypatch)
+    return made
+
+
+def launcher_of(plan: Plan, device_index: int = 0) -> Launcher:
+    """A launcher of the plan's kernels that is ready to launch them on a device."""
+    made = Launcher(plan.recipe, device_index)
+    made.load()
+    return made
+
+
+def test_a_launch_passes_four_maps_and_then_the_arguments(gpus: Gpus) -> None:
+    q, k, v = grouped()
+    tensors = (q, k, v, torch.zeros_like(q))
+    call = Call(*tensors)
+    plan = Plan(call, DYNAMIC)
+    launcher = launcher_of(plan)
+    described = plan.recipe.steps[0].maps
+    counters = set()
+    for _ in range(2):
+        arguments = plan.bind(call)
+        launcher.launch(arguments)
+        seen = gpus.launches[-1]
+        assert seen.maps == [
+            (described[name], tensor.data_ptr())
+            for name, tensor in zip("qkvo", tensors, strict=True)
+        ]
+        assert [each.box for each, _ in seen.maps] == [(64, 1, n, 1) for n in (64, 128, 128, 16)]
+        assert seen.arguments_at == ctypes.addressof(arguments)
+        assert [getattr(seen.arguments, name) for name in "qkvo"] == [
+            tensor.data_ptr() for tensor in tensors
+        ]
+        assert (seen.function, seen.stream) == (plan.recipe.steps[0].unit.name, STREAMS)
+        assert seen.shape == (EMULATED_SMS, 1, 1, 384, 1, 1, DYNAMIC.smem_bytes())
+        counters.add(seen.arguments.tile_counter)
+    assert counters == {tile_counter(0, STREAMS).data_ptr()}
+    assert len(gpus.encoded) == 4  # once for both launches
+
+
+def test_a_tensor_elsewhere_gets_a_map_of_its_own(gpus: Gpus) -> None:
+    q, k, v = grouped()
+    plan = Plan(Call(q, k, v, torch.zeros_like(q)), HOPPER)
+    launcher = launcher_of(plan)
+    others = q.clone(), k.clone(), v.clone(), torch.zeros_like(q)
+    for tensors in ((q, k, v, torch.zeros_like(q)), others):
+        launcher.launch(plan.bind(Call(*tensors)))
+        assert [address for _, address in gpus.launches[-1].maps] == [
+            tensor.data_ptr() for tensor in tensors
+        ]
+
+
+@pytest.mark.parametrize("config", [CONFIG, UNIFIED], ids=["first", "hopper"])
+def test_a_kernel_without_tma_gets_its_arguments_alone(config: KernelConfig, gpus: Gpus) -> None:
+    call = call_with(*dense())
+    plan = Plan(call, config)
+    arguments = plan.bind(call)
+    launcher_of(plan).launch(arguments)
+    (seen,) = gpus.launches
+    assert (seen.maps, seen.arguments_at) == ([], ctypes.addressof(arguments))
+    assert seen.arguments.tile_counter is None
+    assert gpus.allocated == []
+
+
+def split_call() -> tuple[Plan, Call]:
+    """A call whose keys are split, and its plan: two kernels, the second combines."""
+    q, k, v = grouped(seq_q=2, seq_k=300)
+    call = Call(q, k, v, torch.zeros_like(q), split_keys=128)
+    return Plan(call, HOPPER), call
+
+
+def test_two_kernels_are_launched_in_order_and_share_memory_that_lives_as_long(gpus: Gpus) -> None:
+    plan, call = split_call()
+    arguments = plan.bind(call)
+    launcher_of(plan).launch(arguments)
+    main, combine = gpus.launches
+    assert [seen.function for seen in (main, combine)] == [s.unit.name for s in plan.recipe.steps]
+    assert [seen.early for seen in (main, combine)] == [False, True]
+    assert [len(seen.maps) for seen in (main, combine)] == [4, 0]
+    assert main.shape == (2 * 3, 1, 1, 384, 1, 1, HOPPER.smem_bytes())
+    assert combine.shape == (2 * 6, 1, 1, THREADS, 1, 1, 0)
+    assert main.arguments_at == combine.arguments_at == ctypes.addressof(arguments)
+    assert main.stream == combine.stream == STREAMS
+    (room,) = gpus.allocated
+    assert main.scratch_alive
+    assert combine.scratch_alive
+    assert room[0]() is None
+    sizes = plan.recipe.scratch
+    assert list(sizes) == ["o_parts", "lse_parts"]
+    for seen in (main, combine):
+        assert seen.arguments.lse_parts - seen.arguments.o_parts == sizes["o_parts"]
+    assert main.arguments.o_parts == combine.arguments.o_parts
+
+
+def test_every_launch_has_scratch_of_its_own(gpus: Gpus) -> None:
+    plan, call = split_call()
+    launcher = launcher_of(plan)
+    for _ in range(2):
+        launcher.launch(plan.bind(call))
+    assert len(gpus.allocated) == 2
+
+
+def test_a_device_that_is_not_current_is_made_so_for_the_launch(gpus: Gpus) -> None:
+    plan, call = split_call()
+    launcher_of(plan, device_index=3).launch(plan.bind(call))
+    assert [seen.device for seen in gpus.launches] == [3, 3]
+    assert [seen.stream for seen in gpus.launches] == [STREAMS + 3] * 2
+    assert [device for _, device in gpus.allocated] == [torch.device("cuda", 3)]
+    counting = Plan(call._replace(split_keys=None), DYNAMIC)
+    launcher_of(counting, device_index=2).launch(counting.bind(call))
+    assert gpus.allocated[-1][1] == torch.device("cuda", 2)
+    assert gpus.launches[-1].device == 2
+    assert gpus.current == 0
+
+
+def test_loading_readies_every_kernel_on_the_device_with_its_shared_memory(gpus: Gpus) -> None:
+    plan, _ = split_call()
+    launcher = Launcher(plan.recipe, 1)
+    assert (launcher.loaded, gpus.loaded) == (False, [])
+    launcher.load()
+    main, combine = (step.unit for step in plan.recipe.steps)
+    assert gpus.loaded == [main, combine]
+    assert gpus.ready == [(main.name, 1, HOPPER.smem_bytes(), 1), (combine.name, 1, 0, 1)]
+    assert launcher.loaded
+    assert gpus.current == 0
+
+
+def test_calls_of_a_plan_load_its_kernels_once(gpus: Gpus) -> None:
+    plan, call = split_call()
+    plan.launcher = Launcher(plan.recipe, 0)
+    for _ in range(3):
+        arguments, *_ = plan.prepare(call)
+        plan.launcher.launch(arguments)
+    assert [unit.name for unit in gpus.loaded] == [step.unit.name for step in plan.recipe.steps]
+    assert len(gpus.launches) == 3 * 2
+
+
+def test_what_failed_to_load_is_loaded_by_the_next_call(
+    gpus: Gpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, call = split_call()
+    plan.launcher = Launcher(plan.recipe, 0)
+    with monkeypatch.context() as patch:
+        patch.setattr(launching, "load_unit", {}.__getitem__)
+        with pytest.raises(KeyError):
+            plan.prepare(call)
+    plan.prepare(call)
+    assert len(gpus.loaded) == 2
+
+
+def test_pieces_of_scratch_follow_each_other(gpus: Gpus) -> None:
+    arguments = ForwardKernelArgs()
+    memory = new_scratch({"o_parts": 4096, "lse_parts": 128}, arguments, 5)
+    assert gpus.allocated[0][1] == torch.device("cuda", 5)
+    assert memory.nbytes == 4096 + 128
+    assert arguments.o_parts == memory.data_ptr()
+    assert arguments.lse_parts == memory.data_ptr() + 4096
+
+
+def test_a_counter_goes_with_a_stream_of_a_device_and_captured_kernels_have_their_own(
+    gpus: Gpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = tile_counter(0, 5)
+    assert (first.tolist(), first.dtype) == ([0, 0], torch.int32)
+    assert tile_counter(0, 5) is first
+    others = [tile_counter(0, 6), tile_counter(1, 5)]
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    captured = [tile_counter(0, 5), tile_counter(0, 5)]
+    assert len({id(t) for t in (first, *others, *captured)}) == 5
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    assert tile_counter(0, 5) is first
+    assert [device.index for _, device in gpus.allocated] == [0, 0, 1, 0, 0]
+
+
+@pytest.mark.gpu
+def test_kernels_of_a_stream_share_a_counter_and_those_of_a_graph_have_their_own() -> None:
+    index = torch.cuda.current_device()
+
+    def counter() -> Tensor:
+        return tile_counter(index, current_stream(index))
+
+    first = counter()
+    assert first.tolist() == [0, 0]
+    assert counter() is first
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        other = counter()
+        assert other.data_ptr() != first.data_ptr()
+        assert counter() is other
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        pair = [counter(), counter()]
+        for each in pair:
+            each += 1
+    assert len({t.data_ptr() for t in (first, other, *pair)}) == 4
+    for _ in range(2):
+        graph.replay()
+        assert [t.tolist() for t in pair] == [[1, 1], [1, 1]]
+    assert first.tolist() == [0, 0]

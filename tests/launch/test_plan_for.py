@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""plan_for: when a plan is reused, how many are kept, and what is refused before one is made."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from flash_attention.call.call import Call
+from flash_attention.errors import KernelConfigError, UnsupportedError
+from flash_attention.kernel_configs import DType, KernelConfig
+from flash_attention.launch import plan as plans
+from flash_attention.launch.plan import forget_plans, plan_for
+from flash_attention.reference.judge import generate_qkv
+from tests.launch.calls import CONFIG, HOPPER, call_with, dense, grouped
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_plan_is_made_once_per_shape_stride_and_config(device: str) -> None:
+    q, k, v = generate_qkv(1, 128, 2, 64, DType.FP16, device)
+    call = Call(q, k, v)
+    plan = plan_for(call, CONFIG)
+    assert plan_for(Call(k, q, v.clone()), replace(CONFIG)) is plan
+    assert plan_for(call._replace(out=torch.empty_like(q)), CONFIG) is not plan
+    assert plan_for(call, replace(CONFIG, B_c=64)) is not plan
+    assert plan_for(Call(q[:, :64], k[:, :64], v[:, :64]), CONFIG) is not plan
+    assert plan_for(call._replace(softmax_scale=0.5), CONFIG) is not plan
+    assert plan_for(call) is not plan
+    assert plan_for(call) is plan_for(call)
+
+
+@pytest.mark.usefixtures("no_compile")
+def test_a_mask_and_a_wish_for_lse_make_another_plan() -> None:
+    call = Call(*grouped())
+    plan = plan_for(call, HOPPER)
+    assert plan_for(Call(*grouped()), HOPPER) is plan
+    asked: tuple[dict[str, Any], ...] = (
+        {"causal": True},
+        {"return_lse": True},
+        {"window": (3, 3)},
+    )
+    for change in asked:
+        assert plan_for(call._replace(**change), HOPPER) is not plan
+
+
+@pytest.mark.usefixtures("no_compile")
+def test_a_program_with_ever_new_shapes_starts_over_when_so_many_plans_are_kept(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(plans, "MAX_PLANS", 3)
+    monkeypatch.setattr(plans, "_plans", {})
+    calls = [Call(*grouped(seq_q=length)) for length in range(1, 5)]
+    kept = [plan_for(call, CONFIG) for call in calls[:3]]
+    assert [plan_for(call, CONFIG) for call in calls[:3]] == kept
+    last = plan_for(calls[3], CONFIG)
+    assert list(plans._plans.values()) == [last]
+    assert plan_for(calls[3], CONFIG) is last
+    assert plan_for(calls[0], CONFIG) is not kept[0]
+
+
+@pytest.mark.usefixtures("no_compile")
+def test_what_is_forgotten_is_planned_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plans, "_plans", {})
+    call = Call(*grouped())
+    plan = plan_for(call, CONFIG)
+    forget_plans()
+    assert plan_for(call, CONFIG) is not plan
+
+
+@pytest.mark.usefixtures("no_compile")
+def test_devices_that_are_not_the_same_or_not_supported_are_refused() -> None:
+    q, k, v, o = dense()
+    with pytest.raises(UnsupportedError, match=r"k is on meta; a CUDA tensor is needed"):
+        plan_for(Call(q, k.to("meta"), v), CONFIG)
+    with pytest.raises(UnsupportedError, match=r"q is on meta; a CUDA tensor is needed"):
+        plan_for(call_with(*(t.to("meta") for t in (q, k, v, o))), CONFIG)
+
+
+@pytest.mark.usefixtures("no_compile")
+@pytest.mark.parametrize(
+    ("position", "thing", "message"),
+    [
+        (0, np.zeros((1, 64, 1, 64), np.float16), "q is a ndarray"),
+        (1, None, "k is a NoneType"),
+        (2, torch.zeros(1, 64, 1, 64).to_sparse(), "v has layout torch.sparse_coo"),
+        (3, [1, 2], "o is a list"),
+    ],
+)
+def test_arguments_that_are_no_tensors_are_refused(position: int, thing: Any, message: str) -> None:
+    tensors: list[Any] = dense()
+    tensors[position] = thing
+    with pytest.raises(UnsupportedError, match=message):
+        plan_for(call_with(*tensors), CONFIG)
+
+
+@pytest.mark.usefixtures("no_compile")
+@pytest.mark.parametrize("config", ["FP16", {"d_head": 64}, [CONFIG]])
+def test_a_config_of_another_type_is_refused(config: Any) -> None:
+    with pytest.raises(KernelConfigError, match="pass a FlashForwardKernelConfig"):
+        plan_for(call_with(*dense()), config)
+
+
+@pytest.mark.usefixtures("no_compile")
+def test_a_config_that_cannot_be_hashed_names_its_rule() -> None:
+    broken: Any = [64]
+    with pytest.raises(KernelConfigError) as caught:
+        plan_for(call_with(*dense()), replace(CONFIG, B_r=broken))
+    assert caught.value.rule == "B_r"
+
+
+@pytest.mark.usefixtures("no_compile")
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_bad_calls_compile_nothing(device: str) -> None:
+    q, k, v = generate_qkv(1, 128, 2, 64, DType.FP16, device)
+    for config, message in (
+        (replace(CONFIG, B_r=128, n_warps=8, B_c=128, async_copy=False), "eager_needs_async"),
+        (replace(CONFIG, dtype=DType.BF16), "config is for torch.bfloat16"),
+        (replace(CONFIG, B_c=48), "B_c=48: use one of"),
+        (replace(CONFIG, static_row_stride=256), "rows of q are 128 apart"),
+    ):
+        with pytest.raises((UnsupportedError, KernelConfigError), match=message):
+            plan_for(Call(q, k, v), config)
+    with pytest.raises(UnsupportedError, match="several of its elements share memory"):
+        plan_for(Call(q, k, v, q[:, :1].clone().expand(-1, 128, -1, -1)), CONFIG)
+    with pytest.raises(UnsupportedError, match=r"split_keys is .*HopperForwardKernelConfig"):
+        plan_for(Call(q, k, v, split_keys=64), CONFIG)
+    wide = q.new_empty(1, 128, 2, 72)
+    with pytest.raises(UnsupportedError, match="config is for d_head up to 64, v has d_head 72"):
+        plan_for(Call(q, k, wide), CONFIG)
+
+
+@pytest.mark.usefixtures("no_compile")
+@pytest.mark.parametrize("config", [CONFIG, HOPPER], ids=["first", "hopper"])
+@pytest.mark.parametrize(
+    ("scale", "message"),
+    [(-1.0, "softmax_scale is -1.0"), ([1.0], "is a list"), (torch.ones(1), "is a Tensor")],
+)
+def test_a_bad_scale_is_refused(config: KernelConfig, scale: Any, message: str) -> None:
+    with pytest.raises(UnsupportedError, match=message):
+        plan_for(call_with(*dense(), softmax_scale=scale), config)
