@@ -148,8 +148,8 @@ def main() -> None:
     print_table(f"host time of a call, shape {SHAPE}", "us", steady)
     print_table("first call of a process, torch and CUDA up", "ms", first)
     if options.json:
-        record = {**describe(), "config": config().short_form(), "shape": SHAPE}
-        record |= {"steady_us": steady, "first_call_ms": first}
+        setting = {**describe(), "config": config().short_form(), "shape": SHAPE}
+        record = {**setting, "steady_us": steady, "first_call_ms": first}
         options.json.write_text(json.dumps(record, indent=1) + "\n")
 
 
