@@ -6,7 +6,6 @@ PYTHONPATH=. python benchmarks/conformance.py RESULTS
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -15,6 +14,7 @@ from typing import Any
 
 import torch
 
+from flash_attention.files import write_record
 from flash_attention.launch.kernels import current_arch
 from flash_attention.tools.bench.environment import describe
 from tests.emulator.conformance import tensor_copies, wgmma
@@ -69,7 +69,7 @@ def main(arguments: Sequence[str]) -> int:
         print(f"{row['instruction']}: {row.get('first_difference') or 'differs'}")
     print(f"{len(rows) - len(wrong)} of {len(rows)} agree")
     record = {**describe(), "rows": rows}
-    Path(arguments[0]).write_text(json.dumps(record, indent=1) + "\n")
+    write_record(Path(arguments[0]), record)
     return min(len(wrong), 1)
 
 

@@ -23,6 +23,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from flash_attention import DType, attention, forward, forward_kernels
+from flash_attention.files import write_record
 from flash_attention.kernel_configs import KernelConfig
 from flash_attention.ladder import get_ladder
 from flash_attention.launch.kernels import current_arch
@@ -150,7 +151,7 @@ def main() -> None:
     if options.json:
         setting = {**describe(), "config": config().short_form(), "shape": SHAPE}
         record = {**setting, "steady_us": steady, "first_call_ms": first}
-        options.json.write_text(json.dumps(record, indent=1) + "\n")
+        write_record(options.json, record)
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ docs/ladder.md takes what all files together say of every rung.
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,10 +27,10 @@ from benchmarks.render.tuned import tuned_block, tuned_name
 from flash_attention.tools.bench import plot, results
 from flash_attention.tools.bench.blocks import begin, replace_block, table, wrap
 from flash_attention.tools.bench.comparison import Comparison, compare
-from flash_attention.tools.bench.grid_run import GridRow
+from flash_attention.tools.bench.grid_record import grid_rows
 from flash_attention.tools.bench.grid_summary import mean_ratio, rivals, selected_rows, unit
 from flash_attention.tools.bench.rungs import render_rungs
-from flash_attention.tools.bench.stored import read_folder
+from flash_attention.tools.bench.stored import read_file, read_folder
 
 LADDER, COUNTERS, HOST = "ladder", "counters", "host"
 PLOT = Path("docs/ladder.png")
@@ -98,7 +97,7 @@ def grid_name(record: Mapping[str, Any]) -> str:
 
 def grid_block(record: Mapping[str, Any]) -> str:
     """Kernels beside their peers over a grid, from what `flash-attention bench` wrote."""
-    rows = [GridRow(**row) for row in record["rows"]]
+    rows = grid_rows(record)
     mean = mean_ratio(selected_rows(rows))
     how = f"medians, L2 {record.get('l2', 'cold')}, contenders taken in turn"
     over = f"Geometric mean of the multiples: **{mean:.3f}**." if mean else "No peer was measured."
@@ -190,7 +189,7 @@ def write(document: Path, stored: Path) -> None:
     if stored.is_dir():
         document.write_text(render_rungs(text, read_folder(stored)))
         return
-    record = json.loads(stored.read_text())
+    record = read_file(stored).record
     if (rendered := render(text, record)) is not None:
         document.write_text(rendered)
         return

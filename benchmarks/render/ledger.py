@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flash_attention.tools.bench.blocks import table, wrap
-from flash_attention.tools.bench.grid_run import GridRow
+from flash_attention.tools.bench.grid_record import grid_rows
 
 ABLATIONS, POINTS, PROFILE = "ablations", "points", "profile"
 _MASKS = {False: "full", True: "causal"}
@@ -15,7 +15,7 @@ _MASKS = {False: "full", True: "causal"}
 
 def ablations_block(record: Mapping[str, Any], where: str) -> str:
     """TFLOP/s of every config at every point, from what `flash-attention bench` wrote."""
-    rows = [GridRow(**row) for row in record["rows"]]
+    rows = grid_rows(record)
     lengths = sorted({row.seq for row in rows})
     everywhere: dict[str, dict[tuple[bool, int], float]] = {}
     for row in rows:

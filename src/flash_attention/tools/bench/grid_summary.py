@@ -24,7 +24,7 @@ NAMES = {
 def point_of(row: GridRow) -> Point:
     return Point(
         *(row.d, row.causal, row.seq, row.batch, row.heads),
-        *(row.heads_k, row.seq_q, row.window, tuple(row.lengths)),
+        *(row.heads_k, row.seq_q, row.window, row.lengths),
     )
 
 
