@@ -67,6 +67,11 @@ class FlashForwardKernelConfig(FlopCounts):
             raise KernelConfigError(violation.message, rule=violation.rule)
 
     @property
+    def visits_descending(self) -> bool:
+        """Whether key blocks are visited from the last to the first."""
+        return self.reverse_kv
+
+    @property
     def num_threads(self) -> int:
         return self.n_warps * WARP_SIZE
 
