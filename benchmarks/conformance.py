@@ -2,23 +2,20 @@
 """Every conformance case on the GPU beside the emulator, as a results file:
 
 PYTHONPATH=. python benchmarks/conformance.py RESULTS
-PYTHONPATH=. python benchmarks/conformance.py --render RESULTS docs/emulator.md
 """
 
 from __future__ import annotations
 
-import json
-import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from flash_attention.files import write_record
 from flash_attention.launch.kernels import current_arch
-from flash_attention.tools.bench.blocks import replace_block, table, wrap
 from flash_attention.tools.bench.environment import describe
 from tests.emulator.conformance import tensor_copies, wgmma
 from tests.emulator.conformance.device import launched
@@ -29,8 +26,6 @@ from tests.emulator.conformance.hopper_device import launched_hopper
 from tests.emulator.conformance.verdict import judge
 
 HOPPER = (9, 0)
-MARKER = "conformance"
-FAMILY = re.compile(r"ldmatrix|stmatrix|mma|cp\.async")  # cases that are told as one
 
 
 def instructions() -> list[dict[str, Any]]:
@@ -67,40 +62,14 @@ def hopper(cases: Sequence[HopperCase]) -> list[dict[str, Any]]:
     return rows
 
 
-def block(record: Mapping[str, Any]) -> str:
-    """The results by family, for the documentation."""
-    families: dict[str, list[Mapping[str, Any]]] = {}
-    for row in record["rows"]:
-        shared = FAMILY.match(row["case"])
-        families.setdefault(shared.group() if shared else row["case"], []).append(row)
-    lines = []
-    for name, rows in families.items():
-        agree = sum(row["ok"] for row in rows)
-        inexact = [row for row in rows if row["ulp"]]
-        worst = max((row["steps"] for row in inexact), default=0)
-        equal = min((row.get("agrees", float(row["ok"])) for row in rows), default=1.0)
-        allowed = max((row["ulp"] for row in inexact), default=0)
-        distance = f"{worst} (allowed {allowed} + 1)" if inexact else "0"
-        lines.append([name, f"{agree} of {len(rows)}", f"{100 * equal:.1f}%", distance])
-    where = f"{record['device']}, driver {record['driver']}, NVRTC {record['nvrtc']}"
-    setting = f"{where}, {record['date']}: emulator and GPU on the same inputs."
-    header = ["family", "checks that agree", "equal bits, at least", "ulp apart, at most"]
-    return wrap(MARKER, (setting, "", *table(header, lines, left=1)))
-
-
 def main(arguments: Sequence[str]) -> int:
-    if arguments[0] == "--render":
-        results, document = Path(arguments[1]), Path(arguments[2])
-        new = block(json.loads(results.read_text()))
-        document.write_text(replace_block(document.read_text(), MARKER, new))
-        return 0
     rows = [*instructions(), *hopper(wgmma.cases()), *hopper(tensor_copies.cases())]
     wrong = [row for row in rows if not row["ok"]]
     for row in wrong:
         print(f"{row['instruction']}: {row.get('first_difference') or 'differs'}")
     print(f"{len(rows) - len(wrong)} of {len(rows)} agree")
     record = {**describe(), "rows": rows}
-    Path(arguments[0]).write_text(json.dumps(record, indent=1) + "\n")
+    write_record(Path(arguments[0]), record)
     return min(len(wrong), 1)
 
 

@@ -6,7 +6,6 @@ python benchmarks/counters_against_ncu.py results/h200_emulator_counters.json
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import torch
 
 from flash_attention import DType, emulate, forward
+from flash_attention.files import write_record
 from flash_attention.ladder import Rung, get_ladder
 from flash_attention.launch.kernels import current_arch
 from flash_attention.reference.judge import generate_qkvo
@@ -80,7 +80,7 @@ def main() -> None:
         differing = {name: pair for name, pair in differing.items() if pair[0] != pair[1]}
         print(f"{row['rung']:2} {row['name']}: {differing or 'all equal'}")
     record = {**describe(), "shape": SHAPE, "rows": rows}
-    Path(sys.argv[1]).write_text(json.dumps(record, indent=1) + "\n")
+    write_record(Path(sys.argv[1]), record)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 from flash_attention import DType, attention, forward, forward_kernels
+from flash_attention.files import write_record
 from flash_attention.kernel_configs import KernelConfig
 from flash_attention.ladder import get_ladder
 from flash_attention.launch.kernels import current_arch
@@ -148,9 +149,9 @@ def main() -> None:
     print_table(f"host time of a call, shape {SHAPE}", "us", steady)
     print_table("first call of a process, torch and CUDA up", "ms", first)
     if options.json:
-        record = {**describe(), "config": config().short_form(), "shape": SHAPE}
-        record |= {"steady_us": steady, "first_call_ms": first}
-        options.json.write_text(json.dumps(record, indent=1) + "\n")
+        setting = {**describe(), "config": config().short_form(), "shape": SHAPE}
+        record = {**setting, "steady_us": steady, "first_call_ms": first}
+        write_record(options.json, record)
 
 
 if __name__ == "__main__":

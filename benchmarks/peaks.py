@@ -6,12 +6,12 @@ python benchmarks/peaks.py results/h200_peaks.json
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 
 import torch
 
+from flash_attention.files import write_record
 from flash_attention.tools.bench.environment import describe
 from flash_attention.tools.bench.timing import Contender, time_in_turn
 
@@ -48,7 +48,7 @@ def main() -> None:
     }
     command = f"python benchmarks/peaks.py {sys.argv[1]}"
     record = describe() | {"command": command, "peak": peak}
-    Path(sys.argv[1]).write_text(json.dumps(record, indent=1) + "\n")
+    write_record(Path(sys.argv[1]), record)
     print(peak)
 
 

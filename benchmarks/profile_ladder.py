@@ -6,7 +6,6 @@ python benchmarks/profile_ladder.py results/h200_ladder_profile.json
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from typing import Any
 import torch
 
 from flash_attention import DType, forward
+from flash_attention.files import write_record
 from flash_attention.ladder import Rung, get_ladder
 from flash_attention.launch.kernels import current_arch
 from flash_attention.reference.judge import generate_qkvo
@@ -46,7 +46,7 @@ def main() -> None:
     if sys.argv[1:] == ["--run"]:
         return
     record = {**describe(), "shape": SHAPE, "rows": profile()}
-    Path(sys.argv[1]).write_text(json.dumps(record, indent=1) + "\n")
+    write_record(Path(sys.argv[1]), record)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ python benchmarks/profile_points.py results/h200_hopper_profile.json
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from flash_attention import DType, forward
 from flash_attention.call.call import Options
 from flash_attention.call.problem import Problem
 from flash_attention.choose.heuristic import select_config
+from flash_attention.files import write_record
 from flash_attention.launch.kernels import current_arch
 from flash_attention.reference.judge import generate_qkvo
 from flash_attention.tools.bench.environment import describe
@@ -54,7 +54,7 @@ def main() -> None:
     run_points()
     if sys.argv[1:] == ["--run"]:
         return
-    Path(sys.argv[1]).write_text(json.dumps(describe() | {"rows": profile()}, indent=1) + "\n")
+    write_record(Path(sys.argv[1]), {**describe(), "rows": profile()})
 
 
 if __name__ == "__main__":

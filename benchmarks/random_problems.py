@@ -11,7 +11,6 @@ context ends the run.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections import Counter
@@ -23,6 +22,7 @@ from typing import Any
 import torch
 
 from flash_attention.arch import ARCHES
+from flash_attention.files import write_record
 from flash_attention.launch.kernels import current_arch
 from flash_attention.launch.plan import LaunchPlan
 from flash_attention.tools.bench.environment import describe
@@ -189,7 +189,7 @@ def main(arguments: Sequence[str]) -> int:
         "worst_lse": tally.worst_lse,
         "failures": tally.failures,
     }
-    given.results.write_text(json.dumps(record, indent=1) + "\n")
+    write_record(given.results, record)
     report(tally, kernels, seconds)
     return min(len(tally.failures), 1)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Edits of the headers, and a copy of them with the edits made."""
+"""Edits of the headers, a copy of them with the edits made, and kernels compiled from it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from flash_attention.compile import INCLUDE_DIR
+import pytest
+
+from flash_attention.arch import Arch
+from flash_attention.call.features import Features
+from flash_attention.compile import INCLUDE_DIR, CompiledKernel, compile_kernel
+from flash_attention.compile.unit import translation_unit
+from flash_attention.kernel_configs import KernelConfig
+from flash_attention.launch import emulation
 
 
 @dataclass(frozen=True)
@@ -36,3 +43,14 @@ def edited_headers(edits: Iterable[Edit], folder: Path) -> Path:
         header = include / "fa" / edit.header
         header.write_text(edit.apply(header.read_text()))
     return include
+
+
+def plant(edits: Iterable[Edit], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets the emulator's calls compile from headers of which `folder` holds an edited copy."""
+    include = edited_headers(edits, folder)
+
+    def compile_edited(config: KernelConfig, arch: Arch, features: Features) -> CompiledKernel:
+        source, target = translation_unit(config, features), config.target(arch)
+        return compile_kernel(source, arch=target, name="mutated", include_dir=include)
+
+    monkeypatch.setattr(emulation, "compile_config", compile_edited)

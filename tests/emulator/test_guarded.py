@@ -11,17 +11,13 @@ import pytest
 import torch
 
 from flash_attention import forward
-from flash_attention.call.features import Features
-from flash_attention.compile import CompiledKernel, compile_kernel
-from flash_attention.compile.unit import translation_unit
 from flash_attention.emulator import SCHEDULES
 from flash_attention.families.sets import sample_configs
 from flash_attention.kernel_configs import DType, FlashForwardKernelConfig
 from flash_attention.ladder import get_ladder
-from flash_attention.launch import emulation
 from flash_attention.launch.emulation import emulate
 from flash_attention.reference.judge import generate_qkv
-from tests.emulator.edits import Edit, edited_headers
+from tests.emulator.edits import Edit, plant
 from tests.feature_cases import CASES, Call, Case, emulated, selected
 
 GUARDED = "sm80/bounds/guarded.cuh"
@@ -188,13 +184,7 @@ MUTATIONS = [
 def test_a_guard_left_out_is_caught(
     old: str, new: str, case: Case, caught_by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    include = edited_headers([Edit(GUARDED, old, new)], tmp_path)
-
-    def broken(config: FlashForwardKernelConfig, _: object, features: Features) -> CompiledKernel:
-        source = translation_unit(config, features)
-        return compile_kernel(source, arch="sm_80", name="mutated", include_dir=include)
-
-    monkeypatch.setattr(emulation, "compile_config", broken)
+    plant([Edit(GUARDED, old, new)], tmp_path, monkeypatch)
     assert caught_by in caught(case.make())
 
 

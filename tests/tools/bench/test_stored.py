@@ -66,5 +66,5 @@ def test_folders_and_files_that_cannot_be_read(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="holds no results"):
         stored.read_folder(tmp_path)
     (tmp_path / "bad.json").write_text("{")
-    with pytest.raises(UnsupportedError, match=r"bad\.json cannot be read"):
+    with pytest.raises(UnsupportedError, match=r"bad\.json is not a results file"):
         stored.read_folder(tmp_path)

@@ -5,13 +5,13 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from flash_attention.errors import UnsupportedError
-from flash_attention.files import write_whole
+from flash_attention.files import reading, write_record
 from flash_attention.tools.bench.grid_run import GridRow
 
 
@@ -31,26 +31,24 @@ def save_json(
 ) -> None:
     """Writes a grid, which may not be through yet."""
     record = {**facts, "rows": [asdict(row) for row in rows], "refused": list(refused)}
-    write_whole(path, json.dumps(record, indent=1) + "\n")
+    write_record(path, record)
 
 
 def load_json(path: Path) -> GridRecord:
     """Reads what `save_json` wrote."""
-    try:
+    with reading(path, "a measured grid, as `flash-attention bench --json` writes it"):
         facts = json.loads(path.read_text())
-        rows = tuple(_row(row) for row in facts.pop("rows"))
+        rows = tuple(grid_rows(facts))
+        del facts["rows"]
         facts["grid"], facts["dtype"], facts["device"]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise UnsupportedError(
-            f"{path} is not a measured grid: {error!r}; `flash-attention bench --json` writes one"
-        ) from error
     if not rows:
         raise UnsupportedError(f"{path} holds no row: nothing was measured")
     return GridRecord(facts, rows)
 
 
-def _row(fields: dict[str, Any]) -> GridRow:
-    return GridRow(**{**fields, "lengths": tuple(fields.get("lengths", ()))})
+def grid_rows(record: Mapping[str, Any]) -> list[GridRow]:
+    """The rows of a record that was read."""
+    return [GridRow(**{**row, "lengths": tuple(row.get("lengths", ()))}) for row in record["rows"]]
 
 
 def save_csv(path: Path, rows: Sequence[GridRow]) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a measured grid comes to: geometric means of the ratios, and a table for documents."""
+"""What a measured grid comes to: geometric means of the ratios, and the words beside them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,8 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from flash_attention.tools.bench.blocks import table
 from flash_attention.tools.bench.grid import Point
 from flash_attention.tools.bench.grid_run import RIVALS, GridRow
-from flash_attention.tools.bench.peers import PEERS
 from flash_attention.tools.bench.statistics import tflops
 
 NAMES = {
@@ -26,7 +24,7 @@ NAMES = {
 def point_of(row: GridRow) -> Point:
     return Point(
         *(row.d, row.causal, row.seq, row.batch, row.heads),
-        *(row.heads_k, row.seq_q, row.window, tuple(row.lengths)),
+        *(row.heads_k, row.seq_q, row.window, row.lengths),
     )
 
 
@@ -107,64 +105,6 @@ def remark(row: GridRow) -> str:
     if (gain := heuristic_gain(row)) is not None and row.heuristic_ms != row.ms:
         return f"{gain:.3f} times as fast as the heuristic's choice"
     return ""
-
-
-def point_table(rows: Sequence[GridRow]) -> list[str]:
-    """One line a point: the selected kernel, the peers and ours as a multiple of each."""
-    chosen = selected_rows(rows)
-    names = [name for name in PEERS if any(name in row.peers for row in chosen)]
-    lines = []
-    for row in chosen:
-        ours = f"{speed(row, row.ms):.0f}" if row.ok else "wrong"
-        theirs = [_beside(row, name) for name in names]
-        lines.append([point_of(row).label, ours, *theirs, remark(row)])
-    return table(["problem", "ours", *(NAMES[name] for name in names), ""], lines, left=1)
-
-
-def _beside(row: GridRow, name: str) -> str:
-    if name not in row.peers:
-        return ""
-    return f"{speed(row, row.peers[name]):.0f} (**{row.peers[name] / row.ms:.2f}**)"
-
-
-def is_plain(rows: Iterable[GridRow]) -> bool:
-    """Whether the points are told apart by head dimension, mask and length."""
-    return not any(row.heads_k or row.seq_q or row.window or row.lengths for row in rows)
-
-
-def grid_table(rows: Sequence[GridRow]) -> list[str]:
-    """TFLOP/s of the selected kernels and the peers, one line a head dimension, mask and kernel."""
-    chosen = {point_of(row): row for row in selected_rows(rows)}
-    lengths = sorted({point.seq_len for point in chosen})
-    lines = []
-    for d, causal in dict.fromkeys((point.d_head, point.causal) for point in chosen):
-        here = {
-            p.seq_len: (p, row) for p, row in chosen.items() if (p.d_head, p.causal) == (d, causal)
-        }
-        label = [str(d), "causal" if causal else "full"]
-        lines.append([*label, "ours", *(_ours(here.get(n)) for n in lengths)])
-        for name in PEERS:
-            if any(name in row.peers for _, row in here.values()):
-                cells = [_theirs(here.get(n), name) for n in lengths]
-                lines.append([*label, NAMES[name], *cells])
-    return table(["d_head", "mask", "kernel", *map(str, lengths)], lines, left=3)
-
-
-def _ours(found: tuple[Point, GridRow] | None) -> str:
-    if found is None:
-        return ""
-    _, row = found
-    if not row.ok:
-        return "wrong"
-    ratio = "" if row.ratio is None else f" (**{row.ratio:.2f}**)"
-    return f"{row.tflops:.0f}{ratio}"
-
-
-def _theirs(found: tuple[Point, GridRow] | None, name: str) -> str:
-    if found is None or name not in found[1].peers:
-        return ""
-    point, row = found
-    return f"{tflops(point.flop, row.peers[name]):.0f}"
 
 
 def rivals() -> str:

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from flash_attention.errors import UnsupportedError
+from flash_attention.files import reading, write_record
 from flash_attention.tools.bench.environment import describe
 
 SCHEMA = 1
@@ -81,13 +82,12 @@ def collect(
 
 def save(results: Results, path: Path) -> None:
     """Writes `results` as JSON."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(dataclasses.asdict(results), indent=1) + "\n")
+    write_record(path, dataclasses.asdict(results))
 
 
 def load(path: Path) -> Results:
     """Reads what `save` wrote."""
-    try:
+    with reading(path, "a results file"):
         data = json.loads(path.read_text())
         if data["schema"] != SCHEMA:
             raise UnsupportedError(
@@ -96,7 +96,3 @@ def load(path: Path) -> Results:
             )
         rows = tuple(Row(**row) for row in data.pop("rows"))
         return Results(**data, rows=rows)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        if isinstance(error, UnsupportedError):
-            raise
-        raise UnsupportedError(f"{path} is not a results file: {error!r}") from error

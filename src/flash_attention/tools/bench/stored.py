@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from flash_attention.errors import UnsupportedError
-from flash_attention.tools.bench.grid_run import GridRow
+from flash_attention.files import reading
+from flash_attention.tools.bench.grid_record import grid_rows
 
 LADDER, GRID, CANDIDATES, TIMINGS = "ladder", "grid", "candidates", "timings"
 EMULATED, PROFILE, PEAKS, OTHER = "emulated", "profile", "peaks", "other"
@@ -40,12 +41,10 @@ def read_folder(folder: Path, *extra: Path) -> tuple[Stored, ...]:
 
 def read_file(path: Path) -> Stored:
     """One results file; a file of JSON lines becomes a record whose rows are its lines."""
-    try:
+    with reading(path, "a results file"):
         text = path.read_text()
         lines = path.suffix == ".jsonl"
         record = {"rows": list(_json_lines(text))} if lines else json.loads(text)
-    except (OSError, ValueError) as error:
-        raise UnsupportedError(f"{path} cannot be read as results: {error}") from error
     return Stored(path, kind_of(record), record if isinstance(record, dict) else {})
 
 
@@ -75,15 +74,12 @@ def kind_of(record: Any) -> str:
         return PROFILE
     if {"point", "config"} <= rows[0].keys() or {"problem", "config"} <= rows[0].keys():
         return TIMINGS
-    return _grid_kind(rows) if "grid" in record else OTHER
-
-
-def _grid_kind(rows: Iterable[Mapping[str, Any]]) -> str:
+    if "grid" not in record:
+        return OTHER
     try:
-        parsed = [GridRow(**row) for row in rows]
+        return GRID if all(row.selected for row in grid_rows(record)) else CANDIDATES
     except TypeError:
         return OTHER  # a grid of something else than self-attention
-    return GRID if all(row.selected for row in parsed) else CANDIDATES
 
 
 def of_kind(stored: Iterable[Stored], kind: str) -> list[Stored]:

@@ -10,9 +10,10 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 from torch import Tensor
+from torch.nn.functional import max_pool2d
 
 from flash_attention.errors import UnsupportedError
-from flash_attention.reference.judge import Judge, generate_qkv
+from flash_attention.reference.judge import Judge, check_lse, generate_qkv
 from flash_attention.tools.commands.console import (
     add_number_columns,
     output,
@@ -30,16 +31,15 @@ from flash_attention.tools.debug import Inspection, State
 
 TILES = 16  # cells along each side of the table of output differences
 HOW = {
-    "S": "q k^T, unscaled; instead of the exponentials, an identity for V",
-    "m": "running maximum of the scaled scores; stored instead of O",
-    "l": "running sum of the exponentials; stored instead of O",
-    "P": "exp(scale S - m) in 16 bits; O unnormalised, an identity for V",
-    "O": "the kernel as it is",
+    "S": "scale q k^T; log(P) + lse where P is not 0, known there to {:.0e}",
+    "lse": "log of the sum of exp(S) so far, as the kernel stores it",
+    "P": "exp(S - lse) in 16 bits; O with an identity for the block's V",
+    "O": "as the kernel stores it, of the keys so far",
 }
 
 
 def debug(
-    rung: Annotated[int, typer.Option(help="the rung to look into, below the wgmma one")] = 16,
+    rung: Annotated[int, typer.Option(help="the rung to look into")] = 16,
     key_block: Annotated[
         int, typer.Option(help="counted from 0 in the order the kernel visits them", min=0)
     ] = 0,
@@ -55,16 +55,14 @@ def debug(
     dtype: DTypeOption = "fp16",
     seed: Annotated[int, typer.Option(help="of q, k and v")] = 0,
 ) -> None:
-    """S, m, l, P and O after one key block: the kernel's beside a float64 reference.
+    """S, lse, P and O after one key block: the kernel's beside a float64 reference.
 
-    The reference runs the online softmax block by block on the CPU. The kernel's O is that of the
-    unchanged kernel on the keys it has visited up to this block, normalised. Its S, m, l and P are
-    those of the same source with one slot replaced by a probe, which lets them out through the
-    output. Loads, layouts, reads and products are the kernel's own; the machine code is not, as
-    each form is compiled by itself. S and P leave through the product with an identity for V: a
-    mistake in V's way shows in them too, in m and l it does not.
+    The kernel runs as it is, on the keys it has visited up to and including this block, and O and
+    lse are what it stores then. P comes out as O when V is an identity for the keys of this block
+    and 0 for the others, so a mistake in V's way shows in P too, in lse it does not. S follows from
+    both: P has 16 bits, the table says how well S is known.
 
-    Exit code 1 when O is out of tolerance or the emulator found something.
+    Exit code 1 when O or lse is out of tolerance or the emulator found something.
     """
     name, kernel_config = chosen_kernel(rung, config, dtype=dtype, d_head=d_head, heads=heads)
     use_gpu = torch.cuda.is_available() if gpu is None else gpu
@@ -80,32 +78,29 @@ def debug(
     where = "the GPU" if use_gpu else "the emulator"
     _print_title(name, inspection, where)
     output.print(_differences(inspection))
-    output.print(_row_table(inspection, row - inspection.first_row))
-    queries, keys, values = (
-        t.cpu()[None, :, None] for t in (inspection.q, inspection.k, inspection.v)
-    )
+    output.print(_row_table(inspection, row))
+    queries, keys, values = (t.cpu() for t in (inspection.q, inspection.k, inspection.v))
     judge = Judge(queries, keys, values)
     output.print(_heat_table(kernel.o, inspection, judge.allowed))
     check = judge.check(kernel.o.to(q.dtype)[None, :, None])
-    output.print(f"O: {check}", markup=False, highlight=False)
-    for finding in inspection.findings:
-        output.print(f"  {finding}", markup=False, highlight=False, soft_wrap=True)
-    if inspection.findings or not check.ok:
+    lse_check = check_lse(kernel.lse.float()[None, None], queries, keys)
+    for line in (f"O: {check}", str(lse_check), *(f"  {f}" for f in inspection.findings)):
+        output.print(line, markup=False, highlight=False, soft_wrap=True)
+    if inspection.findings or not check.ok or not lse_check.ok:
         raise typer.Exit(1)
 
 
 def _print_title(name: str, inspection: Inspection, where: str) -> None:
-    config, rows = inspection.config, inspection.first_row
-    keys = inspection.key_block * config.B_c
+    keys, rows = inspection.keys, inspection.rows
     output.print(
         f"[bold]{escape(name)}[/] on {where}, key block {inspection.step} as visited:"
-        f" keys {keys} to {keys + config.B_c - 1}, query rows {rows} to {rows + config.B_r - 1}",
+        f" keys {keys[0]} to {keys[-1]}, query rows {rows[0]} to {rows[-1]}",
         highlight=False,
     )
 
 
 def _parts(state: State) -> dict[str, Tensor]:
-    return {"S": state.s, "m": state.m[:, None], "l": state.l[:, None], "P": state.p, "O": state.o}
+    return {"S": state.s, "lse": state.lse[:, None], "P": state.p, "O": state.o}
 
 
 def _differences(inspection: Inspection) -> Table:
@@ -113,35 +108,37 @@ def _differences(inspection: Inspection) -> Table:
     add_number_columns(table, ("largest", "largest difference", "at row", "at column"))
     table.add_column("how the kernel tells")
     kernel, reference = _parts(inspection.kernel), _parts(inspection.reference)
+    precision = inspection.s_precision
     for name, value in kernel.items():
         apart = (value - reference[name]).abs().nan_to_num(nan=torch.inf)
-        place, column = divmod(int(apart.argmax()), apart.shape[1])
+        if name == "S":
+            apart[inspection.kernel.p == 0] = 0
+        worst = int((apart - precision if name == "S" else apart).argmax())
+        place, column = divmod(worst, apart.shape[1])
         table.add_row(
             name,
             f"{float(reference[name].abs().max()):.4g}",
-            f"{float(apart.max()):.2e}",
-            str(inspection.first_row + place),
+            f"{float(apart[place, column]):.2e}",
+            str(inspection.rows[place]),
             str(column) if apart.shape[1] > 1 else "",
-            HOW[name],
+            HOW[name].format(float(precision[place, column]) if name == "S" else 0),
         )
     return table
 
 
 def _row_table(inspection: Inspection, row: int) -> Table:
     kernel, reference = inspection.kernel, inspection.reference
-    title = f"row {inspection.first_row + row}"
-    table = report_table("key", title=title)
+    table = report_table("key", title=f"row {row}")
     columns = ("S kernel", "S reference", "difference", "P kernel", "P reference", "difference")
     add_number_columns(table, columns)
-    first = inspection.key_block * inspection.config.B_c
-    for column in range(inspection.config.B_c):
+    place = row - inspection.rows[0]
+    for column, key in enumerate(inspection.keys):
         cells = []
         for mine, wanted in ((kernel.s, reference.s), (kernel.p, reference.p)):
-            cells += _pair(mine[row, column], wanted[row, column])
-        table.add_row(str(first + column), *cells)
+            cells += _pair(mine[place, column], wanted[place, column])
+        table.add_row(str(key), *cells)
     table.add_section()
-    for name, mine, wanted in (("m", kernel.m, reference.m), ("l", kernel.l, reference.l)):
-        table.add_row(name, *_pair(mine[row], wanted[row]))
+    table.add_row("lse", *_pair(kernel.lse[place], reference.lse[place]))
     return table
 
 
@@ -152,15 +149,15 @@ def _pair(mine: Tensor, wanted: Tensor) -> list[str]:
 def _heat_table(o: Tensor, inspection: Inspection, allowed: float) -> Table:
     """Largest differences of O by rows and columns, in percent of what is allowed."""
     error = 100 * (o - inspection.reference.o).abs().nan_to_num(nan=torch.inf) / allowed
-    rows, columns = (size // TILES for size in error.shape)
-    cells = error.reshape(TILES, rows, TILES, columns).amax(dim=(1, 3))
+    rows, columns = (-(-size // TILES) for size in error.shape)
+    cells = max_pool2d(error[None], (rows, columns), ceil_mode=True)[0]
     table = report_table(
         f"O, columns / {columns}", title="largest difference of O, percent of the allowed error"
     )
-    add_number_columns(table, (*(str(columns * j) for j in range(TILES)), "row"))
+    add_number_columns(table, (*(str(columns * j) for j in range(cells.shape[1])), "row"))
     for i, line in enumerate(cells):
-        first = inspection.first_row + rows * i
-        table.add_row(f"rows {first}-{first + rows - 1}", *map(_cell, (*line, line.amax())))
+        here = inspection.rows[rows * i : rows * (i + 1)]
+        table.add_row(f"rows {here[0]}-{here[-1]}", *map(_cell, (*line, line.amax())))
     table.add_section()
     by_column = cells.amax(dim=0)
     table.add_row("column", *map(_cell, (*by_column, by_column.amax())))

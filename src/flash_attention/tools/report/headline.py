@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from flash_attention.tools.bench import results
 from flash_attention.tools.bench.comparison import compare
-from flash_attention.tools.bench.grid_run import GridRow
+from flash_attention.tools.bench.grid_record import grid_rows
 from flash_attention.tools.bench.grid_summary import mean_ratio, rivals
 from flash_attention.tools.bench.stored import GRID, LADDER, Stored, newest, of_kind
 from flash_attention.tools.report.markup import Markup, element
@@ -19,7 +19,7 @@ def headline(stored: Sequence[Stored]) -> Markup:
     grids = of_kind(stored, GRID)
     if grids:
         grid = max(grids, key=lambda one: (len(one.record["rows"]), one.record["dtype"] == "BF16"))
-        rows = [GridRow(**row) for row in grid.record["rows"]]
+        rows = grid_rows(grid.record)
         dtype, device = grid.record["dtype"], grid.record["device"]
         if (mean := mean_ratio(rows)) is not None:
             words = (

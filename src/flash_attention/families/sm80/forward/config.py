@@ -54,6 +54,11 @@ class FlashForwardKernelConfig(KernelConfig):
         return first_violation(self, arch)
 
     @property
+    def visits_descending(self) -> bool:
+        """Whether key blocks are visited from the last to the first."""
+        return self.reverse_kv
+
+    @property
     def num_threads(self) -> int:
         return self.n_warps * WARP_SIZE
 

@@ -63,6 +63,11 @@ class HopperForwardKernelConfig(KernelConfig):
         return WARPGROUP_ROWS * self.consumers
 
     @property
+    def visits_descending(self) -> bool:
+        """Whether key blocks are visited from the last to the first."""
+        return True
+
+    @property
     def num_threads(self) -> int:
         return WARPGROUP_THREADS * (self.consumers + self.specialised)
 

@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from flash_attention.files import write_record
 from flash_attention.tools.bench.environment import describe_host
 from flash_attention.tools.commands.console import output
 from flash_attention.tools.commands.emulated import EmulatedKernel
@@ -33,8 +33,7 @@ def store(
             )
         ],
     }
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(record, indent=1) + "\n")
+    write_record(path, record)
     output.print(f"results: {path}", markup=False, highlight=False)
 
 

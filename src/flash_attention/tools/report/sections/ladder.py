@@ -9,7 +9,8 @@ from typing import Any
 
 from flash_attention.tools.bench import results
 from flash_attention.tools.bench.comparison import FA2, Comparison, Entry, compare
-from flash_attention.tools.bench.grid_run import RIVALS, GridRow
+from flash_attention.tools.bench.grid_record import grid_rows
+from flash_attention.tools.bench.grid_run import RIVALS
 from flash_attention.tools.bench.grid_summary import NAMES, point_of
 from flash_attention.tools.bench.statistics import harmonic_mean, tflops
 from flash_attention.tools.bench.stored import (
@@ -97,7 +98,7 @@ def marks(
         for batch, seq in comparison.shapes
     }
     for one in of_kind(stored, GRID):
-        rows = [GridRow(**row) for row in one.record["rows"]]
+        rows = grid_rows(one.record)
         here = [r for r in rows if (r.batch, r.seq, r.heads, r.d, r.causal) in wanted]
         if one.record["dtype"] != measured.dtype or len(here) != len(wanted):
             continue

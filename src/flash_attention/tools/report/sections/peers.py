@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from flash_attention.tools.bench.grid_record import grid_rows
 from flash_attention.tools.bench.grid_run import GridRow
 from flash_attention.tools.bench.grid_summary import NAMES, mean_ratio, point_of, rivals
 from flash_attention.tools.bench.statistics import tflops
@@ -54,7 +55,7 @@ def peers_section(stored: Sequence[Stored]) -> Section:
 
 
 def _grid(record: Mapping[str, Any]) -> Markup:
-    rows = [GridRow(**row) for row in record["rows"]]
+    rows = grid_rows(record)
     groups: dict[tuple[int, bool], list[GridRow]] = {}
     for row in sorted(rows, key=lambda row: (row.causal, row.d, row.seq)):
         groups.setdefault((row.d, row.causal), []).append(row)

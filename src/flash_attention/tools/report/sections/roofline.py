@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from flash_attention.tools.bench.grid_record import grid_rows
 from flash_attention.tools.bench.grid_run import GridRow
 from flash_attention.tools.bench.grid_summary import point_of
 from flash_attention.tools.bench.stored import GRID, PEAKS, Stored, of_kind
@@ -32,7 +33,7 @@ def roofline_section(stored: Sequence[Stored]) -> Section:
         )
         return Section(ANCHOR, TITLE, None, missing)
     peak, grid = max(pairs, key=lambda pair: len(pair[1].record["rows"]))
-    rows = [row for row in (GridRow(**r) for r in grid.record["rows"]) if row.ok]
+    rows = [row for row in grid_rows(grid.record) if row.ok]
     matmul, copy = (peak.record["peak"][name] for name in ("bf16_matmul_tflops", "copy_tb_s"))
     about = lead(
         f"{grid.record['dtype']} on the {grid.record['device']}. A byte counts once: Q, K and V "

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The README's measured block: rendered from a results file, and in step with the stored one."""
+"""Blocks are rendered from results files, and the documents are in step with the stored ones."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.render import documents
+from benchmarks.render.random_problems import PROBLEMS
 from flash_attention.errors import UnsupportedError
-from flash_attention.tools.bench import render
 from flash_attention.tools.bench.blocks import begin, end, marked_block
-from flash_attention.tools.bench.ledger import ABLATIONS
-from flash_attention.tools.bench.random_problems import PROBLEMS
 from flash_attention.tools.bench.results import load, save
 from tests.tools.bench.made_up import made_up_results
 from tests.tools.bench.made_up_grid import made_up_grid
@@ -22,7 +21,7 @@ RESULTS = ROOT / "results"
 
 
 def test_every_number_of_the_table() -> None:
-    lines = render.ladder_block(made_up_results()).splitlines()
+    lines = documents.ladder_block(made_up_results()).splitlines()
     table = [line for line in lines if line.startswith("|")]
     assert table == [
         "| rung | what changes | 2 x 512 | 1 x 1024 | mean |",
@@ -34,20 +33,20 @@ def test_every_number_of_the_table() -> None:
 
 
 def test_the_block_says_where_it_was_measured() -> None:
-    block = render.ladder_block(made_up_results())
+    block = documents.ladder_block(made_up_results())
     for fact in ("Some GPU", "580.1 (CUDA 13.0)", "2.13.0", "2026-01-31", "0123456789ab", "FP16"):
         assert fact in block
 
 
 def test_rendering_into_a_readme(tmp_path: Path) -> None:
     readme, results = tmp_path / "README.md", tmp_path / "r.json"
-    readme.write_text(f"# before\n{begin(render.LADDER)}\nold\n{end(render.LADDER)}\nafter\n")
+    readme.write_text(f"# before\n{begin(documents.LADDER)}\nold\n{end(documents.LADDER)}\nafter\n")
     save(made_up_results(), results)
     for _ in range(2):
-        render.main([str(readme), str(results)])
-        block = render.ladder_block(made_up_results())
+        documents.main([str(readme), str(results)])
+        block = documents.ladder_block(made_up_results())
         assert readme.read_text() == f"# before\n{block}\nafter\n"
-    assert (tmp_path / render.PLOT).read_bytes().startswith(b"\x89PNG")
+    assert (tmp_path / documents.PLOT).read_bytes().startswith(b"\x89PNG")
 
 
 def test_a_readme_without_markers_is_left_alone(tmp_path: Path) -> None:
@@ -55,23 +54,9 @@ def test_a_readme_without_markers_is_left_alone(tmp_path: Path) -> None:
     readme.write_text("# no markers\n")
     save(made_up_results(), results)
     with pytest.raises(UnsupportedError, match="ladder:begin"):
-        render.main([str(readme), str(results)])
+        documents.main([str(readme), str(results)])
     assert readme.read_text() == "# no markers\n"
-    assert not (tmp_path / render.PLOT).exists()
-
-
-def test_every_number_of_the_profile() -> None:
-    record = {
-        **vars(made_up_results()),
-        "shape": [1, 2048, 16, 128],
-        "rows": [{"rung": 1, "name": "base", "kcycles": 85217.7, "tensor pipe %": 7.16}],
-    }
-    lines = render.profile_block(record).splitlines()
-    assert [line for line in lines if line.startswith("|")] == [
-        "| rung | kcycles | tensor pipe % |",
-        "| --- | ---: | ---: |",
-        "| 1 base | 85,218 | 7.16 |",
-    ]
+    assert not (tmp_path / documents.PLOT).exists()
 
 
 def test_counters_that_differ_show_both_numbers() -> None:
@@ -83,7 +68,7 @@ def test_counters_that_differ_show_both_numbers() -> None:
             {"rung": 2, "name": "swizzle", "ncu": counted, "emulator": {**counted, "conflicts": 0}}
         ],
     }
-    lines = render.counters_block(record).splitlines()
+    lines = documents.counters_block(record).splitlines()
     assert [line for line in lines if line.startswith("|")] == [
         "| counter | 2 swizzle |",
         "| --- | ---: |",
@@ -95,11 +80,11 @@ def test_counters_that_differ_show_both_numbers() -> None:
 def test_a_grid_goes_into_the_block_of_its_name(tmp_path: Path) -> None:
     document, results = tmp_path / "d.md", tmp_path / "r.json"
     name = "grid-fa3-bf16"
-    others = f"{begin(render.LADDER)}\nkept\n{end(render.LADDER)}"
+    others = f"{begin(documents.LADDER)}\nkept\n{end(documents.LADDER)}"
     document.write_text(f"{others}\n{begin(name)}\nold\n{end(name)}\nafter\n")
     results.write_text(json.dumps(made_up_grid()))
-    render.main([str(document), str(results)])
-    block = render.grid_block(made_up_grid())
+    documents.main([str(document), str(results)])
+    block = documents.grid_block(made_up_grid())
     assert document.read_text() == f"{others}\n{block}\nafter\n"
     assert "| 64 | full | ours | 800 (**2.00**) | 500 (**0.50**) |  |" in block
     assert "Geometric mean of the multiples: **1.000**." in block
@@ -112,7 +97,7 @@ def test_a_grid_of_few_queries_is_told_in_bytes() -> None:
     record = made_up_grid() | {"grid": "decode", "l2": "hot"}
     few = {"heads_k": 8, "seq_q": 1, "gbps": 1000.0, "copy_gbps": 4000.0}
     record["rows"] = [record["rows"][0] | few]
-    block = render.grid_block(record)
+    block = documents.grid_block(record)
     assert block.startswith(begin("grid-decode-bf16"))
     assert "A cell is GB/s of K and V; beside a peer's" in block
     assert "medians, L2 hot" in block
@@ -128,7 +113,7 @@ def test_a_table_is_shown_where_it_says_otherwise_than_the_heuristic() -> None:
         second | {"heuristic_ms": second["ms"]},
     ]
     name = "tuned-fa3-bf16"
-    text = render.render(f"{begin(name)}\nold\n{end(name)}\n", record)
+    text = documents.render(f"{begin(name)}\nold\n{end(name)}\n", record)
     assert text is not None
     (line,) = (line for line in text.splitlines() if line.startswith("| 32"))
     assert line.startswith(f"| 32 x 512, 32 h, d 64, full | `{first['config']}` |")
@@ -144,7 +129,7 @@ def test_random_problems_are_told_in_words() -> None:
         **{"worst": {"share": 0.5}, "worst_lse": {"share": 0.25}},
         **{"features": {"causal": 1200, "pages": 30}, "failures": [{}]},
     }
-    text = render.render(f"{begin(PROBLEMS)}\nold\n{end(PROBLEMS)}\n", record)
+    text = documents.render(f"{begin(PROBLEMS)}\nold\n{end(PROBLEMS)}\n", record)
     assert text is not None
     assert "1,999 of 2,000 random problems right" in text
     assert "1,500 by Hopper kernels and 500 by the first family" in text
@@ -155,27 +140,27 @@ def test_random_problems_are_told_in_words() -> None:
 def test_the_documents_show_the_stored_measurements() -> None:
     readme = (ROOT / "README.md").read_text()
     stored = load(RESULTS / "h200_ladder.json")
-    assert marked_block(readme, render.LADDER) == render.ladder_block(stored)
-    assert (ROOT / render.PLOT).exists()
+    assert marked_block(readme, documents.LADDER) == documents.ladder_block(stored)
+    assert (ROOT / documents.PLOT).exists()
 
 
 def test_rendering_all_that_is_stored_changes_no_document(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    documents = sorted({document for document, _ in render.DOCUMENTS})
-    for document in documents:
+    names = sorted({document for document, _ in documents.DOCUMENTS})
+    for document in names:
         copy = tmp_path / document
         copy.parent.mkdir(exist_ok=True)
         copy.write_text((ROOT / document).read_text())
     (tmp_path / "results").symlink_to(RESULTS)
     monkeypatch.chdir(tmp_path)
-    render.main([])
-    for document in documents:
+    documents.main([])
+    for document in names:
         assert (tmp_path / document).read_text() == (ROOT / document).read_text(), document
 
 
 def test_every_stored_measurement_is_shown() -> None:
-    shown = {stored for _, stored in render.DOCUMENTS} | {"h200_conformance.json"}
+    shown = {stored for _, stored in documents.DOCUMENTS}
     files = {path.name for path in RESULTS.glob("h200_*.json")}
     beside_others = {"h200_peaks.json", "h200_hopper_grid_bf16_again.json"}
     assert files - shown == beside_others
@@ -185,16 +170,5 @@ def test_rendering_the_folder_of_results_changes_no_rung(tmp_path: Path) -> None
     text = (ROOT / "docs/ladder.md").read_text()
     document = tmp_path / "ladder.md"
     document.write_text(text)
-    render.main([str(document), str(RESULTS)])
+    documents.main([str(document), str(RESULTS)])
     assert document.read_text() == text
-
-
-def test_a_grid_without_a_block_of_its_own_lists_every_config() -> None:
-    block = f"{begin(ABLATIONS)}\nold\n{end(ABLATIONS)}\n"
-    text = render.render(block, made_up_grid())
-    assert text is not None
-    header = "| tile | switches | full 512 | full 1024 | full 2048 | causal 512 |"
-    assert header in text
-    assert "| (BF16, 64, 2, 128, 2) | tma | 800 | 500 |  |  |  |  |" in text
-    assert "| (BF16, 64, 2, 128, 2) | plain | 1600 |  |  |  |  |  |" in text
-    assert "| (BF16, 128, 2, 128, 2) | tma |  |  |  |  |  | 300 |" in text

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from flash_attention.tools.bench.blocks import table, wrap
-from flash_attention.tools.bench.grid_run import GridRow
+from flash_attention.tools.bench.grid_record import grid_rows
 from flash_attention.tools.bench.grid_summary import heuristic_gain, point_of, selected_rows
 
 
@@ -19,7 +19,7 @@ def tuned_name(record: Mapping[str, Any]) -> str:
 
 def tuned_block(record: Mapping[str, Any], where: str) -> str:
     """The points at which a table says otherwise, and all of them together."""
-    rows = [row for row in selected_rows(GridRow(**row) for row in record["rows"]) if row.ok]
+    rows = [row for row in selected_rows(grid_rows(record)) if row.ok]
     told = [(row, gain) for row in rows if (gain := heuristic_gain(row)) is not None]
     lines = [
         [

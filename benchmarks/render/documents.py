@@ -1,39 +1,38 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Writes measurements into the documents of a checkout.
+"""Which document shows which results, and the block that each kind of results goes into.
 
-All of `DOCUMENTS` from the stored results; or, given DOCUMENT RESULTS, one from one file. A
-grid goes wherever the block of its name and dtype stands, as in <!-- grid-fa3-bf16:begin -->.
-docs/ladder.md takes what all files together say of every rung, RESULTS is a folder then.
+A grid goes wherever the block of its name and dtype stands, as in <!-- grid-fa3-bf16:begin -->.
+docs/ladder.md takes what all files together say of every rung.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flash_attention.tools.bench import results
+from benchmarks.render.conformance import CONFORMANCE, conformance_block
+from benchmarks.render.grid_tables import grid_table, is_plain, point_table
+from benchmarks.render.ledger import (
+    ABLATIONS,
+    POINTS,
+    PROFILE,
+    ablations_block,
+    points_block,
+    profile_block,
+)
+from benchmarks.render.random_problems import PROBLEMS, problems_block
+from benchmarks.render.tuned import tuned_block, tuned_name
+from flash_attention.tools.bench import plot, results
 from flash_attention.tools.bench.blocks import begin, replace_block, table, wrap
 from flash_attention.tools.bench.comparison import Comparison, compare
-from flash_attention.tools.bench.grid_run import GridRow
-from flash_attention.tools.bench.grid_summary import (
-    grid_table,
-    is_plain,
-    mean_ratio,
-    point_table,
-    rivals,
-    selected_rows,
-    unit,
-)
-from flash_attention.tools.bench.ledger import ABLATIONS, POINTS, ablations_block, points_block
-from flash_attention.tools.bench.random_problems import PROBLEMS, problems_block
+from flash_attention.tools.bench.grid_record import grid_rows
+from flash_attention.tools.bench.grid_summary import mean_ratio, rivals, selected_rows, unit
 from flash_attention.tools.bench.rungs import render_rungs
-from flash_attention.tools.bench.stored import read_folder
-from flash_attention.tools.bench.tuned import tuned_block, tuned_name
+from flash_attention.tools.bench.stored import read_file, read_folder
 
-LADDER, PROFILE, COUNTERS, HOST = "ladder", "profile", "counters", "host"
+LADDER, COUNTERS, HOST = "ladder", "counters", "host"
 PLOT = Path("docs/ladder.png")
 RESULTS = Path("results")
 DOCUMENTS = (
@@ -46,6 +45,7 @@ DOCUMENTS = (
     ("docs/attention.md", "h200_tuned_models_bf16.json"),
     ("docs/attention.md", "h200_varlen_bf16.json"),
     ("docs/attention.md", "h200_window_bf16.json"),
+    ("docs/emulator.md", "h200_conformance.json"),
     ("docs/emulator.md", "h200_emulator_counters.json"),
     ("docs/ladder.md", "h200_ladder_profile.json"),
     ("docs/ladder.md", ""),
@@ -74,21 +74,6 @@ def ladder_block(measured: results.Results) -> str:
     return wrap(LADDER, (setting, "", *_speeds(comparison), "", image))
 
 
-def profile_block(record: Mapping[str, Any]) -> str:
-    """Nsight Compute's counters of every rung, from what benchmarks/profile_ladder.py wrote."""
-    counters = [name for name in record["rows"][0] if name not in ("rung", "name")]
-    rows = [
-        [f"{row['rung']} {row['name']}", *(_number(row[name]) for name in counters)]
-        for row in record["rows"]
-    ]
-    batch, seq_len, heads, d_head = record["shape"]
-    setting = (
-        f"{_where(record)}. Batch {batch}, {seq_len} rows, {heads} heads of {d_head}, FP16. "
-        "The last five columns are warps stalled per issued instruction, by cause."
-    )
-    return wrap(PROFILE, (setting, "", *table(["rung", *counters], rows, left=1)))
-
-
 def counters_block(record: Mapping[str, Any]) -> str:
     """What Nsight Compute and the emulator counted, from benchmarks/counters_against_ncu.py."""
     rows = record["rows"]
@@ -112,7 +97,7 @@ def grid_name(record: Mapping[str, Any]) -> str:
 
 def grid_block(record: Mapping[str, Any]) -> str:
     """Kernels beside their peers over a grid, from what `flash-attention bench` wrote."""
-    rows = [GridRow(**row) for row in record["rows"]]
+    rows = grid_rows(record)
     mean = mean_ratio(selected_rows(rows))
     how = f"medians, L2 {record.get('l2', 'cold')}, contenders taken in turn"
     over = f"Geometric mean of the multiples: **{mean:.3f}**." if mean else "No peer was measured."
@@ -145,10 +130,6 @@ def host_block(record: Mapping[str, Any]) -> str:
 
 def _compared(measured: float, emulated: float) -> str:
     return f"{measured:,.0f}" if measured == emulated else f"{measured:,.0f} / {emulated:,.0f}"
-
-
-def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
 
 
 def _where(record: Mapping[str, Any]) -> str:
@@ -184,6 +165,8 @@ def render(text: str, record: Mapping[str, Any]) -> str | None:
     if "failures" in record:
         return replace_block(text, PROBLEMS, problems_block(record, _where(record)))
     row = record["rows"][0]
+    if "instruction" in row:
+        return replace_block(text, CONFORMANCE, conformance_block(record, _where(record)))
     if "grid" in record:
         name = grid_name(record)
         if begin(tuned_name(record)) in text:
@@ -194,7 +177,7 @@ def render(text: str, record: Mapping[str, Any]) -> str | None:
     if "ncu" in row:
         return replace_block(text, COUNTERS, counters_block(record))
     if "rung" in row and "kcycles" in row:
-        return replace_block(text, PROFILE, profile_block(record))
+        return replace_block(text, PROFILE, profile_block(record, _where(record)))
     if "kcycles" in row:
         return replace_block(text, POINTS, points_block(record, _where(record)))
     return None
@@ -206,23 +189,23 @@ def write(document: Path, stored: Path) -> None:
     if stored.is_dir():
         document.write_text(render_rungs(text, read_folder(stored)))
         return
-    record = json.loads(stored.read_text())
+    record = read_file(stored).record
     if (rendered := render(text, record)) is not None:
         document.write_text(rendered)
         return
     measured = results.load(stored)
     text = replace_block(text, LADDER, ladder_block(measured))
-
-    from flash_attention.tools.bench import plot
-
     plot.save(plot.speeds(compare(measured)), document.parent / PLOT)
     document.write_text(text)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(prog="python -m flash_attention.tools.bench.render")
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.render",
+        description="Writes stored measurements into the documents of this checkout: all, or one.",
+    )
     parser.add_argument("document", type=Path, nargs="?")
-    parser.add_argument("results", type=Path, nargs="?")
+    parser.add_argument("results", type=Path, nargs="?", help="a file, or a folder for the rungs")
     given = parser.parse_args(arguments)
     if given.document is None:
         for document, stored in DOCUMENTS:
@@ -231,7 +214,3 @@ def main(arguments: Sequence[str] | None = None) -> None:
         parser.error("a document needs the results that go into it")
     else:
         write(given.document, given.results)
-
-
-if __name__ == "__main__":
-    main()
