@@ -6,16 +6,14 @@ from flash_attention.reference.judge import (
     Check,
     Judge,
     LseCheck,
-    attention_16bit,
     check_lse,
     check_output,
     cu_seqlens,
     generate_qkv,
     generate_qkvo,
-    oracle,
-    oracle_lse,
     rounding_step,
 )
+from flash_attention.reference.oracle import attention_16bit, oracle, oracle_lse
 
 __all__ = [
     "CallFeatures",

@@ -10,11 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from flash_attention.arch import Arch
-from flash_attention.call.features import Features
 from flash_attention.compile import INCLUDE_DIR, CompiledKernel, compile_kernel
-from flash_attention.compile.unit import translation_unit
-from flash_attention.kernel_configs import KernelConfig
+from flash_attention.compile.unit import Unit
 from flash_attention.launch import emulation
 
 
@@ -49,8 +46,7 @@ def plant(edits: Iterable[Edit], folder: Path, monkeypatch: pytest.MonkeyPatch) 
     """Lets the emulator's calls compile from headers of which `folder` holds an edited copy."""
     include = edited_headers(edits, folder)
 
-    def compile_edited(config: KernelConfig, arch: Arch, features: Features) -> CompiledKernel:
-        source, target = translation_unit(config, features), config.target(arch)
-        return compile_kernel(source, arch=target, name="mutated", include_dir=include)
+    def compile_edited(unit: Unit) -> CompiledKernel:
+        return compile_kernel(unit.source, arch=unit.target, name="mutated", include_dir=include)
 
-    monkeypatch.setattr(emulation, "compile_config", compile_edited)
+    monkeypatch.setattr(emulation, "compiled_unit", compile_edited)

@@ -3,10 +3,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 
+from flash_attention.arch import Arch
 from flash_attention.call.problem import Problem
 from flash_attention.call.tensors import TensorView
+from flash_attention.families.config import KernelConfig
+from flash_attention.families.recipe import Recipe, Setting, Split
+from flash_attention.families.registry import family_of
 
 GPU = torch.device("cuda", 0)
 
@@ -34,3 +40,18 @@ def views_of(problem: Problem) -> list[TensorView]:
         "o": (*q_rows, problem.heads, problem.d_v),
     }
     return [view(name, *shape, dtype=problem.dtype) for name, shape in shapes.items()]
+
+
+def recipe_of(
+    config: KernelConfig,
+    problem: Problem,
+    *,
+    views: Sequence[TensorView] | None = None,
+    arch: Arch | None = None,
+    num_sms: int = 1,
+    split: Split = None,
+) -> Recipe:
+    """How the family of a config answers a problem, by default of dense tensors."""
+    setting = Setting(arch or config.default_arch, num_sms, split=split)
+    given = views_of(problem) if views is None else views
+    return family_of(config).recipe(config, problem, given, setting)

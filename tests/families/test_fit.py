@@ -13,13 +13,13 @@ from flash_attention.call.call import Call
 from flash_attention.call.checks import check_call
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.recipe import Recipe
-from flash_attention.families.registry import family_of
 from flash_attention.kernel_configs import (
     DType,
     FlashForwardKernelConfig,
     HopperForwardKernelConfig,
     KernelConfig,
 )
+from tests.families.problems import recipe_of
 
 CONFIG = FlashForwardKernelConfig(
     DType.FP16, 128, 64, 32, 4, True, True, True, 0, 2, 2, False, True
@@ -28,6 +28,7 @@ UNIFIED = HopperForwardKernelConfig(DType.FP16, 128, 2, 128, 1, tma=True)
 HOPPER = replace(UNIFIED, specialised=True)
 EVERYONE = (CONFIG, UNIFIED, HOPPER)
 SHAPE = (2, 128, 4, 128)
+GPU = torch.device("cuda", 0)
 
 
 def recipe(
@@ -38,13 +39,11 @@ def recipe(
     **keywords: Any,
 ) -> Recipe:
     """How a config answers a call of tensors without memory; raises if it does not fit."""
-    k = k or q
-    tensors = [torch.empty(s, dtype=torch.float16, device="meta") for s in (q, k, v or k)]
-    call = Call(*tensors[:3], **keywords)
-    problem, views = check_call(call, torch.device("cuda", 0))
-    arch = config.default_arch
-    made: Recipe = family_of(config).recipe(config, problem, views, arch, num_sms=132)
-    return made
+    shapes = (q, k or q, v or k or q)
+    tensors = [torch.empty(shape, dtype=torch.float16, device="meta") for shape in shapes]
+    call = Call(tensors[0], tensors[1], tensors[2], **keywords)
+    problem, views = check_call(call, GPU)
+    return recipe_of(config, problem, views=views, num_sms=132)
 
 
 def refused(message: str) -> Any:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 import torch
@@ -74,7 +75,7 @@ def test_tensors_on_the_cpu_have_the_multiprocessors_of_the_emulator(
 @pytest.mark.gpu
 def test_a_gpu_is_what_torch_says_of_it() -> None:
     index = torch.cuda.current_device()
-    properties = torch.cuda.get_device_properties(index)
+    properties: Any = torch.cuda.get_device_properties(index)
     assert device_arch(index) == current_arch() == arch_of(properties)
     assert num_sms_of(index) == device_sms(index) == properties.multi_processor_count
     side = torch.cuda.Stream()

@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import ctypes
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
+from cuda.bindings import driver as cuda
 
 from flash_attention.compile import ENTRY, compile_kernel
 from flash_attention.errors import LaunchError
 from flash_attention.launch import driver
-from flash_attention.launch.kernels import current_arch
+from flash_attention.launch.device import current_arch
 
 SMEM_BYTES = 64 * 1024  # above what a kernel gets without asking
 SOURCE = f"""
@@ -44,6 +47,121 @@ def test_without_a_driver_the_error_says_what_is_missing() -> None:
         driver.load_kernel(b"", ENTRY)
 
 
+Calls = list[tuple[str, tuple[Any, ...]]]
+SUCCESS = cuda.CUresult.CUDA_SUCCESS
+KERNEL = cuda.CUfunction(77)
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
+    """What the driver is asked for, which succeeds."""
+    noted: Calls = []
+
+    def stand_in(name: str, *results: object) -> Callable[..., Any]:
+        def note(*arguments: object) -> tuple[object, ...]:
+            noted.append((name, arguments))
+            return (SUCCESS, *results)
+
+        note.__name__ = name
+        return note
+
+    answers: dict[str, tuple[object, ...]] = {
+        "cuDeviceGet": ("a device",),
+        "cuDevicePrimaryCtxRetain": ("its context",),
+        "cuCtxSetCurrent": (),
+        "cuKernelSetAttribute": (),
+        "cuKernelGetFunction": (KERNEL,),
+    }
+    for name, results in answers.items():
+        monkeypatch.setattr(cuda, name, stand_in(name, *results))
+    monkeypatch.setattr(driver, "_launch_kernel", stand_in("cuLaunchKernel"))
+    monkeypatch.setattr(cuda, "cuLaunchKernelEx", stand_in("cuLaunchKernelEx"))
+    monkeypatch.setattr(driver, "_primary_context", driver._primary_context.__wrapped__)
+    return noted
+
+
+def asked_for(calls: Calls, name: str) -> list[tuple[Any, ...]]:
+    return [arguments for asked, arguments in calls if asked == name]
+
+
+@pytest.mark.parametrize(("smem_bytes", "asks"), [(0, 0), (49152, 0), (49153, 1), (200_000, 1)])
+def test_a_kernel_asks_for_more_shared_memory_than_48_kib(
+    smem_bytes: int, asks: int, calls: Calls
+) -> None:
+    driver.ready_kernel(KERNEL, 3, smem_bytes)
+    asked = asked_for(calls, "cuKernelSetAttribute")
+    assert len(asked) == asks
+    for attribute, value, kernel, device in asked:
+        assert attribute.name == "CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES"
+        assert (value, int(kernel), device) == (smem_bytes, 77, "a device")
+    assert set(asked_for(calls, "cuDeviceGet")) == {(3,)}
+    assert asked_for(calls, "cuCtxSetCurrent") == [("its context",)]
+    name, (kernel,) = calls[-1]
+    assert (name, int(kernel)) == ("cuKernelGetFunction", 77)
+
+
+SHAPE = (5, 2, 3, 128, 1, 1, 1000)
+
+
+def test_a_launch_passes_the_shape_the_stream_and_the_parameters(calls: Calls) -> None:
+    driver.launch_kernel(KERNEL, SHAPE, 4096, 9, 0)
+    assert calls == [("cuLaunchKernel", (KERNEL, *SHAPE, 9, 4096, 0))]
+
+
+def test_a_thread_without_a_context_gets_the_devices_and_launches_again(
+    calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    statuses = [driver.NO_CONTEXT, SUCCESS]
+
+    def launch(*arguments: object) -> tuple[cuda.CUresult]:
+        calls.append(("cuLaunchKernel", arguments))
+        return (statuses.pop(0),)
+
+    monkeypatch.setattr(driver, "_launch_kernel", launch)
+    driver.launch_kernel(KERNEL, SHAPE, 4096, 9, 2)
+    assert [name for name, _ in calls] == [
+        "cuLaunchKernel",
+        "cuDeviceGet",
+        "cuDevicePrimaryCtxRetain",
+        "cuCtxSetCurrent",
+        "cuLaunchKernel",
+    ]
+    assert asked_for(calls, "cuDeviceGet") == [(2,)]
+    first, second = asked_for(calls, "cuLaunchKernel")
+    assert first == second == (KERNEL, *SHAPE, 9, 4096, 0)
+
+
+def test_a_dependent_launch_may_start_before_the_one_before_it_has_ended(calls: Calls) -> None:
+    launch = driver.DependentLaunch(SHAPE)
+    for stream in (9, 10, 9):
+        launch(KERNEL, 4096, stream)
+    configs = [config for config, *_ in asked_for(calls, "cuLaunchKernelEx")]
+    assert [rest for _, *rest in asked_for(calls, "cuLaunchKernelEx")] == [[KERNEL, 4096, 0]] * 3
+    assert [int(config.hStream) for config in configs] == [9, 10, 9]
+    assert configs[0] is configs[2]
+    for config in configs:
+        assert (config.gridDimX, config.gridDimY, config.gridDimZ) == SHAPE[:3]
+        assert (config.blockDimX, config.blockDimY, config.blockDimZ) == SHAPE[3:6]
+        assert (config.sharedMemBytes, config.numAttrs) == (1000, 1)
+        (attribute,) = config.attrs
+        name = "CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION"
+        assert attribute.id.name == name
+        assert attribute.value.programmaticStreamSerializationAllowed == 1
+
+
+def test_what_the_driver_refuses_is_named(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
+    invalid = cuda.CUresult.CUDA_ERROR_INVALID_VALUE
+    monkeypatch.setattr(cuda, "cuGetErrorString", lambda status: (SUCCESS, b"it is not valid"))
+    monkeypatch.setattr(driver, "_launch_kernel", lambda *arguments: (invalid,))
+    monkeypatch.setattr(cuda, "cuLaunchKernelEx", lambda *arguments: (invalid,))
+    reason = r"failed: CUDA_ERROR_INVALID_VALUE \(1\): it is not valid"
+    with pytest.raises(LaunchError, match=f"cuLaunchKernel {reason}"):
+        driver.launch_kernel(KERNEL, SHAPE, 4096, 9, 0)
+    with pytest.raises(LaunchError, match=f"cuLaunchKernelEx {reason}"):
+        driver.DependentLaunch(SHAPE)(KERNEL, 4096, 9)
+    assert calls == []
+
+
 def fill(out: torch.Tensor, value: int, *, ready: bool = True, threads: int = 32) -> None:
     """Store `value` plus the block's number in `out`, two blocks of threads."""
     compiled = compile_kernel(SOURCE, arch=current_arch().name, name="fill")
@@ -52,7 +170,9 @@ def fill(out: torch.Tensor, value: int, *, ready: bool = True, threads: int = 32
     if ready:
         driver.ready_kernel(kernel, index, SMEM_BYTES)
     parameters = (Words(1000, 3), Args(out.data_ptr(), value - 3))
-    driver.launch_kernel(kernel, (2, 1, 1, threads, 1, 1, SMEM_BYTES), parameters, 0, index)
+    pointers = (ctypes.c_void_p * 2)(*map(ctypes.addressof, parameters))
+    shape = (2, 1, 1, threads, 1, 1, SMEM_BYTES)
+    driver.launch_kernel(kernel, shape, ctypes.addressof(pointers), 0, index)
     torch.cuda.synchronize()
 
 

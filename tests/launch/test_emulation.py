@@ -12,11 +12,10 @@ import torch
 from torch import Tensor
 
 import flash_attention
-from flash_attention.arch import Arch
-from flash_attention.call.features import CAUSAL, PLAIN, Features
 from flash_attention.compile import ENTRY, INCLUDE_DIR, CompiledKernel, compile_kernel
-from flash_attention.compile.unit import translation_unit
+from flash_attention.compile.unit import Unit
 from flash_attention.errors import KernelConfigError, LaunchError, UnsupportedError
+from flash_attention.families.registry import unit_of
 from flash_attention.kernel_configs import (
     DType,
     FlashForwardKernelConfig,
@@ -25,6 +24,7 @@ from flash_attention.kernel_configs import (
 )
 from flash_attention.launch import emulation
 from flash_attention.launch.emulation import emulate
+from flash_attention.launch.kernels import LoadedUnit, load_unit
 from flash_attention.reference.judge import check_output, generate_qkv, generate_qkvo
 
 CONFIG = FlashForwardKernelConfig(DType.FP16, 64, 64, 32, 4, True, True, True, 0, 2, 2, False, True)
@@ -87,8 +87,13 @@ def broken(edit: tuple[str, str, str], folder: Path) -> CompiledKernel:
     path = folder / "include" / "fa" / header
     assert old in path.read_text()
     path.write_text(path.read_text().replace(old, new))
-    source = translation_unit(CONFIG)
+    source = unit_of(CONFIG).source
     return compile_kernel(source, arch="sm_80", name="broken", include_dir=folder / "include")
+
+
+def plant(compiled: CompiledKernel, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the emulator run this kernel whatever the unit."""
+    monkeypatch.setattr(emulation, "load_unit", lambda unit: LoadedUnit(compiled))
 
 
 def test_output_findings_counters_and_seconds() -> None:
@@ -141,8 +146,7 @@ def test_one_row_too_far_is_found_inside_a_tensor_with_gaps(
         "tensor.address(first + row)",
         "tensor.address(first + row + 1)",
     )
-    compiled = broken(edit, tmp_path)
-    monkeypatch.setattr(emulation, "compile_config", lambda *_: compiled)
+    plant(broken(edit, tmp_path), monkeypatch)
     q, k, v = (spread(t) for t in generate_qkv(2, 64, 2, 64, DType.FP16))
     findings = emulate(CONFIG, q, k, v).findings
     assert {finding.kind for finding in findings} >= {"global-out-of-bounds"}
@@ -153,8 +157,7 @@ def test_forward_raises_what_the_emulator_finds_and_keeps_its_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     edit = ("sm80/schedule/eager.cuh", "b.template wait<0>();", "")
-    compiled = broken(edit, tmp_path)
-    monkeypatch.setattr(emulation, "compile_config", lambda *_: compiled)
+    plant(broken(edit, tmp_path), monkeypatch)
     q, k, v, o = generate_qkvo(1, 64, 1, 64, DType.FP16)
     with pytest.raises(LaunchError, match=r"the emulator found \d+ errors in \(FP16") as caught:
         flash_attention.forward(CONFIG, q, k, v, o)
@@ -171,8 +174,7 @@ def test_a_kernel_that_never_ends_is_a_launch_error(
         "b.hold_q();",
         'b.hold_q(); if (threadIdx.x < 32) asm volatile("bar.sync 5, 64;");',
     )
-    compiled = broken(edit, tmp_path)
-    monkeypatch.setattr(emulation, "compile_config", lambda *_: compiled)
+    plant(broken(edit, tmp_path), monkeypatch)
     q, k, v = generate_qkv(1, 64, 1, 64, DType.FP16)
     with pytest.raises(LaunchError, match=r"\(FP16, 64.* does not end:\n"):
         emulate(CONFIG, q, k, v)
@@ -190,8 +192,7 @@ def copy_kernel(name: str) -> CompiledKernel:
 def test_a_kernel_gets_maps_of_the_tensors_a_counter_and_room_for_lse(
     name: str, gaps: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compiled = copy_kernel(name)
-    monkeypatch.setattr(emulation, "compile_config", lambda *_: compiled)
+    plant(copy_kernel(name), monkeypatch)
     q, k, v = generate_qkv(2, 150, 4, 64, DType.FP16, seq_len_k=100, n_heads_k=2)
     o = torch.full_like(q, torch.nan)
     if gaps:
@@ -214,7 +215,7 @@ def test_a_tile_counter_that_is_not_left_zero_is_a_launch_error(
 ) -> None:
     source = copy_kernel("q").source.replace("args.tile_counter[0] = 0;", "")
     compiled = compile_kernel(source, arch="sm_90a", name="copy_q_and_forget")
-    monkeypatch.setattr(emulation, "compile_config", lambda *_: compiled)
+    plant(compiled, monkeypatch)
     q, k, v = generate_qkv(1, 250, 2, 64, DType.FP16)
     with pytest.raises(LaunchError, match=r"hopper\(.* leaves \[8, 0\] in its tile counter"):
         emulate(HOPPER, q, k, v)
@@ -225,8 +226,7 @@ def test_a_tile_counter_that_is_not_left_zero_is_a_launch_error(
 def test_without_a_query_or_a_key_nothing_runs(
     seq_q: int, seq_k: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    compiled = copy_kernel("q")
-    monkeypatch.setattr(emulation, "compile_config", lambda *_: compiled)
+    plant(copy_kernel("q"), monkeypatch)
     q, k, v, o = generate_qkvo(1, seq_q, 2, 64, DType.FP16, seq_len_k=seq_k)
     result = emulate(HOPPER, q, k, v, o, return_lse=True)
     assert result.output is o
@@ -239,18 +239,26 @@ def test_without_a_query_or_a_key_nothing_runs(
 def test_the_kernel_is_compiled_for_the_familys_architecture_unless_told_and_for_the_mask(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    compiled, asked = copy_kernel("q"), []
+    copy, asked = LoadedUnit(copy_kernel("q")), list[Unit]()
 
-    def compile_config(config: object, arch: Arch, features: Features) -> CompiledKernel:
-        asked.append((arch.name, features))
-        return compiled
+    def load(unit: Unit) -> LoadedUnit:
+        asked.append(unit)
+        return copy if unit.target == "sm_90a" else load_unit(unit)
 
-    monkeypatch.setattr(emulation, "compile_config", compile_config)
+    monkeypatch.setattr(emulation, "load_unit", load)
     q, k, v = generate_qkv(1, 64, 1, 64, DType.FP16)
     emulate(HOPPER, q, k, v)
     emulate(HOPPER, q, k, v, causal=True, arch="sm_90")
     flash_attention.forward(HOPPER, q, k, v, causal=True)
-    assert asked == [("sm_90", PLAIN), ("sm_90", CAUSAL), ("sm_90", CAUSAL)]
+    emulate(CONFIG, q, k, v)
+    emulate(CONFIG, q, k, v, arch="sm_86")
+    assert [(unit.target, unit.name) for unit in asked] == [
+        ("sm_90a", HOPPER.kernel_name()),
+        ("sm_90a", HOPPER.kernel_name() + "_causal"),
+        ("sm_90a", HOPPER.kernel_name() + "_causal"),
+        ("sm_80", CONFIG.kernel_name()),
+        ("sm_86", CONFIG.kernel_name()),
+    ]
 
 
 @pytest.mark.usefixtures("no_compile")
@@ -266,7 +274,7 @@ def test_bad_settings_and_devices_are_refused() -> None:
         emulate(replace(CONFIG, async_copy=False), q, k, v)
     with pytest.raises(UnsupportedError, match="o and k overlap"):
         emulate(CONFIG, q, k, v, k)
-    with pytest.raises(UnsupportedError, match="split_keys is asked for"):
+    with pytest.raises(UnsupportedError, match="split_keys is given, and FlashForwardKernelConfig"):
         emulate(CONFIG, q, k, v, split_keys=64)
     with pytest.raises(KernelConfigError, match="sm_90"):
         emulate(HOPPER, q, k, v, arch="sm_80")

@@ -10,18 +10,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from flash_attention import attention, forward
-from flash_attention.call.call import Extras, Options
-from flash_attention.call.features import SplitKind
-from flash_attention.errors import UnsupportedError
-from flash_attention.families.sm90.forward.splits import Chunks
-from flash_attention.forward import run_plan
-from flash_attention.kernel_configs import DType, HopperForwardKernelConfig
-from flash_attention.launch import plan as launch
+from flash_attention import attention
+from flash_attention.call.call import Call
+from flash_attention.choose.decision import Rule
+from flash_attention.families.sm90.forward.features import Sm90Features, SplitKind
+from flash_attention.kernel_configs import DType, HopperForwardKernelConfig, TileOrder
+from flash_attention.launch import device as devices
 from flash_attention.launch.emulation import Emulation, emulate
-from flash_attention.launch.plan import SELECT, new_plan
+from flash_attention.launch.plan import Plan
 from flash_attention.reference.judge import check_output, generate_qkv
-from tests.feature_cases import Call, Case
+from tests.feature_cases import Case, MadeCase
 from tests.short_queries import SHORT_CASES, ShortCase, in_pages, shuffled_table
 
 CONFIG = HopperForwardKernelConfig(
@@ -32,16 +30,16 @@ CONFIG = HopperForwardKernelConfig(
     rescale_threshold=8,
     watch_sums=True,
 )
-LARGE = replace(
-    CONFIG, consumers=2, B_c=128, ping_pong=True, own_output=True, narrow_keys=64, prefetch_q=True
-)
+PACKED = replace(CONFIG, tile_order=TileOrder.DYNAMIC, group_mib=16)
+LARGE = replace(CONFIG, consumers=2, B_c=128, ping_pong=True, narrow_keys=64, prefetch_q=True)
+LARGE_PACKED = replace(LARGE, own_output=True, tile_order=TileOrder.DYNAMIC, group_mib=16)
 
 
-def config_for(call: Call) -> HopperForwardKernelConfig:
+def config_for(call: MadeCase) -> HopperForwardKernelConfig:
     return replace(CONFIG, d_head=call.q.shape[-1], dtype=DType.from_string(str(call.q.dtype)))
 
 
-def emulated(short: ShortCase, call: Call, schedule: str = "lockstep") -> Emulation:
+def emulated(short: ShortCase, call: MadeCase, schedule: str = "lockstep") -> Emulation:
     result = emulate(
         config_for(call),
         *short.tensors(call),
@@ -56,11 +54,9 @@ def emulated(short: ShortCase, call: Call, schedule: str = "lockstep") -> Emulat
 @pytest.mark.parametrize("short", SHORT_CASES, ids=lambda short: short.name)
 def test_keys_in_chunks_give_what_attention_is(short: ShortCase) -> None:
     call = short.make()
-    options = Options(split_keys=short.split_keys)
-    plan = new_plan(config_for(call), call.q, call.k, call.v, None, options=options)
-    chunks = plan.chunks
-    assert chunks is not None
-    assert chunks.num_ctas(plan.problem, 1) == short.chunks * chunks.num_tiles(plan.problem, 1)
+    recipe = Plan(short.call(call), config_for(call)).recipe
+    assert recipe.chunks == short.chunks * recipe.tiles == recipe.steps[0].geometry.grid[0]
+    assert len(recipe.steps) == 2
     result = emulated(short, call)
     call.assert_right(result.output, result.lse)
 
@@ -107,7 +103,7 @@ def test_pages_need_no_chunks_and_serve_packed_queries(window: tuple[int, int] |
     call = case.make()
     table = shuffled_table(3, 12)
     pages = (in_pages(t, table, 16) for t in (call.k, call.v))
-    result = emulate(LARGE, call.q, *pages, block_table=table, **call.arguments)
+    result = emulate(LARGE_PACKED, call.q, *pages, block_table=table, **call.arguments)
     assert list(map(str, result.findings)) == []
     call.assert_right(result.output)
 
@@ -129,23 +125,26 @@ def test_strides_of_the_output_and_the_table_are_followed() -> None:
 
 @pytest.mark.parametrize("page_keys", [0, 16])
 def test_short_queries_are_split_unasked(page_keys: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "EMULATED_SMS", 12)
+    monkeypatch.setattr(devices, "EMULATED_SMS", 12)
     used = (700, 513, 0)
     case = Case("", 2, 720, batch=3, used=used, heads=6, heads_k=2, causal=True, sinks=True)
     call = case.make()
-    tensors = call.q, call.k, call.v
-    extras = Extras(sinks=call.keywords["sinks"], seqused_k=call.keywords["seqused_k"])
+    asked = call.call(return_lse=True)
     if page_keys:
         table = shuffled_table(3, 720 // page_keys)
         k, v = (in_pages(t, table, page_keys) for t in (call.k, call.v))
-        tensors, extras = (call.q, k, v), extras._replace(block_table=table)
-    options = Options(causal=True, return_lse=True)
-    plan = new_plan(SELECT, *tensors, None, options=options, extras=extras)
+        asked = asked._replace(k=k, v=v, block_table=table)
+    plan = Plan(asked)
     key_blocks = 12 if page_keys else 8
-    assert plan.chunks == Chunks(SplitKind.EVEN, key_blocks // 2, key_blocks, heads_together=3)
-    assert plan.geometry.grid == (12, 1, 1)
-    out, lse = run_plan(plan, *tensors, None, extras)
-    call.assert_right(out, lse)
+    features, arguments = plan.recipe.features, plan.bind(asked)
+    assert isinstance(features, Sm90Features)
+    assert (features.splits, features.heads_together) == (SplitKind.EVEN, 3)
+    assert (arguments.split_blocks, arguments.key_blocks) == (key_blocks // 2, key_blocks)
+    assert plan.rule is Rule.SHORT_QUERIES
+    assert plan.recipe.chunks == plan.recipe.steps[0].geometry.grid[0] == 12
+    result = plan.run(asked)
+    assert isinstance(result, tuple)
+    call.assert_right(*result)
 
 
 def alone_and_together(device: str, config: HopperForwardKernelConfig | None) -> None:
@@ -199,122 +198,28 @@ def test_empty_pages_and_tables_are_no_keys() -> None:
         table = torch.zeros(2, columns, dtype=torch.int32)
         out = attention(q, k, k, seqused_k=none, block_table=table)
         assert bool((out == 0).all())
-        plan = new_plan(SELECT, q, k, k, None, extras=Extras(seqused_k=none, block_table=table))
-        assert plan.idle
+        assert Plan(Call(q, k, k, seqused_k=none, block_table=table)).idle
 
 
 @pytest.mark.usefixtures("no_compile")
 def test_a_chunked_plan_packs_its_chunks_and_its_maps() -> None:
     q, k, v = generate_qkv(3, 2, 14, 64, DType.BF16, seq_len_k=300, n_heads_k=2)
-    plan = new_plan(CONFIG, q, k, v, None, options=Options(split_keys=128))
-    args = plan.bind(q, k, v, None)
+    call = Call(q, k, v, split_keys=128)
+    plan = Plan(call, CONFIG)
+    args = plan.bind(call)
     assert (args.key_blocks, args.split_blocks) == (5, 2)
-    assert plan.geometry.grid == (3 * 2 * 3, 1, 1)
-    assert [each.description.box for each in plan.maps[:2]] == [(64, 7, 9, 1), (64, 1, 64, 1)]
-    assert not plan.counts_tiles
+    step = plan.recipe.steps[0]
+    assert step.geometry.grid == (3 * 2 * 3, 1, 1)
+    assert [step.maps[name].box for name in "qk"] == [(64, 7, 9, 1), (64, 1, 64, 1)]
+    assert not plan.recipe.counts_tiles
     table = torch.zeros(3, 8, dtype=torch.int32)[:, :5]
-    extras = Extras(seqused_k=torch.zeros(3, dtype=torch.int32), block_table=table)
     pages = torch.zeros(4, 16, 2, 64, dtype=torch.bfloat16)
-    paged = new_plan(CONFIG, q, pages, pages, None, extras=extras)
-    args = paged.bind(q, pages, pages, None, extras=extras)
+    paged = Call(*(q, pages, pages), seqused_k=torch.zeros(3, dtype=torch.int32), block_table=table)
+    plan = Plan(paged, PACKED)
+    args = plan.bind(paged)
     assert (args.seq_len_k, args.block_table_stride, args.block_table) == (80, 8, table.data_ptr())
-    assert paged.maps[1].description.dims == (64, 2, 16, 4)
-    assert paged.maps[1].description.box == (64, 1, 16, 1)
-
-
-REFUSED: list[tuple[dict[str, Any], str]] = [
-    ({"split_keys": 100}, r"split_keys is 100.*blocks of 64; pass a multiple, 128 is the next"),
-    ({"split_keys": 0}, "split_keys is 0; pass how many keys a chunk has"),
-    ({"split_keys": 64.0}, r"split_keys is 64\.0"),
-    ({"config": replace(LARGE, B_c=80, narrow_keys=0), "split_keys": 64}, "160|blocks of 80"),
-    (
-        {"config": HopperForwardKernelConfig(DType.BF16, 64, 1, 64, 1, tma=True), "split_keys": 64},
-        "several heads and split_keys are asked for.*specialised=True",
-    ),
-]
-
-
-@pytest.mark.usefixtures("no_compile")
-@pytest.mark.parametrize(("change", "message"), REFUSED)
-def test_chunks_that_no_kernel_takes_are_refused(change: dict[str, Any], message: str) -> None:
-    q, k, v = generate_qkv(2, 1, 4, 64, DType.BF16, seq_len_k=300, n_heads_k=2)
-    with pytest.raises(UnsupportedError, match=message):
-        attention(q, k, v, **{"config": CONFIG, **change})
-
-
-@pytest.mark.usefixtures("no_compile")
-def test_the_keys_of_packed_queries_are_not_split_by_a_given_config() -> None:
-    call = Case("", (1, 2), (10, 20)).make()
-    with pytest.raises(UnsupportedError, match="leave split_keys out"):
-        forward(CONFIG, call.q, call.k, call.v, split_keys=64, **call.arguments)
-
-
-def ints(*values: int) -> Tensor:
-    return torch.tensor(values, dtype=torch.int32)
-
-
-@pytest.mark.usefixtures("no_compile")
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"seqused_k": None}, "block_table is given without seqused_k; pass how many keys"),
-        ({"block_table": torch.zeros(2, 3)}, "block_table is torch.float32; pass torch.int32"),
-        (
-            {"block_table": ints(1, 2)},
-            r"block_table has shape \(2\); it must be \(batch = 2, pages",
-        ),
-        ({"block_table": ints(1, 2)[None]}, r"shape \(1, 2\); it must be \(batch = 2"),
-        ({"block_table": torch.zeros(3, 2, dtype=torch.int32).T}, "block_table has stride 2"),
-        (
-            {"block_table": [[0]]},
-            r"block_table is a list; pass a torch.Tensor of shape \(batch, n\)",
-        ),
-        (
-            {"cu_seqlens_k": ints(0, 1, 2), "max_seqlen_k": 1},
-            "keys are in pages or packed, not both",
-        ),
-    ],
-)
-@pytest.mark.parametrize("config", [None, CONFIG], ids=["torch", "kernel"])
-def test_tables_that_name_no_pages_are_refused(
-    change: dict[str, Any], message: str, config: HopperForwardKernelConfig | None
-) -> None:
-    q, _, _ = generate_qkv(2, 1, 4, 64, DType.BF16)
-    k = torch.zeros(5, 16, 2, 64, dtype=torch.bfloat16)
-    table = torch.zeros(2, 3, dtype=torch.int32)
-    keywords: dict[str, Any] = {"seqused_k": ints(1, 2), "block_table": table, **change}
-    with pytest.raises(UnsupportedError, match=message):
-        attention(q, k, k, config=config, **keywords)
-
-
-@pytest.mark.usefixtures("no_compile")
-@pytest.mark.parametrize(
-    ("page_keys", "message"),
-    [(8, "pages of 8 keys; allowed are 16 or more"), (48, "pages of 48 keys.*B_c = 64")],
-)
-def test_pages_that_no_block_fits_are_refused(page_keys: int, message: str) -> None:
-    q, _, _ = generate_qkv(2, 1, 4, 64, DType.BF16)
-    k = torch.zeros(5, page_keys, 2, 64, dtype=torch.bfloat16)
-    table = torch.zeros(2, 3, dtype=torch.int32)
-    with pytest.raises(UnsupportedError, match=message):
-        attention(q, k, k, config=CONFIG, seqused_k=ints(1, 2), block_table=table)
-
-
-@pytest.mark.usefixtures("no_compile")
-@pytest.mark.parametrize("config", [None, CONFIG], ids=["torch", "kernel"])
-def test_validation_looks_for_pages_that_are_not_there(
-    config: HopperForwardKernelConfig | None,
-) -> None:
-    q, _, _ = generate_qkv(2, 1, 4, 64, DType.BF16)
-    k = torch.zeros(5, 16, 2, 64, dtype=torch.bfloat16)
-    for page in (5, -1):
-        table = torch.tensor([[0, page, page], [4, page, page]], dtype=torch.int32)
-        asked: dict[str, Any] = {"block_table": table, "config": config, "validate": True}
-        message = rf"block_table\[1, 1\] is {page}, and entry 1 has 17 keys; .* 5 pages"
-        with pytest.raises(UnsupportedError, match=message):
-            attention(q, k, k, seqused_k=ints(16, 17), **asked)
-    with pytest.raises(UnsupportedError, match=r"seqused_k\[0\] is 49; entry 0 has 48 keys"):
-        attention(q, k, k, seqused_k=ints(49, 17), **asked)
+    keys = plan.recipe.steps[0].maps["k"]
+    assert (keys.dims, keys.box) == ((64, 2, 16, 4), (64, 1, 16, 1))
 
 
 def test_compiled_functions_take_pages_and_chunks() -> None:

@@ -9,25 +9,29 @@ from typing import Any
 
 import pytest
 import torch
-from cuda.bindings.driver import CUtensorMapL2promotion
 
 from flash_attention.call.tensors import TensorView
+from flash_attention.compile.unit import Unit
 from flash_attention.errors import LaunchError, UnsupportedError
+from flash_attention.families.forward_args import ForwardKernelArgs
+from flash_attention.families.recipe import Geometry, MapDescription, Step
+from flash_attention.families.sm90.forward.features import Sm90Features
+from flash_attention.families.sm90.forward.tensor_maps import (
+    MAX_STRIDE_BYTES,
+    describe,
+    describe_all,
+)
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig
-from flash_attention.launch import tensor_map
+from flash_attention.launch import emulation, tensor_map
 from flash_attention.launch.tensor_map import (
     MAP_ALIGNMENT,
     MAP_BYTES,
-    MAX_STRIDE_BYTES,
     EncodedMaps,
-    MapDescription,
-    describe,
-    describe_all,
     encode,
 )
 
 CONFIG = HopperForwardKernelConfig(DType.BF16, 128, 2, 96, 2, tma=True, specialised=True)
-NO_PROMOTION = CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_NONE
+PLAIN = Sm90Features()
 
 
 def view(name: str = "q", **changes: Any) -> TensorView:
@@ -38,7 +42,7 @@ def view(name: str = "q", **changes: Any) -> TensorView:
 
 
 def described(tensor: TensorView, rows: int = 64, panel: int = 64) -> MapDescription:
-    return describe(tensor, (panel, 1, rows), NO_PROMOTION)
+    return describe(tensor, (panel, 1, rows))
 
 
 def test_dimensions_and_byte_strides_run_from_the_innermost_out() -> None:
@@ -61,14 +65,9 @@ def test_a_panel_is_the_kernels_whatever_the_tensors_columns(
     config = replace(CONFIG, d_head=d_head)
     for columns in (8, 40, d_head):
         narrow = view(shape=(2, 128, 4, columns), strides=(131072, 1024, 256, 1))
-        for seen in describe_all(config, [narrow] * 4):
+        for seen in describe_all(config, [narrow] * 4, PLAIN).values():
             assert (seen.dims[0], seen.box[0], seen.swizzle) == (columns, panel, swizzle)
     assert d_head % panel == 0
-
-
-@pytest.mark.parametrize(("dtype", "number"), [(torch.float16, 6), (torch.bfloat16, 9)])
-def test_the_element_type_is_the_drivers(dtype: torch.dtype, number: int) -> None:
-    assert int(described(view(dtype=dtype)).element) == number
 
 
 def test_a_dimension_of_one_entry_gets_a_stride_that_tma_takes() -> None:
@@ -89,18 +88,63 @@ def test_a_stride_beyond_tma_is_refused(dim: int, name: str) -> None:
 
 
 def test_a_kernel_moves_blocks_of_keys_a_warpgroups_queries_and_a_warps_outputs() -> None:
-    maps = describe_all(CONFIG, [view(name) for name in "qkvo"])
-    assert [seen.box for seen in maps] == [(64, 1, rows, 1) for rows in (64, 96, 96, 16)]
-    assert [int(seen.promotion) for seen in maps] == [3, 3, 3, 0]  # 256 bytes, but for stores
+    maps = describe_all(CONFIG, [view(name) for name in "qkvo"], PLAIN)
+    assert list(maps) == list("qkvo")
+    assert [seen.box for seen in maps.values()] == [(64, 1, rows, 1) for rows in (64, 96, 96, 16)]
+    assert [seen.promotion for seen in maps.values()] == [256, 256, 256, 0]
+
+
+def test_boxes_follow_heads_side_by_side_pages_and_short_queries() -> None:
+    features = Sm90Features(heads_together=4, page_keys=32, few_queries=True)
+    maps = describe_all(CONFIG, [view(name) for name in "qkvo"], features)
+    boxes = [(64, 4, 16, 1), (64, 1, 32, 1), (64, 1, 32, 1), (64, 4, 4, 1)]
+    assert [seen.box for seen in maps.values()] == boxes
+    assert [seen.promotion for seen in maps.values()] == [256, 0, 0, 0]
+    seven = describe_all(CONFIG, [view(name) for name in "qkvo"], Sm90Features(heads_together=7))
+    assert [seven[name].box for name in "qo"] == [(64, 7, 9, 1), (64, 1, 16, 1)]
 
 
 def test_the_emulator_gets_the_same_description() -> None:
     seen = described(view())
-    emulated = seen.emulated(1 << 20)
+    step = Step(Unit("", "", ""), Geometry((1, 1, 1), 32), {"k": seen})
+    (emulated,) = emulation._maps(step, ForwardKernelArgs(q=1 << 19, k=1 << 20))
     assert emulated.address == 1 << 20
     assert (emulated.dims, emulated.strides) == (seen.dims, seen.strides)
     assert (emulated.box, emulated.swizzle) == (seen.box, seen.swizzle)
     assert emulated.box_bytes == 64 * 64 * 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "numbers"),
+    [
+        ({"dtype": torch.float16}, (6, 3, 0)),
+        ({"dtype": torch.bfloat16}, (9, 3, 0)),
+        ({"promotion": 256}, (9, 3, 3)),
+        ({"swizzle": 64}, (9, 2, 0)),
+        ({"swizzle": 32}, (9, 1, 0)),
+        ({"swizzle": 0}, (9, 0, 0)),
+    ],
+    ids=str,
+)
+def test_the_driver_is_told_what_is_described(
+    changes: dict[str, Any], numbers: tuple[int, int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The numbers are the driver's, of the element type, the swizzle and the promotion."""
+    told: list[Any] = []
+
+    def encode_tiled(*arguments: Any) -> int:
+        told.extend(arguments)
+        return 0
+
+    monkeypatch.setattr(tensor_map, "_encode_function", lambda: encode_tiled)
+    seen = replace(described(view()), **changes)
+    encoded = encode(seen, 1 << 30)
+    assert ctypes.addressof(told[0]._obj) == ctypes.addressof(encoded)
+    assert ctypes.addressof(encoded) % MAP_ALIGNMENT == 0
+    element, swizzle, promotion = numbers
+    assert [each.value for each in told[1:4]] == [element, 4, 1 << 30]
+    assert [tuple(each) for each in told[4:8]] == [seen.dims, seen.strides, seen.box, (1,) * 4]
+    assert [each.value for each in told[8:]] == [0, swizzle, promotion, 0]
 
 
 def test_maps_are_made_once_an_address_and_not_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,12 +157,12 @@ def test_maps_are_made_once_an_address_and_not_without_end(monkeypatch: pytest.M
     monkeypatch.setattr(tensor_map, "encode", fake)
     monkeypatch.setattr(tensor_map, "MAX_ENCODED", 2)
     maps = EncodedMaps(described(view()))
-    first = maps.at(16)
-    assert maps.at(16) is first
-    assert maps.at(32) is not first
+    first = maps[16]
+    assert maps[16] is first
+    assert maps[32] is not first
     assert made == [16, 32]
-    maps.at(48)
-    assert maps.at(16) is not first
+    assert maps[48] is not first
+    assert maps[16] is not first
     assert made == [16, 32, 48, 16]
 
 
@@ -141,7 +185,7 @@ def test_without_a_driver_the_error_says_what_is_missing() -> None:
 @pytest.mark.usefixtures("hopper")
 def test_the_driver_encodes_on_64_bytes_and_tells_tensors_apart() -> None:
     base = torch.zeros(1 << 20, dtype=torch.uint8, device="cuda").data_ptr()
-    for seen in describe_all(CONFIG, [view(name) for name in "qkvo"]):
+    for seen in describe_all(CONFIG, [view(name) for name in "qkvo"], PLAIN).values():
         encoded = [encode(seen, base + 16 * i) for i in range(16)]
         assert {ctypes.addressof(each) % MAP_ALIGNMENT for each in encoded} == {0}
         assert len({bytes(each) for each in encoded}) == 16

@@ -12,8 +12,7 @@ from flash_attention.call.problem import Problem
 from flash_attention.call.tensors import TensorView
 from flash_attention.choose.tables import NO_DEVICE, Device, choose
 from flash_attention.families.config import KernelConfig
-from flash_attention.families.family import Split
-from flash_attention.families.recipe import Recipe
+from flash_attention.families.recipe import Recipe, Setting, Split
 from flash_attention.families.registry import FAMILIES, family_of
 
 
@@ -32,7 +31,7 @@ class Decision:
 
     config: KernelConfig
     arch: Arch
-    split: Split | None
+    split: Split
     rule: Rule
     reason: str = field(default="", compare=False)  # what tables had to say
 
@@ -45,11 +44,8 @@ class Decision:
         return_lse: bool = False,
     ) -> Recipe:
         """How the config answers the problem; raises UnsupportedError if it does not fit."""
-        return family_of(self.config).recipe(
-            *(self.config, problem, views, self.arch, num_sms),
-            return_lse=return_lse,
-            split=self.split,
-        )
+        setting = Setting(self.arch, num_sms, return_lse, self.split)
+        return family_of(self.config).recipe(self.config, problem, views, setting)
 
 
 @dataclass(frozen=True)

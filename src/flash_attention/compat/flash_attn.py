@@ -16,6 +16,9 @@ parameter by parameter.
 from __future__ import annotations
 
 import operator
+from collections.abc import Callable
+from inspect import signature
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -41,6 +44,7 @@ Result = Tensor | tuple[Tensor, Tensor, None]
 """The output, or with `return_attn_probs` (out, softmax_lse, None): no probabilities are kept."""
 
 HEAD_DIM_STEP = 8
+Packed = TypeVar("Packed", bound=Callable[..., Result])
 
 
 def flash_attn_func(
@@ -63,43 +67,33 @@ def flash_attn_func(
     return out if lse is None else (out, lse, None)
 
 
-def flash_attn_kvpacked_func(
-    q: Tensor,
-    kv: Tensor,
-    dropout_p: float = 0.0,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    window_size: Window = (-1, -1),
-    softcap: float = 0.0,
-    alibi_slopes: Tensor | None = None,
-    deterministic: bool = False,
-    return_attn_probs: bool = False,
-) -> Result:
+def _options_of(function: Callable[..., Result], first: int) -> Callable[[Packed], Packed]:
+    """Let `help` and `inspect` show the parameters of `function` from number `first` on, which a
+    function of packed tensors passes on."""
+
+    def shown(packed: Packed) -> Packed:
+        own = [
+            p for p in signature(packed).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD
+        ]
+        rest = list(signature(function).parameters.values())[first:]
+        vars(packed)["__signature__"] = signature(function).replace(parameters=[*own, *rest])
+        return packed
+
+    return shown
+
+
+@_options_of(flash_attn_func, 3)
+def flash_attn_kvpacked_func(q: Tensor, kv: Tensor, *options: Any, **named: Any) -> Result:
     """`flash_attn_func` with k and v as one tensor, (batch, seq, 2, heads_k, d)."""
     k, v = _unpacked("kv", kv, 2, ndim=5)
-    return flash_attn_func(
-        *(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap),
-        *(alibi_slopes, deterministic, return_attn_probs),
-    )
+    return flash_attn_func(q, k, v, *options, **named)
 
 
-def flash_attn_qkvpacked_func(
-    qkv: Tensor,
-    dropout_p: float = 0.0,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    window_size: Window = (-1, -1),
-    softcap: float = 0.0,
-    alibi_slopes: Tensor | None = None,
-    deterministic: bool = False,
-    return_attn_probs: bool = False,
-) -> Result:
+@_options_of(flash_attn_func, 3)
+def flash_attn_qkvpacked_func(qkv: Tensor, *options: Any, **named: Any) -> Result:
     """`flash_attn_func` with q, k and v as one tensor, (batch, seq, 3, heads, d)."""
     q, k, v = _unpacked("qkv", qkv, 3, ndim=5)
-    return flash_attn_func(
-        *(q, k, v, dropout_p, softmax_scale, causal, window_size, softcap),
-        *(alibi_slopes, deterministic, return_attn_probs),
-    )
+    return flash_attn_func(q, k, v, *options, **named)
 
 
 def flash_attn_varlen_func(
@@ -138,51 +132,21 @@ def flash_attn_varlen_func(
     return out if lse is None else (out, lse, None)
 
 
-def flash_attn_varlen_kvpacked_func(
-    q: Tensor,
-    kv: Tensor,
-    cu_seqlens_q: Tensor,
-    cu_seqlens_k: Tensor,
-    max_seqlen_q: int,
-    max_seqlen_k: int,
-    dropout_p: float = 0.0,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    window_size: Window = (-1, -1),
-    softcap: float = 0.0,
-    alibi_slopes: Tensor | None = None,
-    deterministic: bool = False,
-    return_attn_probs: bool = False,
-) -> Result:
+@_options_of(flash_attn_varlen_func, 3)
+def flash_attn_varlen_kvpacked_func(q: Tensor, kv: Tensor, *options: Any, **named: Any) -> Result:
     """`flash_attn_varlen_func` with k and v as one tensor, (total_k, 2, heads_k, d)."""
     k, v = _unpacked("kv", kv, 2, ndim=4)
-    return flash_attn_varlen_func(
-        *(q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k),
-        *(dropout_p, softmax_scale, causal, window_size, softcap),
-        *(alibi_slopes, deterministic, return_attn_probs),
-    )
+    return flash_attn_varlen_func(q, k, v, *options, **named)
 
 
+@_options_of(flash_attn_varlen_func, 7)
 def flash_attn_varlen_qkvpacked_func(
-    qkv: Tensor,
-    cu_seqlens: Tensor,
-    max_seqlen: int,
-    dropout_p: float = 0.0,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    window_size: Window = (-1, -1),
-    softcap: float = 0.0,
-    alibi_slopes: Tensor | None = None,
-    deterministic: bool = False,
-    return_attn_probs: bool = False,
+    qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, *options: Any, **named: Any
 ) -> Result:
     """`flash_attn_varlen_func` with q, k and v as one tensor, (total, 3, heads, d)."""
     q, k, v = _unpacked("qkv", qkv, 3, ndim=4)
-    return flash_attn_varlen_func(
-        *(q, k, v, cu_seqlens, cu_seqlens, max_seqlen, max_seqlen),
-        *(dropout_p, softmax_scale, causal, window_size, softcap),
-        *(alibi_slopes, deterministic, return_attn_probs),
-    )
+    lengths = (cu_seqlens, cu_seqlens, max_seqlen, max_seqlen)
+    return flash_attn_varlen_func(q, k, v, *lengths, *options, **named)
 
 
 def flash_attn_with_kvcache(

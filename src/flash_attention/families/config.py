@@ -43,6 +43,11 @@ class KernelConfig(ABC):
         return 0
 
     @property
+    def visits_descending(self) -> bool:
+        """Whether key blocks are visited from the last to the first."""
+        return False
+
+    @property
     def register_facts(self) -> dict[str, int]:
         """Registers of a thread by its role, where roles differ."""
         return {}

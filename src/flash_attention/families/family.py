@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
 from flash_attention.arch import Arch
 from flash_attention.call.features import PLAIN, Features, MaskKind
@@ -18,12 +18,9 @@ from flash_attention.call.tensors import TensorView
 from flash_attention.compile.unit import Unit
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.config import KernelConfig
-from flash_attention.families.recipe import Recipe
+from flash_attention.families.recipe import Recipe, Setting, Split
 
 Config = TypeVar("Config", bound=KernelConfig)
-
-Split = Any
-"""How a family cuts the keys of short queries; only the family that made it looks into it."""
 
 
 class Family(ABC, Generic[Config]):
@@ -49,12 +46,7 @@ class Family(ABC, Generic[Config]):
         """
 
     def features(
-        self,
-        config: Config,
-        problem: Problem,
-        *,
-        return_lse: bool = False,
-        split: Split | None = None,
+        self, config: Config, problem: Problem, return_lse: bool = False, split: Split = None
     ) -> Features:
         """The resolved features of the kernel that runs a problem."""
         return self.resolve(config, problem.features)
@@ -65,15 +57,7 @@ class Family(ABC, Generic[Config]):
 
     @abstractmethod
     def recipe(
-        self,
-        config: Config,
-        problem: Problem,
-        views: Sequence[TensorView],
-        arch: Arch,
-        num_sms: int,
-        *,
-        return_lse: bool = False,
-        split: Split | None = None,
+        self, config: Config, problem: Problem, views: Sequence[TensorView], setting: Setting
     ) -> Recipe:
         """How a valid config answers a problem; raises UnsupportedError if it does not fit.
 
@@ -93,7 +77,7 @@ class Family(ABC, Generic[Config]):
         """The config for a problem that nobody measured, or why there is none."""
         return f"{self.config_type.__name__} kernels run where a config asks for them"
 
-    def why(self, config: Config, problem: Problem, split: Split | None) -> str:
+    def why(self, config: Config, problem: Problem, split: Split) -> str:
         """What the heuristic, or `choose_split`, looked at when it chose."""
         mask = "full" if problem.features.mask is MaskKind.FULL else "masked"
         return f"d_head {config.d_head}, {mask}"

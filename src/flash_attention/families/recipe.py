@@ -6,9 +6,11 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
+from flash_attention.arch import Arch
 from flash_attention.call.features import Features
 from flash_attention.compile.unit import Unit
 
@@ -46,6 +48,20 @@ class Step:
     geometry: Geometry
     maps: Mapping[str, MapDescription] = field(default_factory=dict)  # by the tensor's argument
     starts_early: bool = False  # it waits by itself for the kernel before it (griddepcontrol)
+
+
+Split = Any
+"""How a family cuts the keys of short queries; only the family that made it looks into it."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What a recipe depends on besides the config, the problem and the tensors' layout."""
+
+    arch: Arch
+    num_sms: int
+    return_lse: bool = False
+    split: Split = None  # None: every row visits its keys in one go
 
 
 @dataclass(frozen=True)

@@ -68,7 +68,8 @@ class Settings:
             )
 
 
-def _compiled(unit: Unit) -> CompiledKernel:
+def compiled_unit(unit: Unit) -> CompiledKernel:
+    """The kernel that the emulator runs for a translation unit."""
     return load_unit(unit).compiled
 
 
@@ -122,7 +123,7 @@ def emulate_plan(
     call: Call,
     settings: Settings,
     *,
-    compile_unit: Callable[[Unit], CompiledKernel] = _compiled,
+    compile_unit: Callable[[Unit], CompiledKernel] | None = None,
     smem_bytes: int | None = None,
 ) -> Emulation:
     """Run the kernels of a plan on copies of the call's tensors in the emulator's memory.
@@ -131,6 +132,7 @@ def emulate_plan(
     `smem_bytes` stand in for the real ones where a mistake is planted.
     """
     arguments = plan.bind(call)
+    compile_unit = compile_unit or compiled_unit
     programs = [load_program(compile_unit(step.unit).ptx, ENTRY) for step in plan.recipe.steps]
     if plan.idle:
         return _nothing_to_run(plan, programs[0], call)

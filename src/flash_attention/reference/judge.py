@@ -3,11 +3,12 @@
 
 from __future__ import annotations
 
+import inspect
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ParamSpec
 
 import numpy as np
 import torch
@@ -21,20 +22,7 @@ from flash_attention.reference.oracle import attention_16bit, oracle, oracle_lse
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-__all__ = [
-    "Check",
-    "Judge",
-    "LseCheck",
-    "attention_16bit",
-    "check_lse",
-    "check_output",
-    "cu_seqlens",
-    "generate_qkv",
-    "generate_qkvo",
-    "oracle",
-    "oracle_lse",
-    "rounding_step",
-]
+P = ParamSpec("P")
 
 ERROR_FACTOR = 2  # how much worse than 16-bit torch a kernel may be
 LSE_ATOL = 1e-4  # a sum of exponentials may be this much off, as a fraction of it
@@ -73,27 +61,19 @@ def generate_qkv(
     return q, k, draw(*of_k, d_head if d_v is None else d_v)
 
 
-def generate_qkvo(
-    batch: int,
-    seq_len: int,
-    n_heads: int,
-    d_head: int,
-    dtype: torch.dtype | DType,
-    device: torch.device | str = "cpu",
-    seed: int = 0,
-    *,
-    seq_len_k: int | None = None,
-    n_heads_k: int | None = None,
-    d_v: int | None = None,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """`generate_qkv`, and an output full of NaN: an element nobody stores is seen."""
-    q, k, v = generate_qkv(
-        *(batch, seq_len, n_heads, d_head, dtype, device, seed),
-        seq_len_k=seq_len_k,
-        n_heads_k=n_heads_k,
-        d_v=d_v,
-    )
-    return q, k, v, torch.full((*q.shape[:-1], v.shape[-1]), math.nan, dtype=q.dtype, device=device)
+def _with_output(
+    generate: Callable[P, tuple[Tensor, Tensor, Tensor]],
+) -> Callable[P, tuple[Tensor, Tensor, Tensor, Tensor]]:
+    def generate_qkvo(*args: P.args, **kwargs: P.kwargs) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """`generate_qkv`, and an output full of NaN: an element nobody stores is seen."""
+        q, k, v = generate(*args, **kwargs)
+        return q, k, v, q.new_full((*q.shape[:-1], v.shape[-1]), math.nan)
+
+    vars(generate_qkvo)["__signature__"] = inspect.signature(generate)
+    return generate_qkvo
+
+
+generate_qkvo = _with_output(generate_qkv)
 
 
 def cu_seqlens(lengths: Sequence[int], device: torch.device | str = "cpu") -> Tensor:

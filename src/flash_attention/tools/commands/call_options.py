@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from functools import wraps
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Protocol, get_type_hints
 
 import torch
 import typer
@@ -15,47 +17,10 @@ from torch import Tensor
 
 from flash_attention.call.call import Window
 from flash_attention.errors import UnsupportedError
-from flash_attention.kernel_configs import DType
-
-ShapeOption = Annotated[
-    str,
-    typer.Option("--shape", help="batch,seq,heads,heads of k,d; the options below change parts"),
-]
-BatchOption = Annotated[int | None, typer.Option("--batch", help="batch entries", min=0)]
-SeqQOption = Annotated[int | None, typer.Option("--seq-q", help="queries", min=0)]
-SeqKOption = Annotated[
-    int | None, typer.Option("--seq-k", help="keys; as many as queries if left out", min=0)
-]
-HeadsQOption = Annotated[
-    int | None,
-    typer.Option("--heads", help="heads of q, and of k unless --heads-k says", min=1),
-]
-HeadsKOption = Annotated[int | None, typer.Option("--heads-k", help="heads of k and v", min=1)]
-DOption = Annotated[int | None, typer.Option("--d", help="head dimension of q and k", min=1)]
-DVOption = Annotated[
-    int | None, typer.Option("--d-v", help="head dimension of v; that of q if left out", min=1)
-]
-MaskOption = Annotated[
-    bool, typer.Option("--causal", help="query i sees no key after i + seq_k - seq_q")
-]
-WindowOption = Annotated[
-    str | None, typer.Option("--window", help="left,right: keys around its place; -1: no limit")
-]
-SoftcapOption = Annotated[
-    float, typer.Option("--softcap", help="a score s becomes softcap tanh(s / softcap); 0: none")
-]
-SplitKeysOption = Annotated[
-    int | None, typer.Option("--split-keys", help="short queries: keys of a chunk", min=1)
-]
-LseOption = Annotated[bool, typer.Option("--lse", help="also the log-sum-exp")]
-SelectedOption = Annotated[
-    str | None,
-    typer.Option("--config", help="a kernel config in its short form, not the one selected"),
-]
-JsonOption = Annotated[
-    Path | None, typer.Option("--json", help="write the report here, - for standard output")
-]
-SHAPE = "4,2048,32,8,128"
+from flash_attention.kernel_configs import DType, parse_kernel_config
+from flash_attention.tools.commands.console import print_report
+from flash_attention.tools.commands.options import DTypeOption
+from flash_attention.tools.text import ReportRow
 
 
 @dataclass(frozen=True)
@@ -109,6 +74,104 @@ class CallShape:
             for sizes in ((*of_q, self.d), (*of_k, self.d), (*of_k, self.d_v))
         )
         return q, k, v
+
+
+@dataclass(frozen=True)
+class CallOptions:
+    """The options that describe a call, as commands declare them."""
+
+    shape: Annotated[
+        str,
+        typer.Option(help="batch,seq,heads,heads of k,d; the options below change parts"),
+    ] = "4,2048,32,8,128"
+    batch: Annotated[int | None, typer.Option(help="sequences", min=0)] = None
+    seq_q: Annotated[int | None, typer.Option(help="queries", min=0)] = None
+    seq_k: Annotated[
+        int | None, typer.Option(help="keys; as many as queries if left out", min=0)
+    ] = None
+    heads: Annotated[
+        int | None, typer.Option(help="heads of q, and of k unless --heads-k says", min=1)
+    ] = None
+    heads_k: Annotated[int | None, typer.Option(help="heads of k and v", min=1)] = None
+    d: Annotated[int | None, typer.Option("--d", help="head dimension of q and k", min=1)] = None
+    d_v: Annotated[
+        int | None, typer.Option(help="head dimension of v; that of q if left out", min=1)
+    ] = None
+    dtype: DTypeOption = "bf16"
+    causal: Annotated[
+        bool, typer.Option("--causal", help="query i sees no key after i + seq_k - seq_q")
+    ] = False
+    window: Annotated[
+        str | None, typer.Option(help="left,right: keys around its position; -1: no limit")
+    ] = None
+    softcap: Annotated[
+        float, typer.Option(help="a score s becomes softcap tanh(s / softcap); 0: none")
+    ] = 0.0
+    split_keys: Annotated[
+        int | None, typer.Option(help="short queries: keys of a chunk", min=1)
+    ] = None
+    lse: Annotated[bool, typer.Option("--lse", help="also the log-sum-exp")] = False
+    config: Annotated[
+        str | None, typer.Option(help="a kernel config in its short form, not the one selected")
+    ] = None
+    json: Annotated[
+        Path | None, typer.Option(help="write the report here, - for standard output")
+    ] = None
+
+    @property
+    def sizes(self) -> CallShape:
+        """The sizes of q, k and v."""
+        parts = (self.batch, self.seq_q, self.seq_k, self.heads, self.heads_k, self.d, self.d_v)
+        return CallShape.of(self.shape, *parts)
+
+    @property
+    def keywords(self) -> dict[str, Any]:
+        """What the function of the same name as the command is told besides the tensors."""
+        return {
+            "causal": self.causal,
+            "window": parse_window(self.window),
+            "softcap": self.softcap,
+            "split_keys": self.split_keys,
+            "return_lse": self.lse,
+            "config": None if self.config is None else parse_kernel_config(self.config),
+        }
+
+    def tell(self, report: Report) -> None:
+        """Write the report where `--json` says, and print it unless that is standard output."""
+        if self.json is not None:
+            write_json(self.json, report.to_dict())
+        if str(self.json) != "-":
+            print_report(report.rows())
+
+
+class Report(Protocol):
+    """What a command tells."""
+
+    def rows(self) -> list[ReportRow]: ...
+    def to_dict(self) -> dict[str, Any]: ...
+
+
+def takes_call(command: Callable[..., None]) -> Callable[..., None]:
+    """A command with the options of `CallOptions` before its own; it gets them as one."""
+    hints = get_type_hints(CallOptions, include_extras=True)
+    own_hints = get_type_hints(command, include_extras=True)
+    shared = [
+        Parameter(f.name, Parameter.KEYWORD_ONLY, default=f.default, annotation=hints[f.name])
+        for f in fields(CallOptions)
+    ]
+    own = [
+        p.replace(kind=Parameter.KEYWORD_ONLY, annotation=own_hints[p.name])
+        for p in list(signature(command).parameters.values())[1:]
+    ]
+
+    @wraps(command)
+    def with_options(**given: Any) -> None:
+        options = CallOptions(**{p.name: given.pop(p.name) for p in shared})
+        command(options, **given)
+
+    vars(with_options)["__signature__"] = Signature([*shared, *own])
+    with_options.__annotations__ = {p.name: p.annotation for p in (*shared, *own)}
+    return with_options
 
 
 def parse_window(text: str | None) -> Window | None:

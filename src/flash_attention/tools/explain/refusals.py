@@ -10,6 +10,7 @@ from flash_attention.call.problem import Problem
 from flash_attention.call.tensors import TensorView
 from flash_attention.choose.decision import Decision, Rule
 from flash_attention.errors import UnsupportedError
+from flash_attention.families.recipe import Setting
 from flash_attention.families.registry import FAMILIES, AnyFamily, family_of
 
 SELECTED_LATER = "it would run; what runs of a newer family is selected first"
@@ -56,7 +57,7 @@ def _why_not(
     if isinstance(config, str):
         return config
     try:
-        family.recipe(config, problem, views, decision.arch, num_sms)
+        family.recipe(config, problem, views, Setting(decision.arch, num_sms))
     except UnsupportedError as error:
         return str(error)
     return SELECTED_LATER

@@ -41,8 +41,8 @@ def test_what_fits_passes() -> None:
 
 
 def test_the_sides_of_a_grid_have_no_limit_of_their_own() -> None:
-    for dim in ("batch", "heads"):
-        check_fits(HOPPER, replace(PROBLEM, **{dim: 65536}), None)
+    check_fits(HOPPER, replace(PROBLEM, batch=65536), None)
+    check_fits(HOPPER, replace(PROBLEM, heads=65536), None)
 
 
 def test_a_flat_grid_has_a_limit() -> None:
@@ -62,9 +62,9 @@ def test_every_block_of_a_chunk_may_be_a_cta() -> None:
 def test_without_tma_a_kernel_has_the_columns_of_its_tensors() -> None:
     plain = HopperForwardKernelConfig(DType.FP16, 128, 2, 128, 1)
     check_fits(plain, PROBLEM, None)
-    for change in ({"d_head": 64}, {"d_v": 64}):
+    for narrow in (replace(PROBLEM, d_head=64), replace(PROBLEM, d_v=64)):
         with refused("config is for d_head 128, the tensors have d_head 64; pass a config of"):
-            check_fits(plain, replace(PROBLEM, **change), None)
+            check_fits(plain, narrow, None)
 
 
 @pytest.mark.parametrize("page_keys", [16, 32, 64, 128, 256, 384])

@@ -12,10 +12,10 @@ from flash_attention.call.problem import Problem
 from flash_attention.call.tensors import TensorView
 from flash_attention.compile.unit import Unit, render
 from flash_attention.errors import UnsupportedError
-from flash_attention.families.family import Family, Split
+from flash_attention.families.family import Family
 from flash_attention.families.fit import check_columns, check_dtype
 from flash_attention.families.forward_args import PARAMETER, forward_args, layout_asserts
-from flash_attention.families.recipe import Geometry, Recipe, Step
+from flash_attention.families.recipe import Geometry, Recipe, Setting, Split, Step
 from flash_attention.families.sm80.forward import features as own_features
 from flash_attention.families.sm80.forward.config import FlashForwardKernelConfig
 from flash_attention.families.sm80.forward.heuristic import heuristic
@@ -43,9 +43,8 @@ class Sm80Forward(Family[FlashForwardKernelConfig]):
         self,
         config: FlashForwardKernelConfig,
         problem: Problem,
-        *,
         return_lse: bool = False,
-        split: Split | None = None,
+        split: Split = None,
     ) -> own_features.Sm80Features:
         return own_features.features_of(config, problem, return_lse)
 
@@ -70,18 +69,14 @@ class Sm80Forward(Family[FlashForwardKernelConfig]):
         config: FlashForwardKernelConfig,
         problem: Problem,
         views: Sequence[TensorView],
-        arch: Arch,
-        num_sms: int,
-        *,
-        return_lse: bool = False,
-        split: Split | None = None,
+        setting: Setting,
     ) -> Recipe:
         _check_fits(config, problem, views)
-        features = self.features(config, problem, return_lse=return_lse)
+        features = self.features(config, problem, setting.return_lse)
         q_blocks = max(1, -(-problem.seq_q // config.B_r))  # an empty grid cannot be launched
         grid = (q_blocks, problem.heads, problem.batch)
         geometry = Geometry(grid, config.num_threads, config.smem_bytes())
-        step = Step(self.unit(config, features, arch), geometry)
+        step = Step(self.unit(config, features, setting.arch), geometry)
         return Recipe(features, (step,), forward_args(problem, views), tiles=prod(grid))
 
     def heuristic(self, problem: Problem, arch: Arch) -> FlashForwardKernelConfig | str:

@@ -13,7 +13,7 @@ from flash_attention.call.tensors import TensorView
 from flash_attention.compile.unit import Unit, render
 from flash_attention.families.family import Family
 from flash_attention.families.forward_args import PARAMETER, forward_args, layout_asserts
-from flash_attention.families.recipe import Geometry, Recipe, Step
+from flash_attention.families.recipe import Geometry, Recipe, Setting, Step
 from flash_attention.families.sm90.forward import combine
 from flash_attention.families.sm90.forward.config import (
     WARP_ROWS,
@@ -53,7 +53,6 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
         self,
         config: HopperForwardKernelConfig,
         problem: Problem,
-        *,
         return_lse: bool = False,
         split: Chunks | None = None,
     ) -> Sm90Features:
@@ -86,16 +85,13 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
         config: HopperForwardKernelConfig,
         problem: Problem,
         views: Sequence[TensorView],
-        arch: Arch,
-        num_sms: int,
-        *,
-        return_lse: bool = False,
-        split: Chunks | None = None,
+        setting: Setting,
     ) -> Recipe:
+        arch, split = setting.arch, setting.split
         features = self.features(config, problem, split=split)
         check_fits(config, problem, split)
         walk = features.walk(config)
-        ctas = _num_ctas(config, problem, walk, num_sms, split)
+        ctas = _num_ctas(config, problem, walk, setting)
         main = Step(
             self.unit(config, features, arch),
             Geometry((ctas, 1, 1), config.num_threads, config.smem_bytes()),
@@ -207,17 +203,17 @@ def _num_ctas(
     config: HopperForwardKernelConfig,
     problem: Problem,
     walk: Walk,
-    num_sms: int,
-    split: Chunks | None,
+    setting: Setting,
 ) -> int:
     """One for each tile or chunk; where CTAs take several tiles, as many as the GPU holds."""
-    if split is not None:
-        return split.num_ctas(problem, config.consumers)
+    if setting.split is not None:
+        chunks: Chunks = setting.split
+        return chunks.num_ctas(problem, config.consumers)
     tiles = problem.num_tiles(config.B_r)
     if walk is Walk.ONE_EACH:
         return tiles
     least = 1 if walk is Walk.PACKED else 0  # packed queries may have no tile at all
-    return min(max(tiles, least), num_sms * config.side_by_side)
+    return min(max(tiles, least), setting.num_sms * config.side_by_side)
 
 
 SM90: Sm90Forward = Sm90Forward()

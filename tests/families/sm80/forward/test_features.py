@@ -1,0 +1,125 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Features of sm_80 kernels: what they refuse, what they bind, and when they look at bounds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from flash_attention.call.features import CAUSAL, PLAIN, Features, MaskKind
+from flash_attention.call.problem import Problem
+from flash_attention.compile.includes import include_closure
+from flash_attention.errors import UnsupportedError
+from flash_attention.families.registry import unit_of
+from flash_attention.families.sm80.forward.family import SM80
+from flash_attention.families.sm80.forward.features import Sm80Features, resolve
+from flash_attention.kernel_configs import DType, FlashForwardKernelConfig
+from flash_attention.ladder import get_ladder
+
+CONFIG = FlashForwardKernelConfig(
+    DType.FP16, 128, 64, 32, 4, True, True, True, 0, 2, 2, False, True
+)
+EXACT = Problem(
+    batch=5,
+    seq_q=192,
+    seq_k=512,
+    heads=6,
+    heads_k=6,
+    d_head=128,
+    d_v=128,
+    dtype=torch.float16,
+    softmax_scale=128**-0.5,
+)
+
+
+@pytest.mark.parametrize(
+    ("change", "features"),
+    [
+        ({}, Sm80Features()),
+        ({"softcap": 2.0}, Sm80Features(softcap=True)),
+        ({"seq_q": 64, "seq_k": 32}, Sm80Features()),
+        ({"seq_q": 191}, Sm80Features(guarded=True)),
+        ({"seq_k": 48}, Sm80Features(guarded=True)),
+        ({"heads_k": 2}, Sm80Features(guarded=True)),
+        ({"d_head": 120}, Sm80Features(guarded=True)),
+        ({"d_v": 64, "softcap": 2.0}, Sm80Features(softcap=True, guarded=True)),
+        ({"sinks": True}, Sm80Features(sinks=True)),
+        ({"causal": True, "seq_q": 191}, Sm80Features(MaskKind.CAUSAL)),
+        ({"seqused_k": True, "sinks": True}, Sm80Features(per_batch=True, sinks=True)),
+    ],
+)
+def test_a_kernel_guards_what_its_tiles_do_not_cover(
+    change: dict[str, Any], features: Sm80Features
+) -> None:
+    problem = replace(EXACT, **change)
+    assert SM80.features(CONFIG, problem) == features
+    assert resolve(problem.features) == replace(features, guarded=False)
+
+
+def test_a_log_sum_exp_is_not_for_exact_tiles() -> None:
+    assert SM80.features(CONFIG, EXACT, return_lse=True) == Sm80Features(guarded=True)
+    causal = replace(EXACT, causal=True)
+    assert SM80.features(CONFIG, causal, return_lse=True) == Sm80Features(MaskKind.CAUSAL)
+
+
+@pytest.mark.parametrize(
+    "features",
+    [
+        PLAIN,
+        CAUSAL,
+        Features(MaskKind.WINDOW),
+        Features(softcap=True),
+        Features(per_batch=True),
+        Features(MaskKind.WINDOW, True, True, sinks=True),
+    ],
+)
+def test_all_but_pages_is_resolved_and_stays_so(features: Features) -> None:
+    resolved = SM80.resolve(CONFIG, features)
+    assert resolved.words() == features.words()
+    assert SM80.resolve(CONFIG, resolved) == resolved
+    guarded = replace(resolved, guarded=True)
+    assert SM80.resolve(CONFIG, guarded) == guarded
+    assert guarded.words() == [*features.words(), "guarded"]
+
+
+def test_pages_are_for_the_hopper_family() -> None:
+    message = (
+        r"^block_table is asked for, and kernels of a FlashForwardKernelConfig .* pass a"
+        r" HopperForwardKernelConfig.*sm_90"
+    )
+    with pytest.raises(UnsupportedError, match=message):
+        SM80.resolve(CONFIG, Features(per_batch=True, page_keys=64))
+
+
+def test_bounds_are_looked_at_only_where_they_have_to_be() -> None:
+    config = get_ladder()[0].config
+    plain = unit_of(config).source
+    assert "using Bounds = fa::sm80::bounds::Exact;" in plain
+    assert unit_of(config, Features(softcap=True)).source.count("bounds::Exact;") == 1
+    windows = Features(MaskKind.WINDOW, per_batch=True)
+    others = (Sm80Features(guarded=True), Features(per_batch=True), Features(sinks=True))
+    for features in (CAUSAL, windows, *others):
+        assert unit_of(config, features).source.count("bounds::Guarded;") == 1
+    added = set(include_closure(unit_of(config, windows).source)) - set(include_closure(plain))
+    assert added == {
+        "fa/attn/key_range.cuh",
+        "fa/attn/lengths/per_batch.cuh",
+        "fa/attn/lse.cuh",
+        "fa/attn/mask/window.cuh",
+        "fa/attn/online.cuh",
+        "fa/attn/rows/one_head.cuh",
+        "fa/sm80/bounds/guarded.cuh",
+    }
+
+
+def test_a_kernel_is_named_and_bound_as_its_features_say() -> None:
+    config = get_ladder()[0].config
+    guarded = unit_of(config, Sm80Features(guarded=True))
+    assert guarded.name == f"{config.kernel_name()}_guarded"
+    assert unit_of(config, CAUSAL).name == f"{config.kernel_name()}_causal"
+    with_sinks = unit_of(config, Features(sinks=True)).source
+    assert "using Sinks = fa::attn::sinks::PerHead;" in with_sinks
+    assert "using Sinks = fa::attn::sinks::None;" in guarded.source

@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Chunks, pages and lengths that no kernel takes are refused before anything is compiled."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from flash_attention import attention, forward
+from flash_attention.errors import UnsupportedError
+from flash_attention.kernel_configs import DType, HopperForwardKernelConfig, TileOrder
+from flash_attention.reference.judge import generate_qkv
+from tests.feature_cases import Case
+
+CONFIG = HopperForwardKernelConfig(DType.BF16, 64, 1, 64, 2, tma=True, specialised=True)
+PACKED = replace(CONFIG, tile_order=TileOrder.DYNAMIC, group_mib=16)
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"split_keys": 100}, r"split_keys is 100.*blocks of 64; pass a multiple, 128 is the next"),
+    ({"split_keys": 0}, "split_keys is 0; pass how many keys a chunk has"),
+    ({"split_keys": 64.0}, r"split_keys is 64\.0"),
+    ({"config": replace(CONFIG, B_c=80), "split_keys": 64}, "in blocks of 80; pass a multiple, 80"),
+    (
+        {"config": HopperForwardKernelConfig(DType.BF16, 64, 1, 64, 1, tma=True), "split_keys": 64},
+        "split_keys is asked for.*specialised=True",
+    ),
+    ({"config": PACKED, "split_keys": 64}, "split_keys is given, and tile_order of the config"),
+    (
+        {"config": replace(CONFIG, own_output=True), "split_keys": 64},
+        "split_keys is given, and own_output of the config would change nothing",
+    ),
+]
+
+
+@pytest.mark.usefixtures("no_compile")
+@pytest.mark.parametrize(("change", "message"), REFUSED)
+def test_chunks_that_no_kernel_takes_are_refused(change: dict[str, Any], message: str) -> None:
+    q, k, v = generate_qkv(2, 1, 4, 64, DType.BF16, seq_len_k=300, n_heads_k=2)
+    with pytest.raises(UnsupportedError, match=message):
+        attention(q, k, v, **{"config": CONFIG, **change})
+
+
+@pytest.mark.usefixtures("no_compile")
+def test_the_keys_of_packed_queries_are_not_split_by_a_given_config() -> None:
+    call = Case("", (1, 2), (10, 20)).make()
+    with pytest.raises(UnsupportedError, match="leave split_keys out"):
+        forward(CONFIG, call.q, call.k, call.v, split_keys=64, **call.arguments)
+
+
+@pytest.mark.usefixtures("no_compile")
+@pytest.mark.parametrize("order", [TileOrder.ONE_EACH, TileOrder.PERSISTENT])
+def test_sequences_of_their_own_lengths_need_the_dynamic_order(order: TileOrder) -> None:
+    config = replace(CONFIG, tile_order=order)
+    message = rf"a length of its own .* tile_order=TileOrder\.{order.name}: pass one with"
+    for case in (Case("", (1, 2), (10, 20)), Case("", 3, 20, batch=2, used=(5, 20))):
+        call = case.make()
+        with pytest.raises(UnsupportedError, match=message):
+            forward(config, call.q, call.k, call.v, **call.arguments)
+
+
+def ints(*values: int) -> Tensor:
+    return torch.tensor(values, dtype=torch.int32)
+
+
+@pytest.mark.usefixtures("no_compile")
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"seqused_k": None}, "block_table is given without seqused_k; pass how many keys"),
+        ({"block_table": torch.zeros(2, 3)}, "block_table is torch.float32; pass torch.int32"),
+        (
+            {"block_table": ints(1, 2)},
+            r"block_table has shape \(2\); it must be \(batch = 2, pages",
+        ),
+        ({"block_table": ints(1, 2)[None]}, r"shape \(1, 2\); it must be \(batch = 2"),
+        ({"block_table": torch.zeros(3, 2, dtype=torch.int32).T}, "block_table has stride 2"),
+        (
+            {"block_table": [[0]]},
+            r"block_table is a list; pass a torch.Tensor of shape \(batch, n\)",
+        ),
+        (
+            {"cu_seqlens_k": ints(0, 1, 2), "max_seqlen_k": 1},
+            "keys are in pages or packed, not both",
+        ),
+    ],
+)
+@pytest.mark.parametrize("config", [None, CONFIG], ids=["torch", "kernel"])
+def test_tables_that_name_no_pages_are_refused(
+    change: dict[str, Any], message: str, config: HopperForwardKernelConfig | None
+) -> None:
+    q, _, _ = generate_qkv(2, 1, 4, 64, DType.BF16)
+    k = torch.zeros(5, 16, 2, 64, dtype=torch.bfloat16)
+    table = torch.zeros(2, 3, dtype=torch.int32)
+    keywords: dict[str, Any] = {"seqused_k": ints(1, 2), "block_table": table, **change}
+    with pytest.raises(UnsupportedError, match=message):
+        attention(q, k, k, config=config, **keywords)
+
+
+@pytest.mark.usefixtures("no_compile")
+@pytest.mark.parametrize(
+    ("page_keys", "message"),
+    [(8, "pages of 8 keys; allowed are 16 or more"), (48, "pages of 48 keys.*B_c = 64")],
+)
+def test_pages_that_no_block_fits_are_refused(page_keys: int, message: str) -> None:
+    q, _, _ = generate_qkv(2, 1, 4, 64, DType.BF16)
+    k = torch.zeros(5, page_keys, 2, 64, dtype=torch.bfloat16)
+    table = torch.zeros(2, 3, dtype=torch.int32)
+    with pytest.raises(UnsupportedError, match=message):
+        attention(q, k, k, config=PACKED, seqused_k=ints(1, 2), block_table=table)
+
+
+@pytest.mark.usefixtures("no_compile")
+@pytest.mark.parametrize("config", [None, PACKED], ids=["torch", "kernel"])
+def test_validation_looks_for_pages_that_are_not_there(
+    config: HopperForwardKernelConfig | None,
+) -> None:
+    q, _, _ = generate_qkv(2, 1, 4, 64, DType.BF16)
+    k = torch.zeros(5, 16, 2, 64, dtype=torch.bfloat16)
+    for page in (5, -1):
+        table = torch.tensor([[0, page, page], [4, page, page]], dtype=torch.int32)
+        asked: dict[str, Any] = {"block_table": table, "config": config, "validate": True}
+        message = rf"block_table\[1, 1\] is {page}, and entry 1 has 17 keys; .* 5 pages"
+        with pytest.raises(UnsupportedError, match=message):
+            attention(q, k, k, seqused_k=ints(16, 17), **asked)
+    with pytest.raises(UnsupportedError, match=r"seqused_k\[0\] is 49; entry 0 has 48 keys"):
+        attention(q, k, k, seqused_k=ints(49, 17), **asked)
