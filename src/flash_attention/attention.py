@@ -89,6 +89,16 @@ def attention(
     return compute(call_of("attention", q, k, v, out, keywords), config, validate)
 
 
+def asked(
+    function: str, q: Tensor, k: Tensor, v: Tensor, keywords: dict[str, Any]
+) -> tuple[Call, KernelConfig | None, bool]:
+    """The call, the config and whether to validate, for a function that takes what `attention`
+    takes."""
+    own = dict(keywords)
+    out, config, validate = (own.pop(name, None) for name in ("out", "config", "validate"))
+    return call_of(function, q, k, v, out, own), config, bool(validate)
+
+
 def compute(
     call: Call, config: KernelConfig | None = None, validate: bool = False
 ) -> Tensor | tuple[Tensor, Tensor]:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Is an attention output right? Inputs, the oracle, and FlashAttention's tolerance rule."""
 
-from flash_attention.call.call import CallFeatures
+from flash_attention.call.call import Keywords as CallFeatures
 from flash_attention.reference.judge import (
     Check,
     Judge,

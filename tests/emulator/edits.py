@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -42,11 +42,16 @@ def edited_headers(edits: Iterable[Edit], folder: Path) -> Path:
     return include
 
 
-def plant(edits: Iterable[Edit], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets the emulator's calls compile from headers of which `folder` holds an edited copy."""
+def compiler(edits: Iterable[Edit], folder: Path) -> Callable[[Unit], CompiledKernel]:
+    """What compiles units from headers of which `folder` holds an edited copy."""
     include = edited_headers(edits, folder)
 
     def compile_edited(unit: Unit) -> CompiledKernel:
         return compile_kernel(unit.source, arch=unit.target, name="mutated", include_dir=include)
 
-    monkeypatch.setattr(emulation, "compiled_unit", compile_edited)
+    return compile_edited
+
+
+def plant(edits: Iterable[Edit], folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets the emulator's calls compile from headers of which `folder` holds an edited copy."""
+    monkeypatch.setattr(emulation, "compiled_unit", compiler(edits, folder))

@@ -16,22 +16,21 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from flash_attention.compile import compile_kernel
-from flash_attention.compile.unit import translation_unit
+from flash_attention.call.call import Call
 from flash_attention.errors import LaunchError
 from flash_attention.kernel_configs import DType, FlashForwardKernelConfig
 from flash_attention.ladder import get_ladder
-from flash_attention.launch.emulation import Settings, emulate_args
-from flash_attention.launch.plan import new_plan
+from flash_attention.launch.emulation import Settings, emulate_plan
+from flash_attention.launch.plan import Plan
 from flash_attention.reference.judge import Judge, generate_qkv
 from flash_attention.tools.bench.blocks import replace_block, table, wrap
 from tests.emulator import hopper_mutations, short_mutations
 from tests.emulator.ampere_mutations import DEADLOCK, MUTATIONS, NUMBERS, Mutation
-from tests.emulator.edits import Edit, edited_headers
+from tests.emulator.edits import Edit, compiler
 from tests.emulator.scenes import Catch
 from tests.emulator.short_mutations import ShortMutation
 
-SEQ, HEADS, D_HEAD, ARCH = 256, 2, 128, "sm_80"
+SEQ, HEADS, D_HEAD = 256, 2, 128
 MARKER, HOPPER_MARKER, SHORT_MARKER = "mutations", "hopper-mutations", "short-mutations"
 
 
@@ -43,29 +42,17 @@ def problem() -> tuple[tuple[Tensor, Tensor, Tensor], Judge]:
     return (q, k, v), Judge(q, k, v)
 
 
-def mutated_ptx(mutation: Mutation, config: FlashForwardKernelConfig, folder: Path) -> str:
-    """The kernel compiled from headers of which `folder` holds an edited copy."""
-    include = edited_headers(mutation.edits, folder)
-    return compile_kernel(
-        translation_unit(config), arch=ARCH, name="mutated", include_dir=include
-    ).ptx
-
-
 def catch(mutation: Mutation, folder: Path, schedule: str = "lockstep") -> Catch:
-    """Run a mutated kernel under one order of its warps."""
-    (q, k, v), judge = problem()
-    config = config_of(mutation)
-    ptx = mutated_ptx(mutation, config, folder)
-    plan = new_plan(config, q, k, v, None)
-    smem_bytes = config.smem_bytes() - mutation.missing_smem_bytes
+    """Run a mutated kernel, its headers edited in `folder`, under one order of its warps."""
+    tensors, judge = problem()
+    call, config = Call(*tensors), config_of(mutation)
     try:
-        emulation = emulate_args(
-            plan,
-            plan.bind(q, k, v, None),
-            ptx,
-            (q, k, v),
+        emulation = emulate_plan(
+            Plan(call, config),
+            call,
             Settings(schedule),
-            smem_bytes=smem_bytes,
+            compile_unit=compiler(mutation.edits, folder),
+            smem_bytes=config.smem_bytes() - mutation.missing_smem_bytes,
         )
     except LaunchError:
         return Catch(frozenset({DEADLOCK}), output_right=False)

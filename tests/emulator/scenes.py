@@ -6,25 +6,23 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
 import torch
 
 from flash_attention.arch import ARCHES
-from flash_attention.call.call import Extras, Options
-from flash_attention.call.features import PLAIN
+from flash_attention.call.call import Call
 from flash_attention.call.problem import Problem
-from flash_attention.choose.decision import check_call
-from flash_attention.compile import compile_kernel
-from flash_attention.compile.unit import combine_unit, translation_unit
+from flash_attention.choose.decision import Decision, Rule, Where
 from flash_attention.errors import LaunchError
 from flash_attention.families.sm90.forward.splits import Chunks
 from flash_attention.kernel_configs import HopperForwardKernelConfig
-from flash_attention.launch.combine import Combine
-from flash_attention.launch.emulation import Settings, emulate_args
-from flash_attention.launch.kernels import CombineKernel
-from flash_attention.launch.plan import CPU, LaunchPlan
-from tests.emulator.edits import Edit, edited_headers
-from tests.feature_cases import Call, Case
+from flash_attention.launch import plan as plans
+from flash_attention.launch.emulation import Settings, emulate_plan
+from flash_attention.launch.plan import Plan
+from tests.emulator.edits import Edit, compiler
+from tests.feature_cases import Case, MadeCase
 
 DEADLOCK = "deadlock"
 ARCH = ARCHES["sm_90"]
@@ -50,35 +48,18 @@ class Scene:
             return Chunks.for_ctas(problem, block_keys, self.ctas, least=1)
         return Chunks.whole(problem, block_keys) if self.heads_together else None
 
-    def plan(self, call: Call) -> tuple[LaunchPlan, Extras]:
-        given = call.arguments | {"return_lse": True}
-        if self.max_seqlen_k:
-            given["max_seqlen_k"] = self.max_seqlen_k
-        options = Options(**{name: given[name] for name in Options._fields if name in given})
-        extras = Extras(**{name: given.get(name) for name in Extras._fields})
-        problem, views = check_call(call.q, call.k, call.v, None, options, extras)
-        plan = LaunchPlan(
-            *(self.config, problem, views, CPU, ARCH, True),
-            given=tuple(extras.given()),
-            chunks=self.chunks(problem),
-        )
-        return plan, extras
+    def call(self, made: MadeCase) -> Call:
+        call = made.call(return_lse=True)
+        return call._replace(max_seqlen_k=self.max_seqlen_k) if self.max_seqlen_k else call
 
+    def plan(self, call: Call) -> Plan:
+        """The plan of the call, its keys cut as the scene says."""
 
-class EditedCombine(Combine):
-    """The second kernel of a plan, compiled from other headers."""
+        def decide(problem: Problem, where: Where, **asked: Any) -> Decision:
+            return Decision(self.config, ARCH, self.chunks(problem), Rule.GIVEN)
 
-    def __init__(self, plan: LaunchPlan, include: Path) -> None:
-        config, chunks = plan.config, plan.chunks
-        assert isinstance(config, HopperForwardKernelConfig)
-        assert chunks is not None
-        target, rows = config.target(ARCH), chunks.tile_rows(config.consumers)
-        super().__init__(chunks, plan.problem, config, target, CPU)
-        source = combine_unit(config.dtype, chunks.features(PLAIN), rows)
-        self._edited = compile_kernel(source, arch=target, name="mutated", include_dir=include)
-
-    def kernel(self) -> CombineKernel:
-        return CombineKernel(self._edited)
+        with patch.object(plans, "decide", decide):
+            return Plan(call, self.config)
 
 
 @dataclass(frozen=True)
@@ -91,22 +72,16 @@ class Catch:
 
 def attempt(scene: Scene, edits: Iterable[Edit], folder: Path, schedule: str = "lockstep") -> Catch:
     """Run a scene with kernels from headers of which `folder` holds an edited copy."""
-    call = scene.case.make()
-    plan, extras = scene.plan(call)
-    include = edited_headers(edits, folder)
-    source, target = translation_unit(plan.config, plan.features), plan.config.target(ARCH)
-    ptx = compile_kernel(source, arch=target, name="mutated", include_dir=include).ptx
-    if plan.combine is not None:
-        plan.combine = EditedCombine(plan, include)
-    inputs = (call.q, call.k, call.v)
-    args = plan.bind(*inputs, None, extras=extras)
+    made = scene.case.make()
+    call = scene.call(made)
+    compile_unit = compiler(edits, folder)
     try:
-        result = emulate_args(plan, args, ptx, inputs, Settings(schedule), extras=extras)
+        result = emulate_plan(scene.plan(call), call, Settings(schedule), compile_unit=compile_unit)
     except LaunchError:
         return Catch(frozenset({DEADLOCK}), output_right=False)
     kinds = frozenset(finding.kind for finding in result.findings)
     try:
-        call.assert_right(result.output.nan_to_num(nan=torch.inf), result.lse)
+        made.assert_right(result.output.nan_to_num(nan=torch.inf), result.lse)
     except AssertionError:
         return Catch(kinds, output_right=False)
     return Catch(kinds, output_right=True)

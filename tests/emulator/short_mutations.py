@@ -14,7 +14,8 @@ from tests.feature_cases import Case
 
 NUMBERS = "numbers"  # the output or the log-sum-exp is out of tolerance
 CONFIG = HopperForwardKernelConfig(*(DType.BF16, 64, 1, 64, 2), tma=True, specialised=True)
-PAIR = replace(CONFIG, consumers=2, overlap=True)
+COUNTED = replace(CONFIG, tile_order=TileOrder.DYNAMIC)  # of sequences of their own lengths
+PAIR = replace(COUNTED, consumers=2, overlap=True)
 
 # Three entries, the last without a key: six tiles of four blocks.
 FEW = Case("", 3, 200, batch=3, used=(200, 129, 0), heads=8, causal=True)
@@ -41,10 +42,10 @@ ONE_STAGE = Scene(
 )
 GROUPS = Scene(  # two of the three heads stay in L2, if their keys were that long
     Case("", (100, 70), (100, 90), heads=3, heads_k=3),
-    replace(CONFIG, tile_order=TileOrder.DYNAMIC, group_mib=1),
+    replace(COUNTED, group_mib=1),
     max_seqlen_k=2000,
 )
-SHARED = Scene(Case("", (100, 70), (100, 90), heads=4, heads_k=1), CONFIG)
+SHARED = Scene(Case("", (100, 70), (100, 90), heads=4, heads_k=1), COUNTED)
 
 
 @dataclass(frozen=True)

@@ -12,13 +12,13 @@ import torch
 
 from flash_attention import forward
 from flash_attention.emulator import SCHEDULES
-from flash_attention.families.sets import sample_configs
+from flash_attention.families.sm80.forward.space import sample_configs
 from flash_attention.kernel_configs import DType, FlashForwardKernelConfig
 from flash_attention.ladder import get_ladder
 from flash_attention.launch.emulation import emulate
 from flash_attention.reference.judge import generate_qkv
 from tests.emulator.edits import Edit, plant
-from tests.feature_cases import CASES, Call, Case, emulated, selected
+from tests.feature_cases import CASES, Case, MadeCase, emulated, selected
 
 GUARDED = "sm80/bounds/guarded.cuh"
 CACHE = next(case for case in CASES if case.name == "packed queries of a cache, everything at once")
@@ -188,7 +188,7 @@ def test_a_guard_left_out_is_caught(
     assert caught_by in caught(case.make())
 
 
-def caught(call: Call) -> set[str]:
+def caught(call: MadeCase) -> set[str]:
     """What gave a mistake away."""
     config = rung(15, call.case)
     result = emulate(config, call.q, call.k, call.v, return_lse=True, **call.arguments)

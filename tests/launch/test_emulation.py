@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,10 +11,9 @@ import torch
 from torch import Tensor
 
 import flash_attention
-from flash_attention.compile import ENTRY, INCLUDE_DIR, CompiledKernel, compile_kernel
+from flash_attention.compile import ENTRY, CompiledKernel, compile_kernel
 from flash_attention.compile.unit import Unit
 from flash_attention.errors import KernelConfigError, LaunchError, UnsupportedError
-from flash_attention.families.registry import unit_of
 from flash_attention.kernel_configs import (
     DType,
     FlashForwardKernelConfig,
@@ -24,8 +22,9 @@ from flash_attention.kernel_configs import (
 )
 from flash_attention.launch import emulation
 from flash_attention.launch.emulation import emulate
-from flash_attention.launch.kernels import LoadedUnit, load_unit
+from flash_attention.launch.kernels import load_unit
 from flash_attention.reference.judge import check_output, generate_qkv, generate_qkvo
+from tests.emulator.edits import Edit, plant
 
 CONFIG = FlashForwardKernelConfig(DType.FP16, 64, 64, 32, 4, True, True, True, 0, 2, 2, False, True)
 HOPPER = HopperForwardKernelConfig(
@@ -80,20 +79,9 @@ extern "C" __global__ void ENTRY(const __grid_constant__ fa::TensorMap q_map,
 """
 
 
-def broken(edit: tuple[str, str, str], folder: Path) -> CompiledKernel:
-    """The kernel of CONFIG with a text of one header replaced."""
-    header, old, new = edit
-    shutil.copytree(INCLUDE_DIR, folder / "include")
-    path = folder / "include" / "fa" / header
-    assert old in path.read_text()
-    path.write_text(path.read_text().replace(old, new))
-    source = unit_of(CONFIG).source
-    return compile_kernel(source, arch="sm_80", name="broken", include_dir=folder / "include")
-
-
-def plant(compiled: CompiledKernel, monkeypatch: pytest.MonkeyPatch) -> None:
+def run_instead(compiled: CompiledKernel, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the emulator run this kernel whatever the unit."""
-    monkeypatch.setattr(emulation, "load_unit", lambda unit: LoadedUnit(compiled))
+    monkeypatch.setattr(emulation, "compiled_unit", lambda unit: compiled)
 
 
 def test_output_findings_counters_and_seconds() -> None:
@@ -141,12 +129,9 @@ def test_gaps_between_rows_are_neither_read_nor_written() -> None:
 def test_one_row_too_far_is_found_inside_a_tensor_with_gaps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    edit = (
-        "sm80/forward.cuh",
-        "tensor.address(first + row)",
-        "tensor.address(first + row + 1)",
-    )
-    plant(broken(edit, tmp_path), monkeypatch)
+    right = "tensor.address(first + row)"
+    edit = Edit("sm80/forward.cuh", right, "tensor.address(first + row + 1)")
+    plant([edit], tmp_path, monkeypatch)
     q, k, v = (spread(t) for t in generate_qkv(2, 64, 2, 64, DType.FP16))
     findings = emulate(CONFIG, q, k, v).findings
     assert {finding.kind for finding in findings} >= {"global-out-of-bounds"}
@@ -156,8 +141,7 @@ def test_one_row_too_far_is_found_inside_a_tensor_with_gaps(
 def test_forward_raises_what_the_emulator_finds_and_keeps_its_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    edit = ("sm80/schedule/eager.cuh", "b.template wait<0>();", "")
-    plant(broken(edit, tmp_path), monkeypatch)
+    plant([Edit("sm80/schedule/eager.cuh", "b.template wait<0>();")], tmp_path, monkeypatch)
     q, k, v, o = generate_qkvo(1, 64, 1, 64, DType.FP16)
     with pytest.raises(LaunchError, match=r"the emulator found \d+ errors in \(FP16") as caught:
         flash_attention.forward(CONFIG, q, k, v, o)
@@ -169,12 +153,8 @@ def test_forward_raises_what_the_emulator_finds_and_keeps_its_output(
 def test_a_kernel_that_never_ends_is_a_launch_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    edit = (
-        "sm80/schedule/eager.cuh",
-        "b.hold_q();",
-        'b.hold_q(); if (threadIdx.x < 32) asm volatile("bar.sync 5, 64;");',
-    )
-    plant(broken(edit, tmp_path), monkeypatch)
+    forever = 'b.hold_q(); if (threadIdx.x < 32) asm volatile("bar.sync 5, 64;");'
+    plant([Edit("sm80/schedule/eager.cuh", "b.hold_q();", forever)], tmp_path, monkeypatch)
     q, k, v = generate_qkv(1, 64, 1, 64, DType.FP16)
     with pytest.raises(LaunchError, match=r"\(FP16, 64.* does not end:\n"):
         emulate(CONFIG, q, k, v)
@@ -192,7 +172,7 @@ def copy_kernel(name: str) -> CompiledKernel:
 def test_a_kernel_gets_maps_of_the_tensors_a_counter_and_room_for_lse(
     name: str, gaps: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plant(copy_kernel(name), monkeypatch)
+    run_instead(copy_kernel(name), monkeypatch)
     q, k, v = generate_qkv(2, 150, 4, 64, DType.FP16, seq_len_k=100, n_heads_k=2)
     o = torch.full_like(q, torch.nan)
     if gaps:
@@ -215,7 +195,7 @@ def test_a_tile_counter_that_is_not_left_zero_is_a_launch_error(
 ) -> None:
     source = copy_kernel("q").source.replace("args.tile_counter[0] = 0;", "")
     compiled = compile_kernel(source, arch="sm_90a", name="copy_q_and_forget")
-    plant(compiled, monkeypatch)
+    run_instead(compiled, monkeypatch)
     q, k, v = generate_qkv(1, 250, 2, 64, DType.FP16)
     with pytest.raises(LaunchError, match=r"hopper\(.* leaves \[8, 0\] in its tile counter"):
         emulate(HOPPER, q, k, v)
@@ -226,7 +206,7 @@ def test_a_tile_counter_that_is_not_left_zero_is_a_launch_error(
 def test_without_a_query_or_a_key_nothing_runs(
     seq_q: int, seq_k: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plant(copy_kernel("q"), monkeypatch)
+    run_instead(copy_kernel("q"), monkeypatch)
     q, k, v, o = generate_qkvo(1, seq_q, 2, 64, DType.FP16, seq_len_k=seq_k)
     result = emulate(HOPPER, q, k, v, o, return_lse=True)
     assert result.output is o
@@ -239,13 +219,13 @@ def test_without_a_query_or_a_key_nothing_runs(
 def test_the_kernel_is_compiled_for_the_familys_architecture_unless_told_and_for_the_mask(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    copy, asked = LoadedUnit(copy_kernel("q")), list[Unit]()
+    copy, asked = copy_kernel("q"), list[Unit]()
 
-    def load(unit: Unit) -> LoadedUnit:
+    def compiled_unit(unit: Unit) -> CompiledKernel:
         asked.append(unit)
-        return copy if unit.target == "sm_90a" else load_unit(unit)
+        return copy if unit.target == "sm_90a" else load_unit(unit).compiled
 
-    monkeypatch.setattr(emulation, "load_unit", load)
+    monkeypatch.setattr(emulation, "compiled_unit", compiled_unit)
     q, k, v = generate_qkv(1, 64, 1, 64, DType.FP16)
     emulate(HOPPER, q, k, v)
     emulate(HOPPER, q, k, v, causal=True, arch="sm_90")

@@ -81,27 +81,22 @@ EXTRAS = Call._fields[4:9]
 KEYWORDS = Call._fields[4:]
 
 
-class CallFeatures(TypedDict, total=False):
-    """The keywords of a call that few calls have, for type checkers."""
+class Keywords(TypedDict, total=False):
+    """The keywords of a call for type checkers, all but `out` and `return_lse`: overloads of a
+    function spell those by themselves."""
 
     sinks: Tensor | None
     cu_seqlens_q: Tensor | None
     cu_seqlens_k: Tensor | None
     seqused_k: Tensor | None
     block_table: Tensor | None
+    causal: bool
     window: Window | None
+    softmax_scale: float | None
     softcap: float
     max_seqlen_q: int | None
     max_seqlen_k: int | None
     split_keys: int | None
-
-
-class Keywords(CallFeatures, total=False):
-    """The keywords of a call, all but `out` and `return_lse`: overloads of a function spell those
-    by themselves."""
-
-    causal: bool
-    softmax_scale: float | None
 
 
 def call_of(
@@ -128,20 +123,22 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def with_keywords(function: Function) -> Function:
-    """Let `help` and `inspect` show the keywords that a function's `**keywords` stand for."""
-    own = inspect.signature(function)
+    """Let `help` and `inspect` show the keywords of a call as those that a function takes."""
     fields = inspect.signature(Call).parameters
-    shown = [
-        parameter
-        for parameter in own.parameters.values()
-        if parameter.kind is not inspect.Parameter.VAR_KEYWORD
-    ]
-    shown += [
-        fields[name].replace(
-            kind=inspect.Parameter.KEYWORD_ONLY,
-            annotation=Call.__annotations__[name].__forward_arg__,
-        )
-        for name in KEYWORDS
-    ]
+    hints = {name: getattr(h, "__forward_arg__", h) for name, h in Call.__annotations__.items()}
+    return _showing(function, [fields[name].replace(annotation=hints[name]) for name in KEYWORDS])
+
+
+def with_keywords_of(source: Callable[..., Any]) -> Callable[[Function], Function]:
+    """Let `help` and `inspect` show the keywords of another function as those of this one."""
+    every = inspect.signature(source).parameters.values()
+    keywords = [p for p in every if p.kind is inspect.Parameter.KEYWORD_ONLY]
+    return lambda function: _showing(function, keywords)
+
+
+def _showing(function: Function, more: Iterable[inspect.Parameter]) -> Function:
+    own = inspect.signature(function)
+    shown = [p for p in own.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+    shown += [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in more]
     vars(function)["__signature__"] = own.replace(parameters=shown)
     return function

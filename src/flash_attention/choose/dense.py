@@ -12,6 +12,7 @@ from flash_attention.call.problem import Problem
 from flash_attention.families.config import KernelConfig
 from flash_attention.families.registry import family_of
 
+SHARED_FIELDS = ("d_head", "d_v", "causal", "seq_q", "seq_k", "batch", "heads", "heads_k")
 TILE_ROWS = 128  # query rows of a usual tile, to count how much there is to spread over a GPU
 TILES_WEIGHT = 0.5  # a GPU that is full does not notice twice the tiles; one that is not does
 
@@ -36,33 +37,15 @@ class DenseProblem:
         to compute."""
         if not problem.features.dense or problem.idle:
             return None
-        return cls(
-            dtype=DType.from_string(str(problem.dtype)),
-            d_head=problem.d_head,
-            d_v=problem.d_v,
-            causal=problem.causal,
-            seq_q=problem.seq_q,
-            seq_k=problem.seq_k,
-            batch=problem.batch,
-            heads=problem.heads,
-            heads_k=problem.heads_k,
-        )
+        values = {name: getattr(problem, name) for name in SHARED_FIELDS}
+        return cls(DType.from_string(str(problem.dtype)), **values)
 
     @property
     def problem(self) -> Problem:
         """The problem with the usual scale."""
-        return Problem(
-            batch=self.batch,
-            seq_q=self.seq_q,
-            seq_k=self.seq_k,
-            heads=self.heads,
-            heads_k=self.heads_k,
-            d_head=self.d_head,
-            d_v=self.d_v,
-            dtype=self.dtype.to_torch_dtype(),
-            softmax_scale=self.d_head**-0.5,
-            causal=self.causal,
-        )
+        values = {name: getattr(self, name) for name in SHARED_FIELDS}
+        dtype, scale = self.dtype.to_torch_dtype(), self.d_head**-0.5
+        return Problem(**values, dtype=dtype, softmax_scale=scale)
 
     def features_for(self, config: KernelConfig) -> Features:
         """What the kernel of a config must be able to do to run this problem."""

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flash_attention.call.call import CallFeatures
+from flash_attention.call.call import Keywords
 from flash_attention.call.dtype import DType
 from flash_attention.errors import UnsupportedError
 from flash_attention.reference.oracle import attention_16bit, oracle, oracle_lse
@@ -120,18 +120,10 @@ class Judge:
     The largest error of an output may be twice that of 16-bit torch, plus one rounding step.
     """
 
-    def __init__(
-        self,
-        q: Tensor,
-        k: Tensor,
-        v: Tensor,
-        softmax_scale: float | None = None,
-        causal: bool = False,
-        **keywords: Unpack[CallFeatures],
-    ) -> None:
-        self._exact = oracle(q, k, v, softmax_scale, causal, **keywords)
+    def __init__(self, q: Tensor, k: Tensor, v: Tensor, **keywords: Unpack[Keywords]) -> None:
+        self._exact = oracle(q, k, v, **keywords)
         self._dtype = q.dtype
-        reference = attention_16bit(q, k, v, softmax_scale, causal, **keywords)
+        reference = attention_16bit(q, k, v, **keywords)
         self.reference_error = float((reference - self._exact).abs().max())
         self.allowed = ERROR_FACTOR * self.reference_error + rounding_step(self._exact.to(q.dtype))
 
@@ -154,16 +146,10 @@ class Judge:
 
 
 def check_output(
-    out: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    **keywords: Unpack[CallFeatures],
+    out: Tensor, q: Tensor, k: Tensor, v: Tensor, **keywords: Unpack[Keywords]
 ) -> Check:
     """Hold one output to the rule of `Judge`."""
-    return Judge(q, k, v, softmax_scale, causal, **keywords).check(out)
+    return Judge(q, k, v, **keywords).check(out)
 
 
 @dataclass(frozen=True)
@@ -186,16 +172,9 @@ class LseCheck:
         )
 
 
-def check_lse(
-    lse: Tensor,
-    q: Tensor,
-    k: Tensor,
-    softmax_scale: float | None = None,
-    causal: bool = False,
-    **keywords: Unpack[CallFeatures],
-) -> LseCheck:
+def check_lse(lse: Tensor, q: Tensor, k: Tensor, **keywords: Unpack[Keywords]) -> LseCheck:
     """Hold natural logarithms, float32 (batch, heads, seq_q) or (heads, total_q), to the oracle."""
-    exact = oracle_lse(q, k, softmax_scale, causal, **keywords)
+    exact = oracle_lse(q, k, **keywords)
     if lse.shape != exact.shape or lse.dtype != torch.float32:
         dims = "(batch, heads, seq_q)" if exact.ndim == 3 else "(heads, total_q)"
         raise UnsupportedError(

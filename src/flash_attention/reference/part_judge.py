@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from flash_attention.call.call import CallFeatures
+from flash_attention.call.call import Keywords
 from flash_attention.reference.judge import Check, Judge, LseCheck, check_lse
 
 if TYPE_CHECKING:
@@ -34,12 +34,10 @@ class PartJudge:
         q: Tensor,
         k: Tensor,
         v: Tensor,
-        softmax_scale: float | None = None,
-        causal: bool = False,
         *,
         scores: int | None = None,
         cells: int | None = None,
-        **keywords: Unpack[CallFeatures],
+        **keywords: Unpack[Keywords],
     ) -> None:
         heads, shared_by = q.shape[-2], max(1, q.shape[-2] // max(1, k.shape[-2]))
         if cells is None:
@@ -54,8 +52,8 @@ class PartJudge:
         sinks = keywords.get("sinks")
         if sinks is not None:
             keywords["sinks"] = sinks[self.heads]
-        self._softmax_scale, self._causal, self._keywords = softmax_scale, causal, keywords
-        self._judge = Judge(self._q, self._k, some_v, softmax_scale, causal, **keywords)
+        self._keywords = keywords
+        self._judge = Judge(self._q, self._k, some_v, **keywords)
 
     def check(self, out: Tensor) -> Check:
         """Hold an output to the rule."""
@@ -70,11 +68,7 @@ class PartJudge:
 
     def check_lse(self, lse: Tensor) -> LseCheck:
         """Hold logarithms of sums of exponentials to theirs."""
-        check = check_lse(
-            lse[..., self.heads, :],
-            *(self._q, self._k, self._softmax_scale, self._causal),
-            **self._keywords,
-        )
+        check = check_lse(lse[..., self.heads, :], self._q, self._k, **self._keywords)
         *entry, head, row = check.worst_index
         check = replace(check, worst_index=(*entry, self.heads[head], row))
         poison = lse.isnan().nonzero()

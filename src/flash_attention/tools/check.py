@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flash_attention.call.call import Call, call_of, with_keywords
+from flash_attention.attention import asked, attention
+from flash_attention.call.call import Call, with_keywords_of
 from flash_attention.call.lengths import check_lengths
 from flash_attention.call.problem import Problem
 from flash_attention.call.results import fill_keyless, new_output
@@ -86,17 +87,9 @@ def _verdict(ok: bool) -> str:
     return "right" if ok else "WRONG"
 
 
-@with_keywords
+@with_keywords_of(attention)
 def check(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    out: Tensor | None = None,
-    config: KernelConfig | None = None,
-    validate: bool = False,
-    emulate: bool = False,
-    **keywords: Any,
+    q: Tensor, k: Tensor, v: Tensor, *, emulate: bool = False, **keywords: Any
 ) -> CheckReport:
     """Compute `attention` of these arguments and hold the result to an oracle in float64.
 
@@ -105,7 +98,7 @@ def check(
     evenly, and every element must be set. With `return_lse` the lse is checked too. On CPU tensors
     torch computes; with `config` or `emulate` the kernel does, in the emulator.
     """
-    call = call_of("check", q, k, v, out, keywords)
+    call, config, validate = asked("check", q, k, v, keywords)
     if config is None and not emulate and getattr(q, "is_cpu", False):
         result, lse = attention_on_cpu(call)
         computed_by = BY_TORCH
@@ -168,8 +161,10 @@ def _without_loose_rows(
 def _judge(call: Call) -> PartJudge:
     call = without_pages(call)
     return PartJudge(
-        *(call.q, call.k, call.v, call.softmax_scale, call.causal),
+        *(call.q, call.k, call.v),
         scores=CPU_SCORES if call.q.is_cpu else CHECKED_SCORES,
+        softmax_scale=call.softmax_scale,
+        causal=call.causal,
         window=call.window,
         softcap=call.softcap,
         sinks=call.sinks,

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import ctypes
+
 import numpy as np
 import torch
 
@@ -26,6 +28,9 @@ def launched(case: Case, arch: str) -> Array:
     driver.ready_kernel(kernel, device.index, case.smem_bytes)
     stream = torch.cuda.current_stream(device)
     shape = (case.blocks, 1, 1, case.threads, 1, 1, case.smem_bytes)
-    driver.launch_kernel(kernel, shape, (args,), stream.cuda_stream, device.index)
+    pointers = ctypes.c_void_p(ctypes.addressof(args))
+    driver.launch_kernel(
+        kernel, shape, ctypes.addressof(pointers), stream.cuda_stream, device.index
+    )
     torch.cuda.synchronize(device)
     return out.cpu().numpy().view(expected.dtype)

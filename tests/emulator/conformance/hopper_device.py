@@ -4,26 +4,26 @@
 from __future__ import annotations
 
 import ctypes
+from typing import Any
 
 import numpy as np
 import torch
-from cuda.bindings.driver import CUtensorMapDataType, CUtensorMapL2promotion
 
+from flash_attention.families.recipe import MapDescription
 from flash_attention.launch import driver
-from flash_attention.launch.tensor_map import MapDescription, encode
+from flash_attention.launch.tensor_map import encode
 from tests.emulator.conformance.case import Array
 from tests.emulator.conformance.hopper_case import HopperCase, MapOf, compiled_source
 
 
 def description(described: MapOf) -> MapDescription:
-    """The package's description of the same map, the elements plain words."""
+    """The package's description of the same map, of elements as wide as its words."""
     return MapDescription(
         described.dims,
         described.strides,
         described.box,
         described.swizzle,
-        CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_UINT16,
-        CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_NONE,
+        torch.float16,
     )
 
 
@@ -34,7 +34,7 @@ def launched_hopper(case: HopperCase) -> dict[str, Array]:
         name: torch.from_numpy(np.ascontiguousarray(data).reshape(-1).view(np.uint8)).to(device)
         for name, data in case.buffers.items()
     }
-    values: list[driver.Parameter] = []
+    values: list[Any] = []
     for argument in case.arguments:
         if isinstance(argument, str):
             values.append(ctypes.c_void_p(buffers[argument].data_ptr()))
@@ -47,7 +47,8 @@ def launched_hopper(case: HopperCase) -> dict[str, Array]:
     driver.ready_kernel(kernel, device.index, case.smem_bytes)
     stream = torch.cuda.current_stream(device).cuda_stream
     shape = (1, 1, 1, case.threads, 1, 1, case.smem_bytes)
-    driver.launch_kernel(kernel, shape, values, stream, device.index)
+    pointers = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
+    driver.launch_kernel(kernel, shape, ctypes.addressof(pointers), stream, device.index)
     torch.cuda.synchronize(device)
     return {
         name: buffers[name].cpu().numpy().view(data.dtype).reshape(data.shape)

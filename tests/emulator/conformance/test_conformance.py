@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from flash_attention.emulator import SCHEDULES
-from flash_attention.launch.kernels import current_arch
+from flash_attention.launch.device import current_arch
 from tests.emulator.conformance.device import launched
 from tests.emulator.conformance.emulated import emulated
 from tests.emulator.conformance.everything import CASES

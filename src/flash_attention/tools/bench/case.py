@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from flash_attention.attention import attention
-from flash_attention.call.call import Call, CallFeatures, Keywords
+from flash_attention.call.call import Call, Keywords
 from flash_attention.forward import forward
 from flash_attention.kernel_configs import DType, KernelConfig
 from flash_attention.launch.plan import Plan, plan_for
@@ -88,13 +88,7 @@ class Case:
         self.out.fill_(math.nan)
 
     def judge(self) -> PartJudge:
-        features: CallFeatures = {"window": self.window}
-        if self.starts is not None:
-            features |= {"cu_seqlens_q": self.starts, "cu_seqlens_k": self.starts}
-        point = self.point
-        return PartJudge(
-            *(self.q, self.k, self.v), cells=point.cells, causal=point.causal, **features
-        )
+        return PartJudge(self.q, self.k, self.v, cells=self.point.cells, **self.keywords)
 
     def without_window(self) -> Case:
         """The same tensors under the causal mask alone."""

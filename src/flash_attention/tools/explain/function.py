@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from flash_attention.arch import MEASURED_ARCH, Arch, get_arch
-from flash_attention.call.call import call_of, with_keywords
+from flash_attention.attention import asked, attention
+from flash_attention.call.call import with_keywords_of
 from flash_attention.call.checks import check_call
 from flash_attention.call.lengths import check_lengths
 from flash_attention.call.problem import Problem
@@ -29,15 +30,12 @@ from flash_attention.tools.explain.work import work_of
 CPU = torch.device("cpu")
 
 
-@with_keywords
+@with_keywords_of(attention)
 def explain(
     q: Tensor,
     k: Tensor,
     v: Tensor,
     *,
-    out: Tensor | None = None,
-    config: KernelConfig | None = None,
-    validate: bool = False,
     arch: str | None = None,
     num_sms: int | None = None,
     **keywords: Any,
@@ -49,7 +47,7 @@ def explain(
     which waits for it. Others are for `arch`, such as "sm_90", with `num_sms` multiprocessors, else
     for the current GPU or an H200. What `attention` refuses is refused here with the same message.
     """
-    call = call_of("explain", q, k, v, out, keywords)
+    call, config, validate = asked("explain", q, k, v, keywords)
     if config is not None:
         check_config_type(config)
     problem, views = check_call(call, device=CPU)

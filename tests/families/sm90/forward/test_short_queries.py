@@ -9,19 +9,15 @@ import pytest
 import torch
 
 from flash_attention.arch import ARCHES
-from flash_attention.call.features import SplitKind
 from flash_attention.call.problem import Problem
-from flash_attention.choose.heuristic import select_config
 from flash_attention.errors import UnsupportedError
-from flash_attention.families.fit import check_features_fit
-from flash_attention.families.sm90.forward.short_queries import (
-    BLOCK_KEYS,
-    chunks_or_why_not,
-    select_chunks,
-)
+from flash_attention.families.sm90.forward.family import SM90
+from flash_attention.families.sm90.forward.features import SplitKind
+from flash_attention.families.sm90.forward.short_queries import BLOCK_KEYS, choose_chunks
 from flash_attention.families.sm90.forward.splits import Chunks
+from tests.families.problems import recipe_of
 
-SM90 = ARCHES["sm_90"]
+ARCH = ARCHES["sm_90"]
 SMS = 132
 DECODE = Problem(
     batch=1,
@@ -37,12 +33,14 @@ DECODE = Problem(
 
 
 def chosen(problem: Problem, split_keys: int | None = None) -> Chunks | None:
-    selected = select_chunks(problem, SM90, SMS, split_keys)
-    if selected is None:
+    selected = choose_chunks(problem, ARCH, SMS, split_keys)
+    if isinstance(selected, str):
         return None
     config, chunks = selected
-    config.check(SM90)
-    check_features_fit(config, chunks.features(problem.features))
+    config.check(ARCH)
+    features = SM90.features(config, problem, split=chunks)
+    assert (features.splits, features.heads_together) == (chunks.splits, chunks.heads_together)
+    assert recipe_of(config, problem, num_sms=SMS, split=chunks).features == features
     assert (chunks.key_blocks - 1) * config.B_c < problem.seq_k <= chunks.key_blocks * config.B_c
     return chunks
 
@@ -107,7 +105,7 @@ def test_a_window_that_hides_most_keys_is_not_split() -> None:
 )
 def test_what_is_not_split_says_why(change: dict[str, object], why: str) -> None:
     problem = replace(DECODE, **change)  # type: ignore[arg-type]
-    reason = chunks_or_why_not(problem, SM90, SMS)
+    reason = choose_chunks(problem, ARCH, SMS)
     assert isinstance(reason, str)
     assert why in reason
 
@@ -137,20 +135,11 @@ def test_fixed_chunks_depend_on_nothing_else(batch: int, seq_k: int, heads: int)
 
 def test_fixed_chunks_are_whole_blocks() -> None:
     with pytest.raises(UnsupportedError, match=r"split_keys is 96.*blocks of 64"):
-        select_chunks(DECODE, SM90, SMS, split_keys=96)
+        choose_chunks(DECODE, ARCH, SMS, split_keys=96)
 
 
 def test_other_architectures_split_nothing() -> None:
-    assert select_chunks(DECODE, ARCHES["sm_80"], SMS, split_keys=64) is None
-    assert "needs sm_90" in str(chunks_or_why_not(DECODE, ARCHES["sm_80"], SMS))
-
-
-@pytest.mark.parametrize("page_keys", [16, 32, 64, 128, 192, 256])
-@pytest.mark.parametrize("d_head", [64, 96, 128, 192, 256])
-@pytest.mark.parametrize("causal", [False, True])
-def test_long_queries_of_pages_have_a_config(page_keys: int, d_head: int, causal: bool) -> None:
-    problem = replace(DECODE, seq_q=4096, d_head=d_head, d_v=d_head, seqused_k=True, causal=causal)
-    problem = replace(problem, page_keys=page_keys, pages=1000)
-    config = select_config(problem, SM90)
-    config.check(SM90)
-    assert page_keys % config.B_c == 0 or config.B_c % page_keys == 0
+    for split_keys in (None, 64):
+        why = choose_chunks(DECODE, ARCHES["sm_80"], SMS, split_keys)
+        assert isinstance(why, str)
+        assert "needs sm_90" in why

@@ -9,16 +9,14 @@ import pytest
 import torch
 
 from flash_attention import attention
-from flash_attention.call.call import Extras, Options
-from flash_attention.call.features import SplitKind
 from flash_attention.call.problem import Problem
-from flash_attention.families.sm90.forward import short_queries as select_short
+from flash_attention.families.sm90.forward import short_queries
+from flash_attention.families.sm90.forward.features import SplitKind
 from flash_attention.families.sm90.forward.splits import Chunks
-from flash_attention.forward import run_plan
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig
-from flash_attention.launch import plan as launch
+from flash_attention.launch import device
 from flash_attention.launch.emulation import emulate
-from flash_attention.launch.plan import SELECT, new_plan
+from flash_attention.launch.plan import Plan
 from tests.feature_cases import Case
 from tests.short_queries import SHORT_CASES, ShortCase
 
@@ -67,6 +65,12 @@ def test_chunks_of_so_many_keys_begin_anew_with_every_tile() -> None:
     assert chunks == Chunks(SplitKind.CHUNKED, blocks=4, key_blocks=11, heads_together=3)
     assert chunks.num_ctas(PROBLEM, consumers=1) == 12 * 3
     assert chunks.num_part_rows(PROBLEM, consumers=1) == 12 * 3 * 6
+    rows = 12 * 3 * 6
+    assert chunks.scratch(PROBLEM, consumers=1) == {
+        "o_parts": rows * 64 * 4,
+        "lse_parts": rows * 4,
+    }
+    assert Chunks.whole(PROBLEM, 64).scratch(PROBLEM, consumers=1) == {}
 
 
 @pytest.mark.parametrize(("group", "together"), [(1, 1), (63, 63), (64, 64), (65, 1)])
@@ -80,26 +84,22 @@ def test_heads_lie_side_by_side_if_a_warpgroup_has_rows_for_all(group: int, toge
 def test_every_cut_of_the_line_of_blocks_gives_the_same(
     short: ShortCase, sms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(select_short, "MIN_CHUNK_BLOCKS", 1)
-    monkeypatch.setattr(select_short, "BUSY", 99)
-    monkeypatch.setattr(launch, "EMULATED_SMS", sms)
-    call = short.make()
-    tensors, arguments = short.tensors(call), short.arguments(call)
-    extras = Extras(**{name: arguments.get(name) for name in Extras._fields})
-    given = {name: arguments[name] for name in Options._fields if name in arguments}
-    options = Options(**given)._replace(return_lse=True, split_keys=None)
-    plan = new_plan(SELECT, *tensors, None, options=options, extras=extras)
-    out, lse = run_plan(plan, *tensors, None, extras)
-    call.assert_right(out, lse)
+    monkeypatch.setattr(short_queries, "MIN_CHUNK_BLOCKS", 1)
+    monkeypatch.setattr(short_queries, "BUSY", 99)
+    monkeypatch.setattr(device, "EMULATED_SMS", sms)
+    made = short.make()
+    call = short.call(made)._replace(return_lse=True, split_keys=None)
+    out, lse = Plan(call).run(call)
+    made.assert_right(out, lse)
 
 
 @pytest.mark.parametrize("case", FAR_APART, ids=lambda case: case.name)
 def test_a_warpgroup_may_see_none_of_a_chunk(case: Case) -> None:
-    call = case.make()
-    tensors = (call.q, call.k, call.v)
-    result = emulate(TALL, *tensors, split_keys=64, return_lse=True, **call.arguments)
+    made = case.make()
+    tensors = (made.q, made.k, made.v)
+    result = emulate(TALL, *tensors, split_keys=64, return_lse=True, **made.arguments)
     assert list(map(str, result.findings)) == []
-    call.assert_right(result.output, result.lse)
+    made.assert_right(result.output, result.lse)
 
 
 @pytest.mark.gpu
@@ -107,7 +107,7 @@ def test_a_warpgroup_may_see_none_of_a_chunk(case: Case) -> None:
 def test_a_warpgroup_may_see_none_of_a_chunk_on_a_gpu(case: Case) -> None:
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("needs an sm_90 GPU")
-    call = case.make("cuda")
-    tensors = (call.q, call.k, call.v)
-    out, lse = attention(*tensors, config=TALL, split_keys=64, return_lse=True, **call.arguments)
-    call.assert_right(out, lse)
+    made = case.make("cuda")
+    tensors = (made.q, made.k, made.v)
+    out, lse = attention(*tensors, config=TALL, split_keys=64, return_lse=True, **made.arguments)
+    made.assert_right(out, lse)

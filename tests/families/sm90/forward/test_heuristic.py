@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What the Hopper family chooses: valid, wide enough, and the same for calls that differ little."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from flash_attention.arch import ARCHES
+from flash_attention.call.problem import Problem
+from flash_attention.families.sm90.forward.family import SM90
+from flash_attention.families.sm90.forward.heuristic import (
+    PACKED_GROUP_MIB,
+    group_mib,
+    heuristic,
+    hopper_d_head,
+)
+from flash_attention.kernel_configs import DType, HopperForwardKernelConfig, TileOrder
+from tests.families.problems import recipe_of
+from tests.hopper_configs import D_HEADS, LENGTHS, selected, square
+
+ARCH = ARCHES["sm_90"]
+PROBLEM = replace(square(DType.BF16, 128, 512), batch=2, heads=4, heads_k=4)
+FEATURES: list[dict[str, Any]] = [
+    {},
+    {"causal": True},
+    {"window": (100, 0)},
+    {"softcap": 30.0},
+    {"sinks": True},
+    {"total_q": 900, "total_k": 900},
+    {"seqused_k": True, "causal": True},
+]
+MASKS: list[dict[str, Any]] = [{}, {"causal": True}, {"window": (100, 0)}]
+PACKED = replace(PROBLEM, total_q=900, total_k=900)
+
+
+def chosen(problem: Problem) -> HopperForwardKernelConfig:
+    config = heuristic(problem, ARCH)
+    assert isinstance(config, HopperForwardKernelConfig)
+    return config
+
+
+@pytest.mark.parametrize("dtype", list(DType))
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize("d_head", D_HEADS)
+def test_there_is_a_valid_config_at_every_length(d_head: int, causal: bool, dtype: DType) -> None:
+    for seq_len in (1, 77, *LENGTHS, 1 << 20):
+        problem = replace(square(dtype, d_head, 512, causal), seq_q=seq_len, seq_k=seq_len)
+        config = chosen(problem)
+        assert config.broken_rule(ARCH) is None
+        assert (config.dtype, config.d_head) == (dtype, d_head)
+
+
+@pytest.mark.parametrize("seq", [1, 512, 8192])
+@pytest.mark.parametrize("d_head", D_HEADS)
+@pytest.mark.parametrize("features", FEATURES, ids=str)
+def test_a_chosen_config_is_valid_and_serves_the_features(
+    features: dict[str, Any], d_head: int, seq: int
+) -> None:
+    problem = replace(PROBLEM, seq_q=seq, seq_k=seq, d_head=d_head, d_v=d_head, **features)
+    config = chosen(problem)
+    config.check(ARCH)
+    assert recipe_of(config, problem, num_sms=132).features == SM90.features(config, problem)
+    assert config.d_head == d_head
+
+
+@pytest.mark.parametrize(
+    ("d_qk", "d_v", "compiled"),
+    [
+        (8, 8, 64),
+        (40, 40, 64),
+        (72, 40, 96),
+        (40, 72, 96),
+        (80, 80, 96),
+        (104, 104, 128),
+        (192, 128, 192),
+        (136, 200, 256),
+        (256, 8, 256),
+    ],
+)
+def test_a_kernel_is_as_wide_as_the_wider_of_two_head_dimensions(
+    d_qk: int, d_v: int, compiled: int
+) -> None:
+    problem = replace(PROBLEM, d_head=d_qk, d_v=d_v)
+    assert chosen(problem).d_head == hopper_d_head(problem) == compiled
+
+
+def test_only_causal_problems_have_tiles_of_different_lengths() -> None:
+    for config, causal in selected(DType.BF16):
+        order = TileOrder.DYNAMIC if causal else TileOrder.PERSISTENT
+        assert config.tile_order is order, config.short_form()
+
+
+def test_masks_get_the_tiles_by_length() -> None:
+    assert chosen(PROBLEM).tile_order is TileOrder.PERSISTENT
+    for mask in MASKS[1:]:
+        assert chosen(replace(PROBLEM, **mask)).tile_order is TileOrder.DYNAMIC
+
+
+def test_packed_entries_of_any_length_have_one_config() -> None:
+    for mask in MASKS:
+        problem = replace(PACKED, **mask)
+        assert len({chosen(replace(problem, seq_k=n)) for n in (512, 4096, 65536)}) == 1
+
+
+@pytest.mark.parametrize("d_head", D_HEADS)
+def test_packed_entries_are_handed_out_and_without_a_mask_head_by_head(d_head: int) -> None:
+    problem = replace(PACKED, d_head=d_head, d_v=d_head)
+    configs = [chosen(replace(problem, **mask)) for mask in MASKS]
+    assert {config.tile_order for config in configs} == {TileOrder.DYNAMIC}
+    groups = [config.group_mib for config in configs]
+    assert groups == [0, PACKED_GROUP_MIB, PACKED_GROUP_MIB]
+    assert "dynamic_0" in configs[0].words()
+
+
+def test_where_there_is_no_kernel_it_is_said_why() -> None:
+    wide = heuristic(replace(PROBLEM, d_v=264), ARCH)
+    assert wide == "Hopper kernels have head dimensions up to 256"
+    for name in set(ARCHES) - {"sm_90"}:
+        assert heuristic(PROBLEM, ARCHES[name]) == "Hopper kernels need sm_90 (H100, H200)"
+    tight = replace(ARCH, max_smem_per_cta=1024)
+    assert "more than a CTA of sm_90 may have" in str(heuristic(PROBLEM, tight))
+
+
+@pytest.mark.parametrize("page_keys", [16, 32, 64, 128, 192, 256])
+@pytest.mark.parametrize("d_head", D_HEADS)
+@pytest.mark.parametrize("causal", [False, True])
+def test_long_queries_of_pages_have_a_config(page_keys: int, d_head: int, causal: bool) -> None:
+    problem = replace(PROBLEM, seq_q=4096, d_head=d_head, d_v=d_head, causal=causal)
+    problem = replace(problem, seqused_k=True, page_keys=page_keys, pages=1000)
+    config = chosen(problem)
+    config.check(ARCH)
+    assert page_keys % config.B_c == 0 or config.B_c % page_keys == 0
+
+
+def test_groups_are_powers_of_two_that_grow_with_the_keys_and_stay_in_l2() -> None:
+    for d_head in D_HEADS:
+        sizes = [group_mib(square(DType.BF16, d_head, n)) for n in (1, *LENGTHS)]
+        assert all(size & (size - 1) == 0 for size in sizes)
+        assert sizes[0] == 4
+        assert max(sizes) <= 256
+        heads = [
+            size * (1 << 20) // (n * d_head * 4) for n, size in zip(LENGTHS, sizes[1:], strict=True)
+        ]
+        assert all(count >= 4 for count in heads), "a group of few heads does not balance a walk"
+
+
+def test_all_heads_are_one_group_where_l2_holds_their_keys() -> None:
+    def group(batch: int, heads: int, heads_k: int, n: int, d_head: int) -> int:
+        problem = square(DType.BF16, d_head, n)
+        return group_mib(replace(problem, batch=batch, heads=heads, heads_k=heads_k))
+
+    assert group(1, 32, 32, 2048, 96) == 32  # 24 MiB, of which 16 would be 21 heads and 11 more
+    assert group(1, 28, 4, 4096, 128) == 64  # 56 MiB as 28 heads count them, 8 in memory
+    assert group(1, 32, 32, 2048, 80) == 32  # kernels of d 96 count 24 MiB
+    assert group(8, 16, 16, 2048, 128) == 32  # 128 MiB: as many heads as L2 holds
+
+
+@pytest.mark.parametrize(
+    ("rows", "consumers"),
+    [
+        (100, 2),  # 192 rows of tiles instead of 128
+        (128, 2),
+        (129, 3),  # 192 instead of 256
+        (192, 3),
+        (193, 2),  # 384 instead of 256: half as many again
+        (197, 2),
+        (256, 2),
+        (257, 3),  # 384 instead of 384
+        (384, 3),
+        (385, 3),  # 576 instead of 512
+        (400, 3),
+        (512, 3),
+        (577, 3),  # 768 instead of 640: the most below a third
+        (640, 3),
+        (2048, 3),
+    ],
+)
+def test_two_consumers_where_tiles_of_three_would_be_half_empty(rows: int, consumers: int) -> None:
+    assert chosen(square(DType.BF16, 64, rows)).consumers == consumers
+
+
+def test_no_length_makes_tiles_of_three_hold_just_a_third_more() -> None:
+    """So "over a third" and "a third or more" are the same rule."""
+    ratios = {(-(-n // 192) * 192) / (-(-n // 128) * 128) for n in range(1, 4096)}
+    assert {ratio for ratio in ratios if 1.2 < ratio < 1.5} == set()
+    assert {1.2, 1.5} <= ratios
+    assert max(ratios) == 1.5
