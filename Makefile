@@ -7,10 +7,11 @@ PYTEST_WORKERS ?= auto
 
 BIN := .venv/bin
 INSTALLED := .venv/.installed
+QUICK := tests/call tests/choose tests/compile tests/families tests/reference tests/launch tests/tools tests/test_*.py
 HEADERS := find src -name '*.cuh' -print0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint format gpu-test clean
+.PHONY: help demo test quick lint format gpu-test clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -19,7 +20,10 @@ demo: $(INSTALLED) ## climb the ladder: checked and timed on a GPU, inspected an
 	$(BIN)/flash-attention ladder run --plot $(PLOT)
 
 test: lint ## lint, types, tests
-	$(BIN)/pytest -n $(PYTEST_WORKERS)
+	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist worksteal
+
+quick: lint ## lint, types, and the tests that take no kernel apart and emulate none
+	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist worksteal -m "not slow" $(QUICK)
 
 lint: $(INSTALLED) ## ruff, mypy --strict, clang-format; changes nothing
 	$(BIN)/ruff check .

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from flash_attention.files import write_record
-from flash_attention.launch.kernels import current_arch
+from flash_attention.launch.device import current_arch
 from flash_attention.tools.bench.environment import describe
 from tests.emulator.conformance import tensor_copies, wgmma
 from tests.emulator.conformance.device import launched

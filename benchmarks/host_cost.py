@@ -26,7 +26,7 @@ from flash_attention import DType, attention, forward, forward_kernels
 from flash_attention.files import write_record
 from flash_attention.kernel_configs import KernelConfig
 from flash_attention.ladder import get_ladder
-from flash_attention.launch.kernels import current_arch
+from flash_attention.launch.device import current_arch
 from flash_attention.reference.judge import generate_qkv
 from flash_attention.tools.bench.environment import describe
 from flash_attention.tools.commands.options import last_rung_on

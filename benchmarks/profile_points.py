@@ -13,11 +13,11 @@ from typing import Any
 import torch
 
 from flash_attention import DType, forward
-from flash_attention.call.call import Options
+from flash_attention.call.call import Call
 from flash_attention.call.problem import Problem
 from flash_attention.choose.heuristic import select_config
 from flash_attention.files import write_record
-from flash_attention.launch.kernels import current_arch
+from flash_attention.launch.device import current_arch
 from flash_attention.reference.judge import generate_qkvo
 from flash_attention.tools.bench.environment import describe
 from flash_attention.tools.inspect.nsight import METRICS, counters, in_units
@@ -35,7 +35,7 @@ def run_points() -> None:
     for d_head, causal, seq in POINTS:
         shape = (TOKENS // seq, seq, HIDDEN // d_head, d_head)
         q, k, v, o = generate_qkvo(*shape, DType.BF16, "cuda")
-        problem = Problem.from_tensors(q, k, v, options=Options(causal=causal))
+        problem = Problem.of(Call(q, k, v, causal=causal))
         config = select_config(problem, current_arch())
         forward(config, q, k, v, o, causal=causal)
     torch.cuda.synchronize()

@@ -23,8 +23,8 @@ import torch
 
 from flash_attention.arch import ARCHES
 from flash_attention.files import write_record
-from flash_attention.launch.kernels import current_arch
-from flash_attention.launch.plan import LaunchPlan
+from flash_attention.launch.device import current_arch
+from flash_attention.launch.plan import Plan
 from flash_attention.tools.bench.environment import describe
 from flash_attention.tools.commands.console import (
     add_number_columns,
@@ -86,7 +86,7 @@ def problems(seed: int, first: int, count: int) -> Iterator[RandomProblem]:
         yield draw(seed * PER_SEED + number, LARGE, family)
 
 
-def plan_of(problem: RandomProblem) -> LaunchPlan | None:
+def plan_of(problem: RandomProblem) -> Plan | None:
     """The launch of a problem; None where it is refused, which is said when it is run."""
     try:
         return make(problem, "cuda").plan()
@@ -98,7 +98,7 @@ def compile_all(todo: Sequence[RandomProblem]) -> int:
     """Fills the compile cache by all cores; how many kernels there are."""
     plans = [plan_of(problem) for problem in todo]
     jobs = {
-        Job(plan.config, plan.arch, plan.features): None
+        Job(plan.config, plan.arch, plan.recipe.features): None
         for plan in plans
         if plan is not None and not plan.idle
     }

@@ -16,7 +16,7 @@ import sys
 from flash_attention import forward
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig
 from flash_attention.ladder import get_ladder
-from flash_attention.launch.kernels import current_arch
+from flash_attention.launch.device import current_arch
 from flash_attention.reference.judge import check_output, generate_qkvo
 
 HEADS = 2

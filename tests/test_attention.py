@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-import inspect
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,66 +16,88 @@ from flash_attention import (
     FlashForwardKernelConfig,
     HopperForwardKernelConfig,
     KernelConfigError,
+    TileOrder,
     UnsupportedError,
     attention,
-    check,
-    emulate,
-    explain,
     forward,
-    forward_timed,
 )
-from flash_attention.call.call import Keywords
 from flash_attention.reference.judge import generate_qkv
 from tests.feature_cases import CASES, Case
 
 CONFIG = FlashForwardKernelConfig(DType.FP16, 64, 64, 32, 4, True, True, True, 0, 2, 2, False, True)
 HOPPER = HopperForwardKernelConfig(DType.BF16, 64, 1, 64, 2, tma=True, specialised=True)
-OWN = {"q", "k", "v", "out", "config", "validate"}
-
-
-def test_every_function_takes_the_same_keywords() -> None:
-    asked = inspect.signature(attention).parameters
-    expected = {name: asked[name].default for name in asked if name not in OWN}
-    assert set(expected) == set(Keywords.__annotations__) | {"return_lse"}
-    for function in (forward, forward_timed, emulate):
-        given = inspect.signature(function).parameters
-        assert {name: given[name].default for name in expected} == expected
-
-
-def test_what_looks_at_a_call_takes_all_its_arguments() -> None:
-    asked = inspect.signature(attention).parameters
-    for function in (explain, check):
-        given = inspect.signature(function).parameters
-        assert [(p.name, p.default, p.kind) for p in list(given.values())[: len(asked)]] == [
-            (p.name, p.default, p.kind) for p in asked.values()
-        ]
+DYNAMIC = replace(HOPPER, tile_order=TileOrder.DYNAMIC)
 
 
 @pytest.mark.usefixtures("no_compile")
 def test_on_the_cpu_torch_computes() -> None:
-    call = Case("", 100, 130, causal=True).make(dtype=torch.float32)
-    out = attention(call.q, call.k, call.v, **call.arguments)
+    made = Case("", 100, 130, causal=True).make(dtype=torch.float32)
+    out = attention(made.q, made.k, made.v, **made.arguments)
     assert out.dtype == torch.float32
 
 
 def test_with_a_config_the_kernel_is_emulated() -> None:
-    call = Case("", 100, 130, causal=True).make()
-    out, lse = attention(call.q, call.k, call.v, config=HOPPER, return_lse=True, **call.arguments)
-    assert torch.equal(out, forward(HOPPER, call.q, call.k, call.v, **call.arguments))
-    call.assert_right(out, lse)
+    made = Case("", 100, 130, causal=True).make()
+    out, lse = attention(made.q, made.k, made.v, config=HOPPER, return_lse=True, **made.arguments)
+    assert torch.equal(out, forward(HOPPER, made.q, made.k, made.v, **made.arguments))
+    made.assert_right(out, lse)
 
 
 @pytest.mark.usefixtures("no_compile")
 def test_a_config_that_does_not_fit_is_refused() -> None:
-    call = Case("", 100, 130, causal=True).make()
+    made = Case("", 100, 130, causal=True).make()
     with pytest.raises(UnsupportedError, match=r"config is for torch.float16"):
-        attention(call.q, call.k, call.v, config=CONFIG)
-    half = [t.half() for t in (call.q, call.k, call.v)]
-    with pytest.raises(UnsupportedError, match="split_keys are asked for"):
+        attention(made.q, made.k, made.v, config=CONFIG)
+    half = [t.half() for t in (made.q, made.k, made.v)]
+    with pytest.raises(UnsupportedError, match=r"split_keys is given, .* visit all keys of a row"):
         attention(*half, config=CONFIG, split_keys=64)
     other: Any = "hopper"
     with pytest.raises(KernelConfigError, match="pass a FlashForwardKernelConfig"):
         attention(*half, config=other)
+
+
+@pytest.mark.usefixtures("no_compile")
+@pytest.mark.parametrize("order", [TileOrder.ONE_EACH, TileOrder.PERSISTENT])
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case("packed", (10, 20), (15, 25)),
+        Case("packed queries", (10, 20), 25, batch=2),
+        Case("packed keys", 20, (15, 25), batch=2),
+        Case("keys in use", 20, 25, batch=2, used=(7, 25)),
+    ],
+    ids=lambda case: case.name,
+)
+def test_lengths_of_their_own_need_a_config_that_hands_out_its_tiles(
+    case: Case, order: TileOrder
+) -> None:
+    made = case.make()
+    message = f"config has tile_order=TileOrder.{order.name}: pass one with TileOrder.DYNAMIC"
+    config = replace(HOPPER, tile_order=order)
+    for function in (partial(attention, config=config), partial(forward, config)):
+        with pytest.raises(UnsupportedError, match=message):
+            function(made.q, made.k, made.v, **made.arguments)
+
+
+@pytest.mark.usefixtures("no_compile")
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"tile_order": TileOrder.DYNAMIC}, "tile_order"),
+        ({"tile_order": TileOrder.PERSISTENT}, "tile_order"),
+        ({"own_output": True}, "own_output"),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("used", [None, (7, 250)])
+def test_split_keys_need_a_config_without_idle_fields(
+    used: tuple[int, ...] | None, change: dict[str, Any], field: str
+) -> None:
+    made = Case("", 1, 256, batch=2, used=used).make()
+    config = replace(HOPPER, **change)
+    message = f"split_keys is given, and {field} of the config would change nothing"
+    with pytest.raises(UnsupportedError, match=message):
+        attention(made.q, made.k, made.v, config=config, split_keys=64, **made.arguments)
 
 
 @pytest.mark.usefixtures("no_compile")
@@ -91,10 +114,10 @@ def test_other_things_than_tensors_and_other_devices_are_refused() -> None:
 
 @pytest.mark.usefixtures("no_compile")
 def test_validation_reads_the_lengths_before_anything_is_compiled() -> None:
-    call = Case("", (10, 20), (15, 25)).make()
-    wrong = call.arguments | {"max_seqlen_q": 15}
+    made = Case("", (10, 20), (15, 25)).make()
+    wrong = made.arguments | {"max_seqlen_q": 15}
     with pytest.raises(UnsupportedError, match="entry 1 of q has 20 rows"):
-        attention(call.q, call.k, call.v, config=HOPPER, validate=True, **wrong)
+        attention(made.q, made.k, made.v, config=DYNAMIC, validate=True, **wrong)
 
 
 def test_the_package_offers_it() -> None:
@@ -112,12 +135,12 @@ def hopper() -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_every_case_is_right_on_a_gpu(case: Case, dtype: torch.dtype) -> None:
-    call = case.make("cuda", dtype)
-    out, lse = attention(call.q, call.k, call.v, return_lse=True, validate=True, **call.arguments)
-    call.assert_right(out, lse)
+    made = case.make("cuda", dtype)
+    out, lse = attention(made.q, made.k, made.v, return_lse=True, validate=True, **made.arguments)
+    made.assert_right(out, lse)
     for _ in range(5):
         assert torch.equal(
-            attention(call.q, call.k, call.v, **call.arguments)[: len(out) - case.padding],
+            attention(made.q, made.k, made.v, **made.arguments)[: len(out) - case.padding],
             out[: len(out) - case.padding],
         )
 
@@ -126,17 +149,17 @@ def test_every_case_is_right_on_a_gpu(case: Case, dtype: torch.dtype) -> None:
 @pytest.mark.usefixtures("hopper")
 def test_a_captured_call_follows_lengths_that_change() -> None:
     case = Case("", (700, 300, 1), 1024, batch=3, used=(1000, 300, 5), causal=True)
-    call = case.make("cuda")
-    out = torch.empty_like(call.q)
-    attention(call.q, call.k, call.v, out=out, **call.arguments)
+    made = case.make("cuda")
+    out = torch.empty_like(made.q)
+    attention(made.q, made.k, made.v, out=out, **made.arguments)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        attention(call.q, call.k, call.v, out=out, **call.arguments)
+        attention(made.q, made.k, made.v, out=out, **made.arguments)
     other = Case("", (200, 600, 201), 1024, batch=3, used=(256, 999, 201), causal=True)
     changed = other.make("cuda", seed=1)
-    for old, new in zip((call.q, call.k, call.v), (changed.q, changed.k, changed.v), strict=True):
+    for old, new in zip((made.q, made.k, made.v), (changed.q, changed.k, changed.v), strict=True):
         old.copy_(new)
     for name in ("cu_seqlens_q", "seqused_k"):
-        call.keywords[name].copy_(changed.keywords[name])
+        made.keywords[name].copy_(changed.keywords[name])
     graph.replay()
     changed.assert_right(out)

@@ -3,9 +3,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 import threading
 from dataclasses import replace
 
@@ -41,19 +38,6 @@ HOPPER = HopperForwardKernelConfig(
 HEADS = 4
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 SLOW_CYCLES = 200_000_000  # a tenth of a second of GPU work, to be overtaken
-
-
-def test_import_is_light_and_touches_no_gpu() -> None:
-    probe = (
-        "import flash_attention, sys, torch\n"
-        "heavy = {'matplotlib', 'typer', 'rich'} & set(sys.modules)\n"
-        "assert not heavy, heavy\n"
-        "assert not [name for name in sys.modules if name.startswith('flash_attention.tools')]\n"
-        "assert not torch.cuda.is_initialized()\n"
-        "assert flash_attention.__version__\n"
-    )
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    subprocess.run([sys.executable, "-c", probe], env=environment, check=True)
 
 
 def test_everything_public_is_there() -> None:
@@ -256,15 +240,17 @@ def test_a_captured_graph_replays_the_kernel(family: KernelConfig) -> None:
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_refused_call_leaves_the_output_alone(device: str) -> None:
     q, k, v, o = generate_qkvo(1, 128, 2, 64, DType.FP16, device)
-    bad = [
-        (replace(CONFIG, dtype=DType.BF16), q, k, v, o),
-        (CONFIG, q[:, :96], k[:, :96], v[:, :96], o[:, :96]),
-        (CONFIG, q.requires_grad_(), k, v, o),
+    config, wide = replace(CONFIG, dtype=DType.BF16), torch.cat((q, q), dim=-1)
+    bad: list[tuple[KernelConfig, Tensor, Tensor, Tensor, str]] = [
+        (config, q, k, v, r"config is for torch.bfloat16, the tensors are torch.float16"),
+        (CONFIG, wide, wide, v, "for d_head up to 64, q and k have d_head 128"),
+        (CONFIG, wide[..., 4:68], k, v, "q starts at .* 8 bytes past a multiple of 16"),
+        (CONFIG, q.clone().requires_grad_(), k, v, "a tensor requires grad"),
+        (CONFIG, q, k, v.transpose(1, 3), "k and v must agree in all but the last"),
     ]
-    for call in bad:
-        with pytest.raises(UnsupportedError):
-            flash_attention.forward(*call)
-    q.requires_grad_(False)
+    for given, a, b, c, message in bad:
+        with pytest.raises(UnsupportedError, match=message):
+            flash_attention.forward(given, a, b, c, o)
     with pytest.raises(UnsupportedError, match="o and k overlap in memory"):
         flash_attention.forward(CONFIG, q, k, v, k)
     if device == "cuda":

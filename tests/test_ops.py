@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 
-from flash_attention import attention
+from flash_attention import attention, ops
+from flash_attention.call.call import KEYWORDS
 from flash_attention.kernel_configs import parse_kernel_config
 from flash_attention.reference.judge import cu_seqlens, generate_qkv
 
@@ -135,7 +136,21 @@ def test_a_config_goes_through_a_trace() -> None:
     function = torch.compile(lambda q, k, v: attention(q, k, v, config=config), backend=keep)
     function(*dense())
     (call,) = (node for node in graphs[0].graph.nodes if node.target is DENSE)
-    assert config.short_form() in call.args
+    assert call.kwargs["config"] == config.short_form()
+
+
+def test_the_operators_take_every_keyword_of_a_call() -> None:
+    window = {"window_left", "window_right"}
+    asked = set(KEYWORDS) - {"window", "return_lse"} | window | {"q", "k", "v", "config"}
+    assert {argument.name for argument in VARLEN._schema.arguments} == asked
+    packed = {name for name in KEYWORDS if "seqlen" in name}
+    assert {argument.name for argument in DENSE._schema.arguments} == asked - packed
+
+
+def test_an_unknown_keyword_is_named_in_a_trace_too() -> None:
+    message = r"attention\(\) got an unexpected keyword argument 'casual'; did you mean 'causal'\?"
+    with pytest.raises(TypeError, match=message):
+        ops.traced(*dense(), None, None, False, {"casual": True})
 
 
 def test_validation_needs_values() -> None:

@@ -10,10 +10,8 @@ from torch import Tensor
 
 from flash_attention import ops
 from flash_attention.call.call import Call, Keywords, call_of, with_keywords
-from flash_attention.call.lengths import check_lengths
 from flash_attention.families.config import KernelConfig
-from flash_attention.launch.plan import plan_for
-from flash_attention.reference.cpu import attention_on_cpu
+from flash_attention.launch.compute import compute
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -97,16 +95,3 @@ def asked(
     own = dict(keywords)
     out, config, validate = (own.pop(name, None) for name in ("out", "config", "validate"))
     return call_of(function, q, k, v, out, own), config, bool(validate)
-
-
-def compute(
-    call: Call, config: KernelConfig | None = None, validate: bool = False
-) -> Tensor | tuple[Tensor, Tensor]:
-    """`attention` of a call, on whatever device it is."""
-    if config is None and getattr(call.q, "is_cpu", False):
-        result, lse = attention_on_cpu(call)
-        return result if lse is None else (result, lse)
-    plan = plan_for(call, config)
-    if validate:
-        check_lengths(plan.problem, call)
-    return plan.run(call)

@@ -23,6 +23,7 @@ from flash_attention.call.tensors import check_no_grad
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.config import KernelConfig
 from flash_attention.families.parse import parse_kernel_config
+from flash_attention.launch.compute import compute
 
 PACKED = {
     "cu_seqlens_q": "Tensor? cu_seqlens_q",
@@ -49,21 +50,17 @@ ASKED = {
 def _operator(name: str, declared: dict[str, str]) -> CustomOpDef:
     """An operator that computes `attention` of q, k, v and the declared arguments."""
 
-    def compute(
-        q: Tensor, k: Tensor, v: Tensor, *values: Any, **named: Any
-    ) -> tuple[Tensor, Tensor]:
+    def run(q: Tensor, k: Tensor, v: Tensor, *values: Any, **named: Any) -> tuple[Tensor, Tensor]:
         # An argument that has its default is left out of what torch passes.
         return _compute(q, k, v, dict(zip(declared, values, strict=False)) | named)
 
     schema = f"(Tensor q, Tensor k, Tensor v, {', '.join(declared.values())}) -> (Tensor, Tensor)"
-    operator = torch.library.custom_op(name, compute, mutates_args=(), schema=schema)
+    operator = torch.library.custom_op(name, run, mutates_args=(), schema=schema)
     operator.register_fake(_without_values)
     return operator
 
 
 def _compute(q: Tensor, k: Tensor, v: Tensor, asked: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    from flash_attention.attention import compute  # it imports this module
-
     config = asked.pop("config", None)
     window = (asked.pop("window_left", -1), asked.pop("window_right", -1))
     call = Call(q, k, v, _room(q, v), **asked, window=window, return_lse=True)

@@ -22,7 +22,7 @@ from flash_attention import (
     forward,
     forward_timed,
 )
-from flash_attention.call.call import EXTRAS, KEYWORDS, Call, CallFeatures, Keywords, call_of
+from flash_attention.call.call import EXTRAS, KEYWORDS, Call, Keywords, call_of
 
 TENSORS = Call._fields[:9]
 OPTIONAL = TENSORS[3:]
@@ -128,6 +128,15 @@ def test_extras_are_the_tensors_that_are_there_by_name() -> None:
     assert Call(*call[:3], out=call.out).extras == {}
 
 
+def test_what_is_asked_can_be_passed_on_with_other_tensors() -> None:
+    call = changed(everything(), **OTHER_OPTIONS)
+    q, k, v = (torch.zeros(1, 3, 1, 8) for _ in range(3))
+    other = Call(q, k, v, **call.keywords)
+    assert (other.q is q, other.k is k, other.v is v, other.out) == (True, True, True, None)
+    assert all(getattr(other, name) is getattr(call, name) for name in KEYWORDS[:-1])
+    assert set(call.keywords) == set(Keywords.__annotations__)
+
+
 @pytest.mark.parametrize("name", ["q", "k", "v", "out", "sinks"])
 def test_a_gradient_may_be_asked_of_any_floating_tensor(name: str) -> None:
     assert not everything().needs_grad
@@ -142,7 +151,6 @@ def test_the_keywords_are_the_fields_of_a_call() -> None:
     keywords = get_type_hints(Keywords)
     assert set(keywords) & set(own) == set()
     assert keywords | own == {name: fields[name] for name in Call._fields[3:]}
-    assert get_type_hints(CallFeatures).items() < keywords.items()
     assert set(KEYWORDS) == set(keywords) | {"return_lse"}
 
 

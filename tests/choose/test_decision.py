@@ -1,78 +1,137 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which rule chooses the kernel of a call, and what precedes it."""
+"""Which rule chooses the kernel of a call, and how a choice answers."""
 
 from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from flash_attention.arch import ARCHES
-from flash_attention.call.call import NO_EXTRAS, Options
-from flash_attention.call.features import SplitKind
+from flash_attention.call.call import Call
+from flash_attention.call.checks import check_call
 from flash_attention.call.problem import Problem
-from flash_attention.choose.decision import Decision, Rule, check_call, decide
+from flash_attention.choose.decision import Decision, Rule, Where, decide
 from flash_attention.choose.heuristic import select_config
 from flash_attention.errors import KernelConfigError, UnsupportedError
-from flash_attention.families.sm90.forward.short_queries import select_chunks
+from flash_attention.families.recipe import Recipe
+from flash_attention.families.sm90.forward.features import Sm90Features, SplitKind
+from flash_attention.families.sm90.forward.short_queries import choose_chunks
 from flash_attention.families.sm90.forward.splits import Chunks
 from flash_attention.kernel_configs import (
     DType,
     FlashForwardKernelConfig,
     HopperForwardKernelConfig,
     KernelConfig,
+    TileOrder,
 )
 
 CPU = torch.device("cpu")
 SM80, SM90 = ARCHES["sm_80"], ARCHES["sm_90"]
 SMS = 132
 GIVEN = HopperForwardKernelConfig(DType.BF16, 64, 1, 64, 2, tma=True, specialised=True)
+FLASH = FlashForwardKernelConfig(DType.BF16, 64, 64, 32, 4, True, True, True, 0, 2, 2, False, True)
 
 
 def meta(seq: int, heads: int = 4) -> Tensor:
     return torch.empty(1, seq, heads, 64, dtype=torch.bfloat16, device="meta")
 
 
-def problem_of(q: Tensor, k: Tensor) -> Problem:
-    return check_call(q, k, k, None, Options(), NO_EXTRAS, device=CPU)[0]
+def problem_of(seq_q: int, seq_k: int) -> Problem:
+    q, k = meta(seq_q), meta(seq_k)
+    return check_call(Call(q, k, k), CPU)[0]
 
 
 def decision(
-    seq_q: int, seq_k: int, config: KernelConfig | None = None, arch: str = "", **options: int
+    seq_q: int,
+    seq_k: int,
+    config: KernelConfig | None = None,
+    arch: str = "",
+    split_keys: int | None = None,
 ) -> Decision:
-    asked = Options(**options)  # type: ignore[arg-type]
+    where = Where(SMS, ARCHES.get(arch))
+    return decide(problem_of(seq_q, seq_k), where, config=config, split_keys=split_keys)
+
+
+def recipe(config: KernelConfig, seq_q: int, seq_k: int, **fields: Any) -> Recipe:
     q, k = meta(seq_q), meta(seq_k)
-    problem, views = check_call(q, k, k, None, asked, NO_EXTRAS, device=CPU)
-    return decide(config, problem, views, asked, ARCHES.get(arch), SMS)
+    call = Call(q, k, k, **fields)
+    problem, views = check_call(call, CPU)
+    made = decide(problem, Where(SMS), config=config, split_keys=call.split_keys)
+    return made.recipe(problem, views, SMS)
 
 
-def test_many_queries_have_the_rule_of_thumb_and_few_their_own() -> None:
-    short = select_chunks(problem_of(meta(1), meta(4096)), SM90, SMS)
-    assert short is not None
+def test_many_queries_have_the_heuristic_and_few_their_own_rule() -> None:
+    short = choose_chunks(problem_of(1, 4096), SM90, SMS)
+    assert not isinstance(short, str)
     assert decision(1, 4096) == Decision(*(short[0], SM90, short[1]), Rule.SHORT_QUERIES)
-    config = select_config(problem_of(meta(256), meta(256)), SM80)
+    config = select_config(problem_of(256, 256), SM80)
     assert isinstance(config, FlashForwardKernelConfig)
-    assert decision(256, 256, arch="sm_80") == Decision(config, SM80, None, Rule.RULE_OF_THUMB)
+    assert decision(256, 256, arch="sm_80") == Decision(config, SM80, None, Rule.HEURISTIC)
+    hopper = select_config(problem_of(256, 256), SM90)
+    assert decision(256, 256) == Decision(hopper, SM90, None, Rule.HEURISTIC)
+
+
+def test_chunks_are_as_long_as_the_caller_says() -> None:
+    asked = choose_chunks(problem_of(1, 4096), SM90, SMS, 1024)
+    assert not isinstance(asked, str)
+    assert asked[1].splits is SplitKind.CHUNKED
+    decided = decision(1, 4096, split_keys=1024)
+    assert decided == Decision(*(asked[0], SM90, asked[1]), Rule.SHORT_QUERIES)
 
 
 def test_a_given_config_stays_and_is_cut_only_if_asked() -> None:
     whole = decision(1, 4096, GIVEN)
     assert whole == Decision(GIVEN, SM90, None, Rule.GIVEN)
     cut = decision(1, 4096, GIVEN, split_keys=1024)
-    problem = problem_of(meta(1), meta(4096))
-    assert cut.chunks == Chunks.of_keys(problem, GIVEN.B_c, 1024)
-    assert cut.features(problem).splits is SplitKind.CHUNKED
-    assert whole.features(problem).splits is SplitKind.WHOLE
+    assert cut.split == Chunks.of_keys(problem_of(1, 4096), GIVEN.B_c, 1024)
+    assert recipe(GIVEN, 1, 4096, split_keys=1024).features == Sm90Features(
+        few_queries=True, splits=SplitKind.CHUNKED
+    )
+    assert recipe(GIVEN, 1, 4096).features == Sm90Features()
     with pytest.raises(KernelConfigError, match="needs sm_90"):
         decision(1, 4096, GIVEN, arch="sm_80")
 
 
-def test_tensors_without_memory_pass_only_as_if_on_a_device() -> None:
-    q = meta(8)
-    with pytest.raises(UnsupportedError, match="q is on meta; a CUDA tensor is needed"):
-        check_call(q, q, q, None, Options(), NO_EXTRAS)
-    problem, views = check_call(q, q, q, None, Options(), NO_EXTRAS, device=CPU)
-    assert (problem.seq_q, len(views)) == (8, 4)
-    there = torch.zeros(q.shape, dtype=q.dtype)
-    with pytest.raises(UnsupportedError, match="q is on meta; a CUDA tensor is needed"):
-        check_call(q, there, there, None, Options(), NO_EXTRAS, device=CPU)
+def test_a_config_that_cannot_be_cut_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="FlashForwardKernelConfig kernels visit all keys"):
+        decision(1, 4096, FLASH, split_keys=1024)
+    assert decision(1, 4096, FLASH) == Decision(FLASH, SM80, None, Rule.GIVEN)
+    assert decision(1, 4096, FLASH, arch="sm_90").arch is SM90
+
+
+def test_what_does_not_fit_is_refused_when_a_recipe_is_asked_for() -> None:
+    used = torch.zeros(1, dtype=torch.int32, device="meta")
+    with pytest.raises(UnsupportedError, match=r"TileOrder.ONE_EACH: pass one with TileOrder.DYN"):
+        recipe(GIVEN, 100, 4096, seqused_k=used)
+    half = HopperForwardKernelConfig(DType.FP16, 64, 1, 64, 1, tma=True)
+    with pytest.raises(UnsupportedError, match=r"config is for torch.float16"):
+        recipe(half, 100, 4096)
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"tile_order": TileOrder.PERSISTENT}, "tile_order"),
+        ({"tile_order": TileOrder.DYNAMIC}, "tile_order"),
+        ({"own_output": True}, "own_output"),
+    ],
+    ids=str,
+)
+def test_a_config_is_cut_only_if_no_field_is_idle(change: dict[str, Any], field: str) -> None:
+    config = replace(GIVEN, **change)
+    with pytest.raises(UnsupportedError, match=f"{field} of the config would change nothing"):
+        recipe(config, 1, 4096, split_keys=1024)
+    assert recipe(config, 1, 4096).chunks == 0
+
+
+def test_rules_are_named_in_words() -> None:
+    assert [rule.value for rule in Rule] == [
+        "given by the caller",
+        "short queries",
+        "table",
+        "heuristic",
+    ]

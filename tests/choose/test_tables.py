@@ -12,16 +12,15 @@ import pytest
 
 from flash_attention import use_table
 from flash_attention.arch import ARCHES
-from flash_attention.call.call import DEFAULTS
 from flash_attention.choose import tables as choice
-from flash_attention.launch import use
-from flash_attention.choose.decision import Rule, decide
+from flash_attention.choose.decision import Rule, Where, decide
 from flash_attention.choose.heuristic import select_config
 from flash_attention.choose.table import Table
 from flash_attention.choose.table_file import save_table
 from flash_attention.choose.tables import TABLE_VARIABLE, choose
 from flash_attention.errors import UnsupportedError
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig, KernelConfig
+from flash_attention.launch import use
 from tests.tools.tune.made_up import SM90, dense, entry
 
 PROBLEM = dense(4096)
@@ -195,9 +194,8 @@ def test_a_new_table_is_heeded_by_problems_that_were_planned(
 
 def test_a_decision_says_that_a_table_made_it() -> None:
     use_table(table(FASTER))
-    asked = (None, PROBLEM.problem, (), DEFAULTS, SM90, 132)
-    by_table = decide(*asked, 0)
+    by_table = decide(PROBLEM.problem, Where(132, SM90, device=0))
     assert (by_table.config, by_table.rule) == (FASTER, Rule.TABLE)
     assert by_table.reason.startswith("measured for this problem")
-    without = decide(*asked)
-    assert (without.config, without.rule) == (HEURISTIC, Rule.RULE_OF_THUMB)
+    without = decide(PROBLEM.problem, Where(132, SM90))
+    assert (without.config, without.rule) == (HEURISTIC, Rule.HEURISTIC)

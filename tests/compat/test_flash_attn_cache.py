@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from flash_attention.attention import attention
-from flash_attention.call.call import Extras, Options
+from flash_attention.call.call import Call
 from flash_attention.compat import flash_attn
-from flash_attention.forward import run_plan
-from flash_attention.launch.plan import SELECT, plan_for
+from flash_attention.launch.plan import plan_for
 from flash_attention.reference.judge import cu_seqlens, generate_qkv
 from tests.short_queries import in_pages, shuffled_table
 
@@ -231,10 +230,8 @@ CALLS = [packed_queries_of_pages, moved_entries, left_padding, one_split, new_ke
 
 def emulated(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
     """`attention` by the kernel that a GPU would run."""
-    asked = Options(**{name: options[name] for name in Options._fields if name in options})
-    extras = Extras(**{name: options[name] for name in Extras._fields if name in options})
-    plan = plan_for(SELECT, q, k, v, None, options=asked, extras=extras)
-    return run_plan(plan, q, k, v, None, extras)
+    call = Call(q, k, v, **options)
+    return plan_for(call).run(call)
 
 
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from flash_attention.compile import INCLUDE_DIR, CompiledKernel, compile_kernel
+from flash_attention.compile import INCLUDE_DIR, CompiledKernel, compile_to_ptx
 from flash_attention.compile.unit import Unit
 from flash_attention.launch import emulation
 
@@ -47,7 +47,7 @@ def compiler(edits: Iterable[Edit], folder: Path) -> Callable[[Unit], CompiledKe
     include = edited_headers(edits, folder)
 
     def compile_edited(unit: Unit) -> CompiledKernel:
-        return compile_kernel(unit.source, arch=unit.target, name="mutated", include_dir=include)
+        return compile_to_ptx(unit.source, arch=unit.target, name="mutated", include_dir=include)
 
     return compile_edited
 

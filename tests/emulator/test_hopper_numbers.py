@@ -12,7 +12,8 @@ from torch import Tensor
 
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig
 from flash_attention.launch.emulation import Emulation, emulate
-from flash_attention.reference.judge import Judge, check_lse, generate_qkv, oracle, oracle_lse
+from flash_attention.reference.judge import Judge, check_lse, generate_qkv
+from flash_attention.reference.oracle import oracle, oracle_lse
 from tests.hopper_configs import hopper_ladder
 
 SEQ, HEADS = 300, 2  # three key blocks, of which the last is masked
@@ -89,7 +90,7 @@ def test_the_weights_may_grow_as_large_as_their_type_allows_and_no_larger(
         k.zero_()
         k[:, 3, :, 0] = exponent
         seen = emulate(config, q, k, v, softmax_scale=0.6931471805599453)
-        exact = oracle(q, k, v, 0.6931471805599453)
+        exact = oracle(q, k, v, softmax_scale=0.6931471805599453)
         assert float((seen.output - exact).abs().max()) < 0.02
         again[exponent] = scores_computed_again(seen) > 0
     largest = {DType.FP16: 15, DType.BF16: 40}[config.dtype]

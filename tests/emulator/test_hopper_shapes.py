@@ -91,9 +91,9 @@ def test_a_query_before_the_first_key_gets_zeros(config: HopperForwardKernelConf
 def test_a_scale_of_ones_own(config: HopperForwardKernelConfig, causal: bool) -> None:
     q, k, v = generate_qkv(1, 130, 2, 64, config.dtype)
     seen = emulate(config, q, k, v, causal=causal, softmax_scale=0.5, return_lse=True)
-    assert Judge(q, k, v, 0.5, causal).check(seen.output).ok
+    assert Judge(q, k, v, softmax_scale=0.5, causal=causal).check(seen.output).ok
     assert seen.lse is not None
-    assert check_lse(seen.lse, q, k, 0.5, causal).ok
+    assert check_lse(seen.lse, q, k, softmax_scale=0.5, causal=causal).ok
 
 
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])

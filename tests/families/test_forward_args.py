@@ -2,13 +2,33 @@
 from __future__ import annotations
 
 import ctypes
+from dataclasses import replace
 
 import pytest
+import torch
 
+from flash_attention.call.problem import Problem
 from flash_attention.compile import compile_kernel
 from flash_attention.errors import CompileError
-from flash_attention.families.forward_args import ForwardKernelArgs, Strides, layout_asserts
+from flash_attention.families.forward_args import (
+    ForwardKernelArgs,
+    Strides,
+    forward_args,
+    layout_asserts,
+)
+from tests.families.problems import views_of
 
+PROBLEM = Problem(
+    batch=5,
+    seq_q=192,
+    seq_k=512,
+    heads=6,
+    heads_k=2,
+    d_head=64,
+    d_v=40,
+    dtype=torch.float16,
+    softmax_scale=0.125,
+)
 KERNEL = 'extern "C" __global__ void flash_forward_kernel() {}\n'
 
 
@@ -32,3 +52,49 @@ def test_every_member_is_pinned() -> None:
     members = len(ForwardKernelArgs._fields_) + len(Strides._fields_)
     assert text.count("static_assert") == members + 2
     assert f"sizeof(fa::ForwardKernelArgs) == {ctypes.sizeof(ForwardKernelArgs)}" in text
+
+
+def numbers(args: ForwardKernelArgs) -> dict[str, object]:
+    """The members that are not zero; strides as tuples."""
+    members = {name: getattr(args, name) for name, *_ in ForwardKernelArgs._fields_}
+    for name, value in members.items():
+        if isinstance(value, Strides):
+            members[name] = (value.batch, value.seq, value.head)
+    return {name: value for name, value in members.items() if value}
+
+
+def test_arguments_are_what_the_problem_and_the_strides_say() -> None:
+    assert numbers(forward_args(PROBLEM, views_of(PROBLEM))) == {
+        "q_stride": (192 * 6 * 64, 6 * 64, 64),
+        "k_stride": (512 * 2 * 64, 2 * 64, 64),
+        "v_stride": (512 * 2 * 40, 2 * 40, 40),
+        "o_stride": (192 * 6 * 40, 6 * 40, 40),
+        "lse_batch_stride": 6 * 192,
+        "lse_head_stride": 192,
+        "batch": 5,
+        "heads": 6,
+        "heads_per_kv": 3,
+        "seq_len_q": 192,
+        "seq_len_k": 512,
+        "d_qk": 64,
+        "d_v": 40,
+        "softmax_scale": 0.125,
+    }
+
+
+def test_what_few_calls_have_is_packed_too() -> None:
+    asked = replace(
+        PROBLEM,
+        window=(7, 3),
+        softcap=2.5,
+        total_q=900,
+        seqused_k=True,
+        page_keys=16,
+        pages=40,
+        table_stride=11,
+    )
+    args = forward_args(asked, views_of(asked), key_blocks=8, split_blocks=2)
+    assert (args.window_left, args.window_right, args.softcap) == (7, 3, 2.5)
+    assert (args.lse_batch_stride, args.lse_head_stride) == (0, 900)
+    assert (args.block_table_stride, args.key_blocks, args.split_blocks) == (11, 8, 2)
+    assert (args.k_stride.batch, args.k_stride.seq) == (16 * 2 * 64, 2 * 64)

@@ -7,7 +7,7 @@ import pytest
 
 from flash_attention.arch import ARCHES
 from flash_attention.errors import KernelConfigError, UnsupportedError
-from flash_attention.families.sets import sample_configs
+from flash_attention.families.sm80.forward.space import sample_configs
 from flash_attention.families.sm90.forward.space import sample_hopper_configs
 from flash_attention.kernel_configs import (
     DType,
@@ -46,6 +46,15 @@ def test_a_word_before_the_tile_names_the_family() -> None:
     )
 
 
+def test_groups_of_one_head_are_a_dynamic_order_too() -> None:
+    config = HopperForwardKernelConfig(
+        *(DType.FP16, 64, 2, 128, 2), tma=True, specialised=True, tile_order=TileOrder.DYNAMIC
+    )
+    assert config.short_form() == "hopper(FP16, 64, 2, 128, 2): tma+specialised+dynamic_0"
+    assert parse_kernel_config(config.short_form()) == config
+    assert config.broken_rule() is None
+
+
 def test_spaces_and_word_order_do_not_matter() -> None:
     a = parse_kernel_config(" (bf16,128, 64,32 ,4) : load_2_2_0_tiles+swizzled+async ")
     b = parse_kernel_config("(BF16, 128, 64, 32, 4): async+swizzled+load_2_2_0_tiles")
@@ -56,7 +65,9 @@ def test_spaces_and_word_order_do_not_matter() -> None:
     ("text", "says"),
     [
         ("fast please", "is not a kernel config; the form is"),
-        ("(FP16, 128, 64, 4): async", "is not a kernel config"),
+        ("(FP16, 128, 64, 4): async", "(FP16, 128, 64, 4) is no tile; it is (dtype, d_head, B_r,"),
+        ("(FP16, 128, 64, 64, x): async", "whole numbers after the data type"),
+        ("hopper(FP16, 128, 2, 128): tma", "it is (dtype, d_head, consumers, B_c, stages), whole"),
         ("(FP16, 128, 64, 64, 4): async+swizled", "did you mean 'swizzled'"),
         ("(FP16, 128, 64, 64, 4): load_2_2_tiles", "unknown word 'load_2_2_tiles'"),
         ("(FP16, 128, 2, 128, 2): plain", "unknown word 'plain'"),

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flash_attention.families.values import Choices, wrong_values
+from flash_attention.families.values import Choices, smallest_holding, wrong_values
 from flash_attention.kernel_configs import DType
 
 CHOICES: Choices = {"rows": (64, 128), "keys": range(16, 65, 16), "share": range(9)}
@@ -46,3 +46,10 @@ def test_a_wrong_value_is_named_with_what_is_allowed(field: str, value: Any, say
 def test_allowed_values_pass() -> None:
     good = [Config(), Config(DType.BF16, 128, 64, 8, -3, True)]
     assert [list(wrong_values(cfg, CHOICES)) for cfg in good] == [[], []]
+
+
+@pytest.mark.parametrize(
+    ("values", "smallest"), [((8, 8), 64), ((64, 65), 96), ((65, 64), 96), ((96,), 96), ((97,), 0)]
+)
+def test_the_smallest_choice_that_holds_every_value(values: tuple[int, ...], smallest: int) -> None:
+    assert smallest_holding((96, 64), *values) == smallest

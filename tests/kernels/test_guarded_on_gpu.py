@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from flash_attention import forward
-from flash_attention.families.sets import sample_configs
+from flash_attention.families.sm80.forward.space import sample_configs
 from flash_attention.kernel_configs import DType, FlashForwardKernelConfig, KernelConfig
 from flash_attention.ladder import get_ladder
-from flash_attention.launch.kernels import current_arch
-from tests.feature_cases import CASES, Call, Case, selected
+from flash_attention.launch.device import current_arch
+from tests.feature_cases import CASES, Case, MadeCase, selected
 
 pytestmark = pytest.mark.gpu
 
@@ -29,7 +29,7 @@ LONG = [
 RUNGS = [rung.number for rung in get_ladder() if isinstance(rung.config, FlashForwardKernelConfig)]
 
 
-def run_right(call: Call, config: KernelConfig) -> tuple[torch.Tensor, torch.Tensor]:
+def run_right(call: MadeCase, config: KernelConfig) -> tuple[torch.Tensor, torch.Tensor]:
     """Output and lse of a launch; the output is full of NaN before."""
     poisoned = call.q.new_full((*call.q.shape[:-1], call.v.shape[-1]), nan)
     out, lse = forward(config, call.q, call.k, call.v, poisoned, return_lse=True, **call.arguments)

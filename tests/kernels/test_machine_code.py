@@ -17,9 +17,10 @@ from flash_attention.call.problem import Problem
 from flash_attention.choose.heuristic import select_config
 from flash_attention.compile import CompiledKernel, compile_kernel, nvrtc_version
 from flash_attention.compile.elf import text_section
-from flash_attention.compile.unit import translation_unit
-from flash_attention.families.sets import sample_configs
+from flash_attention.families.registry import unit_of
+from flash_attention.families.sm80.forward.features import Sm80Features
 from flash_attention.families.sm80.forward.rules import CHOICES
+from flash_attention.families.sm80.forward.space import sample_configs
 from flash_attention.kernel_configs import (
     DType,
     FlashForwardKernelConfig,
@@ -37,7 +38,8 @@ KNOWN_NO_OPS = {("13.0", 128): {5}, ("13.0", 64): {5, 15}}
 
 
 def compile_for(cfg: KernelConfig, arch: str) -> CompiledKernel:
-    return compile_kernel(translation_unit(cfg), arch=arch, name=cfg.kernel_name())
+    unit = unit_of(cfg, arch=ARCHES[arch])
+    return compile_kernel(unit.source, arch=unit.target, name=unit.name)
 
 
 def flash_ladder(dtype: DType, d_head: int) -> list[FlashForwardKernelConfig]:
@@ -82,7 +84,7 @@ def test_a_sample_of_all_valid_configs_compiles(arch: str) -> None:
 
 A_REGISTER = 4  # bytes: for sm_100 ptxas keeps to 168 registers and leaves one in memory
 GUARDED = [
-    Features(guarded=True),
+    Sm80Features(guarded=True),
     CAUSAL,
     Features(MaskKind.WINDOW, softcap=True, per_batch=True),
 ]

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from flash_attention import forward
-from flash_attention.families.sets import sample_configs
+from flash_attention.families.sm80.forward.space import sample_configs
 from flash_attention.kernel_configs import DType, FlashForwardKernelConfig
 from flash_attention.ladder import get_ladder
-from flash_attention.launch.kernels import current_arch
+from flash_attention.launch.device import current_arch
 from flash_attention.reference.judge import Judge, generate_qkvo
 
 pytestmark = pytest.mark.gpu

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from flash_attention import emulate, forward, forward_timed
 from flash_attention.call.call import Call
 from flash_attention.errors import KernelConfigError, UnsupportedError
 from flash_attention.kernel_configs import DType, KernelConfig
@@ -102,6 +104,14 @@ def test_arguments_that_are_no_tensors_are_refused(position: int, thing: Any, me
 def test_a_config_of_another_type_is_refused(config: Any) -> None:
     with pytest.raises(KernelConfigError, match="pass a FlashForwardKernelConfig"):
         plan_for(call_with(*dense()), config)
+
+
+@pytest.mark.usefixtures("no_compile")
+@pytest.mark.parametrize("function", [forward, forward_timed, emulate])
+def test_where_a_config_must_be_given_none_is_refused(function: Callable[..., object]) -> None:
+    q, k, v, _ = dense()
+    with pytest.raises(KernelConfigError, match="is a NoneType; pass a FlashForwardKernelConfig"):
+        function(None, q, k, v)
 
 
 @pytest.mark.usefixtures("no_compile")

@@ -13,10 +13,9 @@ from torch import Tensor
 
 from flash_attention import attention
 from flash_attention.arch import ARCHES
-from flash_attention.call.call import Extras, Options
-from flash_attention.forward import run_plan
+from flash_attention.call.call import Call
 from flash_attention.kernel_configs import DType, KernelConfig
-from flash_attention.launch.plan import SELECT, LaunchPlan, new_plan
+from flash_attention.launch.plan import Plan
 from flash_attention.reference.judge import Judge, check_lse, cu_seqlens
 from tests.random_problems.problem import Lengths, RandomProblem
 from tests.short_queries import FAR, in_pages, shuffled_table
@@ -48,21 +47,16 @@ class RandomCall:
             return None
         return self._plan(None, "sm_80").config
 
-    def plan(self) -> LaunchPlan:
-        """The kernel of the call and its launch, on whatever device the tensors are."""
+    def plan(self) -> Plan:
+        """The kernels of the call, on whatever device the tensors are."""
         return self._plan(self.config(), "sm_90" if self.problem.family == "sm90" else "sm_80")
 
-    def _plan(self, config: KernelConfig | None, arch: str) -> LaunchPlan:
+    def _plan(self, config: KernelConfig | None, arch: str) -> Plan:
         given = None if self.q.is_cuda and (config or arch == "sm_90") else ARCHES[arch]
-        options = Options(**{n: self.keywords[n] for n in Options._fields if n in self.keywords})
-        return new_plan(
-            *(SELECT if config is None else config, self.q, self.k, self.v, self.out, given),
-            options=options,
-            extras=self._extras(),
-        )
+        return Plan(self._call(), config, given)
 
-    def _extras(self) -> Extras:
-        return Extras(**{n: self.keywords[n] for n in Extras._fields if n in self.keywords})
+    def _call(self) -> Call:
+        return Call(self.q, self.k, self.v, self.out, **self.keywords)
 
     def run(self) -> tuple[Tensor, Tensor | None]:
         """Output and log-sum-exp: on a GPU those of `attention`, on the CPU of the emulator."""
@@ -70,7 +64,7 @@ class RandomCall:
             config = self.config()
             given = attention(self.q, self.k, self.v, out=self.out, config=config, **self.keywords)
         else:
-            given = run_plan(self.plan(), self.q, self.k, self.v, self.out, self._extras())
+            given = self.plan().run(self._call())
         return given if isinstance(given, tuple) else (given, None)
 
     def run_by_torch(self) -> tuple[Tensor, Tensor | None]:

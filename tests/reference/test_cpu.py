@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from flash_attention import UnsupportedError, attention
-from flash_attention.reference import cpu
-from flash_attention.reference.judge import oracle, oracle_lse
+from flash_attention.reference import formula
+from flash_attention.reference.oracle import oracle, oracle_lse
 from tests.feature_cases import CASES, Case
 
 MASKS: list[dict[str, Any]] = [
@@ -28,12 +28,12 @@ EXTRAS: list[dict[str, Any]] = [{}, {"softcap": 3.0}, {"softmax_scale": 0.3}, {"
 @pytest.mark.parametrize("return_lse", [False, True])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_every_case_is_right(case: Case, return_lse: bool) -> None:
-    call = case.make()
+    made = case.make()
     if return_lse:
-        out, lse = attention(call.q, call.k, call.v, return_lse=True, **call.arguments)
-        call.assert_right(out, lse)
+        out, lse = attention(made.q, made.k, made.v, return_lse=True, **made.arguments)
+        made.assert_right(out, lse)
     else:
-        call.assert_right(attention(call.q, call.k, call.v, **call.arguments))
+        made.assert_right(attention(made.q, made.k, made.v, **made.arguments))
 
 
 @pytest.mark.parametrize("extra", EXTRAS, ids=str)
@@ -41,30 +41,30 @@ def test_every_case_is_right(case: Case, return_lse: bool) -> None:
 def test_float32_is_accurate(mask: dict[str, Any], extra: dict[str, Any]) -> None:
     for seq_q, seq_k, d_v in itertools.product((1, 7, 9), (7, 5), (8, 5)):
         case = Case("", seq_q, seq_k, d_qk=8, d_v=d_v, batch=2, **mask, **extra)
-        call = case.make(dtype=torch.float32)
-        exact = oracle(call.q, call.k, call.v, **call.keywords)
-        plain = attention(call.q, call.k, call.v, **call.arguments)
-        out, lse = attention(call.q, call.k, call.v, return_lse=True, **call.arguments)
+        made = case.make(dtype=torch.float32)
+        exact = oracle(made.q, made.k, made.v, **made.keywords)
+        plain = attention(made.q, made.k, made.v, **made.arguments)
+        out, lse = attention(made.q, made.k, made.v, return_lse=True, **made.arguments)
         assert torch.allclose(plain.double(), exact, atol=1e-5)
         assert torch.allclose(out.double(), exact, atol=1e-5)
-        exact_lse = oracle_lse(call.q, call.k, **call.keywords)
+        exact_lse = oracle_lse(made.q, made.k, **made.keywords)
         assert torch.allclose(lse.double(), exact_lse, atol=1e-5)
         assert lse.dtype == torch.float32
 
 
 def test_float64_is_computed_in_float64() -> None:
-    call = Case("", 20, 30, causal=True, softcap=2.0, sinks=True).make(dtype=torch.float64)
-    out = attention(call.q, call.k, call.v, **call.arguments)
+    made = Case("", 20, 30, causal=True, softcap=2.0, sinks=True).make(dtype=torch.float64)
+    out = attention(made.q, made.k, made.v, **made.arguments)
     assert out.dtype == torch.float64
-    exact = oracle(call.q, call.k, call.v, **call.keywords)
+    exact = oracle(made.q, made.k, made.v, **made.keywords)
     assert torch.allclose(out, exact, rtol=0, atol=1e-12)
 
 
 def test_few_scores_are_held_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    call = Case("", 50, 60, window=(9, 4), softcap=3.0, batch=2).make(dtype=torch.float32)
-    expected = attention(call.q, call.k, call.v, **call.arguments)
-    monkeypatch.setattr(cpu, "SCORES", 7 * 2 * 4 * 60)
-    parts = attention(call.q, call.k, call.v, **call.arguments)
+    made = Case("", 50, 60, window=(9, 4), softcap=3.0, batch=2).make(dtype=torch.float32)
+    expected = attention(made.q, made.k, made.v, **made.arguments)
+    monkeypatch.setattr(formula, "SCORES_BYTES", 7 * 4 * 60)
+    parts = attention(made.q, made.k, made.v, **made.arguments)
     assert torch.allclose(parts, expected, atol=1e-6)
 
 
@@ -73,30 +73,30 @@ def test_few_scores_are_held_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_a_query_or_a_key_there_is_nothing_to_compute(
     lengths: tuple[int, int], sinks: bool
 ) -> None:
-    call = Case("", *lengths, sinks=sinks).make()
-    out, lse = attention(call.q, call.k, call.v, return_lse=True, **call.arguments)
-    assert torch.equal(out, torch.zeros_like(call.q))
-    sink = call.keywords["sinks"] if sinks else torch.full((4,), -torch.inf)
+    made = Case("", *lengths, sinks=sinks).make()
+    out, lse = attention(made.q, made.k, made.v, return_lse=True, **made.arguments)
+    assert torch.equal(out, torch.zeros_like(made.q))
+    sink = made.keywords["sinks"] if sinks else torch.full((4,), -torch.inf)
     assert torch.equal(lse, sink[None, :, None].expand(1, 4, lengths[0]))
 
 
 def test_a_given_output_is_filled_and_returned() -> None:
-    call = Case("", 20, 30, d_v=24).make()
-    expected = attention(call.q, call.k, call.v)
-    room = torch.full((1, 22, 4, 32), 7.0, dtype=call.q.dtype)
+    made = Case("", 20, 30, d_v=24).make()
+    expected = attention(made.q, made.k, made.v)
+    room = torch.full((1, 22, 4, 32), 7.0, dtype=made.q.dtype)
     inside = room[:, 1:21, :, 4:28]
-    assert attention(call.q, call.k, call.v, out=inside) is inside
+    assert attention(made.q, made.k, made.v, out=inside) is inside
     assert torch.equal(inside, expected)
     inside.fill_(7.0)
     assert bool((room == 7.0).all())
     with torch.inference_mode():
         kept = torch.full_like(expected, torch.nan)
-    assert torch.equal(attention(call.q, call.k, call.v, out=kept), expected)
+    assert torch.equal(attention(made.q, made.k, made.v, out=kept), expected)
 
 
 def test_what_a_kernel_would_refuse_is_refused() -> None:
-    call = Case("", 20, 30).make()
-    q, k, v = call.q, call.k, call.v
+    made = Case("", 20, 30).make()
+    q, k, v = made.q, made.k, made.v
     bad: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
         ((q, k, v.float()), {}, "v has dtype torch.float32, q has dtype torch.bfloat16"),
         ((q.int(), k.int(), v.int()), {}, "q is torch.int32; allowed on the CPU is any floating"),
@@ -115,7 +115,7 @@ def test_what_a_kernel_would_refuse_is_refused() -> None:
 
 
 def test_lengths_outside_of_their_tensors_are_refused() -> None:
-    call = Case("", (10, 20), (15, 25)).make()
-    wrong = call.arguments | {"max_seqlen_k": 20}
+    made = Case("", (10, 20), (15, 25)).make()
+    wrong = made.arguments | {"max_seqlen_k": 20}
     with pytest.raises(UnsupportedError, match="entry 1 of k has 25 rows"):
-        attention(call.q, call.k, call.v, **wrong)
+        attention(made.q, made.k, made.v, **wrong)

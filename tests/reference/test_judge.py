@@ -15,23 +15,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from flash_attention.call.call import Keywords
 from flash_attention.errors import UnsupportedError
 from flash_attention.kernel_configs import DType
-from flash_attention.reference import oracle as reference
+from flash_attention.reference import formula
 from flash_attention.reference.judge import (
-    CallFeatures,
     Check,
     Judge,
-    attention_16bit,
     check_lse,
     check_output,
     cu_seqlens,
     generate_qkv,
     generate_qkvo,
-    oracle,
-    oracle_lse,
     rounding_step,
 )
+from flash_attention.reference.oracle import attention_16bit, oracle, oracle_lse
 
 DTYPES = [torch.float16, torch.bfloat16]
 SHAPE = (2, 64, 4, 32)
@@ -49,7 +47,7 @@ def test_the_oracle_is_attention_in_float64(scale: float | None, seq_k: int) -> 
     q, k, v = generate_qkv(*SHAPE, torch.float16)
     k, v = k[:, :seq_k], v[:, :seq_k]
     expected = torch_attention(q.double(), k.double(), v.double(), scale)
-    result = oracle(q, k, v, scale)
+    result = oracle(q, k, v, softmax_scale=scale)
     assert result.dtype == torch.float64
     torch.testing.assert_close(result, expected, rtol=1e-12, atol=1e-12)
 
@@ -60,7 +58,7 @@ def test_chunks_do_not_change_the_oracle(
 ) -> None:
     q, k, v = generate_qkv(*SHAPE, torch.bfloat16)
     whole = oracle(q, k, v)
-    monkeypatch.setattr(reference, "SCORES_BYTES", scores_bytes)
+    monkeypatch.setattr(formula, "SCORES_BYTES", scores_bytes)
     torch.testing.assert_close(oracle(q, k, v), whole, rtol=1e-12, atol=1e-12)
 
 
@@ -119,16 +117,17 @@ def one_score_at_a_time(
 def test_masks_shared_heads_and_lengths_against_the_definition(
     sizes: Sizes, scale: float | None, scores_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reference, "SCORES_BYTES", scores_bytes)
+    monkeypatch.setattr(formula, "SCORES_BYTES", scores_bytes)
     q, k, v = sizes.qkv()
     out, lse = one_score_at_a_time(sizes, q, k, v, 8**-0.5 if scale is None else scale)
     close = partial(torch.testing.assert_close, rtol=1e-12, atol=1e-12)
-    close(oracle(q, k, v, scale, sizes.causal), out)
-    close(oracle_lse(q, k, scale, sizes.causal), lse)
-    rounded_steps = attention_16bit(q, k, v, scale, sizes.causal)
+    asked: Keywords = {"softmax_scale": scale, "causal": sizes.causal}
+    close(oracle(q, k, v, **asked), out)
+    close(oracle_lse(q, k, **asked), lse)
+    rounded_steps = attention_16bit(q, k, v, **asked)
     torch.testing.assert_close(rounded_steps.double(), out, rtol=0, atol=5e-3)
-    assert Judge(q, k, v, scale, sizes.causal).check(out.to(q.dtype)).ok
-    assert check_lse(lse.float(), q, k, scale, sizes.causal).ok
+    assert Judge(q, k, v, **asked).check(out.to(q.dtype)).ok
+    assert check_lse(lse.float(), q, k, **asked).ok
 
 
 def test_the_mask_ends_at_the_last_key_and_not_at_the_first() -> None:
@@ -249,17 +248,17 @@ def test_packed_outputs_are_held_to_the_rule_entry_by_entry() -> None:
     bounds = cu_seqlens((5, 0, 7))
     assert bounds.dtype == torch.int32
     assert bounds.tolist() == [0, 5, 5, 12]
-    packed: CallFeatures = {"cu_seqlens_q": bounds, "cu_seqlens_k": bounds}
-    judge = Judge(q, k, v, causal=True, **packed)
-    assert judge.check(oracle(q, k, v, causal=True, **packed).to(q.dtype)).ok
+    packed: Keywords = {"cu_seqlens_q": bounds, "cu_seqlens_k": bounds, "causal": True}
+    judge = Judge(q, k, v, **packed)
+    assert judge.check(oracle(q, k, v, **packed).to(q.dtype)).ok
     one_entry = oracle(q[None], k[None], v[None], causal=True)[0].to(q.dtype)
     check = judge.check(one_entry)
     assert not check.ok
     assert check.worst_index[0] >= 5
-    lse = oracle_lse(q, k, causal=True, **packed).float()
-    assert check_lse(lse, q, k, causal=True, **packed).ok
+    lse = oracle_lse(q, k, **packed).float()
+    assert check_lse(lse, q, k, **packed).ok
     with pytest.raises(UnsupportedError, match=r"\(heads, total_q\) = \(2, 12\)"):
-        check_lse(lse.T, q, k, causal=True, **packed)
+        check_lse(lse.T, q, k, **packed)
 
 
 def test_the_output_to_fill_is_poisoned() -> None:

@@ -12,9 +12,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from flash_attention.reference import oracle as reference
+from flash_attention.call.call import Keywords
+from flash_attention.reference import formula
 from flash_attention.reference.judge import cu_seqlens, generate_qkv
-from flash_attention.reference.oracle import CallFeatures, attention_16bit, oracle, oracle_lse
+from flash_attention.reference.oracle import attention_16bit, oracle, oracle_lse
 
 HEADS, HEADS_K, D_QK, D_V = 4, 2, 8, 16
 close = partial(torch.testing.assert_close, rtol=1e-12, atol=1e-12)
@@ -36,9 +37,11 @@ class Case:
     scale: float | None = field(default=None)
 
     @property
-    def features(self) -> CallFeatures:
+    def keywords(self) -> Keywords:
         sinks = torch.linspace(-2, 2, HEADS, dtype=torch.float64)
         return {
+            "softmax_scale": self.scale,
+            "causal": self.causal,
             "window": self.window,
             "softcap": self.softcap,
             "sinks": sinks if self.sinks else None,
@@ -102,7 +105,7 @@ def by_the_definition(case: Case, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tens
     lse = torch.full((*q.shape[:-3], HEADS, q.shape[-3]), math.nan, dtype=torch.float64)
     starts_q, starts_k = ([0, *accumulate(lengths)] for lengths in (case.lengths_q, case.lengths_k))
     scale = D_QK**-0.5 if case.scale is None else case.scale
-    sinks = case.features["sinks"]
+    sinks = case.keywords["sinks"]
     for entry, seq_q in enumerate(case.lengths_q):
         q_at = (starts_q[entry],) if case.packed_q else (entry, 0)
         k_at = (starts_k[entry],) if case.packed_k else (entry, 0)
@@ -128,12 +131,12 @@ def by_the_definition(case: Case, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tens
 def test_the_oracle_is_the_definition(
     case: Case, scores_bytes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reference, "SCORES_BYTES", scores_bytes)
+    monkeypatch.setattr(formula, "SCORES_BYTES", scores_bytes)
     q, k, v = case.qkv()
     out, lse = by_the_definition(case, q, k, v)
-    close(oracle(q, k, v, case.scale, case.causal, **case.features), out)
-    close(oracle_lse(q, k, case.scale, case.causal, **case.features), lse)
-    rounded = attention_16bit(q, k, v, case.scale, case.causal, **case.features)
+    close(oracle(q, k, v, **case.keywords), out)
+    close(oracle_lse(q, k, **case.keywords), lse)
+    rounded = attention_16bit(q, k, v, **case.keywords)
     assert rounded.dtype == q.dtype
     torch.testing.assert_close(rounded.double(), out, rtol=0, atol=1e-2)
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from sys import modules
 from typing import Any
 
@@ -14,6 +15,9 @@ import torch
 from torch import Tensor
 
 from flash_attention import DType, HopperForwardKernelConfig, UnsupportedError, attention, check
+from flash_attention.call.call import Call
+from flash_attention.kernel_configs import TileOrder
+from flash_attention.launch.plan import Plan
 from flash_attention.reference import part_judge as part_judge_module
 from flash_attention.reference.judge import check_lse, check_output, generate_qkv
 from flash_attention.tools.check import CPU_SCORES
@@ -21,6 +25,7 @@ from tests.feature_cases import CASES, Case
 from tests.short_queries import SHORT_CASES, ShortCase
 
 CONFIG = HopperForwardKernelConfig(DType.BF16, 64, 1, 64, 2, tma=True, specialised=True)
+PACKED = replace(CONFIG, tile_order=TileOrder.DYNAMIC)
 CHECK = "flash_attention.tools.check"  # the module, whose name the function has taken
 
 
@@ -95,10 +100,10 @@ def test_a_wrong_result_is_told(damage: Damage, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_what_a_kernel_leaves_unset_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    def stores_nothing(plan: object, q: Tensor, k: Tensor, v: Tensor, out: Tensor, _: Any) -> Any:
-        return out
+    def stores_nothing(plan: Plan, call: Call) -> Tensor | None:
+        return call.out
 
-    monkeypatch.setattr(modules[CHECK], "run_plan", stores_nothing)
+    monkeypatch.setattr(Plan, "run", stores_nothing)
     q, k, v = generate_qkv(1, 16, 2, 64, DType.BF16)
     assert math.isnan(check(q, k, v, config=CONFIG, out=torch.zeros_like(q)).output.error)
 
@@ -124,7 +129,7 @@ def test_bad_arguments_are_refused() -> None:
     call = Case("", (10, 20), (15, 25)).make()
     wrong = call.arguments | {"max_seqlen_q": 15}
     with pytest.raises(UnsupportedError, match="entry 1 of q has 20 rows"):
-        check(call.q, call.k, call.v, config=CONFIG, validate=True, **wrong)
+        check(call.q, call.k, call.v, config=PACKED, validate=True, **wrong)
 
 
 def test_the_report_is_data_too() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import difflib
 import inspect
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple, TypedDict, TypeVar
+from typing import Any, NamedTuple, TypedDict, TypeVar, cast
 
 from torch import Tensor
 
@@ -47,6 +47,11 @@ class Call(NamedTuple):
             for name, tensor in zip(EXTRAS, self[4:9], strict=True)
             if tensor is not None
         }
+
+    @property
+    def keywords(self) -> Keywords:
+        """What is asked, to be passed on with other tensors in the place of q, k and v."""
+        return cast(Keywords, dict(zip(KEYWORDS[:-1], self[4:-1], strict=True)))
 
     @property
     def needs_grad(self) -> bool:

@@ -67,15 +67,17 @@ def flash_attn_func(
     return out if lse is None else (out, lse, None)
 
 
-def _options_of(function: Callable[..., Result], first: int) -> Callable[[Packed], Packed]:
-    """Let `help` and `inspect` show the parameters of `function` from number `first` on, which a
-    function of packed tensors passes on."""
+def _options_of(
+    function: Callable[..., Result], first: int, last: int | None = None
+) -> Callable[[Packed], Packed]:
+    """Let `help` and `inspect` show the parameters of `function` from number `first` on, up to
+    `last`, which a function of packed tensors passes on."""
 
     def shown(packed: Packed) -> Packed:
         own = [
             p for p in signature(packed).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD
         ]
-        rest = list(signature(function).parameters.values())[first:]
+        rest = list(signature(function).parameters.values())[first:last]
         vars(packed)["__signature__"] = signature(function).replace(parameters=[*own, *rest])
         return packed
 
@@ -132,14 +134,14 @@ def flash_attn_varlen_func(
     return out if lse is None else (out, lse, None)
 
 
-@_options_of(flash_attn_varlen_func, 3)
+@_options_of(flash_attn_varlen_func, 3, -1)  # k and v of one tensor are in no pages
 def flash_attn_varlen_kvpacked_func(q: Tensor, kv: Tensor, *options: Any, **named: Any) -> Result:
     """`flash_attn_varlen_func` with k and v as one tensor, (total_k, 2, heads_k, d)."""
     k, v = _unpacked("kv", kv, 2, ndim=4)
     return flash_attn_varlen_func(q, k, v, *options, **named)
 
 
-@_options_of(flash_attn_varlen_func, 7)
+@_options_of(flash_attn_varlen_func, 7, -1)
 def flash_attn_varlen_qkvpacked_func(
     qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, *options: Any, **named: Any
 ) -> Result:

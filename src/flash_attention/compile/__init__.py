@@ -6,7 +6,7 @@ from __future__ import annotations
 from flash_attention.compile.cache import cache_dir
 from flash_attention.compile.elf import ENTRY
 from flash_attention.compile.includes import INCLUDE_DIR
-from flash_attention.compile.kernel import CompiledKernel, compile_kernel
+from flash_attention.compile.kernel import CompiledKernel, compile_kernel, compile_to_ptx
 from flash_attention.compile.log import Resources
 from flash_attention.compile.nvrtc import nvrtc_version
 
@@ -17,5 +17,6 @@ __all__ = [
     "Resources",
     "cache_dir",
     "compile_kernel",
+    "compile_to_ptx",
     "nvrtc_version",
 ]

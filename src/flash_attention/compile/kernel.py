@@ -33,6 +33,9 @@ from flash_attention.compile.nvrtc import (
 )
 from flash_attention.errors import CompileError
 
+NO_MACHINE_CODE = Resources(0, 0, 0, 0, ())
+VIRTUAL = "compute_"  # an architecture of PTX, for which there is no machine code
+
 
 @dataclass(frozen=True)
 class CompiledKernel:
@@ -54,10 +57,28 @@ def compile_kernel(
 ) -> CompiledKernel:
     """The kernel of `source` for `arch`, compiled if no one did yet; `name` is for people."""
     check_arch(arch)
+    request = _request(source, arch, name, include_dir)
+    return _memory.get(request.folder, lambda: _load_or_compile(request))
+
+
+def compile_to_ptx(
+    source: str, *, arch: str, name: str, include_dir: Path = INCLUDE_DIR
+) -> CompiledKernel:
+    """The same without machine code, which takes half the time; all of it if it is there."""
+    check_arch(arch)
+    whole = _request(source, arch, name, include_dir)
+    files = DiskCache(whole.cache_root).load(whole.entry, whole.key)
+    if files is not None:
+        known = _kernel(whole, files, folder=whole.folder, compile_seconds=None)
+        return _memory.get(whole.folder, lambda: known)
+    virtual = _request(source, arch.replace("sm_", VIRTUAL), name, include_dir)
+    return _memory.get(virtual.folder, lambda: _load_or_compile(virtual))
+
+
+def _request(source: str, arch: str, name: str, include_dir: Path) -> _Request:
     headers = include_closure(source, include_dir)
     key = cache_key(source, headers, options=options(arch), compiler=compiler_identity(), arch=arch)
-    request = _Request(source, arch, name, include_dir, headers, key, cache_dir())
-    return _memory.get(request.folder, lambda: _load_or_compile(request))
+    return _Request(source, arch, name, include_dir, headers, key, cache_dir())
 
 
 @dataclass(frozen=True)
@@ -167,7 +188,7 @@ def _kernel(
         ptx=files[PTX].decode(),
         cubin=files[CUBIN],
         log=log,
-        resources=parse_log(log),
+        resources=NO_MACHINE_CODE if request.arch.startswith(VIRTUAL) else parse_log(log),
         source_path=folder / SOURCE if folder else None,
         compile_seconds=compile_seconds,
     )

@@ -6,6 +6,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
+from functools import lru_cache
 from math import prod
 from typing import Any
 
@@ -18,7 +19,7 @@ from flash_attention.arch import get_arch
 from flash_attention.call.call import Call, call_of, with_keywords
 from flash_attention.call.results import fill_keyless
 from flash_attention.call.tensors import TensorView
-from flash_attention.compile import ENTRY, CompiledKernel
+from flash_attention.compile import ENTRY, CompiledKernel, compile_to_ptx
 from flash_attention.compile.unit import Unit
 from flash_attention.emulator import (
     SCHEDULES,
@@ -35,7 +36,6 @@ from flash_attention.errors import LaunchError, UnsupportedError
 from flash_attention.families.config import KernelConfig, check_config_type
 from flash_attention.families.recipe import Step
 from flash_attention.launch.device import CPU
-from flash_attention.launch.kernels import load_unit
 from flash_attention.launch.plan import Plan
 
 _MEMORY_SLACK = 1 << 20  # bytes of address space between and around the tensors
@@ -68,9 +68,10 @@ class Settings:
             )
 
 
+@lru_cache(maxsize=256)
 def compiled_unit(unit: Unit) -> CompiledKernel:
-    """The kernel that the emulator runs for a translation unit."""
-    return load_unit(unit).compiled
+    """The kernel that the emulator runs for a translation unit; it needs no machine code."""
+    return compile_to_ptx(unit.source, arch=unit.target, name=unit.name)
 
 
 @with_keywords

@@ -160,15 +160,5 @@ def _without_loose_rows(
 
 def _judge(call: Call) -> PartJudge:
     call = without_pages(call)
-    return PartJudge(
-        *(call.q, call.k, call.v),
-        scores=CPU_SCORES if call.q.is_cpu else CHECKED_SCORES,
-        softmax_scale=call.softmax_scale,
-        causal=call.causal,
-        window=call.window,
-        softcap=call.softcap,
-        sinks=call.sinks,
-        cu_seqlens_q=call.cu_seqlens_q,
-        cu_seqlens_k=call.cu_seqlens_k,
-        seqused_k=call.seqused_k,
-    )
+    scores = CPU_SCORES if call.q.is_cpu else CHECKED_SCORES
+    return PartJudge(call.q, call.k, call.v, scores=scores, **call.keywords)

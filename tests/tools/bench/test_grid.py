@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from flash_attention.call.call import Extras
+from flash_attention.call.call import Call
 from flash_attention.errors import UnsupportedError
 from flash_attention.kernel_configs import DType
 from flash_attention.tools.bench.grid import GRIDS, Point
@@ -96,7 +96,8 @@ def test_a_causal_mask_ends_at_the_last_key() -> None:
     whole = Point(64, False, 8192, 2, 3, seq_q=1).flop
     assert Point(64, True, 8192, 2, 3, seq_q=1).flop == pytest.approx(whole, rel=1e-3)
     point = Point(64, True, 100, 2, 3, seq_q=10)
-    assert point.flop == work_of(point.problem(DType.BF16), Extras()).flop
+    q, k = (torch.empty(2, n, 3, 64, dtype=torch.bfloat16, device="meta") for n in (10, 100))
+    assert point.flop == work_of(point.problem(DType.BF16), Call(q, k, k, causal=True)).flop
 
 
 def test_the_flop_of_a_window_are_those_of_the_keys_in_it() -> None:

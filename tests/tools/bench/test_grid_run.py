@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from flash_attention import testing
 from flash_attention.kernel_configs import DType, FlashForwardKernelConfig
 from flash_attention.ladder import get_ladder
-from flash_attention.reference import judge as testing
 from flash_attention.tools.bench import grid_run
 from flash_attention.tools.bench.case import Case
 from flash_attention.tools.bench.grid import GRIDS, Point
@@ -45,10 +45,10 @@ def made_up_times(
 
 def made_up_peers(names: Sequence[str], case: Case, **settings: object) -> Lineup:
     """One right peer, one wrong one, one missing one."""
-    features: testing.CallFeatures = {"window": case.window}
+    features: testing.CallFeatures = {"causal": case.point.causal, "window": case.window}
     if case.starts is not None:
         features |= {"cu_seqlens_q": case.starts, "cu_seqlens_k": case.starts}
-    right = testing.attention_16bit(case.q, case.k, case.v, causal=case.point.causal, **features)
+    right = testing.attention_16bit(case.q, case.k, case.v, **features)
     peers = (Contender("fa3", lambda: right), Contender("cudnn", lambda: 2 * right))
     return Lineup(peers, {"fa2": "not here"})
 

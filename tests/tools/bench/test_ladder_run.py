@@ -6,9 +6,9 @@ from __future__ import annotations
 import pytest
 import torch
 
+from flash_attention import testing
 from flash_attention.errors import LaunchError
 from flash_attention.ladder import get_ladder
-from flash_attention.reference import judge as testing
 from flash_attention.tools.bench.comparison import FA2
 from flash_attention.tools.bench.ladder_run import GRIDS, Candidate, checked, measure
 

@@ -10,7 +10,7 @@ import pytest
 
 from flash_attention.arch import DEFAULT_ARCH, Arch
 from flash_attention.compile.elf import text_section
-from flash_attention.compile.unit import translation_unit
+from flash_attention.families.registry import unit_of
 from flash_attention.kernel_configs import KernelConfig
 from flash_attention.ladder import get_ladder
 from flash_attention.launch.kernels import compile_config
@@ -30,7 +30,7 @@ def test_a_set_is_built_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     assert summary(first) == ["sm_80", "compiled", "2"]
     built = {path.read_text() for path in tmp_path.glob("*/kernel.cu")}
     configs = two_kernels("progression", DEFAULT_ARCH)
-    assert built == {translation_unit(config) for config in configs}
+    assert built == {unit_of(config).source for config in configs}
     code = {text_section(path.read_bytes()) for path in tmp_path.glob("*/kernel.cubin")}
     assert code == {text_section(compile_config(config, DEFAULT_ARCH).cubin) for config in configs}
     again = invoke("build", "--set", "progression", "--arch", "sm_80", "--jobs", "2")

@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from flash_attention.emulator import load_program
 from flash_attention.kernel_configs import DType
 from flash_attention.ladder import get_ladder
-from flash_attention.launch import emulation
 from flash_attention.launch.emulation import emulate
 from flash_attention.reference.judge import check_output, generate_qkv
 from tests.emulator.ampere_mutations import BARRIERS, WAITS
-from tests.emulator.mutations import config_of, mutated_ptx
+from tests.emulator.edits import plant
+from tests.emulator.mutations import config_of
 from tests.tools.commands.invoke import invoke, refuse
 
 SMALL = ("--seq", "128", "--heads", "1", "--d-head", "64")
@@ -64,8 +63,7 @@ def test_findings_are_printed_and_fail(
     mutation: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chosen = next(m for m in (*WAITS, *BARRIERS) if m is mutation)
-    ptx = mutated_ptx(chosen, config_of(chosen), tmp_path)
-    monkeypatch.setattr(emulation, "load_program", lambda text, entry: load_program(ptx, entry))
+    plant(chosen.edits, tmp_path, monkeypatch)
     arguments = ("emulate", "--config", config_of(chosen).short_form(), "--seq", "128")
     printed = invoke(*arguments, "--heads", "1", exit_code=1)
     assert f"[{chosen.caught_by}]" in printed

@@ -20,13 +20,13 @@ from flash_attention import (
     attention,
     explain,
 )
-from flash_attention.call.call import Extras, Options
 from flash_attention.choose.decision import Rule
+from flash_attention.families.sm90.forward.combine import combine_unit
 from flash_attention.families.sm90.forward.config import HOPPER
-from flash_attention.families.sm90.forward.short_queries import MIN_CHUNK_BLOCKS
-from flash_attention.families.sm90.forward.splits import Chunks
-from flash_attention.launch.kernels import get_combine_kernel, get_kernel
-from flash_attention.launch.plan import EMULATED_SMS, SELECT, new_plan
+from flash_attention.families.sm90.forward.features import Sm90Features, SplitKind
+from flash_attention.launch.device import EMULATED_SMS
+from flash_attention.launch.kernels import get_kernel, load_unit
+from flash_attention.launch.plan import Plan
 from flash_attention.tools.explain import Explanation
 from flash_attention.tools.explain.gpus import GPUS
 from tests.feature_cases import CASES, Case
@@ -54,17 +54,13 @@ def test_every_case_is_explained_as_it_would_be_planned(case: Case) -> None:
     explanation = explain(
         *(call.q, call.k, call.v), **call.arguments, arch="sm_90", num_sms=EMULATED_SMS
     )
-    names = {*Options._fields, *Extras._fields}
-    assert set(call.arguments) <= names
-    options = Options(**{n: x for n, x in call.arguments.items() if n in Options._fields})
-    extras = Extras(**{n: x for n, x in call.arguments.items() if n in Extras._fields})
-    plan = new_plan(SELECT, call.q, call.k, call.v, None, options=options, extras=extras)
-    launch = explanation.launches[0]
+    plan = Plan(call.call())
     assert (explanation.config, explanation.problem) == (plan.config, plan.problem)
-    assert explanation.features == tuple(plan.features.words())
-    assert (launch.grid, launch.threads) == (plan.geometry.grid, plan.geometry.block)
-    assert launch.smem_bytes == plan.geometry.smem_bytes
-    assert len(explanation.launches) == 1 + (plan.combine is not None)
+    assert explanation.features == tuple(plan.recipe.features.words())
+    for launch, step in zip(explanation.launches, plan.recipe.steps, strict=True):
+        assert (launch.grid, launch.threads) == (step.geometry.grid, step.geometry.block)
+        assert (launch.name, launch.smem_bytes) == (step.unit.name, step.geometry.smem_bytes)
+    assert (explanation.tiles, explanation.chunks) == (plan.recipe.tiles, plan.recipe.chunks)
     assert explanation.torch_computes
 
 
@@ -72,7 +68,7 @@ def test_a_long_call_on_an_h200() -> None:
     explanation = explain(*square(1024, batch=16), causal=True)
     kernel = get_kernel(explanation.config, HOPPER, explanation.problem.features)
     (launch,) = explanation.launches
-    assert explanation.rule == "select: d_head 64, masked, up to 1024 queries"
+    assert explanation.rule == "heuristic: d_head 64, masked, up to 1024 queries"
     assert (explanation.gpu, explanation.num_sms) == (GPUS[0], 132)
     assert (launch.registers, launch.spill_bytes) == (kernel.registers, kernel.spills)
     assert launch.ctas_per_sm == kernel.ctas_per_sm == 1
@@ -110,9 +106,9 @@ def test_a_short_call_is_cut_combined_and_bound_by_memory() -> None:
     forward, combine = explanation.launches
     config = explanation.config
     assert isinstance(config, HopperForwardKernelConfig)
-    chunks = Chunks.for_ctas(explanation.problem, config.B_c, 132, MIN_CHUNK_BLOCKS)
-    compiled = get_combine_kernel(config, chunks, "sm_90a").compiled
-    assert explanation.rule.startswith("select_short: 4 rows that share a head of k and v fit")
+    features = Sm90Features(heads_together=4, few_queries=True, splits=SplitKind.EVEN)
+    compiled = load_unit(combine_unit(config.dtype, features, 64, "sm_90a")).compiled
+    assert explanation.rule.startswith("short queries: 4 rows that share a head of k and v fit")
     assert explanation.features == ("heads_4", "even")
     assert (explanation.tiles, explanation.chunks) == (2, 43)  # of four of the 2 x 86 blocks
     assert forward.grid == (43, 1, 1)
@@ -127,7 +123,7 @@ def test_other_architectures_have_the_first_family_and_no_measured_peak() -> Non
     explanation = explain(*square(256), arch="sm_80")
     assert isinstance(explanation.config, FlashForwardKernelConfig)
     assert (explanation.num_sms, explanation.waves, explanation.bound) == (None, None, None)
-    assert "needs sm_90" in why(explanation, "HopperForwardKernelConfig")
+    assert "need sm_90" in why(explanation, "HopperForwardKernelConfig")
     assert "waves: unknown, pass num_sms" in str(explanation)
     assert "bound" in str(explanation)
     assert "unknown: nobody measured" in str(explanation)

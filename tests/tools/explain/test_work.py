@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from flash_attention.call.call import Extras, Options
+from flash_attention.call.call import Call
 from flash_attention.call.problem import Problem
 from flash_attention.kernel_configs import DType
 from flash_attention.reference.judge import cu_seqlens
@@ -21,10 +21,9 @@ def meta(*shape: int) -> Tensor:
     return torch.empty(shape, dtype=torch.bfloat16, device="meta")
 
 
-def work(q: Tensor, k: Tensor, v: Tensor, extras: Extras | None = None, **options: Any) -> Work:
-    extras = extras or Extras()
-    asked = Options(**options)
-    return work_of(Problem.from_tensors(q, k, v, options=asked, extras=extras), extras)
+def work(q: Tensor, k: Tensor, v: Tensor, **asked: Any) -> Work:
+    call = Call(q, k, v, **asked)
+    return work_of(Problem.of(call), call)
 
 
 def seen(seq_q: int, seq_k: int, left: int, right: int) -> int:
@@ -36,7 +35,9 @@ def seen(seq_q: int, seq_k: int, left: int, right: int) -> int:
 @pytest.mark.parametrize("causal", [False, True])
 def test_self_attention_counts_as_the_benchmarks_do(causal: bool) -> None:
     point = Point(128, causal, 512, 4, 16)
-    counted = work_of(point.problem(DType.BF16), Extras())
+    q = meta(4, 512, 16, 128)
+    counted = work_of(point.problem(DType.BF16), Call(q, q, q, causal=causal))
+    assert counted == work(q, q, q, causal=causal)
     assert counted == Work(point.flop, 4 * 4 * 512 * 16 * 128 * 2, exact=True)
     assert counted.intensity == point.flop / counted.num_bytes
 
@@ -68,13 +69,13 @@ def test_shared_heads_and_a_narrower_v_are_moved_once() -> None:
 def test_lengths_of_entries_are_read_and_where_they_cannot_be_all_count_as_the_longest() -> None:
     q, k, pages = meta(11, 2, 64), meta(9, 2, 64), meta(40, 16, 2, 64)
     starts_q, starts_k = cu_seqlens((3, 8)), cu_seqlens((7, 2))
-    packed = Extras(cu_seqlens_q=starts_q, cu_seqlens_k=starts_k)
-    counted = work(q, k, k, packed, max_seqlen_q=8, max_seqlen_k=7)
+    packed = {"cu_seqlens_q": starts_q, "cu_seqlens_k": starts_k}
+    counted = work(q, k, k, **packed, max_seqlen_q=8, max_seqlen_k=7)
     assert counted == Work(4 * 64 * 2 * (3 * 7 + 8 * 2), 2 * 2 * 64 * 2 * (11 + 9), exact=True)
     used = torch.tensor([40, 1], dtype=torch.int32)
     table = torch.zeros(2, 3, dtype=torch.int32)
-    paged = Extras(cu_seqlens_q=starts_q, seqused_k=used, block_table=table)
-    assert work(q, pages, pages, paged, max_seqlen_q=8).flop == 4 * 64 * 2 * (3 * 40 + 8)
-    blind = Extras(*(None if t is None else t.to("meta") for t in paged))
-    longest = work(q, pages, pages, blind, max_seqlen_q=8)
+    paged = {"cu_seqlens_q": starts_q, "seqused_k": used, "block_table": table}
+    assert work(q, pages, pages, **paged, max_seqlen_q=8).flop == 4 * 64 * 2 * (3 * 40 + 8)
+    blind = {name: tensor.to("meta") for name, tensor in paged.items()}
+    longest = work(q, pages, pages, **blind, max_seqlen_q=8)
     assert (longest.flop, longest.exact) == (4 * 64 * 2 * 2 * 8 * 48, False)

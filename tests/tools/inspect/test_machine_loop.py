@@ -44,6 +44,7 @@ def test_a_turn_of_every_rung_is_one_key_block(rung: Rung, causal: bool) -> None
         steps = config.d_head // 16 + config.B_c // 16  # of 16 along the contraction
         assert (counts["HGMMA"], counts["HMMA"]) == (steps, 0)
     else:
+        assert isinstance(config, FlashForwardKernelConfig)
         tiles = (config.warp_rows // 16) * (config.B_c // 8) * (config.d_head // 16)
         assert (counts["HMMA"], counts["HGMMA"]) == (2 * tiles, 0)
     scores = machine.block.rows * machine.block.keys // (32 * machine.block.warps)

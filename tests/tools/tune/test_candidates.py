@@ -9,7 +9,7 @@ import pytest
 
 from flash_attention.arch import ARCHES
 from flash_attention.choose.dense import DenseProblem
-from flash_attention.choose.heuristic import group_mib
+from flash_attention.families.sm90.forward.heuristic import group_mib
 from flash_attention.kernel_configs import (
     FlashForwardKernelConfig,
     HopperForwardKernelConfig,

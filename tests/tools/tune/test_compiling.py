@@ -13,6 +13,7 @@ import pytest
 
 from flash_attention.arch import DEFAULT_ARCH
 from flash_attention.call.features import PLAIN, Features
+from flash_attention.kernel_configs import FlashForwardKernelConfig
 from flash_attention.ladder import get_ladder
 from flash_attention.tools.tune.compiling import Answer, Compilers
 from flash_attention.tools.tune.measurer import Compiled, Failure
@@ -47,6 +48,7 @@ def test_answers_are_resources_or_refusals(tmp_path: Path, monkeypatch: pytest.M
 def test_what_nobody_waits_for_any_longer_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(threading.Thread, "start", lambda thread: None)
     base = get_ladder()[0].config
+    assert isinstance(base, FlashForwardKernelConfig)
     jobs = [(replace(base, B_c=keys), PLAIN, DEFAULT_ARCH) for keys in (32, 64, 128)]
     compilers = Compilers(1)
     compilers.submit(jobs[1:])

@@ -12,7 +12,7 @@ import pytest
 
 from flash_attention.call.features import CAUSAL, PLAIN
 from flash_attention.compile import compile_kernel
-from flash_attention.compile.unit import translation_unit
+from flash_attention.families.registry import unit_of
 from flash_attention.kernel_configs import HopperForwardKernelConfig
 from flash_attention.tools.tune import store as store_module
 from flash_attention.tools.tune.candidates import heuristic
@@ -80,8 +80,8 @@ def test_a_kernel_goes_by_what_the_compile_cache_goes_by(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FLASH_ATTENTION_CACHE_DIR", str(tmp_path))
-    source, target = translation_unit(CONFIG, PLAIN), CONFIG.target(SM90)
-    path = compile_kernel(source, arch=target, name="any").source_path
+    unit = unit_of(CONFIG, PLAIN, SM90)
+    path = compile_kernel(unit.source, arch=unit.target, name="any").source_path
     assert path is not None
     assert path.parent.name.endswith(kernel_digest(CONFIG, PLAIN, SM90))
     assert kernel_digest(CONFIG, CAUSAL, SM90) != kernel_digest(CONFIG, PLAIN, SM90)

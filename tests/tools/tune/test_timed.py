@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +11,7 @@ import torch
 from flash_attention.choose.dense import DenseProblem
 from flash_attention.forward import forward
 from flash_attention.kernel_configs import DType, KernelConfig
-from flash_attention.launch.kernels import current_arch
+from flash_attention.launch.device import current_arch
 from flash_attention.tools.tune import timed
 from flash_attention.tools.tune.candidates import starting_points
 from flash_attention.tools.tune.measurer import Failure
@@ -24,7 +23,7 @@ PROBLEM = DenseProblem(DType.FP16, 64, 64, False, 512, 512, 2, 4, 4)
 
 def test_each_is_timed_refused_or_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
     well, lying, *_ = starting_points(PROBLEM, current_arch())
-    other_type = replace(well, dtype=DType.BF16)
+    other_type = well.in_dtype(DType.BF16)
 
     def computed(config: KernelConfig, q: Any, k: Any, v: Any, o: Any, *, causal: bool) -> Any:
         out = forward(config, q, k, v, o, causal=causal)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from flash_attention.arch import ARCHES
+from flash_attention.families.registry import unit_of
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig, TileOrder
 from tests.hopper_configs import EVERY_SWITCH
 
@@ -76,6 +77,12 @@ def test_the_short_form_names_the_family_and_every_switch() -> None:
     assert "+overlap+persistent+own_output" in persistent.short_form()
 
 
+def struct_of_unit(config: HopperForwardKernelConfig) -> str:
+    """What the kernel of plain attention is compiled with: the config and its features."""
+    source = unit_of(config).source
+    return source[source.index("struct Config {") : source.index("};")]
+
+
 def test_every_field_changes_the_struct_and_the_names() -> None:
     assert set(OTHER_VALUES) == {f.name for f in fields(FULL)}
     in_full = {name: v for name, v in OTHER_VALUES.items() if name != "tma"}  # a producer has it
@@ -84,12 +91,21 @@ def test_every_field_changes_the_struct_and_the_names() -> None:
         *(FULL, *(replace(FULL, **{name: v}) for name, v in in_full.items())),
     ]
     for describe in (
-        HopperForwardKernelConfig.to_cpp_struct,
+        struct_of_unit,
         HopperForwardKernelConfig.short_form,
         HopperForwardKernelConfig.kernel_name,
     ):
         assert len({describe(cfg) for cfg in variants}) == len(variants)
     assert all(cfg.kernel_name().replace("_", "").isalnum() for cfg in variants)
+
+
+def test_the_order_of_the_tiles_and_the_output_are_bound_with_the_features() -> None:
+    """Both follow from what is asked too; whatever else the config says stands before them."""
+    assert struct_of_unit(FULL).splitlines()[: len(FULL.bindings()) + 3] == [
+        *FULL.to_cpp_struct().splitlines()[:-1],
+        "  using TileOrder = fa::sm90::tile_order::Dynamic;",
+        "  using Output = fa::sm90::output::OwnBuffer;",
+    ]
 
 
 def test_cpp_struct_says_every_choice() -> None:
@@ -106,8 +122,6 @@ def test_cpp_struct_says_every_choice() -> None:
         "  using Roles = fa::sm90::roles::Specialised;",
         "  using Turns = fa::sm90::turns::PingPong;",
         "  using Schedule = fa::sm90::schedule::Overlapped;",
-        "  using TileOrder = fa::sm90::tile_order::Dynamic;",
-        "  using Output = fa::sm90::output::OwnBuffer;",
         "  using FirstBlock = fa::sm90::first_block::Narrow<64>;",
         "  using Queries = fa::sm90::queries::Prefetched;",
         "  using Rescale = fa::attn::rescale::Watched<8>;",
@@ -156,7 +170,7 @@ def test_a_kernel_without_producer_binds_only_the_slots_it_has() -> None:
     ],
 )
 def test_a_switch_picks_its_variant(change: dict[str, Any], line: str) -> None:
-    assert f"  {line}\n" in replace(FULL, **change).to_cpp_struct()
+    assert f"  {line}\n" in struct_of_unit(replace(FULL, **change))
 
 
 def test_headers_are_those_of_the_variants() -> None:

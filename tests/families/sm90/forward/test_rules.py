@@ -17,7 +17,8 @@ VALID = replace(EVERY_SWITCH, dtype=DType.FP16, prefetch_q=False)
 
 
 def test_valid_configs_pass() -> None:
-    for config in (PLAIN, replace(PLAIN, tma=True), VALID):
+    heads_one_at_a_time = replace(VALID, group_mib=0)
+    for config in (PLAIN, replace(PLAIN, tma=True), VALID, heads_one_at_a_time):
         assert config.broken_rule() is None
         config.check()
 
@@ -47,11 +48,16 @@ def assert_broken(broken: HopperForwardKernelConfig, rule: str, says: str) -> No
             "use TileOrder.ONE_EACH or TileOrder.PERSISTENT or TileOrder.DYNAMIC",
         ),
         ({"group_mib": 4097}, "group_mib", "use an integer from 0 to 4096"),
-        ({"group_mib": 0}, "group_mib", "use 1 to 4096"),
+        ({"group_mib": -1}, "group_mib", "use an integer from 0 to 4096"),
         (
             {"tile_order": TileOrder.PERSISTENT},
             "group_mib",
             "this is TileOrder.PERSISTENT: set group_mib=0",
+        ),
+        (
+            {"tile_order": TileOrder.ONE_EACH},
+            "group_mib",
+            "group_mib=64 is for tile_order=TileOrder.DYNAMIC, this is TileOrder.ONE_EACH",
         ),
         ({"rescale_threshold": 16}, "rescale_threshold", "use an integer from 0 to 15"),
         ({"rescale_threshold": 0}, "watch_sums_needs_threshold", "set rescale_threshold to 1"),

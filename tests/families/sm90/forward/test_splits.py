@@ -89,7 +89,11 @@ def test_every_cut_of_the_line_of_blocks_gives_the_same(
     monkeypatch.setattr(device, "EMULATED_SMS", sms)
     made = short.make()
     call = short.call(made)._replace(return_lse=True, split_keys=None)
-    out, lse = Plan(call).run(call)
+    plan = Plan(call)
+    found = short_queries.choose_chunks(plan.problem, plan.arch, sms)
+    if not isinstance(found, str) and found[1].in_parts:
+        assert plan.recipe.chunks == found[1].num_ctas(plan.problem, consumers=1)
+    out, lse = plan.run(call)
     made.assert_right(out, lse)
 
 

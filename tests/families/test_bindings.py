@@ -1,0 +1,90 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Variants: those that every family binds alike, and that each has its header and its use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from flash_attention.arch import ARCHES
+from flash_attention.call.features import PLAIN, Features, MaskKind
+from flash_attention.compile import INCLUDE_DIR
+from flash_attention.compile.binding import Binding, headers
+from flash_attention.families.bindings import dtype_binding, shared_bindings
+from flash_attention.families.sm80.forward.features import Sm80Features
+from flash_attention.families.sm90.forward.features import Sm90Features, SplitKind
+from flash_attention.kernel_configs import (
+    DType,
+    HopperForwardKernelConfig,
+    TileOrder,
+    get_kernels_to_build,
+)
+
+
+def declared(features: Features, sinks: bool | None = None) -> list[str]:
+    bound = shared_bindings(features, sinks=sinks)
+    return [binding.declaration.removeprefix("using ") for binding in bound]
+
+
+def test_the_element_type_is_a_header_of_its_own() -> None:
+    assert [dtype_binding(dtype).header for dtype in DType] == [
+        "fa/dtype/fp16.cuh",
+        "fa/dtype/bf16.cuh",
+    ]
+
+
+def test_plain_attention_binds_the_plain_variants() -> None:
+    assert declared(PLAIN) == [
+        "Mask = fa::attn::mask::Full;",
+        "Score = fa::attn::score::Plain;",
+        "Lengths = fa::attn::lengths::Same;",
+        "Sinks = fa::attn::sinks::None;",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("features", "line"),
+    [
+        (Features(MaskKind.CAUSAL), "Mask = fa::attn::mask::Causal;"),
+        (Features(MaskKind.WINDOW), "Mask = fa::attn::mask::Window;"),
+        (Features(softcap=True), "Score = fa::attn::score::Softcap;"),
+        (Features(per_batch=True), "Lengths = fa::attn::lengths::PerBatch;"),
+        (Features(sinks=True), "Sinks = fa::attn::sinks::PerHead;"),
+    ],
+)
+def test_each_feature_binds_its_variant_and_no_other(features: Features, line: str) -> None:
+    assert set(declared(features)) - set(declared(PLAIN)) == {line}
+
+
+def test_a_family_may_leave_the_sinks_to_another_kernel() -> None:
+    assert declared(Features(sinks=True), sinks=False) == declared(PLAIN)
+
+
+def bound_by_features() -> Iterator[tuple[Binding, ...]]:
+    """What the features of both families bind, each of their values at least once."""
+    hopper = HopperForwardKernelConfig(DType.BF16, 64, 2, 64, 2, tma=True, specialised=True)
+    orders = [replace(hopper, tile_order=order, own_output=bool(order)) for order in TileOrder]
+    for mask in MaskKind:
+        for on in (False, True):
+            yield Sm80Features(mask, on, on, sinks=on).bindings()
+            for config in orders:
+                yield Sm90Features(mask, on, on, sinks=on).bindings(config)
+    for splits in SplitKind:
+        short = Sm90Features(heads_together=4, few_queries=True, page_keys=16, splits=splits)
+        yield short.bindings(hopper)
+
+
+def test_every_variant_header_exists_and_every_variant_file_is_used() -> None:
+    named = {h for cfg in get_kernels_to_build(ARCHES["sm_90"]) for h in cfg.headers()}
+    named |= {header for bindings in bound_by_features() for header in headers(bindings)}
+    assert {h for h in named if not (INCLUDE_DIR / h).is_file()} == set()
+    slots = {str((INCLUDE_DIR / h).parent) for h in named}
+    on_disk = {
+        str(path.relative_to(INCLUDE_DIR))
+        for path in INCLUDE_DIR.rglob("*.cuh")
+        if str(path.parent) in slots
+    }
+    plain_copies_only_without_async = {"fa/sm80/copy/plain_copy.cuh"}
+    assert on_disk - named == plain_copies_only_without_async

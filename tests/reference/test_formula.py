@@ -1,0 +1,91 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The formula that the oracle and the CPU share: precisions, bounded parts, and pages."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+
+from flash_attention.call.call import Call
+from flash_attention.reference import formula
+from flash_attention.reference.formula import evaluate, without_pages
+from tests.feature_cases import CASES, Case
+from tests.short_queries import FAR, SHORT_CASES, ShortCase
+
+close = partial(torch.testing.assert_close, rtol=1e-12, atol=1e-12)
+PAGED = [short for short in SHORT_CASES if short.page_keys]
+
+
+@pytest.mark.parametrize("precision", [torch.float64, torch.float32, torch.bfloat16])
+def test_every_step_has_the_precision_that_is_asked_for(precision: torch.dtype) -> None:
+    call = Case("", 20, 30, causal=True, sinks=True).make().call()
+    out, lse = evaluate(call, precision, lse=True)
+    assert (out.dtype, lse.dtype) == (precision, precision)
+    assert (out.shape, lse.shape) == ((1, 20, 4, 64), (1, 4, 20))
+    exact, exact_lse = evaluate(call, torch.float64, lse=True)
+    steps = {torch.float64: 0.0, torch.float32: 1e-5, torch.bfloat16: 0.1}[precision]
+    torch.testing.assert_close(out.double(), exact, rtol=steps, atol=steps)
+    torch.testing.assert_close(lse.double(), exact_lse, rtol=steps, atol=steps)
+
+
+def test_logarithms_are_computed_if_they_are_asked_for() -> None:
+    call = Case("", (5, 7), (9, 4)).make().call()
+    out, nothing = evaluate(call, torch.float64)
+    same, lse = evaluate(call, torch.float64, lse=True)
+    assert nothing.numel() == 0
+    assert torch.equal(out, same)
+    assert lse.shape == (4, 12)
+
+
+@pytest.mark.parametrize("scores_bytes", [1, 3 * 64 * 8])
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+def test_parts_of_any_size_give_the_same(
+    case: Case, scores_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = case.make().call()
+    whole = evaluate(call, torch.float64, lse=True)
+    monkeypatch.setattr(formula, "SCORES_BYTES", scores_bytes)
+    for part, expected in zip(evaluate(call, torch.float64, lse=True), whole, strict=True):
+        close(part, expected)
+
+
+@pytest.mark.parametrize("short", PAGED, ids=lambda short: short.name)
+def test_keys_in_pages_are_the_keys_one_after_the_other(short: ShortCase) -> None:
+    made = short.make()
+    paged = short.call(made)
+    assert paged.block_table is not None
+    assert FAR in paged.block_table
+    plain = without_pages(paged)
+    assert plain.block_table is None
+    assert short.case.used is not None
+    for entry, used in enumerate(short.case.used):
+        for gathered, whole in ((plain.k, made.k), (plain.v, made.v)):
+            assert torch.equal(gathered[entry, :used], whole[entry, :used])
+    expected = evaluate(made.call(), torch.float64, lse=True)
+    for paged_result, result in zip(
+        evaluate(paged, torch.float64, lse=True), expected, strict=True
+    ):
+        close(paged_result, result)
+
+
+@pytest.mark.parametrize("pages", [0, 3])
+@pytest.mark.parametrize("sinks", [False, True])
+def test_a_table_without_pages_names_no_keys(pages: int, sinks: bool) -> None:
+    q = torch.randn(2, 3, 4, 8)
+    k = torch.randn(pages, 16, 2, 8)
+    columns = 0 if pages else 2
+    table = torch.zeros(2, columns, dtype=torch.int32)
+    logits = torch.arange(4.0) if sinks else None
+    used = torch.zeros(2, dtype=torch.int32)
+    call = Call(q, k, k, sinks=logits, seqused_k=used, block_table=table)
+    out, lse = evaluate(call, torch.float64, lse=True)
+    assert torch.equal(out, torch.zeros(2, 3, 4, 8, dtype=torch.float64))
+    assert torch.equal(lse, _of_heads(logits).expand(2, 4, 3))
+
+
+def _of_heads(sinks: Tensor | None) -> Tensor:
+    values = torch.full((4,), -torch.inf) if sinks is None else sinks
+    return values.double()[None, :, None]
