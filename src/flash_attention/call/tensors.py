@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NoReturn
 
 import torch
 
@@ -170,10 +171,15 @@ def check_no_overlap(o: TensorView, inputs: Iterable[TensorView]) -> None:
 def check_no_grad(call: Call) -> None:
     """There is no backward pass, so no gradient may be expected from the call."""
     if torch.is_grad_enabled() and call.needs_grad:
-        raise UnsupportedError(
-            "a tensor requires grad, and this function has no backward pass;"
-            " call it under torch.no_grad() or pass q.detach(), k.detach(), v.detach()"
-        )
+        refuse_grad()
+
+
+def refuse_grad() -> NoReturn:
+    """Say that there is no backward pass."""
+    raise UnsupportedError(
+        "a tensor requires grad, and this function has no backward pass;"
+        " call it under torch.no_grad() or pass q.detach(), k.detach(), v.detach()"
+    )
 
 
 def _check_kernel_kind(view: TensorView) -> None:

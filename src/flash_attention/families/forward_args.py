@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Sequence
 
 from flash_attention.call.problem import Problem
@@ -60,6 +61,10 @@ class ForwardKernelArgs(ctypes.Structure):
         ("softcap", ctypes.c_float),
         ("d_qk", ctypes.c_int32),
     )
+
+
+pack_addresses = struct.Struct("<4Q").pack_into
+"""Stores the addresses of q, k, v and o, with which the arguments begin, at offset 0."""
 
 
 def layout_asserts() -> str:

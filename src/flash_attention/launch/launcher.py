@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+import struct
+from collections.abc import Callable, Mapping
 from ctypes import addressof
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -15,7 +16,7 @@ from flash_attention.families.recipe import Recipe, Step
 from flash_attention.launch import driver
 from flash_attention.launch.device import current_stream
 from flash_attention.launch.kernels import load_unit
-from flash_attention.launch.tensor_map import EncodedMaps
+from flash_attention.launch.tensor_map import MAX_ENCODED, EncodedMap, EncodedMaps
 
 if TYPE_CHECKING:
     from cuda.bindings.driver import CUfunction
@@ -28,7 +29,8 @@ class Launcher:
         self._index = device_index
         self._counts_tiles = recipe.counts_tiles
         self._scratch = recipe.scratch
-        self._launches = [_Launch(step) for step in recipe.steps]
+        arguments = type(recipe.arguments)
+        self._launches = [_Launch(step, arguments) for step in recipe.steps]
         self.loaded = False
 
     def load(self) -> None:
@@ -58,10 +60,12 @@ class Launcher:
 class _Launch:
     """One kernel of a recipe, with the maps and the shape of its launch."""
 
-    def __init__(self, step: Step) -> None:
+    def __init__(self, step: Step, arguments: type[ctypes.Structure]) -> None:
         geometry = step.geometry
         self._unit = step.unit
-        self._maps = [(name, EncodedMaps(each)) for name, each in step.maps.items()]
+        self._maps = [EncodedMaps(each) for each in step.maps.values()]
+        self._mapped = _addresses_in(arguments, tuple(step.maps))
+        self._known: dict[tuple[int, ...], _KnownMaps] = {}
         self._shape = (*geometry.grid, geometry.block, 1, 1, geometry.smem_bytes)
         self._pointers = ctypes.c_void_p * (len(step.maps) + 1)
         self._early = driver.DependentLaunch(self._shape) if step.starts_early else None
@@ -73,13 +77,39 @@ class _Launch:
         self._function = function
 
     def queue(self, arguments: ctypes.Structure, stream: int, device_index: int) -> None:
-        maps = [maps[getattr(arguments, name)] for name, maps in self._maps]
-        pointers = self._pointers(*map(addressof, maps), addressof(arguments))
-        address = addressof(pointers)
+        tensors = self._mapped(arguments)
+        maps = self._known.get(tensors) or self._encode(tensors)
+        pointers = self._pointers(*maps.addresses, addressof(arguments))
         if self._early is None:
-            driver.launch_kernel(self._function, self._shape, address, stream, device_index)
+            parameters = addressof(pointers)
+            driver.launch_kernel(self._function, self._shape, parameters, stream, device_index)
         else:
-            self._early(self._function, address, stream)
+            self._early(self._function, addressof(pointers), stream)
+
+    def _encode(self, tensors: tuple[int, ...]) -> _KnownMaps:
+        if len(self._known) >= MAX_ENCODED:
+            self._known.clear()
+        maps = [each[address] for each, address in zip(self._maps, tensors, strict=True)]
+        known = self._known[tensors] = _KnownMaps(maps, tuple(map(addressof, maps)))
+        return known
+
+
+class _KnownMaps(NamedTuple):
+    """The maps of tensors at some addresses, and where the maps lie."""
+
+    maps: list[EncodedMap]
+    addresses: tuple[int, ...]
+
+
+def _addresses_in(
+    arguments: type[ctypes.Structure], names: tuple[str, ...]
+) -> Callable[[ctypes.Structure], tuple[int, ...]]:
+    """Reads some addresses out of a structure of arguments, all at once."""
+    pattern, end = "<", 0
+    for name in names:
+        offset = getattr(arguments, name).offset
+        pattern, end = f"{pattern}{offset - end}xQ", offset + 8
+    return struct.Struct(pattern).unpack_from
 
 
 def new_scratch(sizes: Mapping[str, int], arguments: Any, device_index: int) -> Tensor:

@@ -18,7 +18,7 @@ from flash_attention.call.results import fill_keyless, new_output
 from flash_attention.call.tensors import ALIGNMENT
 from flash_attention.choose.decision import Where, decide
 from flash_attention.families.config import KernelConfig, check_config_type
-from flash_attention.families.forward_args import ForwardKernelArgs
+from flash_attention.families.forward_args import ForwardKernelArgs, pack_addresses
 from flash_attention.launch.device import CPU, device_arch, num_sms_of
 from flash_attention.launch.launcher import Launcher
 
@@ -97,17 +97,16 @@ class Plan:
         The address of an output that is yet to be allocated stays zero.
         """
         q, k, v, out = call[:4]
-        arguments = ForwardKernelArgs.from_buffer_copy(self._template)
-        arguments.q = q_pointer = q.data_ptr()
-        arguments.k = k_pointer = k.data_ptr()
-        arguments.v = v_pointer = v.data_ptr()
-        arguments.o = o_pointer = 0 if out is None else out.data_ptr()
+        q_pointer, k_pointer, v_pointer = q.data_ptr(), k.data_ptr(), v.data_ptr()
+        o_pointer = 0 if out is None else out.data_ptr()
         if (q_pointer | k_pointer | v_pointer | o_pointer) % ALIGNMENT:
             tensors.check_pointers(views_of(call))
         if out is not None:
             self._check_overlap(call, o_pointer, (q_pointer, k_pointer, v_pointer))
-        if torch.is_grad_enabled():
-            tensors.check_no_grad(call)
+        if torch.is_grad_enabled() and call.needs_grad:
+            tensors.refuse_grad()
+        arguments = ForwardKernelArgs.from_buffer_copy(self._template)
+        pack_addresses(arguments, 0, q_pointer, k_pointer, v_pointer, o_pointer)
         for name in self.given:
             setattr(arguments, name, getattr(call, name).data_ptr())
         return arguments

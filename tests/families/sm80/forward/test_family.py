@@ -10,12 +10,14 @@ import pytest
 import torch
 
 from flash_attention.arch import ARCHES
+from flash_attention.call.features import PLAIN
 from flash_attention.call.problem import Problem
 from flash_attention.compile import ENTRY, compile_kernel
 from flash_attention.compile.includes import include_closure
 from flash_attention.errors import CompileError, UnsupportedError
 from flash_attention.families.registry import unit_of
 from flash_attention.families.sm80.forward.family import MAX_GRID_YZ, SM80
+from flash_attention.families.sm80.forward.space import search_space
 from flash_attention.kernel_configs import DType, FlashForwardKernelConfig
 from flash_attention.ladder import get_ladder
 from tests.families.problems import recipe_of, views_of
@@ -101,6 +103,19 @@ def test_keys_are_not_split() -> None:
         SM80.split(CONFIG, PROBLEM, 64)
     assert not SM80.splits_keys
     assert isinstance(SM80.choose_split(PROBLEM, ARCHES["sm_90"], 132, 64), str)
+
+
+def test_the_search_has_no_outside_and_numbers_go_with_no_problem() -> None:
+    assert list(SM80.search_space()) == list(search_space())
+    assert SM80.neighbours(CONFIG) == []
+    assert SM80.fitted(CONFIG, PROBLEM, replace(PROBLEM, seq_k=64)) == CONFIG
+    assert SM80.suits(CONFIG, PROBLEM)
+    assert (SM80.extrapolates, SM80.built_features()) == (False, (PLAIN,))
+
+
+def test_a_choice_is_told_with_what_was_looked_at() -> None:
+    assert SM80.why(CONFIG, PROBLEM, None) == "d_head 128, full"
+    assert SM80.why(CONFIG, replace(PROBLEM, window=(5, 0)), None) == "d_head 128, masked"
 
 
 def test_a_unit_opens_with_the_config_and_has_the_one_entry() -> None:

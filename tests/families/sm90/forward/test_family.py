@@ -211,6 +211,15 @@ def test_the_size_of_a_group_goes_with_the_problem() -> None:
     assert SM90.fitted(HOPPER, long) == HOPPER
 
 
+def test_a_choice_is_told_with_what_was_looked_at() -> None:
+    short = replace(PROBLEM, seq_q=SHORT)
+    assert SM90.why(HOPPER, short, None) == "d_head 128, full, up to 1024 queries"
+    long = replace(PROBLEM, seq_q=SHORT + 1, causal=True)
+    assert SM90.why(HOPPER, long, None) == "d_head 128, masked, over 1024 queries"
+    told = SM90.why(HOPPER, DECODE, Chunks.whole(DECODE, 64))
+    assert told == "6 rows that share a head of k and v fit in 64, a warpgroup's"
+
+
 @pytest.mark.parametrize(
     ("config", "slot", "contract"),
     [
