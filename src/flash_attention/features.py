@@ -80,7 +80,7 @@ class Features:
         own = (
             *self._shared,
             self.rows(),
-            Variant("Splits", "attn/splits", self.splits.value),
+            Variant("Splits", "sm90/splits", self.splits.value),
             Variant("Pages", "sm90/pages", "Paged", self.page_keys)
             if self.page_keys
             else Variant("Pages", "sm90/pages", "Contiguous"),

@@ -37,12 +37,12 @@ def combine_unit(dtype: DType, features: Features, tile_rows: int) -> str:
         Number("tile_rows", tile_rows),
         Number("warps", COMBINE_THREADS // WARP_SIZE),
         features.rows(),
-        Variant("Splits", "attn/splits", features.splits.value),
+        Variant("Splits", "sm90/splits", features.splits.value),
     )
     return "\n".join(
         (
             f"// parts of {dtype.name} rows become one",
-            *(f"#include <{include}>" for include in ("fa/attn/combine.cuh", *headers(bindings))),
+            *(f"#include <{include}>" for include in ("fa/sm90/combine.cuh", *headers(bindings))),
             "",
             render_struct(bindings),
             "",
@@ -50,7 +50,7 @@ def combine_unit(dtype: DType, features: Features, tile_rows: int) -> str:
             "",
             f'extern "C" __global__ void __launch_bounds__({COMBINE_THREADS})',
             f"{ENTRY}({ARGS}) {{",
-            "  fa::attn::combine<Config>(args);",
+            "  fa::sm90::combine<Config>(args);",
             "}",
             "",
         )

@@ -62,9 +62,9 @@ class ShortMutation:
     schedule: str = "lockstep"
 
 
-EVEN, CHUNKED = "attn/splits/even.cuh", "attn/splits/chunked.cuh"
+EVEN, CHUNKED = "sm90/splits/even.cuh", "attn/splits/chunked.cuh"
 DEALT, PACKED = "sm90/tile_order/dealt.cuh", "sm90/tile_order/packed.cuh"
-COMBINE, DIRECT = "attn/combine.cuh", "sm90/output/direct.cuh"
+COMBINE, DIRECT = "sm90/combine.cuh", "sm90/output/direct.cuh"
 WARP_OUTPUT, CLEAR, CONSUMER = "sm90/warp_output.cuh", "sm90/clear.cuh", "sm90/consumer.cuh"
 OVERLAPPED = "sm90/schedule/overlapped.cuh"
 CLEAR_TAIL, RELEASE_V = "c.clear_tail();", "c.release_v();"
@@ -162,7 +162,7 @@ PARTS = (
         "weights relative to -inf",
         NUMBERS,
         CHUNKS,
-        (Edit(COMBINE, "max == -kInfinity ? 0.f : max", "max"),),
+        (Edit(COMBINE, "max == -attn::kInfinity ? 0.f : max", "max"),),
     ),
     ShortMutation(
         "no barrier before the warps' sums are added",

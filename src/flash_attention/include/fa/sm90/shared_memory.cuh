@@ -52,6 +52,7 @@ class SharedMemory {
   __device__ u32 mail_empty() const { return barrier(kBarriers - 1); }
   // 32 bytes, aligned to 16.
   __device__ u32 mail() const { return barrier(kBarriers + kBarriers % 2); }
+  __device__ u32 sequence_mail() const { return mail() + kChunkBytes; }
 
   // Every warp of a consumer arrives once at an empty barrier.
   __device__ void init_barriers() const {
