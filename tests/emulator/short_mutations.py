@@ -66,7 +66,7 @@ EVEN, CHUNKED = "sm90/splits/even.cuh", "attn/splits/chunked.cuh"
 DEALT, PACKED = "sm90/tile_order/dealt.cuh", "sm90/tile_order/packed.cuh"
 COMBINE, DIRECT = "sm90/combine.cuh", "sm90/output/direct.cuh"
 WARP_OUTPUT, CLEAR, CONSUMER = "sm90/warp_output.cuh", "sm90/clear.cuh", "sm90/consumer.cuh"
-OVERLAPPED = "sm90/schedule/overlapped.cuh"
+OVERLAPPED, BARRIERS = "sm90/schedule/overlapped.cuh", "sm90/named_barriers.cuh"
 CLEAR_TAIL, RELEASE_V = "c.clear_tail();", "c.release_v();"
 
 CUTS = (
@@ -225,7 +225,7 @@ BLOCKS = (
         "no barrier behind the cleared keys",
         "race",
         FREE,
-        (Edit(CLEAR, "ptx::named_barrier_sync(7, kThreads);"),),
+        (Edit(CLEAR, "sync_consumers<Config>();"),),
         silent=True,
     ),
     ShortMutation(
@@ -242,6 +242,7 @@ BLOCKS = (
         (
             Edit(CONSUMER, "clear_keys<", "if (warpgroup_ == 0) clear_keys<"),
             Edit(CLEAR, "Config::kConsumers * kWarpgroupSize", "kWarpgroupSize"),
+            Edit(BARRIERS, "Config::kConsumers * kWarpgroupSize", "kWarpgroupSize"),
         ),
         silent=True,
     ),

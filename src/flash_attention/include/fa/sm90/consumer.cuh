@@ -4,7 +4,6 @@
 #pragma once
 #include <fa/attn/key_range.cuh>
 #include <fa/ptx/memory.cuh>
-#include <fa/ptx/named_barrier.cuh>
 #include <fa/sm90/clear.cuh>
 #include <fa/sm90/mailbox.cuh>
 #include <fa/sm90/products.cuh>
@@ -35,9 +34,9 @@ class Consumer {
         turns_(warpgroup),
         mask_(args),
         factor_(Exponential::factor(Config::Score::scale(args))),
-        q_operand_(QTile::row_operand(smem.q(warpgroup))),
-        k_operand_(KVTile::row_operand(smem.k(0))),
-        v_operand_(KVTile::column_operand(smem.v(0))) {}
+        q_operand_(smem.q(warpgroup).row_operand()),
+        k_operand_(smem.k(0).row_operand()),
+        v_operand_(smem.v(0).column_operand()) {}
 
   __device__ void run() {
     if (Shape<Config>::kRows < kWarpgroupRows) clear_queries<Config>(q_tile(), warpgroup_);
@@ -139,8 +138,8 @@ class Consumer {
   // What Output needs to know.
   __device__ const TensorMap& o_map() const { return maps_.o; }
   __device__ int warpgroup() const { return warpgroup_; }
-  __device__ u32 q_tile() const { return smem_.q(warpgroup_); }
-  __device__ u32 own_o_tile() const { return smem_.own_o(warpgroup_); }
+  __device__ QTile q_tile() const { return smem_.q(warpgroup_); }
+  __device__ QTile own_o_tile() const { return smem_.own_o(warpgroup_); }
   __device__ void release_q() { release(smem_.q_empty(warpgroup_)); }
 
  private:
@@ -171,10 +170,10 @@ class Consumer {
     return tile_.q_block * Shape<Config>::kBR + warpgroup_ * Shape<Config>::kRows;
   }
 
-  __device__ u64 k_operand() const { return k_operand_ + k_.stage * (KVTile::kBytes >> 4); }
-  __device__ u64 v_operand() const { return v_operand_ + v_.stage * (KVTile::kBytes >> 4); }
+  __device__ typename Math::KOperand k_operand() const { return k_operand_.after(k_.stage); }
+  __device__ typename Math::VOperand v_operand() const { return v_operand_.after(v_.stage); }
 
-  static __device__ void release(u32 empty) {
+  static __device__ void release(ptx::Mbarrier empty) {
     if (lane_id() == 0) ptx::mbarrier_arrive(empty);
   }
 
@@ -231,7 +230,9 @@ class Consumer {
   const typename Config::Turns::template Order<Config::kConsumers> turns_;
   const Mask mask_;
   const float factor_;
-  const u64 q_operand_, k_operand_, v_operand_;
+  const typename Math::QOperand q_operand_;
+  const typename Math::KOperand k_operand_;  // of the first stage
+  const typename Math::VOperand v_operand_;
   Ring<Config::kStages> k_, v_;
   u32 tile_parity_ = 0;
   Tile tile_;

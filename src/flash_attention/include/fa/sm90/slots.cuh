@@ -47,21 +47,22 @@ concept RescaleSlot = requires(Accumulator<16, 64>& s, attn::RowStats<16>& stats
 };
 
 template <class T, class Config>
-concept CopySlot = requires(typename T::template Transfers<Config>& transfers, u32 smem, int row) {
-  transfers.load_q(smem, row);
-  transfers.load_k(smem, row);
-  transfers.load_v(smem, row);
+concept CopySlot = requires(typename T::template Transfers<Config>& transfers,
+                            typename Shape<Config>::QTile q_tile,
+                            typename Shape<Config>::KVTile kv_tile, int row) {
+  transfers.load_q(q_tile, row);
+  transfers.load_k(kv_tile, row);
+  transfers.load_v(kv_tile, row);
   transfers.load_nothing();
   transfers.wait_k();
   transfers.wait_v();
 };
 
 template <class T, class Config>
-concept PagesSlot = requires(const TensorMap& map, const attn::Sequence& sequence, u32 smem,
-                             const ForwardKernelArgs& args) {
-  T::template load<typename Shape<Config>::KVTile, Config::kBC>(smem, map, smem, 0, 0, 0, sequence,
-                                                                args);
-};
+concept PagesSlot =
+    requires(typename Shape<Config>::KVTile tile, const TensorMap& map, ptx::Mbarrier full,
+             const attn::Sequence& sequence,
+             const ForwardKernelArgs& args) { T::load(tile, map, full, 0, 0, 0, sequence, args); };
 
 template <class T>
 concept TurnsSlot = requires(const typename T::template Order<2>& order) {
@@ -119,7 +120,8 @@ __device__ constexpr bool check_unified_slots() {
 // ... and of one with.
 template <class Config>
 __device__ constexpr bool check_specialised_slots() {
-  static_assert(PagesSlot<typename Config::Pages, Config>, "Pages: load<KVTile, Keys>");
+  static_assert(PagesSlot<typename Config::Pages, Config>,
+                "Pages: load(tile, map, full, kv_head, key, batch, sequence, args)");
   static_assert(TurnsSlot<typename Config::Turns>, "Turns: Order<Consumers>: begin, end, finish");
   static_assert(TileOrderSlot<typename Config::TileOrder, Config>,
                 "TileOrder: Walk<Config> with next(tile), request(), finish()");
