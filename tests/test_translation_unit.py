@@ -70,9 +70,9 @@ def test_a_variant_that_breaks_its_contract_is_named_first() -> None:
     ("config", "slot", "contract"),
     [
         (PLAIN, "Copy", "Copy: Transfers<Config> with load_q"),
-        (PLAIN, "Mask", "Mask: kHasStart, first_key, end_key"),
-        (NARROW, "Turns", "Turns: Order<Consumers>: begin, end, finish"),
-        (NARROW, "Rescale", "Rescale: run<Exponential, DType>"),
+        (PLAIN, "Mask", "Mask: (args), kHasStart, first_key, end_key"),
+        (NARROW, "Turns", "Turns: Order<Consumers>(warpgroup) with begin(), end()"),
+        (NARROW, "Rescale", "Rescale: guess<Exponential, DType>"),
     ],
 )
 def test_a_hopper_variant_that_breaks_its_contract_is_named_first(

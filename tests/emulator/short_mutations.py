@@ -62,12 +62,16 @@ class ShortMutation:
     schedule: str = "lockstep"
 
 
-EVEN, CHUNKED = "sm90/splits/even.cuh", "attn/splits/chunked.cuh"
+EVEN, CHUNKED = "sm90/splits/even.cuh", "sm90/splits/chunked.cuh"
 DEALT, PACKED = "sm90/tile_order/dealt.cuh", "sm90/tile_order/packed.cuh"
 COMBINE, DIRECT = "sm90/combine.cuh", "sm90/output/direct.cuh"
 WARP_OUTPUT, CLEAR, CONSUMER = "sm90/warp_output.cuh", "sm90/clear.cuh", "sm90/consumer.cuh"
+STEP = "sm90/serial_step.cuh"
 OVERLAPPED, BARRIERS = "sm90/schedule/overlapped.cuh", "sm90/named_barriers.cuh"
-CLEAR_TAIL, RELEASE_V = "c.clear_tail();", "c.release_v();"
+CLEAR_TAIL, RELEASE_K, RELEASE_V = "c.clear_tail();", "c.release_k();", "c.release_v();"
+WAIT_SCORES = "c.template wait_products<0>();  // S is here"
+WAIT_V = "wait_v();  // V is here\n"
+PASS_V = f"{WAIT_V}        release_v();"
 
 CUTS = (
     ShortMutation(
@@ -262,22 +266,32 @@ BLOCKS = (
         (Edit(CONSUMER, "    tail_keys_ = 0;\n"),),
     ),
     ShortMutation(
+        "K is released before the products have read it",
+        "race",
+        ONE_STAGE,
+        (
+            Edit(STEP, RELEASE_K),
+            Edit(STEP, WAIT_SCORES, f"{RELEASE_K} {WAIT_SCORES}"),
+        ),
+        silent=True,
+    ),
+    ShortMutation(
         "V of a block that is passed over is not released",
         DEADLOCK,
         FREE,
-        (Edit(CONSUMER, "wait_v();\n        release_v();", "wait_v();"),),
+        (Edit(CONSUMER, PASS_V, WAIT_V),),
     ),
     ShortMutation(
         "the turn of a block that is passed over is not",
         DEADLOCK,
         IN_TURN,
-        (Edit(CONSUMER, "        begin_turn();\n        end_turn();\n"),),
+        (Edit(CONSUMER, "        begin_turn();  // the others count on every turn\n        end_turn();\n"),),
     ),
     ShortMutation(
         "V is passed over before it is there",
         "race",
         ONE_STAGE,
-        (Edit(CONSUMER, "wait_v();\n        release_v();", "release_v();"),),
+        (Edit(CONSUMER, PASS_V, "release_v();"),),
         schedule="depth-first",
     ),
     ShortMutation(

@@ -30,7 +30,7 @@ struct Products {
   // S = Q K^T with the first `Keys` keys of the block; runs until it is waited for.
   template <int Keys>
   static __device__ void issue_scores(Scores<Keys>& s, QOperand q, KOperand k) {
-    ptx::wgmma_fence();  // the registers may be handed over
+    ptx::wgmma_fence();  // what was done with these registers before is done
 #pragma unroll
     for (int d = 0; d < kDimSteps; ++d)
       ptx::WgmmaFromShared<DType, Keys>::run(s, q.step(d), k.step(d), d != 0);
@@ -40,11 +40,17 @@ struct Products {
   // O += P V with the first `Keys` keys of the block; runs until it is waited for.
   template <int Keys>
   static __device__ void issue_accumulate(Output& o, const Weights<Keys>& p, VOperand v) {
-    ptx::wgmma_fence();  // the registers may be handed over
+    ptx::wgmma_fence();  // what was done with these registers before is done
 #pragma unroll
     for (int n = 0; n < Keys / 16; ++n)
       ptx::WgmmaFromRegisters<DType, Config::kDHead>::run(o, p.step[n], v.step(n));
     ptx::wgmma_commit();
+  }
+
+  // All but the latest `Pending` of the two have read their operands and are in their registers.
+  template <int Pending>
+  static __device__ void wait_products() {
+    ptx::wgmma_wait<Pending>();
   }
 
   // The accumulator's lane map is the operand's.

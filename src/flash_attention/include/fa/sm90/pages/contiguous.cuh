@@ -7,6 +7,9 @@
 namespace fa::sm90::pages {
 
 struct Contiguous {
+  template <int BlockKeys>
+  static constexpr int kBoxKeys = BlockKeys;  // of a tensor map
+
   template <class KVTile>
   static __device__ void load(KVTile tile, const TensorMap& map, ptx::Mbarrier full, int kv_head,
                               int key, int /*batch*/, const attn::Sequence& sequence,

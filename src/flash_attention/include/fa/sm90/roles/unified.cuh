@@ -43,6 +43,7 @@ struct Unified {
     typename Math::Output o;
     attn::RowStats<kWarpRows> stats;
     attn::Shrink shrink;
+    bool rescale;
     stats.reset();
     o.zero();
     int block = range.end_block() - 1;
@@ -55,8 +56,8 @@ struct Unified {
       transfers.wait_k();  // Q and K are here
       transfers.load_v(v_tile, block * Config::kBC);
       Math::issue_scores(s, q, k);
-      ptx::wgmma_wait<0>();  // S is here
-      __syncthreads();       // every warp has read K
+      Math::template wait_products<0>();  // S is here
+      __syncthreads();                    // every warp has read K
       if (block > first)
         transfers.load_k(k_tile, (block - 1) * Config::kBC);
       else
@@ -64,14 +65,14 @@ struct Unified {
       Config::Score::change(s, args);
       if (range.hides(block))
         attn::hide<typename Config::Rows>(s, mask, warp_row, block * Config::kBC, sequence);
-      Config::Rescale::template run<typename Config::Exponential, typename Config::DType>(
-          attn::Masked{}, s, stats, shrink, factor, KeptKeys{});
+      Config::Rescale::template run<typename Config::Exponential>(attn::Masked{}, s, stats, shrink,
+                                                                  factor, rescale);
       shrink.rescale(o);
       Math::convert(p, s);
       transfers.wait_v();  // V is here
       Math::issue_accumulate(o, p, v);
-      ptx::wgmma_wait<0>();  // O is here
-      __syncthreads();       // every warp has read V
+      Math::template wait_products<0>();  // O is here
+      __syncthreads();                    // every warp has read V
     }
     const WarpOutput<Config> warp = {o, args, sequence, tile,
                                      first_row + warpgroup * kWarpgroupRows};
@@ -80,11 +81,6 @@ struct Unified {
     warp.store_lse(ends);
     transfers.store(warp, q_tile);
   }
-
- private:
-  struct KeptKeys {  // the buffer of K is given up by a barrier of all warps instead
-    __device__ void release() {}
-  };
 };
 
 }  // namespace fa::sm90::roles
