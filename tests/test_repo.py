@@ -62,6 +62,22 @@ def test_order_of_operations_is_written_out(folder: str) -> None:
     assert branching == []
 
 
+def test_what_all_families_share_names_no_instruction_of_one() -> None:
+    fa = INCLUDE / "fa"
+    shared = [fa / "core.cuh", fa / "kernel_args.cuh", *sorted((fa / "attn").rglob("*.cuh"))]
+    assert len(shared) > 20
+    mine = re.compile(r"fa/(?:core|kernel_args|ptx/math|attn/\w+(?:/\w+)?)\.cuh")
+    foreign = [
+        f"{relative(path)}: {name}"
+        for path in shared
+        for name in re.findall(r"^#include <(.+)>", path.read_text(), re.M)
+        if not mine.fullmatch(name)
+    ]
+    assert foreign == []
+    named = [relative(path) for path in shared if re.search(r"\basm\b", path.read_text())]
+    assert named == []
+
+
 def test_every_source_states_its_licence_first() -> None:
     silent = [
         relative(path)

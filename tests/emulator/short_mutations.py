@@ -63,12 +63,16 @@ class ShortMutation:
     schedule: str = "lockstep"
 
 
-EVEN, CHUNKED = "attn/splits/even.cuh", "attn/splits/chunked.cuh"
+EVEN, CHUNKED = "sm90/splits/even.cuh", "sm90/splits/chunked.cuh"
 DEALT, PACKED = "sm90/tile_order/dealt.cuh", "sm90/tile_order/packed.cuh"
-COMBINE, DIRECT = "attn/combine.cuh", "sm90/output/direct.cuh"
+COMBINE, DIRECT = "sm90/combine.cuh", "sm90/output/direct.cuh"
 WARP_OUTPUT, CLEAR, CONSUMER = "sm90/warp_output.cuh", "sm90/clear.cuh", "sm90/consumer.cuh"
-OVERLAPPED = "sm90/schedule/overlapped.cuh"
-CLEAR_TAIL, RELEASE_V = "c.clear_tail();", "c.release_v();"
+STEP = "sm90/serial_step.cuh"
+OVERLAPPED, BARRIERS = "sm90/schedule/overlapped.cuh", "sm90/named_barriers.cuh"
+CLEAR_TAIL, RELEASE_K, RELEASE_V = "c.clear_tail();", "c.release_k();", "c.release_v();"
+WAIT_SCORES = "c.template wait_products<0>();  // S is here"
+WAIT_V = "wait_v();  // V is here\n"
+PASS_V = f"{WAIT_V}        release_v();"
 
 CUTS = (
     ShortMutation(
@@ -163,7 +167,7 @@ PARTS = (
         "weights relative to -inf",
         NUMBERS,
         CHUNKS,
-        (Edit(COMBINE, "max == -kInfinity ? 0.f : max", "max"),),
+        (Edit(COMBINE, "max == -attn::kInfinity ? 0.f : max", "max"),),
     ),
     ShortMutation(
         "no barrier before the warps' sums are added",
@@ -226,7 +230,7 @@ BLOCKS = (
         "no barrier behind the cleared keys",
         "race",
         FREE,
-        (Edit(CLEAR, "ptx::named_barrier_sync(7, kThreads);"),),
+        (Edit(CLEAR, "sync_consumers<Config>();"),),
         silent=True,
     ),
     ShortMutation(
@@ -243,6 +247,7 @@ BLOCKS = (
         (
             Edit(CONSUMER, "clear_keys<", "if (warpgroup_ == 0) clear_keys<"),
             Edit(CLEAR, "Config::kConsumers * kWarpgroupSize", "kWarpgroupSize"),
+            Edit(BARRIERS, "Config::kConsumers * kWarpgroupSize", "kWarpgroupSize"),
         ),
         silent=True,
     ),
@@ -262,22 +267,32 @@ BLOCKS = (
         (Edit(CONSUMER, "    tail_keys_ = 0;\n"),),
     ),
     ShortMutation(
+        "K is released before the products have read it",
+        "race",
+        ONE_STAGE,
+        (
+            Edit(STEP, RELEASE_K),
+            Edit(STEP, WAIT_SCORES, f"{RELEASE_K} {WAIT_SCORES}"),
+        ),
+        silent=True,
+    ),
+    ShortMutation(
         "V of a block that is passed over is not released",
         DEADLOCK,
         FREE,
-        (Edit(CONSUMER, "wait_v();\n        release_v();", "wait_v();"),),
+        (Edit(CONSUMER, PASS_V, WAIT_V),),
     ),
     ShortMutation(
         "the turn of a block that is passed over is not",
         DEADLOCK,
         IN_TURN,
-        (Edit(CONSUMER, "        begin_turn();\n        end_turn();\n"),),
+        (Edit(CONSUMER, "        begin_turn();  // the others count on every turn\n        end_turn();\n"),),
     ),
     ShortMutation(
         "V is passed over before it is there",
         "race",
         ONE_STAGE,
-        (Edit(CONSUMER, "wait_v();\n        release_v();", "release_v();"),),
+        (Edit(CONSUMER, PASS_V, "release_v();"),),
         schedule="depth-first",
     ),
     ShortMutation(

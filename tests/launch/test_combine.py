@@ -88,5 +88,5 @@ def test_no_access_comes_before_the_wait(splits: SplitKind, heads_together: int)
     ids=["left out", "too late", "by one thread"],
 )
 def test_a_wait_in_the_wrong_place_is_seen(old: str, new: str, tmp_path: Path) -> None:
-    include = edited_headers([Edit("attn/combine.cuh", old, new)], tmp_path)
+    include = edited_headers([Edit("sm90/combine.cuh", old, new)], tmp_path)
     assert not waits_first(compiled(Sm90Features(splits=SplitKind.EVEN), include).ptx)

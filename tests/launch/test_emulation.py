@@ -41,6 +41,7 @@ COPY_KERNEL = """
 // Stores one of the inputs in O, a warp's rows at a time, and row number times scale in the lse.
 #include <fa/kernel_args.cuh>
 #include <fa/ptx/mbarrier.cuh>
+#include <fa/ptx/memory.cuh>
 #include <fa/ptx/tma.cuh>
 
 extern "C" __global__ void ENTRY(const __grid_constant__ fa::TensorMap q_map,
@@ -51,7 +52,8 @@ extern "C" __global__ void ENTRY(const __grid_constant__ fa::TensorMap q_map,
   extern __shared__ __align__(1024) char smem[];
   __shared__ fa::u64 barrier;
   if (threadIdx.x > 0) return;
-  const fa::u32 full = __cvta_generic_to_shared(&barrier), box = __cvta_generic_to_shared(smem);
+  const fa::ptx::Mbarrier full = {fa::ptx::smem_address(&barrier)};
+  const fa::u32 box = fa::ptx::smem_address(smem);
   fa::ptx::mbarrier_init(full, 1);
   fa::ptx::fence_mbarrier_init();
   const int blocks = (args.seq_len_q + 63) / 64, tiles = blocks * args.heads * args.batch;

@@ -224,9 +224,9 @@ def test_a_choice_is_told_with_what_was_looked_at() -> None:
     ("config", "slot", "contract"),
     [
         (UNIFIED, "Copy", "Copy: Transfers<Config> with load_q"),
-        (UNIFIED, "Mask", "Mask: kHasStart, first_key, end_key"),
-        (NARROW, "Turns", "Turns: Order<Consumers>: begin, end, finish"),
-        (NARROW, "Rescale", "Rescale: run<Exponential, DType>"),
+        (UNIFIED, "Mask", "Mask: (args), kHasStart, first_key, end_key"),
+        (NARROW, "Turns", "Turns: Order<Consumers>(warpgroup) with begin(), end()"),
+        (NARROW, "Rescale", "Rescale: guess<Exponential, DType>"),
     ],
 )
 def test_a_variant_that_breaks_its_contract_is_named_first(

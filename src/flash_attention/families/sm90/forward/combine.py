@@ -18,18 +18,18 @@ def combine_unit(dtype: DType, features: Sm90Features, tile_rows: int, target: s
     """The translation unit for parts whose tiles have so many rows."""
     source = render(
         title=f"parts of {dtype.name} rows become one",
-        header="fa/attn/combine.cuh",
+        header="fa/sm90/combine.cuh",
         bindings=(
             dtype_binding(dtype),
             Number("tile_rows", tile_rows),
             Number("warps", THREADS // WARP_SIZE),
             features.rows(),
-            Variant("Splits", "attn/splits", features.splits.value),
+            Variant("Splits", "sm90/splits", features.splits.value),
         ),
         asserts=layout_asserts(),
         bounds=f"{THREADS}",
         parameters=(PARAMETER,),
-        body=("fa::attn::combine<Config>(args);",),
+        body=("fa::sm90::combine<Config>(args);",),
     )
     together = f"_heads_{features.heads_together}" if features.heads_together > 1 else ""
     name = f"combine_{dtype.name.lower()}_{tile_rows}{together}_{features.splits.name.lower()}"

@@ -87,7 +87,7 @@ class Sm90Features(Features):
         )
         # Who combines the parts of a row adds its sink, once.
         shared = shared_bindings(self, sinks=self.sinks and not self.in_parts)
-        splits = Variant("Splits", "attn/splits", self.splits.value)
+        splits = Variant("Splits", "sm90/splits", self.splits.value)
         own: tuple[Binding, ...] = (*shared, self.rows(), splits, pages)
         if not config.specialised:
             return own

@@ -6,6 +6,10 @@
 
 namespace fa::attn {
 
+// The first block of its rows, and they do not see all of it: O is still zero.
+struct FirstMasked : Masked {};
+
+// What O owes to maxima that grew since it was last rescaled.
 struct Shrink {
   float by[2];  // of rows l / 4 and l / 4 + 8
 

@@ -8,47 +8,63 @@ namespace fa::attn {
 
 struct RowEnd;  // lse.cuh
 
+template <class A, class B>
+inline constexpr bool kSame = false;
+template <class A>
+inline constexpr bool kSame<A, A> = true;
+template <class A, class B>
+concept Same = kSame<A, B>;
+
 template <class T>
 concept DTypeSlot = requires(float x) {
-  { T::pack(x, x) };
+  { T::kLargestSum } -> Same<const float&>;
+  { T::pack(x, x) } -> Same<u32>;
 };
 
 template <class T>
 concept ExponentialSlot = requires(Accumulator<16, 16>& s, float x) {
-  T::factor(x);
+  { T::factor(x) } -> Same<float>;
   T::scale(s, x);
-  T::exp(x, T::offset(x, x), x);
+  { T::offset(x, x) } -> Same<float>;
+  { T::exp(x, x, x) } -> Same<float>;
 };
 
 template <class T>
 concept ScoreSlot = requires(Accumulator<16, 16>& s, const ForwardKernelArgs& args) {
   T::change(s, args);
-  T::scale(args);
+  { T::scale(args) } -> Same<float>;
 };
 
 template <class T>
-concept MaskSlot = requires(const T& mask, int row, const attn::Sequence& sequence) {
-  T::kHasStart;
-  mask.first_key(row, sequence);
-  mask.end_key(row, sequence);
-};
+concept MaskSlot =
+    requires(const T& mask, int row, const Sequence& sequence, const ForwardKernelArgs& args) {
+      T(args);
+      { T::kHasStart } -> Same<const bool&>;
+      { mask.first_key(row, sequence) } -> Same<int>;
+      { mask.end_key(row, sequence) } -> Same<int>;
+    };
 
 template <class T>
 concept SinksSlot = requires(RowEnd& end, const ForwardKernelArgs& args) { T::add(end, args, 0); };
 
 template <class T>
-concept LengthsSlot = requires(const ForwardKernelArgs& args) { T::sequence(args, 0); };
+concept LengthsSlot = requires(const ForwardKernelArgs& args, int batch) {
+  { T::kPerBatch } -> Same<const bool&>;
+  { T::q_len(args, batch) } -> Same<int>;
+  { T::sequence(args, batch) } -> Same<Sequence>;
+};
 
 // Names the first of these slots of `Config` whose variant breaks its contract.
 template <class Config>
 __device__ constexpr bool check_slots() {
-  static_assert(DTypeSlot<typename Config::DType>, "DType: pack(lo, hi)");
+  static_assert(DTypeSlot<typename Config::DType>, "DType: kLargestSum, pack(lo, hi)");
   static_assert(ExponentialSlot<typename Config::Exponential>,
                 "Exponential: factor, scale, offset, exp");
   static_assert(ScoreSlot<typename Config::Score>, "Score: change(s, args), scale(args)");
-  static_assert(MaskSlot<typename Config::Mask>, "Mask: kHasStart, first_key, end_key");
+  static_assert(MaskSlot<typename Config::Mask>, "Mask: (args), kHasStart, first_key, end_key");
   static_assert(SinksSlot<typename Config::Sinks>, "Sinks: add(end, args, head)");
-  static_assert(LengthsSlot<typename Config::Lengths>, "Lengths: sequence(args, batch)");
+  static_assert(LengthsSlot<typename Config::Lengths>,
+                "Lengths: kPerBatch, q_len(args, batch), sequence(args, batch)");
   return true;
 }
 

@@ -9,8 +9,12 @@ namespace fa::ptx {
 
 inline constexpr int kMbarrierBytes = 8;
 
-__device__ inline void mbarrier_init(u32 barrier, int arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals));
+struct Mbarrier {
+  u32 address;  // in shared memory
+};
+
+__device__ inline void mbarrier_init(Mbarrier barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier.address), "r"(arrivals));
 }
 
 // Makes the initialised barriers visible to the copy engine.
@@ -18,29 +22,31 @@ __device__ inline void fence_mbarrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
 
-__device__ inline void mbarrier_arrive(u32 barrier) {
-  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier) : "memory");
+__device__ inline void mbarrier_arrive(Mbarrier barrier) {
+  asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(barrier.address) : "memory");
 }
 
-__device__ inline void mbarrier_arrive_expect(u32 barrier, int bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+__device__ inline void mbarrier_arrive_expect(Mbarrier barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier.address),
+               "r"(bytes)
                : "memory");
 }
 
 // Announces bytes without arriving.
-__device__ inline void mbarrier_expect(u32 barrier, int bytes) {
-  asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(bytes)
+__device__ inline void mbarrier_expect(Mbarrier barrier, int bytes) {
+  asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier.address),
+               "r"(bytes)
                : "memory");
 }
 
-__device__ inline void mbarrier_wait(u32 barrier, u32 parity) {
+__device__ inline void mbarrier_wait(Mbarrier barrier, u32 parity) {
   asm volatile(
       "{\n"
       ".reg .pred done;\n"
       "again:\n"
       "mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
       "@!done bra again;\n"
-      "}" ::"r"(barrier),
+      "}" ::"r"(barrier.address),
       "r"(parity)
       : "memory");
 }

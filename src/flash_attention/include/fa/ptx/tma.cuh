@@ -4,6 +4,7 @@
 // out what lies outside.
 #pragma once
 #include <fa/core.cuh>
+#include <fa/ptx/mbarrier.cuh>
 
 namespace fa {
 
@@ -19,12 +20,12 @@ __device__ inline void tma_prefetch_map(const TensorMap& map) {
   asm volatile("prefetch.tensormap [%0];" ::"l"(&map) : "memory");
 }
 
-__device__ inline void tma_load_4d(u32 smem, const TensorMap& map, u32 barrier, int x0, int x1,
+__device__ inline void tma_load_4d(u32 smem, const TensorMap& map, Mbarrier barrier, int x0, int x1,
                                    int x2, int x3) {
   asm volatile(
       "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes "
       "[%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(smem),
-      "l"(&map), "r"(barrier), "r"(x0), "r"(x1), "r"(x2), "r"(x3)
+      "l"(&map), "r"(barrier.address), "r"(x0), "r"(x1), "r"(x2), "r"(x3)
       : "memory");
 }
 

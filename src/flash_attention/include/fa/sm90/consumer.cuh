@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// A consumer warpgroup: 64 rows of a tile at a time. It offers the verbs; Config::Schedule says in
-// which order they run.
+// A consumer warpgroup: 64 rows of a tile at a time. It offers the verbs, those of Products among them;
+// Config::Schedule says in which order they run.
 #pragma once
 #include <fa/attn/key_range.cuh>
 #include <fa/ptx/memory.cuh>
-#include <fa/ptx/named_barrier.cuh>
 #include <fa/sm90/clear.cuh>
 #include <fa/sm90/mailbox.cuh>
 #include <fa/sm90/products.cuh>
@@ -14,14 +13,17 @@
 namespace fa::sm90 {
 
 template <class Config_>
-class Consumer {
+class Consumer : public Products<Config_> {
  public:
   using Config = Config_;
   using Math = Products<Config>;
+  using typename Math::KOperand, typename Math::QOperand, typename Math::VOperand;
+  using typename Math::Output, typename Math::QTile;
+  template <int Keys>
+  using Scores = typename Math::template Scores<Keys>;
+  template <int Keys>
+  using Weights = typename Math::template Weights<Keys>;
   using Exponential = typename Config::Exponential;
-  using DType = typename Config::DType;
-  using QTile = typename Shape<Config>::QTile;
-  using KVTile = typename Shape<Config>::KVTile;
   using Mask = typename Config::Mask;
   using Rows = typename Config::Rows;
   using Range = attn::KeyRange<Mask, Config::kBC>;
@@ -35,9 +37,9 @@ class Consumer {
         turns_(warpgroup),
         mask_(args),
         factor_(Exponential::factor(Config::Score::scale(args))),
-        q_operand_(QTile::row_operand(smem.q(warpgroup))),
-        k_operand_(KVTile::row_operand(smem.k(0))),
-        v_operand_(KVTile::column_operand(smem.v(0))) {}
+        q_operand_(smem.q(warpgroup).row_operand()),
+        k_operand_(smem.k(0).row_operand()),
+        v_operand_(smem.v(0).column_operand()) {}
 
   __device__ void run() {
     if (Shape<Config>::kRows < kWarpgroupRows) clear_queries<Config>(q_tile(), warpgroup_);
@@ -72,75 +74,74 @@ class Consumer {
   __device__ void begin_turn() { turns_.begin(); }
   __device__ void end_turn() { turns_.end(); }
 
-  // products
+  // operands of the products, in registers and in the stages that are next
+
+  __device__ Scores<Config::kBC>& s() { return s_; }
+  __device__ Weights<Config::kBC>& p() { return p_; }
+  __device__ Output& o() { return o_; }
+  __device__ QOperand q() const { return q_operand_; }
+  __device__ KOperand k() const { return k_operand_.after(k_.stage); }
+  __device__ VOperand v() const { return v_operand_.after(v_.stage); }
 
   __device__ void wait_k() { ptx::mbarrier_wait(smem_.k_full(k_.stage), k_.parity); }
   __device__ void wait_v() { ptx::mbarrier_wait(smem_.v_full(v_.stage), v_.parity); }
 
-  __device__ void issue_scores() { Math::issue_scores(s_, q_operand_, k_operand()); }
-  __device__ void issue_accumulate() { Math::issue_accumulate(o_, p_, v_operand()); }
-  template <int Pending>
-  __device__ void wait_products() {
-    ptx::wgmma_wait<Pending>();
+  __device__ void release_k() {
+    release(smem_.k_empty(k_.stage));
+    k_.advance();
   }
-
-  // S becomes P's values; K's buffer is given up on the way.
-  template <class Block>
-  __device__ void softmax(Block block) {
-    Config::Score::change(s_, args_);
-    if (Block::kEmptyRows && uniform(range_.hides(block_)))
-      attn::hide<Rows>(s_, mask_, warp_row(), block_ * Config::kBC, sequence_);
-    rescale_ = Config::Rescale::template run<Exponential, DType>(block, s_, stats_, shrink_,
-                                                                 factor_, KeyBlock{*this});
-  }
-  __device__ void rescale() {
-    if (rescale_) shrink_.rescale(o_);
-  }
-  __device__ void convert() { Math::convert(p_, s_); }
-
   __device__ void release_v() {
     release(smem_.v_empty(v_.stage));
     v_.advance();
   }
   __device__ void queries_read() { Config::Output::queries_read(*this); }
 
+  // from S to P
+
+  // S becomes what the score makes of it, and -inf where a row does not see the key.
+  template <int Keys, class Block>
+  __device__ void mask(Scores<Keys>& s, Block) {
+    Config::Score::change(s, args_);
+    if (Block::kEmptyRows && uniform(range_.hides(block_))) hide(s);
+  }
+  template <int Keys>
+  __device__ void mask(Scores<Keys>& s, attn::FirstMasked) {
+    Config::Score::change(s, args_);
+    hide(s);
+  }
+  // S becomes P by the maxima known, where Rescale guesses that they will do. A wrong guess takes the
+  // scores once more, from K.
+  template <int Keys, class Block>
+  __device__ void guess(Scores<Keys>& s, Block block) {
+    Config::Rescale::template guess<Exponential, typename Config::DType>(
+        block, s, stats_, shrink_, factor_, rescale_,
+        [this](Scores<Config::kBC>& again) { scores_again(again); });
+  }
+  // S becomes P where it was not guessed.
+  template <int Keys, class Block>
+  __device__ void softmax(Scores<Keys>& s, Block block) {
+    Config::Rescale::template run<Exponential>(block, s, stats_, shrink_, factor_, rescale_);
+  }
+  template <class Block>
+  __device__ void rescale(Output& o, Block) {
+    if (rescale_) shrink_.rescale(o);
+  }
+  __device__ void rescale(Output&, attn::FirstMasked) {}
+
   // What lies in V beyond the last key belongs to nobody. All consumers meet here, whether their rows
   // see the block or pass over it, while S is being computed.
   __device__ void clear_tail() {
     if (!Config::Lengths::kPerBatch || !uniform(tail_keys_ > 0 && tail_keys_ < Config::kBC)) return;
-    wait_v();
+    wait_v();  // what is cleared has been loaded
     clear_keys<Config>(smem_.v(v_.stage), tail_keys_);
     tail_keys_ = 0;
-  }
-
-  // A block of which only the first `Keys` keys are seen, start to end.
-  template <int Keys>
-  __device__ void narrow_block() {
-    typename Math::template Scores<Keys> s;
-    typename Math::template Weights<Keys> p;
-    wait_k();
-    begin_turn();
-    Math::issue_scores(s, q_operand_, k_operand());
-    end_turn();
-    clear_tail();
-    wait_products<0>();
-    Config::Score::change(s, args_);
-    attn::hide<Rows>(s, mask_, warp_row(), block_ * Config::kBC, sequence_);
-    rescale_ = Config::Rescale::template run<Exponential, DType>(attn::Masked{}, s, stats_, shrink_,
-                                                                 factor_, KeyBlock{*this});
-    Math::convert(p, s);
-    wait_v();
-    Math::issue_accumulate(o_, p, v_operand());
-    wait_products<0>();
-    release_v();
-    next_block();
   }
 
   // What Output needs to know.
   __device__ const TensorMap& o_map() const { return maps_.o; }
   __device__ int warpgroup() const { return warpgroup_; }
-  __device__ u32 q_tile() const { return smem_.q(warpgroup_); }
-  __device__ u32 own_o_tile() const { return smem_.own_o(warpgroup_); }
+  __device__ QTile q_tile() const { return smem_.q(warpgroup_); }
+  __device__ QTile own_o_tile() const { return smem_.own_o(warpgroup_); }
   __device__ void release_q() { release(smem_.q_empty(warpgroup_)); }
 
  private:
@@ -148,19 +149,14 @@ class Consumer {
   static constexpr int kMostUnseen =
       ((Config::kConsumers - 1) * kWarpgroupRows + Config::kBC - 1) / Config::kBC;
 
-  struct KeyBlock {  // whose scores S are
-    Consumer& consumer;
-
-    __device__ void release() {
-      consumer.release(consumer.smem_.k_empty(consumer.k_.stage));
-      consumer.k_.advance();
-    }
-    __device__ void scores_again(typename Math::template Scores<Config::kBC>& s) {
-      Math::scores_again(s, consumer.q_tile(), warp_in_group() * kWarpRows,
-                         consumer.smem_.k(consumer.k_.stage));
-      Config::Score::change(s, consumer.args_);
-    }
-  };
+  __device__ void scores_again(Scores<Config::kBC>& s) const {
+    Math::scores_again(s, q_tile(), warp_in_group() * kWarpRows, smem_.k(k_.stage));
+    Config::Score::change(s, args_);
+  }
+  template <int Keys>
+  __device__ void hide(Scores<Keys>& s) const {
+    attn::hide<Rows>(s, mask_, warp_row(), block_ * Config::kBC, sequence_);
+  }
 
   // What all lanes agree on anyway, said so that the compiler knows: its loops stay convergent.
   static __device__ bool uniform(bool condition) { return __any_sync(~0u, condition); }
@@ -171,10 +167,7 @@ class Consumer {
     return tile_.q_block * Shape<Config>::kBR + warpgroup_ * Shape<Config>::kRows;
   }
 
-  __device__ u64 k_operand() const { return k_operand_ + k_.stage * (KVTile::kBytes >> 4); }
-  __device__ u64 v_operand() const { return v_operand_ + v_.stage * (KVTile::kBytes >> 4); }
-
-  static __device__ void release(u32 empty) {
+  static __device__ void release(ptx::Mbarrier empty) {
     if (lane_id() == 0) ptx::mbarrier_arrive(empty);
   }
 
@@ -195,7 +188,7 @@ class Consumer {
     stats_.reset();
     o_.zero();
     rescale_ = false;
-    ptx::mbarrier_wait(smem_.q_full(warpgroup_), tile_parity_);
+    ptx::mbarrier_wait(smem_.q_full(warpgroup_), tile_parity_);  // Q is here
     tile_parity_ ^= 1;
     block_ = end - 1;
     tail_keys_ = whole_end > whole_first ? sequence_.k_len - (whole_end - 1) * Config::kBC : 0;
@@ -207,12 +200,12 @@ class Consumer {
 #pragma unroll(kAny ? 1 : kMostUnseen)
     for (int i = 0; kAny ? uniform(i < count) : i < kMostUnseen; ++i)
       if (kAny || uniform(i < count)) {
-        wait_k();
-        KeyBlock{*this}.release();
-        begin_turn();
+        wait_k();  // K is here: its barrier is in the phase that is to end
+        release_k();
+        begin_turn();  // the others count on every turn
         end_turn();
         clear_tail();
-        wait_v();
+        wait_v();  // V is here
         release_v();
       }
   }
@@ -231,7 +224,9 @@ class Consumer {
   const typename Config::Turns::template Order<Config::kConsumers> turns_;
   const Mask mask_;
   const float factor_;
-  const u64 q_operand_, k_operand_, v_operand_;
+  const QOperand q_operand_;
+  const KOperand k_operand_;  // of the first stage
+  const VOperand v_operand_;
   Ring<Config::kStages> k_, v_;
   u32 tile_parity_ = 0;
   Tile tile_;
@@ -240,9 +235,9 @@ class Consumer {
   int block_, first_block_, unseen_after_;
   int tail_keys_;  // of the first block visited, until what lies beyond them is cleared
   bool rescale_;
-  typename Math::template Scores<Config::kBC> s_;
-  typename Math::template Weights<Config::kBC> p_;
-  typename Math::Output o_;
+  Scores<Config::kBC> s_;
+  Weights<Config::kBC> p_;
+  Output o_;
   attn::RowStats<kWarpRows> stats_;
   attn::Shrink shrink_;
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the producer names the next tile to the consumers: four words and the lengths of its sequence
-// in shared memory, and a pair of barriers around them.
+// How the producer names the next tile to the consumers: four words in shared memory, four more of its
+// sequence where batch entries have lengths of their own, and a pair of barriers around them.
 #pragma once
 #include <fa/attn/sequence.cuh>
 #include <fa/ptx/memory.cuh>
@@ -11,28 +11,52 @@ namespace fa::sm90 {
 
 inline constexpr Tile kNoMoreTiles = {-1, 0, 0, 0};
 
+__device__ inline void write_words(u32 mail, int x, int y, int z, int w) {
+  ptx::st_shared_16(
+      mail, {static_cast<u32>(x), static_cast<u32>(y), static_cast<u32>(z), static_cast<u32>(w)});
+}
+
+__device__ inline int of_first_lane(u32 word) {
+  return static_cast<int>(__shfl_sync(~0u, word, 0));
+}
+
 template <class Config>
 __device__ void post_tile(const SharedMemory<Config>& smem, const Tile& tile,
                           const attn::Sequence& sequence, u32 parity) {
-  ptx::mbarrier_wait(smem.mail_empty(), parity ^ 1);  // everybody read the tile before
-  ptx::st_shared_16(smem.mail(), {static_cast<u32>(tile.q_block), static_cast<u32>(tile.head),
-                                  static_cast<u32>(tile.batch), static_cast<u32>(tile.split)});
-  Config::Lengths::write(sequence, smem.mail() + 16);
+  ptx::mbarrier_wait(smem.mail_empty(), parity ^ 1);  // everybody has read the tile before
+  write_words(smem.mail(), tile.q_block, tile.head, tile.batch, tile.split);
+  // Consumers need no more of the keys than how many there are.
+  if (Config::Lengths::kPerBatch)
+    write_words(smem.sequence_mail(), sequence.q_len, sequence.k_len, sequence.q_first,
+                sequence.q_batch);
   ptx::mbarrier_arrive(smem.mail_full());
+}
+
+template <class Config>
+__device__ attn::Sequence read_sequence(const SharedMemory<Config>& smem,
+                                        const ForwardKernelArgs& args, int batch) {
+  if constexpr (!Config::Lengths::kPerBatch) {
+    return Config::Lengths::sequence(args, batch);
+  } else {
+    ptx::Chunk mail = {};
+    if (lane_id() == 0) mail = ptx::ld_shared_16(smem.sequence_mail());
+    return {of_first_lane(mail.x), of_first_lane(mail.y),
+            of_first_lane(mail.z), 0,
+            of_first_lane(mail.w), 0};
+  }
 }
 
 // By every warp; false after the last tile.
 template <class Config>
 __device__ bool take_tile(const SharedMemory<Config>& smem, const ForwardKernelArgs& args,
                           Tile& tile, attn::Sequence& sequence, u32 parity) {
-  ptx::mbarrier_wait(smem.mail_full(), parity);
+  ptx::mbarrier_wait(smem.mail_full(), parity);  // the next tile is named
   // Only the lane that gives the mail back reads it: no other read is left to wait for.
   ptx::Chunk mail = {};
   if (lane_id() == 0) mail = ptx::ld_shared_16(smem.mail());
-  const auto uniform = [](u32 x) { return static_cast<int>(__shfl_sync(~0u, x, 0)); };
-  tile = {uniform(mail.x), uniform(mail.y), uniform(mail.z),
-          Config::Splits::kParts ? uniform(mail.w) : 0};
-  sequence = Config::Lengths::read(args, tile.batch, smem.mail() + 16);
+  tile = {of_first_lane(mail.x), of_first_lane(mail.y), of_first_lane(mail.z),
+          Config::Splits::kParts ? of_first_lane(mail.w) : 0};
+  sequence = read_sequence(smem, args, tile.batch);
   if (lane_id() == 0) ptx::mbarrier_arrive(smem.mail_empty());
   return tile.q_block >= 0;
 }

@@ -80,10 +80,10 @@ class Producer {
     ring_.advance();
   }
 
-  __device__ void load_keys(u32 smem, const TensorMap& map, u32 full, Tile tile, int block) {
+  __device__ void load_keys(KVTile to, const TensorMap& map, ptx::Mbarrier full, Tile tile,
+                            int block) {
     ptx::mbarrier_arrive_expect(full, KVTile::kBytes);
-    Config::Pages::template load<KVTile, Config::kBC>(
-        smem, map, full, kv_head_, block * Config::kBC, tile.batch, sequence_, args_);
+    Config::Pages::load(to, map, full, kv_head_, block * Config::kBC, tile.batch, sequence_, args_);
   }
 
   __device__ void load_q(Tile tile) {
@@ -93,9 +93,8 @@ class Producer {
       ptx::mbarrier_arrive_expect(smem_.q_full(w), Shape<Config>::kQLoadBytes);
 #pragma unroll
       for (int p = 0; p < QTile::kCount; ++p)
-        ptx::tma_load_4d(smem_.q(w) + p * QTile::kPanelBytes, maps_.q, smem_.q_full(w),
-                         p * QTile::kColumns, tile.head * Config::Rows::kGroup, q_row(tile, w),
-                         sequence_.q_batch);
+        ptx::tma_load_4d(smem_.q(w).panel(p), maps_.q, smem_.q_full(w), p * QTile::kColumns,
+                         tile.head * Config::Rows::kGroup, q_row(tile, w), sequence_.q_batch);
     }
   }
 

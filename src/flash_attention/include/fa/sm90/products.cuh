@@ -14,6 +14,9 @@ struct Products {
   using DType = typename Config::DType;
   using QTile = typename Shape<Config>::QTile;
   using KVTile = typename Shape<Config>::KVTile;
+  using QOperand = typename QTile::RowOperand;
+  using KOperand = typename KVTile::RowOperand;
+  using VOperand = typename KVTile::ColumnOperand;
   static constexpr int kDimSteps = Config::kDHead / 16;
 
   template <int Keys>
@@ -26,23 +29,28 @@ struct Products {
 
   // S = Q K^T with the first `Keys` keys of the block; runs until it is waited for.
   template <int Keys>
-  static __device__ void issue_scores(Scores<Keys>& s, u64 q, u64 k) {
-    ptx::wgmma_fence();
+  static __device__ void issue_scores(Scores<Keys>& s, QOperand q, KOperand k) {
+    ptx::wgmma_fence();  // what was done with these registers before is done
 #pragma unroll
     for (int d = 0; d < kDimSteps; ++d)
-      ptx::WgmmaFromShared<DType, Keys>::run(s, q + QTile::row_step(d), k + KVTile::row_step(d),
-                                             d != 0);
+      ptx::WgmmaFromShared<DType, Keys>::run(s, q.step(d), k.step(d), d != 0);
     ptx::wgmma_commit();
   }
 
   // O += P V with the first `Keys` keys of the block; runs until it is waited for.
   template <int Keys>
-  static __device__ void issue_accumulate(Output& o, const Weights<Keys>& p, u64 v) {
-    ptx::wgmma_fence();
+  static __device__ void issue_accumulate(Output& o, const Weights<Keys>& p, VOperand v) {
+    ptx::wgmma_fence();  // what was done with these registers before is done
 #pragma unroll
     for (int n = 0; n < Keys / 16; ++n)
-      ptx::WgmmaFromRegisters<DType, Config::kDHead>::run(o, p.step[n], v + KVTile::column_step(n));
+      ptx::WgmmaFromRegisters<DType, Config::kDHead>::run(o, p.step[n], v.step(n));
     ptx::wgmma_commit();
+  }
+
+  // All but the latest `Pending` of the two have read their operands and are in their registers.
+  template <int Pending>
+  static __device__ void wait_products() {
+    ptx::wgmma_wait<Pending>();
   }
 
   // The accumulator's lane map is the operand's.
@@ -58,15 +66,15 @@ struct Products {
   }
 
   // S once more, by this warp alone: Q's 16 rows from `q_row` of its tile, all keys of the block.
-  static __device__ void scores_again(Scores<Config::kBC>& s, u32 q_tile, int q_row, u32 k_tile) {
+  static __device__ void scores_again(Scores<Config::kBC>& s, QTile q_tile, int q_row,
+                                      KVTile k_tile) {
     s.zero();
 #pragma unroll 1
     for (int d = 0; d < kDimSteps; ++d) {
       u32 q[4];
-      ptx::ldmatrix_x4(q, QTile::chunk(q_tile, q_row + lane_id() % 16, 2 * d + lane_id() / 16));
+      ptx::ldmatrix_x4(q, q_tile.chunk(q_row + lane_id() % 16, 2 * d + lane_id() / 16));
       // The swizzle repeats every 8 rows: 16 rows on, only the row offset is another.
-      const u32 keys =
-          KVTile::chunk(k_tile, lane_id() % 8 + lane_id() / 16 * 8, 2 * d + lane_id() / 8 % 2);
+      const u32 keys = k_tile.chunk(lane_id() % 8 + lane_id() / 16 * 8, 2 * d + lane_id() / 8 % 2);
 #pragma unroll
       for (int n = 0; n < Config::kBC / 16; ++n) {
         u32 k[4];

@@ -26,31 +26,53 @@ struct Panels {
   }
 };
 
+// A tile by its address. Products name it by an operand: a descriptor of its first 16-deep step, to
+// which the distances of the others are added.
 template <int DHead, int Rows>
 struct SharedTile : Panels<DHead> {
   using Base = Panels<DHead>;
+  static constexpr int kRows = Rows;
   static constexpr int kPanelBytes = Rows * Base::kRowBytes;
   static constexpr int kBytes = Base::kCount * kPanelBytes;
 
-  // Rows along d: an operand that is contiguous along the contraction, Q or K.
-  static __device__ u64 row_operand(u32 tile) {
-    return ptx::wgmma_descriptor(tile, 16, 8 * Base::kRowBytes, Base::kRowBytes);
-  }
-  // Offset of the 16 columns of step d, in the descriptor's unit.
-  static __device__ constexpr u64 row_step(int d) {
-    return (d / Base::kSteps * kPanelBytes + d % Base::kSteps * 32) >> 4;
-  }
+  // Q or K: contiguous along the contraction, which is d.
+  struct RowOperand {
+    u64 descriptor;
+
+    // The 16 columns of step d.
+    __device__ u64 step(int d) const {
+      return descriptor + ((d / Base::kSteps * kPanelBytes + d % Base::kSteps * 32) >> 4);
+    }
+    // The same operand of the n-th tile after this one.
+    __device__ RowOperand after(int n) const { return {descriptor + n * (kBytes >> 4)}; }
+  };
 
   // V: contiguous along d, which is the width of the product; panels are `leading` apart.
-  static __device__ u64 column_operand(u32 tile) {
-    return ptx::wgmma_descriptor(tile, kPanelBytes, 8 * Base::kRowBytes, Base::kRowBytes);
-  }
-  // Offset of the 16 rows of step n, in the descriptor's unit.
-  static __device__ constexpr u64 column_step(int n) { return n * 16 * Base::kRowBytes >> 4; }
+  struct ColumnOperand {
+    u64 descriptor;
 
-  static __device__ u32 chunk(u32 tile, int row, int chunk) {
+    // The 16 rows of step n.
+    __device__ u64 step(int n) const { return descriptor + (n * 16 * Base::kRowBytes >> 4); }
+    __device__ ColumnOperand after(int n) const { return {descriptor + n * (kBytes >> 4)}; }
+  };
+
+  u32 address;
+
+  __device__ explicit SharedTile(u32 in_shared_memory) : address(in_shared_memory) {}
+
+  // The n-th of tiles that lie one after the other, of which this is the first.
+  __device__ SharedTile after(int n) const { return SharedTile(address + n * kBytes); }
+  __device__ u32 panel(int p) const { return address + p * kPanelBytes; }
+  __device__ u32 chunk(int row, int chunk) const {
     constexpr int kChunks = Base::kColumns / kChunkElements;
-    return tile + chunk / kChunks * kPanelBytes + Base::place(row, chunk % kChunks);
+    return address + chunk / kChunks * kPanelBytes + Base::place(row, chunk % kChunks);
+  }
+
+  __device__ RowOperand row_operand() const {
+    return {ptx::wgmma_descriptor(address, 16, 8 * Base::kRowBytes, Base::kRowBytes)};
+  }
+  __device__ ColumnOperand column_operand() const {
+    return {ptx::wgmma_descriptor(address, kPanelBytes, 8 * Base::kRowBytes, Base::kRowBytes)};
   }
 };
 

@@ -34,24 +34,31 @@ class SharedMemory {
  public:
   __device__ explicit SharedMemory(u32 base) : base_(base) {}
 
-  __device__ u32 q(int warpgroup) const { return base_ + warpgroup * QTile::kBytes; }
-  __device__ u32 k(int stage) const { return base_ + kQBytes + stage * KVTile::kBytes; }
-  __device__ u32 v(int stage) const { return k(stage) + kKBytes; }
-  __device__ u32 own_o(int warpgroup) const {
-    return base_ + kQBytes + 2 * kKBytes + warpgroup * QTile::kBytes;
+  __device__ QTile q(int warpgroup) const { return QTile(base_ + warpgroup * QTile::kBytes); }
+  __device__ KVTile k(int stage) const { return KVTile(base_ + kQBytes + stage * KVTile::kBytes); }
+  __device__ KVTile v(int stage) const { return KVTile(k(stage).address + kKBytes); }
+  __device__ QTile own_o(int warpgroup) const {
+    return QTile(base_ + kQBytes + 2 * kKBytes + warpgroup * QTile::kBytes);
   }
 
   // Full: the data is here. Empty: its readers are done.
-  __device__ u32 q_full(int warpgroup) const { return barrier(warpgroup); }
-  __device__ u32 q_empty(int warpgroup) const { return barrier(kConsumers + warpgroup); }
-  __device__ u32 k_full(int stage) const { return barrier(2 * kConsumers + stage); }
-  __device__ u32 k_empty(int stage) const { return barrier(2 * kConsumers + kStages + stage); }
-  __device__ u32 v_full(int stage) const { return barrier(2 * kConsumers + 2 * kStages + stage); }
-  __device__ u32 v_empty(int stage) const { return barrier(2 * kConsumers + 3 * kStages + stage); }
-  __device__ u32 mail_full() const { return barrier(kBarriers - 2); }
-  __device__ u32 mail_empty() const { return barrier(kBarriers - 1); }
+  __device__ ptx::Mbarrier q_full(int warpgroup) const { return barrier(warpgroup); }
+  __device__ ptx::Mbarrier q_empty(int warpgroup) const { return barrier(kConsumers + warpgroup); }
+  __device__ ptx::Mbarrier k_full(int stage) const { return barrier(2 * kConsumers + stage); }
+  __device__ ptx::Mbarrier k_empty(int stage) const {
+    return barrier(2 * kConsumers + kStages + stage);
+  }
+  __device__ ptx::Mbarrier v_full(int stage) const {
+    return barrier(2 * kConsumers + 2 * kStages + stage);
+  }
+  __device__ ptx::Mbarrier v_empty(int stage) const {
+    return barrier(2 * kConsumers + 3 * kStages + stage);
+  }
+  __device__ ptx::Mbarrier mail_full() const { return barrier(kBarriers - 2); }
+  __device__ ptx::Mbarrier mail_empty() const { return barrier(kBarriers - 1); }
   // 32 bytes, aligned to 16.
-  __device__ u32 mail() const { return barrier(kBarriers + kBarriers % 2); }
+  __device__ u32 mail() const { return barrier(kBarriers + kBarriers % 2).address; }
+  __device__ u32 sequence_mail() const { return mail() + kChunkBytes; }
 
   // Every warp of a consumer arrives once at an empty barrier.
   __device__ void init_barriers() const {
@@ -70,15 +77,15 @@ class SharedMemory {
     }
     ptx::mbarrier_init(mail_full(), 1);
     ptx::mbarrier_init(mail_empty(), kConsumers * kWarps);
-    ptx::fence_mbarrier_init();
+    ptx::fence_mbarrier_init();  // the copy engine sees them
   }
 
  private:
   static constexpr int kBarriers = 2 * kConsumers + 4 * kStages + 2;
   static_assert((kBarriers + 1) * ptx::kMbarrierBytes + 32 <= 256);
 
-  __device__ u32 barrier(int i) const {
-    return base_ + kQBytes + 2 * kKBytes + kOBytes + i * ptx::kMbarrierBytes;
+  __device__ ptx::Mbarrier barrier(int i) const {
+    return {base_ + kQBytes + 2 * kKBytes + kOBytes + i * ptx::kMbarrierBytes};
   }
 
   const u32 base_;

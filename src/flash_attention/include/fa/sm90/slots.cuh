@@ -2,133 +2,164 @@
 // The contract of every slot of this family: what a variant must provide. Kernels without a producer
 // bind fewer.
 #pragma once
+#include <fa/attn/key_range.cuh>
 #include <fa/attn/lse.cuh>
 #include <fa/attn/slots.cuh>
-#include <fa/sm90/shape.cuh>
+#include <fa/ptx/mbarrier.cuh>
 #include <fa/sm90/tensor_maps.cuh>
-#include <fa/sm90/tile.cuh>
+#include <fa/sm90/warp_output.cuh>
 
 namespace fa::sm90 {
 
-namespace example {  // the smallest arguments that exercise a contract
-struct Range {
-  __device__ int first_block() const { return 0; }
-  __device__ int end_block() const { return 0; }
-};
-struct KeyBlock {
-  __device__ void release() {}
-  __device__ void scores_again(Accumulator<16, 64>&) {}
-};
-struct Consumer {};
-struct Producer {};
-struct Warp {};
-}  // namespace example
+using attn::Same;
+
+template <class Config>
+class Producer;
+template <class Config>
+class Consumer;
 
 template <class T>
 concept RowsSlot = requires(int row) {
-  T::kGroup;
-  T::position(row);
-  T::head(row, row);
+  { T::kGroup } -> Same<const int&>;
+  { T::position(row) } -> Same<int>;
+  { T::head(row, row) } -> Same<int>;
 };
 
+// Splits that leave parts say where they lie.
 template <class T>
-concept SplitsSlot = requires(const ForwardKernelArgs& args, example::Range range, int split) {
-  T::kParts;
-  T::begin();
-  T::first_block(range, split, split, args);
-  T::end_block(range, split, split, args);
+concept PartsOfSplits = requires(const ForwardKernelArgs& args, int tile, int split) {
+  { T::part(tile, split, args) } -> Same<int>;
+  { T::first_split(tile, args) } -> Same<int>;
+  { T::end_split(tile, args) } -> Same<int>;
 };
 
-template <class T, class Exponential, class DType>
-concept RescaleSlot = requires(Accumulator<16, 64>& s, attn::RowStats<16>& stats,
-                               attn::Shrink& shrink, example::KeyBlock keys) {
-  T::template run<Exponential, DType>(attn::Masked{}, s, stats, shrink, 1.f, keys);
-  T::template run<Exponential, DType>(attn::Open{}, s, stats, shrink, 1.f, keys);
+template <class T, class Range>
+concept SplitsSlot =
+    requires(const ForwardKernelArgs& args, const Range& range, int tile, int split) {
+      { T::kParts } -> Same<const bool&>;
+      T::begin();
+      { T::first_block(range, tile, split, args) } -> Same<int>;
+      { T::end_block(range, tile, split, args) } -> Same<int>;
+    } && (!T::kParts || PartsOfSplits<T>);
+
+template <int Keys>
+struct ScoresAgain {  // what a guess may call
+  __device__ void operator()(Accumulator<kWarpRows, Keys>&) const {}
 };
+
+template <class T, class Config, class Block>
+concept RescalesBlock =
+    requires(Block block, Accumulator<kWarpRows, Config::kBC>& s, attn::RowStats<kWarpRows>& stats,
+             attn::Shrink& shrink, float factor, bool& rescale, ScoresAgain<Config::kBC> again) {
+      T::template guess<typename Config::Exponential, typename Config::DType>(
+          block, s, stats, shrink, factor, rescale, again);
+      T::template run<typename Config::Exponential>(block, s, stats, shrink, factor, rescale);
+    };
 
 template <class T, class Config>
-concept CopySlot = requires(typename T::template Transfers<Config>& transfers, u32 smem, int row) {
-  transfers.load_q(smem, row);
-  transfers.load_k(smem, row);
-  transfers.load_v(smem, row);
+concept RescaleSlot =
+    RescalesBlock<T, Config, attn::Masked> && RescalesBlock<T, Config, attn::FirstMasked> &&
+    RescalesBlock<T, Config, attn::Open>;
+
+template <class T, class Config>
+concept CopySlot = requires(typename T::template Transfers<Config>& transfers,
+                            const WarpOutput<Config>& warp, typename Shape<Config>::QTile q_tile,
+                            typename Shape<Config>::KVTile kv_tile, int row) {
+  transfers.load_q(q_tile, row);
+  transfers.load_k(kv_tile, row);
+  transfers.load_v(kv_tile, row);
   transfers.load_nothing();
   transfers.wait_k();
   transfers.wait_v();
+  transfers.store(warp, q_tile);
 };
 
 template <class T, class Config>
-concept PagesSlot = requires(const TensorMap& map, const attn::Sequence& sequence, u32 smem,
-                             const ForwardKernelArgs& args) {
-  T::template load<typename Shape<Config>::KVTile, Config::kBC>(smem, map, smem, 0, 0, 0, sequence,
-                                                                args);
-};
-
-template <class T>
-concept TurnsSlot = requires(const typename T::template Order<2>& order) {
-  order.begin();
-  order.end();
-  order.finish();
-};
-
-template <class T, class Config>
-concept TileOrderSlot = requires(typename T::template Walk<Config>& walk, Tile& tile) {
-  walk.next(tile);
-  walk.request();
-  walk.finish();
-};
-
-template <class T>
-concept OutputSlot =
-    requires(example::Consumer& consumer, example::Warp warp, const attn::RowEnds& ends) {
-      T::kOwnBuffer;
-      T::queries_read(consumer);
-      T::store(consumer, warp, ends);
+concept PagesSlot =
+    requires(typename Shape<Config>::KVTile tile, const TensorMap& map, ptx::Mbarrier full,
+             const attn::Sequence& sequence, const ForwardKernelArgs& args) {
+      { T::template kBoxKeys<Config::kBC> } -> Same<const int&>;
+      T::load(tile, map, full, 0, 0, 0, sequence, args);
     };
 
-template <class T>
-concept QueriesSlot = requires(const example::Producer& p, Tile tile) { T::expect(p, tile); };
+template <class T, class Config>
+concept TurnsSlot =
+    requires(const typename T::template Order<Config::kConsumers>& order, int warpgroup) {
+      { typename T::template Order<Config::kConsumers>(warpgroup) };
+      order.begin();
+      order.end();
+      order.finish();
+    };
 
-template <class T>
-concept FirstBlockSlot = requires(example::Consumer& consumer) { T::run(consumer); };
+template <class T, class Config>
+concept TileOrderSlot =
+    requires(typename T::template Walk<Config>& walk, Tile& tile, const ForwardKernelArgs& args) {
+      { typename T::template Walk<Config>(args) };
+      { walk.next(tile) } -> Same<bool>;
+      walk.request();
+      walk.finish();
+    };
 
-template <class T>
-concept ScheduleSlot = requires(example::Consumer& consumer) { T::run(consumer); };
+template <class T, class Config>
+concept OutputSlot = requires(Consumer<Config>& consumer, const WarpOutput<Config>& warp,
+                              const attn::RowEnds& ends) {
+  { T::kOwnBuffer } -> Same<const bool&>;
+  T::queries_read(consumer);
+  T::store(consumer, warp, ends);
+};
+
+template <class T, class Config>
+concept QueriesSlot =
+    requires(const Producer<Config>& producer, Tile tile) { T::expect(producer, tile); };
+
+template <class T, class Config>
+concept FirstBlockSlot = requires(Consumer<Config>& consumer) { T::run(consumer); };
+
+template <class T, class Config>
+concept ScheduleSlot = requires(Consumer<Config>& consumer) { T::run(consumer); };
 
 // Names the first slot of `Config` whose variant breaks its contract: those of every kernel, ...
 template <class Config>
 __device__ constexpr bool check_slots() {
+  using Range = attn::KeyRange<typename Config::Mask, Config::kBC>;
   static_assert(attn::check_slots<Config>());
   static_assert(RowsSlot<typename Config::Rows>, "Rows: kGroup, position(row), head(tile, row)");
-  static_assert(SplitsSlot<typename Config::Splits>,
-                "Splits: kParts, begin(), first_block(range, tile, split, args), end_block");
-  static_assert(
-      RescaleSlot<typename Config::Rescale, typename Config::Exponential, typename Config::DType>,
-      "Rescale: run<Exponential, DType>(block, s, stats, shrink, factor, keys)");
+  static_assert(SplitsSlot<typename Config::Splits, Range>,
+                "Splits: kParts, begin(), first_block(range, tile, split, args), end_block; with "
+                "kParts part(tile, split, args), first_split(tile, args), end_split");
+  static_assert(RescaleSlot<typename Config::Rescale, Config>,
+                "Rescale: guess<Exponential, DType>(block, s, stats, shrink, factor, rescale, "
+                "scores_again), run<Exponential>(block, s, stats, shrink, factor, rescale)");
   return true;
 }
 
 // ... of one without a producer, ...
 template <class Config>
 __device__ constexpr bool check_unified_slots() {
+  static_assert(check_slots<Config>());
   static_assert(
       CopySlot<typename Config::Copy, Config>,
-      "Copy: Transfers<Config> with load_q, load_k, load_v, load_nothing, wait_k, wait_v");
-  return check_slots<Config>();
+      "Copy: Transfers<Config> with load_q, load_k, load_v, load_nothing, wait_k, wait_v, store");
+  return true;
 }
 
 // ... and of one with.
 template <class Config>
 __device__ constexpr bool check_specialised_slots() {
-  static_assert(PagesSlot<typename Config::Pages, Config>, "Pages: load<KVTile, Keys>");
-  static_assert(TurnsSlot<typename Config::Turns>, "Turns: Order<Consumers>: begin, end, finish");
+  static_assert(check_slots<Config>());
+  static_assert(
+      PagesSlot<typename Config::Pages, Config>,
+      "Pages: kBoxKeys<Keys>, load(tile, map, full, kv_head, key, batch, sequence, args)");
+  static_assert(TurnsSlot<typename Config::Turns, Config>,
+                "Turns: Order<Consumers>(warpgroup) with begin(), end(), finish()");
   static_assert(TileOrderSlot<typename Config::TileOrder, Config>,
-                "TileOrder: Walk<Config> with next(tile), request(), finish()");
-  static_assert(OutputSlot<typename Config::Output>,
+                "TileOrder: Walk<Config>(args) with next(tile), request(), finish()");
+  static_assert(OutputSlot<typename Config::Output, Config>,
                 "Output: kOwnBuffer, queries_read(consumer), store(consumer, warp, ends)");
-  static_assert(QueriesSlot<typename Config::Queries>, "Queries: expect(producer, tile)");
-  static_assert(FirstBlockSlot<typename Config::FirstBlock>, "FirstBlock: run(consumer)");
-  static_assert(ScheduleSlot<typename Config::Schedule>, "Schedule: run(consumer)");
-  return check_slots<Config>();
+  static_assert(QueriesSlot<typename Config::Queries, Config>, "Queries: expect(producer, tile)");
+  static_assert(FirstBlockSlot<typename Config::FirstBlock, Config>, "FirstBlock: run(consumer)");
+  static_assert(ScheduleSlot<typename Config::Schedule, Config>, "Schedule: run(consumer)");
+  return true;
 }
 
 }  // namespace fa::sm90

@@ -11,7 +11,6 @@ template <class Config_>
 struct WarpOutput {
   using Config = Config_;
   using Rows = typename Config::Rows;
-  using OTile = typename Shape<Config>::QTile;
 
   const Accumulator<kWarpRows, Config::kDHead>& o;
   const ForwardKernelArgs& args;

@@ -4,7 +4,6 @@
 // keys of an entry.
 #pragma once
 #include <fa/attn/sequence.cuh>
-#include <fa/ptx/memory.cuh>
 
 namespace fa::attn::lengths {
 
@@ -28,19 +27,6 @@ struct PerBatch {
     }
     if (args.seqused_k) sequence.k_len = args.seqused_k[batch];
     return sequence;
-  }
-
-  // Consumers need no more of the keys than how many there are.
-  static __device__ void write(const Sequence& sequence, u32 mail) {
-    ptx::st_shared_16(mail,
-                      {static_cast<u32>(sequence.q_len), static_cast<u32>(sequence.k_len),
-                       static_cast<u32>(sequence.q_first), static_cast<u32>(sequence.q_batch)});
-  }
-  static __device__ Sequence read(const ForwardKernelArgs&, int, u32 mail) {
-    ptx::Chunk chunk = {};
-    if (lane_id() == 0) chunk = ptx::ld_shared_16(mail);
-    const auto uniform = [](u32 x) { return static_cast<int>(__shfl_sync(~0u, x, 0)); };
-    return {uniform(chunk.x), uniform(chunk.y), uniform(chunk.z), 0, uniform(chunk.w), 0};
   }
 };
 

@@ -14,12 +14,6 @@ struct Same {
   static __device__ Sequence sequence(const ForwardKernelArgs& args, int batch) {
     return {args.seq_len_q, args.seq_len_k, 0, 0, batch, batch};
   }
-
-  // From the producer to the consumers, with the tile: nothing, both know.
-  static __device__ void write(const Sequence&, u32 /*mail*/) {}
-  static __device__ Sequence read(const ForwardKernelArgs& args, int batch, u32 /*mail*/) {
-    return sequence(args, batch);
-  }
 };
 
 }  // namespace fa::attn::lengths

@@ -6,15 +6,17 @@
 namespace fa::attn::rescale {
 
 struct EveryBlock {
-  // S becomes P. Returns whether O must be rescaled by `shrink`, the same in all lanes of a warp.
-  // `keys.release()` gives the block of keys up, whose scores S are.
-  template <class Exponential, class DType, class Block, int Keys, class KeyBlock>
-  static __device__ bool run(Block, Accumulator<16, Keys>& s, RowStats<16>& stats, Shrink& shrink,
-                             float factor, KeyBlock keys) {
-    keys.release();
+  // P is never guessed.
+  template <class Exponential, class DType, class Block, int Keys, class ScoresAgain>
+  static __device__ void guess(Block, Accumulator<16, Keys>&, RowStats<16>&, Shrink&, float, bool&,
+                               ScoresAgain) {}
+
+  template <class Exponential, class Block, int Keys>
+  static __device__ void run(Block, Accumulator<16, Keys>& s, RowStats<16>& stats, Shrink& shrink,
+                             float factor, bool& rescale) {
     raise_max<Exponential>(LaneMax(s), stats, shrink, factor);
     exponentiate<Exponential, Masked>(s, stats, factor);
-    return true;
+    rescale = true;
   }
 };
 

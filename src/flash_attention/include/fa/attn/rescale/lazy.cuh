@@ -9,17 +9,20 @@ namespace fa::attn::rescale {
 
 template <int Threshold>
 struct Lazy {
-  template <class Exponential, class DType, class Block, int Keys, class KeyBlock>
-  static __device__ bool run(Block, Accumulator<16, Keys>& s, RowStats<16>& stats, Shrink& shrink,
-                             float factor, KeyBlock keys) {
-    keys.release();
+  // P is never guessed.
+  template <class Exponential, class DType, class Block, int Keys, class ScoresAgain>
+  static __device__ void guess(Block, Accumulator<16, Keys>&, RowStats<16>&, Shrink&, float, bool&,
+                               ScoresAgain) {}
+
+  template <class Exponential, class Block, int Keys>
+  static __device__ void run(Block, Accumulator<16, Keys>& s, RowStats<16>& stats, Shrink& shrink,
+                             float factor, bool& rescale) {
     const LaneMax<Keys> lanes(s);
     const bool grew = (lanes.of[0] - stats.max[0][0]) * factor > Threshold ||
                       (lanes.of[1] - stats.max[0][1]) * factor > Threshold;
-    const bool rescale = __any_sync(~0u, grew);
+    rescale = __any_sync(~0u, grew);
     if (rescale) raise_max<Exponential>(lanes, stats, shrink, factor);
     exponentiate<Exponential, Masked>(s, stats, factor);
-    return rescale;
   }
 };
 

@@ -3,6 +3,7 @@
 // registers in pairs of elements.
 #pragma once
 #include <fa/ptx/cp_async.cuh>
+#include <fa/ptx/mbarrier.cuh>
 #include <fa/ptx/memory.cuh>
 #include <fa/ptx/tma.cuh>
 #include <fa/sm90/shape.cuh>
@@ -20,24 +21,25 @@ struct CpAsync {
 
    public:
     template <class Maps>
-    __device__ Transfers(const Maps&, const ForwardKernelArgs& args, Tile tile, u32 /*barriers*/)
+    __device__ Transfers(const Maps&, const ForwardKernelArgs& args, Tile tile,
+                         ptx::Mbarrier /*first of two*/)
         : args_(args), tile_(tile) {}
 
-    __device__ void load_q(u32 smem, int first_row) {
+    __device__ void load_q(QTile to, int first_row) {
 #pragma unroll
       for (int w = 0; w < Config::kConsumers; ++w)
-        load<QTile, kWarpgroupRows>(smem + w * QTile::kBytes, args_.q, args_.q_stride, tile_.head,
-                                    first_row + w * kWarpgroupRows, args_.seq_len_q);
+        load(to.after(w), args_.q, args_.q_stride, tile_.head, first_row + w * kWarpgroupRows,
+             args_.seq_len_q);
       ptx::cp_async_commit();
     }
-    __device__ void load_k(u32 smem, int first_row) {
-      load<KVTile, Config::kBC>(smem, args_.k, args_.k_stride, tile_.head / args_.heads_per_kv,
-                                first_row, args_.seq_len_k);
+    __device__ void load_k(KVTile to, int first_row) {
+      load(to, args_.k, args_.k_stride, tile_.head / args_.heads_per_kv, first_row,
+           args_.seq_len_k);
       ptx::cp_async_commit();
     }
-    __device__ void load_v(u32 smem, int first_row) {
-      load<KVTile, Config::kBC>(smem, args_.v, args_.v_stride, tile_.head / args_.heads_per_kv,
-                                first_row, args_.seq_len_k);
+    __device__ void load_v(KVTile to, int first_row) {
+      load(to, args_.v, args_.v_stride, tile_.head / args_.heads_per_kv, first_row,
+           args_.seq_len_k);
       ptx::cp_async_commit();
     }
     __device__ void load_nothing() { ptx::cp_async_commit(); }
@@ -45,7 +47,7 @@ struct CpAsync {
     __device__ void wait_k() { wait<0>(); }
     __device__ void wait_v() { wait<1>(); }  // the next K may still fly
 
-    __device__ void store(const WarpOutput<Config>& warp, u32 /*smem*/) const {
+    __device__ void store(const WarpOutput<Config>& warp, QTile /*staged*/) const {
       char* const head = address(args_.o, args_.o_stride, tile_.head);
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
@@ -66,16 +68,16 @@ struct CpAsync {
              (tile_.batch * stride.batch + head * stride.head) * kElementBytes;
     }
 
-    template <class AnyTile, int Rows>
-    __device__ void load(u32 smem, const void* tensor, const Strides& stride, int head,
+    template <class AnyTile>
+    __device__ void load(AnyTile to, const void* tensor, const Strides& stride, int head,
                          int first_row, int seq_len) {
       const char* const base = address(tensor, stride, head);
 #pragma unroll 4
-      for (int i = threadIdx.x; i < Rows * kRowChunks; i += kThreads) {
+      for (int i = threadIdx.x; i < AnyTile::kRows * kRowChunks; i += kThreads) {
         const int row = i / kRowChunks, chunk = i % kRowChunks;
         const bool inside = first_row + row < seq_len;
         const i64 offset = inside ? (first_row + row) * stride.seq : 0;
-        ptx::cp_async_16_or_zero(AnyTile::chunk(smem, row, chunk),
+        ptx::cp_async_16_or_zero(to.chunk(row, chunk),
                                  base + offset * kElementBytes + chunk * kChunkBytes, inside);
       }
     }

@@ -17,7 +17,8 @@ struct Tma {
 
    public:
     template <class Maps>
-    __device__ Transfers(const Maps& maps, const ForwardKernelArgs& args, Tile tile, u32 barriers)
+    __device__ Transfers(const Maps& maps, const ForwardKernelArgs& args, Tile tile,
+                         ptx::Mbarrier barriers)
         : q_map_(maps.q),
           k_map_(maps.k),
           v_map_(maps.v),
@@ -25,33 +26,32 @@ struct Tma {
           tile_(tile),
           kv_head_(tile.head / args.heads_per_kv),
           k_full_(barriers),
-          v_full_(barriers + ptx::kMbarrierBytes) {
+          v_full_{barriers.address + ptx::kMbarrierBytes} {
       if (threadIdx.x == 0) {
         ptx::mbarrier_init(k_full_, 1);
         ptx::mbarrier_init(v_full_, 1);
-        ptx::fence_mbarrier_init();
+        ptx::fence_mbarrier_init();  // the copy engine sees them
       }
       __syncthreads();  // the barriers are ready
     }
 
     // Q arrives with the first K: its bytes are announced, not its arrival.
-    __device__ void load_q(u32 smem, int first_row) {
+    __device__ void load_q(QTile to, int first_row) {
       if (threadIdx.x != 0) return;
       ptx::mbarrier_expect(k_full_, Config::kConsumers * QTile::kBytes);
 #pragma unroll
       for (int w = 0; w < Config::kConsumers; ++w)
-        load<QTile>(smem + w * QTile::kBytes, q_map_, k_full_, tile_.head,
-                    first_row + w * kWarpgroupRows);
+        load(to.after(w), q_map_, k_full_, tile_.head, first_row + w * kWarpgroupRows);
     }
-    __device__ void load_k(u32 smem, int first_row) {
+    __device__ void load_k(KVTile to, int first_row) {
       if (threadIdx.x != 0) return;
       ptx::mbarrier_arrive_expect(k_full_, KVTile::kBytes);
-      load<KVTile>(smem, k_map_, k_full_, kv_head_, first_row);
+      load(to, k_map_, k_full_, kv_head_, first_row);
     }
-    __device__ void load_v(u32 smem, int first_row) {
+    __device__ void load_v(KVTile to, int first_row) {
       if (threadIdx.x != 0) return;
       ptx::mbarrier_arrive_expect(v_full_, KVTile::kBytes);
-      load<KVTile>(smem, v_map_, v_full_, kv_head_, first_row);
+      load(to, v_map_, v_full_, kv_head_, first_row);
     }
     __device__ void load_nothing() {}
 
@@ -64,24 +64,24 @@ struct Tma {
       v_parity_ ^= 1;
     }
 
-    __device__ void store(const WarpOutput<Config>& warp, u32 smem) const {
-      stage_and_store(warp, smem, o_map_);
+    __device__ void store(const WarpOutput<Config>& warp, QTile staged) const {
+      stage_and_store(warp, staged, o_map_);
       if (lane_id() == 0) ptx::tma_wait();  // shared memory outlives the store that reads it
     }
 
    private:
     template <class AnyTile>
-    __device__ void load(u32 smem, const TensorMap& map, u32 full, int head, int row) const {
+    __device__ void load(AnyTile to, const TensorMap& map, ptx::Mbarrier full, int head,
+                         int row) const {
 #pragma unroll
       for (int p = 0; p < AnyTile::kCount; ++p)
-        ptx::tma_load_4d(smem + p * AnyTile::kPanelBytes, map, full, p * AnyTile::kColumns, head,
-                         row, tile_.batch);
+        ptx::tma_load_4d(to.panel(p), map, full, p * AnyTile::kColumns, head, row, tile_.batch);
     }
 
     const TensorMap &q_map_, &k_map_, &v_map_, &o_map_;
     const Tile tile_;
     const int kv_head_;
-    const u32 k_full_, v_full_;
+    const ptx::Mbarrier k_full_, v_full_;
     u32 k_parity_ = 0, v_parity_ = 0;
   };
 };

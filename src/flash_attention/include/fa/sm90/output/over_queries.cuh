@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // O is staged where Q was; the next Q is loaded when the store has read it.
 #pragma once
-#include <fa/ptx/named_barrier.cuh>
+#include <fa/sm90/named_barriers.cuh>
 #include <fa/sm90/staging.cuh>
 
 namespace fa::sm90::output {
@@ -15,8 +15,7 @@ struct OverQueries {
   template <class Consumer, class Warp>
   static __device__ void store(Consumer& consumer, const Warp& warp, const attn::RowEnds& ends) {
     warp.store_lse(ends);
-    // All four warps' products have read Q.
-    ptx::named_barrier_sync(4 + consumer.warpgroup(), kWarpgroupSize);
+    sync_warpgroup(consumer.warpgroup());  // all four warps' products have read Q
     stage_and_store(warp, consumer.q_tile(), consumer.o_map());
     if (lane_id() == 0) ptx::tma_wait_read();  // this warp's rows may be overwritten
     consumer.release_q();

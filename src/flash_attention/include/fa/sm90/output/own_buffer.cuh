@@ -18,7 +18,7 @@ struct OwnBuffer {
   static __device__ void store(Consumer& consumer, const Warp& warp, const attn::RowEnds& ends) {
     warp.store_lse(ends);
     if (lane_id() == 0) ptx::tma_wait_read();  // the previous tile's rows of this warp have left
-    __syncwarp();
+    __syncwarp();                              // and all lanes may write over them
     stage_and_store(warp, consumer.own_o_tile(), consumer.o_map());
   }
 };

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // O of a split of the keys, in fp32 and beside its log-sum-exp, to be combined with the others.
 #pragma once
-#include <fa/attn/part_rows.cuh>
 #include <fa/ptx/memory.cuh>
+#include <fa/sm90/part_rows.cuh>
 #include <fa/sm90/warp_output.cuh>
 
 namespace fa::sm90::output {
@@ -19,7 +19,7 @@ struct Parts {
   static __device__ void store(Consumer&, const Warp& warp, const attn::RowEnds& ends) {
     using Config = typename Warp::Config;
     const ForwardKernelArgs& args = warp.args;
-    const attn::PartRows<typename Config::Rows, Shape<Config>::kBR> rows(args);
+    const PartRows<typename Config::Rows, Shape<Config>::kBR> rows(args);
     const int part =
         Config::Splits::part(tile_index<Config>(warp.tile, args), warp.tile.split, args);
     warp.store_pairs([&](int r, int h) {

@@ -7,13 +7,16 @@
 namespace fa::sm90::pages {
 
 struct Contiguous {
-  template <class KVTile, int BlockKeys>
-  static __device__ void load(u32 smem, const TensorMap& map, u32 full, int kv_head, int key,
-                              int /*batch*/, const attn::Sequence& sequence,
+  template <int BlockKeys>
+  static constexpr int kBoxKeys = BlockKeys;  // of a tensor map
+
+  template <class KVTile>
+  static __device__ void load(KVTile tile, const TensorMap& map, ptx::Mbarrier full, int kv_head,
+                              int key, int /*batch*/, const attn::Sequence& sequence,
                               const ForwardKernelArgs&) {
 #pragma unroll
     for (int p = 0; p < KVTile::kCount; ++p)
-      ptx::tma_load_4d(smem + p * KVTile::kPanelBytes, map, full, p * KVTile::kColumns, kv_head,
+      ptx::tma_load_4d(tile.panel(p), map, full, p * KVTile::kColumns, kv_head,
                        sequence.k_first + key, sequence.k_batch);
   }
 };

@@ -9,20 +9,23 @@ namespace fa::sm90::pages {
 
 template <int PageKeys>
 struct Paged {
-  template <class KVTile, int BlockKeys>
-  static __device__ void load(u32 smem, const TensorMap& map, u32 full, int kv_head, int key,
-                              int batch, const attn::Sequence& sequence,
+  template <int BlockKeys>
+  static constexpr int kBoxKeys = PageKeys < BlockKeys ? PageKeys : BlockKeys;  // of a tensor map
+
+  template <class KVTile>
+  static __device__ void load(KVTile tile, const TensorMap& map, ptx::Mbarrier full, int kv_head,
+                              int key, int batch, const attn::Sequence& sequence,
                               const ForwardKernelArgs& args) {
-    constexpr int kBoxKeys = PageKeys < BlockKeys ? PageKeys : BlockKeys;
-    static_assert(BlockKeys % kBoxKeys == 0 && PageKeys % kBoxKeys == 0);
+    constexpr int kBox = kBoxKeys<KVTile::kRows>;
+    static_assert(KVTile::kRows % kBox == 0 && PageKeys % kBox == 0);
     const int* const table = args.block_table + batch * args.block_table_stride;
 #pragma unroll 1
-    for (int k = 0; k < BlockKeys; k += kBoxKeys) {
+    for (int k = 0; k < KVTile::kRows; k += kBox) {
       const int page = min(key + k, sequence.k_len - 1) / PageKeys;
 #pragma unroll
       for (int p = 0; p < KVTile::kCount; ++p)
-        ptx::tma_load_4d(smem + p * KVTile::kPanelBytes + k * KVTile::kRowBytes, map, full,
-                         p * KVTile::kColumns, kv_head, (key + k) % PageKeys, table[page]);
+        ptx::tma_load_4d(tile.panel(p) + k * KVTile::kRowBytes, map, full, p * KVTile::kColumns,
+                         kv_head, (key + k) % PageKeys, table[page]);
     }
   }
 };

@@ -5,6 +5,7 @@
 #include <fa/sm90/consumer.cuh>
 #include <fa/sm90/producer.cuh>
 #include <fa/sm90/slots.cuh>
+#include <fa/sm90/verbs.cuh>
 
 namespace fa::sm90::roles {
 
@@ -15,6 +16,9 @@ struct Specialised {
   template <class Config>
   static __device__ void run(const TensorMaps& maps, const ForwardKernelArgs& args, u32 base) {
     static_assert(check_specialised_slots<Config>());
+    static_assert(ScheduledConsumer<Consumer<Config>>, "Consumer: the verbs of a schedule");
+    static_assert(StoringConsumer<Consumer<Config>>, "Consumer: what Output needs");
+    static_assert(PrefetchingProducer<Producer<Config>>, "Producer: what Queries needs");
     Config::Splits::begin();
     const SharedMemory<Config> smem(base);
     if (threadIdx.x == 0) smem.init_barriers();

@@ -19,8 +19,9 @@ struct Unified {
     using KVTile = typename Shape<Config>::KVTile;
     using Range = attn::KeyRange<typename Config::Mask, Config::kBC>;
     using Transfers = typename Config::Copy::template Transfers<Config>;
-    const u32 q_tile = base, k_tile = q_tile + Config::kConsumers * QTile::kBytes,
-              v_tile = k_tile + KVTile::kBytes;
+    const QTile q_tiles(base);  // one for each warpgroup
+    const KVTile k_tile(q_tiles.after(Config::kConsumers).address), v_tile = k_tile.after(1);
+    const ptx::Mbarrier barriers = {v_tile.after(1).address};
     Tile tile;
     tile_order::OneEach::Walk<Config>(args).next(tile);
     const int first_row = tile.q_block * Shape<Config>::kBR;
@@ -31,20 +32,23 @@ struct Unified {
     const Range range(mask, first_row, Shape<Config>::kBR, sequence);
     const int first = range.first_block();
     const float factor = Config::Exponential::factor(Config::Score::scale(args));
-    const u64 q = QTile::row_operand(q_tile + warpgroup * QTile::kBytes);
-    const u64 k = KVTile::row_operand(k_tile), v = KVTile::column_operand(v_tile);
+    const QTile q_tile = q_tiles.after(warpgroup);
+    const auto q = q_tile.row_operand();
+    const auto k = k_tile.row_operand();
+    const auto v = v_tile.column_operand();
 
-    Transfers transfers(maps, args, tile, v_tile + KVTile::kBytes);
+    Transfers transfers(maps, args, tile, barriers);
     typename Math::template Scores<Config::kBC> s;
     typename Math::template Weights<Config::kBC> p;
     typename Math::Output o;
     attn::RowStats<kWarpRows> stats;
     attn::Shrink shrink;
+    bool rescale;
     stats.reset();
     o.zero();
     int block = range.end_block() - 1;
     if (block >= first) {
-      transfers.load_q(q_tile, first_row);
+      transfers.load_q(q_tiles, first_row);
       transfers.load_k(k_tile, block * Config::kBC);
     }
 #pragma unroll 1
@@ -52,8 +56,8 @@ struct Unified {
       transfers.wait_k();  // Q and K are here
       transfers.load_v(v_tile, block * Config::kBC);
       Math::issue_scores(s, q, k);
-      ptx::wgmma_wait<0>();
-      __syncthreads();  // every warp has read K
+      Math::template wait_products<0>();  // S is here
+      __syncthreads();                    // every warp has read K
       if (block > first)
         transfers.load_k(k_tile, (block - 1) * Config::kBC);
       else
@@ -61,27 +65,22 @@ struct Unified {
       Config::Score::change(s, args);
       if (range.hides(block))
         attn::hide<typename Config::Rows>(s, mask, warp_row, block * Config::kBC, sequence);
-      Config::Rescale::template run<typename Config::Exponential, typename Config::DType>(
-          attn::Masked{}, s, stats, shrink, factor, KeptKeys{});
+      Config::Rescale::template run<typename Config::Exponential>(attn::Masked{}, s, stats, shrink,
+                                                                  factor, rescale);
       shrink.rescale(o);
       Math::convert(p, s);
       transfers.wait_v();  // V is here
       Math::issue_accumulate(o, p, v);
-      ptx::wgmma_wait<0>();
-      __syncthreads();  // every warp has read V
+      Math::template wait_products<0>();  // O is here
+      __syncthreads();                    // every warp has read V
     }
     const WarpOutput<Config> warp = {o, args, sequence, tile,
                                      first_row + warpgroup * kWarpgroupRows};
     const attn::RowEnds ends = warp.ends(stats);
     ends.normalise(o);
     warp.store_lse(ends);
-    transfers.store(warp, q_tile + warpgroup * QTile::kBytes);
+    transfers.store(warp, q_tile);
   }
-
- private:
-  struct KeptKeys {  // the buffer of K is given up by a barrier of all warps instead
-    __device__ void release() {}
-  };
 };
 
 }  // namespace fa::sm90::roles

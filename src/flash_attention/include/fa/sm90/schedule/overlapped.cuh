@@ -11,25 +11,29 @@ struct Overlapped {
   static __device__ void run(Consumer& c) {
     Consumer::Config::FirstBlock::run(c);
     if (c.has_block()) {
-      c.wait_k();
-      c.begin_turn();
-      c.issue_scores();
+      auto& s = c.s();
+      auto& p = c.p();
+      c.wait_k();      // K is here
+      c.begin_turn();  // this warpgroup may issue
+      c.issue_scores(s, c.q(), c.k());
       c.end_turn();
       c.clear_tail();
       c.template wait_products<0>();  // S is here
-      c.softmax(attn::Masked{});
-      c.rescale();
-      c.convert();
+      c.mask(s, attn::Masked{});
+      c.release_k();
+      c.softmax(s, attn::Masked{});
+      c.rescale(c.o(), attn::Masked{});
+      c.convert(p, s);
       c.next_block();
 #pragma unroll 1
-      while (c.near_end()) step(c, attn::Masked{});
+      while (c.near_end()) step(c, s, p, attn::Masked{});
 #pragma unroll 1
-      while (c.open()) step(c, attn::Open{});
+      while (c.open()) step(c, s, p, attn::Open{});
 #pragma unroll 1
-      while (c.near_start()) step(c, attn::Masked{});
-      c.queries_read();
-      c.wait_v();
-      c.issue_accumulate();
+      while (c.near_start()) step(c, s, p, attn::Masked{});
+      c.queries_read();  // no more scores: Q may be overwritten
+      c.wait_v();        // V of the last block is here
+      c.issue_accumulate(c.o(), p, c.v());
       c.template wait_products<0>();  // O is here, V read
       c.release_v();
     } else {
@@ -38,20 +42,24 @@ struct Overlapped {
   }
 
  private:
-  template <class Consumer, class Block>
-  static __device__ void step(Consumer& c, Block block) {
-    c.wait_k();
-    c.begin_turn();
-    c.issue_scores();
-    c.wait_v();
-    c.issue_accumulate();  // with the weights of the block above
+  // `p` holds the weights of the block above, then those of this one.
+  template <class Consumer, class Scores, class Weights, class Block>
+  static __device__ void step(Consumer& c, Scores& s, Weights& p, Block block) {
+    c.wait_k();                           // K is here
+    c.begin_turn();                       // this warpgroup may issue
+    c.issue_scores(s, c.q(), c.k());      // S = Q K^T
+    c.wait_v();                           // V of the block above is here
+    c.issue_accumulate(c.o(), p, c.v());  // O += P V, of the block above
     c.end_turn();
     c.template wait_products<1>();  // S is here
-    c.softmax(block);
-    c.template wait_products<0>();  // O is here, V and the weights read
+    c.mask(s, block);
+    c.guess(s, block);  // may read K once more
+    c.release_k();
+    c.softmax(s, block);
+    c.template wait_products<0>();  // O is here, V and P are read
     c.release_v();
-    c.convert();
-    c.rescale();
+    c.convert(p, s);
+    c.rescale(c.o(), block);
     c.next_block();
   }
 };

@@ -8,6 +8,10 @@ namespace fa::sm90::tile_order {
 struct OneEach {
   template <class Config>
   class Walk {
+    static_assert(
+        requires(const ForwardKernelArgs& args) { Config::Splits::count(args); },
+        "Splits: count(args), where OneEach gives a CTA to every split");
+
    public:
     __device__ explicit Walk(const ForwardKernelArgs& args) : args_(args) {}
 

@@ -3,8 +3,7 @@
 // past a barrier the compiler knows them convergent, and keeps the operand addresses in uniform
 // registers, which saves two moves a product.
 #pragma once
-#include <fa/ptx/named_barrier.cuh>
-#include <fa/sm90/shape.cuh>
+#include <fa/sm90/named_barriers.cuh>
 
 namespace fa::sm90::turns {
 
@@ -13,7 +12,10 @@ struct Free {
   class Order {
    public:
     __device__ explicit Order(int warpgroup) : warpgroup_(warpgroup) {}
-    __device__ void begin() const { ptx::named_barrier_sync(1 + warpgroup_, kWarpgroupSize); }
+    __device__ void begin() const {
+      // The four warps are together.
+      ptx::named_barrier_sync(id_of(NamedBarrier::kTurn, warpgroup_), kWarpgroupSize);
+    }
     __device__ void end() const {}
     __device__ void finish() const {}
 

@@ -1,9 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Consumers issue their products in turn: while one computes exponentials, the other has the tensor
-// cores. Barrier 1 + w is the turn of warpgroup w; the one before it arrives there at its own end.
+// cores. A warpgroup waits at the barrier of its own turn; the one before it arrives there at its end.
 #pragma once
-#include <fa/ptx/named_barrier.cuh>
-#include <fa/sm90/shape.cuh>
+#include <fa/sm90/named_barriers.cuh>
 
 namespace fa::sm90::turns {
 
@@ -14,10 +13,13 @@ struct PingPong {
     __device__ explicit Order(int warpgroup) : warpgroup_(warpgroup) {
       if (warpgroup == Consumers - 1) end();  // opens the first turn of warpgroup 0
     }
-    __device__ void begin() const { ptx::named_barrier_sync(1 + warpgroup_, 2 * kWarpgroupSize); }
+    __device__ void begin() const {
+      // The warpgroup before has issued its products.
+      ptx::named_barrier_sync(id_of(NamedBarrier::kTurn, warpgroup_), 2 * kWarpgroupSize);
+    }
     __device__ void end() const {
       const int next = warpgroup_ == Consumers - 1 ? 0 : warpgroup_ + 1;
-      ptx::named_barrier_arrive(1 + next, 2 * kWarpgroupSize);
+      ptx::named_barrier_arrive(id_of(NamedBarrier::kTurn, next), 2 * kWarpgroupSize);
     }
     __device__ void finish() const {
       if (warpgroup_ == 0) begin();  // takes the turn nobody used

@@ -3,7 +3,7 @@
 #pragma once
 #include <fa/kernel_args.cuh>
 
-namespace fa::attn::splits {
+namespace fa::sm90::splits {
 
 struct Whole {
   static constexpr bool kParts = false;
@@ -22,4 +22,4 @@ struct Whole {
   }
 };
 
-}  // namespace fa::attn::splits
+}  // namespace fa::sm90::splits

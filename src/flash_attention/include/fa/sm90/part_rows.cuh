@@ -4,7 +4,7 @@
 #pragma once
 #include <fa/kernel_args.cuh>
 
-namespace fa::attn {
+namespace fa::sm90 {
 
 template <class Rows, int TileRows>
 struct PartRows {
@@ -21,4 +21,4 @@ struct PartRows {
   __device__ int q_blocks() const { return (all + TileRows - 1) / TileRows; }
 };
 
-}  // namespace fa::attn
+}  // namespace fa::sm90

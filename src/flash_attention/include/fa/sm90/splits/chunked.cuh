@@ -5,7 +5,7 @@
 #include <fa/kernel_args.cuh>
 #include <fa/ptx/grid_dependency.cuh>
 
-namespace fa::attn::splits {
+namespace fa::sm90::splits {
 
 struct Chunked {
   static constexpr bool kParts = true;
@@ -43,4 +43,4 @@ struct Chunked {
   }
 };
 
-}  // namespace fa::attn::splits
+}  // namespace fa::sm90::splits

@@ -6,7 +6,7 @@
 #include <fa/kernel_args.cuh>
 #include <fa/ptx/grid_dependency.cuh>
 
-namespace fa::attn::splits {
+namespace fa::sm90::splits {
 
 struct Even {
   static constexpr bool kParts = true;
@@ -41,4 +41,4 @@ struct Even {
   }
 };
 
-}  // namespace fa::attn::splits
+}  // namespace fa::sm90::splits

@@ -3,13 +3,13 @@
 // log-sum-exps. A sink is one more, with no value. A CTA has a row; its warps share the parts, a lane
 // of a warp has four columns.
 #pragma once
-#include <fa/attn/part_rows.cuh>
 #include <fa/attn/row_stats.cuh>
 #include <fa/ptx/grid_dependency.cuh>
 #include <fa/ptx/math.cuh>
 #include <fa/ptx/memory.cuh>
+#include <fa/sm90/part_rows.cuh>
 
-namespace fa::attn {
+namespace fa::sm90 {
 
 __device__ inline float warp_max(float x) {
 #pragma unroll
@@ -43,12 +43,12 @@ class CombinedRow {
         end_(Config::Splits::end_split(tile_, args)) {}
 
   __device__ void run() const {
-    const float sink = args_.sinks ? args_.sinks[head_] : -kInfinity;
+    const float sink = args_.sinks ? args_.sinks[head_] : -attn::kInfinity;
     float max = sink;
     for (int split = first_ + lane_id(); split < end_; split += kWarpSize)
       max = fmaxf(max, lse_of(split));
     max = warp_max(max);
-    const float offset = max == -kInfinity ? 0.f : max;
+    const float offset = max == -attn::kInfinity ? 0.f : max;
     float sum = 0.f;
     for (int split = first_ + lane_id(); split < end_; split += kWarpSize)
       sum += ptx::exp2((lse_of(split) - offset) * kLog2e);
@@ -57,7 +57,7 @@ class CombinedRow {
       store(column, offset, sum == 0.f ? 0.f : 1.f / sum);
     if (args_.lse && threadIdx.x == 0)
       args_.lse[batch_ * args_.lse_batch_stride + head_ * args_.lse_head_stride + position_] =
-          sum == 0.f ? -kInfinity : max + ptx::log(sum);
+          sum == 0.f ? -attn::kInfinity : max + ptx::log(sum);
   }
 
  private:
@@ -122,4 +122,4 @@ __device__ void combine(const ForwardKernelArgs& args) {
   row.run();
 }
 
-}  // namespace fa::attn
+}  // namespace fa::sm90
