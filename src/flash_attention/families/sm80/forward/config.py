@@ -91,6 +91,7 @@ class FlashForwardKernelConfig(KernelConfig):
             Number("B_r", self.B_r),
             Number("B_c", self.B_c),
             Number("n_warps", self.n_warps),
+            Number("smem_bytes", self.smem_bytes()),
             pick("Copy", "sm80/copy", self.async_copy, "PlainCopy", "AsyncCopy"),
             pick("Schedule", "sm80/schedule", self.eager_load_blocks, "Lazy", "Eager"),
             pick("Layout", "sm80/layout", self.swizzled, "RowMajor", "XorSwizzle"),

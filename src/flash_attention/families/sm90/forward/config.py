@@ -23,6 +23,11 @@ WARPGROUP_THREADS = 128
 BARRIER_BYTES = 256  # mbarriers and the words of the tile scheduler
 
 
+def tile_rows(consumers: int, heads_together: int = 1) -> int:
+    """Rows of a tile that may hold a query: whole queries for every consumer."""
+    return WARPGROUP_ROWS // heads_together * heads_together * consumers
+
+
 @dataclass(frozen=True, order=True)
 class HopperForwardKernelConfig(KernelConfig):
     """One kernel of the sm_90a family; every field changes what is compiled.
@@ -60,7 +65,7 @@ class HopperForwardKernelConfig(KernelConfig):
     @property
     def B_r(self) -> int:
         """Query rows of a CTA."""
-        return WARPGROUP_ROWS * self.consumers
+        return tile_rows(self.consumers)
 
     @property
     def visits_descending(self) -> bool:

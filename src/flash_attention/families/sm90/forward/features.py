@@ -7,10 +7,16 @@ from dataclasses import dataclass, fields, replace
 from enum import Enum
 
 from flash_attention.call.features import Features
-from flash_attention.compile.binding import Binding, Variant
+from flash_attention.compile.binding import Binding, Number, Variant
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.bindings import shared_bindings
-from flash_attention.families.sm90.forward.config import HopperForwardKernelConfig
+from flash_attention.families.sm90.forward.config import (
+    BARRIER_BYTES,
+    WARP_ROWS,
+    WARPGROUP_ROWS,
+    HopperForwardKernelConfig,
+    tile_rows,
+)
 from flash_attention.families.sm90.forward.tile_order import TileOrder
 
 
@@ -72,6 +78,22 @@ class Sm90Features(Features):
             return Variant("Rows", "attn/rows", "GroupedHeads", self.heads_together)
         return Variant("Rows", "attn/rows", "OneHead")
 
+    @property
+    def q_box(self) -> tuple[int, int]:
+        """Heads and queries of a box of q, a warpgroup's rows."""
+        return self.heads_together, WARPGROUP_ROWS // self.heads_together
+
+    @property
+    def o_box(self) -> tuple[int, int]:
+        """Heads and queries of a box of o, a warp's rows; unless they are whole queries, no box is
+        stored."""
+        heads = self.heads_together if WARP_ROWS % self.heads_together == 0 else 1
+        return heads, WARP_ROWS // heads
+
+    def box_keys(self, block_keys: int) -> int:
+        """Keys of a box of k or v: a block of them, or as many as lie in a page."""
+        return min(block_keys, self.page_keys or block_keys)
+
     def walk(self, config: HopperForwardKernelConfig) -> Walk:
         """The one place that says in which order the tiles of a kernel are computed."""
         if self.short_queries:
@@ -88,11 +110,30 @@ class Sm90Features(Features):
         # Who combines the parts of a row adds its sink, once.
         shared = shared_bindings(self, sinks=self.sinks and not self.in_parts)
         splits = Variant("Splits", "sm90/splits", self.splits.value)
-        own: tuple[Binding, ...] = (*shared, self.rows(), splits, pages)
+        numbers = self._host_numbers(config)
+        own: tuple[Binding, ...] = (*shared, self.rows(), splits, pages, *numbers)
         if not config.specialised:
             return own
         order = Variant("TileOrder", "sm90/tile_order", self.walk(config).value)
         return (order, Variant("Output", "sm90/output", self._output(config)), *own)
+
+    def _host_numbers(self, config: HopperForwardKernelConfig) -> tuple[Number, ...]:
+        """What launches, parts and tensor maps are made of: the headers assert that they agree."""
+        (q_heads, q_queries), (o_heads, o_queries) = self.q_box, self.o_box
+        numbers = {
+            "warpgroup_rows": WARPGROUP_ROWS,
+            "warp_rows": WARP_ROWS,
+            "tile_rows": tile_rows(config.consumers, self.heads_together),
+            "barrier_bytes": BARRIER_BYTES,
+            "smem_bytes": config.smem_bytes(),
+            "panel_columns": config.panel_columns,
+            "q_box_heads": q_heads,
+            "q_box_queries": q_queries,
+            "o_box_heads": o_heads,
+            "o_box_queries": o_queries,
+            "box_keys": self.box_keys(config.B_c),
+        }
+        return tuple(Number(name, value) for name, value in numbers.items())
 
     def _output(self, config: HopperForwardKernelConfig) -> str:
         if self.short_queries:

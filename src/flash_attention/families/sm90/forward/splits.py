@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from flash_attention.call.problem import Problem
 from flash_attention.errors import UnsupportedError
-from flash_attention.families.sm90.forward.config import WARPGROUP_ROWS
+from flash_attention.families.sm90.forward.config import WARPGROUP_ROWS, tile_rows
 from flash_attention.families.sm90.forward.features import SplitKind
 
 FLOAT_BYTES = 4
@@ -56,8 +56,8 @@ class Chunks:
         return self.splits is not SplitKind.WHOLE
 
     def tile_rows(self, consumers: int) -> int:
-        """Rows of a tile that may hold a query: whole queries for every consumer."""
-        return WARPGROUP_ROWS // self.heads_together * self.heads_together * consumers
+        """Rows of a tile that may hold a query."""
+        return tile_rows(consumers, self.heads_together)
 
     def num_tiles(self, problem: Problem, consumers: int) -> int:
         """Tiles of query rows; each has all the keys."""

@@ -8,11 +8,7 @@ from collections.abc import Sequence
 from flash_attention.call.tensors import DIMS, TensorView
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.recipe import MapDescription
-from flash_attention.families.sm90.forward.config import (
-    WARP_ROWS,
-    WARPGROUP_ROWS,
-    HopperForwardKernelConfig,
-)
+from flash_attention.families.sm90.forward.config import HopperForwardKernelConfig
 from flash_attention.families.sm90.forward.features import Sm90Features
 
 MAX_STRIDE_BYTES = 1 << 40  # TMA's own limit; strides are below it
@@ -54,11 +50,8 @@ def describe_all(
     of keys is larger than a page.
     """
     panel = config.panel_columns
-    group = features.heads_together
-    keys = (panel, 1, min(config.B_c, features.page_keys or config.B_c))
-    o_group = group if WARP_ROWS % group == 0 else 1
-    stored = (panel, o_group, WARP_ROWS // o_group)
-    boxes = ((panel, group, WARPGROUP_ROWS // group), keys, keys, stored)
+    keys = (panel, 1, features.box_keys(config.B_c))
+    boxes = ((panel, *features.q_box), keys, keys, (panel, *features.o_box))
     once = 0 if features.short_queries else WIDE_PROMOTION  # 2 to 5 % in decoding at 4.3 TB/s
     promotions = (WIDE_PROMOTION, once, once, 0)
     return dict(zip("qkvo", map(describe, views, boxes, promotions), strict=True))
