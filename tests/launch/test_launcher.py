@@ -14,6 +14,7 @@ from flash_attention.families.forward_args import ForwardKernelArgs
 from flash_attention.families.sm90.forward.combine import THREADS
 from flash_attention.kernel_configs import KernelConfig
 from flash_attention.launch import launcher as launching
+from flash_attention.launch import tensor_map
 from flash_attention.launch.device import EMULATED_SMS, current_stream
 from flash_attention.launch.launcher import Launcher, new_scratch, tile_counter
 from flash_attention.launch.plan import Plan
@@ -73,6 +74,23 @@ def test_a_tensor_elsewhere_gets_a_map_of_its_own(gpus: Gpus) -> None:
         assert [address for _, address in gpus.launches[-1].maps] == [
             tensor.data_ptr() for tensor in tensors
         ]
+
+
+def test_maps_of_ever_new_tensors_are_not_kept_without_end(
+    gpus: Gpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (launching, tensor_map):
+        monkeypatch.setattr(module, "MAX_ENCODED", 2)
+    q, k, v = grouped()
+    o = torch.zeros_like(q)
+    plan = Plan(Call(q, k, v, o), HOPPER)
+    launcher = launcher_of(plan)
+    queries = [q, q.clone(), q.clone()]
+    for each, encoded in ((0, 4), (1, 5), (0, 5), (2, 6), (0, 7)):
+        launcher.launch(plan.bind(Call(queries[each], k, v, o)))
+        addresses = [address for _, address in gpus.launches[-1].maps]
+        assert addresses == [tensor.data_ptr() for tensor in (queries[each], k, v, o)]
+        assert len(gpus.encoded) == encoded
 
 
 @pytest.mark.parametrize("config", [CONFIG, UNIFIED], ids=["first", "hopper"])
