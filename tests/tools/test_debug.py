@@ -18,7 +18,8 @@ from flash_attention.kernel_configs import (
     parse_kernel_config,
 )
 from flash_attention.ladder import get_ladder
-from flash_attention.reference.judge import generate_qkv, oracle, oracle_lse
+from flash_attention.reference.judge import generate_qkv
+from flash_attention.reference.oracle import oracle, oracle_lse
 from flash_attention.tools.debug import Inspection
 from tests.emulator.edits import Edit, plant
 
