@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from flash_attention.errors import UnsupportedError
 from flash_attention.features import Features, SplitKind
-from flash_attention.kernel_configs.hopper_forward import WARPGROUP_ROWS
+from flash_attention.kernel_configs.hopper_forward import WARPGROUP_ROWS, tile_rows
 
 if TYPE_CHECKING:
     from flash_attention.problem import Problem
@@ -66,8 +66,8 @@ class Chunks:
         return self.splits is not SplitKind.WHOLE
 
     def tile_rows(self, consumers: int) -> int:
-        """Rows of a tile that may hold a query: whole queries for every consumer."""
-        return WARPGROUP_ROWS // self.heads_together * self.heads_together * consumers
+        """Rows of a tile that may hold a query."""
+        return tile_rows(consumers, self.heads_together)
 
     def num_tiles(self, problem: Problem, consumers: int) -> int:
         """Tiles of query rows; each has all the keys."""

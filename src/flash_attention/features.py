@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from flash_attention.kernel_configs.binding import Binding, Variant
+from flash_attention.kernel_configs.hopper_forward import WARP_ROWS, WARPGROUP_ROWS
 
 
 class MaskKind(Enum):
@@ -86,6 +87,22 @@ class Features:
             else Variant("Pages", "sm90/pages", "Contiguous"),
         )
         return (*(self._replaced(binding) for binding in bindings), *own)
+
+    @property
+    def q_box(self) -> tuple[int, int]:
+        """Heads and queries of a box of q, a warpgroup's rows."""
+        return self.heads_together, WARPGROUP_ROWS // self.heads_together
+
+    @property
+    def o_box(self) -> tuple[int, int]:
+        """Heads and queries of a box of o, a warp's rows; unless they are whole queries, no box is
+        stored."""
+        heads = self.heads_together if WARP_ROWS % self.heads_together == 0 else 1
+        return heads, WARP_ROWS // heads
+
+    def box_keys(self, block_keys: int) -> int:
+        """Keys of a box of k or v: a block of them, or as many as lie in a page."""
+        return min(block_keys, self.page_keys or block_keys)
 
     @property
     def short_queries(self) -> bool:

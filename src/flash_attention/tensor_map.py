@@ -28,7 +28,6 @@ from flash_attention.emulator import TensorMap
 from flash_attention.errors import UnsupportedError
 from flash_attention.features import PLAIN, Features
 from flash_attention.kernel_configs import HopperForwardKernelConfig
-from flash_attention.kernel_configs.hopper_forward import WARP_ROWS, WARPGROUP_ROWS
 
 MAP_BYTES, MAP_ALIGNMENT = 128, 64
 MAX_STRIDE_BYTES = 1 << 40  # TMA's own limit; strides are below it
@@ -106,12 +105,9 @@ def describe_all(
     A box is one panel of the kernel's shared tiles wide: 64 columns, or 32 where 64 do not divide
     the config's d_head. Rows of q may be of several heads; no box of keys is larger than a page.
     """
-    panel = 64 if config.d_head % 64 == 0 else 32
-    group = features.heads_together
-    keys = (panel, 1, min(config.B_c, features.page_keys or config.B_c))
-    o_group = group if WARP_ROWS % group == 0 else 1
-    stored = (panel, o_group, WARP_ROWS // o_group)
-    boxes = ((panel, group, WARPGROUP_ROWS // group), keys, keys, stored)
+    panel = config.panel_columns
+    keys = (panel, 1, features.box_keys(config.B_c))
+    boxes = ((panel, *features.q_box), keys, keys, (panel, *features.o_box))
     as_asked = CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_NONE
     wider = CUtensorMapL2promotion.CU_TENSOR_MAP_L2_PROMOTION_L2_256B
     once = as_asked if features.short_queries else wider  # 2 to 5 % in decoding at 4.3 TB/s

@@ -17,6 +17,12 @@ from flash_attention.kernel_configs import (
     KernelConfig,
 )
 from flash_attention.kernel_configs.binding import Binding, Number, Variant, headers, render_struct
+from flash_attention.kernel_configs.hopper_forward import (
+    BARRIER_BYTES,
+    WARP_ROWS,
+    WARPGROUP_ROWS,
+    tile_rows,
+)
 from flash_attention.wgmma import from_registers, from_shared
 
 ARGS = "const __grid_constant__ fa::ForwardKernelArgs args"
@@ -61,7 +67,10 @@ def _sm80(config: FlashForwardKernelConfig, features: Features) -> str:
     return _text(
         config,
         header="fa/sm80/forward.cuh",
-        bindings=features.bind_first_family(config.bindings()),
+        bindings=(
+            *features.bind_first_family(config.bindings()),
+            Number("smem_bytes", config.smem_bytes()),
+        ),
         wrappers=(),
         bounds=f"{config.num_threads}",
         parameters=(ARGS,),
@@ -77,7 +86,7 @@ def _hopper(config: HopperForwardKernelConfig, features: Features) -> str:
     return _text(
         config,
         header="fa/sm90/forward.cuh",
-        bindings=features.bind_hopper(config.bindings()),
+        bindings=(*features.bind_hopper(config.bindings()), *_host_numbers(config, features)),
         wrappers=(
             *(from_shared(config.dtype, width) for width in widths),
             from_registers(config.dtype, config.d_head),
@@ -85,6 +94,26 @@ def _hopper(config: HopperForwardKernelConfig, features: Features) -> str:
         bounds=f"{config.num_threads}, {config.side_by_side}",
         parameters=(*(MAPS if config.tma else ()), ARGS),
         call=f"fa::sm90::forward<Config>({maps}, args, smem)",
+    )
+
+
+def _host_numbers(config: HopperForwardKernelConfig, features: Features) -> tuple[Number, ...]:
+    """What launches, parts and tensor maps are made of: the headers assert that they agree."""
+    q_heads, q_queries = features.q_box
+    o_heads, o_queries = features.o_box
+    return (
+        Number("warpgroup_rows", WARPGROUP_ROWS),
+        Number("warp_rows", WARP_ROWS),
+        Number("tile_rows", tile_rows(config.consumers, features.heads_together)),
+        Number("own_output", int(config.own_output)),
+        Number("barrier_bytes", BARRIER_BYTES),
+        Number("smem_bytes", config.smem_bytes()),
+        Number("panel_columns", config.panel_columns),
+        Number("q_box_heads", q_heads),
+        Number("q_box_queries", q_queries),
+        Number("o_box_heads", o_heads),
+        Number("o_box_queries", o_queries),
+        Number("box_keys", features.box_keys(config.B_c)),
     )
 
 

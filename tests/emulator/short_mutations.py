@@ -285,7 +285,12 @@ BLOCKS = (
         "the turn of a block that is passed over is not",
         DEADLOCK,
         IN_TURN,
-        (Edit(CONSUMER, "        begin_turn();  // the others count on every turn\n        end_turn();\n"),),
+        (
+            Edit(
+                CONSUMER,
+                "        begin_turn();  // the others count on every turn\n        end_turn();\n",
+            ),
+        ),
     ),
     ShortMutation(
         "V is passed over before it is there",

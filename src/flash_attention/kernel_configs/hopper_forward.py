@@ -22,6 +22,11 @@ WARPGROUP_THREADS = 128
 BARRIER_BYTES = 256  # mbarriers and the words of the tile scheduler
 
 
+def tile_rows(consumers: int, heads_together: int = 1) -> int:
+    """Rows of a tile that may hold a query: whole queries for every consumer."""
+    return WARPGROUP_ROWS // heads_together * heads_together * consumers
+
+
 @dataclass(frozen=True, order=True)
 class HopperForwardKernelConfig(FlopCounts):
     """One kernel of the sm_90a family; every field changes what is compiled.
@@ -70,7 +75,7 @@ class HopperForwardKernelConfig(FlopCounts):
     @property
     def B_r(self) -> int:
         """Query rows of a CTA."""
-        return WARPGROUP_ROWS * self.consumers
+        return tile_rows(self.consumers)
 
     @property
     def num_threads(self) -> int:
@@ -89,6 +94,11 @@ class HopperForwardKernelConfig(FlopCounts):
         if self.consumers == 1:
             return (40, 216) if self.side_by_side == 2 else (0, 0)
         return (32, 160) if self.consumers == 3 else (40, 232)
+
+    @property
+    def panel_columns(self) -> int:
+        """Columns of a panel of a shared tile, and of a box of a tensor map."""
+        return 64 if self.d_head % 64 == 0 else 32
 
     def smem_bytes(self) -> int:
         """Dynamic shared memory of a CTA: Q, the buffers of K and V, O if it has its own."""

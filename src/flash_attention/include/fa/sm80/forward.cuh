@@ -25,6 +25,8 @@ class Block {
   static constexpr int kWarpRows = Config::kBR / Config::kNWarps;
   using QTile = Tile<Config, Config::kBR>;
   using KVTile = Tile<Config, Config::kBC>;
+  static_assert(Config::kSmemBytes == QTile::kBytes + 2 * KVTile::kBytes,
+                "the host gives a CTA as much shared memory as its tiles take");
   using Scope = typename Config::Bounds::template Scope<Config>;
   template <class AnyTile>
   using Cursor = typename Config::Address::template Cursor<AnyTile>;

@@ -8,6 +8,7 @@
 #include <fa/ptx/math.cuh>
 #include <fa/ptx/memory.cuh>
 #include <fa/sm90/part_rows.cuh>
+#include <fa/sm90/slots.cuh>
 
 namespace fa::sm90 {
 
@@ -117,6 +118,10 @@ class CombinedRow {
 
 template <class Config>
 __device__ void combine(const ForwardKernelArgs& args) {
+  static_assert(attn::DTypeSlot<typename Config::DType>, "DType: kLargestSum, pack(lo, hi)");
+  static_assert(RowsSlot<typename Config::Rows>, "Rows: kGroup, position(row), head(tile, row)");
+  static_assert(PartsOfSplits<typename Config::Splits>,
+                "Splits: part(tile, split, args), first_split(tile, args), end_split");
   const CombinedRow<Config> row(args, blockIdx.x);
   ptx::wait_for_grid();  // the parts are here
   row.run();

@@ -30,8 +30,13 @@ class SharedMemory {
   static constexpr int kQBytes = kConsumers * QTile::kBytes;
   static constexpr int kKBytes = kStages * KVTile::kBytes;
   static constexpr int kOBytes = Config::Output::kOwnBuffer ? kQBytes : 0;
+  static constexpr int kReserved =
+      Config::kOwnOutput ? kQBytes : 0;  // for any Output of the config
+  static_assert(kOBytes <= kReserved);
 
  public:
+  static constexpr int kBytes = kQBytes + 2 * kKBytes + kReserved + Config::kBarrierBytes;
+
   __device__ explicit SharedMemory(u32 base) : base_(base) {}
 
   __device__ QTile q(int warpgroup) const { return QTile(base_ + warpgroup * QTile::kBytes); }
@@ -56,7 +61,7 @@ class SharedMemory {
   }
   __device__ ptx::Mbarrier mail_full() const { return barrier(kBarriers - 2); }
   __device__ ptx::Mbarrier mail_empty() const { return barrier(kBarriers - 1); }
-  // 32 bytes, aligned to 16.
+  // Two chunks, aligned as such.
   __device__ u32 mail() const { return barrier(kBarriers + kBarriers % 2).address; }
   __device__ u32 sequence_mail() const { return mail() + kChunkBytes; }
 
@@ -82,7 +87,7 @@ class SharedMemory {
 
  private:
   static constexpr int kBarriers = 2 * kConsumers + 4 * kStages + 2;
-  static_assert((kBarriers + 1) * ptx::kMbarrierBytes + 32 <= 256);
+  static_assert((kBarriers + 1) * ptx::kMbarrierBytes + 2 * kChunkBytes <= Config::kBarrierBytes);
 
   __device__ ptx::Mbarrier barrier(int i) const {
     return {base_ + kQBytes + 2 * kKBytes + kOBytes + i * ptx::kMbarrierBytes};

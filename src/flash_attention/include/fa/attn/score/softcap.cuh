@@ -14,11 +14,11 @@ struct Softcap {
   static __device__ void change(Accumulator<Rows, Cols>& s, const ForwardKernelArgs& args) {
     const float inner = args.softmax_scale / args.softcap;
 #pragma unroll
-    for (auto& row : s.v)
+    for (int i = 0; i < Rows / 16; ++i)
 #pragma unroll
-      for (auto& fragment : row)
+      for (int j = 0; j < Cols / 8; ++j)
 #pragma unroll
-        for (float& x : fragment) x = ptx::tanh(x * inner);
+        for (int e = 0; e < 4; ++e) s.v[i][j][e] = ptx::tanh(s.v[i][j][e] * inner);
   }
 };
 

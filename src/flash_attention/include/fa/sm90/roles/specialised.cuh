@@ -3,6 +3,7 @@
 #pragma once
 #include <fa/ptx/register_pool.cuh>
 #include <fa/sm90/consumer.cuh>
+#include <fa/sm90/host_numbers.cuh>
 #include <fa/sm90/producer.cuh>
 #include <fa/sm90/slots.cuh>
 #include <fa/sm90/verbs.cuh>
@@ -19,6 +20,7 @@ struct Specialised {
     static_assert(ScheduledConsumer<Consumer<Config>>, "Consumer: the verbs of a schedule");
     static_assert(StoringConsumer<Consumer<Config>>, "Consumer: what Output needs");
     static_assert(PrefetchingProducer<Producer<Config>>, "Producer: what Queries needs");
+    static_assert(check_host_numbers<Config, SharedMemory<Config>::kBytes>());
     Config::Splits::begin();
     const SharedMemory<Config> smem(base);
     if (threadIdx.x == 0) smem.init_barriers();

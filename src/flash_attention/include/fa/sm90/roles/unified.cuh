@@ -3,6 +3,7 @@
 // buffer each of Q, K and V; one tile a CTA.
 #pragma once
 #include <fa/attn/key_range.cuh>
+#include <fa/sm90/host_numbers.cuh>
 #include <fa/sm90/products.cuh>
 #include <fa/sm90/slots.cuh>
 #include <fa/sm90/tile_order/one_each.cuh>
@@ -17,6 +18,9 @@ struct Unified {
     using Math = Products<Config>;
     using QTile = typename Shape<Config>::QTile;
     using KVTile = typename Shape<Config>::KVTile;
+    constexpr int kSmemBytes =
+        Config::kConsumers * QTile::kBytes + 2 * KVTile::kBytes + Config::kBarrierBytes;
+    static_assert(check_host_numbers<Config, kSmemBytes>());
     using Range = attn::KeyRange<typename Config::Mask, Config::kBC>;
     using Transfers = typename Config::Copy::template Transfers<Config>;
     const QTile q_tiles(base);  // one for each warpgroup

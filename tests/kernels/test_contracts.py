@@ -1,0 +1,141 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What breaks a contract is named first: a slot's by its variant, the host's by the number."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+
+from flash_attention.compiler import INCLUDE_DIR, compile_kernel
+from flash_attention.errors import CompileError
+from flash_attention.features import PLAIN, Features, SplitKind
+from flash_attention.kernel_configs import DType, HopperForwardKernelConfig, KernelConfig
+from flash_attention.ladder import get_ladder
+from flash_attention.translation_unit import combine_unit, translation_unit
+from tests.emulator.edits import Edit, edited_headers
+from tests.hopper_configs import EVERY_SWITCH
+
+UNIFIED = HopperForwardKernelConfig(DType.BF16, 96, 2, 80, 1)
+SHORT = replace(EVERY_SWITCH, consumers=1, ping_pong=False, stages=1, narrow_keys=0)
+EVEN = Features(few_queries=True, heads_together=4, splits=SplitKind.EVEN)
+
+
+@dataclass(frozen=True)
+class Missing:
+    """A member that is taken from a variant by another name."""
+
+    slot: str
+    header: str
+    member: str
+    config: HopperForwardKernelConfig = EVERY_SWITCH
+    features: Features = PLAIN
+
+    @property
+    def edit(self) -> Edit:
+        return Edit(self.header, f" {self.member}", f" no_{self.member}")
+
+
+MISSING = [
+    Missing("DType", "dtype/bf16.cuh", "kLargestSum"),
+    Missing("Exponential", "attn/exponential/fused_exp2.cuh", "offset(float max"),
+    Missing("Score", "attn/score/plain.cuh", "scale("),
+    Missing("Mask", "attn/mask/full.cuh", "end_key("),
+    Missing("Sinks", "attn/sinks/none.cuh", "add("),
+    Missing("Lengths", "attn/lengths/same.cuh", "q_len("),
+    Missing("Rows", "attn/rows/one_head.cuh", "head("),
+    Missing("Splits", "sm90/splits/whole.cuh", "end_block("),
+    Missing("Splits", "sm90/splits/whole.cuh", "count(", SHORT, Features(few_queries=True)),
+    Missing("Splits", "sm90/splits/even.cuh", "part(", SHORT, EVEN),
+    Missing("Rescale", "attn/rescale/watched.cuh", "guess(Open"),
+    Missing("Copy", "sm90/copy/cp_async.cuh", "store(", UNIFIED),
+    Missing("Pages", "sm90/pages/contiguous.cuh", "load("),
+    Missing("Turns", "sm90/turns/ping_pong.cuh", "finish("),
+    Missing("TileOrder", "sm90/tile_order/dynamic.cuh", "request("),
+    Missing("Output", "sm90/output/own_buffer.cuh", "queries_read("),
+    Missing("Queries", "sm90/queries/prefetched.cuh", "expect("),
+    Missing("FirstBlock", "sm90/first_block/narrow.cuh", "run("),
+    Missing("Schedule", "sm90/schedule/overlapped.cuh", "run("),
+    Missing("Consumer", "sm90/consumer.cuh", "release_k() {"),
+    Missing("Consumer", "sm90/consumer.cuh", "own_o_tile("),
+    Missing("Producer", "sm90/producer.cuh", "prefetch_q("),
+]
+
+
+def first_error(source: str, include: Path = INCLUDE_DIR, arch: str = "sm_90a") -> str:
+    with pytest.raises(CompileError) as error:
+        compile_kernel(source, arch=arch, name="broken", include_dir=include)
+    return error.value.log.split("error:")[1].split("\n")[0]
+
+
+@pytest.mark.parametrize("missing", MISSING, ids=lambda m: f"{m.slot}-{m.member.rstrip(' {(')}")
+def test_a_variant_that_lacks_a_member_is_named_first(missing: Missing, tmp_path: Path) -> None:
+    include = edited_headers([missing.edit], tmp_path)
+    source = translation_unit(missing.config, missing.features)
+    assert f'static assertion failed with "{missing.slot}: ' in first_error(source, include)
+
+
+def test_splits_that_say_no_parts_are_named_where_parts_are_combined(tmp_path: Path) -> None:
+    include = edited_headers(
+        [Edit("sm90/splits/even.cuh", " end_split(", " no_end_split(")], tmp_path
+    )
+    assert '"Splits: ' in first_error(combine_unit(DType.BF16, EVEN, 64), include)
+
+
+def test_every_slot_is_tried() -> None:
+    slots = re.findall(
+        r"using (\w+) = ", translation_unit(EVERY_SWITCH) + translation_unit(UNIFIED)
+    )
+    assert {missing.slot for missing in MISSING} >= {*slots} - {"Roles"}
+
+
+NUMBERS = [
+    ("kWarpgroupRows", "rows of a warpgroup and of a warp"),
+    ("kWarpRows", "rows of a warpgroup and of a warp"),
+    ("kTileRows", "rows of a tile"),
+    ("kBarrierBytes", "shared memory of a CTA"),
+    ("kSmemBytes", "shared memory of a CTA"),
+    ("kPanelColumns", "columns of a panel"),
+    ("kQBoxHeads", "heads of a box of Q"),
+    ("kQBoxQueries", "rows of a box of Q"),
+    ("kOBoxHeads", "rows of a box of O"),
+    ("kOBoxQueries", "rows of a box of O"),
+    ("kBoxKeys", "keys of a box of K or V"),
+]
+
+
+def doubled(source: str, number: str) -> str:
+    changed, count = re.subn(rf"int {number} = (\d+);", rf"int {number} = 2 * \1;", source)
+    assert count == 1
+    return changed
+
+
+@pytest.mark.parametrize(("number", "message"), NUMBERS)
+@pytest.mark.parametrize("config", [EVERY_SWITCH, UNIFIED], ids=["specialised", "unified"])
+def test_a_number_that_host_and_kernel_do_not_share_is_named(
+    config: HopperForwardKernelConfig, number: str, message: str
+) -> None:
+    assert f'"{message}"' in first_error(doubled(translation_unit(config), number))
+
+
+def test_the_first_family_knows_its_shared_memory() -> None:
+    source = doubled(translation_unit(get_ladder()[0].config), "kSmemBytes")
+    assert "as much shared memory as its tiles take" in first_error(source, arch="sm_80")
+
+
+@pytest.mark.parametrize(
+    ("config", "features"),
+    [
+        (SHORT, EVEN),
+        (SHORT, Features(few_queries=True, heads_together=7)),
+        (EVERY_SWITCH, Features(per_batch=True, heads_together=4)),
+        (EVERY_SWITCH, Features(per_batch=True, page_keys=16)),
+    ],
+)
+def test_they_agree_where_features_replace_what_a_config_chose(
+    config: KernelConfig, features: Features
+) -> None:
+    assert "int kOwnOutput = 1;" in translation_unit(config, features)
+    compile_kernel(translation_unit(config, features), arch="sm_90a", name="replaced")
