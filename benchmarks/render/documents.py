@@ -65,7 +65,7 @@ def ladder_block(measured: results.Results) -> str:
     setting = (
         f"{_where(vars(measured))}. "
         f"{measured.dtype}, {measured.n_heads} heads of {measured.d_head}; forward, "
-        f"{'causal' if measured.causal else 'no'} mask. "
+        f"{'causal' if measured.causal else 'no'} mask unless said. "
         "A cell is TFLOP/s and percent of FA2, which is torch's SDPA with its FlashAttention-2 "
         "backend; medians, L2 cold, contenders taken in turn. "
         "The mean is harmonic over the lengths."
@@ -147,9 +147,8 @@ def _speeds(comparison: Comparison) -> list[str]:
             f"{speed:.0f} ({100 * entry.of_fa2[i]:.0f}%)" for i, speed in enumerate(entry.tflops)
         ]
         mean = f"{entry.mean_tflops:.0f} (**{100 * entry.mean_of_fa2:.1f}%**)"
-        number = f"{entry.number} " if entry.number is not None else ""
         change = f"`{entry.change}`" if entry.change else ""
-        rows.append([f"{number}{entry.name}", change, *cells, mean])
+        rows.append([entry.title, change, *cells, mean])
     shapes = [f"{batch} x {seq_len}" for batch, seq_len in comparison.shapes]
     return table(["rung", "what changes", *shapes, "mean"], rows, left=2)
 

@@ -40,3 +40,25 @@ def test_without_fa2_there_is_nothing_to_compare_with() -> None:
     rows = tuple(row for row in results.rows if row.contender != FA2)
     with pytest.raises(UnsupportedError, match="no rows for FA2"):
         compare(dataclasses.replace(results, rows=rows))
+
+
+def test_rungs_under_a_causal_mask_are_held_to_fa2_and_the_rung_below_under_it() -> None:
+    results = made_up_results()
+    fa2, swizzle = ([r for r in results.rows if r.contender == n] for n in (FA2, "swizzle"))
+    slower = {FA2: 0.5, "swizzle": 0.25, "narrow": 0.75}
+    masked = [
+        dataclasses.replace(
+            row, contender=name, number=number, causal=True, tflops=row.tflops * slower[name]
+        )
+        for name, number, rows in ((FA2, None, fa2), ("swizzle", 2, swizzle), ("narrow", 3, fa2))
+        for row in rows
+    ]
+    comparison = compare(dataclasses.replace(results, rows=(*results.rows, *masked)))
+    *_, base, narrow = comparison.entries
+    assert [entry.title for entry in comparison.entries] == [
+        *(FA2, "1 base", "2 swizzle", "FA2, causal", "swizzle, causal", "3 narrow, causal")
+    ]
+    assert narrow.mean_of_fa2 == pytest.approx(1.5)
+    assert comparison.before(narrow) is base
+    assert comparison.before(base) is None
+    assert comparison.before(comparison.entries[2]) is comparison.entries[1]

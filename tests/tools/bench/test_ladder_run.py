@@ -10,7 +10,14 @@ from flash_attention import testing
 from flash_attention.errors import LaunchError
 from flash_attention.ladder import get_ladder
 from flash_attention.tools.bench.comparison import FA2
-from flash_attention.tools.bench.ladder_run import GRIDS, Candidate, checked, measure
+from flash_attention.tools.bench.ladder_run import (
+    GRIDS,
+    Candidate,
+    checked,
+    measure,
+    under_masks,
+)
+from flash_attention.tools.commands.ladder.measured import candidates_of
 
 
 @pytest.mark.parametrize("spoiled", [float("nan"), 3.0])
@@ -46,3 +53,12 @@ def test_measuring_two_rungs() -> None:
         assert row.max_error <= row.allowed_error
         flop = 4 * 2 * 16 * 512 * 512 * 128
         assert row.tflops == pytest.approx(flop / row.median_ms / 1e9)
+
+
+def test_rungs_for_causal_masks_run_under_one_after_the_rung_below() -> None:
+    candidates = candidates_of(get_ladder(), ())
+    masks = under_masks(candidates, causal=False)
+    assert [c.number for c in masks[False]] == list(range(1, 27))
+    assert [c.number for c in masks[True]] == [26, 27, 28, 29]
+    assert under_masks(candidates[:5], causal=False) == {False: candidates[:5]}
+    assert under_masks(candidates, causal=True) == {True: candidates}

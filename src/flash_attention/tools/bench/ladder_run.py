@@ -36,6 +36,21 @@ class Candidate:
     number: int | None
     change: str
     config: KernelConfig
+    causal: bool = False  # to be measured under a causal mask alone
+
+
+def under_masks(candidates: Sequence[Candidate], causal: bool) -> dict[bool, list[Candidate]]:
+    """The candidates by the mask they are measured under: all under a causal one if that is asked
+    for; else those for causal masks are, after the one below the first of them."""
+    if causal:
+        return {True: list(candidates)}
+    plain = [candidate for candidate in candidates if not candidate.causal]
+    masked = [
+        candidate
+        for candidate, above in zip(candidates, (*candidates[1:], None), strict=True)
+        if candidate.causal or (above is not None and above.causal)
+    ]
+    return {mask: some for mask, some in ((False, plain), (True, masked)) if some}
 
 
 def checked(judge: testing.Judge, name: str, out: Tensor) -> float:
@@ -93,6 +108,7 @@ def measure(
                 tflops=tflops(point.flop, timing.median_ms),
                 max_error=errors[name],
                 allowed_error=judge.allowed,
+                causal=causal,
             )
         )
     return rows

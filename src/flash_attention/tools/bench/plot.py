@@ -34,7 +34,7 @@ def speeds(comparison: Comparison) -> Figure:
     axes.axhline(100, color=_GUIDE, linewidth=1, linestyle="--")
     axes.annotate("FA2", (-0.4, 100), va="bottom", fontsize=8, color=_GUIDE)
     axes.set_ylabel("% of FlashAttention-2 (whiskers: shapes)")
-    _label_contenders(figure, [_label(entry.number, entry.name) for entry in entries])
+    _label_contenders(figure, [entry.title for entry in entries])
     return figure
 
 
@@ -110,10 +110,6 @@ def save(figure: Figure, path: Path) -> None:
     """Writes `figure` as PNG, the same bytes for the same numbers."""
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, format="png", dpi=130, metadata={"Software": None})
-
-
-def _label(number: int | None, name: str) -> str:
-    return name if number is None else f"{number} {name}"
 
 
 def _label_contenders(figure: Figure, labels: Sequence[str]) -> None:

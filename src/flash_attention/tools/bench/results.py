@@ -36,6 +36,7 @@ class Row:
     tflops: float
     max_error: float
     allowed_error: float
+    causal: bool = False
 
 
 @dataclass(frozen=True)
@@ -94,5 +95,6 @@ def load(path: Path) -> Results:
                 f"{path} has results schema {data['schema']}, this version reads {SCHEMA}; "
                 "measure again with `flash-attention ladder run --json`"
             )
-        rows = tuple(Row(**row) for row in data.pop("rows"))
+        mask = {"causal": data.get("causal", False)}
+        rows = tuple(Row(**mask | row) for row in data.pop("rows"))
         return Results(**data, rows=rows)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from flash_attention.call.dtype import DType
@@ -55,6 +55,8 @@ def render_rungs(text: str, stored: Sequence[Stored]) -> str:
     steps = _steps(measured, comparison, found[EMULATED].record, found[PROFILE].record)
     text = replace_block(text, _SETTING, _setting(measured, found[EMULATED].record))
     for before, step in zip((None, *steps), steps, strict=False):
+        if before is not None and (same_mask := comparison.before(step.speeds)) is not None:
+            before = replace(before, speeds=same_mask)
         name = f"rung-{step.rung.number}"
         text = replace_block(text, name, wrap(name, _lines(before, step, comparison)))
     return text

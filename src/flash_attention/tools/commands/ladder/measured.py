@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -16,7 +17,7 @@ from flash_attention.launch.device import current_arch
 from flash_attention.launch.kernels import compile_config
 from flash_attention.tools.bench import results
 from flash_attention.tools.bench.comparison import Comparison, compare
-from flash_attention.tools.bench.ladder_run import Candidate, measure
+from flash_attention.tools.bench.ladder_run import Candidate, measure, under_masks
 from flash_attention.tools.commands.console import (
     add_number_columns,
     output,
@@ -39,29 +40,30 @@ def run_measured(
     plot: Path | None,
 ) -> None:
     """Times every rung and every `extra` config at every shape, and prints them beside FA2."""
-    candidates = candidates_of(rungs, extra)
+    masks = under_masks(candidates_of(rungs, extra), causal)
+    kernels = [(candidate, mask) for mask, some in masks.items() for candidate in some]
     device = torch.device("cuda", torch.cuda.current_device())
     rows: list[results.Row] = []
     with quiet_compiles(), progress() as bar:
-        compiling = bar.add_task("compiling", total=len(candidates))
-        for candidate in candidates:
-            compile_config(candidate.config, current_arch(), CAUSAL if causal else PLAIN)
+        compiling = bar.add_task("compiling", total=len(kernels))
+        for candidate, mask in kernels:
+            compile_config(candidate.config, current_arch(), CAUSAL if mask else PLAIN)
             bar.advance(compiling)
-        checking = bar.add_task("checking", total=len(shapes) * (len(candidates) + 1))
-        timing = bar.add_task("timing", total=len(shapes))
-        for shape in shapes:
+        checking = bar.add_task("checking", total=len(shapes) * (len(kernels) + len(masks)))
+        timing = bar.add_task("timing", total=len(shapes) * len(masks))
+        for mask, shape in product(masks, shapes):
             bar.update(timing, description=f"timing {shape[0]} x {shape[1]}")
             rows += measure(
-                candidates,
+                masks[mask],
                 shape,
                 n_heads=n_heads,
-                causal=causal,
+                causal=mask,
                 repeats=repeats,
                 device=device,
                 on_checked=lambda name: bar.advance(checking),
             )
             bar.advance(timing)
-    config = candidates[0].config
+    config = kernels[0][0].config
     measured = results.collect(
         rows,
         device=device,
@@ -79,7 +81,7 @@ def run_measured(
 def candidates_of(rungs: Sequence[Rung], extra: Sequence[KernelConfig]) -> list[Candidate]:
     """The rungs, then the extra configs under their short forms."""
     ladder = [
-        Candidate(rung.name, rung.number, change_of(before, rung), rung.config)
+        Candidate(rung.name, rung.number, change_of(before, rung), rung.config, rung.causal)
         for before, rung in zip((None, *rungs), rungs, strict=False)
     ]
     return ladder + [Candidate(config.short_form(), None, "", config) for config in extra]
@@ -95,7 +97,7 @@ def _table(comparison: Comparison, *, title: str) -> Table:
             (*entry.tflops, entry.mean_tflops), (*entry.of_fa2, entry.mean_of_fa2), strict=True
         )
         table.add_row(
-            entry.name if entry.number is None else f"{entry.number:2} {entry.name}",
+            entry.title,
             entry.change,
             *(f"{tflops:.0f} ({100 * fraction:.0f}%)" for tflops, fraction in speeds),
         )

@@ -59,7 +59,8 @@ def ladder_section(stored: Sequence[Stored], rungs: Sequence[RungText]) -> Secti
     speeds = [entry.mean_tflops for entry in entries] + [peer.tflops for peer in peers]
     scale = plane.Scale((0, _ROOM * max(speeds)), (0, 100))
     rows, newer = [], newer_family(rungs)
-    for before, entry in zip((None, *entries), entries, strict=False):
+    for entry in entries:
+        before = comparison.before(entry)
         content = row_cells(entry, before, scale, peers)
         text = texts.get((entry.number, entry.name))
         if text is None:
@@ -119,7 +120,7 @@ def row_cells(
     return join(
         (
             element("span", "" if entry.number is None else entry.number, class_="no"),
-            element("span", entry.name, class_="name"),
+            element("span", entry.label, class_="name"),
             bar(entry, before, scale, peers),
             element("span", f"{entry.mean_tflops:.0f}", class_="speed"),
             element("span", _signed(gain), class_=f"gain {kind}".strip()),
@@ -208,7 +209,7 @@ def _table(comparison: Comparison) -> Markup:
     header = ["rung", "change", *(f"{b} x {s}" for b, s in comparison.shapes), "mean", "of FA2"]
     rows = [
         [
-            f"{entry.number or ''} {entry.name}".strip(),
+            entry.title,
             entry.change,
             *(f"{speed:.0f}" for speed in entry.tflops),
             f"{entry.mean_tflops:.0f}",
