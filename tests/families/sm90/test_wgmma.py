@@ -69,8 +69,16 @@ def test_the_second_product_reads_a_from_registers_and_b_along_its_width() -> No
 
 
 def test_registers_run_along_the_accumulator() -> None:
-    outputs = re.findall(r'"\+f"\(d\.v\[0\]\[(\d+)\]\[(\d)\]\)', from_shared(DType.FP16, 32))
-    assert outputs == [(str(i // 4), str(i % 4)) for i in range(16)]
+    wrapper = from_shared(DType.FP16, 96)
+    assert re.findall(r"FA_D\((\d+)\)", wrapper) == [str(j) for j in range(12)]
+    macro = wrapper.splitlines()[0].removeprefix("#define FA_D(j) ")
+    assert macro == ", ".join(f'"+f"(d.v[0][j][{e}])' for e in range(4))
+
+
+def test_no_line_is_too_wide_to_read() -> None:
+    for width in WIDTHS:
+        text = from_shared(DType.BF16, width) + from_registers(DType.BF16, width)
+        assert max(len(line) for line in text.splitlines()) <= 100
 
 
 @pytest.mark.parametrize("dtype", list(DType))

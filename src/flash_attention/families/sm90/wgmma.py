@@ -3,9 +3,13 @@
 
 from __future__ import annotations
 
+from textwrap import wrap
+
 from flash_attention.call.dtype import DType
 
 _PTX_TYPE = {DType.FP16: "f16", DType.BF16: "bf16"}
+_FRAGMENT = "#define FA_D(j) " + ", ".join(f'"+f"(d.v[0][j][{e}])' for e in range(4))
+_COLUMNS = 88  # of the lists of registers and fragments
 
 
 def from_shared(dtype: DType, width: int) -> str:
@@ -41,18 +45,21 @@ def _specialisation(
     name: str, dtype: DType, width: int, parameters: str, *, operands: str, inputs: str, flag: str
 ) -> str:
     element = _PTX_TYPE[dtype]
-    registers = ", ".join(f"%{i}" for i in range(width // 2))
-    outputs = ", ".join(f'"+f"(d.v[0][{i // 4}][{i % 4}])' for i in range(width // 2))
-    instruction = f"wgmma.mma_async.sync.aligned.m64n{width}k16.f32.{element}.{element}"
+    registers = wrap(", ".join(f"%{i}" for i in range(width // 2)) + "},", _COLUMNS)
+    fragments = wrap(", ".join(f"FA_D({j})" for j in range(width // 8)), _COLUMNS)
     return "\n".join(
         (
+            _FRAGMENT,
             "template <>",
             f"struct fa::ptx::{name}<{dtype.to_cpp_str()}, {width}> {{",
             f"  static __device__ void run(Accumulator<16, {width}>& d, {parameters}) {{",
-            f'    asm volatile("{{{flag}{instruction} "',
-            f'                 "{{{registers}}}, {operands};}}"',
-            f"                 : {outputs}",
-            f"                 : {inputs});",
+            "    asm volatile(",
+            f'        "{{{flag}"',
+            f'        "wgmma.mma_async.sync.aligned.m64n{width}k16.f32.{element}.{element} {{"',
+            *(f'        "{row} "' for row in registers),
+            f'        "{operands};}}"',
+            "        : " + "\n          ".join(fragments),
+            f"        : {inputs});",
             "  }",
             "};",
         )

@@ -17,7 +17,8 @@ def test_swizzle_changes_one_field_the_source_and_the_instructions() -> None:
     base, swizzle = get_ladder()[:2]
     printed = invoke("ladder", "diff", "1", "2")
     assert "swizzled: False -> True" in printed
-    assert "+  using Layout = fa::sm80::layout::XorSwizzle;" in printed
+    assert "+  using Layout = XorSwizzle;" in printed
+    assert "+struct XorSwizzle {" in printed
     compiled = [compile_config(rung.config, DEFAULT_ARCH) for rung in (base, swizzle)]
     registers = [kernel.resources.registers for kernel in compiled]
     assert numbers_of("registers per thread", printed)[:2] == registers
@@ -41,6 +42,13 @@ def test_changes_add_up_over_several_rungs() -> None:
     ladder = get_ladder()
     fields = {line.partition(":")[0] for line in changed_fields(ladder[0], ladder[5])}
     assert fields == {rung.field for rung in ladder[1:6]}
+
+
+def test_what_two_rungs_share_is_not_in_their_diff() -> None:
+    ladder = get_ladder()
+    for before, after in ((0, 1), (13, 14), (27, 28)):
+        lines = source_diff(ladder[before], ladder[after]).splitlines()
+        assert 0 < sum(line[:1] in "+-" for line in lines) < 60
 
 
 def test_two_families_are_compared_where_both_run() -> None:

@@ -3,16 +3,30 @@
 
 from __future__ import annotations
 
-from flash_attention.compile.unit import translation_unit
+from flash_attention.families.registry import unit_of
 from flash_attention.kernel_configs import DType
 from flash_attention.ladder import get_ladder
-from flash_attention.tools.commands.ladder.one_file import one_file
+from flash_attention.tools.commands.ladder.show import title_of
+from flash_attention.tools.ladder.one_file import one_file
 from tests.tools.commands.invoke import invoke
 
 
 def test_it_prints_the_one_file_unchanged() -> None:
-    unit = translation_unit(get_ladder()[4].config)
-    assert invoke("ladder", "show", "5") == one_file(unit)
+    ladder = get_ladder()
+    rung = ladder[4]
+    expected = one_file(unit_of(rung.config).source, title_of(rung, ladder))
+    assert invoke("ladder", "show", "5") == expected
+
+
+def test_the_file_says_what_the_rung_is_and_how_to_compile_it() -> None:
+    ladder = get_ladder()
+    first, last = title_of(ladder[0], ladder), title_of(ladder[-1], ladder)
+    assert first[0] == f"Rung 1 of {len(ladder)}, base: {ladder[0].idea}."
+    assert not any("changes" in sentence for sentence in first)
+    assert "It changes one field of the rung below: prefetch_q: False -> True." in last
+    assert "".join(last[2:-1]).replace(" ", "") == ladder[-1].config.short_form().replace(" ", "")
+    assert "-arch=sm_80 -cubin rung1.cu" in first[-1]
+    assert f"-arch=sm_90a -cubin rung{len(ladder)}.cu" in last[-1]
 
 
 def test_source_is_the_translation_unit() -> None:
@@ -20,4 +34,4 @@ def test_source_is_the_translation_unit() -> None:
     options = ("--dtype", "bf16", "--d-head", "64", "--heads", "8")
     for rung in (ladder[15], ladder[-1]):
         printed = invoke("ladder", "show", str(rung.number), "--source", *options)
-        assert printed == translation_unit(rung.config)
+        assert printed == unit_of(rung.config).source

@@ -17,7 +17,6 @@ from flash_attention.ladder import FAMILY, Rung
 from flash_attention.tools.commands.console import add_number_columns, output, report_table
 from flash_attention.tools.commands.ladder.inspection import RungInspection, inspect_rung
 from flash_attention.tools.commands.ladder.listing import change_between
-from flash_attention.tools.commands.ladder.one_file import one_file
 from flash_attention.tools.commands.options import (
     ArchOption,
     DHeadOption,
@@ -26,6 +25,7 @@ from flash_attention.tools.commands.options import (
     ladder_of,
     pick_rung,
 )
+from flash_attention.tools.ladder.one_file import one_file
 
 
 def diff(

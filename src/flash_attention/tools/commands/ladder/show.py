@@ -3,14 +3,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from textwrap import wrap
 from typing import Annotated
 
 import typer
 from rich.syntax import Syntax
 
 from flash_attention.families.registry import unit_of
+from flash_attention.ladder import Rung
 from flash_attention.tools.commands.console import output
-from flash_attention.tools.commands.ladder.one_file import one_file
+from flash_attention.tools.commands.ladder.listing import change_of
 from flash_attention.tools.commands.options import (
     DHeadOption,
     DTypeOption,
@@ -18,6 +21,7 @@ from flash_attention.tools.commands.options import (
     ladder_of,
     pick_rung,
 )
+from flash_attention.tools.ladder.one_file import one_file
 
 
 def show(
@@ -30,11 +34,27 @@ def show(
     d_head: DHeadOption = 128,
     heads: HeadsOption = 16,
 ) -> None:
-    """The rung as one readable CUDA file: the headers it uses, in order, then the kernel."""
-    rung = pick_rung(ladder_of(dtype, d_head, heads), number)
+    """The rung as one CUDA file that reads from top to bottom and compiles by itself."""
+    rungs = ladder_of(dtype, d_head, heads)
+    rung = pick_rung(rungs, number)
     unit = unit_of(rung.config).source
-    text = unit if source else one_file(unit)
+    text = unit if source else one_file(unit, title_of(rung, rungs))
     if output.is_terminal:
         output.print(Syntax(text, "cuda", background_color="default"))
     else:
         typer.echo(text, nl=False)
+
+
+def title_of(rung: Rung, rungs: Sequence[Rung]) -> list[str]:
+    """What the file of a rung says of itself: the idea, the change, the config, how to compile."""
+    below = next((other for other in rungs if other.number == rung.number - 1), None)
+    config = rung.config
+    arch = config.target(config.default_arch)
+    change = change_of(below, rung)
+    words = config.short_form().replace("+", "+ ")
+    return [
+        f"Rung {rung.number} of {len(rungs)}, {rung.name}: {rung.idea}.",
+        *([f"It changes one field of the rung below: {change}."] if change else []),
+        *(line.replace("+ ", "+") for line in wrap(words, 100)),
+        f"It needs no other file: nvcc -std=c++20 -arch={arch} -cubin rung{rung.number}.cu",
+    ]

@@ -1,0 +1,157 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A kernel as one file that reads from top to bottom: its config, and what it needs of its headers.
+
+The headers are parsed, specialised to the config, and printed in sections. The compiler makes the
+same machine code of the file as of the translation unit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from flash_attention.compile.includes import include_closure
+from flash_attention.tools.ladder.concrete import make_concrete
+from flash_attention.tools.ladder.flatten import OUTERMOST, flatten
+from flash_attention.tools.ladder.fold import specialise
+from flash_attention.tools.ladder.layout import UNROLL, Layout, paragraphs, rows
+from flash_attention.tools.ladder.parse import CLASS, MACRO, STATEMENTS, Item, parse_file
+from flash_attention.tools.ladder.program import CONFIG, INSTRUCTIONS, MEMBER, Program, mentions
+from flash_attention.tools.ladder.reach import Reach
+from flash_attention.tools.ladder.tokens import text_of
+
+_LICENSE = "// SPDX-License-Identifier: Apache-2.0"
+_UNIT = "unit"
+_CONTRACTS = ("/slots.cuh", "/verbs.cuh", "/host_numbers.cuh")  # no code is made of them
+_SECTIONS = {
+    "numbers and arguments": ("fa/core", "fa/kernel_args"),
+    "instructions": ("fa/ptx/",),
+    "softmax": ("fa/attn/", "fa/dtype/"),
+    "tiles": (),  # all others
+    "the schedule": ("/schedule/", "/loop/", "/turns/", "/tile_order/"),
+    "the kernel": ("/forward.cuh", "/consumer.cuh", "/producer.cuh", "/roles/", _UNIT),
+}
+"""In this order; a declaration is in the section that a part of its header's name stands for."""
+_RULE = 100  # columns of a heading
+_APART = 12  # lines of a declaration that has an empty line before and after it
+
+
+def one_file(unit: str, title: Sequence[str] = ()) -> str:
+    """The kernel of a translation unit; the sentences of `title` say what it is."""
+    texts = {**include_closure(unit), _UNIT: unit}
+    used = [name for name in texts if not name.endswith(_CONTRACTS)]
+    program = Program([item for name in used for item in parse_file(texts[name], name)])
+    reach = specialise(program)
+    flatten(program, reach)
+    make_concrete(program, reach)
+    _shorten_arguments(program, reach)
+    layout = Layout(lambda i: i.kind in STATEMENTS or i in reach.kept, apart=program.config)
+    lines = [
+        _LICENSE,
+        *(line for sentence in title for line in paragraphs([f"// {sentence}"])),
+        "",
+        f'#define {UNROLL} _Pragma("unroll")',
+        f"namespace {OUTERMOST} {{",
+        "",
+        *_config(program, layout),
+        *_sections(_ordered(program, reach), layout),
+        "",
+        f"}}  // namespace {OUTERMOST}",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _config(program: Program, layout: Layout) -> list[str]:
+    """`struct Config`, after the names of the variants that it binds."""
+    declared = []
+    for variant in dict.fromkeys(program.slots.values()):
+        if layout.keeps(variant):
+            end = next(i for i, token in enumerate(variant.head) if token.text in variant.names)
+            declared.append(f"{text_of(variant.head[: end + 1])};")
+    return [*rows(declared), *layout.lines(program.config)]
+
+
+def _sections(items: list[Item], layout: Layout) -> Iterator[str]:
+    """The declarations under their headings, the instructions in their own namespace."""
+    section = space = ""
+    before: list[str] = []
+    headers = {_UNIT}  # whose comment was given
+    for item in items:
+        inside = INSTRUCTIONS if item.path[-1:] == (INSTRUCTIONS,) or item.kind == MACRO else ""
+        if space and (inside != space or _section(item) != section):
+            yield f"}}  // namespace {space}"
+            space = ""
+        if _section(item) != section:
+            section, before = _section(item), []
+            yield from ("", f"// ---- {section} ".ljust(_RULE, "-"))
+        if inside != space:
+            yield f"namespace {inside} {{"
+            space = inside
+        if item.source not in headers:
+            headers.add(item.source)
+            item.lead = item.lead or item.about
+        lines = layout.lines(item)
+        if before and max(len(before), len(lines)) > _APART:
+            yield ""
+        yield from lines
+        before = lines
+
+
+def _section(item: Item) -> str:
+    if item.source == _UNIT and item.kind in {CLASS, MACRO}:
+        return "instructions"
+    if item.source.startswith("fa/ptx/") and item.path[-1:] != (INSTRUCTIONS,):
+        return "numbers and arguments"
+    found = (
+        title for title, parts in _SECTIONS.items() if any(part in item.source for part in parts)
+    )
+    return next(found, "tiles")
+
+
+def _ordered(program: Program, reach: Reach) -> list[Item]:
+    """Sections one after the other, but nothing before what it needs."""
+    titles = list(_SECTIONS)
+    kept = [item for item in program.items if item in reach.kept and item is not program.config]
+    variants = {variant.names[0] for variant in program.slots.values()}
+    placed: dict[Item, None] = {}
+    begun: set[Item] = set()
+
+    def place(item: Item) -> None:
+        if item in begun:
+            return
+        begun.add(item)
+        names = _needed(item, program, reach)
+        if item.path[-1:] == (INSTRUCTIONS,):
+            names -= variants  # that they are declared is enough
+        for other in kept:
+            if names & set(other.names):
+                place(other)
+        placed[item] = None
+
+    for item in sorted(kept, key=lambda item: titles.index(_section(item))):
+        place(item)
+    return list(placed)
+
+
+def _needed(item: Item, program: Program, reach: Reach) -> set[str]:
+    """The names that have to be declared before a declaration."""
+    found = mentions(item)
+    names = {mention.name for mention in found if mention.qualifier != MEMBER}
+    names |= {
+        program.slots[mention.name].names[0]
+        for mention in found
+        if mention.qualifier == CONFIG and mention.name in program.slots
+    }
+    if item.kind == CLASS:
+        for member in item.body or ():
+            if member in reach.kept:
+                names |= _needed(member, program, reach)
+    return names - {CONFIG, *item.names, *item.template_parameters}
+
+
+def _shorten_arguments(program: Program, reach: Reach) -> None:
+    """Arguments that this kernel does not look at keep their place, not their comments."""
+    for token in program.entry.head:
+        for struct in program.classes.get(token.text, ()):
+            for field in struct.body or ():
+                if not reach.of_objects & set(field.names):
+                    field.trail = ""
