@@ -3,30 +3,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import replace
 from typing import Any
 
+from flash_attention.kernel_configs import DType, FlashForwardKernelConfig
+from flash_attention.ladder import get_ladder
 from tests.emulator.edits import Edit
+from tests.emulator.planting import NUMBERS, Mutation, Scene
+from tests.feature_cases import Case
 
-NUMBERS = "numbers"  # the output is out of tolerance
-DEADLOCK = "deadlock"
+CASE = Case("", 256, 256, 128, 128, heads=2, heads_k=2)
 
 
-@dataclass(frozen=True)
-class Mutation:
-    """A bug planted in a rung; `changes` are fields of its config that let the bug show.
-
-    A `silent` bug leaves the output right when warps advance in step: only the finding sees it.
-    """
-
-    name: str
-    caught_by: str
-    rung: int
-    edits: tuple[Edit, ...] = ()
-    changes: Mapping[str, Any] = field(default_factory=dict)
-    missing_smem_bytes: int = 0
-    silent: bool = False
+def rung(number: int, **changes: Any) -> Scene:
+    """The exact kernel of a rung, with `changes` of its config that let a mistake show; a static
+    stride is taken away, since V's rows differ."""
+    config = get_ladder(DType.FP16, CASE.d_qk, CASE.heads)[number - 1].config
+    assert isinstance(config, FlashForwardKernelConfig)
+    return Scene(CASE, replace(config, static_row_stride=0, **changes), number, return_lse=False)
 
 
 EAGER, LAZY = "sm80/schedule/eager.cuh", "sm80/schedule/lazy.cuh"
@@ -37,96 +31,110 @@ HELD_Q = {"Q_mma_load_K_tiles": 0}  # Q is read right behind its barrier
 PLAIN = {"async_copy": False}
 
 WAITS = (
-    Mutation("K is not waited for", "race", 2, (Edit(LAZY, WAIT_ALL, nth=1),)),
-    Mutation("V is not waited for", "race", 2, (Edit(LAZY, WAIT_ALL, nth=2),)),
-    Mutation("Q is not waited for", "race", 1, (Edit(LAZY, WAIT_ALL),), HELD_Q),
+    Mutation("K is not waited for", "race", rung(2), (Edit(LAZY, WAIT_ALL, nth=1),)),
+    Mutation("V is not waited for", "race", rung(2), (Edit(LAZY, WAIT_ALL, nth=2),)),
+    Mutation("Q is not waited for", "race", rung(1, **HELD_Q), (Edit(LAZY, WAIT_ALL),)),
     Mutation(
         "one copy group too many may be pending at Q",
         "race",
-        3,
+        rung(3, **HELD_Q),
         (Edit(EAGER, WAIT_ONE, "b.template wait<2>();"),),
-        HELD_Q,
     ),
     Mutation(
         "one copy group too many may be pending at K",
         "race",
-        16,
+        rung(16),
         (Edit(EAGER, WAIT_ALL, WAIT_ONE),),
     ),
     Mutation(
         "one copy group too many may be pending at V",
         "race",
-        9,
+        rung(9),
         (Edit(EAGER, WAIT_ALL, WAIT_ONE, nth=1),),
     ),
-    Mutation("the copies of V are not committed", "race", 3, (Edit(EAGER, "b.commit();", nth=2),)),
-    Mutation("the copies of K are not committed", "race", 2, (Edit(LAZY, "b.commit();", nth=1),)),
+    Mutation(
+        "the copies of V are not committed", "race", rung(3), (Edit(EAGER, "b.commit();", nth=2),)
+    ),
+    Mutation(
+        "the copies of K are not committed", "race", rung(2), (Edit(LAZY, "b.commit();", nth=1),)
+    ),
     Mutation(
         "a copy is still in flight at the end",
         "cp-async-unwaited",
-        12,
+        rung(12),
         (Edit(FORWARD, "Config::Store::run(*this);", "load_k(0); Config::Store::run(*this);"),),
         silent=True,
     ),
 )
 
 BARRIERS = (
-    Mutation("no barrier behind Q", "race", 3, (Edit(EAGER, SYNC),), HELD_Q, silent=True),
+    Mutation("no barrier behind Q", "race", rung(3, **HELD_Q), (Edit(EAGER, SYNC),), silent=True),
     Mutation(
         "no barrier between K's copy and its use",
         "race",
-        8,
+        rung(8),
         (Edit(EAGER, SYNC, nth=1),),
         silent=True,
     ),
     Mutation(
         "no barrier between V's copy and its use",
         "race",
-        16,
+        rung(16),
         (Edit(EAGER, SYNC, nth=2),),
         silent=True,
     ),
     Mutation(
-        "no barrier behind Q, nothing overlaps", "race", 2, (Edit(LAZY, SYNC),), HELD_Q, silent=True
+        "no barrier behind Q, nothing overlaps",
+        "race",
+        rung(2, **HELD_Q),
+        (Edit(LAZY, SYNC),),
+        silent=True,
     ),
     Mutation(
-        "no barrier behind K, nothing overlaps", "race", 2, (Edit(LAZY, SYNC, nth=1),), silent=True
+        "no barrier behind K, nothing overlaps",
+        "race",
+        rung(2),
+        (Edit(LAZY, SYNC, nth=1),),
+        silent=True,
     ),
     Mutation(
-        "no barrier behind V, nothing overlaps", "race", 1, (Edit(LAZY, SYNC, nth=2),), silent=True
+        "no barrier behind V, nothing overlaps",
+        "race",
+        rung(1),
+        (Edit(LAZY, SYNC, nth=2),),
+        silent=True,
     ),
     Mutation(
         "plain copies of K are read without a barrier",
         "race",
-        2,
+        rung(2, **PLAIN),
         (Edit(LAZY, SYNC, nth=1),),
-        PLAIN,
         silent=True,
     ),
     Mutation(
         "`__syncwarp` for `__syncthreads` at K",
         "race",
-        5,
+        rung(5),
         (Edit(EAGER, SYNC, "__syncwarp();", 1),),
         silent=True,
     ),
     Mutation(
         "`__syncwarp` for `__syncthreads` at V",
         "race",
-        13,
+        rung(13),
         (Edit(EAGER, SYNC, "__syncwarp();", 2),),
         silent=True,
     ),
     Mutation(
         "warp 0 skips a barrier",
         "race",
-        10,
+        rung(10),
         (Edit(EAGER, SYNC, "if (threadIdx.x >= 32) __syncthreads();", 1),),
     ),
     Mutation(
         "no `__syncwarp` between writing and reading O",
         "intra-warp-race",
-        11,
+        rung(11),
         (Edit(STAGED, "__syncwarp();"),),
         silent=True,
     ),
@@ -136,7 +144,7 @@ ADDRESSES = (
     Mutation(
         "copies leave the swizzle out, reads do not",
         NUMBERS,
-        2,
+        rung(2),
         (
             Edit(
                 FORWARD,
@@ -148,7 +156,7 @@ ADDRESSES = (
     Mutation(
         "O is read back without the swizzle",
         NUMBERS,
-        12,
+        rung(12),
         (
             Edit(
                 STAGED,
@@ -160,7 +168,7 @@ ADDRESSES = (
     Mutation(
         "rows are loaded one too far",
         "global-out-of-bounds",
-        4,
+        rung(4),
         (
             Edit(
                 FORWARD,
@@ -172,70 +180,75 @@ ADDRESSES = (
     Mutation(
         "rows of O are stored one too far",
         "global-out-of-bounds",
-        14,
+        rung(14),
         (Edit(STAGED, "b.output(row)", "b.output(row + 1)"),),
     ),
     Mutation(
         "one key block too many",
         "global-out-of-bounds",
-        6,
+        rung(6),
         (Edit(EXACT, "seq_len_k / Config::kBC;", "seq_len_k / Config::kBC + 1;"),),
     ),
     Mutation(
         "the next K is loaded behind the last block",
         "global-out-of-bounds",
-        7,
+        rung(7),
         (Edit(EAGER, "if (step + 1 < b.num_steps())", "if (step < b.num_steps())"),),
         silent=True,
     ),
     Mutation(
         "rows are loaded from 8 bytes too far",
         "global-misaligned",
-        9,
+        rung(9),
         (Edit(FORWARD, "+ (chunk + c) * kChunkBytes;", "+ (chunk + c) * kChunkBytes + 8;"),),
     ),
     Mutation(
         "the tiles start 8 bytes too far",
         "shared-misaligned",
-        2,
+        rung(2),
         (Edit(FORWARD, "q_tile_(smem)", "q_tile_(smem + 8)"),),
     ),
     Mutation(
-        "room for V is not asked for", "shared-out-of-bounds", 11, missing_smem_bytes=32 * 128 * 2
+        "room for V is not asked for",
+        "shared-out-of-bounds",
+        rung(11),
+        missing_smem_bytes=32 * 128 * 2,
     ),
     Mutation(
         "V's tile lies on K's",
         "race",
-        3,
+        rung(3),
         (Edit(FORWARD, "v_tile_(k_tile_ + KVTile::kBytes)", "v_tile_(k_tile_)"),),
     ),
     Mutation(
         "two blocks of threads take the same rows",
         "cta-write-conflict",
-        11,
+        rung(11),
         (Edit(EXACT, "return blockIdx.x * Config::kBR;", "return blockIdx.x / 2 * Config::kBR;"),),
     ),
     Mutation(
         "V is loaded with K's strides",
         NUMBERS,
-        2,
+        rung(2),
         (Edit(EXACT, "args_.v, args_.v_stride", "args_.v, args_.k_stride"),),
     ),
 )
 
 VALUES = (
-    Mutation("Q is never loaded", "uninitialised-shared", 3, (Edit(EAGER, "b.load_q();"),)),
+    Mutation("Q is never loaded", "uninitialised-shared", rung(3), (Edit(EAGER, "b.load_q();"),)),
     Mutation(
         "Q is loaded from the output",
         "uninitialised-global",
-        10,
+        rung(10),
         (Edit(EXACT, "args_.q, args_.q_stride", "args_.o, args_.o_stride"),),
     ),
-    Mutation("V is never loaded", "uninitialised-shared", 2, (Edit(LAZY, "b.load_v(step);"),)),
+    Mutation(
+        "V is never loaded", "uninitialised-shared", rung(2), (Edit(LAZY, "b.load_v(step);"),)
+    ),
     Mutation(
         "K's fragments with V's lane map",
         NUMBERS,
-        8,
+        rung(8),
         (
             Edit(
                 FORWARD,
@@ -247,13 +260,13 @@ VALUES = (
     Mutation(
         "V is read without the transpose",
         NUMBERS,
-        9,
+        rung(9),
         (Edit(FORWARD, "ptx::ldmatrix_x4_trans(", "ptx::ldmatrix_x4("),),
     ),
     Mutation(
         "pairs of P are swapped",
         NUMBERS,
-        6,
+        rung(6),
         (
             Edit(
                 FORWARD,
@@ -262,29 +275,31 @@ VALUES = (
             ),
         ),
     ),
-    Mutation("O is not rescaled", NUMBERS, 7, (Edit(SOFTMAX, "rescale_row(o, i, h, shrink);"),)),
+    Mutation(
+        "O is not rescaled", NUMBERS, rung(7), (Edit(SOFTMAX, "rescale_row(o, i, h, shrink);"),)
+    ),
     Mutation(
         "the sum is not rescaled",
         NUMBERS,
-        5,
+        rung(5),
         (Edit(SOFTMAX, "stats.sum[i][h] * shrink", "stats.sum[i][h]"),),
     ),
     Mutation(
         "the maximum is a lane's, not the row's",
         NUMBERS,
-        1,
+        rung(1),
         (Edit(SOFTMAX, "quad_max(row_max(s, i, h))", "row_max(s, i, h)", 1),),
     ),
     Mutation(
         "the sum is a lane's, not the row's",
         NUMBERS,
-        15,
+        rung(15),
         (Edit("attn/normalise/reciprocal.cuh", "quad_sum(stats.sum[i][h])", "stats.sum[i][h]"),),
     ),
     Mutation(
         "V walks forwards while K walks backwards",
         NUMBERS,
-        13,
+        rung(13),
         (
             Edit(
                 FORWARD,
@@ -296,7 +311,7 @@ VALUES = (
     Mutation(
         "the walk back ends one block early",
         NUMBERS,
-        15,
+        rung(15),
         (
             Edit(
                 "attn/kv_order/descending.cuh",
@@ -308,7 +323,7 @@ VALUES = (
     Mutation(
         "the scale is left out",
         NUMBERS,
-        6,
+        rung(6),
         (
             Edit(
                 "attn/exponential/fused_exp2.cuh",
@@ -323,5 +338,5 @@ MUTATIONS = (*WAITS, *BARRIERS, *ADDRESSES, *VALUES)
 
 # The barriers behind the copies of K and V already order every reuse of their buffers.
 NEEDLESS_BARRIER = Mutation(
-    "no barrier at the end of a lazy step", "", 2, (Edit(LAZY, SYNC, nth=3),)
+    "no barrier at the end of a lazy step", "", rung(2), (Edit(LAZY, SYNC, nth=3),)
 )

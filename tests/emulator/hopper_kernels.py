@@ -90,17 +90,6 @@ template <int Pending> DEVICE void bulk_wait() {
 template <int Pending> DEVICE void bulk_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(Pending) : "memory");
 }
-DEVICE void tensor_load(u32 to, const TensorMap* map, u32 bar, int c0, int c1, int c2) {
-  asm volatile(
-      "cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes"
-      " [%0], [%1, {%3, %4, %5}], [%2];"
-      ::"r"(to), "l"(map), "r"(bar), "r"(c0), "r"(c1), "r"(c2) : "memory");
-}
-DEVICE void tensor_store(const TensorMap* map, u32 from, int c0, int c1, int c2) {
-  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.tile.bulk_group"
-               " [%0, {%2, %3, %4}], [%1];"
-               ::"l"(map), "r"(from), "r"(c0), "r"(c1), "r"(c2) : "memory");
-}
 
 // warpgroup products
 DEVICE void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
@@ -108,15 +97,10 @@ DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" :::
 template <int Pending> DEVICE void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
 }
-DEVICE void store_matrices(u32 to, u32 r0, u32 r1, u32 r2, u32 r3) {
-  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};"
-               ::"r"(to), "r"(r0), "r"(r1), "r"(r2), "r"(r3) : "memory");
-}
 """
 
 
-def wgmma_function(
-    name: str,
+def wgmma_source(
     n: int,
     *,
     dtype: str = "f16",
@@ -124,9 +108,9 @@ def wgmma_function(
     trans_a: bool = False,
     trans_b: bool = False,
 ) -> str:
-    """A device function `name(float* d, a, b, int accumulate)` of one m64nNk16 product.
+    """One m64nNk16 product of one warpgroup; descriptors count from the start of shared memory.
 
-    `a` is a descriptor, or with `registers` a pointer to four words; `b` is a descriptor.
+    A is a descriptor, or with `registers` four words a thread; B is a descriptor.
     """
     count = n // 2
     accumulators = ", ".join(f"%{i}" for i in range(count))
@@ -139,8 +123,8 @@ def wgmma_function(
         a_text, a_inputs = f"%{count}", '"l"(a)'
         parameter, flags, used = "u64 a", f"{int(trans_a)}, {int(trans_b)}", 1
     b_text, scale_text = f"%{count + used}", f"%{count + used + 1}"
-    return f"""
-DEVICE void {name}(float* d, {parameter}, u64 b, int accumulate) {{
+    return f"""{PRELUDE}
+DEVICE void multiply(float* d, {parameter}, u64 b, int accumulate) {{
   asm volatile(
       "{{\\n.reg .pred p;\\nsetp.ne.b32 p, {scale_text}, 0;\\n"
       "wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{dtype}.{dtype} "
@@ -148,23 +132,9 @@ DEVICE void {name}(float* d, {parameter}, u64 b, int accumulate) {{
       : {outputs}
       : {a_inputs}, "l"(b), "r"(accumulate));
 }}
-"""
-
-
-def wgmma_source(
-    n: int,
-    *,
-    dtype: str = "f16",
-    registers: bool = False,
-    trans_a: bool = False,
-    trans_b: bool = False,
-) -> str:
-    """One product of one warpgroup; descriptors count from the start of shared memory."""
-    multiply = wgmma_function(
-        "multiply", n, dtype=dtype, registers=registers, trans_a=trans_a, trans_b=trans_b
-    )
-    a = "fragment" if registers else "a + start"
-    return f"{PRELUDE}{multiply}constexpr int N = {n};\n#define A {a}\n{_WGMMA}"
+constexpr int N = {n};
+#define A {"fragment" if registers else "a + start"}
+{_WGMMA}"""
 
 
 _WGMMA = r"""

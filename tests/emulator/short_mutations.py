@@ -3,16 +3,13 @@
 
 from __future__ import annotations
 
-import tempfile
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig, TileOrder
 from tests.emulator.edits import Edit
-from tests.emulator.scenes import DEADLOCK, Catch, Scene, attempt
+from tests.emulator.planting import DEADLOCK, NUMBERS, Mutation, Scene
 from tests.feature_cases import Case
 
-NUMBERS = "numbers"  # the output or the log-sum-exp is out of tolerance
 CONFIG = HopperForwardKernelConfig(*(DType.BF16, 64, 1, 64, 2), tma=True, specialised=True)
 COUNTED = replace(CONFIG, tile_order=TileOrder.DYNAMIC)  # of sequences of their own lengths
 PAIR = replace(COUNTED, consumers=2, overlap=True)
@@ -38,7 +35,7 @@ IN_TURN = Scene(CACHE, replace(PAIR, ping_pong=True))
 SERIAL = Scene(CACHE, replace(PAIR, overlap=False))
 ONE_STAGE = Scene(
     Case("", (130, 100, 130), (200, 150, 130), heads=2, heads_k=1, causal=True),
-    replace(SERIAL.config, stages=1),
+    replace(PAIR, overlap=False, stages=1),
 )
 GROUPS = Scene(  # two of the three heads stay in L2, if their keys were that long
     Case("", (100, 70), (100, 90), heads=3, heads_k=3),
@@ -46,21 +43,6 @@ GROUPS = Scene(  # two of the three heads stay in L2, if their keys were that lo
     max_seqlen_k=2000,
 )
 SHARED = Scene(Case("", (100, 70), (100, 90), heads=4, heads_k=1), COUNTED)
-
-
-@dataclass(frozen=True)
-class ShortMutation:
-    """A bug planted in the kernels of a scene, run with its warps in an order that shows it.
-
-    A `silent` bug leaves the output right: only the finding sees it.
-    """
-
-    name: str
-    caught_by: str
-    scene: Scene
-    edits: tuple[Edit, ...]
-    silent: bool = False
-    schedule: str = "lockstep"
 
 
 EVEN, CHUNKED = "sm90/splits/even.cuh", "sm90/splits/chunked.cuh"
@@ -75,50 +57,50 @@ WAIT_V = "wait_v();  // V is here\n"
 PASS_V = f"{WAIT_V}        release_v();"
 
 CUTS = (
-    ShortMutation(
+    Mutation(
         "parts of two tiles in one place",
         NUMBERS,
         EVENLY,
         (Edit(EVEN, "return tile + split;", "return split;"),),
     ),
-    ShortMutation(
+    Mutation(
         "the last part of a tile is not combined",
         NUMBERS,
         EVENLY,
         (Edit(EVEN, "/ args.split_blocks + 1;", "/ args.split_blocks;"),),
     ),
-    ShortMutation(
+    Mutation(
         "blocks counted from the first tile's",
         NUMBERS,
         EVENLY,
         (Edit(EVEN, " - tile * args.key_blocks;", ";"),),
     ),
-    ShortMutation(
+    Mutation(
         "a CTA leaves out its last tile",
         "uninitialised-global",
         EVENLY,
         (Edit(DEALT, "/ args.key_blocks + 1,", "/ args.key_blocks,"),),
     ),
-    ShortMutation(
+    Mutation(
         "a CTA takes a tile too many",
         "cta-write-conflict",
         EVENLY,
         (Edit(DEALT, "/ args.key_blocks + 1,", "/ args.key_blocks + 2,"),),
     ),
-    ShortMutation(
+    Mutation(
         "the last CTA goes on behind the last tile",
         "global-out-of-bounds",
         EVENLY,
         (Edit(DEALT, "num_tiles<Config>(args)", "1 << 30"),),
         silent=True,
     ),
-    ShortMutation(
+    Mutation(
         "parts of two chunks in one place",
         "cta-write-conflict",
         CHUNKS,
         (Edit(CHUNKED, "tile * count(args) + split", "tile + split"),),
     ),
-    ShortMutation(
+    Mutation(
         "more blocks are passed over than a chunk has, before those seen",
         DEADLOCK,
         FAR_APART,
@@ -130,7 +112,7 @@ CUTS = (
             ),
         ),
     ),
-    ShortMutation(
+    Mutation(
         "more blocks are passed over than a chunk has, after those seen",
         DEADLOCK,
         OWN_PLACE,
@@ -142,13 +124,13 @@ CUTS = (
             ),
         ),
     ),
-    ShortMutation(
+    Mutation(
         "the last, smaller group of heads is taken for a whole one",
         "cta-write-conflict",
         GROUPS,
         (Edit(PACKED, "min(group_, heads_ - first_head)", "group_"),),
     ),
-    ShortMutation(
+    Mutation(
         "rows of heads side by side are counted as those of one",
         NUMBERS,
         SHARED,
@@ -157,57 +139,57 @@ CUTS = (
 )
 
 PARTS = (
-    ShortMutation(
+    Mutation(
         "the sink is not in the sum of the parts",
         NUMBERS,
         SINKS,
         (Edit(COMBINE, " + ptx::exp2((sink - offset) * kLog2e)"),),
     ),
-    ShortMutation(
+    Mutation(
         "weights relative to -inf",
         NUMBERS,
         CHUNKS,
         (Edit(COMBINE, "max == -attn::kInfinity ? 0.f : max", "max"),),
     ),
-    ShortMutation(
+    Mutation(
         "no barrier before the warps' sums are added",
         "race",
         CHUNKS,
         (Edit(COMBINE, "    __syncthreads();  // the sums", "    // the sums"),),
         silent=True,
     ),
-    ShortMutation(
+    Mutation(
         "no barrier before the next columns",
         "race",
         WIDE,
         (Edit(COMBINE, "if (first_column > 0) __syncthreads();"),),
         silent=True,
     ),
-    ShortMutation(
+    Mutation(
         "only the first 128 columns are combined",
         NUMBERS,
         WIDE,
         (Edit(COMBINE, "column < args_.d_v; column += kColumns", "column < 1; ++column"),),
     ),
-    ShortMutation(
+    Mutation(
         "rows of parts 128 columns apart",
         "global-out-of-bounds",
         NARROW,
         (Edit(COMBINE, "row * args_.d_v + column", "row * kColumns + column"),),
     ),
-    ShortMutation(
+    Mutation(
         "rows without a query are stored",
         "cta-write-conflict",
         CHUNKS,
         (Edit(WARP_OUTPUT, "if (!used(r)) continue;"),),
     ),
-    ShortMutation(
+    Mutation(
         "columns beyond d_v are stored",
         "global-out-of-bounds",
         TOGETHER,
         (Edit(WARP_OUTPUT, "column < args.d_v", "true"),),
     ),
-    ShortMutation(
+    Mutation(
         "heads are stored as positions",
         "cta-write-conflict",
         TOGETHER,
@@ -219,28 +201,28 @@ PARTS = (
 )
 
 BLOCKS = (
-    ShortMutation(
+    Mutation(
         "rows of Q that nobody loads are not cleared",
         "uninitialised-shared",
         SEVEN,
         (Edit(CONSUMER, "if (Shape<Config>::kRows < kWarpgroupRows)", "if (false)"),),
         silent=True,
     ),
-    ShortMutation(
+    Mutation(
         "no barrier behind the cleared keys",
         "race",
         FREE,
         (Edit(CLEAR, "sync_consumers<Config>();"),),
         silent=True,
     ),
-    ShortMutation(
+    Mutation(
         "no proxy fence behind the cleared keys",
         "missing-proxy-fence",
         FREE,
         (Edit(CLEAR, "ptx::fence_proxy_async();"),),
         silent=True,
     ),
-    ShortMutation(
+    Mutation(
         "one warpgroup clears keys, the other does not wait for it",
         "race",
         FREE,
@@ -251,7 +233,7 @@ BLOCKS = (
         ),
         silent=True,
     ),
-    ShortMutation(
+    Mutation(
         "keys are cleared when the products have read them",
         NUMBERS,
         replace(CHUNKS, config=replace(CONFIG, overlap=True)),
@@ -260,13 +242,13 @@ BLOCKS = (
             Edit(OVERLAPPED, f"{RELEASE_V}\n    }} else", f"{CLEAR_TAIL} {RELEASE_V}\n    }} else"),
         ),
     ),
-    ShortMutation(
+    Mutation(
         "keys of every block are cleared",
         NUMBERS,
         SERIAL,
         (Edit(CONSUMER, "    tail_keys_ = 0;\n"),),
     ),
-    ShortMutation(
+    Mutation(
         "K is released before the products have read it",
         "race",
         ONE_STAGE,
@@ -276,13 +258,13 @@ BLOCKS = (
         ),
         silent=True,
     ),
-    ShortMutation(
+    Mutation(
         "V of a block that is passed over is not released",
         DEADLOCK,
         FREE,
         (Edit(CONSUMER, PASS_V, WAIT_V),),
     ),
-    ShortMutation(
+    Mutation(
         "the turn of a block that is passed over is not",
         DEADLOCK,
         IN_TURN,
@@ -293,14 +275,14 @@ BLOCKS = (
             ),
         ),
     ),
-    ShortMutation(
+    Mutation(
         "V is passed over before it is there",
         "race",
         ONE_STAGE,
         (Edit(CONSUMER, PASS_V, "release_v();"),),
         schedule="depth-first",
     ),
-    ShortMutation(
+    Mutation(
         "a warpgroup without rows does not pass blocks over",
         DEADLOCK,
         FREE,
@@ -315,10 +297,3 @@ BLOCKS = (
 )
 
 MUTATIONS = (*CUTS, *PARTS, *BLOCKS)
-SCENES = tuple(dict.fromkeys(mutation.scene for mutation in MUTATIONS))
-
-
-def catch(mutation: ShortMutation) -> Catch:
-    """Run kernels with one mistake."""
-    with tempfile.TemporaryDirectory() as folder:
-        return attempt(mutation.scene, mutation.edits, Path(folder), mutation.schedule)

@@ -15,10 +15,16 @@ from flash_attention.emulator.errors import DeadlockError
 from flash_attention.emulator.machine.tensor_map import TensorMap
 from tests.emulator import hopper_barriers as barriers
 from tests.emulator import hopper_kernels as kernels
-from tests.emulator.hopper_mutations import to_words
 from tests.emulator.operand_layouts import OperandLayout, spread_layout
 
 Array = NDArray[Any]
+
+
+def to_words(values: Array, dtype: str) -> Array:
+    """Small integers in float32 as 16-bit words."""
+    if dtype == "f16":
+        return values.astype(np.float16).view(np.uint16)
+    return (values.view(np.uint32) >> 16).astype(np.uint16)
 
 
 class Coords(ctypes.Structure):

@@ -3,75 +3,67 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from flash_attention.emulator import SCHEDULES
 from flash_attention.tools.bench.blocks import marked_block
-from tests.emulator import hopper_mutations, short_mutations
-from tests.emulator.ampere_mutations import MUTATIONS, NEEDLESS_BARRIER, Mutation
-from tests.emulator.hopper_mutations import HopperMutation
-from tests.emulator.mutations import HOPPER_MARKER, MARKER, SHORT_MARKER, catch, caught
-from tests.emulator.scenes import Scene, attempt
-from tests.emulator.short_mutations import SCENES, ShortMutation
+from tests.emulator import ampere_mutations, hopper_mutations, short_mutations
+from tests.emulator.mutations import TABLES
+from tests.emulator.planting import Mutation, Scene, catch, caught
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "emulator.md"
-BY_NAME = {mutation.name: mutation for mutation in MUTATIONS}
+MUTATIONS = [
+    pytest.param(mutation, id=f"{marker.removesuffix('mutations')}{mutation.name}")
+    for marker, mutations in TABLES.items()
+    for mutation in mutations
+]
+HOPPER = (*hopper_mutations.MUTATIONS, *short_mutations.MUTATIONS)
+SCENES = (ampere_mutations.rung(16), *dict.fromkeys(mutation.scene for mutation in HOPPER))
 
 
-@pytest.mark.parametrize("name", BY_NAME)
-def test_the_mistake_is_caught_as_predicted(name: str, tmp_path: Path) -> None:
-    seen = catch(BY_NAME[name], tmp_path)
-    assert caught(BY_NAME[name], seen), seen
-    assert seen.output_right == BY_NAME[name].silent
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_without_a_mistake_nothing_is_caught(schedule: str, tmp_path: Path) -> None:
-    clean = Mutation("none", "", 16)
-    seen = catch(clean, tmp_path, schedule)
-    assert seen.kinds == frozenset()
-    assert seen.output_right
-
-
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_a_barrier_that_orders_nothing_is_not_missed(schedule: str, tmp_path: Path) -> None:
-    seen = catch(NEEDLESS_BARRIER, tmp_path, schedule)
-    assert seen.kinds == frozenset()
-    assert seen.output_right
-
-
-@pytest.mark.parametrize("mutation", short_mutations.MUTATIONS, ids=lambda m: m.name)
-def test_a_mistake_with_short_queries_is_caught_as_predicted(mutation: ShortMutation) -> None:
-    seen = short_mutations.catch(mutation)
+@pytest.mark.parametrize("mutation", MUTATIONS)
+def test_the_mistake_is_caught_as_predicted(mutation: Mutation) -> None:
+    seen = catch(mutation)
     assert caught(mutation, seen), seen
     assert seen.output_right == mutation.silent
 
 
+@pytest.mark.parametrize("schedule", [s for s in SCHEDULES if s != "lockstep"])
+@pytest.mark.parametrize(
+    "mutation", [m for m in hopper_mutations.MUTATIONS if m.silent], ids=lambda m: m.name
+)
+def test_silent_mistakes_are_caught_in_every_order(mutation: Mutation, schedule: str) -> None:
+    assert caught(mutation, catch(mutation, schedule))
+
+
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("scene", SCENES, ids=range(len(SCENES)))
-def test_without_a_mistake_nothing_is_caught_in_a_scene(
-    scene: Scene, schedule: str, tmp_path: Path
-) -> None:
-    seen = attempt(scene, (), tmp_path, schedule)
+def test_without_a_mistake_nothing_is_caught(scene: Scene, schedule: str) -> None:
+    seen = catch(Mutation("none", "", scene), schedule)
     assert seen.kinds == frozenset()
     assert seen.output_right
 
 
-@pytest.mark.parametrize(
-    ("marker", "mutations"),
-    [
-        (MARKER, MUTATIONS),
-        (HOPPER_MARKER, hopper_mutations.MUTATIONS),
-        (SHORT_MARKER, short_mutations.MUTATIONS),
-    ],
-)
-def test_the_documented_tables_list_these_mistakes(
-    marker: str, mutations: Sequence[Mutation | HopperMutation | ShortMutation]
-) -> None:
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_barrier_that_orders_nothing_is_not_missed(schedule: str) -> None:
+    seen = catch(ampere_mutations.NEEDLESS_BARRIER, schedule)
+    assert seen.kinds == frozenset()
+    assert seen.output_right
+
+
+def test_a_deadlock_names_the_barrier_and_what_it_lacks() -> None:
+    refusal = catch(hopper_mutations.TOO_MANY_BYTES).refusal
+    assert "flash_forward_kernel cannot go on" in refusal
+    assert "0 of 1 arrivals pending, 64 transaction bytes expected, 0 in flight" in refusal
+    assert "8 of 8 arrivals pending" in refusal
+
+
+@pytest.mark.parametrize("marker", TABLES)
+def test_the_documented_tables_list_these_mistakes(marker: str) -> None:
     lines = marked_block(DOCUMENT.read_text(), marker).splitlines()[3:-1]
     rows = [line.strip("| ").split(" | ") for line in lines]
+    mutations = TABLES[marker]
     assert [(row[0], row[-3]) for row in rows] == [(m.name, m.caught_by) for m in mutations]
     assert all(row[-1] == "right" for row, m in zip(rows, mutations, strict=True) if m.silent)

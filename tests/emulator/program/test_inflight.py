@@ -3,14 +3,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from flash_attention.emulator.errors import PtxError
 from flash_attention.emulator.program.blocks import build_blocks
 from flash_attention.emulator.program.inflight import registers_in_flight
 from flash_attention.emulator.ptx.parse import parse
-from tests.emulator.hopper_attention import attention_source
-from tests.emulator.hopper_kernels import compile_ptx
+from flash_attention.families.registry import unit_of
+from flash_attention.launch.emulation import compiled_unit
+from tests.emulator.edits import compiler
+from tests.emulator.hopper_mutations import LAST, UNAWAITED_SCORES, UNCOMMITTED_SCORES
+from tests.emulator.planting import Mutation
 
 REGISTERS = ".reg .pred p; .reg .b32 a0, a1, b0, b1, s0, s1, t0, t1, z; .reg .b64 x, y;"
 ISSUE = "wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16"
@@ -98,13 +103,14 @@ def test_operands_that_are_not_there(text: str) -> None:
 
 
 def test_a_real_kernel_touches_nothing_in_flight() -> None:
-    (kernel,) = parse(compile_ptx(attention_source())).values()
+    (kernel,) = parse(compiled_unit(unit_of(LAST.config)).ptx).values()
     assert registers_in_flight(kernel, build_blocks(kernel)) == []
 
 
-@pytest.mark.parametrize("mistake", ["READ_IN_FLIGHT", "NO_WGMMA_COMMIT"])
-def test_a_real_kernel_that_does_not_wait_for_its_scores(mistake: str) -> None:
-    (kernel,) = parse(compile_ptx(attention_source(), mistake)).values()
+@pytest.mark.parametrize("mistake", [UNAWAITED_SCORES, UNCOMMITTED_SCORES], ids=lambda m: m.name)
+def test_a_real_kernel_that_does_not_wait_for_its_scores(mistake: Mutation, tmp_path: Path) -> None:
+    mutated = compiler(mistake.edits, tmp_path)(unit_of(mistake.scene.config))
+    (kernel,) = parse(mutated.ptx).values()
     touched = registers_in_flight(kernel, build_blocks(kernel))
     assert len({register for _, register, _ in touched}) >= 32
     for index, register, issued in touched:

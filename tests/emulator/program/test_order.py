@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from flash_attention.emulator.program.blocks import Block, build_blocks
 from flash_attention.emulator.program.order import priorities
 from flash_attention.emulator.ptx.parse import parse
-from tests.emulator.hopper_attention import attention_source
-from tests.emulator.hopper_kernels import compile_ptx
+from flash_attention.families.registry import unit_of
+from flash_attention.kernel_configs import DType
+from flash_attention.launch.emulation import compiled_unit
+from tests.hopper_configs import hopper_ladder
 
 
 def graph(*successors: Sequence[int]) -> list[Block]:
@@ -130,7 +132,8 @@ def test_structured_programs_in_any_layout(successors: list[list[int]]) -> None:
 
 
 def test_a_warp_specialised_kernel() -> None:
-    (kernel,) = parse(compile_ptx(attention_source())).values()
+    _, config = hopper_ladder(DType.FP16, 64)[-1]
+    (kernel,) = parse(compiled_unit(unit_of(config)).ptx).values()
     blocks = build_blocks(kernel)
     edges = {block.index: list(block.successors) for block in blocks}
     check(0, set(edges), edges, priorities(blocks))

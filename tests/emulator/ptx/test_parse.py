@@ -24,10 +24,9 @@ from flash_attention.emulator.ptx.model import (
 )
 from flash_attention.emulator.ptx.parse import parse
 from flash_attention.families.forward_args import ForwardKernelArgs
+from flash_attention.families.registry import unit_of
 from flash_attention.ladder import get_ladder
-from flash_attention.launch.kernels import compile_config
-from tests.emulator.hopper_attention import attention_source
-from tests.emulator.hopper_kernels import compile_ptx
+from flash_attention.launch.emulation import compiled_unit
 
 DECLARED = """
 .reg .pred %p<4>; .reg .b16 %rs<4>; .reg .b32 %r<9>; .reg .f32 %f<9>; .reg .b64 %rd<9>;
@@ -344,7 +343,7 @@ def opcodes_by_search(ptx: str) -> Counter[str]:
 
 
 def ladder_ptx(rung: int, arch: str) -> str:
-    return compile_config(get_ladder()[rung - 1].config, ARCHES[arch]).ptx
+    return compiled_unit(unit_of(get_ladder()[rung - 1].config, arch=ARCHES[arch])).ptx
 
 
 MAPS = [(128, 64, 128 * i) for i in range(4)]
@@ -374,18 +373,15 @@ def test_instructions_of_the_ladder(rung: int, arch: str, maps: list[tuple[int, 
 
 
 def test_instructions_of_a_warp_specialised_kernel() -> None:
-    ptx = compile_ptx(attention_source())
-    (kernel,) = parse(ptx).values()
-    counts = Counter(i.opcode for i in kernel.instructions)
-    assert counts == opcodes_by_search(ptx)
+    (kernel,) = parse(ladder_ptx(20, "sm_90")).values()
     waits = [i for i in kernel.instructions if i.parts[:2] == ("mbarrier", "try_wait")]
     predicates = {wait.operands[0] for wait in waits}
     assert len(predicates) == len(waits) > 2
     copies = [
-        i for i in kernel.instructions if i.opcode.startswith("cp.async.bulk.tensor.3d.shared")
+        i for i in kernel.instructions if i.opcode.startswith("cp.async.bulk.tensor.4d.shared")
     ]
     assert copies
-    assert all(isinstance(c.operands[1], Memory) and len(c.operands[1].coords) == 3 for c in copies)
+    assert all(isinstance(c.operands[1], Memory) and len(c.operands[1].coords) == 4 for c in copies)
 
 
 def test_a_long_kernel_is_read_quickly() -> None:

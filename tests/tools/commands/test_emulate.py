@@ -15,7 +15,7 @@ from flash_attention.launch.emulation import emulate
 from flash_attention.reference.judge import check_output, generate_qkv
 from tests.emulator.ampere_mutations import BARRIERS, WAITS
 from tests.emulator.edits import plant
-from tests.emulator.mutations import config_of
+from tests.emulator.planting import Mutation
 from tests.tools.commands.invoke import invoke, refuse
 
 SMALL = ("--seq", "128", "--heads", "1", "--d-head", "64")
@@ -60,14 +60,13 @@ def test_a_config_in_its_short_form() -> None:
 
 @pytest.mark.parametrize("mutation", [WAITS[0], BARRIERS[-1]], ids=lambda m: m.name)
 def test_findings_are_printed_and_fail(
-    mutation: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    mutation: Mutation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chosen = next(m for m in (*WAITS, *BARRIERS) if m is mutation)
-    plant(chosen.edits, tmp_path, monkeypatch)
-    arguments = ("emulate", "--config", config_of(chosen).short_form(), "--seq", "128")
+    plant(mutation.edits, tmp_path, monkeypatch)
+    arguments = ("emulate", "--config", mutation.scene.config.short_form(), "--seq", "128")
     printed = invoke(*arguments, "--heads", "1", exit_code=1)
-    assert f"[{chosen.caught_by}]" in printed
-    assert ("output: right" in printed) == chosen.silent
+    assert f"[{mutation.caught_by}]" in printed
+    assert ("output: right" in printed) == mutation.silent
 
 
 def test_bad_choices_are_refused() -> None:
