@@ -26,7 +26,7 @@ from flash_attention.tools.ladder.one_file import one_file
 LADDER = get_ladder()
 LAST = len(LADDER)
 NUMBERS = range(1, LAST + 1)
-LINES, LINES_OF_THE_FIRST, COLUMNS = 900, 400, 120
+LINES, LINES_OF_THE_FIRST, COLUMNS = 1000, 400, 120
 SECTIONS = [
     "numbers and arguments",
     "instructions",

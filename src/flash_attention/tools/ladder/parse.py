@@ -7,6 +7,7 @@ It knows the C++ that the headers of this package are written in, not all of it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from flash_attention.errors import UnsupportedError
 from flash_attention.tools.ladder.tokens import (
@@ -288,7 +289,7 @@ def _names(item: Item) -> tuple[str, ...]:
         return (_class_chain(head)[-1],)
     if head[0].text == "enum":
         opened = {"enum", "class", "{", ","}  # what a name that is declared comes after
-        pairs = zip(head, head[1:], strict=False)
+        pairs = pairwise(head)
         return tuple(b.text for a, b in pairs if a.text in opened and b.text not in _CLASS_KEYS)
     if item.kind == FUNCTION:
         return (_function_name(head),)
