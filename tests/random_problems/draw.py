@@ -49,7 +49,7 @@ class Size:
     groups: tuple[int, ...] = (1, 2, 3, 4, 5, 6, 7, 8)
 
 
-SMALL = Size("small", 200, 3, 3, 1 << 16, 32)
+SMALL = Size("small", 200, 3, 3, 1 << 16, 20)
 LARGE = Size("large", 4096, 8, 8, 1 << 26, 80)
 
 

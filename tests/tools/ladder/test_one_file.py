@@ -26,7 +26,7 @@ from flash_attention.tools.ladder.one_file import one_file
 LADDER = get_ladder()
 LAST = len(LADDER)
 NUMBERS = range(1, LAST + 1)
-LINES, LINES_OF_THE_FIRST, COLUMNS = 1000, 400, 120
+LINES, LINES_OF_THE_FIRST, COLUMNS = 900, 400, 120
 SECTIONS = [
     "numbers and arguments",
     "instructions",
@@ -99,14 +99,15 @@ def words(text: str) -> str:
         (1, "sm80/schedule/lazy"),
         (3, "sm80/schedule/eager"),
         (17, "sm90/roles/unified"),
-        (21, "sm90/schedule/serial"),
+        (21, "sm90/serial_step"),
         (LAST, "sm90/schedule/overlapped"),
     ],
 )
 def test_the_comments_of_the_schedule_are_in_it(number: int, header: str) -> None:
     source = (INCLUDE_DIR / f"fa/{header}.cuh").read_text()
     idea = source.partition("#pragma once")[0].partition("\n")[2]
-    comments = re.findall(r";  // (.+)", source)
+    # A call of a verb that this rung's variant leaves empty goes, and its comment with it.
+    comments = re.findall(r"^(?!.*(?:queries_read|guess|clear_tail)).*;  // (.+)", source, re.MULTILINE)
     assert comments
     text = words(file_of(number))
     for comment in (idea, *comments):

@@ -7,7 +7,6 @@ It knows the C++ that the headers of this package are written in, not all of it.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 from flash_attention.errors import UnsupportedError
 from flash_attention.tools.ladder.tokens import (
@@ -27,8 +26,8 @@ from flash_attention.tools.ladder.tokens import (
     split_at,
 )
 
-CLASS, FUNCTION, VARIABLE, USING, CONCEPT, MACRO, OTHER = (
-    "class", "function", "variable", "using", "concept", "macro", "other",
+CLASS, FUNCTION, VARIABLE, USING, ENUM, MACRO, OTHER = (
+    "class", "function", "variable", "using", "enum", "macro", "other",
 )  # fmt: skip
 STATEMENTS = SIMPLE, CONTROL, COMPOUND = "simple", "control", "compound"
 
@@ -70,6 +69,11 @@ class Item:
     def is_field(self) -> bool:
         """A data member that every object of its class has."""
         return self.kind == VARIABLE and all(token.text != "static" for token in self.head)
+
+    @property
+    def is_using_declaration(self) -> bool:
+        """`using attn::Name;`, which says nothing where all names are in one namespace."""
+        return self.kind == USING and all(token.text != "=" for token in self.head)
 
     @property
     def template_parameters(self) -> list[str]:
@@ -159,11 +163,12 @@ class _Parser:
             return Item(MACRO, [token])
         item = Item(OTHER, [])
         first = self.at + after_templates(self.tokens[self.at :])
+        if token.text == "enum":
+            return self.enumeration(item)
         is_class = parameters = initialisers = value = False
         while (token := self.tokens[self.at]).text != ";":
             before = item.head[-1].text if item.head else ""
-            is_class |= token.text in _CLASS_KEYS and self.at >= first and before != "enum"
-            is_class &= not parameters
+            is_class |= token.text in _CLASS_KEYS and self.at >= first and not parameters
             value |= token.text == "=" and self.at >= first
             initialisers |= token.text == ":" and parameters
             if token.text == "{" and not value:
@@ -176,6 +181,24 @@ class _Parser:
         self.take_bracketed(item.head)
         item.kind = CLASS if is_class else FUNCTION if parameters else _plain_kind(item.head)
         item.trail = self.comment_on_this_line()
+        return item
+
+    def enumeration(self, item: Item) -> Item:
+        """An enum, each of its values an item of its own."""
+        while self.tokens[self.at].text != "{":
+            self.take(item.head)
+        self.at += 1
+        item.kind, item.body = ENUM, []
+        while self.tokens[self.at].text != "}":
+            value = Item(SIMPLE, [], lead=self.comments(), owner=item)
+            while self.tokens[self.at].text not in {",", "}"}:
+                self.take_bracketed(value.head)
+            if self.tokens[self.at].text == ",":
+                self.take(value.head)
+            value.trail = self.comment_on_this_line()
+            item.body.append(value)
+        self.at += 1
+        self.take(item.tail)
         return item
 
     def with_body(self, item: Item, kind: str) -> Item:
@@ -274,23 +297,23 @@ def _introduces(before: Tokens) -> bool:
 
 def _plain_kind(head: Tokens) -> str:
     first = head[after_templates(head)].text
-    if first in {"static_assert", "friend", "enum", "extern"}:
+    if first in {"static_assert", "concept", "friend", "extern"}:
         return OTHER
-    return first if first in {USING, CONCEPT} else VARIABLE
+    return USING if first == "using" else VARIABLE
 
 
 def _names(item: Item) -> tuple[str, ...]:
     head = item.head[after_templates(item.head) :]
     if item.kind == MACRO:
         return tuple(head[0].words[1:2]) if head[0].words[0] == "define" else _refuse(item)
-    if item.kind in {USING, CONCEPT}:
-        return (head[1].text,)
+    if item.kind == USING:
+        if head[2].text == "=":
+            return (head[1].text,)
+        return tuple(chain[-1].text for chain in split_at(head[:-1], {","}))
+    if item.kind == ENUM:
+        return (head[1 + (head[1].text == "class")].text,)
     if item.kind == CLASS:
         return (_class_chain(head)[-1],)
-    if head[0].text == "enum":
-        opened = {"enum", "class", "{", ","}  # what a name that is declared comes after
-        pairs = pairwise(head)
-        return tuple(b.text for a, b in pairs if a.text in opened and b.text not in _CLASS_KEYS)
     if item.kind == FUNCTION:
         return (_function_name(head),)
     return declared_names(head) if item.kind == VARIABLE else ()
