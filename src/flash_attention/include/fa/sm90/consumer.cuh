@@ -83,9 +83,11 @@ class Consumer : public Products<Config_> {
   __device__ KOperand k() const { return k_operand_.after(k_.stage); }
   __device__ VOperand v() const { return v_operand_.after(v_.stage); }
 
+  // Until the next K, the next V is in its stage.
   __device__ void wait_k() { ptx::mbarrier_wait(smem_.k_full(k_.stage), k_.parity); }
   __device__ void wait_v() { ptx::mbarrier_wait(smem_.v_full(v_.stage), v_.parity); }
 
+  // This warp will not read it again: when all have said so, the producer overwrites it.
   __device__ void release_k() {
     release(smem_.k_empty(k_.stage));
     k_.advance();

@@ -70,12 +70,12 @@ class Producer {
   }
 
   __device__ void load_k(Tile tile, int block) {
-    ptx::mbarrier_wait(smem_.k_empty(ring_.stage), ring_.parity ^ 1);
+    ptx::mbarrier_wait(smem_.k_empty(ring_.stage), ring_.parity ^ 1);  // all have released it
     load_keys(smem_.k(ring_.stage), maps_.k, smem_.k_full(ring_.stage), tile, block);
   }
 
   __device__ void load_v(Tile tile, int block) {
-    ptx::mbarrier_wait(smem_.v_empty(ring_.stage), ring_.parity ^ 1);
+    ptx::mbarrier_wait(smem_.v_empty(ring_.stage), ring_.parity ^ 1);  // all have released it
     load_keys(smem_.v(ring_.stage), maps_.v, smem_.v_full(ring_.stage), tile, block);
     ring_.advance();
   }
@@ -89,7 +89,7 @@ class Producer {
   __device__ void load_q(Tile tile) {
 #pragma unroll
     for (int w = 0; w < Config::kConsumers; ++w) {
-      ptx::mbarrier_wait(smem_.q_empty(w), tile_parity_ ^ 1);
+      ptx::mbarrier_wait(smem_.q_empty(w), tile_parity_ ^ 1);  // the Q before is read
       ptx::mbarrier_arrive_expect(smem_.q_full(w), Shape<Config>::kQLoadBytes);
 #pragma unroll
       for (int p = 0; p < QTile::kCount; ++p)

@@ -12,7 +12,7 @@ __device__ void serial_step(Consumer& c, Scores& s, Weights& p, Block block) {
   c.begin_turn();                   // this warpgroup may issue
   c.issue_scores(s, c.q(), c.k());  // S = Q K^T
   c.end_turn();
-  c.clear_tail();
+  c.clear_tail();                 // V is zero beyond the last key
   c.template wait_products<0>();  // S is here
   c.mask(s, block);
   c.guess(s, block);  // may read K once more

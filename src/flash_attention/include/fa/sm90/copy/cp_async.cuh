@@ -84,9 +84,9 @@ struct CpAsync {
 
     template <int Pending>
     __device__ void wait() {
-      ptx::cp_async_wait<Pending>();
-      ptx::fence_proxy_async();  // wgmma sees what this thread copied
-      __syncthreads();           // and what the others did
+      ptx::cp_async_wait<Pending>();  // what this thread copied is here
+      ptx::fence_proxy_async();       // wgmma sees it
+      __syncthreads();                // and what the other threads copied
     }
 
     const ForwardKernelArgs& args_;

@@ -56,11 +56,11 @@ struct Tma {
     __device__ void load_nothing() {}
 
     __device__ void wait_k() {
-      ptx::mbarrier_wait(k_full_, k_parity_);
+      ptx::mbarrier_wait(k_full_, k_parity_);  // K is here, and Q with the first one
       k_parity_ ^= 1;
     }
     __device__ void wait_v() {
-      ptx::mbarrier_wait(v_full_, v_parity_);
+      ptx::mbarrier_wait(v_full_, v_parity_);  // V is here
       v_parity_ ^= 1;
     }
 

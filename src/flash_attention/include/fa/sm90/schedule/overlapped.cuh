@@ -13,11 +13,11 @@ struct Overlapped {
     if (c.has_block()) {
       auto& s = c.s();
       auto& p = c.p();
-      c.wait_k();      // K is here
-      c.begin_turn();  // this warpgroup may issue
-      c.issue_scores(s, c.q(), c.k());
+      c.wait_k();                       // K is here
+      c.begin_turn();                   // this warpgroup may issue
+      c.issue_scores(s, c.q(), c.k());  // S = Q K^T
       c.end_turn();
-      c.clear_tail();
+      c.clear_tail();                 // V is zero beyond the last key
       c.template wait_products<0>();  // S is here
       c.mask(s, attn::Masked{});
       c.release_k();
@@ -31,10 +31,10 @@ struct Overlapped {
       while (c.open()) step(c, s, p, attn::Open{});
 #pragma unroll 1
       while (c.near_start()) step(c, s, p, attn::Masked{});
-      c.queries_read();  // no more scores: Q may be overwritten
-      c.wait_v();        // V of the last block is here
-      c.issue_accumulate(c.o(), p, c.v());
-      c.template wait_products<0>();  // O is here, V read
+      c.queries_read();                     // the last scores are computed
+      c.wait_v();                           // V of the last block is here
+      c.issue_accumulate(c.o(), p, c.v());  // O += P V
+      c.template wait_products<0>();        // O is here, V is read
       c.release_v();
     } else {
       c.queries_read();

@@ -15,7 +15,7 @@ struct Serial {
     while (c.open()) serial_step(c, c.s(), c.p(), attn::Open{});
 #pragma unroll 1
     while (c.near_start()) serial_step(c, c.s(), c.p(), attn::Masked{});
-    c.queries_read();  // no more scores: Q may be overwritten
+    c.queries_read();  // the last scores are computed
   }
 };
 
