@@ -91,6 +91,24 @@ def test_every_slot_is_tried() -> None:
     assert {missing.slot for missing in MISSING} >= {*slots} - {"Roles"}
 
 
+STEP, PRODUCER = "sm90/serial_step.cuh", "sm90/producer.cuh"
+MIXED_UP = {
+    "V for K": Edit(STEP, "c.issue_scores(s, c.q(), c.k())", "c.issue_scores(s, c.q(), c.v())"),
+    "K for V": Edit(
+        STEP, "c.issue_accumulate(c.o(), p, c.v())", "c.issue_accumulate(c.o(), p, c.k())"
+    ),
+    "K for Q": Edit(STEP, "c.issue_scores(s, c.q(), c.k())", "c.issue_scores(s, c.k(), c.q())"),
+    "a tile for a barrier": Edit(PRODUCER, "smem_.k_full(ring_.stage)", "smem_.k(ring_.stage)"),
+    "a barrier for a tile": Edit(PRODUCER, "load_keys(smem_.k(", "load_keys(smem_.k_full("),
+    "Q for O": Edit(STEP, "c.rescale(c.o(), block)", "c.rescale(c.q(), block)"),
+}
+
+
+@pytest.mark.parametrize("name", MIXED_UP)
+def test_one_operand_for_another_does_not_compile(name: str, tmp_path: Path) -> None:
+    first_error(translation_unit(EVERY_SWITCH), edited_headers([MIXED_UP[name]], tmp_path))
+
+
 NUMBERS = [
     ("kWarpgroupRows", "rows of a warpgroup and of a warp"),
     ("kWarpRows", "rows of a warpgroup and of a warp"),

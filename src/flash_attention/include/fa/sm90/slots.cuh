@@ -42,8 +42,11 @@ concept SplitsSlot =
       { T::end_block(range, tile, split, args) } -> Same<int>;
     } && (!T::kParts || PartsOfSplits<T>);
 
+// guess: S becomes P by the maxima known, if the variant dares to; `scores_again(s)` computes S once
+// more. run: S becomes P where it was not guessed. Both say in `rescale` whether O must be rescaled by
+// `shrink`, the same in all lanes of a warp.
 template <int Keys>
-struct ScoresAgain {  // what a guess may call
+struct ScoresAgain {
   __device__ void operator()(Accumulator<kWarpRows, Keys>&) const {}
 };
 

@@ -71,7 +71,7 @@ struct Unified {
         attn::hide<typename Config::Rows>(s, mask, warp_row, block * Config::kBC, sequence);
       Config::Rescale::template run<typename Config::Exponential>(attn::Masked{}, s, stats, shrink,
                                                                   factor, rescale);
-      shrink.rescale(o);
+      if (rescale) shrink.rescale(o);
       Math::convert(p, s);
       transfers.wait_v();  // V is here
       Math::issue_accumulate(o, p, v);
