@@ -66,6 +66,23 @@ def test_members_and_statements_are_items_too() -> None:
     assert [text_of(statement.head) for statement in block.body] == ["return f(i);"]
 
 
+def test_values_of_an_enum_keep_their_comments() -> None:
+    (barrier,) = parse_file(
+        "enum class Barrier : int {\n  kOne = 1,  // first\n  kTwo\n};", "b.cuh"
+    )
+    assert (barrier.kind, barrier.names) == ("enum", ("Barrier",))
+    assert [(text_of(v.head), v.trail) for v in barrier.body or ()] == [
+        ("kOne = 1,", "// first"),
+        ("kTwo", ""),
+    ]
+
+
+def test_a_using_declaration_is_no_alias() -> None:
+    alias, names = parse_file("using A = b::C<int>;\nusing b::D, b::E;", "u.cuh")
+    assert (alias.names, alias.is_using_declaration) == (("A",), False)
+    assert (names.names, names.is_using_declaration) == (("D", "E"), True)
+
+
 def test_every_header_of_the_package_is_understood() -> None:
     for path in INCLUDE_DIR.rglob("*.cuh"):
         text = path.read_text()

@@ -107,7 +107,7 @@ def _without_parameter(head: list[Token]) -> list[Token]:
 def _without_argument(tokens: Tokens) -> list[Token]:
     """`<Config, 64>` as `<64>`, and `<Config>` as nothing."""
     parts = split_at(tokens[1:-1], {","})
-    left = [part for part in parts if [token.text for token in part] != [CONFIG]]
+    left = [part for part in parts if len(part) > 1 or part[0].text not in _PARAMETERS]
     return [tokens[0], *_list(left), tokens[-1]] if left else []
 
 

@@ -1,8 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Calls become what they call: where a function only passes something on, or is called once.
 
-Only functions of slots are looked at, the one that the entry calls, and those that exist for one
-type: what is left is as it would be written for this config alone.
+What is left is as it would be written for this config alone.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ class _Call:
 def inline_calls(tokens: list[Token], values: Values, scope: Scope) -> list[Token]:
     """The tokens with the first call that only passes on replaced, or the very same list."""
     for index in range(len(tokens)):
-        call = _call_at(tokens, index, values, scope)
+        call = _call_at(tokens, index, values, scope, values.free)
         if call is None or (result := _passed_on(call, values, scope)) is None:
             continue
         if not _stands_alone(tokens, call.start, call.end):
@@ -69,9 +68,10 @@ def inline_calls(tokens: list[Token], values: Values, scope: Scope) -> list[Toke
 
 def in_place(statement: Item, values: Values, scope: Scope) -> list[Item]:
     """The statements of the one function that is called here and nowhere else, or nothing."""
-    calls = (_call_at(statement.head, i, values, scope) for i in range(len(statement.head)))
+    tokens = statement.head
+    calls = (_call_at(tokens, i, values, scope, values.apart) for i in range(len(tokens)))
     call = next((call for call in calls if call), None)
-    if call is None or (call.start, call.end) != (0, len(statement.head) - 1):
+    if call is None or (call.start, call.end) != (0, len(tokens) - 1):
         return []
     function = call.function
     if not _fits(call, values, scope):
@@ -82,12 +82,14 @@ def in_place(statement: Item, values: Values, scope: Scope) -> list[Item]:
     return moved
 
 
-def _call_at(tokens: Tokens, name: int, values: Values, scope: Scope) -> _Call | None:
-    """The call whose function's name is here, if it is clear which that is."""
+def _call_at(
+    tokens: Tokens, name: int, values: Values, scope: Scope, free: set[str]
+) -> _Call | None:
+    """The call of a slot's function, or of one of those in `free`, whose name is here."""
     qualifier, opened = qualifier_at(tokens, name), name + 1
     if tokens[name].kind != NAME or (
         qualifier not in values.program.slots
-        and (qualifier == MEMBER or tokens[name].text not in values.apart)
+        and (qualifier == MEMBER or tokens[name].text not in free)
     ):
         return None
     given: list[list[Token]] = []
@@ -96,12 +98,14 @@ def _call_at(tokens: Tokens, name: int, values: Values, scope: Scope) -> _Call |
         given = split_at(tokens[name + 2 : opened - 1], {","})
     if opened >= len(tokens) or tokens[opened].text != "(":
         return None
-    functions = [f for f in values.called(tokens, name, scope) if f.body]
+    functions = [f for f in values.called(tokens, name, scope) if f.body is not None]
     end = closing(tokens, opened)
     arguments = [part for part in split_at(tokens[opened + 1 : end], {","}) if part]
     if len(functions) != 1 or len(parameters_of(functions[0])) != len(arguments):
         return None
     (function,) = functions
+    if not function.body:
+        return None
     meant = dict(zip(parameters_of(function), arguments, strict=True))
     given = [[token for token in part if token.text != "typename"] for part in given]
     of_slot = values.program.slot_arguments.get(qualifier or "", [])
@@ -155,10 +159,9 @@ def _fits(call: _Call, values: Values, scope: Scope) -> bool:
     """Whether a function can stand where it is called, its names among those of the caller."""
     function, caller = call.function, outermost(scope.item)
     statements = list(statements_of(function.body or []))
-    beside = [function]  # what goes with it: nothing of a variant stays behind
-    if function.owner:
-        beside = [member for member in function.owner.body or () if member in values.kept]
-    if any(values.calls[member] != 1 for member in beside):
+    beside = [m for m in (function.owner.body or ()) if m in values.kept] if function.owner else []
+    alone = all(values.calls[m] == 1 for m in (function, *beside) if m.kind == FUNCTION)
+    if not alone:  # nothing that a variant does stays behind
         return False
     if any(statement.word == "return" for statement in statements):
         return False
@@ -172,8 +175,7 @@ def _fits(call: _Call, values: Values, scope: Scope) -> bool:
     used = {token.text for s in statements for token in s.head if token.kind == NAME}
     taken = {t.text for tokens in tokens_of(scope.item) for t in tokens if t.kind == NAME}
     taken |= {name for member in caller.body or () for name in member.names}
-    hidden = {name for member in beside if function.owner for name in member.names}
-    hidden -= set(call.meant)
+    hidden = {name for member in beside for name in member.names} - set(call.meant)
     clashes = own & (taken | set(call.meant)) | changed & set(call.meant)
     return not clashes and not (call.open_parameters | hidden) & used
 

@@ -25,7 +25,7 @@ WIDTH, SHARED_WIDTH = 120, 118  # of a line, and of one that is shared
 SHORT, SHORT_DECLARATION = 64, 40  # statements that share a line
 MOST_ON_A_LINE = 4  # statements between braces
 UNROLL = "UNROLL"
-_INDENT = "  "
+_INDENT, _COMMENT = "  ", "  //"
 _BREAK_AFTER = {",", "(", "&&", "||", "=", "+", "|", "?"}
 _BREAK_BEFORE = {":", "?"}
 
@@ -50,21 +50,31 @@ class Layout:
         return [*above, *body]
 
     def members(self, items: list[Item], indent: str) -> list[str]:
-        """What stands between braces; fields, aliases and short statements share lines."""
+        """What stands between braces."""
         lines: list[str] = []
         before: Item | None = None
         for item in self._joined([item for item in items if self.keeps(item)]):
             here = self.lines(item, indent)
             if item.word == "else" and lines[-1] == indent + "}":
                 here[0] = f"{lines.pop()} {here[0].strip()}"
-            shares = len(here) == 1 and _can_share(item) and item.owner is not self.apart
-            if shares and before and before.kind == item.kind:
-                joined = f"{lines[-1]} {here[0].strip()}"
-                if len(joined) <= SHARED_WIDTH:
-                    lines[-1:], here = [joined], []
-            lines += here
-            before = item if shares else None
+            self.add(lines, here, before, item)
+            before = item
         return lines
+
+    def add(self, lines: list[str], here: list[str], before: Item | None, item: Item) -> None:
+        """Lines of an item behind those of the one before it, which it may share a line with."""
+        shares = before is not None and len(here) == 1 and self._share(before, item)
+        if shares and len(joined := f"{lines[-1]} {here[0].strip()}") <= SHARED_WIDTH:
+            lines[-1] = joined
+        else:
+            lines += here
+
+    def _share(self, before: Item, item: Item) -> bool:
+        if item.lead or before.trail or not _is_short(before) or item.owner is self.apart:
+            return False
+        if item.kind == CONTROL:  # and nothing comes after it
+            return before.kind == SIMPLE and item.word != "else"
+        return before.kind == item.kind and _is_short(item)
 
     def _joined(self, items: list[Item]) -> list[Item]:
         """Constants of one type, one after the other, become one declaration."""
@@ -129,21 +139,11 @@ class Layout:
         if not inner and not item.note:
             return [*head[:-1], f"{head[-1]} {{}}{text_of(item.tail)}"]
         head[-1] += f" {{  {item.note}" if item.note else " {"
-        if item.kind != CLASS and (last := self._last_line(item, indent + _INDENT)):
-            return [*head, *last]
-        return [*head, *inner, f"{indent}}}{text_of(item.tail)}"]
-
-    def _last_line(self, item: Item, indent: str) -> list[str]:
-        """A body of one statement or of one line, closed where it ends."""
-        body = item.body or []
-        inner = self._inside(body)
-        if inner is not None and len(indent) + len(inner) + 2 <= WIDTH:
-            return [f"{indent}{inner} }}"]
-        if len(body) == 1 and body[0].kind == SIMPLE and not body[0].trail:
-            lines = self.lines(body[0], indent)
-            if len(lines[-1]) + 2 <= WIDTH:
-                return [*lines[:-1], f"{lines[-1]} }}"]
-        return []
+        if item.kind == CLASS or _COMMENT in inner[-1] or len(inner[-1]) + 2 > WIDTH:
+            return [*head, *inner, f"{indent}}}{text_of(item.tail)}"]
+        if (one := self._inside(item.body)) and len(indent + _INDENT + one) + 2 <= WIDTH:
+            inner = [indent + _INDENT + one]
+        return [*head, *inner[:-1], f"{inner[-1]} }}{text_of(item.tail)}"]
 
     def _controlled(self, item: Item, indent: str) -> list[str]:
         """A loop that holds nothing but a loop shares its line."""
@@ -240,10 +240,8 @@ def _head(item: Item) -> list[Token]:
     return [Token(NAME, word), Token(first.kind, first.text, SPACE), *item.head[1:]]
 
 
-def _can_share(item: Item) -> bool:
-    """Fields and aliases, and statements as short as a call, if no comment is theirs."""
-    if item.lead or item.trail:
-        return False
+def _is_short(item: Item) -> bool:
+    """A field, a constant or an alias, or a statement as short as a call."""
     if item.kind == SIMPLE:
         declares = len(item.head) > 1 and item.head[0].kind == item.head[1].kind == NAME
         return len(text_of(item.head)) <= (SHORT_DECLARATION if declares else SHORT)

@@ -7,7 +7,7 @@ same machine code of the file as of the translation unit.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from flash_attention.compile.includes import include_closure
 from flash_attention.tools.ladder.concrete import make_concrete
@@ -31,7 +31,7 @@ _SECTIONS = {
 }
 """In this order; a declaration is in the section that a part of its header's name stands for."""
 _RULE = 100  # columns of a heading
-_APART = 12  # lines of a declaration that has an empty line before and after it
+_APART = 16  # lines of a declaration that has an empty line before and after it
 
 
 def one_file(unit: str, title: Sequence[str] = ()) -> str:
@@ -68,30 +68,34 @@ def _config(program: Program, layout: Layout) -> list[str]:
     return [*rows(declared), *layout.lines(program.config)]
 
 
-def _sections(items: list[Item], layout: Layout) -> Iterator[str]:
+def _sections(items: list[Item], layout: Layout) -> list[str]:
     """The declarations under their headings, the instructions in their own namespace."""
+    lines: list[str] = []
     section = space = ""
-    before: list[str] = []
+    before: Item | None = None
+    height = 0  # of the one before, with its comments
     headers = {_UNIT}  # whose comment was given
     for item in items:
         inside = INSTRUCTIONS if item.path[-1:] == (INSTRUCTIONS,) or item.kind == MACRO else ""
         if space and (inside != space or _section(item) != section):
-            yield f"}}  // namespace {space}"
-            space = ""
+            lines.append(f"}}  // namespace {space}")
+            space, before = "", None
         if _section(item) != section:
-            section, before = _section(item), []
-            yield from ("", f"// ---- {section} ".ljust(_RULE, "-"))
+            section, before = _section(item), None
+            lines += ["", f"// ---- {section} ".ljust(_RULE, "-")]
         if inside != space:
-            yield f"namespace {inside} {{"
-            space = inside
+            lines.append(f"namespace {inside} {{")
+            space, before = inside, None
         if item.source not in headers:
             headers.add(item.source)
             item.lead = item.lead or item.about
-        lines = layout.lines(item)
-        if before and max(len(before), len(lines)) > _APART:
-            yield ""
-        yield from lines
-        before = lines
+        here = layout.lines(item)
+        if before and max(height, len(here)) > _APART:
+            lines.append("")
+        height = len(here)
+        layout.add(lines, here, before, item)
+        before = item
+    return lines
 
 
 def _section(item: Item) -> str:
@@ -108,7 +112,11 @@ def _section(item: Item) -> str:
 def _ordered(program: Program, reach: Reach) -> list[Item]:
     """Sections one after the other, but nothing before what it needs."""
     titles = list(_SECTIONS)
-    kept = [item for item in program.items if item in reach.kept and item is not program.config]
+    kept = [
+        item
+        for item in program.items
+        if item in reach.kept and item is not program.config and not item.is_using_declaration
+    ]
     variants = {variant.names[0] for variant in program.slots.values()}
     placed: dict[Item, None] = {}
     begun: set[Item] = set()

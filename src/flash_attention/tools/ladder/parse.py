@@ -26,8 +26,8 @@ from flash_attention.tools.ladder.tokens import (
     split_at,
 )
 
-CLASS, FUNCTION, VARIABLE, USING, CONCEPT, MACRO, OTHER = (
-    "class", "function", "variable", "using", "concept", "macro", "other",
+CLASS, FUNCTION, VARIABLE, USING, ENUM, MACRO, OTHER = (
+    "class", "function", "variable", "using", "enum", "macro", "other",
 )  # fmt: skip
 STATEMENTS = SIMPLE, CONTROL, COMPOUND = "simple", "control", "compound"
 
@@ -69,6 +69,11 @@ class Item:
     def is_field(self) -> bool:
         """A data member that every object of its class has."""
         return self.kind == VARIABLE and all(token.text != "static" for token in self.head)
+
+    @property
+    def is_using_declaration(self) -> bool:
+        """`using attn::Name;`, which says nothing where all names are in one namespace."""
+        return self.kind == USING and all(token.text != "=" for token in self.head)
 
     @property
     def template_parameters(self) -> list[str]:
@@ -158,6 +163,8 @@ class _Parser:
             return Item(MACRO, [token])
         item = Item(OTHER, [])
         first = self.at + after_templates(self.tokens[self.at :])
+        if token.text == "enum":
+            return self.enumeration(item)
         is_class = parameters = initialisers = value = False
         while (token := self.tokens[self.at]).text != ";":
             before = item.head[-1].text if item.head else ""
@@ -174,6 +181,24 @@ class _Parser:
         self.take_bracketed(item.head)
         item.kind = CLASS if is_class else FUNCTION if parameters else _plain_kind(item.head)
         item.trail = self.comment_on_this_line()
+        return item
+
+    def enumeration(self, item: Item) -> Item:
+        """An enum, each of its values an item of its own."""
+        while self.tokens[self.at].text != "{":
+            self.take(item.head)
+        self.at += 1
+        item.kind, item.body = ENUM, []
+        while self.tokens[self.at].text != "}":
+            value = Item(SIMPLE, [], lead=self.comments(), owner=item)
+            while self.tokens[self.at].text not in {",", "}"}:
+                self.take_bracketed(value.head)
+            if self.tokens[self.at].text == ",":
+                self.take(value.head)
+            value.trail = self.comment_on_this_line()
+            item.body.append(value)
+        self.at += 1
+        self.take(item.tail)
         return item
 
     def with_body(self, item: Item, kind: str) -> Item:
@@ -272,17 +297,21 @@ def _introduces(before: Tokens) -> bool:
 
 def _plain_kind(head: Tokens) -> str:
     first = head[after_templates(head)].text
-    if first in {"static_assert", "friend", "enum", "extern"}:
+    if first in {"static_assert", "concept", "friend", "extern"}:
         return OTHER
-    return first if first in {USING, CONCEPT} else VARIABLE
+    return USING if first == "using" else VARIABLE
 
 
 def _names(item: Item) -> tuple[str, ...]:
     head = item.head[after_templates(item.head) :]
     if item.kind == MACRO:
         return tuple(head[0].words[1:2]) if head[0].words[0] == "define" else _refuse(item)
-    if item.kind in {USING, CONCEPT}:
-        return (head[1].text,)
+    if item.kind == USING:
+        if head[2].text == "=":
+            return (head[1].text,)
+        return tuple(chain[-1].text for chain in split_at(head[:-1], {","}))
+    if item.kind == ENUM:
+        return (head[1 + (head[1].text == "class")].text,)
     if item.kind == CLASS:
         return (_class_chain(head)[-1],)
     if item.kind == FUNCTION:

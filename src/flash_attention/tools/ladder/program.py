@@ -46,6 +46,12 @@ class Program:
         for item in items:
             if item.kind == CLASS and item.body is not None:
                 self.classes.setdefault(item.names[0], []).append(item)
+        self._bases = {
+            token.text
+            for item in items
+            if item.kind == CLASS and ":" in (words := [token.text for token in item.head])
+            for token in item.head[words.index(":") :]
+        }
         self.slots: dict[str, Item] = {}  # the variants that the config binds
         self.slot_arguments: dict[str, list[list[Token]]] = {}  # of those that are templates
         for member in self.config.body or ():
@@ -73,8 +79,9 @@ class Program:
 
     def defines(self, declared: Item) -> bool:
         """Whether a class that is only declared here is defined elsewhere, as it is."""
+        count = len(declared.template_parameters)
         return any(
-            item.path == declared.path and item.template_parameters == declared.template_parameters
+            item.path == declared.path and len(item.template_parameters) == count
             for item in self.classes.get(declared.names[0], ())
         )
 
@@ -87,6 +94,14 @@ class Program:
         if qualifier in parameters_around(item):
             return None
         return self.with_bases(self.classes[qualifier]) if qualifier in self.classes else None
+
+    def has_objects(self, item: Item) -> bool:
+        """Whether members of a class may be named through objects: not if all are static."""
+        return item.names[0] in self._bases or any(
+            member.is_field
+            or (member.kind == FUNCTION and all(token.text != "static" for token in member.head))
+            for member in item.body or ()
+        )
 
     def with_bases(self, classes: list[Item]) -> list[Item]:
         """The classes and those that their heads name: their bases are among them."""
@@ -125,15 +140,6 @@ def _declared_in(parameter: Tokens) -> str | None:
     last = max((i for i, token in enumerate(parameter) if token.kind == NAME), default=0)
     ends = last + 1 == len(parameter) or parameter[last + 1].text in {")", "[", "="}
     return parameter[last].text if last and ends else None
-
-
-def has_objects(item: Item) -> bool:
-    """Whether a class has more than static members."""
-    return any(
-        member.is_field
-        or (member.kind == FUNCTION and all(token.text != "static" for token in member.head))
-        for member in item.body or ()
-    )
 
 
 def outermost(item: Item) -> Item:

@@ -9,7 +9,6 @@ from flash_attention.tools.ladder.program import (
     Mention,
     Program,
     end_of_parameters,
-    has_objects,
     mentions,
     outermost,
     owners_of,
@@ -65,15 +64,19 @@ class Reach:
             return bool(names & (known | self.of_objects)) or not _has_constructor(owner)
         if not names or names & {*owner.names, "operator"} or names & known:
             return True
-        return bool(names & self.of_objects) and has_objects(owner)
+        return bool(names & self.of_objects) and self.program.has_objects(owner)
 
     def _is_viable(self, item: Item, beside: list[Item]) -> bool:
         """Whether an overload or a specialisation takes only types that are known otherwise."""
         if sum(other.names == item.names and other.kind == item.kind for other in beside) < 2:
             return True
-        start = after_templates(item.head)
-        end = end_of_parameters(item.head) if item.kind == FUNCTION else len(item.head)
-        types = {token.text for token in item.head[start:end]} & self._types - set(item.names)
+        start, end = after_templates(item.head), len(item.head)
+        if item.kind == FUNCTION:
+            end = end_of_parameters(item.head)
+        elif ":" in (words := [token.text for token in item.head]):
+            end = words.index(":")  # what follows are bases
+        own = {*item.names, *item.template_parameters}
+        types = {token.text for token in item.head[start:end]} & self._types - own
         return types <= {name for _, name in self._free} | {name for _, name in self._spaced}
 
     def _keep(self, item: Item) -> None:

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 
 from flash_attention.tools.ladder.parse import FUNCTION, VARIABLE, Item
 from flash_attention.tools.ladder.program import (
+    INSTRUCTIONS,
     MEMBER,
     Program,
     end_of_parameters,
-    has_objects,
     owners_of,
     qualifier_at,
     statements_of,
@@ -68,7 +68,11 @@ class Values:
                     self.templates.update(item.names)
                 if [token.text for token in item.head[:3]] == ["template", "<", ">"]:
                     self.apart.update(item.names)
-
+        self.free = {
+            name
+            for name, functions in self.functions.items()
+            if all(f.owner is None and f.path[-1:] != (INSTRUCTIONS,) for f in functions)
+        }
         self.calls = self._count_calls()
 
     # functions
@@ -95,7 +99,7 @@ class Values:
         if qualifier in self.program.namespaces:
             return [f for f in known if f.owner is None and f.path[-1:] == (qualifier,)]
         if qualifier == MEMBER:
-            return [f for f in known if f.owner is not None and has_objects(f.owner)]
+            return [f for f in known if f.owner is not None and self.program.has_objects(f.owner)]
         classes = self.program.classes_of(qualifier, scope.item)
         return [f for f in known if f.owner and (classes is None or f.owner in classes)]
 
