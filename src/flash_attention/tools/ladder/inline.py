@@ -86,10 +86,11 @@ def _call_at(
     tokens: Tokens, name: int, values: Values, scope: Scope, free: set[str]
 ) -> _Call | None:
     """The call of a slot's function, or of one of those in `free`, whose name is here."""
+    if tokens[name].kind != NAME or tokens[name].text not in values.functions:
+        return None
     qualifier, opened = qualifier_at(tokens, name), name + 1
-    if tokens[name].kind != NAME or (
-        qualifier not in values.program.slots
-        and (qualifier == MEMBER or tokens[name].text not in free)
+    if qualifier not in values.program.slots and (
+        qualifier == MEMBER or tokens[name].text not in free
     ):
         return None
     given: list[list[Token]] = []

@@ -113,6 +113,8 @@ def after_templates(tokens: Tokens) -> int:
 
 def split_at(tokens: Tokens, marks: set[str]) -> list[list[Token]]:
     """The parts between those of `marks` that stand in no brackets."""
+    if marks.isdisjoint(token.text for token in tokens):
+        return [list(tokens)]
     parts: list[list[Token]] = [[]]
     index = 0
     while index < len(tokens):

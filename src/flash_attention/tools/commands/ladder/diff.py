@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+from functools import cache
 from typing import Annotated
 
 import typer
@@ -13,6 +14,7 @@ from rich.table import Table
 
 from flash_attention.arch import Arch, get_arch
 from flash_attention.compile.unit import translation_unit
+from flash_attention.kernel_configs import KernelConfig
 from flash_attention.ladder import FAMILY, Rung
 from flash_attention.tools.commands.console import add_number_columns, output, report_table
 from flash_attention.tools.commands.ladder.inspection import RungInspection, inspect_rung
@@ -78,7 +80,7 @@ def changed_fields(before: Rung, after: Rung) -> list[str]:
 
 def source_diff(before: Rung, after: Rung) -> str:
     """Unified diff of the two rungs, each as one file."""
-    old, new = (one_file(translation_unit(rung.config)) for rung in (before, after))
+    old, new = (_text_of(rung.config) for rung in (before, after))
     return "".join(
         difflib.unified_diff(
             old.splitlines(keepends=True),
@@ -87,6 +89,11 @@ def source_diff(before: Rung, after: Rung) -> str:
             _title(after),
         )
     )
+
+
+@cache
+def _text_of(config: KernelConfig) -> str:
+    return one_file(translation_unit(config))
 
 
 def _title(rung: Rung) -> str:
