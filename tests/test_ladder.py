@@ -57,6 +57,12 @@ def test_every_rung_is_valid_wherever_its_family_is(dtype: DType, d_head: int) -
         assert (rung.config.dtype, rung.config.d_head) == (dtype, d_head)
 
 
+def test_the_last_rungs_are_for_causal_masks() -> None:
+    causal = [rung.name for rung in get_ladder() if rung.causal]
+    assert causal == ["longest first", "narrow first block", "prefetched queries"]
+    assert [rung.name for rung in get_ladder()[-len(causal) :]] == causal
+
+
 def test_rungs_have_names_and_ideas_of_their_own() -> None:
     rungs = get_ladder()
     assert len({rung.name for rung in rungs}) == len({rung.idea for rung in rungs}) == len(rungs)

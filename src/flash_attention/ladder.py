@@ -32,14 +32,18 @@ class Rung:
     idea: str
     field: str | None  # the one field that differs from the rung below; None for the first
     config: KernelConfig
+    causal: bool = False  # it is for causal masks: measured under one, and so is the rung below
 
 
 class LadderError(ValueError):
     """A step that is not one change."""
 
 
-def climb(base: Rung, *steps: Step) -> tuple[Rung, ...]:
-    """Rungs from `base` upwards, each of them one step above the rung below."""
+def climb(base: Rung, *steps: Step, causal: bool = False) -> tuple[Rung, ...]:
+    """Rungs from `base` upwards, each of them one step above the rung below.
+
+    `causal` steps are for causal masks.
+    """
     rungs = [base]
     for name, idea, change in steps:
         below = rungs[-1]
@@ -47,7 +51,7 @@ def climb(base: Rung, *steps: Step) -> tuple[Rung, ...]:
         if changed != list(change) or (len(change) != 1 and set(change) != ONE_SWITCH):
             raise LadderError(f"{name}: a rung changes exactly one field, this one {change}")
         config = replace(below.config, **change)
-        rungs.append(Rung(below.number + 1, name, idea, changed[0], config))
+        rungs.append(Rung(below.number + 1, name, idea, changed[0], config, causal))
     return tuple(rungs)
 
 
@@ -139,6 +143,9 @@ HOPPER_STEPS: tuple[Step, ...] = (
         "unmasked blocks take no row maxima; growing row sums call for them",
         {"watch_sums": True},
     ),
+)
+
+CAUSAL_STEPS: tuple[Step, ...] = (
     (
         "longest first",
         "an atomic counter hands out the longest tile left, heads that share L2 together",
@@ -155,6 +162,7 @@ HOPPER_STEPS: tuple[Step, ...] = (
         {"prefetch_q": True},
     ),
 )
+"""For causal masks, under which these and the rung below them are measured."""
 
 
 @cache
@@ -195,4 +203,5 @@ def _flash_rungs(dtype: DType, d_head: int, n_heads: int) -> tuple[Rung, ...]:
 def _hopper_rungs(dtype: DType, d_head: int, first: int) -> tuple[Rung, ...]:
     base = HopperForwardKernelConfig(dtype, d_head, consumers=2, B_c=128, stages=1)
     idea = "four warps share one product read straight from shared memory; P stays in registers"
-    return climb(Rung(first, "wgmma", idea, FAMILY, base), *HOPPER_STEPS)
+    rungs = climb(Rung(first, "wgmma", idea, FAMILY, base), *HOPPER_STEPS)
+    return (*rungs[:-1], *climb(rungs[-1], *CAUSAL_STEPS, causal=True))

@@ -11,7 +11,7 @@ from matplotlib.patches import Rectangle
 
 from flash_attention.tools.bench import plot
 from flash_attention.tools.bench.comparison import compare
-from tests.tools.bench.made_up import made_up_results
+from tests.tools.bench.made_up import made_up_causal_results, made_up_results
 from tests.tools.bench.made_up_grid import made_up_rows
 
 
@@ -20,6 +20,17 @@ def test_speed_bars_are_percent_of_fa2() -> None:
     heights = [bar.get_height() for bar in axes.patches if isinstance(bar, Rectangle)]
     assert heights == pytest.approx([40.0, 110.0])
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1 base", "2 swizzle"]
+
+
+def test_bars_under_a_causal_mask_are_told_apart() -> None:
+    axes = plot.speeds(compare(made_up_causal_results())).axes[0]
+    bars = [bar for bar in axes.patches if isinstance(bar, Rectangle)]
+    assert [bar.get_height() for bar in bars] == pytest.approx([40.0, 110.0, 150.0, 200.0])
+    labels = [tick.get_text() for tick in axes.get_xticklabels()]
+    assert labels == ["1 base", "2 swizzle", "2 swizzle, causal", "3 halves, causal"]
+    plain, *_, causal = (bar.get_facecolor() for bar in bars)
+    assert [bar.get_facecolor() for bar in bars] == [plain, plain, causal, causal]
+    assert plain != causal
 
 
 def test_a_grid_has_a_panel_a_mask_and_a_line_a_contender() -> None:

@@ -19,6 +19,16 @@ def test_what_was_saved_is_loaded(tmp_path: Path) -> None:
     assert load(path) == made_up_results()
 
 
+def test_rows_of_before_there_were_masks_have_none(tmp_path: Path) -> None:
+    path = tmp_path / "r.json"
+    save(made_up_results(), path)
+    data = json.loads(path.read_text())
+    for row in data["rows"]:
+        del row["causal"]
+    path.write_text(json.dumps(data))
+    assert load(path) == made_up_results()
+
+
 def test_a_file_of_another_schema_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "r.json"
     save(made_up_results(), path)

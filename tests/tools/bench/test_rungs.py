@@ -73,6 +73,33 @@ def test_a_block_has_the_numbers_of_both_rungs(rendered: str) -> None:
     assert f"| TFLOP/s | {harmonic[0]:.1f} | {harmonic[1]:.1f} |" in block
 
 
+def test_causal_rungs_are_compared_with_the_one_below_under_their_mask(tmp_path: Path) -> None:
+    record = stored("h200_ladder")
+    first = min(rung.number for rung in get_ladder() if rung.causal)
+    for row in record["rows"]:
+        row["causal"] = (row["number"] or 0) >= first
+    again = [
+        {**row, "causal": True, "change": "", "tflops": row["tflops"] / 2}
+        for row in record["rows"]
+        if row["contender"] == "FA2" or row["number"] == first - 1
+    ]
+    record["rows"] += again
+    path = tmp_path / "ladder.json"
+    path.write_text(json.dumps(record))
+    others = [one for one in read_folder(RESULTS) if one.kind != "ladder"]
+    rendered = render_rungs(EMPTY, [*others, Stored(path, "ladder", record)])
+    speed = {
+        (row["number"], row["seq_len"]): row["tflops"] for row in record["rows"] if row["causal"]
+    }
+    mean = {n: 6 / sum(1 / v for (k, _), v in speed.items() if k == n) for n in (first - 1, first)}
+    block = marked_block(rendered, f"rung-{first}")
+    assert f"| TFLOP/s, causal | {mean[first - 1]:.1f} | {mean[first]:.1f} |" in block
+    step = speed[first, 512] / speed[first - 1, 512]
+    assert f"Step by rows, causal: 512 {100 * (step - 1):+.1f} %" in block
+    assert "causal" not in marked_block(rendered, f"rung-{first - 1}")
+    assert f"rungs {first} to {len(get_ladder())} causal" in marked_block(rendered, "rungs")
+
+
 def test_the_first_rung_is_compared_with_nothing(rendered: str) -> None:
     block = marked_block(rendered, "rung-1")
     assert "|  | 1 base |\n| --- | ---: |" in block

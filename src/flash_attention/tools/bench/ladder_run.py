@@ -36,6 +36,22 @@ class Candidate:
     number: int | None
     change: str
     config: KernelConfig
+    causal: bool = False  # to be measured under a causal mask
+
+
+def by_mask(candidates: Sequence[Candidate], causal: bool) -> list[tuple[bool, list[Candidate]]]:
+    """Who is measured together, and whether under a causal mask; `causal`: all are.
+
+    The rung below the first causal one is measured under both, so that a step is one change.
+    """
+    first = next((i for i, candidate in enumerate(candidates) if candidate.causal), None)
+    if causal or first is None:
+        return [(causal, list(candidates))]
+    masked = [candidate for candidate in candidates if candidate.causal]
+    if first > 0:
+        masked.insert(0, replace(candidates[first - 1], change=""))
+    unmasked = [candidate for candidate in candidates if not candidate.causal]
+    return [(False, unmasked), (True, masked)] if unmasked else [(True, masked)]
 
 
 def checked(judge: testing.Judge, name: str, out: Tensor) -> float:
@@ -93,6 +109,7 @@ def measure(
                 tflops=tflops(point.flop, timing.median_ms),
                 max_error=errors[name],
                 allowed_error=judge.allowed,
+                causal=causal,
             )
         )
     return rows

@@ -11,30 +11,34 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from flash_attention.tools.bench.comparison import FA2, Comparison
+from flash_attention.tools.bench.comparison import Comparison
 from flash_attention.tools.bench.grid_run import GridRow
 from flash_attention.tools.bench.grid_summary import NAMES, best_rows, selected_rows, speed, unit
 from flash_attention.tools.bench.peers import PEERS
 
-_BAR, _GUIDE = "#3b6fb6", "#444444"
+_BAR, _CAUSAL_BAR, _GUIDE = "#3b6fb6", "#b6553b", "#444444"
 
 
 def speeds(comparison: Comparison) -> Figure:
-    """Percent of FA2 (harmonic mean over the shapes) per contender, with the spread of shapes."""
-    entries = [entry for entry in comparison.entries if entry.name != FA2]
+    """Percent of FA2 (harmonic mean over the shapes) per contender, with the spread of shapes.
+
+    Bars of a causal mask, beside others of none, have a colour of their own.
+    """
+    entries = [entry for entry in comparison.entries if not entry.is_fa2]
     heights = [100 * entry.mean_of_fa2 for entry in entries]
     low = [100 * (entry.mean_of_fa2 - min(entry.of_fa2)) for entry in entries]
     high = [100 * (max(entry.of_fa2) - entry.mean_of_fa2) for entry in entries]
     figure = Figure(figsize=(9, 4.5), layout="constrained")
     axes = figure.subplots()
     spread = ([max(0.0, value) for value in low], [max(0.0, value) for value in high])
-    axes.bar(range(len(entries)), heights, color=_BAR, yerr=spread, ecolor="#9aa7b8", capsize=2)
+    colours = [_CAUSAL_BAR if entry.causal else _BAR for entry in entries]
+    axes.bar(range(len(entries)), heights, color=colours, yerr=spread, ecolor="#9aa7b8", capsize=2)
     for x, height in enumerate(heights):
         axes.annotate(f"{height:.0f}", (x, height), ha="center", va="bottom", fontsize=8)
     axes.axhline(100, color=_GUIDE, linewidth=1, linestyle="--")
     axes.annotate("FA2", (-0.4, 100), va="bottom", fontsize=8, color=_GUIDE)
     axes.set_ylabel("% of FlashAttention-2 (whiskers: shapes)")
-    _label_contenders(figure, [_label(entry.number, entry.name) for entry in entries])
+    _label_contenders(figure, [entry.title for entry in entries])
     return figure
 
 
@@ -110,10 +114,6 @@ def save(figure: Figure, path: Path) -> None:
     """Writes `figure` as PNG, the same bytes for the same numbers."""
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, format="png", dpi=130, metadata={"Software": None})
-
-
-def _label(number: int | None, name: str) -> str:
-    return name if number is None else f"{number} {name}"
 
 
 def _label_contenders(figure: Figure, labels: Sequence[str]) -> None:

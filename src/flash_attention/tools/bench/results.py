@@ -20,7 +20,10 @@ SCHEMA = 1
 
 @dataclass(frozen=True)
 class Row:
-    """One contender at one shape. `number` is its rung, None for what is not on the ladder."""
+    """One contender at one shape. `number` is its rung, None for what is not on the ladder.
+
+    `causal` rows were measured under a causal mask, as all are where the results say so.
+    """
 
     contender: str
     number: int | None
@@ -35,6 +38,7 @@ class Row:
     tflops: float
     max_error: float
     allowed_error: float
+    causal: bool = False
 
 
 @dataclass(frozen=True)

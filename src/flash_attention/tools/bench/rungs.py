@@ -32,10 +32,14 @@ _RESOURCES = {
 
 @dataclass(frozen=True)
 class Step:
-    """What is known of a rung: its speeds, the emulator's row and Nsight Compute's."""
+    """What is known of a rung: its speeds, the emulator's row and Nsight Compute's.
+
+    `below` are the speeds of the rung below under the same mask.
+    """
 
     rung: Rung
     speeds: Entry
+    below: Entry | None
     counted: Mapping[str, Any]
     profiled: Mapping[str, Any]
 
@@ -53,7 +57,8 @@ def render_rungs(text: str, stored: Sequence[Stored]) -> str:
     measured = results.load(found[LADDER].path)
     comparison = compare(measured)
     steps = _steps(measured, comparison, found[EMULATED].record, found[PROFILE].record)
-    text = replace_block(text, _SETTING, _setting(measured, found[EMULATED].record))
+    causal = [step.rung for step in steps if step.speeds.causal]
+    text = replace_block(text, _SETTING, _setting(measured, causal, found[EMULATED].record))
     for before, step in zip((None, *steps), steps, strict=False):
         name = f"rung-{step.rung.number}"
         text = replace_block(text, name, wrap(name, _lines(before, step, comparison)))
@@ -97,18 +102,28 @@ def _steps(
                 f"the {what} results lack rung {', '.join(absent)}; CONTRIBUTING.md has the "
                 "commands that measure every rung"
             )
-    return [Step(r, speeds[r.number], counted[r.number], profiled[r.number]) for r in rungs]
+    return [
+        Step(
+            rung,
+            speeds[rung.number],
+            comparison.below(speeds[rung.number]),
+            counted[rung.number],
+            profiled[rung.number],
+        )
+        for rung in rungs
+    ]
 
 
-def _setting(measured: results.Results, emulated: Mapping[str, Any]) -> str:
+def _setting(measured: results.Results, causal: Sequence[Rung], emulated: Mapping[str, Any]) -> str:
     batch, seq, heads, d_head = emulated["shape"]
+    mask = f", rungs {causal[0].number} to {causal[-1].number} causal" if causal else ""
     arches = ", ".join(dict.fromkeys(row["arch"] for row in emulated["rows"]))
     return wrap(
         _SETTING,
         (
             f"Speeds: {measured.device}, {measured.dtype}, {measured.n_heads} heads of "
-            f"{measured.d_head}, commit {measured.commit}; TFLOP/s are harmonic means over the "
-            f"lengths. Machine code: NVRTC {emulated['nvrtc']} for {arches}, commit "
+            f"{measured.d_head}{mask}, commit {measured.commit}; TFLOP/s are harmonic means over "
+            f"the lengths. Machine code: NVRTC {emulated['nvrtc']} for {arches}, commit "
             f"{emulated['commit']}. Emulated: batch {batch}, {seq} rows, {heads} heads of "
             f"{d_head}.",
         ),
@@ -122,10 +137,11 @@ def _lines(before: Step | None, step: Step, comparison: Comparison) -> list[str]
         lines += [*_code(before.rung, step.rung), ""]
     lines += [*_numbers(before, step), ""]
     lines.append(_opcodes(before, step))
-    if before is not None:
-        pairs = zip(comparison.shapes, before.speeds.tflops, step.speeds.tflops, strict=True)
+    if step.below is not None:
+        pairs = zip(comparison.shapes, step.below.tflops, step.speeds.tflops, strict=True)
         cells = [f"{seq} {percent_change(new / old)}" for (_, seq), old, new in pairs]
-        lines += ["", f"Step by rows: {', '.join(cells)}."]
+        mask = ", causal" if step.speeds.causal else ""
+        lines += ["", f"Step by rows{mask}: {', '.join(cells)}."]
     return lines
 
 
@@ -148,8 +164,10 @@ def _links(names: Sequence[str]) -> str:
 
 def _numbers(before: Step | None, step: Step) -> list[str]:
     """The rows that say something: speed and instructions always, the others where they change."""
+    below = step.below.mean_tflops if step.below else None
+    speed = "TFLOP/s, causal" if step.speeds.causal else "TFLOP/s"
     rows = [
-        _row("TFLOP/s", _speed(before), _speed(step), _PARTS, "{:.1f}"),
+        _row(speed, below, step.speeds.mean_tflops, _PARTS, "{:.1f}"),
         _row("tensor pipe, % of cycles", _pipe(before), _pipe(step), "{:+.1f}", "{:.1f}"),
         _row(
             f"{step.counted['language']} instructions",
@@ -170,10 +188,6 @@ def _numbers(before: Step | None, step: Step) -> list[str]:
     if before is None:
         return table(["", _title(step.rung)], [[row[0], row[2]] for row in rows], left=1)
     return table(["", _title(before.rung), _title(step.rung), "change"], rows, left=1)
-
-
-def _speed(step: Step | None) -> float | None:
-    return step.speeds.mean_tflops if step else None
 
 
 def _pipe(step: Step | None) -> float | None:

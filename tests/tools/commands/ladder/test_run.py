@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
 from pathlib import Path
 
 import pytest
 import torch
+from rich.console import Console
 
 from flash_attention.arch import ARCHES
 from flash_attention.kernel_configs import DType
@@ -16,8 +18,11 @@ from flash_attention.ladder import get_ladder
 from flash_attention.launch.emulation import emulate
 from flash_attention.launch.kernels import compile_config
 from flash_attention.reference.judge import generate_qkvo
+from flash_attention.tools.bench.comparison import compare
+from flash_attention.tools.commands.ladder import measured
 from flash_attention.tools.commands.ladder import run as run_command
 from flash_attention.tools.inspect.instructions import count_instructions
+from tests.tools.bench.made_up import made_up_causal_results
 from tests.tools.commands.invoke import invoke, refuse
 
 
@@ -116,6 +121,17 @@ def test_what_compiler_and_emulator_say_is_stored(
     per_block = counters.instructions.total() / (4 * 8)
     assert first["emulated"]["instructions / key block"] == per_block
     assert first["emulated"]["bank conflicts"] == counters.conflicts
+
+
+def test_rows_under_a_causal_mask_say_so() -> None:
+    words = io.StringIO()
+    comparison = compare(made_up_causal_results())
+    Console(file=words, width=200).print(measured.speeds_table(comparison, title="Some GPU"))
+    rows = [line.strip() for line in words.getvalue().splitlines()]
+    for label in ("1 base ", "FA2, causal ", "2 swizzle, causal ", "3 halves, causal "):
+        assert sum(row.startswith(label) for row in rows) == 1
+    (halves,) = (row for row in rows if row.startswith("3 halves"))
+    assert "80 (200%)" in halves
 
 
 @pytest.mark.gpu

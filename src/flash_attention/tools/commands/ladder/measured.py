@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -15,7 +16,7 @@ from flash_attention.ladder import Rung
 from flash_attention.launch.kernels import compile_config, current_arch
 from flash_attention.tools.bench import results
 from flash_attention.tools.bench.comparison import Comparison, compare
-from flash_attention.tools.bench.ladder_run import Candidate, measure
+from flash_attention.tools.bench.ladder_run import Candidate, by_mask, measure
 from flash_attention.tools.commands.console import (
     add_number_columns,
     output,
@@ -37,24 +38,30 @@ def run_measured(
     json: Path | None,
     plot: Path | None,
 ) -> None:
-    """Times every rung and every `extra` config at every shape, and prints them beside FA2."""
+    """Times every rung and every `extra` config at every shape, and prints them beside FA2.
+
+    Rungs that are for causal masks are timed under one, all are with `causal`.
+    """
     candidates = candidates_of(rungs, extra)
+    together = by_mask(candidates, causal)
+    contenders = sum(len(group) + 1 for _, group in together)
     device = torch.device("cuda", torch.cuda.current_device())
     rows: list[results.Row] = []
     with quiet_compiles(), progress() as bar:
-        compiling = bar.add_task("compiling", total=len(candidates))
-        for candidate in candidates:
-            compile_config(candidate.config, current_arch(), CAUSAL if causal else PLAIN)
-            bar.advance(compiling)
-        checking = bar.add_task("checking", total=len(shapes) * (len(candidates) + 1))
-        timing = bar.add_task("timing", total=len(shapes))
-        for shape in shapes:
+        compiling = bar.add_task("compiling", total=contenders - len(together))
+        for masked, group in together:
+            for candidate in group:
+                compile_config(candidate.config, current_arch(), CAUSAL if masked else PLAIN)
+                bar.advance(compiling)
+        checking = bar.add_task("checking", total=len(shapes) * contenders)
+        timing = bar.add_task("timing", total=len(shapes) * len(together))
+        for shape, (masked, group) in product(shapes, together):
             bar.update(timing, description=f"timing {shape[0]} x {shape[1]}")
             rows += measure(
-                candidates,
+                group,
                 shape,
                 n_heads=n_heads,
-                causal=causal,
+                causal=masked,
                 repeats=repeats,
                 device=device,
                 on_checked=lambda name: bar.advance(checking),
@@ -70,7 +77,7 @@ def run_measured(
         causal=causal,
     )
     comparison = compare(measured)
-    output.print(_table(comparison, title=f"{measured.device}: TFLOP/s (of FA2)"))
+    output.print(speeds_table(comparison, title=f"{measured.device}: TFLOP/s (of FA2)"))
     output.print("Every timed output was within tolerance of the float64 oracle.")
     _write(measured, comparison, json=json, plot=plot)
 
@@ -78,13 +85,14 @@ def run_measured(
 def candidates_of(rungs: Sequence[Rung], extra: Sequence[KernelConfig]) -> list[Candidate]:
     """The rungs, then the extra configs under their short forms."""
     ladder = [
-        Candidate(rung.name, rung.number, change_of(before, rung), rung.config)
+        Candidate(rung.name, rung.number, change_of(before, rung), rung.config, rung.causal)
         for before, rung in zip((None, *rungs), rungs, strict=False)
     ]
     return ladder + [Candidate(config.short_form(), None, "", config) for config in extra]
 
 
-def _table(comparison: Comparison, *, title: str) -> Table:
+def speeds_table(comparison: Comparison, *, title: str) -> Table:
+    """A row a contender, each beside FA2 under the same mask."""
     table = report_table("rung", title=title)
     table.add_column("changes")
     shapes = [f"{batch} x {seq_len}" for batch, seq_len in comparison.shapes]
@@ -94,7 +102,7 @@ def _table(comparison: Comparison, *, title: str) -> Table:
             (*entry.tflops, entry.mean_tflops), (*entry.of_fa2, entry.mean_of_fa2), strict=True
         )
         table.add_row(
-            entry.name if entry.number is None else f"{entry.number:2} {entry.name}",
+            f" {entry.title}" if (entry.number or 10) < 10 else entry.title,
             entry.change,
             *(f"{tflops:.0f} ({100 * fraction:.0f}%)" for tflops, fraction in speeds),
         )
