@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from textwrap import wrap
 
 from flash_attention.tools.ladder.parse import CLASS, CONTROL, FUNCTION, SIMPLE, USING, Item
@@ -18,6 +19,7 @@ from flash_attention.tools.ladder.tokens import (
     Token,
     Tokens,
     after_templates,
+    spaced,
     text_of,
 )
 
@@ -118,13 +120,13 @@ class Layout:
         return " ".join(texts)
 
     def _flat_head(self, item: Item) -> str | None:
-        text = text_of(_head(item))
-        for token in item.head:
-            if token.kind == BLOCK:
-                if (inner := self._inside(token.body)) is None or len(token.body) > 1:
-                    return None
-                text = text.replace("{}", f"{{ {inner} }}", 1)
-        return text
+        tokens = []
+        for token in _head(item):
+            inner = self._inside(token.body)
+            if inner is None or len(token.body) > 1:
+                return None
+            tokens.append(replace(token, text=f"{{ {inner} }}") if inner else token)
+        return text_of(tokens)
 
     # several lines
 
@@ -136,9 +138,10 @@ class Layout:
             return self._controlled(item, indent)
         head = fill(_head(item), indent, room=len(" {};"))
         inner = self.members(item.body, indent + _INDENT)
-        if not inner and not item.note:
-            return [*head[:-1], f"{head[-1]} {{}}{text_of(item.tail)}"]
-        head[-1] += f" {{  {item.note}" if item.note else " {"
+        note = f"  {item.note}" if item.note else ""
+        if not inner:
+            return [*head[:-1], f"{head[-1]} {{}}{text_of(item.tail)}{note}"]
+        head[-1] += f" {{{note}"
         if item.kind == CLASS or _COMMENT in inner[-1] or len(inner[-1]) + 2 > WIDTH:
             return [*head, *inner, f"{indent}}}{text_of(item.tail)}"]
         if (one := self._inside(item.body)) and len(indent + _INDENT + one) + 2 <= WIDTH:
@@ -157,13 +160,14 @@ class Layout:
         return [*head, *self.lines(inner, indent + _INDENT)]
 
     def _with_lambda(self, item: Item, indent: str) -> list[str]:
-        """A statement; the body of its first lambda, if it has one, stands on its own lines."""
+        """A statement; the bodies of its lambdas, if it has any, stand on their own lines."""
         block = next((i for i, token in enumerate(item.head) if token.kind == BLOCK), None)
         if block is None:
             return fill(item.head, indent)
         head = fill(item.head[:block], indent, room=len(" {"))
-        body = [line for s in item.head[block].body for line in self.lines(s, indent + _INDENT)]
-        return [*head[:-1], f"{head[-1]} {{", *body, f"{indent}}}{text_of(item.head[block + 1 :])}"]
+        body = self.members(list(item.head[block].body), indent + _INDENT)
+        rest = replace(item, head=[Token(MARK, "}"), *item.head[block + 1 :]])
+        return [*head[:-1], f"{head[-1]} {{", *body, *self._with_lambda(rest, indent)]
 
 
 def paragraphs(comments: list[str], indent: str = "") -> list[str]:
@@ -234,10 +238,9 @@ def _head(item: Item) -> list[Token]:
         return [*item.head[:start], key, *item.head[start + 1 :]]
     if not item.pragmas:
         return item.head
-    says = item.pragmas[0].removeprefix("#pragma ")
-    word = UNROLL if says == "unroll" else f'_Pragma("{says}")'
-    first = item.head[0]
-    return [Token(NAME, word), Token(first.kind, first.text, SPACE), *item.head[1:]]
+    says = [pragma.removeprefix("#pragma ") for pragma in item.pragmas]
+    words = [UNROLL if word == "unroll" else f'_Pragma("{word}")' for word in says]
+    return [*(Token(NAME, word, SPACE) for word in words), *spaced(item.head, SPACE)]
 
 
 def _is_short(item: Item) -> bool:
