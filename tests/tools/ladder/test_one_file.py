@@ -107,7 +107,9 @@ def test_the_comments_of_the_schedule_are_in_it(number: int, header: str) -> Non
     source = (INCLUDE_DIR / f"fa/{header}.cuh").read_text()
     idea = source.partition("#pragma once")[0].partition("\n")[2]
     # A call of a verb that this rung's variant leaves empty goes, and its comment with it.
-    comments = re.findall(r"^(?!.*(?:queries_read|guess|clear_tail)).*;  // (.+)", source, re.MULTILINE)
+    comments = re.findall(
+        r"^(?!.*(?:queries_read|guess|clear_tail)).*;  // (.+)", source, re.MULTILINE
+    )
     assert comments
     text = words(file_of(number))
     for comment in (idea, *comments):
