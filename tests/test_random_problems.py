@@ -21,6 +21,8 @@ from tests.random_problems.problem import (
 )
 from tests.random_problems.shrink import failing_alike, shrink
 
+pytestmark = pytest.mark.slow  # left out of `make quick`
+
 FAMILIES = ("sm90", "sm80")
 EMULATED, CHUNKS = 150, 15  # problems of a family, and tests that share them
 ON_GPU = 50

@@ -17,6 +17,8 @@ from flash_attention.launch.plan import plan_for
 from flash_attention.reference.judge import cu_seqlens, generate_qkv
 from tests.short_queries import in_pages, shuffled_table
 
+pytestmark = pytest.mark.slow  # left out of `make quick`
+
 Function = Callable[..., Any]  # their results have the shape that the options say
 flash_attn_func: Function = flash_attn.flash_attn_func
 flash_attn_varlen_func: Function = flash_attn.flash_attn_varlen_func

@@ -15,6 +15,8 @@ from torch import Tensor
 from flash_attention.compat.transformers import attention_forward, padding_mask, register
 from flash_attention.errors import UnsupportedError
 
+pytestmark = pytest.mark.slow  # left out of `make quick`
+
 HEADS, HEADS_K, D, D_V = 4, 2, 16, 8
 LEFT = torch.tensor([[0, 0, 1, 1, 1, 1, 1], [1] * 7, [0] * 6 + [1]], dtype=torch.bool)
 RIGHT = LEFT.flip(1)

@@ -14,6 +14,8 @@ from flash_attention.compat.transformers import register
 from flash_attention.errors import UnsupportedError
 from tests.compat.tiny_models import IDS, LEFT, MASKS, MODELS, ONES, transformers, twins
 
+pytestmark = pytest.mark.slow  # left out of `make quick`
+
 
 @pytest.fixture(params=MODELS)
 def models(request: pytest.FixtureRequest) -> tuple[Any, Any]:

@@ -19,6 +19,8 @@ from flash_attention.errors import CompileError, UnsupportedError
 from tests.compile.conftest import Spawn
 from tests.compile.sources import BROKEN, COPY, SCALE_HEADER, TWICE, WITH_HEADER, slow_to_compile
 
+pytestmark = pytest.mark.slow  # left out of `make quick`
+
 COMPILE_AND_PRINT = """\
 import hashlib
 kernel = compile_kernel(sys.argv[1], arch="sm_80", name="tiny")

@@ -25,6 +25,8 @@ from flash_attention.launch.emulation import emulate
 from flash_attention.reference.judge import check_output, generate_qkv, generate_qkvo
 from tests.emulator.edits import Edit, plant
 
+pytestmark = pytest.mark.slow  # left out of `make quick`
+
 CONFIG = FlashForwardKernelConfig(DType.FP16, 64, 64, 32, 4, True, True, True, 0, 2, 2, False, True)
 HOPPER = HopperForwardKernelConfig(
     DType.FP16,

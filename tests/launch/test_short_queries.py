@@ -22,6 +22,8 @@ from flash_attention.reference.judge import check_output, generate_qkv
 from tests.feature_cases import Case, MadeCase
 from tests.short_queries import SHORT_CASES, ShortCase, in_pages, shuffled_table
 
+pytestmark = pytest.mark.slow  # left out of `make quick`
+
 CONFIG = HopperForwardKernelConfig(
     *(DType.BF16, 64, 1, 64, 2),
     tma=True,

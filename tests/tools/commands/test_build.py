@@ -17,6 +17,8 @@ from flash_attention.launch.kernels import compile_config
 from flash_attention.tools.commands import build as build_command
 from tests.tools.commands.invoke import invoke, refuse
 
+pytestmark = pytest.mark.slow  # left out of `make quick`
+
 
 def two_kernels(name: str, arch: Arch) -> list[KernelConfig]:
     assert (name, arch) == ("progression", DEFAULT_ARCH)

@@ -16,6 +16,8 @@ from flash_attention.tools.debug import Inspection
 from tests.emulator.edits import Edit, plant
 from tests.tools.commands.invoke import invoke, refuse
 
+pytestmark = pytest.mark.slow  # left out of `make quick`
+
 SMALL = ("--seq", "128", "--heads", "1", "--d-head", "64", "--emulator")
 
 

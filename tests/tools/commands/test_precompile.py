@@ -14,6 +14,8 @@ from flash_attention.kernel_configs import FlashForwardKernelConfig, HopperForwa
 from flash_attention.ladder import get_ladder
 from flash_attention.tools.commands.precompile import Job, jobs_of, precompile
 
+pytestmark = pytest.mark.slow  # left out of `make quick`
+
 
 def test_a_refused_source_is_an_outcome_with_its_log(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path

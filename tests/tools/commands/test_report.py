@@ -6,10 +6,14 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from flash_attention.ladder import get_ladder
 from flash_attention.tools.commands.report import rung_texts
 from tests.tools.commands.invoke import invoke, refuse
 from tests.tools.report.made_up import timings, write_folder
+
+pytestmark = pytest.mark.slow  # left out of `make quick`
 
 
 def test_a_page_is_written_and_what_is_missing_is_said(tmp_path: Path) -> None:

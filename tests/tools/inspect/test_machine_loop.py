@@ -12,6 +12,8 @@ from flash_attention.tools.inspect import sass
 from flash_attention.tools.inspect.inspection import inspect_config
 from flash_attention.tools.inspect.machine_loop import MachineLoop, flow, shared_bytes, warp_flop
 
+pytestmark = pytest.mark.slow  # left out of `make quick`
+
 
 @pytest.fixture(autouse=True)
 def _nvdisasm() -> None:

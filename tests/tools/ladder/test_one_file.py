@@ -23,6 +23,8 @@ from flash_attention.launch.kernels import compile_config
 from flash_attention.tools.commands.ladder.show import title_of
 from flash_attention.tools.ladder.one_file import one_file
 
+pytestmark = pytest.mark.slow  # left out of `make quick`
+
 LADDER = get_ladder()
 LAST = len(LADDER)
 NUMBERS = range(1, LAST + 1)

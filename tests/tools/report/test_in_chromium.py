@@ -12,6 +12,8 @@ import pytest
 from tests.tools.commands.invoke import invoke
 from tests.tools.report.browser import Tab, chromium, find_chromium
 
+pytestmark = pytest.mark.slow  # left out of `make quick`
+
 ROOT = Path(__file__).resolve().parents[3]
 PHONE, DESK = 390, 1200
 
@@ -74,7 +76,7 @@ def test_clicking_a_rung_shows_its_diff_and_counters(tab: Tab, page: str) -> Non
     text = tab.evaluate("document.querySelector('#rung-2 .panel').innerText")
     for part in ("swizzled: False -> True", "wavefronts / needed", "SASS instructions"):
         assert part in text
-    assert "+struct XorSwizzle {\n" in text  # lines are copied as lines
+    assert "+  using Layout = XorSwizzle;\n" in text  # lines are copied as lines
     tab.click("#rung-2 > summary")
     assert tab.becomes(shown, False)
 

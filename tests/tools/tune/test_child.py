@@ -14,6 +14,8 @@ import pytest
 from flash_attention.tools.tune.child import Child, ChildLostError
 from tests.tools.tune import jobs
 
+pytestmark = pytest.mark.slow  # left out of `make quick`
+
 
 @pytest.fixture
 def child() -> Iterator[Child]:

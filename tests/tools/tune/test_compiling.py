@@ -18,6 +18,8 @@ from flash_attention.ladder import get_ladder
 from flash_attention.tools.tune.compiling import Answer, Compilers
 from flash_attention.tools.tune.measurer import Compiled, Failure
 
+pytestmark = pytest.mark.slow  # left out of `make quick`
+
 
 def test_answers_are_resources_or_refusals(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLASH_ATTENTION_CACHE_DIR", str(tmp_path))

@@ -23,6 +23,8 @@ from flash_attention.tools.tune.run import Progress
 from tests.tools.tune.jobs import pretend_lineup
 from tests.tools.tune.made_up import SM90, dense
 
+pytestmark = pytest.mark.slow  # left out of `make quick`
+
 CONFIGS = starting_points(dense(), SM90)[:6]
 
 

@@ -25,6 +25,8 @@ from flash_attention.tools.tune.store import Store, kernel_digest
 from tests.tools.tune.made_up import COMPILE_S, MACHINE, SM90, MadeUpMeasurer, dense, true_time
 from tests.tools.tune.simulated import Costs, SimulatedMachine
 
+pytestmark = pytest.mark.slow  # left out of `make quick`
+
 PROBLEMS = [dense(seq, causal) for causal in (False, True) for seq in (1024, 2048, 4096)]
 
 

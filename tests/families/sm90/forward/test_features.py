@@ -26,6 +26,8 @@ from flash_attention.launch.emulation import Settings, emulate, emulate_plan
 from flash_attention.launch.plan import Plan
 from tests.feature_cases import CASES, Case, emulated, selected
 
+pytestmark = pytest.mark.slow  # left out of `make quick`
+
 ONE_EACH = HopperForwardKernelConfig(*(DType.BF16, 64, 2, 128, 2), tma=True, specialised=True)
 HOPPER = replace(ONE_EACH, tile_order=TileOrder.DYNAMIC, group_mib=4)
 PERSISTENT = replace(ONE_EACH, tile_order=TileOrder.PERSISTENT)

@@ -20,6 +20,8 @@ from flash_attention.launch.plan import Plan
 from tests.feature_cases import Case
 from tests.short_queries import SHORT_CASES, ShortCase
 
+pytestmark = pytest.mark.slow  # left out of `make quick`
+
 PROBLEM = Problem(
     batch=3,
     seq_q=2,

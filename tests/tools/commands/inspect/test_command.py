@@ -13,6 +13,8 @@ from flash_attention.tools.commands.inspect import command
 from flash_attention.tools.inspect import sass
 from tests.tools.commands.invoke import invoke, refuse
 
+pytestmark = pytest.mark.slow  # left out of `make quick`
+
 
 def number(text: str, name: str, column: int = 0) -> str:
     """What stands beside a name in a printed table."""

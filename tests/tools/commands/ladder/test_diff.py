@@ -5,12 +5,16 @@ from __future__ import annotations
 
 import re
 
+import pytest
+
 from flash_attention.arch import DEFAULT_ARCH
 from flash_attention.ladder import FAMILY, get_ladder
 from flash_attention.launch.kernels import compile_config
 from flash_attention.tools.commands.ladder.diff import changed_fields, common_arch, source_diff
 from flash_attention.tools.inspect import sass
 from tests.tools.commands.invoke import invoke
+
+pytestmark = pytest.mark.slow  # left out of `make quick`
 
 
 def test_swizzle_changes_one_field_the_source_and_the_instructions() -> None:

@@ -20,6 +20,8 @@ from flash_attention.tools.commands.ladder import run as run_command
 from flash_attention.tools.inspect.instructions import count_instructions
 from tests.tools.commands.invoke import invoke, refuse
 
+pytestmark = pytest.mark.slow  # left out of `make quick`
+
 
 def test_inspected_rungs_show_what_the_compiler_said(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
