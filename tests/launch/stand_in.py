@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import pytest
@@ -17,7 +18,7 @@ from torch import Tensor
 from flash_attention.compile.unit import Unit
 from flash_attention.families.forward_args import ForwardKernelArgs
 from flash_attention.families.recipe import MapDescription
-from flash_attention.launch import driver, launcher, tensor_map
+from flash_attention.launch import driver, launcher, tensor_map, tile_counters
 
 STREAMS = 7000  # the stream of device 0; others follow
 SIZE = ctypes.sizeof(ForwardKernelArgs)
@@ -55,7 +56,8 @@ class Gpus:
     launches: list[Launched] = field(default_factory=list)
     encoded: dict[int, tuple[MapDescription, int]] = field(default_factory=dict)
     allocated: list[tuple[Any, torch.device]] = field(default_factory=list)  # a weak reference
-    kept: list[object] = field(default_factory=list)  # an address stands for one map only
+    zeros: list[tuple[int, int]] = field(default_factory=list)  # the device, the size
+    kept: list[object] = field(default_factory=list)  # an address stands for one thing only
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         empty, zeros = torch.empty, torch.zeros
@@ -66,7 +68,8 @@ class Gpus:
         monkeypatch.setattr(torch, "zeros", lambda *size, **how: self._allocate(zeros, size, how))
         monkeypatch.setattr(launcher, "current_stream", lambda index: STREAMS + index)
         monkeypatch.setattr(launcher, "load_unit", self._load)
-        monkeypatch.setattr(launcher, "_tile_counters", {})
+        monkeypatch.setattr(tile_counters, "_counters_of", cache(tile_counters._TileCounters))
+        monkeypatch.setattr(driver, "zeros", self._zeros)
         monkeypatch.setattr(tensor_map, "encode", self._encode)
         monkeypatch.setattr(driver, "ready_kernel", self._ready)
         monkeypatch.setattr(driver, "launch_kernel", self._launch)
@@ -89,11 +92,19 @@ class Gpus:
         self.allocated.append((weakref.ref(made), torch.device(device)))
         return made
 
+    def _zeros(self, device_index: int, size: int) -> int:
+        made = (ctypes.c_ubyte * size)()
+        self.kept.append(made)
+        self.zeros.append((device_index, size))
+        return ctypes.addressof(made)
+
     def _load(self, unit: Unit) -> Any:
         self.loaded.append(unit)
         return LoadedName(unit.name)
 
-    def _encode(self, description: MapDescription, address: int) -> ctypes.Array[ctypes.c_ubyte]:
+    def _encode(
+        self, description: MapDescription, address: int, device_index: int
+    ) -> ctypes.Array[ctypes.c_ubyte]:
         encoded = (ctypes.c_ubyte * 1)()
         self.encoded[ctypes.addressof(encoded)] = (description, address)
         self.kept.append(encoded)

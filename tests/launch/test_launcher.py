@@ -7,7 +7,6 @@ import ctypes
 
 import pytest
 import torch
-from torch import Tensor
 
 from flash_attention.call.call import Call
 from flash_attention.families.forward_args import ForwardKernelArgs
@@ -15,9 +14,10 @@ from flash_attention.families.sm90.forward.combine import THREADS
 from flash_attention.kernel_configs import KernelConfig
 from flash_attention.launch import launcher as launching
 from flash_attention.launch import tensor_map
-from flash_attention.launch.device import EMULATED_SMS, current_stream
-from flash_attention.launch.launcher import Launcher, new_scratch, tile_counter
+from flash_attention.launch.device import EMULATED_SMS
+from flash_attention.launch.launcher import Launcher, new_scratch
 from flash_attention.launch.plan import Plan
+from flash_attention.launch.tile_counters import tile_counter
 from tests.launch.calls import CONFIG, DYNAMIC, HOPPER, UNIFIED, call_with, dense, grouped
 from tests.launch.stand_in import STREAMS, Gpus
 
@@ -60,7 +60,7 @@ def test_a_launch_passes_four_maps_and_then_the_arguments(gpus: Gpus) -> None:
         assert (seen.function, seen.stream) == (plan.recipe.steps[0].unit.name, STREAMS)
         assert seen.shape == (EMULATED_SMS, 1, 1, 384, 1, 1, DYNAMIC.smem_bytes())
         counters.add(seen.arguments.tile_counter)
-    assert counters == {tile_counter(0, STREAMS).data_ptr()}
+    assert counters == {tile_counter(0, STREAMS)}
     assert len(gpus.encoded) == 4  # once for both launches
 
 
@@ -151,7 +151,7 @@ def test_a_device_that_is_not_current_is_made_so_for_the_launch(gpus: Gpus) -> N
     assert [device for _, device in gpus.allocated] == [torch.device("cuda", 3)]
     counting = Plan(call._replace(split_keys=None), DYNAMIC)
     launcher_of(counting, device_index=2).launch(counting.bind(call))
-    assert gpus.allocated[-1][1] == torch.device("cuda", 2)
+    assert [device for device, _ in gpus.zeros] == [2]
     assert gpus.launches[-1].device == 2
     assert gpus.current == 0
 
@@ -198,45 +198,3 @@ def test_pieces_of_scratch_follow_each_other(gpus: Gpus) -> None:
     assert memory.nbytes == 4096 + 128
     assert arguments.o_parts == memory.data_ptr()
     assert arguments.lse_parts == memory.data_ptr() + 4096
-
-
-def test_a_counter_goes_with_a_stream_of_a_device_and_captured_kernels_have_their_own(
-    gpus: Gpus, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = tile_counter(0, 5)
-    assert (first.tolist(), first.dtype) == ([0, 0], torch.int32)
-    assert tile_counter(0, 5) is first
-    others = [tile_counter(0, 6), tile_counter(1, 5)]
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    captured = [tile_counter(0, 5), tile_counter(0, 5)]
-    assert len({id(t) for t in (first, *others, *captured)}) == 5
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    assert tile_counter(0, 5) is first
-    assert [device.index for _, device in gpus.allocated] == [0, 0, 1, 0, 0]
-
-
-@pytest.mark.gpu
-def test_kernels_of_a_stream_share_a_counter_and_those_of_a_graph_have_their_own() -> None:
-    index = torch.cuda.current_device()
-
-    def counter() -> Tensor:
-        return tile_counter(index, current_stream(index))
-
-    first = counter()
-    assert first.tolist() == [0, 0]
-    assert counter() is first
-    side = torch.cuda.Stream()
-    with torch.cuda.stream(side):
-        other = counter()
-        assert other.data_ptr() != first.data_ptr()
-        assert counter() is other
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        pair = [counter(), counter()]
-        for each in pair:
-            each += 1
-    assert len({t.data_ptr() for t in (first, other, *pair)}) == 4
-    for _ in range(2):
-        graph.replay()
-        assert [t.tolist() for t in pair] == [[1, 1], [1, 1]]
-    assert first.tolist() == [0, 0]

@@ -22,7 +22,7 @@ from flash_attention.families.sm90.forward.tensor_maps import (
     describe_all,
 )
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig
-from flash_attention.launch import emulation, tensor_map
+from flash_attention.launch import driver, emulation, tensor_map
 from flash_attention.launch.tensor_map import (
     MAP_ALIGNMENT,
     MAP_BYTES,
@@ -138,7 +138,7 @@ def test_the_driver_is_told_what_is_described(
 
     monkeypatch.setattr(tensor_map, "_encode_function", lambda: encode_tiled)
     seen = replace(described(view()), **changes)
-    encoded = encode(seen, 1 << 30)
+    encoded = encode(seen, 1 << 30, 0)
     assert ctypes.addressof(told[0]._obj) == ctypes.addressof(encoded)
     assert ctypes.addressof(encoded) % MAP_ALIGNMENT == 0
     element, swizzle, promotion = numbers
@@ -147,16 +147,31 @@ def test_the_driver_is_told_what_is_described(
     assert [each.value for each in told[8:]] == [0, swizzle, promotion, 0]
 
 
+def test_a_thread_without_a_context_gets_that_of_the_device(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bound: list[int] = []
+
+    def encode_tiled(*arguments: Any) -> int:
+        return 0 if bound else int(driver.NO_CONTEXT)
+
+    monkeypatch.setattr(tensor_map, "_encode_function", lambda: encode_tiled)
+    monkeypatch.setattr(driver, "bind_primary_context", bound.append)
+    encode(described(view()), 1 << 30, 2)
+    assert bound == [2]
+
+
 def test_maps_are_made_once_an_address_and_not_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[int] = []
 
-    def fake(description: MapDescription, address: int) -> tensor_map.EncodedMap:
+    def fake(description: MapDescription, address: int, device_index: int) -> tensor_map.EncodedMap:
         made.append(address)
+        assert device_index == 3
         return (ctypes.c_ubyte * MAP_BYTES)()
 
     monkeypatch.setattr(tensor_map, "encode", fake)
     monkeypatch.setattr(tensor_map, "MAX_ENCODED", 2)
-    maps = EncodedMaps(described(view()))
+    maps = EncodedMaps(described(view()), 3)
     first = maps[16]
     assert maps[16] is first
     assert maps[32] is not first
@@ -178,7 +193,7 @@ def hopper() -> None:
 def test_without_a_driver_the_error_says_what_is_missing() -> None:
     message = r"cuTensorMapEncodeTiled could not be called.*\n.*NVIDIA driver"
     with pytest.raises(LaunchError, match=message):
-        encode(described(view()), 0)
+        encode(described(view()), 0, 0)
 
 
 @pytest.mark.gpu
@@ -186,10 +201,10 @@ def test_without_a_driver_the_error_says_what_is_missing() -> None:
 def test_the_driver_encodes_on_64_bytes_and_tells_tensors_apart() -> None:
     base = torch.zeros(1 << 20, dtype=torch.uint8, device="cuda").data_ptr()
     for seen in describe_all(CONFIG, [view(name) for name in "qkvo"], PLAIN).values():
-        encoded = [encode(seen, base + 16 * i) for i in range(16)]
+        encoded = [encode(seen, base + 16 * i, 0) for i in range(16)]
         assert {ctypes.addressof(each) % MAP_ALIGNMENT for each in encoded} == {0}
         assert len({bytes(each) for each in encoded}) == 16
-        assert bytes(encode(seen, base)) == bytes(encoded[0])
+        assert bytes(encode(seen, base, 0)) == bytes(encoded[0])
 
 
 @pytest.mark.gpu
@@ -205,7 +220,7 @@ def test_the_driver_encodes_on_64_bytes_and_tells_tensors_apart() -> None:
     ],
 )
 def test_the_driver_takes_what_the_checks_let_through(changes: dict[str, Any]) -> None:
-    assert any(encode(described(view(**changes)), 1 << 30))
+    assert any(encode(described(view(**changes)), 1 << 30, 0))
 
 
 @pytest.mark.gpu
@@ -213,6 +228,6 @@ def test_the_driver_takes_what_the_checks_let_through(changes: dict[str, Any]) -
 def test_a_refusal_of_the_driver_names_its_error() -> None:
     message = r"cuTensorMapEncodeTiled failed: CUDA_ERROR_INVALID_VALUE \(1\)"
     with pytest.raises(LaunchError, match=message):
-        encode(replace(described(view()), box=(64, 1, 512, 1)), 1 << 30)
+        encode(replace(described(view()), box=(64, 1, 512, 1)), 1 << 30, 0)
     with pytest.raises(LaunchError, match=message):
-        encode(described(view()), (1 << 30) + 8)
+        encode(described(view()), (1 << 30) + 8, 0)

@@ -47,6 +47,26 @@ def bind_primary_context(device_index: int) -> None:
     _call(cuda.cuCtxSetCurrent, _primary_context(device_index))
 
 
+def zeros(device_index: int, size: int) -> int:
+    """The address of `size` bytes of zeros on the device, which stay until the process ends.
+
+    No allocator of torch's owns them, and a graph that is being captured takes no notice: this
+    thread's calls are let through, and the zeros are written on a stream that nothing waits for.
+    """
+    bind_primary_context(device_index)
+    relaxed = cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
+    before = _call(cuda.cuThreadExchangeStreamCaptureMode, relaxed)
+    try:
+        address = _call(cuda.cuMemAlloc, size)
+        stream = _call(cuda.cuStreamCreate, cuda.CUstream_flags.CU_STREAM_NON_BLOCKING)
+        _call(cuda.cuMemsetD8Async, address, 0, size, stream)
+        _call(cuda.cuStreamSynchronize, stream)
+        _call(cuda.cuStreamDestroy, stream)
+    finally:
+        _call(cuda.cuThreadExchangeStreamCaptureMode, before)
+    return int(address)
+
+
 def launch_kernel(
     kernel: cuda.CUfunction | None, shape: Shape, parameters: int, stream: int, device_index: int
 ) -> None:

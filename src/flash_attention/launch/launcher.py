@@ -17,6 +17,7 @@ from flash_attention.launch import driver
 from flash_attention.launch.device import current_stream
 from flash_attention.launch.kernels import load_unit
 from flash_attention.launch.tensor_map import MAX_ENCODED, EncodedMap, EncodedMaps
+from flash_attention.launch.tile_counters import tile_counter
 
 if TYPE_CHECKING:
     from cuda.bindings.driver import CUfunction
@@ -30,14 +31,14 @@ class Launcher:
         self._counts_tiles = recipe.counts_tiles
         self._scratch = recipe.scratch
         arguments = type(recipe.arguments)
-        self._launches = [_Launch(step, arguments) for step in recipe.steps]
+        self._launches = [_Launch(step, arguments, device_index) for step in recipe.steps]
         self.loaded = False
 
     def load(self) -> None:
         """Make the kernels ready on the device; the first use may compile."""
         with torch.cuda.device(self._index):
             for launch in self._launches:
-                launch.load(self._index)
+                launch.load()
         self.loaded = True
 
     def launch(self, arguments: Any) -> None:
@@ -49,21 +50,22 @@ class Launcher:
                 return self.launch(arguments)
         stream = current_stream(index)
         if self._counts_tiles:
-            arguments.tile_counter = tile_counter(index, stream).data_ptr()
+            arguments.tile_counter = tile_counter(index, stream)
         # Memory of the stream: what takes it next comes after these kernels.
         scratch = self._scratch and new_scratch(self._scratch, arguments, index)
         for launch in self._launches:
-            launch.queue(arguments, stream, index)
+            launch.queue(arguments, stream)
         del scratch
 
 
 class _Launch:
     """One kernel of a recipe, with the maps and the shape of its launch."""
 
-    def __init__(self, step: Step, arguments: type[ctypes.Structure]) -> None:
+    def __init__(self, step: Step, arguments: type[ctypes.Structure], device_index: int) -> None:
         geometry = step.geometry
+        self._device_index = device_index
         self._unit = step.unit
-        self._maps = [EncodedMaps(each) for each in step.maps.values()]
+        self._maps = [EncodedMaps(each, device_index) for each in step.maps.values()]
         self._mapped = _addresses_in(arguments, tuple(step.maps))
         self._known: dict[tuple[int, ...], _KnownMaps] = {}
         self._shape = (*geometry.grid, geometry.block, 1, 1, geometry.smem_bytes)
@@ -71,18 +73,19 @@ class _Launch:
         self._early = driver.DependentLaunch(self._shape) if step.starts_early else None
         self._function: CUfunction | None = None
 
-    def load(self, device_index: int) -> None:
+    def load(self) -> None:
         function = load_unit(self._unit).function
-        driver.ready_kernel(function, device_index, self._shape[-1])
+        driver.ready_kernel(function, self._device_index, self._shape[-1])
         self._function = function
 
-    def queue(self, arguments: ctypes.Structure, stream: int, device_index: int) -> None:
+    def queue(self, arguments: ctypes.Structure, stream: int) -> None:
         tensors = self._mapped(arguments)
         maps = self._known.get(tensors) or self._encode(tensors)
         pointers = self._pointers(*maps.addresses, addressof(arguments))
         if self._early is None:
             parameters = addressof(pointers)
-            driver.launch_kernel(self._function, self._shape, parameters, stream, device_index)
+            index = self._device_index
+            driver.launch_kernel(self._function, self._shape, parameters, stream, index)
         else:
             self._early(self._function, addressof(pointers), stream)
 
@@ -121,21 +124,3 @@ def new_scratch(sizes: Mapping[str, int], arguments: Any, device_index: int) -> 
         setattr(arguments, name, address)
         address += size
     return memory
-
-
-_tile_counters: dict[tuple[int, int], Tensor] = {}
-
-
-def tile_counter(device_index: int, stream: int) -> Tensor:
-    """Two zeros for a kernel on the current stream, which leaves them zero.
-
-    Kernels of one stream run one after another and share a pair. A graph may be replayed on any
-    stream, so each of its kernels gets a pair of its own, in the memory of the graph.
-    """
-    capturing = torch.cuda.is_current_stream_capturing()
-    counter = None if capturing else _tile_counters.get((device_index, stream))
-    if counter is None:
-        counter = torch.zeros(2, dtype=torch.int32, device=torch.device("cuda", device_index))
-        if not capturing:
-            counter = _tile_counters.setdefault((device_index, stream), counter)
-    return counter

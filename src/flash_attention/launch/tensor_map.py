@@ -46,24 +46,25 @@ ZEROS_OUTSIDE = CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE
 class EncodedMaps(dict[int, EncodedMap]):
     """The encoded maps of one description by the tensor's address, each made when asked for."""
 
-    def __init__(self, description: MapDescription) -> None:
+    def __init__(self, description: MapDescription, device_index: int) -> None:
         super().__init__()
-        self.description = description
+        self._description = description
+        self._device_index = device_index
 
     def __missing__(self, address: int) -> EncodedMap:
         if len(self) >= MAX_ENCODED:
             self.clear()
-        self[address] = made = encode(self.description, address)
+        self[address] = made = encode(self._description, address, self._device_index)
         return made
 
 
-def encode(description: MapDescription, address: int) -> EncodedMap:
-    """The driver's opaque CUtensorMap of a description."""
+def encode(description: MapDescription, address: int, device_index: int) -> EncodedMap:
+    """The driver's opaque CUtensorMap of a description, for a tensor on a device."""
     rank = len(description.dims)
     room = (ctypes.c_ubyte * (MAP_BYTES + MAP_ALIGNMENT))()
     start = -ctypes.addressof(room) % MAP_ALIGNMENT
     encoded = (ctypes.c_ubyte * MAP_BYTES).from_buffer(room, start)
-    status = _encode_function()(
+    parameters = (
         ctypes.byref(encoded),
         ctypes.c_int(ELEMENTS[description.dtype]),
         ctypes.c_uint32(rank),
@@ -77,6 +78,10 @@ def encode(description: MapDescription, address: int) -> EncodedMap:
         ctypes.c_int(PROMOTIONS[description.promotion]),
         ctypes.c_int(ZEROS_OUTSIDE),
     )
+    status = _encode_function()(*parameters)
+    if status == driver.NO_CONTEXT:  # a thread that has not used CUDA yet
+        driver.bind_primary_context(device_index)
+        status = _encode_function()(*parameters)
     if status:
         raise driver.error("cuTensorMapEncodeTiled", CUresult(status))
     return encoded

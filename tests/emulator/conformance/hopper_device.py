@@ -40,7 +40,7 @@ def launched_hopper(case: HopperCase) -> dict[str, Array]:
             values.append(ctypes.c_void_p(buffers[argument].data_ptr()))
         elif isinstance(argument, MapOf):
             address = buffers[argument.buffer].data_ptr()
-            values.append(encode(description(argument), address))
+            values.append(encode(description(argument), address, torch.cuda.current_device()))
         else:
             values.append((ctypes.c_ubyte * len(argument)).from_buffer_copy(argument))
     kernel = driver.load_kernel(compiled_source(case.source).cubin, case.entry)

@@ -25,7 +25,7 @@ template <class Exponential, class Block, int Keys>
 __device__ void exponentiate(Accumulator<16, Keys>& s, RowStats<16>& stats, float factor) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
-    const float offset = offset_of<Exponential, Block>(stats.max[0][h], factor);
+    const float offset = offset_of<Exponential, Block>(s, 0, h, stats.max[0][h], factor);
     float sum[2] = {};
 #pragma unroll
     for (int j = 0; j < Keys / 8; ++j)
@@ -62,9 +62,7 @@ __device__ void raise_max(const LaneMax<Keys>& lanes, RowStats<16>& stats, Shrin
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const float max = fmaxf(stats.max[0][h], quad_max(lanes.of[h]));
-    shrink.by[h] = max == -kInfinity ? 1.f
-                                     : Exponential::exp(stats.max[0][h],
-                                                        Exponential::offset(max, factor), factor);
+    shrink.by[h] = shrink_of<Exponential, Masked>(stats.max[0][h], max, factor);
     stats.max[0][h] = max;
     stats.sum[0][h] *= shrink.by[h];
   }

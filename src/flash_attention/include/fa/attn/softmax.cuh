@@ -18,10 +18,24 @@ struct Open {  // every row sees every key, and has seen one before
   static constexpr bool kEmptyRows = false;
 };
 
-// What is subtracted from the scores of a row.
+// What is subtracted from the scores of row (i, h), of which those too large for it lose the maximum
+// here.
+template <class Exponential, class Seen, int Rows, int Cols>
+__device__ float offset_of(Accumulator<Rows, Cols>& s, int i, int h, float max, float factor) {
+  const float offset = Exponential::offset(max, factor);
+  if (Seen::kEmptyRows && max == -kInfinity) return 0.f;
+  if (Exponential::precise(offset)) return offset;
+#pragma unroll
+  for (int j = 0; j < Cols / 8; ++j)
+#pragma unroll
+    for (int e = 2 * h; e < 2 * h + 2; ++e) s.v[i][j][e] -= max;
+  return 0.f;
+}
+
+// What O and the sum of a row are multiplied with when its maximum grows.
 template <class Exponential, class Seen>
-__device__ float offset_of(float max, float factor) {
-  return Seen::kEmptyRows && max == -kInfinity ? 0.f : Exponential::offset(max, factor);
+__device__ float shrink_of(float old, float max, float factor) {
+  return Seen::kEmptyRows && max == -kInfinity ? 1.f : Exponential::shrink(old, max, factor);
 }
 
 template <int Rows, int Cols>
@@ -37,7 +51,7 @@ __device__ float row_max(const Accumulator<Rows, Cols>& s, int i, int h) {
 template <class Exponential, class Seen, int Rows, int Cols>
 __device__ float exponentiate_row(Accumulator<Rows, Cols>& s, int i, int h, float max, float factor,
                                   float sum) {
-  const float offset = offset_of<Exponential, Seen>(max, factor);
+  const float offset = offset_of<Exponential, Seen>(s, i, h, max, factor);
 #pragma unroll
   for (int j = 0; j < Cols / 8; ++j)
 #pragma unroll
@@ -77,8 +91,7 @@ __device__ void softmax(LaterBlock, Accumulator<Rows, Keys>& s, Accumulator<Rows
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const float max = fmaxf(stats.max[i][h], quad_max(row_max(s, i, h)));
-      const float shrink =
-          Exponential::exp(stats.max[i][h], offset_of<Exponential, Seen>(max, factor), factor);
+      const float shrink = shrink_of<Exponential, Seen>(stats.max[i][h], max, factor);
       stats.max[i][h] = max;
       stats.sum[i][h] =
           exponentiate_row<Exponential, Seen>(s, i, h, max, factor, stats.sum[i][h] * shrink);

@@ -23,6 +23,10 @@ struct ScaleThenExp {
   }
 
   static __device__ float offset(float max, float) { return max; }
+  static __device__ bool precise(float) { return true; }
+
+  // What multiplies sums that are relative to `old` when the maximum is `max`.
+  static __device__ float shrink(float old, float max, float) { return exp(old, max, 0.f); }
 
   // The scaled score that a row's maximum stands for: S was scaled before.
   static __device__ float score(float max, float /*softmax_scale*/) { return max; }
