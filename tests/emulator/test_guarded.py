@@ -170,7 +170,6 @@ MUTATIONS = [
     (" && chunk * kChunkElements < columns", "", LENGTHS_AND_COLUMNS, "global-out-of-bounds"),
     ("range_.hides(key / Config::kBC)", "false", LENGTHS_AND_COLUMNS, "numbers"),
     ("blockIdx.y / args.heads_per_kv", "blockIdx.y", HEADS, "global-out-of-bounds"),
-    ("using Seen = attn::Masked", "using Seen = attn::Open", KEYLESS, "numbers"),
     ("first_block_, 1)", "first_block_, 0)", KEYLESS_TILES, "global-out-of-bounds"),
     ("Config::Sinks::add(end, args_, blockIdx.y);", "", LENGTHS_AND_COLUMNS, "numbers"),
     ("(before + row)", "row", CACHE, "numbers"),

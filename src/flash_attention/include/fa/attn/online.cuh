@@ -6,6 +6,12 @@
 
 namespace fa::attn {
 
+struct Masked {  // keys are hidden; a row may not have seen any yet
+  static constexpr bool kHidden = true;
+};
+struct Open {  // every row sees every key, and has seen one before
+  static constexpr bool kHidden = false;
+};
 // The first block of its rows, and they do not see all of it: O is still zero.
 struct FirstMasked : Masked {};
 
@@ -19,24 +25,6 @@ struct Shrink {
     for (int h = 0; h < 2; ++h) rescale_row(o, 0, h, by[h]);
   }
 };
-
-// S becomes exp(S - max); this lane's part of the sums is added.
-template <class Exponential, class Block, int Keys>
-__device__ void exponentiate(Accumulator<16, Keys>& s, RowStats<16>& stats, float factor) {
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const float offset = offset_of<Exponential, Block>(s, 0, h, stats.max[0][h], factor);
-    float sum[2] = {};
-#pragma unroll
-    for (int j = 0; j < Keys / 8; ++j)
-#pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        float& x = s.v[0][j][2 * h + e];
-        sum[e] += x = Exponential::exp(x, offset, factor);
-      }
-    stats.sum[0][h] += sum[0] + sum[1];
-  }
-}
 
 template <int Keys>
 struct LaneMax {
@@ -62,10 +50,17 @@ __device__ void raise_max(const LaneMax<Keys>& lanes, RowStats<16>& stats, Shrin
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const float max = fmaxf(stats.max[0][h], quad_max(lanes.of[h]));
-    shrink.by[h] = shrink_of<Exponential, Masked>(stats.max[0][h], max, factor);
+    shrink.by[h] = shrink_of<Exponential>(stats.max[0][h], max, factor);
     stats.max[0][h] = max;
     stats.sum[0][h] *= shrink.by[h];
   }
+}
+
+// The offsets where no maximum is too large for them.
+template <class Exponential>
+__device__ void set_offsets(RowStats<16>& stats, float factor) {
+#pragma unroll
+  for (int h = 0; h < 2; ++h) stats.offset[0][h] = Exponential::offset(stats.max[0][h], factor);
 }
 
 }  // namespace fa::attn

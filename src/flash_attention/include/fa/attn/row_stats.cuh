@@ -7,6 +7,7 @@
 namespace fa::attn {
 
 inline constexpr float kInfinity = __builtin_bit_cast(float, 0x7f800000u);
+inline constexpr float kNan = __builtin_bit_cast(float, 0x7fc00000u);
 
 __device__ inline float quad_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
@@ -20,8 +21,8 @@ __device__ inline float quad_sum(float x) {
 
 template <int Rows>
 struct RowStats {
-  float max[Rows / 16][2];
-  float sum[Rows / 16][2];
+  float max[Rows / 16][2], sum[Rows / 16][2];
+  float offset[Rows / 16][2];  // what scores lose once they are multiplied
 
   __device__ void reset() {
 #pragma unroll

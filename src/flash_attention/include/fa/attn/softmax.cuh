@@ -9,33 +9,41 @@ namespace fa::attn {
 struct FirstBlock {};
 struct LaterBlock {};
 
-// A row whose maximum is -inf has seen no key, or none of a score above -inf: nothing is subtracted
-// from its scores. `Open` leaves the test out, for who can tell afterwards that it was needed.
-struct Masked {  // keys are hidden; a row may not have seen any yet
-  static constexpr bool kEmptyRows = true;
-};
-struct Open {  // every row sees every key, and has seen one before
-  static constexpr bool kEmptyRows = false;
+// What scores are multiplied with; `guess` is NaN once S had to lose a maximum first, and so is P by it.
+struct Factor {
+  float exact, guess = exact;
 };
 
-// What is subtracted from the scores of row (i, h), of which those too large for it lose the maximum
-// here.
-template <class Exponential, class Seen, int Rows, int Cols>
-__device__ float offset_of(Accumulator<Rows, Cols>& s, int i, int h, float max, float factor) {
-  const float offset = Exponential::offset(max, factor);
-  if (Seen::kEmptyRows && max == -kInfinity) return 0.f;
-  if (Exponential::precise(offset)) return offset;
-#pragma unroll
-  for (int j = 0; j < Cols / 8; ++j)
-#pragma unroll
-    for (int e = 2 * h; e < 2 * h + 2; ++e) s.v[i][j][e] -= max;
-  return 0.f;
+template <class Exponential>
+__device__ float shrink_of(float old, float max, float factor) {
+  return max == -kInfinity ? 1.f : Exponential::exp(old - max, 0.f, factor);
 }
 
-// What O and the sum of a row are multiplied with when its maximum grows.
-template <class Exponential, class Seen>
-__device__ float shrink_of(float old, float max, float factor) {
-  return Seen::kEmptyRows && max == -kInfinity ? 1.f : Exponential::shrink(old, max, factor);
+// The offsets of S. One that is not precise is 0, and S loses the maximum here instead.
+template <class Exponential, int Rows, int Cols>
+__device__ void centre(Accumulator<Rows, Cols>& s, RowStats<Rows>& stats, Factor& factor) {
+  bool precise = true;
+#pragma unroll
+  for (int i = 0; i < Rows / 16; ++i)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      stats.offset[i][h] = Exponential::offset(stats.max[i][h], factor.exact);
+      precise = precise && Exponential::precise(stats.offset[i][h]);
+    }
+  if (__all_sync(~0u, precise)) return;
+#pragma unroll
+  for (int i = 0; i < Rows / 16; ++i)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      if (Exponential::precise(stats.offset[i][h])) continue;
+      stats.offset[i][h] = 0.f;
+      if (stats.max[i][h] == -kInfinity) continue;
+      factor.guess = kNan;
+#pragma unroll
+      for (int j = 0; j < Cols / 8; ++j)
+#pragma unroll
+        for (int e = 2 * h; e < 2 * h + 2; ++e) s.v[i][j][e] -= stats.max[i][h];
+    }
 }
 
 template <int Rows, int Cols>
@@ -47,19 +55,6 @@ __device__ float row_max(const Accumulator<Rows, Cols>& s, int i, int h) {
   return max;
 }
 
-// Row (i, h) of S becomes exp(s - max); returns `sum` plus this lane's part of the row.
-template <class Exponential, class Seen, int Rows, int Cols>
-__device__ float exponentiate_row(Accumulator<Rows, Cols>& s, int i, int h, float max, float factor,
-                                  float sum) {
-  const float offset = offset_of<Exponential, Seen>(s, i, h, max, factor);
-#pragma unroll
-  for (int j = 0; j < Cols / 8; ++j)
-#pragma unroll
-    for (int e = 2 * h; e < 2 * h + 2; ++e)
-      sum += s.v[i][j][e] = Exponential::exp(s.v[i][j][e], offset, factor);
-  return sum;
-}
-
 template <int Rows, int Cols>
 __device__ void rescale_row(Accumulator<Rows, Cols>& o, int i, int h, float by) {
 #pragma unroll
@@ -68,35 +63,57 @@ __device__ void rescale_row(Accumulator<Rows, Cols>& o, int i, int h, float by) 
     for (int e = 2 * h; e < 2 * h + 2; ++e) o.v[i][j][e] *= by;
 }
 
-template <class Exponential, class Seen, int Rows, int Keys, int Dim>
+// S becomes P; this lane's part of the sums is added.
+template <class Exponential, int Rows, int Keys>
+__device__ void exponentiate(Accumulator<Rows, Keys>& s, RowStats<Rows>& stats, float factor) {
+#pragma unroll
+  for (int i = 0; i < Rows / 16; ++i)
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float sum[2] = {};
+#pragma unroll
+      for (int j = 0; j < Keys / 8; ++j)
+#pragma unroll
+        for (int e = 0; e < 2; ++e) {
+          float& x = s.v[i][j][2 * h + e];
+          sum[e] += x = Exponential::exp(x, stats.offset[i][h], factor);
+        }
+      stats.sum[i][h] += sum[0] + sum[1];
+    }
+}
+
+template <class Exponential, int Rows, int Keys, int Dim>
 __device__ void softmax(FirstBlock, Accumulator<Rows, Keys>& s, Accumulator<Rows, Dim>& o,
-                        RowStats<Rows>& stats, float factor) {
-  Exponential::scale(s, factor);
+                        RowStats<Rows>& stats, Factor factor) {
+  Exponential::scale(s, factor.exact);
 #pragma unroll
   for (int i = 0; i < Rows / 16; ++i)
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       stats.max[i][h] = quad_max(row_max(s, i, h));
-      stats.sum[i][h] = exponentiate_row<Exponential, Seen>(s, i, h, stats.max[i][h], factor, 0.f);
+      stats.sum[i][h] = 0.f;
     }
+  centre<Exponential>(s, stats, factor);
+  exponentiate<Exponential>(s, stats, factor.exact);
   o.zero();
 }
 
-template <class Exponential, class Seen, int Rows, int Keys, int Dim>
+template <class Exponential, int Rows, int Keys, int Dim>
 __device__ void softmax(LaterBlock, Accumulator<Rows, Keys>& s, Accumulator<Rows, Dim>& o,
-                        RowStats<Rows>& stats, float factor) {
-  Exponential::scale(s, factor);
+                        RowStats<Rows>& stats, Factor factor) {
+  Exponential::scale(s, factor.exact);
 #pragma unroll
   for (int i = 0; i < Rows / 16; ++i)
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const float max = fmaxf(stats.max[i][h], quad_max(row_max(s, i, h)));
-      const float shrink = shrink_of<Exponential, Seen>(stats.max[i][h], max, factor);
+      const float shrink = shrink_of<Exponential>(stats.max[i][h], max, factor.exact);
       stats.max[i][h] = max;
-      stats.sum[i][h] =
-          exponentiate_row<Exponential, Seen>(s, i, h, max, factor, stats.sum[i][h] * shrink);
+      stats.sum[i][h] *= shrink;
       rescale_row(o, i, h, shrink);
     }
+  centre<Exponential>(s, stats, factor);
+  exponentiate<Exponential>(s, stats, factor.exact);
 }
 
 }  // namespace fa::attn

@@ -105,8 +105,8 @@ class Block {
   template <class Form>
   __device__ void softmax(Form form) {
     using Exponential = typename Config::Exponential;
-    attn::softmax<Exponential, typename Config::Bounds::Seen>(
-        form, s_acc_, o_acc_, stats_, Exponential::factor(Config::Score::scale(scope_.args())));
+    attn::softmax<Exponential>(form, s_acc_, o_acc_, stats_,
+                               {Exponential::factor(Config::Score::scale(scope_.args()))});
   }
 
   __device__ void accumulate() {  // O += P V

@@ -65,7 +65,7 @@ template <class T, class Config>
 concept BoundsSlot = requires(const typename T::template Scope<Config>& scope, int step,
                               Accumulator<16, Config::kBC>& s, Accumulator<16, Config::kDHead>& o,
                               attn::RowStats<16> stats) {
-  T::Seen::kEmptyRows;
+  { T::kEmptyRows } -> attn::Same<const bool&>;
   scope.empty();
   scope.first_row();
   scope.num_steps();
@@ -108,8 +108,8 @@ __device__ constexpr bool check_slots() {
   static_assert(MmaOrderSlot<typename Config::MmaOrder>, "MmaOrder: run<Rows, Cols>(mma)");
   static_assert(NormaliseSlot<typename Config::Normalise>, "Normalise: run(o, stats)");
   static_assert(BoundsSlot<typename Config::Bounds, Config>,
-                "Bounds: Seen, Scope<Config> of the rows and steps of a CTA");
-  static_assert(!Config::Bounds::Seen::kEmptyRows || EndsRows<Config>,
+                "Bounds: kEmptyRows, Scope<Config> of the rows and steps of a CTA");
+  static_assert(!Config::Bounds::kEmptyRows || EndsRows<Config>,
                 "guarded Bounds want Normalise: row(o, i, h, sum), Exponential: score(max, scale)");
   static_assert(KvOrderSlot<typename Config::KvOrder>, "KvOrder: block(step, num_steps)");
   static_assert(RowStrideSlot<typename Config::RowStride>, "RowStride: elements(from_args)");

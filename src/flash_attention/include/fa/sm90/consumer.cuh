@@ -36,7 +36,7 @@ class Consumer : public Products<Config_> {
         warpgroup_(warpgroup),
         turns_(warpgroup),
         mask_(args),
-        factor_(Exponential::factor(Config::Score::scale(args))),
+        factor_{Exponential::factor(Config::Score::scale(args))},
         q_operand_(smem.q(warpgroup).row_operand()),
         k_operand_(smem.k(0).row_operand()),
         v_operand_(smem.v(0).column_operand()) {}
@@ -104,7 +104,7 @@ class Consumer : public Products<Config_> {
   template <int Keys, class Block>
   __device__ void mask(Scores<Keys>& s, Block) {
     Config::Score::change(s, args_);
-    if (Block::kEmptyRows && uniform(range_.hides(block_))) hide(s);
+    if (Block::kHidden && uniform(range_.hides(block_))) hide(s);
   }
   template <int Keys>
   __device__ void mask(Scores<Keys>& s, attn::FirstMasked) {
@@ -225,7 +225,7 @@ class Consumer : public Products<Config_> {
   const int warpgroup_;
   const typename Config::Turns::template Order<Config::kConsumers> turns_;
   const Mask mask_;
-  const float factor_;
+  attn::Factor factor_;
   const QOperand q_operand_;
   const KOperand k_operand_;  // of the first stage
   const VOperand v_operand_;

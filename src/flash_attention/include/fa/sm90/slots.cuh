@@ -51,13 +51,13 @@ struct ScoresAgain {
 };
 
 template <class T, class Config, class Block>
-concept RescalesBlock =
-    requires(Block block, Accumulator<kWarpRows, Config::kBC>& s, attn::RowStats<kWarpRows>& stats,
-             attn::Shrink& shrink, float factor, bool& rescale, ScoresAgain<Config::kBC> again) {
-      T::template guess<typename Config::Exponential, typename Config::DType>(
-          block, s, stats, shrink, factor, rescale, again);
-      T::template run<typename Config::Exponential>(block, s, stats, shrink, factor, rescale);
-    };
+concept RescalesBlock = requires(
+    Block block, Accumulator<kWarpRows, Config::kBC>& s, attn::RowStats<kWarpRows>& stats,
+    attn::Shrink& shrink, attn::Factor& factor, bool& rescale, ScoresAgain<Config::kBC> again) {
+  T::template guess<typename Config::Exponential, typename Config::DType>(block, s, stats, shrink,
+                                                                          factor, rescale, again);
+  T::template run<typename Config::Exponential>(block, s, stats, shrink, factor, rescale);
+};
 
 template <class T, class Config>
 concept RescaleSlot =

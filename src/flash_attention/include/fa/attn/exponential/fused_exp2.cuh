@@ -17,14 +17,8 @@ struct FusedExp2 {
 
   static __device__ float offset(float max, float factor) { return max * factor; }
 
-  // c max is rounded by up to 2^-5 here, and by ever more beyond: then s - max comes first.
-  static __device__ bool precise(float offset) { return fabsf(offset) < 0x1p20f; }
-
-  // What multiplies sums that are relative to `old` when the maximum is `max`.
-  static __device__ float shrink(float old, float max, float factor) {
-    const float to = offset(max, factor);
-    return ptx::exp2(precise(to) ? offset(old, factor) - to : (old - max) * factor);
-  }
+  // Up to here c max is rounded by at most 2^-11; beyond, max is subtracted first. -inf is no maximum.
+  static __device__ bool precise(float offset) { return fabsf(offset) < 0x1p14f; }
 
   // The scaled score that a row's maximum stands for.
   static __device__ float score(float max, float softmax_scale) { return max * softmax_scale; }

@@ -2,7 +2,7 @@
 // S is scaled element by element, then exp(s - max) is taken in the natural base: FMUL, FADD, FMUL
 // and MUFU an element.
 #pragma once
-#include <fa/core.cuh>
+#include <fa/attn/row_stats.cuh>
 #include <fa/ptx/math.cuh>
 
 namespace fa::attn::exponential {
@@ -23,10 +23,7 @@ struct ScaleThenExp {
   }
 
   static __device__ float offset(float max, float) { return max; }
-  static __device__ bool precise(float) { return true; }
-
-  // What multiplies sums that are relative to `old` when the maximum is `max`.
-  static __device__ float shrink(float old, float max, float) { return exp(old, max, 0.f); }
+  static __device__ bool precise(float offset) { return offset != -kInfinity; }
 
   // The scaled score that a row's maximum stands for: S was scaled before.
   static __device__ float score(float max, float /*softmax_scale*/) { return max; }

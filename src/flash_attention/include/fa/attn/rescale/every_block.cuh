@@ -8,14 +8,15 @@ namespace fa::attn::rescale {
 struct EveryBlock {
   // P is never guessed.
   template <class Exponential, class DType, class Block, int Keys, class ScoresAgain>
-  static __device__ void guess(Block, Accumulator<16, Keys>&, RowStats<16>&, Shrink&, float, bool&,
-                               ScoresAgain) {}
+  static __device__ void guess(Block, Accumulator<16, Keys>&, RowStats<16>&, Shrink&, Factor&,
+                               bool&, ScoresAgain) {}
 
   template <class Exponential, class Block, int Keys>
   static __device__ void run(Block, Accumulator<16, Keys>& s, RowStats<16>& stats, Shrink& shrink,
-                             float factor, bool& rescale) {
-    raise_max<Exponential>(LaneMax(s), stats, shrink, factor);
-    exponentiate<Exponential, Masked>(s, stats, factor);
+                             Factor& factor, bool& rescale) {
+    raise_max<Exponential>(LaneMax(s), stats, shrink, factor.exact);
+    centre<Exponential>(s, stats, factor);
+    exponentiate<Exponential>(s, stats, factor.exact);
     rescale = true;
   }
 };

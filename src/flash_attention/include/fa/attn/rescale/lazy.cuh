@@ -11,18 +11,22 @@ template <int Threshold>
 struct Lazy {
   // P is never guessed.
   template <class Exponential, class DType, class Block, int Keys, class ScoresAgain>
-  static __device__ void guess(Block, Accumulator<16, Keys>&, RowStats<16>&, Shrink&, float, bool&,
-                               ScoresAgain) {}
+  static __device__ void guess(Block, Accumulator<16, Keys>&, RowStats<16>&, Shrink&, Factor&,
+                               bool&, ScoresAgain) {}
 
   template <class Exponential, class Block, int Keys>
   static __device__ void run(Block, Accumulator<16, Keys>& s, RowStats<16>& stats, Shrink& shrink,
-                             float factor, bool& rescale) {
+                             Factor& factor, bool& rescale) {
     const LaneMax<Keys> lanes(s);
-    const bool grew = (lanes.of[0] - stats.max[0][0]) * factor > Threshold ||
-                      (lanes.of[1] - stats.max[0][1]) * factor > Threshold;
-    rescale = __any_sync(~0u, grew);
-    if (rescale) raise_max<Exponential>(lanes, stats, shrink, factor);
-    exponentiate<Exponential, Masked>(s, stats, factor);
+    const bool covered = (lanes.of[0] - stats.max[0][0]) * factor.guess <= Threshold &&
+                         (lanes.of[1] - stats.max[0][1]) * factor.guess <= Threshold;  // not NaN
+    rescale = __any_sync(~0u, !covered);
+    set_offsets<Exponential>(stats, factor.guess);
+    if (rescale) {
+      raise_max<Exponential>(lanes, stats, shrink, factor.exact);
+      centre<Exponential>(s, stats, factor);
+    }
+    exponentiate<Exponential>(s, stats, rescale ? factor.exact : factor.guess);
   }
 };
 

@@ -8,7 +8,7 @@
 namespace fa::sm80::bounds {
 
 struct Exact {
-  using Seen = attn::Open;
+  static constexpr bool kEmptyRows = false;
 
   template <class Config>
   class Scope {

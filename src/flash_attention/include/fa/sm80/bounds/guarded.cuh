@@ -9,7 +9,7 @@
 namespace fa::sm80::bounds {
 
 struct Guarded {
-  using Seen = attn::Masked;
+  static constexpr bool kEmptyRows = true;
 
   template <class Config>
   class Scope {

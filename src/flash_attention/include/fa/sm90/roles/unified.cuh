@@ -35,7 +35,7 @@ struct Unified {
     const attn::Sequence sequence = Config::Lengths::sequence(args, tile.batch);
     const Range range(mask, first_row, Shape<Config>::kBR, sequence);
     const int first = range.first_block();
-    const float factor = Config::Exponential::factor(Config::Score::scale(args));
+    attn::Factor factor{Config::Exponential::factor(Config::Score::scale(args))};
     const QTile q_tile = q_tiles.after(warpgroup);
     const auto q = q_tile.row_operand();
     const auto k = k_tile.row_operand();
