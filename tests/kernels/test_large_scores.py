@@ -12,19 +12,16 @@ from flash_attention.kernel_configs import DType
 from flash_attention.ladder import get_ladder
 from flash_attention.launch.emulation import emulate
 
-LARGEST = {torch.float16: 60000.0, torch.bfloat16: 1e18}
-
 
 def inputs(
     factor: float, dtype: torch.dtype, shape: tuple[int, int, int, int], seq_q: int, device: str
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """q and k of normal numbers times `factor`, as far as their type reaches, and a normal v."""
+    """q and k of normal numbers times `factor`, and a normal v."""
     batch, seq, heads, d = shape
     random = torch.Generator().manual_seed(int(factor))
     q, k, v = (torch.randn(batch, rows, heads, d, generator=random) for rows in (seq_q, seq, seq))
-    most = LARGEST[dtype]
-    q, k = ((t * factor).clamp(-most, most) for t in (q, k))
-    return q.to(device, dtype), k.to(device, dtype), v.to(device, dtype)
+    q, k, v = (t.to(device, dtype) for t in (q * factor, k * factor, v))
+    return q, k, v
 
 
 def exact(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -50,8 +47,12 @@ def test_a_rung_is_right(number: int, factor: float) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
-@pytest.mark.parametrize("factor", [30, 1e3, 1e4, 1e5, 1e12])
+@pytest.mark.parametrize(
+    ("dtype", "factor"),
+    [(torch.float16, factor) for factor in (30, 1e3, 1e4)]
+    + [(torch.bfloat16, factor) for factor in (30, 1e3, 1e4, 1e5, 1e12)],
+    ids=str,
+)
 @pytest.mark.parametrize(
     ("shape", "seq_q"),
     [
@@ -65,7 +66,7 @@ def test_a_rung_is_right(number: int, factor: float) -> None:
     ids=str,
 )
 def test_attention_is_right_on_a_gpu(
-    shape: tuple[int, int, int, int], seq_q: int, factor: float, dtype: torch.dtype
+    shape: tuple[int, int, int, int], seq_q: int, dtype: torch.dtype, factor: float
 ) -> None:
     q, k, v = inputs(factor, dtype, shape, seq_q, "cuda")
     assert_right(attention(q, k, v), q, k, v)
