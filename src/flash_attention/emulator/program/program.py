@@ -13,7 +13,7 @@ from flash_attention.emulator.emit import BlockEmitter
 from flash_attention.emulator.errors import EmulatorError
 from flash_attention.emulator.machine import numerics
 from flash_attention.emulator.machine.lanes import PARAM_BASE, SHARED_BASE
-from flash_attention.emulator.program.blocks import Block, build_blocks, defines_and_uses
+from flash_attention.emulator.program.blocks import Block, build_blocks, written_by
 from flash_attention.emulator.program.inflight import registers_in_flight
 from flash_attention.emulator.program.loops import loop_nests
 from flash_attention.emulator.program.order import priorities
@@ -66,7 +66,7 @@ def _params_in_registers(kernel: Kernel) -> dict[str, int]:
     """Registers whose only value is an address in the parameter block, as an offset there."""
     written: dict[str, list[Instruction]] = {}
     for instruction in kernel.instructions:
-        for register in defines_and_uses(instruction)[0]:
+        for register in written_by(instruction):
             written.setdefault(register, []).append(instruction)
     params = {param.name: param.offset for param in kernel.params}
 
@@ -109,7 +109,9 @@ class Program:
         self.in_flight = registers_in_flight(kernel, self.blocks)
         layout = self._layout = Layout(kernel, self.blocks)
         # What is not emulated is refused here; the text for some lanes differs in no instruction.
-        self._texts = [BlockEmitter(layout, block, all_lanes=True).source() for block in self.blocks]
+        self._texts = [
+            BlockEmitter(layout, block, all_lanes=True).source() for block in self.blocks
+        ]
         self.static_smem = layout.static_smem
         self.slot_types = [
             STORAGE[STORAGE_OF_PTX[kernel.registers[register]]] for register in layout.slots
