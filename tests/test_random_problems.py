@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 import pytest
 import torch
@@ -24,23 +25,29 @@ from tests.random_problems.shrink import failing_alike, shrink
 pytestmark = pytest.mark.slow  # left out of `make quick`
 
 FAMILIES = ("sm90", "sm80")
-EMULATED, CHUNKS = 150, 15  # problems of a family, and tests that share them
+EMULATED, CHUNKS = 150, 30  # problems of a family, and tests that share them
 ON_GPU = 50
 SHRINK_TRIES = 100
 
 
 def drawn(size: Size, family: str, count: int) -> list[RandomProblem]:
-    """Problems of the first seeds, those of one kernel next to each other."""
+    """Problems of the first seeds."""
+    return [draw(seed, size, family) for seed in range(count)]
 
-    def kernel(p: RandomProblem) -> tuple[object, ...]:
-        return p.dtype, max(p.d, p.d_v), p.softcap > 0, p.page, p.causal, p.group
 
-    return sorted((draw(seed, size, family) for seed in range(count)), key=kernel)
+@cache
+def emulated(family: str) -> list[RandomProblem]:
+    """Small problems, those of one kernel next to each other: a kernel is loaded once a process."""
+
+    def kernels(problem: RandomProblem) -> list[str]:
+        return [step.unit.name for step in make(problem).plan().recipe.steps]
+
+    return sorted(drawn(SMALL, family, EMULATED), key=kernels)
 
 
 def chunk(family: str, number: int) -> list[RandomProblem]:
     length = EMULATED // CHUNKS
-    return drawn(SMALL, family, EMULATED)[number * length :][:length]
+    return emulated(family)[number * length :][:length]
 
 
 def wrong_with(problem: RandomProblem, device: str = "cpu") -> list[str]:

@@ -12,11 +12,9 @@ from pathlib import Path
 
 import pytest
 
-import flash_attention.errors
-from flash_attention.compile import INCLUDE_DIR, notices
+from flash_attention.compile import notices
+from tests.bare_package import import_path_with
 from tests.compile.sources import SCALE_HEADER
-
-PACKAGE = Path(flash_attention.errors.__file__).parent
 
 Spawn = Callable[..., "subprocess.Popen[str]"]
 
@@ -40,14 +38,7 @@ def include_dir(tmp_path: Path) -> Path:
 @pytest.fixture
 def bare_package(tmp_path: Path) -> Path:
     """An import path with the compiler and the errors, and nothing else of this package."""
-    folder = tmp_path / "bare" / "flash_attention"
-    folder.mkdir(parents=True)
-    (folder / "__init__.py").touch()  # else an installed package would go before it
-    for part in ("compile", "errors.py"):
-        (folder / part).symlink_to(PACKAGE / part)
-    assert (folder / "compile" / "includes.py").resolve(strict=True).is_relative_to(PACKAGE)
-    assert INCLUDE_DIR.parent == PACKAGE
-    return folder.parent
+    return import_path_with(tmp_path, "compile", "errors.py")
 
 
 @pytest.fixture

@@ -8,7 +8,12 @@ import subprocess
 import tempfile
 from dataclasses import dataclass
 
-from flash_attention.tools.inspect.sass import Instruction, find_nvdisasm, parse_disassembly
+from flash_attention.tools.inspect.sass import (
+    PRINT_CODE,
+    Instruction,
+    find_nvdisasm,
+    parse_disassembly,
+)
 
 _LABEL = re.compile(r"^\s*(\.L\w+):", re.MULTILINE)
 _ADDRESS = re.compile(r"/\*([0-9a-f]{4,})\*/\s")
@@ -27,7 +32,7 @@ class MachineCode:
         with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
             file.write(cubin)
             file.flush()
-            command = [find_nvdisasm(), "--print-code", file.name]
+            command = [find_nvdisasm(), *PRINT_CODE, file.name]
             text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         labels = {
             label[1]: int(following[1], 16)

@@ -48,6 +48,7 @@ def why(explanation: Explanation, kernels: str) -> str:
     return refusal.why
 
 
+@pytest.mark.slow  # a kernel is compiled for every case
 @pytest.mark.parametrize("case", CASES[::3], ids=lambda case: case.name)
 def test_every_case_is_explained_as_it_would_be_planned(case: Case) -> None:
     call = case.make()

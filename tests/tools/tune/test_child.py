@@ -8,17 +8,20 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from flash_attention.tools.tune.child import Child, ChildLostError
+from tests.bare_package import import_path_with
 from tests.tools.tune import jobs
 
 pytestmark = pytest.mark.slow  # left out of `make quick`
 
 
 @pytest.fixture
-def child() -> Iterator[Child]:
+def child(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Child]:
+    monkeypatch.syspath_prepend(import_path_with(tmp_path, "tools"))
     made = Child(patience=1.0)
     yield made
     made.kill()

@@ -20,7 +20,7 @@ from flash_attention.tools.tune.child import ChildLostError
 from flash_attention.tools.tune.device import Answers, time_without_the_lost
 from flash_attention.tools.tune.measurer import Failure
 from flash_attention.tools.tune.run import Progress
-from tests.tools.tune.jobs import pretend_lineup
+from tests.tools.tune.lineups import pretend_lineup
 from tests.tools.tune.made_up import SM90, dense
 
 pytestmark = pytest.mark.slow  # left out of `make quick`
@@ -113,8 +113,9 @@ def test_a_measurer_goes_on_after_kernels_that_hang_and_crash(
         if isinstance(config, HopperForwardKernelConfig)
         and (config.stages == 1 or config.B_c == 48)
     }
-    some = [*list(bad)[:2], lineup[0], *list(bad)[-1:]]
-    assert set(bad[c] for c in some if c in bad) == {"hung", "faulted"}
+    first, *_, last = bad
+    some = [first, lineup[0], last]
+    assert {bad[first], bad[last]} == {"hung", "faulted"}
     measurer = device.ChildMeasurer(SM90, 0)
     measurer._child.patience = 1.0
     try:

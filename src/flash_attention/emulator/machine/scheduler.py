@@ -86,10 +86,8 @@ class Scheduler:
         group = self._next_group()
         block, lanes = program.blocks[group.block], group.lanes
         machine.counters.block(block.index, lanes.num_warps)
-        functions = program.for_all if lanes.is_all else program.for_some
-        result = functions[block.index](
-            machine, lanes, machine.registers, machine.constants, machine.inputs
-        )
+        function = program.function(block.index, lanes.is_all)
+        result = function(machine, lanes, machine.registers, machine.constants, machine.inputs)
         self._leave(block, lanes, result)
         for at, numbers in machine.named_barriers.take_released():
             self._go_on(at, numbers)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from flash_attention.emulator.errors import PtxError, quoted
@@ -46,22 +46,29 @@ class Block:
     successors: tuple[int, ...]
 
 
-def registers_of(operand: Operand) -> Iterator[str]:
+def registers_of(operand: Operand) -> tuple[str, ...]:
     """Names of the registers in an operand."""
     if isinstance(operand, Reg):
-        yield operand.name
-    elif isinstance(operand, Vector):
-        for item in operand.items:
-            yield from registers_of(item)
-    elif isinstance(operand, Memory):
-        yield from registers_of(operand.base)
-        for item in operand.coords:
-            yield from registers_of(item)
-    elif isinstance(operand, Negated):
-        yield from registers_of(operand.operand)
-    elif isinstance(operand, Pair):
-        yield from registers_of(operand.first)
-        yield from registers_of(operand.second)
+        return (operand.name,)
+    if isinstance(operand, Vector):
+        return _registers_of_all(operand.items)
+    if isinstance(operand, Memory):
+        return _registers_of_all((operand.base, *operand.coords))
+    if isinstance(operand, Negated):
+        return registers_of(operand.operand)
+    if isinstance(operand, Pair):
+        return _registers_of_all((operand.first, operand.second))
+    return ()
+
+
+def _registers_of_all(operands: Iterable[Operand]) -> tuple[str, ...]:
+    return tuple(name for operand in operands for name in registers_of(operand))
+
+
+def written_by(instruction: Instruction) -> tuple[str, ...]:
+    """Registers that an instruction writes."""
+    operands = instruction.operands
+    return registers_of(operands[0]) if operands and _has_result(instruction) else ()
 
 
 def defines_and_uses(instruction: Instruction) -> tuple[set[str], set[str]]:
@@ -70,10 +77,10 @@ def defines_and_uses(instruction: Instruction) -> tuple[set[str], set[str]]:
     A predicated instruction keeps the old value where the predicate is false, so it uses what it
     writes; a wgmma adds to its accumulator, so it uses that too.
     """
-    operands = instruction.operands
-    results = 1 if operands and _has_result(instruction) else 0
-    defines = {name for operand in operands[:results] for name in registers_of(operand)}
-    uses = {name for operand in operands[results:] for name in registers_of(operand)}
+    defines = set(written_by(instruction))
+    uses: set[str] = set()
+    for operand in instruction.operands[1:] if defines else instruction.operands:
+        uses.update(registers_of(operand))
     if instruction.predicate is not None:
         uses.add(instruction.predicate.name)
     if instruction.predicate is not None or instruction.parts[0] == "wgmma":

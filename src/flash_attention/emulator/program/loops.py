@@ -6,6 +6,8 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from typing import Protocol
 
+from flash_attention.emulator.program.order import components, reversed_edges
+
 
 class Node(Protocol):
     """A block of a program, by its place and the places of those that may follow."""
@@ -33,32 +35,15 @@ def _descend(
     nests: list[tuple[int, ...]],
 ) -> None:
     """Find the loops of a region that is entered at `entry`, and the loops inside them."""
-    reach = {index: _reachable(index, region, successors) for index in region}
-    done: set[int] = set()
-    for index in sorted(region):
-        if index in done:
+    forward = {index: [s for s in successors[index] if s in region] for index in region}
+    backward = reversed_edges(forward)
+    for loop in components(sorted(region), forward, backward):
+        if len(loop) == 1 and not loop.intersection(*(forward[b] for b in loop)):
+            nests[loop.pop()] = outer
             continue
-        loop = {other for other in reach[index] if index in reach[other]}
-        done |= loop | {index}
-        if index not in loop:
-            nests[index] = outer
-            continue
-        outside = {b for b in region - loop if successors[b] & loop}
-        entered = {b for b in loop if any(b in successors[o] for o in outside)}
+        entered = {b for b in loop if not loop.issuperset(backward[b])}
         header = entry if entry in loop else min(entered or loop)
         for block in loop:
             nests[block] = (*outer, header)
         without_back_edges = {b: successors[b] - {header} for b in loop}
         _descend(header, frozenset(loop), without_back_edges, (*outer, header), nests)
-
-
-def _reachable(start: int, region: Set[int], successors: dict[int, frozenset[int]]) -> set[int]:
-    """Blocks of the region on some way that leaves `start`; `start` itself only on a cycle."""
-    seen: set[int] = set()
-    pending = list(successors[start] & region)
-    while pending:
-        index = pending.pop()
-        if index not in seen:
-            seen.add(index)
-            pending += successors[index] & region
-    return seen

@@ -3,11 +3,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Sequence, Set
 
 from flash_attention.emulator.program.blocks import Block
 
-_Edges = dict[int, list[int]]
+Edges = dict[int, list[int]]
 
 
 def priorities(blocks: Sequence[Block]) -> list[int]:
@@ -17,7 +17,7 @@ def priorities(blocks: Sequence[Block]) -> list[int]:
     to. Blocks that cannot be reached come last.
     """
     successors = {block.index: list(block.successors) for block in blocks}
-    reached = _reverse_postorder(0, successors)
+    reached = _reverse_postorder([0], successors)
     ranked = list(_ordered(0, set(reached), successors))
     ranked += sorted(successors.keys() - set(reached))
     ranks = [0] * len(blocks)
@@ -26,16 +26,13 @@ def priorities(blocks: Sequence[Block]) -> list[int]:
     return ranks
 
 
-def _ordered(entry: int, region: Set[int], successors: _Edges) -> Iterator[int]:
+def _ordered(entry: int, region: Set[int], successors: Edges) -> Iterator[int]:
     """Blocks of a region that is entered at one place, each loop in it kept together."""
     forward = {
         index: [s for s in successors[index] if s in region and s != entry] for index in region
     }
-    backward: _Edges = {index: [] for index in region}
-    for index, following in forward.items():
-        for successor in following:
-            backward[successor].append(index)
-    for component in _components(entry, forward, backward):
+    backward = reversed_edges(forward)
+    for component in components([entry], forward, backward):
         if len(component) == 1:
             yield from component
         else:
@@ -43,10 +40,22 @@ def _ordered(entry: int, region: Set[int], successors: _Edges) -> Iterator[int]:
             yield from _ordered(min(headers), component, forward)
 
 
-def _components(entry: int, forward: _Edges, backward: _Edges) -> Iterator[set[int]]:
-    """Sets of blocks that all reach each other, a set after every set that leads to it."""
+def reversed_edges(forward: Edges) -> Edges:
+    """From every block to those that it may follow."""
+    backward: Edges = {index: [] for index in forward}
+    for index, following in forward.items():
+        for successor in following:
+            backward[successor].append(index)
+    return backward
+
+
+def components(starts: Iterable[int], forward: Edges, backward: Edges) -> Iterator[set[int]]:
+    """Sets of blocks that all reach each other, a set after every set that leads to it.
+
+    They are those of the blocks that can be reached from `starts`.
+    """
     taken: set[int] = set()
-    for index in _reverse_postorder(entry, forward):
+    for index in _reverse_postorder(starts, forward):
         if index in taken:
             continue
         component = {index}
@@ -60,18 +69,22 @@ def _components(entry: int, forward: _Edges, backward: _Edges) -> Iterator[set[i
         yield component
 
 
-def _reverse_postorder(entry: int, successors: _Edges) -> list[int]:
-    seen = {entry}
+def _reverse_postorder(starts: Iterable[int], successors: Edges) -> list[int]:
+    seen: set[int] = set()
     finished: list[int] = []
-    stack = [(entry, list(successors[entry]))]
-    while stack:
-        index, waiting = stack[-1]
-        if not waiting:
-            finished.append(index)
-            stack.pop()
+    for start in starts:
+        if start in seen:
             continue
-        successor = waiting.pop()
-        if successor not in seen:
-            seen.add(successor)
-            stack.append((successor, list(successors[successor])))
+        seen.add(start)
+        stack = [(start, list(successors[start]))]
+        while stack:
+            index, waiting = stack[-1]
+            if not waiting:
+                finished.append(index)
+                stack.pop()
+                continue
+            successor = waiting.pop()
+            if successor not in seen:
+                seen.add(successor)
+                stack.append((successor, list(successors[successor])))
     return finished[::-1]

@@ -13,7 +13,7 @@ from flash_attention.emulator.emit import BlockEmitter
 from flash_attention.emulator.errors import EmulatorError
 from flash_attention.emulator.machine import numerics
 from flash_attention.emulator.machine.lanes import PARAM_BASE, SHARED_BASE
-from flash_attention.emulator.program.blocks import Block, build_blocks, defines_and_uses
+from flash_attention.emulator.program.blocks import Block, build_blocks, written_by
 from flash_attention.emulator.program.inflight import registers_in_flight
 from flash_attention.emulator.program.loops import loop_nests
 from flash_attention.emulator.program.order import priorities
@@ -66,7 +66,7 @@ def _params_in_registers(kernel: Kernel) -> dict[str, int]:
     """Registers whose only value is an address in the parameter block, as an offset there."""
     written: dict[str, list[Instruction]] = {}
     for instruction in kernel.instructions:
-        for register in defines_and_uses(instruction)[0]:
+        for register in written_by(instruction):
             written.setdefault(register, []).append(instruction)
     params = {param.name: param.offset for param in kernel.params}
 
@@ -107,13 +107,11 @@ class Program:
         self.priorities = priorities(self.blocks)
         self.loop_nests = loop_nests(self.blocks)
         self.in_flight = registers_in_flight(kernel, self.blocks)
-        layout = Layout(kernel, self.blocks)
-        emitters = [
-            BlockEmitter(layout, block, all_lanes=all_lanes)
-            for all_lanes in (True, False)
-            for block in self.blocks
+        layout = self._layout = Layout(kernel, self.blocks)
+        # What is not emulated is refused here; the text for some lanes differs in no instruction.
+        self._texts = [
+            BlockEmitter(layout, block, all_lanes=True).source() for block in self.blocks
         ]
-        self.source = "\n".join(emitter.source() for emitter in emitters)
         self.static_smem = layout.static_smem
         self.slot_types = [
             STORAGE[STORAGE_OF_PTX[kernel.registers[register]]] for register in layout.slots
@@ -122,14 +120,21 @@ class Program:
         self.param_reads = sorted(layout.param_reads)
         self.param_bytes = max((p.offset + p.size for p in kernel.params), default=0)
         self.uses_wgmma = any(i.parts[0] == "wgmma" for i in kernel.instructions)
-        functions = self._compile(layout.scalars)
-        self.for_all = [functions[f"block_{block.index}"] for block in self.blocks]
-        self.for_some = [functions[f"block_{block.index}_some"] for block in self.blocks]
+        self._namespace: dict[str, Any] = {"np": np, "numerics": numerics, **layout.scalars}
+        self._functions: dict[tuple[int, bool], BlockFunction] = {}
 
-    def _compile(self, scalars: dict[str, Any]) -> dict[str, BlockFunction]:
-        namespace: dict[str, Any] = {"np": np, "numerics": numerics, **scalars}
-        exec(compile(self.source, f"<{self.kernel.name}>", "exec"), namespace)
-        return namespace
+    def function(self, index: int, all_lanes: bool) -> BlockFunction:
+        """The function of a block, for all lanes or for some; most blocks need one of the two."""
+        known = self._functions.get((index, all_lanes))
+        return known or self._compile(index, all_lanes)
+
+    def _compile(self, index: int, all_lanes: bool) -> BlockFunction:
+        emitter = BlockEmitter(self._layout, self.blocks[index], all_lanes=all_lanes)
+        text = self._texts[index] if all_lanes else emitter.source()
+        exec(compile(text, f"<{self.kernel.name}>", "exec"), self._namespace)
+        function: BlockFunction = self._namespace[emitter.function_name]
+        self._functions[index, all_lanes] = function
+        return function
 
 
 @lru_cache(maxsize=256)

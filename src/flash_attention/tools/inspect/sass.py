@@ -17,6 +17,7 @@ from flash_attention.compile.elf import ENTRY
 from flash_attention.errors import UnsupportedError
 
 OTHER = "other"
+PRINT_CODE = ("--print-code", "--no-dataflow")  # which analysis adds notes on spills
 
 _CLASSES: dict[str, str] = {
     "tensor core": "HMMA IMMA DMMA QMMA OMMA HGMMA IGMMA QGMMA UTCHMMA UTCQMMA UTCIMMA UTCOMMA",
@@ -82,7 +83,7 @@ def disassemble(cubin: bytes, entry: str = ENTRY) -> list[Instruction]:
         file.write(cubin)
         file.flush()
         result = subprocess.run(
-            [inspector, "--print-code", file.name], capture_output=True, text=True, check=False
+            [inspector, *PRINT_CODE, file.name], capture_output=True, text=True, check=False
         )
     if result.returncode != 0:
         raise UnsupportedError(

@@ -8,7 +8,6 @@ import re
 import pytest
 import torch
 
-from flash_attention.ladder import get_ladder
 from flash_attention.tools.commands.inspect import command
 from flash_attention.tools.inspect import sass
 from tests.tools.commands.invoke import invoke, refuse
@@ -22,16 +21,16 @@ def number(text: str, name: str, column: int = 0) -> str:
     return re.split(r"\s{2,}", line.strip())[1 + column]
 
 
-@pytest.mark.parametrize("rung", [rung.number for rung in get_ladder()])
-def test_every_rung(rung: int) -> None:
+@pytest.mark.parametrize(
+    ("rung", "products"), [(1, "64"), (7, "128"), (16, "128"), (17, "16"), (29, "16")]
+)
+def test_a_rung_in_numbers(rung: int, products: str) -> None:
     arch = "sm_80" if rung <= 16 else "sm_90a"
     text = invoke("inspect", f"rung:{rung}", "--arch", arch)
     assert f", for {arch}\n" in text
     assert number(text, "spilled bytes") == "0"
     assert number(text, "key blocks of a turn") == "1"
-    products = {1: "64", 7: "128", 16: "128", 17: "16", 29: "16"}
-    if rung in products:
-        assert number(text, "tensor core") == products[rung]
+    assert number(text, "tensor core") == products
     assert number(text, "tensor cores") == ("1,024" if rung <= 16 else "2,048")
     assert number(text, "FLOP for a byte of K and V") == "128"
 
