@@ -27,7 +27,8 @@ def inputs(
 def exact(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     q, k, v = (t.double().transpose(1, 2) for t in (q, k, v))
     weights = (q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5).softmax(-1)
-    return (weights @ v).transpose(1, 2)
+    out: Tensor = (weights @ v).transpose(1, 2)
+    return out
 
 
 def assert_right(out: Tensor, q: Tensor, k: Tensor, v: Tensor) -> None:
