@@ -206,6 +206,8 @@ WITH_A_CACHE = (
         EQUAL,
         (
             "test_a_cache_is_read_as_far_as_it_is_filled",
+            "test_lengths_are_called_cache_seqlens",
+            "test_the_sequences_of_a_cache_are_those_of_q",
             "test_one_length_serves_all_entries_and_none_is_the_whole_cache",
             "test_the_whole_cache_counts_where_no_length_is_given",
         ),
@@ -218,6 +220,21 @@ WITH_A_CACHE = (
         (
             "test_new_keys_are_stored_behind_the_filled_part_and_seen",
             "test_new_keys_come_with_values_lengths_and_the_shape_of_the_cache",
+        ),
+    ),
+    Row(
+        "new keys without room",
+        "the caller makes sure that the cache is large enough",
+        "a sequence whose new keys do not all fit, or go to pages that are not there, raises where"
+        " the host knows it: on the CPU, by shapes, and where cache_seqlens is an int. On a GPU"
+        " nothing of it is stored, its output is 0 and its softmax_lse -inf; the other sequences"
+        " are not concerned",
+        (
+            "test_what_does_not_fit_is_refused_on_the_cpu_and_nothing_is_stored",
+            "test_what_does_not_fit_is_not_stored_where_the_host_does_not_know",
+            "test_what_the_host_knows_is_refused_on_every_device",
+            "test_nothing_is_stored_where_nothing_fits",
+            "test_a_gpu_goes_on_after_what_does_not_fit",
         ),
     ),
     Row(
@@ -240,7 +257,11 @@ WITH_A_CACHE = (
         "cache_leftpad",
         "(batch,) int32: the row at which the keys of an entry start",
         f"{EQUAL}; the entries of the cache lie side by side",
-        ("test_keys_start_behind_the_left_padding", "test_left_padded_entries_lie_side_by_side"),
+        (
+            "test_keys_start_behind_the_left_padding",
+            "test_left_padded_entries_lie_side_by_side",
+            "test_left_padding_ends_with_the_keys",
+        ),
     ),
     Row(
         "block_table",

@@ -11,11 +11,16 @@ import pytest
 
 from flash_attention.compat import flash_attn
 from flash_attention.tools.bench.blocks import marked_block
-from tests.compat import test_flash_attn, test_flash_attn_cache, test_flash_attn_semantics
+from tests.compat import (
+    test_flash_attn,
+    test_flash_attn_cache,
+    test_flash_attn_semantics,
+    test_kv_cache,
+)
 from tests.compat.semantics import TABLES, block
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "flash_attn_semantics.md"
-MODULES = (test_flash_attn, test_flash_attn_cache, test_flash_attn_semantics)
+MODULES = (test_flash_attn, test_flash_attn_cache, test_flash_attn_semantics, test_kv_cache)
 ROWS = [row for rows in TABLES.values() for row in rows]
 
 

@@ -177,23 +177,26 @@ def flash_attn_with_kvcache(
     With `block_table`, int32 (batch, n), the cache is (pages, page_size, heads_k, d), and the table
     names the pages of each entry. With `cache_batch_idx`, int32 (batch,), entry i of q belongs to
     that entry of the cache, and with `cache_leftpad`, int32 (batch,), its keys start at that row.
-    k and v, (batch, seq_new, heads_k, d), are first stored in the cache behind the keys in use; the
-    cache has room, which is not checked. `rotary_interleaved` says how rotary_cos and rotary_sin
-    are laid out, and neither is supported. `num_splits` is 0, or 1: the keys are not split. Returns
-    out, or (out, softmax_lse) with `return_softmax_lse`.
+    k and v, (batch, seq_new, heads_k, d), are first stored in the cache behind the keys in use.
+
+    A sequence whose new keys do not all fit into the cache, or go to pages that are not there, is
+    refused where the host knows it: on the CPU, and where cache_seqlens is an int. On a GPU nothing
+    of it is stored, and it sees no key: its output is 0 and its softmax_lse -inf. The other
+    sequences are not concerned.
+
+    `rotary_interleaved` says how rotary_cos and rotary_sin are laid out, and neither is supported.
+    `num_splits` is 0, or 1: the keys are not split. Returns out, or (out, softmax_lse) with
+    `return_softmax_lse`.
     """
     _refuse_dropout_and_alibi(0.0, alibi_slopes)
     _refuse_rotary(rotary_cos, rotary_sin)
     options = _options(softmax_scale, causal, window_size, softcap)
     cache = Cache.of(k_cache, v_cache, block_table, cache_batch_idx, cache_leftpad)
     options["split_keys"] = _split_keys(num_splits, cache)
-    if isinstance(cache_seqlens, int):
-        cache_seqlens = torch.full(
-            (q.shape[0],), cache_seqlens, dtype=torch.int32, device=k_cache.device
-        )
+    lengths = cache.lengths(cache_seqlens, q.shape[0], k)
     if k is not None or v is not None:
-        cache_seqlens = cache.append(k, v, cache_seqlens)
-    out, lse = _attend(q, *cache.described(options, cache_seqlens), options, return_softmax_lse)
+        lengths = cache.append(k, v, lengths)
+    out, lse = _attend(q, *cache.described(options, lengths), options, return_softmax_lse)
     return out if lse is None else (out, lse)
 
 
