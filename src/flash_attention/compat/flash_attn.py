@@ -20,7 +20,6 @@ from collections.abc import Callable
 from inspect import signature
 from typing import Any, TypeVar
 
-import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
@@ -128,8 +127,10 @@ def flash_attn_varlen_func(
     if block_table is None:
         options["cu_seqlens_k"], options["max_seqlen_k"] = cu_seqlens_k, _int(max_seqlen_k)
     else:
-        pages = -(-_int(max_seqlen_k) // max(1, k.shape[1]))
-        options["block_table"], options["seqused_k"] = block_table[:, :pages], cu_seqlens_k.diff()
+        longest = _int(max_seqlen_k)
+        if longest is not None:  # of a table that names more pages
+            block_table = block_table[:, : -(-longest // max(1, k.shape[1]))]
+        options["block_table"], options["seqused_k"] = block_table, cu_seqlens_k.diff()
     out, lse = _attend(q, k, v, options, return_attn_probs)
     return out if lse is None else (out, lse, None)
 
@@ -240,8 +241,8 @@ def _unpacked(name: str, tensor: Tensor, count: int, ndim: int) -> tuple[Tensor,
     return tensor.unbind(-3)
 
 
-def _int(length: int) -> int:
-    return length if isinstance(length, int) else operator.index(length)
+def _int(length: int | None) -> int | None:
+    return length if length is None or isinstance(length, int) else operator.index(length)
 
 
 def _refuse_dropout_and_alibi(dropout_p: float, alibi_slopes: Tensor | None) -> None:
