@@ -125,3 +125,21 @@ def test_packed_tensors_have_three_or_two_matrices() -> None:
 def test_a_gradient_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="requires grad"):
         flash_attn_func(Q.clone().requires_grad_(), K, V)
+
+
+@pytest.mark.parametrize("of", ["q", "k"])
+def test_longest_lengths_are_needed(of: str) -> None:
+    lengths: dict[str, Any] = {"max_seqlen_q": 4, "max_seqlen_k": 4, f"max_seqlen_{of}": None}
+    message = rf"cu_seqlens_{of} is given without max_seqlen_{of}; pass the length"
+    with pytest.raises(UnsupportedError, match=message):
+        flash_attn_varlen_func(*PACKED[:5], **lengths)
+
+
+def test_pages_need_no_longest_length_of_keys() -> None:
+    pages = [t[:, :2] for t in (K, V)]
+    options: Any = {"block_table": TABLE + torch.arange(2, dtype=torch.int32)[:, None]}
+    starts = (cu_seqlens((2, 4)), cu_seqlens((1, 2)))
+    wanted = flash_attn_varlen_func(Q[0], *pages, *starts, 4, 2, **options)
+    unknown: Any = None
+    given = flash_attn_varlen_func(Q[0], *pages, *starts, 4, unknown, **options)
+    assert torch.equal(torch.as_tensor(given), torch.as_tensor(wanted))
