@@ -130,13 +130,14 @@ def _values(numbers: Tensor | None, otherwise: list[int], *, starts: bool) -> li
     return lengths
 
 
+_is_compiling = torch.compiler.is_compiling
 _modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
-_trace: Callable[[], object | None] = torch._C._get_tracing_state
+_is_tracing: Callable[[], bool] = torch._C._is_tracing
 
 
 def is_traced(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether someone of torch wants to see a call as an operator."""
-    if torch.compiler.is_compiling() or _modes() > 0 or _trace() is not None:
+    """Whether someone of torch wants to see a call as an operator. Every call asks."""
+    if _is_compiling() or _modes() or _is_tracing():
         return True
     return not (type(q) is type(k) is type(v) is Tensor) and _any_fake(q, k, v)
 
@@ -187,7 +188,7 @@ def traced(
 
 
 def _validate(call: Call) -> None:
-    if torch.compiler.is_compiling() or _trace() is not None or lacks_memory(*call[:3]):
+    if _is_compiling() or _is_tracing() or lacks_memory(*call[:3]):
         raise UnsupportedError(
             "validate=True reads values of cu_seqlens, seqused_k and block_table, which have none"
             " while a function is compiled; validate outside of it"

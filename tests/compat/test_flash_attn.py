@@ -136,10 +136,8 @@ def test_longest_lengths_are_needed(of: str) -> None:
 
 
 def test_pages_need_no_longest_length_of_keys() -> None:
-    pages = [t[:, :2] for t in (K, V)]
-    options: Any = {"block_table": TABLE + torch.arange(2, dtype=torch.int32)[:, None]}
-    starts = (cu_seqlens((2, 4)), cu_seqlens((1, 2)))
-    wanted = flash_attn_varlen_func(Q[0], *pages, *starts, 4, 2, **options)
-    unknown: Any = None
-    given = flash_attn_varlen_func(Q[0], *pages, *starts, 4, unknown, **options)
-    assert torch.equal(torch.as_tensor(given), torch.as_tensor(wanted))
+    table = TABLE + torch.arange(2, dtype=torch.int32)[:, None]
+    function: Any = flash_attn_varlen_func
+    args = (Q[0], K[:, :2], V[:, :2], cu_seqlens((2, 4)), cu_seqlens((1, 2)), 4)
+    given, wanted = (function(*args, longest, block_table=table) for longest in (None, 2))
+    assert torch.equal(given, wanted)

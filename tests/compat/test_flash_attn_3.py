@@ -19,6 +19,8 @@ from flash_attention.reference.judge import cu_seqlens, generate_qkv
 
 Function = Callable[..., Any]
 dense: Function = flash_attn_3.flash_attn_func
+packed_in_one: Function = flash_attn_3.flash_attn_qkvpacked_func
+of_version_2: Function = flash_attn_with_kvcache
 varlen: Function = flash_attn_3.flash_attn_varlen_func
 with_cache: Function = flash_attn_3.flash_attn_with_kvcache
 
@@ -92,16 +94,14 @@ def test_one_split_of_version_3_is_one_chunk_of_all_keys(monkeypatch: pytest.Mon
 
 def test_one_tensor_of_version_3() -> None:
     one = torch.stack((K, K + 1, V), dim=2)
-    assert torch.equal(
-        flash_attn_3.flash_attn_qkvpacked_func(one, **OPTIONS), dense(K, K + 1, V, **OPTIONS)
-    )
+    assert torch.equal(packed_in_one(one, **OPTIONS), dense(K, K + 1, V, **OPTIONS))
     heads = torch.cat((Q, K, V), dim=2)
     assert torch.equal(
-        flash_attn_3.flash_attn_qkvpacked_func(heads, num_heads_q=4, **OPTIONS),
+        packed_in_one(heads, num_heads_q=4, **OPTIONS),
         dense(Q, K, V, **OPTIONS),
     )
     with pytest.raises(UnsupportedError, match=r"num_heads_q is 3; allowed is \(batch, seq"):
-        flash_attn_3.flash_attn_qkvpacked_func(heads, num_heads_q=3)
+        packed_in_one(heads, num_heads_q=3)
 
 
 @pytest.mark.parametrize("used", [None, USED], ids=["all", "some"])
@@ -122,7 +122,7 @@ def test_a_cache_of_version_3(packed: bool) -> None:
     k, v = K[:, :2] - 1, V[:, :2] + 1
     lengths = torch.tensor([3, 5], dtype=torch.int32)
     theirs = [page.clone() for page in pages]
-    wanted: Any = flash_attn_with_kvcache(
+    wanted = of_version_2(
         *(Q[:, :2], *theirs, k, v),
         cache_seqlens=lengths,
         block_table=table,

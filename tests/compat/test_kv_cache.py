@@ -174,9 +174,9 @@ def test_what_the_host_knows_is_refused_on_every_device(
     caches = [t.to(device) for t in empty_cache()]
     before = [cache.clone() for cache in caches]
     given = lengths.to(device) if isinstance(lengths, Tensor) else lengths
-    new = (k, v) if rows else (None, None)
+    new: dict[str, Any] = {"k": k, "v": v} if rows else {}
     with pytest.raises(UnsupportedError, match=message):
-        flash_attn_with_kvcache(q[:, :1], *caches, *new, cache_seqlens=given)
+        flash_attn_with_kvcache(q[:, :1], caches[0], caches[1], **new, cache_seqlens=given)
     assert all(map(torch.equal, caches, before))
 
 

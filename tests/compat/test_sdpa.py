@@ -296,12 +296,12 @@ def test_a_layer_compiled_in_the_block_has_the_operator() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_autocast_casts_as_torch_does(is_causal: bool, dtype: torch.dtype) -> None:
-    tensors_given = [t.to(dtype) for t in tensors()]
+    q, k, v = (t.to(dtype) for t in tensors())
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        wanted = F.scaled_dot_product_attention(*tensors_given, is_causal=is_causal)
+        wanted = F.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
         with route_sdpa(strict=True) as routed:
-            given = F.scaled_dot_product_attention(*tensors_given, is_causal=is_causal)
-        called = scaled_dot_product_attention(*tensors_given, is_causal=is_causal)
+            given = F.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
+        called = scaled_dot_product_attention(q, k, v, is_causal=is_causal)
     assert (given.dtype, called.dtype, routed.here) == (wanted.dtype, wanted.dtype, 1)
     torch.testing.assert_close(given, wanted, rtol=1.6e-2, atol=8e-3)
     assert torch.equal(called, given)

@@ -64,7 +64,7 @@ def unpad_input_for_concatenated_sequences(
 def pad_input(hidden_states: Tensor, indices: Tensor, batch: int, seqlen: int) -> Tensor:
     """The inverse of `unpad_input`: (batch, seqlen, ...), zeros where no row is."""
     rows = index_put_first_axis(hidden_states, indices, batch * seqlen)
-    return rows.unflatten(0, (batch, seqlen))
+    return rows.view(batch, seqlen, *rows.shape[1:])
 
 
 def _packed(

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import re
 import sys
 from collections.abc import Iterable, Mapping
@@ -125,7 +126,7 @@ class _Distribution(importlib.metadata.Distribution):
     def read_text(self, filename: str) -> str | None:
         return self._texts.get(filename)
 
-    def locate_file(self, path: Any) -> Path:
+    def locate_file(self, path: str | os.PathLike[str]) -> Path:
         return Path(__file__).parent / path
 
 

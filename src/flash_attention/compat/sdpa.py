@@ -52,8 +52,8 @@ def scaled_dot_product_attention(
     refuses. Under torch.autocast tensors are cast as torch casts them. The result need not be
     contiguous.
     """
-    query, key, value = _autocast(query, key, value)
-    if reason := _no_kernel(query, key, value, attn_mask, dropout_p, enable_gqa):
+    query, key, value = tensors = _autocast(query, key, value)
+    if reason := _no_kernel(tensors, attn_mask, dropout_p, enable_gqa):
         raise UnsupportedError(reason)
     if query.ndim == 3:
         return _attend(query[None], key[None], value[None], is_causal, scale)[0]
@@ -158,14 +158,14 @@ class _Route(TorchFunctionMode):
             )
         return func(*args, **(kwargs or {}))
 
-    def _multi_head(self, *args: Any, need_weights: bool = True, **kwargs: Any) -> Any:
-        if not need_weights:
-            return _multi_head(*args, need_weights=False, **kwargs)
+    def _multi_head(self, *args: Any, **kwargs: Any) -> Any:
+        if not kwargs.get("need_weights", True):
+            return _multi_head(*args, **kwargs)
         self._to_torch(
             "need_weights is True, and attention weights are never formed here; pass"
             " need_weights=False"
         )
-        return MULTI_HEAD(*args, need_weights=True, **kwargs)
+        return MULTI_HEAD(*args, **kwargs)
 
     def _to_torch(self, reason: str) -> None:
         if self.strict:
@@ -186,7 +186,7 @@ class _Route(TorchFunctionMode):
         """torch's function, here or there."""
         call = (query, key, value, attn_mask, dropout_p, is_causal)
         shared = bool(options.get("enable_gqa", False))
-        reason = _no_kernel(*_autocast(query, key, value), attn_mask, dropout_p, shared)
+        reason = _no_kernel(_autocast(query, key, value), attn_mask, dropout_p, shared)
         if reason is None and torch.compiler.is_compiling():
             return scaled_dot_product_attention(*call, **options)
         if reason is None:
@@ -219,27 +219,28 @@ _multi_head = FunctionType(
 )
 
 
-def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
+def _autocast(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """The tensors as torch.autocast has scaled_dot_product_attention see them."""
-    device = tensors[0].device.type
+    device = query.device.type
     if not torch.is_autocast_enabled(device):
-        return tensors
+        return query, key, value
     dtype = torch.get_autocast_dtype(device)
-    return tuple(
-        t.to(dtype) if t.is_floating_point() and t.dtype != torch.float64 else t for t in tensors
-    )
+
+    def cast(tensor: Tensor) -> Tensor:
+        keeps = not tensor.is_floating_point() or tensor.dtype == torch.float64
+        return tensor if keeps else tensor.to(dtype)
+
+    return cast(query), cast(key), cast(value)
 
 
 def _no_kernel(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
+    tensors: tuple[Tensor, Tensor, Tensor],
     attn_mask: Tensor | None,
     dropout_p: float,
     enable_gqa: bool,
 ) -> str | None:
     """Why a call is none for `attention`, as far as types, dimensions and options tell."""
-    tensors = (query, key, value)
+    query, key, _ = tensors
     if attn_mask is not None:
         return (
             "attn_mask is given, and there are no mask tensors here; for a causal mask pass"
