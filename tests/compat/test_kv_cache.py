@@ -123,7 +123,7 @@ def test_what_does_not_fit_is_refused_on_the_cpu_and_nothing_is_stored(case: str
     caches = empty_cache(entries, rows)
     before = [cache.clone() for cache in caches]
     options: dict[str, Any] = {**described, **changed}
-    with pytest.raises(UnsupportedError, match=r"cache_seqlens\[1\] is|for new keys; the cache"):
+    with pytest.raises(UnsupportedError, match=r"cache_seqlens\[1\] is|where new keys go"):
         flash_attn_with_kvcache(q, *caches, k, v, **options, cache_seqlens=numbers(*lengths))
     assert all(map(torch.equal, caches, before))
 
@@ -204,7 +204,32 @@ def test_left_padding_ends_with_the_keys() -> None:
         )
 
 
+def test_a_cache_has_as_many_values_as_keys() -> None:
+    q, k, v = new_rows(1)
+    k_cache, v_cache = empty_cache()
+    with pytest.raises(UnsupportedError, match=r"v_cache \(3, 32, 2, 64\); they must agree"):
+        flash_attn_with_kvcache(q, k_cache, v_cache[:, :32], k, v, cache_seqlens=40)
+
+
 def test_the_sequences_of_a_cache_are_those_of_q() -> None:
     q, k, v = new_rows(1)
     with pytest.raises(UnsupportedError, match="described for 2 sequences; q has 3"):
         flash_attn_with_kvcache(q, *empty_cache(2), k, v, cache_seqlens=numbers(0, 0, 0))
+
+
+@pytest.mark.slow
+def test_new_keys_are_stored_in_a_compiled_function_too() -> None:
+    q, k, v = new_rows(2)
+    lengths = numbers(20, 3, 8)
+
+    def step(q: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Tensor) -> Any:
+        return flash_attn_with_kvcache(
+            q, k_cache, v_cache, k, v, cache_seqlens=lengths, causal=True
+        )
+
+    torch._dynamo.reset()
+    eager, compiled = empty_cache(), empty_cache()
+    wanted = step(q, *eager, lengths)
+    given = torch.compile(step, backend="aot_eager", fullgraph=True)(q, *compiled, lengths)
+    torch.testing.assert_close(given, wanted, rtol=1.6e-2, atol=1.6e-2)
+    assert all(map(torch.equal, compiled, eager))

@@ -78,9 +78,7 @@ def flash_attn_func(
     """Attention of (batch, seq, heads, d) tensors; softmax_lse is (batch, heads, seq_q)."""
     _refuse(
         qv=qv,
-        q_descale=q_descale,
-        k_descale=k_descale,
-        v_descale=v_descale,
+        **_descales(q_descale, k_descale, v_descale),
         attention_chunk=attention_chunk,
         sm_margin=sm_margin,
     )
@@ -159,9 +157,7 @@ def flash_attn_varlen_func(
     _refuse(
         seqused_q=seqused_q,
         qv=qv,
-        q_descale=q_descale,
-        k_descale=k_descale,
-        v_descale=v_descale,
+        **_descales(q_descale, k_descale, v_descale),
         attention_chunk=attention_chunk,
         sm_margin=sm_margin,
     )
@@ -214,9 +210,7 @@ def flash_attn_with_kvcache(
     refuse_rotary(rotary_cos, rotary_sin)
     _refuse(
         qv=qv,
-        q_descale=q_descale,
-        k_descale=k_descale,
-        v_descale=v_descale,
+        **_descales(q_descale, k_descale, v_descale),
         attention_chunk=attention_chunk,
         cu_seqlens_k_new=cu_seqlens_k_new,
         rotary_seqlens=rotary_seqlens,
@@ -256,6 +250,10 @@ def get_scheduler_metadata(*sizes: Any, **options: Any) -> NoReturn:
         "get_scheduler_metadata is not supported here, since tiles are scheduled by the kernels;"
         " leave scheduler_metadata out of flash_attn_with_kvcache"
     )
+
+
+def _descales(*factors: Tensor | None) -> dict[str, Tensor | None]:
+    return dict(zip(("q_descale", "k_descale", "v_descale"), factors, strict=True))
 
 
 def _refuse(**given: Tensor | int | None) -> None:

@@ -46,6 +46,11 @@ class Cache:
                 f"{' and '.join(names)} are given, and a cache has pages, or moved entries, or"
                 " entries that start late, no two of them; leave all but one out"
             )
+        if k_cache.shape[:-1] != v_cache.shape[:-1]:
+            raise UnsupportedError(
+                f"k_cache has shape {tuple(k_cache.shape)}, v_cache {tuple(v_cache.shape)}; they"
+                " must agree in all but the last dimension"
+            )
         table = block_table
         if block_table is not None:
             _check_numbers("block_table", block_table, "(batch, pages)")
@@ -119,33 +124,34 @@ class Cache:
             _check_new(name, new, cache, (batch, new_rows))
         if not batch * new_rows:
             return lengths
-        entries, rows, fits = self._places(lengths, new_rows)
-        if has_values(fits) and not bool(fits.all()):
-            raise UnsupportedError(
-                f"block_table or cache_batch_idx names {entries[~fits].tolist()} for new keys; the"
-                f" cache has {len(self.k)} entries, allowed are 0 to {len(self.k) - 1}"
-            )
-        # Rows that are not stored repeat a sequence that fits; if none does, what is there stays.
-        source = torch.where(fits, torch.arange(batch, device=fits.device), fits.int().argmax())
-        entries, rows = entries[source], rows[source]
+        at, fits = self._places(lengths, new_rows)
+        keep = fits[:, None, None, None]
+        if self.table is not None:
+            if has_values(fits) and not bool(fits.all()):
+                raise UnsupportedError(
+                    f"block_table or cache_batch_idx is {self.table[~fits].tolist()} where new keys"
+                    f" go; the cache has {len(self.k)} entries, allowed are 0 to {len(self.k) - 1}"
+                )
+            # What does not fit has no place in the cache that is surely its own. It repeats what
+            # a sequence that fits stores, or, if none does, what is there.
+            source = torch.where(fits, torch.arange(batch, device=fits.device), fits.int().argmax())
+            at, k, v, keep = (at[0][source], at[1][source]), k[source], v[source], fits.any()
         for new, cache in ((k, self.k), (v, self.v)):
-            at = (entries.clamp(0, len(cache) - 1), rows.clamp(0, cache.shape[1] - 1))
-            cache[at] = torch.where(fits.any(), new[source], cache[at])
+            cache[at] = torch.where(keep, new, cache[at])
         return torch.where(fits, lengths + new_rows, 0)
 
-    def _places(self, lengths: Tensor, new_rows: int) -> tuple[Tensor, Tensor, Tensor]:
-        """For each new row, (batch, seq_new), the entry or page of the cache and the row in it;
-        and of which sequences all of these are there."""
+    def _places(self, lengths: Tensor, new_rows: int) -> tuple[tuple[Tensor, Tensor], Tensor]:
+        """For each new row, (batch, seq_new), the entry or page of the cache and the row in it,
+        within its bounds; and the sequences that needed no bounds."""
         device, (count, size) = lengths.device, self.k.shape[:2]
-        rows = lengths.long()[:, None] + torch.arange(new_rows, device=device)
-        inside = (rows >= 0) & (rows < self.max_keys)
+        start = lengths.clamp(0, self.max_keys - new_rows)
+        fits = start == lengths
+        rows = start.long()[:, None] + torch.arange(new_rows, device=device)
         if self.table is None:
-            entries = torch.arange(len(lengths), device=device)[:, None].expand_as(rows)
-        else:
-            column = (rows // size).clamp(0, self.table.shape[1] - 1)
-            entries, rows = self.table.long().gather(1, column), rows % size
-            inside &= (entries >= 0) & (entries < count)
-        return entries, rows, inside.all(1)
+            return (torch.arange(len(lengths), device=device)[:, None], rows), fits
+        named = self.table.long().gather(1, rows // size)
+        entries = named.clamp(0, count - 1)
+        return (entries, rows % size), fits & (entries == named).all(1)
 
     def described(self, options: Keywords, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
         """k and v as `attention` takes them; how they are to be read goes into `options`."""
