@@ -223,6 +223,7 @@ WITH_A_CACHE = (
             "test_what_does_not_fit_is_not_stored_where_the_host_does_not_know",
             "test_what_the_host_knows_is_refused_on_every_device",
             "test_nothing_is_stored_where_nothing_fits",
+            "test_kernels_do_not_read_what_does_not_fit",
             "test_a_gpu_goes_on_after_what_does_not_fit",
         ),
     ),

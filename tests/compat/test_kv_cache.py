@@ -10,9 +10,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from flash_attention.compat import kv_cache
+from flash_attention.call.call import Call
+from flash_attention.compat import flash_attn, kv_cache
 from flash_attention.compat.flash_attn import flash_attn_with_kvcache
 from flash_attention.errors import UnsupportedError
+from flash_attention.launch.plan import plan_for
 from flash_attention.reference.judge import generate_qkv
 
 BATCH, ROWS, PAGE = 3, 64, 16
@@ -133,6 +135,20 @@ def test_what_does_not_fit_is_not_stored_where_the_host_does_not_know(
     case: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(kv_cache, "has_values", lambda numbers: False)
+    check_others("cpu", case)
+
+
+def emulated(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
+    """`attention` by the kernel that a GPU would run; one that reads what is not there raises."""
+    call = Call(q, k, v, **options)
+    return plan_for(call).run(call)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", MANGLED)
+def test_kernels_do_not_read_what_does_not_fit(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kv_cache, "has_values", lambda numbers: False)
+    monkeypatch.setattr(flash_attn, "attention", emulated)
     check_others("cpu", case)
 
 
