@@ -28,10 +28,11 @@ EVERY_FUNCTION = (
     Row(
         "q, k, v",
         "(batch, seqlen, nheads, headdim), of k and v nheads_k",
-        f"{EQUAL}; v may have another headdim",
+        f"{EQUAL}; v may have another headdim; nested tensors raise",
         (
             "test_the_layout_is_batch_seq_heads_d_and_only_out_comes_back",
             "test_v_may_have_another_head_dimension",
+            "test_nested_tensors_are_refused",
         ),
     ),
     Row(

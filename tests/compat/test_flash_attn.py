@@ -122,6 +122,13 @@ def test_packed_tensors_have_three_or_two_matrices() -> None:
         flash_attn_varlen_qkvpacked_func(QKV, BOUNDS, 4)
 
 
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged], ids=str)
+def test_nested_tensors_are_refused(layout: torch.layout) -> None:
+    nested = torch.nested.nested_tensor([Q[0], Q[0, :3]], layout=layout)
+    with pytest.raises(UnsupportedError, match=r"q is a nested tensor; .* with cu_seqlens"):
+        flash_attn_func(nested, nested, nested)
+
+
 def test_a_gradient_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="requires grad"):
         flash_attn_func(Q.clone().requires_grad_(), K, V)

@@ -141,6 +141,20 @@ def test_what_only_attention_finds_out_goes_to_torch_too() -> None:
     assert (routed.here, routed.to_torch.total()) == (0, 1)
 
 
+def test_nested_tensors_stay_with_torch() -> None:
+    rows = [torch.randn(4, 2, 16), torch.randn(3, 2, 16)]
+    heads_first = torch.nested.nested_tensor([t.transpose(0, 1).contiguous() for t in rows])
+    jagged = torch.nested.nested_tensor(rows, layout=torch.jagged).transpose(1, 2)
+    for nested in (heads_first, jagged):
+        wanted = F.scaled_dot_product_attention(nested, nested, nested)
+        with route_sdpa() as routed:
+            given = F.scaled_dot_product_attention(nested, nested, nested)
+        assert all(map(torch.equal, given.unbind(), wanted.unbind()))
+        assert list(routed.to_torch) == [
+            "a tensor is nested; pass dense ones, or call attention with cu_seqlens"
+        ]
+
+
 def test_training_stays_with_torch() -> None:
     q, k, v = tensors()
     q.requires_grad_()

@@ -24,7 +24,8 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from flash_attention.attention import attention
-from flash_attention.call.call import Keywords, Window
+from flash_attention.call.call import Call, Keywords, Window
+from flash_attention.call.checks import views_of
 from flash_attention.compat.kv_cache import Cache
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.sm90.forward.short_queries import PAGE_BLOCK_KEYS
@@ -218,6 +219,8 @@ def attend(
     q: Tensor, k: Tensor, v: Tensor, options: Keywords, return_lse: bool
 ) -> tuple[Tensor, Tensor | None]:
     """Attention of tensors laid out in any way; the log-sum-exp if asked for."""
+    if q.is_nested or k.is_nested or v.is_nested:
+        views_of(Call(q, k, v))  # raises: they have no shape to go on with
     d_v, lse = v.shape[-1], None
     if options["softmax_scale"] is None:
         options["softmax_scale"] = q.shape[-1] ** -0.5  # of the head dimension before padding

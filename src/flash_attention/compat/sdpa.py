@@ -253,6 +253,8 @@ def _no_kernel(
             "a tensor requires grad, and there is no backward pass here; call it under"
             " torch.no_grad()"
         )
+    if any(t.is_nested for t in tensors):
+        return "a tensor is nested; pass dense ones, or call attention with cu_seqlens"
     if {t.ndim for t in tensors} not in ({3}, {4}):
         shapes = ", ".join(str(tuple(t.shape)) for t in tensors)
         return (
