@@ -10,9 +10,13 @@ import pytest
 import torch
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils.flop_counter import FlopCounterMode
 
 from flash_attention import attention, ops
 from flash_attention.call.call import KEYWORDS
+from flash_attention.errors import UnsupportedError
 from flash_attention.kernel_configs import parse_kernel_config
 from flash_attention.reference.judge import cu_seqlens, generate_qkv
 
@@ -198,3 +202,120 @@ def test_a_gradient_is_refused_and_not_forgotten() -> None:
         out.sum().backward()
     with torch.no_grad():
         assert torch.equal(compiled(q, k, v)[0], with_everything(q, k, v)[0])
+
+
+def causal(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    return attention(q, k, v, causal=True)
+
+
+def close(given: Tensor, wanted: Tensor) -> None:
+    """Within a step of bf16."""
+    torch.testing.assert_close(given, wanted, rtol=8e-3, atol=8e-3)
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_fake_tensors_get_fake_results(device: str) -> None:
+    with FakeTensorMode():
+        q, k, v = (torch.empty(t.shape, dtype=t.dtype, device=device) for t in dense(d_v=8))
+        out, lse = with_everything(q, k, v)
+    for result in (out, attention(q, k, v)):  # inside of the mode and outside
+        assert (result.shape, result.dtype, result.device.type) == (
+            (2, 12, 4, 8),
+            torch.bfloat16,
+            device,
+        )
+    assert (lse.shape, lse.dtype) == ((2, 4, 12), torch.float32)
+
+
+def test_tensors_on_the_meta_device_get_such_results() -> None:
+    q, k, v = (t.to("meta") for t in dense(d_v=8))
+    out = attention(q, k, v)
+    assert (out.shape, out.dtype, out.is_meta) == ((2, 12, 4, 8), torch.bfloat16, True)
+    with pytest.raises(UnsupportedError, match="validate outside of it"):
+        attention(q, k, v, validate=True)
+
+
+def test_a_fake_tensor_with_a_real_one_is_no_call_for_a_kernel() -> None:
+    q, k, v = dense()
+    with FakeTensorMode():
+        fake = torch.empty(q.shape, dtype=q.dtype)
+    with pytest.raises(Exception, match="FakeTensorMode"):
+        attention(fake, k, v)
+
+
+def test_errors_of_real_tensors_stay_what_they_are() -> None:
+    q, k, v = dense()
+    with pytest.raises(UnsupportedError, match="must agree in d_head"):
+        attention(q, k[..., :8], v)
+
+
+@pytest.mark.filterwarnings("ignore:There is a performance drop")
+def test_vmap_is_a_call_for_each() -> None:
+    q, k, v = dense()
+    sinks = torch.randn(3, 4)
+    many = torch.stack((q, 2 * q, 3 * q))
+    given = torch.vmap(lambda q, sinks: attention(q, k, v, sinks=sinks), in_dims=0)(many, sinks)
+    for each, one, own in zip(given, many, sinks, strict=True):
+        close(each, attention(one, k, v, sinks=own))
+
+
+def test_a_gradient_of_torch_func_is_refused() -> None:
+    q, k, v = dense()
+    with pytest.raises(UnsupportedError, match="requires grad"):
+        torch.func.grad(lambda q: causal(q, k, v).sum())(q)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_traced_function_computes_with_what_it_is_given() -> None:
+    q, k, v = dense()
+    traced = torch.jit.trace(causal, (q, k, v))
+    close(traced(q + 1, k - 1, 2 * v), causal(q + 1, k - 1, 2 * v))
+    graph = make_fx(causal)(q, k, v)
+    assert sum(node.target is DENSE for node in graph.graph.nodes) == 1
+
+
+def flop(function: Callable[..., Any], *tensors: Tensor, **options: Any) -> int:
+    with FlopCounterMode(display=False) as counter:
+        function(*tensors, **options)
+    return int(counter.get_total_flops())
+
+
+@pytest.mark.parametrize("options", [{}, {"causal": True}, {"window": (3, 0)}], ids=str)
+def test_flop_are_counted_as_those_of_torch(options: dict[str, Any]) -> None:
+    q, k, v = dense(d_v=8)
+    rows = (t.transpose(1, 2) for t in (q, k, v))
+    of_torch = flop(
+        torch.ops.aten._scaled_dot_product_flash_attention, *(t.to("meta") for t in rows)
+    )
+    assert flop(attention, q, k, v, **options) == of_torch == 2 * 2 * 4 * 12 * 20 * (16 + 8)
+
+
+def test_flop_of_sequences_are_those_of_their_lengths() -> None:
+    q, k, v = packed()
+    lengths: dict[str, Any] = {"max_seqlen_q": 11, "max_seqlen_k": 7}
+    starts = {"cu_seqlens_q": BOUNDS_Q, "cu_seqlens_k": BOUNDS_K}
+    per_pair = 2 * 4 * (16 + 16)
+    assert flop(attention, q, k, v, **starts, **lengths) == per_pair * (5 * 7 + 0 * 3 + 11 * 6)
+    used = torch.tensor([7, 1, 2]).int()
+    assert flop(attention, q, k, v, **starts, **lengths, seqused_k=used) == per_pair * (35 + 22)
+    with FakeTensorMode() as mode:
+        fake = [mode.from_tensor(t) for t in (q, k, v)]
+        starts = {name: mode.from_tensor(t) for name, t in starts.items()}
+        assert flop(attention, *fake, **starts, **lengths) == per_pair * 3 * 11 * 7
+
+
+def test_flop_of_pages_are_those_of_the_keys_in_use() -> None:
+    q, k, v = dense()
+    table = torch.tensor([[0, 1], [1, 0]]).int()
+    options: dict[str, Any] = {"block_table": table, "seqused_k": torch.tensor([33, 1]).int()}
+    assert flop(attention, q, k, v, **options) == 2 * 4 * (16 + 16) * 12 * (33 + 1)
+    fake = {name: tensor.to("meta") for name, tensor in options.items()}
+    meta = (t.to("meta") for t in (q, k, v))
+    assert flop(attention, *meta, **fake) == 2 * 4 * (16 + 16) * 12 * 2 * 40
+
+
+def test_validation_under_a_mode_reads_the_values() -> None:
+    q, k, v = dense()
+    used = torch.tensor([21, 1]).int()
+    with FlopCounterMode(display=False), pytest.raises(UnsupportedError, match=r"seqused_k\[0\]"):
+        attention(q, k, v, seqused_k=used, validate=True)

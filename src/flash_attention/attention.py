@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-import torch
 from torch import Tensor
 
 from flash_attention import ops
 from flash_attention.call.call import Call, Keywords, call_of, with_keywords
+from flash_attention.errors import UnsupportedError
 from flash_attention.families.config import KernelConfig
 from flash_attention.launch.compute import compute
 
@@ -82,9 +82,15 @@ def attention(
     keys of few queries are split if that fills the GPU; how depends on the batch, and so does the
     rounding. With `split_keys` they are split into chunks of so many, whatever the batch is.
     """
-    if torch.compiler.is_compiling():
+    if ops.is_traced(q, k, v):
         return ops.traced(q, k, v, out, config, validate, keywords)
-    return compute(call_of("attention", q, k, v, out, keywords), config, validate)
+    call = call_of("attention", q, k, v, out, keywords)
+    try:
+        return compute(call, config, validate)
+    except (RuntimeError, UnsupportedError):
+        if not ops.lacks_memory(q, k, v):
+            raise
+    return ops.traced(q, k, v, out, config, validate, keywords)
 
 
 def asked(

@@ -6,19 +6,29 @@
 and change nothing. A side of the window that is -1 has no limit. `config` is the short form of a
 kernel config, or None to have one selected.
 
-`attention` calls them while it is traced; called outside of a compiled function, it does without
-them and what they cost.
+`attention` calls them while it is traced (by torch.compile, torch.export, make_fx or
+torch.jit.trace), while a dispatch mode of torch looks on, such as FlopCounterMode, and for tensors
+without memory: fake ones, those on the meta device and those in transforms of torch.func. All other
+calls do without them and what they cost.
+
+Their FLOP are counted as torch counts those of its scaled_dot_product_attention: two products of
+all queries with all keys, whatever the mask.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch._library.custom_ops import CustomOpDef
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils.flop_counter import register_flop_formula
 
-from flash_attention.call.call import Call, check_keywords
+from flash_attention.call.call import Call, check_keywords, whole_window
+from flash_attention.call.checks import check_call
+from flash_attention.call.lengths import check_lengths
 from flash_attention.call.tensors import check_no_grad
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.config import KernelConfig
@@ -84,6 +94,64 @@ dense = _operator("flash_attention::dense", ASKED)
 varlen = _operator("flash_attention::varlen", PACKED | ASKED)
 
 
+@register_flop_formula([torch.ops.flash_attention.dense], get_raw=True)
+def _dense_flop(q: Tensor, k: Tensor, v: Tensor, *values: Any, **named: Any) -> int:
+    return _flop(q, k, v, dict(zip(ASKED, values, strict=False)) | named)
+
+
+@register_flop_formula([torch.ops.flash_attention.varlen], get_raw=True)
+def _varlen_flop(q: Tensor, k: Tensor, v: Tensor, *values: Any, **named: Any) -> int:
+    return _flop(q, k, v, dict(zip(PACKED | ASKED, values, strict=False)) | named)
+
+
+def _flop(q: Tensor, k: Tensor, v: Tensor, asked: dict[str, Any]) -> int:
+    """Of S = Q K^T and O = P V. Lengths that have values are read, which waits for their device;
+    without values, every sequence counts as the longest."""
+    starts_q, starts_k, used, table = (
+        asked.get(name) for name in ("cu_seqlens_q", "cu_seqlens_k", "seqused_k", "block_table")
+    )
+    batch = q.shape[0] if starts_q is None else starts_q.shape[0] - 1
+    longest_q = q.shape[-3] if starts_q is None else asked["max_seqlen_q"]
+    longest_k = k.shape[-3] if starts_k is None else asked["max_seqlen_k"]
+    if table is not None:
+        longest_k *= table.shape[1]
+    queries = _values(starts_q, [longest_q] * batch, starts=True)
+    keys = _values(starts_k, [longest_k] * batch, starts=True)
+    keys = _values(used, keys, starts=False)
+    pairs = sum(a * b for a, b in zip(queries, keys, strict=True))
+    return int(2 * pairs * q.shape[-2] * (q.shape[-1] + v.shape[-1]))
+
+
+def _values(numbers: Tensor | None, otherwise: list[int], *, starts: bool) -> list[int]:
+    if numbers is None or isinstance(numbers, FakeTensor) or numbers.is_meta:
+        return otherwise
+    lengths: list[int] = (numbers.diff() if starts else numbers).tolist()
+    return lengths
+
+
+_is_compiling = torch.compiler.is_compiling
+_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
+_is_tracing: Callable[[], bool] = torch._C._is_tracing
+
+
+def is_traced(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether someone of torch wants to see a call as an operator. Every call asks."""
+    if _is_compiling() or _modes() or _is_tracing():
+        return True
+    return not (type(q) is type(k) is type(v) is Tensor) and _any_fake(q, k, v)
+
+
+def lacks_memory(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Whether tensors have none that a kernel could be given."""
+    if torch._C._functorch.peek_interpreter_stack() is not None or _any_fake(q, k, v):
+        return True
+    return all(getattr(t, "is_meta", False) for t in (q, k, v))
+
+
+def _any_fake(*tensors: Tensor) -> bool:
+    return any(isinstance(t, FakeTensor) for t in tensors)
+
+
 def traced(
     q: Tensor,
     k: Tensor,
@@ -95,15 +163,13 @@ def traced(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """`attention` as a call of an operator: what a compiler of torch traces."""
     check_keywords("attention", keywords)
+    call = Call(q, k, v, sinks=keywords.get("sinks"))
     if validate:
-        raise UnsupportedError(
-            "validate=True reads values of cu_seqlens, seqused_k and block_table, which have none"
-            " while a function is compiled; validate outside of it"
-        )
-    check_no_grad(Call(q, k, v, sinks=keywords.get("sinks")))
+        _validate(call._replace(**keywords), config)
+    check_no_grad(call)
     asked = dict(keywords)
     return_lse = asked.pop("return_lse", False)
-    left, right = asked.pop("window", None) or (-1, -1)
+    left, right = whole_window(asked.pop("window", None)) or (-1, -1)
     asked["window_left"] = -1 if left is None else left
     asked["window_right"] = -1 if right is None else right
     if config is not None:
@@ -118,3 +184,15 @@ def traced(
     if out is not None:
         result = out.copy_(result)
     return (result, lse) if return_lse else result
+
+
+def _validate(call: Call, config: KernelConfig | None) -> None:
+    """Read the lengths of a call that a mode looks on at. torch's path on the CPU always does."""
+    if _is_compiling() or _is_tracing() or lacks_memory(*call[:3]):
+        raise UnsupportedError(
+            "validate=True reads values of cu_seqlens, seqused_k and block_table, which have none"
+            " while a function is compiled; validate outside of it"
+        )
+    if config is not None or not call.q.is_cpu:
+        problem, _ = check_call(call)
+        check_lengths(problem, call)

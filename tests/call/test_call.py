@@ -23,6 +23,8 @@ from flash_attention import (
     forward_timed,
 )
 from flash_attention.call.call import EXTRAS, KEYWORDS, Call, Keywords, call_of
+from flash_attention.compat.flash_attn import flash_attn_func
+from flash_attention.errors import UnsupportedError
 
 TENSORS = Call._fields[:9]
 OPTIONAL = TENSORS[3:]
@@ -190,3 +192,23 @@ def test_a_call_is_made_of_what_a_function_was_given() -> None:
     assert {name: getattr(made, name) for name in OTHER_OPTIONS} == OTHER_OPTIONS
     with pytest.raises(TypeError, match=r"attention\(\) .* argument 'out'"):
         call_of("attention", whole.q, whole.k, whole.v, None, {"out": whole.out})
+
+
+@pytest.mark.parametrize(
+    "window", [(torch.tensor(3), 2), (3, torch.tensor(2, dtype=torch.int32)), (3, 2)], ids=str
+)
+def test_sides_of_a_window_may_be_tensors_without_dimensions(window: Any) -> None:
+    q = torch.randn(1, 8, 2, 16)
+    made = call_of("attention", q, q, q, None, {"window": window})
+    assert made.window == (3, 2)
+    assert {type(side) for side in made.window} == {int}
+    assert torch.equal(attention(q, q, q, window=window), attention(q, q, q, window=(3, 2)))
+    given: Any = flash_attn_func(q, q, q, window_size=window)
+    assert torch.equal(given, attention(q, q, q, window=(3, 2)))
+
+
+@pytest.mark.parametrize("side", [torch.tensor(3.0), torch.tensor([3])], ids=["float", "vector"])
+def test_other_tensors_are_no_sides_of_a_window(side: Any) -> None:
+    q = torch.randn(1, 8, 2, 16)
+    with pytest.raises(UnsupportedError, match="each side is a whole number"):
+        attention(q, q, q, window=(side, 0))

@@ -28,6 +28,7 @@ from flash_attention.errors import UnsupportedError
 GPU = torch.device("cuda", 0)
 SHAPE = (2, 128, 4, 128)
 DENSE = (65536, 512, 128, 1)
+ROWS = [torch.zeros(3, 4, 16), torch.zeros(5, 4, 16)]
 
 
 def view(name: str = "q", **changes: Any) -> TensorView:
@@ -74,6 +75,11 @@ def test_a_view_describes_a_strided_tensor() -> None:
         (np.zeros(SHAPE, dtype=np.float16), r"q is a ndarray; pass a torch.Tensor"),
         (None, r"q is a NoneType; pass a torch.Tensor of shape \(batch, seq, heads, d_head\)"),
         (torch.zeros(4, 4).to_sparse(), r"q has layout torch.sparse_coo.*to_dense"),
+        (torch.nested.nested_tensor(ROWS), r"q is a nested tensor; .* with cu_seqlens"),
+        (
+            torch.nested.nested_tensor(ROWS, layout=torch.jagged),
+            r"q is a nested tensor; .*q\.values\(\)",
+        ),
     ],
 )
 def test_what_is_no_dense_tensor_is_refused(thing: object, message: str) -> None:

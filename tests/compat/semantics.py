@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""flash-attn 2, parameter by parameter: what it documents, what happens here, which test shows it.
+"""flash-attn 2 and 3, parameter by parameter: what is documented, what happens here, which test
+shows it.
 
 `python -m tests.compat.semantics docs/flash_attn_semantics.md` writes the tables of the document.
 """
@@ -8,32 +9,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from flash_attention.tools.bench.blocks import replace_block, table, wrap
+from tests.compat.semantics_3 import PADDING, VERSION_3
+from tests.compat.semantics_row import EQUAL, Row
 
 HEADER = ("parameter", "flash-attn documents", "here", "shown by")
-EQUAL = "equal"
-
-
-@dataclass(frozen=True)
-class Row:
-    """What one parameter means; `names` are as in the signatures, or words for a result."""
-
-    names: str
-    documented: str
-    here: str
-    tests: tuple[str, ...]
-
-    def cells(self) -> tuple[str, str, str, str]:
-        names = ", ".join(f"`{name}`" if name.isidentifier() else name for name in self.parameters)
-        tests = ", ".join(f"`{name.removeprefix('test_')}`" for name in self.tests)
-        return names, self.documented, self.here, tests
-
-    @property
-    def parameters(self) -> list[str]:
-        return self.names.split(", ")
 
 
 EVERY_FUNCTION = (
@@ -46,10 +28,11 @@ EVERY_FUNCTION = (
     Row(
         "q, k, v",
         "(batch, seqlen, nheads, headdim), of k and v nheads_k",
-        f"{EQUAL}; v may have another headdim",
+        f"{EQUAL}; v may have another headdim; nested tensors raise",
         (
             "test_the_layout_is_batch_seq_heads_d_and_only_out_comes_back",
             "test_v_may_have_another_head_dimension",
+            "test_nested_tensors_are_refused",
         ),
     ),
     Row(
@@ -165,8 +148,12 @@ PACKED = (
     Row(
         "max_seqlen_q, max_seqlen_k, max_seqlen",
         "int, the longest sequence of the batch",
-        f"{EQUAL}; a tensor is read, which waits for its device",
-        ("test_lengths_may_be_tensors_as_data_collators_make_them",),
+        f"{EQUAL}; a tensor is read, which waits for its device; None raises `cu_seqlens_q is given"
+        " without max_seqlen_q`",
+        (
+            "test_lengths_may_be_tensors_as_data_collators_make_them",
+            "test_longest_lengths_are_needed",
+        ),
     ),
     Row(
         "softmax_lse",
@@ -183,6 +170,7 @@ PACKED = (
         (
             "test_packed_queries_of_pages",
             "test_columns_of_a_table_beyond_the_longest_entry_are_left_out",
+            "test_pages_need_no_longest_length_of_keys",
             "test_kernels_agree_with_torch",
             "test_a_gpu_agrees_with_torch",
         ),
@@ -198,6 +186,7 @@ WITH_A_CACHE = (
         (
             "test_a_cache_is_read_as_far_as_it_is_filled",
             "test_a_cache_in_pages_is_read_and_stored_to",
+            "test_a_cache_has_as_many_values_as_keys",
         ),
     ),
     Row(
@@ -206,6 +195,8 @@ WITH_A_CACHE = (
         EQUAL,
         (
             "test_a_cache_is_read_as_far_as_it_is_filled",
+            "test_lengths_are_called_cache_seqlens",
+            "test_the_sequences_of_a_cache_are_those_of_q",
             "test_one_length_serves_all_entries_and_none_is_the_whole_cache",
             "test_the_whole_cache_counts_where_no_length_is_given",
         ),
@@ -218,6 +209,23 @@ WITH_A_CACHE = (
         (
             "test_new_keys_are_stored_behind_the_filled_part_and_seen",
             "test_new_keys_come_with_values_lengths_and_the_shape_of_the_cache",
+            "test_new_keys_are_stored_in_a_compiled_function_too",
+        ),
+    ),
+    Row(
+        "new keys without room",
+        "the caller makes sure that the cache is large enough",
+        "a sequence whose new keys do not all fit, or go to pages that are not there, raises where"
+        " the host knows it: on the CPU, by shapes, and where cache_seqlens is an int. On a GPU"
+        " nothing of it is stored, its output is 0 and its softmax_lse -inf; the other sequences"
+        " are not concerned",
+        (
+            "test_what_does_not_fit_is_refused_on_the_cpu_and_nothing_is_stored",
+            "test_what_does_not_fit_is_not_stored_where_the_host_does_not_know",
+            "test_what_the_host_knows_is_refused_on_every_device",
+            "test_nothing_is_stored_where_nothing_fits",
+            "test_kernels_do_not_read_what_does_not_fit",
+            "test_a_gpu_goes_on_after_what_does_not_fit",
         ),
     ),
     Row(
@@ -240,7 +248,11 @@ WITH_A_CACHE = (
         "cache_leftpad",
         "(batch,) int32: the row at which the keys of an entry start",
         f"{EQUAL}; the entries of the cache lie side by side",
-        ("test_keys_start_behind_the_left_padding", "test_left_padded_entries_lie_side_by_side"),
+        (
+            "test_keys_start_behind_the_left_padding",
+            "test_left_padded_entries_lie_side_by_side",
+            "test_left_padding_ends_with_the_keys",
+        ),
     ),
     Row(
         "block_table",
@@ -275,7 +287,13 @@ WITH_A_CACHE = (
     ),
 )
 
-TABLES = {"every-function": EVERY_FUNCTION, "packed": PACKED, "with-a-cache": WITH_A_CACHE}
+TABLES = {
+    "every-function": EVERY_FUNCTION,
+    "packed": PACKED,
+    "with-a-cache": WITH_A_CACHE,
+    "version-3": VERSION_3,
+    "padding": PADDING,
+}
 
 
 def block(name: str, rows: Sequence[Row]) -> str:

@@ -94,7 +94,10 @@ def test_new_keys_come_with_values_lengths_and_the_shape_of_the_cache(
             "block_table and cache_batch_idx are given.*leave all but one out",
         ),
         ({"cache_leftpad": IDX, "cache_batch_idx": IDX}, "no two of them"),
-        ({"cache_batch_idx": IDX.long()}, r"cache_batch_idx .* is torch\.int64; pass one number"),
+        (
+            {"cache_batch_idx": IDX.long()},
+            r"cache_batch_idx .* is torch\.int64; pass a",
+        ),
         ({"cache_leftpad": TABLE}, r"cache_leftpad has shape \(2, 1\)"),
     ],
     ids=["pages", "leftpad", "dtype", "shape"],
@@ -119,6 +122,29 @@ def test_packed_tensors_have_three_or_two_matrices() -> None:
         flash_attn_varlen_qkvpacked_func(QKV, BOUNDS, 4)
 
 
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged], ids=str)
+def test_nested_tensors_are_refused(layout: torch.layout) -> None:
+    nested = torch.nested.nested_tensor([Q[0], Q[0, :3]], layout=layout)
+    with pytest.raises(UnsupportedError, match=r"q is a nested tensor; .* with cu_seqlens"):
+        flash_attn_func(nested, nested, nested)
+
+
 def test_a_gradient_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="requires grad"):
         flash_attn_func(Q.clone().requires_grad_(), K, V)
+
+
+@pytest.mark.parametrize("of", ["q", "k"])
+def test_longest_lengths_are_needed(of: str) -> None:
+    lengths: dict[str, Any] = {"max_seqlen_q": 4, "max_seqlen_k": 4, f"max_seqlen_{of}": None}
+    message = rf"cu_seqlens_{of} is given without max_seqlen_{of}; pass the length"
+    with pytest.raises(UnsupportedError, match=message):
+        flash_attn_varlen_func(*PACKED[:5], **lengths)
+
+
+def test_pages_need_no_longest_length_of_keys() -> None:
+    table = TABLE + torch.arange(2, dtype=torch.int32)[:, None]
+    function: Any = flash_attn_varlen_func
+    args = (Q[0], K[:, :2], V[:, :2], cu_seqlens((2, 4)), cu_seqlens((1, 2)), 4)
+    given, wanted = (function(*args, longest, block_table=table) for longest in (None, 2))
+    assert torch.equal(given, wanted)

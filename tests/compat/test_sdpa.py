@@ -11,10 +11,16 @@ import pytest
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
+from torch.nn.attention import SDPBackend
 
 from flash_attention import attention
 from flash_attention.compat import sdpa
-from flash_attention.compat.sdpa import route_sdpa, scaled_dot_product_attention
+from flash_attention.compat.sdpa import (
+    BACKEND,
+    route_sdpa,
+    scaled_dot_product_attention,
+    sdpa_kernel,
+)
 from flash_attention.errors import UnsupportedError
 
 imported_before = F.scaled_dot_product_attention
@@ -135,6 +141,20 @@ def test_what_only_attention_finds_out_goes_to_torch_too() -> None:
     assert (routed.here, routed.to_torch.total()) == (0, 1)
 
 
+def test_nested_tensors_stay_with_torch() -> None:
+    rows = [torch.randn(4, 2, 16), torch.randn(3, 2, 16)]
+    heads_first = torch.nested.nested_tensor([t.transpose(0, 1).contiguous() for t in rows])
+    jagged = torch.nested.nested_tensor(rows, layout=torch.jagged).transpose(1, 2)
+    for nested in (heads_first, jagged):
+        wanted = F.scaled_dot_product_attention(nested, nested, nested)
+        with route_sdpa() as routed:
+            given = F.scaled_dot_product_attention(nested, nested, nested)
+        assert all(map(torch.equal, given.unbind(), wanted.unbind()))
+        assert list(routed.to_torch) == [
+            "a tensor is nested; pass dense ones, or call attention with cu_seqlens"
+        ]
+
+
 def test_training_stays_with_torch() -> None:
     q, k, v = tensors()
     q.requires_grad_()
@@ -203,3 +223,142 @@ def test_a_function_compiled_in_the_block_has_the_operator_and_outside_has_not()
     own = ["flash_attention.dense" in " ".join(targets) for targets in graphs]
     assert set(own) == {True, False}
     assert own[:2] == [True, False]
+
+
+class Layers(torch.nn.Module):
+    """The layers of torch that call scaled_dot_product_attention by way of another function."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        options: dict[str, Any] = {"batch_first": True, "dropout": 0.0}
+        self.heads = torch.nn.MultiheadAttention(32, 2, **options)
+        self.encoder = torch.nn.TransformerEncoderLayer(32, 2, 16, **options)
+        self.decoder = torch.nn.TransformerDecoderLayer(32, 2, 16, **options)
+
+    def forward(self, x: Tensor, memory: Tensor) -> tuple[Tensor, ...]:
+        mask = torch.nn.Transformer.generate_square_subsequent_mask(x.shape[1])
+        return (
+            self.heads(x, memory, memory, need_weights=False)[0],
+            self.encoder(x, src_mask=mask, is_causal=True),
+            self.decoder(x, memory, tgt_mask=mask, tgt_is_causal=True),
+        )
+
+
+def states() -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    return torch.randn(2, 5, 32, generator=generator), torch.randn(2, 7, 32, generator=generator)
+
+
+@pytest.mark.parametrize("training", [True, False])
+@torch.no_grad()
+def test_layers_of_torch_are_met(training: bool, calls: list[Tensor]) -> None:
+    layers = Layers().train(training)
+    wanted = layers(*states())
+    with route_sdpa(strict=True) as routed:
+        given = layers(*states())
+    for one, other in zip(given, wanted, strict=True):
+        close(one, other)
+    assert (routed.here, len(calls)) == (4, 4)
+
+
+@torch.no_grad()
+def test_attention_weights_and_dropout_in_a_layer_are_not_silent() -> None:
+    x, memory = states()
+    heads = torch.nn.MultiheadAttention(32, 2, batch_first=True)
+    wanted = heads(x, memory, memory)
+    with route_sdpa() as routed:
+        given = heads(x, memory, memory)
+    assert all(map(torch.equal, given, wanted))
+    assert (routed.here, list(routed.to_torch.values())) == (0, [1])
+    with route_sdpa(strict=True), pytest.raises(UnsupportedError, match="need_weights=False"):
+        heads(x, memory, memory)
+    layer = torch.nn.TransformerEncoderLayer(32, 2, 16, dropout=0.5)
+    with route_sdpa(strict=True), pytest.raises(UnsupportedError, match=r"dropout_p is 0\.5"):
+        layer(x)
+
+
+def test_layers_that_are_trained_stay_with_torch() -> None:
+    layers = Layers()
+    with route_sdpa() as routed:
+        sum(out.sum() for out in layers(*states())).backward()
+    assert layers.heads.in_proj_weight.grad is not None
+    assert (routed.here, routed.to_torch.total()) == (0, 4)
+
+
+@pytest.mark.slow
+@torch.no_grad()
+def test_a_layer_compiled_in_the_block_has_the_operator() -> None:
+    graphs: list[str] = []
+
+    def keep(graph: torch.fx.GraphModule, _: list[Tensor]) -> Any:
+        graphs.append(" ".join(str(node.target) for node in graph.graph.nodes))
+        return graph.forward
+
+    torch._dynamo.reset()
+    layers = Layers()
+    wanted = layers(*states())
+    with route_sdpa(strict=True):
+        given = torch.compile(layers, backend=keep)(*states())
+        for one, other in zip(given, wanted, strict=True):
+            close(one, other)
+        assert sum(graph.count("flash_attention.dense") for graph in graphs) == 4
+        with pytest.raises(Exception, match="set_fastpath_enabled"):
+            torch.compile(layers.eval(), backend=keep)(*states())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_autocast_casts_as_torch_does(is_causal: bool, dtype: torch.dtype) -> None:
+    q, k, v = (t.to(dtype) for t in tensors())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        wanted = F.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
+        with route_sdpa(strict=True) as routed:
+            given = F.scaled_dot_product_attention(q, k, v, is_causal=is_causal)
+        called = scaled_dot_product_attention(q, k, v, is_causal=is_causal)
+    assert (given.dtype, called.dtype, routed.here) == (wanted.dtype, wanted.dtype, 1)
+    torch.testing.assert_close(given, wanted, rtol=1.6e-2, atol=8e-3)
+    assert torch.equal(called, given)
+
+
+@pytest.mark.gpu
+def test_autocast_brings_float32_to_the_kernels() -> None:
+    q, k, v = (t.cuda() for t in tensors())
+    with torch.autocast("cuda", dtype=torch.bfloat16), route_sdpa(strict=True) as routed:
+        given = F.scaled_dot_product_attention(q, k, v)
+    assert (given.dtype, routed.here) == (torch.bfloat16, 1)
+    wanted = F.scaled_dot_product_attention(q, k, v)
+    torch.testing.assert_close(given.float(), wanted, rtol=2e-2, atol=2e-2)
+
+
+def test_attention_itself_is_not_cast() -> None:
+    q, k, v = (t.transpose(1, 2) for t in tensors())
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        given = attention(q, k, v)
+    assert torch.equal(given, attention(q, k, v))
+
+
+def test_sdpa_kernel_lists_this_package_among_the_backends(calls: list[Tensor]) -> None:
+    q, k, v = tensors()
+    wanted = F.scaled_dot_product_attention(q, k, v, attn_mask=MASK)
+    with sdpa_kernel([BACKEND, SDPBackend.MATH]) as routed:
+        F.scaled_dot_product_attention(q, k, v)
+        close(F.scaled_dot_product_attention(q, k, v, attn_mask=MASK), wanted)
+        assert not torch.backends.cuda.flash_sdp_enabled()
+    assert (routed.here, routed.to_torch.total(), len(calls)) == (1, 1, 1)
+    assert torch.backends.cuda.flash_sdp_enabled()
+    with sdpa_kernel(BACKEND), pytest.raises(UnsupportedError, match="attn_mask is given"):
+        F.scaled_dot_product_attention(q, k, v, attn_mask=MASK)
+    with sdpa_kernel(SDPBackend.MATH) as routed:
+        F.scaled_dot_product_attention(q, k, v)
+    assert (routed.here, len(calls)) == (0, 1)
+
+
+def test_sdpa_kernel_decorates(calls: list[Tensor]) -> None:
+    sdpa_kernel(BACKEND)(F.scaled_dot_product_attention)(*tensors())
+    assert len(calls) == 1
+
+
+def test_an_unknown_backend_is_named() -> None:
+    with pytest.raises(UnsupportedError, match=r"backends has 'flash'.*'fa_jit'"):
+        sdpa_kernel("flash").__enter__()

@@ -4,18 +4,44 @@
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
-from flash_attention.compat import flash_attn
+from flash_attention.compat import bert_padding, flash_attn, flash_attn_3
 from flash_attention.tools.bench.blocks import marked_block
-from tests.compat import test_flash_attn, test_flash_attn_cache, test_flash_attn_semantics
+from tests.compat import (
+    test_bert_padding,
+    test_flash_attn,
+    test_flash_attn_3,
+    test_flash_attn_cache,
+    test_flash_attn_semantics,
+    test_kv_cache,
+)
 from tests.compat.semantics import TABLES, block
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "flash_attn_semantics.md"
-MODULES = (test_flash_attn, test_flash_attn_cache, test_flash_attn_semantics)
+MODULES = (
+    test_bert_padding,
+    test_flash_attn,
+    test_flash_attn_3,
+    test_flash_attn_cache,
+    test_flash_attn_semantics,
+    test_kv_cache,
+)
+FUNCTIONS = [
+    (getattr(module, name), tables)
+    for module, tables in (
+        (flash_attn, ("every-function", "packed", "with-a-cache")),
+        (flash_attn_3, TABLES),
+        (bert_padding, ("padding",)),
+    )
+    for name in module.__all__
+    if name != "get_scheduler_metadata"
+]
 ROWS = [row for rows in TABLES.values() for row in rows]
 
 
@@ -35,7 +61,12 @@ def test_every_row_is_shown_by_tests_that_exist_and_every_test_shows_a_row() -> 
     assert named == set().union(*map(names_in, MODULES))
 
 
-@pytest.mark.parametrize("function", flash_attn.__all__)
-def test_every_parameter_has_a_row(function: str) -> None:
-    described = {name for row in ROWS for name in row.parameters}
-    assert set(inspect.signature(getattr(flash_attn, function)).parameters) <= described
+@pytest.mark.parametrize(("function", "tables"), FUNCTIONS)
+def test_every_parameter_has_a_row(function: Callable[..., Any], tables: Iterable[str]) -> None:
+    described = {name for table in tables for row in TABLES[table] for name in row.parameters}
+    assert set(inspect.signature(function).parameters) <= described
+
+
+def test_every_refusal_of_version_3_has_a_row() -> None:
+    described = {name for row in TABLES["version-3"] for name in row.parameters}
+    assert set(flash_attn_3.INSTEAD) <= described

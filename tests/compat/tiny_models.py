@@ -32,7 +32,8 @@ ONES = torch.ones_like(IDS)
 LEFT = ONES.clone()
 LEFT[0, :4] = LEFT[2, :9] = 0
 MASKS = {"none": None, "ones": ONES, "left": LEFT, "right": LEFT.flip(1)}
-MODELS: dict[str, Callable[[], tuple[Any, Any]]] = {
+Kinds = dict[str, Callable[[], tuple[Any, Any]]]
+MODELS: Kinds = {
     "llama": lambda: (transformers.LlamaForCausalLM, transformers.LlamaConfig(**SIZES)),
     "qwen3": lambda: (transformers.Qwen3ForCausalLM, transformers.Qwen3Config(**SIZES)),
     "mistral": lambda: (
@@ -57,17 +58,28 @@ MODELS: dict[str, Callable[[], tuple[Any, Any]]] = {
     ),
 }
 
+WITHOUT_SINKS: Kinds = {  # what transformers runs with flash-attn 2, which has no sinks
+    **{name: make for name, make in MODELS.items() if name != "gpt_oss"},
+    "qwen2": lambda: (transformers.Qwen2ForCausalLM, transformers.Qwen2Config(**SIZES)),
+    "gpt_neox": lambda: (
+        transformers.GPTNeoXForCausalLM,
+        transformers.GPTNeoXConfig(**SIZES, rotary_pct=0.5),
+    ),
+    "phi": lambda: (transformers.PhiForCausalLM, transformers.PhiConfig(**SIZES)),
+    "bert": lambda: (transformers.BertForMaskedLM, transformers.BertConfig(**SIZES)),
+}
 
-def twins(name: str) -> tuple[Any, Any]:
-    """One model with eager attention, and its twin with ours."""
+
+def twins(name: str, ours_called: str | None = None) -> tuple[Any, Any]:
+    """One model with eager attention, and its twin with ours, under our name or another."""
     torch.manual_seed(0)
-    kind, config = MODELS[name]()
+    kind, config = (MODELS | WITHOUT_SINKS)[name]()
     config._attn_implementation = "eager"
     eager = kind(config).eval().requires_grad_(False)
     for parameter_name, parameter in eager.named_parameters():
         if "sinks" in parameter_name:
             torch.nn.init.normal_(parameter)
     ours = copy.deepcopy(eager)
-    ours.set_attn_implementation(register())
-    assert ours.config._attn_implementation == NAME
+    ours.set_attn_implementation(ours_called or register())
+    assert ours.config._attn_implementation == (ours_called or NAME)
     return eager, ours

@@ -109,10 +109,26 @@ def call_of(
 ) -> Call:
     """The call that a function's arguments describe; a keyword that is none is named."""
     try:
-        return Call(q, k, v, out, **keywords)
+        call = Call(q, k, v, out, **keywords)
     except TypeError:
         check_keywords(function, keywords)
         raise
+    window = whole_window(call.window)
+    return call if window is call.window else call._replace(window=window)
+
+
+def whole_window(window: Window | None) -> Window | None:
+    """A window whose sides are integers; one that is a tensor without dimensions is read, which
+    waits for its device. What is no window at all is for the rules to refuse."""
+    if not isinstance(window, tuple) or not any(isinstance(side, Tensor) for side in window):
+        return window
+    return cast(Window, tuple(map(_whole, window)))
+
+
+def _whole(side: Any) -> Any:
+    if isinstance(side, Tensor) and side.ndim == 0 and not side.is_floating_point():
+        return int(side)
+    return side
 
 
 def check_keywords(function: str, given: Iterable[str]) -> None:

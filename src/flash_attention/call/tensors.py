@@ -44,6 +44,11 @@ class TensorView:
             raise UnsupportedError(
                 f"{name} is a {type(tensor).__name__}; pass a torch.Tensor of shape {shown(dims)}"
             )
+        if tensor.is_nested:
+            raise UnsupportedError(
+                f"{name} is a nested tensor; pass the rows of its sequences one after the other,"
+                f" {name}.values() of a jagged one, with cu_seqlens and max_seqlen"
+            )
         if tensor.layout != torch.strided:
             raise UnsupportedError(
                 f"{name} has layout {tensor.layout}; pass a dense tensor, {name}.to_dense()"

@@ -1,2 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """`attention` under the names and conventions of other libraries. Importing activates nothing."""
+
+from flash_attention.compat.drop_in import install, uninstall
+
+__all__ = ["install", "uninstall"]

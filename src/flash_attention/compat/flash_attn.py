@@ -20,12 +20,12 @@ from collections.abc import Callable
 from inspect import signature
 from typing import Any, TypeVar
 
-import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from flash_attention.attention import attention
-from flash_attention.call.call import Keywords, Window
+from flash_attention.call.call import Call, Keywords, Window
+from flash_attention.call.checks import views_of
 from flash_attention.compat.kv_cache import Cache
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.sm90.forward.short_queries import PAGE_BLOCK_KEYS
@@ -62,12 +62,12 @@ def flash_attn_func(
 ) -> Result:
     """Attention of (batch, seq, heads, d) tensors; softmax_lse is (batch, heads, seq_q)."""
     _refuse_dropout_and_alibi(dropout_p, alibi_slopes)
-    options = _options(softmax_scale, causal, window_size, softcap)
-    out, lse = _attend(q, k, v, options, return_attn_probs)
+    options = options_of(softmax_scale, causal, window_size, softcap)
+    out, lse = attend(q, k, v, options, return_attn_probs)
     return out if lse is None else (out, lse, None)
 
 
-def _options_of(
+def _parameters_of(
     function: Callable[..., Result], first: int, last: int | None = None
 ) -> Callable[[Packed], Packed]:
     """Let `help` and `inspect` show the parameters of `function` from number `first` on, up to
@@ -84,17 +84,17 @@ def _options_of(
     return shown
 
 
-@_options_of(flash_attn_func, 3)
+@_parameters_of(flash_attn_func, 3)
 def flash_attn_kvpacked_func(q: Tensor, kv: Tensor, *options: Any, **named: Any) -> Result:
     """`flash_attn_func` with k and v as one tensor, (batch, seq, 2, heads_k, d)."""
-    k, v = _unpacked("kv", kv, 2, ndim=5)
+    k, v = unpacked("kv", kv, 2, ndim=5)
     return flash_attn_func(q, k, v, *options, **named)
 
 
-@_options_of(flash_attn_func, 3)
+@_parameters_of(flash_attn_func, 3)
 def flash_attn_qkvpacked_func(qkv: Tensor, *options: Any, **named: Any) -> Result:
     """`flash_attn_func` with q, k and v as one tensor, (batch, seq, 3, heads, d)."""
-    q, k, v = _unpacked("qkv", qkv, 3, ndim=5)
+    q, k, v = unpacked("qkv", qkv, 3, ndim=5)
     return flash_attn_func(q, k, v, *options, **named)
 
 
@@ -123,30 +123,32 @@ def flash_attn_varlen_func(
     that is a tensor is read, which waits for its device.
     """
     _refuse_dropout_and_alibi(dropout_p, alibi_slopes)
-    options = _options(softmax_scale, causal, window_size, softcap)
-    options["cu_seqlens_q"], options["max_seqlen_q"] = cu_seqlens_q, _int(max_seqlen_q)
+    options = options_of(softmax_scale, causal, window_size, softcap)
+    options["cu_seqlens_q"], options["max_seqlen_q"] = cu_seqlens_q, whole(max_seqlen_q)
     if block_table is None:
-        options["cu_seqlens_k"], options["max_seqlen_k"] = cu_seqlens_k, _int(max_seqlen_k)
+        options["cu_seqlens_k"], options["max_seqlen_k"] = cu_seqlens_k, whole(max_seqlen_k)
     else:
-        pages = -(-_int(max_seqlen_k) // max(1, k.shape[1]))
-        options["block_table"], options["seqused_k"] = block_table[:, :pages], cu_seqlens_k.diff()
-    out, lse = _attend(q, k, v, options, return_attn_probs)
+        longest = whole(max_seqlen_k)
+        if longest is not None:  # of a table that names more pages
+            block_table = block_table[:, : -(-longest // max(1, k.shape[1]))]
+        options["block_table"], options["seqused_k"] = block_table, cu_seqlens_k.diff()
+    out, lse = attend(q, k, v, options, return_attn_probs)
     return out if lse is None else (out, lse, None)
 
 
-@_options_of(flash_attn_varlen_func, 3, -1)  # k and v of one tensor are in no pages
+@_parameters_of(flash_attn_varlen_func, 3, -1)  # k and v of one tensor are in no pages
 def flash_attn_varlen_kvpacked_func(q: Tensor, kv: Tensor, *options: Any, **named: Any) -> Result:
     """`flash_attn_varlen_func` with k and v as one tensor, (total_k, 2, heads_k, d)."""
-    k, v = _unpacked("kv", kv, 2, ndim=4)
+    k, v = unpacked("kv", kv, 2, ndim=4)
     return flash_attn_varlen_func(q, k, v, *options, **named)
 
 
-@_options_of(flash_attn_varlen_func, 7, -1)
+@_parameters_of(flash_attn_varlen_func, 7, -1)
 def flash_attn_varlen_qkvpacked_func(
     qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, *options: Any, **named: Any
 ) -> Result:
     """`flash_attn_varlen_func` with q, k and v as one tensor, (total, 3, heads, d)."""
-    q, k, v = _unpacked("qkv", qkv, 3, ndim=4)
+    q, k, v = unpacked("qkv", qkv, 3, ndim=4)
     lengths = (cu_seqlens, cu_seqlens, max_seqlen, max_seqlen)
     return flash_attn_varlen_func(q, k, v, *lengths, *options, **named)
 
@@ -177,29 +179,33 @@ def flash_attn_with_kvcache(
     With `block_table`, int32 (batch, n), the cache is (pages, page_size, heads_k, d), and the table
     names the pages of each entry. With `cache_batch_idx`, int32 (batch,), entry i of q belongs to
     that entry of the cache, and with `cache_leftpad`, int32 (batch,), its keys start at that row.
-    k and v, (batch, seq_new, heads_k, d), are first stored in the cache behind the keys in use; the
-    cache has room, which is not checked. `rotary_interleaved` says how rotary_cos and rotary_sin
-    are laid out, and neither is supported. `num_splits` is 0, or 1: the keys are not split. Returns
-    out, or (out, softmax_lse) with `return_softmax_lse`.
+    k and v, (batch, seq_new, heads_k, d), are first stored in the cache behind the keys in use.
+
+    A sequence whose new keys do not all fit into the cache, or go to pages that are not there, is
+    refused where the host knows it: on the CPU, and where cache_seqlens is an int. On a GPU nothing
+    of it is stored, and it sees no key: its output is 0 and its softmax_lse -inf. The other
+    sequences are not concerned.
+
+    `rotary_interleaved` says how rotary_cos and rotary_sin are laid out, and neither is supported.
+    `num_splits` is 0, or 1: the keys are not split. Returns out, or (out, softmax_lse) with
+    `return_softmax_lse`.
     """
     _refuse_dropout_and_alibi(0.0, alibi_slopes)
-    _refuse_rotary(rotary_cos, rotary_sin)
-    options = _options(softmax_scale, causal, window_size, softcap)
+    refuse_rotary(rotary_cos, rotary_sin)
+    options = options_of(softmax_scale, causal, window_size, softcap)
     cache = Cache.of(k_cache, v_cache, block_table, cache_batch_idx, cache_leftpad)
-    options["split_keys"] = _split_keys(num_splits, cache)
-    if isinstance(cache_seqlens, int):
-        cache_seqlens = torch.full(
-            (q.shape[0],), cache_seqlens, dtype=torch.int32, device=k_cache.device
-        )
+    options["split_keys"] = split_keys(num_splits, cache.max_keys)
+    lengths = cache.lengths(cache_seqlens, q.shape[0], k)
     if k is not None or v is not None:
-        cache_seqlens = cache.append(k, v, cache_seqlens)
-    out, lse = _attend(q, *cache.described(options, cache_seqlens), options, return_softmax_lse)
+        lengths = cache.append(k, v, lengths)
+    out, lse = attend(q, *cache.described(options, lengths), options, return_softmax_lse)
     return out if lse is None else (out, lse)
 
 
-def _options(
+def options_of(
     softmax_scale: float | None, causal: bool, window_size: Window, softcap: float
 ) -> Keywords:
+    """What is asked of a call, as `attention` spells it."""
     left, right = window_size
     return {
         "softmax_scale": softmax_scale,
@@ -209,9 +215,12 @@ def _options(
     }
 
 
-def _attend(
+def attend(
     q: Tensor, k: Tensor, v: Tensor, options: Keywords, return_lse: bool
 ) -> tuple[Tensor, Tensor | None]:
+    """Attention of tensors laid out in any way; the log-sum-exp if asked for."""
+    if q.is_nested or k.is_nested or v.is_nested:
+        views_of(Call(q, k, v))  # raises: they have no shape to go on with
     d_v, lse = v.shape[-1], None
     if options["softmax_scale"] is None:
         options["softmax_scale"] = q.shape[-1] ** -0.5  # of the head dimension before padding
@@ -230,15 +239,17 @@ def _laid_out(tensor: Tensor) -> Tensor:
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
-def _unpacked(name: str, tensor: Tensor, count: int, ndim: int) -> tuple[Tensor, ...]:
+def unpacked(name: str, tensor: Tensor, count: int, ndim: int) -> tuple[Tensor, ...]:
+    """The matrices of a tensor that holds `count` of them before the heads."""
     if tensor.ndim != ndim or tensor.shape[-3] != count:
         dims = f"({'batch, seq' if ndim == 5 else 'total'}, {count}, heads, d)"
         raise UnsupportedError(f"{name} has shape {tuple(tensor.shape)}; allowed is {dims}")
     return tensor.unbind(-3)
 
 
-def _int(length: int) -> int:
-    return length if isinstance(length, int) else operator.index(length)
+def whole(length: int | None) -> int | None:
+    """A length that may be a tensor; that is read, which waits for its device."""
+    return length if length is None or isinstance(length, int) else operator.index(length)
 
 
 def _refuse_dropout_and_alibi(dropout_p: float, alibi_slopes: Tensor | None) -> None:
@@ -253,7 +264,8 @@ def _refuse_dropout_and_alibi(dropout_p: float, alibi_slopes: Tensor | None) -> 
         )
 
 
-def _refuse_rotary(rotary_cos: Tensor | None, rotary_sin: Tensor | None) -> None:
+def refuse_rotary(rotary_cos: Tensor | None, rotary_sin: Tensor | None) -> None:
+    """Rotary embeddings are for the caller to apply."""
     if rotary_cos is not None or rotary_sin is not None:
         raise UnsupportedError(
             "rotary_cos or rotary_sin is given, and rotary embeddings are not applied here; rotate"
@@ -261,7 +273,7 @@ def _refuse_rotary(rotary_cos: Tensor | None, rotary_sin: Tensor | None) -> None
         )
 
 
-def _split_keys(num_splits: int, cache: Cache) -> int | None:
+def split_keys(num_splits: int, keys: int) -> int | None:
     """How many keys a chunk has, so that there are as many chunks as asked for."""
     if num_splits not in (0, 1):
         raise UnsupportedError(
@@ -269,6 +281,4 @@ def _split_keys(num_splits: int, cache: Cache) -> int | None:
             " here; pass 0 for as many splits as fill the GPU, 1 for none, or call attention with"
             " split_keys, how many keys a chunk has"
         )
-    return (
-        None if num_splits == 0 else -(-max(1, cache.max_keys) // PAGE_BLOCK_KEYS) * PAGE_BLOCK_KEYS
-    )
+    return None if num_splits == 0 else -(-max(1, keys) // PAGE_BLOCK_KEYS) * PAGE_BLOCK_KEYS

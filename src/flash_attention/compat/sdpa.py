@@ -9,23 +9,31 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from types import FunctionType
 from typing import Any
 
 import torch
+import torch.nn.attention
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
+from torch.nn.attention import SDPBackend
 from torch.overrides import TorchFunctionMode
 
 from flash_attention.attention import attention
 from flash_attention.call.tensors import DTYPES
 from flash_attention.errors import UnsupportedError
 
-__all__ = ["Routed", "route_sdpa", "scaled_dot_product_attention"]
+__all__ = ["BACKEND", "Routed", "route_sdpa", "scaled_dot_product_attention", "sdpa_kernel"]
 
+BACKEND = "fa_jit"
+"""The name of this package among the backends of `sdpa_kernel`."""
 TORCH = F.scaled_dot_product_attention
+MULTI_HEAD = F.multi_head_attention_forward
+FAST_PATHS = (torch._native_multi_head_attention, torch._transformer_encoder_layer_fwd)
+PLAIN: frozenset[type] = frozenset((Tensor, torch.nn.Parameter))
 
 
 def scaled_dot_product_attention(
@@ -41,9 +49,11 @@ def scaled_dot_product_attention(
     """torch's function of this name; UnsupportedError where there is no kernel for the call.
 
     That is one with a mask tensor or dropout, one that needs a gradient, and what `attention`
-    refuses. The result need not be contiguous.
+    refuses. Under torch.autocast tensors are cast as torch casts them. The result need not be
+    contiguous.
     """
-    if reason := _no_kernel(query, key, value, attn_mask, dropout_p, enable_gqa):
+    query, key, value = tensors = _autocast(query, key, value)
+    if reason := _no_kernel(tensors, attn_mask, dropout_p, enable_gqa):
         raise UnsupportedError(reason)
     if query.ndim == 3:
         return _attend(query[None], key[None], value[None], is_causal, scale)[0]
@@ -66,9 +76,11 @@ def route_sdpa(*, strict: bool = False) -> Iterator[Routed]:
     """Compute torch's scaled_dot_product_attention here, where there is a kernel for the call.
 
     Other calls go to torch, and `Routed.to_torch` says why; with `strict` they raise
-    UnsupportedError. Every call from Python is met, however the caller imported the function, also
-    those in functions that torch.compile traces inside the block. What C++ calls (a scripted
-    module, the fast path of nn.TransformerEncoder) is not.
+    UnsupportedError. Every call from Python is met, however the caller imported the function:
+    those of nn.MultiheadAttention and of the layers of nn.Transformer too, and those in functions
+    that torch.compile traces in the block. What a scripted module calls is not. torch takes the
+    fast path of an encoder layer, which computes it at once, in compiled functions only; that one
+    counts as gone to torch.
 
     The block concerns the thread that enters it and no other: threads that a server or a backward
     pass starts enter their own. Blocks nest, the innermost alone decides. Inside, any function of
@@ -91,6 +103,32 @@ def route_sdpa(*, strict: bool = False) -> Iterator[Routed]:
             outer.paused = False
 
 
+@contextmanager
+def sdpa_kernel(
+    backends: SDPBackend | str | list[SDPBackend | str], set_priority: bool = False
+) -> Iterator[Routed]:
+    """`torch.nn.attention.sdpa_kernel` that knows one backend more, "fa_jit": this package.
+
+    Calls that it has a kernel for are computed here, whatever its place in the list. The others go
+    to the backends of torch that are listed; if there are none, they raise UnsupportedError. The
+    block is one of `route_sdpa`, and may be used as a decorator too.
+    """
+    listed = backends if isinstance(backends, list) else [backends]
+    if unknown := [b for b in listed if b != BACKEND and not isinstance(b, SDPBackend)]:
+        raise UnsupportedError(
+            f"backends has {unknown[0]!r}; allowed are members of torch.nn.attention.SDPBackend"
+            f" and {BACKEND!r}"
+        )
+    of_torch = [b for b in listed if isinstance(b, SDPBackend)]
+    with ExitStack() as block:
+        if of_torch:
+            block.enter_context(torch.nn.attention.sdpa_kernel(of_torch, set_priority))
+        if BACKEND in listed:
+            yield block.enter_context(route_sdpa(strict=not of_torch))
+        else:
+            yield Routed()
+
+
 class _Route(TorchFunctionMode):
     """Sees every function of torch that its thread calls; torch pauses it while it answers one."""
 
@@ -103,15 +141,39 @@ class _Route(TorchFunctionMode):
     def __torch_function__(
         self,
         func: Callable[..., Any],
-        types: object,
+        types: Iterable[type],
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        if func is not TORCH or self.paused:
+        if self.paused:
             return func(*args, **(kwargs or {}))
-        return self._attention(*args, **(kwargs or {}))
+        if func is TORCH:
+            return self.attention(*args, **(kwargs or {}))
+        if func is MULTI_HEAD and PLAIN.issuperset(types):
+            return self._multi_head(*args, **(kwargs or {}))
+        if func in FAST_PATHS:
+            self._to_torch(
+                f"torch.{func.__name__} computes a layer at once; to have its attention computed"
+                " here call torch.backends.mha.set_fastpath_enabled(False)"
+            )
+        return func(*args, **(kwargs or {}))
 
-    def _attention(
+    def _multi_head(self, *args: Any, **kwargs: Any) -> Any:
+        if not kwargs.get("need_weights", True):
+            return _multi_head(*args, **kwargs)
+        self._to_torch(
+            "need_weights is True, and attention weights are never formed here; pass"
+            " need_weights=False"
+        )
+        return MULTI_HEAD(*args, **kwargs)
+
+    def _to_torch(self, reason: str) -> None:
+        if self.strict:
+            raise UnsupportedError(reason)
+        if not torch.compiler.is_compiling():
+            self.routed.to_torch[reason] += 1
+
+    def attention(
         self,
         query: Tensor,
         key: Tensor,
@@ -121,11 +183,11 @@ class _Route(TorchFunctionMode):
         is_causal: bool = False,
         **options: Any,
     ) -> Tensor:
+        """torch's function, here or there."""
         call = (query, key, value, attn_mask, dropout_p, is_causal)
         shared = bool(options.get("enable_gqa", False))
-        reason = _no_kernel(query, key, value, attn_mask, dropout_p, shared)
-        compiling = torch.compiler.is_compiling()
-        if reason is None and compiling:
+        reason = _no_kernel(_autocast(query, key, value), attn_mask, dropout_p, shared)
+        if reason is None and torch.compiler.is_compiling():
             return scaled_dot_product_attention(*call, **options)
         if reason is None:
             try:
@@ -135,23 +197,50 @@ class _Route(TorchFunctionMode):
             else:
                 self.routed.here += 1
                 return out
-        if self.strict:
-            raise UnsupportedError(reason)
-        if not compiling:
-            self.routed.to_torch[reason] += 1
+        self._to_torch(reason)
         return TORCH(*call, **options)
 
 
+def _of_the_innermost(*args: Any, **kwargs: Any) -> Any:
+    route: _Route = _blocks.innermost
+    return route.attention(*args, **kwargs)
+
+
+# While torch answers a function, its mode is paused: what multi_head_attention_forward calls would
+# not be seen. So its code runs with this function in the place of the one that it calls.
+_multi_head = FunctionType(
+    MULTI_HEAD.__code__,
+    vars(F)
+    | {
+        "scaled_dot_product_attention": _of_the_innermost,
+        "has_torch_function": lambda tensors: False,
+    },
+    argdefs=MULTI_HEAD.__defaults__,
+)
+
+
+def _autocast(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The tensors as torch.autocast has scaled_dot_product_attention see them."""
+    device = query.device.type
+    if not torch.is_autocast_enabled(device):
+        return query, key, value
+    dtype = torch.get_autocast_dtype(device)
+
+    def cast(tensor: Tensor) -> Tensor:
+        keeps = not tensor.is_floating_point() or tensor.dtype == torch.float64
+        return tensor if keeps else tensor.to(dtype)
+
+    return cast(query), cast(key), cast(value)
+
+
 def _no_kernel(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
+    tensors: tuple[Tensor, Tensor, Tensor],
     attn_mask: Tensor | None,
     dropout_p: float,
     enable_gqa: bool,
 ) -> str | None:
     """Why a call is none for `attention`, as far as types, dimensions and options tell."""
-    tensors = (query, key, value)
+    query, key, _ = tensors
     if attn_mask is not None:
         return (
             "attn_mask is given, and there are no mask tensors here; for a causal mask pass"
@@ -164,6 +253,8 @@ def _no_kernel(
             "a tensor requires grad, and there is no backward pass here; call it under"
             " torch.no_grad()"
         )
+    if any(t.is_nested for t in tensors):
+        return "a tensor is nested; pass dense ones, or call attention with cu_seqlens"
     if {t.ndim for t in tensors} not in ({3}, {4}):
         shapes = ", ".join(str(tuple(t.shape)) for t in tensors)
         return (

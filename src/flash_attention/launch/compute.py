@@ -4,22 +4,31 @@
 from __future__ import annotations
 
 from torch import Tensor
+from torch.autograd import profiler
 
 from flash_attention.call.call import Call
 from flash_attention.call.lengths import check_lengths
 from flash_attention.families.config import KernelConfig
 from flash_attention.launch.plan import plan_for
+from flash_attention.launch.strict import check_as_on_a_gpu
 from flash_attention.reference.cpu import attention_on_cpu
 
 
 def compute(
     call: Call, config: KernelConfig | None = None, validate: bool = False
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """By torch on the CPU, unless there is a config; else by the kernel that is planned for."""
+    """By torch on the CPU, unless there is a config; else by the kernel that is planned for.
+
+    A profiler of torch that runs sees the kernel as a range called flash_attention::<its config>.
+    """
     if config is None and getattr(call.q, "is_cpu", False):
+        check_as_on_a_gpu(call)
         result, lse = attention_on_cpu(call)
         return result if lse is None else (result, lse)
     plan = plan_for(call, config)
     if validate:
         check_lengths(plan.problem, call)
+    if profiler._is_profiler_enabled:
+        with profiler.record_function(f"flash_attention::{plan.config.short_form()}"):
+            return plan.run(call)
     return plan.run(call)

@@ -24,7 +24,7 @@ def attention_on_cpu(call: Call) -> tuple[Tensor, Tensor | None]:
     The lengths of sequences are checked, which costs nothing here.
     """
     problem = _checked(call)
-    with torch.no_grad():
+    with torch.no_grad(), torch.autocast("cpu", enabled=False):
         result, lse = _computed(problem, call)
         if call.out is None:
             return result, lse

@@ -1,0 +1,167 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FlashAttention-3 and the functions for padding: what they have beside flash-attn 2."""
+
+from __future__ import annotations
+
+from tests.compat.semantics_row import EQUAL, Row
+
+VERSION_3 = (
+    Row(
+        "the signatures",
+        "names, order and defaults of flash_attn_interface.py",
+        EQUAL,
+        ("test_names_order_and_defaults_of_version_3",),
+    ),
+    Row(
+        "what both versions have",
+        "as above; there is no dropout_p, alibi_slopes or block_table in the signatures",
+        EQUAL,
+        (
+            "test_dense_tensors_of_version_3",
+            "test_packed_sequences_of_version_3",
+            "test_a_cache_of_version_3",
+        ),
+    ),
+    Row(
+        "results with return_attn_probs, return_softmax_lse",
+        "(out, softmax_lse); with a cache its code adds the outputs of splits",
+        f"{EQUAL}; with a cache (out, softmax_lse, None, None): no partial results are kept",
+        ("test_dense_tensors_of_version_3", "test_a_cache_of_version_3"),
+    ),
+    Row(
+        "qkv, num_heads_q",
+        "(batch, seqlen, 3, nheads, headdim), or with num_heads_q (batch, seqlen, num_heads_q +"
+        " 2 nheads_k, headdim)",
+        EQUAL,
+        ("test_one_tensor_of_version_3",),
+    ),
+    Row(
+        "seqused_k",
+        "(batch,) int32, in its code: how many keys of each packed sequence count",
+        EQUAL,
+        ("test_packed_sequences_of_version_3",),
+    ),
+    Row(
+        "seqused_q",
+        "(batch,) int32, in its code: how many queries of each packed sequence count",
+        "None; else raises `all rows of a packed q count here`",
+        ("test_rows_of_packed_queries_all_count_in_version_3",),
+    ),
+    Row(
+        "num_splits",
+        "0: a heuristic; 1: the keys are not split, the default but with a cache; more: so many",
+        "0 and 1 equal; else raises as above",
+        ("test_one_split_of_version_3_is_one_chunk_of_all_keys",),
+    ),
+    Row(
+        "pack_gqa",
+        "can be tuned for speed: whether heads that share keys lie in one tile",
+        "changes nothing: it is chosen here",
+        ("test_dense_tensors_of_version_3",),
+    ),
+    Row(
+        "deterministic",
+        "of the backward pass; the forward pass always is",
+        f"{EQUAL}: changes nothing",
+        ("test_dense_tensors_of_version_3",),
+    ),
+    Row(
+        "qv",
+        "(batch, seqlen, nheads, headdim_v): the product with v is added to the scores",
+        "None; else raises `pass torch.cat((q, qv), -1) for q and torch.cat((k, v), -1) for k`",
+        (
+            "test_what_version_3_has_more_is_refused",
+            "test_a_second_product_of_scores_is_a_longer_head",
+        ),
+    ),
+    Row(
+        "q_descale, k_descale, v_descale",
+        "scales of fp8 tensors",
+        "None; else raises `there are no fp8 kernels here`",
+        ("test_what_version_3_has_more_is_refused",),
+    ),
+    Row(
+        "attention_chunk",
+        "in its code: 0, or the length of chunks that see only themselves",
+        "0; else raises `pass each chunk as a sequence of its own`",
+        ("test_what_version_3_has_more_is_refused",),
+    ),
+    Row(
+        "sm_margin",
+        "multiprocessors that are left to others",
+        "0; else raises `kernels take the whole GPU here`",
+        ("test_what_version_3_has_more_is_refused",),
+    ),
+    Row(
+        "page_table",
+        "(batch, max_num_blocks_per_seq) int32: block_table of version 2; pages of any size",
+        f"{EQUAL}; on a GPU pages of 16, 32, or a multiple of 64 keys",
+        ("test_a_cache_of_version_3",),
+    ),
+    Row(
+        "cu_seqlens_q, max_seqlen_q",
+        "with a cache, in its code: q is packed",
+        EQUAL,
+        ("test_a_cache_of_version_3",),
+    ),
+    Row(
+        "rotary_cos, rotary_sin, rotary_interleaved, rotary_seqlens",
+        "rotate q and the new k",
+        "None; else raises `rotary embeddings are not applied here`",
+        ("test_what_a_cache_of_version_3_has_more_is_refused",),
+    ),
+    Row(
+        "cu_seqlens_k_new",
+        "in its code: new keys are packed",
+        "None; else raises `new keys are not packed here`",
+        ("test_what_a_cache_of_version_3_has_more_is_refused",),
+    ),
+    Row(
+        "scheduler_metadata",
+        "what get_scheduler_metadata returned",
+        "None; else raises `tiles are scheduled by the kernels here`; so does"
+        " get_scheduler_metadata",
+        (
+            "test_what_a_cache_of_version_3_has_more_is_refused",
+            "test_outputs_of_parts_are_weighted_by_their_lses",
+        ),
+    ),
+    Row(
+        "out_partial, lse_partial, out, out_dtype",
+        "flash_attn_combine, undocumented: merges the outputs of parts",
+        "raises `weight the outputs of parts with softmax(torch.stack(lses), 0)`",
+        ("test_outputs_of_parts_are_weighted_by_their_lses",),
+    ),
+)
+
+PADDING = (
+    Row(
+        "hidden_states, attention_mask, unused_mask",
+        "unpad_input: the rows that a mask shows, their indices, cu_seqlens, the longest length,"
+        " and how many rows of each sequence attention_mask shows",
+        EQUAL,
+        (
+            "test_padding_is_taken_out_and_put_back",
+            "test_rows_without_use_are_packed_and_not_counted",
+        ),
+    ),
+    Row(
+        "indices, batch, seqlen",
+        "pad_input: the inverse, zeros elsewhere",
+        EQUAL,
+        ("test_padding_is_taken_out_and_put_back",),
+    ),
+    Row(
+        "attention_mask_in_length",
+        "unpad_input_for_concatenated_sequences: a row of the mask begins with the lengths of the"
+        " sequences in a row",
+        EQUAL,
+        ("test_rows_that_hold_several_sequences_are_packed_by_their_lengths",),
+    ),
+    Row(
+        "input, values, first_axis_dim",
+        "index_first_axis, index_first_axis_residual, index_put_first_axis: rows by their indices",
+        EQUAL,
+        ("test_rows_are_taken_and_put_with_gradients",),
+    ),
+)

@@ -1,0 +1,210 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FlashAttention-3's interface: its parameters, what they mean, and what is refused."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from flash_attention.attention import attention
+from flash_attention.compat import flash_attn, flash_attn_3
+from flash_attention.compat.flash_attn import flash_attn_func, flash_attn_with_kvcache
+from flash_attention.errors import UnsupportedError
+from flash_attention.reference.judge import cu_seqlens, generate_qkv
+
+Function = Callable[..., Any]
+dense: Function = flash_attn_3.flash_attn_func
+packed_in_one: Function = flash_attn_3.flash_attn_qkvpacked_func
+of_version_2: Function = flash_attn_with_kvcache
+varlen: Function = flash_attn_3.flash_attn_varlen_func
+with_cache: Function = flash_attn_3.flash_attn_with_kvcache
+
+DESCALE = "q_descale=None, k_descale=None, v_descale=None"
+SIGNATURES = {
+    "flash_attn_func": f"q, k, v, softmax_scale=None, causal=False, qv=None, {DESCALE},"
+    " window_size=(-1, -1), attention_chunk=0, softcap=0.0, num_splits=1, pack_gqa=None,"
+    " deterministic=False, sm_margin=0, return_attn_probs=False",
+    "flash_attn_qkvpacked_func": f"qkv, softmax_scale=None, causal=False, {DESCALE},"
+    " window_size=(-1, -1), attention_chunk=0, softcap=0.0, deterministic=False,"
+    " num_heads_q=None, sm_margin=0, return_attn_probs=False",
+    "flash_attn_varlen_func": "q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k,"
+    f" seqused_q=None, seqused_k=None, softmax_scale=None, causal=False, qv=None, {DESCALE},"
+    " window_size=(-1, -1), attention_chunk=0, softcap=0.0, num_splits=1, pack_gqa=None,"
+    " deterministic=False, sm_margin=0, return_attn_probs=False",
+    "flash_attn_with_kvcache": "q, k_cache, v_cache, k=None, v=None, qv=None, rotary_cos=None,"
+    " rotary_sin=None, cache_seqlens=None, cache_batch_idx=None, cache_leftpad=None,"
+    " page_table=None, cu_seqlens_q=None, cu_seqlens_k_new=None, max_seqlen_q=None,"
+    f" rotary_seqlens=None, {DESCALE}, softmax_scale=None, causal=False, window_size=(-1, -1),"
+    " attention_chunk=0, softcap=0.0, rotary_interleaved=True, scheduler_metadata=None,"
+    " num_splits=0, pack_gqa=None, sm_margin=0, return_softmax_lse=False",
+    "flash_attn_combine": "out_partial, lse_partial, out=None, out_dtype=None",
+}
+
+Q, K, V = generate_qkv(2, 6, 4, 16, torch.float32, n_heads_k=2)
+BOUNDS = cu_seqlens((2, 4))
+PACKED = (Q[0], K[0], V[0], BOUNDS, BOUNDS, 4, 4)
+USED = torch.tensor([2, 3], dtype=torch.int32)
+OPTIONS: dict[str, Any] = {
+    "softmax_scale": 0.3,
+    "causal": True,
+    "window_size": (2, -1),
+    "softcap": 3.0,
+}
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_names_order_and_defaults_of_version_3(name: str) -> None:
+    parameters = inspect.signature(getattr(flash_attn_3, name)).parameters.values()
+    plain = [p.replace(annotation=inspect.Parameter.empty) for p in parameters]
+    assert ", ".join(map(str, plain)) == SIGNATURES[name]
+
+
+def test_dense_tensors_of_version_3() -> None:
+    wanted: Any = flash_attn_func(Q, K, V, **OPTIONS, return_attn_probs=True)
+    out, lse = dense(Q, K, V, **OPTIONS, return_attn_probs=True)
+    assert torch.equal(out, wanted[0])
+    assert torch.equal(lse, wanted[1])
+    for num_splits in (0, 1):
+        given = dense(Q, K, V, 0.3, True, num_splits=num_splits, pack_gqa=True, deterministic=True)
+        assert torch.equal(given, attention(Q, K, V, softmax_scale=0.3, causal=True))
+
+
+def test_one_split_of_version_3_is_one_chunk_of_all_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+
+    def record(q: Tensor, k: Tensor, v: Tensor, **given: Any) -> Any:
+        asked.append(given["split_keys"])
+        return attention(q, k, v, **given)
+
+    monkeypatch.setattr(flash_attn, "attention", record)
+    dense(Q, K, V)
+    dense(Q, K, V, num_splits=0)
+    varlen(*PACKED)
+    with_cache(Q, K, V)
+    with_cache(Q, K, V, num_splits=1)
+    assert asked == [64, None, 64, None, 64]
+    with pytest.raises(UnsupportedError, match="num_splits is 3"):
+        dense(Q, K, V, num_splits=3)
+
+
+def test_one_tensor_of_version_3() -> None:
+    one = torch.stack((K, K + 1, V), dim=2)
+    assert torch.equal(packed_in_one(one, **OPTIONS), dense(K, K + 1, V, **OPTIONS))
+    heads = torch.cat((Q, K, V), dim=2)
+    assert torch.equal(
+        packed_in_one(heads, num_heads_q=4, **OPTIONS),
+        dense(Q, K, V, **OPTIONS),
+    )
+    with pytest.raises(UnsupportedError, match=r"num_heads_q is 3; allowed is \(batch, seq"):
+        packed_in_one(heads, num_heads_q=3)
+
+
+@pytest.mark.parametrize("used", [None, USED], ids=["all", "some"])
+def test_packed_sequences_of_version_3(used: Tensor | None) -> None:
+    out, lse = varlen(*PACKED, seqused_k=used, **OPTIONS, return_attn_probs=True)
+    assert lse.shape == (4, 6)
+    for sequence, (start, end) in enumerate(((0, 2), (2, 6))):
+        keys = slice(start, end if used is None else start + int(used[sequence]))
+        wanted = dense(Q[:1, start:end], K[:1, keys], V[:1, keys], **OPTIONS)
+        torch.testing.assert_close(out[start:end], wanted[0])
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_cache_of_version_3(packed: bool) -> None:
+    """In pages, with new keys; queries packed or not."""
+    pages = [torch.cat((t, 2 * t)).reshape(-1, 2, 2, 16) for t in (K, V)]  # 12 pages of 2 keys
+    table = torch.tensor([[11, 3, 5, 7], [0, 2, 4, 6]], dtype=torch.int32)
+    k, v = K[:, :2] - 1, V[:, :2] + 1
+    lengths = torch.tensor([3, 5], dtype=torch.int32)
+    theirs = [page.clone() for page in pages]
+    wanted = of_version_2(
+        *(Q[:, :2], *theirs, k, v),
+        cache_seqlens=lengths,
+        block_table=table,
+        **OPTIONS,
+        return_softmax_lse=True,
+    )
+    lengths_q: dict[str, Any] = {"cu_seqlens_q": cu_seqlens((2, 2)), "max_seqlen_q": 2}
+    out, lse, *rest = with_cache(
+        *(Q[:, :2].flatten(0, 1) if packed else Q[:, :2], *pages, k, v),
+        cache_seqlens=lengths,
+        page_table=table,
+        **(lengths_q if packed else {}),
+        **OPTIONS,
+        return_softmax_lse=True,
+    )
+    assert rest == [None, None]
+    torch.testing.assert_close(out.reshape(2, 2, 4, 16), wanted[0])
+    by_sequence = lse.reshape(4, 2, 2).transpose(0, 1) if packed else lse
+    torch.testing.assert_close(by_sequence, wanted[1])
+    assert all(map(torch.equal, pages, theirs))
+
+
+TENSOR = torch.ones(2)
+REFUSED: list[tuple[str, Any, str]] = [
+    ("qv", Q, r"qv is given.*torch\.cat\(\(q, qv\), -1\)"),
+    ("q_descale", TENSOR, "q_descale is given.*no fp8 kernels"),
+    ("k_descale", TENSOR, "k_descale is given"),
+    ("v_descale", TENSOR, "v_descale is given"),
+    ("attention_chunk", 128, "attention_chunk is given.*a sequence of its own"),
+    ("sm_margin", 8, "sm_margin is given.*pass 0"),
+]
+
+
+@pytest.mark.parametrize(("name", "value", "message"), REFUSED, ids=[r[0] for r in REFUSED])
+def test_what_version_3_has_more_is_refused(name: str, value: Any, message: str) -> None:
+    for function, args in ((dense, (Q, K, V)), (varlen, PACKED), (with_cache, (Q, K, V))):
+        with pytest.raises(UnsupportedError, match=message):
+            function(*args, **{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("rotary_cos", "rotate q and k before the call"),
+        ("rotary_sin", "rotate q and k before the call"),
+        ("rotary_seqlens", "rotate q and k before the call"),
+        ("cu_seqlens_k_new", r"\(batch, seq_new, heads_k, d\)"),
+        ("scheduler_metadata", "leave it out"),
+    ],
+)
+def test_what_a_cache_of_version_3_has_more_is_refused(name: str, message: str) -> None:
+    cache = K.clone()
+    with pytest.raises(UnsupportedError, match=message):
+        with_cache(Q, cache, V, K, V, cache_seqlens=0, **{name: TENSOR})
+    assert torch.equal(cache, K)
+
+
+def test_rows_of_packed_queries_all_count_in_version_3() -> None:
+    with pytest.raises(UnsupportedError, match=r"seqused_q is given.*without the others"):
+        varlen(*PACKED, seqused_q=USED)
+
+
+def test_a_second_product_of_scores_is_a_longer_head() -> None:
+    """What the refusal of qv says to do."""
+    qv = Q.flip(1)
+    keys, values = (t.repeat_interleave(2, dim=2) for t in (K, V))
+    scores = torch.einsum("bihd,bjhd->bhij", Q, keys) + torch.einsum("bihd,bjhd->bhij", qv, values)
+    weights = (scores * 32**-0.5).softmax(-1)
+    given = dense(torch.cat((Q, qv), -1), torch.cat((K, V), -1), V)
+    torch.testing.assert_close(given, torch.einsum("bhij,bjhd->bihd", weights, values))
+
+
+def test_outputs_of_parts_are_weighted_by_their_lses() -> None:
+    """What the refusal of flash_attn_combine says to do."""
+    parts = [
+        attention(Q, k, v, return_lse=True)
+        for k, v in zip(K.split(3, 1), V.split(3, 1), strict=True)
+    ]
+    outs, lses = (torch.stack(each) for each in zip(*parts, strict=True))
+    combined = (outs * lses.softmax(0).mT[..., None]).sum(0)
+    torch.testing.assert_close(combined, attention(Q, K, V))
+    with pytest.raises(UnsupportedError, match=r"softmax\(torch\.stack\(lses\), 0\)"):
+        flash_attn_3.flash_attn_combine(outs, lses)
+    with pytest.raises(UnsupportedError, match="leave scheduler_metadata out"):
+        flash_attn_3.get_scheduler_metadata(1, 1, 1, 1, 1, 64, USED)

@@ -1,0 +1,251 @@
+# SPDX-License-Identifier: Apache-2.0
+"""New keys that do not fit into a cache: refused where the host knows, not stored where it does
+not."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from flash_attention.call.call import Call
+from flash_attention.compat import flash_attn, kv_cache
+from flash_attention.compat.flash_attn import flash_attn_with_kvcache
+from flash_attention.errors import UnsupportedError
+from flash_attention.launch.plan import plan_for
+from flash_attention.reference.judge import generate_qkv
+
+BATCH, ROWS, PAGE = 3, 64, 16
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+def numbers(*values: Any, device: str = "cpu") -> Tensor:
+    return torch.tensor(values, dtype=torch.int32, device=device)
+
+
+def new_rows(count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """q, k and v of new tokens."""
+    return generate_qkv(BATCH, count, 4, 64, torch.bfloat16, "cpu", 5, n_heads_k=2)
+
+
+def empty_cache(entries: int = BATCH, rows: int = ROWS) -> tuple[Tensor, Tensor]:
+    _, k, v = generate_qkv(entries, rows, 2, 64, torch.bfloat16)
+    return k, v
+
+
+TABLE = numbers([3, 1, 5, 0], [2, 7, 9, 4], [8, 6, 10, 11])
+CACHES: dict[str, tuple[int, int, dict[str, Tensor]]] = {  # entries, rows, how it is described
+    "rows": (BATCH, ROWS, {}),
+    "moved": (5, ROWS, {"cache_batch_idx": numbers(4, 0, 2)}),
+    "padded": (BATCH, ROWS, {"cache_leftpad": numbers(3, 0, 7)}),
+    "pages": (12, PAGE, {"block_table": TABLE}),
+}
+MANGLED: dict[str, tuple[str, dict[str, Tensor], tuple[int, ...]]] = {
+    "a full cache": ("rows", {}, (20, ROWS, 8)),
+    "one row too few": ("rows", {}, (20, ROWS - 1, 8)),
+    "a length of nobody": ("rows", {}, (20, 2**31 - 8, 8)),
+    "a length below zero": ("rows", {}, (20, -5, 8)),
+    "a full entry": ("moved", {}, (20, ROWS, 8)),
+    "an entry of nobody": ("moved", {"cache_batch_idx": numbers(4, 77, 2)}, (20, 5, 8)),
+    "a full padded cache": ("padded", {}, (20, ROWS - 1, 8)),
+    "a table too short": ("pages", {}, (20, ROWS - 1, 8)),
+    "a table with gaps": (
+        "pages",
+        {"block_table": numbers([3, 1, 5, 0], [2, -1, 9, 4], [8, 6, 10, 11])},
+        (20, PAGE - 1, 8),
+    ),
+    "a page of nobody": (
+        "pages",
+        {"block_table": numbers([3, 1, 5, 0], [2, 12, 9, 4], [8, 6, 10, 11])},
+        (20, PAGE, 8),
+    ),
+    "a page of another": (  # the first place of clamped numbers belongs to the first sequence
+        "pages",
+        {"block_table": numbers([0, 1, 5, 3], [2, -1, 9, 4], [8, 6, 10, 11])},
+        (0, PAGE, 8),
+    ),
+}
+
+
+def call(
+    device: str, kind: str, changed: dict[str, Tensor], lengths: tuple[int, ...]
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Two new keys of each sequence: output, lse, and the cache then."""
+    entries, rows, described = CACHES[kind]
+    q, k, v = (t.to(device) for t in new_rows(2))
+    k_cache, v_cache = (t.to(device) for t in empty_cache(entries, rows))
+    options: dict[str, Any] = {n: t.to(device) for n, t in {**described, **changed}.items()}
+    result: Any = flash_attn_with_kvcache(
+        *(q, k_cache, v_cache, k, v),
+        **options,
+        cache_seqlens=numbers(*lengths, device=device),
+        causal=True,
+        return_softmax_lse=True,
+    )
+    return *result, k_cache, v_cache
+
+
+def places(described: dict[str, Tensor], sequence: int, rows: int) -> tuple[list[int], list[int]]:
+    """The entries and the rows of a cache that two new keys of a sequence go to."""
+    if "block_table" in described:
+        pages, within = zip(*(divmod(rows + new, PAGE) for new in range(2)), strict=True)
+        return described["block_table"][sequence, list(pages)].tolist(), list(within)
+    entry = int(described.get("cache_batch_idx", torch.arange(BATCH))[sequence])
+    return [entry, entry], [rows, rows + 1]
+
+
+def check_others(device: str, case: str) -> None:
+    """Sequences 0 and 2 are served as if 1 were in order; of 1 nothing is stored."""
+    kind, changed, lengths = MANGLED[case]
+    entries, rows, described = CACHES[kind]
+    given = {**described, **changed}
+    in_order = {name: tensor.clone() for name, tensor in given.items()}
+    for name, tensor in in_order.items():
+        tensor[1] = described[name][1]
+    out, lse, *caches = (t.cpu() for t in call(device, kind, given, lengths))
+    wanted = [t.cpu() for t in call(device, kind, in_order, (lengths[0], 9, lengths[2]))]
+    torch.testing.assert_close(out[[0, 2]], wanted[0][[0, 2]], rtol=1.6e-2, atol=1.6e-2)
+    torch.testing.assert_close(lse[[0, 2]], wanted[1][[0, 2]], rtol=1e-4, atol=1e-4)
+    assert not out[1].any()
+    assert bool((lse[1] == -torch.inf).all())
+    news = new_rows(2)[1:]
+    for cache, stored, new in zip(caches, empty_cache(entries, rows), news, strict=True):
+        for sequence in (0, 2):
+            stored[places(given, sequence, lengths[sequence])] = new[sequence]
+        assert torch.equal(cache, stored)
+
+
+@pytest.mark.parametrize("case", MANGLED)
+def test_what_does_not_fit_is_refused_on_the_cpu_and_nothing_is_stored(case: str) -> None:
+    kind, changed, lengths = MANGLED[case]
+    entries, rows, described = CACHES[kind]
+    q, k, v = new_rows(2)
+    caches = empty_cache(entries, rows)
+    before = [cache.clone() for cache in caches]
+    options: dict[str, Any] = {**described, **changed}
+    with pytest.raises(UnsupportedError, match=r"cache_seqlens\[1\] is|where new keys go"):
+        flash_attn_with_kvcache(q, *caches, k, v, **options, cache_seqlens=numbers(*lengths))
+    assert all(map(torch.equal, caches, before))
+
+
+@pytest.mark.parametrize("case", MANGLED)
+def test_what_does_not_fit_is_not_stored_where_the_host_does_not_know(
+    case: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kv_cache, "has_values", lambda numbers: False)
+    check_others("cpu", case)
+
+
+def emulated(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
+    """`attention` by the kernel that a GPU would run; one that reads what is not there raises."""
+    call = Call(q, k, v, **options)
+    return plan_for(call).run(call)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", MANGLED)
+def test_kernels_do_not_read_what_does_not_fit(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kv_cache, "has_values", lambda numbers: False)
+    monkeypatch.setattr(flash_attn, "attention", emulated)
+    check_others("cpu", case)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("case", MANGLED)
+def test_a_gpu_goes_on_after_what_does_not_fit(case: str) -> None:
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("needs an sm_90 GPU")
+    check_others("cuda", case)
+    torch.cuda.synchronize()
+    assert int(torch.ones(8, device="cuda").sum()) == 8
+
+
+@pytest.mark.parametrize("kind", CACHES)
+def test_nothing_is_stored_where_nothing_fits(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kv_cache, "has_values", lambda numbers: False)
+    out, lse, *caches = call("cpu", kind, {}, (ROWS, ROWS - 1, ROWS))
+    assert not out.any()
+    assert bool((lse == -torch.inf).all())
+    entries, rows, _ = CACHES[kind]
+    assert all(map(torch.equal, caches, empty_cache(entries, rows)))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    ("lengths", "rows", "message"),
+    [
+        (63, 2, r"cache_seqlens is 63 and there are 2 new keys;.*64.*allowed are 0 to 62"),
+        (65, 0, r"cache_seqlens is 65; the cache has room for 64 keys.*allowed are 0 to 64"),
+        (-1, 2, "cache_seqlens is -1"),
+        (numbers(0, 0, 0), 65, "65 new keys; the cache has room for 64"),
+    ],
+    ids=["full", "long", "negative", "shapes"],
+)
+def test_what_the_host_knows_is_refused_on_every_device(
+    device: str, lengths: Any, rows: int, message: str
+) -> None:
+    q, k, v = (t.to(device) for t in new_rows(max(rows, 1)))
+    caches = [t.to(device) for t in empty_cache()]
+    before = [cache.clone() for cache in caches]
+    given = lengths.to(device) if isinstance(lengths, Tensor) else lengths
+    new: dict[str, Any] = {"k": k, "v": v} if rows else {}
+    with pytest.raises(UnsupportedError, match=message):
+        flash_attn_with_kvcache(q[:, :1], caches[0], caches[1], **new, cache_seqlens=given)
+    assert all(map(torch.equal, caches, before))
+
+
+@pytest.mark.parametrize(
+    ("lengths", "message"),
+    [
+        (numbers(5, 65, 0), r"cache_seqlens\[1\] is 65.*allowed are 0 to 64"),
+        (numbers(5, 6), r"cache_seqlens has 2 numbers on cpu; pass 3"),
+        (numbers(5, 6, 7).long(), r"cache_seqlens has shape \(3,\) and is torch\.int64"),
+        ([5, 6, 7], "cache_seqlens is a list"),
+    ],
+    ids=["value", "shape", "dtype", "type"],
+)
+def test_lengths_are_called_cache_seqlens(lengths: Any, message: str) -> None:
+    q, *_ = new_rows(1)
+    with pytest.raises(UnsupportedError, match=message):
+        flash_attn_with_kvcache(q, *empty_cache(), cache_seqlens=lengths)
+
+
+def test_left_padding_ends_with_the_keys() -> None:
+    q, *_ = new_rows(1)
+    with pytest.raises(UnsupportedError, match=r"cache_leftpad\[1\] is 9, more than the keys"):
+        flash_attn_with_kvcache(
+            q, *empty_cache(), cache_seqlens=numbers(4, 8, 12), cache_leftpad=numbers(4, 9, 0)
+        )
+
+
+def test_a_cache_has_as_many_values_as_keys() -> None:
+    q, k, v = new_rows(1)
+    k_cache, v_cache = empty_cache()
+    with pytest.raises(UnsupportedError, match=r"v_cache \(3, 32, 2, 64\); they must agree"):
+        flash_attn_with_kvcache(q, k_cache, v_cache[:, :32], k, v, cache_seqlens=40)
+
+
+def test_the_sequences_of_a_cache_are_those_of_q() -> None:
+    q, k, v = new_rows(1)
+    with pytest.raises(UnsupportedError, match="described for 2 sequences; q has 3"):
+        flash_attn_with_kvcache(q, *empty_cache(2), k, v, cache_seqlens=numbers(0, 0, 0))
+
+
+@pytest.mark.slow
+def test_new_keys_are_stored_in_a_compiled_function_too() -> None:
+    q, k, v = new_rows(2)
+    lengths = numbers(20, 3, 8)
+
+    def step(q: Tensor, k_cache: Tensor, v_cache: Tensor, lengths: Tensor) -> Any:
+        return flash_attn_with_kvcache(
+            q, k_cache, v_cache, k, v, cache_seqlens=lengths, causal=True
+        )
+
+    torch._dynamo.reset()
+    eager, compiled = empty_cache(), empty_cache()
+    wanted = step(q, *eager, lengths)
+    given = torch.compile(step, backend="aot_eager", fullgraph=True)(q, *compiled, lengths)
+    torch.testing.assert_close(given, wanted, rtol=1.6e-2, atol=1.6e-2)
+    assert all(map(torch.equal, compiled, eager))
