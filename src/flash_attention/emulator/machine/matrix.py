@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flash_attention.emulator.errors import EmulatorError
+from flash_attention.emulator.machine.access import Access
 from flash_attention.emulator.machine.lanes import WARP_SIZE
 
 if TYPE_CHECKING:
@@ -34,9 +35,9 @@ class MatrixUnit:
         self, sel: Selection, addr: NDArray[Any], count: int, trans: bool, pc: int
     ) -> tuple[Words, ...]:
         """Read `count` 8x8 matrices; the first 8 * count lanes give the addresses of the rows."""
-        offsets, _ = self._rows(sel, addr, count, pc, "ldmatrix")
+        access = self._machine.shared.read(_rows(sel, addr, count, pc, "ldmatrix"), collective=True)
         warps = sel.num_warps
-        rows = self._machine.shared.chunks.take(offsets >> 4).reshape(warps, WARP_SIZE)
+        rows = self._machine.shared.chunks.take(access.where >> 4).reshape(warps, WARP_SIZE)
         rows = np.ascontiguousarray(rows[:, : ROWS * count])
         if trans:
             halves = rows.view(np.uint16).reshape(warps, count, ROWS, ROWS).transpose(1, 0, 3, 2)
@@ -56,7 +57,9 @@ class MatrixUnit:
         pc: int,
     ) -> None:
         """Write `count` 8x8 matrices; the inverse of `ldmatrix`."""
-        offsets, allowed = self._rows(sel, addr, count, pc, "stmatrix")
+        access = self._machine.shared.write(
+            _rows(sel, addr, count, pc, "stmatrix"), collective=True
+        )
         warps = sel.num_warps
         fragments = np.stack(values[:count])
         if trans:
@@ -67,10 +70,8 @@ class MatrixUnit:
             rows = np.ascontiguousarray(words)
         chunks = np.zeros((warps, WARP_SIZE), np.complex128)
         chunks[:, : ROWS * count] = rows.reshape(-1).view(np.complex128).reshape(warps, -1)
-        places, data = offsets >> 4, chunks.reshape(-1)
-        if allowed is not None:
-            places, data = places[allowed], data[allowed]
-        self._machine.shared.chunks[places] = data
+        chosen = slice(None) if access.mask is None else access.mask
+        self._machine.shared.chunks[access.where[chosen] >> 4] = chunks.reshape(-1)[chosen]
 
     def mma(
         self,
@@ -102,19 +103,12 @@ class MatrixUnit:
         )
         return [x + y for x, y in zip(by_register.reshape(len(c), sel.count), c, strict=True)]
 
-    def _rows(
-        self, sel: Selection, addr: NDArray[Any], count: int, pc: int, what: str
-    ) -> tuple[NDArray[np.int64], NDArray[np.bool_] | None]:
-        """Check, count and locate the rows of a matrix move."""
-        _need_whole_warps(sel, what)
-        machine = self._machine
-        mask = None if count * ROWS == WARP_SIZE else sel.lane < count * ROWS
-        offsets, allowed = machine.shared.resolve(sel, addr, ROW_BYTES, mask, pc, what)
-        if machine.checks:
-            machine.counters.shared_access(pc, sel, addr, ROW_BYTES, mask)
-            check = machine.shared.check_read if what == "ldmatrix" else machine.shared.check_write
-            check(sel, offsets, ROW_BYTES, pc, allowed, collective=True)
-        return offsets, allowed
+
+def _rows(sel: Selection, addr: NDArray[Any], count: int, pc: int, what: str) -> Access:
+    """The access of a matrix move: the first lanes have the addresses of its rows."""
+    _need_whole_warps(sel, what)
+    mask = None if count * ROWS == WARP_SIZE else sel.lane < count * ROWS
+    return Access(sel, addr, ROW_BYTES, mask, pc, what)
 
 
 def _need_whole_warps(sel: Selection, what: str) -> None:

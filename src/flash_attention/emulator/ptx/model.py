@@ -7,17 +7,24 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Reg:
+class _Named:
+    name: str
+
+
+class Reg(_Named):
     """A register; the name is unique in the kernel, whatever scope declared it."""
 
-    name: str
 
-
-@dataclass(frozen=True)
-class Special:
+class Special(_Named):
     """A read-only register of the machine, without the percent sign: `tid.x`, `laneid`."""
 
-    name: str
+
+class Symbol(_Named):
+    """The name of a parameter or of a variable in shared, global or local memory."""
+
+
+class Label(_Named):
+    """A place to jump to; a key of `Kernel.labels`."""
 
 
 @dataclass(frozen=True)
@@ -26,13 +33,6 @@ class Imm:
 
     bits: int
     kind: str
-
-
-@dataclass(frozen=True)
-class Symbol:
-    """The name of a parameter or of a variable in shared, global or local memory."""
-
-    name: str
 
 
 @dataclass(frozen=True)
@@ -69,13 +69,6 @@ class Pair:
 @dataclass(frozen=True)
 class Sink:
     """A destination that is thrown away: `_`."""
-
-
-@dataclass(frozen=True)
-class Label:
-    """A place to jump to; a key of `Kernel.labels`."""
-
-    name: str
 
 
 Operand = Reg | Special | Imm | Symbol | Vector | Memory | Negated | Pair | Sink | Label
