@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from flash_attention.tools.bench.blocks import replace_block, table, wrap
+from benchmarks.render.blocks import replace_block, table, wrap
 
 HEADER = ("parameter", "flash-attn documents", "here", "shown by")
 EQUAL = "equal"

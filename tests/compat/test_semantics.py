@@ -9,8 +9,8 @@ from types import ModuleType
 
 import pytest
 
+from benchmarks.render.blocks import marked_block
 from flash_attention.compat import flash_attn
-from flash_attention.tools.bench.blocks import marked_block
 from tests.compat import test_flash_attn, test_flash_attn_cache, test_flash_attn_semantics
 from tests.compat.semantics import TABLES, block
 

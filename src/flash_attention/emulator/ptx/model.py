@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 @dataclass(frozen=True)
@@ -27,23 +28,20 @@ class Label(_Named):
     """A place to jump to; a key of `Kernel.labels`."""
 
 
-@dataclass(frozen=True)
-class Imm:
+class Imm(NamedTuple):
     """A constant. Kind `int` holds the value; `f32` and `f64` hold the bits of the float."""
 
     bits: int
     kind: str
 
 
-@dataclass(frozen=True)
-class Vector:
+class Vector(NamedTuple):
     """A brace list: `{%r1, %r2}`."""
 
     items: tuple[Operand, ...]
 
 
-@dataclass(frozen=True)
-class Memory:
+class Memory(NamedTuple):
     """An address: `[base+offset, {c0, c1}]`, with the coordinates flattened."""
 
     base: Operand
@@ -51,15 +49,13 @@ class Memory:
     coords: tuple[Operand, ...]
 
 
-@dataclass(frozen=True)
-class Negated:
+class Negated(NamedTuple):
     """A predicate operand read as its opposite: `!%p1`."""
 
     operand: Operand
 
 
-@dataclass(frozen=True)
-class Pair:
+class Pair(NamedTuple):
     """Two destinations: `%r1|%p1`."""
 
     first: Operand
