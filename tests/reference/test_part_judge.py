@@ -13,7 +13,6 @@ from flash_attention.reference import part_judge
 from flash_attention.reference.part_judge import PartJudge
 from tests.feature_cases import CASES, Case
 
-
 FEW_SCORES = 3 * 2 * 64 * 64  # of three heads
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from flash_attention.emulator.errors import EmulatorError
 from flash_attention.emulator.machine.access import Access
 from flash_attention.emulator.machine.lanes import WARP_SIZE
+from flash_attention.emulator.machine.numerics import to_f32
 
 if TYPE_CHECKING:
     from flash_attention.emulator.machine.lanes import Selection
@@ -88,11 +89,14 @@ class MatrixUnit:
         """
         _need_whole_warps(sel, "mma")
         warps, steps, fragments = sel.num_warps, len(a), len(c) // 4
-        widen = _WIDEN[dtype]
-        left = widen(np.concatenate([register for step in a for register in step]))
-        left = left.reshape(steps, 2, 2, warps, 8, 4, 2).transpose(3, 2, 4, 0, 1, 5, 6)
-        right = widen(np.concatenate(b)).reshape(fragments, steps, 2, warps, 8, 4, 2)
-        right = right.transpose(3, 1, 2, 5, 6, 0, 4)
+        halves = np.concatenate([register for step in a for register in step]).view(np.uint16)
+        left = (
+            to_f32(halves, dtype)
+            .reshape(steps, 2, 2, warps, 8, 4, 2)
+            .transpose(3, 2, 4, 0, 1, 5, 6)
+        )
+        right = to_f32(np.concatenate(b).view(np.uint16), dtype)
+        right = right.reshape(fragments, steps, 2, warps, 8, 4, 2).transpose(3, 1, 2, 5, 6, 0, 4)
         product = np.matmul(
             left.reshape(warps, MMA_M, MMA_K * steps),
             right.reshape(warps, MMA_K * steps, MMA_N * fragments),
@@ -116,14 +120,3 @@ def _need_whole_warps(sel: Selection, what: str) -> None:
         raise EmulatorError(
             f"{what} is executed by part of a warp; all 32 lanes must execute it together"
         )
-
-
-def _widen_f16(registers: Words) -> Floats:
-    return registers.view(np.float16).astype(np.float32)
-
-
-def _widen_bf16(registers: Words) -> Floats:
-    return (registers.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
-
-
-_WIDEN = {"f16": _widen_f16, "bf16": _widen_bf16}

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from flash_attention.emulator.machine.access import Access, Mask, Thread, executing
 from flash_attention.emulator.machine.lanes import GLOBAL_BASE, SHARED_BASE
+from flash_attention.emulator.machine.storage import POISONED
 from flash_attention.emulator.machine.tensor_map import CHUNK_BYTES, TensorMap, swizzle
 
 if TYPE_CHECKING:
@@ -25,7 +26,6 @@ _Bounds = tuple[tuple[int, int], ...]
 SHARED_ALIGNMENT = 128
 PATTERN_BYTES = 1024
 SECTOR_BYTES = 32
-POISON = np.full(4, 0x7FFF7FFF, np.uint32).view(np.complex128)[0]
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Tma:
                 barrier, box.tensor.box_bytes, number, pc, land
             )
             machine.shared.engine_write(thread, *_range(box.chunks), agent, epoch)
-            chunks[box.chunks] = POISON
+            chunks[box.chunks] = POISONED[CHUNK_BYTES]
 
     def store(self, sel: Selection, tensor: Place, src: Array, mask: Mask, pc: int) -> None:
         """Shared to global: part of the thread's open bulk group."""
