@@ -26,13 +26,6 @@ struct Shrink {
   }
 };
 
-// A way to rescale that takes the maximum before the exponentials: P is never guessed.
-struct NeverGuesses {
-  template <class Exponential, class DType, class Block, int Keys, class ScoresAgain>
-  static __device__ void guess(Block, Accumulator<16, Keys>&, RowStats<16>&, Shrink&, Factor&,
-                               bool&, ScoresAgain) {}
-};
-
 template <int Keys>
 struct LaneMax {
   float of[2];

@@ -8,7 +8,12 @@
 namespace fa::attn::rescale {
 
 template <int Threshold>
-struct Lazy : NeverGuesses {
+struct Lazy {
+  // P is never guessed.
+  template <class Exponential, class DType, class Block, int Keys, class ScoresAgain>
+  static __device__ void guess(Block, Accumulator<16, Keys>&, RowStats<16>&, Shrink&, Factor&,
+                               bool&, ScoresAgain) {}
+
   template <class Exponential, class Block, int Keys>
   static __device__ void run(Block, Accumulator<16, Keys>& s, RowStats<16>& stats, Shrink& shrink,
                              Factor& factor, bool& rescale) {
