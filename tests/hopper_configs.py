@@ -3,12 +3,16 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import cache
+from typing import Any
 
 from flash_attention.arch import ARCHES
 from flash_attention.call.problem import Problem
 from flash_attention.choose.heuristic import select_config
+from flash_attention.families.sm90.forward.rules import CHOICES
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig, TileOrder
 from flash_attention.ladder import Rung, get_ladder
 
@@ -78,3 +82,48 @@ def selected(
                     config = replace(config, group_mib=GROUP_MIB)
                 found[config, causal] = None
     return tuple(found)
+
+
+def sample_hopper_configs(seed: int) -> Iterator[HopperForwardKernelConfig]:
+    """Valid configs of the Hopper family for ever, every field drawn from all its values.
+
+    Every third draw has no producer: field by field hardly any such config would be valid.
+    """
+    draw = random.Random(seed)
+    while True:
+        cfg = _draw_specialised(draw) if draw.randrange(3) else _draw_unified(draw)
+        if cfg.broken_rule() is None:
+            yield cfg
+
+
+def _draw_tile(draw: random.Random) -> dict[str, Any]:
+    tile = {name: draw.choice(CHOICES[name]) for name in ("d_head", "consumers", "B_c")}
+    return {"dtype": draw.choice(tuple(DType)), **tile}
+
+
+def _draw_unified(draw: random.Random) -> HopperForwardKernelConfig:
+    return HopperForwardKernelConfig(
+        **_draw_tile(draw),
+        stages=1,
+        tma=draw.random() < 0.5,
+    )
+
+
+def _draw_specialised(draw: random.Random) -> HopperForwardKernelConfig:
+    tile = _draw_tile(draw)
+    order = draw.choice(tuple(TileOrder))
+    numbers = ("stages", "rescale_threshold")
+    switches = ("ping_pong", "overlap", "own_output", "watch_sums", "prefetch_q")
+    free: dict[str, Any] = {
+        **{name: draw.choice(CHOICES[name]) for name in numbers},
+        **{name: draw.random() < 0.5 for name in switches},
+    }
+    return HopperForwardKernelConfig(
+        **tile,
+        **free,
+        tma=True,
+        specialised=True,
+        tile_order=order,
+        group_mib=draw.choice(CHOICES["group_mib"][1:]) if order is TileOrder.DYNAMIC else 0,
+        narrow_keys=draw.choice(range(0, tile["B_c"], 16)),
+    )

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from flash_attention.tools.bench.blocks import table, wrap
+from benchmarks.render.blocks import table, wrap
 
 CONFORMANCE = "conformance"
 FAMILY = re.compile(r"ldmatrix|stmatrix|mma|cp\.async")  # cases that are told as one

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.render.blocks import begin, replace_block, table, wrap
 from benchmarks.render.conformance import CONFORMANCE, conformance_block
 from benchmarks.render.grid_tables import grid_table, is_plain, point_table
 from benchmarks.render.ledger import (
@@ -23,13 +24,12 @@ from benchmarks.render.ledger import (
     profile_block,
 )
 from benchmarks.render.random_problems import PROBLEMS, problems_block
+from benchmarks.render.rungs import render_rungs
 from benchmarks.render.tuned import tuned_block, tuned_name
 from flash_attention.tools.bench import plot, results
-from flash_attention.tools.bench.blocks import begin, replace_block, table, wrap
 from flash_attention.tools.bench.comparison import Comparison, compare
 from flash_attention.tools.bench.grid_record import grid_rows
 from flash_attention.tools.bench.grid_summary import mean_ratio, rivals, selected_rows, unit
-from flash_attention.tools.bench.rungs import render_rungs
 from flash_attention.tools.bench.stored import read_file, read_folder
 
 LADDER, COUNTERS, HOST = "ladder", "counters", "host"

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from flash_attention.tools.bench.blocks import table
+from benchmarks.render.blocks import table
 from flash_attention.tools.bench.grid import Point
 from flash_attention.tools.bench.grid_run import GridRow
 from flash_attention.tools.bench.grid_summary import NAMES, point_of, remark, selected_rows, speed

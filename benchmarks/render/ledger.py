@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flash_attention.tools.bench.blocks import table, wrap
+from benchmarks.render.blocks import table, wrap
 from flash_attention.tools.bench.grid_record import grid_rows
 
 ABLATIONS, POINTS, PROFILE = "ablations", "points", "profile"

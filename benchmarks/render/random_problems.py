@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from flash_attention.tools.bench.blocks import wrap
+from benchmarks.render.blocks import wrap
 
 PROBLEMS = "random-problems"
 

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping
 from typing import Any
 
-from flash_attention.tools.bench.blocks import table, wrap
+from benchmarks.render.blocks import table, wrap
 from flash_attention.tools.bench.grid_record import grid_rows
 from flash_attention.tools.bench.grid_summary import heuristic_gain, point_of, selected_rows
 

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from flash_attention.tools.bench.blocks import replace_block, table, wrap
+from benchmarks.render.blocks import replace_block, table, wrap
 from tests.compat.semantics_3 import PADDING, VERSION_3
 from tests.compat.semantics_row import EQUAL, Row
 

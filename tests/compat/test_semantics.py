@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from benchmarks.render.blocks import marked_block
 from flash_attention.compat import bert_padding, flash_attn, flash_attn_3
-from flash_attention.tools.bench.blocks import marked_block
 from tests.compat import (
     test_bert_padding,
     test_flash_attn,

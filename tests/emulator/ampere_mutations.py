@@ -294,7 +294,7 @@ VALUES = (
         "the sum is a lane's, not the row's",
         NUMBERS,
         rung(15),
-        (Edit("attn/normalise/reciprocal.cuh", "quad_sum(stats.sum[i][h])", "stats.sum[i][h]"),),
+        (Edit(EXACT, "attn::quad_sum(stats.sum[i][h])", "stats.sum[i][h]"),),
     ),
     Mutation(
         "V walks forwards while K walks backwards",

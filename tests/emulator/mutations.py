@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from flash_attention.tools.bench.blocks import replace_block, table, wrap
+from benchmarks.render.blocks import replace_block, table, wrap
 from tests.emulator import ampere_mutations, hopper_mutations, short_mutations
 from tests.emulator.planting import Mutation, catch
 

@@ -46,6 +46,7 @@ SHARED = Scene(Case("", (100, 70), (100, 90), heads=4, heads_k=1), COUNTED)
 
 
 EVEN, CHUNKED = "sm90/splits/even.cuh", "sm90/splits/chunked.cuh"
+KEY_PARTS = "sm90/key_parts.cuh"
 DEALT, PACKED = "sm90/tile_order/dealt.cuh", "sm90/tile_order/packed.cuh"
 COMBINE, DIRECT = "sm90/combine.cuh", "sm90/output/direct.cuh"
 WARP_OUTPUT, CLEAR, CONSUMER = "sm90/warp_output.cuh", "sm90/clear.cuh", "sm90/consumer.cuh"
@@ -106,8 +107,8 @@ CUTS = (
         FAR_APART,
         (
             Edit(
-                CHUNKED,
-                "within(range.end_block(), split, args)",
+                KEY_PARTS,
+                "within(range.end_block(), tile, split, args)",
                 "min(range.end_block(), (split + 1) * args.split_blocks)",
             ),
         ),
@@ -118,8 +119,8 @@ CUTS = (
         OWN_PLACE,
         (
             Edit(
-                CHUNKED,
-                "within(range.first_block(), split, args)",
+                KEY_PARTS,
+                "within(range.first_block(), tile, split, args)",
                 "max(range.first_block(), split * args.split_blocks)",
             ),
         ),

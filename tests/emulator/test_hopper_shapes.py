@@ -11,11 +11,10 @@ import torch
 from torch import Tensor
 
 import flash_attention
-from flash_attention.families.sm90.forward.space import sample_hopper_configs
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig
 from flash_attention.launch.emulation import Emulation, emulate
 from flash_attention.reference.judge import Judge, check_lse, generate_qkv
-from tests.hopper_configs import hopper_ladder, selected
+from tests.hopper_configs import hopper_ladder, sample_hopper_configs, selected
 
 Sizes = tuple[int, int, int, int]  # queries, keys, and heads of each
 

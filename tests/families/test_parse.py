@@ -8,7 +8,6 @@ import pytest
 from flash_attention.arch import ARCHES
 from flash_attention.errors import KernelConfigError, UnsupportedError
 from flash_attention.families.sm80.forward.space import sample_configs
-from flash_attention.families.sm90.forward.space import sample_hopper_configs
 from flash_attention.kernel_configs import (
     DType,
     HopperForwardKernelConfig,
@@ -16,6 +15,7 @@ from flash_attention.kernel_configs import (
     get_kernels_to_build,
     parse_kernel_config,
 )
+from tests.hopper_configs import sample_hopper_configs
 
 
 def test_short_forms_round_trip() -> None:

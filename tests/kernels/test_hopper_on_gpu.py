@@ -13,14 +13,13 @@ from torch import Tensor
 from flash_attention import forward
 from flash_attention.arch import ARCHES
 from flash_attention.call.features import CAUSAL, PLAIN
-from flash_attention.families.sm90.forward.space import sample_hopper_configs
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig, TileOrder
 from flash_attention.launch.emulation import emulate
 from flash_attention.reference.judge import Judge, check_lse, generate_qkv, generate_qkvo
 from flash_attention.reference.oracle import oracle
 from flash_attention.tools.commands.precompile import Job, precompile
 from flash_attention.tools.cores import usable_cores
-from tests.hopper_configs import hopper_ladder, selected
+from tests.hopper_configs import hopper_ladder, sample_hopper_configs, selected
 
 pytestmark = pytest.mark.gpu
 

@@ -13,17 +13,13 @@ from flash_attention.reference import part_judge
 from flash_attention.reference.part_judge import PartJudge
 from tests.feature_cases import CASES, Case
 
-
-@pytest.fixture
-def few_heads(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(part_judge, "CHECKED_SCORES", 3 * 2 * 64 * 64)
+FEW_SCORES = 3 * 2 * 64 * 64  # of three heads
 
 
-@pytest.mark.usefixtures("few_heads")
 @pytest.mark.parametrize("causal", [False, True])
 def test_an_error_is_seen_in_the_heads_that_are_checked(causal: bool) -> None:
     q, k, v = testing.generate_qkv(2, 64, 8, 32, torch.float16)
-    judge = PartJudge(q, k, v, causal=causal)
+    judge = PartJudge(q, k, v, scores=FEW_SCORES, causal=causal)
     assert judge.heads == [0, 4, 7]
     good = testing.oracle(q, k, v, causal=causal).to(q.dtype)
     assert judge.check(good).ok
@@ -35,10 +31,9 @@ def test_an_error_is_seen_in_the_heads_that_are_checked(causal: bool) -> None:
     assert judge.check(out).worst_index == (1, 20, 4, 5)
 
 
-@pytest.mark.usefixtures("few_heads")
 def test_poison_is_seen_in_every_head() -> None:
     q, k, v = testing.generate_qkv(2, 64, 8, 32, torch.float16)
-    judge = PartJudge(q, k, v, causal=False)
+    judge = PartJudge(q, k, v, scores=FEW_SCORES, causal=False)
     out = testing.oracle(q, k, v).to(q.dtype)
     out[0, 3, 6, 1] = math.nan
     check = judge.check(out)
@@ -53,12 +48,9 @@ def test_short_problems_are_checked_whole() -> None:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 @pytest.mark.parametrize("scores", [1, 1 << 30], ids=["some", "all"])
-def test_heads_keep_their_keys_and_their_sinks(
-    case: Case, scores: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(part_judge, "CHECKED_SCORES", scores)
+def test_heads_keep_their_keys_and_their_sinks(case: Case, scores: int) -> None:
     made = case.make()
-    judge = PartJudge(made.q, made.k, made.v, **made.keywords)
+    judge = PartJudge(made.q, made.k, made.v, scores=scores, **made.keywords)
     assert judge.heads == ([0, case.heads - 1] if scores == 1 else list(range(case.heads)))
     out = testing.oracle(made.q, made.k, made.v, **made.keywords).to(made.q.dtype)
     lse = testing.oracle_lse(made.q, made.k, **made.keywords).float()

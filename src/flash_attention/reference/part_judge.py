@@ -35,14 +35,14 @@ class PartJudge:
         k: Tensor,
         v: Tensor,
         *,
-        scores: int | None = None,
+        scores: int = CHECKED_SCORES,
         cells: int | None = None,
         **keywords: Unpack[Keywords],
     ) -> None:
         heads, shared_by = q.shape[-2], max(1, q.shape[-2] // max(1, k.shape[-2]))
         if cells is None:
             cells = math.prod(q.shape[:-2]) * k.shape[-3]
-        affordable = (CHECKED_SCORES if scores is None else scores) // max(1, cells)
+        affordable = scores // max(1, cells)
         affordable = min(affordable, CHECKED_KEYS // max(1, k.shape[-3] * k.shape[-1]))
         count = min(heads, max(MIN_CHECKED_HEADS, affordable))
         places = torch.linspace(0, heads - 1, count, dtype=torch.float64)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from benchmarks.render import documents
+from benchmarks.render.blocks import begin, end, marked_block
 from benchmarks.render.random_problems import PROBLEMS
 from flash_attention.errors import UnsupportedError
-from flash_attention.tools.bench.blocks import begin, end, marked_block
 from flash_attention.tools.bench.results import load, save
 from tests.tools.bench.made_up import made_up_results
 from tests.tools.bench.made_up_grid import made_up_grid

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from benchmarks.render import documents
+from benchmarks.render.blocks import begin, end
 from benchmarks.render.ledger import ABLATIONS, profile_block
-from flash_attention.tools.bench.blocks import begin, end
 from tests.tools.bench.made_up_grid import made_up_grid
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from flash_attention.emulator import GlobalMemory, load_program, run
+from flash_attention.emulator.machine.access import Access
 from flash_attention.emulator.machine.counters import bank_wavefronts, count_sectors
 from flash_attention.emulator.machine.machine import Machine
 from tests.emulator.machine.machines import (
@@ -100,18 +101,23 @@ def test_all_ctas_count_whether_alike_or_not() -> None:
     machine = make_machine(ctas=3, warps=2)
     lanes = machine.lanes.all
     counters = machine.counters
-    counters.shared_access(LOAD, lanes, addresses(lanes, lanes.lane * 8), 4, None)
+    apart = Access(lanes, addresses(lanes, lanes.lane * 8), 4, None, LOAD, "load")
+    counters.shared_access(apart)
     assert shared_site(machine, LOAD) == (6, 12, 6)
     uneven = np.where(lanes.cta == 1, lanes.lane * 4, lanes.lane * 8)
-    counters.shared_access(LOAD, lanes, addresses(lanes, uneven), 4, None)
+    counters.shared_access(Access(lanes, addresses(lanes, uneven), 4, None, LOAD, "load"))
     assert shared_site(machine, LOAD) == (12, 12 + 2 * (2 + 1 + 2), 12)
-    counters.shared_access(STORE, lanes, addresses(lanes, lanes.lane * 8), 4, lanes.lane < 16)
+    counters.shared_access(
+        Access(lanes, addresses(lanes, lanes.lane * 8), 4, lanes.lane < 16, STORE, "load")
+    )
     assert shared_site(machine, STORE) == (6, 6, 6)
     only_one = (lanes.cta == 2) & (lanes.warp == 0)
-    counters.shared_access(STORE, lanes, addresses(lanes, lanes.lane * 8), 4, only_one)
+    counters.shared_access(
+        Access(lanes, addresses(lanes, lanes.lane * 8), 4, only_one, STORE, "load")
+    )
     assert shared_site(machine, STORE) == (7, 8, 7)
     part = machine.lanes.select(np.array([0, 5, 40, 41]))  # lanes of two warps
-    counters.shared_access(COPY, part, addresses(part, part.lane * 128), 4, None)
+    counters.shared_access(Access(part, addresses(part, part.lane * 128), 4, None, COPY, "load"))
     assert shared_site(machine, COPY) == (2, 4, 2)
 
 
@@ -120,15 +126,16 @@ def test_sectors_of_a_512_byte_request() -> None:
     lanes = machine.lanes.all
     base = (lanes.warp_id * 8192 + (1 << 44)).astype(np.uint64)
     where = base + lanes.lane.astype(np.uint64) * np.uint64(16)
-    machine.counters.global_access(GLOBAL_LOAD, lanes, where, 16, None)
+    machine.counters.global_access(Access(lanes, where, 16, None, GLOBAL_LOAD, "load"))
     assert global_site(machine, GLOBAL_LOAD) == (4, 4 * 16, 4 * 16, 4 * 512)
-    machine.counters.global_access(GLOBAL_LOAD, lanes, where, 16, lanes.lane < 3)
+    first = Access(lanes, where, 16, lanes.lane < 3, GLOBAL_LOAD, "load")
+    machine.counters.global_access(first)
     assert global_site(machine, GLOBAL_LOAD) == (8, 4 * 18, 4 * 18, 4 * 560)
     uneven = base + lanes.lane.astype(np.uint64) * (16 + 16 * lanes.warp).astype(np.uint64)
-    machine.counters.global_access(COPY, lanes, uneven, 16, None)
+    machine.counters.global_access(Access(lanes, uneven, 16, None, COPY, "load"))
     assert global_site(machine, COPY) == (4, 2 * (16 + 32), 4 * 16, 4 * 512)
     far = base + lanes.lane.astype(np.uint64) * np.uint64(256)
-    machine.counters.global_access(GLOBAL_STORE, lanes, far, 4, None)
+    machine.counters.global_access(Access(lanes, far, 4, None, GLOBAL_STORE, "load"))
     assert global_site(machine, GLOBAL_STORE) == (4, 4 * 32, 4 * 4, 4 * 128)
 
 
@@ -151,7 +158,7 @@ def test_sector_model(nbytes: int, offsets: np.ndarray, sectors: int, ideal: int
     lanes = machine.lanes.all
     where = np.tile(offsets + aligned, 2).astype(np.uint64)
     where[32:] += np.uint64(4096 if nbytes != 2 else 2 * 64)
-    machine.counters.global_access(GLOBAL_LOAD, lanes, where, nbytes, None)
+    machine.counters.global_access(Access(lanes, where, nbytes, None, GLOBAL_LOAD, "load"))
     assert global_site(machine, GLOBAL_LOAD) == (2, 2 * sectors, 2 * ideal, 64 * nbytes)
 
 

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from flash_attention.emulator import EmulatorError
+from flash_attention.emulator.machine.access import Access
 from flash_attention.emulator.machine.machine import Machine
 from tests.emulator.machine.machines import LOAD, STORE, addresses, kinds, make_machine
 
@@ -19,7 +20,7 @@ def filled(ctas: int, warps: int, seed: int = 0) -> Machine:
     everyone = machine.lanes.warps_of(0, 1)
     for start in range(0, SHARED, 512):
         offsets = start + everyone.lane * 16 + everyone.cta * machine.shared_stride
-        machine.shared.check_write(everyone, offsets, 16, STORE, None)
+        machine.shared.check_write(Access(everyone, offsets, 16, None, STORE, "store"))
     machine.clocks.join_all()
     return machine
 

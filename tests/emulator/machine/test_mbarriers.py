@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from flash_attention.emulator.errors import EmulatorError
+from flash_attention.emulator.machine.access import Thread
 from flash_attention.emulator.machine.lanes import SHARED_BASE
 from flash_attention.emulator.machine.machine import Machine
 from tests.emulator.hopper_machine import each, kinds, make_machine, one_lane
@@ -81,7 +82,7 @@ def test_ctas_have_barriers_of_their_own() -> None:
 def test_transaction_bytes_hold_a_phase_open_until_they_land() -> None:
     machine = machine_with_barrier(1)
     landed = []
-    barrier = machine.mbarriers.find(one_lane(machine), 0, np.array([BAR]), 1)
+    barrier = machine.mbarriers.find(Thread(one_lane(machine), 0, 1), np.array([BAR]))
     assert barrier is not None
     arrive(machine, 0, tx=48)
     machine.mbarriers.start_transfer(barrier, 16, 0, 4, lambda: landed.append(16))
@@ -96,7 +97,7 @@ def test_a_transfer_waits_for_arrivals_and_may_come_before_its_expectation() -> 
     machine = machine_with_barrier(2)
     landed = []
     lane = one_lane(machine)
-    barrier = machine.mbarriers.find(lane, 0, np.array([BAR]), 1)
+    barrier = machine.mbarriers.find(Thread(lane, 0, 1), np.array([BAR]))
     assert barrier is not None
     machine.mbarriers.start_transfer(barrier, 16, 0, 4, lambda: landed.append(16))
     machine.mbarriers.expect(lane, each(lane, BAR), each(lane, 16), None, 3)
@@ -111,7 +112,7 @@ def test_a_transfer_waits_for_arrivals_and_may_come_before_its_expectation() -> 
 
 def test_what_lands_after_the_phase_is_over_stays_on_its_way() -> None:
     machine = machine_with_barrier(1)
-    barrier = machine.mbarriers.find(one_lane(machine), 0, np.array([BAR]), 1)
+    barrier = machine.mbarriers.find(Thread(one_lane(machine), 0, 1), np.array([BAR]))
     assert barrier is not None
     landed = []
     agent, _ = machine.mbarriers.start_transfer(barrier, 16, 0, 4, lambda: landed.append(1))
@@ -127,7 +128,7 @@ def test_what_lands_after_the_phase_is_over_stays_on_its_way() -> None:
 
 def test_more_bytes_than_expected_are_reported_and_the_barrier_sticks() -> None:
     machine = machine_with_barrier(1)
-    barrier = machine.mbarriers.find(one_lane(machine), 0, np.array([BAR]), 1)
+    barrier = machine.mbarriers.find(Thread(one_lane(machine), 0, 1), np.array([BAR]))
     assert barrier is not None
     machine.mbarriers.start_transfer(barrier, 64, 5, 4, lambda: None)
     arrive(machine, 0, tx=48)
@@ -213,7 +214,7 @@ def test_a_wait_acquires_what_arrivals_released_and_no_more() -> None:
     machine.shared.store(writer, address, 4, [address], None, 10)
     arrive(machine, 0)
     machine.shared.store(writer, address + 128, 4, [address], None, 11)
-    assert machine.mbarriers.ready(reader, each(reader, BAR), each(reader, 0)).all()
+    assert machine.mbarriers.ready(reader, each(reader, BAR), each(reader, 0), 2).all()
     machine.mbarriers.acquire(reader, each(reader, BAR))
     machine.shared.load(reader, address, 4, 1, None, 12)
     assert kinds(machine) == []

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
+from flash_attention.emulator.machine.access import Access, Thread
 from flash_attention.emulator.machine.lanes import Selection
 from flash_attention.emulator.machine.machine import Machine
 from tests.emulator.machine.machines import LOAD, STORE, kinds, make_machine, warp
@@ -16,7 +17,7 @@ BEYOND = 1000  # instruction numbers that are not in the program
 
 def write(machine: Machine, sel: Selection, start: int, nbytes: int = 4, pc: int = STORE) -> None:
     offsets = start + sel.lane * nbytes + sel.cta * machine.shared_stride
-    machine.shared.check_write(sel, offsets, nbytes, pc, None)
+    machine.shared.check_write(Access(sel, offsets, nbytes, None, pc, "store"))
 
 
 def read(
@@ -30,7 +31,7 @@ def read(
 ) -> None:
     """Every lane reads what the lane `shift` further on writes with `write`."""
     offsets = start + (sel.lane + shift) % 32 * nbytes + sel.cta * machine.shared_stride
-    machine.shared.check_read(sel, offsets, nbytes, pc, None, collective)
+    machine.shared.check_read(Access(sel, offsets, nbytes, None, pc, "load"), collective)
 
 
 @pytest.mark.parametrize("nbytes", [1, 2, 4, 8, 16])
@@ -86,11 +87,11 @@ def test_neighbours_inside_a_word_do_not_conflict() -> None:
     for number in (0, 1):
         sel = warp(machine, number)
         offsets = sel.lane * 4 + 2 * number
-        machine.shared.check_write(sel, offsets, 2, STORE, None)
-        machine.shared.check_read(sel, offsets, 2, LOAD, None)
+        machine.shared.check_write(Access(sel, offsets, 2, None, STORE, "store"))
+        machine.shared.check_read(Access(sel, offsets, 2, None, LOAD, "load"))
     assert kinds(machine) == []
     sel = warp(machine, 1)
-    machine.shared.check_read(sel, sel.lane * 4, 4, 3, None)
+    machine.shared.check_read(Access(sel, sel.lane * 4, 4, None, 3, "load"))
     assert kinds(machine) == ["race"]
 
 
@@ -154,9 +155,9 @@ def test_lanes_that_read_the_same_word_at_once_count_as_several() -> None:
     lanes = machine.lanes.all
     write(machine, lanes, 0)
     machine.clocks.sync_warp(lanes)
-    machine.shared.check_read(lanes, np.zeros(32, np.int64), 4, LOAD, None)
+    machine.shared.check_read(Access(lanes, np.zeros(32, np.int64), 4, None, LOAD, "load"))
     last = lanes.lane == 31  # the last lane to be recorded as reader writes
-    machine.shared.check_write(lanes, np.zeros(32, np.int64), 4, STORE, last)
+    machine.shared.check_write(Access(lanes, np.zeros(32, np.int64), 4, last, STORE, "store"))
     assert kinds(machine) == ["intra-warp-race"]
 
 
@@ -233,9 +234,9 @@ def test_random_accesses_against_the_definition(seed: int) -> None:
             before = len(machine.findings)
             pc = BEYOND + step
             if action == "write":
-                machine.shared.check_write(sel, offsets, nbytes, pc, on)
+                machine.shared.check_write(Access(sel, offsets, nbytes, on, pc, "store"))
             else:
-                machine.shared.check_read(sel, offsets, nbytes, pc, on)
+                machine.shared.check_read(Access(sel, offsets, nbytes, on, pc, "load"))
             expected = reference.access(sel, offsets, nbytes, on, action == "write")
             found = set(kinds(machine)[before:])
             if action == "write":
@@ -248,7 +249,7 @@ def test_random_accesses_against_the_definition(seed: int) -> None:
 def engine_write(machine: Machine, begin: int, end: int, epoch: int, pc: int = STORE) -> None:
     sel = warp(machine, 0)
     agent = machine.clocks.barrier_agent(0)
-    machine.shared.engine_write(0, begin, end, 0, agent, epoch, sel, sel.lane == 0, pc)
+    machine.shared.engine_write(Thread(sel, 0, pc), begin, end, agent, epoch)
 
 
 def engine_read(machine: Machine, number: int, chunks: range, epoch: int, pc: int = LOAD) -> None:

@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 
 from flash_attention.emulator import GlobalMemory
-from flash_attention.emulator.machine.lanes import SHARED_BASE
+from flash_attention.emulator.machine.lanes import SHARED_BASE, Selection
 from flash_attention.emulator.machine.machine import Machine
 from flash_attention.emulator.machine.tensor_map import TensorMap
 from tests.emulator.conformance import tensor_copies
@@ -32,28 +32,29 @@ def machine_with(tensor: TensorMap, memory: GlobalMemory, ctas: int = 1) -> Mach
     return machine
 
 
+def place(lane: Selection, *at: int) -> tuple[Array, ...]:
+    """A box of the one tensor map, as an instruction names it."""
+    return each(lane, MAP, np.uint64), *(each(lane, coord, np.int32) for coord in at)
+
+
 def load(
     machine: Machine, at: tuple[int, ...], *, to: int = BOX, expected: int | None = None
 ) -> None:
     lane = one_lane(machine)
     tensor = machine.tensor_maps[MAP]
-    coords = tuple(each(lane, c, np.int32) for c in at)
     tx = each(lane, tensor.box_bytes if expected is None else expected)
     machine.mbarriers.arrive(lane, each(lane, BAR), tx, None, None, 1)
-    machine.tma.load(
-        lane, each(lane, to), each(lane, MAP, np.uint64), coords, each(lane, BAR), None, 2
-    )
+    machine.tma.load(lane, each(lane, to), place(lane, *at), each(lane, BAR), None, 2)
 
 
 def store(machine: Machine, at: tuple[int, ...], *, cta: int = 0, lane: int = 0) -> None:
     sel = one_lane(machine, lane=lane, cta=cta)
-    coords = tuple(each(sel, c, np.int32) for c in at)
-    machine.tma.store(sel, each(sel, MAP, np.uint64), coords, each(sel, BOX), None, 3)
+    machine.tma.store(sel, place(sel, *at), each(sel, BOX), None, 3)
 
 
 def wait(machine: Machine) -> bool:
     lane = one_lane(machine)
-    if not machine.mbarriers.ready(lane, each(lane, BAR), each(lane, 0))[0]:
+    if not machine.mbarriers.ready(lane, each(lane, BAR), each(lane, 0), 2)[0]:
         return False
     machine.mbarriers.acquire(lane, each(lane, BAR))
     return True
@@ -238,8 +239,7 @@ def test_the_map_must_exist_and_have_the_rank_of_the_instruction() -> None:
     store(machine, (0, 0, 0))
     del machine.tensor_maps[MAP]
     lane = one_lane(machine)
-    zero = (each(lane, 0, np.int32),) * 2
-    machine.tma.store(lane, each(lane, MAP, np.uint64), zero, each(lane, BOX), None, 4)
+    machine.tma.store(lane, place(lane, 0, 0), each(lane, BOX), None, 4)
     assert kinds(machine) == ["tma-tensor-map", "tma-tensor-map"]
 
 

@@ -18,9 +18,8 @@ from tests.hopper_configs import hopper_ladder
 
 
 def graph(*successors: Sequence[int]) -> list[Block]:
-    nothing: frozenset[str] = frozenset()
     return [
-        Block(index, index, (), "fall", None, None, nothing, nothing, nothing, tuple(following))
+        Block(index, index, (), "fall", None, None, tuple(following))
         for index, following in enumerate(successors)
     ]
 

@@ -54,8 +54,8 @@ def _bulk(emitter: BlockEmitter, instruction: Instruction, predicate: str | None
     elif parts[3] == "wait_group":
         emitter.line(f"m.tma.wait(s, {_number(instruction)}, {'read' in parts})")
     elif parts[3:5] == ("prefetch", "tensor") and set(parts[5:]) <= PREFETCH:
-        tensor, coords = _coordinates(emitter, instruction.operands[0])
-        emitter.line(f"m.tma.prefetch(s, {tensor}, {coords}, {predicate}, {emitter.pc})")
+        tensor = _place(emitter, instruction.operands[0])
+        emitter.line(f"m.tma.prefetch(s, {tensor}, {predicate}, {emitter.pc})")
     elif parts[3] == "tensor" and set(parts[1:]) <= BULK:
         _tensor(emitter, instruction, predicate)
     else:
@@ -66,21 +66,20 @@ def _tensor(emitter: BlockEmitter, instruction: Instruction, predicate: str | No
     first, second, *rest = instruction.operands
     if instruction.parts[5].startswith("shared"):
         to, barrier = emitter.address(first, "u32"), emitter.address(rest[0], "u32")
-        tensor, coords = _coordinates(emitter, second)
-        emitter.line(
-            f"m.tma.load(s, {to}, {tensor}, {coords}, {barrier}, {predicate}, {emitter.pc})"
-        )
+        tensor = _place(emitter, second)
+        emitter.line(f"m.tma.load(s, {to}, {tensor}, {barrier}, {predicate}, {emitter.pc})")
     else:
-        tensor, coords = _coordinates(emitter, first)
+        tensor = _place(emitter, first)
         source = emitter.address(second, "u32")
-        emitter.line(f"m.tma.store(s, {tensor}, {coords}, {source}, {predicate}, {emitter.pc})")
+        emitter.line(f"m.tma.store(s, {tensor}, {source}, {predicate}, {emitter.pc})")
 
 
-def _coordinates(emitter: BlockEmitter, operand: Operand) -> tuple[str, str]:
+def _place(emitter: BlockEmitter, operand: Operand) -> str:
+    """The tuple of a tensor map and coordinates."""
     if not isinstance(operand, Memory):
         raise ValueError("a tensor needs coordinates")
-    values = ", ".join(emitter.array(coord, "i32") for coord in operand.coords)
-    return emitter.array(operand.base, "u64"), f"({values},)"
+    values = [emitter.array(coord, "i32") for coord in operand.coords]
+    return f"({', '.join([emitter.array(operand.base, 'u64'), *values])})"
 
 
 def _number(instruction: Instruction) -> int:

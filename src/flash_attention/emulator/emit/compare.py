@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from flash_attention.emulator.emit.block import BlockEmitter
 from flash_attention.emulator.emit.registry import emits, refuse, type_of
-from flash_attention.emulator.ptx.model import Instruction, Pair
+from flash_attention.emulator.ptx.model import Instruction, Operand, Pair
 from flash_attention.emulator.types import STORAGE_OF_PTX
 
 ORDERED = {
@@ -49,15 +49,9 @@ def set_predicate(emitter: BlockEmitter, instruction: Instruction, predicate: st
     combine = next((part for part in rest if part in COMBINE), None)
     if combine is not None:
         result = f"({result} {COMBINE[combine]} {emitter.read(instruction.operands[3], 'b1')})"
-    destination = instruction.operands[0]
-    if isinstance(destination, Pair):
-        if combine is not None:
+        if isinstance(instruction.operands[0], Pair):
             raise refuse(instruction)
-        name = emitter.temporary(result, "b1")
-        emitter.write(destination.first, name, "b1", predicate)
-        emitter.write(destination.second, f"(~{name})", "b1", predicate)
-    else:
-        emitter.write(destination, result, "b1", predicate)
+    write_pair(emitter, instruction.operands[0], result, "b1", f"(~{result})", predicate)
 
 
 @emits("selp")
@@ -67,3 +61,18 @@ def select(emitter: BlockEmitter, instruction: Instruction, predicate: str | Non
     a, b = (emitter.value(value, storage) for value in values)
     expression = f"np.where({emitter.read(chooser, 'b1')}, {a}, {b})"
     emitter.write(destination, expression, storage, predicate)
+
+
+def write_pair(
+    emitter: BlockEmitter,
+    destination: Operand,
+    value: str,
+    storage: str,
+    beside: str,
+    predicate: str | None,
+) -> None:
+    """Bind a register to a value and, where the destination is a pair, the predicate beside it."""
+    if isinstance(destination, Pair):
+        emitter.write(destination.second, beside, "b1", predicate)
+        destination = destination.first
+    emitter.write(destination, value, storage, predicate)

@@ -12,8 +12,10 @@ MATRICES = {"x1": 1, "x2": 2, "x4": 4}
 COMMON = {"sync", "aligned", "m8n8", "trans", "shared", "shared::cta", *MATRICES}
 
 
-def _shape(instruction: Instruction) -> tuple[int, bool]:
+def _shape(instruction: Instruction, predicate: str | None) -> tuple[int, bool]:
     expect_parts(instruction, COMMON)
+    if predicate is not None:
+        raise refuse(instruction, f"a predicated {instruction.parts[0]} is not emulated")
     if "m8n8" not in instruction.parts or instruction.parts[-1] != "b16":
         raise refuse(instruction)
     count = next(MATRICES[part] for part in instruction.parts if part in MATRICES)
@@ -22,9 +24,7 @@ def _shape(instruction: Instruction) -> tuple[int, bool]:
 
 @emits("ldmatrix")
 def load_matrix(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
-    count, trans = _shape(instruction)
-    if predicate is not None:
-        raise refuse(instruction, "a predicated ldmatrix is not emulated")
+    count, trans = _shape(instruction, predicate)
     destination, memory = instruction.operands
     address = emitter.address(memory, "u32")
     names = emitter.names(count, "u32")
@@ -38,9 +38,7 @@ def load_matrix(emitter: BlockEmitter, instruction: Instruction, predicate: str 
 
 @emits("stmatrix")
 def store_matrix(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
-    count, trans = _shape(instruction)
-    if predicate is not None:
-        raise refuse(instruction, "a predicated stmatrix is not emulated")
+    count, trans = _shape(instruction, predicate)
     memory, source = instruction.operands
     address = emitter.address(memory, "u32")
     values = ", ".join(emitter.array(item, "u32") for item in items_of(source))

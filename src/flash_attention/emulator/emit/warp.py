@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from flash_attention.emulator.emit.block import BlockEmitter
+from flash_attention.emulator.emit.compare import write_pair
 from flash_attention.emulator.emit.registry import emits, expect_parts, refuse, type_of
 from flash_attention.emulator.ptx.model import Instruction, Pair
 
@@ -19,11 +20,7 @@ def shuffle(emitter: BlockEmitter, instruction: Instruction, predicate: str | No
     emitter.line(
         f"{result}, {inside} = m.warp.shuffle(s, {mode!r}, {value}, {lane}, {clamp}, {emitter.pc})"
     )
-    if isinstance(destination, Pair):
-        emitter.write(destination.first, result, "u32", predicate)
-        emitter.write(destination.second, f"{inside}.astype(bool)", "b1", predicate)
-    else:
-        emitter.write(destination, result, "u32", predicate)
+    write_pair(emitter, destination, result, "u32", f"{inside}.astype(bool)", predicate)
 
 
 @emits("vote")
@@ -54,8 +51,7 @@ def elect(emitter: BlockEmitter, instruction: Instruction, predicate: str | None
         raise refuse(instruction)
     leader, chosen = emitter.names(2, "u32")
     emitter.line(f"{leader}, {chosen} = m.warp.elect(s)")
-    emitter.write(destination.first, leader, "u32", predicate)
-    emitter.write(destination.second, f"{chosen}.astype(bool)", "b1", predicate)
+    write_pair(emitter, destination, leader, "u32", f"{chosen}.astype(bool)", predicate)
 
 
 @emits("activemask")

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flash_attention.emulator.errors import EmulatorError
+from flash_attention.emulator.machine.access import Access, Mask
 from flash_attention.emulator.machine.lanes import WARP_SIZE
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 SIZES = (4, 8, 16)
 
 Ints = NDArray[np.int64]
-Mask = NDArray[np.bool_] | None
 
 
 @dataclass
@@ -66,17 +66,16 @@ class AsyncCopies:
         if nbytes not in SIZES:
             raise EmulatorError(f"cp.async copies 4, 8 or 16 bytes, not {nbytes}")
         machine = self._machine
-        offsets, allowed = machine.shared.resolve(sel, dst, nbytes, mask, pc, "cp.async")
-        data = self._fetch(sel, src, nbytes, source_bytes, mask, pc)
+        data = self._fetch(Access(sel, src, nbytes, mask, pc, "cp.async"), source_bytes)
         groups = self._committed[sel.index] + 1
-        if machine.checks:
-            machine.counters.shared_access(pc, sel, dst, nbytes, mask)
-            agents = machine.clocks.copy_agent(sel.warp)
-            machine.shared.check_write(sel, offsets, nbytes, pc, allowed, agents, groups)
-        lanes = machine.lanes.numbers[sel.index]
-        copy = _Copy(lanes, groups, offsets, nbytes, data, pc)
-        if allowed is not None:
-            copy = copy.part(allowed)
+        target = machine.shared.write(
+            Access(sel, dst, nbytes, mask, pc, "cp.async"),
+            agent=machine.clocks.copy_agent(sel.warp),
+            epoch=groups,
+        )
+        copy = _Copy(machine.lanes.numbers[sel.index], groups, target.where, nbytes, data, pc)
+        if target.mask is not None:
+            copy = copy.part(target.mask)
         if copy.lanes.size:
             machine.shared.storage.poison(copy.offsets, nbytes)
             self._in_flight.append(copy)
@@ -127,31 +126,23 @@ class AsyncCopies:
     def _land(self, copy: _Copy) -> None:
         self._machine.shared.storage.views[copy.nbytes][copy.offsets // copy.nbytes] = copy.data
 
-    def _fetch(
-        self,
-        sel: Selection,
-        src: NDArray[Any],
-        nbytes: int,
-        source_bytes: int | NDArray[Any] | None,
-        mask: Mask,
-        pc: int,
-    ) -> NDArray[Any]:
-        """The bytes at `src`, zero from `source_bytes` on; the bytes beyond are not touched."""
-        access = self._machine.global_access
-        storage = access.memory.storage
+    def _fetch(self, source: Access, source_bytes: int | NDArray[Any] | None) -> NDArray[Any]:
+        """The bytes to copy, zero from `source_bytes` on; the bytes beyond are not touched."""
+        memory = self._machine.global_access
+        storage = memory.storage
+        nbytes, lanes = source.nbytes, source.sel.count
         if source_bytes is None or (isinstance(source_bytes, int) and source_bytes == nbytes):
-            offsets, _ = access.read_offsets(sel, src, nbytes, mask, pc, "cp.async")
-            return storage.gather_wide(offsets, nbytes)
-        given = np.minimum(np.broadcast_to(np.asarray(source_bytes, np.int64), sel.count), nbytes)
-        active = np.ones(sel.count, bool) if mask is None else mask
+            return storage.gather_wide(memory.read(source).where, nbytes)
+        given = np.minimum(np.broadcast_to(np.asarray(source_bytes, np.int64), lanes), nbytes)
+        active = np.ones(lanes, bool) if source.mask is None else source.mask
         whole = active & (given == nbytes)
-        offsets, _ = access.read_offsets(sel, src, nbytes, whole, pc, "cp.async")
+        offsets = memory.read(source._replace(mask=whole)).where
         data = np.where(whole, storage.gather_wide(offsets, nbytes), 0)
         data = np.ascontiguousarray(data, storage.views[nbytes].dtype)
         for count in np.unique(given[active & (given > 0) & ~whole]).tolist():
-            part = active & (given == count)
-            offsets, allowed = access.read_offsets(sel, src, count, part, pc, "cp.async", nbytes)
-            filled = np.zeros((sel.count, nbytes), np.uint8)
-            filled[:, :count] = storage.bytes[offsets[:, None] + np.arange(count)]
-            data[allowed] = filled.view(data.dtype)[allowed, 0]
+            part = source._replace(nbytes=count, mask=active & (given == count), align=nbytes)
+            read = memory.read(part)
+            filled = np.zeros((lanes, nbytes), np.uint8)
+            filled[:, :count] = storage.bytes[read.where[:, None] + np.arange(count)]
+            data[read.mask] = filled.view(data.dtype)[read.mask, 0]
         return data

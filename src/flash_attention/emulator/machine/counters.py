@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from flash_attention.emulator.machine.lanes import WARP_SIZE
 
 if TYPE_CHECKING:
+    from flash_attention.emulator.machine.access import Access, Mask
     from flash_attention.emulator.machine.lanes import Selection
     from flash_attention.emulator.program.program import Program
 
@@ -21,7 +22,6 @@ BANKS = 32
 SECTOR_BYTES = 32
 
 Ints = NDArray[np.int64]
-Mask = NDArray[np.bool_] | None
 
 
 @dataclass
@@ -68,12 +68,10 @@ class Counters:
         """So many warps wait at a barrier of their CTA."""
         self._barrier_waits += warps
 
-    def shared_access(
-        self, pc: int, sel: Selection, addr: NDArray[Any], nbytes: int, mask: Mask
-    ) -> None:
-        """One access of the lanes of `sel` to shared memory."""
-        rows, active = _by_warp(sel, addr, mask)
-        alike = _ctas_alike(sel)
+    def shared_access(self, access: Access) -> None:
+        """One access to shared memory."""
+        rows, active = _by_warp(access)
+        alike = _ctas_alike(access.sel)
         times = 1
         if alike > 1:
             by_cta = rows.reshape(-1, alike, WARP_SIZE)
@@ -84,20 +82,21 @@ class Counters:
                 active = on[:, 0] if same else active
             if same:
                 rows, times = by_cta[:, 0], alike
+        nbytes = access.nbytes
         key = nbytes, rows.tobytes(), None if active is None else active.tobytes()
         pattern = self._bank_patterns.get(key)
         if pattern is None:
             pattern = self._bank_patterns[key] = bank_wavefronts(rows, active, nbytes)
-        site = self.shared_sites.setdefault(pc, SharedSite())
+        site = self.shared_sites.setdefault(access.pc, SharedSite())
         site.requests += times * pattern.requests
         site.wavefronts += times * pattern.wavefronts
         site.ideal += times * pattern.ideal
 
-    def global_access(
-        self, pc: int, sel: Selection, addr: NDArray[Any], nbytes: int, mask: Mask
-    ) -> None:
-        """One access of the lanes of `sel` to global memory."""
-        rows, active = _by_warp(sel, addr.astype(np.int64), mask)
+    def global_access(self, access: Access) -> None:
+        """One access to global memory."""
+        pc, nbytes = access.pc, access.nbytes
+        rows, active = _by_warp(access)
+        rows = rows.astype(np.int64)
         if active is None:
             relative = rows - (rows[:, :1] & -SECTOR_BYTES)
             if (relative == relative[0]).all():
@@ -229,8 +228,9 @@ def _distinct(values: Ints, active: Mask) -> Ints:
     return counts
 
 
-def _by_warp(sel: Selection, addr: NDArray[Any], mask: Mask) -> tuple[NDArray[Any], Mask]:
+def _by_warp(access: Access) -> tuple[NDArray[Any], Mask]:
     """Addresses and active lanes as [warps, 32]."""
+    sel, addr, mask = access.sel, access.where, access.mask
     if sel.whole_warps:
         return addr.reshape(-1, WARP_SIZE), None if mask is None else mask.reshape(-1, WARP_SIZE)
     row = np.searchsorted(sel.warps, sel.warp_id)

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
+    from flash_attention.emulator.machine.access import Thread
     from flash_attention.emulator.machine.lanes import Selection
     from flash_attention.emulator.program.program import Program
 
@@ -107,20 +108,16 @@ class Findings:
             count=count,
         )
 
-    def report_lane(
+    def report_thread(
         self,
         kind: str,
         detail: str,
-        pc: int | None,
-        sel: Selection,
-        lane: int,
+        thread: Thread,
         address: NDArray[Any] | None = None,
         other_pc: int | None = None,
     ) -> None:
-        """Note a mistake of one lane, numbered inside `sel`."""
-        bad = np.zeros(sel.count, bool)
-        bad[lane] = True
-        self.report(kind, detail, pc, sel, bad, address, other_pc)
+        """Note a mistake of one thread."""
+        self.report(kind, detail, thread.pc, thread.sel, thread.mask, address, other_pc)
 
     def _locate(self, pc: int | None) -> tuple[int | None, str | None]:
         if pc is None or not 0 <= pc < len(self._kernel.instructions):

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from flash_attention.emulator.errors import EmulatorError
+from flash_attention.emulator.machine.access import Access, Bools, Ints, Mask, Memory
 from flash_attention.emulator.machine.atomics import apply_atomic
 from flash_attention.emulator.machine.lanes import GLOBAL_BASE
 from flash_attention.emulator.machine.storage import CHUNK, POISON, Storage
@@ -23,10 +24,6 @@ if TYPE_CHECKING:
 GAP = 4096  # unallocated bytes, at least, around every allocation
 ALIGNMENT = 256
 BY_ATOMICS = -1  # writer of bytes that atomics changed
-
-Ints = NDArray[np.int64]
-Bools = NDArray[np.bool_]
-Mask = Bools | None
 
 
 class Allocation:
@@ -168,71 +165,48 @@ class GlobalMemory:
         self._storage.bytes[: old.bytes.size] = old.bytes
 
 
-class GlobalAccess:
+class GlobalAccess(Memory):
     """Loads, stores and atomics of one launch."""
+
+    space = "global"
+    base = GLOBAL_BASE
 
     def __init__(self, machine: Machine, memory: GlobalMemory) -> None:
         self.memory = memory
-        self._machine = machine
+        self._counters = machine.counters
+        self._findings = machine.findings
         self._checks = machine.checks
         self._launch = memory.writers
         memory.writers += machine.num_ctas
 
-    def load(
-        self, sel: Selection, addr: NDArray[Any], size: int, n: int, mask: Mask, pc: int
-    ) -> tuple[NDArray[Any], ...]:
-        """`n` unsigned values of `size` bytes for every lane."""
-        offsets, _ = self.read_offsets(sel, addr, size * n, mask, pc, "load")
-        return self.memory.storage.gather(offsets, size, n)
+    @property
+    def storage(self) -> Storage:
+        return self.memory.storage
 
-    def store(
-        self,
-        sel: Selection,
-        addr: NDArray[Any],
-        size: int,
-        values: Sequence[NDArray[Any]],
-        mask: Mask,
-        pc: int,
-    ) -> None:
-        nbytes = size * len(values)
-        offsets, allowed = self.resolve(sel, addr, nbytes, mask, pc, "store")
+    def read(self, access: Access) -> Access:
+        resolved = self.resolve(access)
         if self._checks:
-            self._machine.counters.global_access(pc, sel, addr, nbytes, mask)
-            self.check_write(sel, offsets, nbytes, allowed, pc)
-        self.memory.storage.scatter(offsets, size, values, allowed)
-
-    def read_offsets(
-        self,
-        sel: Selection,
-        addr: NDArray[Any],
-        nbytes: int,
-        mask: Mask,
-        pc: int,
-        what: str,
-        align: int = 0,
-    ) -> tuple[Ints, Mask]:
-        """Count and check a read; returns safe offsets and the lanes that may read theirs."""
-        offsets, allowed = self.resolve(sel, addr, nbytes, mask, pc, what, align)
-        if self._checks:
-            self._machine.counters.global_access(pc, sel, addr, nbytes, mask)
-            for allocation, lanes in self._by_allocation(offsets, allowed):
+            self._counters.global_access(access)
+            for allocation, lanes in self._by_allocation(resolved):
                 if not allocation.filled:
-                    unset = allocation.unwritten(offsets[lanes], nbytes)
-                    detail = f"{what} of {_name(allocation)} that nothing was written to"
-                    self._report("uninitialised-global", detail, pc, sel, lanes[unset], addr)
-        return offsets, allowed
+                    self._check_written(allocation, lanes, resolved)
+        return resolved
 
-    def check_write(
-        self, sel: Selection, offsets: Ints, nbytes: int, allowed: Mask, pc: int
-    ) -> None:
-        """Record a write of `nbytes` at safe offsets by the lanes that may."""
-        for allocation, lanes in self._by_allocation(offsets, allowed):
-            writers = self._launch + 1 + sel.cta[lanes]
-            met = allocation.write(offsets[lanes], nbytes, writers, self._launch)
+    def write(self, access: Access) -> Access:
+        resolved = self.resolve(access)
+        if self._checks:
+            self._counters.global_access(access)
+            self.check_write(resolved)
+        return resolved
+
+    def check_write(self, access: Access) -> None:
+        """Record a write that is resolved."""
+        for allocation, lanes in self._by_allocation(access):
+            writers = self._launch + 1 + access.sel.cta[lanes]
+            met = allocation.write(access.where[lanes], access.nbytes, writers, self._launch)
             if met.any():
                 detail = f"bytes of {_name(allocation)} that another CTA stores too"
-                address = offsets + GLOBAL_BASE
-                self._report("cta-write-conflict", detail, pc, sel, lanes[met], address)
+                self._report("cta-write-conflict", detail, access, lanes[met])
 
     def atomic(
         self,
@@ -247,68 +221,26 @@ class GlobalAccess:
     ) -> NDArray[Any]:
         """The value before; accesses to one address happen in the order of the lanes."""
         nbytes = value.dtype.itemsize
-        offsets, allowed = self.resolve(sel, addr, nbytes, mask, pc, "atomic")
+        access = Access(sel, addr, nbytes, mask, pc, "atomic")
+        resolved = self.resolve(access)
         if self._checks:
-            self._machine.counters.global_access(pc, sel, addr, nbytes, mask)
-            for allocation, lanes in self._by_allocation(offsets, allowed):
-                unset = allocation.unwritten(offsets[lanes], nbytes)
-                detail = f"atomic on {_name(allocation)} that nothing was written to"
-                self._report("uninitialised-global", detail, pc, sel, lanes[unset], addr)
-                allocation.change(offsets[lanes], nbytes)
-        cells = self.memory.storage.bytes.view(value.dtype)
-        lanes = np.arange(sel.count) if allowed is None else np.flatnonzero(allowed)
+            self._counters.global_access(access)
+            for allocation, lanes in self._by_allocation(resolved):
+                self._check_written(allocation, lanes, resolved)
+                allocation.change(resolved.where[lanes], nbytes)
+        cells = self.storage.bytes.view(value.dtype)
+        lanes = resolved.lanes
+        places = resolved.where[lanes] // nbytes
+        expected = None if compare is None else compare[lanes]
         before = np.zeros(sel.count, value.dtype)
-        before[lanes] = apply_atomic(
-            cells,
-            op,
-            type,
-            offsets[lanes] // nbytes,
-            value[lanes],
-            None if compare is None else compare[lanes],
-        )
+        before[lanes] = apply_atomic(cells, op, type, places, value[lanes], expected)
         return before
 
-    def resolve(
-        self,
-        sel: Selection,
-        addr: NDArray[Any],
-        nbytes: int,
-        mask: Mask,
-        pc: int,
-        what: str,
-        align: int = 0,
-    ) -> tuple[Ints, Mask]:
-        """Offsets in the memory, and the lanes that may access theirs (None: all of them).
+    def covers(self, begin: int, end: int) -> bool:
+        allocation = self.memory.find(begin)
+        return allocation is not None and allocation.owned is None and end <= allocation.end
 
-        Addresses must be multiples of `align`, or of `nbytes`.
-        """
-        align = align or nbytes
-        offsets = addr.astype(np.int64) - GLOBAL_BASE
-        active = offsets if mask is None else offsets[mask]
-        if active.size == 0:
-            return np.zeros_like(offsets), mask
-        low, high = int(np.minimum.reduce(active)), int(np.maximum.reduce(active))
-        allocation = self.memory.find(low)
-        if allocation is None or high + nbytes > allocation.end or allocation.owned is not None:
-            bad = ~self._inside(offsets, nbytes)
-            allowed = ~bad if mask is None else mask & ~bad
-            bad = bad if mask is None else mask & bad
-            if bad.any():
-                detail = f"{what} of {nbytes} bytes outside of what is allocated"
-                address = offsets + GLOBAL_BASE
-                self._report("global-out-of-bounds", detail, pc, sel, np.flatnonzero(bad), address)
-                mask = allowed
-                active = offsets[mask]
-        if int(np.bitwise_or.reduce(active)) & (align - 1):
-            bad = offsets % align != 0
-            bad = bad if mask is None else mask & bad
-            detail = f"{what} of {nbytes} bytes at an address that is no multiple of {align}"
-            address = offsets + GLOBAL_BASE
-            self._report("global-misaligned", detail, pc, sel, np.flatnonzero(bad), address)
-            offsets -= offsets % align
-        return offsets if mask is None else np.where(mask, offsets, 0), mask
-
-    def _inside(self, offsets: Ints, nbytes: int) -> Bools:
+    def inside(self, offsets: Ints, nbytes: int) -> Bools:
         inside = np.zeros(len(offsets), bool)
         for allocation in self.memory.allocations:
             lanes = (offsets >= allocation.start) & (offsets + nbytes <= allocation.end)
@@ -316,9 +248,12 @@ class GlobalAccess:
                 inside[lanes] = allocation.owns(offsets[lanes], nbytes)
         return inside
 
-    def _by_allocation(self, offsets: Ints, allowed: Mask) -> Iterator[tuple[Allocation, Ints]]:
-        """The lanes that may access their offsets, by the allocation these lie in."""
-        lanes = np.arange(len(offsets)) if allowed is None else np.flatnonzero(allowed)
+    def outside(self, offset: int) -> str:
+        return "outside of what is allocated"
+
+    def _by_allocation(self, access: Access) -> Iterator[tuple[Allocation, Ints]]:
+        """The lanes of a resolved access, by the allocation their offsets lie in."""
+        lanes, offsets = access.lanes, access.where
         while lanes.size:
             allocation = self.memory.find(int(offsets[lanes[0]]))
             if allocation is None:
@@ -327,12 +262,17 @@ class GlobalAccess:
             yield allocation, lanes[there]
             lanes = lanes[~there]
 
-    def _report(
-        self, kind: str, detail: str, pc: int, sel: Selection, lanes: Ints, address: NDArray[Any]
-    ) -> None:
-        bad = np.zeros(sel.count, bool)
+    def _check_written(self, allocation: Allocation, lanes: Ints, access: Access) -> None:
+        unset = allocation.unwritten(access.where[lanes], access.nbytes)
+        detail = f"{access.what} of {_name(allocation)} that nothing was written to"
+        self._report("uninitialised-global", detail, access, lanes[unset])
+
+    def _report(self, kind: str, detail: str, access: Access, lanes: Ints) -> None:
+        """Note a mistake of some lanes of an access at offsets in this memory."""
+        bad = np.zeros(access.sel.count, bool)
         bad[lanes] = True
-        self._machine.findings.report(kind, detail, pc, sel, bad, address)
+        address = access.where + GLOBAL_BASE
+        self._findings.report(kind, detail, access.pc, access.sel, bad, address)
 
 
 def _name(allocation: Allocation) -> str:

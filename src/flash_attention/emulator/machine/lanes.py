@@ -44,10 +44,6 @@ class Selection:
     def num_warps(self) -> int:
         return len(self.warps)
 
-    def executing(self, mask: Bools | None) -> list[int]:
-        """Numbers, inside the selection, of the lanes for which `mask` holds."""
-        return list(range(self.count)) if mask is None else np.flatnonzero(mask).tolist()
-
 
 class Lanes:
     """The lanes of a launch, and the selections made of them."""

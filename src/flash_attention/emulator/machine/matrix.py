@@ -10,7 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flash_attention.emulator.errors import EmulatorError
+from flash_attention.emulator.machine.access import Access
 from flash_attention.emulator.machine.lanes import WARP_SIZE
+from flash_attention.emulator.machine.numerics import to_f32
 
 if TYPE_CHECKING:
     from flash_attention.emulator.machine.lanes import Selection
@@ -34,9 +36,9 @@ class MatrixUnit:
         self, sel: Selection, addr: NDArray[Any], count: int, trans: bool, pc: int
     ) -> tuple[Words, ...]:
         """Read `count` 8x8 matrices; the first 8 * count lanes give the addresses of the rows."""
-        offsets, _ = self._rows(sel, addr, count, pc, "ldmatrix")
+        access = self._machine.shared.read(_rows(sel, addr, count, pc, "ldmatrix"), collective=True)
         warps = sel.num_warps
-        rows = self._machine.shared.chunks.take(offsets >> 4).reshape(warps, WARP_SIZE)
+        rows = self._machine.shared.chunks.take(access.where >> 4).reshape(warps, WARP_SIZE)
         rows = np.ascontiguousarray(rows[:, : ROWS * count])
         if trans:
             halves = rows.view(np.uint16).reshape(warps, count, ROWS, ROWS).transpose(1, 0, 3, 2)
@@ -56,7 +58,9 @@ class MatrixUnit:
         pc: int,
     ) -> None:
         """Write `count` 8x8 matrices; the inverse of `ldmatrix`."""
-        offsets, allowed = self._rows(sel, addr, count, pc, "stmatrix")
+        access = self._machine.shared.write(
+            _rows(sel, addr, count, pc, "stmatrix"), collective=True
+        )
         warps = sel.num_warps
         fragments = np.stack(values[:count])
         if trans:
@@ -67,10 +71,8 @@ class MatrixUnit:
             rows = np.ascontiguousarray(words)
         chunks = np.zeros((warps, WARP_SIZE), np.complex128)
         chunks[:, : ROWS * count] = rows.reshape(-1).view(np.complex128).reshape(warps, -1)
-        places, data = offsets >> 4, chunks.reshape(-1)
-        if allowed is not None:
-            places, data = places[allowed], data[allowed]
-        self._machine.shared.chunks[places] = data
+        chosen = slice(None) if access.mask is None else access.mask
+        self._machine.shared.chunks[access.where[chosen] >> 4] = chunks.reshape(-1)[chosen]
 
     def mma(
         self,
@@ -87,11 +89,14 @@ class MatrixUnit:
         """
         _need_whole_warps(sel, "mma")
         warps, steps, fragments = sel.num_warps, len(a), len(c) // 4
-        widen = _WIDEN[dtype]
-        left = widen(np.concatenate([register for step in a for register in step]))
-        left = left.reshape(steps, 2, 2, warps, 8, 4, 2).transpose(3, 2, 4, 0, 1, 5, 6)
-        right = widen(np.concatenate(b)).reshape(fragments, steps, 2, warps, 8, 4, 2)
-        right = right.transpose(3, 1, 2, 5, 6, 0, 4)
+        halves = np.concatenate([register for step in a for register in step]).view(np.uint16)
+        left = (
+            to_f32(halves, dtype)
+            .reshape(steps, 2, 2, warps, 8, 4, 2)
+            .transpose(3, 2, 4, 0, 1, 5, 6)
+        )
+        right = to_f32(np.concatenate(b).view(np.uint16), dtype)
+        right = right.reshape(fragments, steps, 2, warps, 8, 4, 2).transpose(3, 1, 2, 5, 6, 0, 4)
         product = np.matmul(
             left.reshape(warps, MMA_M, MMA_K * steps),
             right.reshape(warps, MMA_K * steps, MMA_N * fragments),
@@ -102,19 +107,12 @@ class MatrixUnit:
         )
         return [x + y for x, y in zip(by_register.reshape(len(c), sel.count), c, strict=True)]
 
-    def _rows(
-        self, sel: Selection, addr: NDArray[Any], count: int, pc: int, what: str
-    ) -> tuple[NDArray[np.int64], NDArray[np.bool_] | None]:
-        """Check, count and locate the rows of a matrix move."""
-        _need_whole_warps(sel, what)
-        machine = self._machine
-        mask = None if count * ROWS == WARP_SIZE else sel.lane < count * ROWS
-        offsets, allowed = machine.shared.resolve(sel, addr, ROW_BYTES, mask, pc, what)
-        if machine.checks:
-            machine.counters.shared_access(pc, sel, addr, ROW_BYTES, mask)
-            check = machine.shared.check_read if what == "ldmatrix" else machine.shared.check_write
-            check(sel, offsets, ROW_BYTES, pc, allowed, collective=True)
-        return offsets, allowed
+
+def _rows(sel: Selection, addr: NDArray[Any], count: int, pc: int, what: str) -> Access:
+    """The access of a matrix move: the first lanes have the addresses of its rows."""
+    _need_whole_warps(sel, what)
+    mask = None if count * ROWS == WARP_SIZE else sel.lane < count * ROWS
+    return Access(sel, addr, ROW_BYTES, mask, pc, what)
 
 
 def _need_whole_warps(sel: Selection, what: str) -> None:
@@ -122,14 +120,3 @@ def _need_whole_warps(sel: Selection, what: str) -> None:
         raise EmulatorError(
             f"{what} is executed by part of a warp; all 32 lanes must execute it together"
         )
-
-
-def _widen_f16(registers: Words) -> Floats:
-    return registers.view(np.float16).astype(np.float32)
-
-
-def _widen_bf16(registers: Words) -> Floats:
-    return (registers.view(np.uint16).astype(np.uint32) << np.uint32(16)).view(np.float32)
-
-
-_WIDEN = {"f16": _widen_f16, "bf16": _widen_bf16}

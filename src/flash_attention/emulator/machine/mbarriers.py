@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flash_attention.emulator.errors import EmulatorError
+from flash_attention.emulator.machine.access import Access, Mask, Thread, executing
 
 if TYPE_CHECKING:
     from flash_attention.emulator.machine.lanes import Selection
     from flash_attention.emulator.machine.machine import Machine
 
 Array = NDArray[Any]
-Mask = NDArray[np.bool_] | None
 Clock = NDArray[np.int32]
 
 OBJECT_BYTES = 8
@@ -94,27 +94,27 @@ class MBarriers:
     def init(self, sel: Selection, addr: Array, count: Array, mask: Mask, pc: int) -> None:
         """mbarrier.init: a fresh object, phase 0 in progress."""
         machine = self._machine
-        machine.shared.flat(sel, addr, OBJECT_BYTES, mask, pc, "mbarrier.init")
-        for lane in sel.executing(mask):
-            key = int(sel.cta[lane]), int(addr[lane])
-            expected = int(count[lane])
+        machine.shared.resolve(Access(sel, addr, OBJECT_BYTES, mask, pc, "mbarrier.init"))
+        for thread in executing(sel, mask, pc):
+            key = thread.cta, int(addr[thread.lane])
+            expected = int(count[thread.lane])
             if not 1 <= expected <= MAX_COUNT:
                 detail = f"mbarrier.init with count {expected}, not in 1..{MAX_COUNT}"
-                self._machine.findings.report_lane("mbarrier-overflow", detail, pc, sel, lane, addr)
+                machine.findings.report_thread("mbarrier-overflow", detail, thread, addr)
             before = self._barriers.get(key)
             if before is not None:
                 detail = "mbarrier.init of a live mbarrier; mbarrier.inval comes first"
-                self._machine.findings.report_lane(
-                    "mbarrier-reinitialised", detail, pc, sel, lane, addr, before.initialised_by[2]
+                machine.findings.report_thread(
+                    "mbarrier-reinitialised", detail, thread, addr, before.initialised_by[2]
                 )
-            warp_id, warp = int(sel.warp_id[lane]), int(sel.warp[lane])
+            epoch = int(machine.clocks.seen[thread.warp_id, thread.warp])
             agents = machine.clocks.seen.shape[1]
             self._barriers[key] = Barrier(
                 address=key[1],
                 slot=self._slot(key[1]),
                 count=expected,
                 pending=expected,
-                initialised_by=(warp, int(machine.clocks.seen[warp_id, warp]), pc),
+                initialised_by=(thread.warp, epoch, pc),
                 visible=(np.zeros(agents, np.int32), np.zeros(agents, np.int32)),
                 released=(np.zeros(agents, np.int32), np.zeros(agents, np.int32)),
                 issued=0 if before is None else before.issued,
@@ -123,9 +123,9 @@ class MBarriers:
 
     def invalidate(self, sel: Selection, addr: Array, mask: Mask, pc: int) -> None:
         """mbarrier.inval: the object is plain memory again."""
-        for lane in sel.executing(mask):
-            if self.find(sel, lane, addr, pc) is not None:
-                del self._barriers[int(sel.cta[lane]), int(addr[lane])]
+        for thread in executing(sel, mask, pc):
+            if self.find(thread, addr) is not None:
+                del self._barriers[thread.cta, int(addr[thread.lane])]
 
     def arrive(
         self,
@@ -143,32 +143,29 @@ class MBarriers:
         machine = self._machine
         state = np.zeros(sel.count, np.uint64)
         for lanes in _by_warp_and_address(sel, addr, mask):
-            lane = int(lanes[0])
-            barrier = self.find(sel, lane, addr, pc)
+            thread = Thread(sel, int(lanes[0]), pc)
+            barrier = self.find(thread, addr)
             if barrier is None:
                 continue
             state[lanes] = barrier.parity
-            warp_id = int(sel.warp_id[lane])
             clocks = machine.clocks
-            barrier.release(clocks.seen[warp_id], clocks.seen_by_proxy[warp_id])
+            barrier.release(clocks.seen[thread.warp_id], clocks.seen_by_proxy[thread.warp_id])
             if tx is not None:
-                self._expect(barrier, int(tx[lanes].astype(np.int64).sum()), sel, lane, addr, pc)
+                self._expect(barrier, int(tx[lanes].astype(np.int64).sum()), thread, addr)
             arrivals = len(lanes) if count is None else int(count[lanes].astype(np.int64).sum())
-            self._take_arrivals(barrier, arrivals, sel, lane, addr, pc)
+            self._take_arrivals(barrier, arrivals, thread, addr)
         if mask is None or mask.any():
             machine.clocks.tick(machine.lanes.part(sel, mask))
         return state
 
     def expect(self, sel: Selection, addr: Array, tx: Array, mask: Mask, pc: int) -> None:
         """mbarrier.expect_tx: more transaction bytes in the phase in progress."""
-        for lane in sel.executing(mask):
-            barrier = self.find(sel, lane, addr, pc)
+        for thread in executing(sel, mask, pc):
+            barrier = self.find(thread, addr)
             if barrier is not None:
-                self._expect(barrier, int(tx[lane]), sel, lane, addr, pc)
+                self._expect(barrier, int(tx[thread.lane]), thread, addr)
 
-    def ready(
-        self, sel: Selection, addr: Array, parity: Array, pc: int | None = None
-    ) -> NDArray[np.bool_]:
+    def ready(self, sel: Selection, addr: Array, parity: Array, pc: int) -> NDArray[np.bool_]:
         """Whether the phase of each lane's parity is complete.
 
         Transfers land here and not before: when somebody waits for the phase and only their bytes
@@ -183,7 +180,7 @@ class MBarriers:
         for index, packed in enumerate(distinct.tolist()):
             barrier = self._barriers.get((packed >> 33, packed >> 1 & 0xFFFFFFFF))
             if barrier is None:
-                self.find(sel, int((inverse == index).argmax()), addr, pc)
+                self.find(Thread(sel, int((inverse == index).argmax()), pc), addr)
                 continue
             if barrier.parity == packed & 1:
                 self._land(barrier)
@@ -200,17 +197,18 @@ class MBarriers:
                     int(sel.warp_id[lane]), *barrier.visible, sel.whole_warps
                 )
 
-    def find(self, sel: Selection, lane: int, addr: Array, pc: int | None) -> Barrier | None:
-        """The mbarrier one lane names; None, and a finding, if there is none it may use."""
-        barrier = self._barriers.get((int(sel.cta[lane]), int(addr[lane])))
+    def find(self, thread: Thread, addr: Array) -> Barrier | None:
+        """The mbarrier a thread names; None, and a finding, if there is none it may use."""
+        findings, clocks = self._machine.findings, self._machine.clocks
+        barrier = self._barriers.get((thread.cta, int(addr[thread.lane])))
         if barrier is None:
             detail = "there is no initialised mbarrier at this address"
-            self._machine.findings.report_lane(
-                "mbarrier-uninitialised", detail, pc, sel, lane, addr
-            )
-            return None
-        if self._unsettled:
-            self._check_init_seen(barrier, sel, lane, addr, pc)
+            findings.report_thread("mbarrier-uninitialised", detail, thread, addr)
+        elif self._unsettled:
+            agent, epoch, init_pc = barrier.initialised_by
+            if epoch > clocks.seen[thread.warp_id, agent]:
+                detail = "the mbarrier is used without a barrier after its mbarrier.init"
+                findings.report_thread("race", detail, thread, addr, init_pc)
         return barrier
 
     def start_transfer(
@@ -244,23 +242,15 @@ class MBarriers:
         for barrier in self._barriers.values():
             yield from barrier.transfers
 
-    def _check_waits(self, sel: Selection, addr: Array, pc: int | None) -> None:
+    def _check_waits(self, sel: Selection, addr: Array, pc: int) -> None:
         """Whether waiting warps have seen their mbarriers initialised; skipped once all have."""
         for lanes in _by_warp_and_address(sel, addr, None):
-            self.find(sel, int(lanes[0]), addr, pc)
+            self.find(Thread(sel, int(lanes[0]), pc), addr)
         seen, num_ctas = self._machine.clocks.seen, self._machine.num_ctas
         self._unsettled = any(
             (seen[cta::num_ctas, barrier.initialised_by[0]] < barrier.initialised_by[1]).any()
             for (cta, _), barrier in self._barriers.items()
         )
-
-    def _check_init_seen(
-        self, barrier: Barrier, sel: Selection, lane: int, addr: Array, pc: int | None
-    ) -> None:
-        agent, epoch, init_pc = barrier.initialised_by
-        if epoch > self._machine.clocks.seen[int(sel.warp_id[lane]), agent]:
-            detail = "the mbarrier is used without a barrier after its mbarrier.init"
-            self._machine.findings.report_lane("race", detail, pc, sel, lane, addr, init_pc)
 
     def _slot(self, address: int) -> int:
         slot = self._slots.setdefault(address, len(self._slots))
@@ -268,17 +258,13 @@ class MBarriers:
             raise EmulatorError(f"a kernel may have up to {MAX_BARRIERS} mbarriers a CTA")
         return slot
 
-    def _expect(
-        self, barrier: Barrier, tx: int, sel: Selection, lane: int, addr: Array, pc: int
-    ) -> None:
+    def _expect(self, barrier: Barrier, tx: int, thread: Thread, addr: Array) -> None:
         barrier.tx += tx
         if abs(barrier.tx) > MAX_COUNT:
             detail = f"{barrier.tx} transaction bytes expected; the limit is {MAX_COUNT}"
-            self._machine.findings.report_lane("mbarrier-overflow", detail, pc, sel, lane, addr)
+            self._machine.findings.report_thread("mbarrier-overflow", detail, thread, addr)
 
-    def _take_arrivals(
-        self, barrier: Barrier, arrivals: int, sel: Selection, lane: int, addr: Array, pc: int
-    ) -> None:
+    def _take_arrivals(self, barrier: Barrier, arrivals: int, thread: Thread, addr: Array) -> None:
         """Count arrivals down; those beyond a phase that cannot complete yet are lost."""
         while arrivals:
             taken = min(arrivals, barrier.pending)
@@ -287,7 +273,7 @@ class MBarriers:
                     f"{arrivals} arrivals more than the count {barrier.count}, while "
                     f"{barrier.tx} transaction bytes of the phase are outstanding"
                 )
-                self._machine.findings.report_lane("mbarrier-overflow", detail, pc, sel, lane, addr)
+                self._machine.findings.report_thread("mbarrier-overflow", detail, thread, addr)
                 return
             arrivals -= taken
             barrier.pending -= taken
@@ -307,16 +293,13 @@ class MBarriers:
             barrier.complete_if_done()
 
     def _report_excess(self, barrier: Barrier, transfer: Transfer) -> None:
-        machine = self._machine
-        sel = machine.lanes.select(np.array([transfer.lane]))
+        thread = Thread(self._machine.lanes.select(np.array([transfer.lane])), 0, transfer.pc)
         detail = (
             f"phase {barrier.phase} of the mbarrier completes {-barrier.tx} transaction bytes "
             "more than it expects"
         )
         address = np.array([barrier.address])
-        self._machine.findings.report_lane(
-            "mbarrier-transaction", detail, transfer.pc, sel, 0, address
-        )
+        self._machine.findings.report_thread("mbarrier-transaction", detail, thread, address)
 
 
 def _by_warp_and_address(sel: Selection, addr: Array, mask: Mask) -> list[Array]:

@@ -176,6 +176,11 @@ def bf16_to_f32(x: NDArray[np.uint16]) -> Floats:
     return (x.astype(np.uint32) << 16).view(np.float32)
 
 
+def to_f32(halves: NDArray[np.uint16], dtype: str) -> Floats:
+    """16-bit floats of a PTX type, exactly."""
+    return halves.view(np.float16).astype(np.float32) if dtype == "f16" else bf16_to_f32(halves)
+
+
 def to_f16(x: Floats, toward_zero: bool = False) -> NDArray[np.uint16]:
     half = x.astype(np.float16)
     if toward_zero:

@@ -24,10 +24,11 @@ from flash_attention.emulator.machine.shadow_state import (
 )
 
 if TYPE_CHECKING:
+    from flash_attention.emulator.machine.access import Access, Thread
+    from flash_attention.emulator.machine.findings import Findings
     from flash_attention.emulator.machine.lanes import Selection
     from flash_attention.emulator.machine.machine import Machine
 
-Mask = Bools | None
 UNORDERED = ", with no wait or barrier in between"
 
 
@@ -61,7 +62,7 @@ class Shadow:
     def __init__(self, machine: Machine) -> None:
         clocks = machine.clocks
         self._clocks = clocks
-        self._findings = machine.findings
+        self._findings: Findings = machine.findings
         self._checks = machine.checks
         self._stride = machine.shared_stride
         self._warps_per_cta = machine.warps_per_cta
@@ -77,21 +78,11 @@ class Shadow:
         self._latest_read: Epochs = np.zeros(len(self._readers), np.int32)
         self._latest_lane_read: Epochs = np.zeros(len(self._readers), np.int32)
 
-    def check_read(
-        self,
-        sel: Selection,
-        offsets: Ints,
-        nbytes: int,
-        pc: int,
-        mask: Mask,
-        collective: bool = False,
-    ) -> None:
-        """Lanes read `nbytes` at flat `offsets`; a collective read belongs to the whole warp."""
+    def check_read(self, access: Access, collective: bool = False) -> None:
+        """A read at flat offsets; a collective one belongs to the whole warp."""
         if not self._checks:
             return
-        who = self._accessors(sel)
-        if mask is not None:
-            who, offsets = who.part(mask), offsets[mask]
+        who, offsets = self._accessors(access)
         if offsets.size == 0:
             return
         state = self._state
@@ -101,82 +92,68 @@ class Shadow:
         known = self._clocks.seen_by_lanes.reshape(-1).take(place)
         # As unsigned numbers, never written (0) and split (-1) are later than any known epoch.
         if ((epoch - 1).view(np.uint32) >= known.view(np.uint32)).any():
-            self._inspect_read(sel, who, offsets, nbytes, pc, mask, collective)
+            self._inspect_read(access, who, offsets, collective)
         np.maximum(self._latest_read, who.latest, out=self._latest_read)
         if collective:
-            tag = COLLECTIVE + (pc << LANE_BITS)
+            tag = COLLECTIVE + (access.pc << LANE_BITS)
             state.read_by_warps(chunks, who.chunk_row, who.epochs, tag)
             return
         np.maximum(self._latest_lane_read, who.latest, out=self._latest_lane_read)
         synced = self._clocks.seen_by_lanes.reshape(-1).take(who.clock_row + who.warp)
-        state.read_by_lanes(offsets, nbytes, who.warp, who.lane, who.epochs, synced, pc)
+        state.read_by_lanes(
+            offsets, access.nbytes, who.warp, who.lane, who.epochs, synced, access.pc
+        )
 
     def check_write(
         self,
-        sel: Selection,
-        offsets: Ints,
-        nbytes: int,
-        pc: int,
-        mask: Mask,
+        access: Access,
+        collective: bool = False,
         agent: Ints | None = None,
         epoch: NDArray[Any] | None = None,
-        collective: bool = False,
     ) -> None:
-        """Lanes write `nbytes` at flat `offsets`, or let `agent` do so in its `epoch`."""
+        """A write at flat offsets by the lanes, or for them by `agent` in its `epoch`."""
         if not self._checks:
             return
-        who = self._accessors(sel)
-        agents = who.warp if agent is None else agent
-        epochs: NDArray[Any] = who.epochs if epoch is None else epoch
-        if mask is not None:
-            agents, epochs = agents[mask], epochs[mask]
-            who, offsets = who.part(mask), offsets[mask]
+        who, offsets = self._accessors(access)
         if offsets.size == 0:
             return
+        chosen = slice(None) if access.mask is None else access.mask
+        agents = who.warp if agent is None else agent[chosen]
+        epochs: NDArray[Any] = who.epochs if epoch is None else epoch[chosen]
         state = self._state
         chunks = offsets >> 4
         before = state.epoch.take(chunks)
         known = self._clocks.seen.reshape(-1).take(state.agent.take(chunks) + who.clock_row)
         if (before > known).any() or (before < 0).any():
-            self._inspect_overwrite(sel, who, offsets, nbytes, pc, mask)
-        self._check_readers(sel, who, offsets, nbytes, pc, mask)
-        tags = (COLLECTIVE if collective else who.lane) + (pc << LANE_BITS)
-        clash = state.write(offsets, nbytes, agents, epochs, tags)
+            self._inspect_overwrite(access, who, offsets)
+        self._check_readers(access, who, offsets)
+        tags = (COLLECTIVE if collective else who.lane) + (access.pc << LANE_BITS)
+        clash = state.write(offsets, access.nbytes, agents, epochs, tags)
         if clash.any():
             detail = "two warps write the same bytes with one instruction"
-            self._report("race", detail, pc, sel, mask, clash, offsets, pc)
+            self._report("race", detail, access, clash, access.pc)
 
-    def engine_write(
-        self,
-        cta: int,
-        begin: int,
-        end: int,
-        warp_id: int,
-        agent: int,
-        epoch: int,
-        sel: Selection,
-        lane_mask: Bools,
-        pc: int,
-    ) -> None:
-        """An engine of `cta` writes the flat bytes [begin, end) for a warp; whole chunks."""
+    def engine_write(self, thread: Thread, begin: int, end: int, agent: int, epoch: int) -> None:
+        """An engine writes the flat bytes [begin, end), whole chunks, for the thread's warp."""
         if not self._checks:
             return
         state = self._state
-        seen = self._clocks.seen[warp_id]
+        seen = self._clocks.seen[thread.warp_id]
+        site = thread.pc, thread.sel, thread.mask
         chunks: Ints = np.arange(begin // CHUNK, -(-end // CHUNK))
         writers = state.last_writers(chunks * CHUNK, CHUNK)
         late = writers.epoch > seen[writers.agent]
         if late.any():
             detail, other = self._explain("write over bytes written by", writers, late)
             where = chunks[late.any(axis=1)]
-            self._report_engine("race", detail, pc, sel, lane_mask, where, other)
+            self._report_engine("race", detail, *site, where, other)
         known = seen[self._readers]
         for reader in np.flatnonzero(self._latest_read > known).tolist():
             read, tags = state.late_reads(reader, chunks * CHUNK, CHUNK, known[reader])
             if read.any():
                 detail, other = self._explain_reader(reader, tags[read])
-                self._report_engine("race", detail, pc, sel, lane_mask, chunks[read], other)
-        tag = COLLECTIVE + (pc << LANE_BITS)
+                self._report_engine("race", detail, *site, chunks[read], other)
+        tag = COLLECTIVE + (thread.pc << LANE_BITS)
         state.write_range(int(chunks[0]), int(chunks[-1]) + 1, agent, epoch, tag)
 
     def engine_read(
@@ -216,7 +193,14 @@ class Shadow:
         self._state.read_by_engines(chunks, readers, epochs, tag)
         np.maximum.at(self._latest_read, readers, epochs.astype(np.int32))
 
-    def _accessors(self, sel: Selection) -> _Accessors:
+    def _accessors(self, access: Access) -> tuple[_Accessors, Ints]:
+        """The lanes that make a resolved access, and their offsets."""
+        who = self._all_lanes(access.sel)
+        if access.mask is None:
+            return who, access.where
+        return who.part(access.mask), access.where[access.mask]
+
+    def _all_lanes(self, sel: Selection) -> _Accessors:
         clocks = self._clocks
         known = sel.memo.get("shadow")
         if isinstance(known, _Accessors) and known.version == clocks.version:
@@ -242,26 +226,19 @@ class Shadow:
         return fresh
 
     def _inspect_read(
-        self,
-        sel: Selection,
-        who: _Accessors,
-        offsets: Ints,
-        nbytes: int,
-        pc: int,
-        mask: Mask,
-        collective: bool,
+        self, access: Access, who: _Accessors, offsets: Ints, collective: bool
     ) -> None:
         clocks = self._clocks
-        writers = self._state.last_writers(offsets, nbytes)
+        writers = self._state.last_writers(offsets, access.nbytes)
         unset = _lanes(writers.epoch == 0)
         if unset.any():
             detail = "read of shared memory that nothing was written to"
-            self._report("uninitialised-shared", detail, pc, sel, mask, unset, offsets)
+            self._report("uninitialised-shared", detail, access, unset)
         place = writers.agent + who.clock_row[:, None]
         late = writers.epoch > clocks.seen.reshape(-1).take(place)
         if late.any():
             detail, other = self._explain("read of bytes written by", writers, late)
-            self._report("race", detail, pc, sel, mask, _lanes(late), offsets, other)
+            self._report("race", detail, access, _lanes(late), other)
         warp = who.warp[:, None]
         own = (writers.agent == warp) | (writers.agent == clocks.copy_agent(warp))
         own &= ~late & (writers.epoch > clocks.seen_by_lanes.reshape(-1).take(place))
@@ -269,50 +246,37 @@ class Shadow:
             own &= (writers.tag & LANE_MASK) != who.lane[:, None]
         if own.any():
             detail = "read of bytes another lane of the warp wrote, with no __syncwarp in between"
-            self._report(
-                "intra-warp-race",
-                detail,
-                pc,
-                sel,
-                mask,
-                _lanes(own),
-                offsets,
-                _pc(writers.tag[own]),
-            )
+            other = _pc(writers.tag[own])
+            self._report("intra-warp-race", detail, access, _lanes(own), other)
 
-    def _inspect_overwrite(
-        self, sel: Selection, who: _Accessors, offsets: Ints, nbytes: int, pc: int, mask: Mask
-    ) -> None:
-        writers = self._state.last_writers(offsets, nbytes)
+    def _inspect_overwrite(self, access: Access, who: _Accessors, offsets: Ints) -> None:
+        writers = self._state.last_writers(offsets, access.nbytes)
         place = writers.agent + who.clock_row[:, None]
         late = writers.epoch > self._clocks.seen.reshape(-1).take(place)
         if late.any():
             detail, other = self._explain("write over bytes written by", writers, late)
-            self._report("race", detail, pc, sel, mask, _lanes(late), offsets, other)
+            self._report("race", detail, access, _lanes(late), other)
 
-    def _check_readers(
-        self, sel: Selection, who: _Accessors, offsets: Ints, nbytes: int, pc: int, mask: Mask
-    ) -> None:
+    def _check_readers(self, access: Access, who: _Accessors, offsets: Ints) -> None:
         """Look for reads that the writing warps do not know to be over."""
         clocks = self._clocks
         if (self._latest_read > who.oldest_seen).any():
             seen = clocks.seen.reshape(-1)
-            oldest = clocks.seen[sel.warps].min(axis=0)[self._readers]
+            oldest = clocks.seen[access.sel.warps].min(axis=0)[self._readers]
             for reader in np.flatnonzero(self._latest_read > oldest).tolist():
                 known = seen.take(who.clock_row + self._readers[reader])
-                late, tags = self._state.late_reads(reader, offsets, nbytes, known)
+                late, tags = self._state.late_reads(reader, offsets, access.nbytes, known)
                 if late.any():
                     detail, other = self._explain_reader(reader, tags[late])
-                    self._report("race", detail, pc, sel, mask, late, offsets, other)
+                    self._report("race", detail, access, late, other)
         own = clocks.seen_by_lanes.reshape(-1).take(who.clock_row + who.warp)
         if (self._latest_lane_read.take(who.warp) > own).any():
-            late, tags = self._state.late_reads(who.warp, offsets, nbytes, own)
+            late, tags = self._state.late_reads(who.warp, offsets, access.nbytes, own)
             lane = tags & LANE_MASK
             late &= (lane != COLLECTIVE) & (lane != who.lane)
             if late.any():
                 detail = "write over bytes another lane of the warp read, with no __syncwarp"
-                other = _pc(tags[late])
-                self._report("intra-warp-race", detail, pc, sel, mask, late, offsets, other)
+                self._report("intra-warp-race", detail, access, late, _pc(tags[late]))
 
     def _explain(self, what: str, writers: Writers, bad: Bools) -> tuple[str, int]:
         agent = self._clocks.describe(int(writers.agent[bad][0]))
@@ -333,22 +297,14 @@ class Shadow:
         return detail, other
 
     def _report(
-        self,
-        kind: str,
-        detail: str,
-        pc: int,
-        sel: Selection,
-        mask: Mask,
-        bad: Bools,
-        offsets: Ints,
-        other_pc: int | None = None,
+        self, kind: str, detail: str, access: Access, bad: Bools, other_pc: int | None = None
     ) -> None:
-        lanes = np.arange(sel.count) if mask is None else np.flatnonzero(mask)
+        """Note a mistake of those lanes that make the access for which `bad` holds."""
+        sel = access.sel
         bad_lanes = np.zeros(sel.count, bool)
-        bad_lanes[lanes[bad]] = True
-        address = -sel.shared_base
-        address[lanes] += offsets
-        self._findings.report(kind, detail, pc, sel, bad_lanes, address, other_pc)
+        bad_lanes[access.lanes[bad]] = True
+        address = access.where - sel.shared_base
+        self._findings.report(kind, detail, access.pc, sel, bad_lanes, address, other_pc)
 
     def _report_engine(
         self,

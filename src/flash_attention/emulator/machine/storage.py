@@ -74,7 +74,7 @@ class Storage:
 
     def poison(self, offsets: NDArray[np.int64], nbytes: int) -> None:
         """Overwrite `nbytes`, 4 to 16 of them, at every offset."""
-        self.views[nbytes][offsets // nbytes] = _POISONS[nbytes]
+        self.views[nbytes][offsets // nbytes] = POISONED[nbytes]
 
 
-_POISONS = {width: np.full(4, POISON, np.uint32).view(_WIDE[width])[0] for width in (4, 8, CHUNK)}
+POISONED = {width: np.full(4, POISON, np.uint32).view(_WIDE[width])[0] for width in (4, 8, CHUNK)}

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flash_attention.emulator.machine.access import Access, Mask, Thread, executing
 from flash_attention.emulator.machine.lanes import GLOBAL_BASE, SHARED_BASE
+from flash_attention.emulator.machine.storage import POISONED
 from flash_attention.emulator.machine.tensor_map import CHUNK_BYTES, TensorMap, swizzle
 
 if TYPE_CHECKING:
@@ -18,13 +20,12 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 Bytes = NDArray[np.uint8]
-Mask = NDArray[np.bool_] | None
+Place = tuple[Array, ...]  # of boxes: addresses of tensor maps, then one array a coordinate
 _Bounds = tuple[tuple[int, int], ...]
 
 SHARED_ALIGNMENT = 128
 PATTERN_BYTES = 1024
 SECTOR_BYTES = 32
-POISON = np.full(4, 0x7FFF7FFF, np.uint32).view(np.complex128)[0]
 
 
 @dataclass(frozen=True)
@@ -45,9 +46,7 @@ class _Box:
     tensor: TensorMap
     start: tuple[int, ...]
     chunks: NDArray[np.int64]  # flat 16-byte chunks, in the order of the box
-    sel: Selection
-    lane: int
-    pc: int
+    thread: Thread
 
     @property
     def inside(self) -> tuple[tuple[int, int], ...] | None:
@@ -89,20 +88,13 @@ class Tma:
         self._epochs = np.zeros(machine.num_warps, np.int32)
 
     def load(
-        self,
-        sel: Selection,
-        dst: Array,
-        map_address: Array,
-        coords: tuple[Array, ...],
-        mbarrier: Array,
-        mask: Mask,
-        pc: int,
+        self, sel: Selection, dst: Array, tensor: Place, mbarrier: Array, mask: Mask, pc: int
     ) -> None:
         """Global to shared: poison now, data when somebody waits for the mbarrier's phase."""
         machine = self._machine
-        for lane in sel.executing(mask):
-            box = self._box(sel, lane, dst, map_address, coords, pc)
-            barrier = machine.mbarriers.find(sel, lane, mbarrier, pc)
+        for thread in executing(sel, mask, pc):
+            box = self._box(thread, dst, tensor)
+            barrier = machine.mbarriers.find(thread, mbarrier)
             if box is None or barrier is None:
                 continue
             data = self._read_tensor(box)
@@ -111,57 +103,38 @@ class Tma:
             def land(to: Array = box.chunks, data: Array = data, chunks: Array = chunks) -> None:
                 chunks[to] = data
 
-            number = int(machine.lanes.numbers[sel.index][lane])
+            number = int(machine.lanes.numbers[sel.index][thread.lane])
             agent, epoch = machine.mbarriers.start_transfer(
                 barrier, box.tensor.box_bytes, number, pc, land
             )
-            begin, end = _range(box.chunks)
-            bad = np.zeros(sel.count, bool)
-            bad[lane] = True
-            machine.shared.engine_write(
-                int(sel.cta[lane]), begin, end, int(sel.warp_id[lane]), agent, epoch, sel, bad, pc
-            )
-            chunks[box.chunks] = POISON
+            machine.shared.engine_write(thread, *_range(box.chunks), agent, epoch)
+            chunks[box.chunks] = POISONED[CHUNK_BYTES]
 
-    def store(
-        self,
-        sel: Selection,
-        map_address: Array,
-        coords: tuple[Array, ...],
-        src: Array,
-        mask: Mask,
-        pc: int,
-    ) -> None:
+    def store(self, sel: Selection, tensor: Place, src: Array, mask: Mask, pc: int) -> None:
         """Shared to global: part of the thread's open bulk group."""
         machine = self._machine
         numbers = machine.lanes.numbers[sel.index]
-        for lane in sel.executing(mask):
-            box = self._box(sel, lane, src, map_address, coords, pc, store=True)
+        for thread in executing(sel, mask, pc):
+            box = self._box(thread, src, tensor, store=True)
             if box is None:
                 continue
-            warp_id, warp = int(sel.warp_id[lane]), int(sel.warp[lane])
-            self._epochs[warp_id] += 1
-            epoch = int(self._epochs[warp_id])
+            self._epochs[thread.warp_id] += 1
+            epoch = int(self._epochs[thread.warp_id])
             machine.shared.engine_read(
                 box.chunks[None],
-                np.array([[warp_id]]),
-                np.array([machine.clocks.bulk_agent(warp)]),
+                np.array([[thread.warp_id]]),
+                np.array([machine.clocks.bulk_agent(thread.warp)]),
                 np.array([epoch]),
                 sel,
                 pc,
             )
-            queue = self._queues.setdefault(int(numbers[lane]), _Queue())
+            queue = self._queues.setdefault(int(numbers[thread.lane]), _Queue())
             queue.open.append(_Store(box, epoch))
 
-    def prefetch(
-        self, sel: Selection, map_address: Array, coords: tuple[Array, ...], mask: Mask, pc: int
-    ) -> None:
+    def prefetch(self, sel: Selection, tensor: Place, mask: Mask, pc: int) -> None:
         """Global to L2: nothing a program can see, but the box must be one that can be moved."""
-        for lane in sel.executing(mask):
-            tensor = self._tensor(sel, lane, map_address, coords, pc)
-            start = tuple(int(coord[lane]) for coord in coords)
-            if tensor and (fault := _coordinate_fault(tensor, start, store=False)):
-                self._machine.findings.report_lane("tma-coordinates", fault, pc, sel, lane)
+        for thread in executing(sel, mask, pc):
+            self._located(thread, tensor, store=False)
 
     def commit(self, sel: Selection) -> None:
         """cp.async.bulk.commit_group: the open group of each thread is complete."""
@@ -180,8 +153,8 @@ class Tma:
             for store in (store for group in queue.groups[:over] for store in group):
                 self._read_shared(store)
                 box = store.box
-                seen = clocks.seen[int(box.sel.warp_id[box.lane])]
-                agent = clocks.bulk_agent(int(box.sel.warp[box.lane]))
+                seen = clocks.seen[box.thread.warp_id]
+                agent = clocks.bulk_agent(box.thread.warp)
                 seen[agent] = max(seen[agent], store.epoch)
                 if not read:
                     self._write_tensor(store)
@@ -193,52 +166,47 @@ class Tma:
         for transfer in self._machine.mbarriers.unfinished():
             sel = self._machine.lanes.select(np.array([transfer.lane]))
             detail = "the kernel ends while a bulk load nobody waited for is on its way"
-            self._machine.findings.report_lane("bulk-load-unwaited", detail, transfer.pc, sel, 0)
+            self._report("bulk-load-unwaited", detail, Thread(sel, 0, transfer.pc))
         for queue in self._queues.values():
             for store in (store for group in (*queue.groups, queue.open) for store in group):
                 if store.data is None:
                     detail = "the thread exits while its bulk store reads shared memory"
-                    box = store.box
-                    self._machine.findings.report_lane(
-                        "bulk-store-unwaited", detail, box.pc, box.sel, box.lane
-                    )
+                    self._report("bulk-store-unwaited", detail, store.box.thread)
                     self._read_shared(store)
                 self._write_tensor(store)
         self._queues = {}
 
-    def _tensor(
-        self, sel: Selection, lane: int, map_address: Array, coords: tuple[Array, ...], pc: int
-    ) -> TensorMap | None:
-        """The tensor a map describes; None, and a finding, if there is none of that rank."""
-        tensor = self._machine.tensor_maps.get(int(map_address[lane]))
-        if tensor is not None and tensor.rank == len(coords):
-            return tensor
-        what = "no tensor map" if tensor is None else f"a tensor map of rank {tensor.rank}"
-        detail = f"there is {what} at this address; the instruction has {len(coords)} dimensions"
-        self._machine.findings.report_lane("tma-tensor-map", detail, pc, sel, lane, map_address)
-        return None
+    def _located(
+        self, thread: Thread, place: Place, store: bool
+    ) -> tuple[TensorMap, tuple[int, ...]] | None:
+        """The tensor and the coordinates of a box; None, and a finding, if it cannot be moved."""
+        map_address, *coords = place
+        tensor = self._machine.tensor_maps.get(int(map_address[thread.lane]))
+        if tensor is None or tensor.rank != len(coords):
+            what = "no tensor map" if tensor is None else f"a tensor map of rank {tensor.rank}"
+            detail = (
+                f"there is {what} at this address; the instruction has {len(coords)} dimensions"
+            )
+            self._report("tma-tensor-map", detail, thread, map_address)
+            return None
+        start = tuple(int(coord[thread.lane]) for coord in coords)
+        if fault := _coordinate_fault(tensor, start, store):
+            self._report("tma-coordinates", fault, thread)
+            return None
+        return tensor, start
 
     def _box(
-        self,
-        sel: Selection,
-        lane: int,
-        shared_address: Array,
-        map_address: Array,
-        coords: tuple[Array, ...],
-        pc: int,
-        *,
-        store: bool = False,
+        self, thread: Thread, shared_address: Array, place: Place, *, store: bool = False
     ) -> _Box | None:
-        """The box one lane asks for; None, and a finding, if it cannot be moved."""
-        tensor = self._tensor(sel, lane, map_address, coords, pc)
-        if tensor is None:
+        """The box one thread asks for; None, and a finding, if it cannot be moved."""
+        located = self._located(thread, place, store)
+        if located is None:
             return None
-        address = int(shared_address[lane])
+        tensor, start = located
+        address = int(shared_address[thread.lane])
         if address % SHARED_ALIGNMENT:
             detail = f"the shared address of a tensor copy is no multiple of {SHARED_ALIGNMENT}"
-            self._machine.findings.report_lane(
-                "tma-alignment", detail, pc, sel, lane, shared_address
-            )
+            self._report("tma-alignment", detail, thread, shared_address)
             address -= address % SHARED_ALIGNMENT
         offset = address - SHARED_BASE
         order = self._order(tensor, address)
@@ -246,16 +214,13 @@ class Tma:
         limit = self._machine.shared_limit
         if first < 0 or last > limit:
             detail = f"the box covers shared bytes {first} to {last} of {limit}"
-            self._machine.findings.report_lane(
-                "shared-out-of-bounds", detail, pc, sel, lane, shared_address
-            )
+            self._report("shared-out-of-bounds", detail, thread, shared_address)
             return None
-        chunks = order + (int(sel.shared_base[lane]) + address) // CHUNK_BYTES
-        start = tuple(int(coord[lane]) for coord in coords)
-        if fault := _coordinate_fault(tensor, start, store):
-            self._machine.findings.report_lane("tma-coordinates", fault, pc, sel, lane)
-            return None
-        return _Box(tensor, start, chunks, sel, lane, pc)
+        chunks = order + (int(thread.sel.shared_base[thread.lane]) + address) // CHUNK_BYTES
+        return _Box(tensor, start, chunks, thread)
+
+    def _report(self, kind: str, detail: str, thread: Thread, address: Array | None = None) -> None:
+        self._machine.findings.report_thread(kind, detail, thread, address)
 
     def _order(self, tensor: TensorMap, address: int) -> NDArray[np.int64]:
         """Where the chunks of a box go, relative to its address."""
@@ -273,11 +238,10 @@ class Tma:
     def _read_tensor(self, box: _Box) -> Array:
         """The chunks of a box; zero where it leaves the tensor."""
         data = np.zeros(box.tensor.box_bytes, np.uint8)
-        pieces, place = self._resolve(box, "tensor load")
+        pieces, offsets, allowed = self._resolve(box, "tensor load")
         if pieces is not None:
-            offsets, allowed = place
-            memory = self._machine.global_access.memory
-            values = memory.storage.views[pieces.size].take(offsets // pieces.size)
+            storage = self._machine.global_access.storage
+            values = storage.views[pieces.size].take(offsets // pieces.size)
             wide = data.view(values.dtype)
             if allowed is None:
                 wide[pieces.places] = values
@@ -288,26 +252,22 @@ class Tma:
 
     def _write_tensor(self, store: _Store) -> None:
         """Put what a store read into its tensor; what lies outside is dropped."""
-        box = store.box
-        pieces, place = self._resolve(box, "tensor store")
+        pieces, offsets, allowed = self._resolve(store.box, "tensor store")
         if pieces is None or store.data is None:
             return
-        offsets, allowed = place
-        access = self._machine.global_access
+        memory = self._machine.global_access
         if self._machine.checks:
-            access.check_write(self._repeated(box, pieces), offsets, pieces.size, allowed, box.pc)
-        target = access.memory.storage.views[pieces.size]
+            memory.check_write(self._access(store.box, pieces, offsets, allowed, "tensor store"))
+        target = memory.storage.views[pieces.size]
         values = store.data.view(target.dtype)[pieces.places]
         chosen = slice(None) if allowed is None else allowed
         target[offsets[chosen] // pieces.size] = values[chosen]
 
-    def _resolve(
-        self, box: _Box, what: str
-    ) -> tuple[_Pieces | None, tuple[NDArray[np.int64], Mask]]:
+    def _resolve(self, box: _Box, what: str) -> tuple[_Pieces | None, NDArray[np.int64], Mask]:
         """The pieces of a box, their offsets in global memory, and which may be accessed."""
         inside = box.inside
         if inside is None:
-            return None, (np.zeros(0, np.int64), None)
+            return None, np.zeros(0, np.int64), None
         tensor = box.tensor
         strides = (tensor.element_bytes, *tensor.strides)
         first = tensor.address + sum(
@@ -321,17 +281,14 @@ class Tma:
         if self._machine.checks:
             moved = pieces.size * len(pieces.offsets)
             self._machine.counters.add_global(
-                box.pc, 1, pieces.sectors, -(-moved // SECTOR_BYTES), moved
+                box.thread.pc, 1, pieces.sectors, -(-moved // SECTOR_BYTES), moved
             )
-        access = self._machine.global_access
+        memory = self._machine.global_access
         begin = first - GLOBAL_BASE
-        allocation = access.memory.find(begin)
-        end = begin + pieces.extent
-        if allocation is not None and allocation.owned is None and end <= allocation.end:
-            return pieces, (begin + pieces.offsets, None)
-        return pieces, access.resolve(
-            self._repeated(box, pieces), first + pieces.offsets, pieces.size, None, box.pc, what
-        )
+        if memory.covers(begin, begin + pieces.extent):
+            return pieces, begin + pieces.offsets, None
+        resolved = memory.resolve(self._access(box, pieces, first + pieces.offsets, None, what))
+        return pieces, resolved.where, resolved.mask
 
     def _check_written(self, box: _Box, offsets: NDArray[np.int64], size: int) -> None:
         allocation = self._machine.global_access.memory.find(int(offsets[0]))
@@ -339,14 +296,14 @@ class Tma:
             return
         if allocation.unwritten(offsets, size).any():
             detail = "tensor load of global memory that nothing was written to"
-            self._machine.findings.report_lane(
-                "uninitialised-global", detail, box.pc, box.sel, box.lane
-            )
+            self._report("uninitialised-global", detail, box.thread)
 
-    def _repeated(self, box: _Box, pieces: _Pieces) -> Selection:
-        """The lane of a box, once for every piece."""
-        number = self._machine.lanes.numbers[box.sel.index][box.lane]
-        return self._machine.lanes.select(np.full(len(pieces.offsets), number))
+    def _access(self, box: _Box, pieces: _Pieces, where: Array, mask: Mask, what: str) -> Access:
+        """The access to global memory: by the thread of a box, once for every piece."""
+        sel, lane, pc = box.thread
+        number = self._machine.lanes.numbers[sel.index][lane]
+        repeated = self._machine.lanes.select(np.full(len(where), number))
+        return Access(repeated, where, pieces.size, mask, pc, what)
 
     def _queues_of(self, sel: Selection) -> list[_Queue]:
         numbers = self._machine.lanes.numbers[sel.index]

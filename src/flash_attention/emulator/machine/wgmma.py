@@ -3,14 +3,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flash_attention.emulator.errors import EmulatorError
+from flash_attention.emulator.machine.access import Thread
 from flash_attention.emulator.machine.lanes import SHARED_BASE, WARP_SIZE
+from flash_attention.emulator.machine.numerics import to_f32
 from flash_attention.emulator.machine.tensor_map import CHUNK_BYTES, swizzle
 
 if TYPE_CHECKING:
@@ -188,7 +190,7 @@ class Wgmma:
             chunks = (addresses[None, :] + groups.shared_base[chosen][:, None]) >> 4
             self._read(chunks, groups, chosen, sel, pc)
             raw = self._machine.shared.chunks.take(chunks).view(np.uint16)
-            values = _to_float32(raw, dtype)
+            values = to_f32(raw, dtype)
             if transposed:
                 values = values.reshape(len(chosen), rows // 8, DEPTH, 8).transpose(0, 1, 3, 2)
             values = values.reshape(len(chosen), rows, DEPTH)
@@ -214,13 +216,7 @@ class Wgmma:
             )
             self._report("wgmma-descriptor", detail, sel, pc)
         whole = descriptor.start - descriptor.start % PATTERN_BYTES
-        near = Descriptor(
-            descriptor.start - whole,
-            descriptor.leading,
-            descriptor.stride,
-            descriptor.base_offset,
-            descriptor.span,
-        )
+        near = replace(descriptor, start=descriptor.start - whole)
         key = near, rows, transposed
         if key not in self._layouts:
             self._layouts[key] = near.chunks(rows, transposed)
@@ -271,16 +267,8 @@ class Wgmma:
     def _report(
         self, kind: str, detail: str, sel: Selection, pc: int, address: int | None = None
     ) -> None:
-        bad = np.zeros(sel.count, bool)
-        bad[0] = True
         addresses = None if address is None else np.full(sel.count, address)
-        self._machine.findings.report(kind, detail, pc, sel, bad, addresses)
-
-
-def _to_float32(raw: NDArray[np.uint16], dtype: str) -> Floats:
-    if dtype == "f16":
-        return raw.view(np.float16).astype(np.float32)
-    return (raw.astype(np.uint32) << np.uint32(16)).view(np.float32)
+        self._machine.findings.report_thread(kind, detail, Thread(sel, 0, pc), addresses)
 
 
 def _from_fragments(
@@ -289,7 +277,7 @@ def _from_fragments(
     """A of four registers a lane as [groups, 64, 16]."""
     fragments = np.empty((sel.num_warps, 2, 8, 2, 4, 2), np.float32)
     for index, register in enumerate(registers):
-        pairs = _to_float32(np.ascontiguousarray(register).view(np.uint16), dtype)
+        pairs = to_f32(np.ascontiguousarray(register).view(np.uint16), dtype)
         fragments[:, index & 1, :, index >> 1] = pairs.reshape(sel.num_warps, 8, 4, 2)
     by_warp = fragments.reshape(sel.num_warps, 16, DEPTH)[groups.order]
     return by_warp.reshape(len(groups.warps), ROWS, DEPTH)

@@ -40,10 +40,10 @@ class Block:
     terminator: str
     next: int | None
     target: int | None
-    live_in: frozenset[str]
-    live_out: frozenset[str]
-    defines: frozenset[str]
     successors: tuple[int, ...]
+    live_in: frozenset[str] = frozenset()
+    live_out: frozenset[str] = frozenset()
+    defines: frozenset[str] = frozenset()
 
 
 def registers_of(operand: Operand) -> tuple[str, ...]:
@@ -147,18 +147,8 @@ def _block(kernel: Kernel, block_at: dict[int, int], start: int, end: int) -> Bl
         if not isinstance(label, Label):
             raise PtxError(f"{quoted(last.text)} does not name a label", last.ptx_line)
         target = block_at[kernel.labels[label.name]]
-    return Block(
-        index=block_at[start],
-        start=start,
-        instructions=instructions,
-        terminator=terminator,
-        next=following,
-        target=target,
-        live_in=frozenset(),
-        live_out=frozenset(),
-        defines=frozenset(),
-        successors=tuple(dict.fromkeys(s for s in (following, target) if s is not None)),
-    )
+    after = tuple(dict.fromkeys(s for s in (following, target) if s is not None))
+    return Block(block_at[start], start, instructions, terminator, following, target, after)
 
 
 def _find_live_registers(blocks: Sequence[Block]) -> None:

@@ -4,46 +4,44 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 @dataclass(frozen=True)
-class Reg:
+class _Named:
+    name: str
+
+
+class Reg(_Named):
     """A register; the name is unique in the kernel, whatever scope declared it."""
 
-    name: str
 
-
-@dataclass(frozen=True)
-class Special:
+class Special(_Named):
     """A read-only register of the machine, without the percent sign: `tid.x`, `laneid`."""
 
-    name: str
+
+class Symbol(_Named):
+    """The name of a parameter or of a variable in shared, global or local memory."""
 
 
-@dataclass(frozen=True)
-class Imm:
+class Label(_Named):
+    """A place to jump to; a key of `Kernel.labels`."""
+
+
+class Imm(NamedTuple):
     """A constant. Kind `int` holds the value; `f32` and `f64` hold the bits of the float."""
 
     bits: int
     kind: str
 
 
-@dataclass(frozen=True)
-class Symbol:
-    """The name of a parameter or of a variable in shared, global or local memory."""
-
-    name: str
-
-
-@dataclass(frozen=True)
-class Vector:
+class Vector(NamedTuple):
     """A brace list: `{%r1, %r2}`."""
 
     items: tuple[Operand, ...]
 
 
-@dataclass(frozen=True)
-class Memory:
+class Memory(NamedTuple):
     """An address: `[base+offset, {c0, c1}]`, with the coordinates flattened."""
 
     base: Operand
@@ -51,15 +49,13 @@ class Memory:
     coords: tuple[Operand, ...]
 
 
-@dataclass(frozen=True)
-class Negated:
+class Negated(NamedTuple):
     """A predicate operand read as its opposite: `!%p1`."""
 
     operand: Operand
 
 
-@dataclass(frozen=True)
-class Pair:
+class Pair(NamedTuple):
     """Two destinations: `%r1|%p1`."""
 
     first: Operand
@@ -69,13 +65,6 @@ class Pair:
 @dataclass(frozen=True)
 class Sink:
     """A destination that is thrown away: `_`."""
-
-
-@dataclass(frozen=True)
-class Label:
-    """A place to jump to; a key of `Kernel.labels`."""
-
-    name: str
 
 
 Operand = Reg | Special | Imm | Symbol | Vector | Memory | Negated | Pair | Sink | Label

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from flash_attention.errors import UnsupportedError
 from flash_attention.tools.bench.results import Results, Row
 from flash_attention.tools.bench.statistics import harmonic_mean
 
+SHOWN_OPCODES = 8
 FA2 = "FA2"
 """The contender everything is compared with: torch's SDPA, its FlashAttention-2 backend."""
 
@@ -93,3 +95,16 @@ def compare(measured: Results) -> Comparison:
         )
 
     return Comparison(shapes, tuple(map(entry, speeds)))
+
+
+def opcode_changes(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
+    """How many more of each opcode, the largest change first; those that stay are left out."""
+    changes = {name: after.get(name, 0) - before.get(name, 0) for name in {**before, **after}}
+    changed = ((name, change) for name, change in changes.items() if change)
+    return dict(sorted(changed, key=lambda item: (-abs(item[1]), item[0])))
+
+
+def percent_change(ratio: float) -> str:
+    """How much more, without a sign on nought."""
+    text = f"{100 * (ratio - 1):+.1f} %"
+    return "0.0 %" if text[1:] == "0.0 %" else text

@@ -193,12 +193,7 @@ def _row(
     rivals = [peers[name] for name in RIVALS if name in peers]
     copied = 2 * COPY_BYTES
     return GridRow(
-        d=point.d_head,
-        causal=point.causal,
-        seq=point.seq_len,
-        batch=point.batch,
-        heads=point.heads,
-        config=config,
+        *(point.d_head, point.causal, point.seq_len, point.batch, point.heads, config),
         selected=chunks > 0,
         ms=timing.median_ms,
         tflops=tflops(point.flop, timing.median_ms),

@@ -13,10 +13,9 @@ from flash_attention.families.sm90.forward.space import (
     half_block,
     hopper_neighbours,
     hopper_search_space,
-    sample_hopper_configs,
 )
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig, TileOrder
-from tests.hopper_configs import selected
+from tests.hopper_configs import sample_hopper_configs, selected
 
 
 def of(d_head: int, dtype: DType = DType.BF16) -> list[HopperForwardKernelConfig]:

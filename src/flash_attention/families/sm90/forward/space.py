@@ -1,9 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Hopper configs the tuner starts from and steps to, and samples of all the valid ones."""
+"""The Hopper configs the tuner starts from and steps to."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
@@ -11,7 +10,6 @@ from typing import Any
 
 from flash_attention.call.dtype import DType
 from flash_attention.families.sm90.forward.config import HopperForwardKernelConfig
-from flash_attention.families.sm90.forward.rules import CHOICES
 from flash_attention.families.sm90.forward.tile_order import TileOrder
 
 TILES: dict[int, tuple[tuple[int, int, int], ...]] = {
@@ -132,48 +130,3 @@ def hopper_neighbours(config: HopperForwardKernelConfig) -> list[HopperForwardKe
 def half_block(keys: int) -> int:
     """The multiple of 16 nearest to half of `keys`, the greater of two."""
     return (keys // 2 + 8) // 16 * 16
-
-
-def sample_hopper_configs(seed: int) -> Iterator[HopperForwardKernelConfig]:
-    """Valid configs of the Hopper family for ever, every field drawn from all its values.
-
-    Every third draw has no producer: field by field hardly any such config would be valid.
-    """
-    draw = random.Random(seed)
-    while True:
-        cfg = _draw_specialised(draw) if draw.randrange(3) else _draw_unified(draw)
-        if cfg.broken_rule() is None:
-            yield cfg
-
-
-def _draw_tile(draw: random.Random) -> dict[str, Any]:
-    tile = {name: draw.choice(CHOICES[name]) for name in ("d_head", "consumers", "B_c")}
-    return {"dtype": draw.choice(tuple(DType)), **tile}
-
-
-def _draw_unified(draw: random.Random) -> HopperForwardKernelConfig:
-    return HopperForwardKernelConfig(
-        **_draw_tile(draw),
-        stages=1,
-        tma=draw.random() < 0.5,
-    )
-
-
-def _draw_specialised(draw: random.Random) -> HopperForwardKernelConfig:
-    tile = _draw_tile(draw)
-    order = draw.choice(tuple(TileOrder))
-    numbers = ("stages", "rescale_threshold")
-    switches = ("ping_pong", "overlap", "own_output", "watch_sums", "prefetch_q")
-    free: dict[str, Any] = {
-        **{name: draw.choice(CHOICES[name]) for name in numbers},
-        **{name: draw.random() < 0.5 for name in switches},
-    }
-    return HopperForwardKernelConfig(
-        **tile,
-        **free,
-        tma=True,
-        specialised=True,
-        tile_order=order,
-        group_mib=draw.choice(CHOICES["group_mib"][1:]) if order is TileOrder.DYNAMIC else 0,
-        narrow_keys=draw.choice(range(0, tile["B_c"], 16)),
-    )

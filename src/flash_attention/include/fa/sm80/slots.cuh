@@ -52,7 +52,7 @@ concept MmaOrderSlot = requires(example::Mma mma) { T::template run<2, 4>(mma); 
 
 template <class T>
 concept NormaliseSlot =
-    requires(Accumulator<16, 16>& o, attn::RowStats<16> stats) { T::run(o, stats); };
+    requires(Accumulator<16, 16>& o, int i, float sum) { T::row(o, i, i, sum); };
 
 template <class T>
 concept TensorView = requires(const T& tensor, u32 smem, int row, int chunk) {
@@ -86,10 +86,7 @@ concept PanelsSlot = requires { T::template kChunks<128>; };
 
 // Guarded bounds end the rows one by one.
 template <class Config>
-concept EndsRows = requires(Accumulator<16, 16>& o, int i, float x) {
-  Config::Normalise::row(o, i, i, x);
-  Config::Exponential::score(x, x);
-};
+concept EndsRows = requires(float x) { Config::Exponential::score(x, x); };
 
 // Names the first slot of `Config` whose variant breaks its contract.
 template <class Config>
@@ -106,11 +103,11 @@ __device__ constexpr bool check_slots() {
   static_assert(FeedSlot<typename Config::KFeed>, "KFeed: begin<Steps>(read), before<Steps>");
   static_assert(FeedSlot<typename Config::VFeed>, "VFeed: begin<Steps>(read), before<Steps>");
   static_assert(MmaOrderSlot<typename Config::MmaOrder>, "MmaOrder: run<Rows, Cols>(mma)");
-  static_assert(NormaliseSlot<typename Config::Normalise>, "Normalise: run(o, stats)");
+  static_assert(NormaliseSlot<typename Config::Normalise>, "Normalise: row(o, i, h, sum)");
   static_assert(BoundsSlot<typename Config::Bounds, Config>,
                 "Bounds: kEmptyRows, Scope<Config> of the rows and steps of a CTA");
   static_assert(!Config::Bounds::kEmptyRows || EndsRows<Config>,
-                "guarded Bounds want Normalise: row(o, i, h, sum), Exponential: score(max, scale)");
+                "guarded Bounds want Exponential: score(max, scale)");
   static_assert(KvOrderSlot<typename Config::KvOrder>, "KvOrder: block(step, num_steps)");
   static_assert(RowStrideSlot<typename Config::RowStride>, "RowStride: elements(from_args)");
   return true;

@@ -7,6 +7,14 @@
 
 namespace fa::sm90 {
 
+// An output that leaves the buffer of Q alone: the next Q may come when this one is read.
+struct OutsideQueries {
+  template <class Consumer>
+  static __device__ void queries_read(Consumer& consumer) {
+    consumer.release_q();
+  }
+};
+
 template <class Config_>
 struct WarpOutput {
   using Config = Config_;

@@ -31,7 +31,7 @@ def resources(inspection: Inspection) -> dict[str, Value]:
     facts: dict[str, Value] = {"registers per thread": inspection.registers}
     return facts | {
         **config.register_facts,
-        "spilled bytes": inspection.spill_bytes,
+        "spilled bytes": inspection.spills,
         "stack, bytes": inspection.compiled.resources.stack_bytes,
         "threads of a CTA": config.num_threads,
         "shared memory, KiB": config.smem_bytes() / 1024,

@@ -111,7 +111,7 @@ def _resources(old: RungInspection, new: RungInspection) -> Table:
     table = _delta_table("resource", old, new)
     for name, before, after in (
         ("registers per thread", old.registers, new.registers),
-        ("spilled bytes", old.spill_bytes, new.spill_bytes),
+        ("spilled bytes", old.spills, new.spills),
         ("shared memory, bytes", old.rung.config.smem_bytes(), new.rung.config.smem_bytes()),
         ("CTAs per SM", old.ctas_per_sm, new.ctas_per_sm),
     ):

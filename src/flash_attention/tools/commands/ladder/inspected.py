@@ -57,7 +57,7 @@ def _resource_table(inspections: Sequence[RungInspection]) -> Table:
             _label(inspection.rung),
             inspection.arch.name,
             str(inspection.registers),
-            str(inspection.spill_bytes),
+            str(inspection.spills),
             f"{inspection.rung.config.smem_bytes() / 1024:.0f}",
             str(inspection.ctas_per_sm),
             inspection.limited_by,

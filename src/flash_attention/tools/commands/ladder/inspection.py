@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from flash_attention.arch import Arch
 from flash_attention.call.features import CAUSAL, PLAIN
 from flash_attention.ladder import Rung
-from flash_attention.launch.kernels import compile_config
+from flash_attention.launch.kernels import get_kernel
 from flash_attention.tools.inspect.inspection import Inspection
 from flash_attention.tools.inspect.instructions import InstructionCounts, count_instructions
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class RungInspection(Inspection):
     """One rung compiled for one architecture, its instructions counted."""
 
@@ -24,6 +24,6 @@ class RungInspection(Inspection):
 def inspect_rung(rung: Rung, arch: Arch, causal: bool = False) -> RungInspection:
     """Compiles a rung and counts its instructions."""
     features = CAUSAL if causal else PLAIN
-    compiled = compile_config(rung.config, arch, features)
-    counts = count_instructions(compiled)
-    return RungInspection(rung.config, arch, features, compiled, rung, counts)
+    unit = get_kernel(rung.config, arch, features).unit
+    counts = count_instructions(unit.compiled)
+    return RungInspection(rung.config, arch, unit, features, rung=rung, instructions=counts)

@@ -45,7 +45,7 @@ def _row(
         "name": here.rung.name,
         "arch": here.arch.name,
         "registers": here.registers,
-        "spilled_bytes": here.spill_bytes,
+        "spilled_bytes": here.spills,
         "shared_bytes": here.rung.config.smem_bytes(),
         "ctas_per_sm": here.ctas_per_sm,
         "limited_by": here.limited_by,

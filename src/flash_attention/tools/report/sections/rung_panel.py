@@ -6,8 +6,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from flash_attention.tools.bench.comparison import Comparison, Entry
-from flash_attention.tools.bench.rungs import SHOWN_OPCODES, opcode_changes, percent_change
+from flash_attention.tools.bench.comparison import (
+    SHOWN_OPCODES,
+    Comparison,
+    Entry,
+    opcode_changes,
+    percent_change,
+)
 from flash_attention.tools.report.markup import Markup, element, join, table
 from flash_attention.tools.report.rungs import RungText
 

@@ -53,7 +53,11 @@ struct Exact {
     template <int Rows>
     __device__ void finish(Accumulator<Rows, Config::kDHead>& o, const attn::RowStats<Rows>& stats,
                            int /*row*/) const {
-      Config::Normalise::run(o, stats);
+#pragma unroll
+      for (int i = 0; i < Rows / 16; ++i)
+#pragma unroll
+        for (int h = 0; h < 2; ++h)
+          Config::Normalise::row(o, i, h, attn::quad_sum(stats.sum[i][h]));
     }
 
    private:

@@ -6,13 +6,8 @@
 
 namespace fa::sm90::output {
 
-struct Direct {
+struct Direct : OutsideQueries {
   static constexpr bool kOwnBuffer = false;
-
-  template <class Consumer>
-  static __device__ void queries_read(Consumer& consumer) {
-    consumer.release_q();
-  }
 
   template <class Consumer, class Warp>
   static __device__ void store(Consumer&, const Warp& warp, const attn::RowEnds& ends) {

@@ -6,13 +6,8 @@
 
 namespace fa::sm90::output {
 
-struct OwnBuffer {
+struct OwnBuffer : OutsideQueries {
   static constexpr bool kOwnBuffer = true;
-
-  template <class Consumer>
-  static __device__ void queries_read(Consumer& consumer) {
-    consumer.release_q();
-  }
 
   template <class Consumer, class Warp>
   static __device__ void store(Consumer& consumer, const Warp& warp, const attn::RowEnds& ends) {

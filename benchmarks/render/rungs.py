@@ -8,18 +8,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from benchmarks.render.blocks import replace_block, table, wrap
 from flash_attention.call.dtype import DType
 from flash_attention.compile.includes import include_closure
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.registry import unit_of
 from flash_attention.ladder import FAMILY, Rung, get_ladder
 from flash_attention.tools.bench import results
-from flash_attention.tools.bench.blocks import replace_block, table, wrap
-from flash_attention.tools.bench.comparison import Comparison, Entry, compare
+from flash_attention.tools.bench.comparison import (
+    SHOWN_OPCODES,
+    Comparison,
+    Entry,
+    compare,
+    opcode_changes,
+    percent_change,
+)
 from flash_attention.tools.bench.stored import EMULATED, LADDER, PROFILE, Stored, newest
 
 HEADERS = "../src/flash_attention/include/"  # from docs/
-SHOWN_OPCODES, SHOWN_HEADERS = 8, 6
+SHOWN_HEADERS = 6
 _SETTING = "rungs"
 _PARTS = "parts"  # a change in percent
 _RESOURCES = {
@@ -60,13 +67,6 @@ def render_rungs(text: str, stored: Sequence[Stored]) -> str:
         name = f"rung-{step.rung.number}"
         text = replace_block(text, name, wrap(name, _lines(before, step, comparison)))
     return text
-
-
-def opcode_changes(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
-    """How many more of each opcode, the largest change first; those that stay are left out."""
-    changes = {name: after.get(name, 0) - before.get(name, 0) for name in {**before, **after}}
-    changed = ((name, change) for name, change in changes.items() if change)
-    return dict(sorted(changed, key=lambda item: (-abs(item[1]), item[0])))
 
 
 def config_diff(before: Rung, after: Rung) -> list[str]:
@@ -191,12 +191,6 @@ def _row(
         return [label, "", form.format(new), ""]
     shown = percent_change(new / old) if change == _PARTS else change.format(new - old)
     return [label, form.format(old), form.format(new), "=" if new == old else shown]
-
-
-def percent_change(ratio: float) -> str:
-    """How much more, without a sign on nought."""
-    text = f"{100 * (ratio - 1):+.1f} %"
-    return "0.0 %" if text[1:] == "0.0 %" else text
 
 
 def _opcodes(before: Step | None, step: Step) -> str:

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from flash_attention.errors import UnsupportedError
-from flash_attention.ladder import get_ladder
-from flash_attention.tools.bench.blocks import begin, end, marked_block
-from flash_attention.tools.bench.rungs import (
+from benchmarks.render.blocks import begin, end, marked_block
+from benchmarks.render.rungs import (
     config_diff,
     header_changes,
-    opcode_changes,
     render_rungs,
 )
+from flash_attention.errors import UnsupportedError
+from flash_attention.ladder import get_ladder
+from flash_attention.tools.bench.comparison import opcode_changes
 from flash_attention.tools.bench.stored import Stored, read_folder
 
 ROOT = Path(__file__).resolve().parents[3]
