@@ -282,7 +282,7 @@ VALUES = (
         "the sum is not rescaled",
         NUMBERS,
         rung(5),
-        (Edit(SOFTMAX, "stats.sum[i][h] * shrink", "stats.sum[i][h]"),),
+        (Edit(SOFTMAX, "stats.sum[i][h] *= shrink;"),),
     ),
     Mutation(
         "the maximum is a lane's, not the row's",

@@ -120,7 +120,7 @@ MISTAKES = [
         Edit("sm80/forward.cuh", "v_lane_.at(16 * n, 2 * d)", "v_lane_.at(0, 2 * d)"),
         {"s", "p", "o"},
     ),
-    (OVERLAP, Edit("sm90/consumer.cuh", "if (rescale_) shrink_.rescale(o);"), {"o"}),
+    (OVERLAP, Edit("sm90/consumer.cuh", "if (stats_.grew) attn::rescale_rows(o, stats_);"), {"o"}),
     (OVERLAP, Edit("attn/online.cuh", "stats.sum[0][h] *= shrink.by[h];"), SUMS),
     (
         OVERLAP,

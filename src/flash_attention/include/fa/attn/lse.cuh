@@ -8,8 +8,7 @@
 namespace fa::attn {
 
 struct RowEnd {
-  float sum;           // of exp(score - max)
-  float max;           // the largest score
+  float sum, max;      // of exp(score - max), the largest score
   float shrink = 1.f;  // of O, which is relative to the maximum without the sink
 
   __device__ RowEnd(float sum_seen, float max_seen)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Online softmax of one 16-row tile in the pieces that wgmma kernels order themselves: S becomes P
-// while earlier products may still add to O, so O is rescaled later, by the factors left here.
+// while earlier products may still add to O, so O is rescaled later.
 #pragma once
 #include <fa/attn/softmax.cuh>
 
@@ -12,19 +12,13 @@ struct Masked {  // keys are hidden; a row may not have seen any yet
 struct Open {  // every row sees every key, and has seen one before
   static constexpr bool kHidden = false;
 };
-// The first block of its rows, and they do not see all of it: O is still zero.
-struct FirstMasked : Masked {};
+struct FirstMasked : Masked {};  // of the first block of its rows: O is still zero
 
-// What O owes to maxima that grew since it was last rescaled.
-struct Shrink {
-  float by[2];  // of rows l / 4 and l / 4 + 8
-
-  template <int Dim>
-  __device__ void rescale(Accumulator<16, Dim>& o) const {
+template <int Dim>
+__device__ void rescale_rows(Accumulator<16, Dim>& o, const RowStats<16>& stats) {
 #pragma unroll
-    for (int h = 0; h < 2; ++h) rescale_row(o, 0, h, by[h]);
-  }
-};
+  for (int h = 0; h < 2; ++h) rescale_row(o, 0, h, stats.shrink[0][h]);
+}
 
 template <int Keys>
 struct LaneMax {
@@ -45,14 +39,14 @@ struct LaneMax {
 
 // The maxima grow to cover `lanes`, the sums shrink accordingly; O has to by the same factors.
 template <class Exponential, int Keys>
-__device__ void raise_max(const LaneMax<Keys>& lanes, RowStats<16>& stats, Shrink& shrink,
-                          float factor) {
+__device__ void raise_max(const LaneMax<Keys>& lanes, RowStats<16>& stats, float factor) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const float max = fmaxf(stats.max[0][h], quad_max(lanes.of[h]));
-    shrink.by[h] = shrink_of<Exponential>(stats.max[0][h], max, factor);
+    stats.shrink[0][h] =
+        max == -kInfinity ? 1.f : Exponential::exp(stats.max[0][h] - max, 0.f, factor);
     stats.max[0][h] = max;
-    stats.sum[0][h] *= shrink.by[h];
+    stats.sum[0][h] *= stats.shrink[0][h];
   }
 }
 

@@ -7,7 +7,6 @@
 namespace fa::attn {
 
 inline constexpr float kInfinity = __builtin_bit_cast(float, 0x7f800000u);
-inline constexpr float kNan = __builtin_bit_cast(float, 0x7fc00000u);
 
 __device__ inline float quad_max(float x) {
   x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
@@ -19,10 +18,11 @@ __device__ inline float quad_sum(float x) {
   return x + __shfl_xor_sync(~0u, x, 2);
 }
 
+// Multiplied scores lose the offset. Where maxima of a warp's rows grew, O is still to shrink.
 template <int Rows>
 struct RowStats {
-  float max[Rows / 16][2], sum[Rows / 16][2];
-  float offset[Rows / 16][2];  // what scores lose once they are multiplied
+  float max[Rows / 16][2], sum[Rows / 16][2], offset[Rows / 16][2], shrink[Rows / 16][2];
+  bool grew;
 
   __device__ void reset() {
 #pragma unroll

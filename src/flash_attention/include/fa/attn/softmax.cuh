@@ -14,11 +14,6 @@ struct Factor {
   float exact, guess = exact;
 };
 
-template <class Exponential>
-__device__ float shrink_of(float old, float max, float factor) {
-  return max == -kInfinity ? 1.f : Exponential::exp(old - max, 0.f, factor);
-}
-
 // The offsets of S. One that is not precise is 0, and S loses the maximum here instead.
 template <class Exponential, int Rows, int Cols>
 __device__ void centre(Accumulator<Rows, Cols>& s, RowStats<Rows>& stats, Factor& factor) {
@@ -38,7 +33,7 @@ __device__ void centre(Accumulator<Rows, Cols>& s, RowStats<Rows>& stats, Factor
       if (Exponential::precise(stats.offset[i][h])) continue;
       stats.offset[i][h] = 0.f;
       if (stats.max[i][h] == -kInfinity) continue;
-      factor.guess = kNan;
+      factor.guess = kInfinity - kInfinity;
 #pragma unroll
       for (int j = 0; j < Cols / 8; ++j)
 #pragma unroll
@@ -107,7 +102,8 @@ __device__ void softmax(LaterBlock, Accumulator<Rows, Keys>& s, Accumulator<Rows
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const float max = fmaxf(stats.max[i][h], quad_max(row_max(s, i, h)));
-      const float shrink = shrink_of<Exponential>(stats.max[i][h], max, factor.exact);
+      const float shrink =
+          max == -kInfinity ? 1.f : Exponential::exp(stats.max[i][h] - max, 0.f, factor.exact);
       stats.max[i][h] = max;
       stats.sum[i][h] *= shrink;
       rescale_row(o, i, h, shrink);

@@ -116,17 +116,16 @@ class Consumer : public Products<Config_> {
   template <int Keys, class Block>
   __device__ void guess(Scores<Keys>& s, Block block) {
     Config::Rescale::template guess<Exponential, typename Config::DType>(
-        block, s, stats_, shrink_, factor_, rescale_,
-        [this](Scores<Config::kBC>& again) { scores_again(again); });
+        block, s, stats_, factor_, [this](Scores<Config::kBC>& again) { scores_again(again); });
   }
   // S becomes P where it was not guessed.
   template <int Keys, class Block>
   __device__ void softmax(Scores<Keys>& s, Block block) {
-    Config::Rescale::template run<Exponential>(block, s, stats_, shrink_, factor_, rescale_);
+    Config::Rescale::template run<Exponential>(block, s, stats_, factor_);
   }
   template <class Block>
   __device__ void rescale(Output& o, Block) {
-    if (rescale_) shrink_.rescale(o);
+    if (stats_.grew) attn::rescale_rows(o, stats_);
   }
   __device__ void rescale(Output&, attn::FirstMasked) {}
 
@@ -189,7 +188,7 @@ class Consumer : public Products<Config_> {
     unseen_after_ = first_block_ - whole_first;
     stats_.reset();
     o_.zero();
-    rescale_ = false;
+    stats_.grew = false;
     ptx::mbarrier_wait(smem_.q_full(warpgroup_), tile_parity_);  // Q is here
     tile_parity_ ^= 1;
     block_ = end - 1;
@@ -236,12 +235,10 @@ class Consumer : public Products<Config_> {
   Range range_;
   int block_, first_block_, unseen_after_;
   int tail_keys_;  // of the first block visited, until what lies beyond them is cleared
-  bool rescale_;
   Scores<Config::kBC> s_;
   Weights<Config::kBC> p_;
   Output o_;
   attn::RowStats<kWarpRows> stats_;
-  attn::Shrink shrink_;
 };
 
 }  // namespace fa::sm90

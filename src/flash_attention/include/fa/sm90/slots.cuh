@@ -43,21 +43,20 @@ concept SplitsSlot =
     } && (!T::kParts || PartsOfSplits<T>);
 
 // guess: S becomes P by the maxima known, if the variant dares to; `scores_again(s)` computes S once
-// more. run: S becomes P where it was not guessed. Both say in `rescale` whether O must be rescaled by
-// `shrink`, the same in all lanes of a warp.
+// more. run: S becomes P where it was not guessed. Both say in `stats` whether the maxima grew.
 template <int Keys>
 struct ScoresAgain {
   __device__ void operator()(Accumulator<kWarpRows, Keys>&) const {}
 };
 
 template <class T, class Config, class Block>
-concept RescalesBlock = requires(
-    Block block, Accumulator<kWarpRows, Config::kBC>& s, attn::RowStats<kWarpRows>& stats,
-    attn::Shrink& shrink, attn::Factor& factor, bool& rescale, ScoresAgain<Config::kBC> again) {
-  T::template guess<typename Config::Exponential, typename Config::DType>(block, s, stats, shrink,
-                                                                          factor, rescale, again);
-  T::template run<typename Config::Exponential>(block, s, stats, shrink, factor, rescale);
-};
+concept RescalesBlock =
+    requires(Block block, Accumulator<kWarpRows, Config::kBC>& s, attn::RowStats<kWarpRows>& stats,
+             attn::Factor& factor, ScoresAgain<Config::kBC> again) {
+      T::template guess<typename Config::Exponential, typename Config::DType>(block, s, stats,
+                                                                              factor, again);
+      T::template run<typename Config::Exponential>(block, s, stats, factor);
+    };
 
 template <class T, class Config>
 concept RescaleSlot =
@@ -131,8 +130,8 @@ __device__ constexpr bool check_slots() {
                 "Splits: kParts, begin(), first_block(range, tile, split, args), end_block; with "
                 "kParts part(tile, split, args), first_split(tile, args), end_split");
   static_assert(RescaleSlot<typename Config::Rescale, Config>,
-                "Rescale: guess<Exponential, DType>(block, s, stats, shrink, factor, rescale, "
-                "scores_again), run<Exponential>(block, s, stats, shrink, factor, rescale)");
+                "Rescale: guess<Exponential, DType>(block, s, stats, factor, "
+                "scores_again), run<Exponential>(block, s, stats, factor)");
   return true;
 }
 

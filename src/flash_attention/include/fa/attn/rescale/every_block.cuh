@@ -8,16 +8,15 @@ namespace fa::attn::rescale {
 struct EveryBlock {
   // P is never guessed.
   template <class Exponential, class DType, class Block, int Keys, class ScoresAgain>
-  static __device__ void guess(Block, Accumulator<16, Keys>&, RowStats<16>&, Shrink&, Factor&,
-                               bool&, ScoresAgain) {}
+  static __device__ void guess(Block, Accumulator<16, Keys>&, RowStats<16>&, Factor&, ScoresAgain) {
+  }
 
   template <class Exponential, class Block, int Keys>
-  static __device__ void run(Block, Accumulator<16, Keys>& s, RowStats<16>& stats, Shrink& shrink,
-                             Factor& factor, bool& rescale) {
-    raise_max<Exponential>(LaneMax(s), stats, shrink, factor.exact);
+  static __device__ void run(Block, Accumulator<16, Keys>& s, RowStats<16>& stats, Factor& factor) {
+    raise_max<Exponential>(LaneMax(s), stats, factor.exact);
     centre<Exponential>(s, stats, factor);
     exponentiate<Exponential>(s, stats, factor.exact);
-    rescale = true;
+    stats.grew = true;
   }
 };
 

@@ -11,22 +11,21 @@ template <int Threshold>
 struct Lazy {
   // P is never guessed.
   template <class Exponential, class DType, class Block, int Keys, class ScoresAgain>
-  static __device__ void guess(Block, Accumulator<16, Keys>&, RowStats<16>&, Shrink&, Factor&,
-                               bool&, ScoresAgain) {}
+  static __device__ void guess(Block, Accumulator<16, Keys>&, RowStats<16>&, Factor&, ScoresAgain) {
+  }
 
   template <class Exponential, class Block, int Keys>
-  static __device__ void run(Block, Accumulator<16, Keys>& s, RowStats<16>& stats, Shrink& shrink,
-                             Factor& factor, bool& rescale) {
+  static __device__ void run(Block, Accumulator<16, Keys>& s, RowStats<16>& stats, Factor& factor) {
     const LaneMax<Keys> lanes(s);
     const bool covered = (lanes.of[0] - stats.max[0][0]) * factor.guess <= Threshold &&
                          (lanes.of[1] - stats.max[0][1]) * factor.guess <= Threshold;  // not NaN
-    rescale = __any_sync(~0u, !covered);
+    stats.grew = __any_sync(~0u, !covered);
     set_offsets<Exponential>(stats, factor.guess);
-    if (rescale) {
-      raise_max<Exponential>(lanes, stats, shrink, factor.exact);
+    if (stats.grew) {
+      raise_max<Exponential>(lanes, stats, factor.exact);
       centre<Exponential>(s, stats, factor);
     }
-    exponentiate<Exponential>(s, stats, rescale ? factor.exact : factor.guess);
+    exponentiate<Exponential>(s, stats, stats.grew ? factor.exact : factor.guess);
   }
 };
 

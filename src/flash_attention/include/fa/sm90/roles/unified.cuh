@@ -46,8 +46,6 @@ struct Unified {
     typename Math::template Weights<Config::kBC> p;
     typename Math::Output o;
     attn::RowStats<kWarpRows> stats;
-    attn::Shrink shrink;
-    bool rescale;
     stats.reset();
     o.zero();
     int block = range.end_block() - 1;
@@ -69,9 +67,8 @@ struct Unified {
       Config::Score::change(s, args);
       if (range.hides(block))
         attn::hide<typename Config::Rows>(s, mask, warp_row, block * Config::kBC, sequence);
-      Config::Rescale::template run<typename Config::Exponential>(attn::Masked{}, s, stats, shrink,
-                                                                  factor, rescale);
-      if (rescale) shrink.rescale(o);
+      Config::Rescale::template run<typename Config::Exponential>(attn::Masked{}, s, stats, factor);
+      if (stats.grew) attn::rescale_rows(o, stats);
       Math::convert(p, s);
       transfers.wait_v();  // V is here
       Math::issue_accumulate(o, p, v);
