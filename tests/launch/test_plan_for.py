@@ -89,7 +89,7 @@ def test_devices_that_are_not_the_same_or_not_supported_are_refused() -> None:
         (0, np.zeros((1, 64, 1, 64), np.float16), "q is a ndarray"),
         (1, None, "k is a NoneType"),
         (2, torch.zeros(1, 64, 1, 64).to_sparse(), "v has layout torch.sparse_coo"),
-        (3, [1, 2], "o is a list"),
+        (3, [1, 2], "the output is a list"),
     ],
 )
 def test_arguments_that_are_no_tensors_are_refused(position: int, thing: Any, message: str) -> None:

@@ -99,13 +99,13 @@ def test_what_a_kernel_would_refuse_is_refused() -> None:
     q, k, v = made.q, made.k, made.v
     bad: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
         ((q, k, v.float()), {}, "v has dtype torch.float32, q has dtype torch.bfloat16"),
-        ((q.int(), k.int(), v.int()), {}, "q is torch.int32; allowed on the CPU is any floating"),
+        ((q.int(), k.int(), v.int()), {}, "q is torch.int32; allowed on the CPU are torch.float16"),
         ((q, k[:, :, :, :8], v), {}, "q and k must agree in d_head"),
         ((q[0], k, v), {}, "q has 3 dimensions"),
         ((q, k, None), {}, "v is a NoneType"),
         ((q, k, v), {"softcap": -1.0}, r"softcap is -1\.0"),
-        ((q, k, v), {"out": q[:, :3]}, "o has shape"),
-        ((q, k, v), {"out": q}, "o and q overlap"),
+        ((q, k, v), {"out": q[:, :3]}, "the output has shape"),
+        ((q, k, v), {"out": q}, "the output and q overlap"),
         ((q, k, v), {"sinks": torch.zeros(3)}, "sinks has shape"),
         ((q.clone().requires_grad_(), k, v), {}, "requires grad"),
     ]

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from flash_attention.errors import UnsupportedError
-from flash_attention.tools.bench.grid_record import load_json, save_csv, save_json
+from flash_attention.tools.bench.grid_record import FACTS, load_json, save_csv, save_json
 from tests.tools.bench.made_up_grid import made_up_grid, made_up_rows
 
 RESULTS = Path(__file__).resolve().parents[3] / "results"
@@ -19,7 +19,7 @@ RESULTS = Path(__file__).resolve().parents[3] / "results"
 
 def test_a_round_trip(tmp_path: Path) -> None:
     rows = [replace(made_up_rows()[0], lengths=(5, 7), gbps=3.5), *made_up_rows()[1:]]
-    facts = {name: made_up_grid()[name] for name in ("device", "grid", "dtype", "command")}
+    facts = {name: made_up_grid()[name] for name in FACTS}
     save_json(tmp_path / "deep" / "r.json", facts, rows, [{"name": "fa3", "why": "no library"}])
     record = load_json(tmp_path / "deep" / "r.json")
     assert list(record.rows) == rows

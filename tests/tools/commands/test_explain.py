@@ -52,8 +52,14 @@ def test_json_on_standard_output_comes_alone() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--shape", "1,2,3"), "--shape is '1,2,3'; pass whole numbers, batch,seq,heads,heads_k,d"),
-        (("--window", "5"), "--window is '5'; pass whole numbers, left,right"),
+        (
+            ("--shape", "1,2,3"),
+            "--shape is '1,2,3'; pass whole numbers from 0 to 1073741824, batch,seq,heads,heads_k,d",
+        ),
+        (
+            ("--window", "5"),
+            "--window is '5'; pass whole numbers from -1 to 1073741824, left,right",
+        ),
         (("--arch", "sm_1"), "unknown architecture 'sm_1'"),
         (("--dtype", "fp8"), "dtype 'fp8' is not supported"),
         (("--d", "12"), "q has d_head 12; allowed are multiples of 8"),
@@ -67,4 +73,4 @@ def test_bad_options_are_refused(options: tuple[str, ...], message: str) -> None
 
 def test_a_report_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     taken = ("explain", *SMALL, "--seq-q", "0", *ARCH, "--json", str(tmp_path))
-    assert "Is a directory; pass a file" in refuse(*taken)
+    assert "Is a directory; choose another place" in refuse(*taken)

@@ -22,6 +22,12 @@ output = Console(width=None if sys.stdout.isatty() else _LOG_WIDTH)
 errors = Console(stderr=True, width=None if sys.stderr.isatty() else _LOG_WIDTH)
 
 
+def tell(error: str) -> None:
+    """Print an error."""
+    errors.print("[bold red]error:[/]", end=" ")
+    errors.print(error, markup=False, highlight=False)
+
+
 def report_table(first_column: str, *, title: str = "") -> Table:
     """A table whose first column names its rows and is never broken."""
     table = Table(

@@ -44,7 +44,7 @@ def made_up_gpu(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 def test_unknown_names_are_refused_with_the_nearest(tmp_path: Path) -> None:
     assert "did you mean 'decode'? (there are fa3, seed" in refuse("bench", "--grid", "decoed")
     assert "unknown peer 'cudn'; did you mean 'cudnn'?" in refuse("bench", "--peers", "fa3,cudn")
-    assert "takes whole numbers" in refuse("bench", "--d-head", "64,x")
+    assert "--d-head is '64,x'; pass whole numbers" in refuse("bench", "--d-head", "64,x")
     assert "dtype 'fp8' is not supported" in refuse("bench", "--dtype", "fp8")
     configs = tmp_path / "configs.txt"
     configs.write_text("hopper(BF16, 64, 2, 128, 2): tmaa\n")
