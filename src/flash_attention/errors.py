@@ -12,13 +12,18 @@ def quoted(value: object) -> str:
     """A value as messages show it: in one line, cut where it is long."""
     try:
         if hasattr(value, "data_ptr"):  # a tensor, whose values may have to be waited for
-            return f"a {type(value).__name__}"
+            return one(type(value).__name__)
         text = " ".join(repr(value).split())
     except Exception:  # Python does not print an int of thousands of digits
-        return f"a {type(value).__name__} that cannot be printed"
+        return f"{one(type(value).__name__)} that cannot be printed"
     if f" object at {id(value):#x}>" in text:
-        return f"a {type(value).__name__}"
+        return one(type(value).__name__)
     return text if len(text) <= _QUOTED else f"{text[:_QUOTED]}..."
+
+
+def one(name: str) -> str:
+    """A name with its article."""
+    return f"an {name}" if name[:1].lower() in "aeiou" else f"a {name}"
 
 
 class FlashAttentionError(Exception):

@@ -8,15 +8,18 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import MISSING, fields
-from math import inf
+from math import isfinite
 from pathlib import Path
 from typing import Any, TypeVar
 
-from flash_attention.errors import UnsupportedError, quoted
+from flash_attention.errors import UnsupportedError, one, quoted
 
 FilePath = str | os.PathLike[str]
 MAX_BYTES = 1 << 28  # of a file that is read
+_LONG_PATH = 1024  # characters
 MAX_INT = 1 << 63  # no number of a record comes near it, and a float holds it
+
+MAX_MEASURED = 1e15  # no time, size or speed comes near it
 
 _NUMBER = (int, float)
 _TYPES: dict[str, tuple[type, ...]] = {
@@ -46,8 +49,8 @@ def writing(path: FilePath) -> Iterator[None]:
 
 def write_whole(path: FilePath, text: str | bytes) -> None:
     """Write a file, with the folders above it; who reads it finds the old text or the new one."""
-    data = text if isinstance(text, bytes) else text.encode()
     with writing(path):
+        data = text if isinstance(text, bytes) else text.encode()
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         target = Path(path).resolve()
         if target.exists() and not target.is_file():  # such as /dev/stdout
@@ -164,11 +167,13 @@ def checked_rows(rows: object, read: Callable[[dict[str, Any]], Row]) -> tuple[R
     return tuple(read_rows)
 
 
-def check_positive(row: object, *names: str) -> None:
-    """Fields that arithmetic needs more than zero of."""
-    for name in names:
-        if not 0 < getattr(row, name) < inf:
-            raise UnsupportedError(f"{name} is {getattr(row, name)}; it must be positive")
+def check_positive(**values: float) -> None:
+    """Numbers that arithmetic needs more than zero of."""
+    for name, value in values.items():
+        if not 1 / MAX_MEASURED <= value <= MAX_MEASURED:
+            raise UnsupportedError(
+                f"{name} is {value}; it must be positive, and no more than {MAX_MEASURED:g}"
+            )
 
 
 @contextmanager
@@ -180,7 +185,7 @@ def naming(path: FilePath, what: str) -> Iterator[None]:
         raise UnsupportedError(f"{_shown(path)} is not {what}: {error}") from error
 
 
-def _is(value: object, wanted: str) -> bool:
+def _is(value: Any, wanted: str) -> bool:
     """Whether a value is what an annotation wants."""
     kind, _, none = wanted.partition(" | ")
     if none and value is None:
@@ -190,8 +195,10 @@ def _is(value: object, wanted: str) -> bool:
         return False
     if kind not in _INSIDE:
         return True
-    several = value.values() if isinstance(value, Mapping) else value
-    return all(isinstance(v, _INSIDE[kind]) and not isinstance(v, bool) for v in several)  # type: ignore[attr-defined]
+    several = value.values() if isinstance(value, dict) else value
+    return all(
+        isinstance(v, _INSIDE[kind]) and not isinstance(v, bool) and isfinite(v) for v in several
+    )
 
 
 def _needed(wanted: str) -> str:
@@ -200,16 +207,19 @@ def _needed(wanted: str) -> str:
         "Mapping[str, float]": "an object of numbers",
         "tuple[int, ...]": "a list of whole numbers",
     }
-    return f"{words.get(kind, f'a {kind}')}{' or null' if none else ''} is needed"
+    return f"{words.get(kind, one(kind))}{' or null' if none else ''} is needed"
 
 
 def _shown(path: object) -> str:
-    return str(path) if isinstance(path, str | os.PathLike) and str(path) else quoted(path)
+    named = isinstance(path, str | os.PathLike) and 0 < len(str(path)) < _LONG_PATH
+    return str(path) if named else quoted(path)
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, UnicodeDecodeError):
+    if isinstance(error, UnicodeError):
         return "it is no text in UTF-8"
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        return "what is above it is no folder"
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
     return str(error)

@@ -13,7 +13,9 @@ import torch
 
 from flash_attention.call.call import Call
 from flash_attention.call.tensors import (
+    MAX_D_HEAD,
     MAX_ROWS,
+    OUTPUT,
     Packing,
     TensorView,
     check_given_output,
@@ -24,6 +26,7 @@ from flash_attention.call.tensors import (
     check_pointers,
 )
 from flash_attention.errors import UnsupportedError
+from flash_attention.families.registry import FAMILIES
 
 GPU = torch.device("cuda", 0)
 SHAPE = (2, 128, 4, 128)
@@ -280,3 +283,33 @@ def test_gradients_are_refused_only_where_they_would_be_recorded(name: str) -> N
         check_no_grad(call)
     with pytest.raises(UnsupportedError, match=r"torch.no_grad\(\) or pass q.detach\(\)"):
         check_no_grad(call)
+
+
+def test_the_widest_tensor_is_as_wide_as_the_widest_config() -> None:
+    widths = [config.d_head for family in FAMILIES for config in family.search_space()]
+    assert max(widths) == MAX_D_HEAD
+
+
+@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
+def test_nested_tensors_are_refused(layout: torch.layout) -> None:
+    sequences = [torch.zeros(3, 2, 64), torch.zeros(4, 2, 64)]
+    nested = torch.nested.nested_tensor(sequences, layout=layout)
+    advice = r"pass the sequences one after the other, torch\.cat\(q\.unbind\(\)\), with cu_seqlens"
+    with pytest.raises(UnsupportedError, match=f"q is a nested tensor; {advice}"):
+        TensorView.of("q", nested)
+
+
+def test_views_that_negate_are_refused() -> None:
+    values = torch.zeros(2, 3, dtype=torch.complex64).conj().imag
+    with pytest.raises(UnsupportedError, match=r"holds its values negated; pass q\.resolve_neg"):
+        TensorView.of("q", values)
+
+
+def test_of_an_output_no_copy_is_advised() -> None:
+    strided, advice = view(OUTPUT, strides=(65536, 512, 128, 2)), "pass another tensor, or leave it"
+    with pytest.raises(
+        UnsupportedError, match=f"^the last dimension of the output has .*, {advice}"
+    ):
+        check_kernel_output(strided, view(), view("v"))
+    with pytest.raises(UnsupportedError, match=f"^the output starts at .*, or {advice}"):
+        check_pointers([view(OUTPUT, pointer=8)])

@@ -95,7 +95,7 @@ def test_every_call_checks_alignment() -> None:
     plan = plan_of(*good)
     storage = torch.zeros(BATCH * SEQ * HEADS * D_HEAD + 8, dtype=torch.float16)
     odd = storage[4:-4].view(BATCH, SEQ, HEADS, D_HEAD)
-    for i, name in enumerate("qkvo"):
+    for i, name in enumerate(("q", "k", "v", "the output")):
         tensors = [odd if j == i else tensor for j, tensor in enumerate(good)]
         with pytest.raises(UnsupportedError, match=f"{name} starts at .* 8 bytes past"):
             plan.bind(call_with(*tensors))

@@ -55,6 +55,13 @@ def test_a_file_without_problems(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="names no problem"):
         read_grid(path)
     with pytest.raises(
-        UnsupportedError, match=r"gone\.txt is not a file of problems: No such file or directory"
+        UnsupportedError, match=r"gone\.txt is not a file of problems: No such file"
     ):
         read_grid(tmp_path / "gone.txt")
+
+
+def test_a_number_without_end_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "mine.txt"
+    path.write_text(f"heads={'9' * 5000} seq=64 d=64\n")
+    with pytest.raises(UnsupportedError, match=r"line 1: heads is '9{90,}\.\.\.; pass a whole"):
+        read_grid(path)

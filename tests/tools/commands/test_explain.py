@@ -52,14 +52,11 @@ def test_json_on_standard_output_comes_alone() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (
-            ("--shape", "1,2,3"),
-            "--shape is '1,2,3'; pass whole numbers from 0 to 1073741824, batch,seq,heads,heads_k,d",
-        ),
-        (
-            ("--window", "5"),
-            "--window is '5'; pass whole numbers from -1 to 1073741824, left,right",
-        ),
+        (("--shape", "1,2,3"), "--shape is '1,2,3'; pass whole numbers from 0 on, batch,seq,heads"),
+        (("--shape", "1,-8,2,2,64"), "--shape is '1,-8,2,2,64'; pass whole numbers from 0 on"),
+        (("--shape", "1,8,2,2," + "9" * 30), "elements, which no GPU holds; pass smaller ones"),
+        (("--heads", "9" * 30), "elements, which no GPU holds; pass smaller ones"),
+        (("--window", "5"), "--window is '5'; pass whole numbers from -1 on, left,right"),
         (("--arch", "sm_1"), "unknown architecture 'sm_1'"),
         (("--dtype", "fp8"), "dtype 'fp8' is not supported"),
         (("--d", "12"), "q has d_head 12; allowed are multiples of 8"),

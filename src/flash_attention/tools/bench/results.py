@@ -111,5 +111,5 @@ def load(path: FilePath) -> Results:
 
 def _row(data: dict[str, Any]) -> Row:
     row = Row(**checked_fields(data, Row))
-    check_positive(row, "batch", "seq_len", "tflops")
+    check_positive(batch=row.batch, seq_len=row.seq_len, tflops=row.tflops)
     return row

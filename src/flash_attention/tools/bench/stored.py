@@ -4,14 +4,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from flash_attention.choose.dense import DenseProblem
 from flash_attention.errors import UnsupportedError, quoted
 from flash_attention.files import (
+    MAX_MEASURED,
+    check_positive,
     checked_fields,
     checked_rows,
     naming,
@@ -133,14 +134,13 @@ def _check_emulated(record: Mapping[str, Any]) -> None:
         raise UnsupportedError(f"shape is {quoted(shape)}; (batch, seq, heads, d_head) is needed")
     if not isinstance(record.get("dtype"), str):
         raise UnsupportedError(f"dtype is {quoted(record.get('dtype'))}; a str is needed")
-    counters = rows[0]["emulated"].keys()
+    counted = rows[0]["emulated"].keys()
+    if missing := _DRAWN - counted:
+        raise UnsupportedError(f"{min(missing)!r} is missing of what was emulated")
     for row in rows:
-        if row["emulated"].keys() != counters:
-            raise UnsupportedError(f"rung {row['rung']} has other counters than the first row")
-        if missing := _DRAWN - counters:
-            raise UnsupportedError(f"{sorted(missing)[0]} is missing of what was emulated")
-        if not row["emulated"]["allowed"] > 0:
-            raise UnsupportedError(f"rung {row['rung']} is allowed no error")
+        _check_counters(row["rung"], row["emulated"], counted)
+        drawn = {name: row["emulated"][name] for name in _DRAWN - {"error"}}
+        check_positive(registers=row["registers"], **drawn)
 
 
 _DRAWN = {
@@ -156,41 +156,60 @@ def _check_profile(record: Mapping[str, Any]) -> None:
     for row in record["rows"]:
         if type(row.get("rung")) is not int or not isinstance(row.get("name"), str):
             raise UnsupportedError(f"{quoted(row)} has no rung and name")
-        if row.keys() != record["rows"][0].keys():
-            raise UnsupportedError(f"rung {row['rung']} has other counters than the first row")
-        for name, value in row.items():
-            if name != "name" and not _is_number(value):
-                raise UnsupportedError(f"{name} is {quoted(value)}; a number is needed")
+        counted = {name: value for name, value in row.items() if name != "name"}
+        _check_counters(row["rung"], counted, record["rows"][0].keys() - {"name"})
+
+
+def _check_counters(rung: int, counted: Mapping[str, Any], names: Set[str]) -> None:
+    """Every rung has the same counters, and they are numbers."""
+    if counted.keys() != names:
+        raise UnsupportedError(f"rung {rung} has other counters than the first row")
+    for name, value in counted.items():
+        if not _is_number(value):
+            raise UnsupportedError(f"{name} of rung {rung} is {quoted(value)}; a number is needed")
 
 
 def _check_peaks(record: Mapping[str, Any]) -> None:
-    values = checked_fields(record["peak"], Peaks)
-    for name, value in values.items():
-        if not 0 < value < float("inf"):
-            raise UnsupportedError(f"{name} is {value}; it must be positive")
+    check_positive(**checked_fields(record["peak"], Peaks))
     if not isinstance(record.get("device"), str):
         raise UnsupportedError("it does not say which device it is of")
 
 
 def _check_timings(record: Mapping[str, Any]) -> None:
-    sizes = {f.name for f in fields(DenseProblem) if f.type == "int"}
-    for row in record.get("rows") or record["entries"]:
-        problem = row.get("point") or row.get("problem")
-        if not isinstance(problem, dict):
-            raise UnsupportedError(f"{quoted(row)} has no problem")
-        for name in sizes & problem.keys():
-            if type(problem[name]) is not int or problem[name] < 0:
-                raise UnsupportedError(f"{name} is {quoted(problem[name])}; an int is needed")
-        for name in ("config", "winner", "heuristic"):
-            if name in row and not isinstance(row[name], str):
-                raise UnsupportedError(f"{name} is {quoted(row[name])}; a str is needed")
-        for name in ("ms", "heuristic_ms", "repeats", "relative"):
-            if not _is_number(row.get(name) or 0):
-                raise UnsupportedError(f"{name} is {quoted(row[name])}; a number is needed")
+    for row in record.get("rows", ()):
+        decision = row.get("kind") == "decision"
+        _check_timed(row, words=("winner",) if decision else ("config",), times=())
+    for entry in record.get("entries", ()):
+        _check_timed(entry, words=("config", "heuristic"), times=("ms", "heuristic_ms"))
+
+
+def _check_timed(row: object, words: Iterable[str], times: Iterable[str]) -> None:
+    """What is there of a problem, a config, and how long it took."""
+    if not isinstance(row, dict):
+        raise UnsupportedError(f"{quoted(row)} is no JSON object")
+    problem = row.get("point") or row.get("problem")
+    if not isinstance(problem, dict):
+        raise UnsupportedError(f"{quoted(row)} has no problem")
+    for name, value in problem.items():
+        if name in _SIZES and (type(value) is not int or not 0 <= value <= MAX_MEASURED):
+            raise UnsupportedError(f"{name} is {quoted(value)}; an int from 0 on is needed")
+    for name in words:
+        if not isinstance(row.get(name), str):
+            raise UnsupportedError(f"{name} is {quoted(row.get(name))}; a str is needed")
+    for name in ("ms", "heuristic_ms", "relative", "repeats"):
+        value = row.get(name)
+        if (value is not None or name in times) and not _is_number(value):
+            raise UnsupportedError(f"{name} is {quoted(value)}; a number is needed")
+        if value is not None and name != "repeats":
+            check_positive(**{name: value})
+
+
+_SIZES = {"seq_len", "seq", "seq_q", "seq_k", "d_head", "d_v", "d", "batch", "heads", "heads_k"}
 
 
 def _is_number(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    number = isinstance(value, int | float) and not isinstance(value, bool)
+    return number and abs(value) <= MAX_MEASURED
 
 
 _CHECKS: dict[str, Callable[[Mapping[str, Any]], None]] = {

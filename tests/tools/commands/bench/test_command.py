@@ -135,6 +135,11 @@ def test_two_files_are_compared(tmp_path: Path) -> None:
     assert re.search(r"ours +3 +0\.969 +0\.909 +1\.000 +apart: 3\.1%", text)
     assert re.search(r"fa2 +2 +1\.000 +1\.000 +1\.000 +agree: 0\.0%", text)
     assert "is not a measured grid" in refuse("bench", "--compare", str(first), __file__)
+    second.write_text('{"grid": "fa3"}')
+    said = refuse("bench", "--compare", str(first), str(second))
+    assert said.endswith(
+        "device is missing; there must be device, date, commit, command, grid, dtype, rows"
+    )
 
 
 @pytest.mark.gpu
