@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import MISSING, fields
 from math import isfinite
@@ -191,11 +191,12 @@ def _is(value: Any, wanted: str) -> bool:
     if none and value is None:
         return True
     allowed = _TYPES[kind]
-    if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
+    other = not isinstance(value, allowed)
+    if other or (isinstance(value, bool) and bool not in allowed):
         return False
     if kind not in _INSIDE:
         return True
-    several = value.values() if isinstance(value, dict) else value
+    several: Iterable[Any] = value.values() if kind.startswith("Mapping") else value
     return all(
         isinstance(v, _INSIDE[kind]) and not isinstance(v, bool) and isfinite(v) for v in several
     )

@@ -212,7 +212,8 @@ def test_used_lengths_are_int32_one_an_entry(used: Any, message: str) -> None:
 def test_switches_are_on_or_off(name: str) -> None:
     for good in (True, False, 1, 0, np.bool_(True)):
         check_options(asking(**{name: good}))
-    for bad in (None, "yes", 2, [], torch.tensor([True, False]), np.zeros(3)):
+    others: list[Any] = [None, "yes", 2, [], torch.tensor([True, False]), np.zeros(3)]
+    for bad in others:
         with refused(rf"{name} is .*; pass True or False"):
             check_options(asking(**{name: bad}))
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 import math
 from numbers import Integral, Real
+from typing import Any
 
 import numpy as np
 import torch
@@ -190,14 +191,14 @@ def _batch(of: str, view: TensorView, cu_seqlens: Tensor | None, q: TensorView) 
     return len(cu_seqlens) - 1
 
 
-def _check_max_seqlen(of: str, length: object) -> None:
+def _check_max_seqlen(of: str, length: Any) -> None:
     if length is None:
         raise UnsupportedError(
             f"cu_seqlens_{of} is given without max_seqlen_{of}; pass the length of the longest"
             " batch entry as an int, it is not read from the device"
         )
     whole = isinstance(length, Integral) and not isinstance(length, bool)
-    if not whole or not 0 <= int(length) <= MAX_ROWS:
+    if not (whole and 0 <= length <= MAX_ROWS):
         raise UnsupportedError(
             f"max_seqlen_{of} is {quoted(length)}; pass the length of the longest batch entry as an"
             f" int, at most {MAX_ROWS}"

@@ -81,7 +81,22 @@ def test_every_picture_has_a_label_and_every_chart_a_table(tmp_path: Path) -> No
     assert sum(text.startswith("The numbers as a table") for text in folds) == 5
 
 
-WRONG = (None, True, 0, -1, 1e308, inf, nan, 1 << 62, "", "x", [], {}, [{}], {"a": [1]})
+WRONG: tuple[Any, ...] = (
+    None,
+    True,
+    0,
+    -1,
+    1e308,
+    inf,
+    nan,
+    1 << 62,
+    "",
+    "x",
+    [],
+    {},
+    [{}],
+    {"a": [1]},
+)
 
 
 def places(value: Any) -> Iterator[tuple[Any, Any]]:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from flash_attention.call.tensors import MAX_ROWS
 from flash_attention.errors import UnsupportedError, quoted
 from flash_attention.files import (
     FilePath,
@@ -77,6 +78,14 @@ def _row(data: dict[str, Any]) -> GridRow:
     check_positive(**sizes, ms=row.ms, tflops=row.tflops, **row.peers)
     if row.ratio is not None:
         check_positive(ratio=row.ratio)
+    for name in ("heads_k", "seq_q", "window"):
+        if not 0 <= getattr(row, name) <= MAX_ROWS:
+            raise UnsupportedError(
+                f"{name} is {getattr(row, name)}; it is 0, for the usual, or more"
+            )
+    check_positive(**{f"length {number}": length for number, length in enumerate(row.lengths, 1)})
+    if row.seq_q > row.seq:
+        raise UnsupportedError(f"seq_q {row.seq_q} is more than seq {row.seq}")
     return row
 
 

@@ -207,7 +207,7 @@ def _check_timed(row: object, words: Iterable[str], times: Iterable[str]) -> Non
 _SIZES = {"seq_len", "seq", "seq_q", "seq_k", "d_head", "d_v", "d", "batch", "heads", "heads_k"}
 
 
-def _is_number(value: object) -> bool:
+def _is_number(value: Any) -> bool:
     number = isinstance(value, int | float) and not isinstance(value, bool)
     return number and abs(value) <= MAX_MEASURED
 
