@@ -152,3 +152,12 @@ def test_bad_calls_compile_nothing(device: str) -> None:
 def test_a_bad_scale_is_refused(config: KernelConfig, scale: Any, message: str) -> None:
     with pytest.raises(UnsupportedError, match=message):
         plan_for(call_with(*dense(), softmax_scale=scale), config)
+
+
+def test_a_view_that_negates_has_a_plan_of_no_other() -> None:
+    q = torch.zeros(1, 8, 2, 64, dtype=torch.float16)
+    plan_for(Call(q, q, q), CONFIG)
+    negated = torch._neg_view(q)
+    for tensors in ((negated, q, q), (q, negated, q), (q, q, negated), (q, q, q, negated)):
+        with pytest.raises(UnsupportedError, match="holds its values negated"):
+            plan_for(Call(*tensors), CONFIG)

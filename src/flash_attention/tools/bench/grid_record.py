@@ -75,14 +75,13 @@ def _row(data: dict[str, Any]) -> GridRow:
     values = checked_fields(data, GridRow)
     row = GridRow(**{**values, "lengths": tuple(values.get("lengths", ()))})
     sizes = {"d": row.d, "seq": row.seq, "batch": row.batch, "heads": row.heads}
-    check_positive(**sizes, ms=row.ms, tflops=row.tflops, **row.peers)
+    check_positive(**sizes, ms=row.ms, tflops=row.tflops)
+    check_positive(**row.peers)
     if row.ratio is not None:
         check_positive(ratio=row.ratio)
     for name in ("heads_k", "seq_q", "window"):
         if not 0 <= getattr(row, name) <= MAX_ROWS:
-            raise UnsupportedError(
-                f"{name} is {getattr(row, name)}; it is 0, for the usual, or more"
-            )
+            raise UnsupportedError(f"{name} is {getattr(row, name)}; it is 0 or more")
     check_positive(**{f"length {number}": length for number, length in enumerate(row.lengths, 1)})
     if row.seq_q > row.seq:
         raise UnsupportedError(f"seq_q {row.seq_q} is more than seq {row.seq}")
