@@ -290,15 +290,6 @@ def test_the_widest_tensor_is_as_wide_as_the_widest_config() -> None:
     assert max(widths) == MAX_D_HEAD
 
 
-@pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
-def test_nested_tensors_are_refused(layout: torch.layout) -> None:
-    sequences = [torch.zeros(3, 2, 64), torch.zeros(4, 2, 64)]
-    nested = torch.nested.nested_tensor(sequences, layout=layout)
-    advice = r"pass the sequences one after the other, torch\.cat\(q\.unbind\(\)\), with cu_seqlens"
-    with pytest.raises(UnsupportedError, match=f"q is a nested tensor; {advice}"):
-        TensorView.of("q", nested)
-
-
 def test_views_that_negate_are_refused() -> None:
     values = torch.zeros(2, 3, dtype=torch.complex64).conj().imag
     with pytest.raises(UnsupportedError, match=r"holds its values negated; pass q\.resolve_neg"):
