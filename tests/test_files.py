@@ -6,13 +6,24 @@ from __future__ import annotations
 import json
 import os
 import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from flash_attention.errors import UnsupportedError
-from flash_attention.files import reading, write_record, write_whole
+from flash_attention.files import (
+    check_positive,
+    check_writable,
+    checked_fields,
+    checked_rows,
+    parse_json,
+    read_json,
+    write_record,
+    write_whole,
+)
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 
@@ -28,7 +39,7 @@ def test_a_reader_that_came_before_keeps_the_old_text(tmp_path: Path) -> None:
 
 def test_when_writing_fails_the_old_text_stays(tmp_path: Path) -> None:
     write_whole(tmp_path / "file", "old")
-    with pytest.raises(UnicodeEncodeError):
+    with pytest.raises(UnsupportedError, match=r"cannot write .*file: it is no text in UTF-8; cho"):
         write_whole(tmp_path / "file", "\ud800")
     assert (tmp_path / "file").read_text() == "old"
 
@@ -80,10 +91,117 @@ def test_stored_results_are_as_they_would_be_written(path: Path, tmp_path: Path)
     assert (tmp_path / path.name).read_text() == path.read_text()
 
 
-def test_what_is_wrong_with_a_file_names_it() -> None:
-    path = Path("nowhere.json")
-    what = r"nowhere\.json is not a table: FileNotFoundError"
-    with pytest.raises(UnsupportedError, match=what), reading(path, "a table"):
-        path.read_text()
-    with pytest.raises(UnsupportedError, match=r"^as it is$"), reading(path, "a table"):
-        raise UnsupportedError("as it is")
+@pytest.mark.parametrize(
+    ("content", "why"),
+    [
+        (b"", "it is no JSON at line 1, column 1: Expecting value"),
+        (b'{"a": 1,\n]', "it is no JSON at line 2, column 1: Expecting property name"),
+        (b"\xff\xfe", "it is no text in UTF-8"),
+        (b"[" * 100_000, "its lists and objects are nested too deeply"),
+        (b"9" * 5000, "its number 9{90,}.* is too large"),
+        (b"[-9223372036854775809]", "its number -9223372036854775809 is too large"),
+        (b'"\\ud800"', "a string in it has half of a surrogate pair"),
+    ],
+    ids=["empty", "broken", "binary", "deep", "digits", "large", "surrogate"],
+)
+def test_a_file_that_is_no_json_is_named(tmp_path: Path, content: bytes, why: str) -> None:
+    (tmp_path / "t.json").write_bytes(content)
+    with pytest.raises(UnsupportedError, match=rf"t\.json is not a table: {why}"):
+        read_json(tmp_path / "t.json", "a table")
+
+
+@pytest.mark.parametrize(
+    ("path", "why"),
+    [
+        ("nowhere.json", "^nowhere.json is not a table: No such file or directory$"),
+        ("/", "^/ is not a table: Is a directory$"),
+        ("a\0b", "is not a table: embedded null byte"),
+        ("x" * 300, "is not a table: File name too long"),
+        (None, "^None is not a table: .* not NoneType"),
+        (7, "^7 is not a table: .* not int"),
+    ],
+)
+def test_a_path_that_is_no_file_is_named(path: Any, why: str) -> None:
+    with pytest.raises(UnsupportedError, match=why):
+        read_json(path, "a table")
+
+
+def test_numbers_and_strings_of_json_come_as_they_are() -> None:
+    assert parse_json("[9223372036854775807, 1e400, -1]") == [2**63 - 1, float("inf"), -1]
+    assert parse_json(r'"\ud83d\ude00"') == "\U0001f600"
+
+
+def test_a_file_that_is_too_large_is_not_read() -> None:
+    with pytest.raises(UnsupportedError, match=r"/dev/zero is not a table: it has more than"):
+        read_json("/dev/zero", "a table")
+
+
+@pytest.mark.parametrize("path", ["/", "/proc/none/x", "/dev/full", "a\0b", "x" * 300])
+def test_a_place_that_cannot_be_written_is_named(path: str) -> None:
+    with pytest.raises(UnsupportedError, match=r"^cannot write .*; choose another place$"):
+        write_whole(path, "text")
+
+
+def test_a_check_leaves_nothing_behind(tmp_path: Path) -> None:
+    (tmp_path / "old").write_text("old")
+    for name in ("old", "new"):
+        check_writable(tmp_path / name)
+    assert [(one.name, one.read_text()) for one in tmp_path.iterdir()] == [("old", "old")]
+    with pytest.raises(UnsupportedError, match=r"cannot write .*: what is above it is no folder"):
+        check_writable(tmp_path / "old" / "file")
+
+
+@dataclass(frozen=True)
+class Fields:
+    name: str
+    count: int
+    ms: float
+    on: bool
+    peers: Mapping[str, float]
+    lengths: tuple[int, ...]
+    ratio: float | None = None
+
+
+GOOD = {"name": "a", "count": 3, "ms": 1, "on": True, "peers": {"b": 2.0}, "lengths": [4]}
+
+
+def test_good_fields_pass_and_defaults_may_be_missing() -> None:
+    assert checked_fields(GOOD, Fields) == GOOD
+    assert checked_fields({**GOOD, "ratio": None}, Fields)["ratio"] is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"name": []}, r"name is \[\]; a str is needed"),
+        ({"count": 1.5}, r"count is 1\.5; an int is needed"),
+        ({"count": True}, r"count is True; an int is needed"),
+        ({"ms": None}, r"ms is None; a float is needed"),
+        ({"on": 1}, r"on is 1; a bool is needed"),
+        ({"peers": {"b": "2"}}, r"peers is \{'b': '2'\}; an object of numbers is needed"),
+        ({"peers": {"b": float("nan")}}, r"peers is .*; an object of numbers is needed"),
+        ({"lengths": [1, {}]}, r"lengths is \[1, \{\}\]; a list of whole numbers is needed"),
+        ({"ratio": "x"}, r"ratio is 'x'; a float or null is needed"),
+        ({"more": 1}, r"unknown field 'more'; there are name, count"),
+    ],
+)
+def test_a_field_of_another_type_is_named(changes: dict[str, Any], why: str) -> None:
+    with pytest.raises(UnsupportedError, match=why):
+        checked_fields({**GOOD, **changes}, Fields)
+
+
+def test_what_is_no_object_or_has_a_hole_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match=r"^\[1, 2\] is no JSON object"):
+        checked_fields([1, 2], Fields)
+    with pytest.raises(UnsupportedError, match=r"^ms is missing; there are name, count, ms"):
+        checked_fields({k: v for k, v in GOOD.items() if k != "ms"}, Fields)
+
+
+def test_rows_are_told_apart() -> None:
+    cases: tuple[tuple[Any, str], ...]
+    cases = ((None, "no list of rows"), ([], "nothing was measured"), ([1], "row 1: 1 is no JSON"))
+    for rows, why in cases:
+        with pytest.raises(UnsupportedError, match=why):
+            checked_rows(rows, dict)
+    with pytest.raises(UnsupportedError, match=r"^row 2: ms is 0; it must be positive"):
+        checked_rows([{"ms": 1}, {"ms": 0}], lambda row: check_positive(**row))

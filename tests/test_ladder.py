@@ -7,6 +7,7 @@ from itertools import pairwise
 import pytest
 
 from flash_attention.arch import ARCHES
+from flash_attention.errors import KernelConfigError
 from flash_attention.kernel_configs import (
     DType,
     FlashForwardKernelConfig,
@@ -85,3 +86,9 @@ def test_a_step_that_is_not_one_change_is_refused(change: dict[str, bool]) -> No
     base: Rung = get_ladder()[0]
     with pytest.raises(LadderError, match="exactly one field"):
         climb(base, ("broken", "not a step", change))
+
+
+def test_a_head_dimension_without_a_ladder_is_refused() -> None:
+    for d_head in (0, -1, 96, 10**30):
+        with pytest.raises(KernelConfigError, match=f"no ladder for d_head {d_head} .* 64 or 128"):
+            get_ladder(d_head=d_head)

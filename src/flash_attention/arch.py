@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from flash_attention.errors import UnsupportedError
+from flash_attention.errors import UnsupportedError, quoted
 
 WARP_SIZE = 32
 REGISTERS_PER_THREAD = 255
@@ -73,9 +73,8 @@ MEASURED_ARCH = ARCHES["sm_90"]  # of the GPU whose measurements ship
 
 def get_arch(name: str) -> Arch:
     """The architecture called `name`, such as "sm_80"."""
-    try:
-        return ARCHES[name]
-    except KeyError:
+    if not isinstance(name, str) or name not in ARCHES:
         raise UnsupportedError(
-            f"unknown architecture {name!r}; known are {', '.join(ARCHES)}"
-        ) from None
+            f"unknown architecture {quoted(name)}; known are {', '.join(ARCHES)}"
+        )
+    return ARCHES[name]

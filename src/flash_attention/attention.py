@@ -9,6 +9,7 @@ from torch import Tensor
 
 from flash_attention import ops
 from flash_attention.call.call import Call, Keywords, call_of, with_keywords
+from flash_attention.call.options import check_switch
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.config import KernelConfig
 from flash_attention.launch.compute import compute
@@ -99,5 +100,7 @@ def asked(
     """The call, the config and whether to validate, for a function that takes what `attention`
     takes."""
     own = dict(keywords)
-    out, config, validate = (own.pop(name, None) for name in ("out", "config", "validate"))
+    out, config = own.pop("out", None), own.pop("config", None)
+    validate = own.pop("validate", False)
+    check_switch("validate", validate)
     return call_of(function, q, k, v, out, own), config, bool(validate)

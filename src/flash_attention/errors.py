@@ -5,6 +5,26 @@ from __future__ import annotations
 
 from pathlib import Path
 
+_QUOTED = 100  # characters
+
+
+def quoted(value: object) -> str:
+    """A value as messages show it: in one line, cut where it is long."""
+    try:
+        if hasattr(value, "data_ptr"):  # a tensor, whose values may have to be waited for
+            return one(type(value).__name__)
+        text = " ".join(repr(value).split())
+    except Exception:  # Python does not print an int of thousands of digits
+        return f"{one(type(value).__name__)} that cannot be printed"
+    if f" object at {id(value):#x}>" in text:
+        return one(type(value).__name__)
+    return text if len(text) <= _QUOTED else f"{text[:_QUOTED]}..."
+
+
+def one(name: str) -> str:
+    """A name with its article."""
+    return f"an {name}" if name[:1].lower() in "aeiou" else f"a {name}"
+
 
 class FlashAttentionError(Exception):
     """Base of all errors of this package."""

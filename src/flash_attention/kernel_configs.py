@@ -8,7 +8,7 @@ import os
 
 from flash_attention.arch import DEFAULT_ARCH, Arch
 from flash_attention.call.dtype import DType
-from flash_attention.errors import KernelConfigError
+from flash_attention.errors import KernelConfigError, quoted
 from flash_attention.families.config import KernelConfig
 from flash_attention.families.parse import parse_kernel_config
 from flash_attention.families.registry import FAMILIES, sort_key
@@ -79,7 +79,7 @@ def get_kernel_configs(name: str | None = None, arch: Arch = DEFAULT_ARCH) -> li
         nearest = difflib.get_close_matches(chosen, KERNEL_SETS, n=1)
         hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
         raise KernelConfigError(
-            f"there is no kernel set {chosen!r}; there are {', '.join(KERNEL_SETS)}{hint}",
+            f"there is no kernel set {quoted(chosen)}; there are {', '.join(KERNEL_SETS)}{hint}",
             rule="kernel_set",
         )
     return KERNEL_SETS[chosen](arch)

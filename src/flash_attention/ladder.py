@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 
 from flash_attention.call.dtype import DType
+from flash_attention.errors import KernelConfigError, quoted
 from flash_attention.families.config import KernelConfig
 from flash_attention.families.sm80.forward.config import FlashForwardKernelConfig
 from flash_attention.families.sm90.forward.config import HopperForwardKernelConfig
@@ -168,6 +169,12 @@ def get_ladder(dtype: DType = DType.FP16, d_head: int = 128, n_heads: int = 16) 
 
     The last of the sm_80+ family is compiled for tensors of `n_heads` contiguous heads.
     """
+    if d_head not in LADDER_D_HEADS or n_heads < 1:
+        raise KernelConfigError(
+            f"there is no ladder for d_head {quoted(d_head)} and {quoted(n_heads)} heads; it has"
+            f" d_head {' or '.join(map(str, LADDER_D_HEADS))} and at least one head",
+            rule="d_head",
+        )
     flash = _flash_rungs(dtype, d_head, n_heads)
     return (*flash, *_hopper_rungs(dtype, d_head, first=len(flash) + 1))
 

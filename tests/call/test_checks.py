@@ -38,7 +38,7 @@ def test_a_checked_call_is_a_problem_and_four_views_with_a_batch() -> None:
     call = Call(q, k, v, cu_seqlens_q=starts, max_seqlen_q=20, causal=True)
     problem, views = check_call(call, device=CPU)
     assert problem == Problem.of(call)
-    assert [view.name for view in views] == ["q", "k", "v", "o"]
+    assert [view.name for view in views] == ["q", "k", "v", "the output"]
     shapes = [(1, 50, 4, 64), (3, 70, 2, 64), (3, 70, 2, 40), (1, 50, 4, 40)]
     assert [view.shape for view in views] == shapes
     assert views[3].strides == (0, 160, 40, 1)
@@ -60,7 +60,7 @@ def test_an_output_that_is_not_given_is_strided_like_q() -> None:
         ({"v": torch.zeros(1, 8, 4, 64)}, "v is torch.float32; allowed are"),
         ({"k": torch.zeros(1, 8, 3, 64).half()}, "k has shape"),
         ({"sinks": torch.zeros(3)}, r"sinks has shape \(3\); it must be \(heads = 4,\)"),
-        ({"out": torch.zeros(1, 7, 4, 64).half()}, r"o has shape \(1, 7, 4, 64\)"),
+        ({"out": torch.zeros(1, 7, 4, 64).half()}, r"the output has shape \(1, 7, 4, 64\)"),
         ({"out": torch.zeros(1, 8, 1, 64).half().expand(1, 8, 4, 64)}, "share memory"),
         ({"q": None}, "q is a NoneType"),
     ],
@@ -79,7 +79,7 @@ def test_every_kind_of_rule_is_applied(change: dict[str, Any], message: str) -> 
         ({"k": [1, 2]}, "k is a list; pass a torch.Tensor"),
         ({"window": [3, 4]}, r"window is \[3, 4\]; pass a tuple"),
         ({"sinks": [0.0]}, "sinks is a list"),
-        ({"cu_seqlens_q": torch.zeros(2).int(), "max_seqlen_q": []}, "max_seqlen_q is a list"),
+        ({"cu_seqlens_q": torch.zeros(2).int(), "max_seqlen_q": []}, r"max_seqlen_q is \[\]"),
     ],
     ids=["tensor", "option", "extra", "length"],
 )

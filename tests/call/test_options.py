@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -10,8 +11,8 @@ import pytest
 import torch
 
 from flash_attention.call.call import Call
-from flash_attention.call.options import check_extras, check_options
-from flash_attention.call.tensors import TensorView
+from flash_attention.call.options import check_extras, check_options, check_types
+from flash_attention.call.tensors import MAX_ROWS, TensorView
 from flash_attention.errors import UnsupportedError
 
 BATCH, HEADS = 3, 4
@@ -205,3 +206,36 @@ def test_a_longest_length_of_a_tensor_that_has_one_is_refused(of: str) -> None:
 def test_used_lengths_are_int32_one_an_entry(used: Any, message: str) -> None:
     with refused(message):
         check(seqused_k=used)
+
+
+@pytest.mark.parametrize("name", ["causal", "return_lse"])
+def test_switches_are_on_or_off(name: str) -> None:
+    for good in (True, False, 1, 0, np.bool_(True)):
+        check_options(asking(**{name: good}))
+    others: list[Any] = [None, "yes", 2, [], torch.tensor([True, False]), np.zeros(3)]
+    for bad in others:
+        with refused(rf"{name} is .*; pass True or False"):
+            check_options(asking(**{name: bad}))
+
+
+@pytest.mark.parametrize("huge", [10**400, -(10**400), Fraction(10**400), 10**5000], ids=type)
+def test_numbers_that_no_float_holds_are_refused(huge: Any) -> None:
+    with refused(r"softmax_scale is .*; allowed are positive numbers that float32 holds"):
+        check_options(asking(softmax_scale=huge))
+    with refused(r"softcap is .*; allowed are positive numbers that float32 holds"):
+        check_options(asking(softcap=huge))
+
+
+def test_what_cannot_be_printed_is_refused_all_the_same() -> None:
+    with refused("window is an int that cannot be printed; pass a tuple"):
+        check_options(asking(window=10**5000))
+    with refused("window is a tuple that cannot be printed; each side"):
+        check_options(asking(window=(0, -(10**5000))))
+    with refused("split_keys is an int that cannot be printed; pass how many"):
+        check_options(asking(split_keys=-(10**5000)))
+
+
+def test_a_longest_length_is_one_that_a_tensor_can_have() -> None:
+    lengths: dict[str, Any] = {"cu_seqlens_q": starts(), "max_seqlen_q": MAX_ROWS + 1}
+    with refused(r"max_seqlen_q is 1073741825; pass .* as an int, at most 1073741824"):
+        check_types(asking(**lengths))

@@ -13,7 +13,9 @@ import torch
 
 from flash_attention.call.call import Call
 from flash_attention.call.tensors import (
+    MAX_D_HEAD,
     MAX_ROWS,
+    OUTPUT,
     Packing,
     TensorView,
     check_given_output,
@@ -24,6 +26,7 @@ from flash_attention.call.tensors import (
     check_pointers,
 )
 from flash_attention.errors import UnsupportedError
+from flash_attention.families.registry import FAMILIES
 
 GPU = torch.device("cuda", 0)
 SHAPE = (2, 128, 4, 128)
@@ -100,7 +103,9 @@ def test_what_is_no_dense_tensor_is_refused(thing: object, message: str) -> None
             r"q has 3 dimensions, shape \(128, 4, 128\); allowed are four, unless cu_seqlens_q is",
         ),
         ({"shape": (2, 128, 4, 100)}, r"q has d_head 100; allowed are multiples of 8: pad .* 104"),
-        ({"shape": (2, 128, 4, 0)}, r"q has d_head 0; allowed are multiples of 8"),
+        ({"shape": (2, 128, 4, 0)}, r"q has shape \(2, 128, 4, 0\), .* a d_head of at least 1"),
+        ({"shape": (2, 128, 4, 264)}, r"q has d_head 264; the kernels take at most 256, torch's"),
+        ({"shape": (2, 128, 4, 300)}, r"q has d_head 300; the kernels take at most 256, torch's"),
         ({"shape": (1, *SHAPE), "strides": (0, *DENSE)}, r"has 5 dimensions"),
         ({"shape": (2, MAX_ROWS + 1, 4, 128)}, r"q has 1073741825 rows; a launch takes at most"),
         ({"strides": (65536, 512, 1, 4)}, r"last dimension of q has stride 4; it must be contig"),
@@ -122,7 +127,7 @@ def test_inputs_that_no_kernel_takes_are_refused(changes: dict[str, Any], messag
         ({"dtype": torch.bfloat16}, r"has dtype torch.bfloat16, q has dtype torch.float16"),
         ({"device": torch.device("cuda", 1)}, r"has device cuda:1, q has device cuda:0"),
         ({"device": torch.device("cpu")}, r"has device cpu, q has device cuda:0"),
-        ({"device": torch.device("meta")}, r"is on meta; a CUDA tensor is needed"),
+        ({"device": torch.device("meta")}, r"(is on|has device) meta[;,]"),
         ({"strides": (65536, 512, 128, 2)}, r"the last dimension of . has stride 2"),
         ({"strides": (65536, 4, 128, 1)}, r"the seq stride of . is 4 elements"),
     ],
@@ -144,8 +149,8 @@ def test_a_tensor_that_is_not_like_q_is_refused(
 
 @pytest.mark.parametrize("shape", [(2, 192, 4, 64), (2, 128, 2, 64), (2, 128, 4, 128), (8, 64)])
 def test_an_output_of_another_shape_is_refused(shape: tuple[int, ...]) -> None:
-    wanted = r"the output has shape \(2, 128, 4, 64\)"
-    message = rf"o has shape \({', '.join(map(str, shape))}\), {wanted}"
+    wanted = r"it must have \(2, 128, 4, 64\), the shape of q with the last dimension of v"
+    message = rf"o has shape \({', '.join(map(str, shape))}\); {wanted}"
     with pytest.raises(UnsupportedError, match=message):
         check_given_output(view("o", shape=shape), view(), view("v", shape=(2, 77, 2, 64)))
 
@@ -278,3 +283,24 @@ def test_gradients_are_refused_only_where_they_would_be_recorded(name: str) -> N
         check_no_grad(call)
     with pytest.raises(UnsupportedError, match=r"torch.no_grad\(\) or pass q.detach\(\)"):
         check_no_grad(call)
+
+
+def test_the_widest_tensor_is_as_wide_as_the_widest_config() -> None:
+    widths = [config.d_head for family in FAMILIES for config in family.search_space()]
+    assert max(widths) == MAX_D_HEAD
+
+
+def test_views_that_negate_are_refused() -> None:
+    values = torch.zeros(2, 3, dtype=torch.complex64).conj().imag
+    with pytest.raises(UnsupportedError, match=r"holds its values negated; pass q\.resolve_neg"):
+        TensorView.of("q", values)
+
+
+def test_of_an_output_no_copy_is_advised() -> None:
+    strided, advice = view(OUTPUT, strides=(65536, 512, 128, 2)), "pass another tensor, or leave it"
+    with pytest.raises(
+        UnsupportedError, match=f"^the last dimension of the output has .*, {advice}"
+    ):
+        check_kernel_output(strided, view(), view("v"))
+    with pytest.raises(UnsupportedError, match=f"^the output starts at .*, or {advice}"):
+        check_pointers([view(OUTPUT, pointer=8)])

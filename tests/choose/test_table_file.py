@@ -60,9 +60,12 @@ def test_people_read_one_line_an_entry(tmp_path: Path) -> None:
         ("entry", {"problem": 3}, "3 is no JSON object"),
         ("problem", {"dtype": "FP8"}, "dtype 'FP8' is not supported"),
         ("problem", {"seq_q": 0}, "seq_q is 0; it is at least 1"),
-        ("problem", {"seq_q": True}, "seq_q is True; a int is needed"),
+        ("problem", {"seq_q": True}, "seq_q is True; an int is needed"),
         ("problem", {"heads_k": 3}, "heads is 16, no multiple of heads_k"),
         ("problem", {"d_v": 256}, "does not compute"),
+        ("problem", {"dtype": []}, r"dtype is \[\]; a DType is needed"),
+        ("entry", {"when": {}}, r"when is \{\}; a str is needed"),
+        ("", {"schema": []}, r"has table schema \[\], this version reads 1"),
     ],
 )
 def test_what_is_wrong_is_said(
@@ -87,3 +90,15 @@ def test_a_config_that_is_gone_is_a_note(tmp_path: Path) -> None:
     (note,) = table.notes
     assert "entry 1 of" in note
     assert "unknown word 'telepathy'" in note
+
+
+def test_a_path_may_be_a_string(tmp_path: Path) -> None:
+    save_table(TABLE, f"{tmp_path}/table.json")
+    assert load_table(f"{tmp_path}/table.json") == TABLE
+
+
+def test_numbers_without_end_are_refused(tmp_path: Path) -> None:
+    path = written(tmp_path / "table.json", {"ms": 0.5}, "entry")
+    path.write_text(path.read_text().replace("0.5", "9" * 5000))
+    with pytest.raises(UnsupportedError, match=r"table\.json is not a table: its number 9{90,}"):
+        load_table(path)

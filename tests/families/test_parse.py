@@ -2,6 +2,7 @@
 from __future__ import annotations
 
 from itertools import islice
+from typing import Any
 
 import pytest
 
@@ -87,3 +88,18 @@ def test_what_is_no_short_form_is_refused(text: str, says: str) -> None:
 def test_an_unknown_dtype_is_refused() -> None:
     with pytest.raises(UnsupportedError, match="fp32"):
         parse_kernel_config("(fp32, 128, 64, 64, 4): async")
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (None, "None is not a kernel config"),
+        (f"(FP16, {'9' * 5000}, 64, 64, 4): async", r"\(FP16, 9{80,}\.\.\.?\) is no tile"),
+        (f"(FP16, 64, 64, 64, 4): load_{'9' * 5000}_2_2_tiles", "unknown word 'load_9{80,}"),
+        (f"hopper(FP16, 64, 2, 128, 2): lazy_{'9' * 5000}", "unknown word 'lazy_9{80,}"),
+    ],
+    ids=["none", "tile", "loads", "lazy"],
+)
+def test_numbers_without_end_are_refused(text: Any, why: str) -> None:
+    with pytest.raises(KernelConfigError, match=why):
+        parse_kernel_config(text)

@@ -255,7 +255,7 @@ def test_bad_settings_and_devices_are_refused() -> None:
         emulate(CONFIG, q.to("meta"), k.to("meta"), v.to("meta"))
     with pytest.raises(KernelConfigError, match="eager_needs_async"):
         emulate(replace(CONFIG, async_copy=False), q, k, v)
-    with pytest.raises(UnsupportedError, match="o and k overlap"):
+    with pytest.raises(UnsupportedError, match="the output and k overlap"):
         emulate(CONFIG, q, k, v, k)
     with pytest.raises(UnsupportedError, match="split_keys is given, and FlashForwardKernelConfig"):
         emulate(CONFIG, q, k, v, split_keys=64)

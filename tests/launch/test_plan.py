@@ -95,7 +95,7 @@ def test_every_call_checks_alignment() -> None:
     plan = plan_of(*good)
     storage = torch.zeros(BATCH * SEQ * HEADS * D_HEAD + 8, dtype=torch.float16)
     odd = storage[4:-4].view(BATCH, SEQ, HEADS, D_HEAD)
-    for i, name in enumerate("qkvo"):
+    for i, name in enumerate(("q", "k", "v", "the output")):
         tensors = [odd if j == i else tensor for j, tensor in enumerate(good)]
         with pytest.raises(UnsupportedError, match=f"{name} starts at .* 8 bytes past"):
             plan.bind(call_with(*tensors))
@@ -106,7 +106,7 @@ def test_every_call_checks_overlap() -> None:
     plan = plan_of(q, k, v, o)
     plan.bind(Call(q, q, q, o))
     for name, tensor in zip("qkv", (q, k, v), strict=True):
-        with pytest.raises(UnsupportedError, match=f"o and {name} overlap"):
+        with pytest.raises(UnsupportedError, match=f"the output and {name} overlap"):
             plan.bind(Call(q, k, v, tensor))
 
 
@@ -116,7 +116,7 @@ def test_slots_of_one_buffer_serve_as_inputs_and_output() -> None:
     for q, k, v, o in itertools.permutations(slots, 4):
         assert plan.bind(Call(q, k, v, o)).o == o.data_ptr()
     q, k, v, *_ = slots
-    with pytest.raises(UnsupportedError, match="o and v overlap"):
+    with pytest.raises(UnsupportedError, match="the output and v overlap"):
         plan.bind(Call(q, k, v, v))
 
 
@@ -141,7 +141,7 @@ def test_an_output_longer_or_shorter_than_q_is_held_against_its_own_length(
     bind(0, o.numel())
     bind(like.numel(), 0)
     for first_o, first_input in ((0, o.numel() - 8), (like.numel() - 8, 0)):
-        with pytest.raises(UnsupportedError, match=f"o and {name} overlap"):
+        with pytest.raises(UnsupportedError, match=f"the output and {name} overlap"):
             bind(first_o, first_input)
 
 

@@ -89,7 +89,7 @@ def test_devices_that_are_not_the_same_or_not_supported_are_refused() -> None:
         (0, np.zeros((1, 64, 1, 64), np.float16), "q is a ndarray"),
         (1, None, "k is a NoneType"),
         (2, torch.zeros(1, 64, 1, 64).to_sparse(), "v has layout torch.sparse_coo"),
-        (3, [1, 2], "o is a list"),
+        (3, [1, 2], "the output is a list"),
     ],
 )
 def test_arguments_that_are_no_tensors_are_refused(position: int, thing: Any, message: str) -> None:
@@ -152,3 +152,12 @@ def test_bad_calls_compile_nothing(device: str) -> None:
 def test_a_bad_scale_is_refused(config: KernelConfig, scale: Any, message: str) -> None:
     with pytest.raises(UnsupportedError, match=message):
         plan_for(call_with(*dense(), softmax_scale=scale), config)
+
+
+def test_a_view_that_negates_has_a_plan_of_no_other() -> None:
+    q = torch.zeros(1, 8, 2, 64, dtype=torch.float16)
+    plan_for(Call(q, q, q), CONFIG)
+    negated = torch._neg_view(q)
+    for tensors in ((negated, q, q), (q, negated, q), (q, q, negated), (q, q, q, negated)):
+        with pytest.raises(UnsupportedError, match="holds its values negated"):
+            plan_for(Call(*tensors), CONFIG)

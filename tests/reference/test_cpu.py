@@ -4,8 +4,10 @@
 from __future__ import annotations
 
 import itertools
+from fractions import Fraction
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -99,13 +101,13 @@ def test_what_a_kernel_would_refuse_is_refused() -> None:
     q, k, v = made.q, made.k, made.v
     bad: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [
         ((q, k, v.float()), {}, "v has dtype torch.float32, q has dtype torch.bfloat16"),
-        ((q.int(), k.int(), v.int()), {}, "q is torch.int32; allowed on the CPU is any floating"),
+        ((q.int(), k.int(), v.int()), {}, "q is torch.int32; allowed on the CPU are torch.float16"),
         ((q, k[:, :, :, :8], v), {}, "q and k must agree in d_head"),
         ((q[0], k, v), {}, "q has 3 dimensions"),
         ((q, k, None), {}, "v is a NoneType"),
         ((q, k, v), {"softcap": -1.0}, r"softcap is -1\.0"),
-        ((q, k, v), {"out": q[:, :3]}, "o has shape"),
-        ((q, k, v), {"out": q}, "o and q overlap"),
+        ((q, k, v), {"out": q[:, :3]}, "the output has shape"),
+        ((q, k, v), {"out": q}, "the output and q overlap"),
         ((q, k, v), {"sinks": torch.zeros(3)}, "sinks has shape"),
         ((q.clone().requires_grad_(), k, v), {}, "requires grad"),
     ]
@@ -119,3 +121,34 @@ def test_lengths_outside_of_their_tensors_are_refused() -> None:
     wrong = made.arguments | {"max_seqlen_k": 20}
     with pytest.raises(UnsupportedError, match="entry 1 of k has 25 rows"):
         attention(made.q, made.k, made.v, **wrong)
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.complex64])
+def test_element_types_that_torch_does_not_compute_are_refused(dtype: torch.dtype) -> None:
+    q = torch.zeros(1, 4, 2, 16, dtype=dtype)
+    with pytest.raises(UnsupportedError, match=rf"q is {dtype}; allowed on the CPU are torch.flo"):
+        attention(q, q, q)
+
+
+def test_no_columns_have_no_scores() -> None:
+    q, v = torch.zeros(1, 4, 2, 0), torch.zeros(1, 4, 2, 16)
+    with pytest.raises(UnsupportedError, match=r"q has shape \(1, 4, 2, 0\), .* at least 1"):
+        attention(q, q, v)
+
+
+def test_numbers_of_any_kind_are_taken_as_they_are_meant() -> None:
+    q, k, v = torch.randn(3, 1, 5, 2, 16).unbind()
+
+    def lse(**options: Any) -> torch.Tensor:
+        return attention(q, k, v, **options, return_lse=True)[1]
+
+    for given in (Fraction(1, 4), np.float32(0.25)):
+        for name in ("softmax_scale", "softcap"):
+            assert torch.equal(lse(**{name: given}), lse(**{name: 0.25}))
+    assert torch.equal(lse(window=(10**30, 0)), lse(window=(5, 0)))
+
+
+def test_a_switch_that_is_none_is_refused() -> None:
+    q = torch.zeros(1, 4, 2, 16)
+    with pytest.raises(UnsupportedError, match="validate is a Tensor; pass True or False"):
+        attention(q, q, q, validate=torch.zeros(2))  # type: ignore[call-overload]

@@ -72,11 +72,13 @@ class Call(NamedTuple):
             *(q.shape, q.stride(), q.dtype, q.device),
             *(k.shape, k.stride(), k.dtype, k.device),
             *(v.shape, v.stride(), v.dtype, v.device),
-            None if out is None else (out.shape, out.stride(), out.dtype, out.device),
+            q.is_neg() or k.is_neg() or v.is_neg(),
+            None if out is None else (out.shape, out.stride(), out.dtype, out.device, out.is_neg()),
             None
             if sinks is cu_seqlens_q is cu_seqlens_k is seqused_k is block_table is None
             else tuple(
-                None if t is None else (t.shape, t.stride(), t.dtype, t.device) for t in self[4:9]
+                None if t is None else (t.shape, t.stride(), t.dtype, t.device, t.is_neg())
+                for t in self[4:9]
             ),
             self[9:],
         )

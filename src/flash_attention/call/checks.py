@@ -11,13 +11,13 @@ from flash_attention.call import options, tensors
 from flash_attention.call.call import Call
 from flash_attention.call.problem import Problem
 from flash_attention.call.results import new_output
-from flash_attention.call.tensors import Packing, TensorView
+from flash_attention.call.tensors import OUTPUT, Packing, TensorView
 
 
 def views_of(call: Call) -> list[TensorView]:
     """q, k, v and the output, if it is given, described by name."""
     views = [TensorView.of(name, t) for name, t in zip("qkv", call[:3], strict=True)]
-    return views if call.out is None else [*views, TensorView.of("o", call.out)]
+    return views if call.out is None else [*views, TensorView.of(OUTPUT, call.out)]
 
 
 def check_call(call: Call, device: torch.device | None = None) -> tuple[Problem, list[TensorView]]:
@@ -34,7 +34,7 @@ def check_call(call: Call, device: torch.device | None = None) -> tuple[Problem,
     q, k, v = views[:3]
     options.check_extras(call, q, k)
     if call.out is None:
-        room = TensorView.of("o", new_output(call.q, v.shape[-1], device="meta"))
+        room = TensorView.of(OUTPUT, new_output(call.q, v.shape[-1], device="meta"))
         views.append(replace(room, device=q.device))
     else:
         tensors.check_kernel_output(views[3], q, v)

@@ -7,7 +7,7 @@ from enum import IntEnum
 
 import torch
 
-from flash_attention.errors import UnsupportedError
+from flash_attention.errors import UnsupportedError, quoted
 
 
 class DType(IntEnum):
@@ -19,12 +19,12 @@ class DType(IntEnum):
     @classmethod
     def from_string(cls, name: str) -> DType:
         """The type called `name`: "fp16", "float16", "torch.bfloat16", ... in any case."""
-        spelled = name.strip().lower().removeprefix("torch.")
+        spelled = name.strip().lower().removeprefix("torch.") if isinstance(name, str) else name
         for dtype, names in _NAMES.items():
             if spelled in names:
                 return dtype
         allowed = ", ".join(n for names in _NAMES.values() for n in names)
-        raise UnsupportedError(f"dtype {name!r} is not supported; use one of {allowed}")
+        raise UnsupportedError(f"dtype {quoted(name)} is not supported; use one of {allowed}")
 
     def to_torch_dtype(self) -> torch.dtype:
         return torch.float16 if self is DType.FP16 else torch.bfloat16

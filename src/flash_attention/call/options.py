@@ -6,13 +6,15 @@ from __future__ import annotations
 import ctypes
 import math
 from numbers import Integral, Real
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from flash_attention.call.call import Call
 from flash_attention.call.tensors import MAX_ROWS, TensorView, shown
-from flash_attention.errors import UnsupportedError
+from flash_attention.errors import UnsupportedError, quoted
 
 SIZES = {
     "sinks": "heads",
@@ -30,6 +32,14 @@ def check_options(call: Call) -> None:
     check_softcap(call.softcap)
     check_window(call.window)
     check_split_keys(call.split_keys)
+    check_switch("causal", call.causal)
+    check_switch("return_lse", call.return_lse)
+
+
+def check_switch(name: str, value: object) -> None:
+    """A switch is on or off: True or False, or as good as that, 1 or 0."""
+    if not isinstance(value, bool | np.bool_ | Integral) or value not in (0, 1):
+        raise UnsupportedError(f"{name} is {quoted(value)}; pass True or False")
 
 
 def check_softmax_scale(scale: object) -> None:
@@ -41,10 +51,10 @@ def check_softmax_scale(scale: object) -> None:
             f"softmax_scale is a {type(scale).__name__}; pass a positive number, or None for"
             " 1 / sqrt(d_head)"
         )
-    if not 0 < ctypes.c_float(float(scale)).value < math.inf:
+    if not 0 < _in_float32(scale) < math.inf:
         raise UnsupportedError(
-            f"softmax_scale is {scale}; allowed are positive numbers that float32 holds: to turn"
-            " the sign of the scores pass -q"
+            f"softmax_scale is {quoted(scale)}; allowed are positive numbers that float32 holds: to"
+            " turn the sign of the scores pass -q"
         )
 
 
@@ -54,11 +64,19 @@ def check_softcap(softcap: object) -> None:
         raise UnsupportedError(
             f"softcap is a {type(softcap).__name__}; pass a positive number, or 0.0 for no softcap"
         )
-    if softcap != 0 and not 0 < ctypes.c_float(float(softcap)).value < math.inf:
+    if softcap != 0 and not 0 < _in_float32(softcap) < math.inf:
         raise UnsupportedError(
-            f"softcap is {softcap}; allowed are positive numbers that float32 holds, and 0.0 for"
-            " no softcap"
+            f"softcap is {quoted(softcap)}; allowed are positive numbers that float32 holds, and"
+            " 0.0 for no softcap"
         )
+
+
+def _in_float32(number: Real) -> float:
+    """A number as a kernel gets it; infinite if no float holds it."""
+    try:
+        return ctypes.c_float(float(number)).value
+    except OverflowError:
+        return math.inf
 
 
 def check_window(window: object) -> None:
@@ -67,15 +85,15 @@ def check_window(window: object) -> None:
         return
     if not isinstance(window, tuple) or len(window) != 2:
         raise UnsupportedError(
-            f"window is {window!r}; pass a tuple (left, right) of how many keys before and after"
-            " its own place a query sees, -1 for all"
+            f"window is {quoted(window)}; pass a tuple (left, right) of how many keys before and"
+            " after its own place a query sees, -1 for all"
         )
     for side in window:
         whole = isinstance(side, Integral) and not isinstance(side, bool)
         if side is not None and (not whole or int(side) < -1):
             raise UnsupportedError(
-                f"window is {window!r}; each side is a whole number from 0 on, or -1 or None for"
-                " no limit"
+                f"window is {quoted(window)}; each side is a whole number from 0 on, or -1 or None"
+                " for no limit"
             )
 
 
@@ -85,7 +103,7 @@ def check_split_keys(keys: object) -> None:
         return
     if not isinstance(keys, Integral) or isinstance(keys, bool) or int(keys) < 1:
         raise UnsupportedError(
-            f"split_keys is {keys!r}; pass how many keys a chunk has, a positive int, or None"
+            f"split_keys is {quoted(keys)}; pass how many keys a chunk has, a positive int, or None"
         )
 
 
@@ -173,16 +191,17 @@ def _batch(of: str, view: TensorView, cu_seqlens: Tensor | None, q: TensorView) 
     return len(cu_seqlens) - 1
 
 
-def _check_max_seqlen(of: str, length: object) -> None:
+def _check_max_seqlen(of: str, length: Any) -> None:
     if length is None:
         raise UnsupportedError(
             f"cu_seqlens_{of} is given without max_seqlen_{of}; pass the length of the longest"
             " batch entry as an int, it is not read from the device"
         )
-    if not isinstance(length, Integral) or isinstance(length, bool) or int(length) < 0:
-        what = length if isinstance(length, Real) else f"a {type(length).__name__}"
+    whole = isinstance(length, Integral) and not isinstance(length, bool)
+    if not (whole and 0 <= length <= MAX_ROWS):
         raise UnsupportedError(
-            f"max_seqlen_{of} is {what}; pass the length of the longest batch entry as an int"
+            f"max_seqlen_{of} is {quoted(length)}; pass the length of the longest batch entry as an"
+            f" int, at most {MAX_ROWS}"
         )
 
 

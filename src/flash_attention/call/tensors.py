@@ -20,9 +20,11 @@ from flash_attention.errors import UnsupportedError
 DIMS = ("batch", "seq", "heads", "d_head")
 PACKED_DIMS = ("total", "heads", "d_head")
 PAGED_DIMS = ("pages", "page_size", "heads", "d_head")
+OUTPUT = "the output"  # what messages call it: attention's `out`, the `o` of forward
 DTYPES = (torch.float16, torch.bfloat16)
 DEVICE_TYPES = ("cuda", "cpu")  # run by the GPU, run by the emulator
 ALIGNMENT = 16  # bytes that one copy instruction moves; its address is a multiple of them
+MAX_D_HEAD = 256  # of the widest kernel config
 MAX_ROWS = 1 << 30  # numbers of rows and their sums fit in 32 bits
 
 
@@ -45,14 +47,15 @@ class TensorView:
                 f"{name} is a {type(tensor).__name__}; pass a torch.Tensor of shape {shown(dims)}"
             )
         if tensor.is_nested:
-            raise UnsupportedError(
-                f"{name} is a nested tensor; pass the rows of its sequences one after the other,"
-                f" {name}.values() of a jagged one, with cu_seqlens and max_seqlen"
-            )
+            packed = f"{name}.values() of a jagged one, with cu_seqlens and max_seqlen"
+            advice = f"pass the rows of its sequences one after the other, {packed}"
+            raise UnsupportedError(f"{name} is a nested tensor; {_advice(name, advice)}")
         if tensor.layout != torch.strided:
-            raise UnsupportedError(
-                f"{name} has layout {tensor.layout}; pass a dense tensor, {name}.to_dense()"
-            )
+            advice = _advice(name, f"pass a dense tensor, {name}.to_dense()")
+            raise UnsupportedError(f"{name} has layout {tensor.layout}; {advice}")
+        if tensor.is_neg():
+            advice = _advice(name, f"pass {name}.resolve_neg()")
+            raise UnsupportedError(f"the memory of {name} holds its values negated; {advice}")
         pointer = 0 if tensor.is_meta else tensor.data_ptr()
         shape, strides = tuple(tensor.shape), tensor.stride()
         return cls(name, shape, strides, tensor.dtype, tensor.device, pointer)
@@ -129,6 +132,11 @@ def check_shapes(
             f"k has shape {shown(k.shape)}, q has shape {shown(q.shape)}; q, k and v must agree in"
             " batch"
         )
+    if q.shape[-1] == 0:
+        raise UnsupportedError(
+            f"q has shape {shown(q.shape)}, k has shape {shown(k.shape)}: scores need a d_head of"
+            " at least 1"
+        )
     heads, heads_k = q.shape[-2], k.shape[-2]
     if heads % heads_k if heads_k else heads:
         raise UnsupportedError(
@@ -145,7 +153,6 @@ def check_given_output(o: TensorView, q: TensorView, v: TensorView) -> None:
 
 def check_kernel_output(o: TensorView, q: TensorView, v: TensorView) -> None:
     """The rules that an output tensor obeys whatever the kernel."""
-    _check_kernel_kind(o)
     _check_output_kind(o, q, v)
     _check_memory(o)
     _check_own_memory(o)
@@ -158,8 +165,8 @@ def check_pointers(views: Iterable[TensorView]) -> None:
             raise UnsupportedError(
                 f"{view.name} starts at address {view.pointer:#x},"
                 f" {view.pointer % ALIGNMENT} bytes past a multiple of {ALIGNMENT};"
-                f" slice at a multiple of {ALIGNMENT // view.dtype.itemsize} elements, or copy it"
-                f" with {view.name}.clone()"
+                f" slice at a multiple of {ALIGNMENT // view.dtype.itemsize} elements, or"
+                f" {_advice(view.name, f'copy it with {view.name}.clone()')}"
             )
 
 
@@ -168,8 +175,8 @@ def check_no_overlap(o: TensorView, inputs: Iterable[TensorView]) -> None:
     for view in inputs:
         if may_overlap(o.pointer - view.pointer, view.layout, o.layout):
             raise UnsupportedError(
-                f"o and {view.name} overlap in memory, o would overwrite {view.name} while it is"
-                " read; pass an o with memory of its own, or leave o out"
+                f"{o.name} and {view.name} overlap in memory: {view.name} would be overwritten"
+                " while it is read; pass a tensor with memory of its own, or leave it out"
             )
 
 
@@ -204,8 +211,8 @@ def _check_output_kind(o: TensorView, q: TensorView, v: TensorView) -> None:
     wanted = (*q.shape[:-1], v.shape[-1])
     if o.shape != wanted:
         raise UnsupportedError(
-            f"o has shape {shown(o.shape)}, the output has shape {shown(wanted)}: q's, with the"
-            " last dimension of v; pass such a tensor, or leave o out"
+            f"{o.name} has shape {shown(o.shape)}; it must have {shown(wanted)}, the shape of q"
+            " with the last dimension of v: pass such a tensor, or leave it out"
         )
     for what in ("dtype", "device"):
         _check_same(o, q, what)
@@ -214,8 +221,8 @@ def _check_output_kind(o: TensorView, q: TensorView, v: TensorView) -> None:
 def _check_own_memory(o: TensorView) -> None:
     if overlaps_itself(o.layout):
         raise UnsupportedError(
-            f"o has shape {shown(o.shape)} and strides {shown(o.strides)}, so several of its"
-            " elements share memory; pass a tensor that was not expanded, or leave o out"
+            f"{o.name} has shape {shown(o.shape)} and strides {shown(o.strides)}, so several of"
+            " its elements share memory; pass a tensor that was not expanded, or leave it out"
         )
 
 
@@ -251,6 +258,11 @@ def _check_memory(view: TensorView) -> None:
     dims = DIMS if len(view.shape) == len(DIMS) else PACKED_DIMS
     elements = ALIGNMENT // view.dtype.itemsize
     *_, rows, _, d_head = view.shape
+    if d_head > MAX_D_HEAD:
+        raise UnsupportedError(
+            f"{view.name} has d_head {d_head}; the kernels take at most {MAX_D_HEAD}, torch's own"
+            " scaled_dot_product_attention takes more"
+        )
     if d_head % elements or d_head == 0:
         padded = -(-d_head // elements) * elements or elements
         raise UnsupportedError(
@@ -261,20 +273,26 @@ def _check_memory(view: TensorView) -> None:
     if view.strides[-1] != 1:
         raise UnsupportedError(
             f"the last dimension of {view.name} has stride {view.strides[-1]};"
-            f" it must be contiguous (stride 1), copy it with {view.name}.contiguous()"
+            " it must be contiguous (stride 1),"
+            f" {_advice(view.name, f'copy it with {view.name}.contiguous()')}"
         )
     for dim, size, stride in zip(dims[:-1], view.shape[:-1], view.strides[:-1], strict=True):
         if size > 1 and stride % elements:
             raise UnsupportedError(
                 f"the {dim} stride of {view.name} is {stride} elements; it must be a multiple of"
-                f" {elements}, so that every row starts on {ALIGNMENT} bytes; copy it with"
-                f" {view.name}.contiguous()"
+                f" {elements}, so that every row starts on {ALIGNMENT} bytes;"
+                f" {_advice(view.name, f'copy it with {view.name}.contiguous()')}"
             )
     if rows > MAX_ROWS:
         raise UnsupportedError(
             f"{view.name} has {rows} rows; a launch takes at most {MAX_ROWS}, split the tensors"
             f" along {dims[-3]}"
         )
+
+
+def _advice(name: str, otherwise: str) -> str:
+    """What to do about a tensor; a copy of the output would not be where the caller looks."""
+    return "pass another tensor, or leave it out" if name == OUTPUT else otherwise
 
 
 def shown(values: Iterable[object]) -> str:

@@ -4,30 +4,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from dataclasses import fields
-from pathlib import Path
 from typing import Any
 
 from flash_attention.call.dtype import DType
 from flash_attention.choose.dense import DenseProblem
 from flash_attention.choose.table import Entry, Table
-from flash_attention.errors import KernelConfigError, UnsupportedError
+from flash_attention.errors import KernelConfigError, UnsupportedError, quoted
 from flash_attention.families.parse import parse_kernel_config
-from flash_attention.files import write_whole
+from flash_attention.files import FilePath, checked_fields, read_json, write_whole
 
 SCHEMA = 1
-_TYPES: dict[str, tuple[type, ...]] = {
-    "int": (int,),
-    "bool": (bool,),
-    "float": (int, float),
-    "str": (str,),
-    "DType": (str,),
-    "KernelConfig": (str,),
-}
 
 
-def save_table(table: Table, path: Path) -> None:
+def save_table(table: Table, path: FilePath) -> None:
     """Write a table; a reader sees the old file or the new one."""
     lines = ",\n".join(f"  {json.dumps(entry_json(entry))}" for entry in table.entries)
     text = f'{{\n "schema": {SCHEMA},\n "device": {json.dumps(table.device)},\n "entries": ['
@@ -35,17 +25,14 @@ def save_table(table: Table, path: Path) -> None:
     write_whole(path, text)
 
 
-def load_table(path: Path) -> Table:
+def load_table(path: FilePath) -> Table:
     """Read a table; an entry whose config this version does not know becomes a note."""
-    try:
-        data = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise UnsupportedError(f"{path} is not a table: {error}") from error
+    data = read_json(path, "a table")
     if not isinstance(data, dict) or not isinstance(data.get("entries"), list):
         raise UnsupportedError(f"{path} is not a table: no list of entries in it")
     if data.get("schema") != SCHEMA:
         raise UnsupportedError(
-            f"{path} has table schema {data.get('schema')!r}, this version reads {SCHEMA};"
+            f"{path} has table schema {quoted(data.get('schema'))}, this version reads {SCHEMA};"
             " tune again with `flash-attention tune`"
         )
     if not isinstance(data.get("device"), str):
@@ -104,22 +91,3 @@ def read_problem(data: object) -> DenseProblem:
             f"heads is {values['heads']}, no multiple of heads_k, which is {values['heads_k']}"
         )
     return DenseProblem(**{**values, "dtype": DType.from_string(values["dtype"])})
-
-
-def checked_fields(data: object, kind: Any, nested: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The fields of a dataclass out of a JSON object, each there and of its type."""
-    if not isinstance(data, Mapping):
-        raise UnsupportedError(f"{data!r} is no JSON object")
-    names = [f.name for f in fields(kind)]
-    if unknown := sorted(set(data) - set(names)):
-        raise UnsupportedError(f"unknown field {unknown[0]!r}; there are {', '.join(names)}")
-    for f in fields(kind):
-        if f.name not in data:
-            raise UnsupportedError(f"{f.name} is missing; there are {', '.join(names)}")
-        value = data[f.name]
-        if f.name not in nested and (
-            not isinstance(value, allowed := _TYPES[str(f.type)])
-            or (isinstance(value, bool) and bool not in allowed)
-        ):
-            raise UnsupportedError(f"{f.name} is {value!r}; a {f.type} is needed")
-    return dict(data)

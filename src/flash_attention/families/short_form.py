@@ -4,20 +4,25 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn
 
 from flash_attention.call.dtype import DType
-from flash_attention.errors import KernelConfigError
+from flash_attention.errors import KernelConfigError, quoted
+
+NUMBER = r"\d{1,9}"
+"""A whole number in a short form: one that no field comes near has more digits."""
+_NUMBER = re.compile(NUMBER)
 
 
 def read_tile(tile: Sequence[str], names: Sequence[str]) -> dict[str, Any]:
     """The fields in parentheses: a data type, then whole numbers."""
     dtype, *numbers = tile
-    if len(tile) != len(names) or not all(number.isdecimal() for number in numbers):
+    if len(tile) != len(names) or not all(map(_NUMBER.fullmatch, numbers)):
+        given = quoted(", ".join(tile))[1:-1]
         raise KernelConfigError(
-            f"({', '.join(tile)}) is no tile; it is ({', '.join(names)}), whole numbers after the"
-            " data type",
+            f"({given}) is no tile; it is ({', '.join(names)}), whole numbers after the data type",
             rule="short_form",
         )
     return dict(zip(names, (DType.from_string(dtype), *map(int, numbers)), strict=True))
@@ -33,5 +38,5 @@ def refuse_word(word: str, known: list[str]) -> NoReturn:
     nearest = difflib.get_close_matches(word, known, n=1)
     hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
     raise KernelConfigError(
-        f"unknown word {word!r}{hint} (known: {', '.join(known)})", rule="short_form"
+        f"unknown word {quoted(word)}{hint} (known: {', '.join(known)})", rule="short_form"
     )

@@ -8,6 +8,7 @@ from torch.autograd import profiler
 
 from flash_attention.call.call import Call
 from flash_attention.call.lengths import check_lengths
+from flash_attention.call.options import check_switch
 from flash_attention.families.config import KernelConfig
 from flash_attention.launch.plan import plan_for
 from flash_attention.launch.strict import check_as_on_a_gpu
@@ -21,6 +22,8 @@ def compute(
 
     A profiler of torch that runs sees the kernel as a range called flash_attention::<its config>.
     """
+    if validate is not False:
+        check_switch("validate", validate)
     if config is None and getattr(call.q, "is_cpu", False):
         check_as_on_a_gpu(call)
         result, lse = attention_on_cpu(call)

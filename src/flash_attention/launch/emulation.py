@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from math import prod
+from numbers import Integral
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from flash_attention.arch import get_arch
 from flash_attention.call.call import Call, call_of, with_keywords
+from flash_attention.call.options import check_switch
 from flash_attention.call.results import fill_keyless
 from flash_attention.call.tensors import TensorView
 from flash_attention.compile import ENTRY, CompiledKernel, compile_to_ptx
@@ -32,7 +34,7 @@ from flash_attention.emulator import (
     load_program,
     run,
 )
-from flash_attention.errors import LaunchError, UnsupportedError
+from flash_attention.errors import LaunchError, UnsupportedError, quoted
 from flash_attention.families.config import KernelConfig, check_config_type
 from flash_attention.families.recipe import Step
 from flash_attention.launch.device import CPU
@@ -40,6 +42,7 @@ from flash_attention.launch.plan import Plan
 
 _MEMORY_SLACK = 1 << 20  # bytes of address space between and around the tensors
 _FINDINGS_SHOWN = 5
+MAX_THREADS = 1 << 26  # of a launch; state of a few kilobytes each
 
 
 @dataclass(frozen=True)
@@ -62,9 +65,12 @@ class Settings:
     checks: bool = True
 
     def __post_init__(self) -> None:
-        if self.schedule not in SCHEDULES:
+        check_switch("checks", self.checks)
+        if not isinstance(self.seed, Integral):
+            raise UnsupportedError(f"seed is {quoted(self.seed)}; pass a whole number")
+        if not isinstance(self.schedule, str) or self.schedule not in SCHEDULES:
             raise UnsupportedError(
-                f"unknown schedule {self.schedule!r}; choose from {', '.join(SCHEDULES)}"
+                f"unknown schedule {quoted(self.schedule)}; choose from {', '.join(SCHEDULES)}"
             )
 
 
@@ -137,6 +143,8 @@ def emulate_plan(
     programs = [load_program(compile_unit(step.unit).ptx, ENTRY) for step in plan.recipe.steps]
     if plan.idle:
         return _nothing_to_run(plan, programs[0], call)
+    for step in plan.recipe.steps:
+        _check_size(step)
     memory = GlobalMemory(_bytes_needed(plan, call) + _MEMORY_SLACK)
     _allocate(plan, memory, arguments, call)
     start = time.perf_counter()
@@ -168,6 +176,15 @@ def emulate_plan(
         lse = torch.from_numpy(memory.read(arguments.lse, np.float32, plan.problem.lse_shape))
     findings = tuple(finding for result in results for finding in result.findings)
     return Emulation(_unpacked(plan, output), findings, results[0].counters, seconds, lse)
+
+
+def _check_size(step: Step) -> None:
+    threads = prod(step.geometry.grid) * step.geometry.block
+    if threads > MAX_THREADS:
+        raise UnsupportedError(
+            f"the launch has {threads:,} threads, and the emulator takes at most {MAX_THREADS:,};"
+            " pass fewer queries, and a max_seqlen_q that is no more than the longest sequence"
+        )
 
 
 def _unpacked(plan: Plan, output: Tensor) -> Tensor:

@@ -136,7 +136,7 @@ def plan_for(call: Call, config: KernelConfig | None = None) -> Plan:
     try:
         key = (config, *call.key())
         plan = _plans.get(key)
-    except (AttributeError, RuntimeError, TypeError) as error:
+    except Exception as error:
         _explain(error, call, config)
     if plan is None:
         plan = Plan(call, config)

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 from flash_attention.choose.table import Table
 from flash_attention.choose.table_file import load_table
@@ -22,7 +21,7 @@ def use_table(table: Table | str | os.PathLike[str] | None, *, hint: bool = Fals
         tables.chosen = None
     else:
         name = "the table" if isinstance(table, Table) else str(table)
-        loaded = table if isinstance(table, Table) else load_table(Path(table))
+        loaded = table if isinstance(table, Table) else load_table(table)
         if not hint:
             check_device(loaded, name)
         for note in loaded.notes:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention on CPU tensors by torch's own operations: any floating dtype, in float32 at least."""
+"""Attention on CPU tensors by torch's own operations, in float32 at least."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ from flash_attention.call.results import fill_keyless, new_output
 from flash_attention.call.tensors import Packing
 from flash_attention.errors import UnsupportedError
 from flash_attention.reference.formula import evaluate, without_pages
+
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def attention_on_cpu(call: Call) -> tuple[Tensor, Tensor | None]:
@@ -36,9 +38,10 @@ def _checked(call: Call) -> Problem:
     options.check_options(call)
     views = views_of(call)
     for view in views[:3]:
-        if not view.dtype.is_floating_point:
+        if view.dtype not in DTYPES:
             raise UnsupportedError(
-                f"{view.name} is {view.dtype}; allowed on the CPU is any floating-point dtype"
+                f"{view.name} is {view.dtype}; allowed on the CPU are"
+                f" {', '.join(map(str, DTYPES))}: convert it with {view.name}.to(torch.bfloat16)"
             )
     q, k, v = views[:3]
     tensors.check_shapes(q, k, v, Packing.of(call))

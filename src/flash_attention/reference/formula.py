@@ -16,6 +16,7 @@ from torch import Tensor
 
 from flash_attention.call.call import Call
 from flash_attention.call.problem import Problem
+from flash_attention.call.tensors import MAX_ROWS
 
 SCORES_BYTES = 1 << 30  # of the scores that are held at a time
 
@@ -77,9 +78,10 @@ class _Formula:
 
     @classmethod
     def of(cls, call: Call, precision: torch.dtype) -> _Formula:
-        scale = call.q.shape[-1] ** -0.5 if call.softmax_scale is None else call.softmax_scale
+        scale = call.softmax_scale
+        scale = call.q.shape[-1] ** -0.5 if scale is None else float(scale)
         window = call.window or (None, None)
-        left, right = (math.inf if n is None or n < 0 else n for n in window)
+        left, right = (math.inf if n is None or n < 0 else min(n, MAX_ROWS) for n in window)
         sinks = None if call.sinks is None else call.sinks.to(precision)
         return cls(call, precision, scale, left, min(right, 0) if call.causal else right, sinks)
 
@@ -113,7 +115,7 @@ class _Formula:
             queries = q[rows, some].transpose(0, 1).to(self.precision)
             scaled = _heads_of_keys(k[keys], some, heads, self.precision) * self.scale
             scores = queries @ scaled.transpose(1, 2)
-            if cap := self.call.softcap:
+            if cap := float(self.call.softcap):
                 scores = cap * torch.tanh(scores / cap)
             scores.masked_fill_(self._hidden(rows, keys, ahead, q.device), -math.inf)
             yield _Part(some, rows, keys, self._with_sinks(scores, some))

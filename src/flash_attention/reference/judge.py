@@ -8,6 +8,7 @@ import itertools
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import TYPE_CHECKING, ParamSpec
 
 import numpy as np
@@ -16,7 +17,7 @@ from torch import Tensor
 
 from flash_attention.call.call import Keywords
 from flash_attention.call.dtype import DType
-from flash_attention.errors import UnsupportedError
+from flash_attention.errors import UnsupportedError, quoted
 from flash_attention.reference.oracle import attention_16bit, oracle, oracle_lse
 
 if TYPE_CHECKING:
@@ -46,6 +47,8 @@ def generate_qkv(
 
     The seed fixes the values on a given kind of device.
     """
+    if not isinstance(seed, Integral) or not 0 <= int(seed) < 1 << 63:
+        raise UnsupportedError(f"seed is {quoted(seed)}; pass a whole number from 0 to 2**63 - 1")
     generator = torch.Generator(device).manual_seed(seed)
     torch_dtype = dtype.to_torch_dtype() if isinstance(dtype, DType) else dtype
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from flash_attention.attention import asked, attention
 from flash_attention.call.call import Call, with_keywords_of
 from flash_attention.call.lengths import check_lengths
+from flash_attention.call.options import check_switch
 from flash_attention.call.problem import Problem
 from flash_attention.call.results import fill_keyless, new_output
 from flash_attention.errors import UnsupportedError
@@ -99,6 +100,7 @@ def check(
     torch computes; with `config` or `emulate` the kernel does, in the emulator.
     """
     call, config, validate = asked("check", q, k, v, keywords)
+    check_switch("emulate", emulate)
     if config is None and not emulate and getattr(q, "is_cpu", False):
         result, lse = attention_on_cpu(call)
         computed_by = BY_TORCH

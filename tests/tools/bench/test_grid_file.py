@@ -34,8 +34,8 @@ def test_problems_are_read_in_their_order(tmp_path: Path) -> None:
     [
         ("heads=2 seq=64", "d missing in 'heads=2 seq=64'; such as 'batch=4"),
         ("head=2 seq=64 d=64", "unknown word 'head'; did you mean 'heads'"),
-        ("heads=two seq=64 d=64", "heads is a whole number from 1 on, not 'two'"),
-        ("heads=2 seq=0 d=64", "seq is a whole number from 1 on, not '0'"),
+        ("heads=two seq=64 d=64", "heads is 'two'; pass a whole number from 1 to 1073741824"),
+        ("heads=2 seq=0 d=64", "seq is '0'; pass a whole number from 1 to"),
         ("heads=6 heads_k=4 seq=64 d=64", "heads 6 is no multiple of heads_k 4"),
         ("heads=2 seq=64 seq_q=65 d=64", "seq_q 65 is more than seq 64"),
         ("heads=2 seq=64 d=64 window=5", "say causal too"),
@@ -54,5 +54,14 @@ def test_a_file_without_problems(tmp_path: Path) -> None:
     path.write_text("# nothing yet\n")
     with pytest.raises(UnsupportedError, match="names no problem"):
         read_grid(path)
-    with pytest.raises(UnsupportedError, match=r"cannot read .*gone\.txt"):
+    with pytest.raises(
+        UnsupportedError, match=r"gone\.txt is not a file of problems: No such file"
+    ):
         read_grid(tmp_path / "gone.txt")
+
+
+def test_a_number_without_end_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "mine.txt"
+    path.write_text(f"heads={'9' * 5000} seq=64 d=64\n")
+    with pytest.raises(UnsupportedError, match=r"line 1: heads is '9{90,}\.\.\.; pass a whole"):
+        read_grid(path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -39,3 +40,21 @@ def test_a_file_that_is_no_results_file_is_refused(tmp_path: Path, text: str) ->
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(UnsupportedError, match="nowhere"):
         load(tmp_path / "nowhere.json")
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"contender": []}, r"row 1: contender is \[\]; a str is needed"),
+        ({"tflops": 0}, "row 1: tflops is 0; it must be positive"),
+        ({"batch": "many"}, "row 1: batch is 'many'; an int is needed"),
+    ],
+)
+def test_a_field_that_is_wrong_is_named(tmp_path: Path, change: dict[str, Any], why: str) -> None:
+    path = tmp_path / "r.json"
+    save(made_up_results(), path)
+    data = json.loads(path.read_text())
+    data["rows"][0] |= change
+    path.write_text(json.dumps(data))
+    with pytest.raises(UnsupportedError, match=rf"r\.json is not a results file.*: {why}"):
+        load(path)

@@ -44,6 +44,7 @@ def test_large_shapes_are_not_emulated_and_gpus_not_made_up() -> None:
     refusal = refuse("check", "--emulate")
     assert "the shape has 536,870,912 scores" in refusal
     assert "pass a smaller one, such as --emulate --shape 1,256,4,2,64" in refusal
+    assert "elements in a tensor" in refuse("check", "--emulate", "--shape", f"1,8,1,1,{1 << 30}")
     if not torch.cuda.is_available():
         assert "torch finds no CUDA device; pass --emulate" in refuse("check")
 

@@ -35,3 +35,29 @@ def test_the_module_runs_and_reports_errors_through_its_exit_code() -> None:
     assert result.returncode == 2
     assert "there is no rung 99" in result.stderr
     assert "Traceback" not in result.stderr
+
+
+def run(command: str, *, shell: str) -> subprocess.CompletedProcess[str]:
+    """A command of this package under a shell's redirection."""
+    return subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m flash_attention {command} {shell}"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(Path(flash_attention.__file__).parents[1])},
+    )
+
+
+def test_a_full_disk_below_the_report_is_one_message() -> None:
+    result = run("ladder list", shell="> /dev/full")
+    told = "error: cannot write standard output: No space left on device\n"
+    assert (result.returncode, result.stderr) == (2, told)
+
+
+def test_who_stops_reading_is_not_told() -> None:
+    result = run("ladder show 1", shell="| true; exit ${PIPESTATUS[0]}")
+    assert (result.returncode, result.stderr) == (1, "")
+
+
+def test_streams_may_be_closed() -> None:
+    assert run("ladder show 99", shell=">&- 2>&-").returncode == 2

@@ -52,8 +52,11 @@ def test_json_on_standard_output_comes_alone() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (("--shape", "1,2,3"), "--shape is '1,2,3'; pass whole numbers, batch,seq,heads,heads_k,d"),
-        (("--window", "5"), "--window is '5'; pass whole numbers, left,right"),
+        (("--shape", "1,2,3"), "--shape is '1,2,3'; pass whole numbers from 0 on, batch,seq,heads"),
+        (("--shape", "1,-8,2,2,64"), "--shape is '1,-8,2,2,64'; pass whole numbers from 0 on"),
+        (("--shape", "1,8,2,2," + "9" * 30), "elements, which no GPU holds; pass smaller ones"),
+        (("--heads", "9" * 30), "elements, which no GPU holds; pass smaller ones"),
+        (("--window", "5"), "--window is '5'; pass whole numbers from -1 on, left,right"),
         (("--arch", "sm_1"), "unknown architecture 'sm_1'"),
         (("--dtype", "fp8"), "dtype 'fp8' is not supported"),
         (("--d", "12"), "q has d_head 12; allowed are multiples of 8"),
@@ -67,4 +70,4 @@ def test_bad_options_are_refused(options: tuple[str, ...], message: str) -> None
 
 def test_a_report_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     taken = ("explain", *SMALL, "--seq-q", "0", *ARCH, "--json", str(tmp_path))
-    assert "Is a directory; pass a file" in refuse(*taken)
+    assert "Is a directory; choose another place" in refuse(*taken)

@@ -42,3 +42,8 @@ def test_every_rung_but_the_first_has_a_diff() -> None:
     assert [text.number for text in texts if not text.diff] == [1]
     assert texts[1].change == "swizzled: False -> True"
     assert "+struct XorSwizzle" in texts[1].diff
+
+
+def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    said = refuse("report", "--results", str(write_folder(tmp_path)), "--out", str(tmp_path))
+    assert said == f"error: cannot write {tmp_path}: Is a directory; choose another place"

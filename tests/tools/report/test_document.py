@@ -3,9 +3,17 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Iterator
+from math import inf, nan
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from flash_attention.errors import UnsupportedError
+from flash_attention.tools.bench.comparison import FA2
 from flash_attention.tools.bench.stored import read_folder
 from flash_attention.tools.report import RungText, render_page
 from tests.tools.report.made_up import RUNGS, stored_results, write_folder
@@ -71,3 +79,55 @@ def test_every_picture_has_a_label_and_every_chart_a_table(tmp_path: Path) -> No
         assert picture.attributes.get("aria-label") or picture.attributes["aria-hidden"] == "true"
     folds = [e.text for e in having(found, "details", "fold")]
     assert sum(text.startswith("The numbers as a table") for text in folds) == 5
+
+
+WRONG: tuple[Any, ...] = (
+    None,
+    True,
+    0,
+    -1,
+    1e308,
+    inf,
+    nan,
+    1 << 62,
+    "",
+    "x",
+    [],
+    {},
+    [{}],
+    {"a": [1]},
+)
+
+
+def places(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Every list and object inside of a value, with every index or name in it."""
+    for at in value if isinstance(value, dict) else range(len(value)):
+        yield value, at
+        if isinstance(value[at], dict | list):
+            yield from places(value[at])
+
+
+@pytest.mark.parametrize("name", ["a.json", "b.json", "c.json", "d.json", "e.jsonl", "f.json"])
+def test_whatever_is_wrong_in_a_file_it_is_named_or_does_not_matter(
+    tmp_path: Path, name: str
+) -> None:
+    """One value after the other is replaced by others."""
+    path = write_folder(tmp_path) / name
+    profile = [{"rung": n, "name": "base", "kcycles": 5.0} for n in (1, 2)]
+    (tmp_path / "f.json").write_text(json.dumps({"rows": profile}))
+    lines = path.suffix == ".jsonl"
+    text = path.read_text()
+    record = [json.loads(line) for line in text.splitlines()] if lines else json.loads(text)
+    said: list[str] = []
+    for number, (holder, at) in enumerate(places(record)):
+        kept = holder[at]
+        for wrong in WRONG[number % 3 :: 3]:
+            holder[at] = wrong
+            path.write_text("\n".join(map(json.dumps, record)) if lines else json.dumps(record))
+            try:
+                render_page(read_folder(tmp_path), RUNGS).text.encode()
+            except UnsupportedError as error:
+                said.append(str(error))
+        holder[at] = kept
+    assert said
+    assert [one for one in said if name not in one and FA2 not in one] == []

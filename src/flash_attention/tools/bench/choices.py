@@ -6,7 +6,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-from flash_attention.errors import UnsupportedError
+from flash_attention.errors import UnsupportedError, quoted
 
 
 def checked_choice(what: str, name: str, known: Iterable[str]) -> str:
@@ -16,4 +16,4 @@ def checked_choice(what: str, name: str, known: Iterable[str]) -> str:
         return name
     nearest = difflib.get_close_matches(name, names, n=1)
     hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
-    raise UnsupportedError(f"unknown {what} {name!r}{hint} (there are {', '.join(names)})")
+    raise UnsupportedError(f"unknown {what} {quoted(name)}{hint} (there are {', '.join(names)})")

@@ -40,7 +40,7 @@ def grid_points(grid: str | os.PathLike[str], part: Part) -> list[Point]:
     if isinstance(grid, str) and grid in GRIDS:
         return GRIDS[grid].points(part.d_heads, part.masks, part.seq_lens)
     path = Path(grid)
-    if not path.is_file():
+    if not os.path.isfile(path):
         checked_choice("grid", str(grid), (*GRIDS, "FILE"))
     return part.of(read_grid(path))
 

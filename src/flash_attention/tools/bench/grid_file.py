@@ -11,7 +11,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from flash_attention.errors import UnsupportedError
+from flash_attention.call.tensors import MAX_ROWS
+from flash_attention.errors import UnsupportedError, quoted
+from flash_attention.files import read_text
 from flash_attention.tools.bench.choices import checked_choice
 from flash_attention.tools.bench.grid import Point
 
@@ -30,7 +32,7 @@ WORDS = (*NUMBERS, "lengths", "causal")
 def read_grid(path: Path) -> list[Point]:
     """The problems of a file, in their order."""
     points = []
-    for number, line in enumerate(read_lines(path), 1):
+    for number, line in enumerate(read_lines(path, "a file of problems"), 1):
         if line:
             try:
                 points.append(read_point(line))
@@ -44,12 +46,9 @@ def read_grid(path: Path) -> list[Point]:
 EXAMPLE = "batch=4 heads=32 heads_k=8 seq=8192 d=128 causal"
 
 
-def read_lines(path: Path) -> list[str]:
+def read_lines(path: Path, what: str) -> list[str]:
     """Lines of a text file without what follows a #."""
-    try:
-        text = path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        raise UnsupportedError(f"cannot read {path}: {error}") from error
+    text = read_text(path, what)
     return [line.partition("#")[0].strip() for line in text.splitlines()]
 
 
@@ -73,9 +72,12 @@ def read_point(line: str) -> Point:
 
 
 def _number(name: str, text: str) -> int:
-    if not text.isdecimal() or int(text) == 0:
-        raise UnsupportedError(f"{name} is a whole number from 1 on, not {text!r}")
-    return int(text)
+    number = int(text) if text.isdecimal() and len(text) <= len(str(MAX_ROWS)) else 0
+    if not 0 < number <= MAX_ROWS:
+        raise UnsupportedError(
+            f"{name} is {quoted(text)}; pass a whole number from 1 to {MAX_ROWS}"
+        )
+    return number
 
 
 def _checked(point: Point) -> Point:

@@ -4,15 +4,26 @@
 from __future__ import annotations
 
 import csv
-import json
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
-from flash_attention.errors import UnsupportedError
-from flash_attention.files import reading, write_record
+from flash_attention.call.tensors import MAX_ROWS
+from flash_attention.errors import UnsupportedError, quoted
+from flash_attention.files import (
+    FilePath,
+    check_positive,
+    checked_fields,
+    checked_rows,
+    naming,
+    read_json,
+    write_record,
+    write_whole,
+)
 from flash_attention.tools.bench.grid_run import GridRow
+
+FACTS = ("device", "date", "commit", "command", "grid", "dtype")
 
 
 @dataclass(frozen=True)
@@ -24,7 +35,7 @@ class GridRecord:
 
 
 def save_json(
-    path: Path,
+    path: FilePath,
     facts: dict[str, Any],
     rows: Sequence[GridRow],
     refused: Sequence[dict[str, Any]],
@@ -34,35 +45,61 @@ def save_json(
     write_record(path, record)
 
 
-def load_json(path: Path) -> GridRecord:
+def load_json(path: FilePath) -> GridRecord:
     """Reads what `save_json` wrote."""
-    with reading(path, "a measured grid, as `flash-attention bench --json` writes it"):
-        facts = json.loads(path.read_text())
-        rows = tuple(grid_rows(facts))
-        del facts["rows"]
-        facts["grid"], facts["dtype"], facts["device"]
-    if not rows:
-        raise UnsupportedError(f"{path} holds no row: nothing was measured")
-    return GridRecord(facts, rows)
+    what = "a measured grid, as `flash-attention bench --json` writes it"
+    record = read_json(path, what)
+    with naming(path, what):
+        check_facts(record)
+        return GridRecord({k: v for k, v in record.items() if k != "rows"}, grid_rows(record))
 
 
-def grid_rows(record: Mapping[str, Any]) -> list[GridRow]:
+def check_facts(record: object) -> None:
+    """What is told of a measured grid besides its rows is there."""
+    if not isinstance(record, dict):
+        raise UnsupportedError(f"{quoted(record)} is no JSON object")
+    for name in FACTS:
+        if name not in record:
+            raise UnsupportedError(f"{name} is missing; there must be {', '.join(FACTS)}, rows")
+        unknown = name == "commit" and record[name] is None
+        if not unknown and not isinstance(record[name], str):
+            raise UnsupportedError(f"{name} is {quoted(record[name])}; a str is needed")
+
+
+def grid_rows(record: Mapping[str, Any]) -> tuple[GridRow, ...]:
     """The rows of a record that was read."""
-    return [GridRow(**{**row, "lengths": tuple(row.get("lengths", ()))}) for row in record["rows"]]
+    return checked_rows(record.get("rows"), _row)
 
 
-def save_csv(path: Path, rows: Sequence[GridRow]) -> None:
+def _row(data: dict[str, Any]) -> GridRow:
+    values = checked_fields(data, GridRow)
+    row = GridRow(**{**values, "lengths": tuple(values.get("lengths", ()))})
+    sizes = {"d": row.d, "seq": row.seq, "batch": row.batch, "heads": row.heads}
+    check_positive(**sizes, ms=row.ms, tflops=row.tflops)
+    check_positive(**row.peers)
+    if row.ratio is not None:
+        check_positive(ratio=row.ratio)
+    for name in ("heads_k", "seq_q", "window"):
+        if not 0 <= getattr(row, name) <= MAX_ROWS:
+            raise UnsupportedError(f"{name} is {getattr(row, name)}; it is 0 or more")
+    check_positive(**{f"length {number}": length for number, length in enumerate(row.lengths, 1)})
+    if row.seq_q > row.seq:
+        raise UnsupportedError(f"seq_q {row.seq_q} is more than seq {row.seq}")
+    return row
+
+
+def save_csv(path: FilePath, rows: Sequence[GridRow]) -> None:
     """Writes a line a row, with a column for the milliseconds of each peer."""
     peers = list(dict.fromkeys(name for row in rows for name in row.peers))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w", newline="") as file:
-        writer: csv.DictWriter[str] | None = None
-        for row in rows:
-            fields = asdict(row)
-            times = fields.pop("peers")
-            fields["lengths"] = " ".join(map(str, row.lengths))
-            fields |= {f"{name}_ms": times.get(name) for name in peers}
-            if writer is None:
-                writer = csv.DictWriter(file, list(fields))
-                writer.writeheader()
-            writer.writerow(fields)
+    text = io.StringIO()
+    writer: csv.DictWriter[str] | None = None
+    for row in rows:
+        fields = asdict(row)
+        times = fields.pop("peers")
+        fields["lengths"] = " ".join(map(str, row.lengths))
+        fields |= {f"{name}_ms": times.get(name) for name in peers}
+        if writer is None:
+            writer = csv.DictWriter(text, list(fields))
+            writer.writeheader()
+        writer.writerow(fields)
+    write_whole(path, text.getvalue())

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from flash_attention.files import write_whole
 from flash_attention.tools.bench.comparison import FA2, Comparison
 from flash_attention.tools.bench.grid_run import GridRow
 from flash_attention.tools.bench.grid_summary import NAMES, best_rows, selected_rows, speed, unit
@@ -108,8 +110,9 @@ def instruction_mix(mixes: Mapping[str, Mapping[str, int]], *, language: str, ar
 
 def save(figure: Figure, path: Path) -> None:
     """Writes `figure` as PNG, the same bytes for the same numbers."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, format="png", dpi=130, metadata={"Software": None})
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=130, metadata={"Software": None})
+    write_whole(path, picture.getvalue())
 
 
 def _label_contenders(figure: Figure, labels: Sequence[str]) -> None:

@@ -4,16 +4,22 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import sys
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from flash_attention.errors import UnsupportedError
-from flash_attention.files import reading, write_record
+from flash_attention.files import (
+    FilePath,
+    check_positive,
+    checked_fields,
+    checked_rows,
+    naming,
+    read_json,
+    write_record,
+)
 from flash_attention.tools.bench.environment import describe
 
 SCHEMA = 1
@@ -81,20 +87,29 @@ def collect(
     )
 
 
-def save(results: Results, path: Path) -> None:
+def save(results: Results, path: FilePath) -> None:
     """Writes `results` as JSON."""
     write_record(path, dataclasses.asdict(results))
 
 
-def load(path: Path) -> Results:
+def load(path: FilePath) -> Results:
     """Reads what `save` wrote."""
-    with reading(path, "a results file"):
-        data = json.loads(path.read_text())
-        if data["schema"] != SCHEMA:
-            raise UnsupportedError(
-                f"{path} has results schema {data['schema']}, this version reads {SCHEMA}; "
-                "measure again with `flash-attention ladder run --json`"
-            )
-        mask = {"causal": data.get("causal", False)}
-        rows = tuple(Row(**mask | row) for row in data.pop("rows"))
-        return Results(**data, rows=rows)
+    what = "a results file, as `flash-attention ladder run --json` writes it"
+    data = read_json(path, what)
+    schema = data.get("schema") if isinstance(data, dict) else None
+    if type(schema) is int and schema != SCHEMA:
+        raise UnsupportedError(
+            f"{path} has results schema {schema}, this version reads {SCHEMA}; "
+            "measure again with `flash-attention ladder run --json`"
+        )
+    with naming(path, what):
+        values = checked_fields(data, Results, nested=("rows",))
+        mask = {"causal": values.get("causal", False)}
+        rows = checked_rows(values["rows"], lambda row: _row(mask | row))
+    return Results(**{**values, "rows": rows})
+
+
+def _row(data: dict[str, Any]) -> Row:
+    row = Row(**checked_fields(data, Row))
+    check_positive(batch=row.batch, seq_len=row.seq_len, tflops=row.tflops)
+    return row

@@ -3,12 +3,33 @@
 
 from __future__ import annotations
 
-from flash_attention.tools.commands.commands import app
+import os
+import sys
+
+from flash_attention.tools.commands.commands import BAD_INPUT, app
+from flash_attention.tools.commands.console import tell
 
 
 def main() -> None:
     """Entry point of the `flash-attention` script."""
-    app()
+    try:
+        try:
+            app()
+        finally:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+    except BrokenPipeError:  # whoever read has seen enough
+        _forget_output()
+        sys.exit(1)
+    except OSError as error:  # files have said their own by now
+        _forget_output()
+        tell(f"{error.filename or 'cannot write standard output'}: {error.strerror or error}")
+        sys.exit(BAD_INPUT)
+
+
+def _forget_output() -> None:
+    """Let what is still to be written go nowhere, so that Python does not fail at its end."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
 
 __all__ = ["app", "main"]

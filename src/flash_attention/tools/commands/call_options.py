@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import astuple, dataclass, fields
 from functools import wraps
 from inspect import Parameter, Signature, signature
 from pathlib import Path
@@ -16,11 +16,14 @@ import typer
 from torch import Tensor
 
 from flash_attention.call.call import Window
-from flash_attention.errors import UnsupportedError
+from flash_attention.errors import UnsupportedError, quoted
+from flash_attention.files import write_whole
 from flash_attention.kernel_configs import DType, parse_kernel_config
 from flash_attention.tools.commands.console import print_report
 from flash_attention.tools.commands.options import DTypeOption
 from flash_attention.tools.text import ReportRow
+
+MAX_ELEMENTS = 1 << 40
 
 
 @dataclass(frozen=True)
@@ -48,10 +51,10 @@ class CallShape:
         d_v: int | None,
     ) -> CallShape:
         """`shape`, with the parts replaced that are given by themselves."""
-        base = _numbers("--shape", shape, "batch,seq,heads,heads_k,d")
+        base = _numbers("--shape", shape, "batch,seq,heads,heads_k,d", least=0)
         queries = base[1] if seq_q is None else seq_q
         width = base[4] if d is None else d
-        return cls(
+        sizes = cls(
             batch=base[0] if batch is None else batch,
             seq_q=queries,
             seq_k=queries if seq_k is None else seq_k,
@@ -60,10 +63,22 @@ class CallShape:
             d=width,
             d_v=width if d_v is None else d_v,
         )
+        if sizes.elements > MAX_ELEMENTS:
+            raise UnsupportedError(
+                f"the sizes {quoted(astuple(sizes))} make a tensor of over {MAX_ELEMENTS:,}"
+                " elements, which no GPU holds; pass smaller ones"
+            )
+        return sizes
 
     @property
     def scores(self) -> int:
         return self.batch * self.heads * self.seq_q * self.seq_k
+
+    @property
+    def elements(self) -> int:
+        """Of the largest of q, k and v."""
+        rows = max(self.seq_q * self.heads, self.seq_k * self.heads_k)
+        return self.batch * rows * max(self.d, self.d_v)
 
     def meta(self, dtype: str) -> tuple[Tensor, Tensor, Tensor]:
         """q, k and v without memory."""
@@ -90,12 +105,14 @@ class CallOptions:
         int | None, typer.Option(help="keys; as many as queries if left out", min=0)
     ] = None
     heads: Annotated[
-        int | None, typer.Option(help="heads of q, and of k unless --heads-k says", min=1)
+        int | None,
+        typer.Option(help="heads of q, and of k unless --heads-k says", min=1),
     ] = None
     heads_k: Annotated[int | None, typer.Option(help="heads of k and v", min=1)] = None
     d: Annotated[int | None, typer.Option("--d", help="head dimension of q and k", min=1)] = None
     d_v: Annotated[
-        int | None, typer.Option(help="head dimension of v; that of q if left out", min=1)
+        int | None,
+        typer.Option(help="head dimension of v; that of q if left out", min=1),
     ] = None
     dtype: DTypeOption = "bf16"
     causal: Annotated[
@@ -182,14 +199,16 @@ def parse_window(text: str | None) -> Window | None:
     return left, right
 
 
-def _numbers(option: str, text: str, names: str) -> list[int]:
+def _numbers(option: str, text: str, names: str, least: int = -1) -> list[int]:
     """As many whole numbers as there are names."""
     try:
         numbers = [int(word) for word in text.split(",")]
     except ValueError:
         numbers = []
-    if len(numbers) != len(names.split(",")):
-        raise UnsupportedError(f"{option} is {text!r}; pass whole numbers, {names}")
+    if len(numbers) != len(names.split(",")) or min(numbers) < least:
+        raise UnsupportedError(
+            f"{option} is {quoted(text)}; pass whole numbers from {least} on, {names}"
+        )
     return numbers
 
 
@@ -199,8 +218,4 @@ def write_json(path: Path, report: Mapping[str, Any]) -> None:
     if str(path) == "-":
         typer.echo(text)
         return
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text + "\n")
-    except OSError as error:
-        raise UnsupportedError(f"cannot write {path}: {error.strerror}; pass a file") from error
+    write_whole(path, text + "\n")

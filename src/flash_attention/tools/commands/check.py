@@ -14,8 +14,8 @@ from flash_attention.reference.judge import generate_qkv
 from flash_attention.tools.check import check as check_call
 from flash_attention.tools.commands.call_options import CallOptions, CallShape, takes_call
 from flash_attention.tools.commands.console import quiet_compiles
+from flash_attention.tools.commands.emulated import check_size
 
-EMULATED_SCORES = 1 << 26  # which take the emulator about a minute
 SMALL = "--emulate --shape 1,256,4,2,64"
 
 
@@ -47,11 +47,8 @@ def check(
 
 
 def _device(sizes: CallShape, emulate: bool) -> str:
-    if emulate and sizes.scores > EMULATED_SCORES:
-        raise UnsupportedError(
-            f"the shape has {sizes.scores:,} scores, and the emulator takes minutes from"
-            f" {EMULATED_SCORES:,} on; pass a smaller one, such as {SMALL}"
-        )
+    if emulate:
+        check_size(sizes.scores, sizes.elements, SMALL)
     if not emulate and not torch.cuda.is_available():
         raise UnsupportedError(f"torch finds no CUDA device; pass {SMALL} to emulate the kernel")
     return "cpu" if emulate else "cuda"

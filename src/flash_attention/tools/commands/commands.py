@@ -12,7 +12,7 @@ from flash_attention.errors import FlashAttentionError
 from flash_attention.tools.commands.bench.command import bench
 from flash_attention.tools.commands.build import build
 from flash_attention.tools.commands.check import check
-from flash_attention.tools.commands.console import errors
+from flash_attention.tools.commands.console import tell
 from flash_attention.tools.commands.debug import debug
 from flash_attention.tools.commands.doctor import doctor
 from flash_attention.tools.commands.emulate import emulate
@@ -32,8 +32,12 @@ class _CleanErrors(TyperGroup):
         try:
             return super().invoke(ctx)
         except FlashAttentionError as error:
-            errors.print("[bold red]error:[/]", end=" ")
-            errors.print(str(error), markup=False, highlight=False)
+            tell(str(error))
+            raise typer.Exit(BAD_INPUT) from error
+        except (MemoryError, RuntimeError) as error:
+            if not isinstance(error, MemoryError) and type(error).__name__ != "OutOfMemoryError":
+                raise
+            tell(f"out of memory: {error}; pass a smaller shape")
             raise typer.Exit(BAD_INPUT) from error
 
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from typing import TextIO
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -18,8 +19,21 @@ from flash_attention.tools.text import ReportRow, said_once
 
 _LOG_WIDTH = 150  # columns, where no terminal says how wide it is
 
-output = Console(width=None if sys.stdout.isatty() else _LOG_WIDTH)
-errors = Console(stderr=True, width=None if sys.stderr.isatty() else _LOG_WIDTH)
+
+def _width(stream: TextIO | None) -> int | None:
+    """That of a terminal is known; a stream that the caller closed is None."""
+    return None if stream is not None and stream.isatty() else _LOG_WIDTH
+
+
+output = Console(width=_width(sys.stdout))
+errors = Console(stderr=True, width=_width(sys.stderr))
+
+
+def tell(error: str) -> None:
+    """Print an error, unless nobody can be told."""
+    with suppress(OSError):
+        errors.print("[bold red]error:[/]", end=" ")
+        errors.print(error, markup=False, highlight=False)
 
 
 def report_table(first_column: str, *, title: str = "") -> Table:

@@ -20,6 +20,7 @@ from flash_attention.tools.commands.console import (
     quiet_compiles,
     report_table,
 )
+from flash_attention.tools.commands.emulated import check_size
 from flash_attention.tools.commands.options import (
     ConfigOption,
     DHeadOption,
@@ -69,6 +70,8 @@ def debug(
     if use_gpu and not torch.cuda.is_available():
         raise UnsupportedError("torch finds no CUDA device; leave --gpu out to use the emulator")
     kernel_config.check()
+    if not use_gpu:
+        check_size(heads * seq**2, seq * heads * kernel_config.d_head, "--seq 256 --heads 2")
     q, k, v = generate_qkv(1, seq, heads, kernel_config.d_head, kernel_config.dtype, seed=seed)
     if use_gpu:
         q, k, v = q.cuda(), k.cuda(), v.cuda()

@@ -11,6 +11,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
+from flash_attention.arch import get_arch
 from flash_attention.emulator import SCHEDULES
 from flash_attention.tools.commands.console import (
     add_number_columns,
@@ -57,6 +58,7 @@ def emulate(
     """
     name, kernel_config = chosen_kernel(rung, config, dtype=dtype, d_head=d_head, heads=heads)
     target = arch or kernel_config.default_arch.name
+    kernel_config.check(get_arch(target))
     problem = EmulatedProblem(
         kernel_config, batch=batch, seq_len=seq, heads=heads, stored_heads=heads, causal=causal
     )

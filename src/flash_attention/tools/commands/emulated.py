@@ -6,9 +6,24 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from flash_attention.errors import UnsupportedError
 from flash_attention.kernel_configs import KernelConfig
 from flash_attention.launch.emulation import Emulation, emulate
 from flash_attention.reference.judge import Check, Judge, generate_qkvo
+
+EMULATED = 1 << 26  # scores, which take about a minute
+SMALL = "--batch 1 --seq 256 --heads 2"
+
+
+def check_size(scores: int, elements: int, smaller: str) -> None:
+    """Refuse what would keep the emulator busy for minutes, or not fit in memory."""
+    for count, what in ((scores, "scores"), (elements, "elements in a tensor")):
+        if count > EMULATED:
+            number = f"{count:,}" if count < 1 << 63 else "over 2**63"
+            raise UnsupportedError(
+                f"the shape has {number} {what}, and the emulator takes minutes from {EMULATED:,}"
+                f" on; pass a smaller one, such as {smaller}"
+            )
 
 
 class EmulatedProblem:
@@ -28,6 +43,8 @@ class EmulatedProblem:
         stored_heads: int,
         causal: bool = False,
     ) -> None:
+        scores = batch * heads * seq_len**2
+        check_size(scores, batch * seq_len * stored_heads * config.d_head, SMALL)
         stored = generate_qkvo(batch, seq_len, stored_heads, config.d_head, config.dtype)
         self.q, self.k, self.v, self.o = (tensor[:, :, :heads] for tensor in stored)
         self.causal = causal

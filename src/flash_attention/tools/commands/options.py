@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from flash_attention.arch import ARCHES, Arch, get_arch
-from flash_attention.errors import UnsupportedError
+from flash_attention.errors import UnsupportedError, quoted
 from flash_attention.kernel_configs import DType, KernelConfig, parse_kernel_config
 from flash_attention.ladder import Rung, get_ladder
 
@@ -85,6 +85,7 @@ def numbers_of(option: str, text: str | None) -> tuple[int, ...] | None:
     if text is None:
         return None
     words = [word.strip() for word in text.split(",")]
-    if not all(word.isdecimal() and int(word) for word in words):
-        raise UnsupportedError(f"{option} takes whole numbers as in 64,128, not {text!r}")
-    return tuple(map(int, words))
+    numbers = tuple(int(word) if word.isdecimal() and len(word) < 20 else 0 for word in words)
+    if not all(numbers):
+        raise UnsupportedError(f"{option} is {quoted(text)}; pass whole numbers, as in 64,128")
+    return numbers

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from flash_attention.files import write_whole
 from flash_attention.ladder import get_ladder
 from flash_attention.tools.bench.stored import read_folder
 from flash_attention.tools.commands.console import output
@@ -25,8 +26,7 @@ def report(
 ) -> None:
     """One HTML page of everything that was measured: it needs no network and no other file."""
     page = render_page(read_folder(results, *([tuner] if tuner else [])), rung_texts())
-    out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(page.text)
+    write_whole(out, page.text)
     for sentence in page.missing:
         output.print(f"left out: {sentence}", markup=False, highlight=False)
     size = len(page.text.encode()) / 1024

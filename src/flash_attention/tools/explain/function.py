@@ -18,7 +18,7 @@ from flash_attention.call.lengths import check_lengths
 from flash_attention.call.problem import Problem
 from flash_attention.choose.decision import Decision, Rule, Where, decide
 from flash_attention.choose.tables import NO_DEVICE, Device
-from flash_attention.errors import UnsupportedError
+from flash_attention.errors import UnsupportedError, quoted
 from flash_attention.families.config import KernelConfig, check_config_type
 from flash_attention.families.registry import family_of
 from flash_attention.launch.device import current_arch, device_arch, device_sms
@@ -28,6 +28,7 @@ from flash_attention.tools.explain.refusals import refusals_of
 from flash_attention.tools.explain.work import work_of
 
 CPU = torch.device("cpu")
+MAX_SMS = 1 << 16
 
 
 @with_keywords_of(attention)
@@ -80,9 +81,12 @@ def _target(
     device: torch.device, config: KernelConfig | None, arch: str | None, num_sms: int | None
 ) -> tuple[Arch, int | None, Gpu | None]:
     """The architecture, the multiprocessors and the GPU that a call is explained for."""
-    if num_sms is not None and (not isinstance(num_sms, Integral) or int(num_sms) < 1):
+    if num_sms is not None and (
+        not isinstance(num_sms, Integral) or not 0 < int(num_sms) <= MAX_SMS
+    ):
         raise UnsupportedError(
-            f"num_sms is {num_sms!r}; pass how many multiprocessors the GPU has, a positive int"
+            f"num_sms is {quoted(num_sms)}; pass how many multiprocessors the GPU has, an int from"
+            f" 1 to {MAX_SMS}"
         )
     if device.type == "cuda":
         if arch is not None or num_sms is not None:

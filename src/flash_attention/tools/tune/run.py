@@ -24,6 +24,7 @@ from flash_attention.choose.table import Entry, Table
 from flash_attention.choose.table_file import load_table, save_table
 from flash_attention.choose.tables import device_name
 from flash_attention.errors import UnsupportedError
+from flash_attention.files import check_writable
 from flash_attention.kernel_configs import DType, KernelConfig, parse_kernel_config
 from flash_attention.launch.device import device_arch, device_sms
 from flash_attention.tools.bench.environment import driver_version
@@ -121,9 +122,12 @@ def check_tunable(problems: Sequence[DenseProblem], machine: Machine, num_sms: i
 
 
 def _checked_table(path: Path | None, device: str) -> Table:
-    if path is None or not path.exists():
+    if path is None:
         return Table(device)
-    return load_table(path).merge(Table(device))  # refuses a table of another device
+    there = os.path.lexists(path)
+    found = load_table(path).merge(Table(device)) if there else Table(device)  # or refuses it
+    check_writable(path)
+    return found
 
 
 class Run:

@@ -44,7 +44,7 @@ def made_up_gpu(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
 def test_unknown_names_are_refused_with_the_nearest(tmp_path: Path) -> None:
     assert "did you mean 'decode'? (there are fa3, seed" in refuse("bench", "--grid", "decoed")
     assert "unknown peer 'cudn'; did you mean 'cudnn'?" in refuse("bench", "--peers", "fa3,cudn")
-    assert "takes whole numbers" in refuse("bench", "--d-head", "64,x")
+    assert "--d-head is '64,x'; pass whole numbers" in refuse("bench", "--d-head", "64,x")
     assert "dtype 'fp8' is not supported" in refuse("bench", "--dtype", "fp8")
     configs = tmp_path / "configs.txt"
     configs.write_text("hopper(BF16, 64, 2, 128, 2): tmaa\n")
@@ -135,6 +135,11 @@ def test_two_files_are_compared(tmp_path: Path) -> None:
     assert re.search(r"ours +3 +0\.969 +0\.909 +1\.000 +apart: 3\.1%", text)
     assert re.search(r"fa2 +2 +1\.000 +1\.000 +1\.000 +agree: 0\.0%", text)
     assert "is not a measured grid" in refuse("bench", "--compare", str(first), __file__)
+    second.write_text('{"grid": "fa3"}')
+    said = refuse("bench", "--compare", str(first), str(second))
+    assert said.endswith(
+        "device is missing; there must be device, date, commit, command, grid, dtype, rows"
+    )
 
 
 @pytest.mark.gpu

@@ -7,13 +7,13 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
-from flash_attention.families.short_form import read_tile, read_words, refuse_word
+from flash_attention.families.short_form import NUMBER, read_tile, read_words, refuse_word
 from flash_attention.families.sm80.forward.config import SWITCH_TOKENS, FlashForwardKernelConfig
 
 TILE = ("dtype", "d_head", "B_r", "B_c", "n_warps")
 LOADS = tuple(f"{operand}_mma_load_K_tiles" for operand in "QKV")
-_LOADS = re.compile(r"load_(\d+)_(\d+)_(\d+)_tiles")
-_STRIDE = re.compile(r"stride_(\d+)")
+_LOADS = re.compile(rf"load_({NUMBER})_({NUMBER})_({NUMBER})_tiles")
+_STRIDE = re.compile(rf"stride_({NUMBER})")
 
 
 def parse(tile: Sequence[str], words: Sequence[str]) -> FlashForwardKernelConfig:

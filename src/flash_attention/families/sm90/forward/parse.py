@@ -8,14 +8,14 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
-from flash_attention.families.short_form import read_tile, read_words, refuse_word
+from flash_attention.families.short_form import NUMBER, read_tile, read_words, refuse_word
 from flash_attention.families.sm90.forward.config import PLAIN, HopperForwardKernelConfig
 from flash_attention.families.sm90.forward.tile_order import TileOrder
 
 TILE = ("dtype", "d_head", "consumers", "B_c", "stages")
 _SWITCHES = [f.name for f in fields(HopperForwardKernelConfig) if f.type == "bool"]
 _NUMBERS = {"lazy": "rescale_threshold", "narrow": "narrow_keys", "dynamic": "group_mib"}
-_NUMBER = re.compile(rf"({'|'.join(_NUMBERS)})_(\d+)")
+_NUMBER = re.compile(rf"({'|'.join(_NUMBERS)})_({NUMBER})")
 
 
 def parse(tile: Sequence[str], words: Sequence[str]) -> HopperForwardKernelConfig:

@@ -12,6 +12,7 @@ import torch
 import typer
 
 from flash_attention.errors import UnsupportedError
+from flash_attention.files import check_writable
 from flash_attention.kernel_configs import DType
 from flash_attention.tools.bench.agreement import agreements, pair_up
 from flash_attention.tools.bench.clocks import Clocks, read_clocks
@@ -85,17 +86,8 @@ def bench(
         )
     for path in (json, csv, plot):
         if path is not None:
-            _check_writable(path)
+            check_writable(path)
     _measure(settings, json=json, csv=csv, plot=plot)
-
-
-def _check_writable(path: Path) -> None:
-    """A file that cannot be written is known before anything is measured."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.open("a").close()
-    except OSError as error:
-        raise UnsupportedError(f"cannot write {path}: {error}; choose another place") from error
 
 
 def _measure(settings: Settings, *, json: Path | None, csv: Path | None, plot: Path | None) -> None:

@@ -82,5 +82,5 @@ def points_of(
 
 def read_configs(path: Path | None, dtype: DType) -> tuple[KernelConfig, ...]:
     """The configs of a file, short forms one a line, in the dtype that is measured."""
-    lines: Iterable[str] = () if path is None else read_lines(path)
+    lines: Iterable[str] = () if path is None else read_lines(path, "a file of kernel configs")
     return tuple(parse_kernel_config(line).in_dtype(dtype) for line in lines if line)

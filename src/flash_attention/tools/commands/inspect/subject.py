@@ -9,7 +9,7 @@ from flash_attention.arch import MEASURED_ARCH, Arch, get_arch
 from flash_attention.call.dtype import DType
 from flash_attention.call.features import Features
 from flash_attention.choose.decision import Where, decide
-from flash_attention.errors import UnsupportedError
+from flash_attention.errors import UnsupportedError, quoted
 from flash_attention.families.config import KernelConfig
 from flash_attention.families.parse import parse_kernel_config
 from flash_attention.families.registry import family_of
@@ -28,13 +28,13 @@ def subject_of(text: str, *, dtype: str, d_head: int, heads: int, arch: str | No
     """The kernel that `text` names."""
     kind, colon, rest = text.partition(":")
     if kind == "rung" and colon:
-        if not rest.strip().isdecimal():
-            raise UnsupportedError(f"rung:{rest} names no rung; write rung:16")
+        if not rest.strip().isdecimal() or len(rest) > 9:
+            raise UnsupportedError(f"{quoted(text)} names no rung; write rung:16")
         return pick_rung(ladder_of(dtype, d_head, heads), int(rest)).config, None
     if kind == "selected" and colon:
         return _selected(rest, DType.from_string(dtype), arch_named(arch))
     if "(" not in text:
-        raise UnsupportedError(f"{text!r} names no kernel; give {FORMS}")
+        raise UnsupportedError(f"{quoted(text)} names no kernel; give {FORMS}")
     return parse_kernel_config(text), None
 
 
