@@ -10,12 +10,21 @@ from flash_attention.errors import CompileError
 
 INCLUDE_DIR = Path(__file__).resolve().parent.parent / "include"
 
-# Literals are matched so that comment marks inside them are not taken for comments.
+_SPLICE = re.compile(r"\\\r?\n")
+_SPACE = re.compile(r"[\f\v\r]")  # what a directive may contain besides blanks and tabs
+# Literals are matched so that comment marks inside them are not taken for comments; a quote right
+# after a digit, as in 1'000, opens none.
 _COMMENT_OR_LITERAL = re.compile(
-    r"""//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])'""", re.DOTALL
+    r"""
+      //[^\n]* | /\*.*?\*/
+    | (?<!\w)(?:u8|[uUL])?R"(?P<delimiter>[^()\\\s]{0,16})\(.*?\)(?P=delimiter)"
+    | "(?:\\.|[^"\\\n])*"
+    | (?<!\w)(?:u8|[uUL])?'(?:\\.|[^'\\\n])+'
+    """,
+    re.DOTALL | re.VERBOSE,
 )
 _DIRECTIVE = re.compile(r"^[ \t]*(?:\#|%:)[ \t]*(?:include|import|embed).*$", re.MULTILINE)
-_ALLOWED = re.compile(r"[ \t]*#[ \t]*include[ \t]*<(fa(?:/\w[\w.-]*)+)>[ \t\r]*")
+_ALLOWED = re.compile(r"[ \t]*#[ \t]*include[ \t]*<(fa(?:/\w[\w.-]*)+)>[ \t]*")
 _PROBE = re.compile(r"\b__has_(?:include|embed)\w*")
 
 
@@ -38,7 +47,9 @@ def include_closure(source: str, include_dir: Path = INCLUDE_DIR) -> dict[str, s
 
 def included_names(text: str, where: str) -> list[str]:
     """The headers `text` names, in order; `where` names the text in errors."""
-    code = _COMMENT_OR_LITERAL.sub(_drop_comment, text.replace("\\\n", ""))
+    if "\0" in text:
+        raise CompileError(f"{where} contains a NUL character; C++ source is text")
+    code = _COMMENT_OR_LITERAL.sub(_drop_comment, _SPACE.sub(" ", _SPLICE.sub("", text)))
     if probe := _PROBE.search(code):
         raise CompileError(
             f"{where} uses {probe.group()}; what a kernel includes must not depend on what exists"
@@ -62,7 +73,8 @@ def _drop_comment(match: re.Match[str]) -> str:
 def _read(include_dir: Path, name: str, where: str) -> str:
     try:
         return (include_dir / name).read_bytes().decode("utf-8")
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error.reason
         raise CompileError(
-            f"{where} includes <{name}>, which cannot be read: {error.strerror} in {include_dir}"
+            f"{where} includes <{name}>, which cannot be read: {reason} in {include_dir}"
         ) from None

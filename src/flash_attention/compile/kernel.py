@@ -156,10 +156,12 @@ def _compile_and_keep(request: _Request, cache: DiskCache) -> CompiledKernel:
 
 def _compile(request: _Request, cache: DiskCache) -> Compilation:
     try:
-        compilation = compile_source(
+        return compile_source(
             request.source,
             source_name=str(request.folder / SOURCE),
-            arguments=[*options(request.arch), f"-I{request.include_dir}"],
+            arguments=options(request.arch),
+            headers=request.headers,
+            include_dir=request.include_dir,
         )
     except RefusedSourceError as refusal:
         folder = cache.store_failure(request.entry, request.source.encode(), refusal.log.encode())
@@ -168,9 +170,6 @@ def _compile(request: _Request, cache: DiskCache) -> Compilation:
             source_path=folder / SOURCE if folder else None,
             log=refusal.log,
         ) from None
-    if include_closure(request.source, request.include_dir) != request.headers:
-        raise CompileError(f"a header changed while {request.name} was compiled; compile it again")
-    return compilation
 
 
 def _kernel(

@@ -4,26 +4,26 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from ctypes import Array, byref, c_char_p, c_int, c_size_t, c_void_p, create_string_buffer
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from flash_attention.compile.elf import build_id
+from flash_attention.compile.includes import INCLUDE_DIR
+from flash_attention.compile.library import nvrtc_library
 from flash_attention.errors import CompileError, UnsupportedError
 
-try:
-    from cuda.bindings import nvrtc
-    from cuda.pathfinder import DynamicLibNotFoundError, load_nvidia_dynamic_lib
-except ImportError as error:  # said when something is to be compiled
-    _import_error: ImportError | None = error
-else:
-    _import_error = None
-
-_WHEEL = "nvidia-cuda-nvrtc"
 _ARCH = re.compile(r"sm_(\d{2,3})[af]?")
+_NO_CACHE_SINCE = (12, 9)
+_NOT_IN_LINE_INFORMATION = re.compile(r'["\\\x00-\x1f\x7f-\x9f\ud800-\udfff]')
+
+Result = TypeVar("Result")
 
 
 @dataclass(frozen=True)
@@ -44,16 +44,17 @@ class RefusedSourceError(CompileError):
 
 
 def options(arch: str) -> tuple[str, ...]:
-    """The options of every compile for `arch`, all but the include folder.
+    """The options of every compile for `arch`.
 
     -no-cache, because what NVRTC takes from the driver's own cache comes without a log.
     """
-    return (f"-arch={arch}", "-std=c++20", "--ptxas-options=-v", "-lineinfo", "-no-cache")
+    every = (f"-arch={arch}", "-std=c++20", "--ptxas-options=-v", "-lineinfo", "-no-source-include")
+    return (*every, "-no-cache") if _version() >= _NO_CACHE_SINCE else every
 
 
 def check_arch(arch: str) -> None:
     """Raise UnsupportedError unless the installed NVRTC makes machine code for `arch`."""
-    supported = _call("nvrtcGetSupportedArchs")
+    supported = _supported_arches()
     number = _ARCH.fullmatch(arch)
     if number is None or int(number.group(1)) not in supported:
         known = ", ".join(f"sm_{number}" for number in supported)
@@ -64,69 +65,120 @@ def check_arch(arch: str) -> None:
 
 def nvrtc_version() -> str:
     """The release NVRTC reports, such as "13.0"."""
-    major, minor = _call("nvrtcVersion")
+    major, minor = _version()
     return f"{major}.{minor}"
 
 
 @cache
 def compiler_identity() -> str:
     """Release and build of the loaded NVRTC: patch releases report the same version."""
-    version = nvrtc_version()
-    library = _library_path()
-    return f"{version} {build_id(library) or library.stat().st_size}"
+    library = nvrtc_library().path
+    return f"{nvrtc_version()} {build_id(library) or library.stat().st_size}"
 
 
-def compile_source(source: str, *, source_name: str, arguments: Sequence[str]) -> Compilation:
-    """Compile `source`; `source_name` is its path in line information and messages."""
-    program = _call("nvrtcCreateProgram", source.encode(), source_name.encode(), 0, [], [])
+def compile_source(
+    source: str,
+    *,
+    source_name: str,
+    arguments: Sequence[str],
+    headers: Mapping[str, str] | None = None,
+    include_dir: Path = INCLUDE_DIR,
+) -> Compilation:
+    """Compile `source`; `source_name` is its path in line information and messages.
+
+    `headers` are all that it includes, by name; NVRTC gets their texts and reads no file, so that
+    nothing else can be compiled. `include_dir` is where they lie.
+    """
+    located = {
+        name: f'#line 1 "{_plain(str(include_dir / name))}"\n{text}'
+        for name, text in (headers or {}).items()
+    }
+    return _interruptible(lambda: _compile(source, _plain(source_name), located, arguments))
+
+
+def _plain(path: str) -> str:
+    """A path as line information can carry it."""
+    return _NOT_IN_LINE_INFORMATION.sub("?", path)
+
+
+def _interruptible(work: Callable[[], Result]) -> Result:
+    """NVRTC hears no signal, so it works in a thread: who waits for a thread can be interrupted."""
+    outcome: Future[Result] = Future()
+
+    def run() -> None:
+        try:
+            outcome.set_result(work())
+        except BaseException as error:
+            outcome.set_exception(error)
+
+    threading.Thread(target=run, daemon=True, name="NVRTC").start()
+    return outcome.result()
+
+
+def _compile(
+    source: str, name: str, headers: Mapping[str, str], arguments: Sequence[str]
+) -> Compilation:
+    program = c_void_p()
+    texts, names = _strings(headers.values()), _strings(headers)
+    text = source.encode()
+    _call("nvrtcCreateProgram", byref(program), text, name.encode(), len(headers), texts, names)
     try:
         start = time.perf_counter()
-        _call(
-            "nvrtcCompileProgram",
-            program,
-            len(arguments),
-            [argument.encode() for argument in arguments],
-            explain=lambda: _text(program, "ProgramLog"),
-        )
+        result = _function("nvrtcCompileProgram")(program, len(arguments), _strings(arguments))
         seconds = time.perf_counter() - start
-        cubin = _output(program, "CUBIN")
-        return Compilation(_text(program, "PTX"), cubin, _text(program, "ProgramLog"), seconds)
+        log = _text(program, "ProgramLog")
+        if result != 0:
+            raise RefusedSourceError(log.strip() or _failure("nvrtcCompileProgram", result))
+        return Compilation(_text(program, "PTX"), _output(program, "CUBIN"), log, seconds)
     finally:
-        _call("nvrtcDestroyProgram", program)
+        _call("nvrtcDestroyProgram", byref(program))
 
 
-def _text(program: Any, what: str) -> str:
+def _strings(texts: Iterable[str]) -> Array[c_char_p]:
+    encoded = [text.encode() for text in texts]
+    return (c_char_p * len(encoded))(*encoded)
+
+
+def _text(program: c_void_p, what: str) -> str:
     return _output(program, what).decode("utf-8", "replace").rstrip("\0\n ") + "\n"
 
 
-def _output(program: Any, what: str) -> bytes:
-    size = _call(f"nvrtcGet{what}Size", program)
-    buffer = bytearray(size)
+def _output(program: c_void_p, what: str) -> bytes:
+    size = c_size_t()
+    _call(f"nvrtcGet{what}Size", program, byref(size))
+    buffer = create_string_buffer(size.value)
     _call(f"nvrtcGet{what}", program, buffer)
-    return bytes(buffer)
-
-
-def _call(name: str, *arguments: Any, explain: Callable[[], str] | None = None) -> Any:
-    _library_path()
-    result, *values = getattr(nvrtc, name)(*arguments)
-    if result != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-        log = explain() if explain else ""
-        raise RefusedSourceError(log.strip() or f"{name} failed: {result.name}")
-    return values[0] if len(values) == 1 else values
+    return buffer.raw
 
 
 @cache
-def _library_path() -> Path:
-    """The library the bindings use, loaded here first so that a missing one is explained."""
-    if _import_error is not None:
-        raise CompileError(
-            "kernels are compiled through cuda-bindings, which cannot be imported "
-            f"({_import_error}); pip install cuda-bindings {_WHEEL}"
-        )
-    try:
-        return Path(load_nvidia_dynamic_lib("nvrtc").abs_path)
-    except DynamicLibNotFoundError as error:
-        raise CompileError(
-            f"the CUDA compiler library NVRTC was not found; install it: pip install {_WHEEL}",
-            log=str(error),
-        ) from None
+def _version() -> tuple[int, int]:
+    major, minor = c_int(), c_int()
+    _call("nvrtcVersion", byref(major), byref(minor))
+    return major.value, minor.value
+
+
+@cache
+def _supported_arches() -> list[int]:
+    count = c_int()
+    _call("nvrtcGetNumSupportedArchs", byref(count))
+    numbers = (c_int * count.value)()
+    _call("nvrtcGetSupportedArchs", numbers)
+    return list(numbers)
+
+
+def _call(name: str, *arguments: Any) -> None:
+    result = _function(name)(*arguments)
+    if result != 0:
+        raise CompileError(_failure(name, result))
+
+
+def _function(name: str) -> Callable[..., int]:
+    function: Callable[..., int] = getattr(nvrtc_library().handle, name)
+    return function
+
+
+def _failure(name: str, result: int) -> str:
+    explain = nvrtc_library().handle.nvrtcGetErrorString
+    explain.restype = c_char_p
+    return f"{name} failed: {explain(result).decode()}"
