@@ -20,10 +20,10 @@ from flash_attention.compile.cache import (
     PTX,
     SOURCE,
     DiskCache,
-    cache_dir,
     cache_key,
     entry_name,
 )
+from flash_attention.compile.cache_folder import cache_dir
 
 KEY = "0123456789abcdef" * 4
 ENTRY_NAME = "tiny-0123456789abcdef"

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from flash_attention.compile.cache import cache_dir
+from flash_attention.compile.cache_folder import cache_dir
 from flash_attention.compile.elf import ENTRY
 from flash_attention.compile.includes import INCLUDE_DIR
 from flash_attention.compile.kernel import CompiledKernel, compile_kernel, compile_to_ptx

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -15,10 +16,10 @@ from flash_attention.compile.cache import (
     PTX,
     SOURCE,
     DiskCache,
-    cache_dir,
     cache_key,
     entry_name,
 )
+from flash_attention.compile.cache_folder import cache_dir
 from flash_attention.compile.includes import INCLUDE_DIR, include_closure
 from flash_attention.compile.log import Resources, parse_log
 from flash_attention.compile.notices import announce
@@ -108,6 +109,12 @@ class _Memory:
         self._locks: dict[Path, threading.Lock] = {}
         self._on_disk: WeakValueDictionary[Path, CompiledKernel] = WeakValueDictionary()
         self._only_here: dict[Path, CompiledKernel] = {}
+        os.register_at_fork(after_in_child=self._renew_locks)
+
+    def _renew_locks(self) -> None:
+        """Whoever held one of them when this process was forked is not in it."""
+        self._guard = threading.Lock()
+        self._locks = {}
 
     def get(self, folder: Path, make: Callable[[], CompiledKernel]) -> CompiledKernel:
         with self._guard:

@@ -14,7 +14,8 @@ from flash_attention.arch import Arch
 from flash_attention.call.features import Features
 from flash_attention.choose.dense import DenseProblem
 from flash_attention.choose.table_file import problem_json
-from flash_attention.compile.cache import cache_dir, cache_key
+from flash_attention.compile.cache import cache_key
+from flash_attention.compile.cache_folder import cache_dir
 from flash_attention.compile.includes import include_closure
 from flash_attention.compile.nvrtc import compiler_identity, options
 from flash_attention.families.registry import unit_of
