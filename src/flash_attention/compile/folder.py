@@ -29,7 +29,7 @@ class UntrustedError(PermissionError):
 def opened_folder(
     name: str, folder: int | None = None, *, called: str = "", trusted: bool = True
 ) -> Iterator[int]:
-    """The descriptor of a folder, in another one; a trusted one only this user or root can change."""
+    """The descriptor of a folder; one that is to be trusted only this user, or root, can change."""
     descriptor = os.open(name, os.O_RDONLY | os.O_DIRECTORY | _NO_LINKS, dir_fd=folder)
     try:
         if trusted:

@@ -31,6 +31,7 @@ from flash_attention.compile.nvrtc import (
     compiler_identity,
     nvrtc_version,
     options,
+    settle_signals,
 )
 from flash_attention.errors import CompileError
 
@@ -137,6 +138,7 @@ def _load_or_compile(request: _Request) -> CompiledKernel:
     cache = DiskCache(request.cache_root)
     files = cache.load(request.entry, request.key)
     if files is None:
+        settle_signals()
         with cache.lock(request.entry):
             files = cache.load(request.entry, request.key)
             if files is None:

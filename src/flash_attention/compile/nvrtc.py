@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -76,6 +77,19 @@ def compiler_identity() -> str:
     return f"{nvrtc_version()} {build_id(library) or library.stat().st_size}"
 
 
+@cache
+def settle_signals() -> None:
+    """Let NVRTC do to signals what it does in its first compile, with a source of no length.
+
+    While that lasts, Ctrl-C ends the process on the spot: do it before anything is locked. After
+    it, Ctrl-C would interrupt no wait for a lock or a thread.
+    """
+    _compile("", "empty.cu", {}, ())
+    for number in (signal.SIGINT, signal.SIGTERM):
+        if callable(signal.getsignal(number)):
+            signal.siginterrupt(number, True)
+
+
 def compile_source(
     source: str,
     *,
@@ -93,6 +107,7 @@ def compile_source(
         name: f'#line 1 "{_plain(str(include_dir / name))}"\n{text}'
         for name, text in (headers or {}).items()
     }
+    settle_signals()
     return _interruptible(lambda: _compile(source, _plain(source_name), located, arguments))
 
 
@@ -102,7 +117,10 @@ def _plain(path: str) -> str:
 
 
 def _interruptible(work: Callable[[], Result]) -> Result:
-    """NVRTC hears no signal, so it works in a thread: who waits for a thread can be interrupted."""
+    """NVRTC hears no signal, so it works in a thread: who waits for a thread can be interrupted.
+
+    A process that ends in the ordinary way waits for the thread; to end under it would crash.
+    """
     outcome: Future[Result] = Future()
 
     def run() -> None:
@@ -111,7 +129,7 @@ def _interruptible(work: Callable[[], Result]) -> Result:
         except BaseException as error:
             outcome.set_exception(error)
 
-    threading.Thread(target=run, daemon=True, name="NVRTC").start()
+    threading.Thread(target=run, name="NVRTC").start()
     return outcome.result()
 
 

@@ -15,7 +15,7 @@ from flash_attention.arch import DEFAULT_ARCH
 from flash_attention.call.features import PLAIN, Features
 from flash_attention.kernel_configs import FlashForwardKernelConfig
 from flash_attention.ladder import get_ladder
-from flash_attention.tools.tune.compiling import Answer, Compilers
+from flash_attention.tools.tune.compiling import Compilers, compile_job
 from flash_attention.tools.tune.measurer import Compiled, Failure
 
 pytestmark = pytest.mark.slow  # left out of `make quick`
@@ -27,7 +27,7 @@ def test_answers_are_resources_or_refusals(tmp_path: Path, monkeypatch: pytest.M
     well = (base, PLAIN, DEFAULT_ARCH)
     refused = (base, Features(page_keys=64), DEFAULT_ARCH)
     unknown = (base, PLAIN, replace(DEFAULT_ARCH, name="sm_20"))
-    compilers = Compilers(1)
+    compilers = Compilers(1, compile_job)
     try:
         compilers.submit([unknown, well])
         compilers.submit([well], urgent=True)
@@ -52,9 +52,9 @@ def test_what_nobody_waits_for_any_longer_is_dropped(monkeypatch: pytest.MonkeyP
     base = get_ladder()[0].config
     assert isinstance(base, FlashForwardKernelConfig)
     jobs = [(replace(base, B_c=keys), PLAIN, DEFAULT_ARCH) for keys in (32, 64, 128)]
-    compilers = Compilers(1)
+    compilers = Compilers(1, compile_job)
     compilers.submit(jobs[1:])
-    compilers._answers[jobs[0]] = done = Future[Answer]()
+    compilers._answers[jobs[0]] = done = Future[Compiled | Failure]()
     done.set_result(Compiled(128, 0))
     waiting = compilers.answers(jobs[:2])
     assert next(waiting) == (jobs[0], Compiled(128, 0))

@@ -7,7 +7,7 @@ import os
 import sys
 
 from flash_attention.tools.commands.commands import BAD_INPUT, app
-from flash_attention.tools.commands.console import tell
+from flash_attention.tools.commands.console import INTERRUPTED, tell
 
 
 def main() -> None:
@@ -25,6 +25,12 @@ def main() -> None:
         _forget_output()
         tell(f"{error.filename or 'cannot write standard output'}: {error.strerror or error}")
         sys.exit(BAD_INPUT)
+    except KeyboardInterrupt:
+        os._exit(INTERRUPTED)
+    except SystemExit as ended:
+        if ended.code == INTERRUPTED:  # an ordinary end would wait for a compile, which none stops
+            os._exit(INTERRUPTED)
+        raise
 
 
 def _forget_output() -> None:

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import closing
 from typing import Annotated
 
 import typer
@@ -38,9 +39,9 @@ def build(
         for job in jobs_of(config, target)
     ]
     outcomes: list[Outcome] = []
-    with progress() as bar:
+    with progress() as bar, closing(precompile(todo, jobs or usable_cores())) as compiling:
         task = bar.add_task(f"compiling {set_name}", total=len(todo))
-        for outcome in precompile(todo, jobs or usable_cores()):
+        for outcome in compiling:
             outcomes.append(outcome)
             bar.advance(task)
     output.print(_summary(outcomes))

@@ -12,7 +12,7 @@ from flash_attention.errors import FlashAttentionError
 from flash_attention.tools.commands.bench.command import bench
 from flash_attention.tools.commands.build import build
 from flash_attention.tools.commands.check import check
-from flash_attention.tools.commands.console import tell
+from flash_attention.tools.commands.console import INTERRUPTED, errors, tell
 from flash_attention.tools.commands.debug import debug
 from flash_attention.tools.commands.doctor import doctor
 from flash_attention.tools.commands.emulate import emulate
@@ -39,6 +39,9 @@ class _CleanErrors(TyperGroup):
                 raise
             tell(f"out of memory: {error}; pass a smaller shape")
             raise typer.Exit(BAD_INPUT) from error
+        except KeyboardInterrupt:
+            errors.print("interrupted")
+            raise typer.Exit(INTERRUPTED) from None
 
 
 app = typer.Typer(

@@ -17,6 +17,8 @@ from rich.table import Table
 
 from flash_attention.tools.text import ReportRow, said_once
 
+INTERRUPTED = 130  # exit code, as of a shell
+
 _LOG_WIDTH = 150  # columns, where no terminal says how wide it is
 
 

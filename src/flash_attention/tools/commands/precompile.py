@@ -3,10 +3,7 @@
 
 from __future__ import annotations
 
-import logging
-import multiprocessing
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,6 +13,9 @@ from flash_attention.errors import FlashAttentionError, KernelConfigError
 from flash_attention.families.config import KernelConfig
 from flash_attention.families.registry import family_of
 from flash_attention.launch.kernels import compile_config
+from flash_attention.tools.tune.child import Note
+from flash_attention.tools.tune.compiling import Compilers
+from flash_attention.tools.tune.measurer import Failure
 
 Fate = Literal["compiled", "from cache", "not kept", "not valid", "failed"]
 
@@ -43,32 +43,29 @@ def jobs_of(config: KernelConfig, arch: Arch) -> list[Job]:
     return [Job(config, arch, features) for features in family_of(config).built_features()]
 
 
-def precompile(jobs: Sequence[Job], processes: int) -> Iterator[Outcome]:
-    """Compiles every job, yielding each as it ends."""
-    todo: list[Job] = []
+def precompile(jobs: Sequence[Job], processes: int) -> Generator[Outcome, None, None]:
+    """Compiles every job, yielding each as it ends; when the caller wants no more, none goes on."""
+    todo: dict[tuple[KernelConfig, Features, Arch], Job] = {}
     for job in jobs:
         if violation := job.config.broken_rule(job.arch):
             yield Outcome(job, "not valid", violation.rule)
         else:
-            todo.append(job)
-    if not todo:
-        return
-    with ProcessPoolExecutor(
-        max_workers=min(processes, len(todo)),
-        mp_context=multiprocessing.get_context("spawn"),
-        initializer=_stay_quiet,
-    ) as pool:
-        try:
-            for future in as_completed([pool.submit(_compile, job) for job in todo]):
-                yield future.result()
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            raise
-
-
-def _compile(job: Job) -> Outcome:
+            todo[job.config, job.features, job.arch] = job
+    compilers = Compilers(min(processes, len(todo)), _compile)
     try:
-        compiled = compile_config(job.config, job.arch, job.features)
+        for key, outcome in compilers.answers(list(todo)):
+            if isinstance(outcome, Failure):  # of the process
+                yield Outcome(todo[key], "failed", outcome.reason)
+            else:
+                yield outcome
+    finally:
+        compilers.close()
+
+
+def _compile(note: Note, config: KernelConfig, features: Features, arch: Arch) -> Outcome:
+    job = Job(config, arch, features)
+    try:
+        compiled = compile_config(config, arch, features)
     except KernelConfigError as error:
         return Outcome(job, "not valid", error.rule)
     except FlashAttentionError as error:
@@ -76,7 +73,3 @@ def _compile(job: Job) -> Outcome:
     if compiled.source_path is None:
         return Outcome(job, "not kept", "the cache folder cannot be written")
     return Outcome(job, "from cache" if compiled.compile_seconds is None else "compiled")
-
-
-def _stay_quiet() -> None:
-    logging.getLogger("flash_attention").setLevel(logging.WARNING)

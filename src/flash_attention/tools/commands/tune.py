@@ -13,7 +13,13 @@ from rich.table import Table as Listing
 
 from flash_attention.choose.table import Entry, Table
 from flash_attention.kernel_configs import DType
-from flash_attention.tools.commands.console import add_number_columns, errors, output, report_table
+from flash_attention.tools.commands.console import (
+    INTERRUPTED,
+    add_number_columns,
+    errors,
+    output,
+    report_table,
+)
 from flash_attention.tools.commands.options import (
     GridDHeadsOption,
     GridDTypeOption,
@@ -24,8 +30,6 @@ from flash_attention.tools.commands.options import (
 from flash_attention.tools.tune import run
 from flash_attention.tools.tune.points import TUNABLE, problems_of
 from flash_attention.tools.tune.store import default_store
-
-INTERRUPTED = 130  # exit code, as of a shell
 
 
 def tune(

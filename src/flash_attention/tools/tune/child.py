@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -21,6 +22,7 @@ Note = Callable[[object], None]
 """Tells the parent how far a job is; every note starts its patience anew."""
 
 START_S = 120.0  # patience with imports and the first use of a GPU
+TIDY_S = 0.5  # for a process that is told to end: it gives back locks and removes what is half done
 END_S = 5.0  # a process closes its pipe first, and has a GPU's memory to give back
 _DONE, _FAILED, _NOTE = "done", "failed", "note"
 
@@ -69,6 +71,12 @@ class Child:
         self.kill()
         raise ChildLostError("hung", f"no answer for {patience:.0f} s", note)
 
+    def terminate(self) -> None:
+        """Tell the process to end, and do not wait for it."""
+        process = self._process
+        if process is not None:
+            process.terminate()
+
     def kill(self) -> None:
         """End the process whatever it does; a call that waits for it, in another thread, fails."""
         with self._changing:
@@ -76,8 +84,12 @@ class Child:
             self._process = self._pipe = None
         if process is None or pipe is None:
             return
-        process.kill()
-        process.wait()
+        process.terminate()
+        try:
+            process.wait(TIDY_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
         pipe.close()
 
     def _started(self) -> tuple[subprocess.Popen[bytes], Connection[Any, Any]]:
@@ -109,10 +121,25 @@ def _exit_code(process: subprocess.Popen[bytes]) -> int | None:
         return None
 
 
+class _TerminatedError(BaseException):
+    """The parent told this process to end."""
+
+
 def serve(descriptor: int) -> None:
-    """Do the jobs that come by a pipe until the parent is gone or one fails."""
-    pipe: Connection[Any, Any] = Connection(descriptor)
+    """Do the jobs that come by a pipe until the parent is gone, says so, or one fails."""
+
+    def terminate(*_: object) -> None:
+        raise _TerminatedError
+
+    signal.signal(signal.SIGTERM, terminate)
     logging.getLogger("flash_attention").setLevel(logging.WARNING)
+    try:
+        _do_jobs(Connection(descriptor))
+    except _TerminatedError:
+        os._exit(0)  # a compile may go on in a thread of NVRTC
+
+
+def _do_jobs(pipe: Connection[Any, Any]) -> None:
     while True:
         try:
             job, args = pipe.recv()

@@ -5,8 +5,9 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Callable, Iterator, Sequence, Set
 from concurrent.futures import Future, as_completed
+from typing import Any, Generic, TypeVar
 
 from flash_attention.arch import Arch
 from flash_attention.call.features import Features
@@ -19,10 +20,12 @@ from flash_attention.tools.tune.measurer import Compiled, Failure
 COMPILE_S = 120.0  # no kernel takes so long, on the busiest machine
 
 Job = tuple[KernelConfig, Features, Arch]
-Answer = Compiled | Failure
+Answer = TypeVar("Answer")
 
 
-def compile_job(note: Note, config: KernelConfig, features: Features, arch: Arch) -> Answer:
+def compile_job(
+    note: Note, config: KernelConfig, features: Features, arch: Arch
+) -> Compiled | Failure:
     """Compile a kernel into the cache, and say what it takes."""
     try:
         kernel = get_kernel(config, arch, features)
@@ -31,13 +34,14 @@ def compile_job(note: Note, config: KernelConfig, features: Features, arch: Arch
     return Compiled(kernel.registers, kernel.spills)
 
 
-class Compilers:
-    """So many processes at work on a queue; each kernel is compiled once."""
+class Compilers(Generic[Answer]):
+    """So many processes at work on a queue; each kernel is compiled once, by `compile_it`."""
 
-    def __init__(self, processes: int) -> None:
+    def __init__(self, processes: int, compile_it: Callable[..., Answer]) -> None:
+        self._compile_it = compile_it
         self._waiting = threading.Condition()
         self._queue: deque[Job] = deque()
-        self._answers: dict[Job, Future[Answer]] = {}
+        self._answers: dict[Job, Future[Answer | Failure]] = {}
         self._children = [Child(COMPILE_S) for _ in range(processes)]
         self._threads: list[threading.Thread] = []
         self._closed = False
@@ -59,7 +63,7 @@ class Compilers:
             self._threads.append(threading.Thread(target=self._work, args=(child,), daemon=True))
             self._threads[-1].start()
 
-    def answers(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Answer]]:
+    def answers(self, jobs: Sequence[Job]) -> Iterator[tuple[Job, Answer | Failure]]:
         """Each job once it is compiled, in the order they are done; before any other that waits.
 
         When the caller has enough, those that are still queued are dropped.
@@ -82,6 +86,8 @@ class Compilers:
             self._closed = True
             self._queue.clear()
             self._waiting.notify_all()
+        for child in self._children:
+            child.terminate()
         for _ in range(2):  # a thread may have been about to start its child
             for child in self._children:
                 child.kill()
@@ -100,7 +106,7 @@ class Compilers:
                 if future.done() or not _claimed(future):
                     continue
             try:
-                future.set_result(child.call(compile_job, *job))
+                future.set_result(child.call(self._compile_it, *job))
             except ChildLostError as lost:
                 future.set_result(Failure("refused", f"the compiler: {lost}"))
             except BaseException as error:  # the child was killed under it
@@ -108,6 +114,6 @@ class Compilers:
                 return
 
 
-def _claimed(future: Future[Answer]) -> bool:
+def _claimed(future: Future[Any]) -> bool:
     """Whether it is this thread that does the job: urgent ones may be queued twice."""
     return not future.running() and future.set_running_or_notify_cancel()

@@ -31,7 +31,7 @@ class ChildMeasurer:
     def __init__(self, arch: Arch, device_index: int) -> None:
         self._arch = arch
         self._device_index = device_index
-        self._compilers = Compilers(compilers())
+        self._compilers = Compilers(compilers(), compile_job)
         self._child = Child()
 
     def compile(self, problem: DenseProblem, configs: Sequence[KernelConfig]) -> None:
