@@ -36,7 +36,7 @@ def main() -> None:
     q, k, v = generate_qkv(1, 128, 1, ampere.d_head, ampere.dtype)
     emulation = emulate(ampere, q, k, v)
     assert check_output(emulation.output, q, k, v).ok
-    assert emulation.findings == [], emulation.findings
+    assert emulation.findings == (), emulation.findings
 
     used = f"Python {platform.python_version()}, torch {torch.__version__}"
     print(f"{used}, NVRTC {nvrtc_version()} {nvrtc_library().why}")

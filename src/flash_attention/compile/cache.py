@@ -21,7 +21,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from flash_attention.compile.cache_folder import cache_limit
+from flash_attention.compile.cache_folder import cache_limit, shown
 from flash_attention.compile.folder import (
     UntrustedError,
     opened_folder,
@@ -108,7 +108,7 @@ class DiskCache:
         except OSError as error:
             if self.load(entry, key) is not None:  # another process was faster
                 return self.root / entry
-            warn_memory_only(f"cannot write to {self.root} ({error.strerror or error})")
+            warn_memory_only(f"cannot write to {shown(self.root)} ({error.strerror or error})")
             return None
 
     def store_failure(self, entry: str, source: bytes, log: bytes) -> Path | None:
@@ -208,7 +208,7 @@ class DiskCache:
         path = os.path.realpath(self.root)  # whatever it leads to is checked when it is open
         with ExitStack() as opened:
             try:
-                folder = opened_folder(path, called=f"the cache folder {self.root}")
+                folder = opened_folder(path, called=f"the cache folder {shown(self.root)}")
                 descriptor = opened.enter_context(folder)
             except UntrustedError as error:
                 warn_memory_only(error.strerror)

@@ -59,6 +59,11 @@ def size_text(size: int) -> str:
     return f"{value:.1f} {unit}" if unit != "bytes" else f"{size} bytes"
 
 
+def shown(path: Path) -> str:
+    """A path as text that can be printed, whatever its bytes are."""
+    return os.fsencode(path).decode(errors="backslashreplace")
+
+
 def _with_home(path: str) -> str:
     user, slash, rest = path.partition("/")
     if not user.startswith("~"):

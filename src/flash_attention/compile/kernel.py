@@ -19,7 +19,7 @@ from flash_attention.compile.cache import (
     cache_key,
     entry_name,
 )
-from flash_attention.compile.cache_folder import cache_dir
+from flash_attention.compile.cache_folder import cache_dir, shown
 from flash_attention.compile.includes import INCLUDE_DIR, include_closure
 from flash_attention.compile.log import Resources, parse_log
 from flash_attention.compile.notices import announce
@@ -158,7 +158,7 @@ def _compile_and_keep(request: _Request, cache: DiskCache) -> CompiledKernel:
     folder = cache.store(request.entry, request.key, files)
     announce(
         f"compiled {request.name} for {request.arch} in {compilation.seconds:.2f} s, "
-        f"kept in {folder or 'memory'}"
+        f"kept in {shown(folder) if folder else 'memory'}"
     )
     return replace(kernel, source_path=folder / SOURCE) if folder else kernel
 

@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 
 from flash_attention.arch import ARCHES, DEFAULT_ARCH
-from flash_attention.compile import cache_dir
+from flash_attention.compile.cache_folder import cache_dir, shown
 from flash_attention.kernel_configs import get_kernel_configs
 from flash_attention.tools.commands.console import output, progress, report_table
 from flash_attention.tools.commands.options import parse_arches
@@ -45,7 +45,7 @@ def build(
             outcomes.append(outcome)
             bar.advance(task)
     output.print(_summary(outcomes))
-    output.print(f"in {cache_dir()}", highlight=False, markup=False, soft_wrap=True)
+    output.print(f"in {shown(cache_dir())}", highlight=False, markup=False, soft_wrap=True)
     if any(outcome.fate in ("failed", "not kept") for outcome in outcomes):
         raise typer.Exit(1)
 

@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 from flash_attention.errors import FlashAttentionError
 from flash_attention.tools.commands.bench.command import bench
 from flash_attention.tools.commands.build import build
+from flash_attention.tools.commands.cache import cache_app
 from flash_attention.tools.commands.check import check
 from flash_attention.tools.commands.console import INTERRUPTED, errors, tell
 from flash_attention.tools.commands.debug import debug
@@ -61,4 +62,5 @@ app.command()(emulate)
 app.command()(debug)
 app.command()(report)
 app.command()(build)
+app.add_typer(cache_app, name="cache")
 app.add_typer(ladder_app, name="ladder")

@@ -17,6 +17,9 @@ import torch
 
 from flash_attention import compile as compiler
 from flash_attention.arch import DEFAULT_ARCH
+from flash_attention.compile.cache import DiskCache
+from flash_attention.compile.cache_folder import shown, size_text
+from flash_attention.compile.library import nvrtc_library
 from flash_attention.errors import UnsupportedError
 from flash_attention.forward import forward
 from flash_attention.ladder import get_ladder
@@ -73,12 +76,21 @@ def _gpu() -> str:
     return f"{torch.cuda.get_device_name()}, {current_arch().name} ({major}.{minor})"
 
 
+def _nvrtc() -> str:
+    library = nvrtc_library()
+    return f"{compiler.nvrtc_version()}, {library.why} ({library.path})"
+
+
 def _cache() -> str:
     folder = compiler.cache_dir()
+    cache = DiskCache(folder)
+    entries = cache.entries()
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     with tempfile.TemporaryFile(dir=existing):
         pass
-    return f"{folder}, writable, {_free_gib(existing):.1f} GiB free"
+    taken = f"{len(entries)} kernels of {size_text(sum(entry.size for entry in entries))}"
+    limit = f"{size_text(cache.limit)} allowed"
+    return f"{shown(folder)}, writable, {taken}, {limit}, {_free_gib(existing):.1f} GiB free"
 
 
 def _free_gib(folder: Path) -> float:
@@ -125,7 +137,7 @@ PROBES = (
     Probe("python", platform.python_version, "install Python 3.10 or newer", essential=True),
     Probe("torch", _torch, "pip install torch", essential=True),
     Probe("cuda-bindings", lambda: version("cuda-bindings"), "pip install cuda-bindings", True),
-    Probe("nvrtc", compiler.nvrtc_version, "pip install nvidia-cuda-nvrtc", essential=True),
+    Probe("nvrtc", _nvrtc, "pip install nvidia-cuda-nvrtc", essential=True),
     Probe("driver", driver_version, "to run kernels, install NVIDIA's driver for CUDA 12 or newer"),
     Probe(
         "gpu",
@@ -136,8 +148,8 @@ PROBES = (
     Probe(
         "cache",
         _cache,
-        "set FLASH_ATTENTION_CACHE_DIR to a folder that can be written; until then every process "
-        "compiles anew",
+        "set FLASH_ATTENTION_CACHE_DIR to a folder of yours that can be written; until then every "
+        "process compiles anew",
     ),
     Probe("nvdisasm", lambda: str(sass.find_nvdisasm()), "pip install nvidia-cuda-nvdisasm"),
     Probe("compile", _probe_compile, "the message above names the cause", essential=True),

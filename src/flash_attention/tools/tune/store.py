@@ -19,6 +19,7 @@ from flash_attention.compile.cache_folder import cache_dir
 from flash_attention.compile.includes import include_closure
 from flash_attention.compile.nvrtc import compiler_identity, options
 from flash_attention.families.registry import unit_of
+from flash_attention.files import read_text
 from flash_attention.kernel_configs import KernelConfig
 from flash_attention.tools.tune.measurer import FATES, Failure
 
@@ -174,7 +175,7 @@ class Store:
 
     def _read(self, path: Path) -> None:
         here = (self.machine.device, self.machine.driver, self.machine.nvrtc)
-        damaged, text = 0, path.read_text(errors="replace")
+        damaged, text = 0, read_text(path)
         self._torn = not text.endswith("\n") and text != ""
         for line in text.splitlines():
             try:
@@ -185,22 +186,28 @@ class Store:
                     *(json.dumps(record["problem"]), record["repeats"]),
                 )
                 _check(record)
-            except (ValueError, KeyError, TypeError):
+                if where == here:
+                    self._keep(key, record)
+            except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
                 damaged += 1  # such as the last line of a process that was killed
-                continue
-            if where == here:
-                self._keep(key, record)
         if damaged:
             logger.warning("%d lines of %s are no timings and are ignored", damaged, path)
 
 
+_NEEDED = {
+    "time": {"ms": float, "relative": float},
+    "failure": {"fate": str, "reason": str},
+    "decision": {
+        **{"ranking": list, "winner": str, "ms": float, "heuristic": str, "heuristic_ms": float},
+        **{"when": str, "seconds": float, "complete": bool, "space": str},
+    },
+}
+
+
 def _check(record: dict[str, Any]) -> None:
-    needed = {
-        "time": ("ms", "relative"),
-        "failure": ("fate", "reason"),
-        "decision": tuple(Decision.__dataclass_fields__),
-    }[record["kind"]]
-    for name in needed:
-        record[name]
+    for name, kind in _NEEDED[record["kind"]].items():
+        allowed = (int, float) if kind is float else kind
+        if not isinstance(record[name], allowed):
+            raise TypeError(name)
     if record["kind"] == "failure" and record["fate"] not in FATES:
         raise ValueError(record["fate"])
