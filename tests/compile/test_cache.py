@@ -23,7 +23,6 @@ from flash_attention.compile.cache import (
     cache_key,
     entry_name,
 )
-from flash_attention.compile.cache_folder import cache_dir
 
 KEY = "0123456789abcdef" * 4
 ENTRY_NAME = "tiny-0123456789abcdef"
@@ -57,6 +56,16 @@ def make_a_file(folder: Path) -> None:
     folder.write_text("in the way")
 
 
+def make_a_pipe(folder: Path) -> None:
+    (folder / CUBIN).unlink()
+    os.mkfifo(folder / CUBIN)
+
+
+def make_a_link(folder: Path) -> None:
+    (folder / CUBIN).rename(folder.parent / "elsewhere")
+    (folder / CUBIN).symlink_to(folder.parent / "elsewhere")
+
+
 DAMAGES: list[Callable[[Path], object]] = [
     flip_a_bit,
     truncate,
@@ -67,38 +76,15 @@ DAMAGES: list[Callable[[Path], object]] = [
     lambda folder: (folder / "manifest.json").unlink(),
     lambda folder: (folder / "manifest.json").write_bytes(b'{"key": '),
     lambda folder: (folder / "manifest.json").write_bytes(b"\xff\x00"),
+    lambda folder: (folder / "manifest.json").write_bytes(b"[" * 200_000),
+    lambda folder: (folder / "manifest.json").write_bytes(b'{"key": ' + b"9" * 9999 + b"}"),
+    lambda folder: os.truncate(folder / CUBIN, 2**30),
+    make_a_pipe,
+    make_a_link,
+    lambda folder: (folder / CUBIN).chmod(0o664),
+    lambda folder: (folder / CUBIN).chmod(0o646),
+    lambda folder: folder.chmod(0o775),
 ]
-
-
-class TestCacheDir:
-    def test_variable_overrides(self, cache: Path) -> None:
-        assert cache_dir() == cache
-
-    def test_variable_may_be_relative_or_start_at_home(
-        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-    ) -> None:
-        monkeypatch.chdir(tmp_path)
-        monkeypatch.setenv("HOME", "/home/someone")
-        monkeypatch.setenv("FLASH_ATTENTION_CACHE_DIR", "here")
-        assert cache_dir() == tmp_path / "here"
-        monkeypatch.setenv("FLASH_ATTENTION_CACHE_DIR", "~/there")
-        assert cache_dir() == Path("/home/someone/there")
-
-    @pytest.mark.parametrize(
-        ("xdg", "expected"),
-        [
-            ("/var/kernels", "/var/kernels/flash_attention"),
-            ("", "/home/someone/.cache/flash_attention"),
-            ("not/absolute", "/home/someone/.cache/flash_attention"),
-        ],
-    )
-    def test_default_follows_xdg(
-        self, monkeypatch: pytest.MonkeyPatch, xdg: str, expected: str
-    ) -> None:
-        monkeypatch.setenv("FLASH_ATTENTION_CACHE_DIR", "")
-        monkeypatch.setenv("HOME", "/home/someone")
-        monkeypatch.setenv("XDG_CACHE_HOME", xdg)
-        assert cache_dir() == Path(expected)
 
 
 class TestKey:
@@ -232,6 +218,56 @@ class TestPrivacy:
         assert "can be written by every user" in caplog.text
         assert stat.S_IMODE(cache.stat().st_mode) == 0o1777
 
+    def test_folder_the_group_can_write_is_not_used(
+        self, cache: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        DiskCache(cache).store(ENTRY_NAME, KEY, FILES)
+        cache.chmod(0o770)
+        self.assert_not_used(cache)
+        assert "can be written by its group; chmod g-w makes it yours" in caplog.text
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file away")
+    @pytest.mark.parametrize("given", [".", CUBIN, "manifest.json"])
+    def test_entry_of_another_user_is_not_loaded_and_is_replaced(
+        self, cache: Path, given: str
+    ) -> None:
+        disk = DiskCache(cache)
+        disk.store(ENTRY_NAME, KEY, FILES)
+        os.chown(cache / ENTRY_NAME / given, 12345, 12345)
+        assert disk.load(ENTRY_NAME, KEY) is None
+        disk.store(ENTRY_NAME, KEY, FILES)
+        assert disk.load(ENTRY_NAME, KEY) == FILES
+
+    def test_link_to_a_folder_is_judged_by_what_it_leads_to(
+        self, cache: Path, tmp_path: Path
+    ) -> None:
+        theirs = tmp_path / "theirs"
+        DiskCache(theirs).store(ENTRY_NAME, KEY, FILES)
+        cache.symlink_to(theirs)
+        assert DiskCache(cache).load(ENTRY_NAME, KEY) == FILES
+        theirs.chmod(0o777)
+        assert DiskCache(cache).load(ENTRY_NAME, KEY) is None
+
+    def test_folder_that_is_exchanged_while_it_is_used_is_used_as_it_was(
+        self, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The exchange comes after the check of the folder, before anything in it is opened."""
+        theirs = tmp_path / "theirs"
+        DiskCache(cache).store(ENTRY_NAME, KEY, FILES)
+        DiskCache(theirs).store(ENTRY_NAME, KEY, {**FILES, CUBIN: b"theirs"})
+        check = os.fstat
+        exchanged = []
+
+        def exchange_after(descriptor: int) -> os.stat_result:
+            status = check(descriptor)
+            if not exchanged:
+                exchanged.append(cache.rename(tmp_path / "moved"))
+                cache.symlink_to(theirs)
+            return status
+
+        monkeypatch.setattr(os, "fstat", exchange_after)
+        assert DiskCache(cache).load(ENTRY_NAME, KEY) == FILES
+
     def assert_not_used(self, cache: Path) -> None:
         disk = DiskCache(cache)
         assert disk.load(ENTRY_NAME, KEY) is None
@@ -311,3 +347,34 @@ class TestLock:
         with pytest.raises(KeyError), DiskCache(cache).lock(ENTRY_NAME):
             raise KeyError
         assert list(cache.iterdir()) == []
+
+    def test_a_lock_that_someone_else_holds_is_left_alone(
+        self, cache: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def interrupt(descriptor: int, operation: int) -> None:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(fcntl, "lockf", interrupt)
+        with pytest.raises(KeyboardInterrupt), DiskCache(cache).lock(ENTRY_NAME):
+            pass
+        assert [path.name for path in cache.iterdir()] == [f".{ENTRY_NAME}.lock"]
+
+
+class TestVerification:
+    def test_whole_entries_have_no_fault(self, cache: Path) -> None:
+        DiskCache(cache).store(ENTRY_NAME, KEY, FILES)
+        assert DiskCache(cache).fault(ENTRY_NAME) is None
+
+    @pytest.mark.parametrize("damage", DAMAGES)
+    def test_what_is_not_loaded_has_a_fault(
+        self, cache: Path, damage: Callable[[Path], object]
+    ) -> None:
+        folder = DiskCache(cache).store(ENTRY_NAME, KEY, FILES)
+        assert folder is not None
+        damage(folder)
+        assert DiskCache(cache).fault(ENTRY_NAME)
+
+    def test_an_entry_under_another_name_has_a_fault(self, cache: Path) -> None:
+        DiskCache(cache).store("tiny-fedcba9876543210", KEY, FILES)
+        fault = DiskCache(cache).fault("tiny-fedcba9876543210")
+        assert fault == "manifest.json is not that of this kernel"

@@ -66,6 +66,14 @@ def test_comment_mark_in_a_string_hides_no_include(tree: Path) -> None:
         "#import <fa/a.cuh>",
         "%:include <fa/a.cuh>",
         "# \\\ninclude <cstdint>",
+        "#incl\\\r\nude <cstdint>",
+        "\f#include <cstdint>",
+        "\v#include <cstdint>",
+        "\r#include <cstdint>",
+        "#\finclude\v<cstdint>",
+        'auto s = R"(")";\n#include <cstdint>\nauto t = R"(")";',
+        "int a = '/*';\n#include <cstdint>\nint b = '*/';",
+        "int a = 1'000;\n#include <cstdint>\nint b = 1'000;",
         "/* so */ #include <cstdint>",
         "#if __has_include(<fa/a.cuh>)\n#endif",
     ],
@@ -73,6 +81,22 @@ def test_comment_mark_in_a_string_hides_no_include(tree: Path) -> None:
 def test_every_other_form_is_refused(tree: Path, directive: str) -> None:
     with pytest.raises(CompileError, match=r"only headers of this package|must not depend"):
         include_closure(f"int x;\n{directive}\n", tree)
+
+
+@pytest.mark.parametrize(
+    "directive",
+    ["\f#include <fa/c.cuh>", "\v#\finclude\v<fa/c.cuh>", "#inc\\\r\nlude <fa/c.cuh>\r"],
+)
+def test_every_kind_of_space_is_seen_through(tree: Path, directive: str) -> None:
+    assert "fa/c.cuh" in include_closure(f"int x;\n{directive}\n", tree)
+
+
+def test_a_text_that_is_none_is_refused(tree: Path) -> None:
+    with pytest.raises(CompileError, match="the translation unit contains a NUL character"):
+        include_closure("int x;\0\n", tree)
+    (tree / "fa" / "c.cuh").write_bytes(b"// \xff\n")
+    with pytest.raises(CompileError, match=r"includes <fa/c\.cuh>, which cannot be read: invalid"):
+        include_closure("#include <fa/c.cuh>\n", tree)
 
 
 def test_refusal_names_the_header_it_stands_in(tree: Path) -> None:

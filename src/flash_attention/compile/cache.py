@@ -211,7 +211,7 @@ class DiskCache:
                 folder = opened_folder(path, called=f"the cache folder {shown(self.root)}")
                 descriptor = opened.enter_context(folder)
             except UntrustedError as error:
-                warn_memory_only(error.strerror)
+                warn_memory_only(error.reason)
                 raise
             yield descriptor
 

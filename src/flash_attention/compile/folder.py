@@ -23,6 +23,7 @@ class UntrustedError(PermissionError):
 
     def __init__(self, reason: str) -> None:
         super().__init__(errno.EACCES, reason)
+        self.reason = reason
 
 
 @contextmanager

@@ -58,10 +58,7 @@ def clear() -> None:
     if entries:
         cache.discard(entries)
     left = _entries(cache)
-    removed = sum(entry.size for entry in entries) - sum(entry.size for entry in left)
-    _say(
-        f"removed {len(entries) - len(left)} kernels, {size_text(removed)}, from {shown(cache.root)}"
-    )
+    _say(f"removed {len(entries) - len(left)} kernels from {shown(cache.root)}")
     if left:
         raise UnsupportedError(f"{len(left)} kernels cannot be removed from {shown(cache.root)}")
 

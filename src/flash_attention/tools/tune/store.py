@@ -194,7 +194,7 @@ class Store:
             logger.warning("%d lines of %s are no timings and are ignored", damaged, path)
 
 
-_NEEDED = {
+_NEEDED: dict[str, dict[str, type]] = {
     "time": {"ms": float, "relative": float},
     "failure": {"fate": str, "reason": str},
     "decision": {
