@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 
 from flash_attention.call.features import CAUSAL, PLAIN
 from flash_attention.compile import compile_kernel
+from flash_attention.errors import UnsupportedError
 from flash_attention.families.registry import unit_of
 from flash_attention.kernel_configs import HopperForwardKernelConfig
 from flash_attention.tools.tune import store as store_module
@@ -99,3 +102,39 @@ def test_a_line_that_was_cut_off_costs_only_itself(
     store.add_sample(PROBLEM, OTHER, 3, SAMPLE)
     again = Store(tmp_path / "store", MACHINE)
     assert again.sample(PROBLEM, OTHER, 3) == again.sample(PROBLEM, CONFIG, 3) == SAMPLE
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "[" * 200_000,
+        "9" * 9_999,
+        "null",
+        '{"ms": ' + "9" * 9_999 + "}",
+        lambda record: record | {"source": []},
+        lambda record: record | {"config": {}},
+        lambda record: record | {"kind": ["time"]},
+        lambda record: record | {"ms": "fast"},
+        lambda record: record | {"kind": "decision", "ranking": 7},
+    ],
+)
+def test_a_line_that_is_no_timing_costs_only_itself(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, line: Any
+) -> None:
+    filled(tmp_path / "store")
+    if not isinstance(line, str):
+        first = json.loads((tmp_path / "store").read_text().splitlines()[0])
+        line = json.dumps(line(first))
+    with open(tmp_path / "store", "a") as file:
+        file.write(f"{line}\n")
+    with caplog.at_level(logging.WARNING, "flash_attention"):
+        store = Store(tmp_path / "store", MACHINE)
+    assert "1 lines of" in caplog.text
+    assert store.sample(PROBLEM, CONFIG, 3) == SAMPLE
+    assert store.decision(PROBLEM, CONFIG) == DECISION
+
+
+def test_a_store_that_is_no_file_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "store")
+    with pytest.raises(UnsupportedError, match="store is not a regular file"):
+        Store(tmp_path / "store", MACHINE)
