@@ -256,7 +256,7 @@ class TestPrivacy:
         DiskCache(cache).store(ENTRY_NAME, KEY, FILES)
         DiskCache(theirs).store(ENTRY_NAME, KEY, {**FILES, CUBIN: b"theirs"})
         check = os.fstat
-        exchanged = []
+        exchanged: list[Path] = []
 
         def exchange_after(descriptor: int) -> os.stat_result:
             status = check(descriptor)
