@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from flash_attention import compile as compiler
+from flash_attention.compile.library import nvrtc_library
 from tests.tools.commands.invoke import invoke
 
 CHECKS = ["python", "torch", "cuda-bindings", "nvrtc", "driver", "gpu", "cache", "nvdisasm"]
@@ -22,7 +23,9 @@ def test_json_states_every_fact() -> None:
     assert list(checks) == [*CHECKS, "compile", "emulator", "launch"]
     assert checks["python"]["detail"] == platform.python_version()
     assert torch.__version__ in checks["torch"]["detail"]
-    assert checks["nvrtc"]["detail"] == compiler.nvrtc_version()
+    library = nvrtc_library()
+    why = f"{compiler.nvrtc_version()}, {library.why} ({library.path})"
+    assert checks["nvrtc"]["detail"] == why
     assert str(compiler.cache_dir()) in checks["cache"]["detail"]
     assert checks["compile"]["status"] == "ok"
     assert "registers" in checks["compile"]["detail"]

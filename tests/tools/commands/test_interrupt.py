@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow  # left out of `make quick`
 AT_ONCE_S = 5.0  # a second, on a machine that has other things to do
 COMMANDS = (
     "build --set progression --jobs 2",
-    "check --emulate",
+    "check --emulate --shape 1,256,4,2,64",
     "emulate",
     "ladder run --arch sm_80",
 )
