@@ -60,7 +60,7 @@ def write_whole(path: FilePath, text: str | bytes) -> None:
         try:
             temporary.write_bytes(data)
             temporary.replace(target)
-        except OSError:
+        except BaseException:  # a full disk, Ctrl-C
             with suppress(OSError):
                 temporary.unlink()
             raise

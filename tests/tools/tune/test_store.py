@@ -136,5 +136,7 @@ def test_a_line_that_is_no_timing_costs_only_itself(
 
 def test_a_store_that_is_no_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "store")
-    with pytest.raises(UnsupportedError, match="store is not a regular file"):
+    with pytest.raises(
+        UnsupportedError, match="store is no store of timings, which is a regular file of up to"
+    ):
         Store(tmp_path / "store", MACHINE)

@@ -18,8 +18,9 @@ from flash_attention.compile.cache import cache_key
 from flash_attention.compile.cache_folder import cache_dir
 from flash_attention.compile.includes import include_closure
 from flash_attention.compile.nvrtc import compiler_identity, options
+from flash_attention.errors import UnsupportedError
 from flash_attention.families.registry import unit_of
-from flash_attention.files import read_text
+from flash_attention.files import MAX_BYTES
 from flash_attention.kernel_configs import KernelConfig
 from flash_attention.tools.tune.measurer import FATES, Failure
 
@@ -175,7 +176,11 @@ class Store:
 
     def _read(self, path: Path) -> None:
         here = (self.machine.device, self.machine.driver, self.machine.nvrtc)
-        damaged, text = 0, read_text(path)
+        if not path.is_file() or path.stat().st_size > MAX_BYTES:
+            raise UnsupportedError(
+                f"{path} is no store: no regular file of up to {MAX_BYTES} bytes"
+            )
+        damaged, text = 0, path.read_text(errors="replace")
         self._torn = not text.endswith("\n") and text != ""
         for line in text.splitlines():
             try:
