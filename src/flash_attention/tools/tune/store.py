@@ -177,9 +177,8 @@ class Store:
     def _read(self, path: Path) -> None:
         here = (self.machine.device, self.machine.driver, self.machine.nvrtc)
         if not path.is_file() or path.stat().st_size > MAX_BYTES:
-            raise UnsupportedError(
-                f"{path} is no store: no regular file of up to {MAX_BYTES} bytes"
-            )
+            wanted = f"a regular file of up to {MAX_BYTES} bytes"
+            raise UnsupportedError(f"{path} is no store of timings, which is {wanted}")
         damaged, text = 0, path.read_text(errors="replace")
         self._torn = not text.endswith("\n") and text != ""
         for line in text.splitlines():
