@@ -3,12 +3,17 @@
 
 from __future__ import annotations
 
-from flash_attention.tools.commands.commands import app
+import sys
+
+from flash_attention.tools.extras import how_to_install
 
 
 def main() -> None:
     """Entry point of the `flash-attention` script."""
-    app()
-
-
-__all__ = ["app", "main"]
+    try:
+        from flash_attention.tools.commands.commands import app
+    except ModuleNotFoundError as error:
+        if error.name not in ("typer", "rich"):
+            raise
+        sys.exit(f"flash-attention: the command line needs {error.name}; {how_to_install('cli')}")
+    app(prog_name="flash-attention")

@@ -3,15 +3,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Any
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
-from flash_attention.emulator import SCHEDULES
+from flash_attention.files import write_record
 from flash_attention.tools.commands.console import (
     add_number_columns,
     output,
@@ -20,12 +20,6 @@ from flash_attention.tools.commands.console import (
 )
 from flash_attention.tools.commands.emulated import EmulatedKernel, EmulatedProblem
 from flash_attention.tools.commands.options import (
-    ArchOption,
-    CausalOption,
-    ConfigOption,
-    DHeadOption,
-    DTypeOption,
-    HeadsOption,
     chosen_kernel,
 )
 from flash_attention.tools.inspect.instructions import ptx_mix
@@ -36,25 +30,21 @@ GLOBAL = {"requests": "requests", "sectors": "sectors", "ideal_sectors": "needed
 
 
 def emulate(
-    rung: Annotated[int, typer.Option(help="the rung to run")] = 16,
-    config: ConfigOption = None,
-    seq: Annotated[int, typer.Option(help="rows of q, k and v", min=1)] = 256,
-    heads: HeadsOption = 2,
-    batch: Annotated[int, typer.Option(help="batch entries", min=1)] = 1,
-    d_head: DHeadOption = 128,
-    dtype: DTypeOption = "fp16",
-    schedule: Annotated[
-        str, typer.Option(help=f"order of the warps: {', '.join(SCHEDULES)}")
-    ] = SCHEDULES[0],
-    seed: Annotated[int, typer.Option(help="of the random schedule")] = 0,
-    causal: CausalOption = False,
-    arch: ArchOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON for scripts")] = False,
+    *,
+    rung: int,
+    config: str | None,
+    seq: int,
+    heads: int,
+    batch: int,
+    d_head: int,
+    dtype: str,
+    schedule: str,
+    seed: int,
+    causal: bool,
+    arch: str | None,
+    json: Path | None,
 ) -> None:
-    """Run a kernel's PTX on the CPU: its error, what is wrong with it, what it does.
-
-    Exit code 1 when something was found or the output is out of tolerance.
-    """
+    """Run a kernel's PTX on the CPU: its error, what is wrong with it, what it does."""
     name, kernel_config = chosen_kernel(rung, config, dtype=dtype, d_head=d_head, heads=heads)
     target = arch or kernel_config.default_arch.name
     problem = EmulatedProblem(
@@ -62,11 +52,10 @@ def emulate(
     )
     with quiet_compiles():
         kernel = problem.run(kernel_config, target, schedule=schedule, seed=seed)
-    if as_json:
+    if json is not None:
         settings = {"arch": target, "schedule": schedule, "seed": seed}
-        typer.echo(json.dumps(settings | kernel.to_dict(), indent=1))
-    else:
-        _print(name, kernel, target, schedule)
+        write_record(json, settings | kernel.to_dict())
+    _print(name, kernel, target, schedule)
     if not kernel.ok:
         raise typer.Exit(1)
 
