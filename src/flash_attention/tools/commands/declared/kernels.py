@@ -57,9 +57,17 @@ def inspect(
 
 
 def emulate(
-    rung: Annotated[int, typer.Option(help="the rung to run")] = 16,
+    rung: Annotated[
+        int | None, typer.Option(help="the rung to run; 16, or the one that shows --plant")
+    ] = None,
     config: ConfigOption = None,
-    seq: Annotated[int, typer.Option(help="rows of q, k and v", min=1)] = 256,
+    plant: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="run with a known mistake in the headers; list: all"),
+    ] = None,
+    seq: Annotated[
+        int | None, typer.Option(help="rows of q, k and v; 256, or as many as show --plant", min=1)
+    ] = None,
     heads: HeadsOption = 2,
     batch: Annotated[int, typer.Option(help="batch entries", min=1)] = 1,
     d_head: DHeadOption = 128,
