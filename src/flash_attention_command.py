@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Starts `flash-attention`, whose help need not wait for torch.
 
-Importing the package imports torch, since it defines torch operators. The command line imports the
-modules it needs by themselves; the package's own names are there when something asks for one.
+Importing the package imports torch, since it defines torch operators. For the command line the
+package is at first only a place to find modules in; a command that computes imports all of it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ PACKAGE = "flash_attention"
 
 
 class _Deferred(ModuleType):
-    """A package whose own module runs when it is asked for a name that no submodule has."""
+    """A package whose own module runs when it is first asked for a name of its own."""
 
     def __getattr__(self, name: str) -> Any:
         spec = self.__spec__
-        if (name.startswith("__") and name != "__version__") or spec is None or spec.loader is None:
+        if spec is None or spec.loader is None or (name[:2] == "__" and name != "__version__"):
             raise AttributeError(name)
         self.__class__ = ModuleType  # type: ignore[assignment]
         spec.loader.exec_module(self)

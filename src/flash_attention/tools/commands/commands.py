@@ -11,6 +11,7 @@ from typer.core import TyperGroup
 from flash_attention.errors import FlashAttentionError
 from flash_attention.tools.commands.console import errors
 from flash_attention.tools.commands.declared.calls import check, explain
+from flash_attention.tools.commands.declared.computing import Computing
 from flash_attention.tools.commands.declared.kernels import build, debug, doctor, emulate, inspect
 from flash_attention.tools.commands.declared.ladder import ladder_app
 from flash_attention.tools.commands.declared.measuring import bench, report, tune
@@ -56,5 +57,5 @@ def flash_attention(
 
 
 for command in (doctor, explain, check, bench, tune, inspect, emulate, debug, report, build):
-    app.command()(command)
+    app.command(cls=Computing)(command)
 app.add_typer(ladder_app, name="ladder")

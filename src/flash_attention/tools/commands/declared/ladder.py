@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from flash_attention.tools.commands.console import json_file
+from flash_attention.tools.commands.declared.computing import Computing
 from flash_attention.tools.commands.declared.options import (
     ArchOption,
     CausalOption,
@@ -25,7 +26,7 @@ ladder_app = typer.Typer(
 )
 
 
-@ladder_app.command("list")
+@ladder_app.command("list", cls=Computing)
 def list_rungs(
     dtype: DTypeOption = "fp16", d_head: DHeadOption = 128, heads: HeadsOption = 16
 ) -> None:
@@ -36,7 +37,7 @@ def list_rungs(
     run(**given)
 
 
-@ladder_app.command()
+@ladder_app.command(cls=Computing)
 def show(
     number: Annotated[int, typer.Argument(metavar="N", help="the rung to read")],
     source: Annotated[
@@ -54,7 +55,7 @@ def show(
     run(**given)
 
 
-@ladder_app.command()
+@ladder_app.command(cls=Computing)
 def diff(
     before: Annotated[int, typer.Argument(metavar="N", help="the rung to start from")],
     after: Annotated[int, typer.Argument(metavar="M", help="the rung to arrive at")],
@@ -70,7 +71,7 @@ def diff(
     run(**given)
 
 
-@ladder_app.command("run")
+@ladder_app.command("run", cls=Computing)
 def run_ladder(
     dtype: DTypeOption = "fp16",
     d_head: DHeadOption = 128,
