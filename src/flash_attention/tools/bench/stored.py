@@ -14,6 +14,7 @@ from flash_attention.files import reading
 from flash_attention.tools.bench.grid_record import grid_rows
 
 LADDER, GRID, CANDIDATES, TIMINGS = "ladder", "grid", "candidates", "timings"
+SUFFIXES = (".json", ".jsonl", ".txt")
 EMULATED, PROFILE, PEAKS, OTHER = "emulated", "profile", "peaks", "other"
 
 
@@ -30,7 +31,7 @@ def read_folder(folder: Path, *extra: Path) -> tuple[Stored, ...]:
     """Every results file of a folder, by name, and then the `extra` ones."""
     if not folder.is_dir():
         raise UnsupportedError(f"{folder} is no folder; give the one that holds the results files")
-    files = sorted(path for path in folder.iterdir() if path.suffix in (".json", ".jsonl"))
+    files = sorted(path for path in folder.iterdir() if path.suffix in SUFFIXES)
     if not files and not extra:
         raise UnsupportedError(
             f"{folder} holds no results (*.json, *.jsonl); `flash-attention ladder run --json` "
@@ -40,9 +41,11 @@ def read_folder(folder: Path, *extra: Path) -> tuple[Stored, ...]:
 
 
 def read_file(path: Path) -> Stored:
-    """One results file; a file of JSON lines becomes a record whose rows are its lines."""
+    """One results file; JSON lines become a record whose rows they are, text one that holds it."""
     with reading(path, "a results file"):
         text = path.read_text()
+        if path.suffix == ".txt":
+            return Stored(path, OTHER, {"text": text})
         lines = path.suffix == ".jsonl"
         record = {"rows": list(_json_lines(text))} if lines else json.loads(text)
     return Stored(path, kind_of(record), record if isinstance(record, dict) else {})
