@@ -194,7 +194,7 @@ def write(document: Path, stored: Path) -> None:
         return
     measured = results.load(stored)
     text = replace_block(text, LADDER, ladder_block(measured))
-    plot.save(plot.speeds(compare(measured)), document.parent / PLOT)
+    plot.save(plot.speeds(compare(measured), measured.setting), document.parent / PLOT)
     document.write_text(text)
 
 
