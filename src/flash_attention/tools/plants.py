@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -159,3 +160,8 @@ def compiler(include: Path) -> Callable[[Unit], CompiledKernel]:
         return compile_to_ptx(unit.source, arch=unit.target, name="planted", include_dir=include)
 
     return compile_edited
+
+
+def shortened(text: str) -> str:
+    """The paths of headers in a finding as they are included."""
+    return re.sub(r"[^\s(]*/include/(?=fa/)", "", text)

@@ -31,11 +31,10 @@ from flash_attention.tools.commands.planted import (
     print_mends,
     print_plant,
     print_stopped,
-    shortened,
 )
 from flash_attention.tools.inspect.instructions import ptx_mix
 from flash_attention.tools.mends import NUMBERS
-from flash_attention.tools.plants import compiler, edited_headers, find_plant
+from flash_attention.tools.plants import compiler, edited_headers, find_plant, shortened
 
 PLACES_SHOWN = 8
 LAST_SM80, SEQ_LEN = 16, 256  # a rung and rows, where neither is given

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import difflib
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,7 @@ from flash_attention.emulator import DeadlockError, Finding
 from flash_attention.errors import LaunchError
 from flash_attention.tools.commands.console import output, report_table
 from flash_attention.tools.mends import DEADLOCK, MENDS
-from flash_attention.tools.plants import PLANTS, Plant
+from flash_attention.tools.plants import PLANTS, Plant, shortened
 
 INSTRUCTIONS = "fa/ptx/"
 
@@ -69,11 +68,6 @@ def print_stopped(error: LaunchError) -> None:
 def print_mends(kinds: Iterable[str]) -> None:
     """What usually mends mistakes of these kinds."""
     _print_lines(f"what usually mends it ({kind}): {MENDS[kind]}" for kind in kinds)
-
-
-def shortened(text: str) -> str:
-    """Paths of headers as they are included."""
-    return re.sub(r"[^\s(]*/include/(?=fa/)", "", text)
 
 
 def source_lines(source: str | None, include: Path) -> list[str]:
