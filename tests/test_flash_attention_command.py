@@ -12,23 +12,9 @@ import flash_attention
 
 SOURCE = Path(flash_attention.__file__).parents[1]
 COMMANDS = (
-    *(
-        (name,)
-        for name in [
-            "doctor",
-            "explain",
-            "check",
-            "bench",
-            "tune",
-            "inspect",
-            "emulate",
-            "debug",
-            "report",
-        ]
-    ),
-    ("build",),
-    ("ladder",),
-    *(("ladder", name) for name in ("list", "show", "diff", "run")),
+    *(("doctor",), ("explain",), ("check",), ("bench",), ("tune",), ("inspect",), ("emulate",)),
+    *(("debug",), ("report",), ("build",), ("ladder",), ("ladder", "list"), ("ladder", "show")),
+    *(("ladder", "diff"), ("ladder", "run")),
 )
 BLOCK = """
 import sys
@@ -67,6 +53,12 @@ def test_help_and_version_import_no_torch() -> None:
     for command in COMMANDS:
         assert f"Usage: flash-attention {' '.join(command)} " in result.stdout
     assert result.stdout.splitlines()[-1] == f"flash-attention {flash_attention.__version__}"
+
+
+def test_words_are_completed() -> None:
+    asked = "import os\nos.environ |= {'_FLASH_ATTENTION_COMPLETE': 'complete_bash', "
+    asked += "'COMP_WORDS': 'flash-attention ladder r', 'COMP_CWORD': '2'}\n"
+    assert child(asked + "import flash_attention_command as c\nc.main()").stdout.split() == ["run"]
 
 
 def test_commands_run_behind_the_deferred_package() -> None:

@@ -56,7 +56,8 @@ VARIABLES = {
 
 def api_page() -> str:
     """The whole page."""
-    parts, known = [HEAD], {}
+    parts: list[str] = [HEAD]
+    known: dict[int, str] = {}
     for module in modules():
         parts.append(f"## `{module.__name__}`\n\n{doc_of(module)}\n")
         for name in public_names(module):
@@ -135,7 +136,8 @@ def arguments(signature: inspect.Signature) -> Iterator[str]:
         if parameter.kind is kinds.KEYWORD_ONLY and not starred:
             yield "*"
         starred |= parameter.kind in (kinds.KEYWORD_ONLY, kinds.VAR_POSITIONAL)
-        stars = {kinds.VAR_POSITIONAL: "*", kinds.VAR_KEYWORD: "**"}.get(parameter.kind, "")
+        stars = "**" if parameter.kind is kinds.VAR_KEYWORD else ""
+        stars = "*" if parameter.kind is kinds.VAR_POSITIONAL else stars
         typed = f": {annotation(parameter.annotation)}"
         equals = f" = {shown(parameter.default)}" if parameter.default is not kinds.empty else ""
         yield f"{stars}{parameter.name}{typed if len(typed) > 2 else ''}{equals}"
@@ -179,7 +181,7 @@ def class_lines(value: type) -> list[str]:
 
 def field_rows(value: Any) -> list[list[str]]:
     """The fields of a dataclass; what each is, where a comment beside it says so."""
-    source = "".join(source_of(owner) for owner in reversed(value.__mro__) if is_dataclass(owner))
+    source = "".join(source_of(owner) for owner in reversed(value.__mro__))
     said = dict(re.findall(r"^    (\w+): [^#\n]*  # (.*)$", source, re.M))
     return [
         [

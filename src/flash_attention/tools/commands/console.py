@@ -75,7 +75,7 @@ def json_file(path: Path | None) -> Iterator[Path | None]:
         yield path
         return
     with TemporaryDirectory() as folder:
-        written = Path(folder) / "report.json"
+        written = Path(folder) / "standard output"
         output.stderr = True
         try:
             yield written
