@@ -3,23 +3,36 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import typer
+from typer.testing import CliRunner
 
 from flash_attention.tools.bench.blocks import table, wrap
 from flash_attention.tools.commands.commands import app
 
 DOCUMENT = Path("docs/commands.md")
 COMMANDS = "commands"
+FINDING, PLANT = "finding", "missing-barrier"
+EMULATOR = Path("docs/emulator.md")
 
 
 def commands_block() -> str:
     """Every command: what it does, its arguments and its options."""
     found = leaves(typer.main.get_command(app))
     return wrap(COMMANDS, (line for name, command in found for line in _lines(name, command)))
+
+
+def finding_block() -> str:
+    """What `flash-attention emulate` prints of a planted mistake, but for the time it took."""
+    words = ["emulate", "--plant", PLANT]
+    printed = CliRunner().invoke(app, words).stdout
+    lines = re.sub(r": \d+\.\d+ s$", "", printed, flags=re.M).splitlines()
+    shown = (f"$ flash-attention {' '.join(words)}", *(line.rstrip() for line in lines))
+    return wrap(FINDING, ("```", *shown, "```"))
 
 
 def leaves(command: Any, name: str = "flash-attention") -> Iterator[tuple[str, Any]]:

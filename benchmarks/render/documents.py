@@ -202,9 +202,11 @@ def write(document: Path, stored: Path) -> None:
 def write_reference() -> None:
     """Brings what the documents say of functions and commands up to date."""
     api.DOCUMENT.write_text(api.api_page())
-    text = commands.DOCUMENT.read_text()
-    block = commands.commands_block()
-    commands.DOCUMENT.write_text(replace_block(text, commands.COMMANDS, block))
+    for document, name, block in (
+        (commands.DOCUMENT, commands.COMMANDS, commands.commands_block()),
+        (commands.EMULATOR, commands.FINDING, commands.finding_block()),
+    ):
+        document.write_text(replace_block(document.read_text(), name, block))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.render import api, commands, documents
-from benchmarks.render import documents
-from benchmarks.render.blocks import begin, end, marked_block
+from benchmarks.render.blocks import begin, end, marked_block, replace_block
 from benchmarks.render.random_problems import PROBLEMS
 from flash_attention.errors import UnsupportedError
 from flash_attention.tools.bench.results import load, save
@@ -158,7 +157,10 @@ def test_rendering_all_that_is_stored_changes_no_document(
     monkeypatch.chdir(tmp_path)
     documents.main([])
     for document in names:
-        assert (tmp_path / document).read_text() == (ROOT / document).read_text(), document
+        rendered, stored = ((root / document).read_text() for root in (tmp_path, ROOT))
+        if document == commands.EMULATOR.as_posix():  # where its numbers are another test's
+            rendered, stored = (replace_block(t, commands.FINDING, "") for t in (rendered, stored))
+        assert rendered == stored, document
 
 
 def test_every_stored_measurement_is_shown() -> None:

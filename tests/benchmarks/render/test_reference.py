@@ -4,8 +4,11 @@
 from __future__ import annotations
 
 import inspect
+import re
 from enum import Enum
 from pathlib import Path
+
+import pytest
 
 import flash_attention
 from benchmarks.render import api, commands
@@ -24,6 +27,14 @@ def test_the_stored_pages_are_current() -> None:
     assert (ROOT / api.DOCUMENT).read_text() == api.api_page(), RENDER
     block = marked_block((ROOT / commands.DOCUMENT).read_text(), commands.COMMANDS)
     assert block == commands.commands_block(), RENDER
+
+
+@pytest.mark.slow
+def test_the_document_shows_what_is_found() -> None:
+    stored = marked_block((ROOT / commands.EMULATOR).read_text(), commands.FINDING)
+    number = re.compile(r"(0x)?\d[\da-f.e-]*")  # of lines, addresses, lanes and errors
+    assert number.sub("#", stored) == number.sub("#", commands.finding_block()), RENDER
+    assert "output: right" in stored
 
 
 def test_every_public_name_is_there_with_its_arguments() -> None:

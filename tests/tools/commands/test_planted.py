@@ -59,14 +59,3 @@ def test_every_kind_of_finding_has_a_mend() -> None:
     assert {"race", "tma-tensor-map", "wgmma-descriptor"} <= kinds
     assert kinds & {"fence.proxy.async"} == set()
     assert {*MENDS} - {DEADLOCK, NUMBERS} <= kinds
-
-
-@pytest.mark.slow
-def test_the_document_shows_what_is_printed() -> None:
-    shown = DOCUMENT.read_text().partition("$ flash-attention emulate --plant missing-barrier\n")[2]
-    printed = invoke("emulate", "--plant", "missing-barrier", exit_code=1)
-
-    def steady(text: str) -> list[str]:
-        return [re.sub(r"\d\.\d\d s$", "s", line.rstrip()) for line in text.splitlines()]
-
-    assert steady(shown.partition("```")[0]) == steady(printed)
