@@ -16,9 +16,9 @@ from types import ModuleType
 from typing import Any
 
 import flash_attention
+from benchmarks.render.blocks import table
 from flash_attention import compat
 from flash_attention.arch import Arch
-from flash_attention.tools.bench.blocks import table
 
 DOCUMENT = Path("docs/api.md")
 SOURCE = Path(flash_attention.__file__).parent

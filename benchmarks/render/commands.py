@@ -11,7 +11,7 @@ from typing import Any
 import typer
 from typer.testing import CliRunner
 
-from flash_attention.tools.bench.blocks import table, wrap
+from benchmarks.render.blocks import table, wrap
 from flash_attention.tools.commands.commands import app
 
 DOCUMENT = Path("docs/commands.md")

@@ -12,8 +12,8 @@ import pytest
 
 import flash_attention
 from benchmarks.render import api, commands
+from benchmarks.render.blocks import marked_block
 from flash_attention import errors
-from flash_attention.tools.bench.blocks import marked_block
 
 ROOT = Path(__file__).resolve().parents[3]
 RENDER = "run `python -m benchmarks.render` at the root of the checkout"
