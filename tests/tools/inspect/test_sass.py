@@ -154,7 +154,7 @@ def test_nvdisasm_on_path_is_the_second_choice(
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(sass.InspectorMissing, match="pip install nvidia-cuda-nvdisasm"):
+    with pytest.raises(sass.InspectorMissing, match=r"pip install 'flash_attention\[inspect\]'"):
         sass.find_nvdisasm()
     program = tmp_path / "nvdisasm"
     program.touch(mode=0o755)

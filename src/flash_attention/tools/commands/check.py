@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import torch
 import typer
 
@@ -12,25 +10,19 @@ from flash_attention.errors import UnsupportedError
 from flash_attention.kernel_configs import DType
 from flash_attention.reference.judge import generate_qkv
 from flash_attention.tools.check import check as check_call
-from flash_attention.tools.commands.call_options import CallOptions, CallShape, takes_call
+from flash_attention.tools.commands.call_options import CallOptions, CallShape
 from flash_attention.tools.commands.console import quiet_compiles
 from flash_attention.tools.commands.emulated import check_size
 
 SMALL = "--emulate --shape 1,256,4,2,64"
 
 
-@takes_call
 def check(
     options: CallOptions,
-    seed: Annotated[int, typer.Option(help="of q, k and v")] = 0,
-    emulate: Annotated[
-        bool, typer.Option("--emulate", help="run the kernel in the emulator; small shapes")
-    ] = False,
+    seed: int,
+    emulate: bool,
 ) -> None:
-    """Hold the output of `attention` to float64, beside 16-bit torch. Exit code 1 if it is wrong.
-
-    q, k and v are random.
-    """
+    """Hold the output of `attention` to float64, beside 16-bit torch."""
     sizes = options.sizes
     dtype, device = DType.from_string(options.dtype), _device(sizes, emulate)
     q, k, v = generate_qkv(

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from pathlib import Path
 from statistics import geometric_mean
-from typing import Annotated
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -15,32 +14,25 @@ from flash_attention.choose.table import Entry, Table
 from flash_attention.kernel_configs import DType
 from flash_attention.tools.commands.console import add_number_columns, errors, output, report_table
 from flash_attention.tools.commands.options import (
-    GridDHeadsOption,
-    GridDTypeOption,
-    GridMaskOption,
-    GridSeqOption,
     numbers_of,
 )
 from flash_attention.tools.tune import run
-from flash_attention.tools.tune.points import TUNABLE, problems_of
+from flash_attention.tools.tune.points import problems_of
 from flash_attention.tools.tune.store import default_store
 
 INTERRUPTED = 130  # exit code, as of a shell
 
 
 def tune(
-    table: Annotated[Path, typer.Option(help="the table to write, or to add to")],
-    grid: Annotated[
-        str, typer.Option(help=f"{', '.join(TUNABLE)}, or a file of problems as bench takes it")
-    ] = "fa3",
-    dtype: GridDTypeOption = None,
-    d_head: GridDHeadsOption = None,
-    causal: GridMaskOption = None,
-    seq: GridSeqOption = None,
-    store: Annotated[
-        Path | None, typer.Option(help="every timing, kept for the next run; else in the cache")
-    ] = None,
-    budget: Annotated[float, typer.Option(help="seconds to spend", min=1)] = run.BUDGET_S,
+    *,
+    table: Path,
+    grid: str,
+    dtype: str | None,
+    d_head: str | None,
+    causal: bool | None,
+    seq: str | None,
+    store: Path | None,
+    budget: float,
 ) -> None:
     """Find the fastest kernel for every problem of a grid, and write a table to choose by."""
     d_heads, seq_lens = numbers_of("--d-head", d_head), numbers_of("--seq", seq)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from flash_attention.compile.elf import ENTRY
 from flash_attention.errors import UnsupportedError
+from flash_attention.tools.extras import how_to_install
 
 OTHER = "other"
 PRINT_CODE = ("--print-code", "--no-dataflow")  # which analysis adds notes on spills
@@ -151,8 +152,7 @@ def find_nvdisasm() -> str:
     if on_path is None:
         raise InspectorMissing(
             "machine code is read with nvdisasm, which is neither installed as a wheel nor on "
-            "PATH; pip install nvidia-cuda-nvdisasm, or this package with its extra: "
-            "flash_attention[inspect]"
+            f"PATH; {how_to_install('inspect')}"
         )
     return on_path
 

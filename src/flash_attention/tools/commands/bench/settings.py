@@ -15,7 +15,7 @@ from flash_attention.kernel_configs import DType, KernelConfig, parse_kernel_con
 from flash_attention.tools.bench.grid import GRIDS, Point
 from flash_attention.tools.bench.grid_choice import Part, grid_points
 from flash_attention.tools.bench.grid_file import read_lines
-from flash_attention.tools.bench.peers.fa3 import FA3_VARIABLE
+from flash_attention.tools.bench.names import FA3_VARIABLE
 from flash_attention.tools.commands.options import numbers_of
 
 

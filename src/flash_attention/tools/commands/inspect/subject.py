@@ -14,11 +14,10 @@ from flash_attention.families.config import KernelConfig
 from flash_attention.families.parse import parse_kernel_config
 from flash_attention.families.registry import family_of
 from flash_attention.launch.device import current_arch, device_sms
-from flash_attention.tools.bench.grid_file import EXAMPLE, read_point
+from flash_attention.tools.bench.grid_file import read_point
+from flash_attention.tools.commands.declared.kernels import FORMS
 from flash_attention.tools.commands.options import ladder_of, pick_rung
 from flash_attention.tools.explain.gpus import gpu_of_arch
-
-FORMS = f"a short form, rung:N, or selected: and a problem as in 'selected:{EXAMPLE}'"
 
 Subject = tuple[KernelConfig, Features | None]
 """A config; and the features of its problem, where one was given."""

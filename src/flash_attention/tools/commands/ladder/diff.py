@@ -6,7 +6,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from functools import cache
-from typing import Annotated
 
 import typer
 from rich.syntax import Syntax
@@ -20,10 +19,6 @@ from flash_attention.tools.commands.console import add_number_columns, output, r
 from flash_attention.tools.commands.ladder.inspection import RungInspection, inspect_rung
 from flash_attention.tools.commands.ladder.listing import change_between
 from flash_attention.tools.commands.options import (
-    ArchOption,
-    DHeadOption,
-    DTypeOption,
-    HeadsOption,
     ladder_of,
     pick_rung,
 )
@@ -31,12 +26,13 @@ from flash_attention.tools.ladder.one_file import one_file
 
 
 def diff(
-    before: Annotated[int, typer.Argument(metavar="N", help="the rung to start from")],
-    after: Annotated[int, typer.Argument(metavar="M", help="the rung to arrive at")],
-    arch: ArchOption = None,
-    dtype: DTypeOption = "fp16",
-    d_head: DHeadOption = 128,
-    heads: HeadsOption = 16,
+    *,
+    before: int,
+    after: int,
+    arch: str | None,
+    dtype: str,
+    d_head: int,
+    heads: int,
 ) -> None:
     """The changed field, the source, and what it did to registers and instructions."""
     rungs = ladder_of(dtype, d_head, heads)
