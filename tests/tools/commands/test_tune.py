@@ -57,7 +57,7 @@ def test_interrupted_it_says_where_everything_is(
     [
         (("--grid", "fa2"), "did you mean 'fa3'?"),
         (("--grid", "window"), "1 x 16384, 16 h, d 128, window 1024 has a window"),
-        (("--d-head", "wide"), "--d-head takes whole numbers as in 64,128, not 'wide'"),
+        (("--d-head", "wide"), "--d-head is 'wide'; pass whole numbers, as in 64,128"),
         (("--dtype", "fp8"), "dtype 'fp8' is not supported"),
         (("--d-head", "96"), "its head dimensions 2048"),
     ],
