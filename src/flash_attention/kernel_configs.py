@@ -10,7 +10,7 @@ from flash_attention.arch import DEFAULT_ARCH, Arch
 from flash_attention.call.dtype import DType
 from flash_attention.errors import KernelConfigError
 from flash_attention.families.config import KernelConfig
-from flash_attention.families.parse import parse_kernel_config
+from flash_attention.families.parse import parse_kernel_config, parse_kernel_name
 from flash_attention.families.registry import FAMILIES, sort_key
 from flash_attention.families.sm80.forward.config import FlashForwardKernelConfig
 from flash_attention.families.sm90.forward.config import HopperForwardKernelConfig
@@ -30,6 +30,7 @@ __all__ = [
     "get_kernel_progression_configs",
     "get_kernels_to_build",
     "parse_kernel_config",
+    "parse_kernel_name",
     "should_autotune_config",
     "sort_key",
 ]

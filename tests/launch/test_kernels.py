@@ -13,7 +13,7 @@ import torch
 
 from flash_attention.arch import ARCHES, Arch
 from flash_attention.call.features import CAUSAL, PLAIN, Features, MaskKind
-from flash_attention.compile import ENTRY, elf
+from flash_attention.compile import elf
 from flash_attention.compile.unit import Unit
 from flash_attention.errors import KernelConfigError, UnsupportedError
 from flash_attention.families.registry import unit_of
@@ -165,7 +165,7 @@ def test_indexing_compiles_once_and_shows_what_the_compiler_said() -> None:
     assert compile_config(CONFIG, current_arch()) is kernel.compiled
     assert kernel.arch == current_arch()
     assert kernel.config == CONFIG
-    assert len(elf.text_section(kernel.compiled.cubin, ENTRY)) > 1000
+    assert len(elf.text_section(kernel.compiled.cubin, kernel.compiled.entry)) > 1000
     assert 32 < kernel.registers <= 255
     assert kernel.spills == 0
     assert kernel.smem_bytes == 2 * 128 * (64 + 32 + 32)

@@ -35,6 +35,10 @@ class Family(ABC, Generic[Config]):
     def parse(self, tile: Sequence[str], words: Sequence[str]) -> Config:
         """The config whose `tile()` and `words()` are these."""
 
+    def parse_name(self, name: str) -> Config | None:
+        """The config whose `kernel_name()` a name begins with; None where names carry none."""
+        return None
+
     # running
 
     @abstractmethod

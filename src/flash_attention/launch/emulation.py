@@ -19,7 +19,7 @@ from flash_attention.arch import get_arch
 from flash_attention.call.call import Call, call_of, with_keywords
 from flash_attention.call.results import fill_keyless
 from flash_attention.call.tensors import TensorView
-from flash_attention.compile import ENTRY, CompiledKernel, compile_to_ptx
+from flash_attention.compile import CompiledKernel, compile_to_ptx
 from flash_attention.compile.unit import Unit
 from flash_attention.emulator import (
     SCHEDULES,
@@ -134,7 +134,7 @@ def emulate_plan(
     """
     arguments = plan.bind(call)
     compile_unit = compile_unit or compiled_unit
-    programs = [load_program(compile_unit(step.unit).ptx, ENTRY) for step in plan.recipe.steps]
+    programs = [load_program(compile_unit(step.unit).ptx) for step in plan.recipe.steps]
     if plan.idle:
         return _nothing_to_run(plan, programs[0], call)
     memory = GlobalMemory(_bytes_needed(plan, call) + _MEMORY_SLACK)

@@ -13,7 +13,7 @@ from cuda.bindings import driver as cuda
 
 from flash_attention.arch import DEFAULT_ARCH, Arch
 from flash_attention.call.features import PLAIN, Features
-from flash_attention.compile import ENTRY, CompiledKernel, compile_kernel
+from flash_attention.compile import CompiledKernel, compile_kernel
 from flash_attention.compile.unit import Unit
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.config import KernelConfig, check_config_type, is_config
@@ -34,7 +34,7 @@ class LoadedUnit:
     @cached_property
     def function(self) -> cuda.CUfunction:
         """The driver's handle; asking for it loads the machine code into this process."""
-        return driver.load_kernel(self.compiled.cubin, ENTRY)
+        return driver.load_kernel(self.compiled.cubin, self.compiled.entry)
 
 
 _units: dict[Unit, LoadedUnit] = {}

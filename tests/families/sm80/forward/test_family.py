@@ -122,7 +122,8 @@ def test_a_unit_opens_with_the_config_and_has_the_one_entry() -> None:
     unit = unit_of(TOP)
     assert unit.source.startswith(f"// {TOP.short_form()}\n#include <fa/sm80/forward.cuh>\n")
     assert unit.source.count('extern "C" __global__') == 1
-    assert f"{ENTRY}(const __grid_constant__ fa::ForwardKernelArgs args)" in unit.source
+    entry = f"{ENTRY}_{TOP.kernel_name()}"
+    assert f"{entry}(\n    const __grid_constant__ fa::ForwardKernelArgs args)" in unit.source
     assert "__launch_bounds__(128)" in unit.source
     assert (unit.name, unit.target) == (TOP.kernel_name(), "sm_80")
     assert unit_of(TOP, arch=ARCHES["sm_90"]).target == "sm_90"
