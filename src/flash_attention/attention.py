@@ -10,7 +10,7 @@ from torch import Tensor
 from flash_attention import ops
 from flash_attention.call.call import Call, Keywords, call_of, with_keywords
 from flash_attention.errors import UnsupportedError
-from flash_attention.families.config import KernelConfig
+from flash_attention.families.given import GivenConfig
 from flash_attention.launch.compute import compute
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ def attention(
     *,
     return_lse: Literal[False] = False,
     out: Tensor | None = None,
-    config: KernelConfig | None = None,
+    config: GivenConfig | None = None,
     validate: bool = False,
     **keywords: Unpack[Keywords],
 ) -> Tensor: ...
@@ -39,7 +39,7 @@ def attention(
     *,
     return_lse: Literal[True],
     out: Tensor | None = None,
-    config: KernelConfig | None = None,
+    config: GivenConfig | None = None,
     validate: bool = False,
     **keywords: Unpack[Keywords],
 ) -> tuple[Tensor, Tensor]: ...
@@ -52,7 +52,7 @@ def attention(
     v: Tensor,
     *,
     out: Tensor | None = None,
-    config: KernelConfig | None = None,
+    config: GivenConfig | None = None,
     validate: bool = False,
     **keywords: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:
@@ -95,7 +95,7 @@ def attention(
 
 def asked(
     function: str, q: Tensor, k: Tensor, v: Tensor, keywords: dict[str, Any]
-) -> tuple[Call, KernelConfig | None, bool]:
+) -> tuple[Call, GivenConfig | None, bool]:
     """The call, the config and whether to validate, for a function that takes what `attention`
     takes."""
     own = dict(keywords)

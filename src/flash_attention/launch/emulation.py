@@ -33,7 +33,8 @@ from flash_attention.emulator import (
     run,
 )
 from flash_attention.errors import LaunchError, UnsupportedError
-from flash_attention.families.config import KernelConfig, check_config_type
+from flash_attention.families.config import check_config_type
+from flash_attention.families.given import GivenConfig
 from flash_attention.families.recipe import Step
 from flash_attention.launch.device import CPU
 from flash_attention.launch.plan import Plan
@@ -76,7 +77,7 @@ def compiled_unit(unit: Unit) -> CompiledKernel:
 
 @with_keywords
 def emulate(
-    kernel_cfg: KernelConfig,
+    kernel_cfg: GivenConfig,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -96,7 +97,8 @@ def emulate(
     """
     settings = Settings(schedule, seed, checks)
     call = call_of("emulate", q, k, v, o, keywords)
-    check_config_type(kernel_cfg)
+    if kernel_cfg is None:
+        check_config_type(kernel_cfg)
     plan = Plan(call, kernel_cfg, None if arch is None else get_arch(arch))
     if plan.device_index != CPU:
         raise UnsupportedError(

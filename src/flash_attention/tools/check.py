@@ -16,7 +16,7 @@ from flash_attention.call.lengths import check_lengths
 from flash_attention.call.problem import Problem
 from flash_attention.call.results import fill_keyless, new_output
 from flash_attention.errors import UnsupportedError
-from flash_attention.families.config import KernelConfig
+from flash_attention.families.given import GivenConfig
 from flash_attention.launch.plan import plan_for
 from flash_attention.reference.cpu import attention_on_cpu
 from flash_attention.reference.formula import without_pages
@@ -133,7 +133,7 @@ def _check_emulated(emulate: bool, q: Tensor) -> None:
         )
 
 
-def _by_kernel(call: Call, config: KernelConfig | None) -> tuple[Tensor, Tensor | None]:
+def _by_kernel(call: Call, config: GivenConfig | None) -> tuple[Tensor, Tensor | None]:
     """The output and the lse; what the kernel does not store is NaN."""
     out = new_output(call.q, call.v.shape[-1]) if call.out is None else call.out
     call = call._replace(out=out)

@@ -11,17 +11,19 @@ from rich.table import Table
 
 from flash_attention.arch import ARCHES, DEFAULT_ARCH
 from flash_attention.compile import cache_dir
-from flash_attention.kernel_configs import get_kernel_configs
+from flash_attention.kernel_configs import SET_VARIABLE, get_kernel_configs
 from flash_attention.tools.commands.console import output, progress, report_table
 from flash_attention.tools.commands.options import parse_arches
 from flash_attention.tools.commands.precompile import Outcome, jobs_of, precompile
 from flash_attention.tools.cores import usable_cores
 
+SET_HELP = f"progression (the ladder), autotune or all; else ${SET_VARIABLE}, else progression"
+
 
 def build(
     set_name: Annotated[
-        str, typer.Option("--set", help="progression (the ladder), autotuning or all")
-    ] = "progression",
+        str | None, typer.Option("--set", help=SET_HELP, show_default=False)
+    ] = None,
     arch: Annotated[
         str, typer.Option("--arch", help=f"comma-separated, out of {', '.join(ARCHES)}")
     ] = DEFAULT_ARCH.name,
@@ -39,7 +41,7 @@ def build(
     ]
     outcomes: list[Outcome] = []
     with progress() as bar:
-        task = bar.add_task(f"compiling {set_name}", total=len(todo))
+        task = bar.add_task("compiling", total=len(todo))
         for outcome in precompile(todo, jobs or usable_cores()):
             outcomes.append(outcome)
             bar.advance(task)

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from flash_attention.call.call import Window
 from flash_attention.errors import UnsupportedError
-from flash_attention.kernel_configs import DType, parse_kernel_config
+from flash_attention.kernel_configs import DType
 from flash_attention.tools.commands.console import print_report
 from flash_attention.tools.commands.options import DTypeOption
 from flash_attention.tools.text import ReportRow
@@ -112,7 +112,7 @@ class CallOptions:
     ] = None
     lse: Annotated[bool, typer.Option("--lse", help="also the log-sum-exp")] = False
     config: Annotated[
-        str | None, typer.Option(help="a kernel config in its short form, not the one selected")
+        str | None, typer.Option(help="a kernel config, in its short form or as rung:5")
     ] = None
     json: Annotated[
         Path | None, typer.Option(help="write the report here, - for standard output")
@@ -133,7 +133,7 @@ class CallOptions:
             "softcap": self.softcap,
             "split_keys": self.split_keys,
             "return_lse": self.lse,
-            "config": None if self.config is None else parse_kernel_config(self.config),
+            "config": self.config,
         }
 
     def tell(self, report: Report) -> None:

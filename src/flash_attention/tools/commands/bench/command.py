@@ -12,7 +12,7 @@ import torch
 import typer
 
 from flash_attention.errors import UnsupportedError
-from flash_attention.kernel_configs import DType
+from flash_attention.kernel_configs import SET_VARIABLE, DType
 from flash_attention.tools.bench.agreement import agreements, pair_up
 from flash_attention.tools.bench.clocks import Clocks, read_clocks
 from flash_attention.tools.bench.environment import describe
@@ -45,7 +45,10 @@ def bench(
         DEFAULT_PEERS
     ),
     configs: Annotated[
-        Path | None, typer.Option(help="a file of kernel configs, short forms one a line")
+        Path | None,
+        typer.Option(
+            help=f"a file of kernel configs, short forms one a line; else the set ${SET_VARIABLE}"
+        ),
     ] = None,
     heuristic: Annotated[
         bool, typer.Option("--heuristic", help="also the config that is chosen without tables")
