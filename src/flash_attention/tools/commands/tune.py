@@ -41,8 +41,14 @@ def tune(
         Path | None, typer.Option(help="every timing, kept for the next run; else in the cache")
     ] = None,
     budget: Annotated[float, typer.Option(help="seconds to spend", min=1)] = run.BUDGET_S,
+    family: Annotated[
+        str | None, typer.Option(help="sm80 or sm90: whose kernels; those of this GPU if left out")
+    ] = None,
 ) -> None:
-    """Find the fastest kernel for every problem of a grid, and write a table to choose by."""
+    """Find the fastest kernel for every problem of a grid, and write a table to choose by.
+
+    $FLASH_ATTENTION_KERNELS names the set that is tried: autotune unless set, progression, or all.
+    """
     d_heads, seq_lens = numbers_of("--d-head", d_head), numbers_of("--seq", seq)
     masks = None if causal is None else (causal,)
     element = DType.from_string(dtype) if dtype else None
@@ -67,7 +73,9 @@ def tune(
                 table=table,
                 store=kept,
                 budget=budget,
+                family=family,
                 report=report,
+                tell=lambda line: output.print(line, highlight=False, soft_wrap=True),
             )
         except KeyboardInterrupt:
             bar.stop()

@@ -41,6 +41,12 @@ class Space:
     configs: tuple[KernelConfig, ...]
     fallen: Mapping[str, int]
 
+    def __str__(self) -> str:
+        combined = len(self.configs) + sum(self.fallen.values())
+        by_size = sorted(self.fallen.items(), key=lambda item: -item[1])
+        rules = "".join(f", {count:,} fall to the rule {rule}" for rule, count in by_size)
+        return f"{combined:,} combinations{rules}, {len(self.configs):,} are left"
+
 
 def space_of(like: KernelConfig, arch: Arch) -> Space:
     """What is tried where the heuristic chooses `like`: the set $FLASH_ATTENTION_KERNELS names, or

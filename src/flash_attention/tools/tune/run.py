@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -17,19 +18,25 @@ import torch
 
 import flash_attention
 from flash_attention import compile as compiler
+from flash_attention.arch import Arch
 from flash_attention.choose.decision import Rule, Where, decide
 from flash_attention.choose.dense import DenseProblem
 from flash_attention.choose.table import Entry, Table
 from flash_attention.choose.table_file import load_table, save_table
 from flash_attention.choose.tables import device_name
 from flash_attention.errors import UnsupportedError
-from flash_attention.families.registry import AnyFamily, family_called
+from flash_attention.families.registry import AnyFamily, family_called, family_of
 from flash_attention.kernel_configs import DType, KernelConfig, parse_kernel_config
 from flash_attention.launch.device import device_arch, device_sms
 from flash_attention.tools.bench.environment import driver_version
 from flash_attention.tools.bench.grid import Point
 from flash_attention.tools.tune.bench import Bench
-from flash_attention.tools.tune.candidates import carried_over, heuristic, starting_points
+from flash_attention.tools.tune.candidates import (
+    carried_over,
+    heuristic,
+    space_of,
+    starting_points,
+)
 from flash_attention.tools.tune.device import ChildMeasurer
 from flash_attention.tools.tune.points import problems_of
 from flash_attention.tools.tune.search import THOROUGH, Effort, Result, Search
@@ -72,6 +79,7 @@ def tune(
     family: str | None = None,
     device: int | None = None,
     report: Report = lambda progress: None,
+    tell: Callable[[str], None] = lambda line: None,
 ) -> Table:
     """The fastest config for every problem of a grid, measured on a GPU of this machine.
 
@@ -79,7 +87,8 @@ def tune(
     Timings go to `store` and none is taken twice: a run that was interrupted goes on where it was,
     and one that was not has nothing to do. After each problem `table` is written, over what it held
     for that problem. The run takes about `budget` seconds; with few the search is shallow. Kernels
-    of the newest family that runs here are tried, unless `family` names another, such as "sm80".
+    of the newest family that runs here are tried, unless `family` names another, such as "sm80";
+    `tell` hears which combinations of their fields are left out, and what became of the others.
     """
     element = DType.from_string(dtype) if isinstance(dtype, str) else dtype
     only = None if family is None else family_called(family)
@@ -94,11 +103,15 @@ def tune(
     measurer = ChildMeasurer(machine.arch, index)
     try:
         bench = Bench(measurer, Store(default_store() if store is None else Path(store), machine))
+        for line in spaces(problems, machine.arch, only):
+            tell(line)
         found = before
         for entry in Run(problems, bench, budget=budget, family=only, report=report).entries():
             found = found.with_entries([entry])
             if path is not None:
                 save_table(found, path)
+        for problem in sorted(set(problems)):
+            tell(fates(problem, starting_points(problem, machine.arch, only), bench.store))
     finally:
         measurer.close()
     return found
@@ -128,6 +141,28 @@ def check_tunable(
                 f"{problem} has so few queries that its keys are split, and how follows from the"
                 " number of multiprocessors: there is nothing to tune; use more queries"
             )
+
+
+def spaces(
+    problems: Sequence[DenseProblem], arch: Arch, family: AnyFamily | None = None
+) -> list[str]:
+    """Of every kind of kernel that is tried, how many combinations fell to which rule."""
+    firsts = (heuristic(problem, arch, family) for problem in sorted(set(problems)))
+    kinds = {(family_of(c).name, c.dtype.name, c.d_head): space_of(c, arch) for c in firsts}
+    return [
+        f"{name} {dtype} d {d_head}: {kinds[name, dtype, d_head]}" for name, dtype, d_head in kinds
+    ]
+
+
+def fates(problem: DenseProblem, configs: Sequence[KernelConfig], store: Store) -> str:
+    """How many of the configs that a search starts from were timed, or why they were not."""
+    counts: Counter[str] = Counter()
+    for config in configs:
+        failure = store.failure(problem, config)
+        timed = "timed" if store.was_timed(problem, config) else "not reached in the time"
+        counts[failure.fate if failure else timed] += 1
+    said = ", ".join(f"{count:,} {fate}" for fate, count in counts.most_common())
+    return f"{problem}: of {len(configs):,} configs {said}"
 
 
 def _checked_table(path: Path | None, device: str) -> Table:
