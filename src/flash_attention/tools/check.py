@@ -63,6 +63,7 @@ class CheckReport:
                 " one rounding step",
             ),
             ("worst", f"{output.value:.6g} at {output.worst_index}, exact is {output.exact:.6g}"),
+            *([] if output.ok else [("mismatched", output.mismatches)]),
         ]
         if self.lse is not None:
             error = f"largest error {self.lse.error:.3e} at {self.lse.worst_index}"
