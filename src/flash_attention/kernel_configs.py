@@ -11,7 +11,7 @@ from functools import cache
 from flash_attention.arch import DEFAULT_ARCH, Arch
 from flash_attention.call.dtype import DType
 from flash_attention.call.problem import Problem
-from flash_attention.errors import KernelConfigError
+from flash_attention.errors import KernelConfigError, UnsupportedError
 from flash_attention.families.config import KernelConfig, is_config
 from flash_attention.families.given import GivenConfig, read_config
 from flash_attention.families.parse import parse_kernel_config, parse_kernel_name
@@ -41,7 +41,7 @@ __all__ = [
     "sort_key",
 ]
 
-_RUNG = re.compile(r"\s*rung\s*:\s*(\d{1,4})\s*")
+_RUNG = re.compile(r"\s*rung\s*:\s*(.*?)\s*")
 SET_VARIABLE = "FLASH_ATTENTION_KERNELS"
 
 
@@ -54,6 +54,8 @@ def as_kernel_config(
     rung = _RUNG.fullmatch(given) if isinstance(given, str) else None
     if rung is None:
         return read_config(given)
+    if not re.fullmatch("[0-9]{1,4}", rung[1]):
+        raise UnsupportedError(f"{given} names no rung; write rung:16")
     return pick_rung(get_ladder(dtype, d_head, n_heads), int(rung[1])).config
 
 

@@ -79,19 +79,23 @@ def tune(
             )
         except KeyboardInterrupt:
             bar.stop()
-            errors.print(
-                f"interrupted; the timings are in {kept}, the table of what was finished in"
-                f" {table}: the same command goes on from there",
-                highlight=False,
-                markup=False,
-                soft_wrap=True,
-            )
+            _say_interrupted(kept, table)
             raise typer.Exit(INTERRUPTED) from None
     entries = [entry for entry in tuned.entries if entry.problem in asked]
     output.print(_listing(tuned, entries))
     if left := len(asked) - len(entries):
         output.print(f"{left} problems have no entry; where time ran out, use a larger --budget")
     output.print(f"in {table}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _say_interrupted(kept: Path, table: Path) -> None:
+    errors.print(
+        f"interrupted; the timings are in {kept}, the table of what was finished in"
+        f" {table}: the same command goes on from there",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
 
 
 def _listing(tuned: Table, entries: list[Entry]) -> Listing:
