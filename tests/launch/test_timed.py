@@ -11,6 +11,7 @@ import torch
 
 from flash_attention import forward, forward_timed
 from flash_attention.call.call import Call
+from flash_attention.launch.launcher import Launcher
 from flash_attention.launch.plan import Plan
 from flash_attention.launch.timed import SPIN_CYCLES, run_timed
 from tests.launch.calls import CONFIG, HOPPER, dense, grouped
@@ -55,11 +56,11 @@ def watched(monkeypatch: pytest.MonkeyPatch) -> Watched:
 def on_a_gpu(plan: Plan, watched: Watched, monkeypatch: pytest.MonkeyPatch) -> Plan:
     """The plan as if it were for a GPU: its launches are noted."""
     monkeypatch.setattr(plan, "device_index", 0)
+    monkeypatch.setattr(plan, "launcher", Launcher(plan.recipe, 0))
     launch = plan.launcher.launch
 
     def note(arguments: Any) -> None:
         watched.said.append("launch")
-        monkeypatch.setattr(plan.launcher, "_index", 0)
         launch(arguments)
 
     monkeypatch.setattr(plan.launcher, "launch", note)
