@@ -13,8 +13,8 @@ from typing import Any
 from flash_attention.arch import ARCHES
 from flash_attention.call.problem import Problem
 from flash_attention.choose.heuristic import select_config
-from flash_attention.families.sm90.forward.rules import CHOICES
 from flash_attention.errors import KernelConfigError
+from flash_attention.families.sm90.forward.rules import CHOICES
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig, TileOrder
 from flash_attention.ladder import Rung, get_ladder
 

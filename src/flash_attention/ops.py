@@ -185,7 +185,7 @@ def traced(
     return (result, lse) if return_lse else result
 
 
-def _validate(call: Call, config: KernelConfig | None) -> None:
+def _validate(call: Call, config: GivenConfig | None) -> None:
     """Read the lengths of a call that a mode looks on at. torch's path on the CPU always does."""
     if _is_compiling() or _is_tracing() or lacks_memory(*call[:3]):
         raise UnsupportedError(
