@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from typing import Any, Protocol, TypeAlias
 
 from flash_attention.call.dtype import DType
@@ -13,30 +13,22 @@ from flash_attention.families.sm80.forward.config import FlashForwardKernelConfi
 
 
 class ThirteenFields(Protocol):
-    """An object with the fields of a FlashForwardKernelConfig that need a value.
+    """An object with all fields of a FlashForwardKernelConfig that need a value.
 
     `dtype` may be a DType, a torch.dtype, a name, or a member of another enum with that name.
-    """
+    """  # type checkers look at these; that all thirteen are there is seen when it is read
 
     dtype: Any
     d_head: int
     B_r: int
     B_c: int
     n_warps: int
-    async_copy: bool
-    eager_load_blocks: bool
-    swizzled: bool
-    Q_mma_load_K_tiles: int
-    K_mma_load_K_tiles: int
-    V_mma_load_K_tiles: int
-    mma_double_buffer_loads: bool
-    optimized_softmax: bool
 
 
 GivenConfig: TypeAlias = KernelConfig | str | ThirteenFields
 """What every function takes for a config; a string is a short form or, as in "rung:5", a rung."""
 
-THIRTEEN = tuple(ThirteenFields.__annotations__)
+THIRTEEN = tuple(f.name for f in fields(FlashForwardKernelConfig) if f.default is MISSING)
 
 
 def read_config(given: object) -> KernelConfig:
