@@ -18,7 +18,7 @@ from flash_attention.tools.cores import usable_cores
 
 def build(
     *,
-    set_name: str,
+    set_name: str | None,
     arch: str,
     jobs: int,
 ) -> None:
@@ -32,7 +32,7 @@ def build(
     ]
     outcomes: list[Outcome] = []
     with progress() as bar:
-        task = bar.add_task(f"compiling {set_name}", total=len(todo))
+        task = bar.add_task("compiling", total=len(todo))
         for outcome in precompile(todo, jobs or usable_cores()):
             outcomes.append(outcome)
             bar.advance(task)

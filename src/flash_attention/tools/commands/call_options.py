@@ -132,7 +132,7 @@ class CallOptions:
     ] = None
     lse: Annotated[bool, typer.Option("--lse", help="also the log-sum-exp")] = False
     config: Annotated[
-        str | None, typer.Option(help="a kernel config in its short form, not the one selected")
+        str | None, typer.Option(help="a kernel config, in its short form or as rung:5")
     ] = None
     json: JsonOption = None
 
@@ -145,7 +145,6 @@ class CallOptions:
     @property
     def keywords(self) -> dict[str, Any]:
         """What the function of the same name as the command is told besides the tensors."""
-        from flash_attention.kernel_configs import parse_kernel_config
 
         return {
             "causal": self.causal,
@@ -153,7 +152,7 @@ class CallOptions:
             "softcap": self.softcap,
             "split_keys": self.split_keys,
             "return_lse": self.lse,
-            "config": None if self.config is None else parse_kernel_config(self.config),
+            "config": self.config,
         }
 
     def tell(self, report: Report) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 from flash_attention.arch import ARCHES, Arch, get_arch
 from flash_attention.errors import UnsupportedError, quoted
-from flash_attention.kernel_configs import DType, KernelConfig, parse_kernel_config
-from flash_attention.ladder import Rung, get_ladder
+from flash_attention.kernel_configs import DType, KernelConfig, as_kernel_config
+from flash_attention.ladder import Rung, get_ladder, pick_rung
 
 
 def ladder_of(dtype: str, d_head: int, heads: int) -> tuple[Rung, ...]:
@@ -14,22 +14,14 @@ def ladder_of(dtype: str, d_head: int, heads: int) -> tuple[Rung, ...]:
     return get_ladder(DType.from_string(dtype), d_head, heads)
 
 
-def pick_rung(ladder: tuple[Rung, ...], number: int) -> Rung:
-    """The rung called `number`."""
-    for rung in ladder:
-        if rung.number == number:
-            return rung
-    raise UnsupportedError(
-        f"there is no rung {number}; the ladder has rungs {ladder[0].number} to {ladder[-1].number}"
-    )
-
-
 def chosen_kernel(
     rung: int, config: str | None, *, dtype: str, d_head: int, heads: int
 ) -> tuple[str, KernelConfig]:
     """A kernel and what to call it: the config if one is given, else the rung."""
     if config is not None:
-        return "kernel", parse_kernel_config(config)
+        return "kernel", as_kernel_config(
+            config, dtype=DType.from_string(dtype), d_head=d_head, n_heads=heads
+        )
     chosen = pick_rung(ladder_of(dtype, d_head, heads), rung)
     return f"rung {chosen.number} {chosen.name}", chosen.config
 

@@ -13,9 +13,7 @@ from rich.table import Table as Listing
 from flash_attention.choose.table import Entry, Table
 from flash_attention.kernel_configs import DType
 from flash_attention.tools.commands.console import add_number_columns, errors, output, report_table
-from flash_attention.tools.commands.options import (
-    numbers_of,
-)
+from flash_attention.tools.commands.options import numbers_of
 from flash_attention.tools.tune import run
 from flash_attention.tools.tune.points import problems_of
 from flash_attention.tools.tune.store import default_store
@@ -33,6 +31,7 @@ def tune(
     seq: str | None,
     store: Path | None,
     budget: float,
+    family: str | None,
 ) -> None:
     """Find the fastest kernel for every problem of a grid, and write a table to choose by."""
     d_heads, seq_lens = numbers_of("--d-head", d_head), numbers_of("--seq", seq)
@@ -59,23 +58,29 @@ def tune(
                 table=table,
                 store=kept,
                 budget=budget,
+                family=family,
                 report=report,
+                tell=lambda line: output.print(line, highlight=False, soft_wrap=True),
             )
         except KeyboardInterrupt:
             bar.stop()
-            errors.print(
-                f"interrupted; the timings are in {kept}, the table of what was finished in"
-                f" {table}: the same command goes on from there",
-                highlight=False,
-                markup=False,
-                soft_wrap=True,
-            )
+            _say_interrupted(kept, table)
             raise typer.Exit(INTERRUPTED) from None
     entries = [entry for entry in tuned.entries if entry.problem in asked]
     output.print(_listing(tuned, entries))
     if left := len(asked) - len(entries):
         output.print(f"{left} problems have no entry; where time ran out, use a larger --budget")
     output.print(f"in {table}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _say_interrupted(kept: Path, table: Path) -> None:
+    errors.print(
+        f"interrupted; the timings are in {kept}, the table of what was finished in"
+        f" {table}: the same command goes on from there",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
 
 
 def _listing(tuned: Table, entries: list[Entry]) -> Listing:

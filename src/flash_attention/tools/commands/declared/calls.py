@@ -39,7 +39,8 @@ def check(
 ) -> None:
     """Hold the output of `attention` to float64, beside 16-bit torch. Exit code 1 if it is wrong.
 
-    q, k and v are random.
+    q, k and v are random. Where $FLASH_ATTENTION_KERNELS names a set of kernels and --config is
+    left out, every kernel of the set for this data type and head dimension is checked.
     """
     given = locals()
     from flash_attention.tools.commands.check import check as run

@@ -21,6 +21,9 @@ from flash_attention.tools.commands.declared.options import (
 )
 
 FORMS = f"a short form, rung:N, or selected: and a problem as in 'selected:{EXAMPLE}'"
+SET_HELP = "progression (the ladder), autotune or all; else $FLASH_ATTENTION_KERNELS or progression"
+    "progression (the ladder), autotune or all; else $FLASH_ATTENTION_KERNELS, else progression"
+)
 SCHEDULES = ("lockstep", "depth-first", "random")
 
 
@@ -125,8 +128,8 @@ def debug(
 
 def build(
     set_name: Annotated[
-        str, typer.Option("--set", help="progression (the ladder), autotuning or all")
-    ] = "progression",
+        str | None, typer.Option("--set", help=SET_HELP, show_default=False)
+    ] = None,
     arch: Annotated[
         str, typer.Option("--arch", help=f"comma-separated, out of {', '.join(ARCHES)}")
     ] = DEFAULT_ARCH.name,

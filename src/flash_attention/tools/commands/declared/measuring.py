@@ -34,7 +34,11 @@ def bench(
         DEFAULT_PEERS
     ),
     configs: Annotated[
-        Path | None, typer.Option(help="a file of kernel configs, short forms one a line")
+        Path | None,
+        typer.Option(
+            help="a file of kernel configs, short forms one a line; else the set"
+            " $FLASH_ATTENTION_KERNELS"
+        ),
     ] = None,
     heuristic: Annotated[
         bool, typer.Option("--heuristic", help="also the config that is chosen without tables")
@@ -77,8 +81,14 @@ def tune(
         Path | None, typer.Option(help="every timing, kept for the next run; else in the cache")
     ] = None,
     budget: Annotated[float, typer.Option(help="seconds to spend", min=1)] = BUDGET_S,
+    family: Annotated[
+        str | None, typer.Option(help="sm80 or sm90: whose kernels; those of this GPU if left out")
+    ] = None,
 ) -> None:
-    """Find the fastest kernel for every problem of a grid, and write a table to choose by."""
+    """Find the fastest kernel for every problem of a grid, and write a table to choose by.
+
+    $FLASH_ATTENTION_KERNELS names the set that is tried: autotune unless set, progression, or all.
+    """
     given = locals()
     from flash_attention.tools.commands.tune import tune as run
 

@@ -15,7 +15,7 @@ DHeadOption = Annotated[int, typer.Option("--d-head", help="head dimension: 64 o
 HeadsOption = Annotated[int, typer.Option("--heads", help="heads; a constant of rung 16", min=1)]
 ConfigOption = Annotated[
     str | None,
-    typer.Option("--config", help="a kernel config in its short form, instead of a rung"),
+    typer.Option("--config", help="a kernel config: its short form, or rung:5; instead of a rung"),
 ]
 ArchOption = Annotated[
     str | None,

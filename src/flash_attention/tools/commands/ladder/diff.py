@@ -14,13 +14,12 @@ from rich.table import Table
 from flash_attention.arch import Arch, get_arch
 from flash_attention.families.registry import unit_of
 from flash_attention.kernel_configs import KernelConfig
-from flash_attention.ladder import FAMILY, Rung
+from flash_attention.ladder import FAMILY, Rung, pick_rung
 from flash_attention.tools.commands.console import add_number_columns, output, report_table
 from flash_attention.tools.commands.ladder.inspection import RungInspection, inspect_rung
 from flash_attention.tools.commands.ladder.listing import change_between
 from flash_attention.tools.commands.options import (
     ladder_of,
-    pick_rung,
 )
 from flash_attention.tools.ladder.one_file import one_file
 

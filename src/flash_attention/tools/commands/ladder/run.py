@@ -12,7 +12,7 @@ from flash_attention.arch import Arch, get_arch
 from flash_attention.errors import UnsupportedError
 from flash_attention.kernel_configs import (
     KernelConfig,
-    parse_kernel_config,
+    as_kernel_config,
 )
 from flash_attention.ladder import Rung
 from flash_attention.launch.device import current_arch
@@ -84,7 +84,7 @@ def _able(rungs: Sequence[Rung], arch: Arch | None) -> list[Rung]:
 
 
 def _extra_config(text: str, rung: KernelConfig) -> KernelConfig:
-    config = parse_kernel_config(text)
+    config = as_kernel_config(text, dtype=rung.dtype, d_head=rung.d_head)
     config.check(current_arch(config.default_arch))
     if (config.dtype, config.d_head) != (rung.dtype, rung.d_head):
         raise UnsupportedError(

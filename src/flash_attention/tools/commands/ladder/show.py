@@ -10,12 +10,11 @@ import typer
 from rich.syntax import Syntax
 
 from flash_attention.families.registry import unit_of
-from flash_attention.ladder import Rung
+from flash_attention.ladder import Rung, pick_rung
 from flash_attention.tools.commands.console import output
 from flash_attention.tools.commands.ladder.listing import change_of
 from flash_attention.tools.commands.options import (
     ladder_of,
-    pick_rung,
 )
 from flash_attention.tools.ladder.one_file import one_file
 
