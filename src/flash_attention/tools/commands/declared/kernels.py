@@ -22,8 +22,6 @@ from flash_attention.tools.commands.declared.options import (
 
 FORMS = f"a short form, rung:N, or selected: and a problem as in 'selected:{EXAMPLE}'"
 SET_HELP = "progression (the ladder), autotune or all; else $FLASH_ATTENTION_KERNELS or progression"
-    "progression (the ladder), autotune or all; else $FLASH_ATTENTION_KERNELS, else progression"
-)
 SCHEDULES = ("lockstep", "depth-first", "random")
 
 
