@@ -49,5 +49,5 @@ $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt setuptools
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt \
-	  --no-build-isolation -e '.[inspect,test,lint]'
+	  --no-build-isolation -e '.[all,test,lint]'
 	touch $@

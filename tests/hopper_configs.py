@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from flash_attention.arch import ARCHES
 from flash_attention.call.problem import Problem
 from flash_attention.choose.heuristic import select_config
+from flash_attention.errors import KernelConfigError
 from flash_attention.families.sm90.forward.rules import CHOICES
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig, TileOrder
 from flash_attention.ladder import Rung, get_ladder
@@ -91,9 +93,8 @@ def sample_hopper_configs(seed: int) -> Iterator[HopperForwardKernelConfig]:
     """
     draw = random.Random(seed)
     while True:
-        cfg = _draw_specialised(draw) if draw.randrange(3) else _draw_unified(draw)
-        if cfg.broken_rule() is None:
-            yield cfg
+        with suppress(KernelConfigError):
+            yield _draw_specialised(draw) if draw.randrange(3) else _draw_unified(draw)
 
 
 def _draw_tile(draw: random.Random) -> dict[str, Any]:

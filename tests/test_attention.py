@@ -51,7 +51,9 @@ def test_a_config_that_does_not_fit_is_refused() -> None:
     half = [t.half() for t in (made.q, made.k, made.v)]
     with pytest.raises(UnsupportedError, match=r"split_keys is given, .* visit all keys of a row"):
         attention(*half, config=CONFIG, split_keys=64)
-    other: Any = "hopper"
+    with pytest.raises(KernelConfigError, match="'hopper' is not a kernel config; the form is"):
+        attention(*half, config="hopper")
+    other: Any = 16
     with pytest.raises(KernelConfigError, match="pass a FlashForwardKernelConfig"):
         attention(*half, config=other)
 

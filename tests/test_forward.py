@@ -19,6 +19,7 @@ from flash_attention import (
     TileOrder,
     UnsupportedError,
 )
+from flash_attention.kernel_configs import parse_kernel_name
 from flash_attention.ladder import get_ladder
 from flash_attention.reference.judge import check_lse, check_output, generate_qkv, generate_qkvo
 
@@ -366,3 +367,28 @@ def test_a_timed_call_returns_the_log_sum_exp_too() -> None:
     assert_right(out, q, k, v)
     assert check_lse(lse, q, k).ok
     assert milliseconds > 0
+
+
+@pytest.mark.gpu
+def test_a_profile_tells_kernels_apart_by_their_config() -> None:
+    q, k, v = generate_qkv(1, 128, 2, 64, DType.FP16, "cuda")
+    configs = [CONFIG, get_ladder(DType.FP16, 64, 2)[4].config]
+    for config in configs:
+        flash_attention.forward(config, q, k, v)
+    torch.cuda.synchronize()
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        for config in configs:
+            flash_attention.forward(config, q, k, v, causal=True)
+        torch.cuda.synchronize()
+    names = [event.key for event in profile.key_averages() if "flash_forward" in event.key]
+    assert {parse_kernel_name(name) for name in names} == set(configs)
+    assert all(name.endswith("_causal") for name in names)
+
+
+@pytest.mark.gpu
+def test_a_benchmark_returns_the_time_last() -> None:
+    q, k, v, o = generate_qkvo(2, 512, 4, 64, DType.FP16, "cuda")
+    out, milliseconds = flash_attention.forward("rung:16", q, k, v, o, benchmark=True)
+    assert out is o
+    assert_right(out, q, k, v)
+    assert 0 < milliseconds < 10

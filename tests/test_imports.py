@@ -19,7 +19,7 @@ SOURCE = Path(__file__).resolve().parent.parent / "src" / PACKAGE
 ROOT = "__init__"  # the room of the package itself
 
 LAYERS = (
-    ("errors", "files", "arch"),
+    ("errors", "files", "arch", "version"),
     ("call",),
     ("compile",),
     ("families",),

@@ -2,15 +2,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import prod
+from types import SimpleNamespace
 
 import pytest
 
 from flash_attention.arch import ARCHES, Arch
 from flash_attention.errors import KernelConfigError
-from flash_attention.families.sm80.forward.space import SEARCH_SPACE, search_space
+from flash_attention.families.given import THIRTEEN
+from flash_attention.families.sm80.forward.space import search_space
 from flash_attention.families.sm90.forward.space import hopper_search_space
 from flash_attention.kernel_configs import (
+    EXAMPLES,
     SET_VARIABLE,
     DType,
     FlashForwardKernelConfig,
@@ -20,6 +22,7 @@ from flash_attention.kernel_configs import (
     get_kernel_configs,
     get_kernel_progression_configs,
     get_kernels_to_build,
+    parse_kernel_config,
     should_autotune_config,
     sort_key,
 )
@@ -54,20 +57,21 @@ def test_on_hopper_both_search_spaces_are_searched() -> None:
     assert family(configs, FlashForwardKernelConfig) == get_autotuning_kernel_configs()
 
 
-def test_the_search_space_is_the_valid_part_of_the_product() -> None:
-    size = prod(map(len, SEARCH_SPACE.values()))
+def test_the_autotuning_set_is_the_search_space() -> None:
     configs = get_autotuning_kernel_configs()
-    assert 0 < len(configs) == len(set(configs)) < size
     assert configs == [cfg for cfg in search_space() if cfg.broken_rule() is None]
-    for field, values in SEARCH_SPACE.items():
-        assert {getattr(cfg, field) for cfg in configs} == set(values), field
+    assert len(configs) == len(set(configs)) == 2 * 5616  # either way round
 
 
 def test_should_autotune_follows_the_rules() -> None:
     cfg = get_autotuning_kernel_configs()[0]
     assert isinstance(cfg, FlashForwardKernelConfig)
     assert should_autotune_config(cfg)
-    assert not should_autotune_config(replace(cfg, async_copy=False))
+    assert should_autotune_config(cfg.short_form())
+    assert not should_autotune_config(cfg.short_form().replace("async+", ""))
+    fields = {name: getattr(cfg, name) for name in THIRTEEN}
+    assert should_autotune_config(SimpleNamespace(**fields))
+    assert not should_autotune_config(SimpleNamespace(**fields | {"async_copy": False}))
     tight = replace(ARCHES["sm_86"], max_smem_per_cta=cfg.smem_bytes() - 1)
     assert not should_autotune_config(cfg, tight)
 
@@ -77,16 +81,19 @@ def test_all_is_both_without_repeats(arch: Arch) -> None:
     everything = get_kernels_to_build(arch)
     assert everything == sorted(set(everything), key=sort_key)
     parts = {*get_kernel_progression_configs(arch), *get_autotuning_kernel_configs(arch)}
-    assert set(everything) == parts
+    examples = set(map(parse_kernel_config, EXAMPLES))
+    assert set(everything) == parts | examples
+    assert len(examples) == 4
+    assert {cfg.tile() for cfg in examples} == {("FP16", 128, 64, 32, 4)}
 
 
 def test_a_set_is_chosen_by_name_or_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(SET_VARIABLE, raising=False)
     assert get_kernel_configs() == get_kernel_progression_configs()
-    monkeypatch.setenv(SET_VARIABLE, "autotuning")
+    monkeypatch.setenv(SET_VARIABLE, "autotune")
     assert get_kernel_configs() == get_autotuning_kernel_configs()
     assert get_kernel_configs("all") == get_kernels_to_build()
     assert get_kernel_configs("progression", SM90) == get_kernel_progression_configs(SM90)
-    monkeypatch.setenv(SET_VARIABLE, "autotunning")
-    with pytest.raises(KernelConfigError, match="did you mean 'autotuning'"):
+    monkeypatch.setenv(SET_VARIABLE, "autotuna")
+    with pytest.raises(KernelConfigError, match="did you mean 'autotune'"):
         get_kernel_configs()

@@ -101,10 +101,18 @@ def test_nothing_is_left_to_do() -> None:
 def test_every_requirement_is_pinned() -> None:
     pinned = set(re.findall(r"^([a-z0-9-]+)==", (ROOT / "constraints.txt").read_text(), re.M))
     lists = re.findall(
-        r"^(?:dependencies|inspect|test|lint|requires) = \[(.*?)\]$",
+        r"^(?:dependencies|cli|plot|inspect|test|lint|requires) = \[(.*?)\]$",
         (ROOT / "pyproject.toml").read_text(),
         re.M | re.S,
     )
     declared = {name for text in lists for name in re.findall(r'"([\w-]+)', text)}
-    assert {"setuptools", "torch", "nvidia-cuda-nvdisasm", "pytest", "ruff"} <= declared
+    assert {
+        "setuptools",
+        "torch",
+        "typer",
+        "matplotlib",
+        "nvidia-cuda-nvdisasm",
+        "pytest",
+        "ruff",
+    } <= declared
     assert declared - pinned == set()

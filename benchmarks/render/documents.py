@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.render import api, commands
 from benchmarks.render.blocks import begin, replace_block, table, wrap
 from benchmarks.render.conformance import CONFORMANCE, conformance_block
 from benchmarks.render.grid_tables import grid_table, is_plain, point_table
@@ -194,14 +195,24 @@ def write(document: Path, stored: Path) -> None:
         return
     measured = results.load(stored)
     text = replace_block(text, LADDER, ladder_block(measured))
-    plot.save(plot.speeds(compare(measured)), document.parent / PLOT)
+    plot.save(plot.speeds(compare(measured), measured.setting), document.parent / PLOT)
     document.write_text(text)
+
+
+def write_reference() -> None:
+    """Brings what the documents say of functions and commands up to date."""
+    api.DOCUMENT.write_text(api.api_page())
+    for document, name, block in (
+        (commands.DOCUMENT, commands.COMMANDS, commands.commands_block()),
+        (commands.EMULATOR, commands.FINDING, commands.finding_block()),
+    ):
+        document.write_text(replace_block(document.read_text(), name, block))
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.render",
-        description="Writes stored measurements into the documents of this checkout: all, or one.",
+        description="Brings documents up to date: all of this checkout, or one with some results.",
     )
     parser.add_argument("document", type=Path, nargs="?")
     parser.add_argument("results", type=Path, nargs="?", help="a file, or a folder for the rungs")
@@ -209,6 +220,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     if given.document is None:
         for document, stored in DOCUMENTS:
             write(Path(document), RESULTS / stored)
+        write_reference()
     elif given.results is None:
         parser.error("a document needs the results that go into it")
     else:

@@ -2,7 +2,6 @@
 """Attention kernels for NVIDIA GPUs, compiled on first use."""
 
 from importlib import import_module
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from flash_attention.attention import attention
@@ -23,6 +22,7 @@ from flash_attention.families.sm90.forward.tile_order import TileOrder
 from flash_attention.forward import forward, forward_timed
 from flash_attention.launch.kernels import forward_kernels
 from flash_attention.launch.use import use_table
+from flash_attention.version import VERSION
 
 if TYPE_CHECKING:
     from flash_attention.launch.emulation import Emulation, emulate
@@ -31,10 +31,7 @@ if TYPE_CHECKING:
     from flash_attention.tools.tune.on_demand import tuning
     from flash_attention.tools.tune.run import tune
 
-try:
-    __version__ = version("flash_attention")
-except PackageNotFoundError:  # run from a checkout, not installed
-    __version__ = "0+unknown"
+__version__ = VERSION
 
 __all__ = [
     "CheckReport",

@@ -68,6 +68,8 @@ ARCHES: dict[str, Arch] = {
 }
 
 DEFAULT_ARCH = ARCHES["sm_80"]  # the oldest, where nothing says which GPU is meant
+ROOMIEST_ARCH = max(ARCHES.values(), key=lambda arch: (arch.max_smem_per_cta, arch.name))
+"""What does not fit here fits nowhere."""
 MEASURED_ARCH = ARCHES["sm_90"]  # of the GPU whose measurements ship
 
 

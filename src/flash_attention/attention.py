@@ -11,7 +11,7 @@ from flash_attention import ops
 from flash_attention.call.call import Call, Keywords, call_of, with_keywords
 from flash_attention.call.options import check_switch
 from flash_attention.errors import UnsupportedError
-from flash_attention.families.config import KernelConfig
+from flash_attention.families.given import GivenConfig
 from flash_attention.launch.compute import compute
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def attention(
     *,
     return_lse: Literal[False] = False,
     out: Tensor | None = None,
-    config: KernelConfig | None = None,
+    config: GivenConfig | None = None,
     validate: bool = False,
     **keywords: Unpack[Keywords],
 ) -> Tensor: ...
@@ -40,7 +40,7 @@ def attention(
     *,
     return_lse: Literal[True],
     out: Tensor | None = None,
-    config: KernelConfig | None = None,
+    config: GivenConfig | None = None,
     validate: bool = False,
     **keywords: Unpack[Keywords],
 ) -> tuple[Tensor, Tensor]: ...
@@ -53,7 +53,7 @@ def attention(
     v: Tensor,
     *,
     out: Tensor | None = None,
-    config: KernelConfig | None = None,
+    config: GivenConfig | None = None,
     validate: bool = False,
     **keywords: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:
@@ -96,7 +96,7 @@ def attention(
 
 def asked(
     function: str, q: Tensor, k: Tensor, v: Tensor, keywords: dict[str, Any]
-) -> tuple[Call, KernelConfig | None, bool]:
+) -> tuple[Call, GivenConfig | None, bool]:
     """The call, the config and whether to validate, for a function that takes what `attention`
     takes."""
     own = dict(keywords)

@@ -5,14 +5,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, overload
 
-import torch
 from torch import Tensor
 
 from flash_attention.call.call import Keywords, call_of, with_keywords
-from flash_attention.errors import UnsupportedError
-from flash_attention.families.config import KernelConfig, check_config_type
-from flash_attention.launch.device import CPU
-from flash_attention.launch.plan import fill_idle, plan_for
+from flash_attention.families.config import check_config_type
+from flash_attention.families.given import GivenConfig
+from flash_attention.launch.plan import plan_for
+from flash_attention.launch.timed import run_timed
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -20,12 +19,13 @@ if TYPE_CHECKING:
 
 @overload
 def forward(
-    kernel_cfg: KernelConfig,
+    kernel_cfg: GivenConfig,
     q: Tensor,
     k: Tensor,
     v: Tensor,
     o: Tensor | None = None,
     *,
+    benchmark: Literal[False] = False,
     return_lse: Literal[False] = False,
     **keywords: Unpack[Keywords],
 ) -> Tensor: ...
@@ -33,27 +33,47 @@ def forward(
 
 @overload
 def forward(
-    kernel_cfg: KernelConfig,
+    kernel_cfg: GivenConfig,
     q: Tensor,
     k: Tensor,
     v: Tensor,
     o: Tensor | None = None,
     *,
+    benchmark: Literal[False] = False,
     return_lse: Literal[True],
     **keywords: Unpack[Keywords],
 ) -> tuple[Tensor, Tensor]: ...
 
 
-@with_keywords
+@overload
 def forward(
-    kernel_cfg: KernelConfig,
+    kernel_cfg: GivenConfig,
     q: Tensor,
     k: Tensor,
     v: Tensor,
     o: Tensor | None = None,
+    *,
+    benchmark: Literal[True],
+    return_lse: bool = False,
+    **keywords: Unpack[Keywords],
+) -> tuple[Any, ...]: ...
+
+
+@with_keywords
+def forward(
+    kernel_cfg: GivenConfig,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    o: Tensor | None = None,
+    *,
+    benchmark: bool = False,
     **keywords: Any,
-) -> Tensor | tuple[Tensor, Tensor]:
+) -> Tensor | tuple[Any, ...]:
     """`attention`, computed by the kernel that `kernel_cfg` describes.
+
+    `kernel_cfg` is a config, its short form, a rung of the ladder as in "rung:5", or an object with
+    the thirteen fields of a FlashForwardKernelConfig.
 
     The tensors are (batch, seq, heads, d_head), fp16 or bf16, on one CUDA device, with any strides
     that keep rows of d_head contiguous and 16-byte aligned. The call is asynchronous on the
@@ -64,70 +84,34 @@ def forward(
     some configs only: a HopperForwardKernelConfig reads pages and splits keys, and one that would
     have to ignore a field is refused.
 
+    With `return_lse` the result is (out, lse). With `benchmark` the milliseconds that the kernel
+    took on its stream come last, as of `forward_timed`.
+
     With CPU tensors the same kernel runs on the emulator, with every check on; a finding raises
     LaunchError. `emulate` returns findings and counters instead.
     """
+    if benchmark:
+        return forward_timed(kernel_cfg, q, k, v, o, **keywords)
     call = call_of("forward", q, k, v, o, keywords)
     if kernel_cfg is None:
         check_config_type(kernel_cfg)
     return plan_for(call, kernel_cfg).run(call)
 
 
-@overload
-def forward_timed(
-    kernel_cfg: KernelConfig,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    o: Tensor | None = None,
-    *,
-    return_lse: Literal[False] = False,
-    **keywords: Unpack[Keywords],
-) -> tuple[Tensor, float]: ...
-
-
-@overload
-def forward_timed(
-    kernel_cfg: KernelConfig,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    o: Tensor | None = None,
-    *,
-    return_lse: Literal[True],
-    **keywords: Unpack[Keywords],
-) -> tuple[Tensor, Tensor, float]: ...
-
-
 @with_keywords
 def forward_timed(
-    kernel_cfg: KernelConfig,
+    kernel_cfg: GivenConfig,
     q: Tensor,
     k: Tensor,
     v: Tensor,
     o: Tensor | None = None,
     **keywords: Any,
-) -> tuple[Tensor, float] | tuple[Tensor, Tensor, float]:
-    """`forward`, and the milliseconds that the kernel took on its stream. Waits for the kernel."""
-    check_config_type(kernel_cfg)
+) -> tuple[Any, ...]:
+    """(out, ms), or (out, lse, ms) with `return_lse`: `forward`, and the milliseconds that the
+    kernel took on its stream. It runs twice, the first time untimed. Waits for the kernel.
+    """
+    if kernel_cfg is None:
+        check_config_type(kernel_cfg)
     call = call_of("forward_timed", q, k, v, o, keywords)
-    plan = plan_for(call, kernel_cfg)
-    if plan.device_index == CPU:
-        raise UnsupportedError(
-            "q, k and v are on cpu, where the kernel is emulated: there is no kernel time to tell;"
-            ' pass CUDA tensors, q.to("cuda"), or call forward or emulate'
-        )
-    arguments, out, lse = plan.prepare(call)
-    with torch.cuda.device(plan.device_index):
-        stream = torch.cuda.current_stream()
-        start = torch.cuda.Event(enable_timing=True)
-        end = torch.cuda.Event(enable_timing=True)
-        start.record(stream)
-        if plan.idle:
-            fill_idle(out, lse, call.sinks)
-        else:
-            plan.launcher.launch(arguments)
-        end.record(stream)
-    end.synchronize()
-    milliseconds = start.elapsed_time(end)
+    out, lse, milliseconds = run_timed(plan_for(call, kernel_cfg), call)
     return (out, milliseconds) if lse is None else (out, lse, milliseconds)

@@ -5,41 +5,79 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
+from functools import cache
 
 from flash_attention.arch import DEFAULT_ARCH, Arch
 from flash_attention.call.dtype import DType
-from flash_attention.errors import KernelConfigError, quoted
-from flash_attention.families.config import KernelConfig
-from flash_attention.families.parse import parse_kernel_config
-from flash_attention.families.registry import FAMILIES, sort_key
+from flash_attention.call.problem import Problem
+from flash_attention.errors import KernelConfigError, UnsupportedError, quoted
+from flash_attention.families.config import KernelConfig, is_config
+from flash_attention.families.given import GivenConfig, read_config
+from flash_attention.families.parse import parse_kernel_config, parse_kernel_name
+from flash_attention.families.registry import FAMILIES, AnyFamily, sort_key
 from flash_attention.families.sm80.forward.config import FlashForwardKernelConfig
 from flash_attention.families.sm90.forward.config import HopperForwardKernelConfig
 from flash_attention.families.sm90.forward.tile_order import TileOrder
-from flash_attention.families.values import Violation
-from flash_attention.ladder import LADDER_D_HEADS, get_ladder
+from flash_attention.families.values import Violation, smallest_holding
+from flash_attention.ladder import LADDER_D_HEADS, get_ladder, pick_rung
 
 __all__ = [
     "DType",
     "FlashForwardKernelConfig",
+    "GivenConfig",
     "HopperForwardKernelConfig",
     "KernelConfig",
     "TileOrder",
     "Violation",
+    "as_kernel_config",
     "get_autotuning_kernel_configs",
     "get_kernel_configs",
     "get_kernel_progression_configs",
     "get_kernels_to_build",
     "parse_kernel_config",
+    "parse_kernel_name",
     "should_autotune_config",
     "sort_key",
 ]
 
+_RUNG = re.compile(r"\s*rung\s*:\s*(.*?)\s*")
 SET_VARIABLE = "FLASH_ATTENTION_KERNELS"
 
 
-def should_autotune_config(cfg: KernelConfig, arch: Arch = DEFAULT_ARCH) -> bool:
+def as_kernel_config(
+    given: object, *, dtype: DType = DType.FP16, d_head: int = 128, n_heads: int = 16
+) -> KernelConfig:
+    """The config that is meant by a config, a short form, a rung as in "rung:5", or an object with
+    the thirteen fields. A rung is that of the ladder for the data type, head dimension and heads.
+    """
+    rung = _RUNG.fullmatch(given) if isinstance(given, str) else None
+    if rung is None:
+        return read_config(given)
+    if not re.fullmatch("[0-9]{1,4}", rung[1]):
+        raise UnsupportedError(f"{given} names no rung; write rung:16")
+    return pick_rung(get_ladder(dtype, d_head, n_heads), int(rung[1])).config
+
+
+def config_for(given: object, problem: Problem) -> KernelConfig:
+    """The config that is meant; of a rung that for the data type and heads of a problem."""
+    if is_config(given):
+        return given
+    d_head = smallest_holding(LADDER_D_HEADS, problem.d_head, problem.d_v)
+    return as_kernel_config(
+        given,
+        dtype=DType.from_string(str(problem.dtype)),
+        d_head=d_head or problem.d_head,
+        n_heads=problem.heads,
+    )
+
+
+def should_autotune_config(cfg: GivenConfig, arch: Arch = DEFAULT_ARCH) -> bool:
     """Whether the config is worth a measurement on `arch`: it breaks no rule there."""
-    return cfg.broken_rule(arch) is None
+    try:
+        return as_kernel_config(cfg).broken_rule(arch) is None
+    except KernelConfigError:
+        return False
 
 
 def get_kernel_progression_configs(arch: Arch = DEFAULT_ARCH) -> list[KernelConfig]:
@@ -54,27 +92,43 @@ def get_kernel_progression_configs(arch: Arch = DEFAULT_ARCH) -> list[KernelConf
 
 
 def get_autotuning_kernel_configs(arch: Arch = DEFAULT_ARCH) -> list[KernelConfig]:
-    """The valid part of the search spaces on `arch`."""
-    spaces = (family.search_space() for family in FAMILIES)
+    """The part of the search spaces that `should_autotune_config` keeps on `arch`."""
+    spaces = map(_search_space, FAMILIES)
     return [cfg for space in spaces for cfg in space if should_autotune_config(cfg, arch)]
 
 
+@cache
+def _search_space(family: AnyFamily) -> tuple[KernelConfig, ...]:
+    return tuple(family.search_space())
+
+
 def get_kernels_to_build(arch: Arch = DEFAULT_ARCH) -> list[KernelConfig]:
-    """Ladder and search spaces together, without repeats, sorted family by family."""
-    configs = {*get_kernel_progression_configs(arch), *get_autotuning_kernel_configs(arch)}
-    return sorted(configs, key=sort_key)
+    """Ladder, search spaces and examples together, without repeats, sorted family by family."""
+    examples = [cfg for cfg in map(parse_kernel_config, EXAMPLES) if not cfg.broken_rule(arch)]
+    sets = get_kernel_progression_configs(arch), get_autotuning_kernel_configs(arch), examples
+    return sorted({config for one in sets for config in one}, key=sort_key)
 
 
+EXAMPLES = tuple(
+    f"(FP16, 128, 64, 32, 4): async+eager+swizzled+load_2_2_0_tiles{words}"
+    for words in ("", "+opt_softmax", "+buffer", "+buffer+opt_softmax")
+)
+"""Small tiles with nothing of the later rungs: the shortest way to four kernels that differ."""
 KERNEL_SETS = {
     "progression": get_kernel_progression_configs,
-    "autotuning": get_autotuning_kernel_configs,
+    "autotune": get_autotuning_kernel_configs,
     "all": get_kernels_to_build,
 }
 
 
+def chosen_set() -> str | None:
+    """The set that $FLASH_ATTENTION_KERNELS names, if it is set."""
+    return os.environ.get(SET_VARIABLE) or None
+
+
 def get_kernel_configs(name: str | None = None, arch: Arch = DEFAULT_ARCH) -> list[KernelConfig]:
     """The set called `name`; without one, the set $FLASH_ATTENTION_KERNELS names, or the ladder."""
-    chosen = name if name is not None else os.environ.get(SET_VARIABLE, "progression")
+    chosen = name or chosen_set() or "progression"
     if chosen not in KERNEL_SETS:
         nearest = difflib.get_close_matches(chosen, KERNEL_SETS, n=1)
         hint = f"; did you mean {nearest[0]!r}?" if nearest else ""

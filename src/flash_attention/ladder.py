@@ -11,7 +11,7 @@ from functools import cache
 from typing import Any
 
 from flash_attention.call.dtype import DType
-from flash_attention.errors import KernelConfigError, quoted
+from flash_attention.errors import KernelConfigError, UnsupportedError, quoted
 from flash_attention.families.config import KernelConfig
 from flash_attention.families.sm80.forward.config import FlashForwardKernelConfig
 from flash_attention.families.sm90.forward.config import HopperForwardKernelConfig
@@ -172,11 +172,22 @@ def get_ladder(dtype: DType = DType.FP16, d_head: int = 128, n_heads: int = 16) 
     if d_head not in LADDER_D_HEADS or n_heads < 1:
         raise KernelConfigError(
             f"there is no ladder for d_head {quoted(d_head)} and {quoted(n_heads)} heads; it has"
-            f" d_head {' or '.join(map(str, LADDER_D_HEADS))} and at least one head",
+            f" d_head {' or '.join(map(str, LADDER_D_HEADS))} and at least one head; pass a kernel"
+            " config instead",
             rule="d_head",
         )
     flash = _flash_rungs(dtype, d_head, n_heads)
     return (*flash, *_hopper_rungs(dtype, d_head, first=len(flash) + 1))
+
+
+def pick_rung(ladder: tuple[Rung, ...], number: int) -> Rung:
+    """The rung called `number`."""
+    for rung in ladder:
+        if rung.number == number:
+            return rung
+    raise UnsupportedError(
+        f"there is no rung {number}; the ladder has rungs {ladder[0].number} to {ladder[-1].number}"
+    )
 
 
 def _flash_rungs(dtype: DType, d_head: int, n_heads: int) -> tuple[Rung, ...]:

@@ -4,7 +4,7 @@
 `torch.ops.flash_attention.dense` takes (batch, seq, heads, d) tensors,
 `torch.ops.flash_attention.varlen` packed ones. Both return (out, lse) in new, contiguous tensors
 and change nothing. A side of the window that is -1 has no limit. `config` is the short form of a
-kernel config, or None to have one selected.
+kernel config, a rung as in "rung:5", or None to have one selected.
 
 `attention` calls them while it is traced (by torch.compile, torch.export, make_fx or
 torch.jit.trace), while a dispatch mode of torch looks on, such as FlopCounterMode, and for tensors
@@ -31,8 +31,7 @@ from flash_attention.call.checks import check_call
 from flash_attention.call.lengths import check_lengths
 from flash_attention.call.tensors import check_no_grad
 from flash_attention.errors import UnsupportedError
-from flash_attention.families.config import KernelConfig
-from flash_attention.families.parse import parse_kernel_config
+from flash_attention.families.given import GivenConfig, read_config
 from flash_attention.launch.compute import compute
 
 PACKED = {
@@ -74,7 +73,7 @@ def _compute(q: Tensor, k: Tensor, v: Tensor, asked: dict[str, Any]) -> tuple[Te
     config = asked.pop("config", None)
     window = (asked.pop("window_left", -1), asked.pop("window_right", -1))
     call = Call(q, k, v, _room(q, v), **asked, window=window, return_lse=True)
-    result, lse = compute(call, None if config is None else parse_kernel_config(config))
+    result, lse = compute(call, config)
     return result, lse
 
 
@@ -157,7 +156,7 @@ def traced(
     k: Tensor,
     v: Tensor,
     out: Tensor | None,
-    config: KernelConfig | None,
+    config: GivenConfig | None,
     validate: bool,
     keywords: dict[str, Any],
 ) -> Tensor | tuple[Tensor, Tensor]:
@@ -173,7 +172,7 @@ def traced(
     asked["window_left"] = -1 if left is None else left
     asked["window_right"] = -1 if right is None else right
     if config is not None:
-        asked["config"] = config.short_form()
+        asked["config"] = config if isinstance(config, str) else read_config(config).short_form()
     if any(asked.get(name) is not None for name in PACKED):
         packed = (asked.pop(name, None) for name in PACKED)
         result, lse = varlen(q, k, v, *packed, **asked)
@@ -186,7 +185,7 @@ def traced(
     return (result, lse) if return_lse else result
 
 
-def _validate(call: Call, config: KernelConfig | None) -> None:
+def _validate(call: Call, config: GivenConfig | None) -> None:
     """Read the lengths of a call that a mode looks on at. torch's path on the CPU always does."""
     if _is_compiling() or _is_tracing() or lacks_memory(*call[:3]):
         raise UnsupportedError(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from flash_attention.compile.elf import build_id, text_section
+from flash_attention.compile.elf import ENTRY, build_id, text_section
 from flash_attention.compile.nvrtc import compile_source, options
 from flash_attention.errors import CompileError
 from tests.compile.sources import COPY, TWICE
@@ -30,13 +30,18 @@ def test_text_follows_the_code_and_nothing_else() -> None:
 
 def test_text_is_that_of_the_named_kernel() -> None:
     both = cubin(COPY + TWICE.replace("flash_forward_kernel", "twice"))
-    assert text_section(both) == text_section(cubin(COPY))
+    assert (
+        text_section(both, ENTRY) == text_section(cubin(COPY)) == text_section(cubin(COPY), ENTRY)
+    )
     assert text_section(both, "twice") == text_section(cubin(TWICE))
 
 
 def test_missing_kernel_is_named_beside_those_that_are_there() -> None:
     with pytest.raises(CompileError, match=r"no kernel 'absent'; it has flash_forward_kernel"):
         text_section(cubin(COPY), "absent")
+    two = cubin(COPY + TWICE.replace("flash_forward_kernel", "twice"))
+    with pytest.raises(CompileError, match=r"no kernel None; it has \w+, \w+"):
+        text_section(two)
 
 
 @pytest.mark.parametrize("size", [0, 10, 64, 600])

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import pytest
 
+from flash_attention.compile.elf import ENTRY
 from flash_attention.compile.log import Resources, parse_log
 from flash_attention.compile.nvrtc import compile_source, options
 from flash_attention.errors import CompileError
@@ -57,13 +58,13 @@ def compiled_log(source: str, arch: str) -> str:
 
 
 def test_lean_kernel_spills_nothing() -> None:
-    resources = parse_log(compiled_log(COPY, "sm_80"))
+    resources = parse_log(compiled_log(COPY, "sm_80"), ENTRY)
     assert 4 <= resources.registers <= 16
     assert resources == Resources(resources.registers, 0, 0, 0, ())
 
 
 def test_spills_of_a_real_kernel_are_counted() -> None:
-    resources = parse_log(compiled_log(SPILLING, "sm_80"))
+    resources = parse_log(compiled_log(SPILLING, "sm_80"), ENTRY)
     assert resources.registers == 32  # 65536 registers / (2 * 1024 threads)
     assert resources.spill_store_bytes >= 64
     assert resources.spill_load_bytes >= 64
@@ -71,17 +72,17 @@ def test_spills_of_a_real_kernel_are_counted() -> None:
 
 
 def test_a_real_setmaxnreg_note_is_kept() -> None:
-    (note,) = parse_log(compiled_log(SETMAXNREG_WITHOUT_BOUNDS, "sm_90a")).notes
+    (note,) = parse_log(compiled_log(SETMAXNREG_WITHOUT_BOUNDS, "sm_90a"), ENTRY).notes
     assert note.startswith("(C75")
     assert "setmaxnreg" in note
 
 
 def test_notes_are_kept_in_order_and_word_for_word() -> None:
-    assert parse_log(WITH_NOTES) == Resources(30, 0, 0, 0, (SERIALISED, IGNORED))
+    assert parse_log(WITH_NOTES, ENTRY) == Resources(30, 0, 0, 0, (SERIALISED, IGNORED))
 
 
 def test_only_the_entry_and_what_it_calls_counts() -> None:
-    assert parse_log(TWO_ENTRIES) == Resources(
+    assert parse_log(TWO_ENTRIES, ENTRY) == Resources(
         registers=32,
         stack_bytes=608,
         spill_store_bytes=536 + 24,
@@ -96,4 +97,4 @@ def test_log_without_the_numbers_is_an_error(missing: str) -> None:
     if "stack" in missing:
         lines = [line for line in lines if "16 bytes stack" not in line]
     with pytest.raises(CompileError, match="states no registers of 'flash_forward_kernel'"):
-        parse_log("\n".join(lines))
+        parse_log("\n".join(lines), ENTRY)

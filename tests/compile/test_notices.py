@@ -29,6 +29,18 @@ def test_unconfigured_logging_prints_one_line(
     assert capsys.readouterr().err == "flash_attention: compiled it\n"
 
 
+def test_a_variable_silences_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logger, "propagate", False)
+    monkeypatch.setenv("FLASH_ATTENTION_QUIET", "1")
+    announce("compiled it")
+    assert capsys.readouterr().err == ""
+    monkeypatch.setenv("FLASH_ATTENTION_QUIET", "0")
+    announce("compiled it")
+    assert capsys.readouterr().err == "flash_attention: compiled it\n"
+
+
 def test_a_level_on_the_logger_is_respected(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from flash_attention.compile import ENTRY, compile_kernel
+from flash_attention.compile import compile_kernel
 from flash_attention.compile.binding import Number, Variant
 from flash_attention.compile.includes import include_closure
 from flash_attention.compile.unit import Unit, render
 from flash_attention.errors import CompileError
 
 PARTS: dict[str, Any] = {
+    "entry": "scale_scores",
     "title": "scores become scores",
     "header": "fa/core.cuh",
     "bindings": (
@@ -44,8 +45,9 @@ def test_a_unit_is_written_from_the_includes_down_to_the_entry() -> None:
         "static_assert(Config::kRows == 64);",
         "",
         'extern "C" __global__ void __launch_bounds__(128, 1)',
-        f"{ENTRY}(float* out,",
-        " " * (len(ENTRY) + 1) + "int count) {",
+        "scale_scores(",
+        "    float* out,",
+        "    int count) {",
         "  const int i = threadIdx.x;",
         "  if (i < count) out[i] = Config::kRows;",
         "}",
@@ -66,6 +68,7 @@ def test_only_what_is_named_is_included_and_it_compiles() -> None:
     assert "fa/attn/mask/causal.cuh" not in closure
     compiled = compile_kernel(source, arch="sm_80", name="rendered")
     assert compiled.resources.registers > 0
+    assert compiled.entry == "scale_scores"
 
 
 def test_what_python_asserts_of_a_layout_the_compiler_checks() -> None:

@@ -8,8 +8,9 @@ from typing import Any
 
 from flash_attention.kernel_configs import DType, FlashForwardKernelConfig
 from flash_attention.ladder import get_ladder
+from flash_attention.tools.mends import NUMBERS
 from tests.emulator.edits import Edit
-from tests.emulator.planting import NUMBERS, Mutation, Scene
+from tests.emulator.planting import Mutation, Scene, mutation_of
 from tests.feature_cases import Case
 
 CASE = Case("", 256, 256, 128, 128, heads=2, heads_k=2)
@@ -31,7 +32,7 @@ HELD_Q = {"Q_mma_load_K_tiles": 0}  # Q is read right behind its barrier
 PLAIN = {"async_copy": False}
 
 WAITS = (
-    Mutation("K is not waited for", "race", rung(2), (Edit(LAZY, WAIT_ALL, nth=1),)),
+    mutation_of("missing-wait", "K is not waited for", rung(2)),
     Mutation("V is not waited for", "race", rung(2), (Edit(LAZY, WAIT_ALL, nth=2),)),
     Mutation("Q is not waited for", "race", rung(1, **HELD_Q), (Edit(LAZY, WAIT_ALL),)),
     Mutation(
@@ -69,13 +70,7 @@ WAITS = (
 
 BARRIERS = (
     Mutation("no barrier behind Q", "race", rung(3, **HELD_Q), (Edit(EAGER, SYNC),), silent=True),
-    Mutation(
-        "no barrier between K's copy and its use",
-        "race",
-        rung(8),
-        (Edit(EAGER, SYNC, nth=1),),
-        silent=True,
-    ),
+    mutation_of("missing-barrier", "no barrier between K's copy and its use", rung(8)),
     Mutation(
         "no barrier between V's copy and its use",
         "race",
@@ -165,18 +160,7 @@ ADDRESSES = (
             ),
         ),
     ),
-    Mutation(
-        "rows are loaded one too far",
-        "global-out-of-bounds",
-        rung(4),
-        (
-            Edit(
-                FORWARD,
-                "tensor.address(first + row)",
-                "tensor.address(first + row + 1)",
-            ),
-        ),
-    ),
+    mutation_of("one-row-too-far", "rows are loaded one too far", rung(4)),
     Mutation(
         "rows of O are stored one too far",
         "global-out-of-bounds",
@@ -235,7 +219,7 @@ ADDRESSES = (
 )
 
 VALUES = (
-    Mutation("Q is never loaded", "uninitialised-shared", rung(3), (Edit(EAGER, "b.load_q();"),)),
+    mutation_of("missing-load", "Q is never loaded", rung(3)),
     Mutation(
         "Q is loaded from the output",
         "uninitialised-global",
@@ -275,9 +259,7 @@ VALUES = (
             ),
         ),
     ),
-    Mutation(
-        "O is not rescaled", NUMBERS, rung(7), (Edit(SOFTMAX, "rescale_row(o, i, h, shrink);"),)
-    ),
+    mutation_of("missing-rescale", "O is not rescaled", rung(7)),
     Mutation(
         "the sum is not rescaled",
         NUMBERS,

@@ -4,8 +4,9 @@
 from __future__ import annotations
 
 from flash_attention.kernel_configs import DType
+from flash_attention.tools.mends import DEADLOCK, NUMBERS
 from tests.emulator.edits import Edit
-from tests.emulator.planting import DEADLOCK, NUMBERS, TILE_COUNTER, Mutation, Scene
+from tests.emulator.planting import TILE_COUNTER, Mutation, Scene, mutation_of
 from tests.feature_cases import Case
 from tests.hopper_configs import hopper_ladder
 
@@ -22,11 +23,7 @@ def _rung(number: int) -> Scene:
 TMA, PING_PONG, OWN_OUTPUT, LAST = _rung(18), _rung(21), _rung(24), _rung(29)
 
 CONSUMER, PRODUCER = "sm90/consumer.cuh", "sm90/producer.cuh"
-OVERLAPPED = "sm90/schedule/overlapped.cuh"
 PRODUCTS, SHAPE, STAGING = "sm90/products.cuh", "sm90/shape.cuh", "sm90/staging.cuh"
-WAIT_SCORES = "c.template wait_products<1>();  // S is here"
-WAIT_OUTPUT = "c.template wait_products<0>();  // O is here, V and P are read"
-RELEASE_V = "c.release_v();"
 ANNOUNCED = "arrive_expect(full, KVTile::kBytes"
 EMPTY_K, EMPTY_V = (
     f"ptx::mbarrier_wait(smem_.{name}_empty(ring_.stage), ring_.parity ^ 1);" for name in "kv"
@@ -43,36 +40,13 @@ UNCOMMITTED_SCORES = Mutation(
     (Edit(PRODUCTS, "ptx::wgmma_commit();"),),
     silent=True,
 )
-UNAWAITED_SCORES = Mutation(
-    "S is read while wgmma is in flight",
-    "wgmma-in-flight",
-    LAST,
-    (Edit(OVERLAPPED, WAIT_SCORES),),
-    silent=True,
-)
-TOO_MANY_BYTES = Mutation(
-    "64 transaction bytes too many expected",
-    DEADLOCK,
-    PING_PONG,
-    (Edit(PRODUCER, ANNOUNCED, f"{ANNOUNCED} + 64"),),
-)
+UNAWAITED_SCORES = mutation_of("unawaited-wgmma", "S is read while wgmma is in flight", LAST)
+TOO_MANY_BYTES = mutation_of("too-many-bytes", "64 transaction bytes too many expected", PING_PONG)
 
 MUTATIONS = (
     Mutation("K is not waited for", "race", PING_PONG, (Edit(CONSUMER, FULL_K),)),
-    Mutation(
-        "V is released before wgmma has read it",
-        "race",
-        LAST,
-        (Edit(OVERLAPPED, f"{WAIT_OUTPUT}\n    {RELEASE_V}", f"{RELEASE_V}\n    {WAIT_OUTPUT}"),),
-        silent=True,
-    ),
-    Mutation(
-        "O is stored without a proxy fence",
-        "missing-proxy-fence",
-        PING_PONG,
-        (Edit(STAGING, "ptx::fence_proxy_async();"),),
-        silent=True,
-    ),
+    mutation_of("early-release", "V is released before wgmma has read it", LAST),
+    mutation_of("missing-proxy-fence", "O is stored without a proxy fence", PING_PONG),
     UNAWAITED_SCORES,
     UNCOMMITTED_SCORES,
     Mutation(

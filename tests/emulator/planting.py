@@ -22,11 +22,11 @@ from flash_attention.kernel_configs import FlashForwardKernelConfig, HopperForwa
 from flash_attention.launch import plan as plans
 from flash_attention.launch.emulation import Settings, emulate_plan
 from flash_attention.launch.plan import Plan
-from tests.emulator.edits import Edit, compiler
+from flash_attention.tools.mends import DEADLOCK, NUMBERS
+from flash_attention.tools.plants import find_plant
+from tests.emulator.edits import Edit, compiler, edited_headers
 from tests.feature_cases import Case, MadeCase
 
-NUMBERS = "numbers"  # the output or the log-sum-exp is out of tolerance
-DEADLOCK = "deadlock"
 TILE_COUNTER = "tile counter"  # it is not zero after the launch
 
 
@@ -92,6 +92,12 @@ class Mutation:
     missing_smem_bytes: int = 0
 
 
+def mutation_of(name: str, text: str, scene: Scene) -> Mutation:
+    """A mistake that `flash-attention emulate --plant` has too, under what documents call it."""
+    plant = find_plant(name)
+    return Mutation(text, plant.caught_by, scene, plant.edits, plant.silent)
+
+
 @dataclass(frozen=True)
 class Catch:
     """What a run of mutated kernels gave away; `refusal` says why it did not come to an end."""
@@ -109,12 +115,15 @@ def catch(mutation: Mutation, schedule: str | None = None) -> Catch:
     call = scene.call(made)
     missing = mutation.missing_smem_bytes
     with tempfile.TemporaryDirectory() as folder:
+        planted = None
+        if mutation.edits:
+            planted = compiler(edited_headers(mutation.edits, Path(folder)))
         try:
             result = emulate_plan(
                 scene.plan(call),
                 call,
                 Settings(schedule or mutation.schedule),
-                compile_unit=compiler(mutation.edits, Path(folder)) if mutation.edits else None,
+                compile_unit=planted,
                 smem_bytes=scene.config.smem_bytes() - missing if missing else None,
             )
         except LaunchError as error:

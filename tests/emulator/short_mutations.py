@@ -6,8 +6,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig, TileOrder
+from flash_attention.tools.mends import DEADLOCK, NUMBERS
 from tests.emulator.edits import Edit
-from tests.emulator.planting import DEADLOCK, NUMBERS, Mutation, Scene
+from tests.emulator.planting import Mutation, Scene
 from tests.feature_cases import Case
 
 CONFIG = HopperForwardKernelConfig(*(DType.BF16, 64, 1, 64, 2), tma=True, specialised=True)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import re
 from itertools import islice
 from typing import Any
 
@@ -8,14 +9,19 @@ import pytest
 
 from flash_attention.arch import ARCHES
 from flash_attention.errors import KernelConfigError, UnsupportedError
+from flash_attention.families.registry import unit_of
 from flash_attention.families.sm80.forward.space import sample_configs
+from flash_attention.families.sm90.forward.combine import CombineConfig, combine_unit
+from flash_attention.families.sm90.forward.features import Sm90Features, SplitKind
 from flash_attention.kernel_configs import (
     DType,
     HopperForwardKernelConfig,
     TileOrder,
     get_kernels_to_build,
     parse_kernel_config,
+    parse_kernel_name,
 )
+from flash_attention.ladder import Rung, get_ladder
 from tests.hopper_configs import sample_hopper_configs
 
 
@@ -103,3 +109,43 @@ def test_an_unknown_dtype_is_refused() -> None:
 def test_numbers_without_end_are_refused(text: Any, why: str) -> None:
     with pytest.raises(KernelConfigError, match=why):
         parse_kernel_config(text)
+
+
+SAID = ("", "_causal", "_guarded", "_window_softcap_per_batch_page_64_sinks_heads_4_few", "_even")
+
+
+@pytest.mark.parametrize("said", SAID)
+def test_the_name_of_a_kernel_carries_its_config(said: str) -> None:
+    flash = islice(sample_configs(3, row_strides=(0, 1024)), 200)
+    for config in (*flash, *islice(sample_hopper_configs(3), 200)):
+        entry = f"flash_forward_kernel_{config.kernel_name()}{said}"
+        assert entry.isidentifier()
+        assert parse_kernel_name(entry) == config
+        assert parse_kernel_name(f"void {entry}(fa::ForwardKernelArgs)") == config
+        assert parse_kernel_name(config.kernel_name() + said) == config
+
+
+@pytest.mark.parametrize("rung", get_ladder(), ids=lambda rung: str(rung.number))
+def test_the_name_in_the_source_reads_back(rung: Rung) -> None:
+    (entry,) = re.findall(r"^(\w+)\($", unit_of(rung.config).source, re.MULTILINE)
+    assert parse_kernel_name(entry) == rung.config
+
+
+@pytest.mark.parametrize("heads", [1, 4])
+@pytest.mark.parametrize("splits", [SplitKind.CHUNKED, SplitKind.EVEN])
+@pytest.mark.parametrize("dtype", DType)
+def test_the_name_of_a_combining_kernel_carries_its_config(
+    dtype: DType, splits: SplitKind, heads: int
+) -> None:
+    features = Sm90Features(heads_together=heads, splits=splits)
+    unit = combine_unit(dtype, features, 64, "sm_90a")
+    (entry,) = re.findall(r"^(flash_combine_kernel_\w+)\($", unit.source, re.MULTILINE)
+    assert parse_kernel_name(entry) == CombineConfig(dtype, 64, heads, splits)
+    assert parse_kernel_name(unit.name) == parse_kernel_name(entry)
+
+
+@pytest.mark.parametrize("name", ["", "gemm", "flash_forward_kernel", "fp16_d128_64x32_w4_fast"])
+def test_the_name_of_another_kernel_is_refused(name: str) -> None:
+    with pytest.raises(KernelConfigError, match="is not the name of a kernel") as caught:
+        parse_kernel_name(name)
+    assert caught.value.rule == "kernel_name"

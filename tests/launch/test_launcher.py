@@ -198,3 +198,18 @@ def test_pieces_of_scratch_follow_each_other(gpus: Gpus) -> None:
     assert memory.nbytes == 4096 + 128
     assert arguments.o_parts == memory.data_ptr()
     assert arguments.lse_parts == memory.data_ptr() + 4096
+
+
+@pytest.mark.parametrize("asked", ["", "0", "1"])
+def test_ranges_of_the_kernels_names_are_pushed_on_request(
+    gpus: Gpus, monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    said: list[str] = []
+    monkeypatch.setattr(torch.cuda.nvtx, "range_push", said.append)
+    monkeypatch.setattr(torch.cuda.nvtx, "range_pop", lambda: said.append("pop"))
+    monkeypatch.setenv(launching.NVTX_VARIABLE, asked)
+    plan, call = split_call()
+    launcher_of(plan).launch(plan.bind(call))
+    names = [step.unit.name for step in plan.recipe.steps]
+    assert len(names) == len(gpus.launches) == 2
+    assert said == ([word for name in names for word in (name, "pop")] if asked == "1" else [])

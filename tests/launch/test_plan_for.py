@@ -4,7 +4,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,8 @@ import torch
 from flash_attention import emulate, forward, forward_timed
 from flash_attention.call.call import Call
 from flash_attention.errors import KernelConfigError, UnsupportedError
-from flash_attention.kernel_configs import DType, KernelConfig
+from flash_attention.kernel_configs import DType, FlashForwardKernelConfig, KernelConfig
+from flash_attention.ladder import get_ladder
 from flash_attention.launch import plan as plans
 from flash_attention.launch.plan import forget_plans, plan_for
 from flash_attention.reference.judge import generate_qkv
@@ -100,7 +102,7 @@ def test_arguments_that_are_no_tensors_are_refused(position: int, thing: Any, me
 
 
 @pytest.mark.usefixtures("no_compile")
-@pytest.mark.parametrize("config", ["FP16", {"d_head": 64}, [CONFIG]])
+@pytest.mark.parametrize("config", [16, {"d_head": 64}, [CONFIG], FlashForwardKernelConfig])
 def test_a_config_of_another_type_is_refused(config: Any) -> None:
     with pytest.raises(KernelConfigError, match="pass a FlashForwardKernelConfig"):
         plan_for(call_with(*dense()), config)
@@ -115,11 +117,52 @@ def test_where_a_config_must_be_given_none_is_refused(function: Callable[..., ob
 
 
 @pytest.mark.usefixtures("no_compile")
-def test_a_config_that_cannot_be_hashed_names_its_rule() -> None:
-    broken: Any = [64]
+def test_a_string_that_is_no_config_is_refused_with_the_form() -> None:
+    with pytest.raises(KernelConfigError, match="'FP16' is not a kernel config; the form is"):
+        plan_for(call_with(*dense()), "FP16")
+    with pytest.raises(UnsupportedError, match="there is no rung 99; the ladder has rungs 1 to 29"):
+        plan_for(call_with(*dense()), "rung:99")
+
+
+@pytest.mark.usefixtures("no_compile")
+def test_a_config_may_be_its_short_form_a_rung_or_an_object_like_it() -> None:
+    call = call_with(*dense())
+    plan = plan_for(call, CONFIG)
+    by_form = plan_for(call, CONFIG.short_form())
+    assert by_form.config == plan.config == CONFIG
+    assert plan_for(call, CONFIG.short_form()) is by_form
+    heads, d_head = call.q.shape[2:]
+    for number in (1, 5, 26):
+        rung = get_ladder(DType.from_string(str(call.q.dtype)), d_head, heads)[number - 1]
+        assert plan_for(call, f"rung:{number}").config == rung.config
+
+
+@pytest.mark.usefixtures("no_compile")
+def test_an_object_with_the_thirteen_fields_is_read_at_every_call() -> None:
+    call = call_with(*dense())
+    own = {field.name: getattr(CONFIG, field.name) for field in fields(CONFIG)}
+    like = SimpleNamespace(**own | {"dtype": "fp16"})
+    assert plan_for(call, like) is plan_for(call, CONFIG)
+    like.optimized_softmax = not CONFIG.optimized_softmax
+    turned = replace(CONFIG, optimized_softmax=not CONFIG.optimized_softmax)
+    assert plan_for(call, like).config == turned
+    like.B_r = [64]
     with pytest.raises(KernelConfigError) as caught:
-        plan_for(call_with(*dense()), replace(CONFIG, B_r=broken))
+        plan_for(call, like)
     assert caught.value.rule == "B_r"
+    del like.B_r
+    with pytest.raises(KernelConfigError, match="is a SimpleNamespace; pass a FlashForward"):
+        plan_for(call, like)
+
+
+@pytest.mark.usefixtures("no_compile")
+def test_a_rung_is_that_of_the_tensors() -> None:
+    q, k, v = generate_qkv(1, 64, 4, 48, DType.BF16)
+    config = plan_for(Call(q, k, v), "rung:7").config
+    assert config == get_ladder(DType.BF16, 64, 4)[6].config
+    wide = generate_qkv(1, 64, 4, 192, DType.BF16)
+    with pytest.raises(UnsupportedError, match="the ladder is for d_head 64 and 128, this is 192"):
+        plan_for(Call(*wide), "rung:7")
 
 
 @pytest.mark.usefixtures("no_compile")
@@ -127,9 +170,9 @@ def test_a_config_that_cannot_be_hashed_names_its_rule() -> None:
 def test_bad_calls_compile_nothing(device: str) -> None:
     q, k, v = generate_qkv(1, 128, 2, 64, DType.FP16, device)
     for config, message in (
-        (replace(CONFIG, B_r=128, n_warps=8, B_c=128, async_copy=False), "eager_needs_async"),
+        ("(FP16, 64, 64, 32, 4): eager+load_2_2_0_tiles", "eager_needs_async"),
         (replace(CONFIG, dtype=DType.BF16), "config is for torch.bfloat16"),
-        (replace(CONFIG, B_c=48), "B_c=48: use one of"),
+        ("(FP16, 64, 64, 48, 4): load_2_2_0_tiles", "B_c=48: use one of"),
         (replace(CONFIG, static_row_stride=256), "rows of q are 128 apart"),
     ):
         with pytest.raises((UnsupportedError, KernelConfigError), match=message):

@@ -349,3 +349,18 @@ def test_an_output_of_another_shape_or_dtype_is_refused() -> None:
     for wrong in (q[:, :32], q.float()):
         with pytest.raises(UnsupportedError, match=r"the columns of v: \(2, 64, 4, 32\) torch"):
             check_output(wrong, q, k, v)
+
+
+def test_mismatched_elements_are_counted() -> None:
+    q, k, v = generate_qkv(1, 64, 2, 64, DType.FP16)
+    out = oracle(q, k, v).half()
+    judge = Judge(q, k, v)
+    right = judge.check(out)
+    assert (right.mismatched, right.elements) == (0, 64 * 2 * 64)
+    assert "mismatched" not in str(right)
+    out[0, 3] += 1
+    out[0, 5, 1, 7] = math.nan
+    wrong = judge.check(out)
+    assert wrong.mismatched == 2 * 64 + 1
+    assert wrong.mismatches == "129 of 8,192 elements (1.57 %)"
+    assert str(wrong).endswith("mismatched: 129 of 8,192 elements (1.57 %)")

@@ -9,7 +9,10 @@ import pytest
 import torch
 
 from flash_attention import testing
+from flash_attention.call.dtype import DType
 from flash_attention.reference import part_judge
+from flash_attention.reference.judge import generate_qkv
+from flash_attention.reference.oracle import oracle
 from flash_attention.reference.part_judge import PartJudge
 from tests.feature_cases import CASES, Case
 
@@ -73,3 +76,15 @@ def test_a_head_of_packed_entries_has_fewer_scores_than_its_shape_says() -> None
     few = PartJudge(q, k, v, scores=8 * 5120, **features)
     assert few.heads == [0, 2, 5, 7]
     assert PartJudge(q, k, v, scores=8 * 5120, cells=5120, **features).heads == list(range(8))
+
+
+def test_elements_that_nobody_set_are_mismatched_in_every_head() -> None:
+    q, k, v = generate_qkv(1, 32, 8, 64, DType.FP16)
+    judge = PartJudge(q, k, v, scores=1)
+    assert judge.heads == [0, 7]
+    out = oracle(q, k, v).half()
+    assert (judge.check(out).mismatched, judge.check(out).elements) == (0, 32 * 2 * 64)
+    out[0, 0, :3, 0] = math.nan
+    out[0, 1, 7, 5] += 1
+    check = judge.check(out)
+    assert (check.mismatched, check.elements) == (3 + 1, out.numel())

@@ -9,26 +9,30 @@ from pathlib import Path
 
 from flash_attention.errors import CompileError
 
-ENTRY = "flash_forward_kernel"  # the extern "C" entry of every translation unit
+ENTRY = "flash_forward_kernel"  # what the extern "C" entry of a forward kernel begins with
 
 _MAGIC = b"\x7fELF\x02\x01"  # 64 bit, little endian
 _SECTION_TABLE = struct.Struct("<40xQ10xHHH")  # offset, entry size, count, index of the names
 _SECTION = struct.Struct("<II16xQQ")  # name, type, offset, size
 _NOTE_HEADER = struct.Struct("<III")  # name size, description size, type
+_TEXT = ".text."
 _NO_BITS = 8  # SHT_NOBITS: the section takes no room in the file
 
 
-def text_section(cubin: bytes, entry: str = ENTRY) -> bytes:
-    """The machine code of kernel `entry`."""
+def text_section(cubin: bytes, entry: str | None = None) -> bytes:
+    """The machine code of kernel `entry`, which need not be named where it is the only one."""
     try:
         sections = _sections(cubin)
     except (struct.error, ValueError) as error:
         raise CompileError(f"these {len(cubin)} bytes are not a whole cubin: {error}") from None
-    code = sections.get(f".text.{entry}")
-    if code is None:
-        held = [name.removeprefix(".text.") for name in sections if name.startswith(".text.")]
-        raise CompileError(f"the cubin has no kernel {entry!r}; it has {', '.join(held) or 'none'}")
-    return code
+    codes = {n.removeprefix(_TEXT): code for n, code in sections.items() if n.startswith(_TEXT)}
+    if entry is None and len(codes) == 1:
+        (entry,) = codes
+    if entry is None or entry not in codes:
+        raise CompileError(
+            f"the cubin has no kernel {entry!r}; it has {', '.join(codes) or 'none'}"
+        )
+    return codes[entry]
 
 
 def build_id(library: Path) -> str | None:

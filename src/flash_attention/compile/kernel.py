@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -36,6 +37,7 @@ from flash_attention.compile.nvrtc import (
 from flash_attention.errors import CompileError
 
 NO_MACHINE_CODE = Resources(0, 0, 0, 0, ())
+_ENTRY = re.compile(r"\.entry\s+(\w+)")
 VIRTUAL = "compute_"  # an architecture of PTX, for which there is no machine code
 
 
@@ -52,6 +54,21 @@ class CompiledKernel:
     resources: Resources
     source_path: Path | None  # kernel.cu in the cache, None when kept in memory only
     compile_seconds: float | None  # None when it came from the disk cache
+
+    @property
+    def entry(self) -> str:
+        """The name of the kernel in PTX, in machine code and in a profile."""
+        return entry_of(self.ptx)
+
+
+def entry_of(ptx: str) -> str:
+    """The name of the first kernel of a translation unit."""
+    found = _ENTRY.search(ptx)
+    if found is None:
+        raise CompileError(
+            'the translation unit has no kernel; it must define one as extern "C" __global__'
+        )
+    return found[1]
 
 
 def compile_kernel(
@@ -188,15 +205,16 @@ def _kernel(
     folder: Path | None,
     compile_seconds: float | None,
 ) -> CompiledKernel:
-    log = files[LOG].decode()
+    ptx, log = files[PTX].decode(), files[LOG].decode()
+    virtual = request.arch.startswith(VIRTUAL)
     return CompiledKernel(
         name=request.name,
         arch=request.arch,
         source=request.source,
-        ptx=files[PTX].decode(),
+        ptx=ptx,
         cubin=files[CUBIN],
         log=log,
-        resources=NO_MACHINE_CODE if request.arch.startswith(VIRTUAL) else parse_log(log),
+        resources=NO_MACHINE_CODE if virtual else parse_log(log, entry_of(ptx)),
         source_path=folder / SOURCE if folder else None,
         compile_seconds=compile_seconds,
     )

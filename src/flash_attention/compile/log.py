@@ -6,7 +6,6 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from flash_attention.compile.elf import ENTRY
 from flash_attention.errors import CompileError
 
 _COMPILING = re.compile(r"Compiling entry function '([^']+)'")
@@ -32,7 +31,7 @@ class Resources:
         return self.spill_store_bytes + self.spill_load_bytes
 
 
-def parse_log(log: str, entry: str = ENTRY) -> Resources:
+def parse_log(log: str, entry: str) -> Resources:
     """The resources of kernel `entry`, from a log made with `--ptxas-options=-v`."""
     about_entry = _lines_about(log, entry)
     registers = _REGISTERS.search(about_entry)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import sys
 import threading
 
@@ -12,8 +13,13 @@ logger = logging.getLogger("flash_attention")
 _told_memory_only = threading.Lock()  # taken by the one warning of this process, never freed
 
 
+QUIET_VARIABLE = "FLASH_ATTENTION_QUIET"
+
+
 def announce(message: str) -> None:
     """Log `message` at INFO; where nobody set up logging, print it to stderr."""
+    if os.environ.get(QUIET_VARIABLE) == "1":
+        return
     if logger.hasHandlers() or logger.level != logging.NOTSET:
         logger.info(message)
     else:

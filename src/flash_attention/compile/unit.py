@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from flash_attention.compile.binding import Binding, headers, render_struct
-from flash_attention.compile.elf import ENTRY
 
 
 @dataclass(frozen=True)
@@ -21,6 +20,7 @@ class Unit:
 
 def render(
     *,
+    entry: str,
     title: str,
     header: str,
     bindings: tuple[Binding, ...],
@@ -32,10 +32,10 @@ def render(
 ) -> str:
     """The whole .cu of a kernel: includes, `struct Config`, and the entry.
 
-    `header` declares what the body calls, and `bindings` bring their own headers. `bounds` are the
-    launch bounds, `asserts` tie what Python knows of a layout to what the compiler makes of it.
+    `entry` is the kernel's name, by which a profiler tells it from others. `header` declares what
+    the body calls, and `bindings` bring their own headers. `bounds` are the launch bounds,
+    `asserts` tie what Python knows of a layout to what the compiler makes of it.
     """
-    separator = ",\n" + " " * (len(ENTRY) + 1)
     return "\n".join(
         (
             f"// {title}",
@@ -47,7 +47,9 @@ def render(
             asserts,
             "",
             f'extern "C" __global__ void __launch_bounds__({bounds})',
-            f"{ENTRY}({separator.join(parameters)}) {{",
+            f"{entry}(",
+            *(f"    {parameter}," for parameter in parameters[:-1]),
+            f"    {parameters[-1]}) {{",
             *(f"  {line}" for line in body),
             "}",
             "",

@@ -6,9 +6,9 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, TypeGuard
+from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard, TypeVar
 
-from flash_attention.arch import Arch
+from flash_attention.arch import ROOMIEST_ARCH, Arch
 from flash_attention.call.dtype import DType
 from flash_attention.compile.binding import Binding, headers, render_struct
 from flash_attention.errors import KernelConfigError
@@ -17,10 +17,21 @@ from flash_attention.families.values import Violation
 
 @dataclass(frozen=True, order=True)
 class KernelConfig(ABC):
-    """The compile-time choices of one kernel: a frozen, ordered dataclass of a family."""
+    """The compile-time choices of one kernel: a frozen, ordered dataclass of a family.
+
+    One that breaks a rule on every architecture cannot be made.
+    """
 
     default_arch: ClassVar[Arch]  # meant when none is given and there is no GPU
     prefix: ClassVar[str]  # of the short form, which tells the families apart
+
+    def __post_init__(self) -> None:
+        violation = self.first_violation(self.default_arch)
+        if violation and self.first_violation(ROOMIEST_ARCH):
+            raise KernelConfigError(violation.message, rule=violation.rule)
+
+    def __str__(self) -> str:
+        return self.short_form()
 
     if TYPE_CHECKING:  # fields or properties of every config
 
@@ -77,13 +88,19 @@ class KernelConfig(ABC):
         """What NVRTC compiles for to run on `arch`."""
         return arch.name
 
-    def smem_bytes(self) -> int:
-        """Dynamic shared memory of a CTA."""
+    def smem_bytes(self, elem_size: int = 2) -> int:
+        """Dynamic shared memory of a CTA, with elements of so many bytes."""
         return 0
 
-    def num_ctas_per_sm(self, arch: Arch | None = None, registers: int = 0) -> int:
-        """Resident CTAs on one SM; give the compiled kernel's `registers` to count them too."""
-        return (arch or self.default_arch).ctas_per_sm(
+    def num_ctas_per_sm(
+        self, max_smem_bytes: int | None = None, *, arch: Arch | None = None, registers: int = 0
+    ) -> int:
+        """Resident CTAs on one SM of `arch`, or with so much shared memory in all; give the
+        compiled kernel's `registers` to count them too."""
+        arch = arch or self.default_arch
+        if max_smem_bytes is not None:
+            arch = replace(arch, smem_per_sm=max_smem_bytes)
+        return arch.ctas_per_sm(
             threads=self.num_threads, smem_bytes=self.smem_bytes(), registers=registers
         )
 
@@ -139,6 +156,17 @@ class KernelConfig(ABC):
         return products + softmax + rescale + rows * self.d_head
 
 
+Config = TypeVar("Config", bound=KernelConfig)
+
+
+def changed(config: Config, **changes: Any) -> Config | None:
+    """The config with some fields changed; None if no architecture has such a kernel."""
+    try:
+        return replace(config, **changes)
+    except KernelConfigError:
+        return None
+
+
 def is_config(config: object) -> TypeGuard[KernelConfig]:
     """Whether something is a config of some family."""
     return isinstance(config, KernelConfig)
@@ -149,6 +177,6 @@ def check_config_type(config: object) -> None:
     if not is_config(config):
         raise KernelConfigError(
             f"the kernel config is a {type(config).__name__}; pass a FlashForwardKernelConfig or a"
-            " HopperForwardKernelConfig (parse_kernel_config turns a short form into one)",
+            " HopperForwardKernelConfig, its short form, or a rung as in 'rung:5'",
             rule="type",
         )

@@ -8,10 +8,11 @@ instead. CONTRIBUTING.md shows a family that is complete in under sixty lines.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar, Generic, TypeVar
 
 from flash_attention.arch import Arch
+from flash_attention.call.dtype import DType
 from flash_attention.call.features import PLAIN, Features, MaskKind
 from flash_attention.call.problem import Problem
 from flash_attention.call.tensors import TensorView
@@ -19,6 +20,7 @@ from flash_attention.compile.unit import Unit
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.config import KernelConfig
 from flash_attention.families.recipe import Recipe, Setting, Split
+from flash_attention.families.values import Violation
 
 Config = TypeVar("Config", bound=KernelConfig)
 
@@ -34,6 +36,10 @@ class Family(ABC, Generic[Config]):
     @abstractmethod
     def parse(self, tile: Sequence[str], words: Sequence[str]) -> Config:
         """The config whose `tile()` and `words()` are these."""
+
+    def parse_name(self, name: str) -> Config | None:
+        """The config whose `kernel_name()` a name begins with; None where names carry none."""
+        return None
 
     # running
 
@@ -99,8 +105,17 @@ class Family(ABC, Generic[Config]):
         return (PLAIN,)
 
     def search_space(self) -> Iterator[Config]:
-        """Where a tuner starts; what breaks a rule is still in it."""
+        """Where a tuner starts, for every data type and head dimension."""
         return iter(())
+
+    def combinations(self, dtype: DType, d_head: int) -> Iterator[Config | Violation]:
+        """What a tuner starts from at a data type and a head dimension, and for every combination
+        of values that it leaves out the rule that it breaks."""
+        return (c for c in self.search_space() if (c.dtype, c.d_head) == (dtype, d_head))
+
+    def likeliest_first(self, first: Config, configs: Iterable[Config]) -> list[Config]:
+        """The configs in the order that they are tried in, where `first` is the heuristic's."""
+        return list(configs)
 
     def neighbours(self, config: Config) -> list[Config]:
         """The valid configs one step away; none where the search space has no outside."""

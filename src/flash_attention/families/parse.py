@@ -8,7 +8,9 @@ import re
 from flash_attention.errors import KernelConfigError, quoted
 from flash_attention.families.config import KernelConfig
 from flash_attention.families.registry import FAMILIES
+from flash_attention.families.sm90.forward.combine import CombineConfig, parse_combine_name
 
+_KERNEL = re.compile(r"flash_(?:forward_kernel_|(combine_)kernel_)(\w+)")
 _SHORT_FORM = re.compile(r"([a-z_0-9]*)\s*\(([^()]*)\)\s*:\s*(\S+)")
 
 
@@ -28,4 +30,24 @@ def parse_kernel_config(text: str) -> KernelConfig:
         "'hopper(FP16, 128, 2, 128, 2): tma+specialised+overlap' "
         "with (dtype, d_head, consumers, B_c, stages)",
         rule="short_form",
+    )
+
+
+def parse_kernel_name(name: str) -> KernelConfig | CombineConfig:
+    """The config of a kernel by its name in a profile, in machine code or in the cache folder.
+
+    What a call asks of a kernel, such as "_causal", follows in the name and is left out.
+    """
+    found = _KERNEL.search(name)
+    rest = (found[1] or "") + found[2] if found else name
+    if combine := parse_combine_name(rest):
+        return combine
+    for family in FAMILIES:
+        config: KernelConfig | None = family.parse_name(rest)
+        if config is not None:
+            return config
+    raise KernelConfigError(
+        f"{name!r} is not the name of a kernel of this package; such a name is "
+        "'flash_forward_kernel_fp16_d128_64x32_w4_async_load_2_2_0_tiles'",
+        rule="kernel_name",
     )

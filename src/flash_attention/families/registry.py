@@ -8,7 +8,7 @@ from typing import Any
 from flash_attention.arch import Arch
 from flash_attention.call.features import PLAIN, Features
 from flash_attention.compile.unit import Unit
-from flash_attention.errors import KernelConfigError
+from flash_attention.errors import KernelConfigError, UnsupportedError
 from flash_attention.families.config import KernelConfig, check_config_type
 from flash_attention.families.family import Family
 from flash_attention.families.sm80.forward.family import SM80
@@ -34,6 +34,15 @@ def family_of(config: KernelConfig) -> AnyFamily:
         f"{type(config).__name__} is of no family that is known here; register its family first",
         rule="type",
     )
+
+
+def family_called(name: str) -> AnyFamily:
+    """The family of an architecture: "sm80", or "sm_80"."""
+    for family in FAMILIES:
+        if name.replace("_", "") == family.name.replace("_", ""):
+            return family
+    known = ", ".join(dict.fromkeys(family.name.replace("_", "") for family in FAMILIES))
+    raise UnsupportedError(f"there is no family {name!r}; there are {known}")
 
 
 def sort_key(config: KernelConfig) -> tuple[int, KernelConfig]:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from flash_attention.call.dtype import DType
 from flash_attention.errors import KernelConfigError, quoted
@@ -14,6 +14,8 @@ from flash_attention.errors import KernelConfigError, quoted
 NUMBER = r"\d{1,9}"
 """A whole number in a short form: one that no field comes near has more digits."""
 _NUMBER = re.compile(NUMBER)
+
+Config = TypeVar("Config")
 
 
 def read_tile(tile: Sequence[str], names: Sequence[str]) -> dict[str, Any]:
@@ -31,6 +33,21 @@ def read_tile(tile: Sequence[str], names: Sequence[str]) -> dict[str, Any]:
 def read_words(words: Iterable[str], read: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
     """The fields that words stand for; `read` knows one word."""
     return {field: value for word in words for field, value in read(word).items()}
+
+
+def read_name(
+    name: str, tile: str, word: str, parse: Callable[[Sequence[str], Sequence[str]], Config]
+) -> Config | None:
+    """The config of a kernel's name: a tile, words, and what features add, all joined by "_".
+
+    `tile` and `word` are patterns, the groups of `tile` what `parse` takes for one. None if the
+    name is none of theirs.
+    """
+    found = re.fullmatch(rf"{tile}_((?:{word})(?:_(?:{word}))*)(?:_\w+)?", name)
+    if found is None:
+        return None
+    *fields, words = found.groups()
+    return parse(fields, re.findall(rf"({word})(?:_|$)", words))
 
 
 def refuse_word(word: str, known: list[str]) -> NoReturn:

@@ -9,14 +9,14 @@ from torch.autograd import profiler
 from flash_attention.call.call import Call
 from flash_attention.call.lengths import check_lengths
 from flash_attention.call.options import check_switch
-from flash_attention.families.config import KernelConfig
+from flash_attention.families.given import GivenConfig
 from flash_attention.launch.plan import plan_for
 from flash_attention.launch.strict import check_as_on_a_gpu
 from flash_attention.reference.cpu import attention_on_cpu
 
 
 def compute(
-    call: Call, config: KernelConfig | None = None, validate: bool = False
+    call: Call, config: GivenConfig | None = None, validate: bool = False
 ) -> Tensor | tuple[Tensor, Tensor]:
     """By torch on the CPU, unless there is a config; else by the kernel that is planned for.
 

@@ -21,7 +21,7 @@ from flash_attention.call.call import Call, call_of, with_keywords
 from flash_attention.call.options import check_switch
 from flash_attention.call.results import fill_keyless
 from flash_attention.call.tensors import TensorView
-from flash_attention.compile import ENTRY, CompiledKernel, compile_to_ptx
+from flash_attention.compile import CompiledKernel, compile_to_ptx
 from flash_attention.compile.unit import Unit
 from flash_attention.emulator import (
     SCHEDULES,
@@ -35,7 +35,8 @@ from flash_attention.emulator import (
     run,
 )
 from flash_attention.errors import LaunchError, UnsupportedError, quoted
-from flash_attention.families.config import KernelConfig, check_config_type
+from flash_attention.families.config import check_config_type
+from flash_attention.families.given import GivenConfig
 from flash_attention.families.recipe import Step
 from flash_attention.launch.device import CPU
 from flash_attention.launch.plan import Plan
@@ -82,7 +83,7 @@ def compiled_unit(unit: Unit) -> CompiledKernel:
 
 @with_keywords
 def emulate(
-    kernel_cfg: KernelConfig,
+    kernel_cfg: GivenConfig,
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -102,7 +103,8 @@ def emulate(
     """
     settings = Settings(schedule, seed, checks)
     call = call_of("emulate", q, k, v, o, keywords)
-    check_config_type(kernel_cfg)
+    if kernel_cfg is None:
+        check_config_type(kernel_cfg)
     plan = Plan(call, kernel_cfg, None if arch is None else get_arch(arch))
     if plan.device_index != CPU:
         raise UnsupportedError(
@@ -140,7 +142,7 @@ def emulate_plan(
     """
     arguments = plan.bind(call)
     compile_unit = compile_unit or compiled_unit
-    programs = [load_program(compile_unit(step.unit).ptx, ENTRY) for step in plan.recipe.steps]
+    programs = [load_program(compile_unit(step.unit).ptx) for step in plan.recipe.steps]
     if plan.idle:
         return _nothing_to_run(plan, programs[0], call)
     for step in plan.recipe.steps:

@@ -13,12 +13,13 @@ from cuda.bindings import driver as cuda
 
 from flash_attention.arch import DEFAULT_ARCH, Arch
 from flash_attention.call.features import PLAIN, Features
-from flash_attention.compile import ENTRY, CompiledKernel, compile_kernel
+from flash_attention.compile import CompiledKernel, compile_kernel
 from flash_attention.compile.unit import Unit
-from flash_attention.errors import UnsupportedError
-from flash_attention.families.config import KernelConfig, check_config_type, is_config
+from flash_attention.errors import KernelConfigError, UnsupportedError
+from flash_attention.families.config import KernelConfig
+from flash_attention.families.given import GivenConfig
 from flash_attention.families.registry import family_of
-from flash_attention.kernel_configs import get_kernels_to_build
+from flash_attention.kernel_configs import as_kernel_config, get_kernels_to_build
 from flash_attention.launch import driver
 from flash_attention.launch.device import current_arch
 
@@ -34,7 +35,7 @@ class LoadedUnit:
     @cached_property
     def function(self) -> cuda.CUfunction:
         """The driver's handle; asking for it loads the machine code into this process."""
-        return driver.load_kernel(self.compiled.cubin, ENTRY)
+        return driver.load_kernel(self.compiled.cubin, self.compiled.entry)
 
 
 _units: dict[Unit, LoadedUnit] = {}
@@ -89,7 +90,7 @@ class Kernel:
     @property
     def ctas_per_sm(self) -> int:
         """Blocks of threads that one multiprocessor holds at a time."""
-        return self.config.num_ctas_per_sm(self.arch, self.registers)
+        return self.config.num_ctas_per_sm(arch=self.arch, registers=self.registers)
 
     @property
     def source_path(self) -> Path | None:
@@ -124,20 +125,23 @@ def _usable_arch(otherwise: Arch = DEFAULT_ARCH) -> Arch | None:
         return None
 
 
-class ForwardKernels(Mapping[KernelConfig, Kernel]):
+class ForwardKernels(Mapping[GivenConfig, Kernel]):
     """Every config that is valid on the current device, with its kernel of full attention.
 
+    A config is also known by its short form, or as a rung of the ladder for FP16 and d_head 128.
     Where there is no device, a config counts for its family's default architecture. Membership
     never compiles; indexing does at first use. Iteration runs over the configs of
     `get_kernels_to_build`, for the valid ones are too many to list.
     """
 
-    def __getitem__(self, config: KernelConfig) -> Kernel:
-        check_config_type(config)
+    def __getitem__(self, given: GivenConfig) -> Kernel:
+        config = as_kernel_config(given)
         return get_kernel(config, current_arch(config.default_arch))
 
-    def __contains__(self, config: object) -> bool:
-        if not is_config(config):
+    def __contains__(self, given: object) -> bool:
+        try:
+            config = as_kernel_config(given)
+        except (KernelConfigError, UnsupportedError):
             return False
         arch = _usable_arch(config.default_arch)
         return arch is not None and config.broken_rule(arch) is None
@@ -151,12 +155,12 @@ class ForwardKernels(Mapping[KernelConfig, Kernel]):
         return sum(1 for _ in self)
 
     @overload
-    def get(self, key: KernelConfig, /) -> Kernel | None: ...
+    def get(self, key: GivenConfig, /) -> Kernel | None: ...
 
     @overload
-    def get(self, key: KernelConfig, /, default: Default) -> Kernel | Default: ...
+    def get(self, key: GivenConfig, /, default: Default) -> Kernel | Default: ...
 
-    def get(self, key: KernelConfig, /, default: Default | None = None) -> Kernel | Default | None:
+    def get(self, key: GivenConfig, /, default: Default | None = None) -> Kernel | Default | None:
         """The kernel, or `default` for a config that is not valid here."""
         if key not in self:
             return default

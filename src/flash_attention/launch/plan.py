@@ -17,8 +17,10 @@ from flash_attention.call.overlap import may_overlap
 from flash_attention.call.results import fill_keyless, new_output
 from flash_attention.call.tensors import ALIGNMENT
 from flash_attention.choose.decision import Where, decide
-from flash_attention.families.config import KernelConfig, check_config_type
+from flash_attention.families.config import is_config
 from flash_attention.families.forward_args import ForwardKernelArgs, pack_addresses
+from flash_attention.families.given import GivenConfig, read_config
+from flash_attention.kernel_configs import as_kernel_config, config_for
 from flash_attention.launch.device import CPU, device_arch, num_sms_of
 from flash_attention.launch.launcher import Launcher
 
@@ -32,20 +34,19 @@ class Plan:
     """The kernels that answer calls of one key, on a CUDA device or on the emulator."""
 
     def __init__(
-        self, call: Call, config: KernelConfig | None = None, arch: Arch | None = None
+        self, call: Call, config: GivenConfig | None = None, arch: Arch | None = None
     ) -> None:
         """Check the call and choose a config, if none is given; `arch` is that of the tensors'
         device unless given. Compiles nothing."""
-        if config is not None:
-            check_config_type(config)
         self.problem: Problem
         self.problem, self.views = check_call(call)
         self.device_index: int = call.q.get_device()
         if arch is None and self.device_index != CPU:
             arch = device_arch(self.device_index)
+        chosen = None if config is None else config_for(config, self.problem)
         where = Where(num_sms_of(self.device_index), arch, self.device_index)
         decision = decide(
-            self.problem, where, config=config, split_keys=call.split_keys, may_tune=True
+            self.problem, where, config=chosen, split_keys=call.split_keys, may_tune=True
         )
         self.config, self.arch, self.rule = decision.config, decision.arch, decision.rule
         self.return_lse = call.return_lse
@@ -131,14 +132,18 @@ def fill_idle(out: Tensor, lse: Tensor | None, sinks: Tensor | None) -> None:
 _plans: dict[tuple[object, ...], Plan] = {}
 
 
-def plan_for(call: Call, config: KernelConfig | None = None) -> Plan:
+def plan_for(call: Call, config: GivenConfig | None = None) -> Plan:
     """The plan of a call: a dictionary hit, or every check and a new plan. Compiles nothing."""
     try:
         key = (config, *call.key())
         plan = _plans.get(key)
     except Exception as error:
+        if _may_change(config):
+            return plan_for(call, read_config(config))
         _explain(error, call, config)
     if plan is None:
+        if _may_change(config):
+            return plan_for(call, read_config(config))
         plan = Plan(call, config)
         if len(_plans) >= MAX_PLANS:
             _plans.clear()
@@ -146,15 +151,19 @@ def plan_for(call: Call, config: KernelConfig | None = None) -> Plan:
     return plan
 
 
+def _may_change(config: object) -> bool:
+    """Whether a config is an object of somebody else's, which is no key of a plan."""
+    return not (config is None or isinstance(config, str) or is_config(config))
+
+
 def forget_plans() -> None:
     """Let every problem be chosen for anew."""
     _plans.clear()
 
 
-def _explain(error: Exception, call: Call, config: KernelConfig | None) -> NoReturn:
+def _explain(error: Exception, call: Call, config: GivenConfig | None) -> NoReturn:
     """Raise what is wrong with arguments that are no config and tensors at all, else `error`."""
     if config is not None:
-        check_config_type(config)
-        config.check()
+        as_kernel_config(config)
     explain_bad_key(call)
     raise error

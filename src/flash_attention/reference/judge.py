@@ -96,6 +96,8 @@ class Check:
     ]  # (batch, seq, head, column) of `error`, (row, head, column) packed
     value: float = math.nan  # of the output there
     exact: float = math.nan  # and of the oracle
+    mismatched: int = 0  # elements that are further from the oracle than is allowed, or NaN
+    elements: int = 0  # that were looked at
 
     @property
     def ok(self) -> bool:
@@ -109,11 +111,18 @@ class Check:
             return self.error / self.reference_error
         return math.inf if self.error else 0.0
 
+    @property
+    def mismatches(self) -> str:
+        """How many elements are wrong, and how many in a hundred that is."""
+        percent = 100 * self.mismatched / max(1, self.elements)
+        return f"{self.mismatched:,} of {self.elements:,} elements ({percent:.3g} %)"
+
     def __str__(self) -> str:
         verdict = "within" if self.ok else "NOT within"
+        wrong = "" if self.ok else f"; mismatched: {self.mismatches}"
         return (
             f"max error {self.error:.3e} at {self.worst_index}, {verdict} {self.allowed:.3e};"
-            f" 16-bit torch has {self.reference_error:.3e} (ratio {self.ratio:.2f})"
+            f" 16-bit torch has {self.reference_error:.3e} (ratio {self.ratio:.2f}){wrong}"
         )
 
 
@@ -145,6 +154,8 @@ class Judge:
             worst_index=tuple(int(i) for i in np.unravel_index(worst, out.shape)),
             value=float(out.flatten()[worst]),
             exact=float(self._exact.flatten()[worst]),
+            mismatched=out.numel() - int((error <= self.allowed).sum()),
+            elements=out.numel(),
         )
 
 

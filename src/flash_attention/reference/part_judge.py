@@ -57,13 +57,16 @@ class PartJudge:
 
     def check(self, out: Tensor) -> Check:
         """Hold an output to the rule."""
-        check = self._judge.check(out[..., self.heads, :])
+        held = out[..., self.heads, :]
+        check = self._judge.check(held)
         *rows, head, column = check.worst_index
         check = replace(check, worst_index=(*rows, self.heads[head], column))
         poison = out.isnan().nonzero()
         if len(poison) == 0:
             return check
         where = tuple(map(int, poison[0]))
+        wrong = check.mismatched - int(held.isnan().sum()) + len(poison)
+        check = replace(check, mismatched=wrong, elements=out.numel())
         return replace(check, error=math.nan, worst_index=where, value=math.nan, exact=math.nan)
 
     def check_lse(self, lse: Tensor) -> LseCheck:

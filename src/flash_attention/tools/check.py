@@ -17,7 +17,7 @@ from flash_attention.call.options import check_switch
 from flash_attention.call.problem import Problem
 from flash_attention.call.results import fill_keyless, new_output
 from flash_attention.errors import UnsupportedError
-from flash_attention.families.config import KernelConfig
+from flash_attention.families.given import GivenConfig
 from flash_attention.launch.plan import plan_for
 from flash_attention.reference.cpu import attention_on_cpu
 from flash_attention.reference.formula import without_pages
@@ -64,6 +64,7 @@ class CheckReport:
                 " one rounding step",
             ),
             ("worst", f"{output.value:.6g} at {output.worst_index}, exact is {output.exact:.6g}"),
+            *([] if output.ok else [("mismatched", output.mismatches)]),
         ]
         if self.lse is not None:
             error = f"largest error {self.lse.error:.3e} at {self.lse.worst_index}"
@@ -135,7 +136,7 @@ def _check_emulated(emulate: bool, q: Tensor) -> None:
         )
 
 
-def _by_kernel(call: Call, config: KernelConfig | None) -> tuple[Tensor, Tensor | None]:
+def _by_kernel(call: Call, config: GivenConfig | None) -> tuple[Tensor, Tensor | None]:
     """The output and the lse; what the kernel does not store is NaN."""
     out = new_output(call.q, call.v.shape[-1]) if call.out is None else call.out
     call = call._replace(out=out)

@@ -13,10 +13,12 @@ from functools import cached_property
 import torch
 from torch import Tensor
 
+from flash_attention.call.call import Call
+from flash_attention.call.problem import Problem
 from flash_attention.emulator import Finding
 from flash_attention.errors import UnsupportedError
 from flash_attention.forward import forward
-from flash_attention.kernel_configs import KernelConfig
+from flash_attention.kernel_configs import GivenConfig, config_for
 from flash_attention.launch.emulation import emulate
 
 
@@ -39,7 +41,7 @@ class Inspection:
 
     def __init__(
         self,
-        config: KernelConfig,
+        config: GivenConfig,
         q: Tensor,
         k: Tensor,
         v: Tensor,
@@ -49,6 +51,7 @@ class Inspection:
         head: int = 0,
         batch: int = 0,
     ) -> None:
+        config = config_for(config, Problem.of(Call(q, k, v)))
         blocks = -(-k.shape[1] // config.B_c)
         _check_index("key block", step, blocks)
         for name, index, dim in (("row", row, 1), ("head", head, 2), ("batch", batch, 0)):

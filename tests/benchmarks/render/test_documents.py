@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.render import documents
-from benchmarks.render.blocks import begin, end, marked_block
+from benchmarks.render import api, commands, documents
+from benchmarks.render.blocks import begin, end, marked_block, replace_block
 from benchmarks.render.random_problems import PROBLEMS
 from flash_attention.errors import UnsupportedError
 from flash_attention.tools.bench.results import load, save
@@ -147,7 +147,8 @@ def test_the_documents_show_the_stored_measurements() -> None:
 def test_rendering_all_that_is_stored_changes_no_document(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = sorted({document for document, _ in documents.DOCUMENTS})
+    references = (api.DOCUMENT.as_posix(), commands.DOCUMENT.as_posix())
+    names = sorted({*references, *(document for document, _ in documents.DOCUMENTS)})
     for document in names:
         copy = tmp_path / document
         copy.parent.mkdir(exist_ok=True)
@@ -156,7 +157,10 @@ def test_rendering_all_that_is_stored_changes_no_document(
     monkeypatch.chdir(tmp_path)
     documents.main([])
     for document in names:
-        assert (tmp_path / document).read_text() == (ROOT / document).read_text(), document
+        rendered, stored = ((root / document).read_text() for root in (tmp_path, ROOT))
+        if document == commands.EMULATOR.as_posix():  # where its numbers are another test's
+            rendered, stored = (replace_block(t, commands.FINDING, "") for t in (rendered, stored))
+        assert rendered == stored, document
 
 
 def test_every_stored_measurement_is_shown() -> None:

@@ -13,7 +13,7 @@ from flash_attention.emulator.program.inflight import registers_in_flight
 from flash_attention.emulator.ptx.parse import parse
 from flash_attention.families.registry import unit_of
 from flash_attention.launch.emulation import compiled_unit
-from tests.emulator.edits import compiler
+from tests.emulator.edits import compiler, edited_headers
 from tests.emulator.hopper_mutations import LAST, UNAWAITED_SCORES, UNCOMMITTED_SCORES
 from tests.emulator.planting import Mutation
 
@@ -109,7 +109,7 @@ def test_a_real_kernel_touches_nothing_in_flight() -> None:
 
 @pytest.mark.parametrize("mistake", [UNAWAITED_SCORES, UNCOMMITTED_SCORES], ids=lambda m: m.name)
 def test_a_real_kernel_that_does_not_wait_for_its_scores(mistake: Mutation, tmp_path: Path) -> None:
-    mutated = compiler(mistake.edits, tmp_path)(unit_of(mistake.scene.config))
+    mutated = compiler(edited_headers(mistake.edits, tmp_path))(unit_of(mistake.scene.config))
     (kernel,) = parse(mutated.ptx).values()
     touched = registers_in_flight(kernel, build_blocks(kernel))
     assert len({register for _, register, _ in touched}) >= 32

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from matplotlib.patches import Rectangle
+from matplotlib.text import Annotation
 
 from flash_attention.tools.bench import plot
 from flash_attention.tools.bench.comparison import compare
@@ -16,10 +17,15 @@ from tests.tools.bench.made_up_grid import made_up_rows
 
 
 def test_speed_bars_are_percent_of_fa2() -> None:
-    axes = plot.speeds(compare(made_up_results())).axes[0]
-    heights = [bar.get_height() for bar in axes.patches if isinstance(bar, Rectangle)]
-    assert heights == pytest.approx([40.0, 110.0])
-    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["1 base", "2 swizzle"]
+    measured = made_up_results()
+    axes = plot.speeds(compare(measured), measured.setting).axes[0]
+    lengths = [bar.get_width() for bar in axes.patches if isinstance(bar, Rectangle)]
+    assert lengths == pytest.approx([40.0, 110.0])
+    assert [tick.get_text() for tick in axes.get_yticklabels()] == ["1 base", "2 swizzle"]
+    # the number stands behind the bar and behind the best shape, which is 50 % for the first rung
+    written = {text.get_text(): text.xy[0] for text in axes.texts if isinstance(text, Annotation)}
+    assert written == pytest.approx({"40": 50.0, "110": 110.0})
+    assert axes.get_title("left") == "Some GPU, FP16, 16 heads of 128, forward, no mask unless said"
 
 
 def test_a_grid_has_a_panel_a_mask_and_a_line_a_contender() -> None:
@@ -47,5 +53,5 @@ def test_mix_bars_stack_to_the_whole_kernel() -> None:
 
 def test_the_same_numbers_give_the_same_file(tmp_path: Path) -> None:
     for name in ("a.png", "b.png"):
-        plot.save(plot.speeds(compare(made_up_results())), tmp_path / name)
+        plot.save(plot.speeds(compare(made_up_results()), "here"), tmp_path / name)
     assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.png").read_bytes()

@@ -22,6 +22,9 @@ def test_every_kind_by_its_content(tmp_path: Path) -> None:
         "c.json": stored.EMULATED,
         "d.json": stored.PEAKS,
         "e.jsonl": stored.TIMINGS,
+        "f.json": stored.GRID,
+        "g.json": stored.OTHER,
+        "h.txt": stored.OTHER,
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typer.testing import CliRunner
 
-from flash_attention.tools.commands import app
+from flash_attention.tools.commands.commands import app
 
 _runner = CliRunner()
 

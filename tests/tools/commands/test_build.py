@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Generator, Sequence
 from pathlib import Path
 
 import pytest
@@ -11,17 +12,23 @@ import pytest
 from flash_attention.arch import DEFAULT_ARCH, Arch
 from flash_attention.compile.elf import text_section
 from flash_attention.families.registry import unit_of
-from flash_attention.kernel_configs import KernelConfig
+from flash_attention.kernel_configs import (
+    KERNEL_SETS,
+    SET_VARIABLE,
+    KernelConfig,
+    get_kernel_configs,
+)
 from flash_attention.ladder import get_ladder
 from flash_attention.launch.kernels import compile_config
 from flash_attention.tools.commands import build as build_command
+from flash_attention.tools.commands.precompile import Job, Outcome
 from tests.tools.commands.invoke import invoke, refuse
 
 pytestmark = pytest.mark.slow  # left out of `make quick`
 
 
-def two_kernels(name: str, arch: Arch) -> list[KernelConfig]:
-    assert (name, arch) == ("progression", DEFAULT_ARCH)
+def two_kernels(name: str | None, arch: Arch) -> list[KernelConfig]:
+    assert (name, arch) in {("progression", DEFAULT_ARCH), (None, DEFAULT_ARCH)}
     return [rung.config for rung in get_ladder(d_head=64)[:2]]
 
 
@@ -53,8 +60,27 @@ def test_a_folder_that_keeps_nothing_is_a_failure(
 
 def test_a_bad_set_lists_the_good_ones() -> None:
     message = refuse("build", "--set", "everything")
-    for name in ("everything", "progression", "autotuning", "all"):
+    for name in ("everything", "progression", "autotune", "all"):
         assert name in message
+
+
+def test_the_environment_names_the_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    built: list[KernelConfig] = []
+
+    def note(jobs: Sequence[Job], processes: int) -> Generator[Outcome, None, None]:
+        built.extend(job.config for job in jobs)
+        yield from ()
+
+    monkeypatch.setattr(build_command, "precompile", note)
+    for name in KERNEL_SETS:
+        built.clear()
+        monkeypatch.setenv(SET_VARIABLE, name)
+        invoke("build")
+        assert built == get_kernel_configs(name)
+    invoke("build", "--set", "progression")
+    assert built[-64:] == get_kernel_configs("progression")
+    monkeypatch.setenv(SET_VARIABLE, "everything")
+    assert "there is no kernel set 'everything'" in refuse("build")
 
 
 def test_a_bad_arch_lists_the_good_ones() -> None:

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from flash_attention import CheckReport, DType, check
+from flash_attention.kernel_configs import KERNEL_SETS, SET_VARIABLE, as_kernel_config
 from flash_attention.reference.judge import generate_qkv
 from tests.tools.commands.invoke import invoke, refuse
 
@@ -47,6 +48,26 @@ def test_large_shapes_are_not_emulated_and_gpus_not_made_up() -> None:
     assert "elements in a tensor" in refuse("check", "--emulate", "--shape", f"1,8,1,1,{1 << 30}")
     if not torch.cuda.is_available():
         assert "torch finds no CUDA device; pass --emulate" in refuse("check")
+
+
+def test_a_set_that_the_environment_names_is_checked_kernel_by_kernel(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kernels = ("rung:2", "(BF16, 64, 64, 64, 4): load_2_2_2_tiles", "rung:16", "rung:18")
+    configs = [as_kernel_config(each, dtype=DType.BF16, d_head=64) for each in kernels]
+    others = [config.in_dtype(DType.FP16) for config in configs]
+    monkeypatch.setitem(KERNEL_SETS, "progression", lambda arch: [*configs, *others])
+    monkeypatch.setenv(SET_VARIABLE, "progression")
+    shape = ("--shape", "1,64,2,2,64", "--emulate")
+    report = json.loads(invoke("check", *shape, "--json", "-"))
+    forms = [config.short_form() for config in configs]
+    assert (report["ok"], list(report["reports"])) == (True, [forms[0], forms[1], forms[3]])
+    assert "static_row_stride" in report["refused"][forms[2]]
+    assert all(each["output"]["mismatched"] == 0 for each in report["reports"].values())
+    one = json.loads(invoke("check", *shape, "--config", "rung:2", "--json", "-"))
+    assert one == report["reports"][forms[0]] | {"problem": one["problem"]}
+    monkeypatch.setenv(SET_VARIABLE, "fastest")
+    assert "there is no kernel set 'fastest'" in refuse("check", *shape)
 
 
 @pytest.mark.gpu

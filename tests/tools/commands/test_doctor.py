@@ -17,7 +17,7 @@ CHECKS = ["python", "torch", "cuda-bindings", "nvrtc", "driver", "gpu", "cache",
 
 
 def test_json_states_every_fact() -> None:
-    report = json.loads(invoke("doctor", "--json"))
+    report = json.loads(invoke("doctor", "--json", "-"))
     assert report["ok"] is True
     checks = report["checks"]
     assert list(checks) == [*CHECKS, "compile", "emulator", "launch"]
@@ -33,7 +33,7 @@ def test_json_states_every_fact() -> None:
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_a_missing_gpu_is_advice_not_failure() -> None:
-    checks = json.loads(invoke("doctor", "--json"))["checks"]
+    checks = json.loads(invoke("doctor", "--json", "-"))["checks"]
     for name in ("gpu", "launch"):
         assert checks[name]["status"] == "missing"
         assert checks[name]["advice"]
@@ -41,7 +41,7 @@ def test_a_missing_gpu_is_advice_not_failure() -> None:
 
 @pytest.mark.gpu
 def test_the_probe_launch_agrees_with_the_oracle() -> None:
-    launch = json.loads(invoke("doctor", "--json"))["checks"]["launch"]
+    launch = json.loads(invoke("doctor", "--json", "-"))["checks"]["launch"]
     assert launch["status"] == "ok"
     assert "within" in launch["detail"]
 

@@ -22,7 +22,7 @@ SMALL = ("--seq", "128", "--heads", "1", "--d-head", "64")
 
 
 def test_json_holds_the_counters_of_the_same_run() -> None:
-    report = json.loads(invoke("emulate", "--rung", "2", *SMALL, "--dtype", "bf16", "--json"))
+    report = json.loads(invoke("emulate", "--rung", "2", *SMALL, "--dtype", "bf16", "--json", "-"))
     q, k, v = generate_qkv(1, 128, 1, 64, DType.BF16)
     config = get_ladder(DType.BF16, 64, 1)[1].config
     result = emulate(config, q, k, v)

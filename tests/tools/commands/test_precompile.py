@@ -13,6 +13,7 @@ from flash_attention.call.features import CAUSAL, PLAIN
 from flash_attention.kernel_configs import FlashForwardKernelConfig, HopperForwardKernelConfig
 from flash_attention.ladder import get_ladder
 from flash_attention.tools.commands.precompile import Job, jobs_of, precompile
+from tests.unchecked import unchecked
 
 pytestmark = pytest.mark.slow  # left out of `make quick`
 
@@ -30,7 +31,7 @@ def test_a_refused_source_is_an_outcome_with_its_log(
 def test_a_config_that_breaks_a_rule_is_not_compiled() -> None:
     base = get_ladder()[0].config
     assert isinstance(base, FlashForwardKernelConfig)
-    eager = dataclasses.replace(base, async_copy=False, eager_load_blocks=True)
+    eager = unchecked(base, async_copy=False, eager_load_blocks=True)
     (outcome,) = precompile([Job(eager, DEFAULT_ARCH)], 1)
     assert (outcome.fate, outcome.reason) == ("not valid", "eager_needs_async")
 

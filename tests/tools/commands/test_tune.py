@@ -25,6 +25,7 @@ def test_what_was_found_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         asked = problems_of(grid, d_heads=options["d_heads"], masks=options["masks"])
         first = heuristic(asked[0], SM90)
         assert isinstance(first, HopperForwardKernelConfig)
+        options["tell"]("2 combinations, 1 falls to the rule registers, 1 is left")
         options["report"](run.Progress(asked[0], 1, len(asked), first, 1.0, 100.0))
         return Table("NVIDIA H200").with_entries(
             entry(problem, heuristic(problem, SM90)) for problem in asked[:-1]
@@ -32,10 +33,21 @@ def test_what_was_found_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(run, "tune", tune)
     where = tmp_path / "table.json"
-    options = ("--d-head", "64,128", "--causal", "--budget", "60", "--table", str(where))
+    options = (
+        "--d-head",
+        "64,128",
+        "--causal",
+        "--budget",
+        "60",
+        "--table",
+        str(where),
+        "--family",
+        "sm80",
+    )
     text = invoke("tune", "--grid", "fa3", *options)
     assert (told["d_heads"], told["masks"], told["budget"]) == ((64, 128), (True,), 60.0)
-    assert told["table"] == where
+    assert (told["table"], told["family"]) == (where, "sm80")
+    assert "2 combinations, 1 falls to the rule registers, 1 is left" in text
     assert "NVIDIA H200: 1.100 times the heuristic's speed in geometric mean" in text
     assert text.count("the heuristic's") >= 11
     assert "BF16 d 64 causal, 32 x 512 rows x 32 heads" in text
@@ -57,7 +69,7 @@ def test_interrupted_it_says_where_everything_is(
     [
         (("--grid", "fa2"), "did you mean 'fa3'?"),
         (("--grid", "window"), "1 x 16384, 16 h, d 128, window 1024 has a window"),
-        (("--d-head", "wide"), "--d-head takes whole numbers as in 64,128, not 'wide'"),
+        (("--d-head", "wide"), "--d-head is 'wide'; pass whole numbers, as in 64,128"),
         (("--dtype", "fp8"), "dtype 'fp8' is not supported"),
         (("--d-head", "96"), "its head dimensions 2048"),
     ],

@@ -18,7 +18,7 @@ def test_of_the_first_family() -> None:
 
 
 def test_a_producer_computes_nothing() -> None:
-    config = parse_kernel_config("hopper(BF16, 128, 3, 96, 2): tma+specialised")
+    config = parse_kernel_config("hopper(BF16, 128, 3, 80, 2): tma+specialised")
     block = KeyBlock.of(config)
-    assert (block.rows, block.keys, block.warps) == (192, 96, 12)
+    assert (block.rows, block.keys, block.warps) == (192, 80, 12)
     assert block.flop_per_byte == 192

@@ -41,7 +41,7 @@ def of_rung(number: int, features: Features = PLAIN) -> MachineLoop:
     """The loop of a rung that leaves no register in memory."""
     config = LADDER[number - 1].config
     inspection = inspect_config(config, config.default_arch, features)
-    assert inspection.spill_bytes == 0
+    assert inspection.spills == 0
     return inspection.machine_loop()
 
 

@@ -49,7 +49,7 @@ def test_the_program_runs_under_ncu(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
     monkeypatch.setattr(subprocess, "run", run)
-    config = parse_kernel_config("hopper(BF16, 128, 2, 128, 2): tma")
+    config = parse_kernel_config("hopper(BF16, 128, 2, 128, 1): tma")
     nsight.counters(program(config, (4, 512, 16), causal=True), METRICS)
     (command,) = commands
     assert command[0] == "ncu"

@@ -99,7 +99,7 @@ def test_every_instruction_of_the_section_is_listed(cubin: bytes) -> None:
 
 
 def test_predicates_operands_and_labels_are_told_apart() -> None:
-    assert sass.parse_disassembly(PRINTED) == [
+    assert sass.parse_disassembly(PRINTED, "flash_forward_kernel") == [
         sass.Instruction(0x00, "LDC", "R1, c[0x0][0x28]"),
         sass.Instruction(0x10, "IMAD.MOV.U32", "R3, RZ, RZ, 0x4"),
         sass.Instruction(0x20, "BRA", "`(.L_x_0)", "!P0", 0x60),
@@ -110,6 +110,7 @@ def test_predicates_operands_and_labels_are_told_apart() -> None:
         sass.Instruction(0x70, "EXIT", ""),
         sass.Instruction(0x80, "BRA", "`(.L_x_1)", target=0x80),
     ]
+    assert sass.parse_disassembly(PRINTED) == sass.parse_disassembly(PRINTED, "other")
     assert sass.parse_disassembly(PRINTED, "other") == [sass.Instruction(0, "EXIT", "")]
 
 
@@ -154,7 +155,7 @@ def test_nvdisasm_on_path_is_the_second_choice(
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(sass.InspectorMissing, match="pip install nvidia-cuda-nvdisasm"):
+    with pytest.raises(sass.InspectorMissing, match=r"pip install 'flash_attention\[inspect\]'"):
         sass.find_nvdisasm()
     program = tmp_path / "nvdisasm"
     program.touch(mode=0o755)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from flash_attention.tools.bench.results import save
 from flash_attention.tools.bench.stored import Stored, read_folder
 from flash_attention.tools.report import RungText
 from tests.tools.bench.made_up import made_up_results
-from tests.tools.bench.made_up_grid import made_up_grid
+from tests.tools.bench.made_up_grid import grid_row, made_up_grid
 
 RUNGS = (
     RungText(1, "base", "the <first> & plainest", "", "", "sm_80"),
@@ -24,6 +25,11 @@ RUNGS = (
         "sm_90",
     ),
 )
+OTHER = {
+    "device": "Some GPU",
+    "cost": {"forward": 1.5, "none": None},
+    "rows": [{"case": "<add>", "ok": True, "ncu": {"sectors": 20480.0}, "lengths": [1, 2]}],
+}
 PEAKS = {"device": "Some GPU", "peak": {"bf16_matmul_tflops": 1000.0, "copy_tb_s": 4.0}}
 
 
@@ -31,6 +37,19 @@ def selected_grid() -> dict[str, Any]:
     """The made-up grid with only what is selected at every point."""
     grid = made_up_grid()
     return {**grid, "rows": [row for row in grid["rows"] if row["selected"]]}
+
+
+def decode_grid() -> dict[str, Any]:
+    """One query for 4,096 keys, at 3,000 GB/s and twice as fast as FA3; and a kernel that is wrong.
+
+    K and V have 2 x 4096 x 2 x 64 x 2 bytes.
+    """
+    ms = 4096 * 2 * 64 * 2 * 2 / 3000e6
+    row = grid_row("c", (64, False, 4096), ms, {"fa3": 2 * ms, "fa2": 3 * ms})
+    flop = 4 * 8 * 64 * 4096
+    one = replace(row, batch=1, heads=8, heads_k=2, seq_q=1, tflops=flop / ms / 1e9, gbps=3000.0)
+    rows = [replace(one, copy_gbps=4000.0), replace(one, batch=2, ok=False)]
+    return {**made_up_grid(), "grid": "decode", "rows": [asdict(each) for each in rows]}
 
 
 def emulated() -> dict[str, Any]:
@@ -81,6 +100,9 @@ def write_folder(folder: Path) -> Path:
         (folder / f"{name}.json").write_text(json.dumps(record))
     lines = "".join(json.dumps(line) + "\n" for line in timings())
     (folder / "e.jsonl").write_text(lines)
+    (folder / "f.json").write_text(json.dumps(decode_grid()))
+    (folder / "g.json").write_text(json.dumps(OTHER))
+    (folder / "h.txt").write_text("$ pytest\n7 passed <in> 1 s\n")
     return folder
 
 

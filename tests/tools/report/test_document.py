@@ -19,7 +19,11 @@ from flash_attention.tools.report import RungText, render_page
 from tests.tools.report.made_up import RUNGS, stored_results, write_folder
 from tests.tools.report.parse import having, parse
 
-SECTIONS = ["ladder", "peers", "roofline", "landscape", "counters", "environment"]
+RESULTS = Path(__file__).resolve().parents[3] / "results"
+SECTIONS = [
+    *("ladder", "peers", "shapes", "roofline", "landscape", "counters"),
+    *("others", "environment"),
+]
 
 
 def test_every_section_is_there_and_in_the_contents(tmp_path: Path) -> None:
@@ -33,17 +37,26 @@ def test_every_section_is_there_and_in_the_contents(tmp_path: Path) -> None:
 
 def test_what_was_not_measured_is_said_and_left_out(tmp_path: Path) -> None:
     write_folder(tmp_path)
-    for name in ("a.json", "c.json", "d.json", "e.jsonl"):
+    for name in ("a.json", "c.json", "d.json", "e.jsonl", "f.json"):
         (tmp_path / name).unlink()
     page = render_page(read_folder(tmp_path), RUNGS)
     sentences = [e.text for e in having(parse(page.text), "p", "missing")]
     assert tuple(sentences) == page.missing
     assert [sentence.partition(":")[0] for sentence in sentences] == [
         "No ladder was measured",
+        "No shapes of models were measured",
         "No roofline",
         "No timings of several configs at one point",
         "No counters",
     ]
+
+
+def test_everything_that_is_stored_is_on_the_page(tmp_path: Path) -> None:
+    for folder in (RESULTS, write_folder(tmp_path)):
+        stored = read_folder(folder)
+        page = render_page(stored, RUNGS)
+        assert {one.path.name for one in stored} == {path.name for path in folder.iterdir()}
+        assert "not on this page" not in page.text
 
 
 def test_the_same_results_give_the_same_bytes(tmp_path: Path) -> None:
@@ -78,7 +91,7 @@ def test_every_picture_has_a_label_and_every_chart_a_table(tmp_path: Path) -> No
     for picture in having(found, "svg"):
         assert picture.attributes.get("aria-label") or picture.attributes["aria-hidden"] == "true"
     folds = [e.text for e in having(found, "details", "fold")]
-    assert sum(text.startswith("The numbers as a table") for text in folds) == 5
+    assert sum(text.startswith("The numbers as a table") for text in folds) == 6
 
 
 WRONG: tuple[Any, ...] = (

@@ -34,6 +34,11 @@ def test_ticks_are_round_and_begin_at_nought(top: float, ticks: list[float]) -> 
     assert plane.nice_ticks(top) == pytest.approx(ticks)
 
 
+def test_ticks_of_a_logarithmic_scale_are_round() -> None:
+    assert plane.log_ticks(3, 60) == [5, 10, 20, 50]
+    assert plane.log_ticks(0.9, 1.1e5) == [1, 10, 100, 1000, 10000, 100000]
+
+
 def test_labels_that_collide_move_apart_around_their_middle() -> None:
     assert plane.spread_out([10, 50], 13) == [10, 50]
     assert plane.spread_out([100, 100, 10], 12) == [94, 106, 10]

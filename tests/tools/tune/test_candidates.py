@@ -7,19 +7,24 @@ from dataclasses import replace
 
 import pytest
 
-from flash_attention.arch import ARCHES
+from flash_attention.arch import ARCHES, Arch
 from flash_attention.choose.dense import DenseProblem
+from flash_attention.errors import KernelConfigError, UnsupportedError
+from flash_attention.families.registry import family_called
 from flash_attention.families.sm90.forward.heuristic import group_mib
 from flash_attention.kernel_configs import (
+    SET_VARIABLE,
     FlashForwardKernelConfig,
     HopperForwardKernelConfig,
     KernelConfig,
     TileOrder,
 )
+from flash_attention.ladder import get_ladder
 from flash_attention.tools.tune.candidates import (
     carried_over,
     heuristic,
     neighbours,
+    space_of,
     starting_points,
 )
 from flash_attention.tools.tune.points import problems_of
@@ -79,12 +84,55 @@ def test_the_grid_of_the_paper_starts_from_so_many_kernels() -> None:
     assert 500 <= len(kernels) <= 660  # they are compiled while others are timed
 
 
-def test_other_architectures_search_the_first_family() -> None:
+def test_other_architectures_search_the_sm_80_family() -> None:
     start = starting_points(dense(), ARCHES["sm_80"])
-    assert len(start) > 20
+    assert len(start) > 2544
     assert set(starting_points(dense(causal=True), ARCHES["sm_80"])) == set(start)
     assert all(isinstance(config, FlashForwardKernelConfig) for config in start)
-    assert neighbours(start[0], dense()) == []
+    near = neighbours(start[0], dense())
+    assert start[1 : 1 + len(near)] == near
+    assert starting_points(dense(), ARCHES["sm_80"], most=100) == start[:100]
+
+
+@pytest.mark.parametrize("arch", [ARCHES["sm_80"], SM90], ids=lambda arch: arch.name)
+def test_a_family_can_be_named_wherever_its_kernels_run(arch: Arch) -> None:
+    start = starting_points(dense(), arch, family_called("sm80"))
+    assert start[0] == heuristic(dense(), arch, family_called("sm_80"))
+    assert {type(config) for config in start} == {FlashForwardKernelConfig}
+    assert {config.d_head for config in start} == {dense().d_head}
+
+
+def test_a_family_without_a_kernel_for_the_problem_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match=r"the family sm_90 has no kernel for .*need sm_90"):
+        heuristic(dense(), ARCHES["sm_80"], family_called("sm90"))
+    with pytest.raises(UnsupportedError, match="no family 'sm70'; there are sm80, sm90"):
+        family_called("sm70")
+
+
+def test_what_fell_to_which_rule_is_told() -> None:
+    like = heuristic(dense(), SM90, family_called("sm80"))
+    space = space_of(like, SM90)
+    assert len(space.configs) == 2544
+    assert str(space) == (
+        "6,144 combinations, 1,536 fall to the rule warp_rows, 1,152 fall to the rule"
+        " eager_needs_async, 696 fall to the rule registers, 216 fall to the rule"
+        " double_buffer_needs_tiles, 2,544 are left"
+    )
+
+
+def test_the_environment_names_the_set_that_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    family = family_called("sm80")
+    first = heuristic(dense(), SM90, family)
+    searched = set(starting_points(dense(), SM90, family))
+    monkeypatch.setenv(SET_VARIABLE, "progression")
+    rungs = [rung.config for rung in get_ladder(first.dtype, first.d_head)[:16]]
+    assert set(starting_points(dense(), SM90, family)) == {first, *rungs}
+    assert neighbours(first, dense()) == []
+    monkeypatch.setenv(SET_VARIABLE, "all")
+    assert set(starting_points(dense(), SM90, family)) == searched | set(rungs)
+    monkeypatch.setenv(SET_VARIABLE, "none")
+    with pytest.raises(KernelConfigError, match="there is no kernel set 'none'"):
+        starting_points(dense(), SM90, family)
 
 
 def test_what_is_carried_over_keeps_its_heads_in_a_group() -> None:

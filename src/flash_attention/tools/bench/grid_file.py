@@ -16,6 +16,7 @@ from flash_attention.errors import UnsupportedError, quoted
 from flash_attention.files import read_text
 from flash_attention.tools.bench.choices import checked_choice
 from flash_attention.tools.bench.grid import Point
+from flash_attention.tools.bench.names import EXAMPLE
 
 NUMBERS = {
     "batch": "batch",
@@ -41,9 +42,6 @@ def read_grid(path: Path) -> list[Point]:
     if not points:
         raise UnsupportedError(f"{path} names no problem; one a line, such as {EXAMPLE!r}")
     return points
-
-
-EXAMPLE = "batch=4 heads=32 heads_k=8 seq=8192 d=128 causal"
 
 
 def read_lines(path: Path, what: str) -> list[str]:

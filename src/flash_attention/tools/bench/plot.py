@@ -18,25 +18,36 @@ from flash_attention.tools.bench.grid_run import GridRow
 from flash_attention.tools.bench.grid_summary import NAMES, best_rows, selected_rows, speed, unit
 from flash_attention.tools.bench.peers import PEERS
 
-_BAR, _GUIDE = "#3b6fb6", "#444444"
+_BAR, _BESIDE, _GUIDE = "#6f9bd1", "#b9c4d0", "#333333"
 
 
-def speeds(comparison: Comparison) -> Figure:
-    """Percent of FA2 (harmonic mean over the shapes) per contender, with the spread of shapes."""
+def speeds(comparison: Comparison, setting: str) -> Figure:
+    """Percent of FA2 (harmonic mean over the shapes) of every contender, a bar a line.
+
+    A thin line goes from the worst shape to the best; the number stands behind both.
+    """
     entries = [entry for entry in comparison.entries if entry.name != FA2]
-    heights = [100 * entry.mean_of_fa2 for entry in entries]
-    low = [100 * (entry.mean_of_fa2 - min(entry.of_fa2)) for entry in entries]
-    high = [100 * (max(entry.of_fa2) - entry.mean_of_fa2) for entry in entries]
-    figure = Figure(figsize=(9, 4.5), layout="constrained")
+    lines = range(len(entries))
+    means = [100 * entry.mean_of_fa2 for entry in entries]
+    worst, best = ([100 * f(entry.of_fa2) for entry in entries] for f in (min, max))
+    figure = Figure(figsize=(10, 1.2 + 0.26 * len(entries)), layout="constrained")
     axes = figure.subplots()
-    spread = ([max(0.0, value) for value in low], [max(0.0, value) for value in high])
-    axes.bar(range(len(entries)), heights, color=_BAR, yerr=spread, ecolor="#9aa7b8", capsize=2)
-    for x, height in enumerate(heights):
-        axes.annotate(f"{height:.0f}", (x, height), ha="center", va="bottom", fontsize=8)
-    axes.axhline(100, color=_GUIDE, linewidth=1, linestyle="--")
-    axes.annotate("FA2", (-0.4, 100), va="bottom", fontsize=8, color=_GUIDE)
-    axes.set_ylabel("% of FlashAttention-2 (whiskers: shapes)")
-    _label_contenders(figure, [entry.title for entry in entries])
+    colours = [_BAR if entry.number is not None else _BESIDE for entry in entries]
+    axes.barh(lines, means, color=colours, height=0.72)
+    axes.hlines(lines, worst, best, color=_GUIDE, linewidth=1)
+    for line, (mean, farthest) in enumerate(zip(means, best, strict=True)):
+        at = (max(mean, farthest), line)
+        paper = {"facecolor": "white", "edgecolor": "none", "pad": 1}  # over the dashed line
+        axes.annotate(
+            f"{mean:.0f}", at, (5, 0), textcoords="offset points", va="center", bbox=paper
+        )
+    axes.axvline(100, color=_GUIDE, linewidth=1, linestyle="--")
+    axes.set_yticks(lines, [entry.title for entry in entries])
+    axes.invert_yaxis()
+    axes.margins(y=0.01)
+    axes.set_xlabel("percent of FlashAttention-2 (100, dashed); thin lines: worst to best length")
+    axes.set_title(setting, loc="left", fontsize=11)
+    axes.spines[["top", "right"]].set_visible(False)
     return figure
 
 

@@ -64,6 +64,13 @@ class Results:
     causal: bool = False
     schema: int = SCHEMA
 
+    @property
+    def setting(self) -> str:
+        """Where and what, in a line."""
+        mask = "causal mask" if self.causal else "no mask unless said"
+        heads = f"{self.n_heads} heads of {self.d_head}"
+        return f"{self.device}, {self.dtype}, {heads}, forward, {mask}"
+
 
 def collect(
     rows: list[Row],

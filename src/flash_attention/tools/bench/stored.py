@@ -24,6 +24,7 @@ from flash_attention.tools.bench.grid_record import check_facts, grid_rows
 from flash_attention.tools.bench.grid_run import GridRow
 
 LADDER, GRID, CANDIDATES, TIMINGS = "ladder", "grid", "candidates", "timings"
+SUFFIXES = (".json", ".jsonl", ".txt")
 EMULATED, PROFILE, PEAKS, OTHER = "emulated", "profile", "peaks", "other"
 WHAT = "a results file"
 
@@ -68,7 +69,7 @@ def read_folder(folder: Path, *extra: Path) -> tuple[Stored, ...]:
     """Every results file of a folder, by name, and then the `extra` ones."""
     if not os.path.isdir(folder):
         raise UnsupportedError(f"{folder} is no folder; give the one that holds the results files")
-    files = sorted(path for path in folder.iterdir() if path.suffix in (".json", ".jsonl"))
+    files = sorted(path for path in folder.iterdir() if path.suffix in SUFFIXES)
     if not files and not extra:
         raise UnsupportedError(
             f"{folder} holds no results (*.json, *.jsonl); `flash-attention ladder run --json` "
@@ -78,7 +79,9 @@ def read_folder(folder: Path, *extra: Path) -> tuple[Stored, ...]:
 
 
 def read_file(path: Path) -> Stored:
-    """One results file; a file of JSON lines becomes a record whose rows are its lines."""
+    """One results file; JSON lines become a record whose rows they are, text one that holds it."""
+    if path.suffix == ".txt":
+        return Stored(path, OTHER, {"text": read_text(path, WHAT)})
     if path.suffix == ".jsonl":
         record = {"rows": list(_json_lines(read_text(path, WHAT)))}
     else:

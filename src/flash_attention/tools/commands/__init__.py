@@ -6,15 +6,21 @@ from __future__ import annotations
 import os
 import sys
 
-from flash_attention.tools.commands.commands import BAD_INPUT, app
-from flash_attention.tools.commands.console import INTERRUPTED, tell
+from flash_attention.tools.extras import how_to_install
 
 
 def main() -> None:
     """Entry point of the `flash-attention` script."""
     try:
+        from flash_attention.tools.commands.commands import BAD_INPUT, app
+        from flash_attention.tools.commands.console import INTERRUPTED, tell
+    except ModuleNotFoundError as error:
+        if error.name not in ("typer", "rich"):
+            raise
+        sys.exit(f"flash-attention: the command line needs {error.name}; {how_to_install('cli')}")
+    try:
         try:
-            app()
+            app(prog_name="flash-attention")
         finally:
             if sys.stdout is not None:
                 sys.stdout.flush()
@@ -36,6 +42,3 @@ def main() -> None:
 def _forget_output() -> None:
     """Let what is still to be written go nowhere, so that Python does not fail at its end."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-
-
-__all__ = ["app", "main"]

@@ -5,12 +5,10 @@ from __future__ import annotations
 
 from collections import Counter
 from contextlib import closing
-from typing import Annotated
 
 import typer
 from rich.table import Table
 
-from flash_attention.arch import ARCHES, DEFAULT_ARCH
 from flash_attention.compile.cache_folder import cache_dir, shown
 from flash_attention.kernel_configs import get_kernel_configs
 from flash_attention.tools.commands.console import output, progress, report_table
@@ -20,15 +18,10 @@ from flash_attention.tools.cores import usable_cores
 
 
 def build(
-    set_name: Annotated[
-        str, typer.Option("--set", help="progression (the ladder), autotuning or all")
-    ] = "progression",
-    arch: Annotated[
-        str, typer.Option("--arch", help=f"comma-separated, out of {', '.join(ARCHES)}")
-    ] = DEFAULT_ARCH.name,
-    jobs: Annotated[
-        int, typer.Option("--jobs", "-j", help="processes; 0 takes one a core", min=0)
-    ] = 0,
+    *,
+    set_name: str | None,
+    arch: str,
+    jobs: int,
 ) -> None:
     """Fill the cache with the kernels of a set, for images and read-only machines."""
     arches = parse_arches(arch)
@@ -40,7 +33,7 @@ def build(
     ]
     outcomes: list[Outcome] = []
     with progress() as bar, closing(precompile(todo, jobs or usable_cores())) as compiling:
-        task = bar.add_task(f"compiling {set_name}", total=len(todo))
+        task = bar.add_task("compiling", total=len(todo))
         for outcome in compiling:
             outcomes.append(outcome)
             bar.advance(task)

@@ -3,25 +3,24 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import astuple, dataclass, fields
 from functools import wraps
 from inspect import Parameter, Signature, signature
-from pathlib import Path
-from typing import Annotated, Any, Protocol, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Protocol, get_type_hints
 
-import torch
 import typer
-from torch import Tensor
 
-from flash_attention.call.call import Window
 from flash_attention.errors import UnsupportedError, quoted
-from flash_attention.files import write_whole
-from flash_attention.kernel_configs import DType, parse_kernel_config
-from flash_attention.tools.commands.console import print_report
-from flash_attention.tools.commands.options import DTypeOption
+from flash_attention.files import write_record
+from flash_attention.tools.commands.console import json_file, print_report
+from flash_attention.tools.commands.declared.options import DTypeOption, JsonOption
 from flash_attention.tools.text import ReportRow
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from flash_attention.call.call import Window
 
 MAX_ELEMENTS = 1 << 40
 
@@ -82,6 +81,10 @@ class CallShape:
 
     def meta(self, dtype: str) -> tuple[Tensor, Tensor, Tensor]:
         """q, k and v without memory."""
+        import torch
+
+        from flash_attention.kernel_configs import DType
+
         of_q, of_k = (self.batch, self.seq_q, self.heads), (self.batch, self.seq_k, self.heads_k)
         torch_dtype = DType.from_string(dtype).to_torch_dtype()
         q, k, v = (
@@ -129,11 +132,9 @@ class CallOptions:
     ] = None
     lse: Annotated[bool, typer.Option("--lse", help="also the log-sum-exp")] = False
     config: Annotated[
-        str | None, typer.Option(help="a kernel config in its short form, not the one selected")
+        str | None, typer.Option(help="a kernel config, in its short form or as rung:5")
     ] = None
-    json: Annotated[
-        Path | None, typer.Option(help="write the report here, - for standard output")
-    ] = None
+    json: JsonOption = None
 
     @property
     def sizes(self) -> CallShape:
@@ -144,21 +145,21 @@ class CallOptions:
     @property
     def keywords(self) -> dict[str, Any]:
         """What the function of the same name as the command is told besides the tensors."""
+
         return {
             "causal": self.causal,
             "window": parse_window(self.window),
             "softcap": self.softcap,
             "split_keys": self.split_keys,
             "return_lse": self.lse,
-            "config": None if self.config is None else parse_kernel_config(self.config),
+            "config": self.config,
         }
 
     def tell(self, report: Report) -> None:
-        """Write the report where `--json` says, and print it unless that is standard output."""
+        """Write the report where `--json` says, and print it."""
         if self.json is not None:
-            write_json(self.json, report.to_dict())
-        if str(self.json) != "-":
-            print_report(report.rows())
+            write_record(self.json, report.to_dict())
+        print_report(report.rows())
 
 
 class Report(Protocol):
@@ -183,8 +184,9 @@ def takes_call(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def with_options(**given: Any) -> None:
-        options = CallOptions(**{p.name: given.pop(p.name) for p in shared})
-        command(options, **given)
+        with json_file(given["json"]) as given["json"]:
+            options = CallOptions(**{p.name: given.pop(p.name) for p in shared})
+            command(options, **given)
 
     vars(with_options)["__signature__"] = Signature([*shared, *own])
     with_options.__annotations__ = {p.name: p.annotation for p in (*shared, *own)}
@@ -210,12 +212,3 @@ def _numbers(option: str, text: str, names: str, least: int = -1) -> list[int]:
             f"{option} is {quoted(text)}; pass whole numbers from {least} on, {names}"
         )
     return numbers
-
-
-def write_json(path: Path, report: Mapping[str, Any]) -> None:
-    """The report in a file, or on standard output."""
-    text = json.dumps(report, indent=1)
-    if str(path) == "-":
-        typer.echo(text)
-        return
-    write_whole(path, text + "\n")

@@ -3,25 +3,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
 
 from flash_attention.errors import FlashAttentionError
-from flash_attention.tools.commands.bench.command import bench
-from flash_attention.tools.commands.build import build
 from flash_attention.tools.commands.cache import cache_app
-from flash_attention.tools.commands.check import check
 from flash_attention.tools.commands.console import INTERRUPTED, errors, tell
-from flash_attention.tools.commands.debug import debug
-from flash_attention.tools.commands.doctor import doctor
-from flash_attention.tools.commands.emulate import emulate
-from flash_attention.tools.commands.explain import explain
-from flash_attention.tools.commands.inspect.command import inspect
-from flash_attention.tools.commands.ladder.commands import ladder_app
-from flash_attention.tools.commands.report import report
-from flash_attention.tools.commands.tune import tune
+from flash_attention.tools.commands.declared.calls import check, explain
+from flash_attention.tools.commands.declared.computing import Computing
+from flash_attention.tools.commands.declared.kernels import build, debug, doctor, emulate, inspect
+from flash_attention.tools.commands.declared.ladder import ladder_app
+from flash_attention.tools.commands.declared.measuring import bench, report, tune
+from flash_attention.version import VERSION
 
 BAD_INPUT = 2  # exit code
 
@@ -47,20 +42,29 @@ class _CleanErrors(TyperGroup):
 
 app = typer.Typer(
     cls=_CleanErrors,
-    help="FlashAttention kernels for NVIDIA GPUs, compiled on first use.",
     no_args_is_help=True,
     pretty_exceptions_show_locals=False,
-    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(doctor)
-app.command()(explain)
-app.command()(check)
-app.command()(bench)
-app.command()(tune)
-app.command()(inspect)
-app.command()(emulate)
-app.command()(debug)
-app.command()(report)
-app.command()(build)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"flash-attention {VERSION}")
+        raise typer.Exit
+
+
+@app.callback()
+def flash_attention(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_print_version, is_eager=True, help="print the version"),
+    ] = False,
+) -> None:
+    """FlashAttention kernels for NVIDIA GPUs, compiled on first use."""
+
+
+for command in (doctor, explain, check, bench, tune, inspect, emulate, debug, report, build):
+    app.command(cls=Computing)(command)
 app.add_typer(cache_app, name="cache")
 app.add_typer(ladder_app, name="ladder")

@@ -7,6 +7,8 @@ import logging
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TextIO
 
 from rich.box import SIMPLE_HEAD
@@ -15,6 +17,9 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
+from flash_attention.errors import UnsupportedError
+from flash_attention.files import check_writable
+from flash_attention.tools.extras import how_to_install
 from flash_attention.tools.text import ReportRow, said_once
 
 INTERRUPTED = 130  # exit code, as of a shell
@@ -75,6 +80,39 @@ def progress() -> Progress:
         TimeElapsedColumn(),
         console=errors,
     )
+
+
+@contextmanager
+def json_file(path: Path | None) -> Iterator[Path | None]:
+    """The file for what `--json` asks, which can be written. `-` is standard output: what a command
+    wrote is printed when it ends, and what it prints meanwhile goes to standard error."""
+    if path is not None and str(path) != "-":
+        check_writable(path)
+    if str(path) != "-":
+        yield path
+        return
+    with TemporaryDirectory() as folder:
+        written = Path(folder) / "standard output"
+        output.stderr = True
+        try:
+            yield written
+        finally:
+            output.stderr = False
+            if written.exists():
+                print(written.read_text(), end="")
+
+
+def check_plot(path: Path | None) -> None:
+    """A plot that cannot be drawn or written is known before anything is computed."""
+    if path is None:
+        return
+    try:
+        import matplotlib  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise UnsupportedError(
+            f"--plot draws with {error.name}, which is not installed; {how_to_install('plot')}"
+        ) from error
+    check_writable(path)
 
 
 @contextmanager

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import torch
 import typer
 from rich.markup import escape
@@ -22,10 +20,6 @@ from flash_attention.tools.commands.console import (
 )
 from flash_attention.tools.commands.emulated import check_size
 from flash_attention.tools.commands.options import (
-    ConfigOption,
-    DHeadOption,
-    DTypeOption,
-    HeadsOption,
     chosen_kernel,
 )
 from flash_attention.tools.debug import Inspection, State
@@ -40,31 +34,20 @@ HOW = {
 
 
 def debug(
-    rung: Annotated[int, typer.Option(help="the rung to look into")] = 16,
-    key_block: Annotated[
-        int, typer.Option(help="counted from 0 in the order the kernel visits them", min=0)
-    ] = 0,
-    row: Annotated[int, typer.Option(help="query row to print, and its block to check", min=0)] = 0,
-    config: ConfigOption = None,
-    gpu: Annotated[
-        bool | None, typer.Option("--gpu/--emulator", help="where to run; the GPU if there is one")
-    ] = None,
-    seq: Annotated[int, typer.Option(help="rows of q, k and v", min=1)] = 256,
-    heads: HeadsOption = 2,
-    head: Annotated[int, typer.Option(help="the head to look at", min=0)] = 0,
-    d_head: DHeadOption = 128,
-    dtype: DTypeOption = "fp16",
-    seed: Annotated[int, typer.Option(help="of q, k and v")] = 0,
+    *,
+    rung: int,
+    key_block: int,
+    row: int,
+    config: str | None,
+    gpu: bool | None,
+    seq: int,
+    heads: int,
+    head: int,
+    d_head: int,
+    dtype: str,
+    seed: int,
 ) -> None:
-    """S, lse, P and O after one key block: the kernel's beside a float64 reference.
-
-    The kernel runs as it is, on the keys it has visited up to and including this block, and O and
-    lse are what it stores then. P comes out as O when V is an identity for the keys of this block
-    and 0 for the others, so a mistake in V's way shows in P too, in lse it does not. S follows from
-    both: P has 16 bits, the table says how well S is known.
-
-    Exit code 1 when O or lse is out of tolerance or the emulator found something.
-    """
+    """S, lse, P and O after one key block: the kernel's beside a float64 reference."""
     name, kernel_config = chosen_kernel(rung, config, dtype=dtype, d_head=d_head, heads=heads)
     use_gpu = torch.cuda.is_available() if gpu is None else gpu
     if use_gpu and not torch.cuda.is_available():

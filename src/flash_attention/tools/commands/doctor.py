@@ -4,13 +4,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
-from typing import Annotated
+from pathlib import Path
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
+from flash_attention.files import write_record
 from flash_attention.tools.commands.console import output, quiet_compiles, report_table
 from flash_attention.tools.commands.probes import PROBES, Finding, examine
 
@@ -18,16 +18,16 @@ _COLOURS = {"ok": "green", "missing": "yellow", "failed": "bold red"}
 
 
 def doctor(
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON for scripts")] = False,
+    *,
+    json: Path | None,
 ) -> None:
     """Look at everything a kernel needs; exit code 1 when something essential fails."""
     with quiet_compiles():
         findings = [examine(probe) for probe in PROBES]
     healthy = all(finding.status != "failed" for finding in findings)
-    if as_json:
-        typer.echo(json.dumps(_as_json(findings, healthy), indent=1))
-    else:
-        output.print(_table(findings))
+    if json is not None:
+        write_record(json, _as_json(findings, healthy))
+    output.print(_table(findings))
     if not healthy:
         raise typer.Exit(1)
 

@@ -3,16 +3,19 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
 
 import typer
 from rich.markup import escape
 from rich.table import Table
 
 from flash_attention.arch import get_arch
-from flash_attention.emulator import SCHEDULES
+from flash_attention.compile import INCLUDE_DIR
+from flash_attention.errors import LaunchError
+from flash_attention.files import write_record
 from flash_attention.tools.commands.console import (
     add_number_columns,
     output,
@@ -21,54 +24,77 @@ from flash_attention.tools.commands.console import (
 )
 from flash_attention.tools.commands.emulated import EmulatedKernel, EmulatedProblem
 from flash_attention.tools.commands.options import (
-    ArchOption,
-    CausalOption,
-    ConfigOption,
-    DHeadOption,
-    DTypeOption,
-    HeadsOption,
     chosen_kernel,
 )
+from flash_attention.tools.commands.planted import (
+    plant_table,
+    print_findings,
+    print_mends,
+    print_plant,
+    print_stopped,
+)
 from flash_attention.tools.inspect.instructions import ptx_mix
+from flash_attention.tools.mends import NUMBERS
+from flash_attention.tools.plants import compiler, edited_headers, find_plant, shortened
 
 PLACES_SHOWN = 8
+LAST_SM80, SEQ_LEN = 16, 256  # a rung and rows, where neither is given
 SHARED = {"requests": "requests", "wavefronts": "wavefronts", "ideal": "needed"}
 GLOBAL = {"requests": "requests", "sectors": "sectors", "ideal_sectors": "needed", "bytes": "bytes"}
 
 
 def emulate(
-    rung: Annotated[int, typer.Option(help="the rung to run")] = 16,
-    config: ConfigOption = None,
-    seq: Annotated[int, typer.Option(help="rows of q, k and v", min=1)] = 256,
-    heads: HeadsOption = 2,
-    batch: Annotated[int, typer.Option(help="batch entries", min=1)] = 1,
-    d_head: DHeadOption = 128,
-    dtype: DTypeOption = "fp16",
-    schedule: Annotated[
-        str, typer.Option(help=f"order of the warps: {', '.join(SCHEDULES)}")
-    ] = SCHEDULES[0],
-    seed: Annotated[int, typer.Option(help="of the random schedule")] = 0,
-    causal: CausalOption = False,
-    arch: ArchOption = None,
-    as_json: Annotated[bool, typer.Option("--json", help="print JSON for scripts")] = False,
+    *,
+    rung: int | None,
+    config: str | None,
+    plant: str | None,
+    seq: int | None,
+    heads: int,
+    batch: int,
+    d_head: int,
+    dtype: str,
+    schedule: str,
+    seed: int,
+    causal: bool,
+    arch: str | None,
+    json: Path | None,
 ) -> None:
-    """Run a kernel's PTX on the CPU: its error, what is wrong with it, what it does.
-
-    Exit code 1 when something was found or the output is out of tolerance.
-    """
-    name, kernel_config = chosen_kernel(rung, config, dtype=dtype, d_head=d_head, heads=heads)
+    """Run a kernel's PTX on the CPU: its error, what is wrong with it, what it does."""
+    if plant == "list":
+        output.print(plant_table())
+        return
+    mistake = None if plant is None else find_plant(plant)
+    number = rung or (mistake.rung if mistake else LAST_SM80)
+    seq_len = seq or (mistake.seq if mistake else SEQ_LEN)
+    name, kernel_config = chosen_kernel(number, config, dtype=dtype, d_head=d_head, heads=heads)
     target = arch or kernel_config.default_arch.name
     kernel_config.check(get_arch(target))
     problem = EmulatedProblem(
-        kernel_config, batch=batch, seq_len=seq, heads=heads, stored_heads=heads, causal=causal
+        kernel_config, batch=batch, seq_len=seq_len, heads=heads, stored_heads=heads, causal=causal
     )
-    with quiet_compiles():
-        kernel = problem.run(kernel_config, target, schedule=schedule, seed=seed)
-    if as_json:
-        settings = {"arch": target, "schedule": schedule, "seed": seed}
-        typer.echo(json.dumps(settings | kernel.to_dict(), indent=1))
-    else:
+    order = {"schedule": schedule, "seed": seed}
+    settings = {"arch": target, "plant": plant, **order}
+    with quiet_compiles(), TemporaryDirectory() as folder:
+        include, compile_unit = INCLUDE_DIR, None
+        if mistake:
+            include = edited_headers(mistake.edits, Path(folder))
+            compile_unit = compiler(include)
+            print_plant(mistake, include)
+        try:
+            kernel = problem.run(kernel_config, target, compile_unit=compile_unit, **order)
+        except LaunchError as error:
+            print_stopped(error)
+            if json is not None:
+                write_record(json, {**settings, "ok": False, "stopped": str(error)})
+            raise typer.Exit(1) from error
         _print(name, kernel, target, schedule)
+        print_findings(kernel.emulation.findings, include)
+    if mistake is None:
+        _print_counters(kernel)
+    elif not kernel.check.ok and not kernel.emulation.findings:
+        print_mends([NUMBERS])
+    if json is not None:
+        write_record(json, {**settings, **kernel.to_dict()})
     if not kernel.ok:
         raise typer.Exit(1)
 
@@ -84,20 +110,14 @@ def _print(name: str, kernel: EmulatedKernel, arch: str, schedule: str) -> None:
     output.print(escape(kernel.config.short_form()), highlight=False)
     verdict = "[green]right[/]" if kernel.check.ok else "[bold red]wrong[/]"
     output.print(f"output: {verdict}, {escape(str(kernel.check))}", highlight=False)
-    _print_findings(kernel)
+
+
+def _print_counters(kernel: EmulatedKernel) -> None:
     counts = kernel.emulation.counters.to_dict()
     output.print(_totals(kernel, counts))
     output.print(_classes(kernel))
     output.print(_hottest("shared", counts["shared"], SHARED))
     output.print(_hottest("global", counts["global"], GLOBAL))
-
-
-def _print_findings(kernel: EmulatedKernel) -> None:
-    findings = kernel.emulation.findings
-    colour = "bold red" if findings else "green"
-    output.print(f"findings: [{colour}]{len(findings) or 'none'}[/]", highlight=False)
-    for finding in findings:
-        output.print(f"  {finding}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _totals(kernel: EmulatedKernel, counts: Mapping[str, Any]) -> Table:
@@ -149,10 +169,4 @@ def _hottest(where: str, sites: Sequence[Mapping[str, Any]], keys: Mapping[str, 
 
 def _source(site: Mapping[str, Any]) -> str:
     """The place in the CUDA text and its caller, headers as they are included."""
-    places = str(site["source"] or "").split(", called from ")
-    return escape(", from ".join(_short(place) for place in places))
-
-
-def _short(path: str) -> str:
-    _, inside, header = path.rpartition("/include/")
-    return header if inside else path.rpartition("/")[2]
+    return escape(shortened(str(site["source"] or "")).replace(", called from ", ", from "))

@@ -3,12 +3,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from flash_attention.arch import get_arch
+from flash_attention.call.call import call_of
+from flash_attention.compile import CompiledKernel
+from flash_attention.compile.unit import Unit
 from flash_attention.errors import UnsupportedError
 from flash_attention.kernel_configs import KernelConfig
-from flash_attention.launch.emulation import Emulation, emulate
+from flash_attention.launch.emulation import Emulation, Settings, emulate_plan
+from flash_attention.launch.plan import Plan
 from flash_attention.reference.judge import Check, Judge, generate_qkvo
 
 EMULATED = 1 << 26  # scores, which take about a minute
@@ -24,6 +30,9 @@ def check_size(scores: int, elements: int, smaller: str) -> None:
                 f"the shape has {number} {what}, and the emulator takes minutes from {EMULATED:,}"
                 f" on; pass a smaller one, such as {smaller}"
             )
+
+
+CompileUnit = Callable[[Unit], CompiledKernel]
 
 
 class EmulatedProblem:
@@ -50,13 +59,20 @@ class EmulatedProblem:
         self.causal = causal
         self.judge = Judge(self.q, self.k, self.v, causal=causal)
 
-    def run(self, config: KernelConfig, arch: str | None, **settings: Any) -> EmulatedKernel:
+    def run(
+        self,
+        config: KernelConfig,
+        arch: str | None,
+        *,
+        compile_unit: CompileUnit | None = None,
+        **settings: Any,
+    ) -> EmulatedKernel:
         """Emulate one kernel; `settings` are those of `emulate`."""
-        self.o.fill_(float("nan"))
-        tensors = (self.q, self.k, self.v, self.o)
-        emulation = emulate(config, *tensors, causal=self.causal, arch=arch, **settings)
-        shape = tuple(self.q.shape)
-        return EmulatedKernel(config, shape, self.causal, self.judge.check(self.o), emulation)
+        call = call_of("emulate", self.q, self.k, self.v, self.o, {"causal": self.causal})
+        plan = Plan(call, config, None if arch is None else get_arch(arch))
+        emulation = emulate_plan(plan, call, Settings(**settings), compile_unit=compile_unit)
+        check = self.judge.check(emulation.output)
+        return EmulatedKernel(config, tuple(self.q.shape), self.causal, check, emulation)
 
 
 def key_blocks(config: KernelConfig, seq_len: int, causal: bool) -> int:

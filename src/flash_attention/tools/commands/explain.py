@@ -3,28 +3,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
-from flash_attention.arch import ARCHES
-from flash_attention.tools.commands.call_options import CallOptions, takes_call
+from flash_attention.tools.commands.call_options import CallOptions
 from flash_attention.tools.commands.console import quiet_compiles
 from flash_attention.tools.explain import explain as explain_call
 
 
-@takes_call
 def explain(
     options: CallOptions,
-    arch: Annotated[
-        str | None, typer.Option(help=f"one of {', '.join(ARCHES)}; the GPU here, or sm_90")
-    ] = None,
-    num_sms: Annotated[int | None, typer.Option(help="multiprocessors of that GPU", min=1)] = None,
+    arch: str | None,
+    num_sms: int | None,
 ) -> None:
-    """Which kernel `attention` would run, why not others, how it is launched, what bounds it.
-
-    The kernel is compiled and nothing runs; no GPU is needed.
-    """
+    """Which kernel `attention` would run, why not others, how it is launched, what bounds it."""
     with quiet_compiles():
         tensors = options.sizes.meta(options.dtype)
         explanation = explain_call(*tensors, **options.keywords, arch=arch, num_sms=num_sms)

@@ -1,37 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Options that several commands take, declared once."""
+"""What the options of commands mean: rungs, kernels, architectures, numbers."""
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
 from flash_attention.arch import ARCHES, Arch, get_arch
 from flash_attention.errors import UnsupportedError, quoted
-from flash_attention.kernel_configs import DType, KernelConfig, parse_kernel_config
-from flash_attention.ladder import Rung, get_ladder
-
-DTypeOption = Annotated[str, typer.Option("--dtype", help="fp16 or bf16")]
-DHeadOption = Annotated[int, typer.Option("--d-head", help="head dimension: 64 or 128")]
-HeadsOption = Annotated[int, typer.Option("--heads", help="heads; a constant of rung 16", min=1)]
-ConfigOption = Annotated[
-    str | None,
-    typer.Option("--config", help="a kernel config in its short form, instead of a rung"),
-]
-ArchOption = Annotated[
-    str | None,
-    typer.Option("--arch", help=f"one of {', '.join(ARCHES)}; the kernel's own if left out"),
-]
-GridDTypeOption = Annotated[
-    str | None, typer.Option("--dtype", help="fp16 or bf16; the grid's own if left out")
-]
-GridDHeadsOption = Annotated[
-    str | None, typer.Option("--d-head", help="head dimensions, as in 64,128")
-]
-GridMaskOption = Annotated[bool | None, typer.Option("--causal/--full", help="only this mask")]
-GridSeqOption = Annotated[str | None, typer.Option("--seq", help="lengths, as in 1024,8192")]
-CausalOption = Annotated[bool, typer.Option("--causal", help="query i sees no key after it")]
+from flash_attention.kernel_configs import DType, KernelConfig, as_kernel_config
+from flash_attention.ladder import Rung, get_ladder, pick_rung
 
 
 def ladder_of(dtype: str, d_head: int, heads: int) -> tuple[Rung, ...]:
@@ -39,22 +14,14 @@ def ladder_of(dtype: str, d_head: int, heads: int) -> tuple[Rung, ...]:
     return get_ladder(DType.from_string(dtype), d_head, heads)
 
 
-def pick_rung(ladder: tuple[Rung, ...], number: int) -> Rung:
-    """The rung called `number`."""
-    for rung in ladder:
-        if rung.number == number:
-            return rung
-    raise UnsupportedError(
-        f"there is no rung {number}; the ladder has rungs {ladder[0].number} to {ladder[-1].number}"
-    )
-
-
 def chosen_kernel(
     rung: int, config: str | None, *, dtype: str, d_head: int, heads: int
 ) -> tuple[str, KernelConfig]:
     """A kernel and what to call it: the config if one is given, else the rung."""
     if config is not None:
-        return "kernel", parse_kernel_config(config)
+        return "kernel", as_kernel_config(
+            config, dtype=DType.from_string(dtype), d_head=d_head, n_heads=heads
+        )
     chosen = pick_rung(ladder_of(dtype, d_head, heads), rung)
     return f"rung {chosen.number} {chosen.name}", chosen.config
 

@@ -4,9 +4,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from flash_attention.files import write_whole
 from flash_attention.ladder import get_ladder
@@ -18,11 +15,10 @@ from flash_attention.tools.report import RungText, render_page
 
 
 def report(
-    results: Annotated[Path, typer.Option(help="the folder of results files")] = Path("results"),
-    out: Annotated[Path, typer.Option(help="the page to write")] = Path("report.html"),
-    tuner: Annotated[
-        Path | None, typer.Option(help="a tuner's store, if it is not in that folder")
-    ] = None,
+    *,
+    results: Path,
+    out: Path,
+    tuner: Path | None,
 ) -> None:
     """One HTML page of everything that was measured: it needs no network and no other file."""
     page = render_page(read_folder(results, *([tuner] if tuner else [])), rung_texts())

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from pathlib import Path
 from statistics import geometric_mean
-from typing import Annotated
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -20,31 +19,23 @@ from flash_attention.tools.commands.console import (
     output,
     report_table,
 )
-from flash_attention.tools.commands.options import (
-    GridDHeadsOption,
-    GridDTypeOption,
-    GridMaskOption,
-    GridSeqOption,
-    numbers_of,
-)
+from flash_attention.tools.commands.options import numbers_of
 from flash_attention.tools.tune import run
-from flash_attention.tools.tune.points import TUNABLE, problems_of
+from flash_attention.tools.tune.points import problems_of
 from flash_attention.tools.tune.store import default_store
 
 
 def tune(
-    table: Annotated[Path, typer.Option(help="the table to write, or to add to")],
-    grid: Annotated[
-        str, typer.Option(help=f"{', '.join(TUNABLE)}, or a file of problems as bench takes it")
-    ] = "fa3",
-    dtype: GridDTypeOption = None,
-    d_head: GridDHeadsOption = None,
-    causal: GridMaskOption = None,
-    seq: GridSeqOption = None,
-    store: Annotated[
-        Path | None, typer.Option(help="every timing, kept for the next run; else in the cache")
-    ] = None,
-    budget: Annotated[float, typer.Option(help="seconds to spend", min=1)] = run.BUDGET_S,
+    *,
+    table: Path,
+    grid: str,
+    dtype: str | None,
+    d_head: str | None,
+    causal: bool | None,
+    seq: str | None,
+    store: Path | None,
+    budget: float,
+    family: str | None,
 ) -> None:
     """Find the fastest kernel for every problem of a grid, and write a table to choose by."""
     d_heads, seq_lens = numbers_of("--d-head", d_head), numbers_of("--seq", seq)
@@ -71,23 +62,29 @@ def tune(
                 table=table,
                 store=kept,
                 budget=budget,
+                family=family,
                 report=report,
+                tell=lambda line: output.print(line, highlight=False, soft_wrap=True),
             )
         except KeyboardInterrupt:
             bar.stop()
-            errors.print(
-                f"interrupted; the timings are in {kept}, the table of what was finished in"
-                f" {table}: the same command goes on from there",
-                highlight=False,
-                markup=False,
-                soft_wrap=True,
-            )
+            _say_interrupted(kept, table)
             raise typer.Exit(INTERRUPTED) from None
     entries = [entry for entry in tuned.entries if entry.problem in asked]
     output.print(_listing(tuned, entries))
     if left := len(asked) - len(entries):
         output.print(f"{left} problems have no entry; where time ran out, use a larger --budget")
     output.print(f"in {table}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _say_interrupted(kept: Path, table: Path) -> None:
+    errors.print(
+        f"interrupted; the timings are in {kept}, the table of what was finished in"
+        f" {table}: the same command goes on from there",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
 
 
 def _listing(tuned: Table, entries: list[Entry]) -> Listing:

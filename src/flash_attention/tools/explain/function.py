@@ -19,8 +19,9 @@ from flash_attention.call.problem import Problem
 from flash_attention.choose.decision import Decision, Rule, Where, decide
 from flash_attention.choose.tables import NO_DEVICE, Device
 from flash_attention.errors import UnsupportedError, quoted
-from flash_attention.families.config import KernelConfig, check_config_type
+from flash_attention.families.config import KernelConfig
 from flash_attention.families.registry import family_of
+from flash_attention.kernel_configs import config_for
 from flash_attention.launch.device import current_arch, device_arch, device_sms
 from flash_attention.tools.explain.explanation import Explanation, Launch
 from flash_attention.tools.explain.gpus import Gpu, gpu_of_arch, gpu_of_device
@@ -48,10 +49,9 @@ def explain(
     which waits for it. Others are for `arch`, such as "sm_90", with `num_sms` multiprocessors, else
     for the current GPU or an H200. What `attention` refuses is refused here with the same message.
     """
-    call, config, validate = asked("explain", q, k, v, keywords)
-    if config is not None:
-        check_config_type(config)
+    call, given, validate = asked("explain", q, k, v, keywords)
     problem, views = check_call(call, device=CPU)
+    config = None if given is None else config_for(given, problem)
     target, sms, gpu = _target(q.device, config, arch, num_sms)
     if validate and not q.is_meta:
         check_lengths(problem, call)

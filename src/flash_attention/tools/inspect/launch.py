@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import torch
 
 from flash_attention.forward import forward
-from flash_attention.kernel_configs import KernelConfig, parse_kernel_config
+from flash_attention.kernel_configs import KernelConfig, as_kernel_config
 from flash_attention.reference.judge import generate_qkvo
 
 CAUSAL = "causal"
@@ -26,7 +26,7 @@ def program(config: KernelConfig, shape: tuple[int, int, int], causal: bool) -> 
 
 def main(arguments: Sequence[str]) -> None:
     form, batch, seq_len, heads, *mask = arguments
-    config = parse_kernel_config(form)
+    config = as_kernel_config(form, n_heads=int(heads))
     shape = (int(batch), int(seq_len), int(heads), config.d_head)
     forward(config, *generate_qkvo(*shape, config.dtype, "cuda"), causal=mask == [CAUSAL])
     torch.cuda.synchronize()

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from flash_attention.errors import UnsupportedError
 
-KERNELS = "regex:flash_forward_kernel"
+KERNELS = "regex:flash_(forward|combine)_kernel"
 STALL = "smsp__average_warps_issue_stalled_{}_per_issue_active.ratio"
 METRICS = {
     "kcycles": "sm__cycles_active.avg",

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from flash_attention.compile.elf import ENTRY
 from flash_attention.errors import UnsupportedError
+from flash_attention.tools.extras import how_to_install
 
 OTHER = "other"
 PRINT_CODE = ("--print-code", "--no-dataflow")  # which analysis adds notes on spills
@@ -76,8 +76,9 @@ class Instruction:
         return self.opcode.partition(".")[0]
 
 
-def disassemble(cubin: bytes, entry: str = ENTRY) -> list[Instruction]:
-    """The instructions of kernel `entry`, without the padding after its end."""
+def disassemble(cubin: bytes, entry: str | None = None) -> list[Instruction]:
+    """The instructions of kernel `entry`, without the padding after its end; of the first kernel
+    if none is named."""
     inspector = find_nvdisasm()
     with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
         file.write(cubin)
@@ -92,14 +93,15 @@ def disassemble(cubin: bytes, entry: str = ENTRY) -> list[Instruction]:
     return parse_disassembly(result.stdout, entry)
 
 
-def parse_disassembly(text: str, entry: str = ENTRY) -> list[Instruction]:
-    """The instructions of kernel `entry` in what nvdisasm printed."""
+def parse_disassembly(text: str, entry: str | None = None) -> list[Instruction]:
+    """The instructions of kernel `entry`, or of the first one, in what nvdisasm printed."""
     instructions: list[Instruction] = []
     inside = False
     pending: list[str] = []  # labels of the next instruction
     labels: dict[str, int] = {}
     for line in text.splitlines():
         if section := _SECTION.match(line):
+            entry = entry or section.group(1)
             inside = section.group(1) == entry
         elif inside and (label := _LABEL.match(line)):
             pending.append(label.group(1))
@@ -151,8 +153,7 @@ def find_nvdisasm() -> str:
     if on_path is None:
         raise InspectorMissing(
             "machine code is read with nvdisasm, which is neither installed as a wheel nor on "
-            "PATH; pip install nvidia-cuda-nvdisasm, or this package with its extra: "
-            "flash_attention[inspect]"
+            f"PATH; {how_to_install('inspect')}"
         )
     return on_path
 

@@ -7,8 +7,10 @@ same machine code of the file as of the translation unit.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
+from flash_attention.compile.elf import ENTRY
 from flash_attention.compile.includes import include_closure
 from flash_attention.tools.ladder.concrete import make_concrete
 from flash_attention.tools.ladder.flatten import OUTERMOST, flatten
@@ -35,7 +37,11 @@ _APART = 16  # lines of a declaration that has an empty line before and after it
 
 
 def one_file(unit: str, title: Sequence[str] = ()) -> str:
-    """The kernel of a translation unit; the sentences of `title` say what it is."""
+    """The kernel of a translation unit; the sentences of `title` say what it is.
+
+    In a file of its own it needs no config in its name.
+    """
+    unit = re.sub(rf"\b{ENTRY}_\w+", ENTRY, unit)
     texts = {**include_closure(unit), _UNIT: unit}
     program = Program([item for name in texts for item in parse_file(texts[name], name)])
     reach = specialise(program)

@@ -16,8 +16,10 @@ from flash_attention.tools.report.sections.counters import counters_section
 from flash_attention.tools.report.sections.environment import environment_section
 from flash_attention.tools.report.sections.ladder import ladder_section
 from flash_attention.tools.report.sections.landscape import landscape_section
+from flash_attention.tools.report.sections.others import others_section
 from flash_attention.tools.report.sections.peers import peers_section
 from flash_attention.tools.report.sections.roofline import roofline_section
+from flash_attention.tools.report.sections.shapes import shapes_section
 
 TITLE = "flash_attention, measured"
 _POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
@@ -36,11 +38,14 @@ def render_page(stored: Sequence[Stored], rungs: Sequence[RungText]) -> Page:
     measured = [
         ladder_section(stored, rungs),
         peers_section(stored),
+        shapes_section(stored),
         roofline_section(stored),
         landscape_section(stored),
         counters_section(stored, rungs),
     ]
-    sections = [*measured, environment_section(stored, measured)]
+    others = others_section(stored, measured)
+    shown = [*measured, *([others] if others else [])]
+    sections = [*shown, environment_section(stored, shown)]
     head = element(
         "head",
         element("meta", charset="utf-8"),

@@ -44,6 +44,14 @@ def nice_ticks(top: float, at_most: int = 5) -> list[float]:
     return [step * count for count in range(int(top / step + 1e-9) + 1)]
 
 
+def log_ticks(low: float, high: float) -> list[float]:
+    """1, 2 and 5 times powers of ten between two values; powers of ten alone if these are many."""
+    decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+    steps = (1, 2, 5) if len(decades) <= 4 else (1,)
+    ticks = [step * 10.0**decade for decade in decades for step in steps]
+    return [tick for tick in ticks if low <= tick <= high]
+
+
 def svg(height: float, *children: Markup, label: str | None = None) -> Markup:
     """A picture of full width; without a label it only repeats what stands beside it."""
     if label is None:

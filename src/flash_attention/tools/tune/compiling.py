@@ -49,14 +49,16 @@ class Compilers(Generic[Answer]):
     def submit(self, jobs: Sequence[Job], *, urgent: bool = False) -> None:
         """Queue what is not compiled yet; urgent jobs go before all others, in their order."""
         with self._waiting:
+            queued = set(self._queue)
             for job in reversed(jobs) if urgent else jobs:
                 answer = self._answers.setdefault(job, Future())
                 if answer.done() or answer.running():
                     continue
                 if urgent:
                     self._queue.appendleft(job)
-                elif job not in self._queue:
+                elif job not in queued:
                     self._queue.append(job)
+                    queued.add(job)
             self._waiting.notify_all()
         while len(self._threads) < min(len(self._children), len(self._queue)):
             child = self._children[len(self._threads)]

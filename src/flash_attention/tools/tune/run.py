@@ -6,6 +6,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import os
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -24,13 +25,19 @@ from flash_attention.choose.table import Entry, Table
 from flash_attention.choose.table_file import load_table, save_table
 from flash_attention.choose.tables import device_name
 from flash_attention.errors import UnsupportedError
+from flash_attention.families.registry import AnyFamily, family_called, family_of
 from flash_attention.files import check_writable
 from flash_attention.kernel_configs import DType, KernelConfig, parse_kernel_config
 from flash_attention.launch.device import device_arch, device_sms
 from flash_attention.tools.bench.environment import driver_version
 from flash_attention.tools.bench.grid import Point
 from flash_attention.tools.tune.bench import Bench
-from flash_attention.tools.tune.candidates import carried_over, heuristic, starting_points
+from flash_attention.tools.tune.candidates import (
+    carried_over,
+    heuristic,
+    space_of,
+    starting_points,
+)
 from flash_attention.tools.tune.device import ChildMeasurer
 from flash_attention.tools.tune.points import problems_of
 from flash_attention.tools.tune.search import THOROUGH, Effort, Result, Search
@@ -70,33 +77,42 @@ def tune(
     table: str | os.PathLike[str] | None = None,
     store: str | os.PathLike[str] | None = None,
     budget: float = BUDGET_S,
+    family: str | None = None,
     device: int | None = None,
     report: Report = lambda progress: None,
+    tell: Callable[[str], None] = lambda line: None,
 ) -> Table:
     """The fastest config for every problem of a grid, measured on a GPU of this machine.
 
     `grid` is "fa3", "seed", "prefill_gqa", a file of problems or points; `masks` are causal or not.
     Timings go to `store` and none is taken twice: a run that was interrupted goes on where it was,
     and one that was not has nothing to do. After each problem `table` is written, over what it held
-    for that problem. The run takes about `budget` seconds; with few the search is shallow.
+    for that problem. The run takes about `budget` seconds; with few the search is shallow. Kernels
+    of the newest family that runs here are tried, unless `family` names another, such as "sm80";
+    `tell` hears which combinations of their fields are left out, and what became of the others.
     """
     element = DType.from_string(dtype) if isinstance(dtype, str) else dtype
+    only = None if family is None else family_called(family)
     problems = problems_of(grid, d_heads=d_heads, masks=masks, seq_lens=seq_lens, dtype=element)
     if not torch.cuda.is_available():
         raise UnsupportedError("tuning times kernels, which needs an NVIDIA GPU; torch sees none")
     index = torch.cuda.current_device() if device is None else device
     machine = machine_of(index)
-    check_tunable(problems, machine, device_sms(index))
+    check_tunable(problems, machine, device_sms(index), only)
     path = None if table is None else Path(table)
     before = _checked_table(path, machine.device)
     measurer = ChildMeasurer(machine.arch, index)
     try:
         bench = Bench(measurer, Store(default_store() if store is None else Path(store), machine))
+        for line in spaces(problems, machine.arch, only):
+            tell(line)
         found = before
-        for entry in Run(problems, bench, budget=budget, report=report).entries():
+        for entry in Run(problems, bench, budget=budget, family=only, report=report).entries():
             found = found.with_entries([entry])
             if path is not None:
                 save_table(found, path)
+        for problem in sorted(set(problems)):
+            tell(fates(problem, starting_points(problem, machine.arch, only), bench.store))
     finally:
         measurer.close()
     return found
@@ -109,16 +125,45 @@ def machine_of(device_index: int) -> Machine:
     return Machine(name, driver_version(), compiler.nvrtc_version(), arch)
 
 
-def check_tunable(problems: Sequence[DenseProblem], machine: Machine, num_sms: int) -> None:
+def check_tunable(
+    problems: Sequence[DenseProblem],
+    machine: Machine,
+    num_sms: int,
+    family: AnyFamily | None = None,
+) -> None:
     """Every problem has a kernel, and one that is chosen by its config alone."""
     for problem in problems:
-        heuristic(problem, machine.arch)
+        heuristic(problem, machine.arch, family)
+        if family is not None and not family.splits_keys:
+            continue
         decision = decide(problem.problem, Where(num_sms, machine.arch))
         if decision.rule is Rule.SHORT_QUERIES:
             raise UnsupportedError(
                 f"{problem} has so few queries that its keys are split, and how follows from the"
                 " number of multiprocessors: there is nothing to tune; use more queries"
             )
+
+
+def spaces(
+    problems: Sequence[DenseProblem], arch: Arch, family: AnyFamily | None = None
+) -> list[str]:
+    """Of every kind of kernel that is tried, how many combinations fell to which rule."""
+    firsts = (heuristic(problem, arch, family) for problem in sorted(set(problems)))
+    kinds = {(family_of(c).name, c.dtype.name, c.d_head): space_of(c, arch) for c in firsts}
+    return [
+        f"{name} {dtype} d {d_head}: {kinds[name, dtype, d_head]}" for name, dtype, d_head in kinds
+    ]
+
+
+def fates(problem: DenseProblem, configs: Sequence[KernelConfig], store: Store) -> str:
+    """How many of the configs that a search starts from were timed, or why they were not."""
+    counts: Counter[str] = Counter()
+    for config in configs:
+        failure = store.failure(problem, config)
+        timed = "timed" if store.was_timed(problem, config) else "not reached in the time"
+        counts[failure.fate if failure else timed] += 1
+    said = ", ".join(f"{count:,} {fate}" for fate, count in counts.most_common())
+    return f"{problem}: of {len(configs):,} configs {said}"
 
 
 def _checked_table(path: Path | None, device: str) -> Table:
@@ -145,6 +190,7 @@ class Run:
         budget: float,
         effort: Effort = THOROUGH,
         accepts: Sequence[Effort] = (),
+        family: AnyFamily | None = None,
         report: Report = lambda progress: None,
     ) -> None:
         self._order = sorted(set(problems))  # neighbouring lengths one after the other
@@ -155,6 +201,7 @@ class Run:
         self._nominal = budget / max(len(self._order), 1)  # seconds for a problem
         self._effort = effort
         self._accepted = (effort, *accepts)
+        self._family = family
         self._report = report
         self._rounds_s = 0.0  # the longest time that the rounds after a sieve took
         self._rankings: dict[DenseProblem, tuple[KernelConfig, ...]] = {}
@@ -172,8 +219,8 @@ class Run:
     def _known(self, problem: DenseProblem) -> Decision | None:
         """How an earlier search ended, if one from the same configs had all the time it needed, or
         as much as this one would have."""
-        decision = self._bench.store.decision(problem, heuristic(problem, self._arch))
-        spaces = [_digest(problem, self._arch, effort) for effort in self._accepted]
+        decision = self._bench.store.decision(problem, heuristic(problem, self._arch, self._family))
+        spaces = [self._digest(problem, effort) for effort in self._accepted]
         if decision is None or decision.space not in spaces:
             return None
         return decision if decision.complete or decision.seconds >= self._nominal else None
@@ -194,23 +241,34 @@ class Run:
             seconds = max(self._end - self._clock(), 0.0)
             self._report(Progress(problem, number, len(self._order), best, 1 / relative, seconds))
 
-        first = heuristic(problem, self._arch)
+        first = heuristic(problem, self._arch, self._family)
         search = Search(
             *(self._bench, problem, first),
             effort=self._effort,
             out_of_time=out_of_time,
             tell=tell,
         )
-        start = starting_points(problem, self._arch)
+        start = self._start(problem, self._effort)
         result = search.run([*self._from_neighbours(problem), *start])  # the likeliest first
         if result is None:
             logger.warning("%s is left out: the heuristic's choice cannot be timed", problem)
             return None
         self._rounds_s = max(self._rounds_s, self._clock() - sieved)
-        space = _digest(problem, self._arch, self._effort)
+        space = self._digest(problem, self._effort)
         decision = decided(result, first, seconds=self._nominal, space=space)
         self._bench.store.add_decision(problem, first, decision)
         return decision
+
+    def _start(self, problem: DenseProblem, effort: Effort) -> list[KernelConfig]:
+        return starting_points(problem, self._arch, self._family, effort.most)
+
+    def _digest(self, problem: DenseProblem, effort: Effort) -> str:
+        """Of the kernels that a search starts from, and how far it goes."""
+        start = sorted(
+            f"{c.short_form()} {kernel_digest(c, problem.features_for(c), self._arch)}"
+            for c in self._start(problem, effort)
+        )
+        return hashlib.sha256("\n".join((repr(effort), *start)).encode()).hexdigest()[:12]
 
     def _sieve_s(self, left: int) -> float:
         """How long the sieve of the next of so many problems may take, such that there is time for
@@ -221,7 +279,7 @@ class Run:
 
     def _compile_ahead(self, problem: DenseProblem) -> None:
         """Keep the compilers busy with what comes next while the GPU times."""
-        start = starting_points(problem, self._arch)
+        start = self._start(problem, self._effort)
         new = [c for c in start if not self._bench.store.was_timed(problem, c)]
         if self._known(problem) is None:
             self._bench.measurer.compile(problem, new)
@@ -264,12 +322,3 @@ def entry_of(problem: DenseProblem, decision: Decision, machine: Machine) -> Ent
         nvrtc=machine.nvrtc,
         version=flash_attention.__version__,
     )
-
-
-def _digest(problem: DenseProblem, arch: Arch, effort: Effort) -> str:
-    """Of the kernels that a search starts from, and how far it goes."""
-    start = sorted(
-        f"{config.short_form()} {kernel_digest(config, problem.features_for(config), arch)}"
-        for config in starting_points(problem, arch)
-    )
-    return hashlib.sha256("\n".join((repr(effort), *start)).encode()).hexdigest()[:12]

@@ -23,11 +23,12 @@ class Effort:
     rounds: tuple[tuple[int, int], ...] = ((7, 12), (15, 6))  # (repeats, how many are let in)
     finalists: int = 3  # beside the heuristic's choice
     final_repeats: int = 41
+    most: int | None = None  # configs to start from; None: all there are
     margin: float = 0.01  # what is less faster than this is noise: the heuristic's choice stays
 
 
 THOROUGH = Effort()
-QUICK = Effort(steps=1, rounds=((9, 6),), finalists=2, final_repeats=25)
+QUICK = Effort(steps=1, rounds=((9, 6),), finalists=2, final_repeats=25, most=200)
 
 
 @dataclass(frozen=True)

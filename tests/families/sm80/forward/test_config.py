@@ -9,6 +9,7 @@ import pytest
 from flash_attention.arch import ARCHES, DEFAULT_ARCH
 from flash_attention.families.sm80.forward.config import SWITCH_TOKENS
 from flash_attention.kernel_configs import DType, FlashForwardKernelConfig
+from tests.unchecked import unchecked
 
 CONFIG = FlashForwardKernelConfig(DType.BF16, 128, 64, 32, 4, True, True, True, 2, 2, 0, True, True)
 
@@ -47,6 +48,8 @@ def test_short_form_is_the_documents_form() -> None:
     assert CONFIG.short_form() == (
         "(BF16, 128, 64, 32, 4): async+eager+swizzled+load_2_2_0_tiles+buffer+opt_softmax"
     )
+    assert str(CONFIG) == f"{CONFIG}" == CONFIG.short_form()
+    assert repr(CONFIG).startswith("FlashForwardKernelConfig(dtype=")
 
 
 def test_every_switch_has_a_word() -> None:
@@ -56,7 +59,7 @@ def test_every_switch_has_a_word() -> None:
 
 def test_kernel_names_differ_whenever_configs_do() -> None:
     flips: list[dict[str, Any]] = [{name: not getattr(CONFIG, name)} for name in _switches()]
-    variants = [CONFIG, *(replace(CONFIG, **flip) for flip in flips)]
+    variants = [CONFIG, *(unchecked(CONFIG, **flip) for flip in flips)]
     variants.append(replace(CONFIG, static_row_stride=2048))
     names = {cfg.kernel_name() for cfg in variants}
     assert len(names) == len(variants)
@@ -97,20 +100,23 @@ def test_every_field_changes_the_struct() -> None:
     }
     assert set(other_values) == {f.name for f in fields(CONFIG)}
     for name, value in other_values.items():
-        changed = replace(CONFIG, **{name: value})
+        changed = unchecked(CONFIG, **{name: value})
         assert changed.to_cpp_struct() != CONFIG.to_cpp_struct(), name
 
 
 def test_shared_memory_is_one_block_each_of_q_k_and_v() -> None:
-    assert CONFIG.smem_bytes() == (64 + 32 + 32) * 128 * 2
+    assert CONFIG.smem_bytes() == CONFIG.smem_bytes(elem_size=2) == (64 + 32 + 32) * 128 * 2
+    assert CONFIG.smem_bytes(1) == (64 + 32 + 32) * 128
 
 
 def test_resident_ctas_follow_the_scarcest_resource() -> None:
     sm80, sm86 = ARCHES["sm_80"], ARCHES["sm_86"]
-    assert CONFIG.num_ctas_per_sm(sm80) == 4  # 167936 // (32768 + 1024)
-    assert CONFIG.num_ctas_per_sm(sm86) == 3
-    assert CONFIG.num_ctas_per_sm(sm80, registers=255) == 2  # 65536 // (256 * 128)
-    assert CONFIG.num_ctas_per_sm(sm80, registers=168) == 3
+    assert CONFIG.num_ctas_per_sm(arch=sm80) == 4  # 167936 // (32768 + 1024)
+    assert CONFIG.num_ctas_per_sm(arch=sm86) == 3
+    assert CONFIG.num_ctas_per_sm(max_smem_bytes=164 * 1024) == 4
+    assert CONFIG.num_ctas_per_sm(100 * 1024, registers=255) == 2
+    assert CONFIG.num_ctas_per_sm(arch=sm80, registers=255) == 2  # 65536 // (256 * 128)
+    assert CONFIG.num_ctas_per_sm(arch=sm80, registers=168) == 3
 
 
 def test_the_target_is_the_architecture_itself() -> None:

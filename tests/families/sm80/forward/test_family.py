@@ -17,7 +17,7 @@ from flash_attention.compile.includes import include_closure
 from flash_attention.errors import CompileError, UnsupportedError
 from flash_attention.families.registry import unit_of
 from flash_attention.families.sm80.forward.family import MAX_GRID_YZ, SM80
-from flash_attention.families.sm80.forward.space import search_space
+from flash_attention.families.sm80.forward.space import combinations, neighbours, search_space
 from flash_attention.kernel_configs import DType, FlashForwardKernelConfig
 from flash_attention.ladder import get_ladder
 from tests.families.problems import recipe_of, views_of
@@ -105,9 +105,11 @@ def test_keys_are_not_split() -> None:
     assert isinstance(SM80.choose_split(PROBLEM, ARCHES["sm_90"], 132, 64), str)
 
 
-def test_the_search_has_no_outside_and_numbers_go_with_no_problem() -> None:
+def test_numbers_go_with_no_problem() -> None:
     assert list(SM80.search_space()) == list(search_space())
-    assert SM80.neighbours(CONFIG) == []
+    assert SM80.neighbours(CONFIG) == neighbours(CONFIG)
+    combined = SM80.combinations(CONFIG.dtype, CONFIG.d_head)
+    assert list(combined) == list(combinations(CONFIG.dtype, CONFIG.d_head))
     assert SM80.fitted(CONFIG, PROBLEM, replace(PROBLEM, seq_k=64)) == CONFIG
     assert SM80.suits(CONFIG, PROBLEM)
     assert (SM80.extrapolates, SM80.built_features()) == (False, (PLAIN,))
@@ -122,7 +124,8 @@ def test_a_unit_opens_with_the_config_and_has_the_one_entry() -> None:
     unit = unit_of(TOP)
     assert unit.source.startswith(f"// {TOP.short_form()}\n#include <fa/sm80/forward.cuh>\n")
     assert unit.source.count('extern "C" __global__') == 1
-    assert f"{ENTRY}(const __grid_constant__ fa::ForwardKernelArgs args)" in unit.source
+    entry = f"{ENTRY}_{TOP.kernel_name()}"
+    assert f"{entry}(\n    const __grid_constant__ fa::ForwardKernelArgs args)" in unit.source
     assert "__launch_bounds__(128)" in unit.source
     assert (unit.name, unit.target) == (TOP.kernel_name(), "sm_80")
     assert unit_of(TOP, arch=ARCHES["sm_90"]).target == "sm_90"

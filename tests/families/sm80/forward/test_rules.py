@@ -10,6 +10,7 @@ from flash_attention.arch import ARCHES, DEFAULT_ARCH
 from flash_attention.errors import KernelConfigError
 from flash_attention.families.sm80.forward.rules import registers_needed
 from flash_attention.kernel_configs import DType, FlashForwardKernelConfig
+from tests.unchecked import unchecked
 
 VALID = FlashForwardKernelConfig(DType.FP16, 128, 64, 64, 4, True, True, True, 2, 2, 2, True, True)
 
@@ -51,10 +52,12 @@ def test_a_valid_config_passes_everywhere() -> None:
 def test_each_rule_is_named_and_says_what_to_change(
     change: dict[str, Any], rule: str, says: str
 ) -> None:
-    broken = replace(VALID, **change)
     with pytest.raises(KernelConfigError) as error:
-        broken.check(DEFAULT_ARCH)
+        replace(VALID, **change)
     assert error.value.rule == rule
+    with pytest.raises(KernelConfigError) as again:
+        unchecked(VALID, **change).check(DEFAULT_ARCH)
+    assert str(again.value) == str(error.value)
     assert says in str(error.value)
     assert f"[rule: {rule}]" in str(error.value)
 
@@ -91,3 +94,12 @@ def test_the_register_estimate_counts_the_accumulators() -> None:
     assert registers_needed(rows_of_q_held) - registers_needed(VALID) == 16 * (128 - 16) // 64
     wide = replace(VALID, B_r=128)
     assert registers_needed(wide) > 128 + 64
+
+
+def test_a_config_is_made_if_any_architecture_has_room_for_it() -> None:
+    needs_227_kib = replace(VALID, d_head=256, B_r=128, n_warps=8, B_c=128, Q_mma_load_K_tiles=1)
+    assert needs_227_kib.smem_bytes() == 192 * 1024
+    assert needs_227_kib.broken_rule(ARCHES["sm_90"]) is None
+    violation = needs_227_kib.broken_rule(ARCHES["sm_80"])
+    assert violation is not None
+    assert violation.rule == "shared_memory"

@@ -259,7 +259,7 @@ def test_a_kernel_has_the_whole_multiprocessor(
 
 
 def test_tensor_maps_come_before_the_arguments_where_tma_reads_them() -> None:
-    parameters = re.compile(rf"{ENTRY}\(([^)]*)\)")
+    parameters = re.compile(rf"{ENTRY}_\w+\(\s+([^)]*)\)")
 
     def listed(config: HopperForwardKernelConfig) -> list[str]:
         found = parameters.search(unit_of(config).source)

@@ -12,10 +12,10 @@ import torch
 from flash_attention.kernel_configs import DType
 from flash_attention.tools.bench.case import Case
 from flash_attention.tools.bench.grid import Point
+from flash_attention.tools.bench.names import FA3_VARIABLE
 from flash_attention.tools.bench.peers import line_up
 from flash_attention.tools.bench.peers.fa3 import (
     FA3_ARGUMENTS,
-    FA3_VARIABLE,
     fa3_arguments,
     load_fa3,
 )

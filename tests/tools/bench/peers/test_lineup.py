@@ -11,8 +11,8 @@ from flash_attention.errors import UnsupportedError
 from flash_attention.kernel_configs import DType
 from flash_attention.tools.bench.case import Case
 from flash_attention.tools.bench.grid import Point
+from flash_attention.tools.bench.names import FA3_VARIABLE
 from flash_attention.tools.bench.peers import PEERS, line_up
-from flash_attention.tools.bench.peers.fa3 import FA3_VARIABLE
 
 SELF = Point(64, False, 64, 1, 2)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -121,6 +122,22 @@ def test_a_file_that_cannot_be_written_stops_it_at_once(
     made_up_gpu: list[dict[str, Any]], tmp_path: Path
 ) -> None:
     assert "cannot write" in refuse("bench", "--json", str(tmp_path))
+    assert made_up_gpu == []
+
+
+def test_json_on_standard_output_is_alone_there(made_up_gpu: list[dict[str, Any]]) -> None:
+    record = json.loads(invoke("bench", "--grid", "seed", "--seq", "512,1024", "--json", "-"))
+    assert [row["seq"] for row in record["rows"]] == [512, 1024]
+    assert len(made_up_gpu) == 2
+
+
+def test_a_plot_without_matplotlib_stops_it_at_once(
+    made_up_gpu: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    said = refuse("bench", "--plot", str(tmp_path / "r.png"))
+    assert "--plot draws with matplotlib, which is not installed" in said
+    assert "pip install 'flash_attention[plot]'" in said
     assert made_up_gpu == []
 
 

@@ -3,20 +3,24 @@
 
 from __future__ import annotations
 
+from math import log
 from pathlib import Path
 
 import pytest
 
+from flash_attention.tools.bench.grid_record import grid_rows
 from flash_attention.tools.bench.grid_run import GridRow
 from flash_attention.tools.bench.stored import Stored
 from flash_attention.tools.report.section import Section
 from flash_attention.tools.report.sections.counters import counters_section
 from flash_attention.tools.report.sections.environment import environment_section
 from flash_attention.tools.report.sections.landscape import landscape_section
+from flash_attention.tools.report.sections.others import others_section
 from flash_attention.tools.report.sections.peers import peers_section, speeds
 from flash_attention.tools.report.sections.roofline import intensity, roofline_section
+from flash_attention.tools.report.sections.shapes import shapes_section
 from tests.tools.bench.made_up_grid import grid_row
-from tests.tools.report.made_up import RUNGS, selected_grid, stored_results
+from tests.tools.report.made_up import RUNGS, decode_grid, selected_grid, stored_results
 from tests.tools.report.parse import Element, having, parse
 
 
@@ -32,6 +36,10 @@ def body(section: Section) -> list[Element]:
 
 def rows() -> list[GridRow]:
     return [GridRow(**row) for row in selected_grid()["rows"]]
+
+
+def decode_row() -> GridRow:
+    return grid_rows(decode_grid())[0]
 
 
 def test_heights_of_the_curves_are_speeds_on_one_scale(stored: tuple[Stored, ...]) -> None:
@@ -70,26 +78,66 @@ def test_intensity_counts_every_byte_once() -> None:
 def test_points_lie_under_the_roof_where_their_numbers_are(stored: tuple[Stored, ...]) -> None:
     found = body(roofline_section(stored))
     points = [e for e in having(found, "circle") if "data-tip" in e.attributes]
-    assert [point.number("cy") for point in points] == pytest.approx(
-        [280 - 262 * row.tflops / 1040 for row in rows()], abs=0.06
-    )
+    measured = [*rows(), decode_row()]
+    # from 280 pixels at the memory roof's lower end to 18 at 1.2 times the matrix product
+    low = min(4.0 * intensity(decode_row()) / 2, decode_row().tflops)
+    heights = [280 - 262 * log(row.tflops / low) / log(1200 / low) for row in measured]
+    assert [point.number("cy") for point in points] == pytest.approx(heights, abs=0.06)
     # intensities 256, 512, 512: one doubling apart
     places = [point.number("cx") for point in points]
     assert places[1] == places[2]
-    roof = having(found, "line", "roof")
-    ridge = roof[-1]
-    assert (
-        ridge.number("y1") == ridge.number("y2") == pytest.approx(280 - 262 * 1000 / 1040, abs=0.06)
-    )
-    # memory and matrix roof meet at 1000 / 4 FLOP a byte, just left of the first point
-    assert ridge.number("x1") == roof[-2].number("x2")
+    memory, matrix = having(found, "line", "roof")
+    top = 280 - 262 * log(1000 / low) / log(1200 / low)
+    assert matrix.number("y1") == matrix.number("y2") == pytest.approx(top, abs=0.06)
+    # they meet at 1000 / 4 FLOP a byte, just left of the first point
+    assert (memory.number("x2"), memory.number("y2")) == (matrix.number("x1"), matrix.number("y1"))
     doubling = places[1] - places[0]
-    assert 0 < places[0] - ridge.number("x1") < 0.05 * doubling
+    assert 0 < places[0] - matrix.number("x1") < 0.05 * doubling
+    # twice the intensity is twice the memory's speed: the roof is a straight line here
+    rise = memory.number("y1") - memory.number("y2")
+    run = (memory.number("x2") - memory.number("x1")) / doubling
+    assert rise / run == pytest.approx(262 * log(2) / log(1200 / low), rel=1e-2)
     assert [p.attributes["class"] for p in points] == [
         "point low",
         "point low",
         "point middle hollow",
+        "point low",
     ]
+
+
+def test_intensity_of_decoding_is_twice_the_heads_of_a_group() -> None:
+    # 4 x 8 heads x 4096 x 64 FLOP; K and V of 2 heads, and one row of Q and O
+    byte_count = 2 * 2 * 64 * (2 * 4096 + 8)
+    assert intensity(decode_row()) == 4 * 8 * 4096 * 64 / byte_count
+
+
+def test_shapes_are_placed_by_the_bytes_they_move(stored: tuple[Stored, ...]) -> None:
+    section = shapes_section(stored)
+    found = body(section)
+    assert section.sources == ("f.json",)
+    spots = {e.attributes["data-tip"]: e.number("cx") for e in having(found, "circle")}
+    ends = (1, 97)  # 0 and 3,000 GB/s
+    for name, speed in (("ours", 3000), ("FA3", 1500), ("FA2", 1000)):
+        at = ends[0] + (ends[1] - ends[0]) * speed / 3000
+        assert spots[f"{name}: {speed:,} GB/s of K and V"] == pytest.approx(at, abs=0.01)
+    assert len(having(found, "circle", "spot ours")) == 1  # the wrong one has no speed
+    assert [e.text for e in having(found, "span", "times")] == ["times", "2.00", "wrong"]
+    captions = [e.text for e in having(found, "figcaption")]
+    assert captions == ["Decoding: few queries, a long KV cache: 2.00 times in geometric mean"]
+    assert "4,000" in having(found, "table")[0].text  # the copy's speed
+
+
+def test_a_file_without_a_chart_is_shown_as_it_is(stored: tuple[Stored, ...]) -> None:
+    section = others_section(stored, [peers_section(stored), shapes_section(stored)])
+    assert section is not None
+    assert section.sources == ("a.json", "c.json", "d.json", "e.jsonl", "g.json", "h.txt")
+    found = body(section)
+    lines = [e.text for e in having(found, "tr")]
+    assert "costforward: 1.5; none: " in lines
+    assert {"caseokncu: sectorslengths", "<add>True20,4801, 2"} <= set(lines)
+    assert [e.text for e in having(found, "pre")] == ["$ pytest\n7 passed <in> 1 s\n"]
+    assert "g.json (1 rows)" in [e.text for e in having(found, "summary")]
+    assert others_section(stored[:0], []) is None
 
 
 def test_a_trial_is_placed_by_its_part_of_the_best(stored: tuple[Stored, ...]) -> None:

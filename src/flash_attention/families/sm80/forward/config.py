@@ -77,9 +77,9 @@ class FlashForwardKernelConfig(KernelConfig):
         """Query rows one warp computes."""
         return self.B_r // self.n_warps
 
-    def smem_bytes(self) -> int:
+    def smem_bytes(self, elem_size: int = 2) -> int:
         """Dynamic shared memory of a CTA: one block each of Q, K and V."""
-        return (self.B_r + 2 * self.B_c) * self.d_head * self.dtype.itemsize
+        return (self.B_r + 2 * self.B_c) * self.d_head * elem_size
 
     def bindings(self) -> tuple[Binding, ...]:
         def pick(slot: str, folder: str, on: bool, off_type: str, on_type: str) -> Variant:

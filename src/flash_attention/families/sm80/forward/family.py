@@ -3,13 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from math import prod
 
 from flash_attention.arch import Arch
+from flash_attention.call.dtype import DType
 from flash_attention.call.features import Features
 from flash_attention.call.problem import Problem
 from flash_attention.call.tensors import TensorView
+from flash_attention.compile.elf import ENTRY
 from flash_attention.compile.unit import Unit, render
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.family import Family
@@ -17,10 +19,11 @@ from flash_attention.families.fit import check_columns, check_dtype
 from flash_attention.families.forward_args import PARAMETER, forward_args, layout_asserts
 from flash_attention.families.recipe import Geometry, Recipe, Setting, Split, Step
 from flash_attention.families.sm80.forward import features as own_features
+from flash_attention.families.sm80.forward import space
 from flash_attention.families.sm80.forward.config import FlashForwardKernelConfig
 from flash_attention.families.sm80.forward.heuristic import heuristic
-from flash_attention.families.sm80.forward.parse import parse
-from flash_attention.families.sm80.forward.space import search_space
+from flash_attention.families.sm80.forward.parse import parse, parse_name
+from flash_attention.families.values import Violation
 
 MAX_GRID_YZ = 65535  # CUDA's limit on the second and third grid dimension
 
@@ -33,6 +36,9 @@ class Sm80Forward(Family[FlashForwardKernelConfig]):
 
     def parse(self, tile: Sequence[str], words: Sequence[str]) -> FlashForwardKernelConfig:
         return parse(tile, words)
+
+    def parse_name(self, name: str) -> FlashForwardKernelConfig | None:
+        return parse_name(name)
 
     def resolve(
         self, config: FlashForwardKernelConfig, features: Features
@@ -50,7 +56,9 @@ class Sm80Forward(Family[FlashForwardKernelConfig]):
 
     def unit(self, config: FlashForwardKernelConfig, features: Features, arch: Arch) -> Unit:
         resolved = self.resolve(config, features)
+        name = config.kernel_name() + resolved.suffix
         source = render(
+            entry=f"{ENTRY}_{name}",
             title=config.short_form(),
             header="fa/sm80/forward.cuh",
             bindings=(*config.bindings(), *resolved.bindings()),
@@ -62,7 +70,7 @@ class Sm80Forward(Family[FlashForwardKernelConfig]):
                 "fa::sm80::forward<Config>(args, smem);",
             ),
         )
-        return Unit(config.kernel_name() + resolved.suffix, config.target(arch), source)
+        return Unit(name, config.target(arch), source)
 
     def recipe(
         self,
@@ -83,7 +91,20 @@ class Sm80Forward(Family[FlashForwardKernelConfig]):
         return heuristic(problem, arch)
 
     def search_space(self) -> Iterator[FlashForwardKernelConfig]:
-        return search_space()
+        return space.search_space()
+
+    def combinations(
+        self, dtype: DType, d_head: int
+    ) -> Iterator[FlashForwardKernelConfig | Violation]:
+        return space.combinations(dtype, d_head)
+
+    def likeliest_first(
+        self, first: FlashForwardKernelConfig, configs: Iterable[FlashForwardKernelConfig]
+    ) -> list[FlashForwardKernelConfig]:
+        return space.likeliest_first(first, configs)
+
+    def neighbours(self, config: FlashForwardKernelConfig) -> list[FlashForwardKernelConfig]:
+        return space.neighbours(config)
 
 
 def _check_fits(

@@ -3,20 +3,54 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import dataclass
+
 from flash_attention.arch import WARP_SIZE
 from flash_attention.call.dtype import DType
 from flash_attention.compile.binding import Number, Variant
 from flash_attention.compile.unit import Unit, render
 from flash_attention.families.bindings import dtype_binding
 from flash_attention.families.forward_args import PARAMETER, layout_asserts
-from flash_attention.families.sm90.forward.features import Sm90Features
+from flash_attention.families.sm90.forward.features import Sm90Features, SplitKind
 
 THREADS = 128
+ENTRY = "flash_combine_kernel"
+_NAME = re.compile(r"combine_([a-z0-9]+)_(\d+)(?:_heads_(\d+))?_([a-z]+)")
+
+
+@dataclass(frozen=True)
+class CombineConfig:
+    """What a combining kernel is compiled for, whichever kernel left the parts."""
+
+    dtype: DType
+    tile_rows: int
+    heads_together: int
+    splits: SplitKind
+
+    def kernel_name(self) -> str:
+        """A name for folders, logs and profiles: letters, digits and underscores."""
+        together = f"_heads_{self.heads_together}" if self.heads_together > 1 else ""
+        splits = self.splits.name.lower()
+        return f"combine_{self.dtype.name.lower()}_{self.tile_rows}{together}_{splits}"
+
+
+def parse_combine_name(name: str) -> CombineConfig | None:
+    """The config whose `kernel_name()` this is; None for the name of another kernel."""
+    found = _NAME.fullmatch(name)
+    if found is None:
+        return None
+    dtype, rows, together, splits = found.groups()
+    heads = int(together or 1)
+    return CombineConfig(DType.from_string(dtype), int(rows), heads, SplitKind[splits.upper()])
 
 
 def combine_unit(dtype: DType, features: Sm90Features, tile_rows: int, target: str) -> Unit:
     """The translation unit for parts whose tiles have so many rows."""
+    config = CombineConfig(dtype, tile_rows, features.heads_together, features.splits)
+    name = config.kernel_name()
     source = render(
+        entry=f"{ENTRY}_{name.removeprefix('combine_')}",
         title=f"parts of {dtype.name} rows become one",
         header="fa/sm90/combine.cuh",
         bindings=(
@@ -31,6 +65,4 @@ def combine_unit(dtype: DType, features: Sm90Features, tile_rows: int, target: s
         parameters=(PARAMETER,),
         body=("fa::sm90::combine<Config>(args);",),
     )
-    together = f"_heads_{features.heads_together}" if features.heads_together > 1 else ""
-    name = f"combine_{dtype.name.lower()}_{tile_rows}{together}_{features.splits.name.lower()}"
     return Unit(name, target, source)

@@ -95,10 +95,10 @@ class HopperForwardKernelConfig(KernelConfig):
         """Columns of a panel of a shared tile: 64, or 32 where 64 do not divide d_head."""
         return 64 if self.d_head % 64 == 0 else 32
 
-    def smem_bytes(self) -> int:
+    def smem_bytes(self, elem_size: int = 2) -> int:
         """Dynamic shared memory of a CTA: Q, the buffers of K and V, O if it has its own."""
         rows = self.B_r * (1 + self.own_output) + 2 * self.stages * self.B_c
-        return rows * self.d_head * self.dtype.itemsize + BARRIER_BYTES
+        return rows * self.d_head * elem_size + BARRIER_BYTES
 
     @property
     def computing_warps(self) -> int:

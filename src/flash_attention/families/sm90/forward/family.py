@@ -10,6 +10,7 @@ from flash_attention.arch import Arch
 from flash_attention.call.features import CAUSAL, PLAIN, Features
 from flash_attention.call.problem import Problem
 from flash_attention.call.tensors import TensorView
+from flash_attention.compile.elf import ENTRY
 from flash_attention.compile.unit import Unit, render
 from flash_attention.families.family import Family
 from flash_attention.families.forward_args import PARAMETER, forward_args, layout_asserts
@@ -23,7 +24,7 @@ from flash_attention.families.sm90.forward.config import (
 from flash_attention.families.sm90.forward.features import Sm90Features, Walk, resolve
 from flash_attention.families.sm90.forward.fit import check_fits
 from flash_attention.families.sm90.forward.heuristic import SHORT, group_mib, heuristic
-from flash_attention.families.sm90.forward.parse import parse
+from flash_attention.families.sm90.forward.parse import parse, parse_name
 from flash_attention.families.sm90.forward.rules import CHOICES
 from flash_attention.families.sm90.forward.short_queries import choose_chunks
 from flash_attention.families.sm90.forward.space import hopper_neighbours, hopper_search_space
@@ -46,6 +47,9 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
     def parse(self, tile: Sequence[str], words: Sequence[str]) -> HopperForwardKernelConfig:
         return parse(tile, words)
 
+    def parse_name(self, name: str) -> HopperForwardKernelConfig | None:
+        return parse_name(name)
+
     def resolve(self, config: HopperForwardKernelConfig, features: Features) -> Sm90Features:
         return resolve(config, features)
 
@@ -62,7 +66,9 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
         resolved = resolve(config, features)
         widths = sorted({config.B_c, config.narrow_keys} - {0})
         maps = "TensorMaps{q_map, k_map, v_map, o_map}" if config.tma else "NoMaps{}"
+        name = config.kernel_name() + resolved.suffix
         source = render(
+            entry=f"{ENTRY}_{name}",
             title=config.short_form(),
             header="fa/sm90/forward.cuh",
             bindings=(*config.bindings(), *resolved.bindings(config)),
@@ -78,7 +84,7 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
                 f"fa::sm90::forward<Config>(fa::sm90::{maps}, args, smem);",
             ),
         )
-        return Unit(config.kernel_name() + resolved.suffix, config.target(arch), source)
+        return Unit(name, config.target(arch), source)
 
     def recipe(
         self,

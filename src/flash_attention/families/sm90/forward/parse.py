@@ -8,20 +8,41 @@ from collections.abc import Sequence
 from dataclasses import fields
 from typing import Any
 
-from flash_attention.families.short_form import NUMBER, read_tile, read_words, refuse_word
-from flash_attention.families.sm90.forward.config import PLAIN, HopperForwardKernelConfig
+from flash_attention.families.short_form import (
+    NUMBER,
+    read_name,
+    read_tile,
+    read_words,
+    refuse_word,
+)
+from flash_attention.families.sm90.forward.config import (
+    PLAIN,
+    WARPGROUP_ROWS,
+    HopperForwardKernelConfig,
+)
 from flash_attention.families.sm90.forward.tile_order import TileOrder
 
 TILE = ("dtype", "d_head", "consumers", "B_c", "stages")
 _SWITCHES = [f.name for f in fields(HopperForwardKernelConfig) if f.type == "bool"]
 _NUMBERS = {"lazy": "rescale_threshold", "narrow": "narrow_keys", "dynamic": "group_mib"}
 _NUMBER = re.compile(rf"({'|'.join(_NUMBERS)})_({NUMBER})")
+_WORD = "|".join((*_SWITCHES, "persistent", PLAIN, *(rf"{name}_\d+" for name in _NUMBERS)))
 
 
 def parse(tile: Sequence[str], words: Sequence[str]) -> HopperForwardKernelConfig:
     """The config of a tile and words; what no word turns on is off."""
     switches = () if list(words) == [PLAIN] else words
     return HopperForwardKernelConfig(**read_tile(tile, TILE) | read_words(switches, _fields))
+
+
+def parse_name(name: str) -> HopperForwardKernelConfig | None:
+    """The config whose `kernel_name()` a name begins with."""
+
+    def of_rows(tile: Sequence[str], words: Sequence[str]) -> HopperForwardKernelConfig:
+        dtype, d_head, rows, *others = tile
+        return parse([dtype, d_head, str(int(rows) // WARPGROUP_ROWS), *others], words)
+
+    return read_name(name, r"hopper_([a-z0-9]+)_d(\d+)_(\d+)x(\d+)_s(\d+)", _WORD, of_rows)
 
 
 def _fields(word: str) -> dict[str, Any]:

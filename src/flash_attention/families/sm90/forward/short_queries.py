@@ -8,6 +8,7 @@ from flash_attention.call.dtype import DType
 from flash_attention.call.problem import Problem
 from flash_attention.families.sm90.forward.config import WARPGROUP_ROWS, HopperForwardKernelConfig
 from flash_attention.families.sm90.forward.heuristic import hopper_d_head
+from flash_attention.families.sm90.forward.rules import CHOICES
 from flash_attention.families.sm90.forward.splits import Chunks
 
 BLOCK_KEYS = 96  # two CTAs of two stages fill the shared memory of a multiprocessor at d_head 128
@@ -32,6 +33,11 @@ def choose_chunks(
         group = problem.heads_per_kv
         of_heads = f" of {group} heads that share one of k and v" if group > 1 else ""
         return f"{problem.seq_q} queries{of_heads} do not fit in {WARPGROUP_ROWS} rows"
+    if not hopper_d_head(problem):
+        most = max(CHOICES["d_head"])
+        return (
+            f"d_head is {max(problem.d_head, problem.d_v)}, and Hopper kernels have {most} at most"
+        )
     keys = PAGE_BLOCK_KEYS if problem.page_keys or split_keys is not None else BLOCK_KEYS
     config = _config(problem, keys)
     if violation := config.broken_rule(arch):

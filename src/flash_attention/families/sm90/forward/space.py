@@ -4,11 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import product
 from typing import Any
 
 from flash_attention.call.dtype import DType
+from flash_attention.families.config import changed
 from flash_attention.families.sm90.forward.config import HopperForwardKernelConfig
 from flash_attention.families.sm90.forward.tile_order import TileOrder
 
@@ -48,7 +48,7 @@ GROUP_MIB = 32  # stands for the sizes of a group, which go with the problem
 
 
 def hopper_search_space() -> Iterator[HopperForwardKernelConfig]:
-    """Where the tuner starts in the Hopper family, with what breaks a rule still in it.
+    """Where the tuner starts in the Hopper family.
 
     A star around each tile: what it is usually best with, under no mask and under a causal one, and
     single fields changed. The tuner goes on from the best of them by `hopper_neighbours`.
@@ -58,7 +58,7 @@ def hopper_search_space() -> Iterator[HopperForwardKernelConfig]:
             central = place < CENTRES.get(d_head, 1)
             middles = [(_usual(dtype, d_head, tile, causal), causal) for causal in (False, True)]
             star = [c for m, causal in middles for c in (m, *_changed(m, causal, central))]
-            yield from dict.fromkeys(star)
+            yield from dict.fromkeys(config for config in star if config is not None)
 
 
 def _usual(
@@ -70,38 +70,38 @@ def _usual(
         ping_pong=tile[0] > 1,
         watch_sums=True,
         prefetch_q=d_head != 128,
-        own_output=True,
         tile_order=TileOrder.DYNAMIC if causal else TileOrder.PERSISTENT,
         group_mib=GROUP_MIB if causal else 0,
         narrow_keys=half_block(tile[1]) if causal else 0,
     )
-    fits = config.broken_rule() is None and (config.consumers > 1 or config.side_by_side == 2)
-    return config if fits else replace(config, own_output=False)
+    own = changed(config, own_output=True)
+    fits = own is not None and (own.consumers > 1 or own.side_by_side == 2)
+    return own if own is not None and fits else config
 
 
 def _changed(
     middle: HopperForwardKernelConfig, causal: bool, central: bool
-) -> Iterator[HopperForwardKernelConfig]:
-    one_each = replace(
+) -> Iterator[HopperForwardKernelConfig | None]:
+    one_each = changed(
         middle, tile_order=TileOrder.ONE_EACH, group_mib=0, own_output=False, prefetch_q=False
     )  # the buffer and the prefetch are for CTAs of several tiles
     if middle.consumers == 1:
         if not causal:
             yield one_each
         return
-    yield replace(middle, ping_pong=False)
+    yield changed(middle, ping_pong=False)
     if middle.own_output:
-        yield replace(middle, own_output=False)
+        yield changed(middle, own_output=False)
     if central or middle.d_head == 256:  # there registers are so few that watching may spill
-        yield replace(middle, watch_sums=False)
+        yield changed(middle, watch_sums=False)
     if not central:
         return
-    yield replace(middle, prefetch_q=not middle.prefetch_q)
+    yield changed(middle, prefetch_q=not middle.prefetch_q)
     if causal:
-        yield replace(middle, narrow_keys=0)
-        yield replace(middle, ping_pong=False, prefetch_q=not middle.prefetch_q)
+        yield changed(middle, narrow_keys=0)
+        yield changed(middle, ping_pong=False, prefetch_q=not middle.prefetch_q)
     else:
-        yield replace(middle, tile_order=TileOrder.DYNAMIC, group_mib=GROUP_MIB)
+        yield changed(middle, tile_order=TileOrder.DYNAMIC, group_mib=GROUP_MIB)
         yield one_each
 
 
@@ -119,12 +119,11 @@ def hopper_neighbours(config: HopperForwardKernelConfig) -> list[HopperForwardKe
     }
     if group := config.group_mib:
         steps["group_mib"] = (group // 2, group * 3 // 4, group * 3 // 2, group * 2)
-    moved = [replace(config, **{name: value}) for name in steps for value in steps[name]]
+    moved = [changed(config, **{name: value}) for name in steps for value in steps[name]]
     dynamic = {"tile_order": TileOrder.DYNAMIC, "group_mib": GROUP_MIB}
     orders: list[dict[str, Any]] = [{"tile_order": TileOrder.PERSISTENT, "group_mib": 0}, dynamic]
-    moved += [replace(config, **o) for o in orders if o["tile_order"] is not config.tile_order]
-    valid = (near for near in moved if near != config and near.broken_rule() is None)
-    return list(dict.fromkeys(valid))
+    moved += [changed(config, **o) for o in orders if o["tile_order"] is not config.tile_order]
+    return list(dict.fromkeys(near for near in moved if near is not None and near != config))
 
 
 def half_block(keys: int) -> int:

@@ -18,9 +18,9 @@ from torch import Tensor
 
 from flash_attention.errors import UnsupportedError
 from flash_attention.tools.bench.case import Case
+from flash_attention.tools.bench.names import FA3_VARIABLE
 from flash_attention.tools.bench.timing import Contender
 
-FA3_VARIABLE = "FLASH_ATTENTION_FA3"
 FA3_CAPABILITY = (9, 0)
 FA3_CHOOSES = 0  # as its number of splits
 

@@ -13,13 +13,11 @@ from torch.nn.attention import SDPBackend
 from flash_attention.errors import UnsupportedError
 from flash_attention.tools.bench.case import Case
 from flash_attention.tools.bench.choices import checked_choice
+from flash_attention.tools.bench.names import PEERS
 from flash_attention.tools.bench.peers.fa3 import flash_attention_3
 from flash_attention.tools.bench.peers.flex import flex
 from flash_attention.tools.bench.peers.torch_sdpa import flash_attention_2, sdpa
 from flash_attention.tools.bench.timing import Contender
-
-PEERS = ("fa3", "cudnn", "fa2", "flex", "efficient", "sdpa_math")
-DEFAULT_PEERS = PEERS[:3]
 
 Prepare = Callable[[str, Case], Contender]
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
 import typer
@@ -17,58 +17,41 @@ from flash_attention.kernel_configs import DType
 from flash_attention.tools.bench.agreement import agreements, pair_up
 from flash_attention.tools.bench.clocks import Clocks, read_clocks
 from flash_attention.tools.bench.environment import describe
-from flash_attention.tools.bench.grid import GRIDS
 from flash_attention.tools.bench.grid_choice import grid_dtype
 from flash_attention.tools.bench.grid_record import load_json, save_csv, save_json
 from flash_attention.tools.bench.grid_run import GridRow, measure_point
 from flash_attention.tools.bench.grid_summary import summary
-from flash_attention.tools.bench.peers import DEFAULT_PEERS, PEERS, checked_names
-from flash_attention.tools.bench.peers.fa3 import FA3_VARIABLE
+from flash_attention.tools.bench.peers import checked_names
 from flash_attention.tools.commands.bench import tables
 from flash_attention.tools.commands.bench.compiling import compile_all
 from flash_attention.tools.commands.bench.settings import Settings, points_of, read_configs
-from flash_attention.tools.commands.console import output, progress, quiet_compiles
-from flash_attention.tools.commands.options import (
-    GridDHeadsOption,
-    GridDTypeOption,
-    GridMaskOption,
-    GridSeqOption,
+from flash_attention.tools.commands.console import (
+    check_plot,
+    output,
+    progress,
+    quiet_compiles,
 )
 
 
 def bench(
-    grid: Annotated[str, typer.Option(help=f"{', '.join(GRIDS)}, or a file of problems")] = "fa3",
-    dtype: GridDTypeOption = None,
-    d_head: GridDHeadsOption = None,
-    causal: GridMaskOption = None,
-    seq: GridSeqOption = None,
-    peers: Annotated[str, typer.Option(help=f"out of {','.join(PEERS)}; or none")] = ",".join(
-        DEFAULT_PEERS
-    ),
-    configs: Annotated[
-        Path | None, typer.Option(help="a file of kernel configs, short forms one a line")
-    ] = None,
-    heuristic: Annotated[
-        bool, typer.Option("--heuristic", help="also the config that is chosen without tables")
-    ] = False,
-    repeats: Annotated[int, typer.Option(help="samples of each contender", min=1)] = 25,
-    hot: Annotated[
-        bool, typer.Option("--hot/--cold", help="L2 as the run before left it, or flushed")
-    ] = False,
-    fa3: Annotated[Path | None, typer.Option(help=f"FA3's library, else ${FA3_VARIABLE}")] = None,
-    json: Annotated[Path | None, typer.Option(help="write all that was measured here")] = None,
-    csv: Annotated[Path | None, typer.Option(help="write a line a point here")] = None,
-    plot: Annotated[Path | None, typer.Option(help="write a PNG here")] = None,
-    compare: Annotated[
-        tuple[Path, Path] | None,
-        typer.Option(metavar="A B", help="measure nothing: two --json files beside each other"),
-    ] = None,
+    *,
+    grid: str,
+    dtype: str | None,
+    d_head: str | None,
+    causal: bool | None,
+    seq: str | None,
+    peers: str,
+    configs: Path | None,
+    heuristic: bool,
+    repeats: int,
+    hot: bool,
+    fa3: Path | None,
+    json: Path | None,
+    csv: Path | None,
+    plot: Path | None,
+    compare: tuple[Path, Path] | None,
 ) -> None:
-    """Time attention beside its peers, every output checked; or compare two such runs.
-
-    Contenders take turns in one process, in another order every round; a number is the median.
-    Exit code 1 when an output of ours is wrong.
-    """
+    """Time attention beside its peers, every output checked; or compare two such runs."""
     if compare is not None:
         _compare(*compare)
         return
@@ -84,9 +67,9 @@ def bench(
             "bench times kernels on an NVIDIA GPU, and torch finds none; without one, `flash-"
             "attention inspect` and `flash-attention ladder run` say what can be known"
         )
-    for path in (json, csv, plot):
-        if path is not None:
-            check_writable(path)
+    if csv is not None:
+        check_writable(csv)
+    check_plot(plot)
     _measure(settings, json=json, csv=csv, plot=plot)
 
 

@@ -5,17 +5,25 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
 from flash_attention.choose.tables import TABLE_VARIABLE
 from flash_attention.errors import UnsupportedError
-from flash_attention.kernel_configs import DType, KernelConfig, parse_kernel_config
+from flash_attention.kernel_configs import (
+    SET_VARIABLE,
+    DType,
+    KernelConfig,
+    as_kernel_config,
+    chosen_set,
+    get_kernel_configs,
+)
+from flash_attention.ladder import LADDER_D_HEADS
+from flash_attention.launch.device import current_arch
 from flash_attention.tools.bench.grid import GRIDS, Point
 from flash_attention.tools.bench.grid_choice import Part, grid_points
 from flash_attention.tools.bench.grid_file import read_lines
-from flash_attention.tools.bench.peers.fa3 import FA3_VARIABLE
+from flash_attention.tools.bench.names import FA3_VARIABLE
 from flash_attention.tools.commands.options import numbers_of
 
 
@@ -56,8 +64,9 @@ class Settings:
         library = str(self.fa3 or os.environ.get(FA3_VARIABLE, ""))
         if library and "fa3" in self.peers:
             words += ["--fa3", library]
-        table = os.environ.get(TABLE_VARIABLE)
-        return (f"{TABLE_VARIABLE}={shlex.quote(table)} " if table else "") + shlex.join(words)
+        read = [TABLE_VARIABLE, *([] if self.config_file else [SET_VARIABLE])]
+        set_to = [f"{n}={shlex.quote(os.environ[n])}" for n in read if os.environ.get(n)]
+        return " ".join((*set_to, shlex.join(words)))
 
 
 def points_of(
@@ -81,6 +90,12 @@ def points_of(
 
 
 def read_configs(path: Path | None, dtype: DType) -> tuple[KernelConfig, ...]:
-    """The configs of a file, short forms one a line, in the dtype that is measured."""
-    lines: Iterable[str] = () if path is None else read_lines(path, "a file of kernel configs")
-    return tuple(parse_kernel_config(line).in_dtype(dtype) for line in lines if line)
+    """The configs of a file, short forms or rungs one a line, in the data type that is measured;
+    without a file, those of the set that the environment names."""
+    if path is None:
+        configs = get_kernel_configs(arch=current_arch()) if chosen_set() else []
+        return tuple(config for config in configs if config.dtype is dtype)
+    lines = read_lines(path, "a file of kernel configs")
+    forms = [(line, d_head) for line in lines if line for d_head in LADDER_D_HEADS]
+    read = (as_kernel_config(line, dtype=dtype, d_head=d_head) for line, d_head in forms)
+    return tuple(dict.fromkeys(config.in_dtype(dtype) for config in read))

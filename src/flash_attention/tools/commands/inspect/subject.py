@@ -11,14 +11,12 @@ from flash_attention.call.features import Features
 from flash_attention.choose.decision import Where, decide
 from flash_attention.errors import UnsupportedError, quoted
 from flash_attention.families.config import KernelConfig
-from flash_attention.families.parse import parse_kernel_config
 from flash_attention.families.registry import family_of
+from flash_attention.kernel_configs import as_kernel_config
 from flash_attention.launch.device import current_arch, device_sms
-from flash_attention.tools.bench.grid_file import EXAMPLE, read_point
-from flash_attention.tools.commands.options import ladder_of, pick_rung
+from flash_attention.tools.bench.grid_file import read_point
+from flash_attention.tools.commands.declared.kernels import FORMS
 from flash_attention.tools.explain.gpus import gpu_of_arch
-
-FORMS = f"a short form, rung:N, or selected: and a problem as in 'selected:{EXAMPLE}'"
 
 Subject = tuple[KernelConfig, Features | None]
 """A config; and the features of its problem, where one was given."""
@@ -27,15 +25,12 @@ Subject = tuple[KernelConfig, Features | None]
 def subject_of(text: str, *, dtype: str, d_head: int, heads: int, arch: str | None) -> Subject:
     """The kernel that `text` names."""
     kind, colon, rest = text.partition(":")
-    if kind == "rung" and colon:
-        if not rest.strip().isdecimal() or len(rest) > 9:
-            raise UnsupportedError(f"{quoted(text)} names no rung; write rung:16")
-        return pick_rung(ladder_of(dtype, d_head, heads), int(rest)).config, None
     if kind == "selected" and colon:
         return _selected(rest, DType.from_string(dtype), arch_named(arch))
-    if "(" not in text:
+    if "(" not in text and kind != "rung":
         raise UnsupportedError(f"{quoted(text)} names no kernel; give {FORMS}")
-    return parse_kernel_config(text), None
+    element = DType.from_string(dtype)
+    return as_kernel_config(text, dtype=element, d_head=d_head, n_heads=heads), None
 
 
 def _selected(words: str, dtype: DType, named: Arch | None) -> Subject:

@@ -6,7 +6,6 @@ from __future__ import annotations
 import dataclasses
 import difflib
 from functools import cache
-from typing import Annotated
 
 import typer
 from rich.syntax import Syntax
@@ -15,28 +14,24 @@ from rich.table import Table
 from flash_attention.arch import Arch, get_arch
 from flash_attention.families.registry import unit_of
 from flash_attention.kernel_configs import KernelConfig
-from flash_attention.ladder import FAMILY, Rung
+from flash_attention.ladder import FAMILY, Rung, pick_rung
 from flash_attention.tools.commands.console import add_number_columns, output, report_table
 from flash_attention.tools.commands.ladder.inspection import RungInspection, inspect_rung
 from flash_attention.tools.commands.ladder.listing import change_between
 from flash_attention.tools.commands.options import (
-    ArchOption,
-    DHeadOption,
-    DTypeOption,
-    HeadsOption,
     ladder_of,
-    pick_rung,
 )
 from flash_attention.tools.ladder.one_file import one_file
 
 
 def diff(
-    before: Annotated[int, typer.Argument(metavar="N", help="the rung to start from")],
-    after: Annotated[int, typer.Argument(metavar="M", help="the rung to arrive at")],
-    arch: ArchOption = None,
-    dtype: DTypeOption = "fp16",
-    d_head: DHeadOption = 128,
-    heads: HeadsOption = 16,
+    *,
+    before: int,
+    after: int,
+    arch: str | None,
+    dtype: str,
+    d_head: int,
+    heads: int,
 ) -> None:
     """The changed field, the source, and what it did to registers and instructions."""
     rungs = ladder_of(dtype, d_head, heads)

@@ -9,16 +9,16 @@ from flash_attention.kernel_configs import KernelConfig
 from flash_attention.ladder import FAMILY, Rung
 from flash_attention.tools.commands.console import output, report_table
 from flash_attention.tools.commands.options import (
-    DHeadOption,
-    DTypeOption,
-    HeadsOption,
     ladder_of,
     needs,
 )
 
 
 def list_rungs(
-    dtype: DTypeOption = "fp16", d_head: DHeadOption = 128, heads: HeadsOption = 16
+    *,
+    dtype: str,
+    d_head: int,
+    heads: int,
 ) -> None:
     """Number, name, the one changed field, the GPUs and the idea of every rung."""
     table = report_table("rung")

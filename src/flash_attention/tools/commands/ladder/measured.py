@@ -113,5 +113,5 @@ def _write(
     if plot is not None:
         from flash_attention.tools.bench import plot as plots
 
-        plots.save(plots.speeds(comparison), plot)
+        plots.save(plots.speeds(comparison, measured.setting), plot)
         output.print(f"plot: {plot}", markup=False, highlight=False)

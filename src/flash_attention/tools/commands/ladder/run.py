@@ -5,55 +5,47 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
 
 import torch
-import typer
 
 from flash_attention.arch import Arch, get_arch
 from flash_attention.errors import UnsupportedError
 from flash_attention.kernel_configs import (
     KernelConfig,
-    parse_kernel_config,
+    as_kernel_config,
 )
 from flash_attention.ladder import Rung
 from flash_attention.launch.device import current_arch
 from flash_attention.tools.bench.ladder_run import GRIDS
-from flash_attention.tools.commands.console import output
+from flash_attention.tools.commands.console import check_plot, output
 from flash_attention.tools.commands.ladder.emulated import run_emulated
 from flash_attention.tools.commands.ladder.inspected import run_inspected
 from flash_attention.tools.commands.ladder.measured import run_measured
 from flash_attention.tools.commands.ladder.stored import store
 from flash_attention.tools.commands.options import (
-    CausalOption,
-    DHeadOption,
-    DTypeOption,
-    HeadsOption,
     ladder_of,
     needs,
 )
 
 
 def run(
-    dtype: DTypeOption = "fp16",
-    d_head: DHeadOption = 128,
-    heads: HeadsOption = 16,
-    grid: Annotated[str, typer.Option(help=f"shapes to time: {' or '.join(GRIDS)}")] = "quick",
-    causal: CausalOption = False,
-    repeats: Annotated[int, typer.Option(help="samples of each contender and shape", min=1)] = 30,
-    config: Annotated[
-        list[str] | None, typer.Option(help="also time this config, in its short form")
-    ] = None,
-    arch: Annotated[
-        str | None, typer.Option(help="inspect and emulate for this one, even with a GPU")
-    ] = None,
-    json: Annotated[Path | None, typer.Option(help="write the numbers here")] = None,
-    plot: Annotated[Path | None, typer.Option(help="write a PNG here")] = None,
+    *,
+    dtype: str,
+    d_head: int,
+    heads: int,
+    grid: str,
+    causal: bool,
+    repeats: int,
+    config: list[str] | None,
+    arch: str | None,
+    json: Path | None,
+    plot: Path | None,
 ) -> None:
     """Climb the ladder: every rung checked and timed, or, without a GPU, inspected and emulated."""
     rungs = ladder_of(dtype, d_head, heads)
     if grid not in GRIDS:
         raise UnsupportedError(f"unknown grid {grid!r}; choose from {', '.join(GRIDS)}")
+    check_plot(plot)
     extra = [_extra_config(text, rungs[0].config) for text in config or ()]
     if arch is None and torch.cuda.is_available():
         run_measured(
@@ -92,7 +84,7 @@ def _able(rungs: Sequence[Rung], arch: Arch | None) -> list[Rung]:
 
 
 def _extra_config(text: str, rung: KernelConfig) -> KernelConfig:
-    config = parse_kernel_config(text)
+    config = as_kernel_config(text, dtype=rung.dtype, d_head=rung.d_head)
     config.check(current_arch(config.default_arch))
     if (config.dtype, config.d_head) != (rung.dtype, rung.d_head):
         raise UnsupportedError(

@@ -133,7 +133,7 @@ def _ratios(groups: Mapping[tuple[int, bool], list[GridRow]], record: Mapping[st
     lines = []
     for (d, causal), rows in groups.items():
         by_length = {row.seq: row for row in rows}
-        cells = [_ratio_cell(by_length.get(length)) for length in lengths]
+        cells = [ratio_cell(by_length.get(length)) for length in lengths]
         mean = mean_ratio(rows)
         lines.append([f"{d} {'causal' if causal else 'full'}", *cells, _times(mean)])
     caption = (
@@ -144,12 +144,13 @@ def _ratios(groups: Mapping[tuple[int, bool], list[GridRow]], record: Mapping[st
     return table(header, lines, caption=caption, class_="ratios")
 
 
-def _ratio_cell(row: GridRow | None) -> Cell:
+def ratio_cell(row: GridRow | None) -> Cell:
+    """How many times as fast, the deeper coloured the further from a draw."""
     if row is None or row.ratio is None:
         return Cell(element("td", "", class_="number"))
     if not row.ok:
         return Cell(element("td", "wrong", class_="number"))
-    # the deeper the colour, the further from a draw; a quarter faster or slower is the deepest
+    # a quarter faster or slower is the deepest
     depth = min(abs(row.ratio - 1) / 0.25, 1)
     side = "ahead" if row.ratio >= 1 else "behind"
     style = f"--depth:{100 * depth:.0f}%"

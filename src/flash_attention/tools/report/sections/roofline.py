@@ -7,22 +7,22 @@ from collections.abc import Sequence
 
 from flash_attention.tools.bench.grid_record import grid_rows
 from flash_attention.tools.bench.grid_run import GridRow
-from flash_attention.tools.bench.grid_summary import point_of
-from flash_attention.tools.bench.stored import GRID, PEAKS, Stored, of_kind
+from flash_attention.tools.bench.grid_summary import point_of, selected_rows
+from flash_attention.tools.bench.stored import CANDIDATES, GRID, PEAKS, Stored, of_kind
 from flash_attention.tools.report import plane
 from flash_attention.tools.report.markup import Markup, element, join, table
 from flash_attention.tools.report.section import Section, lead, numbers
+from flash_attention.tools.report.sections.shapes import is_shape
 
 ANCHOR, TITLE = "roofline", "Roofline"
-ELEMENT_BYTES, TENSORS = 2, 4  # 16-bit values; Q, K, V and O
+ELEMENT_BYTES = 2
 _HEIGHT, _TOP, _BOTTOM = 320.0, 18.0, 280.0
 _SPAN = (7.0, 97.0)
-_PIECES = 48  # straight pieces of the memory roof, which is a curve over a logarithmic axis
 _SHADES = ("low", "middle", "high")  # of the head dimensions, smallest first
 
 
 def roofline_section(stored: Sequence[Stored]) -> Section:
-    """All points of the grid that the peaks were measured on the same device as."""
+    """The largest grid, and the shapes of models, of the device that the peaks were measured on."""
     peaks = of_kind(stored, PEAKS)
     grids = of_kind(stored, GRID)
     pairs = [(p, g) for p in peaks for g in grids if p.record["device"] == g.record["device"]]
@@ -33,11 +33,17 @@ def roofline_section(stored: Sequence[Stored]) -> Section:
         )
         return Section(ANCHOR, TITLE, None, missing)
     peak, grid = max(pairs, key=lambda pair: len(pair[1].record["rows"]))
-    rows = [row for row in grid_rows(grid.record) if row.ok]
+    device = peak.record["device"]
+    candidates = of_kind(stored, CANDIDATES)
+    here = [one for one in (*grids, *candidates) if one.record["device"] == device]
+    shapes = [one for one in here if _has_shapes(one)]
+    files = [grid, *shapes]
+    rows = [row for one in files for row in selected_rows(grid_rows(one.record)) if row.ok]
     matmul, copy = (peak.record["peak"][name] for name in ("bf16_matmul_tflops", "copy_tb_s"))
     about = lead(
-        f"{grid.record['dtype']} on the {grid.record['device']}. A byte counts once: Q, K and V "
-        "read, O written, so the intensity is half the length, a quarter under a causal mask. "
+        f"{grid.record['dtype']} on the {device}, the grid and the shapes of models. A byte counts "
+        "once: Q, K and V read, O written. One length without a mask has an intensity of half the "
+        "length; decoding has a few FLOP a byte, and memory bounds it. "
         f"The roofs are measured, not promised: a large BF16 matrix product ({matmul:.0f} "
         f"TFLOP/s) and a device copy ({copy:.2f} TB/s). The first is no hard limit: "
         f"{sum(row.tflops > matmul for row in rows)} of {len(rows)} points are above it."
@@ -50,41 +56,46 @@ def roofline_section(stored: Sequence[Stored]) -> Section:
     picture = plane.svg(_HEIGHT, *_drawing(rows, matmul, copy), label=label)
     legend = element("p", *_legend(rows), class_="legend")
     body = join((about, element("figure", legend, picture), numbers(_table(rows, matmul))))
-    return Section(ANCHOR, TITLE, body, sources=(grid.path.name, peak.path.name))
+    return Section(ANCHOR, TITLE, body, sources=(*(one.path.name for one in files), peak.path.name))
+
+
+def _has_shapes(one: Stored) -> bool:
+    return any(is_shape(row) for row in grid_rows(one.record))
 
 
 def intensity(row: GridRow) -> float:
-    """FLOP for each byte that has to move."""
-    values = TENSORS * row.batch * row.seq * row.heads * row.d
-    return point_of(row).flop / (values * ELEMENT_BYTES)
+    """FLOP for each byte that has to move: Q, K and V read once, O written."""
+    point = point_of(row)
+    queries, keys = (sum(row.lengths) or row.batch * n for n in (point.queries, row.seq))
+    values = 2 * row.d * (queries * row.heads + keys * point.kv_heads)
+    return point.flop / (values * ELEMENT_BYTES)
 
 
 def _drawing(rows: Sequence[GridRow], matmul: float, copy: float) -> list[Markup]:
     ridge = matmul / copy
-    low = min(ridge, *map(intensity, rows)) / 3
+    low = min(ridge, *map(intensity, rows)) / 2
     high = 1.5 * max(map(intensity, rows))
     across = plane.Scale((low, high), _SPAN, log=True)
-    top = 1.04 * max(matmul, *(row.tflops for row in rows))
-    up = plane.Scale((0, top), (_BOTTOM, _TOP))
-    parts = plane.level_lines(up, plane.nice_ticks(top), "TFLOP/s", _SPAN[1])
-    tick = 1
-    while tick <= high:
-        if tick >= low:
-            parts.append(plane.text(across(tick), _BOTTOM + 16, tick, "tick", anchor="middle"))
-        tick *= 2
-    parts.append(
-        plane.text(_SPAN[1], _BOTTOM + 32, "FLOP a byte (log scale)", "tick", anchor="end")
-    )
-    steps = [low * (ridge / low) ** (place / _PIECES) for place in range(_PIECES + 1)]
-    parts += plane.polyline([(across(x), up(copy * x)) for x in steps], "roof")
+    speeds = [row.tflops for row in rows]
+    top = 1.2 * max(matmul, *speeds)
+    up = plane.Scale((min(copy * low, *speeds), top), (_BOTTOM, _TOP), log=True)
+    parts = plane.level_lines(up, plane.log_ticks(*up.domain), "TFLOP/s", _SPAN[1])
+    parts += [
+        plane.text(across(tick), _BOTTOM + 16, f"{tick:,g}", "tick", anchor="middle")
+        for tick in plane.log_ticks(low, high)
+    ]
+    words = "FLOP a byte (both scales logarithmic)"
+    parts.append(plane.text(_SPAN[1], _BOTTOM + 32, words, "tick", anchor="end"))
+    parts.append(plane.line(across(low), up(copy * low), across(ridge), up(matmul), "roof"))
     parts.append(plane.line(across(ridge), up(matmul), _SPAN[1], up(matmul), "roof"))
+    middle = (low * ridge) ** 0.5
     words = f"copy {copy:.2f} TB/s"
-    parts.append(plane.text(across(low), up(copy * low) + 15, words, "peer"))
+    parts.append(plane.text(across(middle), up(copy * middle) - 8, words, "peer", anchor="end"))
     words = f"matrix product {matmul:.0f}"
     parts.append(plane.text(across(ridge), up(matmul) - 6, words, "peer"))
     dims = sorted({row.d for row in rows})
     for row in rows:
-        tip = f"d {row.d}, {_mask(row)}, {row.seq:,} rows: {row.tflops:.0f} TFLOP/s"
+        tip = f"{point_of(row).label}: {row.tflops:.0f} TFLOP/s"
         class_ = f"point {_shade(row.d, dims)}{' hollow' if row.causal else ''}"
         parts.append(plane.dot(across(intensity(row)), up(row.tflops), 4.5, class_, tip))
     return parts
@@ -104,19 +115,15 @@ def _shade(d: int, dims: Sequence[int]) -> str:
     return _SHADES[min(dims.index(d), len(_SHADES) - 1)]
 
 
-def _mask(row: GridRow) -> str:
-    return "causal" if row.causal else "full"
-
-
 def _table(rows: Sequence[GridRow], matmul: float) -> Markup:
     lines = [
         [
-            f"{row.d} {_mask(row)} {row.seq}",
+            point_of(row).label,
             f"{intensity(row):.0f}",
             f"{row.tflops:.0f}",
             f"{100 * row.tflops / matmul:.0f} %",
         ]
         for row in rows
     ]
-    header = ["d, mask, rows", "FLOP a byte", "TFLOP/s", "of the matrix product"]
+    header = ["problem", "FLOP a byte", "TFLOP/s", "of the matrix product"]
     return table(header, lines, caption="The points of the roofline")

@@ -1,0 +1,46 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A kernel config as a caller gives it: one of a family, its short form, or an object like one."""
+
+from __future__ import annotations
+
+from dataclasses import MISSING, fields
+from typing import Any, Protocol, TypeAlias
+
+from flash_attention.call.dtype import DType
+from flash_attention.families.config import KernelConfig, check_config_type, is_config
+from flash_attention.families.parse import parse_kernel_config
+from flash_attention.families.sm80.forward.config import FlashForwardKernelConfig
+
+
+class ThirteenFields(Protocol):
+    """An object with all fields of a FlashForwardKernelConfig that need a value.
+
+    `dtype` may be a DType, a torch.dtype, a name, or a member of another enum with that name.
+    """  # type checkers look at these; that all thirteen are there is seen when it is read
+
+    dtype: Any
+    d_head: int
+    B_r: int
+    B_c: int
+    n_warps: int
+
+
+GivenConfig: TypeAlias = KernelConfig | str | ThirteenFields
+"""What every function takes for a config; a string is a short form or, as in "rung:5", a rung."""
+
+THIRTEEN = tuple(f.name for f in fields(FlashForwardKernelConfig) if f.default is MISSING)
+
+
+def read_config(given: object) -> KernelConfig:
+    """The config that a caller means, if it is no rung."""
+    if is_config(given):
+        return given
+    if isinstance(given, str):
+        return parse_kernel_config(given)
+    if isinstance(given, type) or not all(hasattr(given, name) for name in THIRTEEN):
+        check_config_type(given)
+    names = (field.name for field in fields(FlashForwardKernelConfig))
+    values: dict[str, Any] = {n: getattr(given, n) for n in names if hasattr(given, n)}
+    dtype = values["dtype"]
+    values["dtype"] = DType.from_string(getattr(dtype, "name", None) or str(dtype))
+    return FlashForwardKernelConfig(**values)

@@ -1,0 +1,44 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The time that the kernels of a plan take on their stream, and nothing of the host in it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from flash_attention.call.call import Call
+from flash_attention.errors import UnsupportedError
+from flash_attention.launch.device import CPU
+from flash_attention.launch.plan import Plan, fill_idle
+
+SPIN_CYCLES = 400_000  # about 0.2 ms, longer than the host needs to queue events and kernels
+
+
+def run_timed(plan: Plan, call: Call) -> tuple[Tensor, Tensor | None, float]:
+    """Output, lse if asked for, and the milliseconds of one run; waits for it.
+
+    The kernels run once before: a first launch puts code on the device. The GPU spins until both
+    events and all that is between them are queued, so that it never waits for the host.
+    """
+    if plan.device_index == CPU:
+        raise UnsupportedError(
+            "q, k and v are on cpu, where the kernel is emulated: there is no kernel time to tell;"
+            ' pass CUDA tensors, q.to("cuda"), or call forward or emulate'
+        )
+    arguments, out, lse = plan.prepare(call)
+
+    def run() -> None:
+        if plan.idle:
+            fill_idle(out, lse, call.sinks)
+        else:
+            plan.launcher.launch(arguments)
+
+    with torch.cuda.device(plan.device_index):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        run()
+        torch.cuda._sleep(SPIN_CYCLES)
+        start.record()
+        run()
+        end.record()
+    end.synchronize()
+    return out, lse, start.elapsed_time(end)

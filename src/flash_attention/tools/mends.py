@@ -1,0 +1,51 @@
+# SPDX-License-Identifier: Apache-2.0
+"""What usually mends a mistake, by the kind of finding that it gives."""
+
+from __future__ import annotations
+
+NUMBERS = "numbers"  # the output is out of tolerance
+DEADLOCK = "deadlock"
+
+_WAIT = "Wait for the copy before the kernel ends, and before its data is used."
+_ALIGN = "Give the tile an offset, or the tensor a stride, that is a multiple of the access."
+_ARRIVALS = (
+    "Count what the barrier waits for: as many arrivals as its init says, and as many bytes as "
+    "arrive_expect announces. The parity of a wait flips each time round the ring."
+)
+_WGMMA = "Put wgmma_fence before the first product, wgmma_commit and a wait after the last one."
+
+MENDS = {
+    "race": (
+        "Put what orders the two accesses between them: a wait for the copy that writes, and a "
+        "barrier where other threads read. A buffer is reused only behind its last reader."
+    ),
+    "intra-warp-race": "Put __syncwarp() between the lanes' writes and the other lanes' reads.",
+    "uninitialised-shared": "Load or clear the bytes first, or wait for the copy that brings them.",
+    "uninitialised-global": "Read only what a tensor holds or what this launch has stored before.",
+    "shared-out-of-bounds": "Compare the tile's offset and size with the launch's shared memory.",
+    "global-out-of-bounds": "Check first row, row count and stride: is the last block cut short?",
+    "shared-misaligned": _ALIGN,
+    "global-misaligned": _ALIGN,
+    "cta-write-conflict": "Give each CTA rows of its own: compare its tile with its neighbours'.",
+    "cp-async-unwaited": _WAIT,
+    "bulk-load-unwaited": _WAIT,
+    "bulk-store-unwaited": "Wait until the store has read its tile before the kernel ends.",
+    "missing-proxy-fence": (
+        "Put fence.proxy.async behind the writes, before the barrier that lets TMA or wgmma read."
+    ),
+    "mbarrier-overflow": _ARRIVALS,
+    "mbarrier-transaction": _ARRIVALS,
+    "mbarrier-uninitialised": "Let one thread init the mbarrier, then a barrier, then use it.",
+    "mbarrier-reinitialised": "Init an mbarrier once; a ring reuses it by the parity of its phase.",
+    "wgmma-in-flight": _WGMMA,
+    "wgmma-unfenced": _WGMMA,
+    "wgmma-descriptor": "Compare start, strides and swizzle of the descriptor with the tile's.",
+    "tma-alignment": "Put the tile at a multiple of 128 bytes, or of its swizzle pattern.",
+    "tma-coordinates": "Start boxes at multiples of 16 bytes, and stores inside the tensor.",
+    "tma-tensor-map": "Pass the tensor map of this tensor, with as many dimensions as the box.",
+    DEADLOCK: _ARRIVALS,
+    NUMBERS: (
+        "Nothing raced: the arithmetic is another one. `flash-attention debug` shows after which "
+        "key block S, P, lse or O leaves the reference."
+    ),
+}

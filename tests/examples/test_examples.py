@@ -1,0 +1,48 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Every example runs as it is, on this machine's GPU or without one, and says what it should."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import flash_attention
+
+FOLDER = Path(__file__).resolve().parents[2] / "examples"
+SOURCE = Path(flash_attention.__file__).parents[1]
+SAYS = {
+    "custom_config.py": (
+        "(FP16, 64, 64, 32, 4): async+eager+swizzled+load_2_2_2_tiles+opt_softmax",
+        "refused: ",
+        "swizzled=True: 0 bank conflicts",
+    ),
+    "inference.py": ("log-sum-exp", "chosen by", "output      right"),
+    "paged_decoding.py": (
+        "step 4: (3, 1, 8, 64) for [105, 42, 195] keys",
+        "every sequence agrees with its own keys alone",
+    ),
+    "read_a_finding.py": ("the first of kind race:", "fa/sm80/forward.cuh:", "mend   Put"),
+}
+
+
+def test_every_example_is_run() -> None:
+    assert {path.name for path in FOLDER.glob("*.py")} == set(SAYS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SAYS)
+def test_an_example_runs(name: str) -> None:
+    result = subprocess.run(
+        [sys.executable, str(FOLDER / name)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": str(SOURCE)},
+    )
+    assert result.returncode == 0, result.stderr
+    for words in SAYS[name]:
+        assert words in result.stdout
