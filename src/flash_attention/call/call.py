@@ -115,8 +115,7 @@ def call_of(
     except TypeError:
         check_keywords(function, keywords)
         raise
-    window = whole_window(call.window)
-    return call if window is call.window else call._replace(window=window)
+    return call if call.window is None else call._replace(window=whole_window(call.window))
 
 
 def whole_window(window: Window | None) -> Window | None:

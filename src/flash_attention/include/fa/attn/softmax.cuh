@@ -79,8 +79,9 @@ __device__ void exponentiate(Accumulator<Rows, Keys>& s, RowStats<Rows>& stats, 
 
 template <class Exponential, int Rows, int Keys, int Dim>
 __device__ void softmax(FirstBlock, Accumulator<Rows, Keys>& s, Accumulator<Rows, Dim>& o,
-                        RowStats<Rows>& stats, Factor factor) {
-  Exponential::scale(s, factor.exact);
+                        RowStats<Rows>& stats, float exact) {
+  Factor factor{exact};
+  Exponential::scale(s, exact);
 #pragma unroll
   for (int i = 0; i < Rows / 16; ++i)
 #pragma unroll
@@ -95,8 +96,9 @@ __device__ void softmax(FirstBlock, Accumulator<Rows, Keys>& s, Accumulator<Rows
 
 template <class Exponential, int Rows, int Keys, int Dim>
 __device__ void softmax(LaterBlock, Accumulator<Rows, Keys>& s, Accumulator<Rows, Dim>& o,
-                        RowStats<Rows>& stats, Factor factor) {
-  Exponential::scale(s, factor.exact);
+                        RowStats<Rows>& stats, float exact) {
+  Factor factor{exact};
+  Exponential::scale(s, exact);
 #pragma unroll
   for (int i = 0; i < Rows / 16; ++i)
 #pragma unroll

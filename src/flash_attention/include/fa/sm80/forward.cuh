@@ -106,7 +106,7 @@ class Block {
   __device__ void softmax(Form form) {
     using Exponential = typename Config::Exponential;
     attn::softmax<Exponential>(form, s_acc_, o_acc_, stats_,
-                               {Exponential::factor(Config::Score::scale(scope_.args()))});
+                               Exponential::factor(Config::Score::scale(scope_.args())));
   }
 
   __device__ void accumulate() {  // O += P V
