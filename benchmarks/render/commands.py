@@ -16,8 +16,9 @@ from flash_attention.tools.commands.commands import app
 
 DOCUMENT = Path("docs/commands.md")
 COMMANDS = "commands"
-FINDING, PLANT = "finding", "missing-barrier"
-EMULATOR = Path("docs/emulator.md")
+FINDING = "finding"
+PLANTS = {Path("README.md"): "missing-wait", Path("docs/emulator.md"): "missing-barrier"}
+"""Which planted mistake a document shows."""
 
 
 def commands_block() -> str:
@@ -26,9 +27,9 @@ def commands_block() -> str:
     return wrap(COMMANDS, (line for name, command in found for line in _lines(name, command)))
 
 
-def finding_block() -> str:
-    """What `flash-attention emulate` prints of a planted mistake, but for the time it took."""
-    words = ["emulate", "--plant", PLANT]
+def finding_block(document: Path) -> str:
+    """What `flash-attention emulate` prints of the planted mistake, but for the time it took."""
+    words = ["emulate", "--plant", PLANTS[document]]
     printed = CliRunner().invoke(app, words).stdout
     lines = re.sub(r": \d+\.\d+ s$", "", printed, flags=re.M).splitlines()
     shown = (f"$ flash-attention {' '.join(words)}", *(line.rstrip() for line in lines))

@@ -2,7 +2,8 @@
 """Which document shows which results, and the block that each kind of results goes into.
 
 A grid goes wherever the block of its name and dtype stands, as in <!-- grid-fa3-bf16:begin -->.
-docs/ladder.md takes what all files together say of every rung.
+docs/ladder.md takes what all files together say of every rung, and README.md what they say of every
+workload.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from benchmarks.render.ledger import (
     points_block,
     profile_block,
 )
+from benchmarks.render.overview import OVERVIEW, overview_block
 from benchmarks.render.random_problems import PROBLEMS, problems_block
 from benchmarks.render.rungs import render_rungs
 from benchmarks.render.tuned import tuned_block, tuned_name
@@ -31,15 +33,14 @@ from flash_attention.tools.bench import plot, results
 from flash_attention.tools.bench.comparison import Comparison, compare
 from flash_attention.tools.bench.grid_record import grid_rows
 from flash_attention.tools.bench.grid_summary import mean_ratio, rivals, selected_rows, unit
-from flash_attention.tools.bench.stored import read_file, read_folder
+from flash_attention.tools.bench.stored import Stored, read_file, read_folder
 
 LADDER, COUNTERS, HOST = "ladder", "counters", "host"
-PLOT = Path("docs/ladder.png")
+PLOT = Path("ladder.png")  # beside the document
+PLOTTED_GRIDS = {"grid-fa3-bf16": Path("fa3.png")}
 RESULTS = Path("results")
 DOCUMENTS = (
-    ("README.md", "h200_hopper_grid_bf16.json"),
-    ("README.md", "h200_ladder.json"),
-    ("README.md", "h200_host_cost.json"),
+    ("README.md", ""),
     ("docs/attention.md", "h200_decode_bf16.json"),
     ("docs/attention.md", "h200_prefill_gqa_bf16.json"),
     ("docs/attention.md", "h200_random_problems.json"),
@@ -48,9 +49,12 @@ DOCUMENTS = (
     ("docs/attention.md", "h200_window_bf16.json"),
     ("docs/emulator.md", "h200_conformance.json"),
     ("docs/emulator.md", "h200_emulator_counters.json"),
+    ("docs/ladder.md", "h200_ladder.json"),
     ("docs/ladder.md", "h200_ladder_profile.json"),
     ("docs/ladder.md", ""),
+    ("docs/measurements.md", "h200_hopper_grid_bf16.json"),
     ("docs/measurements.md", "h200_hopper_grid_fp16.json"),
+    ("docs/measurements.md", "h200_host_cost.json"),
     ("docs/measurements.md", "h200_seed_grid.json"),
     ("docs/measurements.md", "h200_hopper_ablations.json"),
     ("docs/measurements.md", "h200_hopper_profile.json"),
@@ -58,18 +62,19 @@ DOCUMENTS = (
     ("docs/tuning.md", "h200_tuned_models_bf16.json"),
 )
 """Which document shows which stored results; no name is the whole folder."""
+_HOW = "Numbers are medians of interleaved runs with L2 {l2}."
 
 
 def ladder_block(measured: results.Results) -> str:
-    """The README's measured section: where, table, plot."""
+    """The speeds of the ladder: where they were measured, table, plot."""
     comparison = compare(measured)
     setting = (
         f"{_where(vars(measured))}. "
         f"{measured.dtype}, {measured.n_heads} heads of {measured.d_head}; forward, "
-        f"{'causal' if measured.causal else 'no'} mask unless said. "
+        f"{'causal mask' if measured.causal else 'no mask'} unless the row says so. "
         "A cell is TFLOP/s and percent of FA2, which is torch's SDPA with its FlashAttention-2 "
-        "backend; medians, L2 cold, contenders taken in turn. "
-        "The mean is harmonic over the lengths."
+        f"backend. {_HOW.format(l2='cold')} "
+        "The mean over the lengths is harmonic."
     )
     image = f"![speed of each rung beside FlashAttention-2]({PLOT.as_posix()})"
     return wrap(LADDER, (setting, "", *_speeds(comparison), "", image))
@@ -100,18 +105,18 @@ def grid_block(record: Mapping[str, Any]) -> str:
     """Kernels beside their peers over a grid, from what `flash-attention bench` wrote."""
     rows = grid_rows(record)
     mean = mean_ratio(selected_rows(rows))
-    how = f"medians, L2 {record.get('l2', 'cold')}, contenders taken in turn"
+    how = _HOW.format(l2=record.get("l2", "cold"))
     over = f"Geometric mean of the multiples: **{mean:.3f}**." if mean else "No peer was measured."
     if is_plain(rows):
         setting = (
-            f"{_where(record)}. {record['dtype']}, forward, self-attention. A cell is TFLOP/s, and"
-            f" for ours the speed as a multiple of the faster of {rivals()}; {how}; a causal mask"
-            " halves the count of FLOP."
+            f"{_where(record)}. {record['dtype']}, forward, self-attention. A cell is TFLOP/s;"
+            f" ours also has the speed as a multiple of the faster of {rivals()}. {how} A causal"
+            " mask halves the count of FLOP."
         )
         return wrap(grid_name(record), (setting, "", *grid_table(rows), "", over))
     setting = (
-        f"{_where(record)}. {record['dtype']}, forward. A cell is {unit(rows)}; beside a peer's,"
-        f" how many times as fast ours is; {how}."
+        f"{_where(record)}. {record['dtype']}, forward. A cell is {unit(rows)}; a peer's also says"
+        f" how many times as fast ours is. {how}"
     )
     over = over.replace("multiples", f"multiples of the faster of {rivals()}")
     return wrap(grid_name(record), (setting, "", *point_table(rows), "", over))
@@ -183,15 +188,23 @@ def render(text: str, record: Mapping[str, Any]) -> str | None:
     return None
 
 
+def _render_folder(text: str, stored: Sequence[Stored]) -> str:
+    if begin(OVERVIEW) in text:
+        return replace_block(text, OVERVIEW, overview_block(stored))
+    return render_rungs(text, stored)
+
+
 def write(document: Path, stored: Path) -> None:
     """Brings what `document` shows of the results `stored` up to date."""
     text = document.read_text()
     if stored.is_dir():
-        document.write_text(render_rungs(text, read_folder(stored)))
+        document.write_text(_render_folder(text, read_folder(stored)))
         return
     record = read_file(stored).record
     if (rendered := render(text, record)) is not None:
         document.write_text(rendered)
+        if "grid" in record and (picture := PLOTTED_GRIDS.get(grid_name(record))):
+            plot.save(plot.grid_speeds(grid_rows(record)), document.parent / picture)
         return
     measured = results.load(stored)
     text = replace_block(text, LADDER, ladder_block(measured))
@@ -204,7 +217,7 @@ def write_reference() -> None:
     api.DOCUMENT.write_text(api.api_page())
     for document, name, block in (
         (commands.DOCUMENT, commands.COMMANDS, commands.commands_block()),
-        (commands.EMULATOR, commands.FINDING, commands.finding_block()),
+        *((page, commands.FINDING, commands.finding_block(page)) for page in commands.PLANTS),
     ):
         document.write_text(replace_block(document.read_text(), name, block))
 

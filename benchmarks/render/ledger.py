@@ -28,7 +28,7 @@ def ablations_block(record: Mapping[str, Any], where: str) -> str:
             cells = [f"{speeds[point]:.0f}" if point in speeds else "" for point in columns]
             lines.append([tile, switches.removeprefix("tma+specialised+"), *cells])
     header = ["tile", "switches", *(f"{_MASKS[causal]} {seq}" for causal, seq in columns)]
-    setting = f"{where}. {record['dtype']}, TFLOP/s, medians of interleaved runs, L2 cold."
+    setting = f"{where}. {record['dtype']}, TFLOP/s. Numbers are medians of interleaved runs with L2 cold."
     return wrap(ABLATIONS, (setting, "", *table(header, lines, left=2)))
 
 
@@ -53,7 +53,7 @@ def _counters(
     """The setting and one line a row, with a column for each field that its name does not tell."""
     names = [name for name in next(iter(rows.values())) if name not in told]
     lines = [[label, *(_number(row[name]) for name in names)] for label, row in rows.items()]
-    stalls = "The last five columns are warps stalled per issued instruction, by cause."
+    stalls = "The last five columns are stalled warps per issued instruction, by cause."
     return [f"{setting} {stalls}", "", *table([what, *names], lines, left=1)]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The blocks of docs/ladder.md, one a rung: its code, its machine code, its counters, its speed."""
+"""The blocks of docs/ladder.md, one for each rung: its code, its machine code, its counters, its speed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SHOWN_HEADERS = 6
 _SETTING = "rungs"
 _PARTS = "parts"  # a change in percent
 _RESOURCES = {
-    "registers": "registers a thread",
+    "registers": "registers per thread",
     "spilled_bytes": "spilled bytes",
     "shared_bytes": "shared memory, bytes",
     "ctas_per_sm": "CTAs per SM",
@@ -127,7 +127,7 @@ def _lines(before: Step | None, step: Step, comparison: Comparison) -> list[str]
     if before is not None:
         pairs = zip(comparison.shapes, before.speeds.tflops, step.speeds.tflops, strict=True)
         cells = [f"{seq} {percent_change(new / old)}" for (_, seq), old, new in pairs]
-        lines += ["", f"Step by rows: {', '.join(cells)}."]
+        lines += ["", f"Change of speed by sequence length: {', '.join(cells)}."]
     return lines
 
 
@@ -135,11 +135,11 @@ def _code(before: Rung, after: Rung) -> list[str]:
     came, went = header_changes(before, after)
     if after.field == FAMILY:
         show = f"`flash-attention ladder show {after.number}` prints the rung as one file"
-        return [f"{len(came)} headers come and {len(went)} go: {show}."]
+        return [f"It adds {len(came)} headers and drops {len(went)}: {show}."]
     lines = ["```diff", *config_diff(before, after), "```", ""]
     if not came and not went:
-        return [*lines, "No header comes or goes."]
-    return [*lines, f"In: {_links(came)}. Out: {_links(went)}."]
+        return [*lines, "The headers are the same."]
+    return [*lines, f"Headers added: {_links(came)}. Headers dropped: {_links(went)}."]
 
 
 def _links(names: Sequence[str]) -> str:
@@ -197,15 +197,15 @@ def _opcodes(before: Step | None, step: Step) -> str:
     if before is None:
         often = sorted(step.counted["opcodes"].items(), key=lambda item: (-item[1], item[0]))
         names = [f"{count} `{name}`" for name, count in often[:SHOWN_OPCODES]]
-        return f"Most frequent: {', '.join(names)}."
+        return f"The most frequent instructions: {', '.join(names)}."
     if step.counted["same_code"]:
-        return "The machine code is that of the rung before, byte for byte."
+        return "The machine code equals that of the rung before, byte for byte."
     changes = opcode_changes(before.counted["opcodes"], step.counted["opcodes"])
     if not changes:
-        return "As many of every instruction as before; their order or their modifiers differ."
+        return "Every instruction occurs as often as before; their order or their modifiers differ."
     names = [f"`{name}` {change:+d}" for name, change in list(changes.items())[:SHOWN_OPCODES]]
     more = len(changes) - SHOWN_OPCODES
-    return ", ".join(names) + (f", and {more} more." if more > 0 else ".")
+    return "Instructions: " + ", ".join(names) + (f", and {more} more." if more > 0 else ".")
 
 
 def _title(rung: Rung) -> str:

@@ -33,14 +33,15 @@ def tuned_block(record: Mapping[str, Any], where: str) -> str:
         if row.ms != row.heuristic_ms
     ]
     setting = (
-        f"{where}. {record['dtype']}, forward; medians of {record['repeats']}, L2 {record['l2']},"
-        f" both kernels taken in turn. At the other {len(told) - len(lines)} points the table keeps"
-        " the heuristic's choice."
+        f"{where}. {record['dtype']}, forward. Times are medians of {record['repeats']} interleaved"
+        f" runs of both kernels with L2 {record['l2']}. At the other {len(told) - len(lines)} points"
+        " the table keeps the heuristic's choice."
     )
     gains = [gain for _, gain in told]
     over = (
-        f"Over all {len(gains)} points **{statistics.geometric_mean(gains):.3f}** times as fast in"
-        f" geometric mean, {min(gains):.3f} at the least."
+        f"Over all {len(gains)} points the table's choice is"
+        f" **{statistics.geometric_mean(gains):.3f}** times as fast in geometric mean, and"
+        f" {min(gains):.3f} times as fast at the least."
     )
-    header = ["problem", "config", "heuristic's ms", "its ms", "gain"]
+    header = ["problem", "config", "heuristic, ms", "table, ms", "gain"]
     return wrap(tuned_name(record), (setting, "", *table(header, lines, left=2), "", over))

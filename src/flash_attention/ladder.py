@@ -58,7 +58,7 @@ STEPS: tuple[Step, ...] = (
     ("swizzle", "XOR the 16-byte chunks of a row: no bank conflicts", {"swizzled": True}),
     (
         "eager K/V loads",
-        "V flies during Q K^T, the next K during softmax and P V",
+        "V is copied during Q K^T, and the next K during softmax and P V",
         {"eager_load_blocks": True},
     ),
     (
@@ -68,53 +68,53 @@ STEPS: tuple[Step, ...] = (
     ),
     (
         "double-buffered reads",
-        "the next fragments are read before the present ones are multiplied",
+        "the next fragments are read before the current ones are multiplied",
         {"mma_double_buffer_loads": True},
     ),
-    ("fused exp2", "scale and subtract in one FFMA, exponent base 2", {"optimized_softmax": True}),
+    ("fused exp2", "scale and subtract in one FFMA, exponentials to base 2", {"optimized_softmax": True}),
     (
         "tuned tile",
-        "32 rows a warp instead of 16: every fragment of K and V feeds two products",
+        "32 rows per warp instead of 16: every fragment of K and V feeds two products",
         {"n_warps": 4},
     ),
     (
         "folded addresses",
-        "one address a lane; the swizzle of every access is an XOR by a constant",
+        "one address per lane; the swizzle of every access is an XOR with a constant",
         {"folded_addresses": True},
     ),
     ("serpentine order", "neighbouring products share an operand", {"serpentine_mma": True}),
-    ("peeled first block", "the first key block rescales nothing", {"peel_first_block": True}),
+    ("peeled first block", "the first key block is peeled off the loop, because it rescales nothing", {"peel_first_block": True}),
     (
         "staged store",
-        "O leaves through swizzled shared memory in 16-byte chunks",
+        "O is stored through swizzled shared memory in 16-byte chunks",
         {"stage_output": True},
     ),
     (
         "reciprocal",
-        "one reciprocal a row instead of a division an element",
+        "one reciprocal per row instead of one division per element",
         {"reciprocal_normalise": True},
     ),
-    ("backward walk", "key blocks from the last to the first", {"reverse_kv": True}),
-    ("cache hints", "whole L2 lines for the loads, nothing kept in L1", {"cache_hints": True}),
+    ("backward walk", "key blocks are visited from the last to the first", {"reverse_kv": True}),
+    ("cache hints", "loads fetch whole L2 lines and keep nothing in L1", {"cache_hints": True}),
     (
         "column panels",
-        "tiles cut into panels of 64 columns, 128 bytes a row",
+        "tiles are cut into panels of 64 columns, 128 bytes per row",
         {"column_panels": True},
     ),
 )
 
 
 HOPPER_STEPS: tuple[Step, ...] = (
-    ("TMA", "one thread asks for a whole block; the copy engine does the swizzle", {"tma": True}),
+    ("TMA", "one thread starts the copy of a whole block, and the copy engine applies the swizzle", {"tma": True}),
     (
         "warp specialisation",
-        "a producer warpgroup loads and hands its registers to the consumers",
+        "a producer warpgroup loads, and gives most of its registers to the consumers",
         {"specialised": True},
     ),
     ("two stages", "the next K and V arrive while this block is multiplied", {"stages": 2}),
     (
         "ping-pong",
-        "consumers take turns: one multiplies while the other does its softmax",
+        "consumers alternate: one multiplies while the other computes its softmax",
         {"ping_pong": True},
     ),
     (
@@ -124,12 +124,12 @@ HOPPER_STEPS: tuple[Step, ...] = (
     ),
     (
         "persistent tiles",
-        "one CTA an SM strides over the tiles: the next loads during this one's epilogue",
+        "one CTA per SM computes many tiles: the next one loads during the epilogue",
         {"tile_order": TileOrder.PERSISTENT},
     ),
     (
         "own output buffer",
-        "O is staged beside Q, not over it: the next Q loads early",
+        "O is staged beside Q, not over it, so that the next Q loads early",
         {"own_output": True},
     ),
     (
@@ -139,7 +139,7 @@ HOPPER_STEPS: tuple[Step, ...] = (
     ),
     (
         "watched sums",
-        "unmasked blocks take no row maxima; growing row sums call for them",
+        "unmasked blocks compute no row maxima, unless a row sum shows that one is needed",
         {"watch_sums": True},
     ),
 )
@@ -147,17 +147,17 @@ HOPPER_STEPS: tuple[Step, ...] = (
 CAUSAL_STEPS: tuple[Step, ...] = (
     (
         "longest first",
-        "an atomic counter hands out the longest tile left, heads that share L2 together",
+        "an atomic counter hands out the longest tiles first, in groups of heads that fit in L2",
         {"tile_order": TileOrder.DYNAMIC, "group_mib": 32},
     ),
     (
         "narrow first block",
-        "a causal warpgroup leaves out the half of its first block that it cannot see",
+        "a warpgroup leaves out the half of its first block that the causal mask hides",
         {"narrow_keys": 64},
     ),
     (
         "prefetched queries",
-        "the next tile's Q waits in L2 while its buffer is in use",
+        "the next tile's Q is prefetched into L2 while its buffer is in use",
         {"prefetch_q": True},
     ),
 )
@@ -206,7 +206,7 @@ def _flash_rungs(dtype: DType, d_head: int, n_heads: int) -> tuple[Rung, ...]:
         mma_double_buffer_loads=False,
         optimized_softmax=False,
     )
-    idea = "tensor cores and online softmax; every copy is waited for where it starts"
+    idea = "tensor cores and online softmax; every copy is awaited where it starts"
     static_stride = (
         "static stride",
         "the row stride is a constant: row offsets become immediates",

@@ -69,7 +69,7 @@ WAITS = (
 )
 
 BARRIERS = (
-    Mutation("no barrier behind Q", "race", rung(3, **HELD_Q), (Edit(EAGER, SYNC),), silent=True),
+    Mutation("no barrier after the copy of Q", "race", rung(3, **HELD_Q), (Edit(EAGER, SYNC),), silent=True),
     mutation_of("missing-barrier", "no barrier between K's copy and its use", rung(8)),
     Mutation(
         "no barrier between V's copy and its use",
@@ -79,21 +79,21 @@ BARRIERS = (
         silent=True,
     ),
     Mutation(
-        "no barrier behind Q, nothing overlaps",
+        "no barrier after Q, lazy schedule",
         "race",
         rung(2, **HELD_Q),
         (Edit(LAZY, SYNC),),
         silent=True,
     ),
     Mutation(
-        "no barrier behind K, nothing overlaps",
+        "no barrier after K, lazy schedule",
         "race",
         rung(2),
         (Edit(LAZY, SYNC, nth=1),),
         silent=True,
     ),
     Mutation(
-        "no barrier behind V, nothing overlaps",
+        "no barrier after V, lazy schedule",
         "race",
         rung(1),
         (Edit(LAZY, SYNC, nth=2),),
@@ -107,14 +107,14 @@ BARRIERS = (
         silent=True,
     ),
     Mutation(
-        "`__syncwarp` for `__syncthreads` at K",
+        "`__syncwarp` instead of `__syncthreads` at K",
         "race",
         rung(5),
         (Edit(EAGER, SYNC, "__syncwarp();", 1),),
         silent=True,
     ),
     Mutation(
-        "`__syncwarp` for `__syncthreads` at V",
+        "`__syncwarp` instead of `__syncthreads` at V",
         "race",
         rung(13),
         (Edit(EAGER, SYNC, "__syncwarp();", 2),),
@@ -137,7 +137,7 @@ BARRIERS = (
 
 ADDRESSES = (
     Mutation(
-        "copies leave the swizzle out, reads do not",
+        "copies leave out the swizzle, and reads do not",
         NUMBERS,
         rung(2),
         (
@@ -174,7 +174,7 @@ ADDRESSES = (
         (Edit(EXACT, "seq_len_k / Config::kBC;", "seq_len_k / Config::kBC + 1;"),),
     ),
     Mutation(
-        "the next K is loaded behind the last block",
+        "the next K is loaded after the last block",
         "global-out-of-bounds",
         rung(7),
         (Edit(EAGER, "if (step + 1 < b.num_steps())", "if (step < b.num_steps())"),),
@@ -193,19 +193,19 @@ ADDRESSES = (
         (Edit(FORWARD, "q_tile_(smem)", "q_tile_(smem + 8)"),),
     ),
     Mutation(
-        "room for V is not asked for",
+        "too little shared memory is requested for V",
         "shared-out-of-bounds",
         rung(11),
         missing_smem_bytes=32 * 128 * 2,
     ),
     Mutation(
-        "V's tile lies on K's",
+        "the tile of V overlaps that of K",
         "race",
         rung(3),
         (Edit(FORWARD, "v_tile_(k_tile_ + KVTile::kBytes)", "v_tile_(k_tile_)"),),
     ),
     Mutation(
-        "two blocks of threads take the same rows",
+        "two CTAs compute the same rows",
         "cta-write-conflict",
         rung(11),
         (Edit(EXACT, "return blockIdx.x * Config::kBR;", "return blockIdx.x / 2 * Config::kBR;"),),
@@ -230,7 +230,7 @@ VALUES = (
         "V is never loaded", "uninitialised-shared", rung(2), (Edit(LAZY, "b.load_v(step);"),)
     ),
     Mutation(
-        "K's fragments with V's lane map",
+        "fragments of K are read with the lane map of V",
         NUMBERS,
         rung(8),
         (
@@ -267,19 +267,19 @@ VALUES = (
         (Edit(SOFTMAX, "stats.sum[i][h] *= shrink;"),),
     ),
     Mutation(
-        "the maximum is a lane's, not the row's",
+        "the maximum is that of a lane, not of the row",
         NUMBERS,
         rung(1),
         (Edit(SOFTMAX, "quad_max(row_max(s, i, h))", "row_max(s, i, h)", 1),),
     ),
     Mutation(
-        "the sum is a lane's, not the row's",
+        "the sum is that of a lane, not of the row",
         NUMBERS,
         rung(15),
         (Edit(EXACT, "attn::quad_sum(stats.sum[i][h])", "stats.sum[i][h]"),),
     ),
     Mutation(
-        "V walks forwards while K walks backwards",
+        "V is visited forwards while K is visited backwards",
         NUMBERS,
         rung(13),
         (
@@ -291,7 +291,7 @@ VALUES = (
         ),
     ),
     Mutation(
-        "the walk back ends one block early",
+        "the backward loop ends one block early",
         NUMBERS,
         rung(15),
         (

@@ -41,7 +41,7 @@ UNCOMMITTED_SCORES = Mutation(
     silent=True,
 )
 UNAWAITED_SCORES = mutation_of("unawaited-wgmma", "S is read while wgmma is in flight", LAST)
-TOO_MANY_BYTES = mutation_of("too-many-bytes", "64 transaction bytes too many expected", PING_PONG)
+TOO_MANY_BYTES = mutation_of("too-many-bytes", "64 transaction bytes too many are expected", PING_PONG)
 
 MUTATIONS = (
     Mutation("K is not waited for", "race", PING_PONG, (Edit(CONSUMER, FULL_K),)),
@@ -50,45 +50,45 @@ MUTATIONS = (
     UNAWAITED_SCORES,
     UNCOMMITTED_SCORES,
     Mutation(
-        "wrong parity at the first empty wait",
+        "wrong parity at the first wait for an empty buffer",
         DEADLOCK,
         PING_PONG,
         (Edit(PRODUCER, EMPTY_K, EMPTY_K.replace(" ^ 1", "")),),
     ),
     TOO_MANY_BYTES,
     Mutation(
-        "64 transaction bytes too few expected",
+        "64 transaction bytes too few are expected",
         "mbarrier-transaction",
         PING_PONG,
         (Edit(PRODUCER, ANNOUNCED, f"{ANNOUNCED} - 64"),),
     ),
     Mutation(
-        "the producer never waits for empty",
+        "the producer never waits for an empty buffer",
         "mbarrier-overflow",
         PING_PONG,
         (Edit(PRODUCER, EMPTY_K), Edit(PRODUCER, EMPTY_V)),
     ),
     Mutation(
-        "consumers arrive twice at empty",
+        "consumers arrive twice at the empty barrier",
         DEADLOCK,
         PING_PONG,
         (Edit(CONSUMER, RELEASED_V, f"{RELEASED_V} {RELEASED_V}"),),
     ),
     Mutation(
-        "mbarriers used without a barrier after init",
+        "mbarriers are used without a barrier after their initialisation",
         "race",
         PING_PONG,
         (Edit("sm90/roles/specialised.cuh", "__syncthreads();"),),
         silent=True,
     ),
     Mutation(
-        "one arrive of a named barrier is missing",
+        "one arrival at a named barrier is missing",
         DEADLOCK,
         PING_PONG,
         (Edit("sm90/turns/ping_pong.cuh", "if (warpgroup == Consumers - 1) end();"),),
     ),
     Mutation(
-        "O staging overwritten before it was read",
+        "the staging buffer of O is overwritten before it was read",
         "race",
         OWN_OUTPUT,
         (Edit("sm90/output/own_buffer.cuh", STORES_READ),),
@@ -100,14 +100,14 @@ MUTATIONS = (
         (Edit(STAGING, "ptx::tma_commit();"),),
     ),
     Mutation(
-        "exit before O was read",
+        "the kernel exits before O was read",
         "bulk-store-unwaited",
         OWN_OUTPUT,
         (Edit(CONSUMER, "if (lane_id() == 0) ptx::tma_wait();"),),
         silent=True,
     ),
     Mutation(
-        "tiles 128 bytes off the swizzle pattern",
+        "tiles are 128 bytes off the swizzle pattern",
         "wgmma-descriptor",
         TMA,
         (Edit("sm90/roles/unified.cuh", "q_tiles(base)", "q_tiles(base + 128)"),),
@@ -125,7 +125,7 @@ MUTATIONS = (
         (Edit(CONSUMER, "uniform(range_.hides(block_))", "false"),),
     ),
     Mutation(
-        "tile counter not reset between launches",
+        "the tile counter is not reset between launches",
         TILE_COUNTER,
         LAST,
         (Edit("sm90/tile_order/dynamic.cuh", "counter_[0] = 0;"),),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Mistakes for short queries, keys in parts and packed entries, and what has to catch each."""
+"""Mistakes for short queries, split-KV and packed sequences, and what has to catch each."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ CONFIG = HopperForwardKernelConfig(*(DType.BF16, 64, 1, 64, 2), tma=True, specia
 COUNTED = replace(CONFIG, tile_order=TileOrder.DYNAMIC)  # of sequences of their own lengths
 PAIR = replace(COUNTED, consumers=2, overlap=True)
 
-# Three entries, the last without a key: six tiles of four blocks.
+# Three sequences, the last without a key: six tiles of four blocks.
 FEW = Case("", 3, 200, batch=3, used=(200, 129, 0), heads=8, causal=True)
-# In the last tile of an entry the second warpgroup has no rows, or sees one block more.
+# In the last tile of a sequence the second warpgroup has no rows, or sees one block more.
 CACHE = Case("", (100, 1, 130), 150, batch=3, used=(150, 3, 77), heads=2, causal=True)
 
 EVENLY = Scene(FEW, CONFIG, ctas=5)  # five blocks each: every border is another tile's
@@ -60,19 +60,19 @@ PASS_V = f"{WAIT_V}        release_v();"
 
 CUTS = (
     Mutation(
-        "parts of two tiles in one place",
+        "splits of two tiles share a partial result",
         NUMBERS,
         EVENLY,
         (Edit(EVEN, "return tile + split;", "return split;"),),
     ),
     Mutation(
-        "the last part of a tile is not combined",
+        "the last split of a tile is not combined",
         NUMBERS,
         EVENLY,
         (Edit(EVEN, "/ args.split_blocks + 1;", "/ args.split_blocks;"),),
     ),
     Mutation(
-        "blocks counted from the first tile's",
+        "blocks are counted from those of the first tile",
         NUMBERS,
         EVENLY,
         (Edit(EVEN, " - tile * args.key_blocks;", ";"),),
@@ -84,26 +84,26 @@ CUTS = (
         (Edit(DEALT, "/ args.key_blocks + 1,", "/ args.key_blocks,"),),
     ),
     Mutation(
-        "a CTA takes a tile too many",
+        "a CTA computes one tile too many",
         "cta-write-conflict",
         EVENLY,
         (Edit(DEALT, "/ args.key_blocks + 1,", "/ args.key_blocks + 2,"),),
     ),
     Mutation(
-        "the last CTA goes on behind the last tile",
+        "the last CTA continues after the last tile",
         "global-out-of-bounds",
         EVENLY,
         (Edit(DEALT, "num_tiles<Config>(args)", "1 << 30"),),
         silent=True,
     ),
     Mutation(
-        "parts of two chunks in one place",
+        "two chunks share a partial result",
         "cta-write-conflict",
         CHUNKS,
         (Edit(CHUNKED, "tile * count(args) + split", "tile + split"),),
     ),
     Mutation(
-        "more blocks are passed over than a chunk has, before those seen",
+        "more blocks are skipped than a chunk has, before the visible ones",
         DEADLOCK,
         FAR_APART,
         (
@@ -115,7 +115,7 @@ CUTS = (
         ),
     ),
     Mutation(
-        "more blocks are passed over than a chunk has, after those seen",
+        "more blocks are skipped than a chunk has, after the visible ones",
         DEADLOCK,
         OWN_PLACE,
         (
@@ -127,13 +127,13 @@ CUTS = (
         ),
     ),
     Mutation(
-        "the last, smaller group of heads is taken for a whole one",
+        "the last, smaller group of heads is treated as a full one",
         "cta-write-conflict",
         GROUPS,
         (Edit(PACKED, "min(group_, heads_ - first_head)", "group_"),),
     ),
     Mutation(
-        "rows of heads side by side are counted as those of one",
+        "rows of heads that share a tile are counted as those of one head",
         NUMBERS,
         SHARED,
         (Edit(PACKED, "batch) * Config::Rows::kGroup", "batch)"),),
@@ -142,19 +142,19 @@ CUTS = (
 
 PARTS = (
     Mutation(
-        "the sink is not in the sum of the parts",
+        "the sink is missing from the combined sum",
         NUMBERS,
         SINKS,
         (Edit(COMBINE, " + ptx::exp2((sink - offset) * kLog2e)"),),
     ),
     Mutation(
-        "weights relative to -inf",
+        "weights are relative to -inf",
         NUMBERS,
         CHUNKS,
         (Edit(COMBINE, "max == -attn::kInfinity ? 0.f : max", "max"),),
     ),
     Mutation(
-        "no barrier before the warps' sums are added",
+        "no barrier before the sums of the warps are added",
         "race",
         CHUNKS,
         (Edit(COMBINE, "    __syncthreads();  // the sums", "    // the sums"),),
@@ -174,7 +174,7 @@ PARTS = (
         (Edit(COMBINE, "column < args_.d_v; column += kColumns", "column < 1; ++column"),),
     ),
     Mutation(
-        "rows of parts 128 columns apart",
+        "rows of partial results are 128 columns apart",
         "global-out-of-bounds",
         NARROW,
         (Edit(COMBINE, "row * args_.d_v + column", "row * kColumns + column"),),
@@ -204,28 +204,28 @@ PARTS = (
 
 BLOCKS = (
     Mutation(
-        "rows of Q that nobody loads are not cleared",
+        "rows of Q that no copy fills are not cleared",
         "uninitialised-shared",
         SEVEN,
         (Edit(CONSUMER, "if (Shape<Config>::kRows < kWarpgroupRows)", "if (false)"),),
         silent=True,
     ),
     Mutation(
-        "no barrier behind the cleared keys",
+        "no barrier after keys are cleared",
         "race",
         FREE,
         (Edit(CLEAR, "sync_consumers<Config>();"),),
         silent=True,
     ),
     Mutation(
-        "no proxy fence behind the cleared keys",
+        "no proxy fence after keys are cleared",
         "missing-proxy-fence",
         FREE,
         (Edit(CLEAR, "ptx::fence_proxy_async();"),),
         silent=True,
     ),
     Mutation(
-        "one warpgroup clears keys, the other does not wait for it",
+        "one warpgroup clears keys, and the other does not wait for it",
         "race",
         FREE,
         (
@@ -236,7 +236,7 @@ BLOCKS = (
         silent=True,
     ),
     Mutation(
-        "keys are cleared when the products have read them",
+        "keys are cleared after the products have read them",
         NUMBERS,
         replace(CHUNKS, config=replace(CONFIG, overlap=True)),
         (
@@ -261,13 +261,13 @@ BLOCKS = (
         silent=True,
     ),
     Mutation(
-        "V of a block that is passed over is not released",
+        "V of a skipped block is not released",
         DEADLOCK,
         FREE,
         (Edit(CONSUMER, PASS_V, WAIT_V),),
     ),
     Mutation(
-        "the turn of a block that is passed over is not",
+        "the ping-pong barrier of a skipped block is not passed",
         DEADLOCK,
         IN_TURN,
         (
@@ -278,14 +278,14 @@ BLOCKS = (
         ),
     ),
     Mutation(
-        "V is passed over before it is there",
+        "V is skipped before it has arrived",
         "race",
         ONE_STAGE,
         (Edit(CONSUMER, PASS_V, "release_v();"),),
         schedule="depth-first",
     ),
     Mutation(
-        "a warpgroup without rows does not pass blocks over",
+        "a warpgroup without rows does not skip blocks",
         DEADLOCK,
         FREE,
         (

@@ -1,0 +1,41 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The README's table of results: one line for each measured workload."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from benchmarks.render.blocks import table, wrap
+from flash_attention.tools.bench.grid_record import grid_rows
+from flash_attention.tools.bench.grid_summary import mean_ratio, rivals, selected_rows
+from flash_attention.tools.bench.stored import Stored
+
+OVERVIEW = "overview"
+WORKLOADS = {
+    "h200_hopper_grid_bf16.json": ("FlashAttention-3's own benchmark, BF16", "measurements.md"),
+    "h200_hopper_grid_fp16.json": ("FlashAttention-3's own benchmark, FP16", "measurements.md"),
+    "h200_tuned_models_bf16.json": ("shapes of twelve models", "attention.md"),
+    "h200_prefill_gqa_bf16.json": ("causal prefill with grouped-query heads", "attention.md"),
+    "h200_varlen_bf16.json": ("packed sequences", "attention.md"),
+    "h200_window_bf16.json": ("sliding windows", "attention.md"),
+    "h200_decode_bf16.json": ("decoding, one query", "attention.md"),
+}
+"""Stored results: what they measure, and the page below docs/ that has every number."""
+
+
+def overview_block(stored: Iterable[Stored]) -> str:
+    """How many times as fast ours is at every workload, from what `flash-attention bench` wrote."""
+    found = {one.path.name: one.record for one in stored}
+    lines = []
+    for name, (what, page) in WORKLOADS.items():
+        rows = [row for row in selected_rows(grid_rows(found[name])) if row.ok]
+        ratios = [row.ratio for row in rows if row.ratio is not None]
+        cells = (f"{mean_ratio(rows):.2f}", f"{min(ratios):.2f} to {max(ratios):.2f}")
+        lines.append([what, f"[docs/{page}](docs/{page})", str(len(ratios)), *cells])
+    header = ["workload", "every number", "points", "speed", "range"]
+    devices = " and ".join(dict.fromkeys(found[name]["device"] for name in WORKLOADS))
+    setting = (
+        f"Measured on an {devices}. The speed is a multiple of that of the faster of {rivals()}, as"
+        " a geometric mean over the points and as a range."
+    )
+    return wrap(OVERVIEW, (setting, "", *table(header, lines, left=2)))
