@@ -37,11 +37,12 @@ from flash_attention.tools.bench.stored import Stored, read_file, read_folder
 
 LADDER, COUNTERS, HOST = "ladder", "counters", "host"
 PLOT = Path("ladder.png")  # beside the document
-PLOTTED_GRIDS = {"grid-fa3-bf16": Path("fa3.png")}
+PLOTS = {"grid-fa3-bf16": Path("fa3.png")}  # of grids
 RESULTS = Path("results")
 DOCUMENTS = (
     ("README.md", ""),
     ("docs/attention.md", "h200_decode_bf16.json"),
+    ("docs/attention.md", "h200_hopper_grid_bf16.json"),
     ("docs/attention.md", "h200_prefill_gqa_bf16.json"),
     ("docs/attention.md", "h200_random_problems.json"),
     ("docs/attention.md", "h200_tuned_models_bf16.json"),
@@ -52,7 +53,6 @@ DOCUMENTS = (
     ("docs/ladder.md", "h200_ladder.json"),
     ("docs/ladder.md", "h200_ladder_profile.json"),
     ("docs/ladder.md", ""),
-    ("docs/measurements.md", "h200_hopper_grid_bf16.json"),
     ("docs/measurements.md", "h200_hopper_grid_fp16.json"),
     ("docs/measurements.md", "h200_host_cost.json"),
     ("docs/measurements.md", "h200_seed_grid.json"),
@@ -203,8 +203,9 @@ def write(document: Path, stored: Path) -> None:
     record = read_file(stored).record
     if (rendered := render(text, record)) is not None:
         document.write_text(rendered)
-        if "grid" in record and (picture := PLOTTED_GRIDS.get(grid_name(record))):
-            plot.save(plot.grid_speeds(grid_rows(record)), document.parent / picture)
+        if "grid" in record and begin(name := grid_name(record)) in text and name in PLOTS:
+            setting = f"{record['device']}, {record['dtype']}, forward"
+            plot.save(plot.grid_speeds(grid_rows(record), setting), document.parent / PLOTS[name])
         return
     measured = results.load(stored)
     text = replace_block(text, LADDER, ladder_block(measured))

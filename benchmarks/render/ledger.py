@@ -28,7 +28,8 @@ def ablations_block(record: Mapping[str, Any], where: str) -> str:
             cells = [f"{speeds[point]:.0f}" if point in speeds else "" for point in columns]
             lines.append([tile, switches.removeprefix("tma+specialised+"), *cells])
     header = ["tile", "switches", *(f"{_MASKS[causal]} {seq}" for causal, seq in columns)]
-    setting = f"{where}. {record['dtype']}, TFLOP/s. Numbers are medians of interleaved runs with L2 cold."
+    how = "Numbers are medians of interleaved runs with L2 cold."
+    setting = f"{where}. {record['dtype']}, TFLOP/s. {how}"
     return wrap(ABLATIONS, (setting, "", *table(header, lines, left=2)))
 
 

@@ -12,7 +12,7 @@ from flash_attention.tools.bench.stored import Stored
 
 OVERVIEW = "overview"
 WORKLOADS = {
-    "h200_hopper_grid_bf16.json": ("FlashAttention-3's own benchmark, BF16", "measurements.md"),
+    "h200_hopper_grid_bf16.json": ("FlashAttention-3's own benchmark, BF16", "attention.md"),
     "h200_hopper_grid_fp16.json": ("FlashAttention-3's own benchmark, FP16", "measurements.md"),
     "h200_tuned_models_bf16.json": ("shapes of twelve models", "attention.md"),
     "h200_prefill_gqa_bf16.json": ("causal prefill with grouped-query heads", "attention.md"),
@@ -35,7 +35,7 @@ def overview_block(stored: Iterable[Stored]) -> str:
     header = ["workload", "every number", "points", "speed", "range"]
     devices = " and ".join(dict.fromkeys(found[name]["device"] for name in WORKLOADS))
     setting = (
-        f"Measured on an {devices}. The speed is a multiple of that of the faster of {rivals()}, as"
+        f"Measured on: {devices}. The speed is a multiple of that of the faster of {rivals()}, as"
         " a geometric mean over the points and as a range."
     )
     return wrap(OVERVIEW, (setting, "", *table(header, lines, left=2)))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The blocks of docs/ladder.md, one for each rung: its code, its machine code, its counters, its speed."""
+"""The blocks of docs/ladder.md: code, machine code, counters and speed of every rung."""
 
 from __future__ import annotations
 

@@ -34,8 +34,8 @@ def tuned_block(record: Mapping[str, Any], where: str) -> str:
     ]
     setting = (
         f"{where}. {record['dtype']}, forward. Times are medians of {record['repeats']} interleaved"
-        f" runs of both kernels with L2 {record['l2']}. At the other {len(told) - len(lines)} points"
-        " the table keeps the heuristic's choice."
+        f" runs of both kernels with L2 {record['l2']}. At the other {len(told) - len(lines)}"
+        " points the table keeps the heuristic's choice."
     )
     gains = [gain for _, gain in told]
     over = (

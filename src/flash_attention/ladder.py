@@ -71,7 +71,11 @@ STEPS: tuple[Step, ...] = (
         "the next fragments are read before the current ones are multiplied",
         {"mma_double_buffer_loads": True},
     ),
-    ("fused exp2", "scale and subtract in one FFMA, exponentials to base 2", {"optimized_softmax": True}),
+    (
+        "fused exp2",
+        "scale and subtract in one FFMA, exponentials to base 2",
+        {"optimized_softmax": True},
+    ),
     (
         "tuned tile",
         "32 rows per warp instead of 16: every fragment of K and V feeds two products",
@@ -83,7 +87,11 @@ STEPS: tuple[Step, ...] = (
         {"folded_addresses": True},
     ),
     ("serpentine order", "neighbouring products share an operand", {"serpentine_mma": True}),
-    ("peeled first block", "the first key block is peeled off the loop, because it rescales nothing", {"peel_first_block": True}),
+    (
+        "peeled first block",
+        "the first key block is peeled off the loop, because it rescales nothing",
+        {"peel_first_block": True},
+    ),
     (
         "staged store",
         "O is stored through swizzled shared memory in 16-byte chunks",
@@ -105,7 +113,11 @@ STEPS: tuple[Step, ...] = (
 
 
 HOPPER_STEPS: tuple[Step, ...] = (
-    ("TMA", "one thread starts the copy of a whole block, and the copy engine applies the swizzle", {"tma": True}),
+    (
+        "TMA",
+        "one thread starts the copy of a whole block, and the copy engine applies the swizzle",
+        {"tma": True},
+    ),
     (
         "warp specialisation",
         "a producer warpgroup loads, and gives most of its registers to the consumers",

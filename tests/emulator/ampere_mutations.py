@@ -69,7 +69,13 @@ WAITS = (
 )
 
 BARRIERS = (
-    Mutation("no barrier after the copy of Q", "race", rung(3, **HELD_Q), (Edit(EAGER, SYNC),), silent=True),
+    Mutation(
+        "no barrier after the copy of Q",
+        "race",
+        rung(3, **HELD_Q),
+        (Edit(EAGER, SYNC),),
+        silent=True,
+    ),
     mutation_of("missing-barrier", "no barrier between K's copy and its use", rung(8)),
     Mutation(
         "no barrier between V's copy and its use",

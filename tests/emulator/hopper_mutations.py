@@ -41,7 +41,9 @@ UNCOMMITTED_SCORES = Mutation(
     silent=True,
 )
 UNAWAITED_SCORES = mutation_of("unawaited-wgmma", "S is read while wgmma is in flight", LAST)
-TOO_MANY_BYTES = mutation_of("too-many-bytes", "64 transaction bytes too many are expected", PING_PONG)
+TOO_MANY_BYTES = mutation_of(
+    "too-many-bytes", "64 transaction bytes too many are expected", PING_PONG
+)
 
 MUTATIONS = (
     Mutation("K is not waited for", "race", PING_PONG, (Edit(CONSUMER, FULL_K),)),

@@ -10,9 +10,11 @@ import pytest
 
 from benchmarks.render import api, commands, documents
 from benchmarks.render.blocks import begin, end, marked_block, replace_block
+from benchmarks.render.overview import OVERVIEW, WORKLOADS, overview_block
 from benchmarks.render.random_problems import PROBLEMS
 from flash_attention.errors import UnsupportedError
 from flash_attention.tools.bench.results import load, save
+from flash_attention.tools.bench.stored import Stored
 from tests.tools.bench.made_up import made_up_results
 from tests.tools.bench.made_up_grid import made_up_grid
 
@@ -38,8 +40,8 @@ def test_the_block_says_where_it_was_measured() -> None:
         assert fact in block
 
 
-def test_rendering_into_a_readme(tmp_path: Path) -> None:
-    readme, results = tmp_path / "README.md", tmp_path / "r.json"
+def test_rendering_into_a_document(tmp_path: Path) -> None:
+    readme, results = tmp_path / "ladder.md", tmp_path / "r.json"
     readme.write_text(f"# before\n{begin(documents.LADDER)}\nold\n{end(documents.LADDER)}\nafter\n")
     save(made_up_results(), results)
     for _ in range(2):
@@ -99,8 +101,8 @@ def test_a_grid_of_few_queries_is_told_in_bytes() -> None:
     record["rows"] = [record["rows"][0] | few]
     block = documents.grid_block(record)
     assert block.startswith(begin("grid-decode-bf16"))
-    assert "A cell is GB/s of K and V; beside a peer's" in block
-    assert "medians, L2 hot" in block
+    assert "A cell is GB/s of K and V; a peer's also says" in block
+    assert "medians of interleaved runs with L2 hot." in block
     assert "| 32 x 512, 1 q, 32/8 h, d 64, full | 1000 | 500 (**2.00**) |" in block
     assert "multiples of the faster of FA3 and cuDNN: **2.000**" in block
 
@@ -119,7 +121,7 @@ def test_a_table_is_shown_where_it_says_otherwise_than_the_heuristic() -> None:
     assert line.startswith(f"| 32 x 512, 32 h, d 64, full | `{first['config']}` |")
     assert line.endswith("| 1.210 |")
     assert "At the other 1 points the table keeps" in text
-    assert "Over all 2 points **1.100** times as fast in geometric mean, 1.000 at the least" in text
+    assert "choice is **1.100** times as fast in geometric mean, and 1.000 times as fast" in text
 
 
 def test_random_problems_are_told_in_words() -> None:
@@ -131,17 +133,18 @@ def test_random_problems_are_told_in_words() -> None:
     }
     text = documents.render(f"{begin(PROBLEMS)}\nold\n{end(PROBLEMS)}\n", record)
     assert text is not None
-    assert "1,999 of 2,000 random problems right" in text
-    assert "1,500 by Hopper kernels and 500 by the first family" in text
-    assert "50% of what is allowed, that of a log-sum-exp 25%" in text
-    assert "causal 1,200, pages 30." in text
+    assert "1,999 of 2,000 random problems were right" in text
+    assert "1,500 of them computed by sm_90 kernels and 500 by sm_80 kernels" in text
+    assert "50% of what is allowed, and that of a log-sum-exp 25%" in text
+    assert "causal 1,200, paged KV cache 30." in text
 
 
 def test_the_documents_show_the_stored_measurements() -> None:
-    readme = (ROOT / "README.md").read_text()
+    ladder = (ROOT / "docs" / "ladder.md").read_text()
     stored = load(RESULTS / "h200_ladder.json")
-    assert marked_block(readme, documents.LADDER) == documents.ladder_block(stored)
-    assert (ROOT / documents.PLOT).exists()
+    assert marked_block(ladder, documents.LADDER) == documents.ladder_block(stored)
+    for picture in (documents.PLOT, *documents.PLOTS.values()):
+        assert (ROOT / "docs" / picture).exists()
 
 
 def test_rendering_all_that_is_stored_changes_no_document(
@@ -158,13 +161,32 @@ def test_rendering_all_that_is_stored_changes_no_document(
     documents.main([])
     for document in names:
         rendered, stored = ((root / document).read_text() for root in (tmp_path, ROOT))
-        if document == commands.EMULATOR.as_posix():  # where its numbers are another test's
+        if Path(document) in commands.PLANTS:  # where its numbers are another test's
             rendered, stored = (replace_block(t, commands.FINDING, "") for t in (rendered, stored))
         assert rendered == stored, document
 
 
+def test_the_overview_has_a_line_for_every_workload() -> None:
+    stored = [Stored(Path(name), "grid", made_up_grid()) for name in WORKLOADS]
+    block = overview_block(stored)
+    assert block.startswith(begin(OVERVIEW))
+    assert "Measured on: Some GPU. The speed is a multiple" in block
+    lines = [line for line in block.splitlines() if line.startswith("| ")][2:]
+    assert len(lines) == len(WORKLOADS)
+    assert all(line.endswith("| 2 | 1.00 | 0.50 to 2.00 |") for line in lines)
+
+
+def test_a_grid_is_plotted_beside_the_document_that_shows_it(tmp_path: Path) -> None:
+    document, results = tmp_path / "d.md", tmp_path / "r.json"
+    name = "grid-fa3-bf16"
+    results.write_text(json.dumps(made_up_grid()))
+    document.write_text(f"{begin(name)}\nold\n{end(name)}\n")
+    documents.main([str(document), str(results)])
+    assert (tmp_path / documents.PLOTS[name]).read_bytes().startswith(b"\x89PNG")
+
+
 def test_every_stored_measurement_is_shown() -> None:
-    shown = {stored for _, stored in documents.DOCUMENTS}
+    shown = {*WORKLOADS, *(stored for _, stored in documents.DOCUMENTS)}
     files = {path.name for path in RESULTS.glob("h200_*.json")}
     beside_others = {"h200_peaks.json", "h200_hopper_grid_bf16_again.json"}
     assert files - shown == beside_others

@@ -30,11 +30,12 @@ def test_the_stored_pages_are_current() -> None:
 
 
 @pytest.mark.slow
-def test_the_document_shows_what_is_found() -> None:
-    stored = marked_block((ROOT / commands.EMULATOR).read_text(), commands.FINDING)
+@pytest.mark.parametrize("document", commands.PLANTS, ids=str)
+def test_the_document_shows_what_is_found(document: Path) -> None:
+    stored = marked_block((ROOT / document).read_text(), commands.FINDING)
     number = re.compile(r"(0x)?\d[\da-f.e-]*")  # of lines, addresses, lanes and errors
-    assert number.sub("#", stored) == number.sub("#", commands.finding_block()), RENDER
-    assert "output: right" in stored
+    assert number.sub("#", stored) == number.sub("#", commands.finding_block(document)), RENDER
+    assert "findings: " in stored
 
 
 def test_every_public_name_is_there_with_its_arguments() -> None:

@@ -62,7 +62,7 @@ def test_a_block_has_the_numbers_of_both_rungs(rendered: str) -> None:
     assert f"| SASS instructions | {opcodes[0]:,} | {opcodes[1]:,} | {change:+.1f} % |" in block
     registers = [row["registers"] for row in (before, here)]
     difference = registers[1] - registers[0]
-    assert f"| registers a thread | {registers[0]} | {registers[1]} | {difference:+d} |" in block
+    assert f"| registers per thread | {registers[0]} | {registers[1]} | {difference:+d} |" in block
     pipes = [row["tensor pipe %"] for row in stored("h200_ladder_profile")["rows"][:2]]
     row = f"| tensor pipe, % of cycles | {pipes[0]:.1f} | {pipes[1]:.1f} | "
     assert row + f"{pipes[1] - pipes[0]:+.1f} |" in block
@@ -77,7 +77,7 @@ def test_the_first_rung_is_compared_with_nothing(rendered: str) -> None:
     block = marked_block(rendered, "rung-1")
     assert "|  | 1 base |\n| --- | ---: |" in block
     assert "diff" not in block
-    assert "Most frequent: " in block
+    assert "The most frequent instructions: " in block
 
 
 def test_a_rung_without_new_machine_code_says_so(rendered: str) -> None:

@@ -51,7 +51,7 @@ def speeds(comparison: Comparison, setting: str) -> Figure:
     return figure
 
 
-def grid_speeds(rows: Sequence[GridRow]) -> Figure:
+def grid_speeds(rows: Sequence[GridRow], setting: str = "") -> Figure:
     """A panel for each head dimension and mask: the speeds of ours and of the peers by length.
 
     Ours is the selected kernel; where none was right, the fastest that was.
@@ -63,7 +63,8 @@ def grid_speeds(rows: Sequence[GridRow]) -> Figure:
         panels.setdefault((row.d, mask), []).append(row)
     columns = min(2, len(panels))
     lines = -(-len(panels) // columns)
-    figure = Figure(figsize=(5.5 * columns, 3.2 * lines), layout="constrained")
+    figure = Figure(figsize=(5.5 * columns, 2.6 * lines), layout="constrained")
+    figure.suptitle(setting, fontsize=11)
     grid = figure.subplots(lines, columns, squeeze=False)
     for axes, ((d_head, mask), here) in zip(grid.flat, panels.items(), strict=False):
         _draw_panel(axes, here)
