@@ -35,7 +35,7 @@ from flash_attention.tools.bench.grid_record import grid_rows
 from flash_attention.tools.bench.grid_summary import mean_ratio, rivals, selected_rows, unit
 from flash_attention.tools.bench.stored import Stored, read_file, read_folder
 
-LADDER, COUNTERS, HOST = "ladder", "counters", "host"
+LADDER, COUNTERS, HOST, TIMED = "ladder", "counters", "host", "forward-timed"
 PLOT = Path("ladder.png")  # beside the document
 PLOTS = {"grid-fa3-bf16": Path("fa3.png")}  # of grids
 RESULTS = Path("results")
@@ -50,6 +50,7 @@ DOCUMENTS = (
     ("docs/attention.md", "h200_window_bf16.json"),
     ("docs/emulator.md", "h200_conformance.json"),
     ("docs/emulator.md", "h200_emulator_counters.json"),
+    ("docs/forward.md", "h200_forward_timed.json"),
     ("docs/ladder.md", "h200_ladder.json"),
     ("docs/ladder.md", "h200_ladder_profile.json"),
     ("docs/ladder.md", ""),
@@ -134,6 +135,17 @@ def host_block(record: Mapping[str, Any]) -> str:
     return wrap(HOST, (setting, "", *table(["call", "us"], times, left=1)))
 
 
+def timed_block(record: Mapping[str, Any]) -> str:
+    """`forward_timed` beside `flash-attention bench`, from benchmarks/forward_timed.py."""
+    rows = [
+        [str(row["rung"]), f"{row['batch']} x {row['seq']}", f"{row['bench']:.4f}"]
+        + [f"{row['timed']:.4f}", f"{100 * row['apart']:+.1f} %"]
+        for row in record["rows"]
+    ]
+    header = ["rung", "batch x rows", "bench, ms", "forward_timed, ms", "difference"]
+    return wrap(TIMED, (f"{_where(record)}.", "", *table(header, rows, left=2)))
+
+
 def _compared(measured: float, emulated: float) -> str:
     return f"{measured:,.0f}" if measured == emulated else f"{measured:,.0f} / {emulated:,.0f}"
 
@@ -179,6 +191,8 @@ def render(text: str, record: Mapping[str, Any]) -> str | None:
         if begin(name) in text or begin(ABLATIONS) not in text:
             return replace_block(text, name, grid_block(record))
         return replace_block(text, ABLATIONS, ablations_block(record, _where(record)))
+    if "timed" in row:
+        return replace_block(text, TIMED, timed_block(record))
     if "ncu" in row:
         return replace_block(text, COUNTERS, counters_block(record))
     if "rung" in row and "kcycles" in row:

@@ -166,6 +166,13 @@ def test_rendering_all_that_is_stored_changes_no_document(
         assert rendered == stored, document
 
 
+def test_two_ways_to_time_are_shown_side_by_side() -> None:
+    setting = {key: made_up_grid()[key] for key in ("device", "driver", "nvrtc", "torch", "date")}
+    row = {"rung": 16, "batch": 4, "seq": 512, "bench": 2.0, "timed": 2.03, "apart": 0.015}
+    block = documents.timed_block({**setting, "commit": None, "rows": [row]})
+    assert "| 16 | 4 x 512 | 2.0000 | 2.0300 | +1.5 % |" in block
+
+
 def test_the_overview_has_a_line_for_every_workload() -> None:
     stored = [Stored(Path(name), "grid", made_up_grid()) for name in WORKLOADS]
     block = overview_block(stored)
@@ -188,7 +195,11 @@ def test_a_grid_is_plotted_beside_the_document_that_shows_it(tmp_path: Path) -> 
 def test_every_stored_measurement_is_shown() -> None:
     shown = {*WORKLOADS, *(stored for _, stored in documents.DOCUMENTS)}
     files = {path.name for path in RESULTS.glob("h200_*.json")}
-    beside_others = {"h200_peaks.json", "h200_hopper_grid_bf16_again.json"}
+    beside_others = {
+        "h200_peaks.json",
+        "h200_hopper_grid_bf16_again.json",
+        "h200_sm80_tuned.json",  # a table of the tuner
+    }
     assert files - shown == beside_others
 
 
