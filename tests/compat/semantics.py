@@ -27,7 +27,7 @@ EVERY_FUNCTION = (
     ),
     Row(
         "q, k, v",
-        "(batch, seqlen, nheads, headdim), of k and v nheads_k",
+        "(batch, seqlen, nheads, headdim); k and v have nheads_k heads",
         f"{EQUAL}; v may have another headdim; nested tensors raise",
         (
             "test_the_layout_is_batch_seq_heads_d_and_only_out_comes_back",
@@ -37,14 +37,14 @@ EVERY_FUNCTION = (
     ),
     Row(
         "grouped heads",
-        "nheads is a multiple of nheads_k; of 6 and 2, heads 0, 1, 2 of q share head 0 of k and v",
+        "nheads is a multiple of nheads_k; with 6 and 2, heads 0, 1, 2 of q share head 0 of k and v",
         EQUAL,
         ("test_heads_are_shared_by_neighbours",),
     ),
     Row(
         "head dimension",
-        "up to 256; its code pads to a multiple of 8, with the scale of before, and copies where"
-        " the last dimension is not contiguous",
+        "up to 256; its code pads to a multiple of 8 and keeps the scale, and copies a tensor whose"
+        " last dimension is not contiguous",
         EQUAL,
         (
             "test_the_scale_is_that_of_the_head_dimension_before_padding",
@@ -54,7 +54,7 @@ EVERY_FUNCTION = (
     Row(
         "dropout_p",
         "dropout probability, 0.0 in evaluation",
-        "0.0; else raises `dropout_p is 0.1, and there is no dropout here`",
+        "only 0.0; any other value raises `dropout_p is 0.1, and there is no dropout here`",
         ("test_dropout_and_biases_are_refused_by_every_function",),
     ),
     Row(
@@ -65,7 +65,7 @@ EVERY_FUNCTION = (
     ),
     Row(
         "causal",
-        "aligned to the bottom right, the two matrices above",
+        "aligned to the bottom right, as in the two matrices above",
         EQUAL,
         (
             "test_a_causal_mask_of_two_queries_and_five_keys_ends_at_the_last_key",
@@ -74,7 +74,7 @@ EVERY_FUNCTION = (
     ),
     Row(
         "rows without a key",
-        "the output is 0; the lse is not documented, its kernels store +inf",
+        "the output is 0; the lse is not documented, and its kernels store +inf",
         "the output is 0; the lse is -inf, the logarithm of an empty sum",
         ("test_a_causal_mask_of_five_queries_and_two_keys_leaves_rows_without_keys",),
     ),
@@ -94,7 +94,7 @@ EVERY_FUNCTION = (
     Row(
         "alibi_slopes",
         "(nheads,) or (batch, nheads), fp32: a bias by distance",
-        "None; else raises `alibi_slopes is given, and biases of the scores are not supported"
+        "only None; a tensor raises `alibi_slopes is given, and biases of the scores are not supported"
         " here`",
         (
             "test_dropout_and_biases_are_refused_by_every_function",
@@ -103,8 +103,8 @@ EVERY_FUNCTION = (
     ),
     Row(
         "deterministic",
-        "of the backward pass; the forward pass always is",
-        f"{EQUAL}: changes nothing",
+        "concerns the backward pass; the forward pass always is",
+        f"{EQUAL}: it changes nothing",
         ("test_the_forward_pass_is_deterministic_either_way",),
     ),
     Row(
@@ -116,20 +116,20 @@ EVERY_FUNCTION = (
     ),
     Row(
         "the result",
-        "out alone, (batch, seqlen, nheads, headdim), in q's dtype",
+        "only out, (batch, seqlen, nheads, headdim), in the dtype of q",
         EQUAL,
         ("test_the_layout_is_batch_seq_heads_d_and_only_out_comes_back",),
     ),
     Row(
         "the gradient",
-        "a backward pass (with a cache: none)",
+        "there is a backward pass, except with a cache",
         "raises `a tensor requires grad, and this function has no backward pass`",
         ("test_a_gradient_is_refused",),
     ),
     Row(
         "kv, qkv",
         "one tensor: (batch, seqlen, 2, nheads_k, headdim), (batch, seqlen, 3, nheads, headdim);"
-        " without a batch dimension where packed",
+        " packed sequences have no batch dimension",
         EQUAL,
         (
             "test_packed_tensors_are_split_before_the_heads",
@@ -148,7 +148,7 @@ PACKED = (
     Row(
         "max_seqlen_q, max_seqlen_k, max_seqlen",
         "int, the longest sequence of the batch",
-        f"{EQUAL}; a tensor is read, which waits for its device; None raises `cu_seqlens_q is given"
+        f"{EQUAL}; a tensor is read, which waits for the GPU; None raises `cu_seqlens_q is given"
         " without max_seqlen_q`",
         (
             "test_lengths_may_be_tensors_as_data_collators_make_them",
@@ -163,10 +163,10 @@ PACKED = (
     ),
     Row(
         "block_table",
-        "in the signature, not in the text; its kernels take k and v as (num_blocks,"
+        "in the signature but not documented; its kernels take k and v as (num_blocks,"
         " page_block_size, nheads_k, headdim), pages of a multiple of 256 keys, and the lengths"
         " from cu_seqlens_k",
-        f"{EQUAL}; pages of 16, 32, or a multiple of 64 keys",
+        f"{EQUAL}; a page has 16, 32, or a multiple of 64 keys",
         (
             "test_packed_queries_of_pages",
             "test_columns_of_a_table_beyond_the_longest_entry_are_left_out",
@@ -180,7 +180,7 @@ PACKED = (
 WITH_A_CACHE = (
     Row(
         "k_cache, v_cache",
-        "(batch_cache, seqlen_cache, nheads_k, headdim), or pages (num_blocks, page_block_size,"
+        "(batch_cache, seqlen_cache, nheads_k, headdim), or paged: (num_blocks, page_block_size,"
         " nheads_k, headdim)",
         EQUAL,
         (
@@ -191,7 +191,7 @@ WITH_A_CACHE = (
     ),
     Row(
         "cache_seqlens",
-        "int, or (batch,) int32: keys in use; all of them where left out",
+        "int, or (batch,) int32: the number of valid keys; without it all keys are valid",
         EQUAL,
         (
             "test_a_cache_is_read_as_far_as_it_is_filled",
@@ -205,7 +205,7 @@ WITH_A_CACHE = (
         "k, v",
         "(batch, seqlen_new, nheads_k, headdim): stored in place from cache_seqlens on, then"
         " attended to; the cache must have room",
-        f"{EQUAL}, with cache_seqlens; stored by torch before the kernel",
+        f"{EQUAL}; cache_seqlens is required, and torch stores the keys before the kernel runs",
         (
             "test_new_keys_are_stored_behind_the_filled_part_and_seen",
             "test_new_keys_come_with_values_lengths_and_the_shape_of_the_cache",
@@ -215,10 +215,10 @@ WITH_A_CACHE = (
     Row(
         "new keys without room",
         "the caller makes sure that the cache is large enough",
-        "a sequence whose new keys do not all fit, or go to pages that are not there, raises where"
-        " the host knows it: on the CPU, by shapes, and where cache_seqlens is an int. On a GPU"
-        " nothing of it is stored, its output is 0 and its softmax_lse -inf; the other sequences"
-        " are not concerned",
+        "if the new keys of a sequence do not all fit, or their pages do not exist, the call raises"
+        " where the host knows it: on the CPU, from the shapes, and if cache_seqlens is an int. On a"
+        " GPU nothing of that sequence is stored, its output is 0 and its softmax_lse is -inf; the"
+        " other sequences are not affected",
         (
             "test_what_does_not_fit_is_refused_on_the_cpu_and_nothing_is_stored",
             "test_what_does_not_fit_is_not_stored_where_the_host_does_not_know",
@@ -231,14 +231,14 @@ WITH_A_CACHE = (
     Row(
         "rotary_cos, rotary_sin, rotary_interleaved",
         "rotate q and the new k from position cache_seqlens on",
-        "None; else raises `rotary_cos or rotary_sin is given, and rotary embeddings are not"
+        "only None; tensors raise `rotary_cos or rotary_sin is given, and rotary embeddings are not"
         " applied here`",
         ("test_rotary_embeddings_are_refused",),
     ),
     Row(
         "cache_batch_idx",
-        "(batch,) int32: the entry of the cache that belongs to each of q",
-        f"{EQUAL}, without a copy; on a GPU a cache of 16, 32, or a multiple of 64 rows",
+        "(batch,) int32: the row of the cache that belongs to each sequence of q",
+        f"{EQUAL}, without a copy; on a GPU seqlen_cache is 16, 32, or a multiple of 64",
         (
             "test_entries_of_a_cache_are_those_that_the_index_names",
             "test_new_keys_go_to_the_entries_that_the_index_names",
@@ -246,8 +246,8 @@ WITH_A_CACHE = (
     ),
     Row(
         "cache_leftpad",
-        "(batch,) int32: the row at which the keys of an entry start",
-        f"{EQUAL}; the entries of the cache lie side by side",
+        "(batch,) int32: the position at which the keys of a sequence start",
+        f"{EQUAL}; the sequences of the cache must be contiguous",
         (
             "test_keys_start_behind_the_left_padding",
             "test_left_padded_entries_lie_side_by_side",
@@ -257,7 +257,7 @@ WITH_A_CACHE = (
     Row(
         "block_table",
         "(batch, max_num_blocks_per_seq) int32; page_block_size is a multiple of 256",
-        f"{EQUAL}; pages of 16, 32, or a multiple of 64 keys",
+        f"{EQUAL}; a page has 16, 32, or a multiple of 64 keys",
         (
             "test_a_cache_in_pages_is_read_and_stored_to",
             "test_the_whole_cache_counts_where_no_length_is_given",
@@ -266,13 +266,13 @@ WITH_A_CACHE = (
     Row(
         "two of them together",
         "its kernels refuse pages with cache_batch_idx or cache_leftpad",
-        "raises for any two of block_table, cache_batch_idx and cache_leftpad: `no two of them`",
+        "any two of block_table, cache_batch_idx and cache_leftpad raise `no two of them`",
         ("test_a_cache_is_described_in_one_way",),
     ),
     Row(
         "num_splits",
-        "0: a heuristic; 1: the keys are not split; more: so many splits",
-        "0 and 1 equal; else raises `how the keys of a query are split is not to be chosen here`"
+        "0: a heuristic; 1: the keys are not split; more: the number of splits",
+        "0 and 1 are equal; other values raise `how the keys of a query are split is not to be chosen here`"
         " (`attention` has split_keys)",
         (
             "test_one_split_is_one_chunk_of_all_keys",

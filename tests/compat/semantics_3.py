@@ -37,38 +37,39 @@ VERSION_3 = (
     ),
     Row(
         "seqused_k",
-        "(batch,) int32, in its code: how many keys of each packed sequence count",
+        "(batch,) int32, in its code: the number of valid keys of each packed sequence",
         EQUAL,
         ("test_packed_sequences_of_version_3",),
     ),
     Row(
         "seqused_q",
-        "(batch,) int32, in its code: how many queries of each packed sequence count",
-        "None; else raises `all rows of a packed q count here`",
+        "(batch,) int32, in its code: the number of valid queries of each packed sequence",
+        "only None; a value raises `all rows of a packed q count here`",
         ("test_rows_of_packed_queries_all_count_in_version_3",),
     ),
     Row(
         "num_splits",
-        "0: a heuristic; 1: the keys are not split, the default but with a cache; more: so many",
-        "0 and 1 equal; else raises as above",
+        "0: a heuristic; 1: the keys are not split, the default without a cache; more: the number of"
+        " splits",
+        "0 and 1 are equal; other values raise as above",
         ("test_one_split_of_version_3_is_one_chunk_of_all_keys",),
     ),
     Row(
         "pack_gqa",
-        "can be tuned for speed: whether heads that share keys lie in one tile",
-        "changes nothing: it is chosen here",
+        "can be tuned for speed: whether heads that share keys share a tile",
+        "changes nothing: the library chooses",
         ("test_dense_tensors_of_version_3",),
     ),
     Row(
         "deterministic",
-        "of the backward pass; the forward pass always is",
-        f"{EQUAL}: changes nothing",
+        "concerns the backward pass; the forward pass always is",
+        f"{EQUAL}: it changes nothing",
         ("test_dense_tensors_of_version_3",),
     ),
     Row(
         "qv",
         "(batch, seqlen, nheads, headdim_v): the product with v is added to the scores",
-        "None; else raises `pass torch.cat((q, qv), -1) for q and torch.cat((k, v), -1) for k`",
+        "only None; a value raises `pass torch.cat((q, qv), -1) for q and torch.cat((k, v), -1) for k`",
         (
             "test_what_version_3_has_more_is_refused",
             "test_a_second_product_of_scores_is_a_longer_head",
@@ -77,25 +78,25 @@ VERSION_3 = (
     Row(
         "q_descale, k_descale, v_descale",
         "scales of fp8 tensors",
-        "None; else raises `there are no fp8 kernels here`",
+        "only None; a value raises `there are no fp8 kernels here`",
         ("test_what_version_3_has_more_is_refused",),
     ),
     Row(
         "attention_chunk",
-        "in its code: 0, or the length of chunks that see only themselves",
-        "0; else raises `pass each chunk as a sequence of its own`",
+        "in its code: 0, or the length of chunks that attend only to themselves",
+        "only 0; other values raise `pass each chunk as a sequence of its own`",
         ("test_what_version_3_has_more_is_refused",),
     ),
     Row(
         "sm_margin",
-        "multiprocessors that are left to others",
-        "0; else raises `kernels take the whole GPU here`",
+        "the number of multiprocessors that are left to other kernels",
+        "only 0; other values raise `kernels take the whole GPU here`",
         ("test_what_version_3_has_more_is_refused",),
     ),
     Row(
         "page_table",
         "(batch, max_num_blocks_per_seq) int32: block_table of version 2; pages of any size",
-        f"{EQUAL}; on a GPU pages of 16, 32, or a multiple of 64 keys",
+        f"{EQUAL}; on a GPU a page has 16, 32, or a multiple of 64 keys",
         ("test_a_cache_of_version_3",),
     ),
     Row(
@@ -107,19 +108,19 @@ VERSION_3 = (
     Row(
         "rotary_cos, rotary_sin, rotary_interleaved, rotary_seqlens",
         "rotate q and the new k",
-        "None; else raises `rotary embeddings are not applied here`",
+        "only None; a value raises `rotary embeddings are not applied here`",
         ("test_what_a_cache_of_version_3_has_more_is_refused",),
     ),
     Row(
         "cu_seqlens_k_new",
         "in its code: new keys are packed",
-        "None; else raises `new keys are not packed here`",
+        "only None; a value raises `new keys are not packed here`",
         ("test_what_a_cache_of_version_3_has_more_is_refused",),
     ),
     Row(
         "scheduler_metadata",
         "what get_scheduler_metadata returned",
-        "None; else raises `tiles are scheduled by the kernels here`; so does"
+        "only None; a value raises `tiles are scheduled by the kernels here`; so does"
         " get_scheduler_metadata",
         (
             "test_what_a_cache_of_version_3_has_more_is_refused",
@@ -128,7 +129,7 @@ VERSION_3 = (
     ),
     Row(
         "out_partial, lse_partial, out, out_dtype",
-        "flash_attn_combine, undocumented: merges the outputs of parts",
+        "flash_attn_combine, undocumented: merges partial outputs of split-KV",
         "raises `weight the outputs of parts with softmax(torch.stack(lses), 0)`",
         ("test_outputs_of_parts_are_weighted_by_their_lses",),
     ),
@@ -137,8 +138,8 @@ VERSION_3 = (
 PADDING = (
     Row(
         "hidden_states, attention_mask, unused_mask",
-        "unpad_input: the rows that a mask shows, their indices, cu_seqlens, the longest length,"
-        " and how many rows of each sequence attention_mask shows",
+        "unpad_input: the rows that the mask keeps, their indices, cu_seqlens, the longest length,"
+        " and how many rows of each sequence attention_mask keeps",
         EQUAL,
         (
             "test_padding_is_taken_out_and_put_back",
