@@ -138,8 +138,13 @@ def host_block(record: Mapping[str, Any]) -> str:
 def timed_block(record: Mapping[str, Any]) -> str:
     """`forward_timed` beside `flash-attention bench`, from benchmarks/forward_timed.py."""
     rows = [
-        [str(row["rung"]), f"{row['batch']} x {row['seq']}", f"{row['bench']:.4f}"]
-        + [f"{row['timed']:.4f}", f"{100 * row['apart']:+.1f} %"]
+        [
+            str(row["rung"]),
+            f"{row['batch']} x {row['seq']}",
+            f"{row['bench']:.4f}",
+            f"{row['timed']:.4f}",
+            f"{100 * row['apart']:+.1f} %",
+        ]
         for row in record["rows"]
     ]
     header = ["rung", "batch x rows", "bench, ms", "forward_timed, ms", "difference"]

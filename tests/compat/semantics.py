@@ -37,7 +37,8 @@ EVERY_FUNCTION = (
     ),
     Row(
         "grouped heads",
-        "nheads is a multiple of nheads_k; with 6 and 2, heads 0, 1, 2 of q share head 0 of k and v",
+        "nheads is a multiple of nheads_k; with 6 and 2, heads 0, 1, 2 of q share head 0 of k"
+        " and v",
         EQUAL,
         ("test_heads_are_shared_by_neighbours",),
     ),
@@ -94,7 +95,8 @@ EVERY_FUNCTION = (
     Row(
         "alibi_slopes",
         "(nheads,) or (batch, nheads), fp32: a bias by distance",
-        "only None; a tensor raises `alibi_slopes is given, and biases of the scores are not supported"
+        "only None; a tensor raises `alibi_slopes is given, and biases of the scores are not"
+        " supported"
         " here`",
         (
             "test_dropout_and_biases_are_refused_by_every_function",
@@ -216,7 +218,8 @@ WITH_A_CACHE = (
         "new keys without room",
         "the caller makes sure that the cache is large enough",
         "if the new keys of a sequence do not all fit, or their pages do not exist, the call raises"
-        " where the host knows it: on the CPU, from the shapes, and if cache_seqlens is an int. On a"
+        " where the host knows it: on the CPU, from the shapes, and if cache_seqlens is an int."
+        " On a"
         " GPU nothing of that sequence is stored, its output is 0 and its softmax_lse is -inf; the"
         " other sequences are not affected",
         (
@@ -272,7 +275,8 @@ WITH_A_CACHE = (
     Row(
         "num_splits",
         "0: a heuristic; 1: the keys are not split; more: the number of splits",
-        "0 and 1 are equal; other values raise `how the keys of a query are split is not to be chosen here`"
+        "0 and 1 are equal; other values raise `how the keys of a query are split is not to be"
+        " chosen here`"
         " (`attention` has split_keys)",
         (
             "test_one_split_is_one_chunk_of_all_keys",

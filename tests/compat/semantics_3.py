@@ -49,7 +49,8 @@ VERSION_3 = (
     ),
     Row(
         "num_splits",
-        "0: a heuristic; 1: the keys are not split, the default without a cache; more: the number of"
+        "0: a heuristic; 1: the keys are not split, the default without a cache; more: the"
+        " number of"
         " splits",
         "0 and 1 are equal; other values raise as above",
         ("test_one_split_of_version_3_is_one_chunk_of_all_keys",),
@@ -69,7 +70,8 @@ VERSION_3 = (
     Row(
         "qv",
         "(batch, seqlen, nheads, headdim_v): the product with v is added to the scores",
-        "only None; a value raises `pass torch.cat((q, qv), -1) for q and torch.cat((k, v), -1) for k`",
+        "only None; a value raises `pass torch.cat((q, qv), -1) for q and torch.cat((k, v), -1)"
+        " for k`",
         (
             "test_what_version_3_has_more_is_refused",
             "test_a_second_product_of_scores_is_a_longer_head",
