@@ -11,6 +11,8 @@ import pytest
 import torch
 
 from flash_attention.reference.judge import check_output
+from flash_attention.tools.bench.comparison import compare
+from flash_attention.tools.bench.results import load
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"
@@ -60,3 +62,8 @@ def test_pictures_are_told_in_words_too() -> None:
     pictures = re.findall(r"!\[([^\]]*)\]\(([^)]+)\)", README.read_text())
     assert [path for _, path in pictures] == ["docs/ladder.png", "docs/fa3.png"]
     assert all(len(words) > 80 for words, _ in pictures)
+    measured = load(ROOT / "results" / "h200_ladder.json")
+    percent = {entry.number: 100 * entry.mean_of_fa2 for entry in compare(measured).entries}
+    numbers = [(int(n), int(p)) for n, p in re.findall(r"rung (\d+)\D+(\d+) %", pictures[0][0])]
+    assert [number for number, _ in numbers] == [1, 16, 26]
+    assert numbers == [(number, round(percent[number])) for number, _ in numbers]

@@ -15,7 +15,6 @@ WORKLOADS = {
     "h200_hopper_grid_bf16.json": ("FlashAttention-3's own benchmark, BF16", "attention.md"),
     "h200_hopper_grid_fp16.json": ("FlashAttention-3's own benchmark, FP16", "measurements.md"),
     "h200_tuned_models_bf16.json": ("shapes of twelve models", "attention.md"),
-    "h200_prefill_gqa_bf16.json": ("causal prefill with grouped-query heads", "attention.md"),
     "h200_varlen_bf16.json": ("packed sequences", "attention.md"),
     "h200_window_bf16.json": ("sliding windows", "attention.md"),
     "h200_decode_bf16.json": ("decoding, one query", "attention.md"),

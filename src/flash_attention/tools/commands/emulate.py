@@ -109,7 +109,7 @@ def _print(name: str, kernel: EmulatedKernel, arch: str, schedule: str) -> None:
     )
     output.print(escape(kernel.config.short_form()), highlight=False)
     verdict = "[green]right[/]" if kernel.check.ok else "[bold red]wrong[/]"
-    output.print(f"output: {verdict}, {escape(str(kernel.check))}", highlight=False)
+    output.print(f"output: {verdict}, {escape(str(kernel.check))}", highlight=False, soft_wrap=True)
 
 
 def _print_counters(kernel: EmulatedKernel) -> None:
