@@ -60,7 +60,7 @@ MISSING = [
     Missing("Splits", "sm90/splits/whole.cuh", "end_block("),
     Missing("Splits", "sm90/splits/whole.cuh", "count(", SHORT, Sm90Features(few_queries=True)),
     Missing("Splits", "sm90/splits/even.cuh", "part(", SHORT, EVEN),
-    Missing("Rescale", "attn/rescale/watched.cuh", "guess(Open"),
+    Missing("Rescale", "attn/rescale/watched.cuh", "guess(Block"),
     Missing("Copy", "sm90/copy/cp_async.cuh", "store(", UNIFIED),
     Missing("Pages", "sm90/pages/contiguous.cuh", "load("),
     Missing("Turns", "sm90/turns/ping_pong.cuh", "finish("),

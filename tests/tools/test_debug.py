@@ -109,7 +109,7 @@ def test_the_walk_backwards_starts_at_the_last_block() -> None:
 SUMS = {"lse", "p", "o"}  # S is what P was before it was divided by the sum
 MISTAKES = [
     (CONFIG, Edit("attn/softmax.cuh", "rescale_row(o, i, h, shrink);"), {"o"}),
-    (CONFIG, Edit("attn/softmax.cuh", "stats.sum[i][h] * shrink", "stats.sum[i][h]"), SUMS),
+    (CONFIG, Edit("attn/softmax.cuh", "stats.sum[i][h] *= shrink;"), SUMS),
     (
         CONFIG,
         Edit("sm80/forward.cuh", "k_lane_.at(16 * n, 2 * d)", "k_lane_.at(0, 2 * d)"),
@@ -121,7 +121,7 @@ MISTAKES = [
         {"s", "p", "o"},
     ),
     (OVERLAP, Edit("sm90/consumer.cuh", "if (stats_.grew) attn::rescale_rows(o, stats_);"), {"o"}),
-    (OVERLAP, Edit("attn/online.cuh", "stats.sum[0][h] *= shrink.by[h];"), SUMS),
+    (OVERLAP, Edit("attn/online.cuh", "stats.sum[0][h] *= stats.shrink[0][h];"), SUMS),
     (
         OVERLAP,
         Edit("sm90/products.cuh", "k.step(d)", "k.step(0)"),

@@ -44,8 +44,9 @@ def _counted(record: Mapping[str, Any]) -> str:
 
 
 def _is_table(value: object) -> bool:
-    rows = isinstance(value, list) and bool(value)
-    return rows and all(isinstance(row, dict) for row in value)  # type: ignore[attr-defined]
+    if not isinstance(value, list) or not value:
+        return False
+    return all(isinstance(row, dict) and dict(_flattened(row)) for row in value)
 
 
 def _table(name: str, rows: Sequence[Mapping[str, Any]]) -> Markup:
