@@ -49,7 +49,7 @@ class Plant:
 
 
 _EAGER, _OVERLAPPED = "sm80/schedule/eager.cuh", "sm90/schedule/overlapped.cuh"
-_WAIT_OUTPUT = "c.template wait_products<0>();  // O is here, V and P are read"
+_WAIT_OUTPUT = "c.template wait_products<0>();  // O is complete, V and P were read"
 _ANNOUNCED = "arrive_expect(full, KVTile::kBytes"
 
 PLANTS = (
@@ -113,7 +113,7 @@ PLANTS = (
         "the scores are read while wgmma still writes them",
         29,
         "wgmma-in-flight",
-        (Edit(_OVERLAPPED, "c.template wait_products<1>();  // S is here"),),
+        (Edit(_OVERLAPPED, "c.template wait_products<1>();  // S is complete"),),
         silent=True,
     ),
     Plant(

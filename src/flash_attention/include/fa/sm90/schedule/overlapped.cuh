@@ -13,12 +13,12 @@ struct Overlapped {
     if (c.has_block()) {
       auto& s = c.s();
       auto& p = c.p();
-      c.wait_k();                       // K is here
+      c.wait_k();                       // K has arrived
       c.begin_turn();                   // this warpgroup may issue
       c.issue_scores(s, c.q(), c.k());  // S = Q K^T
       c.end_turn();
       c.clear_tail();                 // V is zero beyond the last key
-      c.template wait_products<0>();  // S is here
+      c.template wait_products<0>();  // S is complete
       c.mask(s, attn::Masked{});
       c.release_k();
       c.softmax(s, attn::Masked{});
@@ -45,13 +45,13 @@ struct Overlapped {
   // `p` holds P of the previous block, then P of this one.
   template <class Consumer, class Scores, class Weights, class Block>
   static __device__ void step(Consumer& c, Scores& s, Weights& p, Block block) {
-    c.wait_k();                           // K is here
+    c.wait_k();                           // K has arrived
     c.begin_turn();                       // this warpgroup may issue
     c.issue_scores(s, c.q(), c.k());      // S = Q K^T
     c.wait_v();                           // V of the previous block has arrived
     c.issue_accumulate(c.o(), p, c.v());  // O += P V of the previous block
     c.end_turn();
-    c.template wait_products<1>();  // S is here
+    c.template wait_products<1>();  // S is complete
     c.mask(s, block);
     c.guess(s, block);  // may read K again
     c.release_k();
