@@ -70,7 +70,7 @@ def ints(*values: int) -> Tensor:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"seqused_k": None}, "block_table is given without seqused_k; pass how many keys"),
+        ({"seqused_k": None}, "block_table is given without seqused_k; pass the number of keys"),
         ({"block_table": torch.zeros(2, 3)}, "block_table is torch.float32; pass torch.int32"),
         (
             {"block_table": ints(1, 2)},
