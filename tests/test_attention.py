@@ -118,7 +118,7 @@ def test_other_things_than_tensors_and_other_devices_are_refused() -> None:
 def test_validation_reads_the_lengths_before_anything_is_compiled() -> None:
     made = Case("", (10, 20), (15, 25)).make()
     wrong = made.arguments | {"max_seqlen_q": 15}
-    with pytest.raises(UnsupportedError, match="entry 1 of q has 20 rows"):
+    with pytest.raises(UnsupportedError, match="sequence 1 of q has 20 rows"):
         attention(made.q, made.k, made.v, config=DYNAMIC, validate=True, **wrong)
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one streaming multiprocessor of each architecture offers to a kernel."""
+"""The resources of a streaming multiprocessor of each architecture."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from flash_attention.errors import UnsupportedError, quoted
 WARP_SIZE = 32
 REGISTERS_PER_THREAD = 255
 REGISTERS_PER_SM = 65536
-REGISTER_ALLOCATION_UNIT = 256  # registers are handed out to a warp in this granularity
-RESERVED_SMEM_PER_CTA = 1024  # the driver keeps 1 KiB of every resident CTA
+REGISTER_ALLOCATION_UNIT = 256  # a warp's registers are a multiple of this
+RESERVED_SMEM_PER_CTA = 1024  # bytes that the driver uses of every resident CTA
 
 
 @dataclass(frozen=True, order=True)
 class Arch:
-    """Limits of one compute capability, as the CUDA programming guide states them."""
+    """The limits of one compute capability, from the CUDA programming guide."""
 
     name: str
     max_smem_per_cta: int  # bytes, opt-in
@@ -30,11 +30,11 @@ class Arch:
         return int(digits[:-1]), int(digits[-1])
 
     def ctas_per_sm(self, *, threads: int, smem_bytes: int, registers: int = 0) -> int:
-        """Resident CTAs of a kernel; `registers` per thread, 0 when not known yet."""
+        """Count the resident CTAs of a kernel. `registers` is per thread, 0 if not known yet."""
         return min(self.occupancy_limits(threads, smem_bytes, registers).values())
 
     def occupancy_limits(self, threads: int, smem_bytes: int, registers: int) -> dict[str, int]:
-        """How many CTAs each resource alone would allow."""
+        """Count how many CTAs each resource alone would allow."""
         limits = {
             "CTA slots": self.max_ctas_per_sm,
             "threads": self.max_threads_per_sm // threads,
@@ -67,14 +67,14 @@ ARCHES: dict[str, Arch] = {
     )
 }
 
-DEFAULT_ARCH = ARCHES["sm_80"]  # the oldest, where nothing says which GPU is meant
+DEFAULT_ARCH = ARCHES["sm_80"]  # the oldest, if there is no GPU and none is named
 ROOMIEST_ARCH = max(ARCHES.values(), key=lambda arch: (arch.max_smem_per_cta, arch.name))
-"""What does not fit here fits nowhere."""
-MEASURED_ARCH = ARCHES["sm_90"]  # of the GPU whose measurements ship
+"""The architecture with the most shared memory per CTA."""
+MEASURED_ARCH = ARCHES["sm_90"]  # of the GPU whose measurements come with the package
 
 
 def get_arch(name: str) -> Arch:
-    """The architecture called `name`, such as "sm_80"."""
+    """Return the architecture called `name`, such as "sm_80"."""
     if not isinstance(name, str) or name not in ARCHES:
         raise UnsupportedError(
             f"unknown architecture {quoted(name)}; known are {', '.join(ARCHES)}"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""attention: one call, whatever the shapes, the mask and the device."""
+"""attention: the one function for all shapes, masks and devices."""
 
 from __future__ import annotations
 
@@ -57,31 +57,40 @@ def attention(
     validate: bool = False,
     **keywords: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """softmax(softmax_scale q k^T) v.
+    """Compute attention, softmax(softmax_scale q k^T) v. There is no backward pass.
 
-    q is (batch, seq_q, heads, d), k (batch, seq_k, heads_k, d), v (batch, seq_k, heads_k, d_v);
-    neighbouring heads of q share one of k and v. The result is like q with the columns of v, or
-    `out`. Queries are aligned with the end of the keys: query i sits at key i + seq_k - seq_q. With
-    `causal` it sees the keys up to that one, with `window` (left, right) those from left before it
-    to right after it, both included; None and -1 are no limit. The scale is 1 / sqrt(d) unless
-    given. With `softcap` a score s becomes softcap tanh(s / softcap). `sinks`, float32 (heads,),
-    are logits that are added to the softmax denominator of every row of a head.
+    On a GPU a kernel is chosen and, at its first use, compiled. On the CPU torch computes, in
+    float32 or better.
 
-    With `cu_seqlens_q`, int32 (batch + 1,), q is packed: (total, heads, d), sequence i in the rows
-    from cu_seqlens_q[i] to cu_seqlens_q[i + 1], and `max_seqlen_q` is the length of the longest;
-    the same of k and v. `seqused_k`, int32 (batch,), is how many keys of each sequence count. With
-    `block_table`, int32 (batch, n), k and v are (pages, page_size, heads_k, d): the table names the
-    pages of each sequence in order, and seqused_k its keys. The values of all these are trusted on
-    a GPU: `validate` checks them, and waits for the GPU to do so.
+    - `q`, `k`, `v`: (batch, seq_q, heads, d), (batch, seq_k, heads_k, d) and (batch, seq_k,
+      heads_k, d_v). heads is a multiple of heads_k; neighbouring heads of q share one of k and v.
+    - `causal`, `window`: query i is aligned with key i + seq_k - seq_q. With `causal` it sees the
+      keys up to that one. With `window` (left, right) it sees the keys from left before that one to
+      right after it, both included. None and -1 mean no limit.
+    - `softmax_scale`: the factor of the scores, 1 / sqrt(d) by default.
+    - `softcap`: a scaled score s becomes softcap tanh(s / softcap). 0 means no cap.
+    - `sinks`: float32 (heads,), a logit per head that is added to the softmax denominator only.
+    - `cu_seqlens_q`, `cu_seqlens_k`: int32 (batch + 1,), for packed sequences. q is then (total,
+      heads, d), and sequence i has its rows from cu_seqlens_q[i] to cu_seqlens_q[i + 1]. k and v
+      are packed the same way.
+    - `max_seqlen_q`, `max_seqlen_k`: the length of the longest packed sequence.
+    - `seqused_k`: int32 (batch,), the number of keys of each sequence that are used.
+    - `block_table`: int32 (batch, n), for a paged KV cache. k and v are then (pages, page_size,
+      heads_k, d). The table lists the pages of each sequence in order, seqused_k its keys.
+    - `validate`: check the values of cu_seqlens, seqused_k and block_table, for which the call
+      waits for the GPU. Without it they are trusted on a GPU.
+    - `split_keys`: the chunk length of split-KV. By default the keys of few queries are split if
+      that fills the GPU, and how they are split, and so the rounding, depends on the batch.
+    - `config`: the kernel to run, as in `forward`. On the CPU the emulator runs it.
+    - `out`: a tensor for the result. `return_lse`: return lse as well.
 
-    With `return_lse` the result is (out, lse), where lse is the logarithm of the sum of
-    exponentials of every row, float32 (batch, heads, seq_q), of a packed q (heads, total). A query
-    that sees no key has output 0 and lse -inf, or its sink. No gradient is recorded.
+    Returns `out`, or a new tensor like q with the columns of v. With `return_lse` it returns (out,
+    lse), where lse is the logarithm of the sum of exponentials of each row: float32 (batch, heads,
+    seq_q), or (heads, total) if q is packed. A query that sees no key has output 0, and its lse is
+    -inf or its sink.
 
-    On a GPU a kernel is selected and, at first use, compiled, unless `config` names one, as in
-    `forward`. On the CPU torch computes, in float32 at least; with a `config`, the emulator. The
-    keys of few queries are split if that fills the GPU; how depends on the batch, and so does the
-    rounding. With `split_keys` they are split into chunks of so many, whatever the batch is.
+    Raises UnsupportedError for arguments or a device that no kernel supports, KernelConfigError for
+    an invalid config, and CompileError or LaunchError if the kernel cannot be compiled or launched.
     """
     if ops.is_traced(q, k, v):
         return ops.traced(q, k, v, out, config, validate, keywords)
@@ -97,8 +106,8 @@ def attention(
 def asked(
     function: str, q: Tensor, k: Tensor, v: Tensor, keywords: dict[str, Any]
 ) -> tuple[Call, GivenConfig | None, bool]:
-    """The call, the config and whether to validate, for a function that takes what `attention`
-    takes."""
+    """Read the arguments of a function that takes the same ones as `attention`: the call, the
+    config, and whether to validate."""
     own = dict(keywords)
     out, config = own.pop("out", None), own.pop("config", None)
     validate = own.pop("validate", False)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Every error this package raises on purpose."""
+"""The errors that this package raises."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ _QUOTED = 100  # characters
 
 
 def quoted(value: object) -> str:
-    """A value as messages show it: in one line, cut where it is long."""
+    """Format a value for a message: in one line, shortened if it is long."""
     try:
-        if hasattr(value, "data_ptr"):  # a tensor, whose values may have to be waited for
+        if hasattr(value, "data_ptr"):  # a tensor: printing its values might wait for a device
             return one(type(value).__name__)
         text = " ".join(repr(value).split())
     except Exception:  # Python does not print an int of thousands of digits
@@ -22,16 +22,16 @@ def quoted(value: object) -> str:
 
 
 def one(name: str) -> str:
-    """A name with its article."""
+    """Put the indefinite article before a name."""
     return f"an {name}" if name[:1].lower() in "aeiou" else f"a {name}"
 
 
 class FlashAttentionError(Exception):
-    """Base of all errors of this package."""
+    """The base class of all errors of this package."""
 
 
 class KernelConfigError(FlashAttentionError, ValueError):
-    """A kernel config breaks one of its family's rules."""
+    """A kernel config is not valid. `rule` names the rule that it breaks."""
 
     def __init__(self, message: str, *, rule: str) -> None:
         super().__init__(f"{message} [rule: {rule}]")
@@ -39,11 +39,11 @@ class KernelConfigError(FlashAttentionError, ValueError):
 
 
 class UnsupportedError(FlashAttentionError, ValueError):
-    """The tensors or the device do not fit; the message says what would."""
+    """An argument or a device is not supported. The message says what is allowed instead."""
 
 
 class CompileError(FlashAttentionError):
-    """NVRTC refused a translation unit."""
+    """NVRTC could not compile a kernel. `source_path` is its source, `log` what NVRTC printed."""
 
     def __init__(self, message: str, *, source_path: Path | None = None, log: str = "") -> None:
         where = f"\nsource: {source_path}" if source_path else ""
@@ -53,4 +53,4 @@ class CompileError(FlashAttentionError):
 
 
 class LaunchError(FlashAttentionError):
-    """The driver refused to load or launch a kernel."""
+    """A kernel could not be loaded or launched, or the emulator found an error in it."""

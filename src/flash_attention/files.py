@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Files that are read and written as a whole, and records in them: JSON, every field checked."""
+"""Read and write whole files, and check the fields of the JSON records in them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from typing import Any, TypeVar
 from flash_attention.errors import UnsupportedError, one, quoted
 
 FilePath = str | os.PathLike[str]
-MAX_BYTES = 1 << 28  # of a file that is read
+MAX_BYTES = 1 << 28  # the largest file that is read
 _LONG_PATH = 1024  # characters
-MAX_INT = 1 << 63  # no number of a record comes near it, and a float holds it
+MAX_INT = 1 << 63  # far above any number of a record, and a float holds it
 
-MAX_MEASURED = 1e15  # no time, size or speed comes near it
+MAX_MEASURED = 1e15  # far above any time, size or speed
 
 _NUMBER = (int, float)
 _TYPES: dict[str, tuple[type, ...]] = {
@@ -33,12 +33,12 @@ _TYPES: dict[str, tuple[type, ...]] = {
     "tuple[int, ...]": (list, tuple),
 }
 _INSIDE = {"Mapping[str, float]": _NUMBER, "tuple[int, ...]": (int,)}
-"""Of the fields that hold several values, what each may be."""
+"""The type of each value in fields that hold several values."""
 
 
 @contextmanager
 def writing(path: FilePath) -> Iterator[None]:
-    """Errors of writing a file become one that says so."""
+    """Turn errors of writing a file into UnsupportedError with the path."""
     try:
         yield
     except (OSError, ValueError, RuntimeError) as error:  # a full disk, a NUL, a loop of links
@@ -48,7 +48,7 @@ def writing(path: FilePath) -> Iterator[None]:
 
 
 def write_whole(path: FilePath, text: str | bytes) -> None:
-    """Write a file, with the folders above it; who reads it finds the old text or the new one."""
+    """Write a file in one step, so that a reader sees the old or the new text. Folders are made."""
     with writing(path):
         data = text if isinstance(text, bytes) else text.encode()
         Path(path).parent.mkdir(parents=True, exist_ok=True)
@@ -67,7 +67,7 @@ def write_whole(path: FilePath, text: str | bytes) -> None:
 
 
 def check_writable(path: FilePath) -> None:
-    """Raise UnsupportedError where `write_whole` would, before there is anything to write."""
+    """Raise UnsupportedError if `write_whole` would, before there is anything to write."""
     with writing(path):
         Path(path).parent.mkdir(parents=True, exist_ok=True)
         new = not os.path.lexists(path)
@@ -77,7 +77,7 @@ def check_writable(path: FilePath) -> None:
 
 
 def write_record(path: FilePath, record: Mapping[str, Any]) -> None:
-    """Write a JSON object: a line a field, and a line for each object of a list of objects."""
+    """Write a JSON object with one line per field, and per object in a list of objects."""
     members = ",\n".join(f" {json.dumps(name)}: {_value(value)}" for name, value in record.items())
     write_whole(path, f"{{\n{members}\n}}\n")
 
@@ -89,7 +89,7 @@ def _value(value: Any) -> str:
 
 
 def read_text(path: FilePath, what: str) -> str:
-    """The text of a file, or UnsupportedError: it is not `what` was asked for."""
+    """Read a text file. Raises UnsupportedError, which says that the file is not `what`."""
     try:
         with Path(path).open("rb") as file:
             data = file.read(MAX_BYTES + 1)
@@ -101,14 +101,14 @@ def read_text(path: FilePath, what: str) -> str:
 
 
 def read_json(path: FilePath, what: str) -> Any:
-    """What a JSON file holds, or UnsupportedError: it is not `what` was asked for."""
+    """Read a JSON file. Raises UnsupportedError, which says that the file is not `what`."""
     text = read_text(path, what)
     with naming(path, what):
         return parse_json(text)
 
 
 def parse_json(text: str) -> Any:
-    """The value of JSON text; its numbers are such that arithmetic works, and its strings text."""
+    """Parse JSON. Numbers that are too large and strings that are not Unicode are refused."""
     try:
         value = json.loads(text, parse_int=_parse_int)
         if "\\ud" in text.lower():  # halves of surrogate pairs, which cannot be written again
@@ -131,8 +131,8 @@ def _parse_int(digits: str) -> int:
 
 
 def checked_fields(data: object, kind: Any, nested: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The fields of a dataclass out of a JSON object, each of its type; those with a default may
-    be left out."""
+    """Read the fields of a dataclass from a JSON object, and check their types. Fields with a
+    default may be missing."""
     if not isinstance(data, Mapping):
         raise UnsupportedError(f"{quoted(data)} is no JSON object")
     names = [f.name for f in fields(kind)]
@@ -151,7 +151,7 @@ Row = TypeVar("Row")
 
 
 def checked_rows(rows: object, read: Callable[[dict[str, Any]], Row]) -> tuple[Row, ...]:
-    """The rows of a record as `read` makes them; at least one, each a JSON object."""
+    """Read the rows of a record with `read`. There must be at least one, each a JSON object."""
     if not isinstance(rows, list):
         raise UnsupportedError("it has no list of rows")
     if not rows:
@@ -168,7 +168,7 @@ def checked_rows(rows: object, read: Callable[[dict[str, Any]], Row]) -> tuple[R
 
 
 def check_positive(**values: float) -> None:
-    """Numbers that arithmetic needs more than zero of."""
+    """Raise UnsupportedError unless all values are positive."""
     for name, value in values.items():
         if not 1 / MAX_MEASURED <= value <= MAX_MEASURED:
             raise UnsupportedError(
@@ -178,7 +178,7 @@ def check_positive(**values: float) -> None:
 
 @contextmanager
 def naming(path: FilePath, what: str) -> Iterator[None]:
-    """Errors in what was read say of which file they speak, and `what` it is not."""
+    """Add to errors which file they concern, and that it is not `what`."""
     try:
         yield
     except UnsupportedError as error:
@@ -186,7 +186,7 @@ def naming(path: FilePath, what: str) -> Iterator[None]:
 
 
 def _is(value: Any, wanted: str) -> bool:
-    """Whether a value is what an annotation wants."""
+    """Whether a value has the type of an annotation."""
     kind, _, none = wanted.partition(" | ")
     if none and value is None:
         return True

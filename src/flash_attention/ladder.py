@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The ladder: one line a rung, each the rung before it with exactly one field changed.
+"""The ladder: kernel configs, each of which differs from the rung below in exactly one field.
 
-Two families share it: the first Hopper rung starts over with a config of its own kind.
+The sm_80 rungs come first. The first Hopper rung starts again with a config of its own class.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from flash_attention.families.sm90.forward.config import HopperForwardKernelConf
 from flash_attention.families.sm90.forward.tile_order import TileOrder
 
 Step = tuple[str, str, dict[str, Any]]
-"""Name, idea, and the one field that changes with its value."""
+"""The name, the idea, and the one changed field with its value."""
 
 FAMILY = "family"  # the `field` of a rung that starts over with another kind of config
 LADDER_D_HEADS = (64, 128)
@@ -27,22 +27,22 @@ ONE_SWITCH = {"tile_order", "group_mib"}  # neither is valid without the other
 
 @dataclass(frozen=True)
 class Rung:
-    """One step of the ladder."""
+    """One rung of the ladder."""
 
-    number: int
+    number: int  # from 1
     name: str
-    idea: str
-    field: str | None  # the one field that differs from the rung below; None for the first
+    idea: str  # the optimisation, in one line
+    field: str | None  # the field that differs from the rung below; None for the first
     config: KernelConfig
-    causal: bool = False  # the idea is for causal masks, and is measured under one
+    causal: bool = False  # the optimisation is for causal masks and is measured with one
 
 
 class LadderError(ValueError):
-    """A step that is not one change."""
+    """A step of the ladder does not change exactly one field."""
 
 
 def climb(base: Rung, *steps: Step, causal: bool = False) -> tuple[Rung, ...]:
-    """Rungs from `base` upwards, each of them one step above the rung below."""
+    """Return the rungs from `base` upwards. Raises LadderError if a step changes several fields."""
     rungs = [base]
     for name, idea, change in steps:
         below = rungs[-1]
@@ -177,7 +177,7 @@ CAUSAL_STEPS: tuple[Step, ...] = (
 
 @cache
 def get_ladder(dtype: DType = DType.FP16, d_head: int = 128, n_heads: int = 16) -> tuple[Rung, ...]:
-    """All rungs, the sm_80+ family's and then Hopper's, for a `d_head` of 64 or 128.
+    """Return all rungs, first the sm_80 and then the Hopper ones, for a `d_head` of 64 or 128.
 
     The last of the sm_80+ family is compiled for tensors of `n_heads` contiguous heads.
     """
@@ -193,7 +193,7 @@ def get_ladder(dtype: DType = DType.FP16, d_head: int = 128, n_heads: int = 16) 
 
 
 def pick_rung(ladder: tuple[Rung, ...], number: int) -> Rung:
-    """The rung called `number`."""
+    """Return the rung with this number."""
     for rung in ladder:
         if rung.number == number:
             return rung

@@ -7,12 +7,12 @@ and change nothing. A side of the window that is -1 has no limit. `config` is th
 kernel config, a rung as in "rung:5", or None to have one selected.
 
 `attention` calls them while it is traced (by torch.compile, torch.export, make_fx or
-torch.jit.trace), while a dispatch mode of torch looks on, such as FlopCounterMode, and for tensors
-without memory: fake ones, those on the meta device and those in transforms of torch.func. All other
-calls do without them and what they cost.
+torch.jit.trace), while a dispatch mode of torch such as FlopCounterMode is active, and for tensors
+without memory: fake tensors, meta tensors and those in transforms of torch.func. Other calls avoid
+the overhead of an operator.
 
-Their FLOP are counted as torch counts those of its scaled_dot_product_attention: two products of
-all queries with all keys, whatever the mask.
+FLOP are counted as torch counts them for scaled_dot_product_attention: two products of all queries
+with all keys, whatever the mask.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ PACKED = {
     "max_seqlen_q": "int? max_seqlen_q",
     "max_seqlen_k": "int? max_seqlen_k",
 }
-"""What only packed tensors come with, as an operator declares it."""
+"""The arguments of packed sequences, in the schema of an operator."""
 ASKED = {
     "sinks": "Tensor? sinks=None",
     "seqused_k": "Tensor? seqused_k=None",
@@ -53,14 +53,14 @@ ASKED = {
     "block_table": "Tensor? block_table=None",
     "split_keys": "int? split_keys=None",
 }
-"""What is asked of both operators, as they declare it."""
+"""The arguments of both operators, in their schema."""
 
 
 def _operator(name: str, declared: dict[str, str]) -> CustomOpDef:
-    """An operator that computes `attention` of q, k, v and the declared arguments."""
+    """Make an operator that computes `attention` of q, k, v and the declared arguments."""
 
     def run(q: Tensor, k: Tensor, v: Tensor, *values: Any, **named: Any) -> tuple[Tensor, Tensor]:
-        # An argument that has its default is left out of what torch passes.
+        # torch does not pass arguments that have their default value.
         return _compute(q, k, v, dict(zip(declared, values, strict=False)) | named)
 
     schema = f"(Tensor q, Tensor k, Tensor v, {', '.join(declared.values())}) -> (Tensor, Tensor)"
@@ -80,7 +80,7 @@ def _compute(q: Tensor, k: Tensor, v: Tensor, asked: dict[str, Any]) -> tuple[Te
 def _without_values(
     q: Tensor, k: Tensor, v: Tensor, *asked: object, **named: object
 ) -> tuple[Tensor, Tensor]:
-    """Results without values; lse is (batch, heads, seq_q), of packed queries (heads, total)."""
+    """Allocate results without values, for tracing."""
     *batch, rows, heads, _ = q.shape
     return _room(q, v), q.new_empty((*batch, heads, rows), dtype=torch.float32)
 
@@ -104,8 +104,8 @@ def _varlen_flop(q: Tensor, k: Tensor, v: Tensor, *values: Any, **named: Any) ->
 
 
 def _flop(q: Tensor, k: Tensor, v: Tensor, asked: dict[str, Any]) -> int:
-    """Of S = Q K^T and O = P V. Lengths that have values are read, which waits for their device;
-    without values, every sequence counts as the longest."""
+    """Count the FLOP of S = Q K^T and O = P V. Reading the lengths waits for their device. If they
+    have no values, every sequence counts as the longest."""
     starts_q, starts_k, used, table = (
         asked.get(name) for name in ("cu_seqlens_q", "cu_seqlens_k", "seqused_k", "block_table")
     )
@@ -134,14 +134,14 @@ _is_tracing: Callable[[], bool] = torch._C._is_tracing
 
 
 def is_traced(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether someone of torch wants to see a call as an operator. Every call asks."""
+    """Whether torch has to see a call as an operator. This runs in every call."""
     if _is_compiling() or _modes() or _is_tracing():
         return True
     return not (type(q) is type(k) is type(v) is Tensor) and _any_fake(q, k, v)
 
 
 def lacks_memory(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether tensors have none that a kernel could be given."""
+    """Whether tensors have no memory that a kernel could access."""
     if torch._C._functorch.peek_interpreter_stack() is not None or _any_fake(q, k, v):
         return True
     return all(getattr(t, "is_meta", False) for t in (q, k, v))
@@ -160,7 +160,7 @@ def traced(
     validate: bool,
     keywords: dict[str, Any],
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """`attention` as a call of an operator: what a compiler of torch traces."""
+    """Compute `attention` by calling an operator, which torch can trace."""
     check_keywords("attention", keywords)
     call = Call(q, k, v, sinks=keywords.get("sinks"))
     if validate:
@@ -186,7 +186,7 @@ def traced(
 
 
 def _validate(call: Call, config: GivenConfig | None) -> None:
-    """Read the lengths of a call that a mode looks on at. torch's path on the CPU always does."""
+    """Check the lengths of a call. On the CPU they are checked anyway."""
     if _is_compiling() or _is_tracing() or lacks_memory(*call[:3]):
         raise UnsupportedError(
             "validate=True reads values of cu_seqlens, seqused_k and block_table, which have none"

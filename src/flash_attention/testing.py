@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Is an attention output right? Inputs, the oracle, and FlashAttention's tolerance rule."""
+"""Tools to test attention outputs: inputs, the oracle, and FlashAttention's tolerance rule."""
 
 from flash_attention.call.call import Keywords as CallFeatures
 from flash_attention.reference.judge import (

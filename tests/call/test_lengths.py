@@ -53,10 +53,10 @@ def test_entries_within_their_tensors_pass() -> None:
 @pytest.mark.parametrize(
     ("starts", "message"),
     [
-        ([0, 5, 3], r"cu_seqlens_. falls from 5 to 3 at entry 1; its numbers never fall"),
+        ([0, 5, 3], r"cu_seqlens_. falls from 5 to 3 at sequence 1; its numbers never fall"),
         ([0, 5, 11], r"cu_seqlens_. goes from 0 to 11; . has 10 rows, allowed are 0 to 10"),
         ([-1, 2, 3], r"cu_seqlens_. goes from -1 to 3"),
-        ([0, 7, 10], r"entry 0 of . has 7 rows by cu_seqlens_.; max_seqlen_. is 6, pass at leas"),
+        ([0, 7, 10], r"sequence 0 of . has 7 rows by cu_seqlens_.; max_seqlen_. is 6, pass at"),
     ],
 )
 def test_entries_outside_of_their_tensors_are_refused(starts: list[int], message: str) -> None:
@@ -68,10 +68,10 @@ def test_entries_outside_of_their_tensors_are_refused(starts: list[int], message
 
 @pytest.mark.parametrize("used", [[-1, 2], [5, 2]])
 def test_no_entry_uses_more_keys_than_it_has(used: list[int]) -> None:
-    message = rf"seqused_k\[0\] is {used[0]}; entry 0 has 4 keys, allowed are 0 to 4"
+    message = rf"seqused_k\[0\] is {used[0]}; sequence 0 has 4 keys, allowed are 0 to 4"
     with pytest.raises(UnsupportedError, match=message):
         check([0, 1, 2], [0, 4, 9], used)
-    with pytest.raises(UnsupportedError, match=r"seqused_k\[1\] is 11; entry 1 has 10 keys"):
+    with pytest.raises(UnsupportedError, match=r"seqused_k\[1\] is 11; sequence 1 has 10 keys"):
         check([0, 1, 2], None, [10, 11])
 
 
@@ -111,7 +111,7 @@ def test_pages_that_are_there_pass(table: list[list[int]], used: list[int]) -> N
 def test_pages_that_are_not_there_are_refused(page: int, keys: int) -> None:
     call = paged([[0, 1, 2], [3, 4, page]], [48, keys])
     message = (
-        rf"block_table\[1, 2\] is {page}, and entry 1 has {keys} keys; k and v have 5 pages,"
+        rf"block_table\[1, 2\] is {page}, and sequence 1 has {keys} keys; k and v have 5 pages,"
         " allowed are 0 to 4"
     )
     with pytest.raises(UnsupportedError, match=message):

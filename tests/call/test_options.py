@@ -156,8 +156,8 @@ def test_sinks_are_float32_one_a_head(sinks: Any, message: str) -> None:
         (starts(device="meta"), r"cu_seqlens_. is on meta, q is on cpu"),
         (starts(8)[::2], r"cu_seqlens_. has stride 2; it must be contiguous"),
         (starts(8).view(2, 4), r"cu_seqlens_. has shape \(2, 4\); it must be \(batch \+ 1,\)"),
-        (starts(0), r"cu_seqlens_. is empty; it holds where the batch entries of . start"),
-        (starts(BATCH), r"there are \d batch entries of queries and \d of keys"),
+        (starts(0), r"cu_seqlens_. is empty; it holds where the sequences of . start"),
+        (starts(BATCH), r"there are \d sequences of queries and \d of keys"),
         ([0, 1], r"cu_seqlens_. is a list; pass a torch.Tensor of shape \(batch \+ 1\)"),
     ],
 )
@@ -172,7 +172,7 @@ def test_starts_are_int32_one_more_than_entries(of: str, lengths: Any, message: 
     ("length", "message"),
     [
         (None, r"cu_seqlens_. is given without max_seqlen_.; .* not read from the device"),
-        (-1, r"max_seqlen_. is -1; pass the length of the longest batch entry as an int"),
+        (-1, r"max_seqlen_. is -1; pass the length of the longest sequence as an int"),
         (7.0, r"max_seqlen_. is 7.0"),
         (True, r"max_seqlen_. is True"),
         (torch.tensor(7), r"max_seqlen_. is a Tensor"),

@@ -63,4 +63,4 @@ def test_an_h200_follows_it_and_no_other_gpu_does(shipped: Table) -> None:
     assert not entry.keeps_heuristic
     other = look_up(problem, SM90, "NVIDIA H100 80GB HBM3")
     assert not other.measured
-    assert "no table is of NVIDIA H100" in other.reason
+    assert "there is no table for NVIDIA H100" in other.reason

@@ -51,7 +51,7 @@ def chosen(seq: int = 4096) -> choice.Choice:
 
 
 def test_without_a_table_the_heuristic_chooses() -> None:
-    assert chosen() == (HEURISTIC, f"heuristic: no table is of {H200}", False)
+    assert chosen() == (HEURISTIC, f"heuristic: there is no table for {H200}", False)
 
 
 def test_own_table_before_the_environments_before_the_packages(
@@ -98,7 +98,7 @@ def test_near_a_problem_where_nothing_was_faster_the_heuristic_knows_better() ->
     use_table(Table(H200).with_entries([entry(causal, own)]))
     near = replace(causal, seq_k=8192, seq_q=8192, batch=1)
     found = choose(replace(causal, seq_k=4800).problem, SM90, 0)
-    assert "where nothing was faster" in found.reason
+    assert "no config was faster there" in found.reason
     assert choose(near.problem, SM90, 0).config == select_config(near.problem, SM90)
 
 
@@ -112,7 +112,7 @@ def test_only_dense_problems_are_looked_up(change: dict[str, Any]) -> None:
     problem = replace(PROBLEM.problem, **change)
     found = choose(problem, SM90, 0)
     assert found.config == select_config(problem, SM90)
-    assert found.reason == "heuristic: tables are of full and causal attention only"
+    assert found.reason == "heuristic: tables cover full and causal attention only"
     scaled = replace(PROBLEM.problem, softmax_scale=1.0)
     assert choose(scaled, SM90, 0).config == FASTER
 
@@ -125,13 +125,13 @@ def test_the_emulator_has_no_tables() -> None:
 def test_another_kind_is_not_followed() -> None:
     use_table(table(FASTER))
     other = dense(4096, dtype=DType.FP16)
-    assert "no entry is of this type" in choose(other.problem, SM90, 0).reason
+    assert "no entry has this data type" in choose(other.problem, SM90, 0).reason
 
 
 def test_a_table_of_another_device_is_refused_or_a_hint(monkeypatch: pytest.MonkeyPatch) -> None:
     foreign = table(FASTER, device="NVIDIA H100")
     monkeypatch.setattr("torch.cuda.device_count", lambda: 1)
-    with pytest.raises(UnsupportedError, match="is of NVIDIA H100, this machine has NVIDIA H200"):
+    with pytest.raises(UnsupportedError, match="is for NVIDIA H100, this machine has NVIDIA H200"):
         use_table(foreign)
     assert chosen().config == HEURISTIC
     use_table(foreign, hint=True)
@@ -146,7 +146,7 @@ def test_a_table_of_another_device_in_the_environment_is_told_of_once(
     monkeypatch.setenv(TABLE_VARIABLE, str(tmp_path / "mine.json"))
     with caplog.at_level(logging.WARNING, "flash_attention"):
         assert chosen().config == chosen().config == HEURISTIC
-    assert caplog.text.count("is of NVIDIA H100 and says nothing of NVIDIA H200") == 1
+    assert caplog.text.count("is for NVIDIA H100 and is not used on NVIDIA H200") == 1
     monkeypatch.setenv(TABLE_VARIABLE, str(tmp_path / "absent.json"))
     with pytest.raises(UnsupportedError, match=r"absent.json is not a table"):
         chosen()

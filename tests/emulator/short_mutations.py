@@ -54,8 +54,8 @@ WARP_OUTPUT, CLEAR, CONSUMER = "sm90/warp_output.cuh", "sm90/clear.cuh", "sm90/c
 STEP = "sm90/serial_step.cuh"
 OVERLAPPED, BARRIERS = "sm90/schedule/overlapped.cuh", "sm90/named_barriers.cuh"
 CLEAR_TAIL, RELEASE_K, RELEASE_V = "c.clear_tail();", "c.release_k();", "c.release_v();"
-WAIT_SCORES = "c.template wait_products<0>();  // S is here"
-WAIT_V = "wait_v();  // V is here\n"
+WAIT_SCORES = "c.template wait_products<0>();  // S is complete"
+WAIT_V = "wait_v();  // V has arrived\n"
 PASS_V = f"{WAIT_V}        release_v();"
 
 CUTS = (
@@ -273,7 +273,7 @@ BLOCKS = (
         (
             Edit(
                 CONSUMER,
-                "        begin_turn();  // the others count on every turn\n        end_turn();\n",
+                "        begin_turn();  // the others wait for every turn\n        end_turn();\n",
             ),
         ),
     ),

@@ -82,7 +82,7 @@ def test_no_access_comes_before_the_wait(splits: SplitKind, heads_together: int)
     ("old", "new"),
     [
         (CALL, ""),
-        (f"{CALL}  // the parts are here\n  row.run();", f"row.run(); {CALL}"),
+        (f"{CALL}  // the partial results are stored\n  row.run();", f"row.run(); {CALL}"),
         (CALL, f"if (threadIdx.x == 0) {CALL}"),
     ],
     ids=["left out", "too late", "by one thread"],

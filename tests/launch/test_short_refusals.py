@@ -70,7 +70,7 @@ def ints(*values: int) -> Tensor:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"seqused_k": None}, "block_table is given without seqused_k; pass how many keys"),
+        ({"seqused_k": None}, "block_table is given without seqused_k; pass the number of keys"),
         ({"block_table": torch.zeros(2, 3)}, "block_table is torch.float32; pass torch.int32"),
         (
             {"block_table": ints(1, 2)},
@@ -123,8 +123,8 @@ def test_validation_looks_for_pages_that_are_not_there(
     for page in (5, -1):
         table = torch.tensor([[0, page, page], [4, page, page]], dtype=torch.int32)
         asked: dict[str, Any] = {"block_table": table, "config": config, "validate": True}
-        message = rf"block_table\[1, 1\] is {page}, and entry 1 has 17 keys; .* 5 pages"
+        message = rf"block_table\[1, 1\] is {page}, and sequence 1 has 17 keys; .* 5 pages"
         with pytest.raises(UnsupportedError, match=message):
             attention(q, k, k, seqused_k=ints(16, 17), **asked)
-    with pytest.raises(UnsupportedError, match=r"seqused_k\[0\] is 49; entry 0 has 48 keys"):
+    with pytest.raises(UnsupportedError, match=r"seqused_k\[0\] is 49; sequence 0 has 48 keys"):
         attention(q, k, k, seqused_k=ints(49, 17), **asked)

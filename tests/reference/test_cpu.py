@@ -119,7 +119,7 @@ def test_what_a_kernel_would_refuse_is_refused() -> None:
 def test_lengths_outside_of_their_tensors_are_refused() -> None:
     made = Case("", (10, 20), (15, 25)).make()
     wrong = made.arguments | {"max_seqlen_k": 20}
-    with pytest.raises(UnsupportedError, match="entry 1 of k has 25 rows"):
+    with pytest.raises(UnsupportedError, match="sequence 1 of k has 25 rows"):
         attention(made.q, made.k, made.v, **wrong)
 
 

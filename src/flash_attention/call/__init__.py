@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What was asked: the call, the rules that it obeys whatever the kernel, and its problem."""
+"""The arguments of a call, the checks that do not depend on the kernel, and the problem."""

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Call: the tensors of one call of attention and everything that is asked of them.
+"""Call: the tensors and the options of one call of attention.
 
-The keywords of `attention` are the fields of `Call`. Every function that takes them passes them on
-to `Call` as they came; `Keywords` repeats their types for type checkers.
+The keywords of `attention` are the fields of `Call`. Every function that takes these keywords
+passes them on to `Call` unchanged. `Keywords` repeats their types for type checkers.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from typing import Any, NamedTuple, TypedDict, TypeVar, cast
 from torch import Tensor
 
 Window = tuple[int | None, int | None]
-"""How many keys before and after its own position a query sees; None or -1 is no limit."""
+"""How many keys a query sees before and after the key that it is aligned with; None and -1 mean
+no limit."""
 
 
 class Call(NamedTuple):
-    """One call of attention, as its caller wrote it. `attention` says what the fields mean."""
+    """One call of attention, as the caller wrote it. `attention` documents the fields."""
 
     q: Tensor
     k: Tensor
@@ -41,7 +42,7 @@ class Call(NamedTuple):
 
     @property
     def extras(self) -> dict[str, Tensor]:
-        """The tensors besides q, k, v and out that are there, by name."""
+        """The given tensors besides q, k, v and out, by name."""
         return {
             name: tensor
             for name, tensor in zip(EXTRAS, self[4:9], strict=True)
@@ -50,12 +51,12 @@ class Call(NamedTuple):
 
     @property
     def keywords(self) -> Keywords:
-        """What is asked, to be passed on with other tensors in the place of q, k and v."""
+        """The keywords of the call, to be passed on with other q, k and v."""
         return cast(Keywords, dict(zip(KEYWORDS[:-1], self[4:-1], strict=True)))
 
     @property
     def needs_grad(self) -> bool:
-        """Whether a gradient of this call could be asked for."""
+        """Whether autograd would expect a gradient from this call."""
         q, k, v, out, sinks = self[:5]
         return (
             q.requires_grad
@@ -66,7 +67,7 @@ class Call(NamedTuple):
         )
 
     def key(self) -> tuple[object, ...]:
-        """All that a plan follows from: two calls of one key differ in their data alone."""
+        """Everything that a plan depends on. Calls with the same key differ only in their data."""
         q, k, v, out, sinks, cu_seqlens_q, cu_seqlens_k, seqused_k, block_table = self[:9]
         return (
             *(q.shape, q.stride(), q.dtype, q.device),
@@ -89,8 +90,8 @@ KEYWORDS = Call._fields[4:]
 
 
 class Keywords(TypedDict, total=False):
-    """The keywords of a call for type checkers, all but `out` and `return_lse`: overloads of a
-    function spell those by themselves."""
+    """The keywords of a call, for type checkers. `out` and `return_lse` are missing, because the
+    overloads of a function declare them."""
 
     sinks: Tensor | None
     cu_seqlens_q: Tensor | None
@@ -109,7 +110,7 @@ class Keywords(TypedDict, total=False):
 def call_of(
     function: str, q: Tensor, k: Tensor, v: Tensor, out: Tensor | None, keywords: dict[str, Any]
 ) -> Call:
-    """The call that a function's arguments describe; a keyword that is none is named."""
+    """Make a call from a function's arguments. Raises TypeError for an unknown keyword."""
     try:
         call = Call(q, k, v, out, **keywords)
     except TypeError:
@@ -119,8 +120,8 @@ def call_of(
 
 
 def whole_window(window: Window | None) -> Window | None:
-    """A window whose sides are integers; one that is a tensor without dimensions is read, which
-    waits for its device. What is no window at all is for the rules to refuse."""
+    """Convert 0-d tensors in a window to integers, which waits for their device. Anything else that
+    is no window is returned unchanged, and the checks refuse it."""
     if not isinstance(window, tuple) or not any(isinstance(side, Tensor) for side in window):
         return window
     return cast(Window, tuple(map(_whole, window)))
@@ -133,7 +134,7 @@ def _whole(side: Any) -> Any:
 
 
 def check_keywords(function: str, given: Iterable[str]) -> None:
-    """Raise TypeError, naming the nearest keyword, unless each is one of a call."""
+    """Raise TypeError for a keyword that a call does not have, and suggest the nearest one."""
     for name in given:
         if name not in KEYWORDS:
             near = difflib.get_close_matches(name, KEYWORDS, n=1)
@@ -145,14 +146,14 @@ Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 def with_keywords(function: Function) -> Function:
-    """Let `help` and `inspect` show the keywords of a call as those that a function takes."""
+    """Make `help` and `inspect` show the keywords of a call in a function's signature."""
     fields = inspect.signature(Call).parameters
     hints = {name: getattr(h, "__forward_arg__", h) for name, h in Call.__annotations__.items()}
     return _showing(function, [fields[name].replace(annotation=hints[name]) for name in KEYWORDS])
 
 
 def with_keywords_of(source: Callable[..., Any]) -> Callable[[Function], Function]:
-    """Let `help` and `inspect` show the keywords of another function as those of this one."""
+    """Make `help` and `inspect` show the keywords of another function in this one's signature."""
     every = inspect.signature(source).parameters.values()
     keywords = [p for p in every if p.kind is inspect.Parameter.KEYWORD_ONLY]
     return lambda function: _showing(function, keywords)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rules that a call obeys whatever the kernel, in the order they are applied."""
+"""The checks of a call that do not depend on the kernel, in the order they are applied."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from flash_attention.call.tensors import OUTPUT, Packing, TensorView
 
 
 def views_of(call: Call) -> list[TensorView]:
-    """q, k, v and the output, if it is given, described by name."""
+    """Describe q, k, v and, if it is given, the output."""
     views = [TensorView.of(name, t) for name, t in zip("qkv", call[:3], strict=True)]
     return views if call.out is None else [*views, TensorView.of(OUTPUT, call.out)]
 
 
 def check_call(call: Call, device: torch.device | None = None) -> tuple[Problem, list[TensorView]]:
-    """Check a call; its problem, and q, k, v and the output, each with a batch dimension.
+    """Check a call. Returns its problem, and q, k, v and the output with a batch dimension.
 
-    Tensors without memory pass as if they were on `device`.
+    Meta tensors are treated as if they were on `device`.
     """
     options.check_options(call)
     views = views_of(call)
@@ -42,7 +42,7 @@ def check_call(call: Call, device: torch.device | None = None) -> tuple[Problem,
 
 
 def explain_bad_key(call: Call) -> None:
-    """Raise what is wrong with arguments that a key cannot be made of."""
+    """Raise the error that explains why a call has no key."""
     views_of(call)
     options.check_options(call)
     options.check_types(call)

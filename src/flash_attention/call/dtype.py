@@ -11,14 +11,17 @@ from flash_attention.errors import UnsupportedError, quoted
 
 
 class DType(IntEnum):
-    """Element type of q, k, v and o; ordered, so that configs are."""
+    """The element type of q, k, v and o. Its members are ordered, so that configs can be sorted."""
 
     FP16 = 5  # torch's own scalar type numbers
     BF16 = 15
 
     @classmethod
     def from_string(cls, name: str) -> DType:
-        """The type called `name`: "fp16", "float16", "torch.bfloat16", ... in any case."""
+        """Return the type called `name`, such as "fp16", "BFloat16" or "torch.float16".
+
+        Raises UnsupportedError for any other name.
+        """
         spelled = name.strip().lower().removeprefix("torch.") if isinstance(name, str) else name
         for dtype, names in _NAMES.items():
             if spelled in names:
@@ -27,14 +30,16 @@ class DType(IntEnum):
         raise UnsupportedError(f"dtype {quoted(name)} is not supported; use one of {allowed}")
 
     def to_torch_dtype(self) -> torch.dtype:
+        """Return torch's dtype for this type."""
         return torch.float16 if self is DType.FP16 else torch.bfloat16
 
     def to_cpp_str(self) -> str:
-        """The C++ type that stands for this one in a kernel."""
+        """Return the name of the C++ type that kernels use for this type."""
         return "fa::dtype::Fp16" if self is DType.FP16 else "fa::dtype::Bf16"
 
     @property
     def itemsize(self) -> int:
+        """The number of bytes of an element."""
         return 2
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Features: what a problem asks of a kernel's code, beside what the config chose."""
+"""Features: what a problem requires of the kernel's code, besides the config."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from enum import Enum
 
 
 class MaskKind(Enum):
-    """Which keys a query sees; the value is the name of the C++ type."""
+    """Which keys a query sees. The value is the name of the C++ type."""
 
     FULL = "Full"
     CAUSAL = "Causal"
@@ -17,22 +17,22 @@ class MaskKind(Enum):
 
 @dataclass(frozen=True)
 class Features:
-    """What is asked. A family resolves it: its own subclass adds what follows for its kernels."""
+    """The required features. A family resolves them into a subclass with details of its kernels."""
 
     mask: MaskKind = MaskKind.FULL
     softcap: bool = False
-    per_batch: bool = False  # the sequences of a batch have lengths of their own
-    page_keys: int = 0  # rows of a page that a table names; 0: keys are contiguous
-    sinks: bool = False  # every row sees one more score, that of its head
+    per_batch: bool = False  # the sequences of a batch differ in length
+    page_keys: int = 0  # keys per page of a paged KV cache; 0 if it is not paged
+    sinks: bool = False  # a logit per head is added to the softmax denominator
 
     @property
     def dense(self) -> bool:
-        """Whether full or causal attention is all that is asked."""
+        """Whether the only feature is a causal mask, or there is none."""
         others = (self.softcap, self.per_batch, self.page_keys, self.sinks)
         return self.mask is not MaskKind.WINDOW and not any(others)
 
     def words(self) -> list[str]:
-        """What sets these features apart from plain attention."""
+        """Return short names of the features that differ from plain attention."""
         words = {
             self.mask.name.lower(): self.mask is not MaskKind.FULL,
             "softcap": self.softcap,
@@ -43,7 +43,7 @@ class Features:
         return [word for word, on in words.items() if on]
 
     def in_words(self) -> list[str]:
-        """What is asked, as the caller would say it."""
+        """Describe the features in the caller's words."""
         words = {
             "causal=True": self.mask is MaskKind.CAUSAL,
             "a window": self.mask is MaskKind.WINDOW,
@@ -55,7 +55,7 @@ class Features:
 
     @property
     def suffix(self) -> str:
-        """What the name of a kernel ends with: "_causal_softcap"; of plain attention, nothing."""
+        """The end of the kernel's name, such as "_causal_softcap". Empty for plain attention."""
         return "".join(f"_{word}" for word in self.words())
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The values of cu_seqlens, seqused and block tables: rules that need someone who reads them."""
+"""Checks that read the values of cu_seqlens, seqused_k and block_table."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flash_attention.errors import UnsupportedError
 
 
 def check_lengths(problem: Problem, call: Call) -> None:
-    """Every batch entry lies within its tensor. Reads the tensors: waits for their device."""
+    """Check that every sequence lies within its tensor. This waits for the tensors' device."""
     if problem.total_q is not None and call.cu_seqlens_q is not None:
         _check_starts("q", call.cu_seqlens_q, problem.total_q, problem.seq_q)
     keys = [problem.seq_k] * problem.batch
@@ -23,39 +23,40 @@ def check_lengths(problem: Problem, call: Call) -> None:
         for entry, (used, there) in enumerate(zip(call.seqused_k.tolist(), keys, strict=True)):
             if not 0 <= used <= there:
                 raise UnsupportedError(
-                    f"seqused_k[{entry}] is {used}; entry {entry} has {there} keys, allowed are 0"
-                    f" to {there}"
+                    f"seqused_k[{entry}] is {used}; sequence {entry} has {there} keys, allowed are"
+                    f" 0 to {there}"
                 )
         if call.block_table is not None:
             _check_pages(problem, call.block_table, call.seqused_k)
 
 
 def _check_pages(problem: Problem, table: Tensor, used: Tensor) -> None:
-    """The pages in use are there."""
+    """Check that the pages in use exist."""
     rows = zip(table.tolist(), used.tolist(), strict=True)
     for entry, (pages, keys) in enumerate(rows):
         for place, page in enumerate(pages[: -(-keys // max(problem.page_keys, 1))]):
             if not 0 <= page < problem.pages:
                 raise UnsupportedError(
-                    f"block_table[{entry}, {place}] is {page}, and entry {entry} has {keys} keys;"
-                    f" k and v have {problem.pages} pages, allowed are 0 to {problem.pages - 1}"
+                    f"block_table[{entry}, {place}] is {page}, and sequence {entry} has {keys}"
+                    f" keys; k and v have {problem.pages} pages, allowed are 0 to"
+                    f" {problem.pages - 1}"
                 )
 
 
 def _check_starts(of: str, cu_seqlens: Tensor, total: int, longest: int) -> list[int]:
-    """The lengths of the entries."""
+    """Check cu_seqlens, and return the lengths of the sequences."""
     name, starts = f"cu_seqlens_{of}", cu_seqlens.tolist()
     lengths = [end - start for start, end in pairwise(starts)]
     for entry, length in enumerate(lengths):
         if length < 0:
             raise UnsupportedError(
-                f"{name} falls from {starts[entry]} to {starts[entry + 1]} at entry {entry}; its"
+                f"{name} falls from {starts[entry]} to {starts[entry + 1]} at sequence {entry}; its"
                 " numbers never fall"
             )
         if length > longest:
             raise UnsupportedError(
-                f"entry {entry} of {of} has {length} rows by {name}; max_seqlen_{of} is {longest},"
-                f" pass at least {max(lengths)}"
+                f"sequence {entry} of {of} has {length} rows by {name}; max_seqlen_{of} is"
+                f" {longest}, pass at least {max(lengths)}"
             )
     if starts[0] < 0 or starts[-1] > total:
         raise UnsupportedError(

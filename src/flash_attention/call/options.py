@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules on what a call says besides q, k and v: its options, and the tensors it may leave out."""
+"""Checks of what a call has besides q, k and v: its options and its optional tensors."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ SIZES = {
     "seqused_k": "batch",
     "block_table": "batch, n",
 }
-"""The shape of each extra tensor."""
+"""The dimensions of each optional tensor."""
 
 
 def check_options(call: Call) -> None:
-    """The rules that options obey whatever the tensors."""
+    """Check the options that do not depend on the tensors."""
     check_softmax_scale(call.softmax_scale)
     check_softcap(call.softcap)
     check_window(call.window)
@@ -37,13 +37,13 @@ def check_options(call: Call) -> None:
 
 
 def check_switch(name: str, value: object) -> None:
-    """A switch is on or off: True or False, or as good as that, 1 or 0."""
+    """Check that a switch is True or False, or equal to one of them."""
     if not isinstance(value, bool | np.bool_ | Integral) or value not in (0, 1):
         raise UnsupportedError(f"{name} is {quoted(value)}; pass True or False")
 
 
 def check_softmax_scale(scale: object) -> None:
-    """The scale of the scores is left out or a positive number that float32 holds."""
+    """Check that the softmax scale is None or a positive number in the range of float32."""
     if scale is None:
         return
     if not isinstance(scale, Real):
@@ -59,7 +59,7 @@ def check_softmax_scale(scale: object) -> None:
 
 
 def check_softcap(softcap: object) -> None:
-    """The bound of the scores is 0, which is none, or a positive number that float32 holds."""
+    """Check that the softcap is 0, for none, or a positive number in the range of float32."""
     if not isinstance(softcap, Real):
         raise UnsupportedError(
             f"softcap is a {type(softcap).__name__}; pass a positive number, or 0.0 for no softcap"
@@ -72,7 +72,7 @@ def check_softcap(softcap: object) -> None:
 
 
 def _in_float32(number: Real) -> float:
-    """A number as a kernel gets it; infinite if no float holds it."""
+    """Round a number to float32, as a kernel gets it. It is infinite if it is too large."""
     try:
         return ctypes.c_float(float(number)).value
     except OverflowError:
@@ -80,13 +80,13 @@ def _in_float32(number: Real) -> float:
 
 
 def check_window(window: object) -> None:
-    """A window is left out or two whole numbers; None and -1 are a side without a limit."""
+    """Check that a window is None or two whole numbers. None and -1 mean no limit on a side."""
     if window is None:
         return
     if not isinstance(window, tuple) or len(window) != 2:
         raise UnsupportedError(
-            f"window is {quoted(window)}; pass a tuple (left, right) of how many keys before and"
-            " after its own place a query sees, -1 for all"
+            f"window is {quoted(window)}; pass a tuple (left, right): how many keys a query sees"
+            " before and after the key that it is aligned with, -1 for all"
         )
     for side in window:
         whole = isinstance(side, Integral) and not isinstance(side, bool)
@@ -98,7 +98,7 @@ def check_window(window: object) -> None:
 
 
 def check_split_keys(keys: object) -> None:
-    """The length of a chunk of keys is left out or a whole number from 1 on."""
+    """Check that the chunk length of split-KV is None or a positive integer."""
     if keys is None:
         return
     if not isinstance(keys, Integral) or isinstance(keys, bool) or int(keys) < 1:
@@ -108,7 +108,7 @@ def check_split_keys(keys: object) -> None:
 
 
 def check_types(call: Call) -> None:
-    """Extra tensors are tensors, and packed ones come with an int."""
+    """Check the types of the optional tensors, and that cu_seqlens come with max_seqlen."""
     for name, tensor in call.extras.items():
         TensorView.of(name, tensor, (SIZES[name],))
     for of, cu_seqlens, length in (
@@ -125,14 +125,14 @@ def check_types(call: Call) -> None:
 
 
 def check_extras(call: Call, q: TensorView, k: TensorView) -> None:
-    """The rules on the tensors that may be left out; q and k passed theirs."""
+    """Check the optional tensors. q and k were checked before."""
     check_types(call)
     paged = call.block_table is not None
     batch = _batch("q", q, call.cu_seqlens_q, q)
     batch_k = batch if paged else _batch("k", k, call.cu_seqlens_k, q)
     if batch != batch_k:
         raise UnsupportedError(
-            f"there are {batch} batch entries of queries and {batch_k} of keys; a packed tensor"
+            f"there are {batch} sequences of queries and {batch_k} of keys; a packed tensor"
             " has one less than its cu_seqlens has numbers, and both must have the same"
         )
     if call.sinks is not None:
@@ -148,11 +148,11 @@ def _check_paging(call: Call) -> None:
     if call.cu_seqlens_k is not None:
         raise UnsupportedError(
             "block_table and cu_seqlens_k are given; keys are in pages or packed, not both: leave"
-            " one out, and with block_table pass seqused_k, how many keys each batch entry has"
+            " one out, and with block_table pass seqused_k, the number of keys of each sequence"
         )
     if call.seqused_k is None:
         raise UnsupportedError(
-            "block_table is given without seqused_k; pass how many keys each batch entry has,"
+            "block_table is given without seqused_k; pass the number of keys of each sequence,"
             " int32 (batch,)"
         )
 
@@ -163,7 +163,7 @@ def _check_table(table: Tensor, q: TensorView, batch: int, page_keys: int) -> No
     if len(view.shape) != 2 or view.shape[0] != batch:
         raise UnsupportedError(
             f"block_table has shape {shown(view.shape)}; it must be (batch = {batch}, pages of the"
-            " longest batch entry)"
+            " longest sequence)"
         )
     if view.strides[1] != 1 and view.shape[1] > 1:
         raise UnsupportedError(
@@ -172,20 +172,20 @@ def _check_table(table: Tensor, q: TensorView, batch: int, page_keys: int) -> No
         )
     if view.shape[1] * page_keys > MAX_ROWS:
         raise UnsupportedError(
-            f"block_table names {view.shape[1]} pages of {page_keys} keys; a batch entry has at"
+            f"block_table names {view.shape[1]} pages of {page_keys} keys; a sequence has at"
             f" most {MAX_ROWS} keys, pass fewer columns of it"
         )
 
 
 def _batch(of: str, view: TensorView, cu_seqlens: Tensor | None, q: TensorView) -> int:
-    """Batch entries of q or of k and v."""
+    """Count the sequences of q, or of k and v."""
     if cu_seqlens is None:
         return view.shape[0]
     name = f"cu_seqlens_{of}"
     _check_vector(name, cu_seqlens, torch.int32, q)
     if len(cu_seqlens) == 0:
         raise UnsupportedError(
-            f"{name} is empty; it holds where the batch entries of {of} start and where the last"
+            f"{name} is empty; it holds where the sequences of {of} start and where the last"
             " ends, batch + 1 numbers"
         )
     return len(cu_seqlens) - 1
@@ -195,12 +195,12 @@ def _check_max_seqlen(of: str, length: Any) -> None:
     if length is None:
         raise UnsupportedError(
             f"cu_seqlens_{of} is given without max_seqlen_{of}; pass the length of the longest"
-            " batch entry as an int, it is not read from the device"
+            " sequence as an int, it is not read from the device"
         )
     whole = isinstance(length, Integral) and not isinstance(length, bool)
     if not (whole and 0 <= length <= MAX_ROWS):
         raise UnsupportedError(
-            f"max_seqlen_{of} is {quoted(length)}; pass the length of the longest batch entry as an"
+            f"max_seqlen_{of} is {quoted(length)}; pass the length of the longest sequence as an"
             f" int, at most {MAX_ROWS}"
         )
 
@@ -208,7 +208,7 @@ def _check_max_seqlen(of: str, length: Any) -> None:
 def _check_vector(
     name: str, tensor: Tensor, dtype: torch.dtype, q: TensorView, size: int | None = None
 ) -> None:
-    """A dense vector on q's device."""
+    """Check that a tensor is a contiguous vector on q's device."""
     view = TensorView.of(name, tensor)
     _check_kind(view, dtype, q)
     if len(view.shape) != 1 or size not in (None, view.shape[0]):

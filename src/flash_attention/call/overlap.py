@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Do two strided views share a byte? Do two elements of one view? Decided from the numbers alone.
+"""Whether two strided views overlap in memory, and whether elements of one view do.
 
-Both are bounded integer equations, sum(stride * x) = offset, which nested strides solve at once.
+Both questions are bounded integer equations, sum(stride * x) = offset, which are solved at once if
+the strides are nested.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from dataclasses import dataclass
 from functools import lru_cache
 from math import gcd
 
-SEARCH_LIMIT = 4096  # steps before a pair of views counts as overlapping
+SEARCH_LIMIT = 4096  # steps of the search, after which the views count as overlapping
 
 
 @dataclass(frozen=True)
 class Layout:
-    """Sizes and strides of a view, with strides and item size in bytes."""
+    """The sizes of a view, with its strides and its item size in bytes."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -29,7 +30,7 @@ class Layout:
 
     @property
     def span(self) -> int:
-        """Bytes from the first to the last one that the view touches."""
+        """The number of bytes from the first to the last that the view touches."""
         if self.empty:
             return 0
         last = sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))
@@ -45,7 +46,7 @@ class _Term:
 
 @lru_cache(maxsize=1024)
 def may_overlap(distance: int, first: Layout, second: Layout) -> bool:
-    """False only if `second`, starting `distance` bytes after `first`, shares no byte with it."""
+    """Return False only if `second`, `distance` bytes after `first`, shares no byte with it."""
     if first.empty or second.empty:
         return False
     terms = [
@@ -57,7 +58,7 @@ def may_overlap(distance: int, first: Layout, second: Layout) -> bool:
 
 @lru_cache(maxsize=1024)
 def overlaps_itself(layout: Layout) -> bool:
-    """False only if no two elements of the view share a byte."""
+    """Return False only if no two elements of the view share a byte."""
     if layout.empty:
         return False
     sizes = [(n, s) for n, s in zip(layout.shape, layout.strides, strict=True) if n > 1]
@@ -75,9 +76,9 @@ def _with_bytes(layout: Layout) -> Iterable[tuple[int, int]]:
 
 
 def _reaches_zero(offset: int, terms: Iterable[_Term]) -> bool:
-    """Whether offset + sum(stride * x) can be zero; also true when the search gives up."""
+    """Whether offset + sum(stride * x) can be zero. Also True if the search gives up."""
     ordered = _merge(terms)
-    bounds = [(0, 0, 0)]  # of the sums still to come: lowest, highest, greatest common divisor
+    bounds = [(0, 0, 0)]  # of the remaining sums: minimum, maximum, greatest common divisor
     for term in reversed(ordered):
         low, high, divisor = bounds[-1]
         bounds.append(
@@ -110,7 +111,7 @@ def _reaches_zero(offset: int, terms: Iterable[_Term]) -> bool:
 
 
 def _merge(terms: Iterable[_Term]) -> Sequence[_Term]:
-    """One term per stride, largest stride first; terms that add nothing are dropped."""
+    """Merge terms of equal stride, largest stride first, and drop those that add nothing."""
     merged: dict[int, _Term] = {}
     for term in terms:
         if term.stride == 0 or term.low == term.high == 0:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Problem: what a call asks, without its tensors."""
+"""Problem: what a call computes, without its tensors."""
 
 from __future__ import annotations
 
@@ -13,37 +13,36 @@ from flash_attention.call.features import Features, MaskKind
 
 @dataclass(frozen=True)
 class Problem:
-    """One attention call: its shapes, element type, mask and scale. No tuning in it.
+    """The shapes, the element type, the mask and the scale of a call, independent of the kernel.
 
-    A query's place ends at the last key: query i of seq_q sits at key i + seq_k - seq_q. With
-    `causal` it sees the keys up to its place, with `window` those from window[0] before it to
-    window[1] after it; never both are set.
+    Query i is aligned with key i + seq_k - seq_q. With `causal` it sees the keys up to that one.
+    With `window` it sees the keys from window[0] before that one to window[1] after it. Only one of
+    the two is set.
     """
 
     batch: int
-    seq_q: int  # the longest, where entries have lengths of their own
+    seq_q: int  # of the longest sequence
     seq_k: int
     heads: int
-    heads_k: int  # of k and of v; heads is a multiple
-    d_head: int  # of q and k
+    heads_k: int  # heads of k and v; heads is a multiple of it
+    d_head: int  # head dimension of q and k
     d_v: int
     dtype: torch.dtype
     softmax_scale: float
     causal: bool = False
     window: tuple[int, int] | None = None
-    softcap: float = 0.0  # 0: none
+    softcap: float = 0.0  # 0 means none
     sinks: bool = False
-    total_q: int | None = None  # rows of a packed q, None where q has a batch dimension
+    total_q: int | None = None  # rows of a packed q, or None if q has a batch dimension
     total_k: int | None = None
     seqused_k: bool = False
-    page_keys: int = 0  # rows of a page, where a table says which pages hold an entry's keys
-    pages: int = 0  # of k and of v
+    page_keys: int = 0  # keys per page of a paged KV cache; 0 if it is not paged
+    pages: int = 0  # pages of k and of v
     table_stride: int = 0  # elements from one row of the block table to the next
 
     @classmethod
     def of(cls, call: Call) -> Problem:
-        """The problem of (batch, seq, heads, d) tensors, of packed (total, heads, d) ones, or of k
-        and v in pages. The scale is 1 / sqrt(d) of q unless given."""
+        """Make the problem of a call with dense tensors, packed sequences or a paged KV cache."""
         q, k, v = call[:3]
         rows_q, heads, d_head = q.shape[-3:]
         rows_k, heads_k, _ = k.shape[-3:]
@@ -102,7 +101,7 @@ class Problem:
 
     @property
     def features(self) -> Features:
-        """What the kernel's code must be able to do."""
+        """The features that the problem requires of a kernel."""
         mask = MaskKind.CAUSAL if self.causal else MaskKind.WINDOW if self.window else MaskKind.FULL
         return Features(
             *(mask, self.softcap > 0, self.per_batch),
@@ -112,23 +111,23 @@ class Problem:
 
     @property
     def per_batch(self) -> bool:
-        """Whether batch entries have lengths of their own."""
+        """Whether sequences may differ in length."""
         return self.total_q is not None or self.total_k is not None or self.seqused_k
 
     @property
     def heads_per_kv(self) -> int:
-        """Heads of q that share one head of k and v."""
+        """The number of heads of q that share one head of k and v."""
         return self.heads // self.heads_k if self.heads_k else 1
 
     @property
     def lse_shape(self) -> tuple[int, ...]:
-        """(batch, heads, seq_q), of a packed q (heads, total_q)."""
+        """(batch, heads, seq_q), or (heads, total_q) if q is packed."""
         if self.total_q is not None:
             return self.heads, self.total_q
         return self.batch, self.heads, self.seq_q
 
     def num_tiles(self, rows: int) -> int:
-        """Tiles of so many query rows of one head; of packed queries, no fewer than there are."""
+        """Count the tiles of `rows` rows of one head. For packed sequences it is an upper bound."""
         of_each = self.batch * -(-self.seq_q // rows)
         if self.total_q is not None:
             of_each = min(of_each, self.total_q // rows + self.batch)
@@ -136,7 +135,7 @@ class Problem:
 
     @property
     def idle(self) -> bool:
-        """Whether there is nothing for a kernel to do: no output, or no key to see."""
+        """Whether there is nothing to compute: no output, or no key that a query sees."""
         rows_q = self.seq_q if self.total_q is None else self.total_q
         rows_k = self.seq_k if self.total_k is None else self.total_k
         no_pages = self.page_keys > 0 and self.pages == 0
@@ -146,10 +145,10 @@ class Problem:
 def normalised_mask(
     causal: bool, window: Window | None, rows_q: int, rows_k: int
 ) -> tuple[bool, tuple[int, int] | None]:
-    """Whether a mask is causal, and its window if it is neither that nor none.
+    """Return whether a mask is causal, and its window if it is neither causal nor full.
 
-    No entry has more than `rows_q` queries and `rows_k` keys: a side without a limit, or with a
-    wider one, gets the limit that hides nothing.
+    No sequence has more than `rows_q` queries and `rows_k` keys. A side with no limit, or with a
+    wider one, gets the smallest limit that hides no key.
     """
     left, right = (
         None if side is None or side == -1 else int(side) for side in window or (None, None)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules on q, k, v and the output that hold before anything is compiled, allocated or written.
+"""Checks of q, k, v and the output, before anything is compiled, allocated or written.
 
-The rules read `TensorView`s, plain descriptions of tensors, so they hold without a GPU too.
+The checks read `TensorView`s, which describe tensors, so they need no GPU.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from flash_attention.errors import UnsupportedError
 DIMS = ("batch", "seq", "heads", "d_head")
 PACKED_DIMS = ("total", "heads", "d_head")
 PAGED_DIMS = ("pages", "page_size", "heads", "d_head")
-OUTPUT = "the output"  # what messages call it: attention's `out`, the `o` of forward
+OUTPUT = "the output"  # its name in messages, since `attention` calls it out and `forward` o
 DTYPES = (torch.float16, torch.bfloat16)
-DEVICE_TYPES = ("cuda", "cpu")  # run by the GPU, run by the emulator
-ALIGNMENT = 16  # bytes that one copy instruction moves; its address is a multiple of them
+DEVICE_TYPES = ("cuda", "cpu")  # run on the GPU, and run in the emulator
+ALIGNMENT = 16  # bytes of one copy instruction, which its address is a multiple of
 MAX_D_HEAD = 256  # of the widest kernel config
-MAX_ROWS = 1 << 30  # numbers of rows and their sums fit in 32 bits
+MAX_ROWS = 1 << 30  # so that sums of two numbers of rows fit in 32 bits
 
 
 @dataclass(frozen=True)
 class TensorView:
-    """What the rules need to know of one tensor; strides in elements, the pointer in bytes."""
+    """What the checks need to know about a tensor. Strides are in elements."""
 
     name: str
     shape: tuple[int, ...]
@@ -41,7 +41,7 @@ class TensorView:
 
     @classmethod
     def of(cls, name: str, tensor: object, dims: tuple[str, ...] = DIMS) -> TensorView:
-        """Describe a tensor, or say why it cannot be described."""
+        """Describe a tensor. Raises UnsupportedError if it has no plain strided memory."""
         if not isinstance(tensor, torch.Tensor):
             raise UnsupportedError(
                 f"{name} is a {type(tensor).__name__}; pass a torch.Tensor of shape {shown(dims)}"
@@ -62,13 +62,13 @@ class TensorView:
 
     @cached_property
     def layout(self) -> Layout:
-        """The same view with strides in bytes."""
+        """The layout of the view, with strides in bytes."""
         size = self.dtype.itemsize
         return Layout(self.shape, tuple(s * size for s in self.strides), size)
 
     @property
     def with_batch(self) -> TensorView:
-        """The same memory as (batch, seq, heads, d_head): a packed tensor is one batch entry."""
+        """Return the view as (batch, seq, heads, d_head). A packed tensor has batch 1."""
         if len(self.shape) == len(DIMS):
             return self
         return replace(self, shape=(1, *self.shape), strides=(0, *self.strides))
@@ -76,8 +76,8 @@ class TensorView:
 
 @dataclass(frozen=True)
 class Packing:
-    """Which tensors hold their batch entries one after the other, without a batch dimension, and
-    whether k and v hold them in pages."""
+    """Which tensors hold packed sequences, without a batch dimension, and whether k and v are a
+    paged KV cache."""
 
     q: bool = False
     kv: bool = False
@@ -85,7 +85,7 @@ class Packing:
 
     @classmethod
     def of(cls, call: Call) -> Packing:
-        """The packing that a call's tensors describe."""
+        """Read the packing from the arguments of a call."""
         kv = call.cu_seqlens_k is not None
         return cls(call.cu_seqlens_q is not None, kv, call.block_table is not None)
 
@@ -96,7 +96,7 @@ NOT_PACKED = Packing()
 def check_inputs(
     q: TensorView, k: TensorView, v: TensorView, packing: Packing = NOT_PACKED
 ) -> None:
-    """The rules that q, k and v obey whatever the kernel."""
+    """Check q, k and v for any kernel."""
     for view in (q, k, v):
         _check_kernel_kind(view)
     check_shapes(q, k, v, packing)
@@ -107,7 +107,7 @@ def check_inputs(
 def check_shapes(
     q: TensorView, k: TensorView, v: TensorView, packing: Packing = NOT_PACKED
 ) -> None:
-    """The rules that tie q, k and v to each other, whoever computes."""
+    """Check that the shapes of q, k and v fit together, for kernels and for torch."""
     _check_dims(q, packing.q, "cu_seqlens_q")
     for view in (k, v):
         if packing.paged:
@@ -146,20 +146,20 @@ def check_shapes(
 
 
 def check_given_output(o: TensorView, q: TensorView, v: TensorView) -> None:
-    """The rules that an output tensor obeys, whoever computes."""
+    """Check a given output tensor, for kernels and for torch."""
     _check_output_kind(o, q, v)
     _check_own_memory(o)
 
 
 def check_kernel_output(o: TensorView, q: TensorView, v: TensorView) -> None:
-    """The rules that an output tensor obeys whatever the kernel."""
+    """Check a given output tensor for any kernel."""
     _check_output_kind(o, q, v)
     _check_memory(o)
     _check_own_memory(o)
 
 
 def check_pointers(views: Iterable[TensorView]) -> None:
-    """The first element of each tensor lies where a 16-byte copy may start."""
+    """Check that the address of each tensor is a multiple of 16 bytes."""
     for view in views:
         if view.pointer % ALIGNMENT:
             raise UnsupportedError(
@@ -171,7 +171,7 @@ def check_pointers(views: Iterable[TensorView]) -> None:
 
 
 def check_no_overlap(o: TensorView, inputs: Iterable[TensorView]) -> None:
-    """Nothing the kernel stores lands in what it still has to load."""
+    """Check that the output does not overlap an input in memory."""
     for view in inputs:
         if may_overlap(o.pointer - view.pointer, view.layout, o.layout):
             raise UnsupportedError(
@@ -181,13 +181,13 @@ def check_no_overlap(o: TensorView, inputs: Iterable[TensorView]) -> None:
 
 
 def check_no_grad(call: Call) -> None:
-    """There is no backward pass, so no gradient may be expected from the call."""
+    """Raise UnsupportedError if autograd would expect a gradient."""
     if torch.is_grad_enabled() and call.needs_grad:
         refuse_grad()
 
 
 def refuse_grad() -> NoReturn:
-    """Say that there is no backward pass."""
+    """Raise UnsupportedError because there is no backward pass."""
     raise UnsupportedError(
         "a tensor requires grad, and this function has no backward pass;"
         " call it under torch.no_grad() or pass q.detach(), k.detach(), v.detach()"
@@ -254,7 +254,7 @@ def _check_same(view: TensorView, q: TensorView, what: str) -> None:
 
 
 def _check_memory(view: TensorView) -> None:
-    """Strides and sizes that copies of 16 bytes can follow."""
+    """Check that 16-byte copies work with the sizes and the strides of a tensor."""
     dims = DIMS if len(view.shape) == len(DIMS) else PACKED_DIMS
     elements = ALIGNMENT // view.dtype.itemsize
     *_, rows, _, d_head = view.shape
@@ -291,10 +291,10 @@ def _check_memory(view: TensorView) -> None:
 
 
 def _advice(name: str, otherwise: str) -> str:
-    """What to do about a tensor; a copy of the output would not be where the caller looks."""
+    """Say what to do about a tensor. A copy of the output would not reach the caller."""
     return "pass another tensor, or leave it out" if name == OUTPUT else otherwise
 
 
 def shown(values: Iterable[object]) -> str:
-    """A shape as messages write it."""
+    """Format a shape for a message."""
     return f"({', '.join(map(str, values))})"

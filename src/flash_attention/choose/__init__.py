@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a problem to the config that runs it: given, short queries, a table, or a heuristic."""
+"""Choose the config that runs a problem: by the caller, split-KV, a table or a heuristic."""

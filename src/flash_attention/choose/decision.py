@@ -27,13 +27,13 @@ class Rule(Enum):
 
 @dataclass(frozen=True)
 class Decision:
-    """A config, its architecture and the cut of the keys, if they are split."""
+    """A config, its architecture, and how the keys are split, if they are."""
 
     config: KernelConfig
     arch: Arch
     split: Split
     rule: Rule
-    reason: str = field(default="", compare=False)  # what tables had to say
+    reason: str = field(default="", compare=False)  # why, as far as tables are concerned
 
     def recipe(
         self,
@@ -43,15 +43,15 @@ class Decision:
         *,
         return_lse: bool = False,
     ) -> Recipe:
-        """How the config answers the problem; raises UnsupportedError if it does not fit."""
+        """Return how the config runs the problem. Raises UnsupportedError if it cannot."""
         setting = Setting(self.arch, num_sms, return_lse, self.split)
         return family_of(self.config).recipe(self.config, problem, views, setting)
 
 
 @dataclass(frozen=True)
 class Where:
-    """What a call is to run on. Without an `arch` that of the config is meant, or Hopper. Tables
-    are asked for a `device`."""
+    """What a call runs on. `arch` defaults to that of the config, or to Hopper. `device` is the one
+    to look up in tables."""
 
     num_sms: int
     arch: Arch | None = None
@@ -66,9 +66,9 @@ def decide(
     split_keys: int | None = None,
     may_tune: bool = False,
 ) -> Decision:
-    """The config that runs a checked problem: `config` if given, else what is chosen.
+    """Choose the config that runs a checked problem, unless `config` is given.
 
-    With `may_tune` a problem may be tuned first, inside of `tuning`.
+    With `may_tune` and inside a `tuning` block, the problem may be tuned first.
     """
     if config is not None:
         arch = where.arch or config.default_arch

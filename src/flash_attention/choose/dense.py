@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""DenseProblem: the part of a problem that is tuned, and how far two of them are apart."""
+"""DenseProblem: the problems that can be tuned, and the distance between two of them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from flash_attention.families.config import KernelConfig
 from flash_attention.families.registry import family_of
 
 SHARED_FIELDS = ("d_head", "d_v", "causal", "seq_q", "seq_k", "batch", "heads", "heads_k")
-TILE_ROWS = 128  # query rows of a usual tile, to count how much there is to spread over a GPU
-TILES_WEIGHT = 0.5  # a GPU that is full does not notice twice the tiles; one that is not does
+TILE_ROWS = 128  # query rows of a typical tile, to estimate how well a problem fills a GPU
+TILES_WEIGHT = 0.5  # twice the tiles matter only if they do not fill the GPU yet
 
 
 @dataclass(frozen=True, order=True)
 class DenseProblem:
-    """Full or causal attention where every batch entry has the same lengths."""
+    """Full or causal attention of sequences of the same length."""
 
     dtype: DType
     d_head: int
@@ -33,8 +33,8 @@ class DenseProblem:
 
     @classmethod
     def of(cls, problem: Problem) -> DenseProblem | None:
-        """What is tuned of a problem; None if it has a feature beyond the causal mask, or nothing
-        to compute."""
+        """Convert a problem. Returns None if it has features besides a causal mask, or if there is
+        nothing to compute."""
         if not problem.features.dense or problem.idle:
             return None
         values = {name: getattr(problem, name) for name in SHARED_FIELDS}
@@ -42,23 +42,23 @@ class DenseProblem:
 
     @property
     def problem(self) -> Problem:
-        """The problem with the usual scale."""
+        """The problem with the default softmax scale."""
         values = {name: getattr(self, name) for name in SHARED_FIELDS}
         dtype, scale = self.dtype.to_torch_dtype(), self.d_head**-0.5
         return Problem(**values, dtype=dtype, softmax_scale=scale)
 
     def features_for(self, config: KernelConfig) -> Features:
-        """What the kernel of a config must be able to do to run this problem."""
+        """Return the features of the kernel of a config that runs this problem."""
         features: Features = family_of(config).features(config, self.problem)
         return features
 
     @property
     def kind(self) -> tuple[DType, int, int, bool]:
-        """What two problems must share for a config of one to be worth trying at the other."""
+        """What two problems must have in common for their configs to be comparable."""
         return self.dtype, self.d_head, self.d_v, self.causal
 
     def distance(self, other: DenseProblem) -> float:
-        """Doublings of the lengths, and half of those of the tiles, between two of a kind."""
+        """The doublings of the lengths, plus half the doublings of the number of tiles."""
         return (
             abs(log2(self.seq_q / other.seq_q))
             + abs(log2(self.seq_k / other.seq_k))

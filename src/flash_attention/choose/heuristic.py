@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which kernel runs a problem that nobody measured: the newest family that can says so."""
+"""The config for a problem that was not tuned: the newest family that supports it chooses."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flash_attention.families.registry import FAMILIES
 
 
 def select_config(problem: Problem, arch: Arch) -> KernelConfig:
-    """The config to run `problem` with on `arch`."""
+    """Return the heuristic's config for `problem` on `arch`."""
     reasons = []
     for family in reversed(FAMILIES):
         chosen: KernelConfig | str = family.heuristic(problem, arch)

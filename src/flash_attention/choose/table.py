@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Table: for problems that were tuned on one kind of GPU, the config that was fastest."""
+"""Table: the fastest config for each problem that was tuned on one model of GPU."""
 
 from __future__ import annotations
 
@@ -14,47 +14,48 @@ from flash_attention.families.config import KernelConfig
 
 @dataclass(frozen=True)
 class Entry:
-    """The fastest config of one problem, beside what would have been chosen without measuring."""
+    """The fastest config for one problem, and the heuristic's config to compare it with."""
 
     problem: DenseProblem
     config: KernelConfig
-    ms: float
-    heuristic: str  # its short form: the config of an old table may be gone
-    heuristic_ms: float  # in the same turns as `ms`
+    ms: float  # the time of the config
+    heuristic: str  # the short form of its config, which this version may no longer have
+    heuristic_ms: float  # its time, measured in alternation with `ms`
     when: str  # ISO 8601, UTC
     driver: str
     nvrtc: str
-    version: str  # of this package
+    version: str  # the version of this package
 
     @property
     def gain(self) -> float:
-        """How many times as fast as the heuristic's choice."""
+        """How many times faster the config is than the heuristic's."""
         return self.heuristic_ms / self.ms
 
     @property
     def keeps_heuristic(self) -> bool:
-        """Whether nothing was faster than the heuristic's choice."""
+        """Whether no config was faster than the heuristic's."""
         return self.config.short_form() == self.heuristic
 
 
 @dataclass(frozen=True)
 class Table:
-    """Entries of one kind of GPU, one for a problem."""
+    """The fastest configs on one model of GPU, with one entry per problem."""
 
-    device: str
-    entries: tuple[Entry, ...] = ()
-    notes: tuple[str, ...] = field(default=(), compare=False)  # entries that were left out, and why
+    device: str  # the name of the GPU, as torch reports it
+    entries: tuple[Entry, ...] = ()  # sorted by problem
+    notes: tuple[str, ...] = field(default=(), compare=False)  # why entries were ignored on loading
 
     @cached_property
     def _by_problem(self) -> dict[DenseProblem, Entry]:
         return {entry.problem: entry for entry in self.entries}
 
     def exact(self, problem: DenseProblem) -> Entry | None:
-        """The entry of this very problem."""
+        """Return the entry for exactly this problem, or None."""
         return self._by_problem.get(problem)
 
     def nearest(self, problem: DenseProblem) -> tuple[float, Entry] | None:
-        """The entry of the problem least apart of the same kind, and how far it is."""
+        """Return the distance of the nearest entry with the same dtype, head dimensions and mask,
+        and that entry. Returns None if there is no such entry."""
         apart = [
             (problem.distance(entry.problem), entry.problem, entry)
             for entry in self.entries
@@ -66,13 +67,13 @@ class Table:
         return distance, entry
 
     def with_entries(self, entries: Iterable[Entry]) -> Table:
-        """The table with these in place of what it had for their problems."""
+        """Return a table with these entries added. They replace entries for the same problems."""
         kept = {**self._by_problem, **{entry.problem: entry for entry in entries}}
         return Table(self.device, tuple(kept[problem] for problem in sorted(kept)), self.notes)
 
     def merge(self, other: Table) -> Table:
-        """Both tables in one; of two entries for a problem the newer wins, of two as new the faster
-        one."""
+        """Return a table with the entries of both. The newer of two entries for a problem wins, or
+        the faster one if both are equally old. Raises UnsupportedError if the devices differ."""
         if other.device != self.device:
             raise UnsupportedError(
                 f"a table of {self.device} and one of {other.device} cannot be merged: times of"

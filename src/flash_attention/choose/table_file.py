@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tables as JSON that people read and merge: one line an entry, every field checked on load."""
+"""Tables as JSON files: one line per entry, so that they merge well. Loading checks every field."""
 
 from __future__ import annotations
 
@@ -18,7 +18,11 @@ SCHEMA = 1
 
 
 def save_table(table: Table, path: FilePath) -> None:
-    """Write a table; a reader sees the old file or the new one."""
+    """Write `table` to the file `path` as JSON.
+
+    The file is replaced in one step, so that a reader sees either the old or the new table. Raises
+    UnsupportedError if the file cannot be written.
+    """
     lines = ",\n".join(f"  {json.dumps(entry_json(entry))}" for entry in table.entries)
     text = f'{{\n "schema": {SCHEMA},\n "device": {json.dumps(table.device)},\n "entries": ['
     text += f"\n{lines}\n ]\n}}\n" if table.entries else "]\n}\n"
@@ -26,7 +30,11 @@ def save_table(table: Table, path: FilePath) -> None:
 
 
 def load_table(path: FilePath) -> Table:
-    """Read a table; an entry whose config this version does not know becomes a note."""
+    """Return the table in the file `path`.
+
+    An entry whose config this version does not have is left out and reported in the table's
+    `notes`. Raises UnsupportedError if the file cannot be read or is not a table.
+    """
     data = read_json(path, "a table")
     if not isinstance(data, dict) or not isinstance(data.get("entries"), list):
         raise UnsupportedError(f"{path} is not a table: no list of entries in it")
@@ -51,7 +59,7 @@ def load_table(path: FilePath) -> Table:
 
 
 def entry_json(entry: Entry) -> dict[str, Any]:
-    """An entry as JSON."""
+    """Convert an entry to JSON."""
     values = {f.name: getattr(entry, f.name) for f in fields(Entry)}
     return {
         **values,
@@ -61,8 +69,8 @@ def entry_json(entry: Entry) -> dict[str, Any]:
 
 
 def read_entry(data: object) -> Entry:
-    """The entry of JSON; UnsupportedError says which field is wrong, KernelConfigError that this
-    version has no such config."""
+    """Read an entry from JSON. Raises UnsupportedError for a wrong field, and KernelConfigError
+    for a config that this version does not have."""
     values = checked_fields(data, Entry, nested=("problem",))
     problem = read_problem(values["problem"])
     for name in ("ms", "heuristic_ms"):
@@ -75,13 +83,13 @@ def read_entry(data: object) -> Entry:
 
 
 def problem_json(problem: DenseProblem) -> dict[str, Any]:
-    """A problem as JSON."""
+    """Convert a problem to JSON."""
     values = {f.name: getattr(problem, f.name) for f in fields(DenseProblem)}
     return {**values, "dtype": problem.dtype.name}
 
 
 def read_problem(data: object) -> DenseProblem:
-    """The problem of JSON; UnsupportedError says which field is wrong."""
+    """Read a problem from JSON. Raises UnsupportedError for a wrong field."""
     values = checked_fields(data, DenseProblem)
     for name, value in values.items():
         if type(value) is int and value < 1:

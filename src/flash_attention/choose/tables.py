@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which kernel answers a problem: an exact entry of a table, a near one, else the heuristic."""
+"""Choose the kernel for a problem: from an exact table entry, a near one, or by the heuristic."""
 
 from __future__ import annotations
 
@@ -25,25 +25,25 @@ from flash_attention.families.registry import family_of
 
 TABLE_VARIABLE = "FLASH_ATTENTION_TABLE"
 SHIPPED = Path(__file__).resolve().parent / "measured"
-NO_DEVICE = -1  # where kernels are emulated, or explained for a GPU that nobody named
+NO_DEVICE = -1  # for emulated kernels, and for explanations without a GPU
 Device = int | str
-"""One of torch's CUDA devices, or the name of a GPU that is elsewhere, as tables call it."""
-MAX_DISTANCE = 1.5  # of a near entry: lengths 1.4 times as long and a batch 2 times as large
+"""The index of a CUDA device of torch, or the name of a GPU that this machine need not have."""
+MAX_DISTANCE = 1.5  # of a near entry, such as lengths times 1.4 and batch times 2
 
 logger = logging.getLogger("flash_attention")
 
 
 class Choice(NamedTuple):
-    """A config, and in words why it was chosen."""
+    """A config, and why it was chosen."""
 
     config: KernelConfig
     reason: str
-    measured: bool = False  # by a table
+    measured: bool = False  # chosen from a table
 
 
 @dataclass(frozen=True)
 class Source:
-    """A table that choices are made by; `hint`: on other devices too."""
+    """A table to choose from. With `hint` it is used for other devices too."""
 
     table: Table
     name: str
@@ -55,12 +55,12 @@ class _Tables:
     """The tables of this process."""
 
     def __init__(self) -> None:
-        self.tuned: dict[str, Table] = {}  # by device, out of `tuning`
-        self.chosen: Source | None = None  # by `use_table`
+        self.tuned: dict[str, Table] = {}  # by device, from `tuning`
+        self.chosen: Source | None = None  # from `use_table`
         self.tune: Callable[[DenseProblem, Arch, int], Entry | None] | None = None
 
     def sources(self, device: str) -> Iterator[Source]:
-        """Those that may speak of a device, the first to be asked first."""
+        """Yield the tables to look up for a device, in order of precedence."""
         if device in self.tuned:
             yield Source(self.tuned[device], "tuned in this process")
         if self.chosen is not None:
@@ -84,38 +84,38 @@ def _loaded(path: Path) -> Table:
 
 @cache
 def device_name(device_index: int) -> str:
-    """The name of one of torch's CUDA devices, as tables call it."""
+    """Return the name of a CUDA device, which tables use."""
     name: str = torch.cuda.get_device_name(device_index)
     return name
 
 
 def choose(problem: Problem, arch: Arch, device: Device, *, may_tune: bool = False) -> Choice:
-    """The config to run a problem with on a device, and why; with `may_tune`, inside of `tuning`, a
-    problem that no table has is tuned first."""
+    """Choose the config for a problem on a device. With `may_tune` and inside a `tuning` block, a
+    problem without a table entry is tuned first."""
     dense = DenseProblem.of(problem)
     if dense is None:
-        return _by_heuristic(problem, arch, "tables are of full and causal attention only")
+        return _by_heuristic(problem, arch, "tables cover full and causal attention only")
     if isinstance(device, str):
         return look_up(dense, arch, device)
     if device == NO_DEVICE:
-        return _by_heuristic(problem, arch, "tables are of devices, and this is none")
+        return _by_heuristic(problem, arch, "tables are for GPUs, and there is none")
     if may_tune and tables.tune is not None and not torch.cuda.is_current_stream_capturing():
         _tune_unseen(dense, arch, device)
     return look_up(dense, arch, device_name(device))
 
 
 def look_up(dense: DenseProblem, arch: Arch, device: str) -> Choice:
-    """What the tables of this process say of a problem."""
+    """Choose the config for a problem from the tables of this process."""
     sources = list(tables.sources(device))
     usable = [source for source in sources if source.hint or source.table.device == device]
     for source in sources:
         if source not in usable and not source.shipped:
-            _note_once(f"{source.name} is of {source.table.device} and says nothing of {device}")
+            _note_once(f"{source.name} is for {source.table.device} and is not used on {device}")
     for source in usable:
         if (entry := source.table.exact(dense)) and _valid(entry, arch, source):
             said = f"measured for this problem: {_said(entry, source)}"
             return Choice(entry.config, said, measured=True)
-    reason = f"no table is of {device}"
+    reason = f"there is no table for {device}"
     near = [(*found, s) for s in usable if (found := s.table.nearest(dense))]
     if near:
         distance, entry, source = min(near, key=lambda item: item[0])
@@ -123,13 +123,13 @@ def look_up(dense: DenseProblem, arch: Arch, device: str) -> Choice:
         if distance > MAX_DISTANCE:
             reason += f", over {MAX_DISTANCE}"
         elif entry.keeps_heuristic:
-            reason += ", where nothing was faster"
+            reason += ", and no config was faster there"
         elif family_of(entry.config).extrapolates and _valid(entry, arch, source):
             return Choice(entry.config, f"{reason}: {_said(entry, source)}", measured=True)
     elif usable:
-        reason = "no entry is of this type, head dimension and mask"
+        reason = "no entry has this data type, head dimension and mask"
     elif sources:
-        reason += f"; {sources[0].name} is of {sources[0].table.device}"
+        reason += f"; {sources[0].name} is for {sources[0].table.device}"
     return _by_heuristic(dense.problem, arch, reason)
 
 
@@ -170,11 +170,11 @@ def _note_once(message: str) -> None:
 
 
 def check_device(table: Table, name: str) -> None:
-    """Refuse a table that no GPU of this machine is the device of."""
+    """Raise UnsupportedError if this machine has no GPU of the table's model."""
     here = {device_name(index) for index in range(torch.cuda.device_count())}
     if here and table.device not in here:
         raise UnsupportedError(
-            f"{name} is of {table.device}, this machine has {', '.join(sorted(here))}: its times"
-            " say little here; tune on this device with `flash-attention tune`, or pass hint=True"
-            " to follow it all the same"
+            f"{name} is for {table.device}, this machine has {', '.join(sorted(here))}: the"
+            " fastest configs may differ here; tune on this device with `flash-attention tune`, or"
+            " pass hint=True to use it anyway"
         )

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""python -m flash_attention.compat script.py [arguments]: run a script that imports flash-attn."""
+"""Run a script that imports flash-attn: python -m flash_attention.compat script.py [arguments]."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ flash_attention. --replace does so even if the real packages are installed."""
 
 
 def main(arguments: list[str]) -> None:
-    """Install, then run the script as Python would."""
+    """Call `install`, then run the script as Python would."""
     replace = arguments[:1] == ["--replace"]
     script = arguments[replace:]
     if not script or script[0].startswith("-"):

@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The functions of flash-attn's bert_padding: padded tensors to packed ones and back.
+"""The functions of flash-attn's bert_padding: they convert between padded and packed sequences.
 
-All are torch's own operations, so they have gradients. What reads a mask waits for its device.
+They consist of operations of torch, so they have gradients. A function that reads a mask waits for
+the mask's device.
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ __all__ = [
 
 
 def index_first_axis(input: Tensor, indices: Tensor) -> Tensor:
-    """The rows of `input` that the indices name."""
+    """Return the rows of `input` with these indices."""
     return input[indices]
 
 
 def index_first_axis_residual(input: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
-    """The rows of `input` that the indices name, and `input`."""
+    """Return the rows of `input` with these indices, and `input` itself."""
     return input[indices], input
 
 
 def index_put_first_axis(values: Tensor, indices: Tensor, first_axis_dim: int) -> Tensor:
-    """`first_axis_dim` rows: `values` where the indices say, zeros elsewhere."""
+    """Return a tensor of `first_axis_dim` rows: `values` at the indices, zeros elsewhere."""
     rows = values.new_zeros((first_axis_dim, *values.shape[1:]))
     return rows.index_put((indices,), values)
 
@@ -39,10 +40,14 @@ def index_put_first_axis(values: Tensor, indices: Tensor, first_axis_dim: int) -
 def unpad_input(
     hidden_states: Tensor, attention_mask: Tensor, unused_mask: Tensor | None = None
 ) -> tuple[Tensor, Tensor, Tensor, int, Tensor]:
-    """Packs the rows of a (batch, seq, ...) tensor that either mask, (batch, seq), does not hide.
+    """Pack the unpadded rows of a (batch, seq, ...) tensor.
 
-    Returns the rows, (total, ...), their places in the flattened input, cu_seqlens, the length of
-    the longest sequence, and how many rows of each sequence `attention_mask` shows.
+    - `hidden_states`: the padded tensor.
+    - `attention_mask`: (batch, seq), nonzero for rows to keep.
+    - `unused_mask`: (batch, seq), nonzero for further rows to keep.
+
+    Returns the rows (total, ...), their indices in the flattened input, cu_seqlens, the length of
+    the longest sequence, and the number of rows of each sequence that `attention_mask` keeps.
     """
     shown = attention_mask if unused_mask is None else attention_mask + unused_mask
     lengths = shown.sum(-1, dtype=torch.int32)
@@ -53,8 +58,11 @@ def unpad_input(
 def unpad_input_for_concatenated_sequences(
     hidden_states: Tensor, attention_mask_in_length: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, int]:
-    """Packs rows that hold several sequences each; a row of the mask begins with their lengths,
-    and is 0 behind them. Returns what `unpad_input` does, but the last."""
+    """Pack a (batch, seq, ...) tensor whose batch rows hold several sequences each.
+
+    A row of `attention_mask_in_length`, (batch, seq), starts with the lengths of the sequences in
+    that row, and the rest of it is 0. Returns the first four results of `unpad_input`.
+    """
     mask = attention_mask_in_length
     columns = torch.arange(mask.shape[1], device=mask.device)
     lengths = mask[mask != 0].to(torch.int32)
@@ -62,7 +70,7 @@ def unpad_input_for_concatenated_sequences(
 
 
 def pad_input(hidden_states: Tensor, indices: Tensor, batch: int, seqlen: int) -> Tensor:
-    """The inverse of `unpad_input`: (batch, seqlen, ...), zeros where no row is."""
+    """Undo `unpad_input`: return a (batch, seqlen, ...) tensor with zeros in the padding."""
     rows = index_put_first_axis(hidden_states, indices, batch * seqlen)
     return rows.view(batch, seqlen, *rows.shape[1:])
 

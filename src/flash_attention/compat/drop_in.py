@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""install: let programs that import flash-attn or FlashAttention-3 compute here."""
+"""install: make programs that import flash-attn or FlashAttention-3 use this package."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ import torch
 from flash_attention.compat import bert_padding, flash_attn, flash_attn_3
 from flash_attention.errors import UnsupportedError
 
-HERE = "flash.attention"  # the local part of the versions: whose code it is
+HERE = "flash.attention"  # the local part of the versions, which names this package
 VERSION = f"2.8.3+{HERE}"
 VERSION_3 = f"3.0.0+{HERE}"
 MODULES = {
@@ -29,18 +29,21 @@ MODULES = {
     "flash_attn.bert_padding": bert_padding,
     "flash_attn_interface": flash_attn_3,
 }
-"""The modules of others, and whose functions they have then."""
+"""The modules of other packages, and the modules here that provide their functions."""
 ASKING = "transformers.modeling_flash_attention_utils"
 
 
 def install(*, replace: bool = False) -> None:
-    """Let `import flash_attn` and FlashAttention-3's `import flash_attn_interface` find the
+    """Make `import flash_attn` and FlashAttention-3's `import flash_attn_interface` import the
     functions of `compat.flash_attn`, `compat.bert_padding` and `compat.flash_attn_3`.
 
-    The version, __version__ and that of the metadata, is the one whose parameters they have, and
-    names this package in its local part. transformers takes attn_implementation="flash_attention_2"
-    then, also without a GPU. Functions that were imported before stay what they are. Where the real
-    packages are installed, UnsupportedError is raised unless they are to be `replace`d.
+    Their `__version__` and the version in their metadata is the one whose parameters the functions
+    have, with this package in the local part. transformers then accepts
+    attn_implementation="flash_attention_2", also without a GPU. Functions that were imported before
+    are not changed.
+
+    With `replace`, the modules replace the real packages if these are installed. Without it,
+    UnsupportedError is raised in that case.
     """
     if _installed is not None:
         return
@@ -55,14 +58,14 @@ def install(*, replace: bool = False) -> None:
 
 
 def uninstall() -> None:
-    """Undo `install`: the modules are what they were."""
+    """Undo `install`. Later imports find the original modules again."""
     global _installed
     if _installed is not None:
         _installed.close()
         _installed = None
 
 
-_installed: ExitStack | None = None  # undoes what `install` did
+_installed: ExitStack | None = None  # closing it undoes `install`
 
 
 def _install() -> None:
@@ -87,16 +90,16 @@ def _packages() -> set[str]:
 
 
 def _spec(name: str) -> str | None:
-    """Where a module that is not ours is to be found."""
+    """Say where a module that is not ours was found, or return None."""
     try:
         spec = find_spec(name)
-    except ValueError:  # a module that somebody made by hand
+    except ValueError:  # a module without a spec, which the program made itself
         return "made by this program"
     return None if spec is None else f"at {spec.origin or spec.submodule_search_locations}"
 
 
 def _alias(name: str, source: ModuleType) -> ModuleType:
-    """A module with the public functions of another."""
+    """Make a module with the public functions of another."""
     module = ModuleType(name, source.__doc__)
     package = name == "flash_attn"
     spec = ModuleSpec(name, None, origin=source.__file__, is_package=package)
@@ -113,7 +116,7 @@ def _alias(name: str, source: ModuleType) -> ModuleType:
 
 
 class _Distribution(importlib.metadata.Distribution):
-    """What the metadata of a package say that is not installed, and whose functions are here."""
+    """The metadata of a package that is not installed and whose functions are provided here."""
 
     def __init__(self, name: str, version: str, module: str) -> None:
         self.module = module
@@ -137,7 +140,7 @@ DISTRIBUTIONS = {
 
 
 class _Finder:
-    """Finds the metadata, and tells transformers, when it is imported, what is here."""
+    """An import hook that finds the metadata and patches transformers when it is imported."""
 
     def find_spec(
         self, name: str, path: Any = None, target: ModuleType | None = None
@@ -165,8 +168,10 @@ class _Finder:
 
 
 def _tell_transformers(undo: ExitStack) -> None:
-    """transformers looks once which packages are there and remembers the answers; and it takes for
-    granted that flash-attn needs a GPU, which the functions here do not."""
+    """Make transformers look again which packages are installed, since it caches the answers.
+
+    It also assumes that flash-attn needs a GPU. The functions here do not.
+    """
     flash, utils = sys.modules[ASKING], sys.modules["transformers.utils.import_utils"]
     found = {d.module: [name] for name, d in DISTRIBUTIONS.items()}
     _change(undo, getattr(utils, "PACKAGE_DISTRIBUTION_MAPPING", {}), found)
@@ -193,7 +198,7 @@ def _forget_answers(flash: ModuleType, utils: ModuleType) -> None:
 
 
 def _change(undo: ExitStack, entries: dict[str, Any], new: Mapping[str, Any]) -> None:
-    """Put new entries into a dictionary until it is undone."""
+    """Put new entries into a dictionary, and register how to undo that."""
     for name, value in new.items():
         if name in entries:
             undo.callback(entries.__setitem__, name, entries[name])

@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The functions of the flash-attn package (version 2) with its names, order and defaults.
+"""The functions of the flash-attn package (version 2), with its parameters, order and defaults.
 
-Dense tensors are (batch, seq, heads, d), packed ones (total, heads, d). Masks are aligned to the
-last key, windows include both ends, -1 is no limit. As in flash-attn a last dimension that is not
-contiguous is copied, and head dimensions that are no multiple of 8 are padded (a copy, too).
-`deterministic` changes nothing: the forward pass always is.
+Dense tensors are (batch, seq, heads, d). Packed sequences are (total, heads, d). Masks are aligned
+with the last key. Both ends of a window are included, and -1 means no limit. As in flash-attn, a
+tensor is copied if its last dimension is not contiguous, or if its head dimension is not a multiple
+of 8 and has to be padded. `deterministic` has no effect, because the forward pass always is.
 
-Beyond flash-attn, v may have another head dimension than q and k, and pages 16 keys. Short of it
-there is no backward pass, and what has no kernel here raises UnsupportedError instead of being
-ignored: dropout, ALiBi, rotary embeddings, more than one split by number. softmax_lse of a query
-that sees no key is -inf, where flash-attn stores +inf. docs/flash_attn_semantics.md goes through it
-parameter by parameter.
+There are three differences from flash-attn. There is no backward pass. Parameters without a kernel
+raise UnsupportedError: dropout, ALiBi, rotary embeddings, and num_splits above 1. The softmax_lse
+of a query that sees no key is -inf, where flash-attn stores +inf. In addition, v may have another
+head dimension than q and k, and a page of a paged KV cache may have as few as 16 keys.
+docs/flash_attn_semantics.md describes every parameter.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 Result = Tensor | tuple[Tensor, Tensor, None]
-"""The output, or with `return_attn_probs` (out, softmax_lse, None): no probabilities are kept."""
+"""The output. With `return_attn_probs`, (out, softmax_lse, None): probabilities are not stored."""
 
 HEAD_DIM_STEP = 8
 Packed = TypeVar("Packed", bound=Callable[..., Result])
@@ -60,7 +60,11 @@ def flash_attn_func(
     deterministic: bool = False,
     return_attn_probs: bool = False,
 ) -> Result:
-    """Attention of (batch, seq, heads, d) tensors; softmax_lse is (batch, heads, seq_q)."""
+    """Compute attention of (batch, seq, heads, d) tensors.
+
+    Returns out, or with `return_attn_probs` (out, softmax_lse, None), where softmax_lse is (batch,
+    heads, seq_q).
+    """
     _refuse_dropout_and_alibi(dropout_p, alibi_slopes)
     options = options_of(softmax_scale, causal, window_size, softcap)
     out, lse = attend(q, k, v, options, return_attn_probs)
@@ -70,8 +74,8 @@ def flash_attn_func(
 def _parameters_of(
     function: Callable[..., Result], first: int, last: int | None = None
 ) -> Callable[[Packed], Packed]:
-    """Let `help` and `inspect` show the parameters of `function` from number `first` on, up to
-    `last`, which a function of packed tensors passes on."""
+    """Make `help` and `inspect` show the parameters `first` to `last` of `function`, to which a
+    function of kv-packed or qkv-packed tensors passes them on."""
 
     def shown(packed: Packed) -> Packed:
         own = [
@@ -86,14 +90,14 @@ def _parameters_of(
 
 @_parameters_of(flash_attn_func, 3)
 def flash_attn_kvpacked_func(q: Tensor, kv: Tensor, *options: Any, **named: Any) -> Result:
-    """`flash_attn_func` with k and v as one tensor, (batch, seq, 2, heads_k, d)."""
+    """Compute `flash_attn_func` with k and v in one tensor, (batch, seq, 2, heads_k, d)."""
     k, v = unpacked("kv", kv, 2, ndim=5)
     return flash_attn_func(q, k, v, *options, **named)
 
 
 @_parameters_of(flash_attn_func, 3)
 def flash_attn_qkvpacked_func(qkv: Tensor, *options: Any, **named: Any) -> Result:
-    """`flash_attn_func` with q, k and v as one tensor, (batch, seq, 3, heads, d)."""
+    """Compute `flash_attn_func` with q, k and v in one tensor, (batch, seq, 3, heads, d)."""
     q, k, v = unpacked("qkv", qkv, 3, ndim=5)
     return flash_attn_func(q, k, v, *options, **named)
 
@@ -116,11 +120,14 @@ def flash_attn_varlen_func(
     return_attn_probs: bool = False,
     block_table: Tensor | None = None,
 ) -> Result:
-    """Attention of packed (total, heads, d) tensors; softmax_lse is (heads, total_q).
+    """Compute attention of packed sequences, (total, heads, d).
 
-    With `block_table`, int32 (batch, n), k and v are (pages, page_size, heads_k, d), and the table
-    names the pages of each entry; cu_seqlens_k says how many keys of them count. A `max_seqlen`
-    that is a tensor is read, which waits for its device.
+    With `block_table`, int32 (batch, n), k and v are a paged KV cache, (pages, page_size, heads_k,
+    d). The table lists the pages of each sequence, and the differences of cu_seqlens_k are its
+    numbers of keys. If a `max_seqlen` is a tensor, reading it waits for its device.
+
+    Returns out, or with `return_attn_probs` (out, softmax_lse, None), where softmax_lse is (heads,
+    total_q).
     """
     _refuse_dropout_and_alibi(dropout_p, alibi_slopes)
     options = options_of(softmax_scale, causal, window_size, softcap)
@@ -129,16 +136,16 @@ def flash_attn_varlen_func(
         options["cu_seqlens_k"], options["max_seqlen_k"] = cu_seqlens_k, whole(max_seqlen_k)
     else:
         longest = whole(max_seqlen_k)
-        if longest is not None:  # of a table that names more pages
+        if longest is not None:  # the table may list more pages than the longest sequence has
             block_table = block_table[:, : -(-longest // max(1, k.shape[1]))]
         options["block_table"], options["seqused_k"] = block_table, cu_seqlens_k.diff()
     out, lse = attend(q, k, v, options, return_attn_probs)
     return out if lse is None else (out, lse, None)
 
 
-@_parameters_of(flash_attn_varlen_func, 3, -1)  # k and v of one tensor are in no pages
+@_parameters_of(flash_attn_varlen_func, 3, -1)  # k and v in one tensor are not paged
 def flash_attn_varlen_kvpacked_func(q: Tensor, kv: Tensor, *options: Any, **named: Any) -> Result:
-    """`flash_attn_varlen_func` with k and v as one tensor, (total_k, 2, heads_k, d)."""
+    """Compute `flash_attn_varlen_func` with k and v in one tensor, (total_k, 2, heads_k, d)."""
     k, v = unpacked("kv", kv, 2, ndim=4)
     return flash_attn_varlen_func(q, k, v, *options, **named)
 
@@ -147,7 +154,7 @@ def flash_attn_varlen_kvpacked_func(q: Tensor, kv: Tensor, *options: Any, **name
 def flash_attn_varlen_qkvpacked_func(
     qkv: Tensor, cu_seqlens: Tensor, max_seqlen: int, *options: Any, **named: Any
 ) -> Result:
-    """`flash_attn_varlen_func` with q, k and v as one tensor, (total, 3, heads, d)."""
+    """Compute `flash_attn_varlen_func` with q, k and v in one tensor, (total, 3, heads, d)."""
     q, k, v = unpacked("qkv", qkv, 3, ndim=4)
     lengths = (cu_seqlens, cu_seqlens, max_seqlen, max_seqlen)
     return flash_attn_varlen_func(q, k, v, *lengths, *options, **named)
@@ -174,21 +181,21 @@ def flash_attn_with_kvcache(
     num_splits: int = 0,
     return_softmax_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Attention to the first `cache_seqlens` keys of a cache, (batch, seq_cache, heads_k, d).
+    """Compute attention with a KV cache, (batch, seq_cache, heads_k, d).
 
-    With `block_table`, int32 (batch, n), the cache is (pages, page_size, heads_k, d), and the table
-    names the pages of each entry. With `cache_batch_idx`, int32 (batch,), entry i of q belongs to
-    that entry of the cache, and with `cache_leftpad`, int32 (batch,), its keys start at that row.
-    k and v, (batch, seq_new, heads_k, d), are first stored in the cache behind the keys in use.
+    `cache_seqlens` is the number of keys in use of each sequence. `k` and `v`, (batch, seq_new,
+    heads_k, d), are first stored in the cache after them. With `block_table`, int32 (batch, n), the
+    cache is paged, (pages, page_size, heads_k, d), and the table lists the pages of each sequence.
+    With `cache_batch_idx`, int32 (batch,), sequence i of q uses that sequence of the cache. With
+    `cache_leftpad`, int32 (batch,), the keys of a sequence start at that row.
 
-    A sequence whose new keys do not all fit into the cache, or go to pages that are not there, is
-    refused where the host knows it: on the CPU, and where cache_seqlens is an int. On a GPU nothing
-    of it is stored, and it sees no key: its output is 0 and its softmax_lse -inf. The other
-    sequences are not concerned.
+    New keys may not fit into the cache, or belong to pages that do not exist. The call raises
+    UnsupportedError if the host can tell: on the CPU, or if cache_seqlens is an int. Otherwise the
+    GPU stores none of the new keys of that sequence, and its output is 0 and its softmax_lse -inf.
+    Other sequences are not affected.
 
-    `rotary_interleaved` says how rotary_cos and rotary_sin are laid out, and neither is supported.
-    `num_splits` is 0, or 1: the keys are not split. Returns out, or (out, softmax_lse) with
-    `return_softmax_lse`.
+    `rotary_cos` and `rotary_sin` are not supported. `num_splits` 0 splits the keys if that fills
+    the GPU, 1 does not split them. Returns out, or with `return_softmax_lse` (out, softmax_lse).
     """
     _refuse_dropout_and_alibi(0.0, alibi_slopes)
     refuse_rotary(rotary_cos, rotary_sin)
@@ -205,7 +212,7 @@ def flash_attn_with_kvcache(
 def options_of(
     softmax_scale: float | None, causal: bool, window_size: Window, softcap: float
 ) -> Keywords:
-    """What is asked of a call, as `attention` spells it."""
+    """Convert options of flash-attn to keywords of `attention`."""
     left, right = window_size
     return {
         "softmax_scale": softmax_scale,
@@ -218,12 +225,12 @@ def options_of(
 def attend(
     q: Tensor, k: Tensor, v: Tensor, options: Keywords, return_lse: bool
 ) -> tuple[Tensor, Tensor | None]:
-    """Attention of tensors laid out in any way; the log-sum-exp if asked for."""
+    """Compute attention of tensors with any strides, and the log-sum-exp with `return_lse`."""
     if q.is_nested or k.is_nested or v.is_nested:
-        views_of(Call(q, k, v))  # raises: they have no shape to go on with
+        views_of(Call(q, k, v))  # raises for anything that is not a tensor
     d_v, lse = v.shape[-1], None
     if options["softmax_scale"] is None:
-        options["softmax_scale"] = q.shape[-1] ** -0.5  # of the head dimension before padding
+        options["softmax_scale"] = q.shape[-1] ** -0.5  # for the head dimension before padding
     q, k, v = _laid_out(q), _laid_out(k), _laid_out(v)
     if return_lse:
         out, lse = attention(q, k, v, **options, return_lse=True)
@@ -233,14 +240,14 @@ def attend(
 
 
 def _laid_out(tensor: Tensor) -> Tensor:
-    """The tensor with a contiguous last dimension that is a multiple of 8."""
+    """Return the tensor with a contiguous last dimension, padded to a multiple of 8."""
     if missing := -tensor.shape[-1] % HEAD_DIM_STEP:
         return F.pad(tensor, (0, missing))
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
 def unpacked(name: str, tensor: Tensor, count: int, ndim: int) -> tuple[Tensor, ...]:
-    """The matrices of a tensor that holds `count` of them before the heads."""
+    """Split a tensor that holds `count` of q, k and v in the dimension before the heads."""
     if tensor.ndim != ndim or tensor.shape[-3] != count:
         dims = f"({'batch, seq' if ndim == 5 else 'total'}, {count}, heads, d)"
         raise UnsupportedError(f"{name} has shape {tuple(tensor.shape)}; allowed is {dims}")
@@ -248,7 +255,7 @@ def unpacked(name: str, tensor: Tensor, count: int, ndim: int) -> tuple[Tensor, 
 
 
 def whole(length: int | None) -> int | None:
-    """A length that may be a tensor; that is read, which waits for its device."""
+    """Convert a length to an int. Reading a tensor waits for its device."""
     return length if length is None or isinstance(length, int) else operator.index(length)
 
 
@@ -265,7 +272,7 @@ def _refuse_dropout_and_alibi(dropout_p: float, alibi_slopes: Tensor | None) -> 
 
 
 def refuse_rotary(rotary_cos: Tensor | None, rotary_sin: Tensor | None) -> None:
-    """Rotary embeddings are for the caller to apply."""
+    """Raise UnsupportedError if rotary embeddings are given."""
     if rotary_cos is not None or rotary_sin is not None:
         raise UnsupportedError(
             "rotary_cos or rotary_sin is given, and rotary embeddings are not applied here; rotate"
@@ -274,7 +281,7 @@ def refuse_rotary(rotary_cos: Tensor | None, rotary_sin: Tensor | None) -> None:
 
 
 def split_keys(num_splits: int, keys: int) -> int | None:
-    """How many keys a chunk has, so that there are as many chunks as asked for."""
+    """Convert `num_splits` to the `split_keys` of `attention`."""
     if num_splits not in (0, 1):
         raise UnsupportedError(
             f"num_splits is {num_splits}, and how the keys of a query are split is not to be chosen"

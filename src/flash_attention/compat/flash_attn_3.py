@@ -1,11 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The functions of FlashAttention-3's flash_attn_interface with its names, order and defaults.
+"""The functions of FlashAttention-3's flash_attn_interface: its parameters, order and defaults.
 
-They mean what those of `flash_attention.compat.flash_attn` do. `num_splits` is 1, the keys are not
-split, or 0, they are split if that fills the GPU. `pack_gqa` and `deterministic` change nothing:
-how heads lie in a tile is chosen here, and the forward pass is always deterministic. Parameters
-that have no kernel here raise UnsupportedError unless they have their default; it says what to do
-instead. docs/flash_attn_semantics.md goes through it parameter by parameter.
+Parameters that `flash_attention.compat.flash_attn` has too mean the same. `num_splits` 1 does not
+split the keys, and 0 splits them if that fills the GPU. `pack_gqa` has no effect, because this
+package decides how heads share a tile. `deterministic` has no effect, because the forward pass
+always is. Parameters without a kernel raise UnsupportedError unless they have their default value;
+the message says what to do instead. docs/flash_attn_semantics.md describes every parameter.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = [
 ]
 
 Result = Tensor | tuple[Tensor, Tensor]
-"""The output, or with `return_attn_probs` (out, softmax_lse)."""
+"""The output. With `return_attn_probs`, (out, softmax_lse)."""
 
 _NO_FP8 = "there are no fp8 kernels here; pass fp16 or bf16 tensors without a descale factor"
 INSTEAD = {
@@ -53,7 +53,7 @@ INSTEAD = {
     "scheduler_metadata": "tiles are scheduled by the kernels here; leave it out",
     "sm_margin": "kernels take the whole GPU here; pass 0",
 }
-"""What has no kernel: why, and what to do instead."""
+"""Why a parameter is not supported, and what to do instead."""
 
 
 def flash_attn_func(
@@ -75,7 +75,11 @@ def flash_attn_func(
     sm_margin: int = 0,
     return_attn_probs: bool = False,
 ) -> Result:
-    """Attention of (batch, seq, heads, d) tensors; softmax_lse is (batch, heads, seq_q)."""
+    """Compute attention of (batch, seq, heads, d) tensors.
+
+    Returns out, or with `return_attn_probs` (out, softmax_lse), where softmax_lse is (batch, heads,
+    seq_q).
+    """
     _refuse(
         qv=qv,
         **_descales(q_descale, k_descale, v_descale),
@@ -103,8 +107,8 @@ def flash_attn_qkvpacked_func(
     sm_margin: int = 0,
     return_attn_probs: bool = False,
 ) -> Result:
-    """`flash_attn_func` of one tensor: (batch, seq, 3, heads, d), or with `num_heads_q` (batch,
-    seq, heads_q + 2 heads_k, d)."""
+    """Compute `flash_attn_func` with q, k and v in one tensor: (batch, seq, 3, heads, d), or with
+    `num_heads_q` (batch, seq, heads_q + 2 heads_k, d)."""
     if num_heads_q is None or qkv.ndim == 5:
         q, k, v = unpacked("qkv", qkv, 3, ndim=5)
     else:
@@ -150,9 +154,10 @@ def flash_attn_varlen_func(
     sm_margin: int = 0,
     return_attn_probs: bool = False,
 ) -> Result:
-    """Attention of packed (total, heads, d) tensors; softmax_lse is (heads, total_q).
+    """Compute attention of packed sequences, (total, heads, d).
 
-    `seqused_k`, int32 (batch,), is how many keys of each sequence count.
+    `seqused_k`, int32 (batch,), is the number of keys of each sequence that are used. Returns out,
+    or with `return_attn_probs` (out, softmax_lse), where softmax_lse is (heads, total_q).
     """
     _refuse(
         seqused_q=seqused_q,
@@ -202,10 +207,10 @@ def flash_attn_with_kvcache(
     sm_margin: int = 0,
     return_softmax_lse: bool = False,
 ) -> Tensor | tuple[Tensor, Tensor, None, None]:
-    """`compat.flash_attn.flash_attn_with_kvcache`, whose block_table is called page_table here.
+    """Compute `compat.flash_attn.flash_attn_with_kvcache`; its block_table is `page_table` here.
 
-    With `cu_seqlens_q` and `max_seqlen_q` q is packed: (total, heads, d). Returns out, or with
-    `return_softmax_lse` (out, softmax_lse, None, None): no partial results are kept.
+    With `cu_seqlens_q` and `max_seqlen_q` q is packed, (total, heads, d). Returns out, or with
+    `return_softmax_lse` (out, softmax_lse, None, None), because no partial results are kept.
     """
     refuse_rotary(rotary_cos, rotary_sin)
     _refuse(
@@ -237,7 +242,7 @@ def flash_attn_combine(
     out: Tensor | None = None,
     out_dtype: Any = None,
 ) -> NoReturn:
-    """There is none: the parts of split keys are combined before a function here returns."""
+    """Raise UnsupportedError: the functions here return results that are already combined."""
     raise UnsupportedError(
         "flash_attn_combine is not supported here; call attention with return_lse and weight the"
         " outputs of parts with softmax(torch.stack(lses), 0)"
@@ -245,7 +250,7 @@ def flash_attn_combine(
 
 
 def get_scheduler_metadata(*sizes: Any, **options: Any) -> NoReturn:
-    """There is none: tiles are scheduled by the kernels."""
+    """Raise UnsupportedError: the kernels schedule their tiles themselves."""
     raise UnsupportedError(
         "get_scheduler_metadata is not supported here, since tiles are scheduled by the kernels;"
         " leave scheduler_metadata out of flash_attn_with_kvcache"

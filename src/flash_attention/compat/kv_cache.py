@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A cache of keys and values as flash-attn describes it, in the terms of `attention`."""
+"""A KV cache as flash-attn describes it, converted to arguments of `attention`."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from flash_attention.errors import UnsupportedError
 
 @dataclass(frozen=True)
 class Cache:
-    """Keys and values in rows of batch entries, or in pages that a table names.
+    """A KV cache of one row of keys per sequence, or of pages that a block table lists.
 
-    A cache whose entries are reordered is one of pages: each entry is a page.
+    With cache_batch_idx the cache is treated as paged, and each of its sequences is one page.
     """
 
     k: Tensor
     v: Tensor
     table: Tensor | None
-    leftpad: Tensor | None  # rows of each entry before its first key
+    leftpad: Tensor | None  # rows of each sequence before its first key
 
     @classmethod
     def of(
@@ -34,7 +34,7 @@ class Cache:
         cache_batch_idx: Tensor | None,
         cache_leftpad: Tensor | None,
     ) -> Cache:
-        """The cache that these describe together."""
+        """Make a cache from the arguments of flash-attn."""
         given = {
             "block_table": block_table,
             "cache_batch_idx": cache_batch_idx,
@@ -65,13 +65,13 @@ class Cache:
 
     @property
     def max_keys(self) -> int:
-        """Keys of the longest entry there may be."""
+        """The largest number of keys that a sequence can have."""
         rows = self.k.shape[1]
         return rows if self.table is None else rows * self.table.shape[1]
 
     def lengths(self, given: int | Tensor | None, batch: int, new: Tensor | None) -> Tensor | None:
-        """How many rows of each sequence are in use, before `new` ones are stored. Raises where
-        the host knows that there is no room: numbers on a GPU are not waited for."""
+        """Return the number of rows in use of each sequence, before `new` rows are stored. Raises
+        UnsupportedError for rows that do not fit, if they are known without waiting for a GPU."""
         if given is None:
             return None
         new_rows = 0 if new is None else new.shape[1]
@@ -108,9 +108,9 @@ class Cache:
             )
 
     def append(self, k: Tensor | None, v: Tensor | None, lengths: Tensor | None) -> Tensor:
-        """Store new rows behind those in use; the numbers of rows in use then.
+        """Store new rows after those in use, and return the new numbers of rows in use.
 
-        Of a sequence that has no room for all of its new rows none is stored, and its number is 0.
+        If the new rows of a sequence do not all fit, none is stored, and its number is 0.
         """
         if k is None or v is None or lengths is None:
             names = {"k": k, "v": v, "cache_seqlens": lengths}
@@ -132,7 +132,7 @@ class Cache:
                     f"block_table or cache_batch_idx is {self.table[~fits].tolist()} where new keys"
                     f" go; the cache has {len(self.k)} entries, allowed are 0 to {len(self.k) - 1}"
                 )
-            # What does not fit has no place in the cache that is surely its own. It repeats what
+            # Rows that do not fit have no location of their own in the cache. They repeat what
             # a sequence that fits stores, or, if none does, what is there.
             source = torch.where(fits, torch.arange(batch, device=fits.device), fits.int().argmax())
             at, k, v, keep = (at[0][source], at[1][source]), k[source], v[source], fits.any()
@@ -141,8 +141,8 @@ class Cache:
         return torch.where(fits, lengths + new_rows, 0)
 
     def _places(self, lengths: Tensor, new_rows: int) -> tuple[tuple[Tensor, Tensor], Tensor]:
-        """For each new row, (batch, seq_new), the entry or page of the cache and the row in it,
-        within its bounds; and the sequences that needed no bounds."""
+        """Return the page (or sequence) of the cache and the row in it of each new row, (batch,
+        seq_new), clamped to the cache; and which sequences did not need clamping."""
         device, (count, size) = lengths.device, self.k.shape[:2]
         start = lengths.clamp(0, self.max_keys - new_rows)
         fits = start == lengths
@@ -154,7 +154,7 @@ class Cache:
         return (entries, rows % size), fits & (entries == named).all(1)
 
     def described(self, options: Keywords, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
-        """k and v as `attention` takes them; how they are to be read goes into `options`."""
+        """Return k and v for `attention`, and add the keywords that describe them to `options`."""
         if self.leftpad is not None:
             return self._packed(options, self.leftpad, lengths)
         if self.table is not None and lengths is None:
@@ -165,7 +165,7 @@ class Cache:
     def _packed(
         self, options: Keywords, leftpad: Tensor, lengths: Tensor | None
     ) -> tuple[Tensor, Tensor]:
-        """All rows one after the other; an entry reaches from its first key to the next one's."""
+        """Describe the cache as packed sequences, each up to the first key of the next one."""
         batch, rows = self.k.shape[:2]
         starts = torch.arange(batch + 1, dtype=torch.int32, device=leftpad.device) * rows
         starts[:-1] += leftpad
@@ -177,19 +177,19 @@ class Cache:
                 " sequence, cache_seqlens; allowed are 0 to as many"
             )
         options["cu_seqlens_k"], options["max_seqlen_k"] = starts, 2 * rows
-        options["seqused_k"] = used.clamp_(min=0)  # of one that did not fit
+        options["seqused_k"] = used.clamp_(min=0)  # negative if new keys did not fit
         return self.k.flatten(0, 1), self.v.flatten(0, 1)
 
 
 def has_values(numbers: Tensor) -> bool:
-    """Whether values can be read without waiting for a device."""
+    """Whether the values can be read without waiting for a device."""
     return numbers.device.type == "cpu" and not (
         torch.compiler.is_compiling() or isinstance(numbers, FakeTensor)
     )
 
 
 def _check_numbers(name: str, tensor: object, shape: str = "(batch,)") -> None:
-    """Integers for each sequence of q."""
+    """Check that a tensor has an int32 for each sequence of q."""
     wanted = f"pass a torch.int32 tensor of shape {shape}, batch being that of q"
     if not isinstance(tensor, Tensor):
         raise UnsupportedError(f"{name} is a {type(tensor).__name__}; {wanted}")
@@ -200,7 +200,7 @@ def _check_numbers(name: str, tensor: object, shape: str = "(batch,)") -> None:
 
 
 def _check_entries_adjoin(name: str, cache: Tensor) -> None:
-    """Rows of all entries are one apart throughout, so that they need not be copied."""
+    """Check that the sequences of a cache follow each other without gaps: none is copied."""
     batch, rows = cache.shape[:2]
     if batch > 1 and cache.stride(0) != rows * cache.stride(1):
         raise UnsupportedError(
@@ -211,7 +211,7 @@ def _check_entries_adjoin(name: str, cache: Tensor) -> None:
 
 
 def _check_new(name: str, new: Tensor, cache: Tensor, size: tuple[int, int]) -> None:
-    """New rows have the heads, the columns and the dtype of the cache, v as many as k."""
+    """Check that new rows have the heads, the head dimension and the dtype of the cache."""
     wanted = (*size, *cache.shape[2:])
     if (tuple(new.shape), new.dtype, new.device) != (wanted, cache.dtype, cache.device):
         raise UnsupportedError(

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""scaled_dot_product_attention of torch, computed here: as a function, or where torch's is called.
+"""torch's scaled_dot_product_attention, computed by this package.
 
-Tensors are (batch, heads, seq, d) or (heads, seq, d). A causal mask starts at the first key, as in
-torch: query i sees the keys j <= i, whatever the lengths.
+It can be called as a function, or replace torch's in a block of code. Tensors are (batch, heads,
+seq, d) or (heads, seq, d). As in torch, a causal mask is aligned with the first key: query i sees
+the keys j <= i, whatever the lengths.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from flash_attention.errors import UnsupportedError
 __all__ = ["BACKEND", "Routed", "route_sdpa", "scaled_dot_product_attention", "sdpa_kernel"]
 
 BACKEND = "fa_jit"
-"""The name of this package among the backends of `sdpa_kernel`."""
+"""The name of this package as a backend of `sdpa_kernel`."""
 TORCH = F.scaled_dot_product_attention
 MULTI_HEAD = F.multi_head_attention_forward
 FAST_PATHS = (torch._native_multi_head_attention, torch._transformer_encoder_layer_fwd)
@@ -46,11 +47,11 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    """torch's function of this name; UnsupportedError where there is no kernel for the call.
+    """Compute torch's function of this name, with the same arguments.
 
-    That is one with a mask tensor or dropout, one that needs a gradient, and what `attention`
-    refuses. Under torch.autocast tensors are cast as torch casts them. The result need not be
-    contiguous.
+    Under torch.autocast tensors are cast as torch casts them. Returns the output, which need not be
+    contiguous. Raises UnsupportedError for a mask tensor, for dropout, for tensors that require
+    grad, and for everything that `attention` does not support.
     """
     query, key, value = tensors = _autocast(query, key, value)
     if reason := _no_kernel(tensors, attn_mask, dropout_p, enable_gqa):
@@ -62,32 +63,34 @@ def scaled_dot_product_attention(
 
 @dataclass
 class Routed:
-    """Where the calls went that were made under `route_sdpa`."""
+    """How many calls in a block of `route_sdpa` were computed here, and how many by torch."""
 
-    here: int = 0
-    to_torch: Counter[str] = field(default_factory=Counter)  # by the reason
+    here: int = 0  # calls that this package computed
+    to_torch: Counter[str] = field(default_factory=Counter)  # calls that torch computed, by reason
 
 
-_blocks = threading.local()  # its .innermost is the route of the block that the thread is in
+_blocks = threading.local()  # .innermost is the route of the thread's innermost block
 
 
 @contextmanager
 def route_sdpa(*, strict: bool = False) -> Iterator[Routed]:
-    """Compute torch's scaled_dot_product_attention here, where there is a kernel for the call.
+    """Compute the calls of torch's scaled_dot_product_attention in a `with` block here.
 
-    Other calls go to torch, and `Routed.to_torch` says why; with `strict` they raise
-    UnsupportedError. Every call from Python is met, however the caller imported the function:
-    those of nn.MultiheadAttention and of the layers of nn.Transformer too, and those in functions
-    that torch.compile traces in the block. What a scripted module calls is not. torch takes the
-    fast path of an encoder layer, which computes it at once, in compiled functions only; that one
-    counts as gone to torch.
+    Calls without a kernel here go to torch, and `Routed.to_torch` counts them by reason. With
+    `strict` they raise UnsupportedError instead. The block yields a Routed.
 
-    The block concerns the thread that enters it and no other: threads that a server or a backward
-    pass starts enter their own. Blocks nest, the innermost alone decides. Inside, any function of
-    torch that Python calls takes one to two microseconds more on the host.
+    Every call from Python is routed, however the caller imported the function. That includes
+    nn.MultiheadAttention, the layers of nn.Transformer, and functions that torch.compile traces in
+    the block. Calls of scripted modules are not routed. torch has a fast path that computes a whole
+    encoder layer. Inside the block only compiled functions take it, and it counts as a call that
+    went to torch.
 
-    In compiled functions calls are not counted, and what only a run can tell (strides, the
-    generation of the device) raises instead of going to torch.
+    The block affects only the thread that enters it. Other threads, such as those of a server or of
+    a backward pass, have to enter their own block. Blocks nest, and the innermost one decides.
+    Inside, a call of any torch function from Python takes one to two microseconds longer.
+
+    Calls in compiled functions are not counted. If only the run shows that a call has no kernel
+    (because of strides or the device), it raises UnsupportedError and does not go to torch.
     """
     route = _Route(strict)
     outer: _Route | None = getattr(_blocks, "innermost", None)
@@ -107,11 +110,14 @@ def route_sdpa(*, strict: bool = False) -> Iterator[Routed]:
 def sdpa_kernel(
     backends: SDPBackend | str | list[SDPBackend | str], set_priority: bool = False
 ) -> Iterator[Routed]:
-    """`torch.nn.attention.sdpa_kernel` that knows one backend more, "fa_jit": this package.
+    """Select backends as `torch.nn.attention.sdpa_kernel` does, with this package as "fa_jit".
 
-    Calls that it has a kernel for are computed here, whatever its place in the list. The others go
-    to the backends of torch that are listed; if there are none, they raise UnsupportedError. The
-    block is one of `route_sdpa`, and may be used as a decorator too.
+    - `backends`: one backend or a list. If "fa_jit" is listed, calls that have a kernel here are
+      computed here, whatever its position in the list. Other calls go to the listed backends of
+      torch. If none is listed, they raise UnsupportedError.
+    - `set_priority`: passed on to torch.
+
+    The block behaves as one of `route_sdpa`. The function can be used as a decorator too.
     """
     listed = backends if isinstance(backends, list) else [backends]
     if unknown := [b for b in listed if b != BACKEND and not isinstance(b, SDPBackend)]:
@@ -130,7 +136,7 @@ def sdpa_kernel(
 
 
 class _Route(TorchFunctionMode):
-    """Sees every function of torch that its thread calls; torch pauses it while it answers one."""
+    """A mode of torch that handles every torch function that its thread calls."""
 
     def __init__(self, strict: bool) -> None:
         super().__init__()
@@ -183,7 +189,7 @@ class _Route(TorchFunctionMode):
         is_causal: bool = False,
         **options: Any,
     ) -> Tensor:
-        """torch's function, here or there."""
+        """Compute scaled_dot_product_attention here if there is a kernel, else by torch."""
         call = (query, key, value, attn_mask, dropout_p, is_causal)
         shared = bool(options.get("enable_gqa", False))
         reason = _no_kernel(_autocast(query, key, value), attn_mask, dropout_p, shared)
@@ -206,8 +212,8 @@ def _of_the_innermost(*args: Any, **kwargs: Any) -> Any:
     return route.attention(*args, **kwargs)
 
 
-# While torch answers a function, its mode is paused: what multi_head_attention_forward calls would
-# not be seen. So its code runs with this function in the place of the one that it calls.
+# torch disables the mode while the mode handles a function, so the mode would not see what
+# multi_head_attention_forward calls. A copy of that function therefore calls this one instead.
 _multi_head = FunctionType(
     MULTI_HEAD.__code__,
     vars(F)
@@ -220,7 +226,7 @@ _multi_head = FunctionType(
 
 
 def _autocast(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """The tensors as torch.autocast has scaled_dot_product_attention see them."""
+    """Cast the tensors as torch.autocast does for scaled_dot_product_attention."""
     device = query.device.type
     if not torch.is_autocast_enabled(device):
         return query, key, value
@@ -239,7 +245,7 @@ def _no_kernel(
     dropout_p: float,
     enable_gqa: bool,
 ) -> str | None:
-    """Why a call is none for `attention`, as far as types, dimensions and options tell."""
+    """Say why there is no kernel for a call, judging by types, dimensions and options only."""
     query, key, _ = tensors
     if attn_mask is not None:
         return (
@@ -274,10 +280,10 @@ def _no_kernel(
 def _attend(
     query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float | None
 ) -> Tensor:
-    """Attention of (batch, heads, seq, d) tensors whose mask starts at the first key.
+    """Compute attention of (batch, heads, seq, d) tensors with masks aligned to the first key.
 
-    `attention` aligns masks to the last key. So keys that no query sees are cut off, and where
-    there are more queries than keys a window moves the mask by the difference.
+    `attention` aligns masks with the last key. So keys that no query sees are cut off, and if there
+    are more queries than keys, a window shifts the mask by the difference.
     """
     seq_q, seq_k = query.shape[2], key.shape[2]
     if is_causal and seq_k > seq_q:

@@ -5,9 +5,9 @@
     register()
     model = AutoModelForCausalLM.from_pretrained(..., attn_implementation="fa_jit")
 
-Padding on either side, packed sequences, sliding windows, softcap, sinks, shared heads and caches
-are served; what is not (dropout, mask tensors, position biases, patterns such as image blocks,
-paged caches, attention weights) raises UnsupportedError. There is no backward pass.
+Padding on either side, packed sequences, sliding windows, softcap, sinks, GQA and caches are
+supported. Dropout, mask tensors, position biases, patterns such as image blocks, paged caches and
+attention weights raise UnsupportedError. There is no backward pass.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ REFUSED = {
     "block_table": "paged caches are not supported",
     "cache": "paged caches are not supported",
 }
-WITHOUT_EFFECT = {  # patterns that follow from is_causal, sliding_window and the padding
+WITHOUT_EFFECT = {  # patterns that is_causal, sliding_window and padding express
     "causal_mask_function",
     "bidirectional_mask_function",
     "sliding_window_overlay.<locals>.inner_mask",
@@ -45,9 +45,10 @@ TRACED = ("causal_mask_function", "bidirectional_mask_function", "and_mask")
 
 
 def register(name: str = NAME) -> str:
-    """Make `attn_implementation=name` known to transformers; nothing happens before.
+    """Register this package with transformers as `attn_implementation=name`. Returns the name.
 
-    transformers looks for names with "flash" in them on the hub, whatever is registered.
+    Raises UnsupportedError for a name that contains "flash", because transformers looks for such
+    names on the hub.
     """
     if "flash" in name:
         raise UnsupportedError(
@@ -79,11 +80,14 @@ def attention_forward(
     max_length_k: int | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, None]:
-    """Attention of (batch, heads, seq, d) tensors; the output is (batch, seq, heads, d).
+    """Compute attention of (batch, heads, seq, d) tensors, as transformers calls it.
 
-    `attention_mask` is one of `padding_mask`. Without one, the cu_seq_lens of packed sequences may
-    be given. `s_aux` are the sinks. A sliding window counts the query's own key, so it sees
-    sliding_window - 1 keys before it and, if it is not causal, as many after it.
+    `attention_mask` comes from `padding_mask`. Packed sequences may have cu_seq_lens and max_length
+    instead. `s_aux` are the sinks. A sliding window includes the query's own key, so a query sees
+    sliding_window - 1 keys before it and, without a causal mask, as many after it.
+
+    Returns the output, (batch, seq, heads, d), and None for the attention weights. Raises
+    UnsupportedError for what is not supported.
     """
     _refuse(dropout, kwargs)
     if is_causal is None:
@@ -120,12 +124,14 @@ def padding_mask(
     kv_offset: int = 0,
     **kwargs: Any,
 ) -> Tensor | None:
-    """The mask for `attention_forward`: None, or which keys are real, (batch, keys).
+    """Make the mask for `attention_forward`: None, or which keys are no padding, (batch, keys).
 
-    Integers number the sequences of a packed row from 1. Keys beyond the mask's end are not there,
-    as in a static cache that is not full. While torch.compile traces, the values of masks are not
-    known: then any mask is kept, and packed sequences must come with cu_seq_lens. Those that come
-    without, as position_ids that start again, end the run with an assertion.
+    In a row of packed sequences, the mask numbers them from 1. Keys beyond the end of the mask are
+    unused, as in a static cache that is not full.
+
+    torch.compile does not know the values of a mask. It therefore keeps every mask, and packed
+    sequences need cu_seq_lens. If they have none, but position_ids that start again, an assertion
+    ends the run.
     """
     if torch.compiler.is_compiling():
         _check_traced(mask_function, bool(kwargs.get("use_vmap")))
@@ -146,19 +152,19 @@ def padding_mask(
 
 @dataclass(frozen=True)
 class _Entries:
-    """The sequences in a padded tensor."""
+    """The sequences of a padded tensor."""
 
-    at: tuple[Tensor, ...]  # (row, column) of every real token
-    lengths: Tensor  # int32 (entries,)
+    at: tuple[Tensor, ...]  # (row, column) of every token that is no padding
+    lengths: Tensor  # int32 (sequences,)
     cu_seqlens: Tensor
     longest: int
     one_per_row: bool
-    unbroken: bool  # no padding between the first and the last real token of a row
-    padded_right: bool  # unbroken, from the first column on
+    unbroken: bool  # no row has padding between two tokens
+    padded_right: bool  # every row starts with a token, and is unbroken
 
     @classmethod
     def of(cls, mask: Tensor) -> _Entries:
-        """Of a mask; kept with it, since every layer of a model comes with the same."""
+        """Read a mask, and keep the result with it: all layers of a model get the same mask."""
         known: tuple[int, _Entries] | None = getattr(mask, "_entries", None)
         version = -1 if mask.is_inference() else mask._version
         if known is not None and known[0] == version:
@@ -169,7 +175,7 @@ class _Entries:
 
     @classmethod
     def _read(cls, mask: Tensor) -> _Entries:
-        """A few waits for the device: for facts of the mask, the places of tokens, the longest."""
+        """Read a mask. This waits for the device a few times."""
         real = mask != 0
         lengths = real.sum(-1, dtype=torch.int32)
         columns = torch.arange(mask.shape[1], device=mask.device)
@@ -194,10 +200,10 @@ class _Entries:
 
 
 def _padded(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, options: Keywords) -> Tensor:
-    """Attention of (batch, seq, heads, d) tensors whose last rows are the mask's last columns.
+    """Compute attention of padded (batch, seq, heads, d) tensors, aligned with the mask's end.
 
-    Queries that are padding get any value. So a mask that only hides keys at the end needs no
-    packing: a causal mask hides them anyway, else their number is enough.
+    The output of padding is arbitrary. So a mask that only hides keys at the end needs no packing:
+    a causal mask hides them anyway, and otherwise the number of keys suffices.
     """
     if mask.ndim != 2:
         raise UnsupportedError(
@@ -228,14 +234,14 @@ def _padded(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, options: Keywords) ->
 
 
 def _dense(q: Tensor, k: Tensor, v: Tensor, options: Keywords) -> Tensor:
-    """Attention of (batch, seq, heads, d) queries into contiguous memory."""
+    """Compute attention of (batch, seq, heads, d) tensors into contiguous memory."""
     if torch.compiler.is_compiling():
         return attention(q, k, v, **options)
     return attention(q, k, v, out=q.new_empty((*q.shape[:-1], v.shape[-1])), **options)
 
 
 def _sequences(pattern: Callable[..., Any], length: int) -> Tensor | None:
-    """The number of each token's sequence if the pattern is of packed ones."""
+    """Return the number of each token's sequence if the pattern is one of packed sequences."""
     name = getattr(pattern, "__qualname__", repr(pattern))
     if name in WITHOUT_EFFECT:
         return None
@@ -252,7 +258,7 @@ def _sequences(pattern: Callable[..., Any], length: int) -> Tensor | None:
 
 
 def _check_traced(pattern: Callable[..., Any], custom: bool) -> None:
-    """`_sequences` as far as a trace can tell: the parts of a pattern cannot be seen in it."""
+    """Check a pattern in a trace, where `_sequences` cannot evaluate it."""
     if custom or pattern.__name__ not in TRACED:
         raise _unknown(pattern.__name__, None)
 
@@ -260,7 +266,7 @@ def _check_traced(pattern: Callable[..., Any], custom: bool) -> None:
 def _assert_one_sequence(
     pattern: Callable[..., Any], batch: int, length: int, device: torch.device | str | None
 ) -> None:
-    """In the compiled function, end the run where a token does not see the one before it."""
+    """Make the compiled function stop if a token does not see the token before it."""
     rows = torch.arange(batch, device=device)[:, None]
     later = torch.arange(1, length, device=device)[None]
     seen = pattern(rows, torch.zeros_like(rows), later, later - 1)

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A PTX emulator on NumPy: runs kernels without a GPU and finds races, missing waits and conflicts.
+"""A PTX emulator on NumPy. It runs kernels without a GPU and finds races and missing waits.
 
-It stands alone: nothing here imports the rest of the package.
+It does not import the rest of the package.
 """
 
 from flash_attention.emulator.errors import DeadlockError, EmulatorError, PtxError

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the emulator raises."""
+"""The errors that the emulator raises."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 
 def quoted(text: str) -> str:
-    """Text from a PTX module on one line, cut short, to stand in an error."""
+    """Format PTX text for a message: in one line, shortened if it is long."""
     line = " ".join(text.split())
     return f"'{line if len(line) <= 80 else line[:77] + '...'}'"
 
@@ -17,7 +17,7 @@ class EmulatorError(Exception):
 
 
 class PtxError(EmulatorError):
-    """PTX text that is malformed, or that the emulator does not support."""
+    """The PTX is malformed, or the emulator does not support it. `line` is the line of the PTX."""
 
     def __init__(self, message: str, line: int) -> None:
         super().__init__(f"PTX line {line}: {message}")
@@ -26,7 +26,7 @@ class PtxError(EmulatorError):
 
 
 class DeadlockError(EmulatorError):
-    """No warp can go on; `findings` holds what was reported until then."""
+    """No warp can continue. `findings` holds what was found until then."""
 
     def __init__(self, message: str, findings: Sequence[object] = ()) -> None:
         super().__init__(message)

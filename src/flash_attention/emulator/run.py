@@ -17,11 +17,11 @@ from flash_attention.emulator.program.program import Program
 
 @dataclass(frozen=True)
 class RunResult:
-    """What was found and counted; the output is in the memory that was given."""
+    """The findings and counters of a run. The output is in the global memory."""
 
-    findings: list[Finding]
+    findings: list[Finding]  # the errors that were found
     counters: Counters
-    steps: int
+    steps: int  # basic blocks that were executed
 
 
 def run(
@@ -36,9 +36,18 @@ def run(
     seed: int = 0,
     checks: bool = True,
 ) -> RunResult:
-    """Run every CTA of `grid`; `schedule` is "lockstep", "depth-first" or "random" (by `seed`).
+    """Run a kernel over a grid.
 
-    Without `checks`, races and uninitialised reads are not looked for and nothing is counted.
+    - `program`: the kernel. `memory`: the global memory, which holds the output afterwards.
+    - `grid`: the number of CTAs in x, y and z. `block`: the threads of a CTA.
+    - `args`: the kernel's parameters, as numbers, bytes, ctypes structures or TensorMaps.
+    - `dynamic_smem`: bytes of dynamic shared memory of a CTA.
+    - `schedule`: "lockstep", "depth-first" or "random", which is the order of the warps.
+    - `seed`: the seed of a random schedule.
+    - `checks`: look for races and uninitialised reads, and count. Without it a run is faster.
+
+    Returns a RunResult. Raises DeadlockError if no warp can continue, and EmulatorError if the
+    launch is not valid.
     """
     if min(*grid, block) < 1:
         raise EmulatorError(f"grid {grid} of {block} threads each: a GPU launches no empty grid")

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernel families: each folder answers for the kernels of one architecture."""
+"""Kernel families: each folder holds everything about the kernels of one architecture."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The types of `attn/` that every family binds the same way."""
+"""C++ types of `attn/` that every family binds in the same way."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from flash_attention.compile.binding import Binding, Variant
 
 
 def dtype_binding(dtype: DType) -> Variant:
-    """The element type."""
+    """Bind the element type."""
     return Variant("DType", "dtype", dtype.to_cpp_str().rsplit("::", 1)[-1])
 
 
 def shared_bindings(features: Features, *, sinks: bool | None = None) -> tuple[Binding, ...]:
-    """Mask, score, lengths, and whether rows end with a sink, by default if they are asked for."""
+    """Bind the mask, the score, the lengths and the sinks."""
     ends_with_sink = features.sinks if sinks is None else sinks
     return (
         Variant("Mask", "attn/mask", features.mask.value),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Family: what an architecture's kernels of one pass answer for themselves.
+"""Family: everything about the kernels of one architecture and pass.
 
 Outside of this folder nobody asks which family a config is of: `family_of(config)` is asked
 instead. CONTRIBUTING.md shows a family that is complete in under sixty lines.
@@ -26,7 +26,7 @@ Config = TypeVar("Config", bound=KernelConfig)
 
 
 class Family(ABC, Generic[Config]):
-    """The kernels of one architecture and all that follows from their configs."""
+    """The kernels of one architecture: configs, features, recipes, heuristic and search space."""
 
     name: ClassVar[str]  # of the oldest architecture that runs them
     config_type: type[Config]
@@ -35,17 +35,17 @@ class Family(ABC, Generic[Config]):
 
     @abstractmethod
     def parse(self, tile: Sequence[str], words: Sequence[str]) -> Config:
-        """The config whose `tile()` and `words()` are these."""
+        """Return the config with these `tile()` and `words()`."""
 
     def parse_name(self, name: str) -> Config | None:
-        """The config whose `kernel_name()` a name begins with; None where names carry none."""
+        """Return the config whose `kernel_name()` starts a name, or None if there is none."""
         return None
 
     # running
 
     @abstractmethod
     def resolve(self, config: Config, features: Features) -> Features:
-        """The features of this family's kernels that serve what is asked.
+        """Resolve the required features into features of this family's kernels.
 
         Raises UnsupportedError for what kernels of the config do not have, and for what would make
         them ignore a field of the config.
@@ -54,24 +54,24 @@ class Family(ABC, Generic[Config]):
     def features(
         self, config: Config, problem: Problem, return_lse: bool = False, split: Split = None
     ) -> Features:
-        """The resolved features of the kernel that runs a problem."""
+        """Return the resolved features of the kernel that runs a problem."""
         return self.resolve(config, problem.features)
 
     @abstractmethod
     def unit(self, config: Config, features: Features, arch: Arch) -> Unit:
-        """The translation unit of a config with resolved features."""
+        """Return the translation unit of a config with resolved features."""
 
     @abstractmethod
     def recipe(
         self, config: Config, problem: Problem, views: Sequence[TensorView], setting: Setting
     ) -> Recipe:
-        """How a valid config answers a problem; raises UnsupportedError if it does not fit.
+        """Return how a valid config runs a problem. Raises UnsupportedError if it cannot.
 
         `views` are of q, k, v and the output, all with a batch dimension.
         """
 
     def split(self, config: Config, problem: Problem, keys: int) -> Split:
-        """The cut of the keys into chunks of so many, for a config that the caller chose."""
+        """Split the keys into chunks of `keys` keys, for a config that the caller chose."""
         raise UnsupportedError(
             f"split_keys is given, and {self.config_type.__name__} kernels visit all keys of a row"
             " in one go; leave split_keys out, or pass a HopperForwardKernelConfig"
@@ -80,11 +80,11 @@ class Family(ABC, Generic[Config]):
     # choosing
 
     def heuristic(self, problem: Problem, arch: Arch) -> Config | str:
-        """The config for a problem that nobody measured, or why there is none."""
+        """Return the config for a problem that was not tuned, or why there is none."""
         return f"{self.config_type.__name__} kernels run where a config asks for them"
 
     def why(self, config: Config, problem: Problem, split: Split) -> str:
-        """What the heuristic, or `choose_split`, looked at when it chose."""
+        """Say on what grounds the heuristic or `choose_split` chose the config."""
         mask = "full" if problem.features.mask is MaskKind.FULL else "masked"
         return f"d_head {config.d_head}, {mask}"
 
@@ -93,7 +93,7 @@ class Family(ABC, Generic[Config]):
     def choose_split(
         self, problem: Problem, arch: Arch, num_sms: int, split_keys: int | None
     ) -> tuple[Config, Split] | str:
-        """A config and a cut of the keys for short queries, or why there is none."""
+        """Return a config and a split of the keys for short queries, or why there is none."""
         return f"{self.config_type.__name__} kernels do not split keys"
 
     # tuning
@@ -101,31 +101,31 @@ class Family(ABC, Generic[Config]):
     extrapolates: ClassVar[bool] = False  # the best config of a problem suits its neighbours
 
     def built_features(self) -> tuple[Features, ...]:
-        """The features that `build` compiles a config with."""
+        """Return the features that `build` compiles a config with."""
         return (PLAIN,)
 
     def search_space(self) -> Iterator[Config]:
-        """Where a tuner starts, for every data type and head dimension."""
+        """Yield the configs that a tuner starts with, for every data type and head dimension."""
         return iter(())
 
     def combinations(self, dtype: DType, d_head: int) -> Iterator[Config | Violation]:
-        """What a tuner starts from at a data type and a head dimension, and for every combination
-        of values that it leaves out the rule that it breaks."""
+        """Yield the configs that a tuner starts with at a data type and a head dimension. For every
+        combination of values that is left out, yield the rule that it breaks."""
         return (c for c in self.search_space() if (c.dtype, c.d_head) == (dtype, d_head))
 
     def likeliest_first(self, first: Config, configs: Iterable[Config]) -> list[Config]:
-        """The configs in the order that they are tried in, where `first` is the heuristic's."""
+        """Sort configs into the order in which they are tried. `first` is the heuristic's."""
         return list(configs)
 
     def neighbours(self, config: Config) -> list[Config]:
-        """The valid configs one step away; none where the search space has no outside."""
+        """Return the valid configs one step away, if there are any outside of the search space."""
         return []
 
     def suits(self, config: Config, problem: Problem) -> bool:
-        """Whether a config is worth a measurement at a problem."""
+        """Whether a config is worth a measurement for a problem."""
         return True
 
     def fitted(self, config: Config, problem: Problem, source: Problem | None = None) -> Config:
-        """The config with those numbers that go with the size of a problem; in proportion to what
-        it has at `source`, if given."""
+        """Return the config with the numbers that depend on the size of a problem. If `source` is
+        given, they are scaled from that problem."""
         return config

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules that tie a problem to a kernel config, the same in every family."""
+"""Checks that a problem fits a kernel config, for all families."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flash_attention.families.config import KernelConfig
 
 
 def check_dtype(config: KernelConfig, problem: Problem) -> None:
-    """The config is for the tensors' element type."""
+    """Check that the config is for the tensors' element type."""
     dtype = config.dtype.to_torch_dtype()
     if problem.dtype != dtype:
         raise UnsupportedError(
@@ -19,7 +19,7 @@ def check_dtype(config: KernelConfig, problem: Problem) -> None:
 
 
 def check_columns(config: KernelConfig, problem: Problem) -> None:
-    """No tensor has more columns than the config."""
+    """Check that no tensor has a larger head dimension than the config."""
     for name, d_head in (("q and k have", problem.d_head), ("v has", problem.d_v)):
         if d_head > config.d_head:
             raise UnsupportedError(

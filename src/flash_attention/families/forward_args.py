@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""ForwardKernelArgs: the run-time arguments of a kernel, and the asserts that pin them in C++."""
+"""ForwardKernelArgs: the run-time arguments of a kernel, and C++ asserts of their layout."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PARAMETER = "const __grid_constant__ fa::ForwardKernelArgs args"
 
 
 class Strides(ctypes.Structure):
-    """Element strides of one (batch, seq, heads, d_head) tensor; the last dimension is 1."""
+    """The element strides of a (batch, seq, heads, d_head) tensor, whose last stride is 1."""
 
     _fields_ = (
         ("batch", ctypes.c_int64),
@@ -31,15 +31,15 @@ class ForwardKernelArgs(ctypes.Structure):
         ("k", ctypes.c_void_p),
         ("v", ctypes.c_void_p),
         ("o", ctypes.c_void_p),
-        ("lse", ctypes.c_void_p),  # float32 (batch, heads, seq_q), null when not asked for
-        ("sinks", ctypes.c_void_p),  # float32 (heads,), null when there are none
-        ("cu_seqlens_q", ctypes.c_void_p),  # int32 (batch + 1,), null when q is not packed
+        ("lse", ctypes.c_void_p),  # float32 (batch, heads, seq_q), null if not requested
+        ("sinks", ctypes.c_void_p),  # float32 (heads,), null if there are none
+        ("cu_seqlens_q", ctypes.c_void_p),  # int32 (batch + 1,), null if q is not packed
         ("cu_seqlens_k", ctypes.c_void_p),
-        ("seqused_k", ctypes.c_void_p),  # int32 (batch,), null when all keys count
-        ("block_table", ctypes.c_void_p),  # int32 (batch, pages), null when keys are contiguous
-        ("o_parts", ctypes.c_void_p),  # float32 (parts, rows of a tile, d_v)
-        ("lse_parts", ctypes.c_void_p),  # float32 (parts, rows of a tile)
-        ("tile_counter", ctypes.c_void_p),  # int32[2], zero between launches; null when not used
+        ("seqused_k", ctypes.c_void_p),  # int32 (batch,), null if all keys are used
+        ("block_table", ctypes.c_void_p),  # int32 (batch, pages), null if the KV cache is not paged
+        ("o_parts", ctypes.c_void_p),  # of split-KV, float32 (parts, rows of a tile, d_v)
+        ("lse_parts", ctypes.c_void_p),  # their log-sum-exp, float32 (parts, rows of a tile)
+        ("tile_counter", ctypes.c_void_p),  # int32[2], zero between launches; null if not used
         ("q_stride", Strides),
         ("k_stride", Strides),
         ("v_stride", Strides),
@@ -64,13 +64,13 @@ class ForwardKernelArgs(ctypes.Structure):
 
 
 pack_addresses = struct.Struct("<4Q").pack_into
-"""Stores the addresses of q, k, v and o, with which the arguments begin, at offset 0."""
+"""Packs the addresses of q, k, v and o, which are the first arguments."""
 
 
 def layout_asserts() -> str:
-    """C++ static_asserts: the compiler's layout of the structs is the one ctypes packs.
+    """Return C++ static_asserts that the compiler lays out the structs as ctypes does.
 
-    NVRTC has no offsetof without the standard headers; __INTADDR__ is its front end's own.
+    NVRTC has no offsetof without the standard headers. __INTADDR__ is a built-in of its front end.
     """
     return "\n".join(
         f"static_assert({claim});"
@@ -89,7 +89,7 @@ def layout_asserts() -> str:
 def forward_args(
     problem: Problem, views: Sequence[TensorView], *, key_blocks: int = 0, split_blocks: int = 0
 ) -> ForwardKernelArgs:
-    """The arguments of a forward kernel but for the addresses; `views` are of q, k, v and o."""
+    """Make the arguments of a forward kernel without addresses, from views of q, k, v and o."""
     rows = problem.lse_shape[-1]
     left, right = problem.window or (0, 0)
     args = ForwardKernelArgs(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A kernel config as a caller gives it: one of a family, its short form, or an object like one."""
+"""The forms in which a caller may give a kernel config: a config, a short form, another object."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ class ThirteenFields(Protocol):
 
 
 GivenConfig: TypeAlias = KernelConfig | str | ThirteenFields
-"""What every function takes for a config; a string is a short form or, as in "rung:5", a rung."""
+"""The forms of a config that every function accepts. A string is a short form or "rung:5"."""
 
 THIRTEEN = tuple(f.name for f in fields(FlashForwardKernelConfig) if f.default is MISSING)
 
 
 def read_config(given: object) -> KernelConfig:
-    """The config that a caller means, if it is no rung."""
+    """Return the config that a caller gave in any form but a rung."""
     if is_config(given):
         return given
     if isinstance(given, str):

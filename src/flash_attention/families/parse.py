@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a short form back to the config."""
+"""Parse short forms and kernel names into configs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SHORT_FORM = re.compile(r"([a-z_0-9]*)\s*\(([^()]*)\)\s*:\s*(\S+)")
 
 
 def parse_kernel_config(text: str) -> KernelConfig:
-    """The config whose `short_form()` is `text`."""
+    """Return the config with the `short_form()` `text`. Raises KernelConfigError otherwise."""
     if isinstance(text, str) and (match := _SHORT_FORM.fullmatch(text.strip())):
         prefix, tile, words = match.groups()
         for family in FAMILIES:
@@ -34,7 +34,7 @@ def parse_kernel_config(text: str) -> KernelConfig:
 
 
 def parse_kernel_name(name: str) -> KernelConfig | CombineConfig:
-    """The config of a kernel by its name in a profile, in machine code or in the cache folder.
+    """Return the config of a kernel, given its name in a profile, in SASS or in the cache folder.
 
     What a call asks of a kernel, such as "_causal", follows in the name and is left out.
     """

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Recipe: how a family answers a problem, before any tensor, device or driver comes in."""
+"""Recipe: how a family runs a problem, independent of tensors, devices and the driver."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from flash_attention.compile.unit import Unit
 
 @dataclass(frozen=True)
 class Geometry:
-    """The grid, threads of a block, bytes of dynamic shared memory."""
+    """The grid, the threads of a CTA and its bytes of dynamic shared memory."""
 
     grid: tuple[int, int, int]
     block: int
@@ -26,10 +26,10 @@ class Geometry:
 
 @dataclass(frozen=True)
 class MapDescription:
-    """What TMA is told of a tensor, wherever it lies, and of its box; innermost dimension first.
+    """A tensor map without the tensor's address: the tensor and its box, innermost dimension first.
 
-    `strides` are the bytes of all dimensions but the innermost, which is dense. A row of a
-    swizzled box is as wide as the swizzle.
+    `strides` are the strides in bytes of all dimensions but the innermost, which is contiguous. A
+    row of a swizzled box is as wide as the swizzle.
     """
 
     dims: tuple[int, ...]
@@ -37,45 +37,45 @@ class MapDescription:
     box: tuple[int, ...]
     swizzle: int  # bytes
     dtype: torch.dtype
-    promotion: int = 0  # bytes that a load brings into L2 at a time; 0: what it asks for
+    promotion: int = 0  # L2 promotion in bytes; 0 means none
 
 
 @dataclass(frozen=True)
 class Step:
-    """One kernel of a recipe. Its parameters are the maps in their order, and the arguments."""
+    """One kernel of a recipe. Its parameters are the tensor maps in order, then the arguments."""
 
     unit: Unit
     geometry: Geometry
     maps: Mapping[str, MapDescription] = field(default_factory=dict)  # by the tensor's argument
-    starts_early: bool = False  # it waits by itself for the kernel before it (griddepcontrol)
+    starts_early: bool = False  # it waits for the previous kernel itself (griddepcontrol)
 
 
 Split = Any
-"""How a family cuts the keys of short queries; only the family that made it looks into it."""
+"""How the keys are split (split-KV). Only the family that made it reads it."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """What a recipe depends on besides the config, the problem and the tensors' layout."""
+    """What a recipe depends on besides the config, the problem and the tensors' strides."""
 
     arch: Arch
     num_sms: int
     return_lse: bool = False
-    split: Split = None  # None: every row visits its keys in one go
+    split: Split = None  # None means no split-KV
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """The kernels of a call, their arguments but for addresses, and the memory they share.
+    """The kernels of a call, their arguments without addresses, and their scratch memory.
 
-    `arguments` is one structure that every kernel takes. `scratch` are bytes that the call needs
-    on the way, by the argument that takes their address.
+    All kernels take the same `arguments`. `scratch` is the bytes of temporary memory of each
+    argument that holds its address.
     """
 
     features: Features
     steps: tuple[Step, ...]
     arguments: ctypes.Structure
     scratch: Mapping[str, int] = field(default_factory=dict)
-    counts_tiles: bool = False  # CTAs take tiles from a counter, the argument tile_counter
-    tiles: int = 0  # of query rows; of packed queries no fewer than there are
-    chunks: int = 0  # that the keys of all tiles are cut into; 0: they are not
+    counts_tiles: bool = False  # CTAs take tiles from the counter in tile_counter
+    tiles: int = 0  # tiles of query rows; an upper bound for packed sequences
+    chunks: int = 0  # split-KV chunks of all tiles; 0 if the keys are not split

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The families there are, in the order of the ladder; the last that can is the one that runs."""
+"""The registered families, in the order of the ladder. Later ones take precedence."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ FAMILIES: list[AnyFamily] = [SM80, SM90]
 
 
 def register(family: AnyFamily) -> None:
-    """Make a family known; it is asked before those that were there."""
+    """Register a family. It takes precedence over the families before it."""
     FAMILIES.append(family)
 
 
 def family_of(config: KernelConfig) -> AnyFamily:
-    """The family that a config is of."""
+    """Return the family of a config."""
     check_config_type(config)
     for family in FAMILIES:
         if type(config) is family.config_type:
@@ -37,7 +37,7 @@ def family_of(config: KernelConfig) -> AnyFamily:
 
 
 def family_called(name: str) -> AnyFamily:
-    """The family of an architecture: "sm80", or "sm_80"."""
+    """Return the family with this name, such as "sm80" or "sm_80"."""
     for family in FAMILIES:
         if name.replace("_", "") == family.name.replace("_", ""):
             return family
@@ -46,12 +46,12 @@ def family_called(name: str) -> AnyFamily:
 
 
 def sort_key(config: KernelConfig) -> tuple[int, KernelConfig]:
-    """Family by family, each in its own order; configs of two families do not compare."""
+    """Return a key to sort configs of several families, which do not compare with each other."""
     return FAMILIES.index(family_of(config)), config
 
 
 def unit_of(config: KernelConfig, features: Features = PLAIN, arch: Arch | None = None) -> Unit:
-    """The translation unit of a config's kernel; `arch` is its default one unless given."""
+    """Return the translation unit of a config's kernel, by default for its default architecture."""
     family = family_of(config)
     resolved = family.resolve(config, features)
     return family.unit(config, resolved, arch or config.default_arch)

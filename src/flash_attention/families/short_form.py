@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The words of short forms: from a list of words to the fields of a config."""
+"""Parse the parts of a short form into the fields of a config."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from flash_attention.call.dtype import DType
 from flash_attention.errors import KernelConfigError, quoted
 
 NUMBER = r"\d{1,9}"
-"""A whole number in a short form: one that no field comes near has more digits."""
+"""A whole number in a short form, of at most as many digits as a field can need."""
 _NUMBER = re.compile(NUMBER)
 
 Config = TypeVar("Config")
 
 
 def read_tile(tile: Sequence[str], names: Sequence[str]) -> dict[str, Any]:
-    """The fields in parentheses: a data type, then whole numbers."""
+    """Parse the fields in parentheses: a data type, then whole numbers."""
     dtype, *numbers = tile
     if len(tile) != len(names) or not all(map(_NUMBER.fullmatch, numbers)):
         given = quoted(", ".join(tile))[1:-1]
@@ -31,7 +31,7 @@ def read_tile(tile: Sequence[str], names: Sequence[str]) -> dict[str, Any]:
 
 
 def read_words(words: Iterable[str], read: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
-    """The fields that words stand for; `read` knows one word."""
+    """Parse words into fields. `read` parses one word."""
     return {field: value for word in words for field, value in read(word).items()}
 
 
@@ -51,7 +51,7 @@ def read_name(
 
 
 def refuse_word(word: str, known: list[str]) -> NoReturn:
-    """Raise KernelConfigError with the nearest word that is one."""
+    """Raise KernelConfigError, and suggest the nearest known word."""
     nearest = difflib.get_close_matches(word, known, n=1)
     hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
     raise KernelConfigError(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the rules of every family share: what a broken one is, and which values a field may have."""
+"""What the rules of all families share: violations, and the allowed values of fields."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Choices = Mapping[str, tuple[int, ...] | range]
 
 @dataclass(frozen=True)
 class Violation:
-    """A broken rule: its name, and what was given, what is allowed, what to change."""
+    """A rule that a config breaks. The message says what was given and what is allowed."""
 
     rule: str
     message: str
@@ -24,7 +24,7 @@ class Violation:
 def wrong_values(
     cfg: Any, choices: Choices, enums: tuple[type[IntEnum], ...] = (DType,)
 ) -> Iterator[Violation]:
-    """The fields of a config whose value is of another type or not one of its `choices`."""
+    """Yield a violation for each field that has the wrong type or none of its `choices`."""
     enum_of = {enum.__name__: enum for enum in enums}
     for field in fields(cfg):
         name, value = field.name, getattr(cfg, field.name)
@@ -53,5 +53,5 @@ def _said(allowed: tuple[int, ...] | range | None) -> str:
 
 
 def smallest_holding(choices: Iterable[int], *values: int) -> int:
-    """The smallest choice that is no less than any of the values; 0 if none is."""
+    """Return the smallest choice that is not below any of the values, or 0 if there is none."""
     return min((choice for choice in choices if choice >= max(values)), default=0)

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From a recipe to kernels on a stream: the dispatch table, plans, the driver."""
+"""Launching kernels: the dispatch table, plans and the driver."""

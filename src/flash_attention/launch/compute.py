@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""compute: what a call asks for, on whatever device it is."""
+"""compute: run a call on the device of its tensors."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from flash_attention.reference.cpu import attention_on_cpu
 def compute(
     call: Call, config: GivenConfig | None = None, validate: bool = False
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """By torch on the CPU, unless there is a config; else by the kernel that is planned for.
+    """Run a call: with torch on the CPU if there is no config, else with the planned kernel.
 
-    A profiler of torch that runs sees the kernel as a range called flash_attention::<its config>.
+    torch's profiler shows the call as a range called flash_attention::<config>.
     """
     if validate is not False:
         check_switch("validate", validate)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What torch knows of the GPUs of this machine, as architectures."""
+"""The architectures of the GPUs of this machine, as torch reports them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from flash_attention.arch import ARCHES, DEFAULT_ARCH, Arch
 from flash_attention.errors import UnsupportedError
 
 OLDEST_CAPABILITY = (8, 0)
-UNKNOWN_ARCH_CTA_SLOTS = 16  # torch does not report them; no GPU since sm_80 has fewer
-CPU = -1  # device index of tensors whose kernel is emulated
-EMULATED_SMS = 2  # few, so that persistent CTAs walk several tiles
+UNKNOWN_ARCH_CTA_SLOTS = 16  # resident CTAs per SM, which torch does not report; no GPU has fewer
+CPU = -1  # device index of CPU tensors, whose kernel is emulated
+EMULATED_SMS = 2  # few, so that a persistent CTA computes several tiles
 
 
 class DeviceProperties(Protocol):
-    """The part of torch's device properties that makes an `Arch`."""
+    """The device properties of torch that an `Arch` is made from."""
 
     name: str
     major: int
@@ -30,7 +30,7 @@ class DeviceProperties(Protocol):
 
 
 def arch_of(properties: DeviceProperties) -> Arch:
-    """The architecture of a GPU; one newer than this package is described by its own limits."""
+    """Return the architecture of a GPU. A newer GPU than this package knows reports its limits."""
     capability = (properties.major, properties.minor)
     name = f"sm_{properties.major}{properties.minor}"
     if capability < OLDEST_CAPABILITY:
@@ -48,7 +48,7 @@ def arch_of(properties: DeviceProperties) -> Arch:
 
 @cache
 def device_arch(device_index: int) -> Arch:
-    """The architecture of one of torch's CUDA devices."""
+    """Return the architecture of a CUDA device."""
     if torch.version.cuda is None:
         raise UnsupportedError(
             f"this torch ({torch.__version__}) is not built for CUDA; install one that is"
@@ -59,20 +59,20 @@ def device_arch(device_index: int) -> Arch:
 
 @cache
 def device_sms(device_index: int) -> int:
-    """Multiprocessors of one of torch's CUDA devices."""
+    """Return the number of multiprocessors of a CUDA device."""
     count: int = torch.cuda.get_device_properties(device_index).multi_processor_count
     return count
 
 
 def current_arch(otherwise: Arch = DEFAULT_ARCH) -> Arch:
-    """The architecture of the current device, `otherwise` where there is none."""
+    """Return the architecture of the current device, or `otherwise` if there is none."""
     if not torch.cuda.is_available():
         return otherwise
     return device_arch(torch.cuda.current_device())
 
 
 def num_sms_of(device_index: int) -> int:
-    """Multiprocessors of a device, or those that the emulator has."""
+    """Return the number of multiprocessors of a device or of the emulator."""
     return EMULATED_SMS if device_index == CPU else device_sms(device_index)
 
 
@@ -81,7 +81,7 @@ def _stream_of_object(device_index: int) -> int:
     return handle
 
 
-# The raw handle costs a tenth of a microsecond, the stream object several.
+# Getting the raw handle takes 0.1 microseconds, making the stream object several.
 current_stream: Callable[[int], int] = getattr(
     torch._C, "_cuda_getCurrentRawStream", _stream_of_object
 )

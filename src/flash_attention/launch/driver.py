@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The CUDA driver: load a cubin, make its kernel ready on a device, launch it.
+"""Calls of the CUDA driver: load a cubin, prepare its kernel on a device, launch it.
 
-libcuda is opened by the first call, so importing this works on a machine without a driver.
+The first call opens libcuda, so this module can be imported on a machine without a driver.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from cuda.bindings import driver as cuda
 
 from flash_attention.errors import LaunchError
 
-DEFAULT_SMEM_LIMIT = 48 * 1024  # bytes of dynamic shared memory a kernel gets without asking
+DEFAULT_SMEM_LIMIT = 48 * 1024  # bytes of dynamic shared memory that need no opt-in
 NO_CONTEXT = cuda.CUresult.CUDA_ERROR_INVALID_CONTEXT
 
 _launch_kernel = cuda.cuLaunchKernel
@@ -24,7 +24,7 @@ Shape = tuple[int, int, int, int, int, int, int]
 
 
 def load_kernel(cubin: bytes, entry: str) -> cuda.CUfunction:
-    """The kernel `entry` of a cubin, usable in every context of this process."""
+    """Load the kernel `entry` of a cubin for every context of this process."""
     _call(cuda.cuInit, 0)
     library = _call(cuda.cuLibraryLoadData, cubin, [], [], 0, [], [], 0)
     kernel = _call(cuda.cuLibraryGetKernel, library, entry.encode())
@@ -32,7 +32,7 @@ def load_kernel(cubin: bytes, entry: str) -> cuda.CUfunction:
 
 
 def ready_kernel(kernel: cuda.CUfunction, device_index: int, smem_bytes: int) -> None:
-    """Put the kernel's code on the device and allow it its dynamic shared memory."""
+    """Load the kernel's code onto the device and opt in to its dynamic shared memory."""
     bind_primary_context(device_index)
     handle = cuda.CUkernel(int(kernel))
     if smem_bytes > DEFAULT_SMEM_LIMIT:
@@ -48,10 +48,10 @@ def bind_primary_context(device_index: int) -> None:
 
 
 def zeros(device_index: int, size: int) -> int:
-    """The address of `size` bytes of zeros on the device, which stay until the process ends.
+    """Allocate `size` zero bytes on the device until the process ends. Returns the address.
 
-    No allocator of torch's owns them, and a graph that is being captured takes no notice: this
-    thread's calls are let through, and the zeros are written on a stream that nothing waits for.
+    torch's allocators do not own the memory. A graph capture is not disturbed: it is relaxed for
+    this thread, and the zeros are written on a stream that nothing waits for.
     """
     bind_primary_context(device_index)
     relaxed = cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED
@@ -70,8 +70,7 @@ def zeros(device_index: int, size: int) -> int:
 def launch_kernel(
     kernel: cuda.CUfunction | None, shape: Shape, parameters: int, stream: int, device_index: int
 ) -> None:
-    """Queue one launch; `shape` is the grid, the block and the dynamic shared memory, `parameters`
-    the address of an array of the addresses of all parameters.
+    """Queue one launch. `parameters` is the address of an array of the addresses of all parameters.
 
     The driver copies the parameters before it returns.
     """
@@ -84,17 +83,17 @@ def launch_kernel(
 
 
 class DependentLaunch:
-    """Launches of one shape of a kernel that waits by itself for the one before it in the stream.
+    """Programmatic dependent launches of one shape (griddepcontrol).
 
-    Its CTAs may start as soon as those of the one before allow it (griddepcontrol).
+    The CTAs may start before the previous kernel of the stream ends, and wait for it themselves.
     """
 
     def __init__(self, shape: Shape) -> None:
         self._shape = shape
-        self._configs: dict[int, cuda.CUlaunchConfig] = {}  # by stream: threads share none
+        self._configs: dict[int, cuda.CUlaunchConfig] = {}  # by stream; threads do not share them
 
     def __call__(self, kernel: cuda.CUfunction | None, parameters: int, stream: int) -> None:
-        """Queue the kernel; this thread launched the one before, so it has a context."""
+        """Queue the kernel. This thread launched the previous one, so it has a context."""
         config = self._configs.get(stream) or self._configs.setdefault(stream, self._on(stream))
         (status,) = cuda.cuLaunchKernelEx(config, kernel, parameters, 0)
         if status:
@@ -120,10 +119,10 @@ def _primary_context(device_index: int) -> cuda.CUcontext:
 
 
 def _call(function: Callable[..., Any], *args: object) -> Any:
-    """Call the driver; its one result, or None, or a LaunchError."""
+    """Call the driver and return its result. Raises LaunchError if it fails."""
     try:
         status, *results = function(*args)
-    except RuntimeError as missing:  # libcuda, or the function in one that is too old
+    except RuntimeError as missing:  # libcuda is missing, or too old for the function
         raise not_callable(function.__name__, missing) from missing
     if status:
         raise error(function.__name__, status)
@@ -131,13 +130,13 @@ def _call(function: Callable[..., Any], *args: object) -> Any:
 
 
 def error(function_name: str, status: cuda.CUresult) -> LaunchError:
-    """What the driver says of a status that is no success."""
+    """Make the error for a status of the driver."""
     _, text = cuda.cuGetErrorString(status)
     return LaunchError(f"{function_name} failed: {status.name} ({int(status)}): {text.decode()}")
 
 
 def not_callable(function_name: str, reason: Exception) -> LaunchError:
-    """The driver, or a function of it, is not there."""
+    """Make the error for a missing driver or driver function."""
     return LaunchError(
         f"{function_name} could not be called: {reason}\n"
         "an NVIDIA driver for CUDA 12.0 or newer is needed"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Kernels on CPU tensors: the PTX that would run on a GPU, run by the emulator."""
+"""Kernels on CPU tensors: the emulator runs the PTX that would run on a GPU."""
 
 from __future__ import annotations
 
@@ -43,23 +43,23 @@ from flash_attention.launch.plan import Plan
 
 _MEMORY_SLACK = 1 << 20  # bytes of address space between and around the tensors
 _FINDINGS_SHOWN = 5
-MAX_THREADS = 1 << 26  # of a launch; state of a few kilobytes each
+MAX_THREADS = 1 << 26  # per launch; each has a few kilobytes of state
 
 
 @dataclass(frozen=True)
 class Emulation:
-    """What an emulated kernel computed, what was wrong on the way, and what it did."""
+    """The result of an emulated call: the output, the errors that were found, and the counters."""
 
-    output: Tensor
-    findings: tuple[Finding, ...]
-    counters: Counters  # without those of combining parts, where keys are in chunks
-    seconds: float  # of the run; compiling and loading not counted
-    lse: Tensor | None = None  # float32 (batch, heads, seq_q), if asked for
+    output: Tensor  # the result, `o` if it was given
+    findings: tuple[Finding, ...]  # the errors that were found; empty if there are none
+    counters: Counters  # of the attention kernel; the combine kernel of split-KV is not counted
+    seconds: float  # of the emulation, without compiling and loading
+    lse: Tensor | None = None  # float32 (batch, heads, seq_q), with return_lse
 
 
 @dataclass(frozen=True)
 class Settings:
-    """How to emulate: the order of the warps, its seed, and whether to look for errors."""
+    """How to emulate: the order of the warps, the seed of a random order, whether to check."""
 
     schedule: str = "lockstep"
     seed: int = 0
@@ -77,7 +77,7 @@ class Settings:
 
 @lru_cache(maxsize=256)
 def compiled_unit(unit: Unit) -> CompiledKernel:
-    """The kernel that the emulator runs for a translation unit; it needs no machine code."""
+    """Compile a translation unit to PTX, which is all that the emulator needs."""
     return compile_to_ptx(unit.source, arch=unit.target, name=unit.name)
 
 
@@ -95,11 +95,17 @@ def emulate(
     checks: bool = True,
     **keywords: Any,
 ) -> Emulation:
-    """`forward` without a GPU: CPU tensors, the kernel compiled for `arch` and emulated.
+    """Run a kernel on CPU tensors in the emulator, and report errors and counters.
 
-    `arch` is the default one of the config's family unless given. `schedule` is the order in which
-    warps advance: "lockstep", "depth-first", or "random" with a `seed`. With `checks` off nothing
-    is looked for, and the run takes about half the time. A deadlock raises LaunchError.
+    - `kernel_cfg`, `q`, `k`, `v`, `o` and the keywords: as in `forward`, but on the CPU.
+    - `arch`: the architecture to compile for, such as "sm_90". By default it is the oldest one that
+      the config runs on.
+    - `schedule`: the order in which warps advance, "lockstep", "depth-first" or "random".
+    - `seed`: the seed of a random schedule.
+    - `checks`: look for errors and count. Without checks a run takes about half the time.
+
+    Returns an Emulation. Raises UnsupportedError and KernelConfigError as `forward` does, and
+    LaunchError if the kernel deadlocks.
     """
     settings = Settings(schedule, seed, checks)
     call = call_of("emulate", q, k, v, o, keywords)
@@ -116,7 +122,7 @@ def emulate(
 
 
 def emulate_checked(plan: Plan, call: Call) -> tuple[Tensor, Tensor | None]:
-    """Output, stored where the call says, and lse of a plan; a finding raises LaunchError."""
+    """Emulate a plan with all checks, and return output and lse. A finding raises LaunchError."""
     emulation = emulate_plan(plan, call, Settings())
     if emulation.findings:
         raise LaunchError(
@@ -137,8 +143,8 @@ def emulate_plan(
 ) -> Emulation:
     """Run the kernels of a plan on copies of the call's tensors in the emulator's memory.
 
-    The output is a new tensor with the strides that the plan knows of. `compile_unit` and
-    `smem_bytes` stand in for the real ones where a mistake is planted.
+    The output is a new tensor with the strides of the plan. Tests that plant a mistake replace
+    `compile_unit` and `smem_bytes`.
     """
     arguments = plan.bind(call)
     compile_unit = compile_unit or compiled_unit
@@ -190,7 +196,7 @@ def _check_size(step: Step) -> None:
 
 
 def _unpacked(plan: Plan, output: Tensor) -> Tensor:
-    """A packed output has no batch dimension."""
+    """Remove the batch dimension from a packed output."""
     return output if plan.problem.total_q is None else output[0]
 
 
@@ -202,7 +208,7 @@ def _bytes_needed(plan: Plan, call: Call) -> int:
 
 
 def _allocate(plan: Plan, memory: GlobalMemory, arguments: Any, call: Call) -> None:
-    """Put the inputs in the emulator's memory, make room for the results, note the addresses."""
+    """Copy the inputs to the emulator's memory, allocate the results, and store all addresses."""
     for name, tensor, view in zip("qkv", call[:3], plan.views, strict=False):
         setattr(arguments, name, memory.alloc(_storage(tensor), name=name, owned=_elements(view)))
     view = plan.views[3]
@@ -221,7 +227,7 @@ def _allocate(plan: Plan, memory: GlobalMemory, arguments: Any, call: Call) -> N
 
 
 def _maps(step: Step, arguments: Any) -> list[TensorMap]:
-    """The emulator's tensor maps of a kernel."""
+    """Make the emulator's tensor maps for a kernel."""
     return [
         TensorMap(getattr(arguments, name), each.dims, each.strides, each.box, swizzle=each.swizzle)
         for name, each in step.maps.items()
@@ -229,7 +235,7 @@ def _maps(step: Step, arguments: Any) -> list[TensorMap]:
 
 
 def _nothing_to_run(plan: Plan, program: Program, call: Call) -> Emulation:
-    """No query, or no key that one could see."""
+    """Return the result of a call without queries, or whose queries see no keys."""
     view = plan.views[3]
     output = torch.empty_strided(view.shape, view.strides, dtype=view.dtype).zero_()
     lse = None
@@ -247,19 +253,19 @@ def _check_tile_counter(plan: Plan, left: NDArray[np.int32]) -> None:
 
 
 def _storage(tensor: Tensor) -> NDArray[np.int16]:
-    """The memory from a tensor's first element to its last, gaps included."""
+    """Return the memory from a tensor's first element to its last, including gaps."""
     flat = tensor.detach().as_strided((_span(tensor),), (1,))
     words: NDArray[np.int16] = flat.view(torch.int16).numpy()
     return words
 
 
 def _span(tensor: Tensor) -> int:
-    """Elements from the first to the last, gaps included."""
+    """Count the elements from the first to the last, including gaps."""
     return 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 def _elements(view: TensorView) -> NDArray[np.bool_] | None:
-    """Which places from the first element of a view to its last hold one; None if all do."""
+    """Mark the elements in the memory that a view spans. Returns None if it has no gaps."""
     places = view.layout.span // view.dtype.itemsize
     if places == prod(view.shape):
         return None

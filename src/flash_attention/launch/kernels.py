@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The dispatch table: from a kernel config to its kernel, compiled at first use."""
+"""The dispatch table: it maps a kernel config to its kernel, which is compiled at first use."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Default = TypeVar("Default")
 
 @dataclass(frozen=True, eq=False)
 class LoadedUnit:
-    """A compiled translation unit, and its handle in the driver."""
+    """A compiled translation unit and its driver handle."""
 
     compiled: CompiledKernel
 
@@ -42,7 +42,7 @@ _units: dict[Unit, LoadedUnit] = {}
 
 
 def load_unit(unit: Unit) -> LoadedUnit:
-    """The kernel of a translation unit; asked again, the same one."""
+    """Return the kernel of a translation unit. Later calls return the same object."""
     if unit not in _units:
         compiled = compile_kernel(unit.source, arch=unit.target, name=unit.name)
         _units.setdefault(unit, LoadedUnit(compiled))
@@ -51,7 +51,7 @@ def load_unit(unit: Unit) -> LoadedUnit:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Kernel:
-    """A config's kernel, what its compiler said of it, and its handle in the driver."""
+    """The kernel of a config: its compiled code, its resources and its driver handle."""
 
     config: KernelConfig
     arch: Arch
@@ -64,7 +64,7 @@ class Kernel:
 
     @property
     def compiled(self) -> CompiledKernel:
-        """What the compiler made of the translation unit."""
+        """The compiled translation unit. Reading this compiles it at first use."""
         return self.unit.compiled
 
     @property
@@ -74,27 +74,27 @@ class Kernel:
 
     @property
     def registers(self) -> int:
-        """Registers of one thread."""
+        """The number of registers of a thread."""
         return self.compiled.resources.registers
 
     @property
     def spills(self) -> int:
-        """Bytes a thread stores to and loads from local memory for want of registers."""
+        """The bytes that a thread spills to local memory and loads back."""
         return self.compiled.resources.spill_bytes
 
     @property
     def smem_bytes(self) -> int:
-        """Dynamic shared memory of one block of threads."""
+        """The bytes of dynamic shared memory of a CTA."""
         return self.config.smem_bytes()
 
     @property
     def ctas_per_sm(self) -> int:
-        """Blocks of threads that one multiprocessor holds at a time."""
+        """The number of CTAs that are resident on one multiprocessor."""
         return self.config.num_ctas_per_sm(arch=self.arch, registers=self.registers)
 
     @property
     def source_path(self) -> Path | None:
-        """The readable CUDA source, None when the cache folder could not be written."""
+        """The path of the CUDA source, or None if the cache folder could not be written."""
         return self.compiled.source_path
 
 
@@ -102,7 +102,8 @@ _kernels: dict[tuple[KernelConfig, Features, Arch], Kernel] = {}
 
 
 def get_kernel(config: KernelConfig, arch: Arch, features: Features = PLAIN) -> Kernel:
-    """The kernel of a config with features, for an architecture; asked again, the same one."""
+    """Return the kernel of a config with features on an architecture. Later calls return the same
+    object."""
     family = family_of(config)
     config.check(arch)
     resolved = family.resolve(config, features)
@@ -114,7 +115,7 @@ def get_kernel(config: KernelConfig, arch: Arch, features: Features = PLAIN) -> 
 
 
 def compile_config(config: KernelConfig, arch: Arch, features: Features = PLAIN) -> CompiledKernel:
-    """Check a config, then compile it for an architecture; nothing is loaded into a GPU."""
+    """Check a config and compile it for an architecture. Nothing is loaded onto a GPU."""
     return get_kernel(config, arch, features).compiled
 
 
@@ -126,12 +127,12 @@ def _usable_arch(otherwise: Arch = DEFAULT_ARCH) -> Arch | None:
 
 
 class ForwardKernels(Mapping[GivenConfig, Kernel]):
-    """Every config that is valid on the current device, with its kernel of full attention.
+    """A mapping from every config that is valid on the current device to its unmasked kernel.
 
-    A config is also known by its short form, or as a rung of the ladder for FP16 and d_head 128.
-    Where there is no device, a config counts for its family's default architecture. Membership
-    never compiles; indexing does at first use. Iteration runs over the configs of
-    `get_kernels_to_build`, for the valid ones are too many to list.
+    A key is a config, its short form, or a rung such as "rung:5", which stands for FP16 and d_head
+    128. Without a device, the default architecture of the config's family counts. `in` never
+    compiles a kernel; indexing compiles it at first use. Iteration covers the configs of
+    `get_kernels_to_build`, because there are too many valid configs to list.
     """
 
     def __getitem__(self, given: GivenConfig) -> Kernel:
@@ -161,7 +162,7 @@ class ForwardKernels(Mapping[GivenConfig, Kernel]):
     def get(self, key: GivenConfig, /, default: Default) -> Kernel | Default: ...
 
     def get(self, key: GivenConfig, /, default: Default | None = None) -> Kernel | Default | None:
-        """The kernel, or `default` for a config that is not valid here."""
+        """Return the kernel, or `default` if the config is not valid on the device."""
         if key not in self:
             return default
         return self[key]

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Launcher: the kernels of a recipe on one CUDA device, whatever pass they are of."""
+"""Launcher: loads and launches the kernels of a recipe on one CUDA device."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NVTX_VARIABLE = "FLASH_ATTENTION_NVTX"
 
 
 class Launcher:
-    """Loads the kernels of a recipe once, and queues them with a call's arguments."""
+    """Loads the kernels of a recipe once, and queues them with the arguments of each call."""
 
     def __init__(self, recipe: Recipe, device_index: int) -> None:
         self._index = device_index
@@ -40,15 +40,15 @@ class Launcher:
         self.loaded = False
 
     def load(self) -> None:
-        """Make the kernels ready on the device; the first use may compile."""
+        """Load the kernels onto the device. This may compile them."""
         with torch.cuda.device(self._index):
             for launch in self._launches:
                 launch.load()
         self.loaded = True
 
     def launch(self, arguments: Any) -> None:
-        """Queue the kernels on the current stream of the device. Addresses of the call's tensors
-        are in `arguments`; those of memory that the kernels share are filled in."""
+        """Queue the kernels on the current stream of the device. `arguments` holds the addresses of
+        the call's tensors; those of scratch memory and the tile counter are added."""
         index = self._index
         if torch.cuda.current_device() != index:
             with torch.cuda.device(index):
@@ -56,7 +56,7 @@ class Launcher:
         stream = current_stream(index)
         if self._counts_tiles:
             arguments.tile_counter = tile_counter(index, stream)
-        # Memory of the stream: what takes it next comes after these kernels.
+        # The memory belongs to the stream, so later users of it run after these kernels.
         scratch = self._scratch and new_scratch(self._scratch, arguments, index)
         for launch in self._launches:
             launch.queue(arguments, stream)
@@ -64,7 +64,7 @@ class Launcher:
 
 
 class _Launch:
-    """One kernel of a recipe, with the maps and the shape of its launch."""
+    """One kernel of a recipe, with its tensor maps and the shape of its launch."""
 
     def __init__(self, step: Step, arguments: type[ctypes.Structure], device_index: int) -> None:
         geometry = step.geometry
@@ -111,7 +111,7 @@ class _MarkedLaunch(_Launch):
 
 
 class _KnownMaps(NamedTuple):
-    """The maps of tensors at some addresses, and where the maps lie."""
+    """The encoded tensor maps for some tensor addresses, and the addresses of the maps."""
 
     maps: list[EncodedMap]
     addresses: tuple[int, ...]
@@ -120,7 +120,7 @@ class _KnownMaps(NamedTuple):
 def _addresses_in(
     arguments: type[ctypes.Structure], names: tuple[str, ...]
 ) -> Callable[[ctypes.Structure], tuple[int, ...]]:
-    """Reads some addresses out of a structure of arguments, all at once."""
+    """Make a function that reads several addresses from the arguments at once."""
     pattern, end = "<", 0
     for name in names:
         offset = getattr(arguments, name).offset
@@ -129,7 +129,7 @@ def _addresses_in(
 
 
 def new_scratch(sizes: Mapping[str, int], arguments: Any, device_index: int) -> Tensor:
-    """Memory of the current stream; the addresses of its pieces go into `arguments`."""
+    """Allocate scratch memory on the current stream, and store the addresses in `arguments`."""
     device = torch.device("cuda", device_index)
     memory = torch.empty(sum(sizes.values()), dtype=torch.uint8, device=device)
     address = memory.data_ptr()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Plans: all that follows from a call's key and a config, worked out once."""
+"""Plans: everything that follows from a call's key and a config, computed once."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from flash_attention.launch.launcher import Launcher
 if TYPE_CHECKING:
     from flash_attention.call.problem import Problem
 
-MAX_PLANS = 8192  # a program with ever new shapes starts over instead of growing
+MAX_PLANS = 8192  # beyond that all are dropped, for programs whose shapes keep changing
 
 
 class Plan:
-    """The kernels that answer calls of one key, on a CUDA device or on the emulator."""
+    """How to run all calls with one key, on a CUDA device or in the emulator."""
 
     def __init__(
         self, call: Call, config: GivenConfig | None = None, arch: Arch | None = None
     ) -> None:
-        """Check the call and choose a config, if none is given; `arch` is that of the tensors'
-        device unless given. Compiles nothing."""
+        """Check the call, and choose a config if none is given. `arch` defaults to that of the
+        tensors' device. Nothing is compiled."""
         self.problem: Problem
         self.problem, self.views = check_call(call)
         self.device_index: int = call.q.get_device()
@@ -61,7 +61,7 @@ class Plan:
         self._spans = tuple(view.layout.span for view in self.views)
 
     def run(self, call: Call) -> Tensor | tuple[Tensor, Tensor]:
-        """Compute what the plan is for."""
+        """Run a call with the plan's key."""
         if self.device_index == CPU and not self.idle:
             from flash_attention.launch.emulation import emulate_checked  # loaded when used
 
@@ -75,7 +75,7 @@ class Plan:
         return out if lse is None else (out, lse)
 
     def prepare(self, call: Call) -> tuple[ForwardKernelArgs, Tensor, Tensor | None]:
-        """Check this call's tensors, compile if need be, make room for the results or claim it."""
+        """Check the call's tensors, compile the kernel if needed, and allocate the results."""
         arguments = self.bind(call)
         if not (self.launcher.loaded or self.idle):
             self.launcher.load()
@@ -93,9 +93,9 @@ class Plan:
         return arguments, out, lse
 
     def bind(self, call: Call) -> ForwardKernelArgs:
-        """Check what may change from call to call, then fill in the addresses.
+        """Check what may differ between calls of one key, and return the kernel arguments.
 
-        The address of an output that is yet to be allocated stays zero.
+        The address of an output that is not allocated yet is zero.
         """
         q, k, v, out = call[:4]
         q_pointer, k_pointer, v_pointer = q.data_ptr(), k.data_ptr(), v.data_ptr()
@@ -122,7 +122,7 @@ class Plan:
 
 
 def fill_idle(out: Tensor, lse: Tensor | None, sinks: Tensor | None) -> None:
-    """The results where there is no query or no key: nothing is launched."""
+    """Fill the results if there is no query or no key, without a launch."""
     with torch.inference_mode(out.is_inference()):
         out.zero_()
     if lse is not None:
@@ -133,7 +133,7 @@ _plans: dict[tuple[object, ...], Plan] = {}
 
 
 def plan_for(call: Call, config: GivenConfig | None = None) -> Plan:
-    """The plan of a call: a dictionary hit, or every check and a new plan. Compiles nothing."""
+    """Return the plan of a call. A new key is checked first. Nothing is compiled."""
     try:
         key = (config, *call.key())
         plan = _plans.get(key)
@@ -152,17 +152,17 @@ def plan_for(call: Call, config: GivenConfig | None = None) -> Plan:
 
 
 def _may_change(config: object) -> bool:
-    """Whether a config is an object of somebody else's, which is no key of a plan."""
+    """Whether a config is an object of another class, which may change and cannot be a key."""
     return not (config is None or isinstance(config, str) or is_config(config))
 
 
 def forget_plans() -> None:
-    """Let every problem be chosen for anew."""
+    """Forget all plans, so that kernels are chosen again."""
     _plans.clear()
 
 
 def _explain(error: Exception, call: Call, config: GivenConfig | None) -> NoReturn:
-    """Raise what is wrong with arguments that are no config and tensors at all, else `error`."""
+    """Raise the error that explains which argument has no key, else `error`."""
     if config is not None:
         as_kernel_config(config)
     explain_bad_key(call)

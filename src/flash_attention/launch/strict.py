@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Strict mode: a call on the CPU is refused if a GPU would refuse it."""
+"""Strict mode: a call on the CPU raises an error if it would on a GPU."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ VARIABLE = "FLASH_ATTENTION_STRICT"
 
 
 def strict_arch() -> Arch | None:
-    """The architecture that $FLASH_ATTENTION_STRICT names, or the oldest if it is 1; None if it is
-    0, empty or not set."""
+    """Return the architecture that $FLASH_ATTENTION_STRICT names, or the oldest if it is 1. Returns
+    None if it is 0, empty or not set."""
     value = os.environ.get(VARIABLE, "")
     if value in ("", "0"):
         return None
@@ -28,7 +28,7 @@ def strict_arch() -> Arch | None:
 
 
 def check_as_on_a_gpu(call: Call) -> None:
-    """In strict mode, raise what the architecture would raise; nothing is compiled."""
+    """In strict mode, raise the error that a GPU would cause. Nothing is compiled."""
     arch = strict_arch()
     if arch is not None:
         Plan(call, arch=arch).bind(call)

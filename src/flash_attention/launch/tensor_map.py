@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensor maps as the driver encodes them."""
+"""Tensor maps, encoded by the driver."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from flash_attention.families.recipe import MapDescription
 from flash_attention.launch import driver
 
 MAP_BYTES, MAP_ALIGNMENT = 128, 64
-MAX_ENCODED = 4096  # addresses of one tensor; a program with ever new ones starts over
+MAX_ENCODED = 4096  # per description; beyond that all are dropped
 
 EncodedMap = ctypes.Array[ctypes.c_ubyte]
 
@@ -44,7 +44,7 @@ ZEROS_OUTSIDE = CUtensorMapFloatOOBfill.CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE
 
 
 class EncodedMaps(dict[int, EncodedMap]):
-    """The encoded maps of one description by the tensor's address, each made when asked for."""
+    """The encoded maps of one description by the tensor's address, each made at first use."""
 
     def __init__(self, description: MapDescription, device_index: int) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class EncodedMaps(dict[int, EncodedMap]):
 
 
 def encode(description: MapDescription, address: int, device_index: int) -> EncodedMap:
-    """The driver's opaque CUtensorMap of a description, for a tensor on a device."""
+    """Encode a description as the driver's opaque CUtensorMap."""
     rank = len(description.dims)
     room = (ctypes.c_ubyte * (MAP_BYTES + MAP_ALIGNMENT))()
     start = -ctypes.addressof(room) % MAP_ALIGNMENT
@@ -89,7 +89,7 @@ def encode(description: MapDescription, address: int, device_index: int) -> Enco
 
 @cache
 def _encode_function() -> Any:
-    """The function itself, as cuda.bindings has no result that is sure to lie on 64 bytes."""
+    """Return the driver's function. cuda.bindings does not align its result to 64 bytes."""
     try:
         return ctypes.CDLL("libcuda.so.1").cuTensorMapEncodeTiled
     except (OSError, AttributeError) as missing:

@@ -1,8 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tile counters: two zeros from which the CTAs of a kernel take their tiles, and leave zero.
+"""Tile counters, from which the CTAs of a kernel take their tiles.
 
-They outlive the calls that use them, so they lie in memory of their own: what torch allocates
-while it captures a graph, or warms one up, belongs to that graph and goes with it.
+A counter is two integers, which are zero before and after a kernel. Counters outlive calls, so
+torch does not allocate them: what torch allocates while it captures or warms up a graph belongs to
+that graph and is freed with it.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ COUNTERS_AT_ONCE = 4096
 
 
 def tile_counter(device_index: int, stream: int) -> int:
-    """The address of a counter for a kernel on the current stream of the device.
+    """Return the address of a counter for a kernel on the current stream of the device.
 
     Kernels of one stream run one after another and share a counter. A graph may be replayed on any
-    stream, so each kernel in it has a counter of its own, for as long as the process lives.
+    stream, so each kernel in it has its own counter until the process ends.
     """
     counters = _counters_of(device_index)
     if torch.cuda.is_current_stream_capturing():
@@ -32,7 +33,7 @@ def tile_counter(device_index: int, stream: int) -> int:
 
 
 class _TileCounters(dict[int, int]):
-    """The counters of one device by stream, each made when asked for."""
+    """The counters of one device by stream, each made at first use."""
 
     def __init__(self, device_index: int) -> None:
         super().__init__()

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The time that the kernels of a plan take on their stream, and nothing of the host in it."""
+"""Time the kernels of a plan on their stream, without any time of the host."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ SPIN_CYCLES = 400_000  # about 0.2 ms, longer than the host needs to queue event
 
 
 def run_timed(plan: Plan, call: Call) -> tuple[Tensor, Tensor | None, float]:
-    """Output, lse if asked for, and the milliseconds of one run; waits for it.
+    """Run a call and time it. Returns the output, the lse or None, and the milliseconds.
 
-    The kernels run once before: a first launch puts code on the device. The GPU spins until both
-    events and all that is between them are queued, so that it never waits for the host.
+    The kernels run once before, because the first launch loads their code onto the device. The GPU
+    spins until both events and the kernels between them are queued, so that it never waits for the
+    host.
     """
     if plan.device_index == CPU:
         raise UnsupportedError(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""use_table: let `attention` choose by a table of one's own."""
+"""use_table: let `attention` choose kernels from a table of the caller."""
 
 from __future__ import annotations
 
@@ -12,10 +12,14 @@ from flash_attention.launch.plan import forget_plans
 
 
 def use_table(table: Table | str | os.PathLike[str] | None, *, hint: bool = False) -> None:
-    """Choose kernels by this table, or by this file, from now on; None goes back to the default.
+    """Choose kernels from this table in all later calls of `attention`.
 
-    The default is the file that $FLASH_ATTENTION_TABLE names, then the tables of this package. A
-    table of another device is refused unless it is to be a `hint`.
+    - `table`: a table, the path of a table file, or None for the default. The default is the file
+      that $FLASH_ATTENTION_TABLE names, then the tables of this package.
+    - `hint`: use the table although it was measured on another model of GPU.
+
+    Raises UnsupportedError if the file is not a table, or if the table was measured on a GPU that
+    this machine does not have and `hint` is False.
     """
     if table is None:
         tables.chosen = None

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention by its definition: the oracle, the judge of outputs, and what runs on a CPU."""
+"""Attention by its definition: the oracle, the check of outputs, and the path for CPU tensors."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention on CPU tensors by torch's own operations, in float32 at least."""
+"""Attention on CPU tensors with operations of torch, in float32 or better."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
 def attention_on_cpu(call: Call) -> tuple[Tensor, Tensor | None]:
-    """The output, stored where the call says, and the log-sum-exp if asked for.
+    """Compute a call. Returns the output, and the log-sum-exp or None.
 
-    The lengths of sequences are checked, which costs nothing here.
+    The lengths of sequences are always checked.
     """
     problem = _checked(call)
     with torch.no_grad(), torch.autocast("cpu", enabled=False):
@@ -68,7 +68,7 @@ def _computed(problem: Problem, call: Call) -> tuple[Tensor, Tensor | None]:
 
 
 def _by_torch(problem: Problem, call: Call, precision: torch.dtype) -> Tensor:
-    """torch's attention, where it is defined as ours is."""
+    """Compute with torch's scaled_dot_product_attention, which gives the same result here."""
     q, k, v = (t.transpose(1, 2).to(precision) for t in without_pages(call)[:3])
     is_causal = problem.causal and problem.seq_q == problem.seq_k
     seen = None if is_causal else _seen(problem)
@@ -84,7 +84,7 @@ def _by_torch(problem: Problem, call: Call, precision: torch.dtype) -> Tensor:
 
 
 def _seen(problem: Problem) -> Tensor | None:
-    """Which of the keys each query sees; None if all do."""
+    """Return the mask of the keys that each query sees, or None if it sees all."""
     if problem.causal:
         left, right = problem.seq_k, 0
     elif problem.window is not None:

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Attention as it is defined, step by step, in a precision of one's choice.
+"""Attention by its definition, step by step, in a given precision.
 
-`attention` says what a call means. Here its scores are written out, a bounded number at a time.
+The scores are stored, but only a bounded number of them at a time.
 """
 
 from __future__ import annotations
@@ -18,13 +18,15 @@ from flash_attention.call.call import Call
 from flash_attention.call.problem import Problem
 from flash_attention.call.tensors import MAX_ROWS
 
-SCORES_BYTES = 1 << 30  # of the scores that are held at a time
+SCORES_BYTES = 1 << 30  # of the scores that are stored at a time
 
 
 def evaluate(call: Call, precision: torch.dtype, *, lse: bool = False) -> tuple[Tensor, Tensor]:
-    """softmax(q (scale k)^T) v with every step rounded to `precision`, like q with the columns of
-    v; and with `lse` the logarithms of the sums of exponentials, (batch, heads, seq_q) or (heads,
-    total_q), else an empty tensor. A query that sees no key has output 0."""
+    """Compute softmax(q (scale k)^T) v with every step rounded to `precision`.
+
+    Returns the output and, with `lse`, the log-sum-exp, else an empty tensor. The shapes are those
+    of `attention`. A query that sees no key has output 0.
+    """
     call = without_pages(call)
     q, k, v = call[:3]
     formula = _Formula.of(call, precision)
@@ -46,8 +48,8 @@ def evaluate(call: Call, precision: torch.dtype, *, lse: bool = False) -> tuple[
 
 
 def without_pages(call: Call) -> Call:
-    """The same call with keys that lie one after the other; beyond the keys of a sequence a table
-    may name pages that are not there."""
+    """Return the call with a dense copy of its paged KV cache. Beyond the keys of a sequence, the
+    block table may list pages that do not exist."""
     table = call.block_table
     if table is None or Problem.of(call).idle:
         return call
@@ -57,22 +59,22 @@ def without_pages(call: Call) -> Call:
 
 @dataclass(frozen=True)
 class _Part:
-    """Masked, scaled scores of some rows of some heads of one sequence."""
+    """The masked, scaled scores of some rows of some heads of one sequence."""
 
     heads: slice
     rows: slice
-    keys: slice  # from the first to the last that any of the rows sees
-    scores: Tensor  # (heads, rows, keys), or one column more: the sinks
+    keys: slice  # from the first to the last key that any of the rows sees
+    scores: Tensor  # (heads, rows, keys), with one more column for sinks
 
 
 @dataclass(frozen=True)
 class _Formula:
-    """What is asked of the scores, and the precision to compute them in."""
+    """The options of the scores, and the precision to compute them in."""
 
     call: Call
     precision: torch.dtype
     scale: float
-    left: float  # keys that a row sees before its own position
+    left: float  # keys that a row sees before the one it is aligned with
     right: float  # and after it
     sinks: Tensor | None  # (heads,)
 
@@ -86,7 +88,7 @@ class _Formula:
         return cls(call, precision, scale, left, min(right, 0) if call.causal else right, sinks)
 
     def entries(self, q: Tensor, k: Tensor, v: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """q, k and v of every sequence; of the last two the rows in use."""
+        """Yield q and the used rows of k and v of every sequence."""
         keys, values = (_entries(t, self.call.cu_seqlens_k) for t in (k, v))
         used = self.call.seqused_k
         counts = itertools.repeat(None) if used is None else used.tolist()
@@ -96,11 +98,11 @@ class _Formula:
             yield queries, key[:n], value[:n]
 
     def parts(self, q: Tensor, k: Tensor) -> Iterator[_Part]:
-        """q (scale k)^T of one sequence in parts of bounded size, all the rows that see a key."""
+        """Yield the scores q (scale k)^T of one sequence in pieces of bounded size."""
         (seq_q, heads, _), seq_k = q.shape, k.shape[0]
         if seq_k == 0:
             return
-        ahead = seq_k - seq_q  # the position of row 0
+        ahead = seq_k - seq_q  # the key that row 0 is aligned with
         first = int(max(0, -ahead - self.right))
         row_bytes = seq_k * self.precision.itemsize
         count = max(1, min(seq_q - first, SCORES_BYTES // row_bytes))
@@ -133,14 +135,14 @@ class _Formula:
 
 
 def _entries(tensor: Tensor, cu_seqlens: Tensor | None) -> list[Tensor]:
-    """The sequences of a tensor that is packed if it has cu_seqlens, each (seq, heads, ...)."""
+    """Split a tensor into sequences (seq, heads, ...), by cu_seqlens if it is packed."""
     if cu_seqlens is None:
         return list(tensor.unbind())
     return [tensor[start:end] for start, end in itertools.pairwise(cu_seqlens.tolist())]
 
 
 def _heads_of_keys(tensor: Tensor, heads: slice, n_heads: int, precision: torch.dtype) -> Tensor:
-    """(heads, keys, d) of k or v for some heads of q; neighbours may share one."""
+    """Return k or v as (heads, keys, d) for some heads of q, which may share heads of k and v."""
     shared_by = n_heads // tensor.shape[1]
     index = torch.arange(heads.start, heads.stop, device=tensor.device) // shared_by
     return tensor.index_select(1, index).transpose(0, 1).to(precision)

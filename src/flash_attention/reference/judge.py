@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Is an attention output right? Inputs, the oracle, and FlashAttention's tolerance rule."""
+"""Check attention outputs against the oracle by FlashAttention's tolerance rule."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 P = ParamSpec("P")
 
-ERROR_FACTOR = 2  # how much worse than 16-bit torch a kernel may be
-LSE_ATOL = 1e-4  # a sum of exponentials may be this much off, as a fraction of it
-LSE_RTOL = 1e-5  # of the largest logarithm: scores are float32 sums of d_head products
+ERROR_FACTOR = 2  # how many times the error of 16-bit torch is allowed
+LSE_ATOL = 1e-4  # absolute tolerance of a log-sum-exp
+LSE_RTOL = 1e-5  # relative to the largest log-sum-exp, since scores are float32 sums
 
 
 def generate_qkv(
@@ -43,9 +43,12 @@ def generate_qkv(
     n_heads_k: int | None = None,
     d_v: int | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Normally distributed q, k and v; k and v are like q but for what is given of theirs.
+    """Return normally distributed q, k and v.
 
-    The seed fixes the values on a given kind of device.
+    - `batch`, `seq_len`, `n_heads`, `d_head`: the shape of q, and by default that of k and v.
+    - `dtype`, `device`: of all three.
+    - `seed`: fixes the values, on a given type of device.
+    - `seq_len_k`, `n_heads_k`: of k and v. `d_v`: the head dimension of v.
     """
     if not isinstance(seed, Integral) or not 0 <= int(seed) < 1 << 63:
         raise UnsupportedError(f"seed is {quoted(seed)}; pass a whole number from 0 to 2**63 - 1")
@@ -68,7 +71,7 @@ def _with_output(
     generate: Callable[P, tuple[Tensor, Tensor, Tensor]],
 ) -> Callable[P, tuple[Tensor, Tensor, Tensor, Tensor]]:
     def generate_qkvo(*args: P.args, **kwargs: P.kwargs) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """`generate_qkv`, and an output full of NaN: an element nobody stores is seen."""
+        """Return what `generate_qkv` does, and an output of NaN, which shows unstored elements."""
         q, k, v = generate(*args, **kwargs)
         return q, k, v, q.new_full((*q.shape[:-1], v.shape[-1]), math.nan)
 
@@ -80,40 +83,40 @@ generate_qkvo = _with_output(generate_qkv)
 
 
 def cu_seqlens(lengths: Sequence[int], device: torch.device | str = "cpu") -> Tensor:
-    """Where each entry of a packed tensor starts, and the last ends: int32 (batch + 1,)."""
+    """Return the cu_seqlens of packed sequences of these lengths: int32 (batch + 1,)."""
     return torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device=device)
 
 
 @dataclass(frozen=True)
 class Check:
-    """How far an output is from the oracle, and how far it may be."""
+    """The largest error of an output against the oracle, and the allowed error."""
 
-    error: float
-    reference_error: float  # of 16-bit torch
-    allowed: float
+    error: float  # the largest error of the output
+    reference_error: float  # the largest error of 16-bit torch
+    allowed: float  # the largest error that passes
     worst_index: tuple[
         int, ...
     ]  # (batch, seq, head, column) of `error`, (row, head, column) packed
-    value: float = math.nan  # of the output there
-    exact: float = math.nan  # and of the oracle
-    mismatched: int = 0  # elements that are further from the oracle than is allowed, or NaN
-    elements: int = 0  # that were looked at
+    value: float = math.nan  # the output's value there
+    exact: float = math.nan  # the oracle's value there
+    mismatched: int = 0  # elements with more than the allowed error, or NaN
+    elements: int = 0  # elements that were checked
 
     @property
     def ok(self) -> bool:
-        """Whether the output passes; one with a NaN never does."""
+        """Whether the output passes. An output with a NaN never does."""
         return self.error <= self.allowed
 
     @property
     def ratio(self) -> float:
-        """Error in units of 16-bit torch's error."""
+        """The error as a multiple of 16-bit torch's."""
         if self.reference_error:
             return self.error / self.reference_error
         return math.inf if self.error else 0.0
 
     @property
     def mismatches(self) -> str:
-        """How many elements are wrong, and how many in a hundred that is."""
+        """The number and the percentage of wrong elements, as text."""
         percent = 100 * self.mismatched / max(1, self.elements)
         return f"{self.mismatched:,} of {self.elements:,} elements ({percent:.3g} %)"
 
@@ -127,9 +130,10 @@ class Check:
 
 
 class Judge:
-    """FlashAttention's rule at one problem: the oracle is computed once, every output held to it.
+    """Checks outputs of one problem by FlashAttention's rule. The oracle is computed once.
 
-    The largest error of an output may be twice that of 16-bit torch, plus one rounding step.
+    The largest error of an output may be twice that of 16-bit torch, plus one rounding step. q, k,
+    v and the keywords are those of `attention`.
     """
 
     def __init__(self, q: Tensor, k: Tensor, v: Tensor, **keywords: Unpack[Keywords]) -> None:
@@ -140,6 +144,7 @@ class Judge:
         self.allowed = ERROR_FACTOR * self.reference_error + rounding_step(self._exact.to(q.dtype))
 
     def check(self, out: Tensor) -> Check:
+        """Check one output. Raises UnsupportedError for a wrong shape or dtype."""
         if out.shape != self._exact.shape or out.dtype != self._dtype:
             raise UnsupportedError(
                 f"the output is {tuple(out.shape)} {out.dtype}; an output has q's dtype, its shape"
@@ -162,13 +167,13 @@ class Judge:
 def check_output(
     out: Tensor, q: Tensor, k: Tensor, v: Tensor, **keywords: Unpack[Keywords]
 ) -> Check:
-    """Hold one output to the rule of `Judge`."""
+    """Check one output of `attention` with these arguments by the rule of `Judge`."""
     return Judge(q, k, v, **keywords).check(out)
 
 
 @dataclass(frozen=True)
 class LseCheck:
-    """How far logarithms of sums of exponentials are from the oracle's, and how far they may be."""
+    """The largest error of a log-sum-exp against the oracle, and the allowed error."""
 
     error: float
     allowed: float
@@ -176,7 +181,7 @@ class LseCheck:
 
     @property
     def ok(self) -> bool:
-        """Whether they pass; NaN never does, and -inf only where a query sees nothing."""
+        """Whether the lse passes. NaN never does, and -inf only where a query sees no key."""
         return self.error <= self.allowed
 
     def __str__(self) -> str:
@@ -187,7 +192,7 @@ class LseCheck:
 
 
 def check_lse(lse: Tensor, q: Tensor, k: Tensor, **keywords: Unpack[Keywords]) -> LseCheck:
-    """Hold natural logarithms, float32 (batch, heads, seq_q) or (heads, total_q), to the oracle."""
+    """Check the lse that `attention` returns for these arguments against the oracle."""
     exact = oracle_lse(q, k, **keywords)
     if lse.shape != exact.shape or lse.dtype != torch.float32:
         dims = "(batch, heads, seq_q)" if exact.ndim == 3 else "(heads, total_q)"
@@ -208,5 +213,5 @@ def check_lse(lse: Tensor, q: Tensor, k: Tensor, **keywords: Unpack[Keywords]) -
 
 
 def rounding_step(reference: Tensor) -> float:
-    """One rounding step of a 16-bit result: what adding 0.3 and taking it away again costs."""
+    """Return one rounding step of a 16-bit result: the error of adding and subtracting 0.3."""
     return 2 * float((reference + 0.3 - 0.3 - reference).abs().max())

@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 
 def oracle(q: Tensor, k: Tensor, v: Tensor, **keywords: Unpack[Keywords]) -> Tensor:
-    """Attention in float64, on the tensors' device."""
+    """Compute `attention` of these arguments in float64, on the tensors' device."""
     return evaluate(Call(q, k, v, **keywords), torch.float64)[0]
 
 
 def oracle_lse(q: Tensor, k: Tensor, **keywords: Unpack[Keywords]) -> Tensor:
-    """log(sum_j exp(score_j)) in float64, (batch, heads, seq_q) or (heads, total_q)."""
+    """Compute the lse of `attention` in float64: (batch, heads, seq_q) or (heads, total_q)."""
     return evaluate(Call(q, k, k[..., :1], **keywords), torch.float64, lse=True)[1]
 
 
 def attention_16bit(q: Tensor, k: Tensor, v: Tensor, **keywords: Unpack[Keywords]) -> Tensor:
-    """The oracle's formula in the tensors' own precision, every step rounded."""
+    """Compute the oracle's formula in the tensors' own precision, rounding every step."""
     return evaluate(Call(q, k, v, **keywords), q.dtype)[0]

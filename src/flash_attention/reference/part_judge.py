@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`Judge` at problems whose oracle takes too long: some of the heads are held to it."""
+"""`Judge` for large problems: only some of the heads are checked against the oracle."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from flash_attention.reference.judge import Check, Judge, LseCheck, check_lse
 if TYPE_CHECKING:
     from typing_extensions import Unpack
 
-CHECKED_SCORES = 1 << 30  # the oracle computes about this many, of as many heads as that allows
-CHECKED_KEYS = 1 << 28  # elements of one entry's K that it widens to float64 at a time
+CHECKED_SCORES = 1 << 30  # the oracle computes about this many scores
+CHECKED_KEYS = 1 << 28  # elements of K of one sequence that are converted to float64 at a time
 MIN_CHECKED_HEADS = 2
 
 
 class PartJudge:
-    """`Judge` on some of the heads; in the others an output may hold no NaN, which is the poison.
+    """Checks some of the heads as `Judge` does. The others may not contain NaN, the initial value.
 
-    The heads are spread evenly, the first and the last among them; each keeps the head of k and v
-    that it shares with others. `scores` is about how many the oracle may compute, `cells` how many
-    a head has; by the shapes, unless packed entries make them fewer.
+    The checked heads are spread evenly and include the first and the last. `scores` is about how
+    many scores the oracle may compute. `cells` is how many scores a head has; the default follows
+    from the shapes, and packed sequences may have fewer.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class PartJudge:
         self._judge = Judge(self._q, self._k, some_v, **keywords)
 
     def check(self, out: Tensor) -> Check:
-        """Hold an output to the rule."""
+        """Check one output."""
         held = out[..., self.heads, :]
         check = self._judge.check(held)
         *rows, head, column = check.worst_index
@@ -70,7 +70,7 @@ class PartJudge:
         return replace(check, error=math.nan, worst_index=where, value=math.nan, exact=math.nan)
 
     def check_lse(self, lse: Tensor) -> LseCheck:
-        """Hold logarithms of sums of exponentials to theirs."""
+        """Check the log-sum-exp of the checked heads."""
         check = check_lse(lse[..., self.heads, :], self._q, self._k, **self._keywords)
         *entry, head, row = check.worst_index
         check = replace(check, worst_index=(*entry, self.heads[head], row))

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How many processors this process may keep busy."""
+"""How many processors this process may use."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ CGROUP = Path("/sys/fs/cgroup")
 
 
 def usable_cores(cgroup: Path = CGROUP) -> int:
-    """Those it may run on, or fewer where its container has a quota of their time."""
+    """Count the processors of this process, or fewer if its container has a CPU quota."""
     cores = len(os.sched_getaffinity(0))
     quota = _quota(cgroup)
     return cores if quota is None else max(1, min(cores, round(quota)))
 
 
 def _quota(cgroup: Path) -> float | None:
-    """Processors' worth of time, as version 2 of control groups or version 1 states it."""
+    """Return the CPU quota in processors, from control groups of version 2 or 1."""
     try:
         if (cgroup / "cpu.max").exists():
             time, period = (cgroup / "cpu.max").read_text().split()

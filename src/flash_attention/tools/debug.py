@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One key block of one query block: the kernel's scores, weights, sums and O, and the right ones.
+"""The scores S, P, the log-sum-exp and O of a kernel after one key block, and the correct values.
 
-The kernel is a black box: it is run as it is, on the keys it has visited so far. An identity for
-the V of the last block brings that block's weights out; the scores follow from them.
+The kernel is not changed. It runs on the keys up to that key block. An identity matrix as V of the
+last block makes it return P of that block, from which S follows.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from flash_attention.launch.emulation import emulate
 
 @dataclass(frozen=True)
 class State:
-    """After one key block, in float64; S and P are of that block's keys."""
+    """The values after one key block, in float64. S and P are those of that block."""
 
     s: Tensor  # [rows, keys], scaled scores
-    lse: Tensor  # [rows], logarithm of the sum of exponentials so far
+    lse: Tensor  # [rows], log-sum-exp of the keys so far
     p: Tensor  # [rows, keys], exp(s - lse)
     o: Tensor  # [rows, d_head]
 
 
 class Inspection:
-    """A kernel at one key block: `step` counts key blocks in the order the kernel visits them.
+    """A kernel after one key block. `step` counts key blocks in the order the kernel visits them.
 
-    q, k and v are (batch, seq, heads, d_head) tensors on the CPU or a GPU; `row` names a query row,
-    and with it the block of B_r rows that is looked at, of one head of one batch entry.
+    q, k and v are (batch, seq, heads, d_head) tensors on the CPU or a GPU. `row` selects the block
+    of B_r query rows that contains it, `head` its head and `batch` its sequence.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Inspection:
 
     @cached_property
     def reference(self) -> State:
-        """What the kernel should have, computed on the CPU."""
+        """The correct values, computed on the CPU."""
         q, k, v = (t[0, :, 0].double().cpu() for t in (self.q, self.k, self.v))
         scores = q.shape[1] ** -0.5 * q @ k.T
         lse = scores.logsumexp(dim=1)
@@ -81,18 +81,18 @@ class Inspection:
 
     @cached_property
     def kernel(self) -> State:
-        """What the kernel has. S is NaN where P is 0."""
+        """The kernel's values. S is NaN where P is 0."""
         o, p, lse = self._run(self.v, checks=True), self._weights(), self._lse()
         return State(torch.where(p == 0, torch.nan, p.log() + lse[:, None]), lse, p, o)
 
     @property
     def s_precision(self) -> Tensor:
-        """How far the kernel's S may be off for P's sake, which is rounded to 16 bits twice."""
+        """The uncertainty of the kernel's S, because P is rounded to 16 bits twice."""
         limits = torch.finfo(self.q.dtype)
         return limits.eps * (1 + limits.smallest_normal / self.kernel.p)
 
     def _weights(self) -> Tensor:
-        """O with an identity for the block's V and zeros elsewhere: column d is key d's."""
+        """Return O with an identity as the block's V and zeros elsewhere: column d is key d's."""
         parts = []
         for some in torch.arange(len(self.keys)).split(self.v.shape[3]):
             v = _like(self.v).zero_()
@@ -101,7 +101,7 @@ class Inspection:
         return torch.cat(parts, dim=1)
 
     def _run(self, v: Tensor, checks: bool = False) -> Tensor:
-        """O [rows, d_head], in float64 on the CPU; with `checks` the emulator's findings stay."""
+        """Return O [rows, d_head] in float64 on the CPU. `checks` keeps the emulator's findings."""
         o = _like(self.q).fill_(torch.nan)
         if self.q.is_cuda:
             forward(self.config, self.q, self.k, v, o)
@@ -111,7 +111,7 @@ class Inspection:
         return o[0, :, 0].double().cpu()
 
     def _lse(self) -> Tensor:
-        """By a run of its own: a kernel that also stores them may be compiled differently."""
+        """Compute the lse in a separate run, since storing it may change the compiled kernel."""
         tensors, o = (self.q, self.k, self.v), _like(self.q)
         if self.q.is_cuda:
             lse: Tensor | None = forward(self.config, *tensors, o, return_lse=True)[1]
@@ -126,7 +126,7 @@ def _block(index: int, size: int, count: int) -> range:
 
 
 def _like(tensor: Tensor) -> Tensor:
-    """Room for as much with the same strides, whatever lies between them."""
+    """Allocate a tensor with the same shape and strides."""
     shape, strides = tensor.shape, tensor.stride()
     return torch.empty_strided(shape, strides, dtype=tensor.dtype, device=tensor.device)
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Known mistakes, planted in a copy of the headers to see what the emulator says of them."""
+"""Known mistakes that are planted in a copy of the headers, to show what the emulator finds."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from flash_attention.tools.mends import DEADLOCK, NUMBERS
 
 @dataclass(frozen=True)
 class Edit:
-    """In `header`, occurrence number `nth` of `old` becomes `new`."""
+    """Replaces occurrence number `nth` of `old` in `header` by `new`."""
 
     header: str
     old: str
@@ -34,9 +34,9 @@ class Edit:
 
 @dataclass(frozen=True)
 class Plant:
-    """A mistake with a name: the rung that shows it, and what catches it.
+    """A mistake with a name, the rung to plant it in, and what catches it.
 
-    A `silent` one leaves the output right: no test of results would notice it.
+    A `silent` mistake leaves the output correct, so no test of results would notice it.
     """
 
     name: str
@@ -49,7 +49,7 @@ class Plant:
 
 
 _EAGER, _OVERLAPPED = "sm80/schedule/eager.cuh", "sm90/schedule/overlapped.cuh"
-_WAIT_OUTPUT = "c.template wait_products<0>();  // O is here, V and P are read"
+_WAIT_OUTPUT = "c.template wait_products<0>();  // O is complete, V and P were read"
 _ANNOUNCED = "arrive_expect(full, KVTile::kBytes"
 
 PLANTS = (
@@ -113,7 +113,7 @@ PLANTS = (
         "the scores are read while wgmma still writes them",
         29,
         "wgmma-in-flight",
-        (Edit(_OVERLAPPED, "c.template wait_products<1>();  // S is here"),),
+        (Edit(_OVERLAPPED, "c.template wait_products<1>();  // S is complete"),),
         silent=True,
     ),
     Plant(
@@ -135,7 +135,7 @@ PLANTS = (
 
 
 def find_plant(name: str) -> Plant:
-    """The plant of that name."""
+    """Return the plant with this name."""
     for plant in PLANTS:
         if plant.name == name:
             return plant
@@ -144,7 +144,7 @@ def find_plant(name: str) -> Plant:
 
 
 def edited_headers(edits: Iterable[Edit], folder: Path) -> Path:
-    """An include directory in `folder`: the package's own but for the edits."""
+    """Make an include directory in `folder`: a copy of the package's headers with edits."""
     include = folder / "include"
     shutil.copytree(INCLUDE_DIR, include)
     for edit in edits:
@@ -154,7 +154,7 @@ def edited_headers(edits: Iterable[Edit], folder: Path) -> Path:
 
 
 def compiler(include: Path) -> Callable[[Unit], CompiledKernel]:
-    """What compiles units from other headers than the package's own."""
+    """Return a function that compiles units with other headers than the package's."""
 
     def compile_edited(unit: Unit) -> CompiledKernel:
         return compile_to_ptx(unit.source, arch=unit.target, name="planted", include_dir=include)
@@ -163,5 +163,5 @@ def compiler(include: Path) -> Callable[[Unit], CompiledKernel]:
 
 
 def shortened(text: str) -> str:
-    """The paths of headers in a finding as they are included."""
+    """Shorten the paths of headers in a finding to what #include would name."""
     return re.sub(r"[^\s(]*/include/(?=fa/)", "", text)

@@ -182,7 +182,7 @@ def test_tensors_and_configs_are_checked() -> None:
         explain(q.float(), k, v)
     call = Case("", (10, 20), (15, 25)).make()
     wrong = call.arguments | {"max_seqlen_q": 15}
-    with pytest.raises(UnsupportedError, match="entry 1 of q has 20 rows"):
+    with pytest.raises(UnsupportedError, match="sequence 1 of q has 20 rows"):
         explain(call.q, call.k, call.v, validate=True, **wrong)
 
 

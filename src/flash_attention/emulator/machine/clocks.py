@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Vector clocks: what every warp may rely on having happened."""
+"""Vector clocks: which operations happened before the next one of each warp."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Released:
 
 
 class Clocks:
-    """One clock a warp, with one entry for every agent of its CTA.
+    """One vector clock per warp, with one component per agent of its CTA.
 
     Agents are numbered inside a CTA: its warps, the cp.async engine of every warp, mbarrier slots,
-    the wgmma engine of every warpgroup, the bulk-store engine of every warp. A warp's own entry is
-    its epoch. `seen` is what a warp may rely on, `seen_by_proxy` what its asynchronous engines may,
-    `seen_by_lanes` what each of its lanes may rely on of what the other lanes did.
+    the wgmma engine of every warpgroup, the bulk-store engine of every warp. A warp's own component
+    is its epoch. `seen` is what happened before for the warp, `seen_by_proxy` for its asynchronous
+    engines, and `seen_by_lanes` for each of its lanes as to what the other lanes did.
     """
 
     def __init__(self, machine: Machine) -> None:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run did: instructions, shared-memory wavefronts, global sectors; exact integers."""
+"""Exact counts of a run: instructions, shared-memory wavefronts, global-memory sectors."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Ints = NDArray[np.int64]
 
 @dataclass
 class SharedSite:
-    """An instruction on shared memory: warp requests, and the wavefronts they took and needed."""
+    """An instruction on shared memory: warp requests, wavefronts, and the fewest possible ones."""
 
     requests: int = 0
     wavefronts: int = 0
@@ -39,7 +39,7 @@ class SharedSite:
 
 @dataclass
 class GlobalSite:
-    """An instruction on global memory: warp requests, sectors touched and needed, bytes moved."""
+    """An instruction on global memory: warp requests, sectors, the fewest possible ones, bytes."""
 
     requests: int = 0
     sectors: int = 0
@@ -48,7 +48,7 @@ class GlobalSite:
 
 
 class Counters:
-    """Counts over all CTAs of a launch."""
+    """Counts of all CTAs of a launch."""
 
     def __init__(self, program: Program) -> None:
         self._program = program
@@ -61,15 +61,15 @@ class Counters:
         self._sector_patterns: dict[tuple[int, bytes], tuple[int, int]] = {}
 
     def block(self, index: int, warps: int) -> None:
-        """So many warps executed a block."""
+        """Count that `warps` warps executed a basic block."""
         self._blocks[index] += warps
 
     def barrier_wait(self, warps: int) -> None:
-        """So many warps wait at a barrier of their CTA."""
+        """Count that `warps` warps waited at a barrier of their CTA."""
         self._barrier_waits += warps
 
     def shared_access(self, access: Access) -> None:
-        """One access to shared memory."""
+        """Count an access to shared memory."""
         rows, active = _by_warp(access)
         alike = _ctas_alike(access.sel)
         times = 1
@@ -93,7 +93,7 @@ class Counters:
         site.ideal += times * pattern.ideal
 
     def global_access(self, access: Access) -> None:
-        """One access to global memory."""
+        """Count an access to global memory."""
         pc, nbytes = access.pc, access.nbytes
         rows, active = _by_warp(access)
         rows = rows.astype(np.int64)
@@ -123,7 +123,7 @@ class Counters:
 
     @property
     def instructions(self) -> Counter[str]:
-        """Warp instructions by opcode."""
+        """The number of warp instructions of each opcode."""
         counts: Counter[str] = Counter()
         for index, warps in self._blocks.items():
             for instruction in self._program.blocks[index].instructions:
@@ -132,12 +132,12 @@ class Counters:
 
     @property
     def conflicts(self) -> int:
-        """Shared-memory wavefronts beyond those needed."""
+        """The number of shared-memory wavefronts that bank conflicts cause."""
         return sum(site.conflicts for site in self.shared_sites.values())
 
     @property
     def barrier_waits(self) -> int:
-        """Waits of warps at barriers of their CTA and at mbarriers."""
+        """The number of waits of warps at CTA barriers and at mbarriers."""
         waits = ("mbarrier.try_wait", "mbarrier.test_wait")
         at_mbarriers = (n for code, n in self.instructions.items() if code.startswith(waits))
         return self._barrier_waits + sum(at_mbarriers)
@@ -151,7 +151,7 @@ class Counters:
         return self._bytes({"st", "cp"}, tensor_store=True)
 
     def to_dict(self) -> dict[str, Any]:
-        """All counts, with the PTX and source line of every site."""
+        """Return all counts for JSON, with the PTX and source line of every memory instruction."""
         instructions = self.instructions
         return {
             "warp_instructions": sum(instructions.values()),

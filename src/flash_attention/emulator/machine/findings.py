@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a run found wrong, once for every pair of instructions."""
+"""The errors that a run found, one for every pair of instructions."""
 
 from __future__ import annotations
 
@@ -17,24 +17,20 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Finding:
-    """A mistake of the kernel: the first lane that made it, where, and against which access.
+    """An error of the kernel, with the first lane that made it and the other access involved."""
 
-    `source` and `other_source` are `file:line` of the CUDA text and of its caller. `address` is the
-    address the lane computed. `count` says how many lanes made the same mistake at the same place.
-    """
-
-    kind: str
-    detail: str
-    kernel: str
-    cta: int | None
-    warp: int | None
-    lane: int | None
-    address: int | None
-    ptx_line: int | None
-    source: str | None
-    other_ptx_line: int | None
-    other_source: str | None
-    count: int
+    kind: str  # the kind of error, such as "race"
+    detail: str  # what happened
+    kernel: str  # the kernel's name
+    cta: int | None  # the first lane that made the error: its CTA,
+    warp: int | None  # its warp in the CTA,
+    lane: int | None  # and its lane in the warp
+    address: int | None  # the address that this lane accessed
+    ptx_line: int | None  # the line of the PTX
+    source: str | None  # file:line of the CUDA source and of its caller
+    other_ptx_line: int | None  # the line of the other access, if there is one
+    other_source: str | None  # its file:line
+    count: int  # how many lanes made the same error at the same instruction
 
     def __str__(self) -> str:
         who = "" if self.cta is None else f" by CTA {self.cta} warp {self.warp} lane {self.lane}"
@@ -46,6 +42,7 @@ class Finding:
         return f"{text} (x{self.count})"
 
     def to_dict(self) -> dict[str, Any]:
+        """Return the fields as a dictionary for JSON."""
         return asdict(self)
 
 
@@ -55,7 +52,7 @@ def _place(ptx_line: int | None, source: str | None) -> str:
 
 
 class Findings:
-    """All findings of a run, in the order they were first made."""
+    """All findings of a run, in the order of their first occurrence."""
 
     def __init__(self, program: Program) -> None:
         self._kernel = program.kernel
@@ -78,9 +75,9 @@ class Findings:
         address: NDArray[Any] | None = None,
         other_pc: int | None = None,
     ) -> None:
-        """Note a mistake of the lanes of `sel` for which `bad` holds.
+        """Record an error of the lanes of `sel` for which `bad` is True.
 
-        Mistakes seen in the text of the kernel alone have no selection.
+        Errors that follow from the kernel's text alone have no selection.
         """
         count = 1 if bad is None else int(np.count_nonzero(bad))
         if count == 0:
@@ -116,7 +113,7 @@ class Findings:
         address: NDArray[Any] | None = None,
         other_pc: int | None = None,
     ) -> None:
-        """Note a mistake of one thread."""
+        """Record an error of one thread."""
         self.report(kind, detail, thread.pc, thread.sel, thread.mask, address, other_pc)
 
     def _locate(self, pc: int | None) -> tuple[int | None, str | None]:

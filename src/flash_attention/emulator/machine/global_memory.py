@@ -84,7 +84,7 @@ class Allocation:
 
 
 class GlobalMemory:
-    """What the host allocates and fills; it grows as it must."""
+    """Global memory that the host allocates and fills. It grows as needed."""
 
     def __init__(self, capacity: int = 1 << 26) -> None:
         self._storage = Storage(max(capacity, 2 * GAP), poisoned=False)
@@ -100,7 +100,7 @@ class GlobalMemory:
 
     @property
     def bytes(self) -> NDArray[np.uint8]:
-        """All bytes; the one at address GLOBAL_BASE comes first. Allocating may replace them."""
+        """All bytes, starting at address GLOBAL_BASE. Allocating may replace the array."""
         return self._storage.bytes
 
     def alloc(
@@ -110,10 +110,10 @@ class GlobalMemory:
         name: str = "",
         owned: NDArray[np.bool_] | None = None,
     ) -> int:
-        """Address of a copy of `array`, or of `nbytes` that count as never written.
+        """Allocate a copy of `array`, or `nbytes` uninitialised bytes. Returns the address.
 
-        `owned`, one value an element of the array or a byte, marks what a kernel may touch: False
-        for padding.
+        `owned` has one value per element of the array, or per byte. A kernel may only access what
+        is True there; padding is False.
         """
         if (array is None) == (nbytes is None):
             raise EmulatorError("give alloc either an array or a number of bytes")
@@ -139,7 +139,7 @@ class GlobalMemory:
         return GLOBAL_BASE + start
 
     def read(self, address: int, dtype: DTypeLike, shape: Sequence[int]) -> NDArray[Any]:
-        """A copy of an array inside one allocation."""
+        """Return a copy of an array inside one allocation."""
         start = address - GLOBAL_BASE
         size = prod(shape) * np.dtype(dtype).itemsize
         allocation = self.find(start)
@@ -148,7 +148,7 @@ class GlobalMemory:
         return self._storage.bytes[start : start + size].view(dtype).reshape(tuple(shape)).copy()
 
     def find(self, offset: int) -> Allocation | None:
-        """The allocation that holds the byte `offset` behind GLOBAL_BASE."""
+        """Return the allocation that contains address GLOBAL_BASE + `offset`, or None."""
         index = bisect_right(self._starts, offset) - 1
         if index < 0 or offset >= self.allocations[index].end:
             return None

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Who runs next.
+"""The scheduler, which decides which lanes run next.
 
-A group is a selection of lanes about to run a block. Divergent branches split groups; groups that
-meet at a block in the same turn of its loops merge. Inside a unit (a warp; a warpgroup if the
-kernel has wgmma) the group that is earliest in program order runs first: fewer turns before more,
-loops before their exits. Across units a schedule decides: all together, one unit as far as it goes,
-or at random. Any order is legal for the hardware too, so the three orders show what a kernel takes
-for granted.
+A group is a selection of lanes that are about to run a basic block. Divergent branches split a
+group. Groups that meet at a block in the same loop iteration merge. A unit is a warp, or a
+warpgroup if the kernel has wgmma. Within a unit the group that is earliest in program order runs
+first: earlier iterations before later ones, and loops before their exits. Between units the
+schedule decides: all together, one unit as far as it gets, or at random. The hardware may run units
+in any order, so the three schedules reveal what a kernel wrongly relies on.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from flash_attention.emulator.machine.machine import Machine
 
 SCHEDULES = ("lockstep", "depth-first", "random")
-MAX_STEPS = 5_000_000  # blocks; a kernel of this project at test size takes some thousands
+MAX_STEPS = 5_000_000  # basic blocks; kernels of this project take some thousands in tests
 WARPGROUP = 4
 
 
@@ -34,12 +34,12 @@ WARPGROUP = 4
 class _Group:
     block: int
     lanes: Selection
-    when: tuple[int, ...]  # place in program order, with the turns of the loops around it
+    when: tuple[int, ...]  # position in program order, with the iterations of enclosing loops
 
 
 @dataclass
 class _Waiter:
-    """Lanes at an mbarrier: the block that ends there, the addresses, the parities."""
+    """Lanes that wait at an mbarrier: the block that ends there, the addresses, the parities."""
 
     block: int
     lanes: Selection
@@ -93,7 +93,7 @@ class Scheduler:
             self._go_on(at, numbers)
 
     def _next_group(self) -> _Group:
-        """The group to run, merged with all others at its place that may run with it."""
+        """Return the group to run, merged with all others that can run with it."""
         candidates = self._groups
         if not self._together:
             chosen = self._random.choice(candidates) if self._random else candidates[-1]
@@ -149,7 +149,7 @@ class Scheduler:
             yield target, self._machine.lanes.part(lanes, taken)
 
     def _enter(self, block: int | None, lanes: Selection, source: int | None = None) -> None:
-        """Lanes come to a block from `source`: into a loop, around it, or elsewhere."""
+        """Move lanes to a block from `source`, and count the iterations of loops."""
         if block is None:
             raise EmulatorError("the kernel runs past its last instruction")
         program = self._machine.program
@@ -166,7 +166,7 @@ class Scheduler:
         self._groups.append(_Group(block, lanes, when))
 
     def _go_on(self, block: int, numbers: Ints) -> None:
-        """Lanes leave the wait at the end of `block`; unless in lockstep, every unit by itself."""
+        """Let lanes continue after the wait at the end of `block`, by unit unless in lockstep."""
         lanes, after = self._machine.lanes, self._machine.program.blocks[block].next
         if self._together:
             self._enter(after, lanes.gather(numbers), block)
@@ -176,7 +176,7 @@ class Scheduler:
             self._enter(after, lanes.gather(numbers[units == unit]), block)
 
     def _wake(self) -> bool:
-        """Let go whoever waits for a phase that is over."""
+        """Let lanes continue that waited for a phase that has completed."""
         woken = False
         lanes = self._machine.lanes
         still: list[_Waiter] = []

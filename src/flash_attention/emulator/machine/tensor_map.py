@@ -33,9 +33,9 @@ def swizzle(address: NDArray[np.int64], span: int, base_offset: int = 0) -> NDAr
 
 @dataclass(frozen=True)
 class TensorMap:
-    """A tensor in global memory and the box TMA moves; the innermost dimension comes first.
+    """A tensor in global memory and the box that TMA moves, innermost dimension first.
 
-    `strides` are the byte strides of all dimensions but the innermost, which is dense.
+    `strides` are the strides in bytes of all dimensions but the innermost, which is contiguous.
     """
 
     address: int
@@ -55,7 +55,7 @@ class TensorMap:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of the box along the innermost dimension: the row pitch in shared memory."""
+        """The bytes of a row of the box, which is the row pitch in shared memory."""
         return self.box[0] * self.element_bytes
 
     @cached_property

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Array = NDArray[Any]
 Bytes = NDArray[np.uint8]
-Place = tuple[Array, ...]  # of boxes: addresses of tensor maps, then one array a coordinate
+Place = tuple[Array, ...]  # of boxes: addresses of tensor maps, then one array per coordinate
 _Bounds = tuple[tuple[int, int], ...]
 
 SHARED_ALIGNMENT = 128
@@ -50,7 +50,7 @@ class _Box:
 
     @property
     def inside(self) -> tuple[tuple[int, int], ...] | None:
-        """Of every dimension, what lies in the tensor, counted from the box; None for nothing."""
+        """The range of every dimension that lies in the tensor, relative to the box, or None."""
         bounds = tuple(
             (max(0, -start), min(extent, dim - start))
             for start, extent, dim in zip(
@@ -62,7 +62,7 @@ class _Box:
 
 @dataclass
 class _Store:
-    """A store on its way; `data` is what it read from shared memory, once it has."""
+    """A store in flight. `data` is what it has read from shared memory, or None."""
 
     box: _Box
     epoch: int
@@ -132,7 +132,7 @@ class Tma:
             queue.open.append(_Store(box, epoch))
 
     def prefetch(self, sel: Selection, tensor: Place, mask: Mask, pc: int) -> None:
-        """Global to L2: nothing a program can see, but the box must be one that can be moved."""
+        """Global to L2: the program sees no effect, but the box must be valid."""
         for thread in executing(sel, mask, pc):
             self._located(thread, tensor, store=False)
 
@@ -162,7 +162,7 @@ class Tma:
                 del queue.groups[:over]
 
     def report_unfinished(self) -> None:
-        """At the end of the kernel: land what is on its way, report what nobody waited for."""
+        """At the end of the kernel, complete what is in flight and report missing waits."""
         for transfer in self._machine.mbarriers.unfinished():
             sel = self._machine.lanes.select(np.array([transfer.lane]))
             detail = "the kernel ends while a bulk load nobody waited for is on its way"

@@ -89,7 +89,7 @@ def _params_in_registers(kernel: Kernel) -> dict[str, int]:
 
 
 def _shared_addresses(kernel: Kernel) -> tuple[dict[str, int], int]:
-    """Static variables one after the other, the dynamic one behind them."""
+    """Place the static variables one after the other, and the dynamic one after them."""
     addresses, end = {}, 0
     for variable in sorted(kernel.shared, key=lambda v: v.size is None):
         end = -(-end // variable.align) * variable.align
@@ -99,7 +99,7 @@ def _shared_addresses(kernel: Kernel) -> tuple[dict[str, int], int]:
 
 
 class Program:
-    """A kernel and the Python functions of its blocks."""
+    """A kernel, translated to a Python function per basic block."""
 
     def __init__(self, kernel: Kernel) -> None:
         self.kernel = kernel

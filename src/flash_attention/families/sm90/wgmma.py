@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""wgmma wrappers, written for the widths one kernel uses: the instruction names every register."""
+"""wgmma wrappers for the widths that a kernel uses, since the instruction names every register."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _COLUMNS = 88  # of the lists of registers and fragments
 
 
 def from_shared(dtype: DType, width: int) -> str:
-    """D (+)= A B^T with A and B in shared memory, both contiguous along the contraction."""
+    """Write D (+)= A B^T for A and B in shared memory, both contiguous along the contraction."""
     count = width // 2
     return _specialisation(
         "WgmmaFromShared",
@@ -27,7 +27,7 @@ def from_shared(dtype: DType, width: int) -> str:
 
 
 def from_registers(dtype: DType, width: int) -> str:
-    """D += A B with A in registers and B in shared memory, contiguous along the width."""
+    """Write D += A B for A in registers and B in shared memory, contiguous along the width."""
     count = width // 2
     a = ", ".join(f"%{count + i}" for i in range(4))
     return _specialisation(

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The shared currency: integer names, thread coordinates, the accumulator tile.
+// Basic types: integers, thread coordinates, the accumulator tile.
 //
 // Index letters used in every header: i 16-row fragment, j 8-column fragment, h upper or lower
 // eight rows of a fragment, d 16-wide step along the head dimension, n 16-wide step along the keys.

@@ -1,2 +1,2 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Measuring: one timing discipline, the ladder beside torch's SDPA, results files, rendering."""
+"""Measurements: timing, the ladder beside torch's SDPA, grids, results files and plots."""

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A point of a grid with its tensors: our call of it, and the judge of every output."""
+"""A point of a grid with its tensors, the call that computes it, and the check of outputs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Case:
     k: Tensor
     v: Tensor
     out: Tensor
-    starts: Tensor | None  # of packed entries, and the end of the last
+    starts: Tensor | None  # cu_seqlens of packed sequences
 
     @classmethod
     def of(cls, point: Point, dtype: DType, device: torch.device | str = "cpu") -> Case:
@@ -54,7 +54,7 @@ class Case:
 
     @property
     def keywords(self) -> Keywords:
-        """What `attention` is told besides the tensors."""
+        """The keywords of `attention` for this case."""
         keywords: Keywords = {"causal": self.point.causal, "window": self.window}
         if self.starts is not None:
             longest = self.point.seq_len
@@ -67,7 +67,7 @@ class Case:
         return plan_for(Call(self.q, self.k, self.v, self.out, **self.keywords))
 
     def selected(self, name: str) -> Contender:
-        """What a user gets: `attention`."""
+        """The contender that calls `attention`."""
         keywords = self.keywords
         return Contender(
             name,
@@ -76,7 +76,7 @@ class Case:
         )
 
     def kernel(self, config: KernelConfig) -> Contender:
-        """A config of one's own choice, under its short form."""
+        """The contender for a given config, named by its short form."""
         keywords = self.keywords
         return Contender(
             config.short_form(),
@@ -91,5 +91,5 @@ class Case:
         return PartJudge(self.q, self.k, self.v, cells=self.point.cells, **self.keywords)
 
     def without_window(self) -> Case:
-        """The same tensors under the causal mask alone."""
+        """Return the same tensors with a causal mask only."""
         return replace(self, point=replace(self.point, window=0))

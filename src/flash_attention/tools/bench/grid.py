@@ -18,7 +18,7 @@ TOKENS, HIDDEN = 16384, 2048  # of every problem of the fa3 grid
 SEED_SHAPES = {512: 16, 1024: 16, 2048: 16, 4096: 16, 8192: 8, 16384: 4}  # batch by length
 SEED_HEADS = 16
 GQA_HEADS, GQA_HEADS_K = 32, 8
-DECODE_BATCHES = {8192: (1, 16, 64), 131072: (1,), 2048: (128,)}  # by keys of an entry
+DECODE_BATCHES = {8192: (1, 16, 64), 131072: (1,), 2048: (128,)}  # by keys of a sequence
 WINDOWS = (1024, 2048, 4096)
 PACKED_ENTRIES, SHORTEST_PACKED = 16, 64
 
@@ -29,13 +29,13 @@ class Point:
 
     d_head: int
     causal: bool
-    seq_len: int  # of the keys; the longest of packed entries
+    seq_len: int  # number of keys; of the longest packed sequence
     batch: int
     heads: int
     heads_k: int = 0  # 0: as many as heads
     seq_q: int = 0  # 0: as many queries as keys
-    window: int = 0  # keys that a query sees, the last one at its own place; 0: no limit
-    lengths: tuple[int, ...] = ()  # of packed entries, queries and keys alike
+    window: int = 0  # keys that a query sees up to its own; 0: no limit
+    lengths: tuple[int, ...] = ()  # of packed sequences, for queries and keys
 
     @property
     def queries(self) -> int:
@@ -52,7 +52,7 @@ class Point:
 
     @property
     def cells(self) -> int:
-        """Queries times keys of all entries of one head, seen or not."""
+        """The number of scores of one head, masked or not."""
         if self.lengths:
             return sum(length**2 for length in self.lengths)
         return self.batch * self.queries * self.seq_len
@@ -70,7 +70,7 @@ class Point:
         return self.batch * sum(min(row + 1, self.window) for row in rows)
 
     def _masked_squares(self) -> int:
-        """Cells of which a causal mask leaves half: every entry's last keys, as many as queries."""
+        """The scores of which a causal mask leaves half: those of each sequence's last keys."""
         return self.cells if self.lengths else self.batch * self.queries**2
 
     def kv_bytes(self, dtype: DType) -> int:
@@ -159,7 +159,7 @@ def _prefill_gqa(d_head: int, causal: bool, seq_len: int) -> list[Point]:
 
 
 def _varlen(d_head: int, causal: bool, seq_len: int) -> list[Point]:
-    """Entries of any length up to `seq_len`, always the same; heads of their own, and shared."""
+    """Packed sequences of fixed random lengths up to `seq_len`, without and with GQA."""
     draw = random.Random(seq_len)
     lengths = [draw.randint(SHORTEST_PACKED, seq_len) for _ in range(PACKED_ENTRIES)]
     return [

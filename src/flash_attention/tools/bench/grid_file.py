@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A grid of one's own: a text file with a problem a line.
+"""A grid in a text file, with one problem per line.
 
 batch=4 heads=32 heads_k=8 seq=8192 d=128 causal   # a comment
-heads=16 lengths=4096,1024,512 d=128 causal        # packed entries
-batch=16 heads=32 heads_k=8 seq=8192 seq_q=1 d=128 # one query an entry
+heads=16 lengths=4096,1024,512 d=128 causal        # packed sequences
+batch=16 heads=32 heads_k=8 seq=8192 seq_q=1 d=128 # one query per sequence
 """
 
 from __future__ import annotations
@@ -86,5 +86,5 @@ def _checked(point: Point) -> Point:
     if point.window and not point.causal:
         raise UnsupportedError("a window ends at its query: say causal too")
     if point.lengths and (point.seq_q or point.window):
-        raise UnsupportedError("packed entries (lengths) have no seq_q and no window here")
+        raise UnsupportedError("packed sequences (lengths) have no seq_q and no window here")
     return point

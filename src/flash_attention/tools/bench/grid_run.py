@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""One point of a grid: kernels and peers timed in turn, every output held to the oracle."""
+"""One point of a grid: kernels and peers are timed alternately, and every output is checked."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COPY_BYTES = 1 << 30  # far more than any L2 holds
 
 @dataclass(frozen=True)
 class GridRow:
-    """One kernel at one point, and the milliseconds of the peers in the same turns."""
+    """One kernel at one point, and the milliseconds of the peers, measured alternately."""
 
     d: int
     causal: bool
@@ -49,11 +49,11 @@ class GridRow:
     seq_q: int = 0
     window: int = 0
     lengths: tuple[int, ...] = ()
-    chunks: int = 1  # the keys of all tiles were cut into; 1: they were not
+    chunks: int = 1  # split-KV chunks of all tiles; 1 if the keys were not split
     gbps: float | None = None  # bytes of K and V over the time, where that is the traffic
-    copy_gbps: float | None = None  # read and written by a plain copy, in the same turns
+    copy_gbps: float | None = None  # read and written by a plain copy, measured alternately
     full_ms: float | None = None  # of the same kernel choice without the window
-    heuristic_ms: float | None = None  # of what is chosen without tables, in the same turns
+    heuristic_ms: float | None = None  # of the heuristic's choice, measured alternately
 
 
 @dataclass(frozen=True)

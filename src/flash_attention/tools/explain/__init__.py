@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which kernel a call would run, why, and what it costs; nothing runs."""
+"""Which kernel a call would run, why, and what it costs, without running it."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Explanation: a decision, its launches and its costs, as data and as text."""
+"""Explanation: the chosen kernel, its launches and its costs, as data and as text."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ Bound = Literal["compute", "memory"]
 
 @dataclass(frozen=True)
 class Launch:
-    """One kernel of a call, as the compiler made it and as it would be launched."""
+    """One kernel launch of a call: its geometry and the resources of the compiled kernel."""
 
     name: str
     grid: tuple[int, int, int]
-    threads: int  # of a block
-    smem_bytes: int  # dynamic, of a block
-    registers: int  # of a thread
-    spill_bytes: int  # stored and loaded, of a thread
-    compile_seconds: float | None  # in this process; None: it came from the disk cache
+    threads: int  # per CTA
+    smem_bytes: int  # dynamic, per CTA
+    registers: int  # per thread
+    spill_bytes: int  # stored and loaded, per thread
+    compile_seconds: float | None  # None if it came from the disk cache
     ctas_per_sm: int
-    limited_by: str  # the resource that allows no more
+    limited_by: str  # the resource that limits ctas_per_sm
 
     @classmethod
     def of(cls, step: Step, arch: Arch) -> Launch:
-        """The launch of a kernel of a recipe; compiles it."""
+        """Compile a kernel of a recipe and describe its launch."""
         compiled, geometry = load_unit(step.unit).compiled, step.geometry
         resources = compiled.resources
         limits = arch.occupancy_limits(geometry.block, geometry.smem_bytes, resources.registers)
@@ -50,7 +50,7 @@ class Launch:
         )
 
     def lines(self) -> list[str]:
-        """The launch in words."""
+        """Return the launch as text."""
         spills = f"{self.spill_bytes} bytes of spills" if self.spill_bytes else "no spills"
         origin = (
             "from the disk cache"
@@ -68,25 +68,25 @@ class Launch:
 
 @dataclass(frozen=True)
 class Explanation:
-    """What `attention` would do with a call. `str` tells all of it."""
+    """What `attention` would do with a call. `str` gives a report of it."""
 
-    problem: Problem
-    arch: Arch
-    num_sms: int | None  # None: not known, and neither are the waves
-    gpu: Gpu | None  # whose peaks bound the call; None: unknown
-    torch_computes: bool  # on CPU tensors torch does, where no config is given
-    config: KernelConfig
+    problem: Problem  # the shapes, the element type, the mask and the scale
+    arch: Arch  # the architecture that the call is explained for
+    num_sms: int | None  # its multiprocessors, or None if unknown
+    gpu: Gpu | None  # the measured GPU whose peaks bound the call, or None
+    torch_computes: bool  # torch computes, because the tensors are on the CPU without a config
+    config: KernelConfig  # the kernel that runs on a GPU
     rule: str  # what chose the config
-    features: tuple[str, ...]  # what the kernel can do beside plain attention
-    refused: tuple[Refusal, ...]
-    launches: tuple[Launch, ...]  # none where there is nothing to compute
-    chunks: int  # that the keys of all tiles are cut into; 0: they are not
-    tiles: int  # of packed queries no fewer than there are
-    work: Work
+    features: tuple[str, ...]  # what the kernel does besides plain attention
+    refused: tuple[Refusal, ...]  # the kernels that were not chosen, and why
+    launches: tuple[Launch, ...]  # empty if there is nothing to compute
+    chunks: int  # split-KV chunks of all tiles; 0 if the keys are not split
+    tiles: int  # tiles of query rows; an upper bound for packed sequences
+    work: Work  # the FLOP and the bytes of the call
 
     @property
     def waves(self) -> float | None:
-        """Tiles, or chunks of them, for each CTA that is resident at a time."""
+        """The number of tiles or chunks per resident CTA, or None if it is unknown."""
         if not self.launches or not self.num_sms:
             return None
         pieces = self.chunks or self.tiles
@@ -94,23 +94,23 @@ class Explanation:
 
     @property
     def compute_ms(self) -> float | None:
-        """The products, at the speed of the GPU's best matrix product."""
+        """The time of the FLOP at the peak matrix throughput measured on the GPU, or None."""
         return None if self.gpu is None else self.work.flop / self.gpu.matmul_tflops * 1e-9
 
     @property
     def memory_ms(self) -> float | None:
-        """The bytes, at the speed of the GPU's best copy."""
+        """The time of the bytes at the peak memory bandwidth measured on the GPU, or None."""
         return None if self.gpu is None else self.work.num_bytes / self.gpu.copy_tb_s * 1e-9
 
     @property
     def bound(self) -> Bound | None:
-        """Which of the two is longer, by the roofline; None for an unknown GPU."""
+        """Which of the two times is longer, "compute" or "memory". None for an unknown GPU."""
         if self.compute_ms is None or self.memory_ms is None:
             return None
         return "compute" if self.compute_ms > self.memory_ms else "memory"
 
     def rows(self) -> list[ReportRow]:
-        """The text of the report."""
+        """Return the report as rows of a name and a line."""
         launches = [line for launch in self.launches for line in launch.lines()]
         refused = [f"{refusal.kernels}: {refusal.why}" for refusal in self.refused]
         sections = {
@@ -131,7 +131,7 @@ class Explanation:
         return aligned(self.rows())
 
     def to_dict(self) -> dict[str, Any]:
-        """What `str` tells, for scripts."""
+        """Return the report as a dictionary for JSON."""
         problem = asdict(self.problem) | {"dtype": str(self.problem.dtype)}
         work = asdict(self.work) | {"intensity": self.work.intensity}
         derived = ("waves", "compute_ms", "memory_ms", "bound")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""explain: the arguments of `attention`, and what it would do with them."""
+"""explain: report what `attention` would do with its arguments."""
 
 from __future__ import annotations
 
@@ -42,12 +42,18 @@ def explain(
     num_sms: int | None = None,
     **keywords: Any,
 ) -> Explanation:
-    """What `attention` would do with these arguments: which kernel, why, and at what cost.
+    """Report which kernel `attention` would run for these arguments, why, and at what cost.
 
-    The kernel is compiled or found in the cache, not loaded; nothing runs on a GPU, no tensor is
-    made. CUDA tensors are explained for their device; the lengths of their sequences are read,
-    which waits for it. Others are for `arch`, such as "sm_90", with `num_sms` multiprocessors, else
-    for the current GPU or an H200. What `attention` refuses is refused here with the same message.
+    The kernel is compiled, or found in the cache, but not loaded. Nothing runs on a GPU, and no
+    tensor is allocated.
+
+    - `q`, `k`, `v` and the other keywords: as in `attention`. CUDA tensors are explained for their
+      device; reading the lengths of their sequences waits for it. CPU and meta tensors are
+      explained for `arch` and `num_sms`, or else for the current GPU, or else for an H200.
+    - `arch`: the architecture, such as "sm_90".
+    - `num_sms`: its number of multiprocessors.
+
+    Returns an Explanation. Raises what `attention` would raise, with the same message.
     """
     call, given, validate = asked("explain", q, k, v, keywords)
     problem, views = check_call(call, device=CPU)
@@ -55,7 +61,7 @@ def explain(
     target, sms, gpu = _target(q.device, config, arch, num_sms)
     if validate and not q.is_meta:
         check_lengths(problem, call)
-    known_sms = sms or 1  # no kernel of an architecture without a measured GPU depends on it
+    known_sms = sms or 1  # on architectures without a measured GPU no kernel depends on it
     device = _device(q.device, gpu, asked_for=arch is not None or num_sms is not None)
     where = Where(known_sms, target, device)
     decision = decide(problem, where, config=config, split_keys=call.split_keys)
@@ -80,7 +86,7 @@ def explain(
 def _target(
     device: torch.device, config: KernelConfig | None, arch: str | None, num_sms: int | None
 ) -> tuple[Arch, int | None, Gpu | None]:
-    """The architecture, the multiprocessors and the GPU that a call is explained for."""
+    """Find the architecture, the number of multiprocessors and the GPU to explain a call for."""
     if num_sms is not None and (
         not isinstance(num_sms, Integral) or not 0 < int(num_sms) <= MAX_SMS
     ):
@@ -107,7 +113,7 @@ def _target(
 
 
 def _device(device: torch.device, gpu: Gpu | None, *, asked_for: bool) -> Device:
-    """The device whose tables a call is explained by."""
+    """Find the device whose tables choose the config."""
     if device.type == "cuda" and device.index is not None:
         return device.index
     if torch.cuda.is_available() and not asked_for:
@@ -116,7 +122,7 @@ def _device(device: torch.device, gpu: Gpu | None, *, asked_for: bool) -> Device
 
 
 def _rule(decision: Decision, problem: Problem) -> str:
-    """What chose the config, and what it looked at."""
+    """Say what chose the config, and on what grounds."""
     rule: str = decision.rule.value
     if decision.rule is Rule.GIVEN:
         return rule

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernels that were not chosen for a call, each with its reason."""
+"""The kernels that were not chosen for a call, and why."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from flash_attention.errors import UnsupportedError
 from flash_attention.families.recipe import Setting
 from flash_attention.families.registry import FAMILIES, AnyFamily, family_of
 
-SELECTED_LATER = "it would run; what runs of a newer family is selected first"
+SELECTED_LATER = "it would run, but the kernels of a newer architecture are preferred"
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """A kind of kernel, and why it is not the one."""
+    """A kind of kernel, and why it was not chosen."""
 
     kernels: str
     why: str
@@ -31,7 +31,7 @@ def refusals_of(
     num_sms: int,
     split_keys: int | None,
 ) -> tuple[Refusal, ...]:
-    """What else was considered; nothing is where the caller gave the config."""
+    """List what else was considered: nothing if the caller gave the config."""
     if decision.rule is Rule.GIVEN:
         return ()
     refused = []

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""How much arithmetic and how many bytes a problem is, whatever the kernel."""
+"""The FLOP and the bytes of a problem, whatever kernel runs it."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ class Work:
 
     flop: int
     num_bytes: int
-    exact: bool  # False: the lengths of entries cannot be read, and all count as the longest
+    exact: bool  # False if lengths cannot be read, and every sequence counts as the longest
 
     @property
     def intensity(self) -> float:
-        """FLOP for each byte."""
+        """The FLOP per byte."""
         return self.flop / self.num_bytes if self.num_bytes else 0.0
 
 
 def work_of(problem: Problem, call: Call) -> Work:
-    """The work of a call; reads the lengths of sequences, which waits for their device."""
+    """Count the work of a call. Reading the lengths of sequences waits for their device."""
     exact = not any(tensor.is_meta for tensor in call.extras.values())
     queries = _lengths(call.cu_seqlens_q if exact else None, problem.seq_q, problem.batch)
     keys = _lengths(call.cu_seqlens_k if exact else None, problem.seq_k, problem.batch)
@@ -52,20 +52,20 @@ def _lengths(cu_seqlens: Tensor | None, length: int, batch: int) -> list[int]:
 
 
 def _seen_twice(problem: Problem, seq_q: int, seq_k: int) -> int:
-    """Twice the scores of one head of one entry that its mask leaves: halves stay whole."""
+    """Count the unmasked scores of one head of one sequence, times two to stay integral."""
     if problem.causal:
         triangle = min(seq_q, seq_k) ** 2
         return triangle + 2 * seq_q * max(0, seq_k - seq_q)
     if problem.window is None:
         return 2 * seq_q * seq_k
     left, right = problem.window
-    first = seq_k - seq_q  # the place of query 0
+    first = seq_k - seq_q  # the key that query 0 is aligned with
     ends = _sum_clipped(first + right + 1, seq_q, seq_k)
     return 2 * (ends - _sum_clipped(first - left, seq_q, seq_k))
 
 
 def _sum_clipped(first: int, count: int, top: int) -> int:
-    """The sum of first, first + 1, ... , so many of them, each brought between 0 and `top`."""
+    """Sum first, first + 1, ..., `count` numbers, each clamped to the range 0 to `top`."""
 
     def below(x: int) -> int:
         inside, beyond = min(max(x, 0), top), max(x - top, 0)

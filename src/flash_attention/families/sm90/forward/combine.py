@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernel that combines the parts of a row, where the keys were split."""
+"""The combine kernel of split-KV, which merges the partial results of a row."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NAME = re.compile(r"combine_([a-z0-9]+)_(\d+)(?:_heads_(\d+))?_([a-z]+)")
 
 @dataclass(frozen=True)
 class CombineConfig:
-    """What a combining kernel is compiled for, whichever kernel left the parts."""
+    """What a combine kernel is compiled for, whichever kernel stored the partial results."""
 
     dtype: DType
     tile_rows: int
@@ -29,14 +29,14 @@ class CombineConfig:
     splits: SplitKind
 
     def kernel_name(self) -> str:
-        """A name for folders, logs and profiles: letters, digits and underscores."""
+        """Return a name for folders, logs and profiles, of letters, digits and underscores."""
         together = f"_heads_{self.heads_together}" if self.heads_together > 1 else ""
         splits = self.splits.name.lower()
         return f"combine_{self.dtype.name.lower()}_{self.tile_rows}{together}_{splits}"
 
 
 def parse_combine_name(name: str) -> CombineConfig | None:
-    """The config whose `kernel_name()` this is; None for the name of another kernel."""
+    """Return the config with this `kernel_name()`, or None if it is another kernel's name."""
     found = _NAME.fullmatch(name)
     if found is None:
         return None
@@ -46,7 +46,7 @@ def parse_combine_name(name: str) -> CombineConfig | None:
 
 
 def combine_unit(dtype: DType, features: Sm90Features, tile_rows: int, target: str) -> Unit:
-    """The translation unit for parts whose tiles have so many rows."""
+    """Return the translation unit for partial results of tiles with `tile_rows` rows."""
     config = CombineConfig(dtype, tile_rows, features.heads_together, features.splits)
     name = config.kernel_name()
     source = render(

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""HopperForwardKernelConfig: the compile-time choices of the sm_90a family (TMA, wgmma)."""
+"""HopperForwardKernelConfig: the compile-time choices of the sm_90 kernels (TMA, wgmma)."""
 
 from __future__ import annotations
 
@@ -18,40 +18,40 @@ from flash_attention.families.values import Violation
 HOPPER = MEASURED_ARCH
 TARGET = "sm_90a"  # wgmma and setmaxnreg are not in plain sm_90
 WARPGROUP_ROWS = 64  # query rows of one wgmma
-WARP_ROWS = 16  # of them, those one warp holds
+WARP_ROWS = 16  # of them, the rows of one warp
 WARPGROUP_THREADS = 128
 BARRIER_BYTES = 256  # mbarriers and the words of the tile scheduler
 
 
 def tile_rows(consumers: int, heads_together: int = 1) -> int:
-    """Rows of a tile that may hold a query: whole queries for every consumer."""
+    """Count the rows of a tile that can hold a query. A query does not straddle two consumers."""
     return WARPGROUP_ROWS // heads_together * heads_together * consumers
 
 
 @dataclass(frozen=True, order=True)
 class HopperForwardKernelConfig(KernelConfig):
-    """One kernel of the sm_90a family; every field changes what is compiled.
+    """The config of one sm_90 kernel (H100, H200). Every field changes what is compiled.
 
-    A consumer is a warpgroup that computes 64 query rows. With `specialised` one more warpgroup,
-    the producer, loads K and V ahead of them into `stages` buffers each.
+    A consumer is a warpgroup that computes 64 query rows. With `specialised`, one more warpgroup,
+    the producer, loads K and V ahead of the consumers, into `stages` buffers each.
     """
 
-    dtype: DType
-    d_head: int
-    consumers: int
-    B_c: int
-    stages: int
-    tma: bool = False  # else cp.async and plain stores
-    specialised: bool = False
-    ping_pong: bool = False  # consumers take turns issuing their products
-    overlap: bool = False  # Q K^T of the next block is issued before the softmax of this one
-    tile_order: TileOrder = TileOrder.ONE_EACH
-    group_mib: int = 0  # DYNAMIC walks heads whose K and V fill so many MiB together; 0: one
-    own_output: bool = False  # O is staged in a buffer of its own: the next Q loads early
-    rescale_threshold: int = 0  # O is rescaled when a maximum grew by over 2^t; 0: every block
-    narrow_keys: int = 0  # keys a warpgroup's first block may be cut down to; 0: never
-    watch_sums: bool = False  # unmasked blocks keep the maximum known and watch the row sums
-    prefetch_q: bool = False  # the next tile's Q is brought into L2 before its buffer is empty
+    dtype: DType  # the element type
+    d_head: int  # the head dimension
+    consumers: int  # warpgroups that compute, 64 query rows each
+    B_c: int  # keys per key block
+    stages: int  # buffers of K, and as many of V
+    tma: bool = False  # load and store by TMA, else by cp.async and plain stores
+    specialised: bool = False  # a producer warpgroup loads for the consumers
+    ping_pong: bool = False  # consumers alternate in issuing their matrix products
+    overlap: bool = False  # issue Q K^T of the next key block before the softmax of this one
+    tile_order: TileOrder = TileOrder.ONE_EACH  # which CTA computes which tile
+    group_mib: int = 0  # MiB of K and V that DYNAMIC keeps in L2; 0: those of one head
+    own_output: bool = False  # stage O in a separate buffer, so that the next Q loads early
+    rescale_threshold: int = 0  # rescale O if a maximum grew by over 2^t; 0: every block
+    narrow_keys: int = 0  # narrower width of a warpgroup's first key block; 0: never narrow
+    watch_sums: bool = False  # unmasked blocks keep the old maximum while row sums are small
+    prefetch_q: bool = False  # prefetch the next tile's Q into L2
 
     default_arch: ClassVar[Arch] = HOPPER
     prefix: ClassVar[str] = "hopper"
@@ -64,7 +64,7 @@ class HopperForwardKernelConfig(KernelConfig):
 
     @property
     def B_r(self) -> int:
-        """Query rows of a CTA."""
+        """The number of query rows of a CTA."""
         return tile_rows(self.consumers)
 
     @property
@@ -78,31 +78,31 @@ class HopperForwardKernelConfig(KernelConfig):
 
     @property
     def side_by_side(self) -> int:
-        """CTAs that are to share an SM: two of one consumer, if shared memory holds them."""
+        """The number of CTAs meant to share a multiprocessor: 2 with one consumer, if they fit."""
         two = 2 * (self.smem_bytes() + RESERVED_SMEM_PER_CTA) <= HOPPER.smem_per_sm
         return 2 if self.specialised and self.consumers == 1 and two else 1
 
     @property
     def register_split(self) -> tuple[int, int]:
-        """Registers of a thread of the producer and of a consumer, after setmaxnreg; zeros where
-        both have as many as they can name, and none move."""
+        """The registers of a producer's and of a consumer's thread after setmaxnreg. Zeros mean
+        that setmaxnreg is not used."""
         if self.consumers == 1:
             return (40, 216) if self.side_by_side == 2 else (0, 0)
         return (32, 160) if self.consumers == 3 else (40, 232)
 
     @property
     def panel_columns(self) -> int:
-        """Columns of a panel of a shared tile: 64, or 32 where 64 do not divide d_head."""
+        """The columns of a panel of a shared-memory tile: 64 if that divides d_head, else 32."""
         return 64 if self.d_head % 64 == 0 else 32
 
     def smem_bytes(self, elem_size: int = 2) -> int:
-        """Dynamic shared memory of a CTA: Q, the buffers of K and V, O if it has its own."""
+        """Return the bytes of dynamic shared memory of a CTA: Q, K, V, and O with `own_output`."""
         rows = self.B_r * (1 + self.own_output) + 2 * self.stages * self.B_c
         return rows * self.d_head * elem_size + BARRIER_BYTES
 
     @property
     def computing_warps(self) -> int:
-        """Warps that compute: a producer's do not."""
+        """The number of warps that compute, without the producer's."""
         return WARPGROUP_THREADS // WARP_SIZE * self.consumers
 
     @property
@@ -154,7 +154,7 @@ class HopperForwardKernelConfig(KernelConfig):
         return Variant("Rescale", "attn/rescale", kind, self.rescale_threshold)
 
     def kernel_name(self) -> str:
-        """A name for folders and logs: letters, digits and underscores."""
+        """Return a name for folders and logs, of letters, digits and underscores."""
         tile = f"{self.dtype.name.lower()}_d{self.d_head}_{self.B_r}x{self.B_c}_s{self.stages}"
         return "_".join(("hopper", tile, *self.words()))
 
@@ -183,4 +183,4 @@ class HopperForwardKernelConfig(KernelConfig):
 
 
 PLAIN = "plain"
-"""Word of the short form when every switch is off."""
+"""The word of the short form if every switch is off."""

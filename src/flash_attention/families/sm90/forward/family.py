@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The sm_90 family, forward: TMA, wgmma and warp specialisation; runs on H100 and H200."""
+"""The forward pass of the sm_90 family (H100, H200): TMA, wgmma and warp specialisation."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MAPS = tuple(f"const __grid_constant__ fa::TensorMap {tensor}_map" for tensor in
 
 
 class Sm90Forward(Family[HopperForwardKernelConfig]):
-    """Flat grids; keys of short queries may be split, and a second kernel combines the parts."""
+    """The sm_90 forward kernels. With split-KV, a second kernel combines the partial results."""
 
     name = "sm_90"
     config_type = HopperForwardKernelConfig
@@ -129,7 +129,7 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
             return ()
         rows = split.tile_rows(config.consumers)
         unit = combine.combine_unit(config.dtype, features, rows, config.target(arch))
-        ctas = problem.batch * problem.heads * problem.seq_q  # one for every row
+        ctas = problem.batch * problem.heads * problem.seq_q  # one per row
         return (Step(unit, Geometry((ctas, 1, 1), combine.THREADS), starts_early=True),)
 
     def split(self, config: HopperForwardKernelConfig, problem: Problem, keys: int) -> Chunks:
@@ -162,9 +162,12 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
         return hopper_neighbours(config)
 
     def suits(self, config: HopperForwardKernelConfig, problem: Problem) -> bool:
-        """Causal tiles differ in length, and a static walk loses a third of the GPU to that;
-        without a mask no first block is narrow. One consumer is for short queries, and two CTAs
-        side by side."""
+        """Whether a config is worth a measurement.
+
+        Causal tiles differ in length, and a static tile order then leaves a third of the GPU idle.
+        Without a mask no first block is narrow. One consumer is for short queries and for two CTAs
+        per multiprocessor.
+        """
         if config.consumers == 1 and (problem.seq_q > SHORT or config.side_by_side == 1):
             return False
         return config.tile_order is TileOrder.DYNAMIC if problem.causal else config.narrow_keys == 0
@@ -175,7 +178,7 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
         problem: Problem,
         source: Problem | None = None,
     ) -> HopperForwardKernelConfig:
-        """Heads are walked in groups as large as the problem's K and V ask for."""
+        """Return the config with group_mib scaled to the K and V of the problem."""
         if config.tile_order is not TileOrder.DYNAMIC:
             return config
         size = group_mib(problem)
@@ -189,10 +192,10 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
 def _features(
     config: HopperForwardKernelConfig, problem: Problem, split: Chunks | None
 ) -> Sm90Features:
-    """What is asked, and which heads lie side by side in a tile.
+    """Return the features of a problem, and how many heads share a tile.
 
-    Of sequences of their own lengths those that share one of k and v do, so that fewer rows lie
-    beyond the queries; a warp's rows are whole queries.
+    If sequences differ in length, heads that share a head of k and v share a tile, so that fewer
+    rows are unused. The rows of a warp are whole queries.
     """
     asked = problem.features
     own = Sm90Features(*(asked.mask, asked.softcap, asked.per_batch, asked.page_keys, asked.sinks))
@@ -211,14 +214,14 @@ def _num_ctas(
     walk: Walk,
     setting: Setting,
 ) -> int:
-    """One for each tile or chunk; where CTAs take several tiles, as many as the GPU holds."""
+    """Count the CTAs: one per tile or chunk, or as many as are resident if they are persistent."""
     if setting.split is not None:
         chunks: Chunks = setting.split
         return chunks.num_ctas(problem, config.consumers)
     tiles = problem.num_tiles(config.B_r)
     if walk is Walk.ONE_EACH:
         return tiles
-    least = 1 if walk is Walk.PACKED else 0  # packed queries may have no tile at all
+    least = 1 if walk is Walk.PACKED else 0  # packed sequences may have no tile at all
     return min(max(tiles, least), setting.num_sms * config.side_by_side)
 
 

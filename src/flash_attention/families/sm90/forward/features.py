@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What Hopper kernels do beside plain attention, and which types that binds."""
+"""The features of Hopper kernels, and the C++ types that they bind."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from flash_attention.families.sm90.forward.tile_order import TileOrder
 
 
 class SplitKind(Enum):
-    """Which keys of its rows a CTA visits; the value is the name of the C++ type.
+    """How the keys are split between CTAs. The value is the name of the C++ type.
 
-    In all but WHOLE they are some, and another kernel combines the parts.
+    Unless it is WHOLE, another kernel combines the partial results.
     """
 
     WHOLE = "Whole"
@@ -32,13 +32,13 @@ class SplitKind(Enum):
 
 
 class Walk(Enum):
-    """Which CTA computes which tile; the value is the name of the C++ type."""
+    """Which CTA computes which tile. The value is the name of the C++ type."""
 
     ONE_EACH = "OneEach"
     PERSISTENT = "Persistent"
     DYNAMIC = "Dynamic"
-    PACKED = "Packed"  # DYNAMIC, for sequences of their own lengths
-    DEALT = "Dealt"  # ONE_EACH, for keys that are split evenly
+    PACKED = "Packed"  # DYNAMIC for sequences that differ in length
+    DEALT = "Dealt"  # ONE_EACH for keys that are split evenly
 
     @property
     def counts_tiles(self) -> bool:
@@ -48,20 +48,20 @@ class Walk(Enum):
 
 @dataclass(frozen=True)
 class Sm90Features(Features):
-    """What is asked, and how the tiles of a Hopper kernel serve it."""
+    """The required features, and how the tiles of a Hopper kernel implement them."""
 
-    heads_together: int = 1  # heads of q side by side in a tile, which share one of k and v
-    few_queries: bool = False  # one tile holds those of all the heads that share one of k and v
+    heads_together: int = 1  # heads of q that share a tile, and a head of k and v
+    few_queries: bool = False  # one tile holds all heads that share a head of k and v
     splits: SplitKind = SplitKind.WHOLE
 
     @property
     def short_queries(self) -> bool:
-        """Whether few queries meet many keys, each of which is then read once."""
+        """Whether the kernel is one for few queries, which reads each key once."""
         return self.few_queries or self.splits is not SplitKind.WHOLE
 
     @property
     def in_parts(self) -> bool:
-        """Whether another kernel combines what this one stores."""
+        """Whether the kernel stores partial results, which another kernel combines."""
         return self.splits is not SplitKind.WHOLE
 
     def words(self) -> list[str]:
@@ -73,41 +73,41 @@ class Sm90Features(Features):
         return [*super().words(), *(word for word, on in words.items() if on)]
 
     def rows(self) -> Variant:
-        """Which queries and heads the rows of a tile are."""
+        """The variant that maps rows of a tile to queries and heads."""
         if self.heads_together > 1:
             return Variant("Rows", "attn/rows", "GroupedHeads", self.heads_together)
         return Variant("Rows", "attn/rows", "OneHead")
 
     @property
     def q_box(self) -> tuple[int, int]:
-        """Heads and queries of a box of q, a warpgroup's rows."""
+        """The heads and queries of a TMA box of q, which holds the rows of a warpgroup."""
         return self.heads_together, WARPGROUP_ROWS // self.heads_together
 
     @property
     def o_box(self) -> tuple[int, int]:
-        """Heads and queries of a box of o, a warp's rows; unless they are whole queries, no box is
-        stored."""
+        """The heads and queries of a TMA box of o, which holds the rows of a warp. It is not used
+        unless these are whole queries."""
         heads = self.heads_together if WARP_ROWS % self.heads_together == 0 else 1
         return heads, WARP_ROWS // heads
 
     def box_keys(self, block_keys: int) -> int:
-        """Keys of a box of k or v: a block of them, or as many as lie in a page."""
+        """Return the keys of a TMA box of k or v: a key block, or a page if that is smaller."""
         return min(block_keys, self.page_keys or block_keys)
 
     def walk(self, config: HopperForwardKernelConfig) -> Walk:
-        """The one place that says in which order the tiles of a kernel are computed."""
+        """Return the order in which the tiles of a kernel are computed."""
         if self.short_queries:
             return Walk.DEALT if self.splits is SplitKind.EVEN else Walk.ONE_EACH
         return Walk.PACKED if self.per_batch else Walk[config.tile_order.name]
 
     def bindings(self, config: HopperForwardKernelConfig) -> tuple[Binding, ...]:
-        """The types that the features bind."""
+        """Return the C++ types that the features bind."""
         pages = (
             Variant("Pages", "sm90/pages", "Paged", self.page_keys)
             if self.page_keys
             else Variant("Pages", "sm90/pages", "Contiguous")
         )
-        # Who combines the parts of a row adds its sink, once.
+        # The combine kernel adds the sink of a row, so that it is added once.
         shared = shared_bindings(self, sinks=self.sinks and not self.in_parts)
         splits = Variant("Splits", "sm90/splits", self.splits.value)
         numbers = self._host_numbers(config)
@@ -118,7 +118,7 @@ class Sm90Features(Features):
         return (order, Variant("Output", "sm90/output", self._output(config)), *own)
 
     def _host_numbers(self, config: HopperForwardKernelConfig) -> tuple[Number, ...]:
-        """What launches, parts and tensor maps are made of: the headers assert that they agree."""
+        """Return the numbers that launches and tensor maps use too. The headers assert them."""
         (q_heads, q_queries), (o_heads, o_queries) = self.q_box, self.o_box
         numbers = {
             "warpgroup_rows": WARPGROUP_ROWS,
@@ -142,9 +142,10 @@ class Sm90Features(Features):
 
 
 def resolve(config: HopperForwardKernelConfig, features: Features) -> Sm90Features:
-    """The features of a Hopper kernel.
+    """Resolve the features for a Hopper kernel.
 
-    Refused is what kernels of the config do not have, and what would make a field of it idle.
+    Raises UnsupportedError for features that kernels of the config do not have, and for those with
+    which a field of the config would have no effect.
     """
     asked = {field.name: getattr(features, field.name) for field in fields(features)}
     resolved = Sm90Features(**asked)
@@ -168,7 +169,7 @@ def resolve(config: HopperForwardKernelConfig, features: Features) -> Sm90Featur
 
 
 def _refuse_idle_fields(config: HopperForwardKernelConfig) -> None:
-    """The CTAs of few queries have a chunk of keys each, and O leaves from registers."""
+    """Raise UnsupportedError for fields that have no effect with split-KV."""
     idle = {
         "tile_order": config.tile_order is not TileOrder.ONE_EACH,
         "own_output": config.own_output,

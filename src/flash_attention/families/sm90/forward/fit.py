@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Rules that tie a problem to a Hopper config."""
+"""Checks that a problem fits a Hopper config."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def check_fits(config: HopperForwardKernelConfig, problem: Problem, split: Chunk
     )
     if tiles > MAX_GRID_X:
         raise UnsupportedError(
-            f"{problem.batch} batch entries of {problem.seq_q} queries and {problem.heads} heads"
+            f"{problem.batch} sequences of {problem.seq_q} queries and {problem.heads} heads"
             f" are {tiles} tiles of {config.B_r} rows of one head; a launch takes at most"
             f" {MAX_GRID_X}, split the tensors along batch"
         )
@@ -49,7 +49,7 @@ def _check_d_head(config: HopperForwardKernelConfig, problem: Problem) -> None:
 
 
 def _check_page_fits(config: HopperForwardKernelConfig, page_keys: int) -> None:
-    """A block of keys is some pages, or part of one."""
+    """Check that key blocks divide pages, or pages divide key blocks."""
     if page_keys < MIN_PAGE_KEYS:
         raise UnsupportedError(
             f"k and v have pages of {page_keys} keys; allowed are {MIN_PAGE_KEYS} or more"

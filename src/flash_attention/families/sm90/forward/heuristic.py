@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which Hopper kernel runs a problem that nobody measured: rules of thumb from the H200."""
+"""The heuristic of the Hopper kernels: rules of thumb that were measured on an H200."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from flash_attention.families.sm90.forward.tile_order import TileOrder
 from flash_attention.families.values import smallest_holding
 
 MIB = 1 << 20
-HELD_MIB = 32  # of K and V stay in L2 whatever else passes through it
-PACKED_GROUP_MIB = 32  # of sequences of any length: a batch of others needs no other kernel
+HELD_MIB = 32  # of K and V that stay in L2
+PACKED_GROUP_MIB = 32  # for packed sequences; the kernel does not depend on their lengths
 NEEDS_HOPPER = "Hopper kernels need sm_90 (H100, H200)"
-SHORT = 1024  # rows of Q up to which the ends of tiles weigh more than their key blocks
+SHORT = 1024  # rows of Q up to which the ends of tiles cost more than their key blocks
 
 
 def heuristic(problem: Problem, arch: Arch) -> HopperForwardKernelConfig | str:
-    """The config to run a problem with, or why there is none."""
+    """Return the config for a problem, or why there is none."""
     config = _config(problem)
     if config is None:
         return f"Hopper kernels have head dimensions up to {max(CHOICES['d_head'])}"
@@ -35,7 +35,7 @@ def heuristic(problem: Problem, arch: Arch) -> HopperForwardKernelConfig | str:
 
 
 def hopper_d_head(problem: Problem) -> int:
-    """The smallest d_head of the Hopper family that holds the problem's; 0 if none does."""
+    """Return the smallest d_head of the Hopper kernels that fits the problem, or 0."""
     return smallest_holding(CHOICES["d_head"], problem.d_head, problem.d_v)
 
 
@@ -58,7 +58,7 @@ def _config(problem: Problem) -> HopperForwardKernelConfig | None:
             dtype, d_head, consumers, keys, stages, **{**common, **rest}
         )
 
-    narrow = 64 if uneven else 0  # the last keys fill half a block
+    narrow = 64 if uneven else 0  # on average the last keys fill half a block
     if d_head in (64, 96):
         three = d_head == 64 and not ((causal and short) or problem.per_batch)
         consumers = 3 if three and not _empty_rows(problem.seq_q) else 2
@@ -88,21 +88,21 @@ def _config(problem: Problem) -> HopperForwardKernelConfig | None:
 
 
 def _empty_rows(rows: int) -> bool:
-    """Whether tiles of three consumers hold over a third more rows than those of two would."""
+    """Whether tiles of three consumers have over a third more rows than those of two."""
     of_three, of_two = (-(-rows // tile) * tile for tile in (192, 128))
     return 3 * of_three > 4 * of_two
 
 
 def _for_pages(config: HopperForwardKernelConfig, page_keys: int) -> HopperForwardKernelConfig:
-    """The config with blocks that divide pages, or that pages divide, if blocks of 64 do."""
+    """Return the config with key blocks that divide pages, or that pages divide, if possible."""
     if page_keys % config.B_c == 0 or config.B_c % page_keys == 0:
         return config
     return replace(config, B_c=64, narrow_keys=min(config.narrow_keys, 32))
 
 
 def group_mib(problem: Problem) -> int:
-    """K and V of the heads that are walked together, as if each had its own: those of all heads
-    where L2 holds them, else enough tiles to balance the end of the walk, few enough for L2."""
+    """Return the MiB of K and V of the heads whose tiles run together: all heads if L2 holds them.
+    Otherwise there are enough tiles to balance the load at the end, and few enough for L2."""
     of_a_head = problem.seq_k * hopper_d_head(problem) * 2 * problem.dtype.itemsize
     if problem.batch * problem.heads_k * of_a_head <= HELD_MIB * MIB:
         every = -(-problem.batch * problem.heads * of_a_head // MIB)

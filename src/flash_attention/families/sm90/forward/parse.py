@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""From the words of a short form to a HopperForwardKernelConfig."""
+"""Parse the short form of a HopperForwardKernelConfig."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _WORD = "|".join((*_SWITCHES, "persistent", PLAIN, *(rf"{name}_\d+" for name in 
 
 
 def parse(tile: Sequence[str], words: Sequence[str]) -> HopperForwardKernelConfig:
-    """The config of a tile and words; what no word turns on is off."""
+    """Parse a tile and words. Switches that no word turns on are off."""
     switches = () if list(words) == [PLAIN] else words
     return HopperForwardKernelConfig(**read_tile(tile, TILE) | read_words(switches, _fields))
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The one statement of what makes a HopperForwardKernelConfig valid on an architecture."""
+"""The rules that make a HopperForwardKernelConfig valid on an architecture."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ PRODUCER_FIELDS = (
     "watch_sums",
     "prefetch_q",
 )
-"""Fields that are off in a kernel without a producer, in the order they are checked."""
+"""Fields that need a producer, in the order they are checked."""
 
 OTHER_REGISTERS = 32  # row maxima and sums, addresses, descriptors, barrier phases
-REGISTER_STEP = 8  # a warp gets its registers in steps of this many a thread
+REGISTER_STEP = 8  # registers of a thread are a multiple of this
 
 
 def first_violation(cfg: HopperForwardKernelConfig, arch: Arch) -> Violation | None:
@@ -99,7 +99,7 @@ def _switches_at_odds(cfg: HopperForwardKernelConfig) -> Iterator[Violation]:
     if cfg.ping_pong and cfg.consumers == 1:
         yield Violation(
             "ping_pong_needs_consumers",
-            "ping_pong=True with consumers=1 has nobody to take turns with: "
+            "ping_pong=True needs a second consumer to alternate with, and consumers=1: "
             "use 2 or 3 consumers or set ping_pong=False",
         )
     if cfg.tile_order is not TileOrder.DYNAMIC and cfg.group_mib:
@@ -126,14 +126,14 @@ def _literal(value: object) -> str:
 
 
 def registers_needed(cfg: HopperForwardKernelConfig) -> int:
-    """Registers a consumer's thread holds at once: O, S, P in pairs, and the rest."""
+    """Count the live registers of a consumer's thread: O, S, P in pairs, and the rest."""
     output = cfg.d_head // 2
     scores = cfg.B_c // 2
     return output + scores + scores // 2 + OTHER_REGISTERS
 
 
 def register_limit(cfg: HopperForwardKernelConfig) -> int:
-    """Registers a thread of a consumer can have."""
+    """Return the number of registers that a consumer's thread can have."""
     if cfg.specialised and cfg.register_split[1]:
         return cfg.register_split[1]
     share = REGISTERS_PER_SM // cfg.num_threads // REGISTER_STEP * REGISTER_STEP

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Short queries: when their keys are visited in chunks, by which kernel, and in how many."""
+"""Split-KV for short queries: when to split the keys, with which kernel, into how many chunks."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from flash_attention.families.sm90.forward.rules import CHOICES
 from flash_attention.families.sm90.forward.splits import Chunks
 
 BLOCK_KEYS = 96  # two CTAs of two stages fill the shared memory of a multiprocessor at d_head 128
-PAGE_BLOCK_KEYS = 64  # what pages and chunks of a given size are multiples of
-MIN_CHUNK_BLOCKS = 4  # a shorter chunk costs more than it brings
-BUSY = 0.9  # of the multiprocessors, how many saturate the memory
+PAGE_BLOCK_KEYS = 64  # pages and chunks of a given size are multiples of it
+MIN_CHUNK_BLOCKS = 4  # shorter chunks cost more than they gain
+BUSY = 0.9  # the share of the multiprocessors that saturates the memory
 
 
 def choose_chunks(
     problem: Problem, arch: Arch, num_sms: int, split_keys: int | None = None
 ) -> tuple[HopperForwardKernelConfig, Chunks] | str:
-    """The config and the chunks for few queries, or why another kernel is to be selected.
+    """Return the config and the chunks for short queries, or why another kernel is better.
 
     Without `split_keys` the keys are split evenly if there are fewer tiles than multiprocessors.
     """
@@ -53,7 +53,7 @@ def choose_chunks(
 
 
 def _why_whole(problem: Problem, whole: Chunks, num_sms: int) -> str | None:
-    """Why the keys are better not split; None if they better are."""
+    """Return why the keys should not be split, or None if they should."""
     tiles = whole.num_tiles(problem, consumers=1)
     if tiles >= BUSY * num_sms:
         return f"{tiles} tiles keep {num_sms} multiprocessors busy"

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The Hopper configs the tuner starts from and steps to."""
+"""The search space of Hopper configs: where the tuner starts, and the neighbours of a config."""
 
 from __future__ import annotations
 
@@ -31,27 +31,27 @@ TILES: dict[int, tuple[tuple[int, int, int], ...]] = {
     192: ((2, 112, 2), (2, 96, 2), (2, 80, 2), (2, 64, 2), (2, 64, 3)),
     256: ((2, 64, 2), (2, 80, 2), (2, 48, 2), (2, 48, 3), (2, 64, 1)),
 }
-"""Consumers, keys and stages worth a measurement at each d_head, the middle of the search first.
+"""Consumers, keys and stages worth a measurement at each d_head, the centre of the search first.
 
-Blocks of more keys spill, or leave too little shared memory for two stages. Two CTAs of one
-consumer share a multiprocessor: one computes while the other begins or ends a tile, but K and V are
-loaded for 64 rows at a time, which only short lengths afford.
+Larger key blocks spill, or leave too little shared memory for two stages. With one consumer, two
+CTAs share a multiprocessor. One of them computes while the other starts or ends a tile, but K and V
+are loaded for only 64 rows at a time, which pays off at short lengths only.
 """
-CENTRES = {64: 2}  # tiles of which every switch is tried by itself; of the others a few
+CENTRES = {64: 2}  # tiles for which every switch is tried; for the others only a few are
 ALWAYS: dict[str, Any] = {
     "tma": True,
     "specialised": True,
     "overlap": True,
     "rescale_threshold": 8,
 }
-GROUP_MIB = 32  # stands for the sizes of a group, which go with the problem
+GROUP_MIB = 32  # a placeholder, since the size of a group depends on the problem
 
 
 def hopper_search_space() -> Iterator[HopperForwardKernelConfig]:
-    """Where the tuner starts in the Hopper family.
+    """Yield the Hopper configs that the tuner starts with.
 
-    A star around each tile: what it is usually best with, under no mask and under a causal one, and
-    single fields changed. The tuner goes on from the best of them by `hopper_neighbours`.
+    For each tile these are its usual best configs, without a mask and with a causal one, and
+    variants in single fields. The tuner continues from the best of them with `hopper_neighbours`.
     """
     for dtype, (d_head, tiles) in product(DType, TILES.items()):
         for place, tile in enumerate(tiles):
@@ -84,7 +84,7 @@ def _changed(
 ) -> Iterator[HopperForwardKernelConfig | None]:
     one_each = changed(
         middle, tile_order=TileOrder.ONE_EACH, group_mib=0, own_output=False, prefetch_q=False
-    )  # the buffer and the prefetch are for CTAs of several tiles
+    )  # the output buffer and the prefetch need CTAs with several tiles
     if middle.consumers == 1:
         if not causal:
             yield one_each
@@ -92,7 +92,7 @@ def _changed(
     yield changed(middle, ping_pong=False)
     if middle.own_output:
         yield changed(middle, own_output=False)
-    if central or middle.d_head == 256:  # there registers are so few that watching may spill
+    if central or middle.d_head == 256:  # there registers are so scarce that watch_sums may spill
         yield changed(middle, watch_sums=False)
     if not central:
         return
@@ -106,7 +106,7 @@ def _changed(
 
 
 def hopper_neighbours(config: HopperForwardKernelConfig) -> list[HopperForwardKernelConfig]:
-    """The valid configs one step away: another number in one field, or one switch turned."""
+    """Return the valid configs that differ in one number or one switch."""
     steps: dict[str, Sequence[Any]] = {
         "B_c": (config.B_c - 16, config.B_c + 16),
         "stages": (config.stages - 1, config.stages + 1),
@@ -127,5 +127,5 @@ def hopper_neighbours(config: HopperForwardKernelConfig) -> list[HopperForwardKe
 
 
 def half_block(keys: int) -> int:
-    """The multiple of 16 nearest to half of `keys`, the greater of two."""
+    """Return the multiple of 16 nearest to half of `keys`, rounding up."""
     return (keys // 2 + 8) // 16 * 16

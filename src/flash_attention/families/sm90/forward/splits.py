@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keys in chunks: few queries of many keys become enough work to fill a GPU."""
+"""Chunks: how split-KV divides the keys of few queries, to fill a GPU."""
 
 from __future__ import annotations
 
@@ -15,18 +15,20 @@ FLOAT_BYTES = 4
 
 @dataclass(frozen=True)
 class Chunks:
-    """How the keys of short queries are cut, if they are. The output of a tile in a chunk is a
-    part, in float32, and the parts of a row are combined afterwards. Heads of q that share one of
-    k and v lie side by side in a tile."""
+    """How the keys of short queries are split into chunks, if they are.
 
-    splits: SplitKind  # EVEN chunks run on from tile to tile; CHUNKED tiles begin with a new one
-    blocks: int  # of the kernel's B_c keys in a chunk
-    key_blocks: int  # of the longest keys
+    Each chunk of a tile gives a partial result in float32. The partial results of a row are
+    combined afterwards. Heads of q that share a head of k and v share a tile.
+    """
+
+    splits: SplitKind  # EVEN chunks may span tiles; with CHUNKED each tile starts a new chunk
+    blocks: int  # key blocks of a chunk
+    key_blocks: int  # key blocks of the longest sequence
     heads_together: int
 
     @classmethod
     def of_keys(cls, problem: Problem, block_keys: int, keys: int) -> Chunks:
-        """Chunks of so many keys, which blocks must divide, whatever else is in the batch."""
+        """Make chunks of `keys` keys, a multiple of a key block, whatever else is in the batch."""
         if keys % block_keys:
             raise UnsupportedError(
                 f"split_keys is {keys}, and the kernel visits keys in blocks of {block_keys}; pass"
@@ -38,13 +40,13 @@ class Chunks:
 
     @classmethod
     def whole(cls, problem: Problem, block_keys: int) -> Chunks:
-        """One chunk for each tile."""
+        """Make one chunk per tile, which means no split."""
         key_blocks = _key_blocks(problem, block_keys)
         return cls(SplitKind.WHOLE, key_blocks, key_blocks, _heads_together(problem))
 
     @classmethod
     def for_ctas(cls, problem: Problem, block_keys: int, count: int, least: int) -> Chunks:
-        """One chunk for each of `count` CTAs, or fewer of no less than `least` blocks."""
+        """Make one chunk per CTA for `count` CTAs, or fewer chunks of at least `least` blocks."""
         whole = cls.whole(problem, block_keys)
         blocks = -(-whole.num_tiles(problem, consumers=1) * whole.key_blocks // count)
         blocks = max(blocks, min(least, whole.key_blocks))
@@ -52,35 +54,35 @@ class Chunks:
 
     @property
     def in_parts(self) -> bool:
-        """Whether parts are left to combine."""
+        """Whether there are partial results to combine."""
         return self.splits is not SplitKind.WHOLE
 
     def tile_rows(self, consumers: int) -> int:
-        """Rows of a tile that may hold a query."""
+        """Count the rows of a tile that can hold a query."""
         return tile_rows(consumers, self.heads_together)
 
     def num_tiles(self, problem: Problem, consumers: int) -> int:
-        """Tiles of query rows; each has all the keys."""
+        """Count the tiles of query rows, regardless of chunks."""
         rows = problem.seq_q * self.heads_together
         q_blocks = -(-rows // self.tile_rows(consumers))
         return problem.batch * (problem.heads // self.heads_together) * q_blocks
 
     def num_ctas(self, problem: Problem, consumers: int) -> int:
-        """A CTA has one chunk."""
+        """Count the CTAs, one per chunk."""
         tiles = self.num_tiles(problem, consumers)
         if self.splits is SplitKind.EVEN:
             return -(-tiles * self.key_blocks // self.blocks)
         return tiles * -(-self.key_blocks // self.blocks)
 
     def num_part_rows(self, problem: Problem, consumers: int) -> int:
-        """Rows of all parts; chunks that run on leave a part in every tile they touch."""
+        """Count the rows of all partial results. A chunk has one for every tile that it touches."""
         parts = self.num_ctas(problem, consumers)
         if self.splits is SplitKind.EVEN:
             parts += self.num_tiles(problem, consumers)
         return parts * min(self.tile_rows(consumers), problem.seq_q * self.heads_together)
 
     def scratch(self, problem: Problem, consumers: int) -> dict[str, int]:
-        """Bytes of the parts, by the argument that takes their address."""
+        """Return the bytes of the partial results, by the argument that holds their address."""
         if not self.in_parts:
             return {}
         rows = self.num_part_rows(problem, consumers)

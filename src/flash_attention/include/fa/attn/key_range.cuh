@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Which key blocks a run of queries visits, from the last to the first, and which of them hold
-// keys that some of the queries do not see. Query r sees the keys from first_key(r) to end_key(r), and
+// Which key blocks a range of queries visits, from the last to the first, and which of them need a
+// mask because some query does not see all keys. Query r sees the keys from first_key(r) to end_key(r), and
 // neither falls as r grows.
 #pragma once
 #include <fa/attn/row_stats.cuh>
@@ -33,13 +33,13 @@ struct KeyRange {
   __device__ bool near_start(int block) const {
     return Mask::kHasStart && block * BlockKeys < start_last;
   }
-  // Some row does not see all of this block.
+  // Some row does not see all keys of this block.
   __device__ bool hides(int block) const {
     return (block + 1) * BlockKeys > end_first || near_start(block);
   }
 };
 
-// S of the tile whose first row is `row` and first key `key`: what a row does not see becomes -inf.
+// Masks S of the tile with first row `row` and first key `key`: scores of unseen keys become -inf.
 template <class Rows, class Mask, int TileRows, int Cols>
 __device__ void hide(Accumulator<TileRows, Cols>& s, const Mask& mask, int row, int key,
                      const Sequence& sequence) {

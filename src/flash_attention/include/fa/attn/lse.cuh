@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The end of a row: O / sum, and the logarithm of the sum of exponentials. A sink is one more score in
-// the sum, with no value. A row that saw no key has output 0; without a sink its logarithm is -inf.
+// The end of a row: O / sum, and the log-sum-exp. A sink is a logit that is added to the sum only. A row
+// that saw no key has output 0; its log-sum-exp is the sink, or -inf without one.
 #pragma once
 #include <fa/attn/online.cuh>
 #include <fa/ptx/math.cuh>
@@ -9,7 +9,7 @@ namespace fa::attn {
 
 struct RowEnd {
   float sum, max;      // of exp(score - max), the largest score
-  float shrink = 1.f;  // of O, which is relative to the maximum without the sink
+  float shrink = 1.f;  // factor of O, which is relative to the maximum without the sink
 
   __device__ RowEnd(float sum_seen, float max_seen)
       : sum(sum_seen), max(sum_seen == 0.f ? -kInfinity : max_seen) {}
@@ -22,7 +22,7 @@ struct RowEnd {
     max = larger;
   }
 
-  // What O is multiplied with, or divided by.
+  // The factor or divisor of O.
   __device__ float inverse() const { return sum == 0.f ? 0.f : shrink * ptx::reciprocal(sum); }
   __device__ float divisor() const { return sum == 0.f ? 1.f : sum * ptx::reciprocal(shrink); }
   __device__ float lse() const { return sum == 0.f ? -kInfinity : max + ptx::log(sum); }

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// Online softmax of one 16-row tile in the pieces that wgmma kernels order themselves: S becomes P
-// while earlier products may still add to O, so O is rescaled later.
+// Online softmax of one 16-row tile, in steps that wgmma kernels order themselves. S becomes P while
+// earlier products may still be adding to O, so O is rescaled later.
 #pragma once
 #include <fa/attn/softmax.cuh>
 
 namespace fa::attn {
 
-struct Masked {  // keys are hidden; a row may not have seen any yet
+struct Masked {  // some keys are masked; a row may not have seen any key yet
   static constexpr bool kHidden = true;
 };
-struct Open {  // every row sees every key, and has seen one before
+struct Open {  // every row sees every key, and has seen a key before
   static constexpr bool kHidden = false;
 };
-struct FirstMasked : Masked {};  // of the first block of its rows: O is still zero
+struct FirstMasked : Masked {};  // the first block of its rows: O is still zero
 
 template <int Dim>
 __device__ void rescale_rows(Accumulator<16, Dim>& o, const RowStats<16>& stats) {
@@ -37,7 +37,7 @@ struct LaneMax {
   }
 };
 
-// The maxima grow to cover `lanes`, the sums shrink accordingly; O has to by the same factors.
+// The maxima grow to cover `lanes`, and the sums are rescaled. O must be rescaled by the same factors.
 template <class Exponential, int Keys>
 __device__ void raise_max(const LaneMax<Keys>& lanes, RowStats<16>& stats, float factor) {
 #pragma unroll
@@ -50,7 +50,7 @@ __device__ void raise_max(const LaneMax<Keys>& lanes, RowStats<16>& stats, float
   }
 }
 
-// The offsets where no maximum is too large for them.
+// The offsets, if no maximum is too large for them.
 template <class Exponential>
 __device__ void set_offsets(RowStats<16>& stats, float factor) {
 #pragma unroll

@@ -18,7 +18,7 @@ __device__ inline float quad_sum(float x) {
   return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-// Multiplied scores lose the offset. Where maxima of a warp's rows grew, O is still to shrink.
+// The offset is subtracted from scaled scores. If a maximum of the warp's rows grew, O must be rescaled.
 template <int Rows>
 struct RowStats {
   float max[Rows / 16][2], sum[Rows / 16][2], offset[Rows / 16][2], shrink[Rows / 16][2];

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One batch entry: how long its queries and keys are, and where in their tensors they start.
+// One sequence: the number of its queries and keys, and where they start in their tensors.
 #pragma once
 #include <fa/kernel_args.cuh>
 

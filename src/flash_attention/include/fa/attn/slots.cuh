@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The contract of the slots that all families have: what a variant must provide.
+// The concepts of the slots that all families have: what a variant must provide.
 #pragma once
 #include <fa/attn/row_stats.cuh>
 #include <fa/attn/sequence.cuh>
@@ -55,7 +55,7 @@ concept LengthsSlot = requires(const ForwardKernelArgs& args, int batch) {
   { T::sequence(args, batch) } -> Same<Sequence>;
 };
 
-// Names the first of these slots of `Config` whose variant breaks its contract.
+// Fails to compile at the first of these slots of `Config` whose variant does not satisfy its concept.
 template <class Config>
 __device__ constexpr bool check_slots() {
   static_assert(DTypeSlot<typename Config::DType>, "DType: kLargestSum, pack(lo, hi)");

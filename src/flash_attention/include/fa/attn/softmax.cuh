@@ -9,12 +9,12 @@ namespace fa::attn {
 struct FirstBlock {};
 struct LaterBlock {};
 
-// What scores are multiplied with; `guess` is NaN once S had to lose a maximum first, and so is P by it.
+// The factor of the scores. `guess` is NaN, and so is P, once the maximum was subtracted from S first.
 struct Factor {
   float exact, guess = exact;
 };
 
-// The offsets of S. One that is not precise is 0, and S loses the maximum here instead.
+// The offsets of S. If one is not precise it is 0, and the maximum is subtracted from S here.
 template <class Exponential, int Rows, int Cols>
 __device__ void centre(Accumulator<Rows, Cols>& s, RowStats<Rows>& stats, Factor& factor) {
   bool precise = true;
@@ -58,7 +58,7 @@ __device__ void rescale_row(Accumulator<Rows, Cols>& o, int i, int h, float by) 
     for (int e = 2 * h; e < 2 * h + 2; ++e) o.v[i][j][e] *= by;
 }
 
-// S becomes P; this lane's part of the sums is added.
+// S becomes P, and its values are added to this lane's share of the sums.
 template <class Exponential, int Rows, int Keys>
 __device__ void exponentiate(Accumulator<Rows, Keys>& s, RowStats<Rows>& stats, float factor) {
 #pragma unroll

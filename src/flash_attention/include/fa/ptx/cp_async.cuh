@@ -30,7 +30,7 @@ __device__ inline void cp_async_16_or_zero_prefetch_128(u32 smem, const void* gm
 
 __device__ inline void cp_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 
-// All but the latest `Pending` groups of this thread have landed.
+// Waits until all but the latest `Pending` groups of this thread have completed.
 template <int Pending>
 __device__ inline void cp_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(Pending) : "memory");

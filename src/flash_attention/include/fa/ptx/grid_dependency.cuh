@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// A kernel that is launched before the one it depends on has ended: griddepcontrol.
+// Programmatic dependent launch (griddepcontrol): a kernel starts before the previous one has ended.
 #pragma once
 #include <fa/core.cuh>
 
 namespace fa::ptx {
 
-// The kernel that depends on this one may start when every CTA has said so, or has ended.
+// The dependent kernel may start when every CTA has executed this or has ended.
 __device__ inline void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;"); }
 
-// Until the kernel this one depends on has ended and all it stored can be seen.
+// Waits until the previous kernel has ended and its stores are visible.
 __device__ inline void wait_for_grid() { asm volatile("griddepcontrol.wait;" ::: "memory"); }
 
 }  // namespace fa::ptx

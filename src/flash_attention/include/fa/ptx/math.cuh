@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Arithmetic every target has: exponential, reciprocal, conversions to packed 16-bit pairs.
+// Arithmetic that every target has: exponential, reciprocal, conversions to packed 16-bit pairs.
 #pragma once
 #include <fa/core.cuh>
 

@@ -17,7 +17,7 @@ __device__ inline void mbarrier_init(Mbarrier barrier, int arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier.address), "r"(arrivals));
 }
 
-// Makes the initialised barriers visible to the copy engine.
+// Makes the initialised barriers visible to TMA.
 __device__ inline void fence_mbarrier_init() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -32,7 +32,7 @@ __device__ inline void mbarrier_arrive_expect(Mbarrier barrier, int bytes) {
                : "memory");
 }
 
-// Announces bytes without arriving.
+// Adds to the expected bytes without arriving.
 __device__ inline void mbarrier_expect(Mbarrier barrier, int bytes) {
   asm volatile("mbarrier.expect_tx.relaxed.cta.shared::cta.b64 [%0], %1;" ::"r"(barrier.address),
                "r"(bytes)

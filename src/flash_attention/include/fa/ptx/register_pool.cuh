@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A warpgroup gives registers back to its CTA's pool, or waits until it can take some.
+// setmaxnreg: a warpgroup returns registers to its CTA's pool, or waits until it can take some.
 #pragma once
 
 namespace fa::ptx {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The copy engine: boxes of a tensor that a map describes, coordinates innermost first. A load
-// reports its bytes to an mbarrier, zeros for what lies outside the tensor included; a store leaves
-// out what lies outside.
+// TMA: copies boxes of a tensor that a tensor map describes, coordinates innermost first. A load
+// reports its bytes to an mbarrier; elements outside the tensor are zero, and count. A store skips
+// elements outside the tensor.
 #pragma once
 #include <fa/core.cuh>
 #include <fa/ptx/mbarrier.cuh>
@@ -29,7 +29,7 @@ __device__ inline void tma_load_4d(u32 smem, const TensorMap& map, Mbarrier barr
       : "memory");
 }
 
-// The box will soon be loaded: L2 should have it.
+// Prefetches the box into L2.
 __device__ inline void tma_prefetch_4d(const TensorMap& map, int x0, int x1, int x2, int x3) {
   asm volatile("cp.async.bulk.prefetch.tensor.4d.L2.global [%0, {%1, %2, %3, %4}];" ::"l"(&map),
                "r"(x0), "r"(x1), "r"(x2), "r"(x3)
@@ -47,15 +47,15 @@ __device__ inline void tma_store_4d(const TensorMap& map, u32 smem, int x0, int 
 
 __device__ inline void tma_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
 
-// All stores of this thread have read their shared memory.
+// Waits until all stores of this thread have read their shared memory.
 __device__ inline void tma_wait_read() {
   asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 
-// All stores of this thread are done.
+// Waits until all stores of this thread are complete.
 __device__ inline void tma_wait() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
 
-// Ordinary writes to shared memory before this are seen by the copy engine and by wgmma after it.
+// Makes earlier ordinary writes to shared memory visible to TMA and wgmma.
 __device__ inline void fence_proxy_async() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }

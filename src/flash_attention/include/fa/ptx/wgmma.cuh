@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Asynchronous products of a warpgroup: 64 rows, N columns, 16 deep. The instruction names all its
-// registers, so the wrappers of the widths a kernel uses are written into its translation unit.
+// registers, so each translation unit contains wrappers for the widths that its kernel uses.
 #pragma once
 #include <fa/core.cuh>
 
@@ -14,20 +14,20 @@ struct WgmmaFromShared;
 template <class DType, int N>
 struct WgmmaFromRegisters;
 
-// Ordinary accesses to operand registers before this are done before products after it begin.
+// Orders earlier accesses to operand registers before later products.
 __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 
 __device__ inline void wgmma_commit() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 }
 
-// At most `Pending` committed groups are still running.
+// Waits until at most `Pending` committed groups are still running.
 template <int Pending>
 __device__ inline void wgmma_wait() {
   asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(Pending) : "memory");
 }
 
-// Where an operand lies. Bits 0-13 address / 16, 16-29 leading distance / 16, 32-45 stride distance
+// An operand's descriptor. Bits 0-13 address / 16, 16-29 leading distance / 16, 32-45 stride distance
 // / 16, 62-63 swizzle (1: 128 bytes, 2: 64 bytes).
 __device__ inline u64 wgmma_descriptor(u32 smem, int leading_bytes, int stride_bytes,
                                        int swizzle_bytes) {

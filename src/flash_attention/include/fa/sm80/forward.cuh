@@ -77,7 +77,7 @@ class Block {
     Config::QFeed::template hold<kDimSteps>([&](int d) { read_q(d); });
   }
 
-  __device__ void scores() {  // S = Q K^T, and what the score makes of it
+  __device__ void scores() {  // S = Q K^T, then the score variant
     u32 k[kDimSteps][Config::kBC / 16][4];
     const auto read_q_step = [&](int d) { read_q(d); };
     const auto read_k_step = [&](int d) {
@@ -136,7 +136,7 @@ class Block {
     Config::Store::run(*this);
   }
 
-  // What a Store needs to know. Rows count from the warp's first row.
+  // What a Store uses. Rows count from the warp's first row.
   __device__ u32 q_tile() const { return q_tile_; }
   __device__ char* output(int row) const {
     return const_cast<char*>(scope_.o().address(first_warp_row() + row));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The contract of every slot of this family: what a variant must provide.
+// The concept of every slot of this family: what a variant must provide.
 #pragma once
 #include <fa/attn/slots.cuh>
 #include <fa/core.cuh>
@@ -7,7 +7,7 @@
 
 namespace fa::sm80 {
 
-namespace example {  // the smallest arguments that exercise a contract
+namespace example {  // the smallest arguments that exercise a concept
 struct Read {
   __device__ void operator()(int) const {}
 };
@@ -84,11 +84,11 @@ concept RowStrideSlot = requires(i64 stride) { T::elements(stride); };
 template <class T>
 concept PanelsSlot = requires { T::template kChunks<128>; };
 
-// Guarded bounds end the rows one by one.
+// Guarded bounds finish the rows one by one.
 template <class Config>
 concept EndsRows = requires(float x) { Config::Exponential::score(x, x); };
 
-// Names the first slot of `Config` whose variant breaks its contract.
+// Fails to compile at the first slot of `Config` whose variant does not satisfy its concept.
 template <class Config>
 __device__ constexpr bool check_slots() {
   static_assert(attn::check_slots<Config>());

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Zeros where nothing was loaded and products read all the same: 0 times NaN is NaN.
+// Clears shared memory that products read although nothing was loaded there: 0 times NaN is NaN.
 #pragma once
 #include <fa/ptx/memory.cuh>
 #include <fa/ptx/tma.cuh>
@@ -8,7 +8,7 @@
 
 namespace fa::sm90 {
 
-// Rows from `first` on of a shared tile, by `Threads` threads of whom this is one.
+// Clears the rows from `first` on of a shared tile, with `Threads` threads including this one.
 template <int Threads, class Tile>
 __device__ void clear_rows(Tile tile, int first, int thread) {
   constexpr int kRowChunks = Tile::kCount * Tile::kColumns / kChunkElements;
@@ -17,18 +17,18 @@ __device__ void clear_rows(Tile tile, int first, int thread) {
   ptx::fence_proxy_async();  // the products see the zeros
 }
 
-// Rows of Q that no load fills, by their warpgroup.
+// Clears rows of Q that no load fills, with the threads of their warpgroup.
 template <class Config>
 __device__ void clear_queries(typename Shape<Config>::QTile tile, int warpgroup) {
   clear_rows<kWarpgroupSize>(tile, Shape<Config>::kRows, threadIdx.x % kWarpgroupSize);
-  sync_warpgroup(warpgroup);  // all four warps' zeros are there
+  sync_warpgroup(warpgroup);  // all four warps have stored their zeros
 }
 
-// Rows of a block of V from `keys` on, by all consumers.
+// Clears the rows of a block of V from `keys` on, with all consumers.
 template <class Config>
 __device__ void clear_keys(typename Shape<Config>::KVTile tile, int keys) {
   clear_rows<Config::kConsumers * kWarpgroupSize>(tile, keys, threadIdx.x - kWarpgroupSize);
-  sync_consumers<Config>();  // all consumers' zeros are there
+  sync_consumers<Config>();  // all consumers have stored their zeros
 }
 
 }  // namespace fa::sm90

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts of a row, each of some of the keys, become one: weights are the exponentials of their
-// log-sum-exps. A sink is one more, with no value. A CTA has a row; its warps share the parts, a lane
-// of a warp has four columns.
+// Combines the split-KV partial results of a row; their weights are the exponentials of their
+// log-sum-exps. A sink is added to the denominator only. A CTA combines one row: its warps share the
+// partial results, and a lane of a warp has four columns.
 #pragma once
 #include <fa/attn/row_stats.cuh>
 #include <fa/ptx/grid_dependency.cuh>
@@ -67,7 +67,7 @@ class CombinedRow {
   }
   __device__ float lse_of(int split) const { return args_.lse_parts[part_row(split)]; }
 
-  // This warp's parts of a lane's columns.
+  // The sum of this warp's partial results, for a lane's columns.
   __device__ float4 sum_of_parts(int column, float offset, float inverse) const {
     float4 o = {};
 #pragma unroll 8
@@ -88,9 +88,9 @@ class CombinedRow {
     __shared__ float4 sums[Config::kWarps][kWarpSize];
     const int column = first_column + 4 * lane_id();
     const bool there = column < args_.d_v;
-    if (first_column > 0) __syncthreads();  // the sums of the columns before are read
+    if (first_column > 0) __syncthreads();  // the sums of the previous columns were read
     if (there) sums[warp_id()][lane_id()] = sum_of_parts(column, offset, inverse);
-    __syncthreads();  // the sums of all warps are here
+    __syncthreads();  // the sums of all warps are stored
     if (warp_id() > 0 || !there) return;
     float4 o = sums[0][lane_id()];
 #pragma unroll
@@ -123,7 +123,7 @@ __device__ void combine(const ForwardKernelArgs& args) {
   static_assert(PartsOfSplits<typename Config::Splits>,
                 "Splits: part(tile, split, args), first_split(tile, args), end_split");
   const CombinedRow<Config> row(args, blockIdx.x);
-  ptx::wait_for_grid();  // the parts are here
+  ptx::wait_for_grid();  // the partial results are stored
   row.run();
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A consumer warpgroup: 64 rows of a tile at a time. It offers the verbs, those of Products among them;
-// Config::Schedule says in which order they run.
+// A consumer warpgroup computes 64 rows of a tile. It offers the verbs, including those of Products, and
+// Config::Schedule calls them in order.
 #pragma once
 #include <fa/attn/key_range.cuh>
 #include <fa/ptx/memory.cuh>
@@ -74,7 +74,7 @@ class Consumer : public Products<Config_> {
   __device__ void begin_turn() { turns_.begin(); }
   __device__ void end_turn() { turns_.end(); }
 
-  // operands of the products, in registers and in the stages that are next
+  // operands of the products, in registers and in the current stages
 
   __device__ Scores<Config::kBC>& s() { return s_; }
   __device__ Weights<Config::kBC>& p() { return p_; }
@@ -83,11 +83,11 @@ class Consumer : public Products<Config_> {
   __device__ KOperand k() const { return k_operand_.after(k_.stage); }
   __device__ VOperand v() const { return v_operand_.after(v_.stage); }
 
-  // Until the next K, the next V is in its stage.
+  // Wait until the next K, or the next V, is in its stage.
   __device__ void wait_k() { ptx::mbarrier_wait(smem_.k_full(k_.stage), k_.parity); }
   __device__ void wait_v() { ptx::mbarrier_wait(smem_.v_full(v_.stage), v_.parity); }
 
-  // This warp will not read it again: when all have said so, the producer overwrites it.
+  // This warp will not read the stage again. The producer overwrites it when all warps have released it.
   __device__ void release_k() {
     release(smem_.k_empty(k_.stage));
     k_.advance();
@@ -100,7 +100,7 @@ class Consumer : public Products<Config_> {
 
   // from S to P
 
-  // S becomes what the score makes of it, and -inf where a row does not see the key.
+  // Applies the score variant to S, and sets it to -inf where a row does not see the key.
   template <int Keys, class Block>
   __device__ void mask(Scores<Keys>& s, Block) {
     Config::Score::change(s, args_);
@@ -111,14 +111,14 @@ class Consumer : public Products<Config_> {
     Config::Score::change(s, args_);
     hide(s);
   }
-  // S becomes P by the maxima known, where Rescale guesses that they will do. A wrong guess takes the
-  // scores once more, from K.
+  // S becomes P with the old maxima, if Rescale tries that. If they do not suffice, the scores are
+  // computed again, from K.
   template <int Keys, class Block>
   __device__ void guess(Scores<Keys>& s, Block block) {
     Config::Rescale::template guess<Exponential, typename Config::DType>(
         block, s, stats_, factor_, [this](Scores<Config::kBC>& again) { scores_again(again); });
   }
-  // S becomes P where it was not guessed.
+  // S becomes P if guess() has not done it.
   template <int Keys, class Block>
   __device__ void softmax(Scores<Keys>& s, Block block) {
     Config::Rescale::template run<Exponential>(block, s, stats_, factor_);
@@ -129,8 +129,8 @@ class Consumer : public Products<Config_> {
   }
   __device__ void rescale(Output&, attn::FirstMasked) {}
 
-  // What lies in V beyond the last key belongs to nobody. All consumers meet here, whether their rows
-  // see the block or pass over it, while S is being computed.
+  // V beyond the last key is undefined, so it is cleared. All consumers take part, whether their rows
+  // see the block or skip it, while S is being computed.
   __device__ void clear_tail() {
     if (!Config::Lengths::kPerBatch || !uniform(tail_keys_ > 0 && tail_keys_ < Config::kBC)) return;
     wait_v();  // what is cleared has been loaded
@@ -138,7 +138,7 @@ class Consumer : public Products<Config_> {
     tail_keys_ = 0;
   }
 
-  // What Output needs to know.
+  // What Output uses.
   __device__ const TensorMap& o_map() const { return maps_.o; }
   __device__ int warpgroup() const { return warpgroup_; }
   __device__ QTile q_tile() const { return smem_.q(warpgroup_); }
@@ -146,7 +146,7 @@ class Consumer : public Products<Config_> {
   __device__ void release_q() { release(smem_.q_empty(warpgroup_)); }
 
  private:
-  // Blocks that the rows of the last warpgroup see and those of this one may not, if it has any.
+  // Blocks that the last warpgroup's rows see, and this warpgroup's rows, if it has any, may not see.
   static constexpr int kMostUnseen =
       ((Config::kConsumers - 1) * kWarpgroupRows + Config::kBC - 1) / Config::kBC;
 
@@ -159,7 +159,7 @@ class Consumer : public Products<Config_> {
     attn::hide<Rows>(s, mask_, warp_row(), block_ * Config::kBC, sequence_);
   }
 
-  // What all lanes agree on anyway, said so that the compiler knows: its loops stay convergent.
+  // The value is the same in all lanes. The shuffle tells the compiler, which keeps loops convergent.
   static __device__ bool uniform(bool condition) { return __any_sync(~0u, condition); }
 
   static __device__ int warp_in_group() { return warp_id() % (kWarpgroupSize / kWarpSize); }
@@ -172,7 +172,7 @@ class Consumer : public Products<Config_> {
     if (lane_id() == 0) ptx::mbarrier_arrive(empty);
   }
 
-  // Q is here, O and the statistics are empty, blocks that only other rows see are passed over.
+  // Waits for Q, clears O and the statistics, and skips blocks that only other rows see.
   __device__ void begin() {
     const Range whole(mask_, Rows::position(tile_.q_block * Shape<Config>::kBR),
                       Shape<Config>::kBR / Rows::kGroup, sequence_);
@@ -184,12 +184,12 @@ class Consumer : public Products<Config_> {
     int end = Config::Splits::end_block(range_, index, tile_.split, args_);
     first_block_ = Config::Splits::first_block(range_, index, tile_.split, args_);
     if (Config::Lengths::kPerBatch && Rows::position(tile_row()) >= sequence_.q_len)
-      end = first_block_ = whole_first;  // the entry's queries end before these rows
+      end = first_block_ = whole_first;  // the sequence's queries end before these rows
     unseen_after_ = first_block_ - whole_first;
     stats_.reset();
     o_.zero();
     stats_.grew = false;
-    ptx::mbarrier_wait(smem_.q_full(warpgroup_), tile_parity_);  // Q is here
+    ptx::mbarrier_wait(smem_.q_full(warpgroup_), tile_parity_);  // Q has arrived
     tile_parity_ ^= 1;
     block_ = end - 1;
     tail_keys_ = whole_end > whole_first ? sequence_.k_len - (whole_end - 1) * Config::kBC : 0;
@@ -201,12 +201,12 @@ class Consumer : public Products<Config_> {
 #pragma unroll(kAny ? 1 : kMostUnseen)
     for (int i = 0; kAny ? uniform(i < count) : i < kMostUnseen; ++i)
       if (kAny || uniform(i < count)) {
-        wait_k();  // K is here: its barrier is in the phase that is to end
+        wait_k();  // K has arrived: its barrier is in the phase that is to end
         release_k();
-        begin_turn();  // the others count on every turn
+        begin_turn();  // the others wait for every turn
         end_turn();
         clear_tail();
-        wait_v();  // V is here
+        wait_v();  // V has arrived
         release_v();
       }
   }
@@ -234,7 +234,7 @@ class Consumer : public Products<Config_> {
   attn::Sequence sequence_;
   Range range_;
   int block_, first_block_, unseen_after_;
-  int tail_keys_;  // of the first block visited, until what lies beyond them is cleared
+  int tail_keys_;  // keys of the first block visited, until V beyond them is cleared
   Scores<Config::kBC> s_;
   Weights<Config::kBC> p_;
   Output o_;

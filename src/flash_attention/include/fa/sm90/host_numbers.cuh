@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Numbers that the host needs for launches, tensor maps and the memory of parts: it computes them and
-// says them in Config, and they are what the headers make of the config.
+// Numbers that the host uses for launches, tensor maps and split-KV scratch memory. The host computes
+// them and passes them in Config; these asserts check that the headers compute the same.
 #pragma once
 #include <fa/sm90/shape.cuh>
 

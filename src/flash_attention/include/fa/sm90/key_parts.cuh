@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Keys that are split: a CTA computes a part of O from split_blocks key blocks, and the parts of a
-// tile are combined afterwards. `Splits` says where a split begins in the key blocks of a tile.
+// Split-KV: a CTA computes a partial O from split_blocks key blocks, and the partial results of a tile
+// are combined afterwards. `Splits` says where a split begins in the key blocks of a tile.
 #pragma once
 #include <fa/kernel_args.cuh>
 #include <fa/ptx/grid_dependency.cuh>
@@ -24,7 +24,7 @@ struct KeyParts {
   }
 
  private:
-  // A range that lies outside of a split is empty at its border: no rows pass over more blocks than
+  // A range outside of a split becomes empty at its border, so that rows never skip more blocks than
   // the split has.
   static __device__ int within(int block, int tile, int split, const ForwardKernelArgs& args) {
     const int first = Splits::split_start(tile, split, args);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the producer names the next tile to the consumers: four words in shared memory, four more of its
-// sequence where batch entries have lengths of their own, and a pair of barriers around them.
+// How the producer tells the consumers the next tile: four words in shared memory, four more for its
+// sequence if sequences differ in length, and a pair of mbarriers for them.
 #pragma once
 #include <fa/attn/sequence.cuh>
 #include <fa/ptx/memory.cuh>
@@ -23,9 +23,9 @@ __device__ inline int of_first_lane(u32 word) {
 template <class Config>
 __device__ void post_tile(const SharedMemory<Config>& smem, const Tile& tile,
                           const attn::Sequence& sequence, u32 parity) {
-  ptx::mbarrier_wait(smem.mail_empty(), parity ^ 1);  // everybody has read the tile before
+  ptx::mbarrier_wait(smem.mail_empty(), parity ^ 1);  // everybody has read the previous tile
   write_words(smem.mail(), tile.q_block, tile.head, tile.batch, tile.split);
-  // Consumers need no more of the keys than how many there are.
+  // Of the keys, consumers need only their number.
   if (Config::Lengths::kPerBatch)
     write_words(smem.sequence_mail(), sequence.q_len, sequence.k_len, sequence.q_first,
                 sequence.q_batch);
@@ -46,12 +46,12 @@ __device__ attn::Sequence read_sequence(const SharedMemory<Config>& smem,
   }
 }
 
-// By every warp; false after the last tile.
+// Called by every warp; false after the last tile.
 template <class Config>
 __device__ bool take_tile(const SharedMemory<Config>& smem, const ForwardKernelArgs& args,
                           Tile& tile, attn::Sequence& sequence, u32 parity) {
-  ptx::mbarrier_wait(smem.mail_full(), parity);  // the next tile is named
-  // Only the lane that gives the mail back reads it: no other read is left to wait for.
+  ptx::mbarrier_wait(smem.mail_full(), parity);  // the next tile is in the mailbox
+  // Only the lane that releases the mailbox reads it, so no other lane has to be waited for.
   ptx::Chunk mail = {};
   if (lane_id() == 0) mail = ptx::ld_shared_16(smem.mail());
   tile = {of_first_lane(mail.x), of_first_lane(mail.y), of_first_lane(mail.z),

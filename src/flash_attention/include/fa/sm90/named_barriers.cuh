@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Who meets at which hardware barrier of a CTA; 0 is __syncthreads.
+// The named barriers of a CTA and their participants; 0 is __syncthreads.
 #pragma once
 #include <fa/ptx/named_barrier.cuh>
 #include <fa/sm90/shape.cuh>
@@ -15,17 +15,17 @@ enum class NamedBarrier : int {
 };
 static_assert(static_cast<int>(NamedBarrier::kConsumers) < 16);
 
-// Of the barriers that each consumer has one of, that of `warpgroup`.
+// The barrier of `warpgroup`, of a kind that each consumer has one of.
 __device__ constexpr int id_of(NamedBarrier first, int warpgroup) {
   return static_cast<int>(first) + warpgroup;
 }
 
-// All threads of the warpgroup have come here.
+// Waits for all threads of the warpgroup.
 __device__ inline void sync_warpgroup(int warpgroup) {
   ptx::named_barrier_sync(id_of(NamedBarrier::kWarpgroup, warpgroup), kWarpgroupSize);
 }
 
-// All consumers have come here.
+// Waits for all consumers.
 template <class Config>
 __device__ void sync_consumers() {
   ptx::named_barrier_sync(static_cast<int>(NamedBarrier::kConsumers),

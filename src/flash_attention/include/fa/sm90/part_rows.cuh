@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where the rows of a part lie: parts one after the other, each with the rows of its tile that may
-// hold a query.
+// Where the rows of a partial result are stored: partial results follow each other, each with the rows
+// of its tile that can hold a query.
 #pragma once
 #include <fa/kernel_args.cuh>
 
@@ -8,7 +8,7 @@ namespace fa::sm90 {
 
 template <class Rows, int TileRows>
 struct PartRows {
-  const int all;     // rows of one head, or of a group of heads side by side
+  const int all;     // rows of one head, or of a group of heads that share a tile
   const int stored;  // of a tile
 
   __device__ explicit PartRows(const ForwardKernelArgs& args)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The producer: one thread that walks the tiles, tells the consumers which, and keeps Q, K and V
-// flowing into shared memory as buffers fall empty.
+// The producer: one thread that goes through the tiles, tells the consumers about each, and loads Q, K
+// and V into shared memory as buffers become empty.
 #pragma once
 #include <fa/attn/key_range.cuh>
 #include <fa/ptx/tma.cuh>
@@ -37,7 +37,7 @@ class Producer {
     walk.finish();
   }
 
-  // The rows of Q wait in L2 until their buffer falls empty.
+  // The rows of Q wait in L2 until their buffer is empty.
   __device__ void prefetch_q(Tile tile) const {
 #pragma unroll
     for (int w = 0; w < Config::kConsumers; ++w)
@@ -48,7 +48,7 @@ class Producer {
   }
 
  private:
-  // `meanwhile` runs once, when the first block is on its way.
+  // `meanwhile` runs once, after the load of the first block was issued.
   template <class Work>
   __device__ void load(Tile tile, Work meanwhile) {
     const attn::KeyRange<typename Config::Mask, Config::kBC> range(
@@ -89,7 +89,7 @@ class Producer {
   __device__ void load_q(Tile tile) {
 #pragma unroll
     for (int w = 0; w < Config::kConsumers; ++w) {
-      ptx::mbarrier_wait(smem_.q_empty(w), tile_parity_ ^ 1);  // the Q before is read
+      ptx::mbarrier_wait(smem_.q_empty(w), tile_parity_ ^ 1);  // the previous Q was read
       ptx::mbarrier_arrive_expect(smem_.q_full(w), Shape<Config>::kQLoadBytes);
 #pragma unroll
       for (int p = 0; p < QTile::kCount; ++p)
@@ -107,7 +107,7 @@ class Producer {
   const TensorMaps& maps_;
   const ForwardKernelArgs& args_;
   attn::Sequence sequence_ = {};
-  int kv_head_ = 0;  // of the tile: a division for each block would keep the copies waiting
+  int kv_head_ = 0;  // of the tile; a division per block would delay the copies
   Ring<Config::kStages> ring_;
   u32 tile_parity_ = 0;
 };

@@ -27,7 +27,7 @@ struct Products {
   };
   using Output = Accumulator<kWarpRows, Config::kDHead>;
 
-  // S = Q K^T with the first `Keys` keys of the block; runs until it is waited for.
+  // S = Q K^T with the first `Keys` keys of the block, asynchronously.
   template <int Keys>
   static __device__ void issue_scores(Scores<Keys>& s, QOperand q, KOperand k) {
     ptx::wgmma_fence();  // what was done with these registers before is done
@@ -37,7 +37,7 @@ struct Products {
     ptx::wgmma_commit();
   }
 
-  // O += P V with the first `Keys` keys of the block; runs until it is waited for.
+  // O += P V with the first `Keys` keys of the block, asynchronously.
   template <int Keys>
   static __device__ void issue_accumulate(Output& o, const Weights<Keys>& p, VOperand v) {
     ptx::wgmma_fence();  // what was done with these registers before is done
@@ -47,13 +47,13 @@ struct Products {
     ptx::wgmma_commit();
   }
 
-  // All but the latest `Pending` of the two have read their operands and are in their registers.
+  // Waits until all but the latest `Pending` products have read their operands and stored their results.
   template <int Pending>
   static __device__ void wait_products() {
     ptx::wgmma_wait<Pending>();
   }
 
-  // The accumulator's lane map is the operand's.
+  // The accumulator has the same lane map as the operand.
   template <int Keys>
   static __device__ void convert(Weights<Keys>& p, const Scores<Keys>& s) {
 #pragma unroll
@@ -65,7 +65,7 @@ struct Products {
       }
   }
 
-  // S once more, by this warp alone: Q's 16 rows from `q_row` of its tile, all keys of the block.
+  // Computes S again, by this warp alone: Q's 16 rows from `q_row` of its tile, all keys of the block.
   static __device__ void scores_again(Scores<Config::kBC>& s, QTile q_tile, int q_row,
                                       KVTile k_tile) {
     s.zero();

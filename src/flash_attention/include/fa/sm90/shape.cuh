@@ -18,7 +18,7 @@ struct Panels {
   static constexpr int kRowBytes = kColumns * kElementBytes;  // the swizzle span, too
   static constexpr int kSteps = kColumns / 16;
 
-  // Byte offset of a 16-byte chunk: the chunk index is XORed with the row's place in the pattern,
+  // Byte offset of a 16-byte chunk: the chunk index is XORed with the row's position in the pattern,
   // which repeats every 1024 (512) bytes.
   static __device__ u32 place(int row, int chunk) {
     const u32 offset = row * kRowBytes + chunk * kChunkBytes;
@@ -26,8 +26,8 @@ struct Panels {
   }
 };
 
-// A tile by its address. Products name it by an operand: a descriptor of its first 16-deep step, to
-// which the distances of the others are added.
+// A tile by its address. Products take it as an operand: a descriptor of its first 16-deep step, to
+// which the distances of the other steps are added.
 template <int DHead, int Rows>
 struct SharedTile : Panels<DHead> {
   using Base = Panels<DHead>;
@@ -60,7 +60,7 @@ struct SharedTile : Panels<DHead> {
 
   __device__ explicit SharedTile(u32 in_shared_memory) : address(in_shared_memory) {}
 
-  // The n-th of tiles that lie one after the other, of which this is the first.
+  // The n-th of consecutive tiles, of which this is the first.
   __device__ SharedTile after(int n) const { return SharedTile(address + n * kBytes); }
   __device__ u32 panel(int p) const { return address + p * kPanelBytes; }
   __device__ u32 chunk(int row, int chunk) const {

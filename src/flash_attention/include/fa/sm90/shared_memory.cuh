@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The shared memory of a CTA with a producer: Q a warpgroup, rings of K and V, O's own buffer if it
-// has one, then the barriers and the mailbox through which the producer names the next tile.
+// The shared memory of a CTA with a producer: one Q per warpgroup, ring buffers of K and V, O's own
+// buffer if it has one, then the mbarriers and the mailbox for the next tile.
 #pragma once
 #include <fa/ptx/mbarrier.cuh>
 #include <fa/sm90/shape.cuh>
 
 namespace fa::sm90 {
 
-// A place in a ring of buffers, and the parity of the phase its barriers are in.
+// A stage of a ring buffer, and the parity of the current phase of its barriers.
 template <int Stages>
 struct Ring {
   int stage = 0;
@@ -43,7 +43,7 @@ class SharedMemory {
     return QTile(base_ + kQBytes + 2 * kKBytes + warpgroup * QTile::kBytes);
   }
 
-  // Full: the data is here. Empty: its readers are done.
+  // Full: the data has arrived. Empty: its readers are done.
   __device__ ptx::Mbarrier q_full(int warpgroup) const { return barrier(warpgroup); }
   __device__ ptx::Mbarrier q_empty(int warpgroup) const { return barrier(kConsumers + warpgroup); }
   __device__ ptx::Mbarrier k_full(int stage) const { return barrier(2 * kConsumers + stage); }
@@ -79,7 +79,7 @@ class SharedMemory {
     }
     ptx::mbarrier_init(mail_full(), 1);
     ptx::mbarrier_init(mail_empty(), kConsumers * kWarps);
-    ptx::fence_mbarrier_init();  // the copy engine sees them
+    ptx::fence_mbarrier_init();  // TMA sees them
   }
 
  private:

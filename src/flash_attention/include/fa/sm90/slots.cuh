@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The contract of every slot of this family: what a variant must provide. Kernels without a producer
-// bind fewer.
+// The concept of every slot of this family: what a variant must provide. Kernels without a producer
+// bind fewer slots.
 #pragma once
 #include <fa/attn/key_range.cuh>
 #include <fa/attn/lse.cuh>
@@ -25,7 +25,7 @@ concept RowsSlot = requires(int row) {
   { T::head(row, row) } -> Same<int>;
 };
 
-// Splits that leave parts say where they lie.
+// Splits with partial results say where these are stored.
 template <class T>
 concept PartsOfSplits = requires(const ForwardKernelArgs& args, int tile, int split) {
   { T::part(tile, split, args) } -> Same<int>;
@@ -42,8 +42,8 @@ concept SplitsSlot =
       { T::end_block(range, tile, split, args) } -> Same<int>;
     } && (!T::kParts || PartsOfSplits<T>);
 
-// guess: S becomes P by the maxima known, if the variant dares to; `scores_again(s)` computes S once
-// more. run: S becomes P where it was not guessed. Both say in `stats` whether the maxima grew.
+// guess: S becomes P with the old maxima, if the variant supports that; `scores_again(s)` computes S
+// again. run: S becomes P if guess did not do it. Both set in `stats` whether the maxima grew.
 template <int Keys>
 struct ScoresAgain {
   __device__ void operator()(Accumulator<kWarpRows, Keys>&) const {}
@@ -120,7 +120,7 @@ concept FirstBlockSlot = requires(Consumer<Config>& consumer) { T::run(consumer)
 template <class T, class Config>
 concept ScheduleSlot = requires(Consumer<Config>& consumer) { T::run(consumer); };
 
-// Names the first slot of `Config` whose variant breaks its contract: those of every kernel, ...
+// Fails to compile at the first slot whose variant does not satisfy its concept: of every kernel, ...
 template <class Config>
 __device__ constexpr bool check_slots() {
   using Range = attn::KeyRange<typename Config::Mask, Config::kBC>;

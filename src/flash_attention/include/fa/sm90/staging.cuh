@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// O on its way out: each warp writes its 16 rows into a shared tile and stores them, as boxes of a
-// panel each where they are neighbours in the tensor, else row by row. No other warp is waited for.
+// Storing O: each warp writes its 16 rows into a shared tile. It stores them by TMA, one box per panel,
+// if they are adjacent in the tensor, else row by row. It waits for no other warp.
 #pragma once
 #include <fa/ptx/memory.cuh>
 #include <fa/ptx/stmatrix.cuh>
@@ -27,7 +27,7 @@ __device__ void store_rows(const WarpOutput<Config>& warp, typename Shape<Config
       ptx::st_global_16(to + chunk * kChunkBytes,
                         ptx::ld_shared_16(staged.chunk(first + r, chunk)));
   }
-  __syncwarp();  // the staged rows are read
+  __syncwarp();  // the staged rows were read
 }
 
 template <class Config>
@@ -45,9 +45,9 @@ __device__ void stage_and_store(const WarpOutput<Config>& warp,
     }
     ptx::stmatrix_x4(staged.chunk(first + lane_id() % 16, 2 * d + lane_id() / 16), pairs);
   }
-  ptx::fence_proxy_async();  // the copy engine sees what the lanes wrote
-  __syncwarp();              // and that of all lanes
-  // Rows beyond a packed sequence are another's; heads side by side are a box if queries are whole.
+  ptx::fence_proxy_async();  // TMA sees what this lane wrote
+  __syncwarp();              // and what all lanes wrote
+  // Rows after a packed sequence belong to the next one; grouped heads are a box if queries are whole.
   const bool partial = Config::Lengths::kPerBatch && !warp.used(kWarpRows - 1);
   if (kWarpRows % Config::Rows::kGroup || partial) {
     store_rows(warp, staged, first);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The four tensors as the copy engine knows them; kernels that copy by threads have none.
+// The tensor maps of q, k, v and o; kernels that copy by threads have none.
 #pragma once
 #include <fa/ptx/tma.cuh>
 

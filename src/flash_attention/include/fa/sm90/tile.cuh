@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A tile is a block of query rows of one head (or of a group of heads) of one batch entry; a split is
-// which part of its keys a CTA visits, where it does not visit all. A walk names the tiles of a CTA one
-// after the other.
+// A tile is a block of query rows of one head (or of a group of heads) of one sequence. A split is the
+// range of its keys that a CTA visits, with split-KV. A tile order yields the tiles of a CTA one after
+// the other.
 #pragma once
 #include <fa/kernel_args.cuh>
 #include <fa/sm90/shape.cuh>
@@ -21,7 +21,7 @@ __device__ inline Tile tile_of(int q_block, int head_of_all, int heads) {
   return {q_block, head_of_all % heads, head_of_all / heads, 0};
 }
 
-// Tiles in the order of their query blocks, of their heads and of their batch entries.
+// Tiles in the order of their query blocks, then of their heads, then of their sequences.
 
 template <class Config>
 __device__ int num_tiles(const ForwardKernelArgs& args) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the variants that are handed a consumer or the producer may use of it: the verbs of a schedule,
-// and what Output and Queries need.
+// What variants may use of the consumer or the producer that they get: the verbs of a schedule, and what
+// Output and Queries need.
 #pragma once
 #include <fa/attn/online.cuh>
 #include <fa/attn/slots.cuh>
@@ -10,7 +10,7 @@ namespace fa::sm90 {
 
 using attn::Same;
 
-// Of a block of `Keys` keys of one kind.
+// For a block of `Keys` keys of one kind.
 template <class C, int Keys, class Block>
 concept WeighsBlock = requires(C& c, typename C::template Scores<Keys>& s,
                                typename C::template Weights<Keys>& p, Block block) {

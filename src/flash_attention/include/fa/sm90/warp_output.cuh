@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a warp has at the end of a tile: 16 rows of O, and where they belong.
+// The output of a warp at the end of a tile: 16 rows of O, and where they are stored.
 #pragma once
 #include <fa/attn/lse.cuh>
 #include <fa/attn/sequence.cuh>
@@ -7,7 +7,7 @@
 
 namespace fa::sm90 {
 
-// An output that leaves the buffer of Q alone: the next Q may come when this one is read.
+// The output does not use the buffer of Q: the next Q may be loaded when this one was read.
 struct OutsideQueries {
   template <class Consumer>
   static __device__ void queries_read(Consumer& consumer) {
@@ -53,8 +53,8 @@ struct WarpOutput {
                  sequence.q_first + position(r)] = ends.row[h].lse();
   }
 
-  // What a lane has of O: `store_of(r, h)` is asked for every row r that is used, and what it returns
-  // is called with a column and two elements from there on.
+  // Stores a lane's elements of O: `store_of(r, h)` is called for every used row r, and its result is
+  // called with a column and the two elements from there on.
   template <class StoreOf>
   __device__ void store_pairs(StoreOf store_of) const {
 #pragma unroll

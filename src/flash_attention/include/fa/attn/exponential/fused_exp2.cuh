@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The scale and log2(e) are one factor c: exp2(c s - c max) is one FFMA and one MUFU an element,
-// the product c max one multiply a row.
+// The scale and log2(e) are one factor c: exp2(c s - c max) is one FFMA and one MUFU per
+// element, and the product c max is one multiplication per row.
 #pragma once
 #include <fa/core.cuh>
 #include <fa/ptx/math.cuh>
@@ -20,7 +20,7 @@ struct FusedExp2 {
   // Up to here c max is rounded by at most 2^-11; beyond, max is subtracted first. -inf is no maximum.
   static __device__ bool precise(float offset) { return fabsf(offset) < 0x1p14f; }
 
-  // The scaled score that a row's maximum stands for.
+  // The scaled score of a row's maximum.
   static __device__ float score(float max, float softmax_scale) { return max * softmax_scale; }
 
   static __device__ float exp(float s, float offset, float factor) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // S is scaled element by element, then exp(s - max) is taken in the natural base: FMUL, FADD, FMUL
-// and MUFU an element.
+// and MUFU per element.
 #pragma once
 #include <fa/attn/row_stats.cuh>
 #include <fa/ptx/math.cuh>
@@ -25,7 +25,7 @@ struct ScaleThenExp {
   static __device__ float offset(float max, float) { return max; }
   static __device__ bool precise(float offset) { return offset != -kInfinity; }
 
-  // The scaled score that a row's maximum stands for: S was scaled before.
+  // The scaled score of a row's maximum: S was scaled before.
   static __device__ float score(float max, float /*softmax_scale*/) { return max; }
 
   static __device__ float exp(float s, float offset, float) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every batch entry has its own lengths. Packed tensors hold the entries one after the other, without
-// a batch dimension; cu_seqlens says where each starts and the last ends. seqused_k may shorten the
-// keys of an entry.
+// Sequences differ in length. Packed tensors hold the sequences one after the other, without a batch
+// dimension; cu_seqlens says where each one starts and where the last one ends. seqused_k may reduce
+// the number of keys of a sequence.
 #pragma once
 #include <fa/attn/sequence.cuh>
 

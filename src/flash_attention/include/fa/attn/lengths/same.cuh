@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// All batch entries are as long as their tensors.
+// All sequences are as long as their tensors.
 #pragma once
 #include <fa/attn/sequence.cuh>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The last query sees every key, the one before it one less, and so on: aligned to the bottom right.
+// The last query sees all keys, the query before it one less, and so on: aligned to the bottom right.
 #pragma once
 #include <fa/attn/sequence.cuh>
 

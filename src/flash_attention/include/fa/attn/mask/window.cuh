@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A query sees the keys from window_left before its own place to window_right after it, both
-// included; places are aligned to the bottom right.
+// A query sees the keys from window_left before the key that it is aligned with to window_right after
+// it, both included. The last query is aligned with the last key.
 #pragma once
 #include <fa/attn/sequence.cuh>
 

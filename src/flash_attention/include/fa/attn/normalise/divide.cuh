@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// O / sum: a division an element.
+// O / sum: one division per element.
 #pragma once
 #include <fa/attn/row_stats.cuh>
 #include <fa/ptx/math.cuh>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// O times 1 / sum: one reciprocal a row, one multiply an element.
+// O times 1 / sum: one reciprocal per row, one multiplication per element.
 #pragma once
 #include <fa/attn/softmax.cuh>
 #include <fa/ptx/math.cuh>

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every key block raises the row maxima to its own, and O is rescaled every time.
+// Every key block updates the row maxima, and O is rescaled every time.
 #pragma once
 #include <fa/attn/online.cuh>
 
 namespace fa::attn::rescale {
 
 struct EveryBlock {
-  // P is never guessed.
+  // P is never computed with the old maximum.
   template <class Exponential, class DType, class Block, int Keys, class ScoresAgain>
   static __device__ void guess(Block, Accumulator<16, Keys>&, RowStats<16>&, Factor&, ScoresAgain) {
   }

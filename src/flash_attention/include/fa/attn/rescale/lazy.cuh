@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The old maximum is kept until a score exceeds it by a factor of more than 2^Threshold: P grows at
-// most that large, and almost no block rescales O. The lanes of a quad need not agree on the new
-// maximum until one of the warp's rows asks for it.
+// The old maximum is kept until a score exceeds it by a factor of more than 2^Threshold. P is then at
+// most 2^Threshold, and almost no block rescales O. The lanes of a quad exchange their maxima only if
+// one of the warp's rows needs a new maximum.
 #pragma once
 #include <fa/attn/online.cuh>
 
@@ -9,7 +9,7 @@ namespace fa::attn::rescale {
 
 template <int Threshold>
 struct Lazy {
-  // P is never guessed.
+  // P is never computed before the maximum is checked.
   template <class Exponential, class DType, class Block, int Keys, class ScoresAgain>
   static __device__ void guess(Block, Accumulator<16, Keys>&, RowStats<16>&, Factor&, ScoresAgain) {
   }

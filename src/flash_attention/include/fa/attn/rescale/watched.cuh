@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Open blocks take no maximum at all: P is guessed by the one known, and the sums tell afterwards
-// whether P does not fit its type, or is no number. Only then are the scores computed once more.
+// Unmasked blocks compute no maximum: P is computed with the old one, and the row sums show afterwards
+// whether P overflows its type or is NaN. Only then are the scores computed again.
 #pragma once
 #include <fa/attn/rescale/lazy.cuh>
 
@@ -31,7 +31,7 @@ struct Watched {
     }
   }
 
-  // In an open block the guess was right, or was put right.
+  // In an unmasked block guess() has already made P, if need be with a new maximum.
   template <class Exponential, class Block, int Keys>
   static __device__ void run(Block block, Accumulator<16, Keys>& s, RowStats<16>& stats,
                              Factor& factor) {

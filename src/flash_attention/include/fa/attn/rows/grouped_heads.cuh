@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// All heads that share one head of K and V lie side by side: row r is head r % Group of query
-// r / Group. A few queries then fill a tile, and K and V are read once for all the heads.
+// All heads that share a head of K and V share a tile: row r is head r % Group of query r / Group. A
+// few queries then fill a tile, and K and V are read once for all of these heads.
 #pragma once
 #include <fa/core.cuh>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scores bounded softly: cap tanh(scale s / cap). S becomes the hyperbolic tangent, and the cap takes
-// the place of the softmax scale.
+// Softcapped scores: cap tanh(scale s / cap). S becomes the hyperbolic tangent, and the cap replaces
+// the softmax scale.
 #pragma once
 #include <fa/kernel_args.cuh>
 #include <fa/ptx/math.cuh>

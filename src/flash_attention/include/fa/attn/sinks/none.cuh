@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A row ends with the keys it saw.
+// There are no sinks: the softmax denominator is the sum over the keys.
 #pragma once
 #include <fa/kernel_args.cuh>
 

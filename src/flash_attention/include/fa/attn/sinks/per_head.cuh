@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every row of a head sees one more score, which takes its share of the weights and has no value.
+// A logit per head is added to the softmax denominator only.
 #pragma once
 #include <fa/attn/lse.cuh>
 #include <fa/kernel_args.cuh>

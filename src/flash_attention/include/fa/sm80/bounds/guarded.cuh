@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lengths, heads and columns as they come. What a tile has beyond its tensor is loaded as zeros and
-// not stored, keys that a query does not see are hidden, and a row may see none at all: its O is 0.
+// Any lengths, heads and columns. The part of a tile outside its tensor is loaded as zeros and is not
+// stored. Keys that a query does not see are masked. A row that sees no key has O = 0.
 #pragma once
 #include <fa/attn/key_range.cuh>
 #include <fa/attn/lse.cuh>
@@ -16,12 +16,12 @@ struct Guarded {
     using Mask = typename Config::Mask;
 
    public:
-    // Rows of one batch entry and head; a row may be asked for that is beyond them.
+    // Rows of one sequence and head; a requested row may be beyond them.
     struct Tensor {
       const void* const first;
       const Strides& stride;
       const int batch, head;
-      const int before;  // rows of other entries, where they lie one after the other
+      const int before;  // rows of the sequences before it, if they are packed
       const int rows, columns;
 
       __device__ i64 row_bytes() const {
@@ -51,11 +51,11 @@ struct Guarded {
           first_block_(range_.first_block()),
           num_steps_(max(range_.end_block() - first_block_, 1)) {}
 
-    // No query of this batch entry is left for the tile.
+    // The tile is beyond the queries of this sequence.
     __device__ bool empty() const { return first_row() >= sequence_.q_len; }
-    // The last rows first: under a causal mask they see the most keys.
+    // The last rows come first: with a causal mask they see the most keys.
     __device__ int first_row() const { return (gridDim.x - 1 - blockIdx.x) * Config::kBR; }
-    // Rows that see no key visit one block, all of it hidden.
+    // Rows that see no key visit one block, which is masked completely.
     __device__ int num_steps() const { return num_steps_; }
     __device__ int key(int step) const {
       return (first_block_ + Config::KvOrder::block(step, num_steps_)) * Config::kBC;

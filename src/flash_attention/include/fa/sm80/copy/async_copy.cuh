@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Global to shared memory without passing registers; the copy flies until it is waited for.
+// Copies from global to shared memory by cp.async; the copy runs in the background until a wait.
 #pragma once
 #include <fa/ptx/cp_async.cuh>
 
@@ -11,7 +11,7 @@ struct AsyncCopy {
     Cache::load_async(smem, gmem);
   }
 
-  // Zeros unless `inside`; the address must be readable either way.
+  // Stores zeros unless `inside`; the address must be readable either way.
   template <class Cache>
   static __device__ void chunk_or_zero(u32 smem, const void* gmem, bool inside) {
     Cache::load_async_or_zero(smem, gmem, inside);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Global to registers to shared memory: the data is there when the thread moves on.
+// Copies from global to shared memory through registers: the data has arrived when the thread continues.
 #pragma once
 #include <fa/ptx/memory.cuh>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The next `Tiles` steps are read before the products of the present ones: ldmatrix flies under
+// The next `Tiles` steps are read before the products of the current ones: ldmatrix overlaps with
 // mma.
 #pragma once
 

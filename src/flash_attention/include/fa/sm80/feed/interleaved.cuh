@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Fragments are read `Tiles` steps at a time, just before the first product that needs them: few
-// live registers, the latency of ldmatrix exposed.
+// Fragments are read `Tiles` steps at a time, just before the first product that needs them. Few
+// registers are live, but the latency of ldmatrix is exposed.
 #pragma once
 
 namespace fa::sm80::feed {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The first key block runs in a form of its own: no rescale, no statistics to combine with.
+// The first key block has its own code: no rescaling, no earlier statistics to combine with.
 #pragma once
 #include <fa/attn/softmax.cuh>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// All key blocks alike: the first one rescales zeros by exp(-inf).
+// All key blocks run the same code: the first one rescales zeros by exp(-inf).
 #pragma once
 #include <fa/attn/softmax.cuh>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of one step row by row: every row fragment walks all columns.
+// Products of one step row by row: each row fragment is multiplied with all columns.
 #pragma once
 
 namespace fa::sm80::mma_order {

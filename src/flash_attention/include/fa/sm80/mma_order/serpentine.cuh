@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Products of one step column by column, the rows up and down in turn: neighbours share an operand,
-// which stays in the operand cache.
+// Products of one step column by column, with rows alternately up and down: consecutive products share
+// an operand, which stays in the operand cache.
 #pragma once
 
 namespace fa::sm80::mma_order {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every block is loaded where it is needed and waited for at once: nothing overlaps.
+// Every block is loaded when it is needed and waited for at once: nothing overlaps.
 #pragma once
 
 namespace fa::sm80::schedule {
@@ -10,7 +10,7 @@ struct Lazy {
     b.load_q();
     b.commit();
     b.template wait<0>();
-    __syncthreads();  // Q is here
+    __syncthreads();  // Q has arrived
     b.hold_q();
   }
 
@@ -19,16 +19,16 @@ struct Lazy {
     b.load_k(step);
     b.commit();
     b.template wait<0>();
-    __syncthreads();  // K is here
+    __syncthreads();  // K has arrived
     b.scores();
     b.mask(step);
     b.softmax(Form{});
     b.load_v(step);
     b.commit();
     b.template wait<0>();
-    __syncthreads();  // V is here
+    __syncthreads();  // V has arrived
     b.accumulate();
-    __syncthreads();  // every warp is done with K and V: their buffers are free
+    __syncthreads();  // every warp is done with K and V, so their buffers are free
   }
 };
 

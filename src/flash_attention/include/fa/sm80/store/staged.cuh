@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// O is written to shared memory in the tile's own layout and leaves in 16-byte chunks of whole
-// rows. It takes the place of Q: a warp writes and reads only the rows of Q that it alone read.
+// O is written to shared memory in the tile's layout and stored in 16-byte chunks of whole rows. It
+// overwrites Q: a warp writes and reads only the rows of Q that no other warp reads.
 #pragma once
 #include <fa/core.cuh>
 #include <fa/ptx/memory.cuh>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// All threads copy: 16-byte chunks by cp.async into place, zeros beyond the sequence; O leaves the
+// All threads copy 16-byte chunks by cp.async, and zeros beyond the sequence. O is stored from
 // registers in pairs of elements.
 #pragma once
 #include <fa/ptx/cp_async.cuh>
@@ -45,7 +45,7 @@ struct CpAsync {
     __device__ void load_nothing() { ptx::cp_async_commit(); }
 
     __device__ void wait_k() { wait<0>(); }
-    __device__ void wait_v() { wait<1>(); }  // the next K may still fly
+    __device__ void wait_v() { wait<1>(); }  // the next K may still be loading
 
     __device__ void store(const WarpOutput<Config>& warp, QTile /*staged*/) const {
       char* const head = address(args_.o, args_.o_stride, tile_.head);
@@ -84,9 +84,9 @@ struct CpAsync {
 
     template <int Pending>
     __device__ void wait() {
-      ptx::cp_async_wait<Pending>();  // what this thread copied is here
-      ptx::fence_proxy_async();       // wgmma sees it
-      __syncthreads();                // and what the other threads copied
+      ptx::cp_async_wait<Pending>();  // this thread's copies have arrived
+      ptx::fence_proxy_async();       // wgmma sees them
+      __syncthreads();                // and those of the other threads
     }
 
     const ForwardKernelArgs& args_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One thread asks the copy engine for whole boxes; a barrier says when they are here. O goes out as
-// boxes, too, staged where Q was.
+// One thread loads whole boxes by TMA; an mbarrier completes when they have arrived. O is stored as
+// boxes too, staged in Q's buffer.
 #pragma once
 #include <fa/ptx/mbarrier.cuh>
 #include <fa/ptx/tma.cuh>
@@ -30,12 +30,12 @@ struct Tma {
       if (threadIdx.x == 0) {
         ptx::mbarrier_init(k_full_, 1);
         ptx::mbarrier_init(v_full_, 1);
-        ptx::fence_mbarrier_init();  // the copy engine sees them
+        ptx::fence_mbarrier_init();  // TMA sees them
       }
       __syncthreads();  // the barriers are ready
     }
 
-    // Q arrives with the first K: its bytes are announced, not its arrival.
+    // Q shares the barrier of the first K: its bytes are added, without another arrival.
     __device__ void load_q(QTile to, int first_row) {
       if (threadIdx.x != 0) return;
       ptx::mbarrier_expect(k_full_, Config::kConsumers * QTile::kBytes);
@@ -56,11 +56,11 @@ struct Tma {
     __device__ void load_nothing() {}
 
     __device__ void wait_k() {
-      ptx::mbarrier_wait(k_full_, k_parity_);  // K is here, and Q with the first one
+      ptx::mbarrier_wait(k_full_, k_parity_);  // K has arrived, and Q with the first K
       k_parity_ ^= 1;
     }
     __device__ void wait_v() {
-      ptx::mbarrier_wait(v_full_, v_parity_);  // V is here
+      ptx::mbarrier_wait(v_full_, v_parity_);  // V has arrived
       v_parity_ ^= 1;
     }
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The few rows of O that are used go from registers to where they belong.
+// The few rows of O that are used are stored directly from registers.
 #pragma once
 #include <fa/ptx/memory.cuh>
 #include <fa/sm90/warp_output.cuh>

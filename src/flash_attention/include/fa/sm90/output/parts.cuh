@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// O of a split of the keys, in fp32 and beside its log-sum-exp, to be combined with the others.
+// The partial O of a split in fp32 and its log-sum-exp, to be combined with the other splits.
 #pragma once
 #include <fa/ptx/memory.cuh>
 #include <fa/sm90/part_rows.cuh>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The keys of a batch entry lie one after the other in their tensor.
+// The keys of a sequence are contiguous in their tensor.
 #pragma once
 #include <fa/attn/sequence.cuh>
 #include <fa/ptx/tma.cuh>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The keys of a batch entry lie in pages of `PageKeys` rows; a table names the page of each run of
-// keys. Beyond the last key its page is loaded again: what is there is hidden or cleared.
+// A paged KV cache: the keys of a sequence are in pages of `PageKeys` rows, which a block table lists.
+// Beyond the last key its page is loaded again; these rows are masked or cleared.
 #pragma once
 #include <fa/attn/sequence.cuh>
 #include <fa/ptx/tma.cuh>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Q is first asked for when its buffer is empty.
+// Q is not prefetched: it is loaded when its buffer is empty.
 #pragma once
 #include <fa/sm90/tile.cuh>
 

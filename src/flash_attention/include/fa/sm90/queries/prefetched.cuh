@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Q is brought into L2 as soon as its tile is known, while the tile before is computed.
+// Q is prefetched into L2 as soon as its tile is known, while the previous tile is computed.
 #pragma once
 #include <fa/sm90/tile.cuh>
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Warpgroup 0 produces with few registers, the others consume with many.
+// Warp specialisation: warpgroup 0 produces with few registers, the others consume with many.
 #pragma once
 #include <fa/ptx/register_pool.cuh>
 #include <fa/sm90/consumer.cuh>

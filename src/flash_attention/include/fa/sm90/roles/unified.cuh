@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// All warpgroups copy and compute: V flies during Q K^T, the next K during the softmax and P V. One
-// buffer each of Q, K and V; one tile a CTA.
+// All warpgroups copy and compute: V is loaded during Q K^T, the next K during the softmax and P V.
+// There is one buffer each of Q, K and V, and one tile per CTA.
 #pragma once
 #include <fa/attn/key_range.cuh>
 #include <fa/sm90/host_numbers.cuh>
@@ -55,10 +55,10 @@ struct Unified {
     }
 #pragma unroll 1
     for (; block >= first; --block) {
-      transfers.wait_k();  // Q and K are here
+      transfers.wait_k();  // Q and K have arrived
       transfers.load_v(v_tile, block * Config::kBC);
       Math::issue_scores(s, q, k);
-      Math::template wait_products<0>();  // S is here
+      Math::template wait_products<0>();  // S is complete
       __syncthreads();                    // every warp has read K
       if (block > first)
         transfers.load_k(k_tile, (block - 1) * Config::kBC);
@@ -70,9 +70,9 @@ struct Unified {
       Config::Rescale::template run<typename Config::Exponential>(attn::Masked{}, s, stats, factor);
       if (stats.grew) attn::rescale_rows(o, stats);
       Math::convert(p, s);
-      transfers.wait_v();  // V is here
+      transfers.wait_v();  // V has arrived
       Math::issue_accumulate(o, p, v);
-      Math::template wait_products<0>();  // O is here
+      Math::template wait_products<0>();  // O is complete
       __syncthreads();                    // every warp has read V
     }
     const WarpOutput<Config> warp = {o, args, sequence, tile,

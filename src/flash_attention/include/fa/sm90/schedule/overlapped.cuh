@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The scores of a block are issued before the weights of the block above it are multiplied with V,
-// so that the tensor cores work on O += P V while this warpgroup computes exponentials.
+// Q K^T of a block is issued before P V of the previous block, so that the tensor cores compute
+// O += P V while this warpgroup computes exponentials.
 #pragma once
 #include <fa/attn/online.cuh>
 
@@ -13,12 +13,12 @@ struct Overlapped {
     if (c.has_block()) {
       auto& s = c.s();
       auto& p = c.p();
-      c.wait_k();                       // K is here
+      c.wait_k();                       // K has arrived
       c.begin_turn();                   // this warpgroup may issue
       c.issue_scores(s, c.q(), c.k());  // S = Q K^T
       c.end_turn();
       c.clear_tail();                 // V is zero beyond the last key
-      c.template wait_products<0>();  // S is here
+      c.template wait_products<0>();  // S is complete
       c.mask(s, attn::Masked{});
       c.release_k();
       c.softmax(s, attn::Masked{});
@@ -32,9 +32,9 @@ struct Overlapped {
 #pragma unroll 1
       while (c.near_start()) step(c, s, p, attn::Masked{});
       c.queries_read();                     // the last scores are computed
-      c.wait_v();                           // V of the last block is here
+      c.wait_v();                           // V of the last block has arrived
       c.issue_accumulate(c.o(), p, c.v());  // O += P V
-      c.template wait_products<0>();        // O is here, V is read
+      c.template wait_products<0>();        // O is complete, V was read
       c.release_v();
     } else {
       c.queries_read();
@@ -42,21 +42,21 @@ struct Overlapped {
   }
 
  private:
-  // `p` holds the weights of the block above, then those of this one.
+  // `p` holds P of the previous block, then P of this one.
   template <class Consumer, class Scores, class Weights, class Block>
   static __device__ void step(Consumer& c, Scores& s, Weights& p, Block block) {
-    c.wait_k();                           // K is here
+    c.wait_k();                           // K has arrived
     c.begin_turn();                       // this warpgroup may issue
     c.issue_scores(s, c.q(), c.k());      // S = Q K^T
-    c.wait_v();                           // V of the block above is here
-    c.issue_accumulate(c.o(), p, c.v());  // O += P V, of the block above
+    c.wait_v();                           // V of the previous block has arrived
+    c.issue_accumulate(c.o(), p, c.v());  // O += P V of the previous block
     c.end_turn();
-    c.template wait_products<1>();  // S is here
+    c.template wait_products<1>();  // S is complete
     c.mask(s, block);
-    c.guess(s, block);  // may read K once more
+    c.guess(s, block);  // may read K again
     c.release_k();
     c.softmax(s, block);
-    c.template wait_products<0>();  // O is here, V and P are read
+    c.template wait_products<0>();  // O is complete, V and P were read
     c.release_v();
     c.convert(p, s);
     c.rescale(c.o(), block);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The keys are cut into chunks of split_blocks blocks, and the part of each is combined with the
-// others afterwards. Where a chunk begins does not depend on what else is in the batch.
+// The keys are split into chunks of split_blocks blocks, whose partial results are combined afterwards.
+// Where a chunk begins does not depend on what else is in the batch.
 #pragma once
 #include <fa/sm90/key_parts.cuh>
 
@@ -13,7 +13,7 @@ struct Chunked : KeyParts<Chunked> {
   static __device__ int count(const ForwardKernelArgs& args) {
     return (args.key_blocks + args.split_blocks - 1) / args.split_blocks;
   }
-  // Of all parts, that of one split of a tile.
+  // The index of the partial result of one split of a tile.
   static __device__ int part(int tile, int split, const ForwardKernelArgs& args) {
     return tile * count(args) + split;
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// One tile visits all the key blocks of its rows.
+// No split-KV: a tile visits all key blocks of its rows.
 #pragma once
 #include <fa/kernel_args.cuh>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every CTA has as many key blocks, cut from the line of all tiles' blocks: the end of one tile,
-// whole tiles, the beginning of another.
+// Every CTA has the same number of key blocks, consecutive in the list of all tiles: the end of one
+// tile, whole tiles, the beginning of another.
 #pragma once
 #include <fa/sm90/tile.cuh>
 

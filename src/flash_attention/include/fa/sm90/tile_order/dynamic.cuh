@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // CTAs take the next tile from a counter in global memory when they are ready for it. Heads are
-// walked in groups whose keys and values stay in L2; within a group the last query blocks, which see
-// the most keys under a causal mask, come first, so that the walk ends with short tiles.
+// processed in groups whose keys and values stay in L2. Within a group the last query blocks come
+// first, since they see the most keys under a causal mask, so that short tiles come last.
 #pragma once
 #include <fa/sm90/tile.cuh>
 
@@ -29,10 +29,10 @@ struct Dynamic {
       return true;
     }
 
-    // Asks for the tile after this one; the answer has until next() to arrive.
+    // Requests the tile after this one; the result is needed in next().
     __device__ void request() { taken_ = atomicAdd(counter_, 1); }
 
-    // The last CTA to finish leaves the counters as it found them.
+    // The last CTA to finish resets the counters to zero.
     __device__ void finish() {
       if (atomicAdd(counter_ + 1, 1) == gridDim.x - 1) {
         counter_[0] = 0;
@@ -49,7 +49,7 @@ struct Dynamic {
 
     int* const counter_;
     const int heads_, all_heads_, q_blocks_, group_;
-    int taken_;  // tiles that CTAs had asked for, the first ones not counted
+    int taken_;  // tiles that CTAs had taken before, without their first ones
   };
 };
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// A CTA for every tile, or for every chunk of its keys; the hardware hands them out.
+// One CTA per tile, or per chunk of its keys; the hardware schedules them.
 #pragma once
 #include <fa/sm90/tile.cuh>
 

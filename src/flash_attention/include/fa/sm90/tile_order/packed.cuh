@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Batch entries of their own lengths: CTAs take the next tile from a counter in global memory, entry
-// after entry, within one group of heads after group, within a group the last query blocks first. The
-// tiles of a CTA never go back, so each remembers where it was.
+// Sequences that differ in length: CTAs take the next tile from a counter in global memory, sequence by
+// sequence, then by group of heads, and within a group the last query blocks first. The tiles of a CTA
+// only advance, so each CTA continues its search where it was.
 #pragma once
 #include <fa/sm90/tile.cuh>
 
@@ -64,7 +64,7 @@ struct Packed {
     }
 
     const ForwardKernelArgs& args_;
-    const int heads_;  // or groups of heads side by side
+    const int heads_;  // or groups of heads that share a tile
     const int group_;
     int taken_, batch_, q_blocks_ = 0, first_tile_ = 0;
   };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// As many CTAs as run at once take every n-th tile, so that the loads of a tile overlap the end of the
-// one before it. Neighbouring CTAs work on the same head: its keys and values are in L2.
+// Each of n resident CTAs takes every n-th tile, so that the loads of a tile overlap with the end of the
+// previous tile. Neighbouring CTAs work on the same head, whose keys and values are in L2.
 #pragma once
 #include <fa/sm90/tile.cuh>
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Consumers issue their products in turn: while one computes exponentials, the other has the tensor
-// cores. A warpgroup waits at the barrier of its own turn; the one before it arrives there at its end.
+// Ping-pong: consumers alternate in issuing their products. While one computes exponentials, the other
+// uses the tensor cores. A warpgroup waits at its own barrier, where the previous one arrives.
 #pragma once
 #include <fa/sm90/named_barriers.cuh>
 
@@ -14,7 +14,7 @@ struct PingPong {
       if (warpgroup == Consumers - 1) end();  // opens the first turn of warpgroup 0
     }
     __device__ void begin() const {
-      // The warpgroup before has issued its products.
+      // Waits until the previous warpgroup has issued its products.
       ptx::named_barrier_sync(id_of(NamedBarrier::kTurn, warpgroup_), 2 * kWarpgroupSize);
     }
     __device__ void end() const {
@@ -22,7 +22,7 @@ struct PingPong {
       ptx::named_barrier_arrive(id_of(NamedBarrier::kTurn, next), 2 * kWarpgroupSize);
     }
     __device__ void finish() const {
-      if (warpgroup_ == 0) begin();  // takes the turn nobody used
+      if (warpgroup_ == 0) begin();  // consumes the arrival that nobody waited for
     }
 
    private:
