@@ -70,25 +70,26 @@ def forward(
     benchmark: bool = False,
     **keywords: Any,
 ) -> Tensor | tuple[Any, ...]:
-    """`attention`, computed by the kernel that `kernel_cfg` describes.
+    """Compute `attention` with the kernel that `kernel_cfg` describes.
 
-    `kernel_cfg` is a config, its short form, a rung of the ladder as in "rung:5", or an object with
-    the thirteen fields of a FlashForwardKernelConfig.
+    The first call with a config compiles its kernel. On a GPU the call is asynchronous on the
+    current stream of q's device. On CPU tensors the emulator runs the same kernel with all checks,
+    and a finding raises LaunchError; `emulate` returns findings and counters instead.
 
-    The tensors are (batch, seq, heads, d_head), fp16 or bf16, on one CUDA device, with any strides
-    that keep rows of d_head contiguous and 16-byte aligned. The call is asynchronous on the
-    current stream of q's device. The result is stored in `o` if given, else in a new tensor like
-    q. The first call with a config compiles its kernel.
+    - `kernel_cfg`: a config, its short form, a rung such as "rung:5", or an object with the
+      thirteen fields of a FlashForwardKernelConfig.
+    - `q`, `k`, `v`: fp16 or bf16 tensors as in `attention`, on one device. The rows of d_head
+      elements must be contiguous and 16-byte aligned, and d_head at most that of the config.
+    - `o`: a tensor for the result.
+    - `benchmark`: time the kernel, as `forward_timed` does.
+    - The other keywords: as in `attention`. Only Hopper configs support a paged KV cache and
+      split-KV. A config with a field that would have no effect is refused.
 
-    A config takes any d_head up to its own. `attention` tells what the keywords mean. Some are for
-    some configs only: a HopperForwardKernelConfig reads pages and splits keys, and one that would
-    have to ignore a field is refused.
+    Returns `o` or a new tensor like q with the columns of v. With `return_lse` it returns (out,
+    lse). With `benchmark` the milliseconds follow as the last value.
 
-    With `return_lse` the result is (out, lse). With `benchmark` the milliseconds that the kernel
-    took on its stream come last, as of `forward_timed`.
-
-    With CPU tensors the same kernel runs on the emulator, with every check on; a finding raises
-    LaunchError. `emulate` returns findings and counters instead.
+    Raises KernelConfigError for an invalid config, UnsupportedError for arguments that the config
+    does not support, and CompileError or LaunchError if the kernel cannot be compiled or launched.
     """
     if benchmark:
         return forward_timed(kernel_cfg, q, k, v, o, **keywords)
@@ -107,8 +108,11 @@ def forward_timed(
     o: Tensor | None = None,
     **keywords: Any,
 ) -> tuple[Any, ...]:
-    """(out, ms), or (out, lse, ms) with `return_lse`: `forward`, and the milliseconds that the
-    kernel took on its stream. It runs twice, the first time untimed. Waits for the kernel.
+    """Compute `forward`, and measure the milliseconds that the kernel takes on its stream.
+
+    The arguments are those of `forward`. The kernel runs twice, the first time untimed, and the
+    call waits for it. Returns (out, milliseconds), or (out, lse, milliseconds) with `return_lse`.
+    Raises what `forward` raises, and UnsupportedError for CPU tensors.
     """
     if kernel_cfg is None:
         check_config_type(kernel_cfg)

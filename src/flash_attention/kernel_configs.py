@@ -48,8 +48,13 @@ SET_VARIABLE = "FLASH_ATTENTION_KERNELS"
 def as_kernel_config(
     given: object, *, dtype: DType = DType.FP16, d_head: int = 128, n_heads: int = 16
 ) -> KernelConfig:
-    """The config that is meant by a config, a short form, a rung as in "rung:5", or an object with
-    the thirteen fields. A rung is that of the ladder for the data type, head dimension and heads.
+    """Convert a config in any form to a KernelConfig.
+
+    - `given`: a config, its short form, a rung such as "rung:5", or an object with the thirteen
+      fields of a FlashForwardKernelConfig.
+    - `dtype`, `d_head`, `n_heads`: select the ladder of a rung.
+
+    Raises KernelConfigError or UnsupportedError if `given` is none of these.
     """
     rung = _RUNG.fullmatch(given) if isinstance(given, str) else None
     if rung is None:
@@ -73,7 +78,7 @@ def config_for(given: object, problem: Problem) -> KernelConfig:
 
 
 def should_autotune_config(cfg: GivenConfig, arch: Arch = DEFAULT_ARCH) -> bool:
-    """Whether the config is worth a measurement on `arch`: it breaks no rule there."""
+    """Whether a config is worth a measurement on `arch`, which means that it is valid there."""
     try:
         return as_kernel_config(cfg).broken_rule(arch) is None
     except KernelConfigError:
@@ -81,7 +86,7 @@ def should_autotune_config(cfg: GivenConfig, arch: Arch = DEFAULT_ARCH) -> bool:
 
 
 def get_kernel_progression_configs(arch: Arch = DEFAULT_ARCH) -> list[KernelConfig]:
-    """The rungs of the ladder that run on `arch`, for every data type and head dimension."""
+    """Return the rungs of the ladder that run on `arch`, for all data types and head dimensions."""
     return [
         rung.config
         for d_head in LADDER_D_HEADS
@@ -92,7 +97,7 @@ def get_kernel_progression_configs(arch: Arch = DEFAULT_ARCH) -> list[KernelConf
 
 
 def get_autotuning_kernel_configs(arch: Arch = DEFAULT_ARCH) -> list[KernelConfig]:
-    """The part of the search spaces that `should_autotune_config` keeps on `arch`."""
+    """Return the configs of the search spaces that `should_autotune_config` accepts on `arch`."""
     spaces = map(_search_space, FAMILIES)
     return [cfg for space in spaces for cfg in space if should_autotune_config(cfg, arch)]
 
@@ -103,7 +108,7 @@ def _search_space(family: AnyFamily) -> tuple[KernelConfig, ...]:
 
 
 def get_kernels_to_build(arch: Arch = DEFAULT_ARCH) -> list[KernelConfig]:
-    """Ladder, search spaces and examples together, without repeats, sorted family by family."""
+    """Return the ladder, the search spaces and the examples together, sorted, without repeats."""
     examples = [cfg for cfg in map(parse_kernel_config, EXAMPLES) if not cfg.broken_rule(arch)]
     sets = get_kernel_progression_configs(arch), get_autotuning_kernel_configs(arch), examples
     return sorted({config for one in sets for config in one}, key=sort_key)
@@ -127,7 +132,11 @@ def chosen_set() -> str | None:
 
 
 def get_kernel_configs(name: str | None = None, arch: Arch = DEFAULT_ARCH) -> list[KernelConfig]:
-    """The set called `name`; without one, the set $FLASH_ATTENTION_KERNELS names, or the ladder."""
+    """Return the set called `name`: "progression" (the ladder), "autotune" or "all".
+
+    The default is the set that $FLASH_ATTENTION_KERNELS names, else the ladder. Raises
+    KernelConfigError for an unknown name.
+    """
     chosen = name or chosen_set() or "progression"
     if chosen not in KERNEL_SETS:
         nearest = difflib.get_close_matches(chosen, KERNEL_SETS, n=1)

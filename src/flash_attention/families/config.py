@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""KernelConfig: what every family's configs are, whatever their fields."""
+"""KernelConfig: the base class of the configs of all families."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class KernelConfig(ABC):
 
     @property
     def row_stride(self) -> int:
-        """Elements between rows, where that is compiled in; 0: any."""
+        """The row stride that is compiled in, in elements; 0 for any."""
         return 0
 
     @property
@@ -60,18 +60,18 @@ class KernelConfig(ABC):
 
     @property
     def register_facts(self) -> dict[str, int]:
-        """Registers of a thread by its role, where roles differ."""
+        """The registers per thread of each role, if roles differ."""
         return {}
 
     def in_dtype(self, dtype: DType) -> KernelConfig:
-        """The same choices for another element type."""
+        """Return the same config for another element type."""
         return replace(self, **{"dtype": dtype})
 
     # validity
 
     @abstractmethod
     def first_violation(self, arch: Arch) -> Violation | None:
-        """The first rule that this config breaks on `arch`, or None."""
+        """Return the first rule that the config breaks on `arch`, or None."""
 
     def broken_rule(self, arch: Arch | None = None) -> Violation | None:
         """The first rule that this config breaks on `arch`, or on its default one."""
@@ -85,7 +85,7 @@ class KernelConfig(ABC):
     # resources
 
     def target(self, arch: Arch) -> str:
-        """What NVRTC compiles for to run on `arch`."""
+        """Return the target that NVRTC compiles for to run on `arch`."""
         return arch.name
 
     def smem_bytes(self, elem_size: int = 2) -> int:
@@ -108,11 +108,11 @@ class KernelConfig(ABC):
 
     @abstractmethod
     def tile(self) -> tuple[int | str, ...]:
-        """What the short form has in parentheses."""
+        """Return the values in the parentheses of the short form."""
 
     @abstractmethod
     def words(self) -> list[str]:
-        """What the short form has after the colon."""
+        """Return the words after the colon of the short form."""
 
     def kernel_name(self) -> str:
         """A name for folders and logs: letters, digits and underscores."""
@@ -133,7 +133,7 @@ class KernelConfig(ABC):
         return render_struct(self.bindings())
 
     def headers(self) -> list[str]:
-        """The headers of exactly the variants that this config names."""
+        """Return the headers of the variants that the config names."""
         return headers(self.bindings())
 
     # arithmetic

@@ -25,23 +25,23 @@ from flash_attention.reference.judge import ERROR_FACTOR, Check, LseCheck
 from flash_attention.reference.part_judge import CHECKED_SCORES, PartJudge
 from flash_attention.tools.text import ReportRow, aligned
 
-CPU_SCORES = 1 << 26  # that the oracle computes on a CPU, which takes seconds
+CPU_SCORES = 1 << 26  # scores that the oracle computes on a CPU, which takes seconds
 BY_TORCH = "torch on the CPU; a config, or emulate=True, has a kernel emulated instead"
 
 
 @dataclass(frozen=True)
 class CheckReport:
-    """How far the result of a call is from the oracle, float64, and whether that is right."""
+    """The errors of a call's results against the float64 oracle, and whether they pass."""
 
-    problem: Problem
-    computed_by: str
-    heads: tuple[int, ...]  # that were checked; in the others no element may be left unset
-    output: Check
-    lse: LseCheck | None  # if asked for
+    problem: Problem  # the shapes, the element type, the mask and the scale
+    computed_by: str  # the kernel's config, or torch
+    heads: tuple[int, ...]  # the checked heads; the others may not contain NaN
+    output: Check  # the error of the output
+    lse: LseCheck | None  # the error of the lse, with return_lse
 
     @property
     def ok(self) -> bool:
-        """Whether all that was asked for is right."""
+        """Whether all results pass."""
         return self.output.ok and (self.lse is None or self.lse.ok)
 
     def rows(self) -> list[ReportRow]:
@@ -93,12 +93,17 @@ def _verdict(ok: bool) -> str:
 def check(
     q: Tensor, k: Tensor, v: Tensor, *, emulate: bool = False, **keywords: Any
 ) -> CheckReport:
-    """Compute `attention` of these arguments and hold the result to an oracle in float64.
+    """Compute `attention` of these arguments and check the result against a float64 oracle.
 
-    The largest error may be twice that of the same formula in the tensors' own precision, plus one
-    rounding step: FlashAttention's rule. Of large problems some heads are held to it, spread
-    evenly, and every element must be set. With `return_lse` the lse is checked too. On CPU tensors
-    torch computes; with `config` or `emulate` the kernel does, in the emulator.
+    By FlashAttention's rule, the largest error may be twice that of the same formula in the
+    tensors' own precision, plus one rounding step. In large problems some heads are checked,
+    spread evenly; the others may not contain NaN.
+
+    - `q`, `k`, `v` and the other keywords: as in `attention`. With `return_lse` the lse is checked.
+    - `emulate`: run the kernel that a GPU would run in the emulator, on CPU tensors. Without it,
+      and without a `config`, torch computes on the CPU.
+
+    Returns a CheckReport. Raises what `attention` raises.
     """
     call, config, validate = asked("check", q, k, v, keywords)
     check_switch("emulate", emulate)

@@ -27,11 +27,14 @@ logger = logging.getLogger("flash_attention")
 
 @contextmanager
 def tuning(*, budget: float = 20.0, store: str | os.PathLike[str] | None = None) -> Iterator[None]:
-    """Let `attention` tune a problem at its first call, for about `budget` seconds each.
+    """Let `attention` tune each new problem at its first call in a `with` block.
 
-    A problem that a table or `store` has an entry of is not tuned again. What was found is used
-    from then on, outside of the context too, until the program ends; `flash_attention.tune`
-    searches longer and writes a table. Kernels run in this process: one that hangs takes it along.
+    - `budget`: about how many seconds a problem takes.
+    - `store`: a file of all timings. A problem with an entry there or in a table is not tuned.
+
+    The configs that were found are used until the program ends, also outside of the block.
+    `flash_attention.tune` searches longer and writes a table. Kernels run in this process, so a
+    kernel that hangs blocks it.
     """
     path = default_store() if store is None else Path(store)
 

@@ -82,14 +82,18 @@ def tune(
     report: Report = lambda progress: None,
     tell: Callable[[str], None] = lambda line: None,
 ) -> Table:
-    """The fastest config for every problem of a grid, measured on a GPU of this machine.
+    """Find the fastest config for every problem of a grid on a GPU of this machine.
 
-    `grid` is "fa3", "seed", "prefill_gqa", a file of problems or points; `masks` are causal or not.
-    Timings go to `store` and none is taken twice: a run that was interrupted goes on where it was,
-    and one that was not has nothing to do. After each problem `table` is written, over what it held
-    for that problem. The run takes about `budget` seconds; with few the search is shallow. Kernels
-    of the newest family that runs here are tried, unless `family` names another, such as "sm80";
-    `tell` hears which combinations of their fields are left out, and what became of the others.
+    - `grid`: "fa3", "seed", "prefill_gqa", the path of a file of problems, or points.
+    - `d_heads`, `masks` (True is causal), `seq_lens`, `dtype`: the part of the grid to tune.
+    - `table`: a table file, which is written after each problem. Other entries stay in it.
+    - `store`: a file of all timings. None is repeated, so an interrupted run continues.
+    - `budget`: about how many seconds the run takes. A short search is shallow.
+    - `family`: the kernels to try, such as "sm80"; by default the newest that run on the GPU.
+    - `device`: the index of the GPU.
+    - `report`, `tell`: called with the progress, and with lines on what was left out and why.
+
+    Returns the table. Raises UnsupportedError without a GPU, or for problems that cannot be tuned.
     """
     element = DType.from_string(dtype) if isinstance(dtype, str) else dtype
     only = None if family is None else family_called(family)

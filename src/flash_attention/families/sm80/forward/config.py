@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FlashForwardKernelConfig: the compile-time choices of the sm_80 family (cp.async, mma.sync)."""
+"""FlashForwardKernelConfig: the compile-time choices of the sm_80 kernels (cp.async, mma.sync)."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ from flash_attention.families.values import Violation
 
 @dataclass(frozen=True, order=True)
 class FlashForwardKernelConfig(KernelConfig):
-    """One kernel of the sm_80 family; every field changes what is compiled.
+    """The config of one sm_80 kernel (Ampere and newer). Every field changes what is compiled.
 
     A tile is 16 deep along the contraction of a product. `Q_mma_load_K_tiles`, `K_...` and `V_...`
-    say how many tiles of an operand are read into registers at a time; 0 reads the whole block,
-    and for Q keeps it there for all key blocks.
+    are how many tiles of an operand are read into registers at a time. 0 reads the whole block; for
+    Q, it stays in registers for all key blocks.
     """
 
-    dtype: DType
-    d_head: int
-    B_r: int
-    B_c: int
-    n_warps: int
-    async_copy: bool
-    eager_load_blocks: bool
-    swizzled: bool
-    Q_mma_load_K_tiles: int
-    K_mma_load_K_tiles: int
-    V_mma_load_K_tiles: int
-    mma_double_buffer_loads: bool
-    optimized_softmax: bool
-    folded_addresses: bool = False
-    serpentine_mma: bool = False
-    peel_first_block: bool = False
-    stage_output: bool = False
-    reciprocal_normalise: bool = False
-    reverse_kv: bool = False
-    cache_hints: bool = False
-    column_panels: bool = False
-    static_row_stride: int = 0  # elements; 0 reads the strides from the arguments
+    dtype: DType  # the element type
+    d_head: int  # the head dimension
+    B_r: int  # query rows of a CTA
+    B_c: int  # keys per key block
+    n_warps: int  # warps of a CTA
+    async_copy: bool  # load by cp.async, else through registers
+    eager_load_blocks: bool  # load V during Q K^T, and the next K during softmax and P V
+    swizzled: bool  # XOR-swizzle shared memory, which avoids bank conflicts
+    Q_mma_load_K_tiles: int  # tiles of Q to read at a time
+    K_mma_load_K_tiles: int  # tiles of K to read at a time
+    V_mma_load_K_tiles: int  # tiles of V to read at a time
+    mma_double_buffer_loads: bool  # read the next tiles during the products of the current ones
+    optimized_softmax: bool  # fuse the scale into exp2
+    folded_addresses: bool = False  # compute a lane's address once and advance it by constants
+    serpentine_mma: bool = False  # consecutive products share an operand
+    peel_first_block: bool = False  # separate code for the first key block
+    stage_output: bool = False  # store O through shared memory
+    reciprocal_normalise: bool = False  # multiply O by 1 / sum instead of dividing
+    reverse_kv: bool = False  # visit key blocks from the last to the first
+    cache_hints: bool = False  # L2 fetches whole lines, and L1 keeps nothing
+    column_panels: bool = False  # shared-memory tiles as panels of 64 columns
+    static_row_stride: int = 0  # elements between rows; 0 reads the strides from the arguments
 
     default_arch: ClassVar[Arch] = DEFAULT_ARCH
     prefix: ClassVar[str] = ""
@@ -64,12 +64,12 @@ class FlashForwardKernelConfig(KernelConfig):
 
     @property
     def computing_warps(self) -> int:
-        """Warps that compute: all of them."""
+        """The number of warps that compute, which is all of them."""
         return self.n_warps
 
     @property
     def row_stride(self) -> int:
-        """Elements between rows, where that is compiled in; 0: any."""
+        """The row stride that is compiled in, in elements; 0 for any."""
         return self.static_row_stride
 
     @property
