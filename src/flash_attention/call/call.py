@@ -70,9 +70,19 @@ class Call(NamedTuple):
         """Everything that a plan depends on. Calls with the same key differ only in their data."""
         q, k, v, out, sinks, cu_seqlens_q, cu_seqlens_k, seqused_k, block_table = self[:9]
         return (
-            *(q.shape, q.stride(), q.dtype, q.device),
-            *(k.shape, k.stride(), k.dtype, k.device),
-            *(v.shape, v.stride(), v.dtype, v.device),
+            # One tuple is built faster than one out of three.
+            q.shape,
+            q.stride(),
+            q.dtype,
+            q.device,
+            k.shape,
+            k.stride(),
+            k.dtype,
+            k.device,
+            v.shape,
+            v.stride(),
+            v.dtype,
+            v.device,
             q.is_neg() or k.is_neg() or v.is_neg(),
             None if out is None else (out.shape, out.stride(), out.dtype, out.device, out.is_neg()),
             None

@@ -135,7 +135,7 @@ _plans: dict[tuple[object, ...], Plan] = {}
 def plan_for(call: Call, config: GivenConfig | None = None) -> Plan:
     """Return the plan of a call. A new key is checked first. Nothing is compiled."""
     try:
-        key = (config, *call.key())
+        key = (config, call.key())
         plan = _plans.get(key)
     except Exception as error:
         if _may_change(config):
