@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first family beyond plain attention, emulated: right, nothing found, mistakes caught."""
+"""The sm_80 kernels beyond plain attention, emulated: right, nothing found, mistakes caught."""
 
 from __future__ import annotations
 

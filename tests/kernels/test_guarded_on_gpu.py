@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first family beyond plain attention on a GPU: outputs start as NaN, lse is checked."""
+"""The sm_80 kernels beyond plain attention on a GPU: outputs start as NaN, lse is checked."""
 
 from __future__ import annotations
 

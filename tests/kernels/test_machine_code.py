@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first family in NVRTC alone: it compiles, does not spill, and every switch is real."""
+"""The sm_80 kernels in NVRTC alone: it compiles, does not spill, and every switch is real."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The first family against the oracle on a GPU, at sizes that visit several key blocks."""
+"""The sm_80 kernels against the oracle on a GPU, at sizes that visit several key blocks."""
 
 from __future__ import annotations
 
