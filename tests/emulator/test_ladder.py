@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The rungs of the first family: within tolerance, nothing found, exactly the expected counts."""
+"""The sm_80 rungs: within tolerance, nothing found, exactly the expected counts."""
 
 from __future__ import annotations
 

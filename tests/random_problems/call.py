@@ -42,7 +42,7 @@ class RandomCall:
     reference_keywords: dict[str, Any]
 
     def config(self) -> KernelConfig | None:
-        """The first family's kernel if the problem wants it; None: let `attention` select."""
+        """An sm_80 kernel if the problem wants it; None: let `attention` select."""
         if self.problem.family == "sm90":
             return None
         return self._plan(None, "sm_80").config

@@ -146,7 +146,7 @@ SIMPLER: dict[str, Callable[[RandomProblem], RandomProblem]] = {
 """The same problem without a feature; one that has no entry of its own goes with the others."""
 
 FIRST_FAMILY_FEATURES = frozenset(FEATURES) - {"pages", "split_keys"}
-"""What kernels of the first family take."""
+"""What sm_80 kernels take."""
 
 
 def _alike(problem: RandomProblem) -> RandomProblem:

@@ -90,7 +90,7 @@ def test_blocks_wider_than_the_head_and_later_rows() -> None:
     assert_close(inspection)
 
 
-@pytest.mark.parametrize("config", [CONFIG, OVERLAP], ids=["first family", "Hopper"])
+@pytest.mark.parametrize("config", [CONFIG, OVERLAP], ids=["sm_80", "sm_90"])
 def test_blocks_that_the_tensors_cut(config: KernelConfig) -> None:
     inspection = inspect(config, 0, seq=config.B_c + 8, row=config.B_c + 4)
     descending = config.visits_descending
