@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -319,3 +320,55 @@ def test_validation_under_a_mode_reads_the_values() -> None:
     used = torch.tensor([21, 1]).int()
     with FlopCounterMode(display=False), pytest.raises(UnsupportedError, match=r"seqused_k\[0\]"):
         attention(q, k, v, seqused_k=used, validate=True)
+
+
+def test_a_tangent_is_refused() -> None:
+    q, k, v = dense()
+    with pytest.raises(UnsupportedError, match=r"a tensor has a tangent.*unpack_dual\(q\)\.primal"):
+        torch.func.jvp(lambda q: attention(q, k, v), (q,), (q,))
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(k, k)
+        with pytest.raises(UnsupportedError, match="a tensor has a tangent"):
+            attention(q, dual, v)
+        plain = attention(q, forward_ad.unpack_dual(dual).primal, v)
+    assert torch.equal(plain, attention(q, k, v))
+
+
+@pytest.mark.parametrize(
+    ("keywords", "message"),
+    [
+        ({"window": 5}, "window is 5; pass a tuple"),
+        ({"softcap": "x"}, "softcap is a str; pass a positive number"),
+        ({"causal": "x"}, "causal is 'x'; pass True or False"),
+        ({"split_keys": 0}, "split_keys is 0; pass how many keys"),
+        ({"sinks": [1.0]}, "sinks is a list; pass a torch.Tensor"),
+        ({"seqused_k": [1, 2]}, "seqused_k is a list; pass a torch.Tensor"),
+        ({"validate": "x"}, "validate is 'x'; pass True or False"),
+        ({"out": []}, "the output is a list; pass a torch.Tensor"),
+        ({"out": torch.empty(2, 2, 12, 4, 16)}, r"the output has shape \(2, 2, 12, 4, 16\)"),
+        ({"out": torch.empty(2, 12, 4, 16)}, "the output has dtype torch.float32, q has"),
+    ],
+    ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
+)
+def test_a_mode_that_looks_on_sees_the_same_refusals(
+    keywords: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UnsupportedError, match=message):
+        attention(*dense(), **keywords)
+    with FlopCounterMode(display=False), pytest.raises(UnsupportedError, match=message):
+        attention(*dense(), **keywords)
+
+
+def test_a_mode_that_looks_on_sees_windows_of_any_size() -> None:
+    q, k, v = dense()
+    window: Any = (2**70, torch.tensor(0))
+    with FlopCounterMode(display=False):
+        wide = attention(q, k, v, window=window)
+    assert torch.equal(wide, attention(q, k, v, window=(-1, 0)))
+
+
+def test_a_compiled_function_refuses_an_output_of_another_dtype() -> None:
+    q, k, v = dense()
+    compiled = torch.compile(lambda out: attention(q, k, v, out=out), backend="eager")
+    with pytest.raises(Exception, match=r"the output has dtype torch\.float32, q has"):
+        compiled(torch.empty(2, 12, 4, 16))

@@ -27,9 +27,16 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.flop_counter import register_flop_formula
 
 from flash_attention.call.call import Call, check_keywords, whole_window
-from flash_attention.call.checks import check_call
+from flash_attention.call.checks import check_call, check_dense
 from flash_attention.call.lengths import check_lengths
-from flash_attention.call.tensors import check_no_grad
+from flash_attention.call.options import SIZES, check_options, check_switch
+from flash_attention.call.tensors import (
+    MAX_ROWS,
+    OUTPUT,
+    TensorView,
+    check_no_grad,
+    check_output_kind,
+)
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.given import GivenConfig, read_config
 from flash_attention.launch.compute import compute
@@ -162,15 +169,27 @@ def traced(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Compute `attention` by calling an operator, which torch can trace."""
     check_keywords("attention", keywords)
-    call = Call(q, k, v, sinks=keywords.get("sinks"))
+    call = Call(q, k, v, out, **keywords)
+    call = call._replace(window=whole_window(call.window))
+    if not _is_compiling():  # torch.compile does not follow these
+        check_options(call)
+        check_switch("validate", validate)
+    for name, tensor in zip("qkv", call[:3], strict=True):
+        check_dense(name, tensor)
+    for name, tensor in call.extras.items():
+        check_dense(name, tensor, (SIZES[name],))
     if validate:
-        _validate(call._replace(**keywords), config)
+        _validate(call, config)
+    if out is not None:
+        check_dense(OUTPUT, out)
+        check_output_kind(*(_shape_of(n, t) for n, t in ((OUTPUT, out), ("q", q), ("v", v))))
     check_no_grad(call)
     asked = dict(keywords)
     return_lse = asked.pop("return_lse", False)
-    left, right = whole_window(asked.pop("window", None)) or (-1, -1)
-    asked["window_left"] = -1 if left is None else left
-    asked["window_right"] = -1 if right is None else right
+    asked.pop("window", None)
+    left, right = call.window or (-1, -1)
+    asked["window_left"] = -1 if left is None else min(left, MAX_ROWS)
+    asked["window_right"] = -1 if right is None else min(right, MAX_ROWS)
     if config is not None:
         asked["config"] = config if isinstance(config, str) else read_config(config).short_form()
     if any(asked.get(name) is not None for name in PACKED):
@@ -183,6 +202,11 @@ def traced(
     if out is not None:
         result = out.copy_(result)
     return (result, lse) if return_lse else result
+
+
+def _shape_of(name: str, tensor: Tensor) -> TensorView:
+    """Describe a tensor that may have no memory."""
+    return TensorView(name, tuple(tensor.shape), (), tensor.dtype, tensor.device)
 
 
 def _validate(call: Call, config: GivenConfig | None) -> None:

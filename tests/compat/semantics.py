@@ -33,6 +33,7 @@ EVERY_FUNCTION = (
             "test_the_layout_is_batch_seq_heads_d_and_only_out_comes_back",
             "test_v_may_have_another_head_dimension",
             "test_nested_tensors_are_refused",
+            "test_q_k_and_v_are_dense_tensors",
         ),
     ),
     Row(
@@ -155,6 +156,7 @@ PACKED = (
         (
             "test_lengths_may_be_tensors_as_data_collators_make_them",
             "test_longest_lengths_are_needed",
+            "test_longest_lengths_are_whole_numbers",
         ),
     ),
     Row(
@@ -172,6 +174,7 @@ PACKED = (
         (
             "test_packed_queries_of_pages",
             "test_columns_of_a_table_beyond_the_longest_entry_are_left_out",
+            "test_pages_are_described_by_tensors",
             "test_pages_need_no_longest_length_of_keys",
             "test_kernels_agree_with_torch",
             "test_a_gpu_agrees_with_torch",
@@ -189,6 +192,7 @@ WITH_A_CACHE = (
             "test_a_cache_is_read_as_far_as_it_is_filled",
             "test_a_cache_in_pages_is_read_and_stored_to",
             "test_a_cache_has_as_many_values_as_keys",
+            "test_a_cache_is_made_of_tensors",
         ),
     ),
     Row(
@@ -227,6 +231,7 @@ WITH_A_CACHE = (
             "test_what_does_not_fit_is_not_stored_where_the_host_does_not_know",
             "test_what_the_host_knows_is_refused_on_every_device",
             "test_nothing_is_stored_where_nothing_fits",
+            "test_nothing_is_stored_by_a_call_that_is_refused",
             "test_kernels_do_not_read_what_does_not_fit",
             "test_a_gpu_goes_on_after_what_does_not_fit",
         ),
@@ -255,6 +260,7 @@ WITH_A_CACHE = (
             "test_keys_start_behind_the_left_padding",
             "test_left_padded_entries_lie_side_by_side",
             "test_left_padding_ends_with_the_keys",
+            "test_left_padding_is_a_number_of_each_entry",
         ),
     ),
     Row(

@@ -148,3 +148,46 @@ def test_pages_need_no_longest_length_of_keys() -> None:
     args = (Q[0], K[:, :2], V[:, :2], cu_seqlens((2, 4)), cu_seqlens((1, 2)), 4)
     given, wanted = (function(*args, longest, block_table=table) for longest in (None, 2))
     assert torch.equal(given, wanted)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (None, "is a NoneType; pass a torch.Tensor"),
+        (torch.tensor(1.0), "has no dimensions; pass a torch.Tensor"),
+        (Q.to_sparse(), r"has layout torch\.sparse_coo; pass a dense tensor"),
+        (Q[..., :0], "scores need a d_head of at least 1|must agree in"),
+    ],
+    ids=["None", "number", "sparse", "no columns"],
+)
+@pytest.mark.parametrize("place", range(3))
+def test_q_k_and_v_are_dense_tensors(place: int, given: Any, message: str) -> None:
+    args: list[Any] = [Q, K, V]
+    args[place] = given
+    if given is not None and not given.is_sparse and given.ndim:
+        args = [given] * 3
+    with pytest.raises(UnsupportedError, match=message):
+        flash_attn_func(*args)
+
+
+@pytest.mark.parametrize("length", [4.0, "4", torch.tensor(4.0), torch.tensor([4, 4])])
+def test_longest_lengths_are_whole_numbers(length: Any) -> None:
+    with pytest.raises(UnsupportedError, match=r"max_seqlen_q is .*pass the length of the longest"):
+        flash_attn_varlen_func(*PACKED[:5], length, 4)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"block_table": [[0]]}, r"block_table is a list; .* \(batch, pages\)"),
+        ({"block_table": IDX}, r"block_table has shape \(2\)"),
+        ({"cu_seqlens_k": None}, r"cu_seqlens_k is a NoneType; .* \(batch \+ 1\)"),
+        ({"k": K[0, 0, 0]}, r"k has 1 dimensions, .* since block_table is given"),
+    ],
+    ids=["list", "vector", "no lengths", "no pages"],
+)
+def test_pages_are_described_by_tensors(changed: dict[str, Any], message: str) -> None:
+    pages = torch.zeros(3, 16, 2, 16)
+    given = {"k": pages, "v": pages, "cu_seqlens_k": BOUNDS, "block_table": TABLE, **changed}
+    with pytest.raises(UnsupportedError, match=message):
+        flash_attn_varlen_func(Q[0], cu_seqlens_q=BOUNDS, max_seqlen_q=4, max_seqlen_k=4, **given)

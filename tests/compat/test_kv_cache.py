@@ -249,3 +249,76 @@ def test_new_keys_are_stored_in_a_compiled_function_too() -> None:
     given = torch.compile(step, backend="aot_eager", fullgraph=True)(q, *compiled, lengths)
     torch.testing.assert_close(given, wanted, rtol=1.6e-2, atol=1.6e-2)
     assert all(map(torch.equal, compiled, eager))
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"window_size": (-5, 2)}, r"window is \(-5, 2\)"),
+        ({"window_size": 5}, "window is 5; pass a tuple"),
+        ({"softcap": -1.0}, r"softcap is -1\.0"),
+        ({"softmax_scale": 0.0}, r"softmax_scale is 0\.0"),
+        ({"causal": "yes"}, "causal is 'yes'"),
+        ({"q": "of 3 heads"}, "q has 3 heads, k and v have 2"),
+        ({"q": "of a gradient"}, "a tensor requires grad"),
+        ({"k": "of a gradient"}, "a tensor requires grad"),
+        ({"q": "of one sequence"}, "the cache is described for 3 sequences; q has 1"),
+    ],
+    ids=str,
+)
+def test_nothing_is_stored_by_a_call_that_is_refused(
+    device: str, changed: dict[str, Any], message: str
+) -> None:
+    q, k, v = (t.to(device) for t in new_rows(2))
+    if (kind := changed.get("q")) is not None:
+        q = {"of 3 heads": q[:, :, :3], "of one sequence": q[:1]}.get(kind, q.clone())
+        q.requires_grad_("gradient" in kind)
+        k, v = k[: len(q)], v[: len(q)]
+    k.requires_grad_("k" in changed)
+    k_cache, v_cache = caches = [cache.to(device) for cache in empty_cache()]
+    before = [cache.clone() for cache in caches]
+    options = {name: value for name, value in changed.items() if len(name) > 1}
+    with pytest.raises(UnsupportedError, match=message):
+        flash_attn_with_kvcache(q, k_cache, v_cache, k, v, cache_seqlens=5, **options)
+    assert all(map(torch.equal, caches, before))
+    assert not any(cache.requires_grad for cache in caches)
+
+
+@pytest.mark.parametrize(
+    ("numbers_given", "message"),
+    [
+        ((1,), "cache_leftpad has 1 numbers; pass 3, one for each entry"),
+        ((1, 1, 1, 1), "cache_leftpad has 4 numbers; pass 3"),
+        ((0, -1, 0), r"cache_leftpad\[1\] is -1, negative"),
+    ],
+)
+def test_left_padding_is_a_number_of_each_entry(
+    numbers_given: tuple[int, ...], message: str
+) -> None:
+    q, *_ = new_rows(1)
+    with pytest.raises(UnsupportedError, match=message):
+        flash_attn_with_kvcache(
+            q, *empty_cache(), cache_seqlens=8, cache_leftpad=numbers(*numbers_given)
+        )
+
+
+@pytest.mark.parametrize(
+    ("place", "given", "message"),
+    [
+        (0, None, "q is a NoneType; pass a torch.Tensor"),
+        (0, torch.tensor(1.0), "q has no dimensions; pass a torch.Tensor"),
+        (1, None, "k_cache is a NoneType; pass a torch.Tensor"),
+        (2, torch.ones(8), r"v_cache has shape \(8,\); it must be \(batch, seq_cache"),
+        (3, "k", "k is a str; pass a torch.Tensor"),
+        (3, torch.ones(3, 2), r"k has shape \(3, 2\); new keys are \(batch, seq_new"),
+        (4, torch.tensor(1.0), "v has no dimensions; pass a torch.Tensor"),
+    ],
+)
+def test_a_cache_is_made_of_tensors(place: int, given: Any, message: str) -> None:
+    q, k, v = new_rows(1)
+    args: list[Any] = [q, *empty_cache(), k, v]
+    args[place] = given
+    q, k_cache, v_cache, k, v = args
+    with pytest.raises(UnsupportedError, match=message):
+        flash_attn_with_kvcache(q, k_cache, v_cache, k, v, cache_seqlens=3)

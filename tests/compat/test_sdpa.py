@@ -362,3 +362,20 @@ def test_sdpa_kernel_decorates(calls: list[Tensor]) -> None:
 def test_an_unknown_backend_is_named() -> None:
     with pytest.raises(UnsupportedError, match=r"backends has 'flash'.*'fa_jit'"):
         sdpa_kernel("flash").__enter__()
+
+
+def test_a_call_with_a_tangent_goes_to_torch() -> None:
+    q, k, v = tensors()
+
+    def tangent() -> Tensor:
+        attend = imported_before
+        return torch.func.jvp(lambda q: attend(q, k, v), (q,), (q,))[1]  # type: ignore[no-any-return]
+
+    with torch.nn.attention.sdpa_kernel(SDPBackend.MATH):
+        wanted = tangent()
+        with route_sdpa() as routed:
+            close(tangent(), wanted)
+    assert wanted.abs().max() > 0.1
+    assert routed.here == 0
+    with pytest.raises(UnsupportedError, match="a tensor has a tangent"):
+        torch.func.jvp(lambda q: scaled_dot_product_attention(q, k, v), (q,), (q,))

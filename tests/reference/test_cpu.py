@@ -152,3 +152,24 @@ def test_a_switch_that_is_none_is_refused() -> None:
     q = torch.zeros(1, 4, 2, 16)
     with pytest.raises(UnsupportedError, match="validate is a Tensor; pass True or False"):
         attention(q, q, q, validate=torch.zeros(2))  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("extra", [{}, {"softcap": 3.0}], ids=["torch", "formula"])
+@pytest.mark.parametrize("mask", [{"causal": True}, {"window": (2, 1)}], ids=["causal", "window"])
+def test_the_default_device_is_not_that_of_the_call(
+    mask: dict[str, Any], extra: dict[str, Any]
+) -> None:
+    q, k, v = (torch.randn(2, n, 2, 16, dtype=torch.float64) for n in (5, 8, 8))
+    with torch.device("meta"):
+        out = attention(q, k, v, **mask, **extra)
+        _, lse = attention(q, k, v, **mask, **extra, return_lse=True)
+    torch.testing.assert_close(out, oracle(q, k, v, **mask, **extra))
+    torch.testing.assert_close(lse.double(), oracle_lse(q, k, **mask, **extra))
+
+
+def test_an_output_may_be_a_parameter_where_no_gradient_is_recorded() -> None:
+    q, k, v = (torch.randn(2, 5, 2, 16) for _ in "qkv")
+    out = torch.nn.Parameter(torch.empty_like(q))
+    with torch.no_grad():
+        assert attention(q, k, v, out=out) is out
+    torch.testing.assert_close(out.detach(), attention(q, k, v))

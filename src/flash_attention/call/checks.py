@@ -11,13 +11,33 @@ from flash_attention.call import options, tensors
 from flash_attention.call.call import Call
 from flash_attention.call.problem import Problem
 from flash_attention.call.results import new_output
-from flash_attention.call.tensors import OUTPUT, Packing, TensorView
+from flash_attention.call.tensors import DIMS, OUTPUT, Packing, TensorView
+from flash_attention.errors import UnsupportedError
 
 
 def views_of(call: Call) -> list[TensorView]:
     """Describe q, k, v and, if it is given, the output."""
     views = [TensorView.of(name, t) for name, t in zip("qkv", call[:3], strict=True)]
     return views if call.out is None else [*views, TensorView.of(OUTPUT, call.out)]
+
+
+def check_dense(name: str, tensor: object, dims: tuple[str, ...] = DIMS) -> None:
+    """Check that a value is a dense tensor with dimensions. It may have no memory."""
+    if not isinstance(tensor, torch.Tensor) or tensor.is_nested or tensor.layout != torch.strided:
+        TensorView.of(name, tensor, dims)  # raises
+    elif tensor.ndim == 0:
+        raise UnsupportedError(
+            f"{name} has no dimensions; pass a torch.Tensor of shape {tensors.shown(dims)}"
+        )
+
+
+def check_meaning(call: Call) -> None:
+    """Check a call for kernels and for torch, without reading values."""
+    options.check_options(call)
+    q, k, v, *_ = views_of(call)
+    tensors.check_shapes(q, k, v, Packing.of(call))
+    options.check_extras(call, q, k)
+    tensors.check_no_grad(call)
 
 
 def check_call(call: Call, device: torch.device | None = None) -> tuple[Problem, list[TensorView]]:

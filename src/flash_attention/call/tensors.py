@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import NoReturn
 
 import torch
+from torch.autograd import forward_ad
 
 from flash_attention.call.call import Call
 from flash_attention.call.overlap import Layout, may_overlap, overlaps_itself
@@ -147,13 +147,13 @@ def check_shapes(
 
 def check_given_output(o: TensorView, q: TensorView, v: TensorView) -> None:
     """Check a given output tensor, for kernels and for torch."""
-    _check_output_kind(o, q, v)
+    check_output_kind(o, q, v)
     _check_own_memory(o)
 
 
 def check_kernel_output(o: TensorView, q: TensorView, v: TensorView) -> None:
     """Check a given output tensor for any kernel."""
-    _check_output_kind(o, q, v)
+    check_output_kind(o, q, v)
     _check_memory(o)
     _check_own_memory(o)
 
@@ -181,17 +181,25 @@ def check_no_overlap(o: TensorView, inputs: Iterable[TensorView]) -> None:
 
 
 def check_no_grad(call: Call) -> None:
-    """Raise UnsupportedError if autograd would expect a gradient."""
+    """Raise UnsupportedError if autograd would expect a gradient or a tangent."""
     if torch.is_grad_enabled() and call.needs_grad:
-        refuse_grad()
+        raise UnsupportedError(
+            "a tensor requires grad, and this function has no backward pass;"
+            " call it under torch.no_grad() or pass q.detach(), k.detach(), v.detach()"
+        )
+    if forward_ad._current_level >= 0 and any(has_tangent(t) for t in call[:5]):
+        raise UnsupportedError(
+            "a tensor has a tangent, and this function has no forward-mode derivative; pass"
+            " torch.autograd.forward_ad.unpack_dual(q).primal, and the same of k and v, or call"
+            " torch's scaled_dot_product_attention under sdpa_kernel(SDPBackend.MATH)"
+        )
 
 
-def refuse_grad() -> NoReturn:
-    """Raise UnsupportedError because there is no backward pass."""
-    raise UnsupportedError(
-        "a tensor requires grad, and this function has no backward pass;"
-        " call it under torch.no_grad() or pass q.detach(), k.detach(), v.detach()"
-    )
+def has_tangent(tensor: torch.Tensor | None) -> bool:
+    """Return whether a tensor has a tangent of forward-mode autograd, as in torch.func.jvp."""
+    if tensor is None or forward_ad._current_level < 0:
+        return False
+    return forward_ad.unpack_dual(tensor).tangent is not None
 
 
 def _check_kernel_kind(view: TensorView) -> None:
@@ -207,7 +215,8 @@ def _check_kernel_kind(view: TensorView) -> None:
         )
 
 
-def _check_output_kind(o: TensorView, q: TensorView, v: TensorView) -> None:
+def check_output_kind(o: TensorView, q: TensorView, v: TensorView) -> None:
+    """Check the shape, the dtype and the device of an output."""
     wanted = (*q.shape[:-1], v.shape[-1])
     if o.shape != wanted:
         raise UnsupportedError(

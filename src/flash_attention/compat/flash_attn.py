@@ -24,8 +24,8 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from flash_attention.attention import attention
-from flash_attention.call.call import Call, Keywords, Window
-from flash_attention.call.checks import views_of
+from flash_attention.call.call import Keywords, Window
+from flash_attention.call.checks import check_dense
 from flash_attention.compat.kv_cache import Cache
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.sm90.forward.short_queries import PAGE_BLOCK_KEYS
@@ -135,8 +135,12 @@ def flash_attn_varlen_func(
     if block_table is None:
         options["cu_seqlens_k"], options["max_seqlen_k"] = cu_seqlens_k, whole(max_seqlen_k)
     else:
+        check_dense("k", k)
+        check_dense("block_table", block_table, ("batch", "pages"))
+        check_dense("cu_seqlens_k", cu_seqlens_k, ("batch + 1",))
         longest = whole(max_seqlen_k)
-        if longest is not None:  # the table may list more pages than the longest sequence has
+        # The table may list more pages than the longest sequence has. `attention` checks shapes.
+        if isinstance(longest, int) and (k.ndim, block_table.ndim) == (4, 2):
             block_table = block_table[:, : -(-longest // max(1, k.shape[1]))]
         options["block_table"], options["seqused_k"] = block_table, cu_seqlens_k.diff()
     out, lse = attend(q, k, v, options, return_attn_probs)
@@ -199,12 +203,13 @@ def flash_attn_with_kvcache(
     """
     _refuse_dropout_and_alibi(0.0, alibi_slopes)
     refuse_rotary(rotary_cos, rotary_sin)
+    check_dense("q", q)
     options = options_of(softmax_scale, causal, window_size, softcap)
     cache = Cache.of(k_cache, v_cache, block_table, cache_batch_idx, cache_leftpad)
     options["split_keys"] = split_keys(num_splits, cache.max_keys)
     lengths = cache.lengths(cache_seqlens, q.shape[0], k)
     if k is not None or v is not None:
-        lengths = cache.append(k, v, lengths)
+        lengths = cache.append(q, k, v, lengths, options)
     out, lse = attend(q, *cache.described(options, lengths), options, return_softmax_lse)
     return out if lse is None else (out, lse)
 
@@ -213,11 +218,10 @@ def options_of(
     softmax_scale: float | None, causal: bool, window_size: Window, softcap: float
 ) -> Keywords:
     """Convert options of flash-attn to keywords of `attention`."""
-    left, right = window_size
     return {
         "softmax_scale": softmax_scale,
         "causal": causal,
-        "window": (left, right),
+        "window": tuple(window_size) if isinstance(window_size, list) else window_size,
         "softcap": softcap,
     }
 
@@ -226,10 +230,10 @@ def attend(
     q: Tensor, k: Tensor, v: Tensor, options: Keywords, return_lse: bool
 ) -> tuple[Tensor, Tensor | None]:
     """Compute attention of tensors with any strides, and the log-sum-exp with `return_lse`."""
-    if q.is_nested or k.is_nested or v.is_nested:
-        views_of(Call(q, k, v))  # raises for anything that is not a tensor
+    for name, tensor in (("q", q), ("k", k), ("v", v)):
+        check_dense(name, tensor)
     d_v, lse = v.shape[-1], None
-    if options["softmax_scale"] is None:
+    if options["softmax_scale"] is None and q.shape[-1] % HEAD_DIM_STEP:
         options["softmax_scale"] = q.shape[-1] ** -0.5  # for the head dimension before padding
     q, k, v = _laid_out(q), _laid_out(k), _laid_out(v)
     if return_lse:
@@ -248,6 +252,7 @@ def _laid_out(tensor: Tensor) -> Tensor:
 
 def unpacked(name: str, tensor: Tensor, count: int, ndim: int) -> tuple[Tensor, ...]:
     """Split a tensor that holds `count` of q, k and v in the dimension before the heads."""
+    check_dense(name, tensor)
     if tensor.ndim != ndim or tensor.shape[-3] != count:
         dims = f"({'batch, seq' if ndim == 5 else 'total'}, {count}, heads, d)"
         raise UnsupportedError(f"{name} has shape {tuple(tensor.shape)}; allowed is {dims}")
@@ -255,8 +260,14 @@ def unpacked(name: str, tensor: Tensor, count: int, ndim: int) -> tuple[Tensor, 
 
 
 def whole(length: int | None) -> int | None:
-    """Convert a length to an int. Reading a tensor waits for its device."""
-    return length if length is None or isinstance(length, int) else operator.index(length)
+    """Convert a length to an int. Reading a tensor waits for its device. `attention` refuses what
+    is not a whole number."""
+    if length is None or isinstance(length, int):
+        return length
+    try:
+        return operator.index(length)
+    except TypeError:
+        return length
 
 
 def _refuse_dropout_and_alibi(dropout_p: float, alibi_slopes: Tensor | None) -> None:

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 from torch import Tensor
 
 from flash_attention.call.call import Window
+from flash_attention.call.checks import check_dense
 from flash_attention.compat.flash_attn import (
     attend,
     options_of,
@@ -109,6 +110,7 @@ def flash_attn_qkvpacked_func(
 ) -> Result:
     """Compute `flash_attn_func` with q, k and v in one tensor: (batch, seq, 3, heads, d), or with
     `num_heads_q` (batch, seq, heads_q + 2 heads_k, d)."""
+    check_dense("qkv", qkv)
     if num_heads_q is None or qkv.ndim == 5:
         q, k, v = unpacked("qkv", qkv, 3, ndim=5)
     else:
@@ -167,6 +169,7 @@ def flash_attn_varlen_func(
         sm_margin=sm_margin,
     )
     options = options_of(softmax_scale, causal, window_size, softcap)
+    check_dense("k", k)
     options["split_keys"] = split_keys(num_splits, k.shape[0])
     options["cu_seqlens_q"], options["max_seqlen_q"] = cu_seqlens_q, whole(max_seqlen_q)
     options["cu_seqlens_k"], options["max_seqlen_k"] = cu_seqlens_k, whole(max_seqlen_k)
@@ -222,6 +225,7 @@ def flash_attn_with_kvcache(
         scheduler_metadata=scheduler_metadata,
         sm_margin=sm_margin,
     )
+    check_dense("q", q)
     options = options_of(softmax_scale, causal, window_size, softcap)
     cache = Cache.of(k_cache, v_cache, page_table, cache_batch_idx, cache_leftpad)
     options["split_keys"] = split_keys(num_splits, cache.max_keys)
@@ -231,7 +235,7 @@ def flash_attn_with_kvcache(
         batch = len(cu_seqlens_q) - 1
     lengths = cache.lengths(cache_seqlens, batch, k)
     if k is not None or v is not None:
-        lengths = cache.append(k, v, lengths)
+        lengths = cache.append(q, k, v, lengths, options)
     out, lse = attend(q, *cache.described(options, lengths), options, return_softmax_lse)
     return out if lse is None else (out, lse, None, None)
 

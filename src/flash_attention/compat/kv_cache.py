@@ -9,8 +9,11 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from flash_attention.call.call import Keywords
+from flash_attention.call.call import Call, Keywords
+from flash_attention.call.checks import check_dense, check_meaning
+from flash_attention.call.tensors import DIMS, check_no_grad
 from flash_attention.errors import UnsupportedError
+from flash_attention.ops import is_traced, lacks_memory
 
 
 @dataclass(frozen=True)
@@ -46,6 +49,13 @@ class Cache:
                 f"{' and '.join(names)} are given, and a cache has pages, or moved entries, or"
                 " entries that start late, no two of them; leave all but one out"
             )
+        for name, tensor in (("k_cache", k_cache), ("v_cache", v_cache)):
+            check_dense(name, tensor)
+            if tensor.ndim != len(DIMS):
+                raise UnsupportedError(
+                    f"{name} has shape {tuple(tensor.shape)}; it must be (batch, seq_cache,"
+                    " heads_k, d), or with a table (pages, page_size, heads_k, d)"
+                )
         if k_cache.shape[:-1] != v_cache.shape[:-1]:
             raise UnsupportedError(
                 f"k_cache has shape {tuple(k_cache.shape)}, v_cache {tuple(v_cache.shape)}; they"
@@ -59,6 +69,11 @@ class Cache:
             table = cache_batch_idx[:, None]
         if cache_leftpad is not None:
             _check_numbers("cache_leftpad", cache_leftpad)
+            if len(cache_leftpad) != len(k_cache):
+                raise UnsupportedError(
+                    f"cache_leftpad has {len(cache_leftpad)} numbers; pass {len(k_cache)}, one for"
+                    " each entry of k_cache"
+                )
             for name, tensor in (("k_cache", k_cache), ("v_cache", v_cache)):
                 _check_entries_adjoin(name, tensor)
         return cls(k_cache, v_cache, table, cache_leftpad)
@@ -74,7 +89,13 @@ class Cache:
         UnsupportedError for rows that do not fit, if they are known without waiting for a GPU."""
         if given is None:
             return None
-        new_rows = 0 if new is None else new.shape[1]
+        new_rows = 0 if new is None else _new_rows(new)
+        described = len(self.k if self.table is None else self.table)
+        if described != batch:
+            raise UnsupportedError(
+                f"the cache is described for {described} sequences; q has {batch}, pass as many"
+                " entries of k_cache, rows of block_table or numbers in cache_batch_idx"
+            )
         if isinstance(given, int):
             self._check_room("cache_seqlens", given, new_rows)
             return torch.full((batch,), given, dtype=torch.int32, device=self.k.device)
@@ -83,12 +104,6 @@ class Cache:
             raise UnsupportedError(
                 f"cache_seqlens has {len(given)} numbers on {given.device}; pass {batch}, one for"
                 f" each sequence of q, on {self.k.device}"
-            )
-        described = len(self.k if self.table is None else self.table)
-        if described != batch:
-            raise UnsupportedError(
-                f"the cache is described for {described} sequences; q has {batch}, pass as many"
-                " entries of k_cache, rows of block_table or numbers in cache_batch_idx"
             )
         self._check_room("the least of cache_seqlens", 0, new_rows)
         if has_values(given):
@@ -107,10 +122,18 @@ class Cache:
                 f" sequence, {allowed}: pass a longer cache{more}"
             )
 
-    def append(self, k: Tensor | None, v: Tensor | None, lengths: Tensor | None) -> Tensor:
+    def append(
+        self,
+        q: Tensor,
+        k: Tensor | None,
+        v: Tensor | None,
+        lengths: Tensor | None,
+        options: Keywords,
+    ) -> Tensor:
         """Store new rows after those in use, and return the new numbers of rows in use.
 
-        If the new rows of a sequence do not all fit, none is stored, and its number is 0.
+        Nothing is stored if `check_meaning` refuses the call. If the new rows of a sequence do not
+        all fit, none is stored, and its number is 0.
         """
         if k is None or v is None or lengths is None:
             names = {"k": k, "v": v, "cache_seqlens": lengths}
@@ -122,6 +145,10 @@ class Cache:
         batch, new_rows = len(lengths), k.shape[1]
         for name, new, cache in (("k", k, self.k), ("v", v, self.v)):
             _check_new(name, new, cache, (batch, new_rows))
+        if not (is_traced(q, k, v) or lacks_memory(q, k, v)):
+            check_no_grad(Call(q, k, v))
+            asked = options.copy()
+            check_meaning(Call(q, *self.described(asked, lengths), **asked))
         if not batch * new_rows:
             return lengths
         at, fits = self._places(lengths, new_rows)
@@ -170,11 +197,13 @@ class Cache:
         starts = torch.arange(batch + 1, dtype=torch.int32, device=leftpad.device) * rows
         starts[:-1] += leftpad
         used = (rows if lengths is None else lengths) - leftpad
-        if has_values(used) and bool((used < 0).any()):
-            sequence = int(used.argmin())
+        if has_values(used) and bool((wrong := (leftpad < 0) | (used < 0)).any()):
+            sequence = int(wrong.int().argmax())
+            first = int(leftpad[sequence])
+            which = "negative" if first < 0 else "more than the keys of the sequence, cache_seqlens"
             raise UnsupportedError(
-                f"cache_leftpad[{sequence}] is {int(leftpad[sequence])}, more than the keys of the"
-                " sequence, cache_seqlens; allowed are 0 to as many"
+                f"cache_leftpad[{sequence}] is {first}, {which}; allowed are 0 to as many as the"
+                " sequence has keys"
             )
         options["cu_seqlens_k"], options["max_seqlen_k"] = starts, 2 * rows
         options["seqused_k"] = used.clamp_(min=0)  # negative if new keys did not fit
@@ -188,9 +217,20 @@ def has_values(numbers: Tensor) -> bool:
     )
 
 
+def _new_rows(new: Tensor) -> int:
+    """Return the number of new rows of each sequence."""
+    check_dense("k", new)
+    if new.ndim != len(DIMS):
+        raise UnsupportedError(
+            f"k has shape {tuple(new.shape)}; new keys are (batch, seq_new, heads_k, d)"
+        )
+    return new.shape[1]
+
+
 def _check_numbers(name: str, tensor: object, shape: str = "(batch,)") -> None:
     """Check that a tensor has an int32 for each sequence of q."""
-    wanted = f"pass a torch.int32 tensor of shape {shape}, batch being that of q"
+    number = "an int, or " if name == "cache_seqlens" else ""
+    wanted = f"pass {number}a torch.int32 tensor of shape {shape}, batch being that of q"
     if not isinstance(tensor, Tensor):
         raise UnsupportedError(f"{name} is a {type(tensor).__name__}; {wanted}")
     if tensor.ndim != shape.count(" ") + 1 or tensor.dtype != torch.int32:
@@ -212,6 +252,7 @@ def _check_entries_adjoin(name: str, cache: Tensor) -> None:
 
 def _check_new(name: str, new: Tensor, cache: Tensor, size: tuple[int, int]) -> None:
     """Check that new rows have the heads, the head dimension and the dtype of the cache."""
+    check_dense(name, new)
     wanted = (*size, *cache.shape[2:])
     if (tuple(new.shape), new.dtype, new.device) != (wanted, cache.dtype, cache.device):
         raise UnsupportedError(

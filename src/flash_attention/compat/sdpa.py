@@ -24,7 +24,7 @@ from torch.nn.attention import SDPBackend
 from torch.overrides import TorchFunctionMode
 
 from flash_attention.attention import attention
-from flash_attention.call.tensors import DTYPES
+from flash_attention.call.tensors import DTYPES, has_tangent
 from flash_attention.errors import UnsupportedError
 
 __all__ = ["BACKEND", "Routed", "route_sdpa", "scaled_dot_product_attention", "sdpa_kernel"]
@@ -259,6 +259,8 @@ def _no_kernel(
             "a tensor requires grad, and there is no backward pass here; call it under"
             " torch.no_grad()"
         )
+    if any(has_tangent(t) for t in tensors):
+        return "a tensor has a tangent, and there is no forward-mode derivative here"
     if any(t.is_nested for t in tensors):
         return "a tensor is nested; pass dense ones, or call attention with cu_seqlens"
     if {t.ndim for t in tensors} not in ({3}, {4}):

@@ -237,10 +237,11 @@ def _maps(step: Step, arguments: Any) -> list[TensorMap]:
 def _nothing_to_run(plan: Plan, program: Program, call: Call) -> Emulation:
     """Return the result of a call without queries, or whose queries see no keys."""
     view = plan.views[3]
-    output = torch.empty_strided(view.shape, view.strides, dtype=view.dtype).zero_()
+    output = torch.empty_strided(view.shape, view.strides, dtype=view.dtype, device="cpu").zero_()
     lse = None
     if plan.return_lse:
-        lse = fill_keyless(torch.empty(plan.problem.lse_shape, dtype=torch.float32), call.sinks)
+        room = torch.empty(plan.problem.lse_shape, dtype=torch.float32, device="cpu")
+        lse = fill_keyless(room, call.sinks)
     return Emulation(_unpacked(plan, output), (), Counters(program), 0.0, lse)
 
 
@@ -269,7 +270,7 @@ def _elements(view: TensorView) -> NDArray[np.bool_] | None:
     places = view.layout.span // view.dtype.itemsize
     if places == prod(view.shape):
         return None
-    mask = torch.zeros(places, dtype=torch.bool)
+    mask = torch.zeros(places, dtype=torch.bool, device="cpu")
     mask.as_strided(view.shape, view.strides).fill_(True)
     taken: NDArray[np.bool_] = mask.numpy()
     return taken

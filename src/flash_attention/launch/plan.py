@@ -104,8 +104,7 @@ class Plan:
             tensors.check_pointers(views_of(call))
         if out is not None:
             self._check_overlap(call, o_pointer, (q_pointer, k_pointer, v_pointer))
-        if torch.is_grad_enabled() and call.needs_grad:
-            tensors.refuse_grad()
+        tensors.check_no_grad(call)
         arguments = ForwardKernelArgs.from_buffer_copy(self._template)
         pack_addresses(arguments, 0, q_pointer, k_pointer, v_pointer, o_pointer)
         for name in self.given:

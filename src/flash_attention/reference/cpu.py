@@ -31,7 +31,8 @@ def attention_on_cpu(call: Call) -> tuple[Tensor, Tensor | None]:
         if call.out is None:
             return result, lse
         with torch.inference_mode(call.out.is_inference()):
-            return call.out.copy_(result), lse
+            call.out.detach().copy_(result)  # which may be a leaf that requires grad
+            return call.out, lse
 
 
 def _checked(call: Call) -> Problem:
@@ -57,7 +58,9 @@ def _checked(call: Call) -> Problem:
 
 def _computed(problem: Problem, call: Call) -> tuple[Tensor, Tensor | None]:
     result = new_output(call.q, problem.d_v)
-    lse = torch.empty(problem.lse_shape, dtype=torch.float32) if call.return_lse else None
+    lse = None
+    if call.return_lse:
+        lse = torch.empty(problem.lse_shape, dtype=torch.float32, device="cpu")
     if problem.idle:
         return result.zero_(), None if lse is None else fill_keyless(lse, call.sinks)
     precision = torch.promote_types(call.q.dtype, torch.float32)
@@ -91,6 +94,6 @@ def _seen(problem: Problem) -> Tensor | None:
         left, right = problem.window
     else:
         return None
-    position = torch.arange(problem.seq_q)[:, None] + problem.seq_k - problem.seq_q
-    key = torch.arange(problem.seq_k)
+    position = torch.arange(problem.seq_q, device="cpu")[:, None] + problem.seq_k - problem.seq_q
+    key = torch.arange(problem.seq_k, device="cpu")
     return (key >= position - left) & (key <= position + right)
