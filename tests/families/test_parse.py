@@ -144,8 +144,12 @@ def test_the_name_of_a_combining_kernel_carries_its_config(
     assert parse_kernel_name(unit.name) == parse_kernel_name(entry)
 
 
-@pytest.mark.parametrize("name", ["", "gemm", "flash_forward_kernel", "fp16_d128_64x32_w4_fast"])
-def test_the_name_of_another_kernel_is_refused(name: str) -> None:
+@pytest.mark.parametrize(
+    "name",
+    ["", "gemm", "flash_forward_kernel", "fp16_d128_64x32_w4_fast", None, b"gemm", "x" * 9999],
+)
+def test_the_name_of_another_kernel_is_refused(name: Any) -> None:
     with pytest.raises(KernelConfigError, match="is not the name of a kernel") as caught:
         parse_kernel_name(name)
     assert caught.value.rule == "kernel_name"
+    assert len(str(caught.value)) < 300

@@ -7,6 +7,7 @@ from dataclasses import MISSING, fields
 from typing import Any, Protocol, TypeAlias
 
 from flash_attention.call.dtype import DType
+from flash_attention.errors import KernelConfigError, one
 from flash_attention.families.config import KernelConfig, check_config_type, is_config
 from flash_attention.families.parse import parse_kernel_config
 from flash_attention.families.sm80.forward.config import FlashForwardKernelConfig
@@ -37,8 +38,16 @@ def read_config(given: object) -> KernelConfig:
         return given
     if isinstance(given, str):
         return parse_kernel_config(given)
-    if isinstance(given, type) or not all(hasattr(given, name) for name in THIRTEEN):
+    missing = [name for name in THIRTEEN if isinstance(given, type) or not hasattr(given, name)]
+    if len(missing) == len(THIRTEEN):
         check_config_type(given)
+    if missing:
+        raise KernelConfigError(
+            f"the kernel config is {one(type(given).__name__)} without {', '.join(missing)}; an"
+            " object in place of a FlashForwardKernelConfig has all thirteen fields that need a"
+            " value",
+            rule="type",
+        )
     names = (field.name for field in fields(FlashForwardKernelConfig))
     values: dict[str, Any] = {n: getattr(given, n) for n in names if hasattr(given, n)}
     dtype = values["dtype"]

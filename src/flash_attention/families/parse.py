@@ -38,8 +38,8 @@ def parse_kernel_name(name: str) -> KernelConfig | CombineConfig:
 
     What a call asks of a kernel, such as "_causal", follows in the name and is left out.
     """
-    found = _KERNEL.search(name)
-    rest = (found[1] or "") + found[2] if found else name
+    found = _KERNEL.search(name) if isinstance(name, str) else None
+    rest = (found[1] or "") + found[2] if found else str(name)
     if combine := parse_combine_name(rest):
         return combine
     for family in FAMILIES:
@@ -47,7 +47,7 @@ def parse_kernel_name(name: str) -> KernelConfig | CombineConfig:
         if config is not None:
             return config
     raise KernelConfigError(
-        f"{name!r} is not the name of a kernel of this package; such a name is "
+        f"{quoted(name)} is not the name of a kernel of this package; such a name is "
         "'flash_forward_kernel_fp16_d128_64x32_w4_async_load_2_2_0_tiles'",
         rule="kernel_name",
     )

@@ -74,4 +74,5 @@ def test_bad_choices_are_refused() -> None:
         "emulate", "--schedule", "fast", *SMALL
     )
     assert "there is no rung 99" in refuse("emulate", "--rung", "99")
+    assert "there is no rung 0" in refuse("emulate", "--rung", "0")
     assert "not a kernel config" in refuse("emulate", "--config", "fastest")

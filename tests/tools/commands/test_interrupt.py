@@ -61,6 +61,35 @@ def test_a_command_that_compiles_is_stopped(command: str, tmp_path: Path) -> Non
     assert len(list(tmp_path.iterdir())) < 10  # of the 64 of `build`
 
 
+@pytest.mark.parametrize("module", ["typer", "torch"])
+def test_a_command_that_still_imports_is_stopped(module: str) -> None:
+    """The import of `module` presses Ctrl-C and swallows the KeyboardInterrupt, as torch may."""
+    code = (
+        "import signal, sys\n"
+        "from flash_attention_command import main\n"
+        "class Presses:\n"
+        "    def find_spec(self, name, path, target=None):\n"
+        f"        if name == {module!r}:\n"
+        "            sys.meta_path.remove(self)\n"
+        "            try:\n"
+        "                signal.raise_signal(signal.SIGINT)\n"
+        "            except KeyboardInterrupt:\n"
+        "                pass\n"
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "sys.meta_path.insert(0, Presses())\n"
+        "sys.argv = ['flash-attention', 'ladder', 'list']\n"
+        "main()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "interrupted\n")
+
+
 def test_a_script_that_compiles_is_interrupted(tmp_path: Path) -> None:
     code = (
         "import signal, sys, time\n"

@@ -6,14 +6,16 @@ from __future__ import annotations
 import os
 import sys
 
+from flash_attention.tools.commands.interrupt import INTERRUPTED, ending_at_once
 from flash_attention.tools.extras import how_to_install
 
 
 def main() -> None:
     """Entry point of the `flash-attention` script."""
     try:
-        from flash_attention.tools.commands.commands import BAD_INPUT, app
-        from flash_attention.tools.commands.console import INTERRUPTED, tell
+        with ending_at_once():
+            from flash_attention.tools.commands.commands import BAD_INPUT, app
+            from flash_attention.tools.commands.console import tell
     except ModuleNotFoundError as error:
         if error.name not in ("typer", "rich"):
             raise

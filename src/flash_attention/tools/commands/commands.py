@@ -10,12 +10,13 @@ from typer.core import TyperGroup
 
 from flash_attention.errors import FlashAttentionError
 from flash_attention.tools.commands.cache import cache_app
-from flash_attention.tools.commands.console import INTERRUPTED, errors, tell
+from flash_attention.tools.commands.console import errors, tell
 from flash_attention.tools.commands.declared.calls import check, explain
 from flash_attention.tools.commands.declared.computing import Computing
 from flash_attention.tools.commands.declared.kernels import build, debug, doctor, emulate, inspect
 from flash_attention.tools.commands.declared.ladder import ladder_app
 from flash_attention.tools.commands.declared.measuring import bench, report, tune
+from flash_attention.tools.commands.interrupt import INTERRUPTED
 from flash_attention.version import VERSION
 
 BAD_INPUT = 2  # exit code

@@ -22,8 +22,6 @@ from flash_attention.files import check_writable
 from flash_attention.tools.extras import how_to_install
 from flash_attention.tools.text import ReportRow, said_once
 
-INTERRUPTED = 130  # exit code, as of a shell
-
 _LOG_WIDTH = 150  # columns, where no terminal says how wide it is
 
 

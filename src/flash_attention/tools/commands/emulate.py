@@ -64,13 +64,15 @@ def emulate(
         output.print(plant_table())
         return
     mistake = None if plant is None else find_plant(plant)
-    number = rung or (mistake.rung if mistake else LAST_SM80)
-    seq_len = seq or (mistake.seq if mistake else SEQ_LEN)
-    name, kernel_config = chosen_kernel(number, config, dtype=dtype, d_head=d_head, heads=heads)
+    if rung is None:
+        rung = mistake.rung if mistake else LAST_SM80
+    if seq is None:
+        seq = mistake.seq if mistake else SEQ_LEN
+    name, kernel_config = chosen_kernel(rung, config, dtype=dtype, d_head=d_head, heads=heads)
     target = arch or kernel_config.default_arch.name
     kernel_config.check(get_arch(target))
     problem = EmulatedProblem(
-        kernel_config, batch=batch, seq_len=seq_len, heads=heads, stored_heads=heads, causal=causal
+        kernel_config, batch=batch, seq_len=seq, heads=heads, stored_heads=heads, causal=causal
     )
     order = {"schedule": schedule, "seed": seed}
     settings = {"arch": target, "plant": plant, **order}

@@ -13,12 +13,12 @@ from rich.table import Table as Listing
 from flash_attention.choose.table import Entry, Table
 from flash_attention.kernel_configs import DType
 from flash_attention.tools.commands.console import (
-    INTERRUPTED,
     add_number_columns,
     errors,
     output,
     report_table,
 )
+from flash_attention.tools.commands.interrupt import INTERRUPTED
 from flash_attention.tools.commands.options import numbers_of
 from flash_attention.tools.tune import run
 from flash_attention.tools.tune.points import problems_of

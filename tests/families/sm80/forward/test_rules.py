@@ -40,6 +40,7 @@ def test_a_valid_config_passes_everywhere() -> None:
         ({"static_row_stride": 100}, "static_row_stride", "multiple of 8"),
         ({"static_row_stride": 64}, "static_row_stride", "at least d_head=128"),
         ({"static_row_stride": -8}, "static_row_stride", "multiple of 8"),
+        ({"static_row_stride": 2**31}, "static_row_stride", "less than 2**31"),
         ({"async_copy": False}, "eager_needs_async", "set async_copy=True"),
         (
             {"Q_mma_load_K_tiles": 0, "K_mma_load_K_tiles": 0, "V_mma_load_K_tiles": 0},

@@ -3,7 +3,11 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +16,7 @@ from flash_attention.ladder import FAMILY, get_ladder
 from flash_attention.launch.kernels import compile_config
 from flash_attention.tools.commands.ladder.diff import changed_fields, common_arch, source_diff
 from flash_attention.tools.inspect import sass
-from tests.tools.commands.invoke import invoke
+from tests.tools.commands.invoke import invoke, refuse
 
 pytestmark = pytest.mark.slow  # left out of `make quick`
 
@@ -33,6 +37,20 @@ def test_swizzle_changes_one_field_the_source_and_the_instructions() -> None:
         counts[1].total(),
         counts[1].total() - counts[0].total(),
     ]
+
+
+def test_a_compile_says_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLASH_ATTENTION_CACHE_DIR", str(tmp_path))
+    command = [sys.executable, "-m", "flash_attention", "ladder", "diff", "1", "1"]
+    path = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    done = subprocess.run(command, env=path, capture_output=True, text=True, check=True)
+    assert "The machine code is identical" in done.stdout
+    assert done.stderr == ""
+
+
+def test_an_architecture_that_does_not_fit_is_refused_before_anything_is_printed() -> None:
+    assert "a Hopper config needs sm_90" in refuse("ladder", "diff", "16", "17", "--arch", "sm_80")
+    assert invoke("ladder", "diff", "16", "17", "--arch", "sm_80", exit_code=2) == ""
 
 
 def test_a_rung_beside_itself_is_identical() -> None:

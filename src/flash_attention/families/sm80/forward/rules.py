@@ -22,6 +22,7 @@ CHOICES: Choices = {
     "V_mma_load_K_tiles": (0, 1, 2),
 }
 MMA_ROWS = 16  # rows of one tensor-core product
+INT_END = 2**31  # a row stride is a C++ int in the kernel's source
 
 
 def first_violation(cfg: FlashForwardKernelConfig, arch: Arch) -> Violation | None:
@@ -56,11 +57,11 @@ def _violations(cfg: FlashForwardKernelConfig, arch: Arch) -> Iterator[Violation
             " elements do not start at a power of two: set column_panels=True",
         )
     stride = cfg.static_row_stride
-    if stride < 0 or stride % 8 or 0 < stride < cfg.d_head:
+    if stride % 8 or not (stride == 0 or cfg.d_head <= stride < INT_END):
         yield Violation(
             "static_row_stride",
             f"static_row_stride={stride} elements: use 0 (read from the tensors) or a multiple of 8"
-            f" that is at least d_head={cfg.d_head}",
+            f" that is at least d_head={cfg.d_head} and less than 2**31",
         )
     if cfg.smem_bytes() > arch.max_smem_per_cta:
         yield Violation(

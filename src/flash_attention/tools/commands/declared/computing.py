@@ -7,11 +7,14 @@ from typing import Any
 
 from typer.core import TyperCommand
 
+from flash_attention.tools.commands.interrupt import ending_at_once
+
 
 class Computing(TyperCommand):
     """Imports the package when it runs; its help does without."""
 
     def invoke(self, ctx: Any) -> Any:
-        from flash_attention import attention  # noqa: F401  # before a module that it imports
+        with ending_at_once():
+            from flash_attention import attention  # noqa: F401  # before a module that it imports
 
         return super().invoke(ctx)

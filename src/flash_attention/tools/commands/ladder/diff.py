@@ -15,7 +15,12 @@ from flash_attention.arch import Arch, get_arch
 from flash_attention.families.registry import unit_of
 from flash_attention.kernel_configs import KernelConfig
 from flash_attention.ladder import FAMILY, Rung, pick_rung
-from flash_attention.tools.commands.console import add_number_columns, output, report_table
+from flash_attention.tools.commands.console import (
+    add_number_columns,
+    output,
+    quiet_compiles,
+    report_table,
+)
 from flash_attention.tools.commands.ladder.inspection import RungInspection, inspect_rung
 from flash_attention.tools.commands.ladder.listing import change_between
 from flash_attention.tools.commands.options import (
@@ -37,13 +42,16 @@ def diff(
     rungs = ladder_of(dtype, d_head, heads)
     old_rung, new_rung = pick_rung(rungs, before), pick_rung(rungs, after)
     target = get_arch(arch) if arch else common_arch(old_rung, new_rung)
+    for rung in (old_rung, new_rung):
+        rung.config.check(target)
     output.print(
         f"[bold]{_title(old_rung)} -> {_title(new_rung)}[/] on {target.name}: {new_rung.idea}"
     )
     for line in changed_fields(old_rung, new_rung):
         output.print(f"  {line}", highlight=False)
     _print_source(source_diff(old_rung, new_rung))
-    old, new = inspect_rung(old_rung, target), inspect_rung(new_rung, target)
+    with quiet_compiles():
+        old, new = inspect_rung(old_rung, target), inspect_rung(new_rung, target)
     output.print(_resources(old, new))
     if old.machine_code == new.machine_code:
         output.print(
