@@ -59,3 +59,8 @@ def test_every_kind_of_finding_has_a_mend() -> None:
     assert {"race", "tma-tensor-map", "wgmma-descriptor"} <= kinds
     assert kinds & {"fence.proxy.async"} == set()
     assert {*MENDS} - {DEADLOCK, NUMBERS} <= kinds
+
+
+def test_a_kernel_that_the_mistake_is_not_in_is_refused() -> None:
+    said = refuse("emulate", "--plant", "missing-wait", "--rung", "20")
+    assert "does not include fa/sm80/schedule/lazy.cuh, where missing-wait is planted" in said

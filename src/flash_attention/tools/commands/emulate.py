@@ -14,7 +14,9 @@ from rich.table import Table
 
 from flash_attention.arch import get_arch
 from flash_attention.compile import INCLUDE_DIR
-from flash_attention.errors import LaunchError
+from flash_attention.compile.includes import include_closure
+from flash_attention.errors import LaunchError, UnsupportedError
+from flash_attention.families.registry import unit_of
 from flash_attention.files import write_record
 from flash_attention.tools.commands.console import (
     add_number_columns,
@@ -35,7 +37,7 @@ from flash_attention.tools.commands.planted import (
 )
 from flash_attention.tools.inspect.instructions import ptx_mix
 from flash_attention.tools.mends import NUMBERS
-from flash_attention.tools.plants import compiler, edited_headers, find_plant, shortened
+from flash_attention.tools.plants import Plant, compiler, edited_headers, find_plant, shortened
 
 PLACES_SHOWN = 8
 LAST_SM80, SEQ_LEN = 16, 256  # a rung and rows, where neither is given
@@ -69,8 +71,10 @@ def emulate(
     if seq is None:
         seq = mistake.seq if mistake else SEQ_LEN
     name, kernel_config = chosen_kernel(rung, config, dtype=dtype, d_head=d_head, heads=heads)
-    target = arch or kernel_config.default_arch.name
+    target = kernel_config.default_arch.name if arch is None else arch
     kernel_config.check(get_arch(target))
+    if mistake:
+        _check_used(mistake, name, unit_of(kernel_config, arch=get_arch(target)).source)
     problem = EmulatedProblem(
         kernel_config, batch=batch, seq_len=seq, heads=heads, stored_heads=heads, causal=causal
     )
@@ -99,6 +103,17 @@ def emulate(
         write_record(json, {**settings, **kernel.to_dict()})
     if not kernel.ok:
         raise typer.Exit(1)
+
+
+def _check_used(mistake: Plant, kernel: str, source: str) -> None:
+    """Refuse a kernel that the mistake is not in, because it does not include the header."""
+    headers = include_closure(source)
+    for edit in mistake.edits:
+        if f"fa/{edit.header}" not in headers:
+            raise UnsupportedError(
+                f"{kernel} does not include fa/{edit.header}, where {mistake.name} is planted;"
+                " leave --rung and --config out"
+            )
 
 
 def _print(name: str, kernel: EmulatedKernel, arch: str, schedule: str) -> None:
