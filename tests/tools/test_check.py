@@ -128,7 +128,7 @@ def test_bad_arguments_are_refused() -> None:
         check(*(t.to("meta") for t in (q, k, v)))
     call = Case("", (10, 20), (15, 25)).make()
     wrong = call.arguments | {"max_seqlen_q": 15}
-    with pytest.raises(UnsupportedError, match="entry 1 of q has 20 rows"):
+    with pytest.raises(UnsupportedError, match="sequence 1 of q has 20 rows"):
         check(call.q, call.k, call.v, config=PACKED, validate=True, **wrong)
 
 
