@@ -151,7 +151,7 @@ def test_an_object_with_the_thirteen_fields_is_read_at_every_call() -> None:
         plan_for(call, like)
     assert caught.value.rule == "B_r"
     del like.B_r
-    with pytest.raises(KernelConfigError, match="is a SimpleNamespace; pass a FlashForward"):
+    with pytest.raises(KernelConfigError, match="is a SimpleNamespace without B_r; an object"):
         plan_for(call, like)
 
 
