@@ -27,6 +27,7 @@ concept ExponentialSlot = requires(Accumulator<16, 16>& s, float x) {
   T::scale(s, x);
   { T::offset(x, x) } -> Same<float>;
   { T::precise(x) } -> Same<bool>;
+  { T::score(x, x) } -> Same<float>;
   { T::exp(x, x, x) } -> Same<float>;
 };
 
@@ -60,7 +61,7 @@ template <class Config>
 __device__ constexpr bool check_slots() {
   static_assert(DTypeSlot<typename Config::DType>, "DType: kLargestSum, pack(lo, hi)");
   static_assert(ExponentialSlot<typename Config::Exponential>,
-                "Exponential: factor, scale, offset, precise, exp");
+                "Exponential: factor, scale, offset, precise, score, exp");
   static_assert(ScoreSlot<typename Config::Score>, "Score: change(s, args), scale(args)");
   static_assert(MaskSlot<typename Config::Mask>, "Mask: (args), kHasStart, first_key, end_key");
   static_assert(SinksSlot<typename Config::Sinks>, "Sinks: add(end, args, head)");

@@ -65,7 +65,6 @@ template <class T, class Config>
 concept BoundsSlot = requires(const typename T::template Scope<Config>& scope, int step,
                               Accumulator<16, Config::kBC>& s, Accumulator<16, Config::kDHead>& o,
                               attn::RowStats<16> stats) {
-  { T::kEmptyRows } -> attn::Same<const bool&>;
   scope.empty();
   scope.first_row();
   scope.num_steps();
@@ -84,10 +83,6 @@ concept RowStrideSlot = requires(i64 stride) { T::elements(stride); };
 template <class T>
 concept PanelsSlot = requires { T::template kChunks<128>; };
 
-// Guarded bounds finish the rows one by one.
-template <class Config>
-concept EndsRows = requires(float x) { Config::Exponential::score(x, x); };
-
 // Fails to compile at the first slot of `Config` whose variant does not satisfy its concept.
 template <class Config>
 __device__ constexpr bool check_slots() {
@@ -105,9 +100,7 @@ __device__ constexpr bool check_slots() {
   static_assert(MmaOrderSlot<typename Config::MmaOrder>, "MmaOrder: run<Rows, Cols>(mma)");
   static_assert(NormaliseSlot<typename Config::Normalise>, "Normalise: row(o, i, h, sum)");
   static_assert(BoundsSlot<typename Config::Bounds, Config>,
-                "Bounds: kEmptyRows, Scope<Config> of the rows and steps of a CTA");
-  static_assert(!Config::Bounds::kEmptyRows || EndsRows<Config>,
-                "guarded Bounds want Exponential: score(max, scale)");
+                "Bounds: Scope<Config> of the rows and steps of a CTA");
   static_assert(KvOrderSlot<typename Config::KvOrder>, "KvOrder: block(step, num_steps)");
   static_assert(RowStrideSlot<typename Config::RowStride>, "RowStride: elements(from_args)");
   return true;

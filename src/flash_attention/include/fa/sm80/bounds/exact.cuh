@@ -8,8 +8,6 @@
 namespace fa::sm80::bounds {
 
 struct Exact {
-  static constexpr bool kEmptyRows = false;
-
   template <class Config>
   class Scope {
    public:

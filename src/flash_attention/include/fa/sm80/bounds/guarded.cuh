@@ -9,8 +9,6 @@
 namespace fa::sm80::bounds {
 
 struct Guarded {
-  static constexpr bool kEmptyRows = true;
-
   template <class Config>
   class Scope {
     using Mask = typename Config::Mask;
