@@ -64,9 +64,9 @@ def test_order_of_operations_is_written_out(folder: str) -> None:
 
 def test_what_all_families_share_names_no_instruction_of_one() -> None:
     fa = INCLUDE / "fa"
-    shared = [fa / "core.cuh", fa / "kernel_args.cuh", *sorted((fa / "attn").rglob("*.cuh"))]
+    shared = [fa / "core.cuh", fa / "call_args.cuh", *sorted((fa / "attn").rglob("*.cuh"))]
     assert len(shared) > 20
-    mine = re.compile(r"fa/(?:core|kernel_args|ptx/math|attn/\w+(?:/\w+)?)\.cuh")
+    mine = re.compile(r"fa/(?:core|call_args|ptx/math|attn/\w+(?:/\w+)?)\.cuh")
     foreign = [
         f"{relative(path)}: {name}"
         for path in shared

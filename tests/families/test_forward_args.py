@@ -10,12 +10,8 @@ import torch
 from flash_attention.call.problem import Problem
 from flash_attention.compile import compile_kernel
 from flash_attention.errors import CompileError
-from flash_attention.families.forward_args import (
-    ForwardKernelArgs,
-    Strides,
-    forward_args,
-    layout_asserts,
-)
+from flash_attention.families.call_args import Strides, fields_of
+from flash_attention.families.forward_args import LAYOUT_ASSERTS, ForwardKernelArgs, forward_args
 from tests.families.problems import views_of
 
 PROBLEM = Problem(
@@ -33,30 +29,30 @@ KERNEL = 'extern "C" __global__ void flash_forward_kernel() {}\n'
 
 
 def test_the_compiler_lays_the_struct_out_as_ctypes_does() -> None:
-    source = f"#include <fa/kernel_args.cuh>\n{layout_asserts()}\n{KERNEL}"
+    source = f"#include <fa/forward_args.cuh>\n{LAYOUT_ASSERTS}\n{KERNEL}"
     compile_kernel(source, arch="sm_80", name="layout")
 
 
 def test_a_layout_that_differs_does_not_compile() -> None:
     offset = ForwardKernelArgs.seq_len_k.offset
-    wrong = layout_asserts().replace(f"seq_len_k) == {offset}", f"seq_len_k) == {offset - 4}")
-    assert wrong != layout_asserts()
+    wrong = LAYOUT_ASSERTS.replace(f"seq_len_k) == {offset}", f"seq_len_k) == {offset - 4}")
+    assert wrong != LAYOUT_ASSERTS
     with pytest.raises(CompileError, match="seq_len_k"):
         compile_kernel(
-            f"#include <fa/kernel_args.cuh>\n{wrong}\n{KERNEL}", arch="sm_80", name="wrong_layout"
+            f"#include <fa/forward_args.cuh>\n{wrong}\n{KERNEL}", arch="sm_80", name="wrong_layout"
         )
 
 
 def test_every_member_is_pinned() -> None:
-    text = layout_asserts()
-    members = len(ForwardKernelArgs._fields_) + len(Strides._fields_)
+    text = LAYOUT_ASSERTS
+    members = len(fields_of(ForwardKernelArgs)) + len(Strides._fields_)
     assert text.count("static_assert") == members + 2
     assert f"sizeof(fa::ForwardKernelArgs) == {ctypes.sizeof(ForwardKernelArgs)}" in text
 
 
 def numbers(args: ForwardKernelArgs) -> dict[str, object]:
     """The members that are not zero; strides as tuples."""
-    members = {name: getattr(args, name) for name, *_ in ForwardKernelArgs._fields_}
+    members = {name: getattr(args, name) for name in fields_of(ForwardKernelArgs)}
     for name, value in members.items():
         if isinstance(value, Strides):
             members[name] = (value.batch, value.seq, value.head)

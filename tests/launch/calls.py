@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from flash_attention.call.call import Call
-from flash_attention.families.forward_args import ForwardKernelArgs, Strides
+from flash_attention.families.call_args import Strides, fields_of
+from flash_attention.families.forward_args import ForwardKernelArgs
 from flash_attention.kernel_configs import (
     DType,
     FlashForwardKernelConfig,
@@ -52,6 +53,6 @@ def grouped(
 
 def values(args: ForwardKernelArgs) -> dict[str, Any]:
     """What the arguments of a kernel hold, by name."""
-    fields = {name: getattr(args, name) for name, *_ in args._fields_}
+    fields = {name: getattr(args, name) for name in fields_of(type(args))}
     strides = {n: (s.batch, s.seq, s.head) for n, s in fields.items() if isinstance(s, Strides)}
     return fields | strides

@@ -41,7 +41,7 @@ HOPPER = HopperForwardKernelConfig(
 )
 COPY_KERNEL = """
 // Stores one of the inputs in O, a warp's rows at a time, and row number times scale in the lse.
-#include <fa/kernel_args.cuh>
+#include <fa/forward_args.cuh>
 #include <fa/ptx/mbarrier.cuh>
 #include <fa/ptx/memory.cuh>
 #include <fa/ptx/tma.cuh>

@@ -18,7 +18,7 @@ from flash_attention.call.results import fill_keyless, new_output
 from flash_attention.call.tensors import ALIGNMENT
 from flash_attention.choose.decision import Where, decide
 from flash_attention.families.config import is_config
-from flash_attention.families.forward_args import ForwardKernelArgs, pack_addresses
+from flash_attention.families.forward_args import FIRST_ADDRESS, ForwardKernelArgs, pack_addresses
 from flash_attention.families.given import GivenConfig, read_config
 from flash_attention.kernel_configs import as_kernel_config, config_for
 from flash_attention.launch.device import CPU, device_arch, num_sms_of
@@ -106,7 +106,7 @@ class Plan:
             self._check_overlap(call, o_pointer, (q_pointer, k_pointer, v_pointer))
         tensors.check_no_grad(call)
         arguments = ForwardKernelArgs.from_buffer_copy(self._template)
-        pack_addresses(arguments, 0, q_pointer, k_pointer, v_pointer, o_pointer)
+        pack_addresses(arguments, FIRST_ADDRESS, q_pointer, k_pointer, v_pointer, o_pointer)
         for name in self.given:
             setattr(arguments, name, getattr(call, name).data_ptr())
         return arguments

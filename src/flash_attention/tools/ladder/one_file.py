@@ -24,7 +24,7 @@ from flash_attention.tools.ladder.tokens import text_of
 _LICENSE = "// SPDX-License-Identifier: Apache-2.0"
 _UNIT = "unit"
 _SECTIONS = {
-    "numbers and arguments": ("fa/core", "fa/kernel_args"),
+    "numbers and arguments": ("fa/core", "fa/call_args", "fa/forward_args"),
     "instructions": ("fa/ptx/",),
     "softmax": ("fa/attn/", "fa/dtype/"),
     "tiles": (),  # all others
@@ -162,8 +162,14 @@ def _needed(item: Item, program: Program, reach: Reach) -> set[str]:
 
 def _shorten_arguments(program: Program, reach: Reach) -> None:
     """Arguments that this kernel does not look at keep their place, not their comments."""
-    for token in program.entry.head:
-        for struct in program.classes.get(token.text, ()):
-            for field in struct.body or ():
-                if not reach.of_objects & set(field.names):
-                    field.trail = ""
+    structs = [s for token in program.entry.head for s in program.classes.get(token.text, ())]
+    for struct in structs:
+        structs += [
+            base
+            for token in struct.head
+            for base in program.classes.get(token.text, ())
+            if base is not struct
+        ]
+        for field in struct.body or ():
+            if not reach.of_objects & set(field.names):
+                field.trail = ""

@@ -16,7 +16,7 @@ from flash_attention.compile.unit import Unit, render
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.family import Family
 from flash_attention.families.fit import check_columns, check_dtype
-from flash_attention.families.forward_args import PARAMETER, forward_args, layout_asserts
+from flash_attention.families.forward_args import LAYOUT_ASSERTS, PARAMETER, forward_args
 from flash_attention.families.recipe import Geometry, Recipe, Setting, Split, Step
 from flash_attention.families.sm80.forward import features as own_features
 from flash_attention.families.sm80.forward import space
@@ -62,7 +62,7 @@ class Sm80Forward(Family[FlashForwardKernelConfig]):
             title=config.short_form(),
             header="fa/sm80/forward.cuh",
             bindings=(*config.bindings(), *resolved.bindings()),
-            asserts=layout_asserts(),
+            asserts=LAYOUT_ASSERTS,
             bounds=f"{config.num_threads}",
             parameters=(PARAMETER,),
             body=(

@@ -11,7 +11,7 @@ from flash_attention.call.dtype import DType
 from flash_attention.compile.binding import Number, Variant
 from flash_attention.compile.unit import Unit, render
 from flash_attention.families.bindings import dtype_binding
-from flash_attention.families.forward_args import PARAMETER, layout_asserts
+from flash_attention.families.forward_args import LAYOUT_ASSERTS, PARAMETER
 from flash_attention.families.sm90.forward.features import Sm90Features, SplitKind
 
 THREADS = 128
@@ -60,7 +60,7 @@ def combine_unit(dtype: DType, features: Sm90Features, tile_rows: int, target: s
             features.rows(),
             Variant("Splits", "sm90/splits", features.splits.value),
         ),
-        asserts=layout_asserts(),
+        asserts=LAYOUT_ASSERTS,
         bounds=f"{THREADS}",
         parameters=(PARAMETER,),
         body=("fa::sm90::combine<Config>(args);",),

@@ -13,7 +13,7 @@ from flash_attention.call.tensors import TensorView
 from flash_attention.compile.elf import ENTRY
 from flash_attention.compile.unit import Unit, render
 from flash_attention.families.family import Family
-from flash_attention.families.forward_args import PARAMETER, forward_args, layout_asserts
+from flash_attention.families.forward_args import LAYOUT_ASSERTS, PARAMETER, forward_args
 from flash_attention.families.recipe import Geometry, Recipe, Setting, Step
 from flash_attention.families.sm90.forward import combine
 from flash_attention.families.sm90.forward.config import (
@@ -76,7 +76,7 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
                 *(from_shared(config.dtype, width) for width in widths),
                 from_registers(config.dtype, config.d_head),
             ),
-            asserts=layout_asserts(),
+            asserts=LAYOUT_ASSERTS,
             bounds=f"{config.num_threads}, {config.side_by_side}",
             parameters=(*(MAPS if config.tma else ()), PARAMETER),
             body=(

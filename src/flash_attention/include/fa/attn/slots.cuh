@@ -32,25 +32,27 @@ concept ExponentialSlot = requires(Accumulator<16, 16>& s, float x) {
 };
 
 template <class T>
-concept ScoreSlot = requires(Accumulator<16, 16>& s, const ForwardKernelArgs& args) {
+concept ScoreSlot = requires(Accumulator<16, 16>& s, const CallArgs& args) {
   T::change(s, args);
   { T::scale(args) } -> Same<float>;
 };
 
 template <class T>
 concept MaskSlot =
-    requires(const T& mask, int row, const Sequence& sequence, const ForwardKernelArgs& args) {
+    requires(const T& mask, int row, const Sequence& sequence, const CallArgs& args) {
       T(args);
       { T::kHasStart } -> Same<const bool&>;
       { mask.first_key(row, sequence) } -> Same<int>;
       { mask.end_key(row, sequence) } -> Same<int>;
+      { mask.first_query(row, sequence) } -> Same<int>;
+      { mask.end_query(row, sequence) } -> Same<int>;
     };
 
 template <class T>
-concept SinksSlot = requires(RowEnd& end, const ForwardKernelArgs& args) { T::add(end, args, 0); };
+concept SinksSlot = requires(RowEnd& end, const CallArgs& args) { T::add(end, args, 0); };
 
 template <class T>
-concept LengthsSlot = requires(const ForwardKernelArgs& args, int batch) {
+concept LengthsSlot = requires(const CallArgs& args, int batch) {
   { T::kPerBatch } -> Same<const bool&>;
   { T::q_len(args, batch) } -> Same<int>;
   { T::sequence(args, batch) } -> Same<Sequence>;
@@ -63,7 +65,8 @@ __device__ constexpr bool check_slots() {
   static_assert(ExponentialSlot<typename Config::Exponential>,
                 "Exponential: factor, scale, offset, precise, score, exp");
   static_assert(ScoreSlot<typename Config::Score>, "Score: change(s, args), scale(args)");
-  static_assert(MaskSlot<typename Config::Mask>, "Mask: (args), kHasStart, first_key, end_key");
+  static_assert(MaskSlot<typename Config::Mask>,
+                "Mask: (args), kHasStart, first_key, end_key, first_query, end_query");
   static_assert(SinksSlot<typename Config::Sinks>, "Sinks: add(end, args, head)");
   static_assert(LengthsSlot<typename Config::Lengths>,
                 "Lengths: kPerBatch, q_len(args, batch), sequence(args, batch)");

@@ -10,6 +10,8 @@ struct Fp16 {
   static constexpr float kLargestSum = 32768.f;
 
   static __device__ u32 pack(float lo, float hi) { return ptx::pack_f16x2(lo, hi); }
+  static __device__ float low(u32 pair) { return ptx::f16_to_f32(pair & 0xffff); }
+  static __device__ float high(u32 pair) { return ptx::f16_to_f32(pair >> 16); }
 };
 
 }  // namespace fa::dtype

@@ -53,4 +53,10 @@ __device__ inline u32 pack_bf16x2(float lo, float hi) {
   return pair;
 }
 
+__device__ inline float f16_to_f32(unsigned short x) {
+  float y;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x));
+  return y;
+}
+
 }  // namespace fa::ptx

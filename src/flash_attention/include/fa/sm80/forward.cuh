@@ -7,7 +7,7 @@
 #pragma once
 #include <fa/attn/row_stats.cuh>
 #include <fa/attn/softmax.cuh>
-#include <fa/kernel_args.cuh>
+#include <fa/forward_args.cuh>
 #include <fa/ptx/ldmatrix.cuh>
 #include <fa/ptx/memory.cuh>
 #include <fa/sm80/mma.cuh>

@@ -2,7 +2,7 @@
 // The sm_90a kernel: products are wgmma, read straight from shared memory. Config binds the slots;
 // Config::Roles says who copies and who computes.
 #pragma once
-#include <fa/kernel_args.cuh>
+#include <fa/forward_args.cuh>
 #include <fa/ptx/memory.cuh>
 #include <fa/sm90/tensor_maps.cuh>
 

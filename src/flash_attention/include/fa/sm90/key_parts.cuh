@@ -2,7 +2,7 @@
 // Split-KV: a CTA computes a partial O from split_blocks key blocks, and the partial results of a tile
 // are combined afterwards. `Splits` says where a split begins in the key blocks of a tile.
 #pragma once
-#include <fa/kernel_args.cuh>
+#include <fa/forward_args.cuh>
 #include <fa/ptx/grid_dependency.cuh>
 
 namespace fa::sm90 {

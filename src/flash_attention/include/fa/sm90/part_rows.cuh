@@ -2,7 +2,7 @@
 // Where the rows of a partial result are stored: partial results follow each other, each with the rows
 // of its tile that can hold a query.
 #pragma once
-#include <fa/kernel_args.cuh>
+#include <fa/forward_args.cuh>
 
 namespace fa::sm90 {
 

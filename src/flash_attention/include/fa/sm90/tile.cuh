@@ -3,7 +3,7 @@
 // range of its keys that a CTA visits, with split-KV. A tile order yields the tiles of a CTA one after
 // the other.
 #pragma once
-#include <fa/kernel_args.cuh>
+#include <fa/forward_args.cuh>
 #include <fa/sm90/shape.cuh>
 
 namespace fa::sm90 {

@@ -10,11 +10,11 @@ namespace fa::attn::lengths {
 struct PerBatch {
   static constexpr bool kPerBatch = true;
 
-  static __device__ int q_len(const ForwardKernelArgs& args, int batch) {
+  static __device__ int q_len(const CallArgs& args, int batch) {
     if (!args.cu_seqlens_q) return args.seq_len_q;
     return args.cu_seqlens_q[batch + 1] - args.cu_seqlens_q[batch];
   }
-  static __device__ Sequence sequence(const ForwardKernelArgs& args, int batch) {
+  static __device__ Sequence sequence(const CallArgs& args, int batch) {
     Sequence sequence = {q_len(args, batch), args.seq_len_k, 0, 0, batch, batch};
     if (args.cu_seqlens_q) {
       sequence.q_first = args.cu_seqlens_q[batch];

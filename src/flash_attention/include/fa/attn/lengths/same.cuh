@@ -8,10 +8,8 @@ namespace fa::attn::lengths {
 struct Same {
   static constexpr bool kPerBatch = false;
 
-  static __device__ int q_len(const ForwardKernelArgs& args, int /*batch*/) {
-    return args.seq_len_q;
-  }
-  static __device__ Sequence sequence(const ForwardKernelArgs& args, int batch) {
+  static __device__ int q_len(const CallArgs& args, int /*batch*/) { return args.seq_len_q; }
+  static __device__ Sequence sequence(const CallArgs& args, int batch) {
     return {args.seq_len_q, args.seq_len_k, 0, 0, batch, batch};
   }
 };

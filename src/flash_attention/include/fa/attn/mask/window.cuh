@@ -10,13 +10,19 @@ struct Window {
   static constexpr bool kHasStart = true;
   const int left, right;
 
-  __device__ explicit Window(const ForwardKernelArgs& args)
+  __device__ explicit Window(const CallArgs& args)
       : left(args.window_left), right(args.window_right) {}
   __device__ int first_key(int row, const Sequence& sequence) const {
     return min(max(place(row, sequence) - left, 0), sequence.k_len);
   }
   __device__ int end_key(int row, const Sequence& sequence) const {
     return min(max(place(row, sequence) + right + 1, 0), sequence.k_len);
+  }
+  __device__ int first_query(int key, const Sequence& sequence) const {
+    return min(max(key - place(0, sequence) - right, 0), sequence.q_len);
+  }
+  __device__ int end_query(int key, const Sequence& sequence) const {
+    return min(max(key - place(0, sequence) + left + 1, 0), sequence.q_len);
   }
 
  private:

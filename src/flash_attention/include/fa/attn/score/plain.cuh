@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // Scores as the product gives them, times the softmax scale.
 #pragma once
-#include <fa/kernel_args.cuh>
+#include <fa/call_args.cuh>
 
 namespace fa::attn::score {
 
 struct Plain {
-  static __device__ float scale(const ForwardKernelArgs& args) { return args.softmax_scale; }
+  static __device__ float scale(const CallArgs& args) { return args.softmax_scale; }
 
   template <int Rows, int Cols>
-  static __device__ void change(Accumulator<Rows, Cols>&, const ForwardKernelArgs&) {}
+  static __device__ void change(Accumulator<Rows, Cols>&, const CallArgs&) {}
 };
 
 }  // namespace fa::attn::score

@@ -2,16 +2,16 @@
 // Softcapped scores: cap tanh(scale s / cap). S becomes the hyperbolic tangent, and the cap replaces
 // the softmax scale.
 #pragma once
-#include <fa/kernel_args.cuh>
+#include <fa/call_args.cuh>
 #include <fa/ptx/math.cuh>
 
 namespace fa::attn::score {
 
 struct Softcap {
-  static __device__ float scale(const ForwardKernelArgs& args) { return args.softcap; }
+  static __device__ float scale(const CallArgs& args) { return args.softcap; }
 
   template <int Rows, int Cols>
-  static __device__ void change(Accumulator<Rows, Cols>& s, const ForwardKernelArgs& args) {
+  static __device__ void change(Accumulator<Rows, Cols>& s, const CallArgs& args) {
     const float inner = args.softmax_scale / args.softcap;
 #pragma unroll
     for (int i = 0; i < Rows / 16; ++i)

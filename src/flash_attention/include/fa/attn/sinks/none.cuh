@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // There are no sinks: the softmax denominator is the sum over the keys.
 #pragma once
-#include <fa/kernel_args.cuh>
+#include <fa/call_args.cuh>
 
 namespace fa::attn {
 struct RowEnd;  // lse.cuh
@@ -10,7 +10,7 @@ struct RowEnd;  // lse.cuh
 namespace fa::attn::sinks {
 
 struct None {
-  static __device__ void add(RowEnd&, const ForwardKernelArgs&, int /*head*/) {}
+  static __device__ void add(RowEnd&, const CallArgs&, int /*head*/) {}
 };
 
 }  // namespace fa::attn::sinks

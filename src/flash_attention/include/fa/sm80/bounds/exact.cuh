@@ -3,7 +3,7 @@
 // every key, and only O is asked for.
 #pragma once
 #include <fa/attn/softmax.cuh>
-#include <fa/kernel_args.cuh>
+#include <fa/forward_args.cuh>
 
 namespace fa::sm80::bounds {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // No split-KV: a tile visits all key blocks of its rows.
 #pragma once
-#include <fa/kernel_args.cuh>
+#include <fa/forward_args.cuh>
 
 namespace fa::sm90::splits {
 

@@ -1,0 +1,75 @@
+# SPDX-License-Identifier: Apache-2.0
+"""BackwardKernelArgs: the run-time arguments of a backward kernel."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+from flash_attention.call.problem import Problem
+from flash_attention.call.tensors import TensorView
+from flash_attention.families.call_args import (
+    CallArgs,
+    Strides,
+    call_values,
+    layout_asserts,
+    parameter,
+)
+
+STAT_BLOCK = 128  # kStatBlock of include/fa/attn/stat_rows.cuh
+VIEWS = ("d_o", "q", "k", "v", "o", "dq", "dk", "dv")
+"""The tensors of a backward pass, in the order of the views that a recipe gets."""
+
+
+class BackwardKernelArgs(CallArgs):
+    """Mirror of `fa::BackwardKernelArgs` (include/fa/backward_args.cuh)."""
+
+    _fields_ = (
+        ("q", ctypes.c_void_p),
+        ("k", ctypes.c_void_p),
+        ("v", ctypes.c_void_p),
+        ("o", ctypes.c_void_p),
+        ("d_o", ctypes.c_void_p),
+        ("dq", ctypes.c_void_p),
+        ("dk", ctypes.c_void_p),
+        ("dv", ctypes.c_void_p),
+        ("lse", ctypes.c_void_p),  # float32 (batch, heads, seq_q)
+        ("dlse", ctypes.c_void_p),  # the same shape, null if the gradient is zero
+        ("dsinks", ctypes.c_void_p),  # float32 (heads,)
+        ("lse_log2", ctypes.c_void_p),  # float32 (heads, stat_rows)
+        ("delta", ctypes.c_void_p),  # float32 (heads, stat_rows)
+        ("dq_sum", ctypes.c_void_p),  # float32 (heads, stat_rows, d_head)
+        ("ds", ctypes.c_void_p),
+        ("tile_counter", ctypes.c_void_p),  # int32[2], zero between launches; null if not used
+        *((f"{name}_stride", Strides) for name in ("q", "k", "v", "o", "d_o", "dq", "dk", "dv")),
+        ("stat_rows", ctypes.c_int32),
+    )
+
+
+PARAMETER = parameter(BackwardKernelArgs)
+LAYOUT_ASSERTS = layout_asserts(BackwardKernelArgs)
+
+
+def stat_rows(problem: Problem) -> int:
+    """Return the rows of a head in the arrays of row statistics, padding included."""
+    if problem.total_q is None:
+        return problem.batch * _in_blocks(problem.seq_q)
+    return _in_blocks(problem.total_q + problem.batch * STAT_BLOCK)
+
+
+def stat_bytes(problem: Problem, columns: int = 1) -> int:
+    """Return the bytes of a float32 array with `columns` columns for every row of every head."""
+    return 4 * problem.heads * stat_rows(problem) * columns
+
+
+def _in_blocks(rows: int) -> int:
+    return -(-rows // STAT_BLOCK) * STAT_BLOCK
+
+
+def backward_args(problem: Problem, views: Sequence[TensorView]) -> BackwardKernelArgs:
+    """Make the arguments of a backward kernel without addresses, from views in the order of
+    VIEWS."""
+    args = BackwardKernelArgs(**call_values(problem), stat_rows=stat_rows(problem))
+    for name, view in zip(VIEWS, views, strict=True):
+        setattr(args, f"{name}_stride", Strides(*view.strides[:3]))
+    return args

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+// The CTAs of the kernels before and after the main one: each has 128 rows of queries of one head, and
+// its threads share the rows in chunks of eight columns.
+#pragma once
+#include <fa/attn/sequence.cuh>
+#include <fa/attn/stat_rows.cuh>
+#include <fa/backward_args.cuh>
+
+namespace fa::backward {
+
+template <class Config>
+struct Rows {
+  const BackwardKernelArgs& args;
+  const attn::Sequence sequence;
+  const int head, first;  // of the sequence
+  const i64 stat_row;     // of lse_log2, delta and dq_sum, for the first of the rows
+
+  __device__ explicit Rows(const BackwardKernelArgs& args)
+      : args(args),
+        sequence(Config::Lengths::sequence(args, blockIdx.z)),
+        head(blockIdx.y),
+        first(blockIdx.x * attn::kStatBlock),
+        stat_row(static_cast<i64>(head) * args.stat_rows + attn::first_stat_row(args, blockIdx.z) +
+                 first) {}
+
+  __device__ bool empty() const { return first >= sequence.q_len; }
+  __device__ bool has(int row) const { return first + row < sequence.q_len; }
+
+  // A row of a tensor of queries, in bytes.
+  __device__ i64 offset(const Strides& stride, int row) const {
+    return (sequence.q_batch * stride.batch + head * stride.head +
+            (sequence.q_first + first + row) * stride.seq) *
+           kElementBytes;
+  }
+  // A row of lse and dlse.
+  __device__ i64 lse_offset(int row) const {
+    return sequence.q_batch * args.lse_batch_stride + head * args.lse_head_stride +
+           sequence.q_first + first + row;
+  }
+};
+
+}  // namespace fa::backward

@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: Apache-2.0
+// The run-time arguments of a forward kernel. forward_args.py mirrors them; every unit asserts that.
+#pragma once
+#include <fa/call_args.cuh>
+
+namespace fa {
+
+struct ForwardKernelArgs : CallArgs {
+  const void* q;
+  const void* k;
+  const void* v;
+  void* o;
+  float* lse;              // natural logarithm; null if not requested
+  const int* block_table;  // [batch, pages of the longest sequence], the pages of keys
+  float* o_parts;          // [parts, rows of a tile, d_v], split-KV partial results
+  float* lse_parts;        // [parts, rows of a tile], their log-sum-exp
+  int* tile_counter;       // {tiles taken, CTAs done}, zero at first
+  Strides q_stride, k_stride, v_stride, o_stride;
+  i64 block_table_stride;
+  int key_blocks;    // of the longest sequence, with split-KV
+  int split_blocks;  // key blocks per CTA, with split-KV
+};
+
+}  // namespace fa
