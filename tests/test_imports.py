@@ -42,7 +42,7 @@ WITHIN_A_LAYER = {
 BESIDE = ("emulator", "tools", "__main__")
 """Rooms with a rule of their own: the emulator knows nothing of the package, tools know all of it,
 and nothing that computes attention knows tools."""
-WHO_IMPORTS_THE_EMULATOR = {"launch/emulation.py"}
+WHO_IMPORTS_THE_EMULATOR = {"launch/emulation.py", "launch/backward_emulation.py"}
 WHO_IMPORTS_TOOLS = {"__main__.py", "__init__.py"}
 
 LEVELS = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}

@@ -15,7 +15,8 @@ from flash_attention.errors import KernelConfigError, UnsupportedError, quoted
 from flash_attention.families.config import KernelConfig, is_config
 from flash_attention.families.given import GivenConfig, read_config
 from flash_attention.families.parse import parse_kernel_config, parse_kernel_name
-from flash_attention.families.registry import FAMILIES, AnyFamily, sort_key
+from flash_attention.families.passes import Pass
+from flash_attention.families.registry import AnyFamily, families_of, sort_key
 from flash_attention.families.sm80.forward.config import FlashForwardKernelConfig
 from flash_attention.families.sm90.forward.config import HopperForwardKernelConfig
 from flash_attention.families.sm90.forward.tile_order import TileOrder
@@ -98,7 +99,7 @@ def get_kernel_progression_configs(arch: Arch = DEFAULT_ARCH) -> list[KernelConf
 
 def get_autotuning_kernel_configs(arch: Arch = DEFAULT_ARCH) -> list[KernelConfig]:
     """Return the configs of the search spaces that `should_autotune_config` accepts on `arch`."""
-    spaces = map(_search_space, FAMILIES)
+    spaces = map(_search_space, families_of(Pass.FORWARD))
     return [cfg for space in spaces for cfg in space if should_autotune_config(cfg, arch)]
 
 

@@ -158,6 +158,18 @@ def check_kernel_output(o: TensorView, q: TensorView, v: TensorView) -> None:
     _check_own_memory(o)
 
 
+def check_gradient(do: TensorView, o: TensorView) -> None:
+    """Check the gradient of the output for any kernel."""
+    if do.shape != o.shape:
+        raise UnsupportedError(
+            f"do has shape {shown(do.shape)}, o has shape {shown(o.shape)}; the gradient of the"
+            " output has its shape"
+        )
+    for what in ("dtype", "device"):
+        _check_same(do, o, what)
+    _check_memory(do)
+
+
 def check_pointers(views: Iterable[TensorView]) -> None:
     """Check that the address of each tensor is a multiple of 16 bytes."""
     for view in views:

@@ -5,11 +5,13 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from typing import ClassVar
 
 from flash_attention.call.problem import Problem
 from flash_attention.call.tensors import TensorView
 from flash_attention.families.call_args import (
     CallArgs,
+    Fields,
     Strides,
     call_values,
     layout_asserts,
@@ -24,7 +26,7 @@ VIEWS = ("d_o", "q", "k", "v", "o", "dq", "dk", "dv")
 class BackwardKernelArgs(CallArgs):
     """Mirror of `fa::BackwardKernelArgs` (include/fa/backward_args.cuh)."""
 
-    _fields_ = (
+    _fields_: ClassVar[Fields] = (
         ("q", ctypes.c_void_p),
         ("k", ctypes.c_void_p),
         ("v", ctypes.c_void_p),
@@ -43,6 +45,8 @@ class BackwardKernelArgs(CallArgs):
         ("tile_counter", ctypes.c_void_p),  # int32[2], zero between launches; null if not used
         *((f"{name}_stride", Strides) for name in ("q", "k", "v", "o", "d_o", "dq", "dk", "dv")),
         ("stat_rows", ctypes.c_int32),
+        ("total_q", ctypes.c_int32),
+        ("total_k", ctypes.c_int32),
     )
 
 
@@ -69,7 +73,12 @@ def _in_blocks(rows: int) -> int:
 def backward_args(problem: Problem, views: Sequence[TensorView]) -> BackwardKernelArgs:
     """Make the arguments of a backward kernel without addresses, from views in the order of
     VIEWS."""
-    args = BackwardKernelArgs(**call_values(problem), stat_rows=stat_rows(problem))
+    args = BackwardKernelArgs(
+        **call_values(problem),
+        stat_rows=stat_rows(problem),
+        total_q=problem.total_q or 0,
+        total_k=problem.total_k or 0,
+    )
     for name, view in zip(VIEWS, views, strict=True):
         setattr(args, f"{name}_stride", Strides(*view.strides[:3]))
     return args

@@ -4,9 +4,12 @@
 from __future__ import annotations
 
 import ctypes
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 from flash_attention.call.problem import Problem
+
+Fields = Sequence[tuple[str, type[Any]]]
 
 
 class Strides(ctypes.Structure):
@@ -22,7 +25,7 @@ class Strides(ctypes.Structure):
 class CallArgs(ctypes.Structure):
     """Mirror of `fa::CallArgs` (include/fa/call_args.cuh)."""
 
-    _fields_ = (
+    _fields_: ClassVar[Fields] = (
         ("sinks", ctypes.c_void_p),  # float32 (heads,), null if there are none
         ("cu_seqlens_q", ctypes.c_void_p),  # int32 (batch + 1,), null if q is not packed
         ("cu_seqlens_k", ctypes.c_void_p),
@@ -67,7 +70,7 @@ def call_values(problem: Problem) -> dict[str, Any]:
 def fields_of(struct: type[ctypes.Structure]) -> list[str]:
     """Return the names of all fields of a structure, those of its base first."""
     bases = [base for base in reversed(struct.__mro__) if "_fields_" in vars(base)]
-    return [name for base in bases for name, *_ in base._fields_]
+    return [name for base in bases for name, *_ in vars(base)["_fields_"]]
 
 
 def parameter(struct: type[ctypes.Structure]) -> str:

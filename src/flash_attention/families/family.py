@@ -19,6 +19,7 @@ from flash_attention.call.tensors import TensorView
 from flash_attention.compile.unit import Unit
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.config import KernelConfig
+from flash_attention.families.passes import Pass
 from flash_attention.families.recipe import Recipe, Setting, Split
 from flash_attention.families.values import Violation
 
@@ -26,9 +27,11 @@ Config = TypeVar("Config", bound=KernelConfig)
 
 
 class Family(ABC, Generic[Config]):
-    """The kernels of one architecture: configs, features, recipes, heuristic and search space."""
+    """The kernels of one architecture and pass: configs, features, recipes, heuristic and search
+    space. A family of backward kernels gets a BackwardProblem."""
 
     name: ClassVar[str]  # of the oldest architecture that runs them
+    pass_: ClassVar[Pass] = Pass.FORWARD
     config_type: type[Config]
 
     # names
@@ -67,7 +70,8 @@ class Family(ABC, Generic[Config]):
     ) -> Recipe:
         """Return how a valid config runs a problem. Raises UnsupportedError if it cannot.
 
-        `views` are of q, k, v and the output, all with a batch dimension.
+        `views` are of q, k, v and the output, all with a batch dimension. For a backward pass they
+        are of do, q, k, v, o, dq, dk and dv.
         """
 
     def split(self, config: Config, problem: Problem, keys: int) -> Split:

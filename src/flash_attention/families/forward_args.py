@@ -6,11 +6,13 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Sequence
+from typing import ClassVar
 
 from flash_attention.call.problem import Problem
 from flash_attention.call.tensors import TensorView
 from flash_attention.families.call_args import (
     CallArgs,
+    Fields,
     Strides,
     call_values,
     layout_asserts,
@@ -21,7 +23,7 @@ from flash_attention.families.call_args import (
 class ForwardKernelArgs(CallArgs):
     """Mirror of `fa::ForwardKernelArgs` (include/fa/forward_args.cuh)."""
 
-    _fields_ = (
+    _fields_: ClassVar[Fields] = (
         ("q", ctypes.c_void_p),
         ("k", ctypes.c_void_p),
         ("v", ctypes.c_void_p),

@@ -48,6 +48,7 @@ class Step:
     geometry: Geometry
     maps: Mapping[str, MapDescription] = field(default_factory=dict)  # by the tensor's argument
     starts_early: bool = False  # it waits for the previous kernel itself (griddepcontrol)
+    values: Mapping[str, int] = field(default_factory=dict)  # arguments that only this kernel has
 
 
 Split = Any
@@ -62,14 +63,15 @@ class Setting:
     num_sms: int
     return_lse: bool = False
     split: Split = None  # None means no split-KV
+    workspace_bytes: int = 512 << 20  # of a backward pass: of the memory that parts of it share
 
 
 @dataclass(frozen=True)
 class Recipe:
     """The kernels of a call, their arguments without addresses, and their scratch memory.
 
-    All kernels take the same `arguments`. `scratch` is the bytes of temporary memory of each
-    argument that holds its address.
+    All kernels take the same `arguments`, but for the `values` of a step. `scratch` is the bytes of
+    temporary memory of each argument that holds its address.
     """
 
     features: Features

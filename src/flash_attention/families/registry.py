@@ -11,6 +11,7 @@ from flash_attention.compile.unit import Unit
 from flash_attention.errors import KernelConfigError, UnsupportedError
 from flash_attention.families.config import KernelConfig, check_config_type
 from flash_attention.families.family import Family
+from flash_attention.families.passes import Pass
 from flash_attention.families.sm80.forward.family import SM80
 from flash_attention.families.sm90.forward.family import SM90
 
@@ -22,6 +23,11 @@ FAMILIES: list[AnyFamily] = [SM80, SM90]
 def register(family: AnyFamily) -> None:
     """Register a family. It takes precedence over the families before it."""
     FAMILIES.append(family)
+
+
+def families_of(which: Pass) -> list[AnyFamily]:
+    """Return the families of a pass."""
+    return [family for family in FAMILIES if family.pass_ is which]
 
 
 def family_of(config: KernelConfig) -> AnyFamily:
@@ -36,12 +42,13 @@ def family_of(config: KernelConfig) -> AnyFamily:
     )
 
 
-def family_called(name: str) -> AnyFamily:
-    """Return the family with this name, such as "sm80" or "sm_80"."""
-    for family in FAMILIES:
+def family_called(name: str, which: Pass = Pass.FORWARD) -> AnyFamily:
+    """Return the family of a pass with this name, such as "sm80" or "sm_80"."""
+    families = families_of(which)
+    for family in families:
         if name.replace("_", "") == family.name.replace("_", ""):
             return family
-    known = ", ".join(dict.fromkeys(family.name.replace("_", "") for family in FAMILIES))
+    known = ", ".join(dict.fromkeys(family.name.replace("_", "") for family in families))
     raise UnsupportedError(f"there is no family {name!r}; there are {known}")
 
 

@@ -30,6 +30,7 @@ from flash_attention.emulator import (
     Finding,
     GlobalMemory,
     Program,
+    RunResult,
     TensorMap,
     load_program,
     run,
@@ -41,7 +42,7 @@ from flash_attention.families.recipe import Step
 from flash_attention.launch.device import CPU
 from flash_attention.launch.plan import Plan
 
-_MEMORY_SLACK = 1 << 20  # bytes of address space between and around the tensors
+MEMORY_SLACK = 1 << 20  # bytes of address space between and around the tensors
 _FINDINGS_SHOWN = 5
 MAX_THREADS = 1 << 26  # per launch; each has a few kilobytes of state
 
@@ -127,7 +128,7 @@ def emulate_checked(plan: Plan, call: Call) -> tuple[Tensor, Tensor | None]:
     if emulation.findings:
         raise LaunchError(
             f"the emulator found {len(emulation.findings)} errors in"
-            f" {plan.config.short_form()}:\n{_listed(emulation.findings)}"
+            f" {plan.config.short_form()}:\n{listed(emulation.findings)}"
         )
     output = emulation.output
     return output if call.out is None else _store(output, call.out), emulation.lse
@@ -152,27 +153,14 @@ def emulate_plan(
     if plan.idle:
         return _nothing_to_run(plan, programs[0], call)
     for step in plan.recipe.steps:
-        _check_size(step)
-    memory = GlobalMemory(_bytes_needed(plan, call) + _MEMORY_SLACK)
+        check_size(step)
+    memory = GlobalMemory(_bytes_needed(plan, call) + MEMORY_SLACK)
     _allocate(plan, memory, arguments, call)
     start = time.perf_counter()
-    results = []
-    for step, program in zip(plan.recipe.steps, programs, strict=True):
-        geometry = step.geometry
-        own_smem = geometry.smem_bytes and (smem_bytes or geometry.smem_bytes)
-        try:
-            result = run(
-                program,
-                memory,
-                grid=geometry.grid,
-                block=geometry.block,
-                args=[*_maps(step, arguments), arguments],
-                dynamic_smem=own_smem,
-                **asdict(settings),
-            )
-        except DeadlockError as deadlock:
-            raise LaunchError(f"{plan.config.short_form()} does not end:\n{deadlock}") from deadlock
-        results.append(result)
+    named = plan.config.short_form()
+    results = run_steps(
+        plan.recipe.steps, programs, memory, arguments, settings, named, smem_bytes=smem_bytes
+    )
     seconds = time.perf_counter() - start
     if plan.recipe.counts_tiles and settings.checks:
         _check_tile_counter(plan, memory.read(arguments.tile_counter, np.int32, (2,)))
@@ -186,7 +174,41 @@ def emulate_plan(
     return Emulation(_unpacked(plan, output), findings, results[0].counters, seconds, lse)
 
 
-def _check_size(step: Step) -> None:
+def run_steps(
+    steps: Sequence[Step],
+    programs: Sequence[Program],
+    memory: GlobalMemory,
+    arguments: Any,
+    settings: Settings,
+    named: str,
+    *,
+    smem_bytes: int | None = None,
+) -> list[RunResult]:
+    """Run kernels one after the other, with arguments that hold their addresses. `named` is the
+    config in messages."""
+    results = []
+    for step, program in zip(steps, programs, strict=True):
+        geometry = step.geometry
+        own_smem = geometry.smem_bytes and (smem_bytes or geometry.smem_bytes)
+        for name, value in step.values.items():
+            setattr(arguments, name, value)
+        try:
+            result = run(
+                program,
+                memory,
+                grid=geometry.grid,
+                block=geometry.block,
+                args=[*_maps(step, arguments), arguments],
+                dynamic_smem=own_smem,
+                **asdict(settings),
+            )
+        except DeadlockError as deadlock:
+            raise LaunchError(f"{named} does not end:\n{deadlock}") from deadlock
+        results.append(result)
+    return results
+
+
+def check_size(step: Step) -> None:
     threads = prod(step.geometry.grid) * step.geometry.block
     if threads > MAX_THREADS:
         raise UnsupportedError(
@@ -202,7 +224,7 @@ def _unpacked(plan: Plan, output: Tensor) -> Tensor:
 
 def _bytes_needed(plan: Plan, call: Call) -> int:
     tensors = sum(view.layout.span for view in plan.views)
-    given = sum(_span(t) * t.itemsize for t in call.extras.values())
+    given = sum(span(t) * t.itemsize for t in call.extras.values())
     scratch = sum(plan.recipe.scratch.values())
     return tensors + 4 * prod(plan.problem.lse_shape) + scratch + given
 
@@ -210,15 +232,15 @@ def _bytes_needed(plan: Plan, call: Call) -> int:
 def _allocate(plan: Plan, memory: GlobalMemory, arguments: Any, call: Call) -> None:
     """Copy the inputs to the emulator's memory, allocate the results, and store all addresses."""
     for name, tensor, view in zip("qkv", call[:3], plan.views, strict=False):
-        setattr(arguments, name, memory.alloc(_storage(tensor), name=name, owned=_elements(view)))
+        setattr(arguments, name, memory.alloc(storage(tensor), name=name, owned=elements(view)))
     view = plan.views[3]
-    gaps = _elements(view)
+    gaps = elements(view)
     owned = None if gaps is None else gaps.repeat(view.dtype.itemsize)
     arguments.o = memory.alloc(nbytes=view.layout.span, name="o", owned=owned)
     if plan.return_lse:
         arguments.lse = memory.alloc(nbytes=4 * prod(plan.problem.lse_shape), name="lse")
     for name, tensor in call.extras.items():
-        dense = tensor.detach().as_strided((_span(tensor),), (1,))
+        dense = tensor.detach().as_strided((span(tensor),), (1,))
         setattr(arguments, name, memory.alloc(dense.numpy(), name=name))
     for name, size in plan.recipe.scratch.items():
         setattr(arguments, name, memory.alloc(nbytes=size, name=name))
@@ -253,19 +275,19 @@ def _check_tile_counter(plan: Plan, left: NDArray[np.int32]) -> None:
         )
 
 
-def _storage(tensor: Tensor) -> NDArray[np.int16]:
+def storage(tensor: Tensor) -> NDArray[np.int16]:
     """Return the memory from a tensor's first element to its last, including gaps."""
-    flat = tensor.detach().as_strided((_span(tensor),), (1,))
+    flat = tensor.detach().as_strided((span(tensor),), (1,))
     words: NDArray[np.int16] = flat.view(torch.int16).numpy()
     return words
 
 
-def _span(tensor: Tensor) -> int:
+def span(tensor: Tensor) -> int:
     """Count the elements from the first to the last, including gaps."""
     return 1 + sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
 
 
-def _elements(view: TensorView) -> NDArray[np.bool_] | None:
+def elements(view: TensorView) -> NDArray[np.bool_] | None:
     """Mark the elements in the memory that a view spans. Returns None if it has no gaps."""
     places = view.layout.span // view.dtype.itemsize
     if places == prod(view.shape):
@@ -281,7 +303,7 @@ def _store(output: Tensor, o: Tensor) -> Tensor:
         return o.copy_(output)
 
 
-def _listed(findings: Sequence[Finding]) -> str:
+def listed(findings: Sequence[Finding]) -> str:
     shown = [f"  {finding}" for finding in findings[:_FINDINGS_SHOWN]]
     more = len(findings) - len(shown)
     return "\n".join(shown + ([f"  and {more} more"] if more else []))

@@ -75,6 +75,7 @@ class _Launch:
         self._known: dict[tuple[int, ...], _KnownMaps] = {}
         self._shape = (*geometry.grid, geometry.block, 1, 1, geometry.smem_bytes)
         self._pointers = ctypes.c_void_p * (len(step.maps) + 1)
+        self._values = tuple(step.values.items())
         self._early = driver.DependentLaunch(self._shape) if step.starts_early else None
         self._function: CUfunction | None = None
 
@@ -84,6 +85,8 @@ class _Launch:
         self._function = function
 
     def queue(self, arguments: ctypes.Structure, stream: int) -> None:
+        for name, value in self._values:
+            setattr(arguments, name, value)
         tensors = self._mapped(arguments)
         maps = self._known.get(tensors) or self._encode(tensors)
         pointers = self._pointers(*maps.addresses, addressof(arguments))

@@ -11,7 +11,7 @@ struct BackwardKernelArgs : CallArgs {
   const void* v;
   const void* o;
   const void* d_o;  // the gradient of O
-  void* dq;
+  void* dq;         // gradients that are not wanted are null
   void* dk;
   void* dv;
   const float* lse;
@@ -23,7 +23,8 @@ struct BackwardKernelArgs : CallArgs {
   void* ds;           // dS of a part of the work, in 16 bits
   int* tile_counter;  // {tiles taken, CTAs done}, zero at first
   Strides q_stride, k_stride, v_stride, o_stride, d_o_stride, dq_stride, dk_stride, dv_stride;
-  int stat_rows;  // rows of a head in lse_log2, delta and dq_sum
+  int stat_rows;         // rows of a head in lse_log2, delta and dq_sum
+  int total_q, total_k;  // rows of packed tensors, else zero
 };
 
 }  // namespace fa

@@ -2,9 +2,10 @@
 // Before the main kernel: delta = rowsum(dO O) - dlse, the log-sum-exp to base 2, and dQ = 0.
 //
 // P = exp2(s - lse_log2). It is zero for rows that see no key and for the rows that fill a block after
-// the last query: their lse_log2 is +inf and their delta zero.
+// the last query: their lse_log2 is +inf and their delta zero. Gradients of rows that belong to no sequence are cleared as well.
 #pragma once
 #include <fa/attn/row_stats.cuh>
+#include <fa/backward/clear.cuh>
 #include <fa/backward/rows.cuh>
 #include <fa/ptx/memory.cuh>
 
@@ -19,6 +20,7 @@ template <class Config>
 __device__ void prepare(const BackwardKernelArgs& args) {
   using DType = typename Config::DType;
   constexpr float kLog2e = 1.4426950408889634f;
+  if (Config::Lengths::kPerBatch) clear_unused<Config>(args);
   const Rows<Config> rows(args);
   if (rows.empty()) return;
   const int lane = threadIdx.x % Config::kRowThreads;

@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernels before and after the main kernel of a backward pass, which all families share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flash_attention.call.backward_call import BackwardProblem
+from flash_attention.call.dtype import DType
+from flash_attention.compile.binding import Binding, Number, Variant
+from flash_attention.compile.unit import Unit, render
+from flash_attention.families.backward_args import (
+    LAYOUT_ASSERTS,
+    PARAMETER,
+    STAT_BLOCK,
+    stat_bytes,
+)
+from flash_attention.families.bindings import dtype_binding
+from flash_attention.families.recipe import Geometry, Step
+
+ENTRY = "flash_backward"
+THREADS = 256
+CHUNK = 8  # elements of 16 bytes
+
+
+def prepare_step(problem: BackwardProblem, target: str, *, sum_columns: int = 0) -> Step:
+    """Return the kernel that computes lse_log2 and delta. It clears `sum_columns` columns of
+    dq_sum, and the gradients of rows that belong to no sequence."""
+    threads = 1
+    while threads * CHUNK < problem.d_v:
+        threads *= 2
+    unit = _unit(
+        "prepare",
+        f"{_lower(problem)}_{threads}_{sum_columns}{_suffix(problem)}",
+        target,
+        (
+            dtype_binding(_dtype(problem)),
+            _lengths(problem),
+            Number("row_threads", threads),
+            Number("sum_columns", sum_columns),
+        ),
+    )
+    return Step(unit, Geometry(_row_blocks(problem), THREADS))
+
+
+def convert_step(problem: BackwardProblem, target: str, *, sum_columns: int, order: str) -> Step:
+    """Return the kernel that converts dq_sum to dq. `order` is the type of its SumOrder."""
+    unit = _unit(
+        "convert",
+        f"{_lower(problem)}_{sum_columns}_{order.lower()}{_suffix(problem)}",
+        target,
+        (
+            dtype_binding(_dtype(problem)),
+            _lengths(problem),
+            Number("sum_columns", sum_columns),
+            Variant("SumOrder", "backward/sum_order", order),
+        ),
+    )
+    return Step(unit, Geometry(_row_blocks(problem), THREADS))
+
+
+def sink_steps(problem: BackwardProblem, target: str) -> tuple[Step, ...]:
+    """Return the kernel that computes the gradient of sinks, if it is wanted."""
+    if not problem.wanted.dsinks:
+        return ()
+    unit = _unit("sink_gradient", f"fp32{_suffix(problem)}", target, (_lengths(problem),))
+    return (Step(unit, Geometry((problem.heads, 1, 1), THREADS)),)
+
+
+def stat_scratch(problem: BackwardProblem, *, sum_columns: int = 0) -> dict[str, int]:
+    """Return the bytes of lse_log2, delta and dq_sum."""
+    rows = stat_bytes(problem)
+    sums = {"dq_sum": stat_bytes(problem, sum_columns)} if sum_columns else {}
+    return {"lse_log2": rows, "delta": rows, **sums}
+
+
+def _unit(kernel: str, name: str, target: str, bindings: Sequence[Binding]) -> Unit:
+    source = render(
+        entry=f"{ENTRY}_{kernel}_{name}",
+        title=f"{kernel} of a backward pass",
+        header=f"fa/backward/{kernel}.cuh",
+        bindings=(*bindings, Number("threads", THREADS)),
+        asserts=LAYOUT_ASSERTS,
+        bounds=f"{THREADS}",
+        parameters=(PARAMETER,),
+        body=(f"fa::backward::{kernel}<Config>(args);",),
+    )
+    return Unit(f"backward_{kernel}_{name}", target, source)
+
+
+def _row_blocks(problem: BackwardProblem) -> tuple[int, int, int]:
+    return max(1, -(-problem.seq_q // STAT_BLOCK)), problem.heads, problem.batch
+
+
+def _dtype(problem: BackwardProblem) -> DType:
+    return DType.from_string(str(problem.dtype))
+
+
+def _lower(problem: BackwardProblem) -> str:
+    return _dtype(problem).name.lower()
+
+
+def _suffix(problem: BackwardProblem) -> str:
+    return "_per_batch" if problem.per_batch else ""
+
+
+def _lengths(problem: BackwardProblem) -> Variant:
+    return Variant("Lengths", "attn/lengths", "PerBatch" if problem.per_batch else "Same")

@@ -1,0 +1,176 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Backward passes: plans, and where they run."""
+
+from __future__ import annotations
+
+import os
+
+import torch
+from torch import Tensor
+
+from flash_attention.arch import MEASURED_ARCH, Arch
+from flash_attention.call import tensors
+from flash_attention.call.backward_call import BackwardCall, BackwardProblem, Gradients
+from flash_attention.call.backward_checks import check_backward_call
+from flash_attention.call.tensors import ALIGNMENT, TensorView
+from flash_attention.choose.heuristic import select_config
+from flash_attention.errors import KernelConfigError, UnsupportedError
+from flash_attention.families.backward_args import BackwardKernelArgs
+from flash_attention.families.config import KernelConfig
+from flash_attention.families.given import GivenConfig
+from flash_attention.families.passes import Pass
+from flash_attention.families.recipe import Setting
+from flash_attention.families.registry import family_of
+from flash_attention.kernel_configs import config_for
+from flash_attention.launch.device import CPU, device_arch, num_sms_of
+from flash_attention.launch.launcher import Launcher
+from flash_attention.launch.plan import MAX_PLANS
+
+WORKSPACE_VARIABLE = "FLASH_ATTENTION_WORKSPACE_MIB"
+DEFAULT_WORKSPACE_MIB = 512
+
+
+class BackwardPlan:
+    """How to run all backward passes with one key, on a CUDA device or in the emulator."""
+
+    def __init__(
+        self, call: BackwardCall, config: GivenConfig | None = None, arch: Arch | None = None
+    ) -> None:
+        """Check the call, and choose a config if none is given. `arch` defaults to that of the
+        tensors' device. Nothing is compiled."""
+        self.problem: BackwardProblem
+        self.problem, self.views = check_backward_call(call)
+        self.device_index: int = call.do.get_device()
+        if arch is None and self.device_index != CPU:
+            arch = device_arch(self.device_index)
+        self.config, self.arch = _choose(self.problem, config, arch)
+        setting = Setting(
+            self.arch, num_sms_of(self.device_index), workspace_bytes=workspace_bytes()
+        )
+        self.recipe = family_of(self.config).recipe(self.config, self.problem, self.views, setting)
+        self.idle = self.problem.idle
+        self.launcher = Launcher(self.recipe, self.device_index)
+        self._template = bytes(self.recipe.arguments)
+        self._given = tuple(call.call.extras)
+
+    def run(self, call: BackwardCall) -> Gradients:
+        """Run a backward pass with the plan's key."""
+        if self.idle:
+            return self._zeros()
+        if self.device_index == CPU:
+            from flash_attention.launch.backward_emulation import (  # loaded when used
+                emulate_checked,
+            )
+
+            return emulate_checked(self, call)
+        arguments, gradients = self.prepare(call)
+        self.launcher.launch(arguments)
+        return gradients
+
+    def prepare(self, call: BackwardCall) -> tuple[BackwardKernelArgs, Gradients]:
+        """Check the call's tensors, compile the kernels if needed, and allocate the gradients."""
+        arguments = self.bind(call)
+        if not self.launcher.loaded:
+            self.launcher.load()
+        wanted = self.problem.wanted
+        dq, dk, dv = (
+            self._new(view) if asked else None
+            for view, asked in zip(self.views[5:], wanted[:3], strict=True)
+        )
+        dsinks = self._new_sinks() if wanted.dsinks else None
+        gradients = Gradients(dq, dk, dv, dsinks)
+        for name, tensor in gradients._asdict().items():
+            if tensor is not None:
+                setattr(arguments, name, tensor.data_ptr())
+        return arguments, gradients
+
+    def bind(self, call: BackwardCall) -> BackwardKernelArgs:
+        """Check what may differ between calls of one key, and return the kernel arguments without
+        the addresses of gradients."""
+        do, forward, lse, dlse = call[:4]
+        q, k, v, o = forward[:4]
+        arguments = BackwardKernelArgs.from_buffer_copy(self._template)
+        for name, tensor in (("d_o", do), ("q", q), ("k", k), ("v", v), ("o", o)):
+            pointer = tensor.data_ptr() if tensor is not None else 0
+            if pointer % ALIGNMENT:
+                tensors.check_pointers([TensorView.of(name.replace("_", ""), tensor)])
+            setattr(arguments, name, pointer)
+        arguments.lse = lse.data_ptr()
+        if dlse is not None:
+            arguments.dlse = dlse.data_ptr()
+        for name in self._given:
+            setattr(arguments, name, getattr(forward, name).data_ptr())
+        return arguments
+
+    def _new(self, view: TensorView) -> Tensor:
+        tensor = torch.empty_strided(view.shape, view.strides, dtype=view.dtype, device=view.device)
+        return tensor[0] if self.is_packed(view) else tensor
+
+    def is_packed(self, view: TensorView) -> bool:
+        """Whether a gradient has no batch dimension."""
+        total = self.problem.total_q if view.name == "dq" else self.problem.total_k
+        return total is not None
+
+    def _new_sinks(self) -> Tensor:
+        device = self.views[0].device
+        return torch.empty(self.problem.heads, dtype=torch.float32, device=device)
+
+    def _zeros(self) -> Gradients:
+        wanted = self.problem.wanted
+        dq, dk, dv = (
+            self._new(view).zero_() if asked else None
+            for view, asked in zip(self.views[5:], wanted[:3], strict=True)
+        )
+        return Gradients(dq, dk, dv, self._new_sinks().zero_() if wanted.dsinks else None)
+
+
+def _choose(
+    problem: BackwardProblem, config: GivenConfig | None, arch: Arch | None
+) -> tuple[KernelConfig, Arch]:
+    if config is None:
+        arch = arch or MEASURED_ARCH
+        return select_config(problem, arch, Pass.BACKWARD), arch
+    chosen = config_for(config, problem)
+    if family_of(chosen).pass_ is not Pass.BACKWARD:
+        raise KernelConfigError(
+            f"{chosen.short_form()} is a {type(chosen).__name__}, a config of the forward pass;"
+            " pass a FlashBackwardKernelConfig or a HopperBackwardKernelConfig",
+            rule="pass",
+        )
+    arch = arch or chosen.default_arch
+    chosen.check(arch)
+    return chosen, arch
+
+
+def workspace_bytes() -> int:
+    """Return the largest memory that parts of a backward pass share, by default 512 MiB."""
+    value = os.environ.get(WORKSPACE_VARIABLE) or str(DEFAULT_WORKSPACE_MIB)
+    if not value.isascii() or not value.isdigit() or int(value) < 1:
+        raise UnsupportedError(
+            f"{WORKSPACE_VARIABLE} is {value!r}; allowed is a whole number of MiB, at least 1"
+        )
+    return int(value) << 20
+
+
+_plans: dict[tuple[object, ...], BackwardPlan] = {}
+
+
+def backward_plan_for(call: BackwardCall, config: GivenConfig | None = None) -> BackwardPlan:
+    """Return the plan of a backward pass. A new key is checked first. Nothing is compiled."""
+    key = (config, call.key())
+    plan = _plans.get(key)
+    if plan is None:
+        plan = BackwardPlan(call, config)
+        if len(_plans) >= MAX_PLANS:
+            _plans.clear()
+        _plans[key] = plan
+    return plan
+
+
+def compute_gradients(call: BackwardCall, config: GivenConfig | None = None) -> Gradients:
+    """Run a backward pass: with torch on the CPU if there is no config, else with kernels."""
+    if config is None and call.do.is_cpu:
+        from flash_attention.reference.gradients import gradients_on_cpu  # loaded when used
+
+        return gradients_on_cpu(call)
+    return backward_plan_for(call, config).run(call)
