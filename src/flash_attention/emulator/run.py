@@ -57,5 +57,6 @@ def run(
     scheduler = Scheduler(machine, schedule, seed)
     scheduler.run()
     machine.copies.report_unfinished()
-    machine.tma.report_unfinished()
+    machine.mbarriers.report_unfinished()
+    machine.bulk_groups.report_unfinished()
     return RunResult(machine.findings.items, machine.counters, scheduler.steps)

@@ -134,9 +134,9 @@ def test_stores_clip_what_lies_outside(dims: Extents, box: Extents, span: int, a
     machine = machine_with(tensor, memory)
     fill_shared(machine, expected_image(tensor, after, at).view(np.uint8), BOX)
     store(machine, at)
-    machine.tma.commit(one_lane(machine))
+    machine.bulk_groups.commit(one_lane(machine))
     np.testing.assert_array_equal(memory.bytes[room.start : room.end], everything)
-    machine.tma.wait(one_lane(machine), 0, False)
+    machine.bulk_groups.wait(one_lane(machine), 0, False)
     box_index = tuple(
         slice(max(0, c), max(0, c + extent))
         for c, extent in zip(reversed(at), reversed(box), strict=True)
@@ -168,8 +168,8 @@ def test_coordinates_that_an_h200_does_not_take_are_reported(
     fill_shared(machine, np.zeros(tensor.box_bytes, np.uint8), BOX)
     before = memory.bytes.copy()
     (load if action == "load" else store)(machine, at)
-    machine.tma.commit(one_lane(machine))
-    machine.tma.wait(one_lane(machine), 0, False)
+    machine.bulk_groups.commit(one_lane(machine))
+    machine.bulk_groups.wait(one_lane(machine), 0, False)
     assert kinds(machine) == ["tma-coordinates"]
     np.testing.assert_array_equal(memory.bytes, before)
 
@@ -273,8 +273,8 @@ def test_two_ctas_that_store_the_same_rows_conflict() -> None:
         fill_shared(machine, np.zeros(1024, np.uint8), BOX)
         store(machine, (0, 0))
         store(machine, (0, second), cta=1)
-        machine.tma.commit(machine.lanes.all)
-        machine.tma.wait(machine.lanes.all, 0, False)
+        machine.bulk_groups.commit(machine.lanes.all)
+        machine.bulk_groups.wait(machine.lanes.all, 0, False)
         assert kinds(machine) == found
 
 
@@ -294,8 +294,8 @@ def test_the_source_is_free_once_its_group_is_waited_for(
     fill_shared(machine, np.zeros(1024, np.uint8), BOX)
     store(machine, (0, 0))
     if commit:
-        machine.tma.commit(one_lane(machine))
-    machine.tma.wait(one_lane(machine), pending, read)
+        machine.bulk_groups.commit(one_lane(machine))
+    machine.bulk_groups.wait(one_lane(machine), pending, read)
     overwrite(machine)
     assert kinds(machine) == ([] if commit and pending == 0 else ["race"])
 
@@ -305,8 +305,8 @@ def test_bulk_groups_belong_to_a_thread() -> None:
     machine = machine_with(tensor, memory)
     fill_shared(machine, np.zeros(1024, np.uint8), BOX)
     store(machine, (0, 0), lane=0)
-    machine.tma.commit(one_lane(machine, lane=0))
-    machine.tma.wait(one_lane(machine, lane=1), 0, True)
+    machine.bulk_groups.commit(one_lane(machine, lane=0))
+    machine.bulk_groups.wait(one_lane(machine, lane=1), 0, True)
     overwrite(machine)
     assert kinds(machine) == ["race"]
 
@@ -319,8 +319,8 @@ def test_only_the_oldest_groups_are_over() -> None:
     lane = one_lane(machine)
     for row in (0, 8, 16):
         store(machine, (0, row))
-        machine.tma.commit(lane)
-    machine.tma.wait(lane, 2, False)
+        machine.bulk_groups.commit(lane)
+    machine.bulk_groups.wait(lane, 2, False)
     changed = np.flatnonzero(memory.bytes != before)
     start = memory.allocations[0].start
     assert changed.min() >= start
@@ -335,11 +335,11 @@ def test_a_read_wait_leaves_the_write_on_its_way() -> None:
     lane = one_lane(machine)
     before = memory.bytes.copy()
     store(machine, (0, 0))
-    machine.tma.commit(lane)
-    machine.tma.wait(lane, 0, True)
+    machine.bulk_groups.commit(lane)
+    machine.bulk_groups.wait(lane, 0, True)
     np.testing.assert_array_equal(memory.bytes, before)
     overwrite(machine)
-    machine.tma.wait(lane, 0, False)
+    machine.bulk_groups.wait(lane, 0, False)
     start = memory.allocations[0].start
     stored = memory.bytes[start : start + tensor.strides[0]].view(np.uint16)[:64]
     np.testing.assert_array_equal(stored, values[0] ^ 1)
@@ -351,10 +351,11 @@ def test_the_end_of_the_kernel_lands_stores_and_reports_unread_ones(read: bool) 
     machine = machine_with(tensor, memory)
     fill_shared(machine, expected_image(tensor, values ^ 1, (0, 0)).view(np.uint8), BOX)
     store(machine, (0, 0))
-    machine.tma.commit(one_lane(machine))
+    machine.bulk_groups.commit(one_lane(machine))
     if read:
-        machine.tma.wait(one_lane(machine), 0, True)
-    machine.tma.report_unfinished()
+        machine.bulk_groups.wait(one_lane(machine), 0, True)
+    machine.mbarriers.report_unfinished()
+    machine.bulk_groups.report_unfinished()
     start = memory.allocations[0].start
     stored = memory.bytes[start : start + tensor.strides[0]].view(np.uint16)[:64]
     np.testing.assert_array_equal(stored, values[0] ^ 1)
@@ -365,7 +366,8 @@ def test_a_load_nobody_waits_for_is_reported_at_the_end() -> None:
     memory, tensor, _ = small()
     machine = machine_with(tensor, memory)
     load(machine, (0, 0))
-    machine.tma.report_unfinished()
+    machine.mbarriers.report_unfinished()
+    machine.bulk_groups.report_unfinished()
     assert kinds(machine) == ["bulk-load-unwaited"]
 
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Asynchronous copies: cp.async by threads, cp.async.bulk.tensor by the copy engine."""
+"""Asynchronous copies: cp.async by threads, cp.async.bulk by the copy engine."""
 
 from __future__ import annotations
 
@@ -12,6 +12,12 @@ BULK = {
     *("async", "bulk", "tensor", "1d", "2d", "3d", "4d", "5d", "tile", "global", "bulk_group"),
     *("shared::cta", "shared::cluster", "mbarrier::complete_tx::bytes", "L2::cache_hint"),
 }
+LOAD = {
+    ("cp", "async", "bulk", space, "global", "mbarrier::complete_tx::bytes")
+    for space in ("shared::cta", "shared::cluster")
+}
+STORE = ("cp", "async", "bulk", "global", "shared::cta", "bulk_group")
+ADDITION = ("cp", "reduce", "async", "bulk", "global", "shared::cta", "bulk_group", "add", "f32")
 
 PREFETCH = {"1d", "2d", "3d", "4d", "5d", "tile", "L2", "global"}
 
@@ -19,7 +25,9 @@ PREFETCH = {"1d", "2d", "3d", "4d", "5d", "tile", "L2", "global"}
 @emits("cp")
 def copy(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
     parts = instruction.parts
-    if parts[:3] == ("cp", "async", "bulk"):
+    if parts == ADDITION:
+        _linear(emitter, instruction, predicate, "add")
+    elif parts[:3] == ("cp", "async", "bulk"):
         _bulk(emitter, instruction, predicate)
     elif parts[:2] != ("cp", "async"):
         raise refuse(instruction)
@@ -50,16 +58,32 @@ def _by_threads(emitter: BlockEmitter, instruction: Instruction, predicate: str 
 def _bulk(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
     parts = instruction.parts
     if parts[3] == "commit_group":
-        emitter.line("m.tma.commit(s)")
+        emitter.line("m.bulk_groups.commit(s)")
     elif parts[3] == "wait_group":
-        emitter.line(f"m.tma.wait(s, {_number(instruction)}, {'read' in parts})")
+        emitter.line(f"m.bulk_groups.wait(s, {_number(instruction)}, {'read' in parts})")
     elif parts[3:5] == ("prefetch", "tensor") and set(parts[5:]) <= PREFETCH:
         tensor = _place(emitter, instruction.operands[0])
         emitter.line(f"m.tma.prefetch(s, {tensor}, {predicate}, {emitter.pc})")
     elif parts[3] == "tensor" and set(parts[1:]) <= BULK:
         _tensor(emitter, instruction, predicate)
+    elif parts in LOAD:
+        _linear(emitter, instruction, predicate, "load")
+    elif parts == STORE:
+        _linear(emitter, instruction, predicate, "store")
     else:
         raise refuse(instruction)
+
+
+def _linear(
+    emitter: BlockEmitter, instruction: Instruction, predicate: str | None, method: str
+) -> None:
+    """Bytes one after the other; a load names its mbarrier last."""
+    target, source, size, *rest = instruction.operands
+    widths = ("u32", "u64") if method == "load" else ("u64", "u32")
+    values = [emitter.address(target, widths[0]), emitter.address(source, widths[1])]
+    values.append(emitter.array(size, "u32"))
+    values += [emitter.address(barrier, "u32") for barrier in rest]
+    emitter.line(f"m.bulk_copies.{method}(s, {', '.join(values)}, {predicate}, {emitter.pc})")
 
 
 def _tensor(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:

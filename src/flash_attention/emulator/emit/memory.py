@@ -3,8 +3,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from flash_attention.emulator.emit.block import BlockEmitter
-from flash_attention.emulator.emit.registry import emits, refuse, type_of
+from flash_attention.emulator.emit.registry import emits, expect_parts, refuse, type_of
 from flash_attention.emulator.ptx.model import Instruction, Memory, Operand, Reg, Vector
 from flash_attention.emulator.types import numpy_name, size_of
 
@@ -91,15 +93,26 @@ def store(emitter: BlockEmitter, instruction: Instruction, predicate: str | None
     emitter.line(f"{component}.store(s, {address}, {size}, ({values},), {predicate}, {emitter.pc})")
 
 
-@emits("atom", "red")
-def atomic(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+OPERATIONS = ("add", "min", "max", "exch", "cas", "and", "or", "xor", "inc", "dec")
+ATOMIC = {
+    *("global", "relaxed", "acquire", "release", "acq_rel", "cta", "cluster", "gpu", "sys"),
+    *OPERATIONS,
+}
+
+
+def _operation(instruction: Instruction, modifiers: Collection[str]) -> tuple[str, str]:
+    """What an atomic does, and the type it does it with."""
     if space_of(instruction) != "global":
         raise refuse(instruction, "atomics on shared memory are not emulated")
     storage = type_of(instruction)
-    returns = instruction.parts[0] == "atom"
-    memory, *values = instruction.operands[1 if returns else 0 :]
-    operations = ("add", "min", "max", "exch", "cas", "and", "or", "xor", "inc", "dec")
-    operation = next(part for part in instruction.parts if part in operations)
+    expect_parts(instruction, modifiers)
+    return next(part for part in instruction.parts if part in OPERATIONS), storage
+
+
+@emits("atom")
+def atomic(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+    operation, storage = _operation(instruction, ATOMIC)
+    memory, *values = instruction.operands[1:]
     address = emitter.address(memory, "u64")
     if operation == "cas":
         compare, value = (emitter.array(v, storage) for v in values)
@@ -109,10 +122,20 @@ def atomic(emitter: BlockEmitter, instruction: Instruction, predicate: str | Non
         f"m.global_access.atomic(s, {operation!r}, {storage!r}, {address}, {value}, {compare},"
         f" {predicate}, {emitter.pc})"
     )
-    if returns:
-        emitter.write(instruction.operands[0], call, storage, predicate)
-    else:
-        emitter.line(call)
+    emitter.write(instruction.operands[0], call, storage, predicate)
+
+
+@emits("red")
+def reduce(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+    """Without a result; a vector of floats is as many additions."""
+    operation, storage = _operation(instruction, ATOMIC | {"v2", "v4"})
+    memory, source = instruction.operands
+    address = emitter.address(memory, "u64")
+    values = ", ".join(emitter.array(item, storage) for item in items_of(source))
+    emitter.line(
+        f"m.global_access.reduce(s, {operation!r}, {storage!r}, {address}, ({values},),"
+        f" {predicate}, {emitter.pc})"
+    )
 
 
 @emits("fence", "membar")

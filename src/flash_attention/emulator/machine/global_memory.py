@@ -6,7 +6,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -14,6 +14,7 @@ from numpy.typing import DTypeLike, NDArray
 from flash_attention.emulator.errors import EmulatorError
 from flash_attention.emulator.machine.access import Access, Bools, Ints, Mask, Memory
 from flash_attention.emulator.machine.atomics import apply_atomic
+from flash_attention.emulator.machine.cta_order import CtaOrder
 from flash_attention.emulator.machine.lanes import GLOBAL_BASE
 from flash_attention.emulator.machine.storage import CHUNK, POISON, Storage
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 GAP = 4096  # unallocated bytes, at least, around every allocation
 ALIGNMENT = 256
 BY_ATOMICS = -1  # writer of bytes that atomics changed
+CONFLICT = "cta-write-conflict"
+STRONG = {"relaxed", "acquire", "volatile", "mmio"}  # loads that atomics do not race with
 
 
 class Allocation:
@@ -41,6 +44,7 @@ class Allocation:
         self.owned = owned
         self._part = CHUNK
         self._writer: NDArray[np.int32] = np.zeros(-(-size // CHUNK), np.int32)
+        self._changes: list[_Changes] = []  # the last atomics, and the last ones of another CTA
 
     def owns(self, offsets: Ints, nbytes: int) -> Bools:
         """Whether all bytes of the accesses at `offsets`, which lie inside, may be used."""
@@ -68,19 +72,69 @@ class Allocation:
         met: Bools = clash.any(axis=1)
         return met
 
-    def change(self, offsets: Ints, nbytes: int) -> None:
-        """Record atomic changes: of any number of CTAs, in any order."""
+    @property
+    def changed(self) -> bool:
+        """Whether atomics ever changed anything here."""
+        return bool(self._changes)
+
+    def change(
+        self, offsets: Ints, nbytes: int, writers: Ints, epochs: NDArray[np.int32], launch: int
+    ) -> Bools:
+        """Record atomics; returns those that meet a store of another CTA since writer `launch`."""
         parts = self._parts(offsets, nbytes)
-        self._writer[parts] = BY_ATOMICS
+        before = self._writer.take(parts)
+        mine = writers[:, None]
+        self._writer[parts] = np.where(before == mine, mine, BY_ATOMICS)
+        if not self._changes:
+            self._changes = [_Changes.none(len(self._writer)) for _ in range(2)]
+        last, other = self._changes
+        for writer in np.unique(writers):
+            lanes = writers == writer
+            places = parts[lanes].ravel()
+            taken = places[last.writer[places] != writer]
+            other.writer[taken], other.epoch[taken] = last.writer[taken], last.epoch[taken]
+            last.writer[places], last.epoch[places] = writer, epochs[lanes][0]
+        met: Bools = ((before > launch) & (before != mine)).any(axis=1)
+        return met
+
+    def unordered(
+        self, offsets: Ints, nbytes: int, ctas: Ints, order: CtaOrder, launch: int
+    ) -> Bools:
+        """Which accesses meet atomics of another CTA since writer `launch`, in no order."""
+        parts = self._parts(offsets, nbytes)
+        met = np.zeros(len(offsets), bool)
+        for changes in self._changes:
+            writers, epochs = changes.writer.take(parts), changes.epoch.take(parts)
+            others = np.maximum(writers - launch - 1, 0)
+            mine = ctas[:, None]
+            late = (writers > launch) & (others != mine) & (epochs > order.seen[mine, others])
+            met |= late.any(axis=1)
+        return met
 
     def _parts(self, offsets: Ints, nbytes: int) -> Ints:
         granule = nbytes & -nbytes
         if granule < self._part:
-            self._writer = self._writer.repeat(self._part // granule)
+            times = self._part // granule
+            self._writer = self._writer.repeat(times)
+            self._changes = [changes.cut(times) for changes in self._changes]
             self._part = granule
         first = (offsets - self.start) // self._part
         parts: Ints = first[:, None] + np.arange(nbytes // self._part)
         return parts
+
+
+class _Changes(NamedTuple):
+    """Who changed the parts of an allocation by atomics, and in which epoch of its CTA."""
+
+    writer: NDArray[np.int32]
+    epoch: NDArray[np.int32]
+
+    @classmethod
+    def none(cls, parts: int) -> _Changes:
+        return cls(np.zeros(parts, np.int32), np.zeros(parts, np.int32))
+
+    def cut(self, times: int) -> _Changes:
+        return _Changes(self.writer.repeat(times), self.epoch.repeat(times))
 
 
 class GlobalMemory:
@@ -177,6 +231,12 @@ class GlobalAccess(Memory):
         self._findings = machine.findings
         self._checks = machine.checks
         self._launch = memory.writers
+        self._order = CtaOrder(machine.num_ctas)
+        self._strong_loads = {
+            pc
+            for pc, instruction in enumerate(machine.program.kernel.instructions)
+            if instruction.parts[0] == "ld" and not STRONG.isdisjoint(instruction.parts)
+        }
         memory.writers += machine.num_ctas
 
     @property
@@ -187,9 +247,7 @@ class GlobalAccess(Memory):
         resolved = self.resolve(access)
         if self._checks:
             self._counters.global_access(access)
-            for allocation, lanes in self._by_allocation(resolved):
-                if not allocation.filled:
-                    self._check_written(allocation, lanes, resolved)
+            self.check_read(resolved)
         return resolved
 
     def write(self, access: Access) -> Access:
@@ -199,6 +257,19 @@ class GlobalAccess(Memory):
             self.check_write(resolved)
         return resolved
 
+    def check_read(self, access: Access) -> None:
+        """Look at a read that is resolved: was everything written, and by whom?"""
+        for allocation, lanes in self._by_allocation(access):
+            if not allocation.filled:
+                self._check_written(allocation, lanes, access)
+            if allocation.changed and access.pc not in self._strong_loads:
+                self._check_order(allocation, lanes, access)
+
+    def watches(self, offset: int) -> bool:
+        """Whether a read of the allocation there has to be looked at."""
+        allocation = self.memory.find(offset)
+        return allocation is not None and (allocation.changed or not allocation.filled)
+
     def check_write(self, access: Access) -> None:
         """Record a write that is resolved."""
         for allocation, lanes in self._by_allocation(access):
@@ -206,7 +277,9 @@ class GlobalAccess(Memory):
             met = allocation.write(access.where[lanes], access.nbytes, writers, self._launch)
             if met.any():
                 detail = f"bytes of {_name(allocation)} that another CTA stores too"
-                self._report("cta-write-conflict", detail, access, lanes[met])
+                self._report(CONFLICT, detail, access, lanes[met])
+            if allocation.changed:
+                self._check_order(allocation, lanes, access)
 
     def atomic(
         self,
@@ -220,21 +293,69 @@ class GlobalAccess(Memory):
         pc: int,
     ) -> NDArray[Any]:
         """The value before; accesses to one address happen in the order of the lanes."""
-        nbytes = value.dtype.itemsize
-        access = Access(sel, addr, nbytes, mask, pc, "atomic")
+        access = Access(sel, addr, value.dtype.itemsize, mask, pc, "atomic")
         resolved = self.resolve(access)
+        before = np.zeros(sel.count, value.dtype)
+        before[resolved.lanes] = self.change(resolved, op, type, (value,), compare)
         if self._checks:
             self._counters.global_access(access)
-            for allocation, lanes in self._by_allocation(resolved):
-                self._check_written(allocation, lanes, resolved)
-                allocation.change(resolved.where[lanes], nbytes)
-        cells = self.storage.bytes.view(value.dtype)
-        lanes = resolved.lanes
-        places = resolved.where[lanes] // nbytes
-        expected = None if compare is None else compare[lanes]
-        before = np.zeros(sel.count, value.dtype)
-        before[lanes] = apply_atomic(cells, op, type, places, value[lanes], expected)
+            for lane in resolved.lanes.tolist():
+                self._order.meet(int(sel.cta[lane]), int(resolved.where[lane]))
         return before
+
+    def reduce(
+        self,
+        sel: Selection,
+        op: str,
+        type: str,
+        addr: NDArray[Any],
+        values: Sequence[NDArray[Any]],
+        mask: Mask,
+        pc: int,
+    ) -> None:
+        """Atomics without a result, at neighbouring places where there are several values."""
+        access = Access(sel, addr, values[0].dtype.itemsize * len(values), mask, pc, "atomic")
+        if self._checks:
+            self._counters.global_access(access)
+        self.change(self.resolve(access), op, type, values)
+
+    def change(
+        self,
+        access: Access,
+        op: str,
+        type: str,
+        values: Sequence[NDArray[Any]],
+        compare: NDArray[Any] | None = None,
+    ) -> NDArray[Any]:
+        """Apply atomics that are resolved; the values before at the last of the places."""
+        lanes = access.lanes
+        if self._checks:
+            self._check_change(access)
+        cells = self.storage.bytes.view(values[0].dtype)
+        first = access.where[lanes] // values[0].dtype.itemsize
+        expected = None if compare is None else compare[lanes]
+        for index, value in enumerate(values):
+            before = apply_atomic(cells, op, type, first + index, value[lanes], expected)
+        return before
+
+    def _check_change(self, access: Access) -> None:
+        for allocation, lanes in self._by_allocation(access):
+            self._check_written(allocation, lanes, access)
+            ctas = access.sel.cta[lanes]
+            writers, epochs = self._launch + 1 + ctas, self._order.epochs(ctas)
+            where = access.where[lanes]
+            met = allocation.change(where, access.nbytes, writers, epochs, self._launch)
+            detail = f"{access.what} on bytes of {_name(allocation)} that another CTA stores"
+            self._report(CONFLICT, detail, access, lanes[met])
+
+    def _check_order(self, allocation: Allocation, lanes: Ints, access: Access) -> None:
+        where, ctas = access.where[lanes], access.sel.cta[lanes]
+        met = allocation.unordered(where, access.nbytes, ctas, self._order, self._launch)
+        detail = (
+            f"{access.what} of bytes of {_name(allocation)} that atomics of another CTA change,"
+            " and nothing orders the two"
+        )
+        self._report(CONFLICT, detail, access, lanes[met])
 
     def covers(self, begin: int, end: int) -> bool:
         allocation = self.memory.find(begin)

@@ -11,6 +11,8 @@ import numpy as np
 
 from flash_attention.emulator.errors import EmulatorError
 from flash_attention.emulator.machine.barriers import NamedBarriers
+from flash_attention.emulator.machine.bulk_copies import BulkCopies
+from flash_attention.emulator.machine.bulk_groups import BulkGroups
 from flash_attention.emulator.machine.clocks import Clocks
 from flash_attention.emulator.machine.copies import AsyncCopies
 from flash_attention.emulator.machine.counters import Counters
@@ -75,6 +77,8 @@ class Machine:
         self.matrix = MatrixUnit(self)
         self.warp = WarpUnit(self)
         self.mbarriers = MBarriers(self)
+        self.bulk_groups = BulkGroups(self)
+        self.bulk_copies = BulkCopies(self)
         self.tma = Tma(self)
         self.wgmma = Wgmma(self)
         self.named_barriers = NamedBarriers(self)

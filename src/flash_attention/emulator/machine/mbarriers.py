@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -237,10 +237,15 @@ class MBarriers:
             )
         return sentences
 
-    def unfinished(self) -> Iterator[Transfer]:
-        """Transfers nobody waited for."""
+    def report_unfinished(self) -> None:
+        """At the end of the kernel, find the transfers nobody waited for."""
         for barrier in self._barriers.values():
-            yield from barrier.transfers
+            for transfer in barrier.transfers:
+                sel = self._machine.lanes.select(np.array([transfer.lane]))
+                detail = "the kernel ends while a bulk load nobody waited for is on its way"
+                self._machine.findings.report_thread(
+                    "bulk-load-unwaited", detail, Thread(sel, 0, transfer.pc)
+                )
 
     def _check_waits(self, sel: Selection, addr: Array, pc: int) -> None:
         """Whether waiting warps have seen their mbarriers initialised; skipped once all have."""

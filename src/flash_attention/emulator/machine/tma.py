@@ -1,17 +1,18 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Tensor copies between global and shared memory, and the bulk groups that stores belong to."""
+"""Copies of boxes of tensors between global and shared memory."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from flash_attention.emulator.machine.access import Access, Mask, Thread, executing
-from flash_attention.emulator.machine.lanes import GLOBAL_BASE, SHARED_BASE
-from flash_attention.emulator.machine.storage import POISONED
+from flash_attention.emulator.machine.access import Mask, Thread, executing
+from flash_attention.emulator.machine.copy_engine import SECTOR_BYTES, CopyEngine
+from flash_attention.emulator.machine.lanes import GLOBAL_BASE
 from flash_attention.emulator.machine.tensor_map import CHUNK_BYTES, TensorMap, swizzle
 
 if TYPE_CHECKING:
@@ -19,13 +20,11 @@ if TYPE_CHECKING:
     from flash_attention.emulator.machine.machine import Machine
 
 Array = NDArray[Any]
-Bytes = NDArray[np.uint8]
 Place = tuple[Array, ...]  # of boxes: addresses of tensor maps, then one array per coordinate
 _Bounds = tuple[tuple[int, int], ...]
 
 SHARED_ALIGNMENT = 128
 PATTERN_BYTES = 1024
-SECTOR_BYTES = 32
 
 
 @dataclass(frozen=True)
@@ -60,121 +59,37 @@ class _Box:
         return bounds if all(low < high for low, high in bounds) else None
 
 
-@dataclass
-class _Store:
-    """A store in flight. `data` is what it has read from shared memory, or None."""
-
-    box: _Box
-    epoch: int
-    data: Array | None = None
-
-
-@dataclass
-class _Queue:
-    """The stores of one thread: those of the open group, and the committed groups in order."""
-
-    open: list[_Store] = field(default_factory=list)
-    groups: list[list[_Store]] = field(default_factory=list)
-
-
-class Tma:
-    """The copy engine. Data moves as late as the program's waits allow."""
+class Tma(CopyEngine):
+    """Tensor copies. Data moves as late as the program's waits allow."""
 
     def __init__(self, machine: Machine) -> None:
-        self._machine = machine
+        super().__init__(machine)
         self._orders: dict[tuple[int, int, int], NDArray[np.int64]] = {}
         self._pieces: dict[tuple[TensorMap, _Bounds, int], _Pieces] = {}
-        self._queues: dict[int, _Queue] = {}
-        self._epochs = np.zeros(machine.num_warps, np.int32)
 
     def load(
         self, sel: Selection, dst: Array, tensor: Place, mbarrier: Array, mask: Mask, pc: int
     ) -> None:
         """Global to shared: poison now, data when somebody waits for the mbarrier's phase."""
-        machine = self._machine
         for thread in executing(sel, mask, pc):
             box = self._box(thread, dst, tensor)
-            barrier = machine.mbarriers.find(thread, mbarrier)
+            barrier = self._machine.mbarriers.find(thread, mbarrier)
             if box is None or barrier is None:
                 continue
             data = self._read_tensor(box)
-            chunks = machine.shared.chunks
-
-            def land(to: Array = box.chunks, data: Array = data, chunks: Array = chunks) -> None:
-                chunks[to] = data
-
-            number = int(machine.lanes.numbers[sel.index][thread.lane])
-            agent, epoch = machine.mbarriers.start_transfer(
-                barrier, box.tensor.box_bytes, number, pc, land
-            )
-            machine.shared.engine_write(thread, *_range(box.chunks), agent, epoch)
-            chunks[box.chunks] = POISONED[CHUNK_BYTES]
+            self.start_load(thread, box.chunks, data, barrier, box.tensor.box_bytes)
 
     def store(self, sel: Selection, tensor: Place, src: Array, mask: Mask, pc: int) -> None:
         """Shared to global: part of the thread's open bulk group."""
-        machine = self._machine
-        numbers = machine.lanes.numbers[sel.index]
         for thread in executing(sel, mask, pc):
             box = self._box(thread, src, tensor, store=True)
-            if box is None:
-                continue
-            self._epochs[thread.warp_id] += 1
-            epoch = int(self._epochs[thread.warp_id])
-            machine.shared.engine_read(
-                box.chunks[None],
-                np.array([[thread.warp_id]]),
-                np.array([machine.clocks.bulk_agent(thread.warp)]),
-                np.array([epoch]),
-                sel,
-                pc,
-            )
-            queue = self._queues.setdefault(int(numbers[thread.lane]), _Queue())
-            queue.open.append(_Store(box, epoch))
+            if box is not None:
+                self.start_store(thread, box.chunks, partial(self._write_tensor, box))
 
     def prefetch(self, sel: Selection, tensor: Place, mask: Mask, pc: int) -> None:
         """Global to L2: the program sees no effect, but the box must be valid."""
         for thread in executing(sel, mask, pc):
             self._located(thread, tensor, store=False)
-
-    def commit(self, sel: Selection) -> None:
-        """cp.async.bulk.commit_group: the open group of each thread is complete."""
-        for queue in self._queues_of(sel):
-            queue.groups.append(queue.open)
-            queue.open = []
-
-    def wait(self, sel: Selection, pending: int, read: bool) -> None:
-        """cp.async.bulk.wait_group: all but the newest `pending` groups of each thread are over.
-
-        With `read`, their reads of shared memory are; their writes may still be on the way.
-        """
-        clocks = self._machine.clocks
-        for queue in self._queues_of(sel):
-            over = max(0, len(queue.groups) - pending)
-            for store in (store for group in queue.groups[:over] for store in group):
-                self._read_shared(store)
-                box = store.box
-                seen = clocks.seen[box.thread.warp_id]
-                agent = clocks.bulk_agent(box.thread.warp)
-                seen[agent] = max(seen[agent], store.epoch)
-                if not read:
-                    self._write_tensor(store)
-            if not read:
-                del queue.groups[:over]
-
-    def report_unfinished(self) -> None:
-        """At the end of the kernel, complete what is in flight and report missing waits."""
-        for transfer in self._machine.mbarriers.unfinished():
-            sel = self._machine.lanes.select(np.array([transfer.lane]))
-            detail = "the kernel ends while a bulk load nobody waited for is on its way"
-            self._report("bulk-load-unwaited", detail, Thread(sel, 0, transfer.pc))
-        for queue in self._queues.values():
-            for store in (store for group in (*queue.groups, queue.open) for store in group):
-                if store.data is None:
-                    detail = "the thread exits while its bulk store reads shared memory"
-                    self._report("bulk-store-unwaited", detail, store.box.thread)
-                    self._read_shared(store)
-                self._write_tensor(store)
-        self._queues = {}
 
     def _located(
         self, thread: Thread, place: Place, store: bool
@@ -187,11 +102,11 @@ class Tma:
             detail = (
                 f"there is {what} at this address; the instruction has {len(coords)} dimensions"
             )
-            self._report("tma-tensor-map", detail, thread, map_address)
+            self.report("tma-tensor-map", detail, thread, map_address)
             return None
         start = tuple(int(coord[thread.lane]) for coord in coords)
         if fault := _coordinate_fault(tensor, start, store):
-            self._report("tma-coordinates", fault, thread)
+            self.report("tma-coordinates", fault, thread)
             return None
         return tensor, start
 
@@ -206,21 +121,13 @@ class Tma:
         address = int(shared_address[thread.lane])
         if address % SHARED_ALIGNMENT:
             detail = f"the shared address of a tensor copy is no multiple of {SHARED_ALIGNMENT}"
-            self._report("tma-alignment", detail, thread, shared_address)
+            self.report("tma-alignment", detail, thread, shared_address)
             address -= address % SHARED_ALIGNMENT
-        offset = address - SHARED_BASE
         order = self._order(tensor, address)
-        first, last = offset + int(order.min()) * 16, offset + (int(order.max()) + 1) * 16
-        limit = self._machine.shared_limit
-        if first < 0 or last > limit:
-            detail = f"the box covers shared bytes {first} to {last} of {limit}"
-            self._report("shared-out-of-bounds", detail, thread, shared_address)
+        chunks = self.chunks_in_shared(thread, address, order, "the box")
+        if chunks is None:
             return None
-        chunks = order + (int(thread.sel.shared_base[thread.lane]) + address) // CHUNK_BYTES
         return _Box(tensor, start, chunks, thread)
-
-    def _report(self, kind: str, detail: str, thread: Thread, address: Array | None = None) -> None:
-        self._machine.findings.report_thread(kind, detail, thread, address)
 
     def _order(self, tensor: TensorMap, address: int) -> NDArray[np.int64]:
         """Where the chunks of a box go, relative to its address."""
@@ -231,35 +138,35 @@ class Tma:
             self._orders[key] = (swizzle(linear, tensor.swizzle) - near) // CHUNK_BYTES
         return self._orders[key]
 
-    def _read_shared(self, store: _Store) -> None:
-        if store.data is None:
-            store.data = self._machine.shared.chunks[store.box.chunks].view(np.uint8)
-
     def _read_tensor(self, box: _Box) -> Array:
         """The chunks of a box; zero where it leaves the tensor."""
         data = np.zeros(box.tensor.box_bytes, np.uint8)
         pieces, offsets, allowed = self._resolve(box, "tensor load")
         if pieces is not None:
-            storage = self._machine.global_access.storage
-            values = storage.views[pieces.size].take(offsets // pieces.size)
+            memory = self._machine.global_access
+            values = memory.storage.views[pieces.size].take(offsets // pieces.size)
             wide = data.view(values.dtype)
             if allowed is None:
                 wide[pieces.places] = values
-                self._check_written(box, offsets, pieces.size)
+                if self._machine.checks and memory.watches(int(offsets[0])):
+                    access = self.access(box.thread, offsets, pieces.size, None, "tensor load")
+                    memory.check_read(access)
             else:
                 wide[pieces.places[allowed]] = values[allowed]
         return data.view(np.complex128)
 
-    def _write_tensor(self, store: _Store) -> None:
+    def _write_tensor(self, box: _Box, data: Array) -> None:
         """Put what a store read into its tensor; what lies outside is dropped."""
-        pieces, offsets, allowed = self._resolve(store.box, "tensor store")
-        if pieces is None or store.data is None:
+        pieces, offsets, allowed = self._resolve(box, "tensor store")
+        if pieces is None:
             return
         memory = self._machine.global_access
         if self._machine.checks:
-            memory.check_write(self._access(store.box, pieces, offsets, allowed, "tensor store"))
+            memory.check_write(
+                self.access(box.thread, offsets, pieces.size, allowed, "tensor store")
+            )
         target = memory.storage.views[pieces.size]
-        values = store.data.view(target.dtype)[pieces.places]
+        values = data.view(target.dtype)[pieces.places]
         chosen = slice(None) if allowed is None else allowed
         target[offsets[chosen] // pieces.size] = values[chosen]
 
@@ -287,30 +194,9 @@ class Tma:
         begin = first - GLOBAL_BASE
         if memory.covers(begin, begin + pieces.extent):
             return pieces, begin + pieces.offsets, None
-        resolved = memory.resolve(self._access(box, pieces, first + pieces.offsets, None, what))
+        where = first + pieces.offsets
+        resolved = memory.resolve(self.access(box.thread, where, pieces.size, None, what))
         return pieces, resolved.where, resolved.mask
-
-    def _check_written(self, box: _Box, offsets: NDArray[np.int64], size: int) -> None:
-        allocation = self._machine.global_access.memory.find(int(offsets[0]))
-        if not self._machine.checks or allocation is None or allocation.filled:
-            return
-        if allocation.unwritten(offsets, size).any():
-            detail = "tensor load of global memory that nothing was written to"
-            self._report("uninitialised-global", detail, box.thread)
-
-    def _access(self, box: _Box, pieces: _Pieces, where: Array, mask: Mask, what: str) -> Access:
-        """The access to global memory: by the thread of a box, once for every piece."""
-        sel, lane, pc = box.thread
-        number = self._machine.lanes.numbers[sel.index][lane]
-        repeated = self._machine.lanes.select(np.full(len(where), number))
-        return Access(repeated, where, pieces.size, mask, pc, what)
-
-    def _queues_of(self, sel: Selection) -> list[_Queue]:
-        numbers = self._machine.lanes.numbers[sel.index]
-        if len(self._queues) < len(numbers):
-            chosen = set(numbers.tolist())
-            return [queue for number, queue in self._queues.items() if number in chosen]
-        return [self._queues[n] for n in numbers.tolist() if n in self._queues]
 
 
 def _coordinate_fault(tensor: TensorMap, start: tuple[int, ...], store: bool) -> str | None:
@@ -323,11 +209,6 @@ def _coordinate_fault(tensor: TensorMap, start: tuple[int, ...], store: bool) ->
     if store and ragged and start[0] + tensor.box[0] > tensor.dims[0] > start[0]:
         return f"rows of {tensor.dims[0]} elements: a store is clipped at 16 bytes, not at the row"
     return None
-
-
-def _range(chunks: NDArray[np.int64]) -> tuple[int, int]:
-    """The flat bytes from the first chunk to the end of the last."""
-    return int(chunks.min()) * CHUNK_BYTES, (int(chunks.max()) + 1) * CHUNK_BYTES
 
 
 def _cut(tensor: TensorMap, inside: _Bounds, residue: int) -> _Pieces:
