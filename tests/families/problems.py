@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 
@@ -55,3 +56,10 @@ def recipe_of(
     setting = Setting(arch or config.default_arch, num_sms, split=split)
     given = views_of(problem) if views is None else views
     return family_of(config).recipe(config, problem, given, setting)
+
+
+def backward_views_of(problem: Problem) -> list[TensorView]:
+    """do, q, k, v, o, dq, dk and dv of a problem, each with a batch dimension."""
+    q, k, v, o = views_of(problem)
+    named = {"do": o, "q": q, "k": k, "v": v, "o": o, "dq": q, "dk": k, "dv": v}
+    return [replace(like, name=name) for name, like in named.items()]
