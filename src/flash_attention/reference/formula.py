@@ -29,17 +29,18 @@ def evaluate(call: Call, precision: torch.dtype, *, lse: bool = False) -> tuple[
     """
     call = without_pages(call)
     q, k, v = call[:3]
-    formula = _Formula.of(call, precision)
+    formula = Formula.of(call, precision)
     out = torch.zeros((*q.shape[:-1], v.shape[-1]), dtype=precision, device=q.device)
     sums = torch.full(q.shape[:-1] if lse else (0,), -math.inf, dtype=precision, device=q.device)
     if lse and formula.sinks is not None:
         sums[:] = formula.sinks
-    entries = formula.entries(q, k, v)
-    outputs = _entries(out, call.cu_seqlens_q)
-    logarithms = _entries(sums, call.cu_seqlens_q) if lse else itertools.repeat(sums)
-    for (queries, keys, values), output, logarithm in zip(entries, outputs, logarithms):  # noqa: B905
+    of_queries = (formula.of_queries(t) for t in (q, out))
+    of_keys = (formula.of_keys(t) for t in (k, v))
+    logarithms = formula.of_queries(sums) if lse else itertools.repeat(sums)
+    sequences = zip(*of_queries, *of_keys, logarithms)  # noqa: B905
+    for queries, output, keys, values, logarithm in sequences:
         for part in formula.parts(queries, keys):
-            columns = _heads_of_keys(values[part.keys], part.heads, q.shape[-2], precision)
+            columns = heads_of_keys(values[part.keys], part.heads, q.shape[-2], precision)
             weights = torch.softmax(part.scores, dim=-1)[..., : columns.shape[1]]
             output[part.rows, part.heads] = (weights @ columns).transpose(0, 1)
             if lse:
@@ -58,7 +59,7 @@ def without_pages(call: Call) -> Call:
 
 
 @dataclass(frozen=True)
-class _Part:
+class Part:
     """The masked, scaled scores of some rows of some heads of one sequence."""
 
     heads: slice
@@ -68,7 +69,7 @@ class _Part:
 
 
 @dataclass(frozen=True)
-class _Formula:
+class Formula:
     """The options of the scores, and the precision to compute them in."""
 
     call: Call
@@ -79,7 +80,7 @@ class _Formula:
     sinks: Tensor | None  # (heads,)
 
     @classmethod
-    def of(cls, call: Call, precision: torch.dtype) -> _Formula:
+    def of(cls, call: Call, precision: torch.dtype) -> Formula:
         scale = call.softmax_scale
         scale = call.q.shape[-1] ** -0.5 if scale is None else float(scale)
         window = call.window or (None, None)
@@ -87,17 +88,17 @@ class _Formula:
         sinks = None if call.sinks is None else call.sinks.to(precision)
         return cls(call, precision, scale, left, min(right, 0) if call.causal else right, sinks)
 
-    def entries(self, q: Tensor, k: Tensor, v: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Yield q and the used rows of k and v of every sequence."""
-        keys, values = (_entries(t, self.call.cu_seqlens_k) for t in (k, v))
+    def of_queries(self, tensor: Tensor) -> Iterator[Tensor]:
+        """Yield the sequences (seq, heads, ...) of a tensor with a row for each query."""
+        return _entries(tensor, self.call.cu_seqlens_q)
+
+    def of_keys(self, tensor: Tensor) -> Iterator[Tensor]:
+        """Yield the sequences of a tensor with a row for each key, without rows that are unused."""
         used = self.call.seqused_k
         counts = itertools.repeat(None) if used is None else used.tolist()
-        for queries, key, value, n in zip(  # noqa: B905
-            _entries(q, self.call.cu_seqlens_q), keys, values, counts
-        ):
-            yield queries, key[:n], value[:n]
+        return (e[:n] for e, n in zip(_entries(tensor, self.call.cu_seqlens_k), counts))  # noqa: B905
 
-    def parts(self, q: Tensor, k: Tensor) -> Iterator[_Part]:
+    def parts(self, q: Tensor, k: Tensor) -> Iterator[Part]:
         """Yield the scores q (scale k)^T of one sequence in pieces of bounded size."""
         (seq_q, heads, _), seq_k = q.shape, k.shape[0]
         if seq_k == 0:
@@ -115,12 +116,12 @@ class _Formula:
                 int(min(seq_k, rows.stop + ahead + self.right)),
             )
             queries = q[rows, some].transpose(0, 1).to(self.precision)
-            scaled = _heads_of_keys(k[keys], some, heads, self.precision) * self.scale
+            scaled = heads_of_keys(k[keys], some, heads, self.precision) * self.scale
             scores = queries @ scaled.transpose(1, 2)
             if cap := float(self.call.softcap):
                 scores = cap * torch.tanh(scores / cap)
             scores.masked_fill_(self._hidden(rows, keys, ahead, q.device), -math.inf)
-            yield _Part(some, rows, keys, self._with_sinks(scores, some))
+            yield Part(some, rows, keys, self._with_sinks(scores, some))
 
     def _hidden(self, rows: slice, keys: slice, ahead: int, device: torch.device) -> Tensor:
         position = torch.arange(rows.start, rows.stop, device=device)[:, None] + ahead
@@ -134,15 +135,21 @@ class _Formula:
         return torch.cat((scores, column), dim=-1)
 
 
-def _entries(tensor: Tensor, cu_seqlens: Tensor | None) -> list[Tensor]:
-    """Split a tensor into sequences (seq, heads, ...), by cu_seqlens if it is packed."""
+def _entries(tensor: Tensor, cu_seqlens: Tensor | None) -> Iterator[Tensor]:
+    """Yield the sequences of a tensor (seq, heads, ...), by cu_seqlens if it is packed. Autograd
+    needs a view that is stored to, to be made after earlier stores."""
     if cu_seqlens is None:
-        return list(tensor.unbind())
-    return [tensor[start:end] for start, end in itertools.pairwise(cu_seqlens.tolist())]
+        yield from (tensor[i] for i in range(len(tensor)))
+    else:
+        yield from (tensor[start:end] for start, end in itertools.pairwise(cu_seqlens.tolist()))
 
 
-def _heads_of_keys(tensor: Tensor, heads: slice, n_heads: int, precision: torch.dtype) -> Tensor:
+def heads_of_keys(tensor: Tensor, heads: slice, n_heads: int, precision: torch.dtype) -> Tensor:
     """Return k or v as (heads, keys, d) for some heads of q, which may share heads of k and v."""
+    return tensor.index_select(1, shared(heads, n_heads, tensor)).transpose(0, 1).to(precision)
+
+
+def shared(heads: slice, n_heads: int, tensor: Tensor) -> Tensor:
+    """Return which head of k or v each of some heads of q uses."""
     shared_by = n_heads // tensor.shape[1]
-    index = torch.arange(heads.start, heads.stop, device=tensor.device) // shared_by
-    return tensor.index_select(1, index).transpose(0, 1).to(precision)
+    return torch.arange(heads.start, heads.stop, device=tensor.device) // shared_by

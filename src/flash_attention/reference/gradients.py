@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The gradients of attention by their formulas, in a given precision.
+
+S = Q (scale K)^T, P = exp(S - lse), dP = dO V^T and dS = P (dP - delta), where delta is the sum of
+dO O in a row, less the gradient of its lse. Then dV = P^T dO, dQ = scale dS K, dK = scale dS^T Q.
+The derivative of a softcap is a factor of dS. Of each matrix of scores only a bounded number of
+elements is stored at a time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from flash_attention.call.backward_call import BackwardCall, Gradients
+from flash_attention.reference.formula import Formula, Part, heads_of_keys, shared
+
+
+def gradients_on_cpu(backward: BackwardCall) -> Gradients:
+    """Compute the gradients of a call on CPU tensors in float32 or better. They have the dtypes of
+    their tensors, and their strides if these have no gaps."""
+    call = backward.call
+    with torch.no_grad(), torch.autocast("cpu", enabled=False):
+        exact = evaluate_gradients(backward, torch.promote_types(call.q.dtype, torch.float32))
+        given = (call.q, call.k, call.v, call.sinks)
+        return Gradients(
+            *(
+                None if d is None or t is None else torch.empty_like(t).copy_(d)
+                for d, t in zip(exact, given, strict=True)
+            )
+        )
+
+
+def evaluate_gradients(backward: BackwardCall, precision: torch.dtype) -> Gradients:
+    """Compute the wanted gradients of a call with every step rounded to `precision`.
+
+    A query that sees no key has gradient 0, and adds only the gradient of its lse to that of its
+    sink.
+    """
+    call, wanted = backward.call, backward.wanted
+    formula = Formula.of(call._replace(sinks=None), precision)  # a sink counts in the lse alone
+    rows = _Rows.of(backward, precision)
+    dq, dk, dv = (
+        torch.zeros(t.shape, dtype=precision, device=t.device) if is_wanted else None
+        for t, is_wanted in zip(call[:3], wanted, strict=False)
+    )
+    sequences = zip(  # noqa: B905
+        *(formula.of_queries(t) for t in rows),
+        *(formula.of_keys(t) for t in (call.k, call.v)),
+        itertools.repeat(None) if dq is None else formula.of_queries(dq),
+        *(itertools.repeat(None) if t is None else formula.of_keys(t) for t in (dk, dv)),
+    )
+    dsinks = None
+    if wanted.dsinks and call.sinks is not None:
+        dsinks = torch.zeros(call.sinks.shape, dtype=precision, device=call.q.device)
+    for *of_queries, k, v, dq_rows, dk_rows, dv_rows in sequences:
+        sequence = _Rows(*of_queries)
+        for part in formula.parts(sequence.q, k):
+            _add(formula, part, sequence, k, v, Gradients(dq_rows, dk_rows, dv_rows))
+        if dsinks is not None and call.sinks is not None:
+            weights = torch.exp(call.sinks.to(precision) - sequence.lse)
+            dsinks -= (weights * sequence.delta).sum(0)
+    return Gradients(dq, dk, dv, dsinks)
+
+
+class _Rows(NamedTuple):
+    """What the gradients need of every query: (..., heads, d), and (..., heads) for numbers."""
+
+    q: Tensor
+    do: Tensor
+    delta: Tensor
+    lse: Tensor  # infinite if the row sees no key, so that all of its weights are 0
+
+    @classmethod
+    def of(cls, backward: BackwardCall, precision: torch.dtype) -> _Rows:
+        q, out = backward.call.q, backward.call.out
+        assert out is not None  # BackwardCall has the output of its call
+        do, lse = backward.do.to(precision), backward.lse.to(precision).transpose(-1, -2)
+        delta = (do * out.to(precision)).sum(-1)
+        if backward.dlse is not None:
+            delta -= backward.dlse.to(precision).transpose(-1, -2)
+        return cls(q, do, delta, lse.masked_fill(lse == -math.inf, math.inf))
+
+
+def _add(formula: Formula, part: Part, rows: _Rows, k: Tensor, v: Tensor, sums: Gradients) -> None:
+    """Add what some rows of some heads of one sequence contribute to its gradients."""
+    at, heads, precision = (part.rows, part.heads), rows.q.shape[1], formula.precision
+    q, do = (t[at].transpose(0, 1).to(precision) for t in (rows.q, rows.do))
+    delta, lse = (t[at].T[..., None] for t in (rows.delta, rows.lse))
+    p = torch.exp(part.scores - lse)
+    if sums.dv is not None:
+        _add_to_heads(sums.dv[part.keys], part.heads, heads, p.mT @ do)
+    if sums.dq is None and sums.dk is None:
+        return
+    ds = p * (do @ heads_of_keys(v[part.keys], part.heads, heads, precision).mT - delta)
+    if cap := float(formula.call.softcap):
+        ds *= (1 - (part.scores / cap).square()).clamp_(min=0)  # of hidden keys -inf
+    ds *= formula.scale
+    if sums.dq is not None:
+        dq = ds @ heads_of_keys(k[part.keys], part.heads, heads, precision)
+        sums.dq[at] = dq.transpose(0, 1)
+    if sums.dk is not None:
+        _add_to_heads(sums.dk[part.keys], part.heads, heads, ds.mT @ q)
+
+
+def _add_to_heads(total: Tensor, heads: slice, n_heads: int, of_heads: Tensor) -> None:
+    """Add the gradients of some heads of q, (heads, keys, d), to the heads of k or v they use."""
+    total.index_add_(1, shared(heads, n_heads, total), of_heads.transpose(0, 1))
