@@ -27,10 +27,10 @@ ALL = Wanted()
 class Gradients(NamedTuple):
     """The gradients of one call. Those that were not wanted are None."""
 
-    dq: Tensor | None
-    dk: Tensor | None
-    dv: Tensor | None
-    dsinks: Tensor | None
+    dq: Tensor | None = None
+    dk: Tensor | None = None
+    dv: Tensor | None = None
+    dsinks: Tensor | None = None
 
 
 class BackwardCall(NamedTuple):

@@ -68,7 +68,8 @@ def evaluate_gradients(backward: BackwardCall, precision: torch.dtype) -> Gradie
 
 
 class _Rows(NamedTuple):
-    """What the gradients need of every query: (..., heads, d), and (..., heads) for numbers."""
+    """What the gradients need of every query: (..., heads, d), and (..., heads) for numbers, which
+    have float32 or better, as they do inside of torch's softmax and its derivative."""
 
     q: Tensor
     do: Tensor
@@ -79,10 +80,11 @@ class _Rows(NamedTuple):
     def of(cls, backward: BackwardCall, precision: torch.dtype) -> _Rows:
         q, out = backward.call.q, backward.call.out
         assert out is not None  # BackwardCall has the output of its call
-        do, lse = backward.do.to(precision), backward.lse.to(precision).transpose(-1, -2)
-        delta = (do * out.to(precision)).sum(-1)
+        numbers = torch.promote_types(precision, torch.float32)
+        do, lse = backward.do.to(precision), backward.lse.to(numbers).transpose(-1, -2)
+        delta = (do.to(numbers) * out.to(numbers)).sum(-1)
         if backward.dlse is not None:
-            delta -= backward.dlse.to(precision).transpose(-1, -2)
+            delta -= backward.dlse.to(numbers).transpose(-1, -2)
         return cls(q, do, delta, lse.masked_fill(lse == -math.inf, math.inf))
 
 
@@ -91,12 +93,13 @@ def _add(formula: Formula, part: Part, rows: _Rows, k: Tensor, v: Tensor, sums: 
     at, heads, precision = (part.rows, part.heads), rows.q.shape[1], formula.precision
     q, do = (t[at].transpose(0, 1).to(precision) for t in (rows.q, rows.do))
     delta, lse = (t[at].T[..., None] for t in (rows.delta, rows.lse))
-    p = torch.exp(part.scores - lse)
+    p = torch.exp(part.scores - lse).to(precision)
     if sums.dv is not None:
         _add_to_heads(sums.dv[part.keys], part.heads, heads, p.mT @ do)
     if sums.dq is None and sums.dk is None:
         return
     ds = p * (do @ heads_of_keys(v[part.keys], part.heads, heads, precision).mT - delta)
+    ds = ds.to(precision)
     if cap := float(formula.call.softcap):
         ds *= (1 - (part.scores / cap).square()).clamp_(min=0)  # of hidden keys -inf
     ds *= formula.scale

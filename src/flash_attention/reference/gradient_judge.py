@@ -1,0 +1,122 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Check gradients against float64 by FlashAttention's tolerance rule."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from flash_attention.call.backward_call import ALL, BackwardCall, Gradients, Wanted
+from flash_attention.call.call import Call
+from flash_attention.reference.formula import evaluate
+from flash_attention.reference.gradients import evaluate_gradients
+from flash_attention.reference.judge import ERROR_FACTOR, Check, rounding_step
+
+CHECKED_SCORES = 1 << 29  # the oracle computes about this many scores, in several products
+
+
+class GradientJudge:
+    """Checks the gradients of one call. The oracle is computed once.
+
+    The largest error of a gradient may be twice that of 16-bit torch, plus one rounding step. In
+    large problems some heads of k are checked, spread evenly, with the heads of q that share them;
+    the others may not contain NaN. `scores` is about how many scores the oracle may compute.
+    """
+
+    def __init__(
+        self,
+        call: Call,
+        do: Tensor,
+        dlse: Tensor | None = None,
+        wanted: Wanted = ALL,
+        *,
+        scores: int = CHECKED_SCORES,
+    ) -> None:
+        self.heads_k = _spread(call, scores)
+        self._shared_by = call.q.shape[-2] // max(1, call.k.shape[-2])
+        heads = self.heads
+        some = call._replace(
+            q=call.q[..., heads, :],
+            k=call.k[..., self.heads_k, :],
+            v=call.v[..., self.heads_k, :],
+            sinks=None if call.sinks is None else call.sinks[heads],
+            out=None,
+        )
+        gradient = do[..., heads, :]
+        of_lse = None if dlse is None else dlse[..., heads, :]
+        with torch.no_grad():
+            self._exact = _gradients(some, gradient, of_lse, wanted, torch.float64)
+            rounded = _gradients(some, gradient, of_lse, wanted, call.q.dtype)
+        self._errors = {
+            name: float((mine.double() - exact).abs().max()) if exact.numel() else 0.0
+            for name, mine, exact in _pairs(rounded, self._exact)
+        }
+        self._dtype = call.q.dtype
+
+    @property
+    def heads(self) -> list[int]:
+        """The checked heads of q."""
+        group = self._shared_by
+        return [head * group + i for head in self.heads_k for i in range(group)]
+
+    def check(self, gradients: Gradients) -> dict[str, Check]:
+        """Check the wanted gradients, by name."""
+        return {
+            name: self._check(name, given, exact)
+            for name, given, exact in _pairs(gradients, self._exact)
+        }
+
+    def _check(self, name: str, given: Tensor, exact: Tensor) -> Check:
+        heads = self.heads if name in ("dq", "dsinks") else self.heads_k
+        dim = -1 if name == "dsinks" else -2
+        mine = given.index_select(dim, torch.tensor(heads, device=given.device)).double()
+        error = (mine - exact).abs()
+        reference = self._errors[name]
+        allowed = ERROR_FACTOR * reference + rounding_step(exact.to(self._dtype))
+        worst = int(error.argmax()) if error.numel() else 0
+        place = [int(i) for i in np.unravel_index(worst, mine.shape)] if error.numel() else []
+        if place:
+            place[dim] = heads[place[dim]]
+        check = Check(
+            error=float(error.max()) if error.numel() else 0.0,
+            reference_error=reference,
+            allowed=allowed,
+            worst_index=tuple(place),
+            value=float(mine.flatten()[worst]) if error.numel() else math.nan,
+            exact=float(exact.flatten()[worst]) if error.numel() else math.nan,
+            mismatched=mine.numel() - int((error <= allowed).sum()),
+            elements=mine.numel(),
+        )
+        poison = given.isnan().nonzero()
+        if len(poison) == 0:
+            return check
+        return replace(check, error=math.nan, worst_index=tuple(map(int, poison[0])))
+
+
+def _spread(call: Call, scores: int) -> list[int]:
+    """Return the heads of k to check."""
+    heads, group = call.k.shape[-2], call.q.shape[-2] // max(1, call.k.shape[-2])
+    cells = math.prod(call.q.shape[:-2]) * call.k.shape[-3] * max(1, group)
+    count = min(heads, max(1, scores // max(1, cells)))
+    places = torch.linspace(0, heads - 1, count, dtype=torch.float64)
+    return [int(place) for place in places.round()]
+
+
+def _gradients(
+    call: Call, do: Tensor, dlse: Tensor | None, wanted: Wanted, precision: torch.dtype
+) -> Gradients:
+    """Compute the gradients from a forward pass in the same precision."""
+    out, lse = evaluate(call, precision, lse=True)
+    exact = evaluate(call, torch.float32, lse=True)[1] if precision.itemsize == 2 else lse
+    return evaluate_gradients(
+        BackwardCall(do, call._replace(out=out), exact, dlse, wanted), precision
+    )
+
+
+def _pairs(mine: Gradients, others: Gradients) -> list[tuple[str, Tensor, Tensor]]:
+    both = zip(Gradients._fields, mine, others, strict=True)
+    return [(name, a, b) for name, a, b in both if a is not None and b is not None]
