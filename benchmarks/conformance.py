@@ -17,7 +17,7 @@ import torch
 from flash_attention.files import write_record
 from flash_attention.launch.device import current_arch
 from flash_attention.tools.bench.environment import describe
-from tests.emulator.conformance import tensor_copies, wgmma
+from tests.emulator.conformance import bulk_copies, tensor_copies, wgmma
 from tests.emulator.conformance.device import launched
 from tests.emulator.conformance.emulated import emulated
 from tests.emulator.conformance.everything import CASES
@@ -63,7 +63,8 @@ def hopper(cases: Sequence[HopperCase]) -> list[dict[str, Any]]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    rows = [*instructions(), *hopper(wgmma.cases()), *hopper(tensor_copies.cases())]
+    copies = [*tensor_copies.cases(), *bulk_copies.cases()]
+    rows = [*instructions(), *hopper(wgmma.cases()), *hopper(copies)]
     wrong = [row for row in rows if not row["ok"]]
     for row in wrong:
         print(f"{row['instruction']}: {row.get('first_difference') or 'differs'}")

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""CUDA sources for sm_90a: wrappers of its instructions, one product, one tensor copy.
+"""CUDA sources for sm_90a: wrappers of its instructions, one product, one copy of each kind.
 
 Every mistake the emulator must find is a switch: `compile_ptx(SOURCE, "NO_PROXY_FENCE")`.
 """
@@ -237,3 +237,68 @@ tensor_copy(const __grid_constant__ TensorMap from, const __grid_constant__ Tens
   }
 }
 """
+
+
+BULK_COPY = (
+    PRELUDE
+    + r"""
+DEVICE void bulk_load(u32 to, const void* from, u32 bytes, u32 bar) {
+  asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes"
+               " [%0], [%1], %2, [%3];" ::"r"(to), "l"(from), "r"(bytes), "r"(bar) : "memory");
+}
+DEVICE void bulk_store(void* to, u32 from, u32 bytes) {
+#ifdef ADD
+  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;"
+#else
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;"
+#endif
+               ::"l"(to), "r"(from), "r"(bytes) : "memory");
+}
+
+// bytes into shared memory at `offset`, their image to `dump`, and out again, or added, to `to`
+extern "C" __global__ void __launch_bounds__(32)
+bulk_copy(const unsigned char* from, unsigned char* to, u32 offset, u32 bytes, u32 expected,
+          u32* dump) {
+  extern __shared__ __align__(1024) unsigned char smem[];
+  __shared__ u64 full;
+  const u32 bar = shared_address(&full), box = shared_address(smem) + offset;
+  if (threadIdx.x == 0) {
+    barrier_init(bar, 1);
+    barrier_init_done();
+  }
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    barrier_arrive_expect(bar, expected);
+    bulk_load(box, from, bytes, bar);
+  }
+#ifndef NO_FULL_WAIT
+  barrier_wait(bar, 0);
+#endif
+  if (blockIdx.x == 0)
+    for (u32 i = threadIdx.x; i < bytes / 4; i += 32)
+      dump[i] = *reinterpret_cast<u32*>(smem + offset + 4 * i);
+#ifdef WRITE_BOX
+  for (u32 i = threadIdx.x; i < bytes / 4; i += 32) {
+    volatile float* const x = reinterpret_cast<volatile float*>(smem + offset + 4 * i);
+    *x = *x + 1;
+  }
+#ifndef NO_PROXY_FENCE
+  fence_proxy();
+#endif
+#endif
+  __syncwarp();
+  if (threadIdx.x == 0) {
+    bulk_store(to, box, bytes);
+    bulk_commit();
+#ifdef READ_WAIT
+    bulk_wait_read<0>();
+#elif !defined(NO_STORE_WAIT)
+    bulk_wait<0>();
+#endif
+#ifdef OVERWRITE_BOX
+    *reinterpret_cast<volatile u32*>(smem + offset) = 0;
+#endif
+  }
+}
+"""
+)

@@ -26,7 +26,10 @@ MENDS = {
     "global-out-of-bounds": "Check first row, row count and stride: is the last block cut short?",
     "shared-misaligned": _ALIGN,
     "global-misaligned": _ALIGN,
-    "cta-write-conflict": "Give each CTA rows of its own: compare its tile with its neighbours'.",
+    "cta-write-conflict": (
+        "Give each CTA rows of its own: compare its tile with its neighbours'. What several CTAs "
+        "add to is loaded or stored by another kernel, or behind a counter that all of them met."
+    ),
     "cp-async-unwaited": _WAIT,
     "bulk-load-unwaited": _WAIT,
     "bulk-store-unwaited": "Wait until the store has read its tile before the kernel ends.",
@@ -40,7 +43,10 @@ MENDS = {
     "wgmma-in-flight": _WGMMA,
     "wgmma-unfenced": _WGMMA,
     "wgmma-descriptor": "Compare start, strides and swizzle of the descriptor with the tile's.",
-    "tma-alignment": "Put the tile at a multiple of 128 bytes, or of its swizzle pattern.",
+    "tma-alignment": (
+        "Put the tile at a multiple of 128 bytes, or of its swizzle pattern. Addresses and sizes "
+        "of bulk copies without a tensor are multiples of 16 bytes."
+    ),
     "tma-coordinates": "Start boxes at multiples of 16 bytes, and stores inside the tensor.",
     "tma-tensor-map": "Pass the tensor map of this tensor, with as many dimensions as the box.",
     DEADLOCK: _ARRIVALS,

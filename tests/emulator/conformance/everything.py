@@ -11,11 +11,12 @@ from tests.emulator.conformance import (
     integer,
     matrix,
     memory,
+    packed,
     warp,
     wide_integer,
 )
 from tests.emulator.conformance.case import Case
 
-_MODULES = (integer, wide_integer, float32, approx, convert, warp, matrix, memory, control)
+_MODULES = (integer, wide_integer, float32, approx, convert, warp, matrix, memory, control, packed)
 
 CASES: dict[str, Case] = {case.name: case for module in _MODULES for case in module.cases()}

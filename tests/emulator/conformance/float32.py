@@ -39,16 +39,16 @@ def flush(x: Floats) -> Floats:
     return np.where(np.abs(x) < np.float32(2.0**-126), np.copysign(np.float32(0), x), x)
 
 
-def nearest(x: Fraction) -> float:
-    """The float32 nearest to `x`, ties to even."""
+def nearest(x: Fraction, digits: int = 24, lowest: int = -149, largest: float = LARGEST) -> float:
+    """The float nearest to `x`, ties to even, of `digits` bits and multiples of 2^lowest."""
     if x == 0:
         return 0.0
     magnitude = abs(x)
     exponent = magnitude.numerator.bit_length() - magnitude.denominator.bit_length()
     exponent -= magnitude < Fraction(2) ** exponent
-    step = Fraction(2) ** max(exponent - 23, -149)
+    step = Fraction(2) ** max(exponent + 1 - digits, lowest)
     rounded = float(round(magnitude / step) * step)
-    return math.copysign(rounded if rounded <= LARGEST else math.inf, -1 if x < 0 else 1)
+    return math.copysign(rounded if rounded <= largest else math.inf, -1 if x < 0 else 1)
 
 
 def fused(a: Floats, b: Floats, c: Floats) -> Floats:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.emulator.conformance.case import WARP, Array, Case, Part
+from tests.emulator.conformance.case import WARP, Array, Case, Part, bits
 
 BYTES = np.random.default_rng(50).integers(0, 256, 1024).astype(np.uint8)
 WORDS = np.random.default_rng(51).integers(0, 1 << 32, 1024, np.uint64).astype(np.uint32)
@@ -163,6 +163,50 @@ def _atomics() -> Case:
     return Case("atomics", "\n".join(lines), (WORDS[:size],), parts, threads=64, blocks=2)
 
 
+def _float_additions() -> Case:
+    """All threads of two CTAs add to the same floats, alone and in vectors, then to subnormals.
+
+    The numbers are whole, so the order of the additions does not matter.
+    """
+    body = """
+  const float x = i, y = 2 * i, z = i - 100, w = 1;
+  float* const sums = reinterpret_cast<float*>(out);
+  asm volatile("red.global.add.f32 [%0], %1;" :: "l"(sums), "f"(x) : "memory");
+  asm volatile("red.relaxed.gpu.global.add.f32 [%0], %1;" :: "l"(sums + 1), "f"(y) : "memory");
+  asm volatile("red.global.add.v2.f32 [%0], {%1, %2};"
+               :: "l"(sums + 2), "f"(x), "f"(z) : "memory");
+  asm volatile("red.relaxed.gpu.global.add.v4.f32 [%0], {%1, %2, %3, %4};"
+               :: "l"(sums + 4 + 4 * (i % 2)), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
+  float before;
+  asm volatile("atom.global.add.f32 %0, [%1], %2;"
+               : "=f"(before) : "l"(sums + 12), "f"(w) : "memory");
+  if (before == 127) sums[13] = before;
+  if (i == 0) {
+    const float tiny = __uint_as_float(0x00800000), less = __uint_as_float(0x00400000);
+    asm volatile("red.global.add.f32 [%0], %1;" :: "l"(sums + 14), "f"(less) : "memory");
+    asm volatile("red.global.add.f32 [%0], %1; red.global.add.f32 [%0], %2;"
+                 :: "l"(sums + 15), "f"(tiny + less), "f"(-tiny) : "memory");
+    asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %1, %3};"
+                 :: "l"(sums + 16), "f"(less), "f"(tiny), "f"(-less) : "memory");
+  }
+"""
+    i = np.arange(128)
+    halves = [i[i % 2 == k] for k in (0, 1)]
+    sums = [i.sum(), 2 * i.sum(), i.sum(), (i - 100).sum()]
+    for half in halves:
+        sums += [half.sum(), 2 * half.sum(), (half - 100).sum(), 64]
+    plain = bits(np.array([*sums, 128, 127], np.float32))
+    flushed = np.array([0, 0, 0, 0x00800000, 0, 0], np.uint32)
+    parts = (
+        Part("red f32", plain[:2]),
+        Part("red v2.f32", plain[2:4]),
+        Part("red v4.f32", plain[4:12]),
+        Part("atom f32", plain[12:]),
+        Part("subnormals", flushed),
+    )
+    return Case("float additions", body, (), parts, threads=64, blocks=2, arch="sm_90a")
+
+
 def _tickets() -> Case:
     """Every thread draws a ticket; each number is drawn once, whatever the order."""
     body = """
@@ -185,5 +229,6 @@ def cases() -> list[Case]:
         _async_copy(16, "cg", ".L2::128B"),
         _copy_groups(),
         _atomics(),
+        _float_additions(),
         _tickets(),
     ]

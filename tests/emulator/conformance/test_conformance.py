@@ -37,7 +37,9 @@ def test_the_other_dialect_of_ptx_means_the_same(name: str) -> None:
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
-@pytest.mark.parametrize("name", ["atomics", "tickets", "early exit", "named barriers"])
+@pytest.mark.parametrize(
+    "name", ["atomics", "float additions", "tickets", "early exit", "named barriers"]
+)
 def test_the_order_of_warps_changes_nothing(name: str, schedule: str) -> None:
     case = CASES[name]
     out, findings = emulated(case, schedule=schedule)

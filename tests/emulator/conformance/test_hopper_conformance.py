@@ -1,16 +1,16 @@
 # SPDX-License-Identifier: Apache-2.0
-"""wgmma and TMA: the emulator against NumPy everywhere, against an sm_90 GPU where there is one."""
+"""wgmma and bulk copies: the emulator against NumPy, and against an sm_90 GPU if there is one."""
 
 from __future__ import annotations
 
 import pytest
 import torch
 
-from tests.emulator.conformance import tensor_copies, wgmma
+from tests.emulator.conformance import bulk_copies, tensor_copies, wgmma
 from tests.emulator.conformance.hopper_case import HopperCase, emulated_hopper, same_bits
 from tests.emulator.conformance.hopper_device import launched_hopper
 
-CASES = [*wgmma.cases(), *tensor_copies.cases()]
+CASES = [*wgmma.cases(), *tensor_copies.cases(), *bulk_copies.cases()]
 HOPPER = (9, 0)
 
 
@@ -27,7 +27,7 @@ def test_the_emulator_computes_what_numpy_does(case: HopperCase) -> None:
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_the_gpu_computes_what_the_emulator_does(case: HopperCase) -> None:
     if torch.cuda.get_device_capability() != HOPPER:
-        pytest.skip("wgmma runs on sm_90 alone")
+        pytest.skip("these instructions run on sm_90 alone")
     on_gpu, (on_emulator, _) = launched_hopper(case), emulated_hopper(case)
     for name, wanted in case.expected.items():
         assert same_bits(on_gpu[name], wanted), name

@@ -10,13 +10,19 @@ from tests.emulator.snippets import HEADER, kernel
 
 LINE = HEADER.count("\n") + 1
 REFUSED = [
-    "add.f16x2 %r10, %r11, %r12;",
-    "mul.rn.bf16x2 %r10, %r11, %r12;",
-    "fma.rn.f16x2 %r10, %r11, %r12, %r13;",
+    "mul.rn.ftz.f16x2 %r10, %r11, %r12;",
+    "fma.rn.relu.bf16x2 %r10, %r11, %r12, %r13;",
     "max.f16x2 %r10, %r11, %r12;",
     "neg.bf16x2 %r10, %r11;",
     "add.rn.bf16 %h1, %h2, %h3;",
     "atom.global.add.noftz.f16x2 %r10, [%rd3], %r11;",
+    "atom.global.add.v4.f32 {%f1, %f2, %f3, %f4}, [%rd3], {%f5, %f6, %f7, %f8};",
+    "red.global.add.noftz.bf16x2 [%rd3], %r11;",
+    "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes"
+    " [%r10], [%r11], 16, [%r12];",
+    "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+    " [%r10], [%rd3], 16, [%r12], %h1;",
+    "cp.reduce.async.bulk.global.shared::cta.bulk_group.max.u32 [%rd3], [%r10], 16;",
     "atom.shared.add.u32 %r10, [%r11], 1;",
     "bar.red.popc.u32 %r10, 0, %p1;",
     "ld.local.u32 %r10, [%r11];",

@@ -310,6 +310,122 @@ def test_stores_behind_atomics_and_atomics_on_nothing() -> None:
     assert kinds(machine) == ["uninitialised-global"]
 
 
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_reductions_add_vectors_in_the_order_of_the_lanes(count: int) -> None:
+    memory = GlobalMemory()
+    machine = make_machine(ctas=2, memory=memory)
+    lanes = machine.lanes.all
+    values = np.random.default_rng(count).standard_normal((count, 64)).astype(np.float32)
+    which, on = lanes.lane % 3, lanes.lane != 7
+    place = memory.alloc(np.ones((3, count), np.float32), name="sums")
+    where = at(place, which * 4 * count)
+    machine.global_access.reduce(lanes, "add", "f32", where, list(values), on, GLOBAL_STORE)
+    expected = np.ones((3, count), np.float32)
+    for lane in np.flatnonzero(on):
+        expected[which[lane]] += values[:, lane]
+    assert np.array_equal(memory.read(place, np.float32, (3, count)), expected)
+    assert kinds(machine) == []
+
+
+def test_a_vector_is_added_at_a_multiple_of_its_size() -> None:
+    memory = GlobalMemory()
+    machine = make_machine(memory=memory)
+    lanes = machine.lanes.all
+    place = memory.alloc(np.zeros(256, np.float32))
+    ones = [np.ones(32, np.float32)] * 4
+    where = at(place, lanes.lane * 16 + 8)
+    machine.global_access.reduce(lanes, "add", "f32", where, ones, None, GLOBAL_STORE)
+    assert kinds(machine) == ["global-misaligned"]
+
+
+CONFLICTS = [
+    ("load", "atomics of another CTA change, and nothing orders the two"),
+    ("store", "atomics of another CTA change, and nothing orders the two"),
+    ("store before", "atomic on bytes of sums that another CTA stores"),
+]
+
+
+@pytest.mark.parametrize("both_add", [False, True])
+@pytest.mark.parametrize(("plain", "detail"), CONFLICTS)
+def test_plain_accesses_among_additions_of_other_ctas(
+    plain: str, detail: str, both_add: bool
+) -> None:
+    memory = GlobalMemory()
+    machine = make_machine(ctas=2, memory=memory)
+    first, second = (machine.lanes.select(slice(k, k + 32)) for k in (0, 32))
+    place = memory.alloc(np.zeros(32, np.float32), name="sums")
+    where, ones = at(place, first.lane * 4), np.ones(32, np.float32)
+    access = machine.global_access
+
+    def touch() -> None:
+        if plain == "load":
+            access.load(second, where, 4, 1, None, GLOBAL_LOAD)
+        else:
+            access.store(second, where, 4, (ones.view(np.uint32),), None, GLOBAL_STORE)
+
+    if plain == "store before":
+        touch()
+    access.reduce(first, "add", "f32", where, [ones], None, 9)
+    if both_add:
+        access.reduce(second, "add", "f32", where, [ones], None, 9)
+    if plain != "store before":
+        touch()
+    (finding,) = machine.findings.items
+    assert (finding.kind, finding.count) == ("cta-write-conflict", 32)
+    assert detail in finding.detail
+
+
+def test_a_cta_may_load_and_store_what_it_alone_adds_to() -> None:
+    memory = GlobalMemory()
+    machine = make_machine(ctas=2, memory=memory)
+    lanes = machine.lanes.all
+    place = memory.alloc(np.zeros(64, np.float32))
+    where, ones = at(place, (lanes.cta * 32 + lanes.lane) * 4), np.ones(64, np.float32)
+    access = machine.global_access
+    access.store(lanes, where, 4, (ones.view(np.uint32),), None, GLOBAL_STORE)
+    access.reduce(lanes, "add", "f32", where, [ones], None, 9)
+    (sums,) = access.load(lanes, where, 4, 1, None, GLOBAL_LOAD)
+    access.store(lanes, where, 4, (sums,), None, GLOBAL_STORE)
+    assert (sums.view(np.float32) == 2).all()
+    assert kinds(machine) == []
+
+
+def test_the_launch_after_the_additions_may_load_and_store() -> None:
+    memory = GlobalMemory()
+    place = memory.alloc(np.zeros(32, np.float32))
+    for _ in range(2):
+        machine = make_machine(ctas=2, memory=memory)
+        lanes, access = machine.lanes.all, machine.global_access
+        second = machine.lanes.select(slice(32, 64))
+        where, ones = at(place, second.lane * 4), np.ones(32, np.uint32)
+        access.load(second, where, 4, 1, None, GLOBAL_LOAD)
+        access.store(second, where, 4, (ones,), None, GLOBAL_STORE)
+        machine = make_machine(ctas=2, memory=memory)
+        both = at(place, lanes.lane * 4)
+        machine.global_access.reduce(
+            machine.lanes.all, "add", "f32", both, [np.ones(64, np.float32)], None, 9
+        )
+        assert kinds(machine) == []
+
+
+@pytest.mark.parametrize("counted", [False, True])
+def test_a_counter_orders_the_last_cta_behind_the_others(counted: bool) -> None:
+    memory = GlobalMemory()
+    machine = make_machine(ctas=3, memory=memory)
+    place, counter = memory.alloc(np.zeros(32, np.float32)), memory.alloc(np.zeros(1, np.uint32))
+    access = machine.global_access
+    for cta in range(3):
+        lanes = machine.lanes.select(slice(32 * cta, 32 * cta + 32))
+        where = at(place, lanes.lane * 4)
+        access.reduce(lanes, "add", "f32", where, [np.ones(32, np.float32)], None, 9)
+        one = machine.lanes.part(lanes, lanes.lane == 0)
+        if counted or cta == 2:
+            value = np.ones(1, np.uint32)
+            access.atomic(one, "add", "u32", at(counter, [0]), value, None, None, 10)
+    access.load(lanes, where, 4, 1, None, GLOBAL_LOAD)
+    assert kinds(machine) == ([] if counted else ["cta-write-conflict"])
+
+
 def test_an_unknown_atomic_is_refused() -> None:
     memory = GlobalMemory()
     machine = make_machine(memory=memory)

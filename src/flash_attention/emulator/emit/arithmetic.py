@@ -10,6 +10,8 @@ from flash_attention.emulator.types import numpy_name, size_of
 
 FLOAT_MODIFIERS = {"rn", "ftz"}
 OPERATORS = {"add": "+", "sub": "-"}
+PACKED = {"f16x2": "f16", "bf16x2": "bf16"}
+PACKED_OPERATIONS = {"add": "add_16", "sub": "subtract_16", "mul": "multiply_16", "fma": "fma_16"}
 WIDER = {"i16": "i32", "u16": "u32", "i32": "i64", "u32": "u64"}
 
 
@@ -41,8 +43,23 @@ def finish(
     emitter.write(instruction.operands[0], expression, storage, predicate)
 
 
+def _packed(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> bool:
+    """Emit arithmetic on two 16-bit floats in a word; False for every other type."""
+    dtype = PACKED.get(instruction.parts[-1])
+    if dtype is None:
+        return False
+    expect_parts(instruction, {"rn"})
+    name = instruction.parts[0]
+    words = ", ".join(emitter.array(source, "u32") for source in instruction.operands[1:])
+    expression = f"numerics.packed(numerics.{PACKED_OPERATIONS[name]}, {dtype!r}, {words})"
+    emitter.write(instruction.operands[0], expression, "u32", predicate)
+    return True
+
+
 @emits("add", "sub")
 def add_or_sub(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+    if _packed(emitter, instruction, predicate):
+        return
     expect_parts(instruction, FLOAT_MODIFIERS)
     storage = type_of(instruction)
     a, b = operands(emitter, instruction, storage)
@@ -57,6 +74,8 @@ def widened(emitter: BlockEmitter, operand: Operand, storage: str, wide: str) ->
 
 @emits("mul", "mad")
 def multiply(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+    if _packed(emitter, instruction, predicate):
+        return
     expect_parts(instruction, {"lo", "hi", "wide"} | FLOAT_MODIFIERS)
     storage = type_of(instruction)
     if storage[0] == "f":
@@ -91,6 +110,8 @@ def _wide_product(emitter: BlockEmitter, first: Operand, second: Operand, storag
 def fused_multiply_add(
     emitter: BlockEmitter, instruction: Instruction, predicate: str | None
 ) -> None:
+    if _packed(emitter, instruction, predicate):
+        return
     expect_parts(instruction, FLOAT_MODIFIERS)
     storage = type_of(instruction)
     if storage != "f32":

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -187,6 +188,48 @@ def to_f16(x: Floats, toward_zero: bool = False) -> NDArray[np.uint16]:
         away = np.abs(half.astype(np.float32)) > np.abs(x)
         half = np.where(away, np.nextafter(half, np.float16(0)), half)
     return np.where(np.isnan(x), CANONICAL_NAN_F16, half.view(np.uint16))
+
+
+def packed(operation: Callable[..., Floats], dtype: str, *words: Words) -> Words:
+    """An operation on both 16-bit floats of every word, rounded once.
+
+    It may give float32: a sum or a product rounds to 16 bits as the exact one would.
+    """
+    result = operation(*(to_f32(word.view(np.uint16), dtype) for word in words))
+    rounded = to_f16(result) if dtype == "f16" else to_bf16(result)
+    return rounded.astype(np.uint16).view(np.uint32)
+
+
+def add_16(a: Floats, b: Floats) -> Floats:
+    return a + b
+
+
+def subtract_16(a: Floats, b: Floats) -> Floats:
+    return a - b
+
+
+def multiply_16(a: Floats, b: Floats) -> Floats:
+    return a * b
+
+
+def fma_16(a: Floats, b: Floats, c: Floats) -> Floats:
+    """a b + c of 16-bit floats, rounded to odd: one more rounding to 16 bits gives the nearest."""
+    product, addend = a.astype(np.float64) * b, c.astype(np.float64)
+    total = product + addend
+    shown = total - product
+    lost = (product - (total - shown)) + (addend - shown)
+    total = _to_odd(total, lost)
+    single = total.astype(np.float32)
+    odd: Floats = _to_odd(single, total - single)
+    return odd
+
+
+def _to_odd(rounded: Array, lost: Array) -> Array:
+    """Where something was lost, the neighbour whose last bit is set."""
+    bits = rounded.view(f"u{rounded.dtype.itemsize}")
+    even = np.isfinite(lost + 0 * rounded) & (lost != 0) & (bits & 1 == 0)
+    toward = np.copysign(np.inf, lost).astype(rounded.dtype)
+    return np.where(even, np.nextafter(rounded, toward), rounded)
 
 
 def pack_f16(low: Floats, high: Floats, toward_zero: bool = False) -> Words:
