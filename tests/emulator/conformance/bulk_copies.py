@@ -40,7 +40,7 @@ def _subnormals() -> tuple[Array, Array]:
     """What is added, and to what: subnormal operands, results, and neither."""
     steps = [(0.5, 0.5), (-0.5, 1), (-1, 1.5), (0.25, 2**126), (2**126, -0.125), (-1.5, 1.25)]
     values = np.array([*steps, (1, 1), (0, -0.5)]).T * 2.0**-126
-    data, before = values.astype(np.float32)
+    data, before = np.ascontiguousarray(values, np.float32)
     return data, before
 
 
