@@ -7,8 +7,10 @@ Every mistake the emulator must find is a switch: `compile_ptx(SOURCE, "NO_PROXY
 from __future__ import annotations
 
 from functools import cache
+from typing import Any
 
 from flash_attention.compile.nvrtc import compile_source
+from flash_attention.emulator import GlobalMemory, RunResult, load_program, run
 
 ARGUMENTS = ("-arch=sm_90a", "-std=c++20", "-lineinfo", "-no-cache")
 
@@ -18,6 +20,23 @@ def compile_ptx(source: str, *defines: str) -> str:
     """The PTX of a source with macros ("NAME" or "NAME=value") defined."""
     arguments = (*ARGUMENTS, *(f"-D{define}" for define in defines))
     return compile_source(source, source_name="hopper.cu", arguments=arguments).ptx
+
+
+def launch(
+    source: str,
+    memory: GlobalMemory,
+    args: list[Any],
+    *defines: str,
+    block: int,
+    ctas: int = 1,
+    **options: Any,
+) -> RunResult:
+    program = load_program(compile_ptx(source, *defines))
+    return run(program, memory, grid=(ctas, 1, 1), block=block, args=args, **options)
+
+
+def kinds(result: RunResult) -> list[str]:
+    return sorted({finding.kind for finding in result.findings})
 
 
 PRELUDE = r"""

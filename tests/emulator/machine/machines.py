@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -59,6 +61,11 @@ def addresses(sel: Selection, offsets: NDArray[np.int64] | int) -> NDArray[np.ui
     """Shared addresses of byte offsets, one for every lane of a selection."""
     spread = np.broadcast_to(np.asarray(offsets, np.int64) + SHARED_BASE, sel.count)
     return spread.astype(np.uint32)
+
+
+def at(address: int, offsets: Any) -> NDArray[np.uint64]:
+    """Global addresses of byte offsets."""
+    return (np.asarray(offsets, np.int64) + address).astype(np.uint64)
 
 
 def kinds(machine: Machine) -> list[str]:
