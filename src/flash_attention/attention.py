@@ -5,14 +5,17 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Literal, overload
 
+import torch
 from torch import Tensor
 
 from flash_attention import ops
+from flash_attention.autograd import compute_recorded, is_transformed
 from flash_attention.call.call import Call, Keywords, call_of, with_keywords
 from flash_attention.call.options import check_switch
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.given import GivenConfig
 from flash_attention.launch.compute import compute
+from flash_attention.ops import BackwardOptions
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -27,6 +30,8 @@ def attention(
     return_lse: Literal[False] = False,
     out: Tensor | None = None,
     config: GivenConfig | None = None,
+    backward_config: GivenConfig | None = None,
+    deterministic: bool = False,
     validate: bool = False,
     **keywords: Unpack[Keywords],
 ) -> Tensor: ...
@@ -41,6 +46,8 @@ def attention(
     return_lse: Literal[True],
     out: Tensor | None = None,
     config: GivenConfig | None = None,
+    backward_config: GivenConfig | None = None,
+    deterministic: bool = False,
     validate: bool = False,
     **keywords: Unpack[Keywords],
 ) -> tuple[Tensor, Tensor]: ...
@@ -54,6 +61,8 @@ def attention(
     *,
     out: Tensor | None = None,
     config: GivenConfig | None = None,
+    backward_config: GivenConfig | None = None,
+    deterministic: bool = False,
     validate: bool = False,
     **keywords: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:
@@ -92,15 +101,23 @@ def attention(
     Raises UnsupportedError for arguments or a device that no kernel supports, KernelConfigError for
     an invalid config, and CompileError or LaunchError if the kernel cannot be compiled or launched.
     """
-    if ops.is_traced(q, k, v):
-        return ops.traced(q, k, v, out, config, validate, keywords)
+    backward = BackwardOptions(backward_config, deterministic)
     call = call_of("attention", q, k, v, out, keywords)
+    if ops.is_traced(q, k, v):
+        return ops.traced(call, config, validate, backward)
+    if deterministic is not False:
+        check_switch("deterministic", deterministic)
+    recorded = torch.is_grad_enabled() and call.needs_grad
+    if recorded and is_transformed():
+        return compute_recorded(call, config, validate, backward)
     try:
+        if recorded:
+            return compute_recorded(call, config, validate, backward)
         return compute(call, config, validate)
     except (RuntimeError, UnsupportedError):
         if not ops.lacks_memory(q, k, v):
             raise
-    return ops.traced(q, k, v, out, config, validate, keywords)
+    return ops.traced(call, config, validate, backward)
 
 
 def asked(

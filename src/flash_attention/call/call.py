@@ -59,11 +59,11 @@ class Call(NamedTuple):
         """Whether autograd would expect a gradient from this call."""
         q, k, v, out, sinks = self[:5]
         return (
-            q.requires_grad
-            or k.requires_grad
-            or v.requires_grad
+            getattr(q, "requires_grad", False)  # other things than tensors are refused elsewhere
+            or getattr(k, "requires_grad", False)
+            or getattr(v, "requires_grad", False)
             or (out is not None and out.requires_grad)
-            or (sinks is not None and sinks.requires_grad)
+            or (sinks is not None and getattr(sinks, "requires_grad", False))
         )
 
     def key(self) -> tuple[object, ...]:

@@ -16,6 +16,11 @@ def new_output(q: Tensor, d_v: int, device: str | None = None) -> Tensor:
     return q.new_empty((*q.shape[:-1], d_v), device=device)
 
 
+def precision_of_lse(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype of the log-sum-exp of tensors: float32, or float64 if they are."""
+    return torch.promote_types(dtype, torch.float32)
+
+
 def fill_keyless(lse: Tensor, sinks: Tensor | None) -> Tensor:
     """Fill the log-sum-exp of rows that see no key with -inf or the sink of their head."""
     return lse.fill_(-inf) if sinks is None else lse.copy_(sinks.detach()[:, None])

@@ -12,7 +12,7 @@ from flash_attention.call.call import Call
 from flash_attention.call.checks import views_of
 from flash_attention.call.lengths import check_lengths
 from flash_attention.call.problem import Problem
-from flash_attention.call.results import fill_keyless, new_output
+from flash_attention.call.results import fill_keyless, new_output, precision_of_lse
 from flash_attention.call.tensors import Packing
 from flash_attention.errors import UnsupportedError
 from flash_attention.reference.formula import evaluate, without_pages
@@ -58,12 +58,11 @@ def _checked(call: Call) -> Problem:
 
 def _computed(problem: Problem, call: Call) -> tuple[Tensor, Tensor | None]:
     result = new_output(call.q, problem.d_v)
-    lse = None
+    lse, precision = None, precision_of_lse(call.q.dtype)
     if call.return_lse:
-        lse = torch.empty(problem.lse_shape, dtype=torch.float32, device="cpu")
+        lse = torch.empty(problem.lse_shape, dtype=precision, device="cpu")
     if problem.idle:
         return result.zero_(), None if lse is None else fill_keyless(lse, call.sinks)
-    precision = torch.promote_types(call.q.dtype, torch.float32)
     if lse is None and not (problem.per_batch or problem.softcap or problem.sinks):
         return result.copy_(_by_torch(problem, call, precision)), None
     output, logarithms = evaluate(call, precision, lse=lse is not None)

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from flash_attention.call.backward_call import BackwardCall, Gradients
+from flash_attention.call.results import precision_of_lse
 from flash_attention.reference.formula import Formula, Part, heads_of_keys, shared
 
 
@@ -25,7 +26,7 @@ def gradients_on_cpu(backward: BackwardCall) -> Gradients:
     their tensors, and their strides if these have no gaps."""
     call = backward.call
     with torch.no_grad(), torch.autocast("cpu", enabled=False):
-        exact = evaluate_gradients(backward, torch.promote_types(call.q.dtype, torch.float32))
+        exact = evaluate_gradients(backward, precision_of_lse(call.q.dtype))
         given = (call.q, call.k, call.v, call.sinks)
         return Gradients(
             *(
