@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from flash_attention import ops
-from flash_attention.autograd import compute_recorded, is_transformed
+from flash_attention.autograd import compute_recorded
 from flash_attention.call.call import Call, Keywords, call_of, with_keywords
 from flash_attention.call.options import check_switch
 from flash_attention.errors import UnsupportedError
@@ -19,6 +19,8 @@ from flash_attention.ops import BackwardOptions
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+_is_grad_enabled = torch.is_grad_enabled
 
 
 @overload
@@ -101,23 +103,20 @@ def attention(
     Raises UnsupportedError for arguments or a device that no kernel supports, KernelConfigError for
     an invalid config, and CompileError or LaunchError if the kernel cannot be compiled or launched.
     """
-    backward = BackwardOptions(backward_config, deterministic)
     call = call_of("attention", q, k, v, out, keywords)
     if ops.is_traced(q, k, v):
-        return ops.traced(call, config, validate, backward)
+        return ops.traced(call, config, validate, BackwardOptions(backward_config, deterministic))
     if deterministic is not False:
         check_switch("deterministic", deterministic)
-    recorded = torch.is_grad_enabled() and call.needs_grad
-    if recorded and is_transformed():
+    if _is_grad_enabled() and call.needs_grad:
+        backward = BackwardOptions(backward_config, deterministic)
         return compute_recorded(call, config, validate, backward)
     try:
-        if recorded:
-            return compute_recorded(call, config, validate, backward)
         return compute(call, config, validate)
     except (RuntimeError, UnsupportedError):
         if not ops.lacks_memory(q, k, v):
             raise
-    return ops.traced(call, config, validate, backward)
+    return ops.traced(call, config, validate, BackwardOptions(backward_config, deterministic))
 
 
 def asked(

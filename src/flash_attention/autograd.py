@@ -33,7 +33,11 @@ def compute_recorded(
     """Run a call as `compute` does, and have autograd record it."""
     check_differentiable(call)
     q, k, v, _, sinks, cu_seqlens_q, cu_seqlens_k, seqused_k = call[:8]
-    apply = _Attention.apply if is_transformed() else _record
+    apply = _record
+    if is_transformed():
+        apply = _Attention.apply
+    elif getattr(q, "is_meta", False) and ops.lacks_memory(q, k, v):
+        return ops.traced(call, config, validate, backward)
     out, lse = apply(
         *(q, k, v, sinks, cu_seqlens_q, cu_seqlens_k, seqused_k, call[9:], config, validate),
         backward,

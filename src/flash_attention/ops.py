@@ -33,7 +33,7 @@ from flash_attention.call.call import Call
 from flash_attention.call.checks import check_call, check_dense
 from flash_attention.call.lengths import check_lengths
 from flash_attention.call.options import SIZES, check_options, check_switch
-from flash_attention.call.results import precision_of_lse
+from flash_attention.call.results import new_gradient, precision_of_lse
 from flash_attention.call.tensors import (
     MAX_ROWS,
     OUTPUT,
@@ -87,10 +87,10 @@ DIFFERENTIABLE = ("q", "k", "v", "sinks")
 
 
 class BackwardOptions(NamedTuple):
-    """How the backward pass of a call is to run."""
+    """How the backward pass of a call runs."""
 
-    config: GivenConfig | None = None
-    deterministic: bool = False
+    config: GivenConfig | None
+    deterministic: bool
 
 
 class _Operators:
@@ -215,7 +215,7 @@ def _empty_gradients(
     **others: object,
 ) -> tuple[Tensor, ...]:
     return tuple(
-        torch.empty_like(tensor) if want and tensor is not None else q.new_empty(0)
+        new_gradient(tensor) if want and tensor is not None else q.new_empty(0)
         for tensor, want in zip((q, k, v, sinks), wanted, strict=True)
     )
 

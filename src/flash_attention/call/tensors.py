@@ -160,7 +160,7 @@ def check_kernel_output(o: TensorView, q: TensorView, v: TensorView) -> None:
 
 
 def check_gradient(do: TensorView, o: TensorView) -> None:
-    """Check the gradient of the output for any kernel."""
+    """Check the gradient of the output, for kernels and for torch."""
     if do.shape != o.shape:
         raise UnsupportedError(
             f"do has shape {shown(do.shape)}, o has shape {shown(o.shape)}; the gradient of the"
@@ -168,6 +168,11 @@ def check_gradient(do: TensorView, o: TensorView) -> None:
         )
     for what in ("dtype", "device"):
         _check_same(do, o, what)
+
+
+def check_kernel_gradient(do: TensorView, o: TensorView) -> None:
+    """Check the gradient of the output for any kernel."""
+    check_gradient(do, o)
     _check_memory(do)
 
 
@@ -210,12 +215,17 @@ def check_differentiable(call: Call) -> None:
             "out is given and a tensor requires grad, and autograd does not record a result in a"
             " given tensor; leave out out, or call under torch.no_grad()"
         )
+    check_not_paged(call)
+    check_no_tangent(call)
+
+
+def check_not_paged(call: Call) -> None:
+    """Check that the keys of a call whose gradients are computed are not in pages."""
     if call.block_table is not None:
         raise UnsupportedError(
-            "block_table is given and a tensor requires grad, and a paged KV cache has no backward"
-            " pass; pass dense or packed k and v, or call under torch.no_grad()"
+            "block_table is given, and there are no gradients of a paged KV cache; pass k and v as"
+            " dense tensors, or call under torch.no_grad()"
         )
-    check_no_tangent(call)
 
 
 def check_no_tangent(call: Call) -> None:

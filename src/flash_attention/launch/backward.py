@@ -56,7 +56,7 @@ class BackwardPlan:
     def run(self, call: BackwardCall) -> Gradients:
         """Run a backward pass with the plan's key."""
         if self.idle:
-            return self._zeros()
+            return self._zeros(call.dlse)
         if self.device_index == CPU:
             from flash_attention.launch.backward_emulation import (  # loaded when used
                 emulate_checked,
@@ -115,13 +115,17 @@ class BackwardPlan:
         device = self.views[0].device
         return torch.empty(self.problem.heads, dtype=torch.float32, device=device)
 
-    def _zeros(self) -> Gradients:
+    def _zeros(self, dlse: Tensor | None) -> Gradients:
+        """Return the gradients without a query or a key. The lse of a row is then its sink."""
         wanted = self.problem.wanted
         dq, dk, dv = (
             self._new(view).zero_() if asked else None
             for view, asked in zip(self.views[5:], wanted[:3], strict=True)
         )
-        return Gradients(dq, dk, dv, self._new_sinks().zero_() if wanted.dsinks else None)
+        dsinks = self._new_sinks().zero_() if wanted.dsinks else None
+        if dsinks is not None and dlse is not None:
+            dsinks += dlse.transpose(-1, -2).flatten(end_dim=-2).sum(0)
+        return Gradients(dq, dk, dv, dsinks)
 
 
 def _choose(

@@ -36,20 +36,27 @@ def attention_on_cpu(call: Call) -> tuple[Tensor, Tensor | None]:
 
 
 def _checked(call: Call) -> Problem:
+    problem = check_on_cpu(call)
+    if call.out is not None:
+        *inputs, out = views_of(call)
+        tensors.check_given_output(out, inputs[0], inputs[2])
+        tensors.check_no_overlap(out, inputs)
+    return problem
+
+
+def check_on_cpu(call: Call) -> Problem:
+    """Check a call of CPU tensors, whatever its output, and return its problem."""
     options.check_options(call)
-    views = views_of(call)
-    for view in views[:3]:
+    views = views_of(call)[:3]
+    for view in views:
         if view.dtype not in DTYPES:
             raise UnsupportedError(
                 f"{view.name} is {view.dtype}; allowed on the CPU are"
                 f" {', '.join(map(str, DTYPES))}: convert it with {view.name}.to(torch.bfloat16)"
             )
-    q, k, v = views[:3]
+    q, k, v = views
     tensors.check_shapes(q, k, v, Packing.of(call))
     options.check_extras(call, q, k)
-    if call.out is not None:
-        tensors.check_given_output(views[3], q, v)
-        tensors.check_no_overlap(views[3], views[:3])
     tensors.check_no_grad(call)
     problem = Problem.of(call)
     check_lengths(problem, call)
