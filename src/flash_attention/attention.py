@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 import torch
 from torch import Tensor
@@ -119,13 +119,21 @@ def attention(
     return ops.traced(call, config, validate, BackwardOptions(backward_config, deterministic))
 
 
-def asked(
-    function: str, q: Tensor, k: Tensor, v: Tensor, keywords: dict[str, Any]
-) -> tuple[Call, GivenConfig | None, bool]:
-    """Read the arguments of a function that takes the same ones as `attention`: the call, the
-    config, and whether to validate."""
+class Asked(NamedTuple):
+    """The arguments of a function that takes the same ones as `attention`."""
+
+    call: Call
+    config: GivenConfig | None
+    validate: bool
+    backward: BackwardOptions
+
+
+def asked(function: str, q: Tensor, k: Tensor, v: Tensor, keywords: dict[str, Any]) -> Asked:
+    """Read the arguments of a function that takes the same ones as `attention`."""
     own = dict(keywords)
     out, config = own.pop("out", None), own.pop("config", None)
-    validate = own.pop("validate", False)
+    validate, deterministic = (own.pop(name, False) for name in ("validate", "deterministic"))
     check_switch("validate", validate)
-    return call_of(function, q, k, v, out, own), config, bool(validate)
+    check_switch("deterministic", deterministic)
+    backward = BackwardOptions(own.pop("backward_config", None), bool(deterministic))
+    return Asked(call_of(function, q, k, v, out, own), config, bool(validate), backward)
