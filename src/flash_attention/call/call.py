@@ -62,7 +62,7 @@ class Call(NamedTuple):
             getattr(q, "requires_grad", False)  # other things than tensors are refused elsewhere
             or getattr(k, "requires_grad", False)
             or getattr(v, "requires_grad", False)
-            or (out is not None and out.requires_grad)
+            or (out is not None and getattr(out, "requires_grad", False))
             or (sinks is not None and getattr(sinks, "requires_grad", False))
         )
 

@@ -3,9 +3,9 @@
 
 Parameters that `flash_attention.compat.flash_attn` has too mean the same. `num_splits` 1 does not
 split the keys, and 0 splits them if that fills the GPU. `pack_gqa` has no effect, because this
-package decides how heads share a tile. `deterministic` has no effect, because the forward pass
-always is. Parameters without a kernel raise UnsupportedError unless they have their default value;
-the message says what to do instead. docs/flash_attn_semantics.md describes every parameter.
+package decides how heads share a tile. Parameters without a kernel raise UnsupportedError unless
+they have their default value; the message says what to do instead. docs/flash_attn_semantics.md
+describes every parameter.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from typing import Any, NoReturn
 
 from torch import Tensor
 
-from flash_attention.call.call import Window
+from flash_attention.call.call import Call, Window
 from flash_attention.call.checks import check_dense
+from flash_attention.call.tensors import check_no_grad
 from flash_attention.compat.flash_attn import (
     attend,
     options_of,
@@ -89,7 +90,7 @@ def flash_attn_func(
     )
     options = options_of(softmax_scale, causal, window_size, softcap)
     options["split_keys"] = split_keys(num_splits, k.shape[1])
-    out, lse = attend(q, k, v, options, return_attn_probs)
+    out, lse = attend(q, k, v, options, return_attn_probs, deterministic)
     return out if lse is None else (out, lse)
 
 
@@ -174,7 +175,7 @@ def flash_attn_varlen_func(
     options["cu_seqlens_q"], options["max_seqlen_q"] = cu_seqlens_q, whole(max_seqlen_q)
     options["cu_seqlens_k"], options["max_seqlen_k"] = cu_seqlens_k, whole(max_seqlen_k)
     options["seqused_k"] = seqused_k
-    out, lse = attend(q, k, v, options, return_attn_probs)
+    out, lse = attend(q, k, v, options, return_attn_probs, deterministic)
     return out if lse is None else (out, lse)
 
 
@@ -233,6 +234,7 @@ def flash_attn_with_kvcache(
     if cu_seqlens_q is not None:
         options["cu_seqlens_q"], options["max_seqlen_q"] = cu_seqlens_q, whole(max_seqlen_q)
         batch = len(cu_seqlens_q) - 1
+    check_no_grad(Call(q, k_cache, v_cache))
     lengths = cache.lengths(cache_seqlens, batch, k)
     if k is not None or v is not None:
         lengths = cache.append(q, k, v, lengths, options)
