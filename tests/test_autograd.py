@@ -526,7 +526,7 @@ def test_gradients_of_every_case_on_a_gpu_are_those_on_the_cpu(
             name: value.to(device) if isinstance(value, Tensor) else value
             for name, value in made.arguments.items()
         }
-        given = leaves(*(t.nan_to_num().to(device) for t in (made.q, made.k, made.v)))
+        given = leaves(*(t.to(device) for t in (made.q, made.k, made.v)))
         if asked["sinks"] is not None:
             asked["sinks"] = asked["sinks"].requires_grad_()
             given.append(asked["sinks"])
