@@ -15,7 +15,7 @@ from flash_attention.call.options import check_switch
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.given import GivenConfig
 from flash_attention.launch.compute import compute
-from flash_attention.ops import BackwardOptions
+from flash_attention.ops import NOTHING_ASKED, BackwardOptions
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
@@ -68,7 +68,7 @@ def attention(
     validate: bool = False,
     **keywords: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Compute attention, softmax(softmax_scale q k^T) v. There is no backward pass.
+    """Compute attention, softmax(softmax_scale q k^T) v, differentiable in q, k, v and sinks.
 
     On a GPU a kernel is chosen and, at its first use, compiled. On the CPU torch computes, in
     float32 or better.
@@ -93,30 +93,43 @@ def attention(
     - `split_keys`: the chunk length of split-KV. By default the keys of few queries are split if
       that fills the GPU, and how they are split, and so the rounding, depends on the batch.
     - `config`: the kernel to run, as in `forward`. On the CPU the emulator runs it.
+    - `backward_config`: the same for the backward pass, as in `backward`.
+    - `deterministic`: give the same gradients, bit for bit, in every run, as
+      torch.use_deterministic_algorithms asks for too. Outputs always are the same.
     - `out`: a tensor for the result. `return_lse`: return lse as well.
 
     Returns `out`, or a new tensor like q with the columns of v. With `return_lse` it returns (out,
     lse), where lse is the logarithm of the sum of exponentials of each row: float32 (batch, heads,
-    seq_q), or (heads, total) if q is packed. A query that sees no key has output 0, and its lse is
-    -inf or its sink.
+    seq_q), or (heads, total) if q is packed. A query that sees no key has output 0, its lse is -inf
+    or its sink, and its gradient is 0.
 
-    Raises UnsupportedError for arguments or a device that no kernel supports, KernelConfigError for
-    an invalid config, and CompileError or LaunchError if the kernel cannot be compiled or launched.
+    Raises UnsupportedError for arguments or a device that no kernel supports, also in the backward
+    pass, KernelConfigError for an invalid config, and CompileError or LaunchError if the kernel
+    cannot be compiled or launched.
     """
-    call = call_of("attention", q, k, v, out, keywords)
-    if ops.is_traced(q, k, v):
-        return ops.traced(call, config, validate, BackwardOptions(backward_config, deterministic))
-    if deterministic is not False:
-        check_switch("deterministic", deterministic)
-    if _is_grad_enabled() and call.needs_grad:
+    call, backward = call_of("attention", q, k, v, out, keywords), NOTHING_ASKED
+    if deterministic is not False or backward_config is not None:
         backward = BackwardOptions(backward_config, deterministic)
+    return _computed(call, config, validate, backward)
+
+
+def _computed(
+    call: Call, config: GivenConfig | None, validate: bool, backward: BackwardOptions
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Compute a call in the way that torch has to see it."""
+    q, k, v = call[:3]
+    if ops.is_traced(q, k, v):
+        return ops.traced(call, config, validate, backward)
+    if backward is not NOTHING_ASKED:
+        check_switch("deterministic", backward.deterministic)
+    if _is_grad_enabled() and call.needs_grad:
         return compute_recorded(call, config, validate, backward)
     try:
         return compute(call, config, validate)
     except (RuntimeError, UnsupportedError):
         if not ops.lacks_memory(q, k, v):
             raise
-    return ops.traced(call, config, validate, BackwardOptions(backward_config, deterministic))
+    return ops.traced(call, config, validate, backward)
 
 
 class Asked(NamedTuple):

@@ -93,6 +93,9 @@ class BackwardOptions(NamedTuple):
     deterministic: bool
 
 
+NOTHING_ASKED = BackwardOptions(None, deterministic=False)
+
+
 class _Operators:
     """An operator that computes `attention`, and the one that computes its gradients."""
 

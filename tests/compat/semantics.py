@@ -140,6 +140,7 @@ EVERY_FUNCTION = (
         (
             "test_packed_tensors_are_split_before_the_heads",
             "test_packed_tensors_have_three_or_two_matrices",
+            "test_gradients_of_one_tensor_are_one_tensor",
         ),
     ),
 )
@@ -149,7 +150,10 @@ PACKED = (
         "cu_seqlens_q, cu_seqlens_k, cu_seqlens",
         "(batch + 1,), int32: where each sequence starts in q, and in k and v",
         EQUAL,
-        ("test_packed_sequences_are_attended_to_apart_and_the_lse_is_heads_by_total",),
+        (
+            "test_packed_sequences_are_attended_to_apart_and_the_lse_is_heads_by_total",
+            "test_gradients_of_packed_sequences_are_those_of_each",
+        ),
     ),
     Row(
         "max_seqlen_q, max_seqlen_k, max_seqlen",
@@ -166,7 +170,10 @@ PACKED = (
         "softmax_lse",
         "(nheads, total_q)",
         EQUAL,
-        ("test_packed_sequences_are_attended_to_apart_and_the_lse_is_heads_by_total",),
+        (
+            "test_packed_sequences_are_attended_to_apart_and_the_lse_is_heads_by_total",
+            "test_gradients_of_packed_sequences_are_those_of_each",
+        ),
     ),
     Row(
         "block_table",

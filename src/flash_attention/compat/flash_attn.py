@@ -25,10 +25,9 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from flash_attention.attention import attention
-from flash_attention.call.call import Call, Keywords, Window
+from flash_attention.call.call import Keywords, Window
 from flash_attention.call.checks import check_dense
-from flash_attention.call.tensors import check_no_grad
-from flash_attention.compat.kv_cache import Cache
+from flash_attention.compat.kv_cache import Cache, check_inference
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.sm90.forward.short_queries import PAGE_BLOCK_KEYS
 
@@ -206,11 +205,10 @@ def flash_attn_with_kvcache(
     """
     _refuse_dropout_and_alibi(0.0, alibi_slopes)
     refuse_rotary(rotary_cos, rotary_sin)
-    check_dense("q", q)
+    check_inference(q, k_cache, v_cache)
     options = options_of(softmax_scale, causal, window_size, softcap)
     cache = Cache.of(k_cache, v_cache, block_table, cache_batch_idx, cache_leftpad)
     options["split_keys"] = split_keys(num_splits, cache.max_keys)
-    check_no_grad(Call(q, k_cache, v_cache))
     lengths = cache.lengths(cache_seqlens, q.shape[0], k)
     if k is not None or v is not None:
         lengths = cache.append(q, k, v, lengths, options)

@@ -14,9 +14,8 @@ from typing import Any, NoReturn
 
 from torch import Tensor
 
-from flash_attention.call.call import Call, Window
+from flash_attention.call.call import Window
 from flash_attention.call.checks import check_dense
-from flash_attention.call.tensors import check_no_grad
 from flash_attention.compat.flash_attn import (
     attend,
     options_of,
@@ -25,7 +24,7 @@ from flash_attention.compat.flash_attn import (
     unpacked,
     whole,
 )
-from flash_attention.compat.kv_cache import Cache
+from flash_attention.compat.kv_cache import Cache, check_inference
 from flash_attention.errors import UnsupportedError
 
 __all__ = [
@@ -226,7 +225,7 @@ def flash_attn_with_kvcache(
         scheduler_metadata=scheduler_metadata,
         sm_margin=sm_margin,
     )
-    check_dense("q", q)
+    check_inference(q, k_cache, v_cache)
     options = options_of(softmax_scale, causal, window_size, softcap)
     cache = Cache.of(k_cache, v_cache, page_table, cache_batch_idx, cache_leftpad)
     options["split_keys"] = split_keys(num_splits, cache.max_keys)
@@ -234,7 +233,6 @@ def flash_attn_with_kvcache(
     if cu_seqlens_q is not None:
         options["cu_seqlens_q"], options["max_seqlen_q"] = cu_seqlens_q, whole(max_seqlen_q)
         batch = len(cu_seqlens_q) - 1
-    check_no_grad(Call(q, k_cache, v_cache))
     lengths = cache.lengths(cache_seqlens, batch, k)
     if k is not None or v is not None:
         lengths = cache.append(q, k, v, lengths, options)

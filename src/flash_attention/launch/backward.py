@@ -25,6 +25,7 @@ from flash_attention.kernel_configs import as_kernel_config, config_for
 from flash_attention.launch.device import CPU, device_arch, num_sms_of
 from flash_attention.launch.launcher import Launcher
 from flash_attention.launch.plan import MAX_PLANS, may_change
+from flash_attention.launch.strict import strict_arch
 
 WORKSPACE_VARIABLE = "FLASH_ATTENTION_WORKSPACE_MIB"
 DEFAULT_WORKSPACE_MIB = 512
@@ -177,6 +178,8 @@ def backward_plan_for(call: BackwardCall, config: GivenConfig | None = None) -> 
 def compute_gradients(call: BackwardCall, config: GivenConfig | None = None) -> Gradients:
     """Run a backward pass: with torch on the CPU if there is no config, else with kernels."""
     if config is None and call.do.is_cpu:
+        if (arch := strict_arch()) is not None:
+            BackwardPlan(call, arch=arch).bind(call)
         from flash_attention.reference.gradients import gradients_on_cpu  # loaded when used
 
         return gradients_on_cpu(call)
