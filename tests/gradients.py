@@ -22,9 +22,8 @@ DEVICES = [
 ]
 
 
-def leaves(
-    *tensors: Tensor | None,
-) -> list[Tensor]:
+def leaves(*tensors: Tensor | None) -> list[Tensor]:
+    """Copies that require grad, of the tensors that are there."""
     return [t.detach().clone().requires_grad_() for t in tensors if t is not None]
 
 
