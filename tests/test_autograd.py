@@ -63,9 +63,9 @@ def test_gradients_are_those_of_torch(dtype: torch.dtype, is_causal: bool, devic
     out = attention(*given, causal=is_causal)
     weights = torch.randn_like(out)
     exact = [t.detach().double().requires_grad_() for t in given]
-    wanted = scaled_dot_product_attention(
-        *(t.transpose(1, 2) for t in exact), is_causal=is_causal, enable_gqa=True
-    ).transpose(1, 2)
+    q, k, v = (t.transpose(1, 2) for t in exact)
+    wanted = scaled_dot_product_attention(q, k, v, is_causal=is_causal, enable_gqa=True)
+    wanted = wanted.transpose(1, 2)
     tolerance = 1e-5 if dtype == torch.float32 else 3e-2
     found = torch.autograd.grad(out, given, weights)
     for mine, theirs in zip(
@@ -275,7 +275,7 @@ def test_gradients_of_every_case_on_a_gpu_are_those_on_the_cpu(
     of_devices = []
     for device in ("cuda", "cpu"):
         made = case.make("cpu", dtype)
-        asked = {
+        asked: dict[str, Any] = {
             name: value.to(device) if isinstance(value, Tensor) else value
             for name, value in made.arguments.items()
         }

@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
+from typing import Any
 
 import pytest
 import torch
@@ -25,7 +26,7 @@ def test_a_change_in_place_is_autograds_own_error(name: str, device: str) -> Non
     q, k, v = (2 * t for t in dense(device))
     sinks = 2 * torch.ones(4, device=device, requires_grad=True)
     used = torch.tensor([20, 3], dtype=torch.int32, device=device)
-    options = {"sinks": sinks, "seqused_k": used}
+    options: dict[str, Any] = {"sinks": sinks, "seqused_k": used}
     out, lse = attention(q, k, v, **options, return_lse=True)
     loss = (2 * out.float()).sum() + (2 * lse).sum()
     named = {"q": q, "k": k, "v": v, "out": out, "lse": lse} | options
@@ -150,7 +151,7 @@ def test_transforms_of_torch_func_differentiate() -> None:
         torch.func.grad(loss, argnums=(0, 1, 2))(*detached), wanted, strict=True
     ):
         close(mine, exact)
-    out, vjp = torch.func.vjp(function, *detached)
+    out, vjp, *_ = torch.func.vjp(function, *detached)
     for mine, exact in zip(vjp(2 * out), wanted, strict=True):
         close(mine, exact)
     many = torch.stack((detached[0], 2 * detached[0]))
@@ -215,8 +216,8 @@ def test_autocast_trains(device: str) -> None:
                 out: Tensor = attention(q, k, v, causal=True)
                 assert out.dtype == precision
             else:
-                rows = (t.transpose(1, 2) for t in (q, k, v))
-                out = scaled_dot_product_attention(*rows, is_causal=True).transpose(1, 2)
+                q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+                out = scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2)
         return out.float().square().sum()
 
     parameters = list(project.parameters())

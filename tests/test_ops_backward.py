@@ -50,10 +50,10 @@ def test_the_packed_backward_operator_is_one_that_torch_trusts() -> None:
 
 
 def test_operators_whose_tensors_require_grad_are_trusted() -> None:
-    leaves = [t.detach().clone().requires_grad_() for t in dense()]
+    leaves = tuple(t.detach().clone().requires_grad_() for t in dense())
     sinks = torch.ones(4, requires_grad=True)
     torch.library.opcheck(DENSE, leaves, {"sinks": sinks, "softcap": 2.0})
-    leaves = [t.detach().clone().requires_grad_() for t in packed()]
+    leaves = tuple(t.detach().clone().requires_grad_() for t in packed())
     torch.library.opcheck(VARLEN, (*leaves, BOUNDS_Q, BOUNDS_K, 11, 7), {"causal": True})
 
 

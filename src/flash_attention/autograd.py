@@ -65,7 +65,8 @@ class _Attention(Function):
         backward: BackwardOptions,
     ) -> Any:
         lengths = (cu_seqlens_q, cu_seqlens_k, seqused_k)
-        call = Call(q, k, v, None, sinks, *lengths, None, *options[:-1], return_lse=True)
+        with_lse = (*options[:-1], True)
+        call = Call(q, k, v, None, sinks, *lengths, None, *with_lse)
         if is_transformed():
             return ops.traced(call, config, validate, backward)
         return compute(call, config, validate)
@@ -89,7 +90,8 @@ class _Attention(Function):
         asked = (do, dlse, *ctx.saved_tensors, ctx.options, wanted, ctx.backward_options)
         if not torch.is_grad_enabled():
             return *_gradients(*asked), *none
-        found = iter(_Gradients.apply(*asked))  # with create_graph autograd records this too
+        record: Callable[..., Any] = _Gradients.apply
+        found = iter(record(*asked))  # with create_graph autograd records this too
         return *(next(found) if is_wanted else None for is_wanted in wanted), *none
 
     @staticmethod
@@ -97,7 +99,7 @@ class _Attention(Function):
         refuse_tangent()
 
 
-_record = super(Function, _Attention).apply
+_record: Callable[..., Any] = super(Function, _Attention).apply
 """`_Attention.apply` outside of transforms, without inspecting the signature of forward."""
 
 

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Literal, overload
 
 import torch
 from torch import Tensor
@@ -18,6 +18,42 @@ from flash_attention.families.config import check_config_type
 from flash_attention.families.given import GivenConfig
 from flash_attention.launch.backward import backward_plan_for
 from flash_attention.launch.timed import run_backward_timed
+
+
+@overload
+def backward(
+    kernel_cfg: GivenConfig,
+    do: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    o: Tensor,
+    lse: Tensor,
+    *,
+    dlse: Tensor | None = None,
+    wanted: Iterable[str] | None = None,
+    deterministic: bool = False,
+    benchmark: Literal[False] = False,
+    **keywords: Any,
+) -> Gradients: ...
+
+
+@overload
+def backward(
+    kernel_cfg: GivenConfig,
+    do: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    o: Tensor,
+    lse: Tensor,
+    *,
+    dlse: Tensor | None = None,
+    wanted: Iterable[str] | None = None,
+    deterministic: bool = False,
+    benchmark: Literal[True],
+    **keywords: Any,
+) -> tuple[Gradients, float]: ...
 
 
 @with_keywords_in(BACKWARD_KEYWORDS)

@@ -240,12 +240,12 @@ def _flop(operators: _Operators) -> None:
     @register_flop_formula([operators.forward._opoverload.overloadpacket], get_raw=True)
     def of_forward(*values: Any, **named: Any) -> int:
         asked = dict(zip(operators.forward_arguments, values, strict=False)) | named
-        return _pairs(asked) * 2 * (asked["q"].shape[-1] + asked["v"].shape[-1])
+        return _pairs(asked) * int(2 * (asked["q"].shape[-1] + asked["v"].shape[-1]))
 
     @register_flop_formula([operators.backward._opoverload.overloadpacket], get_raw=True)
     def of_backward(*values: Any, **named: Any) -> int:
         asked = dict(zip(operators.backward_arguments, values, strict=False)) | named
-        return _pairs(asked) * 2 * (3 * asked["q"].shape[-1] + 2 * asked["v"].shape[-1])
+        return _pairs(asked) * int(2 * (3 * asked["q"].shape[-1] + 2 * asked["v"].shape[-1]))
 
 
 _flop(_dense)

@@ -170,8 +170,8 @@ def test_every_function_shows_the_same_keywords() -> None:
     assert shown["window"].annotation == "Window | None"
     own = ["out", "config", "backward_config", "deterministic", "validate"]
     assert list(shown) == ["q", "k", "v", *own, *KEYWORDS]
-    for function in (backward, backward_timed):
-        assert set(inspect.signature(function).parameters) >= set(BACKWARD_KEYWORDS)
+    for gradients in (backward, backward_timed):
+        assert set(inspect.signature(gradients).parameters) >= set(BACKWARD_KEYWORDS)
 
 
 def test_what_looks_at_a_call_takes_all_its_arguments() -> None:

@@ -218,9 +218,9 @@ def test_gradients_of_version_3_are_those_of_torch(deterministic: bool) -> None:
         return torch.autograd.grad(function(*leaves, **options).square().sum(), leaves)
 
     def by_torch(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        rows = (t.transpose(1, 2) for t in (q, k, v))
+        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
         out = torch.nn.functional.scaled_dot_product_attention(
-            *rows, is_causal=True, enable_gqa=True
+            q, k, v, is_causal=True, enable_gqa=True
         )
         return out.transpose(1, 2)
 

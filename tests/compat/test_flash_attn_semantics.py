@@ -341,10 +341,12 @@ def test_gradients_of_packed_sequences_are_those_of_each() -> None:
     out = flash_attn_varlen_func(*leaves, bounds, bounds, 7, 7)
     found = torch.autograd.grad(out.square().sum(), leaves)
     kv = torch.stack((k, v), 1).requires_grad_()
-    out = flash_attn.flash_attn_varlen_kvpacked_func(q, kv, bounds, bounds, 7, 7)
+    of_kv: Function = flash_attn.flash_attn_varlen_kvpacked_func
+    out = of_kv(q, kv, bounds, bounds, 7, 7)
     (dkv,) = torch.autograd.grad(out.square().sum(), kv)
     qkv = torch.stack((q, k, v), 1).requires_grad_()
-    out = flash_attn.flash_attn_varlen_qkvpacked_func(qkv, bounds, 7)
+    of_qkv: Function = flash_attn.flash_attn_varlen_qkvpacked_func
+    out = of_qkv(qkv, bounds, 7)
     (dqkv,) = torch.autograd.grad(out.square().sum(), qkv)
     for given, exact in zip(
         (*found, dkv, dqkv),

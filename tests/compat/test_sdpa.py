@@ -155,12 +155,12 @@ def test_nested_tensors_stay_with_torch() -> None:
 
 @pytest.mark.parametrize("is_causal", [False, True])
 def test_gradients_are_those_of_torch(is_causal: bool) -> None:
-    leaves = [t.requires_grad_() for t in tensors(5, 7, heads=4, heads_k=2)]
+    q, k, v = leaves = [t.requires_grad_() for t in tensors(5, 7, heads=4, heads_k=2)]
     options: dict[str, Any] = {"is_causal": is_causal, "enable_gqa": True}
-    wanted = F.scaled_dot_product_attention(*leaves, **options)
+    wanted = F.scaled_dot_product_attention(q, k, v, **options)
     weights = torch.randn(wanted.shape, generator=torch.Generator().manual_seed(1))
     with route_sdpa() as routed:
-        given = F.scaled_dot_product_attention(*leaves, **options)
+        given = F.scaled_dot_product_attention(q, k, v, **options)
     assert (routed.here, routed.to_torch.total()) == (1, 0)
     for mine, of_torch in zip(
         torch.autograd.grad(given, leaves, weights),

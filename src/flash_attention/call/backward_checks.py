@@ -29,7 +29,7 @@ def check_backward_call(call: BackwardCall) -> tuple[BackwardProblem, list[Tenso
     check_rows(call, problem, q)
     new = [
         replace(TensorView.of(f"d{view.name}", new_gradient(tensor, "meta")), device=view.device)
-        for view, tensor in zip((q, k, v), call.call, strict=False)
+        for view, tensor in zip((q, k, v), call.call[:3], strict=True)
     ]
     given = BackwardProblem.of_pass(problem, call.wanted, call.deterministic)
     return given, [do.with_batch, q, k, v, o, *(view.with_batch for view in new)]
