@@ -6,18 +6,24 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.functional import scaled_dot_product_attention
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import (
+    CheckpointPolicy,
+    checkpoint,
+    create_selective_checkpoint_contexts,
+)
 
 from flash_attention import UnsupportedError, attention
-from tests.gradients import DEVICES, dense
+from tests.gradients import DEVICES, dense, leaves
 
 
 @pytest.mark.parametrize("device", DEVICES)
@@ -249,3 +255,54 @@ def test_a_training_step_can_be_captured_and_replayed() -> None:
             tensor.copy_(torch.randn_like(tensor))
     graph.replay()
     assert all(map(torch.equal, captured, step()))
+
+
+def test_a_checkpoint_may_keep_the_operator_and_recompute_the_rest() -> None:
+    given = dense()
+    wanted = torch.autograd.grad(function(*given).sin().sum(), given)
+    seen: list[Any] = []
+
+    def policy(_: Any, operator: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+        seen.append(operator)
+        kept = operator is torch.ops.flash_attention.dense.default
+        return CheckpointPolicy.MUST_SAVE if kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+    out = checkpoint(
+        lambda *tensors: function(*tensors).sin(),
+        *given,
+        use_reentrant=False,
+        context_fn=partial(create_selective_checkpoint_contexts, policy),
+    )
+    assert isinstance(out, Tensor)
+    found = torch.autograd.grad(out.sum(), given)
+    assert torch.ops.flash_attention.dense.default in seen
+    assert all(map(torch.equal, found, wanted))
+
+
+def test_compiled_checkpoints_and_lengths_that_change() -> None:
+    torch._dynamo.reset()
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(
+        lambda *tensors: checkpoint(function, *tensors, use_reentrant=False),
+        backend=counter,
+        fullgraph=True,
+    )
+    q, k, v = dense()
+    for length in (7, 9, 5):
+        given = leaves(q[:, :length], k, v)
+        found = torch.autograd.grad(compiled(*given).sum(), given)
+        wanted = torch.autograd.grad(function(*given).sum(), given)
+        assert all(map(torch.equal, found, wanted))
+    assert counter.frame_count == 2
+
+
+def test_compiled_autograd_finds_the_backward_operator() -> None:
+    given = dense()
+    wanted = torch.autograd.grad(function(*given).sum(), given)
+    torch._dynamo.reset()
+    compiler = torch.compile(backend="aot_eager", fullgraph=True)
+    with torch._dynamo.compiled_autograd._enable(compiler):
+        function(*given).sum().backward()
+    assert all(
+        t.grad is not None and torch.equal(t.grad, d) for t, d in zip(given, wanted, strict=True)
+    )

@@ -88,40 +88,27 @@ def attention(
     - `seqused_k`: int32 (batch,), the number of keys of each sequence that are used.
     - `block_table`: int32 (batch, n), for a paged KV cache. k and v are then (pages, page_size,
       heads_k, d). The table lists the pages of each sequence in order, seqused_k its keys.
-    - `validate`: check the values of cu_seqlens, seqused_k and block_table, for which the call
-      waits for the GPU. Without it they are trusted on a GPU.
+    - `validate`: check the values of cu_seqlens, seqused_k and block_table, and wait for the GPU.
     - `split_keys`: the chunk length of split-KV. By default the keys of few queries are split if
       that fills the GPU, and how they are split, and so the rounding, depends on the batch.
     - `config`: the kernel to run, as in `forward`. On the CPU the emulator runs it.
     - `backward_config`: the same for the backward pass, as in `backward`.
-    - `deterministic`: give the same gradients, bit for bit, in every run, as
-      torch.use_deterministic_algorithms asks for too. Outputs always are the same.
+    - `deterministic`: gradients have the same bits in every run, as outputs always have.
     - `out`: a tensor for the result. `return_lse`: return lse as well.
 
     Returns `out`, or a new tensor like q with the columns of v. With `return_lse` it returns (out,
     lse), where lse is the logarithm of the sum of exponentials of each row: float32 (batch, heads,
-    seq_q), or (heads, total) if q is packed. A query that sees no key has output 0, its lse is -inf
-    or its sink, and its gradient is 0.
+    seq_q), or (heads, total) if q is packed. A query that sees no key has output and gradient 0,
+    and its lse is -inf or its sink.
 
-    Raises UnsupportedError for arguments or a device that no kernel supports, also in the backward
-    pass, KernelConfigError for an invalid config, and CompileError or LaunchError if the kernel
-    cannot be compiled or launched.
+    Raises UnsupportedError for arguments or a device that no kernel supports, KernelConfigError for
+    an invalid config, and CompileError or LaunchError if the kernel cannot be compiled or launched.
     """
     call, backward = call_of("attention", q, k, v, out, keywords), NOTHING_ASKED
     if deterministic is not False or backward_config is not None:
-        backward = BackwardOptions(backward_config, deterministic)
-    return _computed(call, config, validate, backward)
-
-
-def _computed(
-    call: Call, config: GivenConfig | None, validate: bool, backward: BackwardOptions
-) -> Tensor | tuple[Tensor, Tensor]:
-    """Compute a call in the way that torch has to see it."""
-    q, k, v = call[:3]
+        backward = BackwardOptions.of(backward_config, deterministic)
     if ops.is_traced(q, k, v):
         return ops.traced(call, config, validate, backward)
-    if backward is not NOTHING_ASKED:
-        check_switch("deterministic", backward.deterministic)
     if _is_grad_enabled() and call.needs_grad:
         return compute_recorded(call, config, validate, backward)
     try:
@@ -145,8 +132,7 @@ def asked(function: str, q: Tensor, k: Tensor, v: Tensor, keywords: dict[str, An
     """Read the arguments of a function that takes the same ones as `attention`."""
     own = dict(keywords)
     out, config = own.pop("out", None), own.pop("config", None)
-    validate, deterministic = (own.pop(name, False) for name in ("validate", "deterministic"))
+    validate = own.pop("validate", False)
     check_switch("validate", validate)
-    check_switch("deterministic", deterministic)
-    backward = BackwardOptions(own.pop("backward_config", None), bool(deterministic))
+    backward = BackwardOptions.of(own.pop("backward_config", None), own.pop("deterministic", False))
     return Asked(call_of(function, q, k, v, out, own), config, bool(validate), backward)

@@ -81,6 +81,7 @@ OF_GRADIENTS = {
 }
 """The arguments that only the backward operators have, in their schema."""
 ONLY_FORWARD = ("config", "block_table", "split_keys")
+_is_compiling = torch.compiler.is_compiling
 SHARED = ("sinks", "seqused_k", "causal", "softmax_scale", "softcap")
 """The arguments that all operators take as a call has them."""
 DIFFERENTIABLE = ("q", "k", "v", "sinks")
@@ -91,6 +92,13 @@ class BackwardOptions(NamedTuple):
 
     config: GivenConfig | None
     deterministic: bool
+
+    @classmethod
+    def of(cls, config: GivenConfig | None, deterministic: bool) -> BackwardOptions:
+        """Check the options as far as torch.compile follows."""
+        if not _is_compiling():
+            check_switch("deterministic", deterministic)
+        return cls(config, bool(deterministic))
 
 
 NOTHING_ASKED = BackwardOptions(None, deterministic=False)
@@ -277,7 +285,6 @@ def _values(numbers: Tensor | None, otherwise: list[int], *, starts: bool) -> li
     return lengths
 
 
-_is_compiling = torch.compiler.is_compiling
 _modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
 _is_tracing: Callable[[], bool] = torch._C._is_tracing
 
@@ -308,7 +315,6 @@ def traced(
     if not _is_compiling():  # torch.compile does not follow these
         check_options(call)
         check_switch("validate", validate)
-        check_switch("deterministic", backward.deterministic)
     for name, tensor in zip("qkv", call[:3], strict=True):
         check_dense(name, tensor)
     for name, tensor in call.extras.items():
@@ -330,7 +336,7 @@ def traced(
         split_keys=call.split_keys,
         config=_written(config),
         backward_config=_written(backward.config),
-        deterministic=bool(backward.deterministic),
+        deterministic=backward.deterministic,
     )
     if out is not None:
         result = out.copy_(result)

@@ -57,14 +57,17 @@ class Call(NamedTuple):
     @property
     def needs_grad(self) -> bool:
         """Whether autograd would expect a gradient from this call."""
-        q, k, v, out, sinks = self[:5]
-        return (
-            getattr(q, "requires_grad", False)  # other things than tensors are refused elsewhere
-            or getattr(k, "requires_grad", False)
-            or getattr(v, "requires_grad", False)
-            or (out is not None and getattr(out, "requires_grad", False))
-            or (sinks is not None and getattr(sinks, "requires_grad", False))
-        )
+        out, sinks = self.out, self.sinks
+        try:
+            return (
+                self.q.requires_grad
+                or self.k.requires_grad
+                or self.v.requires_grad
+                or (out is not None and out.requires_grad)
+                or (sinks is not None and sinks.requires_grad)
+            )
+        except AttributeError:  # of something that is no tensor, which the checks refuse
+            return False
 
     def key(self) -> tuple[object, ...]:
         """Everything that a plan depends on. Calls with the same key differ only in their data."""
