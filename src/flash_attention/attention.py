@@ -81,9 +81,8 @@ def attention(
     - `softmax_scale`: the factor of the scores, 1 / sqrt(d) by default.
     - `softcap`: a scaled score s becomes softcap tanh(s / softcap). 0 means no cap.
     - `sinks`: float32 (heads,), a logit per head that is added to the softmax denominator only.
-    - `cu_seqlens_q`, `cu_seqlens_k`: int32 (batch + 1,), for packed sequences. q is then (total,
-      heads, d), and sequence i has its rows from cu_seqlens_q[i] to cu_seqlens_q[i + 1]. k and v
-      are packed the same way.
+    - `cu_seqlens_q`, `cu_seqlens_k`: int32 (batch + 1,), the first row of each packed sequence of
+      q, or of k and v, and the end of the last. The tensors are then (total, heads, d).
     - `max_seqlen_q`, `max_seqlen_k`: the length of the longest packed sequence.
     - `seqused_k`: int32 (batch,), the number of keys of each sequence that are used.
     - `block_table`: int32 (batch, n), for a paged KV cache. k and v are then (pages, page_size,
