@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, Literal, overload
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,42 +20,6 @@ from flash_attention.launch.backward import backward_plan_for
 from flash_attention.launch.timed import run_backward_timed
 
 
-@overload
-def backward(
-    kernel_cfg: GivenConfig,
-    do: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    o: Tensor,
-    lse: Tensor,
-    *,
-    dlse: Tensor | None = None,
-    wanted: Iterable[str] | None = None,
-    deterministic: bool = False,
-    benchmark: Literal[False] = False,
-    **keywords: Any,
-) -> Gradients: ...
-
-
-@overload
-def backward(
-    kernel_cfg: GivenConfig,
-    do: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    o: Tensor,
-    lse: Tensor,
-    *,
-    dlse: Tensor | None = None,
-    wanted: Iterable[str] | None = None,
-    deterministic: bool = False,
-    benchmark: Literal[True],
-    **keywords: Any,
-) -> tuple[Gradients, float]: ...
-
-
 @with_keywords_in(BACKWARD_KEYWORDS)
 def backward(
     kernel_cfg: GivenConfig,
@@ -69,9 +33,8 @@ def backward(
     dlse: Tensor | None = None,
     wanted: Iterable[str] | None = None,
     deterministic: bool = False,
-    benchmark: bool = False,
     **keywords: Any,
-) -> Gradients | tuple[Gradients, float]:
+) -> Gradients:
     """Compute the gradients of `attention` with the kernel that `kernel_cfg` describes.
 
     `attention` itself is differentiable and calls this pass where autograd needs it. The first call
@@ -90,11 +53,10 @@ def backward(
       that of the sinks if there are any.
     - `deterministic`: give the same bits in every run. torch.use_deterministic_algorithms asks for
       that too.
-    - `benchmark`: time the kernels, as `backward_timed` does.
     - The other keywords: those of the forward pass, as in `attention`.
 
     Returns Gradients(dq, dk, dv, dsinks), where gradients that are not wanted are None. A gradient
-    has the dtype of its tensor. With `benchmark` it returns (gradients, milliseconds).
+    has the dtype of its tensor.
 
     Raises KernelConfigError for an invalid config or one of the forward pass, UnsupportedError for
     arguments that the config does not support, and CompileError or LaunchError if a kernel cannot
@@ -102,8 +64,7 @@ def backward(
     """
     given = (do, q, k, v, o, lse)
     call = _call("backward", kernel_cfg, given, dlse, wanted, deterministic, keywords)
-    plan = backward_plan_for(call, kernel_cfg)
-    return run_backward_timed(plan, call) if benchmark else plan.run(call)
+    return backward_plan_for(call, kernel_cfg).run(call)
 
 
 @with_keywords_in(BACKWARD_KEYWORDS)
