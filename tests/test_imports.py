@@ -27,7 +27,7 @@ LAYERS = (
     ("reference",),
     ("choose",),
     ("launch",),
-    ("forward", "ops", "attention"),
+    ("forward", "backward", "ops", "autograd", "attention"),
     ("testing", "compat"),
     (ROOT,),
 )
@@ -37,6 +37,8 @@ WITHIN_A_LAYER = {
     ("files", "errors"),
     ("kernel_configs", "ladder"),
     ("attention", "ops"),
+    ("attention", "autograd"),
+    ("autograd", "ops"),
 }
 """Rooms that import from another one of their layer."""
 BESIDE = ("emulator", "tools", "__main__")

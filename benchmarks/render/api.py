@@ -51,6 +51,9 @@ VARIABLES = {
     "FLASH_ATTENTION_TABLE": (
         "A tuned table, from which `attention` chooses kernels before it asks the package's own."
     ),
+    "FLASH_ATTENTION_WORKSPACE_MIB": (
+        "How many MiB the parts of a backward pass may share; 512 if it is not set."
+    ),
 }
 
 
@@ -116,7 +119,7 @@ def doc_of(value: object) -> str:
 
 def signature_lines(name: str, value: Any) -> list[str]:
     """How it is called: in one line, or a line an argument."""
-    made = is_dataclass(value) or "__init__" in vars(value)
+    made = is_dataclass(value) or "__init__" in vars(value) or hasattr(value, "_fields")
     if isinstance(value, type) and (is_error(value) or not made):
         return [f"class {name}({', '.join(base.__name__ for base in value.__bases__)})"]
     signature = inspect.signature(value)
@@ -147,6 +150,7 @@ def annotation(value: object) -> str:
     """A type as it is written in the source."""
     if value is inspect.Parameter.empty:
         return ""
+    value = getattr(value, "__forward_arg__", value)
     return str(value if isinstance(value, str) else getattr(value, "__name__", value)).strip("'")
 
 

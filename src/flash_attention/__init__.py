@@ -5,6 +5,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from flash_attention.attention import attention
+from flash_attention.backward import backward, backward_timed
+from flash_attention.call.backward_call import Gradients
 from flash_attention.call.dtype import DType
 from flash_attention.choose.table import Table
 from flash_attention.choose.table_file import load_table, save_table
@@ -41,6 +43,7 @@ __all__ = [
     "Explanation",
     "FlashAttentionError",
     "FlashForwardKernelConfig",
+    "Gradients",
     "HopperForwardKernelConfig",
     "KernelConfig",
     "KernelConfigError",
@@ -50,6 +53,8 @@ __all__ = [
     "UnsupportedError",
     "__version__",
     "attention",
+    "backward",
+    "backward_timed",
     "check",
     "emulate",
     "explain",

@@ -3,19 +3,24 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
+import torch
 from torch import Tensor
 
 from flash_attention import ops
+from flash_attention.autograd import compute_recorded
 from flash_attention.call.call import Call, Keywords, call_of, with_keywords
 from flash_attention.call.options import check_switch
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.given import GivenConfig
 from flash_attention.launch.compute import compute
+from flash_attention.ops import NOTHING_ASKED, BackwardOptions
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack
+
+_is_grad_enabled = torch.is_grad_enabled
 
 
 @overload
@@ -27,6 +32,8 @@ def attention(
     return_lse: Literal[False] = False,
     out: Tensor | None = None,
     config: GivenConfig | None = None,
+    backward_config: GivenConfig | None = None,
+    deterministic: bool = False,
     validate: bool = False,
     **keywords: Unpack[Keywords],
 ) -> Tensor: ...
@@ -41,6 +48,8 @@ def attention(
     return_lse: Literal[True],
     out: Tensor | None = None,
     config: GivenConfig | None = None,
+    backward_config: GivenConfig | None = None,
+    deterministic: bool = False,
     validate: bool = False,
     **keywords: Unpack[Keywords],
 ) -> tuple[Tensor, Tensor]: ...
@@ -54,10 +63,12 @@ def attention(
     *,
     out: Tensor | None = None,
     config: GivenConfig | None = None,
+    backward_config: GivenConfig | None = None,
+    deterministic: bool = False,
     validate: bool = False,
     **keywords: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Compute attention, softmax(softmax_scale q k^T) v. There is no backward pass.
+    """Compute attention, softmax(softmax_scale q k^T) v, differentiable in q, k, v and sinks.
 
     On a GPU a kernel is chosen and, at its first use, compiled. On the CPU torch computes, in
     float32 or better.
@@ -70,46 +81,57 @@ def attention(
     - `softmax_scale`: the factor of the scores, 1 / sqrt(d) by default.
     - `softcap`: a scaled score s becomes softcap tanh(s / softcap). 0 means no cap.
     - `sinks`: float32 (heads,), a logit per head that is added to the softmax denominator only.
-    - `cu_seqlens_q`, `cu_seqlens_k`: int32 (batch + 1,), for packed sequences. q is then (total,
-      heads, d), and sequence i has its rows from cu_seqlens_q[i] to cu_seqlens_q[i + 1]. k and v
-      are packed the same way.
+    - `cu_seqlens_q`, `cu_seqlens_k`: int32 (batch + 1,), the first row of each packed sequence of
+      q, or of k and v, and the end of the last. The tensors are then (total, heads, d).
     - `max_seqlen_q`, `max_seqlen_k`: the length of the longest packed sequence.
     - `seqused_k`: int32 (batch,), the number of keys of each sequence that are used.
     - `block_table`: int32 (batch, n), for a paged KV cache. k and v are then (pages, page_size,
       heads_k, d). The table lists the pages of each sequence in order, seqused_k its keys.
-    - `validate`: check the values of cu_seqlens, seqused_k and block_table, for which the call
-      waits for the GPU. Without it they are trusted on a GPU.
+    - `validate`: check the values of cu_seqlens, seqused_k and block_table, and wait for the GPU.
     - `split_keys`: the chunk length of split-KV. By default the keys of few queries are split if
       that fills the GPU, and how they are split, and so the rounding, depends on the batch.
     - `config`: the kernel to run, as in `forward`. On the CPU the emulator runs it.
+    - `backward_config`: the same for the backward pass, as in `backward`.
+    - `deterministic`: gradients have the same bits in every run, as outputs always have.
     - `out`: a tensor for the result. `return_lse`: return lse as well.
 
     Returns `out`, or a new tensor like q with the columns of v. With `return_lse` it returns (out,
     lse), where lse is the logarithm of the sum of exponentials of each row: float32 (batch, heads,
-    seq_q), or (heads, total) if q is packed. A query that sees no key has output 0, and its lse is
-    -inf or its sink.
+    seq_q), or (heads, total) if q is packed. A query that sees no key has output and gradient 0,
+    and its lse is -inf or its sink.
 
     Raises UnsupportedError for arguments or a device that no kernel supports, KernelConfigError for
     an invalid config, and CompileError or LaunchError if the kernel cannot be compiled or launched.
     """
+    call, backward = call_of("attention", q, k, v, out, keywords), NOTHING_ASKED
+    if deterministic is not False or backward_config is not None:
+        backward = BackwardOptions.of(backward_config, deterministic)
     if ops.is_traced(q, k, v):
-        return ops.traced(q, k, v, out, config, validate, keywords)
-    call = call_of("attention", q, k, v, out, keywords)
+        return ops.traced(call, config, validate, backward)
+    if _is_grad_enabled() and call.needs_grad:
+        return compute_recorded(call, config, validate, backward)
     try:
         return compute(call, config, validate)
     except (RuntimeError, UnsupportedError):
         if not ops.lacks_memory(q, k, v):
             raise
-    return ops.traced(q, k, v, out, config, validate, keywords)
+    return ops.traced(call, config, validate, backward)
 
 
-def asked(
-    function: str, q: Tensor, k: Tensor, v: Tensor, keywords: dict[str, Any]
-) -> tuple[Call, GivenConfig | None, bool]:
-    """Read the arguments of a function that takes the same ones as `attention`: the call, the
-    config, and whether to validate."""
+class Asked(NamedTuple):
+    """The arguments of a function that takes the same ones as `attention`."""
+
+    call: Call
+    config: GivenConfig | None
+    validate: bool
+    backward: BackwardOptions
+
+
+def asked(function: str, q: Tensor, k: Tensor, v: Tensor, keywords: dict[str, Any]) -> Asked:
+    """Read the arguments of a function that takes the same ones as `attention`."""
     own = dict(keywords)
     out, config = own.pop("out", None), own.pop("config", None)
     validate = own.pop("validate", False)
     check_switch("validate", validate)
-    return call_of(function, q, k, v, out, own), config, bool(validate)
+    backward = BackwardOptions.of(own.pop("backward_config", None), own.pop("deterministic", False))
+    return Asked(call_of(function, q, k, v, out, own), config, bool(validate), backward)

@@ -4,7 +4,9 @@
 `torch.ops.flash_attention.dense` takes (batch, seq, heads, d) tensors,
 `torch.ops.flash_attention.varlen` packed ones. Both return (out, lse) in new, contiguous tensors
 and change nothing. A side of the window that is -1 has no limit. `config` is the short form of a
-kernel config, a rung as in "rung:5", or None to have one selected.
+kernel config, a rung as in "rung:5", or None to have one selected. Autograd differentiates them
+with `dense_backward` and `varlen_backward`, which return (dq, dk, dv, dsinks). A gradient that is
+not wanted is an empty tensor.
 
 `attention` calls them while it is traced (by torch.compile, torch.export, make_fx or
 torch.jit.trace), while a dispatch mode of torch such as FlopCounterMode is active, and for tensors
@@ -12,13 +14,13 @@ without memory: fake tensors, meta tensors and those in transforms of torch.func
 the overhead of an operator.
 
 FLOP are counted as torch counts them for scaled_dot_product_attention: two products of all queries
-with all keys, whatever the mask.
+with all keys, whatever the mask, and five in the backward pass.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -26,19 +28,23 @@ from torch._library.custom_ops import CustomOpDef
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.flop_counter import register_flop_formula
 
-from flash_attention.call.call import Call, check_keywords, whole_window
+from flash_attention.call.backward_call import BackwardCall, Gradients, Wanted, backward_call_of
+from flash_attention.call.call import Call
 from flash_attention.call.checks import check_call, check_dense
 from flash_attention.call.lengths import check_lengths
 from flash_attention.call.options import SIZES, check_options, check_switch
+from flash_attention.call.results import new_gradient, precision_of_lse
 from flash_attention.call.tensors import (
     MAX_ROWS,
     OUTPUT,
     TensorView,
-    check_no_grad,
+    check_differentiable,
+    check_no_tangent,
     check_output_kind,
 )
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.given import GivenConfig, read_config
+from flash_attention.launch.backward import compute_gradients
 from flash_attention.launch.compute import compute
 
 PACKED = {
@@ -59,60 +65,205 @@ ASKED = {
     "config": "str? config=None",
     "block_table": "Tensor? block_table=None",
     "split_keys": "int? split_keys=None",
+    "backward_config": "str? backward_config=None",
+    "deterministic": "bool deterministic=False",
 }
 """The arguments of both operators, in their schema."""
 
 
-def _operator(name: str, declared: dict[str, str]) -> CustomOpDef:
-    """Make an operator that computes `attention` of q, k, v and the declared arguments."""
+TENSORS = {"q": "Tensor q", "k": "Tensor k", "v": "Tensor v"}
+OF_GRADIENTS = {
+    "do": "Tensor do",
+    "dlse": "Tensor? dlse",
+    "out": "Tensor out",
+    "lse": "Tensor lse",
+    "wanted": "bool[] wanted",
+}
+"""The arguments that only the backward operators have, in their schema."""
+ONLY_FORWARD = ("config", "block_table", "split_keys")
+_is_compiling = torch.compiler.is_compiling
+SHARED = ("sinks", "seqused_k", "causal", "softmax_scale", "softcap")
+"""The arguments that all operators take as a call has them."""
+DIFFERENTIABLE = ("q", "k", "v", "sinks")
 
-    def run(q: Tensor, k: Tensor, v: Tensor, *values: Any, **named: Any) -> tuple[Tensor, Tensor]:
+
+class BackwardOptions(NamedTuple):
+    """How the backward pass of a call runs."""
+
+    config: GivenConfig | None
+    deterministic: bool
+
+    @classmethod
+    def of(cls, config: GivenConfig | None, deterministic: bool) -> BackwardOptions:
+        """Check the options as far as torch.compile follows."""
+        if not _is_compiling():
+            check_switch("deterministic", deterministic)
+        return cls(config, bool(deterministic))
+
+
+NOTHING_ASKED = BackwardOptions(None, deterministic=False)
+
+
+class _Operators:
+    """An operator that computes `attention`, and the one that computes its gradients."""
+
+    def __init__(self, name: str, lengths: dict[str, str]) -> None:
+        self.forward_arguments = TENSORS | lengths | ASKED
+        own = {n: t for n, t in self.forward_arguments.items() if n not in ONLY_FORWARD}
+        self.backward_arguments = OF_GRADIENTS | own
+        self.forward = _operator(name, self.forward_arguments, 2, _compute, _empty_results)
+        self.backward = _operator(
+            *(f"{name}_backward", self.backward_arguments, 4),
+            *(_compute_gradients, _empty_gradients),
+        )
+        self.forward.register_autograd(self._differentiate, setup_context=self._save)
+        self.backward.register_autograd(refuse_second_gradient)
+
+    def _save(self, ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+        given = dict(zip(self.forward_arguments, inputs, strict=True))
+        q, k, v = inputs[:3]
+        check_differentiable(Call(q, k, v, block_table=given["block_table"]))
+        given["out"], given["lse"] = output
+        given = {name: given[name] for name in self.backward_arguments if name in given}
+        tensors = {name: value for name, value in given.items() if isinstance(value, Tensor)}
+        ctx.save_for_backward(*tensors.values())
+        ctx.saved_names = tuple(tensors)
+        ctx.options = {name: value for name, value in given.items() if name not in tensors}
+        ctx.set_materialize_grads(False)
+
+    def _differentiate(
+        self, ctx: Any, do: Tensor | None, dlse: Tensor | None
+    ) -> tuple[Tensor | None, ...]:
+        given = dict(zip(ctx.saved_names, ctx.saved_tensors, strict=True)) | ctx.options
+        # torch leaves out the last arguments if they have their default value.
+        needed = dict(zip(self.forward_arguments, ctx.needs_input_grad, strict=False))
+        wanted = [needed.get(name, False) for name in DIFFERENTIABLE]
+        do = torch.zeros_like(given["out"]) if do is None else do
+        found = self.backward(do=do, dlse=dlse, wanted=wanted, **given)
+        gradients = dict(zip(DIFFERENTIABLE, found, strict=True))
+        return tuple(gradients[name] if need else None for name, need in needed.items())
+
+
+def _operator(
+    name: str,
+    declared: dict[str, str],
+    results: int,
+    computed: Callable[..., Any],
+    empty: Callable[..., Any],
+) -> CustomOpDef:
+    """Make an operator that passes the declared arguments on by name."""
+
+    def by_name(function: Callable[..., Any]) -> Callable[..., Any]:
         # torch does not pass arguments that have their default value.
-        return _compute(q, k, v, dict(zip(declared, values, strict=False)) | named)
+        return lambda *values, **named: function(
+            **dict(zip(declared, values, strict=False)), **named
+        )
 
-    schema = f"(Tensor q, Tensor k, Tensor v, {', '.join(declared.values())}) -> (Tensor, Tensor)"
-    operator = torch.library.custom_op(name, run, mutates_args=(), schema=schema)
-    operator.register_fake(_without_values)
+    schema = f"({', '.join(declared.values())}) -> ({', '.join(['Tensor'] * results)})"
+    operator = torch.library.custom_op(name, by_name(computed), mutates_args=(), schema=schema)
+    operator.register_fake(by_name(empty))
     return operator
 
 
-def _compute(q: Tensor, k: Tensor, v: Tensor, asked: dict[str, Any]) -> tuple[Tensor, Tensor]:
-    config = asked.pop("config", None)
-    window = (asked.pop("window_left", -1), asked.pop("window_right", -1))
-    call = Call(q, k, v, _room(q, v), **asked, window=window, return_lse=True)
+def _compute(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    config: str | None = None,
+    backward_config: str | None = None,
+    deterministic: bool = False,
+    **asked: Any,
+) -> tuple[Tensor, Tensor]:
+    call = Call(q, k, v, _room(q, v), **_with_window(asked), return_lse=True)
     result, lse = compute(call, config)
     return result, lse
 
 
-def _without_values(
-    q: Tensor, k: Tensor, v: Tensor, *asked: object, **named: object
-) -> tuple[Tensor, Tensor]:
+def _with_window(asked: dict[str, Any]) -> dict[str, Any]:
+    """Return arguments of an operator as keywords of a call."""
+    window = (asked.pop("window_left", -1), asked.pop("window_right", -1))
+    return asked | {"window": window}
+
+
+def _empty_results(q: Tensor, k: Tensor, v: Tensor, **asked: object) -> tuple[Tensor, Tensor]:
     """Allocate results without values, for tracing."""
     *batch, rows, heads, _ = q.shape
-    return _room(q, v), q.new_empty((*batch, heads, rows), dtype=torch.float32)
+    return _room(q, v), q.new_empty((*batch, heads, rows), dtype=precision_of_lse(q.dtype))
 
 
 def _room(q: Tensor, v: Tensor) -> Tensor:
     return q.new_empty((*q.shape[:-1], v.shape[-1]))
 
 
-dense = _operator("flash_attention::dense", ASKED)
-varlen = _operator("flash_attention::varlen", PACKED | ASKED)
+def _compute_gradients(
+    do: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    out: Tensor,
+    lse: Tensor,
+    wanted: list[bool],
+    *,
+    dlse: Tensor | None = None,
+    backward_config: str | None = None,
+    deterministic: bool = False,
+    **asked: Any,
+) -> tuple[Tensor, ...]:
+    call = Call(q, k, v, out, **_with_window(asked), return_lse=True)
+    backward = backward_call_of(do, call, lse, dlse, Wanted(*wanted), deterministic)
+    found = compute_gradients(backward, backward_config)
+    return tuple(q.new_empty(0) if gradient is None else gradient for gradient in found)
 
 
-@register_flop_formula([torch.ops.flash_attention.dense], get_raw=True)
-def _dense_flop(q: Tensor, k: Tensor, v: Tensor, *values: Any, **named: Any) -> int:
-    return _flop(q, k, v, dict(zip(ASKED, values, strict=False)) | named)
+def _empty_gradients(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    wanted: list[bool],
+    *,
+    sinks: Tensor | None = None,
+    **others: object,
+) -> tuple[Tensor, ...]:
+    return tuple(
+        new_gradient(tensor) if want and tensor is not None else q.new_empty(0)
+        for tensor, want in zip((q, k, v, sinks), wanted, strict=True)
+    )
 
 
-@register_flop_formula([torch.ops.flash_attention.varlen], get_raw=True)
-def _varlen_flop(q: Tensor, k: Tensor, v: Tensor, *values: Any, **named: Any) -> int:
-    return _flop(q, k, v, dict(zip(PACKED | ASKED, values, strict=False)) | named)
+def refuse_second_gradient(ctx: Any, *gradients: Tensor | None) -> None:
+    """Raise UnsupportedError, as the gradient of a gradient."""
+    raise UnsupportedError(
+        "a gradient of attention was differentiated, and only attention itself is differentiable;"
+        " for second derivatives call torch's scaled_dot_product_attention under"
+        " sdpa_kernel(SDPBackend.MATH)"
+    )
 
 
-def _flop(q: Tensor, k: Tensor, v: Tensor, asked: dict[str, Any]) -> int:
-    """Count the FLOP of S = Q K^T and O = P V. Reading the lengths waits for their device. If they
-    have no values, every sequence counts as the longest."""
+_dense = _Operators("flash_attention::dense", {})
+_varlen = _Operators("flash_attention::varlen", PACKED)
+
+
+def _flop(operators: _Operators) -> None:
+    @register_flop_formula([operators.forward._opoverload.overloadpacket], get_raw=True)
+    def of_forward(*values: Any, **named: Any) -> int:
+        asked = dict(zip(operators.forward_arguments, values, strict=False)) | named
+        return _pairs(asked) * int(2 * (asked["q"].shape[-1] + asked["v"].shape[-1]))
+
+    @register_flop_formula([operators.backward._opoverload.overloadpacket], get_raw=True)
+    def of_backward(*values: Any, **named: Any) -> int:
+        asked = dict(zip(operators.backward_arguments, values, strict=False)) | named
+        return _pairs(asked) * int(2 * (3 * asked["q"].shape[-1] + 2 * asked["v"].shape[-1]))
+
+
+_flop(_dense)
+_flop(_varlen)
+
+
+def _pairs(asked: dict[str, Any]) -> int:
+    """Count the pairs of a query and a key of a head, of all heads. Reading the lengths waits for
+    their device. If they have no values, every sequence counts as the longest."""
+    q, k = asked["q"], asked["k"]
     starts_q, starts_k, used, table = (
         asked.get(name) for name in ("cu_seqlens_q", "cu_seqlens_k", "seqused_k", "block_table")
     )
@@ -124,8 +275,7 @@ def _flop(q: Tensor, k: Tensor, v: Tensor, asked: dict[str, Any]) -> int:
     queries = _values(starts_q, [longest_q] * batch, starts=True)
     keys = _values(starts_k, [longest_k] * batch, starts=True)
     keys = _values(used, keys, starts=False)
-    pairs = sum(a * b for a, b in zip(queries, keys, strict=True))
-    return int(2 * pairs * q.shape[-2] * (q.shape[-1] + v.shape[-1]))
+    return int(sum(a * b for a, b in zip(queries, keys, strict=True)) * q.shape[-2])
 
 
 def _values(numbers: Tensor | None, otherwise: list[int], *, starts: bool) -> list[int]:
@@ -135,7 +285,6 @@ def _values(numbers: Tensor | None, otherwise: list[int], *, starts: bool) -> li
     return lengths
 
 
-_is_compiling = torch.compiler.is_compiling
 _modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
 _is_tracing: Callable[[], bool] = torch._C._is_tracing
 
@@ -159,18 +308,10 @@ def _any_fake(*tensors: Tensor) -> bool:
 
 
 def traced(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    out: Tensor | None,
-    config: GivenConfig | None,
-    validate: bool,
-    keywords: dict[str, Any],
+    call: Call, config: GivenConfig | None, validate: bool, backward: BackwardOptions
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Compute `attention` by calling an operator, which torch can trace."""
-    check_keywords("attention", keywords)
-    call = Call(q, k, v, out, **keywords)
-    call = call._replace(window=whole_window(call.window))
+    q, k, v, out = call[:4]
     if not _is_compiling():  # torch.compile does not follow these
         check_options(call)
         check_switch("validate", validate)
@@ -183,25 +324,55 @@ def traced(
     if out is not None:
         check_dense(OUTPUT, out)
         check_output_kind(*(_shape_of(n, t) for n, t in ((OUTPUT, out), ("q", q), ("v", v))))
-    check_no_grad(call)
-    asked = dict(keywords)
-    return_lse = asked.pop("return_lse", False)
-    asked.pop("window", None)
+    if torch.is_grad_enabled() and call.needs_grad:
+        check_differentiable(call)
+    else:
+        check_no_tangent(call)
+    operators, asked = _asked(call)
+    result, lse = operators.forward(
+        *(q, k, v),
+        **asked,
+        block_table=call.block_table,
+        split_keys=call.split_keys,
+        config=_written(config),
+        backward_config=_written(backward.config),
+        deterministic=backward.deterministic,
+    )
+    if out is not None:
+        result = out.copy_(result)
+    return (result, lse) if call.return_lse else result
+
+
+def traced_gradients(backward: BackwardCall, config: GivenConfig | None) -> Gradients:
+    """Compute gradients by calling an operator, which torch can trace and whose results autograd
+    knows not to be differentiable."""
+    operators, asked = _asked(backward.call)
+    q, k, v, out = backward.call[:4]
+    found = operators.backward(
+        *(backward.do, backward.dlse, out, backward.lse, list(backward.wanted), q, k, v),
+        **asked,
+        backward_config=_written(config),
+        deterministic=backward.deterministic,
+    )
+    gradients = zip(found, backward.wanted, strict=True)
+    return Gradients(*(gradient if wanted else None for gradient, wanted in gradients))
+
+
+def _asked(call: Call) -> tuple[_Operators, dict[str, Any]]:
+    """Return the operators for a call, and the arguments that both of them take."""
+    asked: dict[str, Any] = {name: getattr(call, name) for name in SHARED}
     left, right = call.window or (-1, -1)
     asked["window_left"] = -1 if left is None else min(left, MAX_ROWS)
     asked["window_right"] = -1 if right is None else min(right, MAX_ROWS)
-    if config is not None:
-        asked["config"] = config if isinstance(config, str) else read_config(config).short_form()
-    if any(asked.get(name) is not None for name in PACKED):
-        packed = (asked.pop(name, None) for name in PACKED)
-        result, lse = varlen(q, k, v, *packed, **asked)
-    else:
-        for name in PACKED:
-            asked.pop(name, None)
-        result, lse = dense(q, k, v, **asked)
-    if out is not None:
-        result = out.copy_(result)
-    return (result, lse) if return_lse else result
+    packed = {name: getattr(call, name) for name in PACKED}
+    if all(value is None for value in packed.values()):
+        return _dense, asked
+    return _varlen, packed | asked
+
+
+def _written(config: GivenConfig | None) -> str | None:
+    """Return a config as text, which is all that an operator takes."""
+    return config if config is None or isinstance(config, str) else read_config(config).short_form()
 
 
 def _shape_of(name: str, tensor: Tensor) -> TensorView:

@@ -16,13 +16,15 @@ from flash_attention import (
     DType,
     FlashForwardKernelConfig,
     attention,
+    backward,
+    backward_timed,
     check,
     emulate,
     explain,
     forward,
     forward_timed,
 )
-from flash_attention.call.call import EXTRAS, KEYWORDS, Call, Keywords, call_of
+from flash_attention.call.call import BACKWARD_KEYWORDS, EXTRAS, KEYWORDS, Call, Keywords, call_of
 from flash_attention.compat.flash_attn import flash_attn_func
 from flash_attention.errors import UnsupportedError
 
@@ -60,6 +62,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "explain": explain,
     "forward": partial(forward, CONFIG),
     "forward_timed": partial(forward_timed, CONFIG),
+    "backward": lambda q, k, v, **given: backward(CONFIG, q, q, k, v, q, q, **given),
     "emulate": partial(emulate, CONFIG),
 }
 
@@ -165,7 +168,10 @@ def test_every_function_shows_the_same_keywords() -> None:
         assert inspect.Parameter.VAR_KEYWORD not in {each.kind for each in shown.values()}
     shown = inspect.signature(attention).parameters
     assert shown["window"].annotation == "Window | None"
-    assert list(shown) == ["q", "k", "v", "out", "config", "validate", *KEYWORDS]
+    own = ["out", "config", "backward_config", "deterministic", "validate"]
+    assert list(shown) == ["q", "k", "v", *own, *KEYWORDS]
+    for gradients in (backward, backward_timed):
+        assert set(inspect.signature(gradients).parameters) >= set(BACKWARD_KEYWORDS)
 
 
 def test_what_looks_at_a_call_takes_all_its_arguments() -> None:

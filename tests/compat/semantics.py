@@ -107,8 +107,11 @@ EVERY_FUNCTION = (
     Row(
         "deterministic",
         "concerns the backward pass; the forward pass always is",
-        f"{EQUAL}: it changes nothing",
-        ("test_the_forward_pass_is_deterministic_either_way",),
+        EQUAL,
+        (
+            "test_the_forward_pass_is_deterministic_either_way",
+            "test_the_backward_pass_is_told_to_be_deterministic",
+        ),
     ),
     Row(
         "return_attn_probs",
@@ -126,8 +129,8 @@ EVERY_FUNCTION = (
     Row(
         "the gradient",
         "there is a backward pass, except with a cache",
-        "raises `a tensor requires grad, and this function has no backward pass`",
-        ("test_a_gradient_is_refused",),
+        f"{EQUAL}; softmax_lse is differentiable too",
+        ("test_gradients_are_those_of_torch", "test_a_cache_has_no_gradient"),
     ),
     Row(
         "kv, qkv",
@@ -137,6 +140,7 @@ EVERY_FUNCTION = (
         (
             "test_packed_tensors_are_split_before_the_heads",
             "test_packed_tensors_have_three_or_two_matrices",
+            "test_gradients_of_one_tensor_are_one_tensor",
         ),
     ),
 )
@@ -146,7 +150,10 @@ PACKED = (
         "cu_seqlens_q, cu_seqlens_k, cu_seqlens",
         "(batch + 1,), int32: where each sequence starts in q, and in k and v",
         EQUAL,
-        ("test_packed_sequences_are_attended_to_apart_and_the_lse_is_heads_by_total",),
+        (
+            "test_packed_sequences_are_attended_to_apart_and_the_lse_is_heads_by_total",
+            "test_gradients_of_packed_sequences_are_those_of_each",
+        ),
     ),
     Row(
         "max_seqlen_q, max_seqlen_k, max_seqlen",
@@ -163,7 +170,10 @@ PACKED = (
         "softmax_lse",
         "(nheads, total_q)",
         EQUAL,
-        ("test_packed_sequences_are_attended_to_apart_and_the_lse_is_heads_by_total",),
+        (
+            "test_packed_sequences_are_attended_to_apart_and_the_lse_is_heads_by_total",
+            "test_gradients_of_packed_sequences_are_those_of_each",
+        ),
     ),
     Row(
         "block_table",

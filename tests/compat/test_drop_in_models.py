@@ -96,6 +96,24 @@ def test_generation(name: str, cache: str) -> None:
     assert torch.equal(given, wanted)
 
 
+@pytest.mark.parametrize("name", ["llama", "bert"])
+def test_models_train(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLASH_ATTENTION_DETERMINISTIC", "1")  # what transformers asks for
+
+    def gradients(model: Any) -> dict[str, Tensor]:
+        model.train().requires_grad_()
+        for layer in model.modules():
+            if isinstance(layer, torch.nn.Dropout):
+                layer.p = 0.0
+        model(IDS, labels=IDS).loss.backward()
+        return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+    wanted, given = map(gradients, twins(name, "flash_attention_2"))
+    assert given.keys() == wanted.keys()
+    for parameter, gradient in given.items():
+        torch.testing.assert_close(gradient, wanted[parameter], rtol=1e-4, atol=1e-5)
+
+
 def test_a_model_is_made_with_it() -> None:
     kind, config = WITHOUT_SINKS["llama"]()
     model = kind._from_config(config, attn_implementation="flash_attention_2").eval()

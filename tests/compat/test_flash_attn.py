@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 import torch
 
+from flash_attention import attention
+from flash_attention.compat import flash_attn_3 as version_3
 from flash_attention.compat.flash_attn import (
     flash_attn_func,
     flash_attn_kvpacked_func,
@@ -129,9 +131,15 @@ def test_nested_tensors_are_refused(layout: torch.layout) -> None:
         flash_attn_func(nested, nested, nested)
 
 
-def test_a_gradient_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match="requires grad"):
-        flash_attn_func(Q.clone().requires_grad_(), K, V)
+@pytest.mark.parametrize("of", ["q", "k_cache", "v_cache"])
+@pytest.mark.parametrize("function", [flash_attn_with_kvcache, version_3.flash_attn_with_kvcache])
+def test_a_cache_has_no_gradient(function: Any, of: str) -> None:
+    given = {"q": Q, "k_cache": K, "v_cache": V}
+    given[of] = given[of].clone().requires_grad_()
+    with pytest.raises(UnsupportedError, match=r"requires grad, .* call attention, which is"):
+        function(**given)
+    with torch.no_grad():
+        assert torch.equal(function(**given), attention(Q, K, V))
 
 
 @pytest.mark.parametrize("of", ["q", "k"])

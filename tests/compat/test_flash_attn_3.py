@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -208,3 +209,31 @@ def test_outputs_of_parts_are_weighted_by_their_lses() -> None:
         flash_attn_3.flash_attn_combine(outs, lses)
     with pytest.raises(UnsupportedError, match="leave scheduler_metadata out"):
         flash_attn_3.get_scheduler_metadata(1, 1, 1, 1, 1, 64, USED)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_gradients_of_version_3_are_those_of_torch(deterministic: bool) -> None:
+    def gradients(function: Function, *given: Tensor, **options: Any) -> tuple[Tensor, ...]:
+        leaves = [t.detach().requires_grad_() for t in given]
+        return torch.autograd.grad(function(*leaves, **options).square().sum(), leaves)
+
+    def by_torch(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+        out = torch.nn.functional.scaled_dot_product_attention(
+            q, k, v, is_causal=True, enable_gqa=True
+        )
+        return out.transpose(1, 2)
+
+    option: dict[str, Any] = {"causal": True, "deterministic": deterministic}
+    wanted = gradients(by_torch, Q, K, V)
+    close = partial(torch.testing.assert_close, rtol=1e-5, atol=1e-5)
+    for given, exact in zip(gradients(dense, Q, K, V, **option), wanted, strict=True):
+        close(given, exact)
+    (of_heads,) = gradients(packed_in_one, torch.cat((Q, K, V), 2), num_heads_q=4, **option)
+    close(of_heads, torch.cat(wanted, 2))
+    bounds = cu_seqlens((6, 6))
+    lengths: dict[str, Any] = {"cu_seqlens_q": bounds, "cu_seqlens_k": bounds}
+    lengths |= {"max_seqlen_q": 6, "max_seqlen_k": 6}
+    packed = gradients(varlen, *(t.flatten(0, 1) for t in (Q, K, V)), **lengths, **option)
+    for given, exact in zip(packed, wanted, strict=True):
+        close(given, exact.flatten(0, 1))

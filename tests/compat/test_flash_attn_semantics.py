@@ -12,7 +12,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from flash_attention.compat import flash_attn
+from flash_attention import autograd
+from flash_attention.call.backward_call import BackwardCall, Gradients
+from flash_attention.compat import flash_attn, flash_attn_3
+from flash_attention.launch.backward import compute_gradients
 from flash_attention.reference.judge import cu_seqlens, generate_qkv
 from tests.short_queries import in_pages, shuffled_table
 
@@ -285,3 +288,101 @@ def test_the_forward_pass_is_deterministic_either_way(deterministic: bool) -> No
     q, k, v = tensors(5, 7)
     given = flash_attn_func(q, k, v, deterministic=deterministic)
     assert torch.equal(given, flash_attn_func(q, k, v))
+
+
+def gradients(function: Function, leaves: list[Tensor], **options: Any) -> tuple[Tensor, ...]:
+    """The gradients of out and softmax_lse, each with random weights."""
+    out, lse, *_ = function(*leaves, return_attn_probs=True, **options)
+    generator = torch.Generator().manual_seed(1)
+    weights = [torch.randn(t.shape, generator=generator) for t in (out, lse)]
+    return torch.autograd.grad((out, lse), leaves, weights)
+
+
+def visible_gradients(leaves: list[Tensor], causal: bool) -> tuple[Tensor, ...]:
+    seq_q, seq_k = leaves[0].shape[1], leaves[1].shape[1]
+    rows = torch.arange(seq_q)[:, None] + seq_k - seq_q
+    seen = torch.arange(seq_k) <= rows if causal else None
+    return gradients(lambda q, k, v, return_attn_probs: expected(q, k, v, seen), leaves)
+
+
+@pytest.mark.parametrize("d", [16, 12], ids=["d 16", "d 12, padded"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_gradients_are_those_of_torch(causal: bool, d: int) -> None:
+    leaves = [t.requires_grad_() for t in tensors(5, 7, d)]
+    wanted = visible_gradients(leaves, causal)
+    q, k, v = leaves
+    kv = torch.stack((k, v), 2).detach().requires_grad_()
+    in_kv = gradients(flash_attn.flash_attn_kvpacked_func, [q, kv], causal=causal)
+    assert torch.allclose(in_kv[1], torch.stack(wanted[1:], 2), atol=1e-5)
+    found = gradients(flash_attn_func, leaves, causal=causal)
+    for given, exact in zip((*found, in_kv[0]), (*wanted, wanted[0]), strict=True):
+        assert torch.allclose(given, exact, atol=1e-5)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_gradients_of_one_tensor_are_one_tensor(causal: bool) -> None:
+    q, k, v = (t.requires_grad_() for t in generate_qkv(2, 6, 4, 16, torch.float32))
+    wanted = torch.stack(visible_gradients([q, k, v], causal), 2)
+    qkv = torch.stack((q, k, v), 2).detach().requires_grad_()
+    (given,) = gradients(flash_attn.flash_attn_qkvpacked_func, [qkv], causal=causal)
+    assert torch.allclose(given, wanted, atol=1e-5)
+
+
+def test_gradients_of_packed_sequences_are_those_of_each() -> None:
+    q, k, v = (t[0] for t in generate_qkv(1, 9, 4, 16, torch.float32))
+    bounds, lengths = cu_seqlens((2, 7)), (2, 7)
+    of_each = []
+    for sequence in zip(*(t.split(lengths) for t in (q, k, v)), strict=True):
+        leaves = [t[None].detach().requires_grad_() for t in sequence]
+        out, _ = expected(*leaves)
+        of_each.append(torch.autograd.grad(out.square().sum(), leaves))
+    wanted = [torch.cat(parts, 1)[0] for parts in zip(*of_each, strict=True)]
+    leaves = [t.detach().requires_grad_() for t in (q, k, v)]
+    out = flash_attn_varlen_func(*leaves, bounds, bounds, 7, 7)
+    found = torch.autograd.grad(out.square().sum(), leaves)
+    kv = torch.stack((k, v), 1).requires_grad_()
+    of_kv: Function = flash_attn.flash_attn_varlen_kvpacked_func
+    out = of_kv(q, kv, bounds, bounds, 7, 7)
+    (dkv,) = torch.autograd.grad(out.square().sum(), kv)
+    qkv = torch.stack((q, k, v), 1).requires_grad_()
+    of_qkv: Function = flash_attn.flash_attn_varlen_qkvpacked_func
+    out = of_qkv(qkv, bounds, 7)
+    (dqkv,) = torch.autograd.grad(out.square().sum(), qkv)
+    for given, exact in zip(
+        (*found, dkv, dqkv),
+        (*wanted, torch.stack(wanted[1:], 1), torch.stack(wanted, 1)),
+        strict=True,
+    ):
+        assert torch.allclose(given, exact, atol=1e-5)
+
+
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_the_backward_pass_is_told_to_be_deterministic(
+    monkeypatch: pytest.MonkeyPatch, deterministic: bool
+) -> None:
+    asked: list[bool] = []
+
+    def record(call: BackwardCall, config: Any = None) -> Gradients:
+        asked.append(call.deterministic)
+        return compute_gradients(call, config)
+
+    monkeypatch.setattr(autograd, "compute_gradients", record)
+    q, k, v = (t.requires_grad_() for t in generate_qkv(1, 6, 4, 16, torch.float32))
+    bounds = cu_seqlens((2, 4))
+    one = torch.stack((q, k, v), 2)
+    option: dict[str, Any] = {"deterministic": deterministic}
+    for out in (
+        flash_attn_func(q, k, v, **option),
+        flash_attn.flash_attn_kvpacked_func(q, one[:, :, 1:], **option),
+        flash_attn.flash_attn_qkvpacked_func(one, **option),
+        flash_attn_varlen_func(q[0], k[0], v[0], bounds, bounds, 4, 4, **option),
+        flash_attn.flash_attn_varlen_kvpacked_func(
+            q[0], one[0, :, 1:], bounds, bounds, 4, 4, **option
+        ),
+        flash_attn.flash_attn_varlen_qkvpacked_func(one[0], bounds, 4, **option),
+        flash_attn_3.flash_attn_func(q, k, v, **option),
+        flash_attn_3.flash_attn_qkvpacked_func(one, **option),
+        flash_attn_3.flash_attn_varlen_func(q[0], k[0], v[0], bounds, bounds, 4, 4, **option),
+    ):
+        torch.autograd.grad(out.sum(), q)  # type: ignore[union-attr]
+    assert asked == [deterministic] * 9

@@ -138,7 +138,9 @@ def test_what_does_not_fit_is_not_stored_where_the_host_does_not_know(
     check_others("cpu", case)
 
 
-def emulated(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
+def emulated(
+    q: Tensor, k: Tensor, v: Tensor, *, deterministic: bool = False, **options: Any
+) -> Any:
     """`attention` by the kernel that a GPU would run; one that reads what is not there raises."""
     call = Call(q, k, v, **options)
     return plan_for(call).run(call)

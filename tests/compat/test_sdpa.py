@@ -85,12 +85,10 @@ def test_heads_are_shared_only_on_demand() -> None:
         scaled_dot_product_attention(*tensors(heads=4))
 
 
-def test_other_numbers_of_dimensions_and_gradients_are_refused() -> None:
+def test_other_numbers_of_dimensions_are_refused() -> None:
     q, k, v = tensors()
     with pytest.raises(UnsupportedError, match=r"\(batch, heads, seq, d\) or"):
         scaled_dot_product_attention(q[None], k[None], v[None])
-    with pytest.raises(UnsupportedError, match="a tensor requires grad"):
-        scaled_dot_product_attention(q.requires_grad_(), k, v)
 
 
 @pytest.fixture
@@ -155,16 +153,29 @@ def test_nested_tensors_stay_with_torch() -> None:
         ]
 
 
-def test_training_stays_with_torch() -> None:
-    q, k, v = tensors()
-    q.requires_grad_()
+@pytest.mark.parametrize("is_causal", [False, True])
+def test_gradients_are_those_of_torch(is_causal: bool) -> None:
+    q, k, v = leaves = [t.requires_grad_() for t in tensors(5, 7, heads=4, heads_k=2)]
+    options: dict[str, Any] = {"is_causal": is_causal, "enable_gqa": True}
+    wanted = F.scaled_dot_product_attention(q, k, v, **options)
+    weights = torch.randn(wanted.shape, generator=torch.Generator().manual_seed(1))
     with route_sdpa() as routed:
-        F.scaled_dot_product_attention(q, k, v).sum().backward()
+        given = F.scaled_dot_product_attention(q, k, v, **options)
+    assert (routed.here, routed.to_torch.total()) == (1, 0)
+    for mine, of_torch in zip(
+        torch.autograd.grad(given, leaves, weights),
+        torch.autograd.grad(wanted, leaves, weights),
+        strict=True,
+    ):
+        close(mine, of_torch)
+
+
+def test_dropout_stays_with_torch_in_training_too() -> None:
+    q, k, v = (t.requires_grad_() for t in tensors())
+    with route_sdpa() as routed:
+        F.scaled_dot_product_attention(q, k, v, dropout_p=0.5).sum().backward()
     assert q.grad is not None
     assert (routed.here, routed.to_torch.total()) == (0, 1)
-    with route_sdpa() as routed, torch.no_grad():
-        F.scaled_dot_product_attention(q, k, v)
-    assert routed.here == 1
 
 
 def test_blocks_nest_and_the_innermost_decides() -> None:
@@ -278,12 +289,20 @@ def test_attention_weights_and_dropout_in_a_layer_are_not_silent() -> None:
         layer(x)
 
 
-def test_layers_that_are_trained_stay_with_torch() -> None:
+def test_layers_of_torch_train() -> None:
     layers = Layers()
-    with route_sdpa() as routed:
-        sum(out.sum() for out in layers(*states())).backward()
-    assert layers.heads.in_proj_weight.grad is not None
-    assert (routed.here, routed.to_torch.total()) == (0, 4)
+
+    def gradients() -> tuple[Tensor, ...]:
+        loss = sum(out.square().sum() for out in layers(*states()))
+        assert isinstance(loss, Tensor)
+        return torch.autograd.grad(loss, list(layers.parameters()))
+
+    wanted = gradients()
+    with route_sdpa(strict=True) as routed:
+        given = gradients()
+    assert routed.here == 4
+    for one, other in zip(given, wanted, strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.slow

@@ -81,9 +81,27 @@ def test_a_compiled_model_is_one_graph(models: tuple[Any, Any]) -> None:
     close(compiled(IDS, use_cache=False).logits, eager(IDS, use_cache=False).logits)
 
 
-def test_training_is_refused() -> None:
+@pytest.mark.parametrize("padding", MASKS)
+def test_models_train(models: tuple[Any, Any], padding: str) -> None:
+    mask = MASKS[padding]
+    real = (ONES if mask is None else mask).bool()
+    labels = IDS.masked_fill(~(real & real.roll(1, 1)), -100)  # padding predicts nothing
+
+    def gradients(model: Any) -> dict[str, Tensor]:
+        model.train().requires_grad_()
+        model(IDS, attention_mask=mask, labels=labels, use_cache=False).loss.backward()
+        return {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
+
+    wanted, given = map(gradients, models)
+    assert given.keys() == wanted.keys()
+    for name, gradient in given.items():
+        close(gradient, wanted[name])
+
+
+def test_dropout_is_refused() -> None:
     kind, config = MODELS["llama"]()
-    model = kind(config)
+    config.attention_dropout = 0.1
+    model = kind(config).train()
     model.set_attn_implementation(register())
-    with pytest.raises(UnsupportedError, match="requires grad"):
+    with pytest.raises(UnsupportedError, match=r"dropout is 0\.1, .* attention_dropout=0\.0"):
         model(IDS)

@@ -12,7 +12,8 @@ from flash_attention.arch import ARCHES
 from flash_attention.call.features import CAUSAL, Features
 from flash_attention.errors import KernelConfigError, UnsupportedError
 from flash_attention.families import registry
-from flash_attention.families.registry import FAMILIES, family_of, register, unit_of
+from flash_attention.families.passes import Pass
+from flash_attention.families.registry import FAMILIES, check_pass, family_of, register, unit_of
 from flash_attention.families.sm80.forward.family import SM80, Sm80Forward
 from flash_attention.families.sm90.forward.family import SM90
 from flash_attention.kernel_configs import (
@@ -53,6 +54,27 @@ def test_a_config_belongs_to_the_family_of_its_very_type() -> None:
     nothing: Any = None
     with pytest.raises(KernelConfigError, match="is a NoneType; pass a FlashForwardKernelConfig"):
         family_of(nothing)
+
+
+def test_a_config_of_the_other_pass_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    class OwnFamily(Sm80Forward):
+        pass_ = Pass.BACKWARD
+        config_type = OwnConfig
+
+    check_pass(FLASH, Pass.FORWARD)
+    monkeypatch.setattr(registry, "FAMILIES", [SM80, SM90, OwnFamily()])
+    check_pass(own(), Pass.BACKWARD)
+    with pytest.raises(
+        KernelConfigError,
+        match="a FlashForwardKernelConfig, a config of the forward pass; pass a Own",
+    ) as error:
+        check_pass(FLASH, Pass.BACKWARD)
+    assert error.value.rule == "pass"
+    with pytest.raises(
+        KernelConfigError,
+        match="a config of the backward pass; pass a FlashForwardKernelConfig or a HopperForward",
+    ):
+        check_pass(own(), Pass.FORWARD)
 
 
 def test_a_family_that_is_registered_is_known(monkeypatch: pytest.MonkeyPatch) -> None:

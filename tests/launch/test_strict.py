@@ -112,3 +112,12 @@ def test_other_names_are_strict_too(monkeypatch: pytest.MonkeyPatch) -> None:
         flash_attn_func(q, k, v)
     with pytest.raises(UnsupportedError, match=r"q is torch\.float32"):
         torch.ops.flash_attention.dense(q, k, v)
+
+
+@pytest.mark.usefixtures("no_compile")
+def test_gradients_that_a_gpu_refuses_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    leaves = [t.requires_grad_() for t in tensors(dtype=torch.float32)]
+    out = attention(*leaves)
+    monkeypatch.setenv(VARIABLE, "1")
+    with pytest.raises(UnsupportedError, match=r"q is torch\.float32; allowed are torch\.float16"):
+        out.sum().backward()

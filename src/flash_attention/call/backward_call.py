@@ -6,10 +6,12 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import NamedTuple
 
+import torch
 from torch import Tensor
 
 from flash_attention.call.call import Call
 from flash_attention.call.problem import Problem
+from flash_attention.call.tensors import ALIGNMENT
 
 
 class Wanted(NamedTuple):
@@ -77,3 +79,34 @@ class BackwardProblem(Problem):
         """Make the problem of the backward pass of a problem."""
         values = {field.name: getattr(problem, field.name) for field in fields(Problem)}
         return cls(**values, wanted=wanted, deterministic=deterministic)
+
+
+def backward_call_of(
+    do: Tensor,
+    call: Call,
+    lse: Tensor,
+    dlse: Tensor | None,
+    wanted: Wanted,
+    deterministic: bool,
+) -> BackwardCall:
+    """Make a backward call of gradients as autograd passes them, which may have any strides.
+
+    It is deterministic if that is asked for here or by torch.use_deterministic_algorithms.
+    """
+    if not _readable(do):
+        do = do.clone(memory_format=torch.contiguous_format)
+    if dlse is not None:
+        dlse = dlse.contiguous()
+    deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
+    return BackwardCall(do, call, lse, dlse, wanted, deterministic)
+
+
+def _readable(do: Tensor) -> bool:
+    """Whether kernels can read a gradient: not expanded, and with rows on 16 bytes."""
+    if do.data_ptr() % ALIGNMENT or do.is_neg():
+        return False
+    if do.is_contiguous():
+        return True
+    elements = ALIGNMENT // do.itemsize
+    *strides, unit = do.stride()
+    return unit == 1 and all(stride and stride % elements == 0 for stride in strides)

@@ -57,14 +57,17 @@ class Call(NamedTuple):
     @property
     def needs_grad(self) -> bool:
         """Whether autograd would expect a gradient from this call."""
-        q, k, v, out, sinks = self[:5]
-        return (
-            q.requires_grad
-            or k.requires_grad
-            or v.requires_grad
-            or (out is not None and out.requires_grad)
-            or (sinks is not None and sinks.requires_grad)
-        )
+        out, sinks = self.out, self.sinks
+        try:
+            return (
+                self.q.requires_grad
+                or self.k.requires_grad
+                or self.v.requires_grad
+                or (out is not None and out.requires_grad)
+                or (sinks is not None and sinks.requires_grad)
+            )
+        except AttributeError:  # of something that is no tensor, which the checks refuse
+            return False
 
     def key(self) -> tuple[object, ...]:
         """Everything that a plan depends on. Calls with the same key differ only in their data."""
@@ -97,6 +100,10 @@ class Call(NamedTuple):
 
 EXTRAS = Call._fields[4:9]
 KEYWORDS = Call._fields[4:]
+BACKWARD_KEYWORDS = tuple(
+    name for name in KEYWORDS if name not in ("block_table", "split_keys", "return_lse")
+)
+"""The keywords that gradients depend on."""
 
 
 class Keywords(TypedDict, total=False):
@@ -143,11 +150,13 @@ def _whole(side: Any) -> Any:
     return side
 
 
-def check_keywords(function: str, given: Iterable[str]) -> None:
-    """Raise TypeError for a keyword that a call does not have, and suggest the nearest one."""
+def check_keywords(
+    function: str, given: Iterable[str], allowed: tuple[str, ...] = KEYWORDS
+) -> None:
+    """Raise TypeError for a keyword that is not allowed, and suggest the nearest one."""
     for name in given:
-        if name not in KEYWORDS:
-            near = difflib.get_close_matches(name, KEYWORDS, n=1)
+        if name not in allowed:
+            near = difflib.get_close_matches(name, allowed, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{hint}")
 
@@ -155,11 +164,17 @@ def check_keywords(function: str, given: Iterable[str]) -> None:
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 
-def with_keywords(function: Function) -> Function:
-    """Make `help` and `inspect` show the keywords of a call in a function's signature."""
+def with_keywords_in(names: Iterable[str]) -> Callable[[Function], Function]:
+    """Make `help` and `inspect` show some keywords of a call in a function's signature."""
     fields = inspect.signature(Call).parameters
     hints = {name: getattr(h, "__forward_arg__", h) for name, h in Call.__annotations__.items()}
-    return _showing(function, [fields[name].replace(annotation=hints[name]) for name in KEYWORDS])
+    shown = [fields[name].replace(annotation=hints[name]) for name in names]
+    return lambda function: _showing(function, shown)
+
+
+def with_keywords(function: Function) -> Function:
+    """Make `help` and `inspect` show all keywords of a call in a function's signature."""
+    return with_keywords_in(KEYWORDS)(function)
 
 
 def with_keywords_of(source: Callable[..., Any]) -> Callable[[Function], Function]:

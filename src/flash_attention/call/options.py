@@ -136,7 +136,9 @@ def check_extras(call: Call, q: TensorView, k: TensorView) -> None:
             " has one less than its cu_seqlens has numbers, and both must have the same"
         )
     if call.sinks is not None:
-        _check_vector("sinks", call.sinks, torch.float32, q, q.shape[-2])
+        exact = q.dtype == call.sinks.dtype == torch.float64
+        dtype = torch.float64 if exact else torch.float32
+        _check_vector("sinks", call.sinks, dtype, q, q.shape[-2])
     if call.seqused_k is not None:
         _check_vector("seqused_k", call.seqused_k, torch.int32, q, batch)
     if call.block_table is not None:

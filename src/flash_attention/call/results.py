@@ -16,6 +16,20 @@ def new_output(q: Tensor, d_v: int, device: str | None = None) -> Tensor:
     return q.new_empty((*q.shape[:-1], d_v), device=device)
 
 
+def new_gradient(tensor: Tensor, device: str | None = None) -> Tensor:
+    """Allocate a gradient. It has the strides of its tensor if that has no gaps and no overlaps,
+    and its rows are contiguous."""
+    like = torch.empty_like(tensor, device=device)
+    if like.stride() == tensor.stride() and (like.shape[-1] == 1 or like.stride(-1) == 1):
+        return like
+    return tensor.new_empty(tensor.shape, device=device)
+
+
+def precision_of_lse(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype of the log-sum-exp of tensors: float32, or float64 if they are."""
+    return torch.promote_types(dtype, torch.float32)
+
+
 def fill_keyless(lse: Tensor, sinks: Tensor | None) -> Tensor:
     """Fill the log-sum-exp of rows that see no key with -inf or the sink of their head."""
     return lse.fill_(-inf) if sinks is None else lse.copy_(sinks.detach()[:, None])

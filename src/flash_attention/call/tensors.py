@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import NoReturn
 
 import torch
 from torch.autograd import forward_ad
@@ -159,7 +160,7 @@ def check_kernel_output(o: TensorView, q: TensorView, v: TensorView) -> None:
 
 
 def check_gradient(do: TensorView, o: TensorView) -> None:
-    """Check the gradient of the output for any kernel."""
+    """Check the gradient of the output, for kernels and for torch."""
     if do.shape != o.shape:
         raise UnsupportedError(
             f"do has shape {shown(do.shape)}, o has shape {shown(o.shape)}; the gradient of the"
@@ -167,6 +168,11 @@ def check_gradient(do: TensorView, o: TensorView) -> None:
         )
     for what in ("dtype", "device"):
         _check_same(do, o, what)
+
+
+def check_kernel_gradient(do: TensorView, o: TensorView) -> None:
+    """Check the gradient of the output for any kernel."""
+    check_gradient(do, o)
     _check_memory(do)
 
 
@@ -196,15 +202,45 @@ def check_no_grad(call: Call) -> None:
     """Raise UnsupportedError if autograd would expect a gradient or a tangent."""
     if torch.is_grad_enabled() and call.needs_grad:
         raise UnsupportedError(
-            "a tensor requires grad, and this function has no backward pass;"
-            " call it under torch.no_grad() or pass q.detach(), k.detach(), v.detach()"
+            "a tensor requires grad, and this function is not differentiable; call attention, which"
+            " is, or call this one under torch.no_grad()"
         )
-    if forward_ad._current_level >= 0 and any(has_tangent(t) for t in call[:5]):
+    check_no_tangent(call)
+
+
+def check_differentiable(call: Call) -> None:
+    """Raise UnsupportedError for a call whose gradients cannot be computed."""
+    if call.out is not None:
         raise UnsupportedError(
-            "a tensor has a tangent, and this function has no forward-mode derivative; pass"
-            " torch.autograd.forward_ad.unpack_dual(q).primal, and the same of k and v, or call"
-            " torch's scaled_dot_product_attention under sdpa_kernel(SDPBackend.MATH)"
+            "out is given and a tensor requires grad, and autograd does not record a result in a"
+            " given tensor; leave out out, or call under torch.no_grad()"
         )
+    check_not_paged(call)
+    check_no_tangent(call)
+
+
+def check_not_paged(call: Call) -> None:
+    """Check that the keys of a call whose gradients are computed are not in pages."""
+    if call.block_table is not None:
+        raise UnsupportedError(
+            "block_table is given, and there are no gradients of a paged KV cache; pass k and v as"
+            " dense tensors, or call under torch.no_grad()"
+        )
+
+
+def check_no_tangent(call: Call) -> None:
+    """Raise UnsupportedError if a tensor has a tangent of forward-mode autograd."""
+    if forward_ad._current_level >= 0 and any(has_tangent(t) for t in call[:5]):
+        refuse_tangent()
+
+
+def refuse_tangent() -> NoReturn:
+    """Raise UnsupportedError for a derivative in forward mode."""
+    raise UnsupportedError(
+        "a tensor has a tangent, and this function has no forward-mode derivative; pass"
+        " torch.autograd.forward_ad.unpack_dual(q).primal, and the same of k and v, or call"
+        " torch's scaled_dot_product_attention under sdpa_kernel(SDPBackend.MATH)"
+    )
 
 
 def has_tangent(tensor: torch.Tensor | None) -> bool:

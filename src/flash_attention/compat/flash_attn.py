@@ -4,12 +4,13 @@
 Dense tensors are (batch, seq, heads, d). Packed sequences are (total, heads, d). Masks are aligned
 with the last key. Both ends of a window are included, and -1 means no limit. As in flash-attn, a
 tensor is copied if its last dimension is not contiguous, or if its head dimension is not a multiple
-of 8 and has to be padded. `deterministic` has no effect, because the forward pass always is.
+of 8 and has to be padded. All functions without a KV cache are differentiable. With `deterministic`
+the backward pass gives the same bits in every run; the forward pass always does.
 
-There are three differences from flash-attn. There is no backward pass. Parameters without a kernel
-raise UnsupportedError: dropout, ALiBi, rotary embeddings, and num_splits above 1. The softmax_lse
-of a query that sees no key is -inf, where flash-attn stores +inf. In addition, v may have another
-head dimension than q and k, and a page of a paged KV cache may have as few as 16 keys.
+There are two differences from flash-attn. Parameters without a kernel raise UnsupportedError:
+dropout, ALiBi, rotary embeddings, and num_splits above 1. The softmax_lse of a query that sees no
+key is -inf, where flash-attn stores +inf. In addition, softmax_lse is differentiable, v may have
+another head dimension than q and k, and a page of a paged KV cache may have as few as 16 keys.
 docs/flash_attn_semantics.md describes every parameter.
 """
 
@@ -26,7 +27,7 @@ from torch import Tensor
 from flash_attention.attention import attention
 from flash_attention.call.call import Keywords, Window
 from flash_attention.call.checks import check_dense
-from flash_attention.compat.kv_cache import Cache
+from flash_attention.compat.kv_cache import Cache, check_inference
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.sm90.forward.short_queries import PAGE_BLOCK_KEYS
 
@@ -67,7 +68,7 @@ def flash_attn_func(
     """
     _refuse_dropout_and_alibi(dropout_p, alibi_slopes)
     options = options_of(softmax_scale, causal, window_size, softcap)
-    out, lse = attend(q, k, v, options, return_attn_probs)
+    out, lse = attend(q, k, v, options, return_attn_probs, deterministic)
     return out if lse is None else (out, lse, None)
 
 
@@ -143,7 +144,7 @@ def flash_attn_varlen_func(
         if isinstance(longest, int) and (k.ndim, block_table.ndim) == (4, 2):
             block_table = block_table[:, : -(-longest // max(1, k.shape[1]))]
         options["block_table"], options["seqused_k"] = block_table, cu_seqlens_k.diff()
-    out, lse = attend(q, k, v, options, return_attn_probs)
+    out, lse = attend(q, k, v, options, return_attn_probs, deterministic)
     return out if lse is None else (out, lse, None)
 
 
@@ -199,11 +200,12 @@ def flash_attn_with_kvcache(
     Other sequences are not affected.
 
     `rotary_cos` and `rotary_sin` are not supported. `num_splits` 0 splits the keys if that fills
-    the GPU, 1 does not split them. Returns out, or with `return_softmax_lse` (out, softmax_lse).
+    the GPU, 1 does not split them. The function is not differentiable. Returns out, or with
+    `return_softmax_lse` (out, softmax_lse).
     """
     _refuse_dropout_and_alibi(0.0, alibi_slopes)
     refuse_rotary(rotary_cos, rotary_sin)
-    check_dense("q", q)
+    check_inference(q, k_cache, v_cache)
     options = options_of(softmax_scale, causal, window_size, softcap)
     cache = Cache.of(k_cache, v_cache, block_table, cache_batch_idx, cache_leftpad)
     options["split_keys"] = split_keys(num_splits, cache.max_keys)
@@ -227,7 +229,12 @@ def options_of(
 
 
 def attend(
-    q: Tensor, k: Tensor, v: Tensor, options: Keywords, return_lse: bool
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    options: Keywords,
+    return_lse: bool,
+    deterministic: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
     """Compute attention of tensors with any strides, and the log-sum-exp with `return_lse`."""
     for name, tensor in (("q", q), ("k", k), ("v", v)):
@@ -237,9 +244,9 @@ def attend(
         options["softmax_scale"] = q.shape[-1] ** -0.5  # for the head dimension before padding
     q, k, v = _laid_out(q), _laid_out(k), _laid_out(v)
     if return_lse:
-        out, lse = attention(q, k, v, **options, return_lse=True)
+        out, lse = attention(q, k, v, **options, return_lse=True, deterministic=deterministic)
     else:
-        out = attention(q, k, v, **options)
+        out = attention(q, k, v, **options, deterministic=deterministic)
     return (out if out.shape[-1] == d_v else out[..., :d_v]), lse
 
 

@@ -3,9 +3,9 @@
 
 Parameters that `flash_attention.compat.flash_attn` has too mean the same. `num_splits` 1 does not
 split the keys, and 0 splits them if that fills the GPU. `pack_gqa` has no effect, because this
-package decides how heads share a tile. `deterministic` has no effect, because the forward pass
-always is. Parameters without a kernel raise UnsupportedError unless they have their default value;
-the message says what to do instead. docs/flash_attn_semantics.md describes every parameter.
+package decides how heads share a tile. Parameters without a kernel raise UnsupportedError unless
+they have their default value; the message says what to do instead. docs/flash_attn_semantics.md
+describes every parameter.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from flash_attention.compat.flash_attn import (
     unpacked,
     whole,
 )
-from flash_attention.compat.kv_cache import Cache
+from flash_attention.compat.kv_cache import Cache, check_inference
 from flash_attention.errors import UnsupportedError
 
 __all__ = [
@@ -89,7 +89,7 @@ def flash_attn_func(
     )
     options = options_of(softmax_scale, causal, window_size, softcap)
     options["split_keys"] = split_keys(num_splits, k.shape[1])
-    out, lse = attend(q, k, v, options, return_attn_probs)
+    out, lse = attend(q, k, v, options, return_attn_probs, deterministic)
     return out if lse is None else (out, lse)
 
 
@@ -174,7 +174,7 @@ def flash_attn_varlen_func(
     options["cu_seqlens_q"], options["max_seqlen_q"] = cu_seqlens_q, whole(max_seqlen_q)
     options["cu_seqlens_k"], options["max_seqlen_k"] = cu_seqlens_k, whole(max_seqlen_k)
     options["seqused_k"] = seqused_k
-    out, lse = attend(q, k, v, options, return_attn_probs)
+    out, lse = attend(q, k, v, options, return_attn_probs, deterministic)
     return out if lse is None else (out, lse)
 
 
@@ -225,7 +225,7 @@ def flash_attn_with_kvcache(
         scheduler_metadata=scheduler_metadata,
         sm_margin=sm_margin,
     )
-    check_dense("q", q)
+    check_inference(q, k_cache, v_cache)
     options = options_of(softmax_scale, causal, window_size, softcap)
     cache = Cache.of(k_cache, v_cache, page_table, cache_batch_idx, cache_leftpad)
     options["split_keys"] = split_keys(num_splits, cache.max_keys)

@@ -210,6 +210,12 @@ class Cache:
         return self.k.flatten(0, 1), self.v.flatten(0, 1)
 
 
+def check_inference(q: Tensor, k_cache: Tensor, v_cache: Tensor) -> None:
+    """Check that q is a dense tensor, and that no gradient is expected: a cache has none."""
+    check_dense("q", q)
+    check_no_grad(Call(q, k_cache, v_cache))
+
+
 def has_values(numbers: Tensor) -> bool:
     """Whether the values can be read without waiting for a device."""
     return numbers.device.type == "cpu" and not (

@@ -50,8 +50,8 @@ def scaled_dot_product_attention(
     """Compute torch's function of this name, with the same arguments.
 
     Under torch.autocast tensors are cast as torch casts them. Returns the output, which need not be
-    contiguous. Raises UnsupportedError for a mask tensor, for dropout, for tensors that require
-    grad, and for everything that `attention` does not support.
+    contiguous. It is differentiable once. Raises UnsupportedError for a mask tensor, for dropout,
+    and for everything that `attention` does not support.
     """
     query, key, value = tensors = _autocast(query, key, value)
     if reason := _no_kernel(tensors, attn_mask, dropout_p, enable_gqa):
@@ -254,11 +254,6 @@ def _no_kernel(
         )
     if dropout_p:
         return f"dropout_p is {dropout_p}, and there is no dropout here; pass 0.0"
-    if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
-        return (
-            "a tensor requires grad, and there is no backward pass here; call it under"
-            " torch.no_grad()"
-        )
     if any(has_tangent(t) for t in tensors):
         return "a tensor has a tangent, and there is no forward-mode derivative here"
     if any(t.is_nested for t in tensors):

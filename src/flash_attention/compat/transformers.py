@@ -7,7 +7,7 @@
 
 Padding on either side, packed sequences, sliding windows, softcap, sinks, GQA and caches are
 supported. Dropout, mask tensors, position biases, patterns such as image blocks, paged caches and
-attention weights raise UnsupportedError. There is no backward pass.
+attention weights raise UnsupportedError. Models can be trained.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from flash_attention.attention import attention
-from flash_attention.call.call import Keywords
+from flash_attention.call.call import Call, Keywords
 from flash_attention.errors import UnsupportedError
 
 __all__ = ["NAME", "attention_forward", "padding_mask", "register"]
@@ -234,8 +234,9 @@ def _padded(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, options: Keywords) ->
 
 
 def _dense(q: Tensor, k: Tensor, v: Tensor, options: Keywords) -> Tensor:
-    """Compute attention of (batch, seq, heads, d) tensors into contiguous memory."""
-    if torch.compiler.is_compiling():
+    """Compute attention of (batch, seq, heads, d) tensors, if possible into contiguous memory."""
+    recorded = torch.is_grad_enabled() and Call(q, k, v, **options).needs_grad
+    if recorded or torch.compiler.is_compiling():
         return attention(q, k, v, **options)
     return attention(q, k, v, out=q.new_empty((*q.shape[:-1], v.shape[-1])), **options)
 
@@ -286,7 +287,8 @@ def _unknown(name: str, length: int | None) -> UnsupportedError:
 def _refuse(dropout: float, kwargs: dict[str, Any]) -> None:
     if dropout:
         raise UnsupportedError(
-            f"dropout is {dropout}, and there is no dropout here; call model.eval()"
+            f"dropout is {dropout}, and there is no dropout here; call model.eval(), or to train"
+            " load the model with attention_dropout=0.0"
         )
     for name, reason in REFUSED.items():
         if kwargs.get(name) is not None and kwargs[name] is not False:

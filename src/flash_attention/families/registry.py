@@ -42,6 +42,18 @@ def family_of(config: KernelConfig) -> AnyFamily:
     )
 
 
+def check_pass(config: KernelConfig, which: Pass) -> None:
+    """Raise KernelConfigError unless a config is one of a pass."""
+    of = family_of(config).pass_
+    if of is not which:
+        types = dict.fromkeys(family.config_type.__name__ for family in families_of(which))
+        raise KernelConfigError(
+            f"{config.short_form()} is a {type(config).__name__}, a config of the {of.value} pass;"
+            f" pass a {' or a '.join(types) or f'config of the {which.value} pass'}",
+            rule="pass",
+        )
+
+
 def family_called(name: str, which: Pass = Pass.FORWARD) -> AnyFamily:
     """Return the family of a pass with this name, such as "sm80" or "sm_80"."""
     families = families_of(which)

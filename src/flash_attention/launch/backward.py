@@ -14,17 +14,18 @@ from flash_attention.call.backward_call import BackwardCall, BackwardProblem, Gr
 from flash_attention.call.backward_checks import check_backward_call
 from flash_attention.call.tensors import ALIGNMENT, TensorView
 from flash_attention.choose.heuristic import select_config
-from flash_attention.errors import KernelConfigError, UnsupportedError
+from flash_attention.errors import UnsupportedError
 from flash_attention.families.backward_args import BackwardKernelArgs
 from flash_attention.families.config import KernelConfig
-from flash_attention.families.given import GivenConfig
+from flash_attention.families.given import GivenConfig, read_config
 from flash_attention.families.passes import Pass
 from flash_attention.families.recipe import Setting
-from flash_attention.families.registry import family_of
-from flash_attention.kernel_configs import config_for
+from flash_attention.families.registry import check_pass, family_of
+from flash_attention.kernel_configs import as_kernel_config, config_for
 from flash_attention.launch.device import CPU, device_arch, num_sms_of
 from flash_attention.launch.launcher import Launcher
-from flash_attention.launch.plan import MAX_PLANS
+from flash_attention.launch.plan import MAX_PLANS, may_change
+from flash_attention.launch.strict import strict_arch
 
 WORKSPACE_VARIABLE = "FLASH_ATTENTION_WORKSPACE_MIB"
 DEFAULT_WORKSPACE_MIB = 512
@@ -56,7 +57,7 @@ class BackwardPlan:
     def run(self, call: BackwardCall) -> Gradients:
         """Run a backward pass with the plan's key."""
         if self.idle:
-            return self._zeros()
+            return self._zeros(call.dlse)
         if self.device_index == CPU:
             from flash_attention.launch.backward_emulation import (  # loaded when used
                 emulate_checked,
@@ -115,13 +116,17 @@ class BackwardPlan:
         device = self.views[0].device
         return torch.empty(self.problem.heads, dtype=torch.float32, device=device)
 
-    def _zeros(self) -> Gradients:
+    def _zeros(self, dlse: Tensor | None) -> Gradients:
+        """Return the gradients without a query or a key. The lse of a row is then its sink."""
         wanted = self.problem.wanted
         dq, dk, dv = (
             self._new(view).zero_() if asked else None
             for view, asked in zip(self.views[5:], wanted[:3], strict=True)
         )
-        return Gradients(dq, dk, dv, self._new_sinks().zero_() if wanted.dsinks else None)
+        dsinks = self._new_sinks().zero_() if wanted.dsinks else None
+        if dsinks is not None and dlse is not None:
+            dsinks += dlse.transpose(-1, -2).flatten(end_dim=-2).sum(0)
+        return Gradients(dq, dk, dv, dsinks)
 
 
 def _choose(
@@ -131,12 +136,7 @@ def _choose(
         arch = arch or MEASURED_ARCH
         return select_config(problem, arch, Pass.BACKWARD), arch
     chosen = config_for(config, problem)
-    if family_of(chosen).pass_ is not Pass.BACKWARD:
-        raise KernelConfigError(
-            f"{chosen.short_form()} is a {type(chosen).__name__}, a config of the forward pass;"
-            " pass a FlashBackwardKernelConfig or a HopperBackwardKernelConfig",
-            rule="pass",
-        )
+    check_pass(chosen, Pass.BACKWARD)
     arch = arch or chosen.default_arch
     chosen.check(arch)
     return chosen, arch
@@ -157,8 +157,16 @@ _plans: dict[tuple[object, ...], BackwardPlan] = {}
 
 def backward_plan_for(call: BackwardCall, config: GivenConfig | None = None) -> BackwardPlan:
     """Return the plan of a backward pass. A new key is checked first. Nothing is compiled."""
-    key = (config, call.key())
-    plan = _plans.get(key)
+    if may_change(config):
+        config = read_config(config)
+    try:
+        key = (config, call.key())
+        plan = _plans.get(key)
+    except Exception:
+        if config is not None:
+            as_kernel_config(config)
+        check_backward_call(call)  # raises what explains why there is no key
+        raise
     if plan is None:
         plan = BackwardPlan(call, config)
         if len(_plans) >= MAX_PLANS:
@@ -170,6 +178,8 @@ def backward_plan_for(call: BackwardCall, config: GivenConfig | None = None) -> 
 def compute_gradients(call: BackwardCall, config: GivenConfig | None = None) -> Gradients:
     """Run a backward pass: with torch on the CPU if there is no config, else with kernels."""
     if config is None and call.do.is_cpu:
+        if (arch := strict_arch()) is not None:
+            BackwardPlan(call, arch=arch).bind(call)
         from flash_attention.reference.gradients import gradients_on_cpu  # loaded when used
 
         return gradients_on_cpu(call)

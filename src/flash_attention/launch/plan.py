@@ -20,6 +20,8 @@ from flash_attention.choose.decision import Where, decide
 from flash_attention.families.config import is_config
 from flash_attention.families.forward_args import FIRST_ADDRESS, ForwardKernelArgs, pack_addresses
 from flash_attention.families.given import GivenConfig, read_config
+from flash_attention.families.passes import Pass
+from flash_attention.families.registry import check_pass
 from flash_attention.kernel_configs import as_kernel_config, config_for
 from flash_attention.launch.device import CPU, device_arch, num_sms_of
 from flash_attention.launch.launcher import Launcher
@@ -44,6 +46,8 @@ class Plan:
         if arch is None and self.device_index != CPU:
             arch = device_arch(self.device_index)
         chosen = None if config is None else config_for(config, self.problem)
+        if chosen is not None:
+            check_pass(chosen, Pass.FORWARD)
         where = Where(num_sms_of(self.device_index), arch, self.device_index)
         decision = decide(
             self.problem, where, config=chosen, split_keys=call.split_keys, may_tune=True
@@ -137,11 +141,11 @@ def plan_for(call: Call, config: GivenConfig | None = None) -> Plan:
         key = (config, call.key())
         plan = _plans.get(key)
     except Exception as error:
-        if _may_change(config):
+        if may_change(config):
             return plan_for(call, read_config(config))
         _explain(error, call, config)
     if plan is None:
-        if _may_change(config):
+        if may_change(config):
             return plan_for(call, read_config(config))
         plan = Plan(call, config)
         if len(_plans) >= MAX_PLANS:
@@ -150,7 +154,7 @@ def plan_for(call: Call, config: GivenConfig | None = None) -> Plan:
     return plan
 
 
-def _may_change(config: object) -> bool:
+def may_change(config: object) -> bool:
     """Whether a config is an object of another class, which may change and cannot be a key."""
     return not (config is None or isinstance(config, str) or is_config(config))
 

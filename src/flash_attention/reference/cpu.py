@@ -12,7 +12,7 @@ from flash_attention.call.call import Call
 from flash_attention.call.checks import views_of
 from flash_attention.call.lengths import check_lengths
 from flash_attention.call.problem import Problem
-from flash_attention.call.results import fill_keyless, new_output
+from flash_attention.call.results import fill_keyless, new_output, precision_of_lse
 from flash_attention.call.tensors import Packing
 from flash_attention.errors import UnsupportedError
 from flash_attention.reference.formula import evaluate, without_pages
@@ -36,20 +36,27 @@ def attention_on_cpu(call: Call) -> tuple[Tensor, Tensor | None]:
 
 
 def _checked(call: Call) -> Problem:
+    problem = check_on_cpu(call)
+    if call.out is not None:
+        *inputs, out = views_of(call)
+        tensors.check_given_output(out, inputs[0], inputs[2])
+        tensors.check_no_overlap(out, inputs)
+    return problem
+
+
+def check_on_cpu(call: Call) -> Problem:
+    """Check a call of CPU tensors, whatever its output, and return its problem."""
     options.check_options(call)
-    views = views_of(call)
-    for view in views[:3]:
+    views = views_of(call)[:3]
+    for view in views:
         if view.dtype not in DTYPES:
             raise UnsupportedError(
                 f"{view.name} is {view.dtype}; allowed on the CPU are"
                 f" {', '.join(map(str, DTYPES))}: convert it with {view.name}.to(torch.bfloat16)"
             )
-    q, k, v = views[:3]
+    q, k, v = views
     tensors.check_shapes(q, k, v, Packing.of(call))
     options.check_extras(call, q, k)
-    if call.out is not None:
-        tensors.check_given_output(views[3], q, v)
-        tensors.check_no_overlap(views[3], views[:3])
     tensors.check_no_grad(call)
     problem = Problem.of(call)
     check_lengths(problem, call)
@@ -58,12 +65,11 @@ def _checked(call: Call) -> Problem:
 
 def _computed(problem: Problem, call: Call) -> tuple[Tensor, Tensor | None]:
     result = new_output(call.q, problem.d_v)
-    lse = None
+    lse, precision = None, precision_of_lse(call.q.dtype)
     if call.return_lse:
-        lse = torch.empty(problem.lse_shape, dtype=torch.float32, device="cpu")
+        lse = torch.empty(problem.lse_shape, dtype=precision, device="cpu")
     if problem.idle:
         return result.zero_(), None if lse is None else fill_keyless(lse, call.sinks)
-    precision = torch.promote_types(call.q.dtype, torch.float32)
     if lse is None and not (problem.per_batch or problem.softcap or problem.sinks):
         return result.copy_(_by_torch(problem, call, precision)), None
     output, logarithms = evaluate(call, precision, lse=lse is not None)

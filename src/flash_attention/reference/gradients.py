@@ -11,28 +11,47 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from flash_attention.call import tensors
 from flash_attention.call.backward_call import BackwardCall, Gradients
+from flash_attention.call.backward_checks import check_rows, check_types
+from flash_attention.call.checks import views_of
+from flash_attention.call.results import new_gradient, precision_of_lse
+from flash_attention.call.tensors import TensorView
+from flash_attention.reference.cpu import check_on_cpu
 from flash_attention.reference.formula import Formula, Part, heads_of_keys, shared
 
 
 def gradients_on_cpu(backward: BackwardCall) -> Gradients:
     """Compute the gradients of a call on CPU tensors in float32 or better. They have the dtypes of
-    their tensors, and their strides if these have no gaps."""
+    their tensors."""
+    _check(backward)
     call = backward.call
     with torch.no_grad(), torch.autocast("cpu", enabled=False):
-        exact = evaluate_gradients(backward, torch.promote_types(call.q.dtype, torch.float32))
+        exact = evaluate_gradients(backward, precision_of_lse(call.q.dtype))
         given = (call.q, call.k, call.v, call.sinks)
         return Gradients(
             *(
-                None if d is None or t is None else torch.empty_like(t).copy_(d)
+                None if d is None or t is None else new_gradient(t).copy_(d)
                 for d, t in zip(exact, given, strict=True)
             )
         )
+
+
+def _check(backward: BackwardCall) -> None:
+    check_types(backward)
+    call = backward.call
+    problem = check_on_cpu(call)
+    q, _, v, out = views_of(call)
+    o = replace(out, name="o")
+    tensors.check_output_kind(o, q, v)
+    tensors.check_gradient(TensorView.of("do", backward.do), o)
+    check_rows(backward, problem, q)
 
 
 def evaluate_gradients(backward: BackwardCall, precision: torch.dtype) -> Gradients:
@@ -60,7 +79,7 @@ def evaluate_gradients(backward: BackwardCall, precision: torch.dtype) -> Gradie
     for *of_queries, k, v, dq_rows, dk_rows, dv_rows in sequences:
         sequence = _Rows(*of_queries)
         for part in formula.parts(sequence.q, k):
-            _add(formula, part, sequence, k, v, Gradients(dq_rows, dk_rows, dv_rows))
+            _add(formula, part, sequence, k, v, Gradients(dq_rows, dk_rows, dv_rows, None))
         if dsinks is not None and call.sinks is not None:
             weights = torch.exp(call.sinks.to(precision) - sequence.lse)
             dsinks -= (weights * sequence.delta).sum(0)

@@ -105,7 +105,7 @@ def check(
 
     Returns a CheckReport. Raises what `attention` raises.
     """
-    call, config, validate = asked("check", q, k, v, keywords)
+    call, config, validate, _ = asked("check", q, k, v, keywords)
     check_switch("emulate", emulate)
     if config is None and not emulate and getattr(q, "is_cpu", False):
         result, lse = attention_on_cpu(call)

@@ -55,7 +55,7 @@ def explain(
 
     Returns an Explanation. Raises what `attention` would raise, with the same message.
     """
-    call, given, validate = asked("explain", q, k, v, keywords)
+    call, given, validate, _ = asked("explain", q, k, v, keywords)
     problem, views = check_call(call, device=CPU)
     config = None if given is None else config_for(given, problem)
     target, sms, gpu = _target(q.device, config, arch, num_sms)
