@@ -68,11 +68,11 @@ struct Keys {
 
     __device__ void load_stats(u32 stats, const Place& place) const {
       constexpr int kChunks = kStatBytes / kChunkBytes;
-      if (threadIdx.x >= 2 * kChunks) return;
-      const float* const of = threadIdx.x < kChunks ? args_.lse_log2 : args_.delta;
-      const int chunk = threadIdx.x % kChunks;
-      ptx::cp_async_16(stats + threadIdx.x * kChunkBytes,
-                       of + stat_row(place) + chunk * (kChunkBytes / sizeof(float)));
+      if (threadIdx.x >= kChunks) return;
+      const u32 to = stats + threadIdx.x * kChunkBytes;
+      const i64 from = stat_row(place) + threadIdx.x * (kChunkBytes / sizeof(float));
+      ptx::cp_async_16(to, args_.lse_log2 + from);
+      ptx::cp_async_16(to + kStatBytes, args_.delta + from);
     }
     __device__ void hold_stats(int /*row*/) {}
     __device__ Column lse(u32 stats, int column) const { return read(stats, column); }
