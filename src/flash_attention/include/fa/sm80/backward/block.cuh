@@ -166,9 +166,8 @@ class Block {
       const Cursor<OwnTile> own(own_s_, lane_id() % 16, 2 * tile + lane_id() / 16);
       dq.zero();
       multiply<Config, Config::kOwnRows / 16>(
-          dq,
-          [&](u32 (&a)[4], int i, int n) { ptx::ldmatrix_x4_trans(a, ds.at(16 * n, 2 * i)); },
-          [&](u32 (&b)[4], int d, int n) {
+          dq, [&](u32(&a)[4], int i, int n) { ptx::ldmatrix_x4_trans(a, ds.at(16 * n, 2 * i)); },
+          [&](u32(&b)[4], int d, int n) {
             ptx::ldmatrix_x4_trans(b, own.at(16 * n, 2 * kColWarps * d));
           });
       float* const sums = scope_.dq_sums(place);
@@ -201,7 +200,8 @@ class Block {
 
  private:
   static constexpr int kDimSteps = Config::kDHead / 16;
-  static constexpr bool kStoresDs = Config::kNeedsDs && (Config::Operands::kStoresP || Config::kAddsDq);
+  static constexpr bool kStoresDs =
+      Config::kNeedsDs && (Config::Operands::kStoresP || Config::kAddsDq);
   using Weights = u32[kWarpRows / 16][kWarpVisited / 8][2];
 
   static __device__ int column_warp() { return warp_id() % kColumnWarps; }
@@ -220,8 +220,8 @@ class Block {
                                      lane_id() / 8 % 2);
     acc.zero();
     multiply<Config, kDimSteps>(
-        acc, [&](u32 (&a)[4], int i, int d) { ptx::ldmatrix_x4(a, a_lane.at(16 * i, 2 * d)); },
-        [&](u32 (&b)[4], int n, int d) { ptx::ldmatrix_x4(b, b_lane.at(16 * n, 2 * d)); });
+        acc, [&](u32(&a)[4], int i, int d) { ptx::ldmatrix_x4(a, a_lane.at(16 * i, 2 * d)); },
+        [&](u32(&b)[4], int n, int d) { ptx::ldmatrix_x4(b, b_lane.at(16 * n, 2 * d)); });
   }
 
   // sum += A visited, along the visited rows.
@@ -229,7 +229,7 @@ class Block {
   __device__ void add_product(Accumulator<kWarpRows, kWarpDims>& sum, ReadA read_a,
                               u32 visited) const {
     const Cursor<VisitedTile> lane(visited, lane_id() % 16, 2 * column_warp() + lane_id() / 16);
-    multiply<Config, Config::kVisitedRows / 16>(sum, read_a, [&](u32 (&b)[4], int d, int n) {
+    multiply<Config, Config::kVisitedRows / 16>(sum, read_a, [&](u32(&b)[4], int d, int n) {
       ptx::ldmatrix_x4_trans(b, lane.at(16 * n, 2 * kColumnWarps * d));
     });
   }
@@ -248,9 +248,9 @@ class Block {
       for (int h = 0; h < 2; ++h)
 #pragma unroll
         for (int j = 0; j < kWarpVisited / 8; ++j)
-          ptx::st_shared_4(lane.at(16 * i + 8 * h, j) +
-                               lane_id() % 4 * static_cast<int>(sizeof(u32)),
-                           weights[i][j][h]);
+          ptx::st_shared_4(
+              lane.at(16 * i + 8 * h, j) + lane_id() % 4 * static_cast<int>(sizeof(u32)),
+              weights[i][j][h]);
   }
   __device__ void read_weights(u32 (&a)[4], u32 tile, int i, int n) const {
     const Cursor<WeightTile> lane(tile, warp_row() + lane_id() % 16, lane_id() / 16);

@@ -14,8 +14,8 @@ struct Registers {
     b.d_probabilities(stage);
     b.weigh(stage);
     b.store_ds();
-    b.add_p(stage, [&](u32 (&a)[4], int i, int n) { b.p_fragment(a, i, n); });
-    b.add_ds(stage, [&](u32 (&a)[4], int i, int n) { b.ds_fragment(a, i, n); });
+    b.add_p(stage, [&](u32(&a)[4], int i, int n) { b.p_fragment(a, i, n); });
+    b.add_ds(stage, [&](u32(&a)[4], int i, int n) { b.ds_fragment(a, i, n); });
   }
 };
 

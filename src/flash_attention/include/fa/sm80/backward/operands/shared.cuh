@@ -16,8 +16,8 @@ struct Shared {
     b.store_p();
     b.store_ds();
     __syncthreads();  // P and dS are in shared memory
-    b.add_p(stage, [&](u32 (&a)[4], int i, int n) { b.read_p(a, i, n); });
-    b.add_ds(stage, [&](u32 (&a)[4], int i, int n) { b.read_ds(a, i, n); });
+    b.add_p(stage, [&](u32(&a)[4], int i, int n) { b.read_p(a, i, n); });
+    b.add_ds(stage, [&](u32(&a)[4], int i, int n) { b.read_ds(a, i, n); });
   }
 };
 

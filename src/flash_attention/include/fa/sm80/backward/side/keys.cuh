@@ -35,14 +35,11 @@ struct Keys {
         : args_(args),
           mask_(args),
           sequence_(Config::Lengths::sequence(args, blockIdx.z)),
-          stat_row_(attn::first_stat_row(args, blockIdx.z)) {
-      if (first_row() >= sequence_.k_len) return;
-      range_ = {mask_, first_row(), Config::kOwnRows, sequence_};
-      if (!range_.empty()) blocks_ = range_.end_block() - range_.first_block();
-    }
+          stat_row_(attn::first_stat_row(args, blockIdx.z)),
+          range_(mask_, first_row(), Config::kOwnRows, sequence_),
+          blocks_(range_.empty() ? 0 : range_.end_block() - range_.first_block()) {}
 
-    // Keys that no query sees have gradients too, which are zero.
-    __device__ bool empty() const { return first_row() >= key_rows(); }
+    __device__ bool empty() const { return first_row() >= sequence_.k_len; }
     __device__ int first_row() const { return blockIdx.x * Config::kOwnRows; }
     __device__ int num_steps() const { return blocks_ * args_.heads_per_kv; }
     __device__ Place first() const {
@@ -63,8 +60,8 @@ struct Keys {
     __device__ Rows visited_dp(const Place& place) const {
       return queries(args_.d_o, args_.d_o_stride, args_.d_v, place.head);
     }
-    __device__ Rows ds_sum() const { return gradients(args_.dk, args_.dk_stride, args_.d_qk); }
-    __device__ Rows p_sum() const { return gradients(args_.dv, args_.dv_stride, args_.d_v); }
+    __device__ Rows ds_sum() const { return keys(args_.dk, args_.dk_stride, args_.d_qk); }
+    __device__ Rows p_sum() const { return keys(args_.dv, args_.dv_stride, args_.d_v); }
 
     __device__ void load_stats(u32 stats, const Place& place) const {
       constexpr int kChunks = kStatBytes / kChunkBytes;
@@ -76,7 +73,9 @@ struct Keys {
     }
     __device__ void hold_stats(int /*row*/) {}
     __device__ Column lse(u32 stats, int column) const { return read(stats, column); }
-    __device__ Column delta(u32 stats, int column) const { return read(stats + kStatBytes, column); }
+    __device__ Column delta(u32 stats, int column) const {
+      return read(stats + kStatBytes, column);
+    }
 
     // Scores of keys that a query does not see become -inf. The accumulator starts at key `row` and, in
     // its block, at query `column`.
@@ -109,28 +108,20 @@ struct Keys {
 
    private:
     __device__ int first_query() const { return range_.first_block() * Config::kVisitedRows; }
-    // Keys in the tensor, of which seqused_k may leave out the last.
-    __device__ int key_rows() const {
-      if (!Config::Lengths::kPerBatch || !args_.cu_seqlens_k) return args_.seq_len_k;
-      return args_.cu_seqlens_k[blockIdx.z + 1] - args_.cu_seqlens_k[blockIdx.z];
-    }
     __device__ i64 stat_row(const Place& place) const {
       return static_cast<i64>(place.head) * args_.stat_rows + stat_row_ + place.row;
     }
     __device__ Rows keys(const void* first, const Strides& stride, int columns) const {
-      return key_rows_of(first, stride, columns, sequence_.k_len);
-    }
-    __device__ Rows gradients(const void* first, const Strides& stride, int columns) const {
-      return key_rows_of(first, stride, columns, key_rows());
-    }
-    __device__ Rows key_rows_of(const void* first, const Strides& stride, int columns,
-                                int rows) const {
-      return {first,           stride, sequence_.k_batch, static_cast<int>(blockIdx.y),
-              sequence_.k_first, rows,   columns};
+      return {first,
+              stride,
+              sequence_.k_batch,
+              static_cast<int>(blockIdx.y),
+              sequence_.k_first,
+              sequence_.k_len,
+              columns};
     }
     __device__ Rows queries(const void* first, const Strides& stride, int columns, int head) const {
-      return {first,           stride, sequence_.q_batch, head, sequence_.q_first,
-              sequence_.q_len, columns};
+      return {first, stride, sequence_.q_batch, head, sequence_.q_first, sequence_.q_len, columns};
     }
     static __device__ Column read(u32 stats, int column) {
       Column both;
@@ -143,8 +134,8 @@ struct Keys {
     const Mask mask_;
     const attn::Sequence sequence_;
     const int stat_row_;
-    attn::QueryRange<Mask, Config::kVisitedRows> range_;
-    int blocks_ = 0;
+    const attn::QueryRange<Mask, Config::kVisitedRows> range_;
+    const int blocks_;  // of each head
   };
 };
 

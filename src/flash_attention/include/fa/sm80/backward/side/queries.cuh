@@ -53,8 +53,12 @@ struct Queries {
     __device__ const BackwardKernelArgs& args() const { return args_; }
     __device__ Rows own_s() const { return queries(args_.q, args_.q_stride, args_.d_qk); }
     __device__ Rows own_dp() const { return queries(args_.d_o, args_.d_o_stride, args_.d_v); }
-    __device__ Rows visited_s(const Place&) const { return keys(args_.k, args_.k_stride, args_.d_qk); }
-    __device__ Rows visited_dp(const Place&) const { return keys(args_.v, args_.v_stride, args_.d_v); }
+    __device__ Rows visited_s(const Place&) const {
+      return keys(args_.k, args_.k_stride, args_.d_qk);
+    }
+    __device__ Rows visited_dp(const Place&) const {
+      return keys(args_.v, args_.v_stride, args_.d_v);
+    }
     __device__ Rows ds_sum() const { return queries(args_.dq, args_.dq_stride, args_.d_qk); }
 
     __device__ void load_stats(u32, const Place&) const {}
