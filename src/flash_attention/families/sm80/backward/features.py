@@ -9,7 +9,7 @@ from flash_attention.call.backward_call import BackwardProblem
 from flash_attention.call.features import Features
 from flash_attention.compile.binding import Binding, Number, Variant
 from flash_attention.errors import UnsupportedError
-from flash_attention.families.bindings import shared_bindings
+from flash_attention.families.bindings import score_bindings
 from flash_attention.families.sm80.backward.config import FlashBackwardKernelConfig
 
 
@@ -50,12 +50,12 @@ class Sm80BackwardFeatures(Features):
     def bindings(self, config: FlashBackwardKernelConfig) -> tuple[Binding, ...]:
         """The types and numbers that the features bind."""
         return (
-            *shared_bindings(self),
+            *score_bindings(self),
             Variant("Side", "sm80/backward/side", "Queries" if self.owns_queries else "Keys"),
-            Number("sums_p", self.dv),
-            Number("sums_ds", self.dk or self.owns_queries),
-            Number("adds_dq", self.adds_dq),
-            Number("needs_ds", self.needs_ds),
+            Number("sums_p", int(self.dv)),
+            Number("sums_ds", int(self.dk or self.owns_queries)),
+            Number("adds_dq", int(self.adds_dq)),
+            Number("needs_ds", int(self.needs_ds)),
             Number("smem_bytes", self.smem_bytes(config)),
         )
 
