@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import torch
-from torch import Tensor
 
 from flash_attention.arch import ARCHES
 from flash_attention.call.backward_call import ALL, BackwardCall, Gradients, Wanted
@@ -13,7 +12,7 @@ from flash_attention.launch.backward import BackwardPlan
 from flash_attention.launch.backward_emulation import BackwardEmulation, emulate_backward_plan
 from flash_attention.launch.emulation import Settings
 from flash_attention.reference.formula import evaluate
-from flash_attention.reference.gradients import evaluate_gradients
+from flash_attention.reference.gradient_judge import GradientJudge
 from tests.feature_cases import MadeCase
 
 
@@ -31,22 +30,12 @@ def backward_of(
 
 
 def assert_right(gradients: Gradients, call: BackwardCall) -> None:
-    """Each wanted gradient is within twice the error of the same formulas in 16 bits, and those
-    that are not wanted are None."""
-    exact = evaluate_gradients(call, torch.float64)
-    rounded = evaluate_gradients(call, call.call.q.dtype)
-    for name, given, right, near in zip(Gradients._fields, gradients, exact, rounded, strict=True):
-        assert (given is None) == (right is None), name
-        if given is None or right is None or near is None:
-            continue
-        step = torch.finfo(call.call.q.dtype).eps * right.abs().max()
-        allowed = 2 * _largest(near.double() - right) + step
-        error = _largest(given.double() - right)
-        assert error <= allowed, f"{name}: the error is {error:.2e}, allowed is {allowed:.2e}"
-
-
-def _largest(values: Tensor) -> Tensor:
-    return values.abs().max() if values.numel() else values.new_zeros(())
+    """Each wanted gradient is within the tolerance of 16-bit gradients, and the others are None."""
+    given = {name: gradient is not None for name, gradient in gradients._asdict().items()}
+    assert given == call.wanted._asdict()
+    judge = GradientJudge(call.call, call.do, call.dlse, call.wanted)
+    for name, check in judge.check(gradients).items():
+        assert check.ok, f"{name}: {check}"
 
 
 def emulated_backward(
