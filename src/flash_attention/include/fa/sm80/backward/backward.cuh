@@ -9,7 +9,7 @@ template <class Config>
 __device__ void run(const BackwardKernelArgs& args, const void* smem) {
   Block<Config> block(args, ptx::smem_address(smem));
   if (block.empty()) return;
-  if (block.num_steps() > 0) Config::Schedule::run(block);
+  if (block.visits_any()) Config::Schedule::run(block);
   block.store();
 }
 

@@ -15,6 +15,7 @@
 #include <fa/backward_args.cuh>
 #include <fa/ptx/ldmatrix.cuh>
 #include <fa/ptx/memory.cuh>
+#include <fa/ptx/named_barrier.cuh>
 #include <fa/sm80/backward/product.cuh>
 #include <fa/sm80/load.cuh>
 #include <fa/sm80/tile.cuh>
@@ -58,7 +59,8 @@ class Block {
   }
 
   __device__ bool empty() const { return scope_.empty(); }
-  __device__ int num_steps() const { return scope_.num_steps(); }
+  __device__ bool visits_any() const { return scope_.visits_any(); }
+  __device__ bool visits(const Place& place) const { return scope_.visits(place); }
   __device__ Place first() const { return scope_.first(); }
   __device__ Place after(const Place& place) const { return scope_.after(place); }
 
@@ -145,9 +147,13 @@ class Block {
   __device__ void read_p(u32 (&a)[4], int i, int n) const { read_weights(a, p_tile_, i, n); }
   __device__ void read_ds(u32 (&a)[4], int i, int n) const { read_weights(a, ds_tile_, i, n); }
 
+  // The warps that share rows have stored their P and dS.
+  __device__ void meet_rows() const {
+    ptx::named_barrier_sync(1 + warp_id() / kColumnWarps, kColumnWarps * kWarpSize);
+  }
   // Every warp has stored its dS, if the next product reads those of others.
   __device__ void meet() const {
-    if constexpr (Config::kAddsDq && !Config::Operands::kStoresP) __syncthreads();
+    if constexpr (Config::kAddsDq) __syncthreads();
   }
 
   // registers -> global

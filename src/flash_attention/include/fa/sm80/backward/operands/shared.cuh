@@ -15,7 +15,7 @@ struct Shared {
     b.weigh(stage);
     b.store_p();
     b.store_ds();
-    __syncthreads();  // P and dS are in shared memory
+    b.meet_rows();  // P and dS of the warp's rows are in shared memory
     b.add_p(stage, [&](u32(&a)[4], int i, int n) { b.read_p(a, i, n); });
     b.add_ds(stage, [&](u32(&a)[4], int i, int n) { b.read_ds(a, i, n); });
   }

@@ -8,17 +8,16 @@ struct Eager {
   template <class Block>
   static __device__ void run(Block& b) {
     b.load_own();
-    auto here = b.first();
-    b.load_visited(0, here);
+    b.load_visited(0, b.first());
     b.commit();
 #pragma unroll 1
-    for (int step = 0; step < b.num_steps(); ++step) {
+    for (auto here = b.first(); b.visits(here);) {
       b.template wait<0>();
       __syncthreads();  // the block has arrived; every warp is done with the last dS
       b.products(0, here);
       __syncthreads();  // dS is in shared memory; every warp is done with the block
       const auto next = b.after(here);
-      if (step + 1 < b.num_steps()) b.load_visited(0, next);
+      if (b.visits(next)) b.load_visited(0, next);
       b.commit();
       b.add_dq(here);
       here = next;

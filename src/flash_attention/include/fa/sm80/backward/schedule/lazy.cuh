@@ -8,9 +8,8 @@ struct Lazy {
   template <class Block>
   static __device__ void run(Block& b) {
     b.load_own();
-    auto here = b.first();
 #pragma unroll 1
-    for (int step = 0; step < b.num_steps(); ++step) {
+    for (auto here = b.first(); b.visits(here); here = b.after(here)) {
       b.load_visited(0, here);
       b.commit();
       b.template wait<0>();
@@ -18,7 +17,6 @@ struct Lazy {
       b.products(0, here);
       __syncthreads();  // dS is in shared memory; every warp is done with the block
       b.add_dq(here);
-      here = b.after(here);
     }
   }
 };

@@ -8,17 +8,17 @@ struct TwoStages {
   template <class Block>
   static __device__ void run(Block& b) {
     b.load_own();
-    auto here = b.first();
-    b.load_visited(0, here);
+    b.load_visited(0, b.first());
     b.commit();
+    int stage = 0;
 #pragma unroll 1
-    for (int step = 0; step < b.num_steps(); ++step) {
+    for (auto here = b.first(); b.visits(here); stage ^= 1) {
       b.template wait<0>();
       __syncthreads();  // the block has arrived; every warp is done with the one before and its dS
       const auto next = b.after(here);
-      if (step + 1 < b.num_steps()) b.load_visited((step + 1) % 2, next);
+      if (b.visits(next)) b.load_visited(stage ^ 1, next);
       b.commit();
-      b.products(step % 2, here);
+      b.products(stage, here);
       b.meet();  // dS is in shared memory
       b.add_dq(here);
       here = next;

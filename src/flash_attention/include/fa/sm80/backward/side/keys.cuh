@@ -41,9 +41,12 @@ struct Keys {
 
     __device__ bool empty() const { return first_row() >= sequence_.k_len; }
     __device__ int first_row() const { return blockIdx.x * Config::kOwnRows; }
-    __device__ int num_steps() const { return blocks_ * args_.heads_per_kv; }
+    __device__ bool visits_any() const { return blocks_ > 0; }
     __device__ Place first() const {
       return {static_cast<int>(blockIdx.y) * args_.heads_per_kv, first_query()};
+    }
+    __device__ bool visits(const Place& place) const {
+      return place.head < static_cast<int>(blockIdx.y + 1) * args_.heads_per_kv;
     }
     __device__ Place after(const Place& place) const {
       const int row = place.row + Config::kVisitedRows;

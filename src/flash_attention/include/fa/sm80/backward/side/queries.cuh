@@ -46,8 +46,11 @@ struct Queries {
     __device__ bool empty() const { return first_row() >= sequence_.q_len; }
     // The last rows come first: with a causal mask they see the most keys.
     __device__ int first_row() const { return (gridDim.x - 1 - blockIdx.x) * Config::kOwnRows; }
-    __device__ int num_steps() const { return range_.end_block() - range_.first_block(); }
+    __device__ bool visits_any() const { return visits(first()); }
     __device__ Place first() const { return {range_.first_block() * Config::kVisitedRows}; }
+    __device__ bool visits(const Place& place) const {
+      return place.row < range_.end_block() * Config::kVisitedRows;
+    }
     __device__ Place after(const Place& place) const { return {place.row + Config::kVisitedRows}; }
 
     __device__ const BackwardKernelArgs& args() const { return args_; }
