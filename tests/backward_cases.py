@@ -7,7 +7,10 @@ import torch
 
 from flash_attention.arch import ARCHES
 from flash_attention.call.backward_call import ALL, BackwardCall, Gradients, Wanted
-from flash_attention.kernel_configs import KernelConfig
+from flash_attention.call.backward_checks import check_backward_call
+from flash_attention.families.config import KernelConfig
+from flash_attention.families.sm80.backward.config import FlashBackwardKernelConfig
+from flash_attention.families.sm80.backward.heuristic import heuristic
 from flash_attention.launch.backward import BackwardPlan
 from flash_attention.launch.backward_emulation import BackwardEmulation, emulate_backward_plan
 from flash_attention.launch.emulation import Settings
@@ -38,15 +41,18 @@ def assert_right(gradients: Gradients, call: BackwardCall) -> None:
         assert check.ok, f"{name}: {check}"
 
 
+def flash_config(call: BackwardCall, arch: str) -> FlashBackwardKernelConfig:
+    """The config that the sm_80 family chooses on an architecture."""
+    problem, _ = check_backward_call(call)
+    config = heuristic(problem, ARCHES[arch])
+    assert isinstance(config, FlashBackwardKernelConfig), config
+    return config
+
+
 def emulated_backward(
-    call: BackwardCall,
-    config: KernelConfig | None = None,
-    *,
-    arch: str = "sm_80",
-    schedule: str = "lockstep",
+    call: BackwardCall, config: KernelConfig, *, arch: str = "sm_80", schedule: str = "lockstep"
 ) -> BackwardEmulation:
-    """A backward pass in the emulator, where nothing may be found; by default with the config that
-    the heuristic chooses."""
+    """A backward pass in the emulator, where nothing may be found."""
     plan = BackwardPlan(call, config, ARCHES[arch])
     result = emulate_backward_plan(plan, call, Settings(schedule))
     assert list(map(str, result.findings)) == []

@@ -83,20 +83,6 @@ def _warp_violations(cfg: FlashBackwardKernelConfig) -> Iterator[Violation]:
             f" columns into parts that n_warps={cfg.n_warps} warps do not share evenly: use"
             f" dq_warp_rows={48 - cfg.dq_warp_rows} or another B_r",
         )
-    rows = cfg.n_warps * WARP_SIZE // run_chunks(cfg.d_head)
-    if rows > min(cfg.B_r, cfg.B_c):
-        yield Violation(
-            "load_rows",
-            f"the {cfg.n_warps} warps load {rows} rows of {cfg.d_head} elements at a time, more"
-            f" than a block of B_r={cfg.B_r} and B_c={cfg.B_c} has: use fewer warps or larger"
-            " blocks",
-        )
-
-
-def run_chunks(d_head: int) -> int:
-    """Chunks of a row that threads load side by side: `kRunChunks` of include/fa/sm80/tile.cuh."""
-    chunks = d_head // 8
-    return 4 if chunks % 8 else 8 if chunks % 16 else 16
 
 
 def registers_needed(cfg: FlashBackwardKernelConfig) -> int:

@@ -15,6 +15,11 @@ BASE_IDEA = (
 STEPS: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("swizzle", "XOR the 16-byte chunks of a row: no bank conflicts", {"swizzled": True}),
     (
+        "folded addresses",
+        "one address per lane; the swizzle of every access is an XOR with a constant",
+        {"folded_addresses": True},
+    ),
+    (
         "P and dS in registers",
         "the transposed scores have the lane map of the next product's left operand",
         {"register_operands": True},
@@ -33,11 +38,6 @@ STEPS: tuple[tuple[str, str, dict[str, Any]], ...] = (
         "double-buffered reads",
         "the next fragments are read before the current ones are multiplied",
         {"mma_double_buffer_loads": True},
-    ),
-    (
-        "folded addresses",
-        "one address per lane; the swizzle of every access is an XOR with a constant",
-        {"folded_addresses": True},
     ),
     (
         "taller dQ tiles",

@@ -9,6 +9,7 @@ namespace fa::sm80 {
 template <class Config, class Tile, class Tensor>
 __device__ void load_tile(u32 tile, const Tensor& tensor, int first) {
   constexpr int kRowsPerPass = Config::kNWarps * kWarpSize / Tile::kRunChunks;
+  static_assert(kRowsPerPass <= Tile::kRows, "threads load no more rows at a time than a tile has");
   const int row = threadIdx.x / Tile::kRunChunks, chunk = threadIdx.x % Tile::kRunChunks;
   const typename Config::Address::template Cursor<Tile> thread(tile, row, chunk);
 #pragma unroll
