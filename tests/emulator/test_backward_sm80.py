@@ -36,25 +36,22 @@ def test_every_feature_has_gradients(number: int) -> None:
 @pytest.mark.parametrize(
     ("arch", "d_head", "d_v"),
     [
-        *(("sm_86", d_head, d_head) for d_head in (8, 40, 96, 128, 192, 256)),
+        *(("sm_86", d_head, d_head) for d_head in (8, 128, 192, 256)),
         ("sm_90", 64, 64),
         ("sm_90", 128, 72),
-        ("sm_90", 256, 256),
     ],
 )
 def test_every_head_dimension_has_gradients(arch: str, d_head: int, d_v: int) -> None:
     case = Case("", 70, 90, d_head, d_v, heads=2, heads_k=1, causal=True)
-    call = backward_of(case.make(dtype=torch.float16, seed=d_head), deterministic=d_v == 96)
+    call = backward_of(case.make(dtype=torch.float16, seed=d_head), deterministic=d_v == 192)
     result = emulated_backward(call, flash_config(call, arch), arch=arch, schedule="random")
     assert_right(result.gradients, call)
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("deterministic", [False, True])
-@pytest.mark.parametrize("d_head", [64, 256])
-def test_no_order_of_the_warps_is_wrong(schedule: str, deterministic: bool, d_head: int) -> None:
-    case = replace(CAUSAL, d_qk=d_head, d_v=d_head, heads=1)
-    call = backward_of(case.make(), deterministic=deterministic)
+def test_no_order_of_the_warps_is_wrong(schedule: str, deterministic: bool) -> None:
+    call = backward_of(replace(CAUSAL, d_qk=96, d_v=96).make(), deterministic=deterministic)
     config = flash_config(call, "sm_80")
     assert_right(emulated_backward(call, config, schedule=schedule).gradients, call)
 
@@ -83,7 +80,7 @@ def test_gradients_that_are_not_wanted_are_left_out(wanted: Wanted, registers: b
 
 def test_random_configs_are_right() -> None:
     valid = (c for c in sample_configs(11, ARCHES["sm_90"]) if c.d_head <= 128)
-    for seed, config in enumerate(islice(valid, 6)):
+    for seed, config in enumerate(islice(valid, 4)):
         case = Case("", 90 + seed, 77, config.d_head, config.d_head - 8, 2, 1, window=(40, 5))
         made = case.make(dtype=config.dtype.to_torch_dtype(), seed=seed)
         call = backward_of(made, deterministic=seed % 2 == 1)

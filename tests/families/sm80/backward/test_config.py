@@ -3,6 +3,7 @@ from __future__ import annotations
 
 from dataclasses import FrozenInstanceError, fields, replace
 from itertools import islice
+from typing import Any
 
 import pytest
 
@@ -63,7 +64,7 @@ def test_an_unknown_word_is_refused_with_the_nearest_one() -> None:
     ],
 )
 def test_shared_memory_counts_whole_panels(
-    d_head: int, change: dict[str, int], expected: int
+    d_head: int, change: dict[str, Any], expected: int
 ) -> None:
     assert replace(CONFIG, d_head=d_head, **change).smem_bytes() == expected
 

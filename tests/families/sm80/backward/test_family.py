@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from math import prod
+from typing import Any
 
 import pytest
 import torch
@@ -91,6 +92,6 @@ def test_no_grid_is_empty() -> None:
         ({"heads": 65536}, "heads is 65536"),
     ],
 )
-def test_what_does_not_fit_is_refused(change: dict[str, int], says: str) -> None:
+def test_what_does_not_fit_is_refused(change: dict[str, Any], says: str) -> None:
     with pytest.raises(UnsupportedError, match=says):
         recipe(replace(PROBLEM, **change))

@@ -5,7 +5,7 @@
 #include <fa/attn/key_range.cuh>
 #include <fa/attn/lse.cuh>
 #include <fa/attn/rows/one_head.cuh>
-#include <fa/sm80/rows.cuh>
+#include <fa/sm80/guarded_rows.cuh>
 
 namespace fa::sm80::bounds {
 

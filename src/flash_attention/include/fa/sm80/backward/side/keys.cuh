@@ -8,7 +8,7 @@
 #include <fa/backward_args.cuh>
 #include <fa/ptx/cp_async.cuh>
 #include <fa/ptx/memory.cuh>
-#include <fa/sm80/rows.cuh>
+#include <fa/sm80/guarded_rows.cuh>
 
 namespace fa::sm80::backward::side {
 

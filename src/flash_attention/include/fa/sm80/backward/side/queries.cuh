@@ -6,7 +6,7 @@
 #include <fa/attn/rows/one_head.cuh>
 #include <fa/attn/stat_rows.cuh>
 #include <fa/backward_args.cuh>
-#include <fa/sm80/rows.cuh>
+#include <fa/sm80/guarded_rows.cuh>
 
 namespace fa::sm80::backward::side {
 
