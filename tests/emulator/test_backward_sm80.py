@@ -67,11 +67,14 @@ def test_every_rung_is_right(rung: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "wanted",
-    [Wanted(dq=False), Wanted(False, False), Wanted(False, True, False), Wanted(True, True, False)],
-    ids=lambda wanted: "".join(name for name, on in wanted._asdict().items() if on),
+    ("wanted", "registers"),
+    [
+        (Wanted(dq=False), True),
+        (Wanted(dq=False, dk=False), False),
+        (Wanted(dq=False, dv=False), True),
+        (Wanted(dv=False), False),
+    ],
 )
-@pytest.mark.parametrize("registers", [False, True])
 def test_gradients_that_are_not_wanted_are_left_out(wanted: Wanted, registers: bool) -> None:
     config = replace(base(DType.BF16, 64), register_operands=registers)
     call = backward_of(CAUSAL.make(), wanted)
@@ -80,7 +83,7 @@ def test_gradients_that_are_not_wanted_are_left_out(wanted: Wanted, registers: b
 
 def test_random_configs_are_right() -> None:
     valid = (c for c in sample_configs(11, ARCHES["sm_90"]) if c.d_head <= 128)
-    for seed, config in enumerate(islice(valid, 4)):
+    for seed, config in enumerate(islice(valid, 3)):
         case = Case("", 90 + seed, 77, config.d_head, config.d_head - 8, 2, 1, window=(40, 5))
         made = case.make(dtype=config.dtype.to_torch_dtype(), seed=seed)
         call = backward_of(made, deterministic=seed % 2 == 1)

@@ -17,16 +17,16 @@ Tile = tuple[tuple[int, int, int], str]
 TILES: dict[int, tuple[Tile, ...]] = {
     32: (((32, 128, 4), "registers+stages_2"),),
     64: (((32, 128, 4), "registers+stages_2"),),
-    96: (((64, 128, 8), "buffer+columns_2+stages_2"), ((64, 64, 4), "buffer+columns_2")),
+    96: (((64, 128, 8), "columns_2+stages_2"), ((64, 64, 4), "columns_2")),
     128: (
-        ((64, 128, 8), "buffer+columns_2+stages_2+dq_32"),
-        ((64, 64, 4), "buffer+columns_2+dq_32"),
+        ((64, 128, 8), "columns_2+stages_2+dq_32"),
+        ((64, 64, 4), "columns_2+dq_32"),
     ),
-    192: (((64, 64, 8), "buffer+columns_2+stages_2"), ((32, 64, 8), "buffer+columns_2")),
+    192: (((64, 64, 8), "columns_2+stages_2"), ((32, 64, 8), "columns_2")),
     256: (
-        ((64, 64, 8), "buffer+columns_2+stages_2+dq_32"),
-        ((64, 64, 8), "buffer+columns_2+dq_32"),
-        ((32, 32, 4), "buffer+columns_2"),
+        ((64, 64, 8), "columns_2+stages_2+dq_32"),
+        ((64, 64, 8), "columns_2+dq_32"),
+        ((32, 32, 4), "columns_2"),
     ),
 }
 """(B_r, B_c, n_warps) and words for each head dimension. The first that has room is taken."""

@@ -9,14 +9,16 @@
 // The two operands of S are called own_s and visited_s, those of dP own_dp and visited_dp. Both sums have
 // the rows that the CTA owns: p_sum += P visited_dp, ds_sum += dS visited_s.
 //
-// Warps are a grid: kRowWarps along the rows, kColumnWarps along the columns of S and of the sums.
+// Warps are a grid: kColumnWarps share the columns of S and of the sums, the others the rows.
 #pragma once
 #include <fa/attn/exponential/fused_exp2.cuh>
 #include <fa/backward_args.cuh>
 #include <fa/ptx/ldmatrix.cuh>
 #include <fa/ptx/memory.cuh>
 #include <fa/ptx/named_barrier.cuh>
+#include <fa/sm80/backward/dq.cuh>
 #include <fa/sm80/backward/product.cuh>
+#include <fa/sm80/backward/weights.cuh>
 #include <fa/sm80/load.cuh>
 #include <fa/sm80/tile.cuh>
 
@@ -118,8 +120,8 @@ class Block {
         }
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-          p_[i][j][h] = DType::pack(p[2 * h], p[2 * h + 1]);
-          if constexpr (Config::kNeedsDs) ds_[i][j][h] = DType::pack(ds[2 * h], ds[2 * h + 1]);
+          p_.pair[i][j][h] = DType::pack(p[2 * h], p[2 * h + 1]);
+          if constexpr (Config::kNeedsDs) ds_.pair[i][j][h] = DType::pack(ds[2 * h], ds[2 * h + 1]);
         }
       }
     }
@@ -134,18 +136,18 @@ class Block {
     if constexpr (Config::kSumsDs) add_product(ds_sum_, read_a, visited_s(stage));
   }
 
-  // Columns 16 n .. 16 n + 15 of P or dS as the left operand: the accumulator's lane map is the operand's.
-  __device__ void p_fragment(u32 (&a)[4], int i, int n) const { fragment(a, p_[i], n); }
-  __device__ void ds_fragment(u32 (&a)[4], int i, int n) const { fragment(a, ds_[i], n); }
-
-  __device__ void store_p() const {
-    if constexpr (Config::kSumsP) store_weights(p_tile_, p_);
-  }
-  __device__ void store_ds() const {
-    if constexpr (kStoresDs) store_weights(ds_tile_, ds_);
-  }
+  // P and dS as left operands, from registers or from shared memory.
+  __device__ void p_fragment(u32 (&a)[4], int i, int n) const { p_.fragment(a, i, n); }
+  __device__ void ds_fragment(u32 (&a)[4], int i, int n) const { ds_.fragment(a, i, n); }
   __device__ void read_p(u32 (&a)[4], int i, int n) const { read_weights(a, p_tile_, i, n); }
   __device__ void read_ds(u32 (&a)[4], int i, int n) const { read_weights(a, ds_tile_, i, n); }
+
+  __device__ void store_p() const {
+    if constexpr (Config::kSumsP) p_.store(quad_cursor(p_tile_));
+  }
+  __device__ void store_ds() const {
+    if constexpr (kStoresDs) ds_.store(quad_cursor(ds_tile_));
+  }
 
   // The warps that share rows have stored their P and dS.
   __device__ void meet_rows() const {
@@ -158,34 +160,10 @@ class Block {
 
   // registers -> global
 
-  // dQ of the visited queries: their dS^T times the own keys. Here every warp has kDqWarpRows rows.
   __device__ void add_dq(const Place& place) {
-    if constexpr (Config::kAddsDq) {
-      constexpr int kRowWarps = Config::kVisitedRows / Config::kDqWarpRows;
-      constexpr int kColWarps = Config::kNWarps / kRowWarps;
-      static_assert(kRowWarps * kColWarps == Config::kNWarps);
-      const int row = warp_id() / kColWarps * Config::kDqWarpRows;
-      const int tile = warp_id() % kColWarps;
-      Accumulator<Config::kDqWarpRows, Config::kDHead / kColWarps> dq;
-      const Cursor<WeightTile> ds(ds_tile_, lane_id() % 8 + lane_id() / 16 * 8,
-                                  row / kChunkElements + lane_id() / 8 % 2);
-      const Cursor<OwnTile> own(own_s_, lane_id() % 16, 2 * tile + lane_id() / 16);
-      dq.zero();
-      multiply<Config, Config::kOwnRows / 16>(
-          dq, [&](u32(&a)[4], int i, int n) { ptx::ldmatrix_x4_trans(a, ds.at(16 * n, 2 * i)); },
-          [&](u32(&b)[4], int d, int n) {
-            ptx::ldmatrix_x4_trans(b, own.at(16 * n, 2 * kColWarps * d));
-          });
-      float* const sums = scope_.dq_sums(place);
-#pragma unroll
-      for (int i = 0; i < Config::kDqWarpRows / 16; ++i)
-#pragma unroll
-        for (int j = 0; j < Config::kDHead / kColWarps / 8; ++j) {
-          const int fragment = Config::Additions::Order::template fragment<Config::kDHead / 8>(
-              (place.row + row) / 16 + i, 2 * (j / 2 * kColWarps + tile) + j % 2);
-          Config::Additions::add(sums + 128 * fragment, dq.v[i][j]);
-        }
-    }
+    if constexpr (Config::kAddsDq)
+      backward::add_dq<Config, WeightTile, OwnTile>(ds_tile_, own_s_, scope_.dq_sums(place),
+                                                    place.row);
   }
 
   __device__ void store() const {
@@ -208,7 +186,6 @@ class Block {
   static constexpr int kDimSteps = Config::kDHead / 16;
   static constexpr bool kStoresDs =
       Config::kNeedsDs && (Config::Operands::kStoresP || Config::kAddsDq);
-  using Weights = u32[kWarpRows / 16][kWarpVisited / 8][2];
 
   static __device__ int column_warp() { return warp_id() % kColumnWarps; }
   static __device__ int warp_visited() { return column_warp() * kWarpVisited; }
@@ -240,23 +217,8 @@ class Block {
     });
   }
 
-  static __device__ void fragment(u32 (&a)[4], const u32 (&row)[kWarpVisited / 8][2], int n) {
-#pragma unroll
-    for (int e = 0; e < 4; ++e) a[e] = row[2 * n + e / 2][e % 2];
-  }
-
-  __device__ void store_weights(u32 tile, const Weights& weights) const {
-    const Cursor<WeightTile> lane(tile, warp_row() + lane_id() / 4,
-                                  warp_visited() / kChunkElements);
-#pragma unroll
-    for (int i = 0; i < kWarpRows / 16; ++i)
-#pragma unroll
-      for (int h = 0; h < 2; ++h)
-#pragma unroll
-        for (int j = 0; j < kWarpVisited / 8; ++j)
-          ptx::st_shared_4(
-              lane.at(16 * i + 8 * h, j) + lane_id() % 4 * static_cast<int>(sizeof(u32)),
-              weights[i][j][h]);
+  static __device__ Cursor<WeightTile> quad_cursor(u32 tile) {
+    return {tile, warp_row() + lane_id() / 4, warp_visited() / kChunkElements};
   }
   __device__ void read_weights(u32 (&a)[4], u32 tile, int i, int n) const {
     const Cursor<WeightTile> lane(tile, warp_row() + lane_id() % 16, lane_id() / 16);
@@ -266,7 +228,7 @@ class Block {
   Scope scope_;
   const u32 own_s_, own_dp_, ds_tile_, p_tile_, stages_;
   Accumulator<kWarpRows, kWarpVisited> s_, dp_;
-  Weights p_, ds_;
+  Weights<kWarpRows, kWarpVisited> p_, ds_;
   Accumulator<kWarpRows, kWarpDims> p_sum_, ds_sum_;
 };
 

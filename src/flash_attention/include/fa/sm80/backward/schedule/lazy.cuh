@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Every block is loaded when it is needed and waited for at once: nothing overlaps.
+// A block is loaded when it is needed, and waited for at once: no copy overlaps with a product.
 #pragma once
 
 namespace fa::sm80::backward::schedule {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Lanes store the pairs they hold: a quad writes 16 bytes of a row, eight rows at a time.
+// A sum is stored from the registers that hold it, in pairs: a quad of lanes has 16 bytes of a row.
 #pragma once
 #include <fa/core.cuh>
 
