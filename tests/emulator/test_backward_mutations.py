@@ -19,6 +19,8 @@ from tests.backward_cases import assert_right, backward_of
 from tests.emulator.edits import Edit, compiler, edited_headers
 from tests.feature_cases import Case
 
+pytestmark = pytest.mark.slow  # left out of `make quick`
+
 LAZY, EAGER, TWO_STAGES = (
     f"sm80/backward/schedule/{name}.cuh" for name in ("lazy", "eager", "two_stages")
 )

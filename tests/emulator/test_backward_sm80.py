@@ -18,6 +18,8 @@ from flash_attention.families.sm80.backward.space import sample_configs
 from tests.backward_cases import assert_right, backward_of, emulated_backward, flash_config
 from tests.feature_cases import CASES, Case
 
+pytestmark = pytest.mark.slow  # left out of `make quick`
+
 CAUSAL = Case("causal", 70, 150, heads=2, heads_k=1, causal=True)
 
 

@@ -20,6 +20,8 @@ from flash_attention.families.sm80.backward.heuristic import heuristic
 from flash_attention.families.sm80.backward.rungs import STEPS, base
 from tests.hopper_configs import square
 
+pytestmark = pytest.mark.slow  # left out of `make quick`
+
 ONLY_DQ = Sm80BackwardFeatures(dk=False, dv=False)
 TOP = FlashBackwardKernelConfig(
     *(DType.BF16, 64, 64, 64, 4),

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+import re
 from dataclasses import FrozenInstanceError, fields, replace
 from itertools import islice
 from typing import Any
@@ -9,8 +10,10 @@ import pytest
 
 from flash_attention.arch import ARCHES
 from flash_attention.call.dtype import DType
+from flash_attention.call.features import CAUSAL
 from flash_attention.errors import KernelConfigError
-from flash_attention.families.parse import parse_kernel_config
+from flash_attention.families.parse import parse_kernel_config, parse_kernel_name
+from flash_attention.families.registry import unit_of
 from flash_attention.families.sm80.backward.config import (
     NUMBER_TOKENS,
     SWITCH_TOKENS,
@@ -46,6 +49,9 @@ def test_short_forms_and_names_are_read_back(config: FlashBackwardKernelConfig) 
     assert parse_kernel_config(config.short_form()) == config
     assert parse_name(config.kernel_name()) == config
     assert parse_name(f"{config.kernel_name()}_causal_only_dq") == config
+    entry = re.search(r"flash_\w+(?=\()", unit_of(config, CAUSAL).source)
+    assert entry is not None
+    assert parse_kernel_name(entry[0]) == config
 
 
 def test_an_unknown_word_is_refused_with_the_nearest_one() -> None:

@@ -20,7 +20,7 @@ TILES: dict[int, tuple[Tile, ...]] = {
     96: (((64, 128, 8), "columns_2+stages_2"), ((64, 64, 4), "columns_2")),
     128: (
         ((64, 128, 8), "columns_2+stages_2+dq_32"),
-        ((64, 64, 4), "columns_2+dq_32"),
+        ((64, 64, 4), "buffer+columns_2+dq_32"),
     ),
     192: (((64, 64, 8), "columns_2+stages_2"), ((32, 64, 8), "columns_2")),
     256: (
