@@ -20,7 +20,7 @@ from flash_attention.reference.judge import generate_qkv
 from tests.emulator.edits import Edit, plant
 from tests.feature_cases import CASES, Case, MadeCase, emulated, selected
 
-GUARDED = "sm80/bounds/guarded.cuh"
+GUARDED, ROWS = "sm80/bounds/guarded.cuh", "sm80/guarded_rows.cuh"
 CACHE = next(case for case in CASES if case.name == "packed queries of a cache, everything at once")
 KEYLESS = next(case for case in CASES if case.name == "sinks of rows without a key")
 KEYLESS_TILES = Case("tiles without a key", 400, 90, causal=True, sinks=True)
@@ -166,24 +166,30 @@ def test_exact_tiles_give_the_same_bits_with_and_without_guards() -> None:
 LENGTHS_AND_COLUMNS = Case("", 100, 130, 40, 40, sinks=True, heads=2)
 HEADS = Case("", 64, 64, heads=2, heads_k=1)
 MUTATIONS = [
-    ("row < rows && ", "", LENGTHS_AND_COLUMNS, "global-out-of-bounds"),
-    (" && chunk * kChunkElements < columns", "", LENGTHS_AND_COLUMNS, "global-out-of-bounds"),
-    ("range_.hides(key / Config::kBC)", "false", LENGTHS_AND_COLUMNS, "numbers"),
-    ("blockIdx.y / args.heads_per_kv", "blockIdx.y", HEADS, "global-out-of-bounds"),
-    ("first_block_, 1)", "first_block_, 0)", KEYLESS_TILES, "global-out-of-bounds"),
-    ("Config::Sinks::add(end, args_, blockIdx.y);", "", LENGTHS_AND_COLUMNS, "numbers"),
-    ("(before + row)", "row", CACHE, "numbers"),
-    ("lane_row < sequence_.q_len", "true", LENGTHS_AND_COLUMNS, "global-out-of-bounds"),
+    (ROWS, "row < rows && ", "", LENGTHS_AND_COLUMNS, "global-out-of-bounds"),
+    (ROWS, " && chunk * kChunkElements < columns", "", LENGTHS_AND_COLUMNS, "global-out-of-bounds"),
+    (GUARDED, "range_.hides(key / Config::kBC)", "false", LENGTHS_AND_COLUMNS, "numbers"),
+    (GUARDED, "blockIdx.y / args.heads_per_kv", "blockIdx.y", HEADS, "global-out-of-bounds"),
+    (GUARDED, "first_block_, 1)", "first_block_, 0)", KEYLESS_TILES, "global-out-of-bounds"),
+    (GUARDED, "Config::Sinks::add(end, args_, blockIdx.y);", "", LENGTHS_AND_COLUMNS, "numbers"),
+    (ROWS, "(before + row)", "row", CACHE, "numbers"),
+    (GUARDED, "lane_row < sequence_.q_len", "true", LENGTHS_AND_COLUMNS, "global-out-of-bounds"),
 ]
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "case", "caught_by"), [pytest.param(*m, id=m[0]) for m in MUTATIONS]
+    ("header", "old", "new", "case", "caught_by"), [pytest.param(*m, id=m[1]) for m in MUTATIONS]
 )
 def test_a_guard_left_out_is_caught(
-    old: str, new: str, case: Case, caught_by: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    header: str,
+    old: str,
+    new: str,
+    case: Case,
+    caught_by: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    plant([Edit(GUARDED, old, new)], tmp_path, monkeypatch)
+    plant([Edit(header, old, new)], tmp_path, monkeypatch)
     assert caught_by in caught(case.make())
 
 

@@ -13,12 +13,19 @@ def dtype_binding(dtype: DType) -> Variant:
     return Variant("DType", "dtype", dtype.to_cpp_str().rsplit("::", 1)[-1])
 
 
-def shared_bindings(features: Features, *, sinks: bool | None = None) -> tuple[Binding, ...]:
-    """Bind the mask, the score, the lengths and the sinks."""
-    ends_with_sink = features.sinks if sinks is None else sinks
+def score_bindings(features: Features) -> tuple[Binding, ...]:
+    """Bind the mask, the score and the lengths."""
     return (
         Variant("Mask", "attn/mask", features.mask.value),
         Variant("Score", "attn/score", "Softcap" if features.softcap else "Plain"),
         Variant("Lengths", "attn/lengths", "PerBatch" if features.per_batch else "Same"),
+    )
+
+
+def shared_bindings(features: Features, *, sinks: bool | None = None) -> tuple[Binding, ...]:
+    """Bind the mask, the score, the lengths and the sinks."""
+    ends_with_sink = features.sinks if sinks is None else sinks
+    return (
+        *score_bindings(features),
         Variant("Sinks", "attn/sinks", "PerHead" if ends_with_sink else "None"),
     )

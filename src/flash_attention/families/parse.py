@@ -10,7 +10,7 @@ from flash_attention.families.config import KernelConfig
 from flash_attention.families.registry import FAMILIES
 from flash_attention.families.sm90.forward.combine import CombineConfig, parse_combine_name
 
-_KERNEL = re.compile(r"flash_(?:forward_kernel_|(combine_)kernel_)(\w+)")
+_KERNEL = re.compile(r"flash_(?:(?:forward|backward)_kernel_|(combine_)kernel_)(\w+)")
 _SHORT_FORM = re.compile(r"([a-z_0-9]*)\s*\(([^()]*)\)\s*:\s*(\S+)")
 
 

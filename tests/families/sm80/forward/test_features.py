@@ -112,6 +112,7 @@ def test_bounds_are_looked_at_only_where_they_have_to_be() -> None:
         "fa/attn/online.cuh",
         "fa/attn/rows/one_head.cuh",
         "fa/sm80/bounds/guarded.cuh",
+        "fa/sm80/guarded_rows.cuh",
     }
 
 

@@ -35,6 +35,7 @@ template <class T>
 concept ScoreSlot = requires(Accumulator<16, 16>& s, const CallArgs& args) {
   T::change(s, args);
   { T::scale(args) } -> Same<float>;
+  { T::slope(0.f) } -> Same<float>;
 };
 
 template <class T>
@@ -64,7 +65,7 @@ __device__ constexpr bool check_slots() {
   static_assert(DTypeSlot<typename Config::DType>, "DType: kLargestSum, pack(lo, hi)");
   static_assert(ExponentialSlot<typename Config::Exponential>,
                 "Exponential: factor, scale, offset, precise, score, exp");
-  static_assert(ScoreSlot<typename Config::Score>, "Score: change(s, args), scale(args)");
+  static_assert(ScoreSlot<typename Config::Score>, "Score: change(s, args), scale(args), slope(s)");
   static_assert(MaskSlot<typename Config::Mask>,
                 "Mask: (args), kHasStart, first_key, end_key, first_query, end_query");
   static_assert(SinksSlot<typename Config::Sinks>, "Sinks: add(end, args, head)");

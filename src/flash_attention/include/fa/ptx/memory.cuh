@@ -68,6 +68,10 @@ __device__ inline Chunk ld_shared_16(u32 smem) {
   return c;
 }
 
+__device__ inline void ld_shared_8(float (&x)[2], u32 smem) {
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x[0]), "=f"(x[1]) : "r"(smem) : "memory");
+}
+
 __device__ inline void st_shared_16(u32 smem, Chunk c) {
   asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(smem), "r"(c.x), "r"(c.y), "r"(c.z),
                "r"(c.w)

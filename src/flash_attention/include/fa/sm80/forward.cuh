@@ -10,6 +10,7 @@
 #include <fa/forward_args.cuh>
 #include <fa/ptx/ldmatrix.cuh>
 #include <fa/ptx/memory.cuh>
+#include <fa/sm80/load.cuh>
 #include <fa/sm80/mma.cuh>
 #include <fa/sm80/slots.cuh>
 #include <fa/sm80/tile.cuh>
@@ -21,7 +22,6 @@ class Block {
  public:
   using Config = Config_;
   using DType = typename Config::DType;
-  static constexpr int kThreads = Config::kNWarps * kWarpSize;
   static constexpr int kWarpRows = Config::kBR / Config::kNWarps;
   using QTile = Tile<Config, Config::kBR>;
   using KVTile = Tile<Config, Config::kBC>;
@@ -30,11 +30,6 @@ class Block {
   using Scope = typename Config::Bounds::template Scope<Config>;
   template <class AnyTile>
   using Cursor = typename Config::Address::template Cursor<AnyTile>;
-
-  // Chunks of a row, and how many of them threads take side by side: a power of two, and with no more
-  // than 128 threads still whole groups of eight rows a pass, as cursors step.
-  static constexpr int kRowChunks = Config::kDHead / kChunkElements;
-  static constexpr int kRunChunks = kRowChunks % 16 ? 8 : 16;
 
   // A lane cursor names the row and chunk its lane gives to ldmatrix.x4. The four matrices it reads:
   //   Q: rows 0-7 and 8-15 of the low 8 dims, then of the high 8: one A operand
@@ -54,12 +49,12 @@ class Block {
 
   // global -> shared
 
-  __device__ void load_q() { load<QTile, Config::kBR>(q_tile_, scope_.q(), scope_.first_row()); }
+  __device__ void load_q() { load_tile<Config, QTile>(q_tile_, scope_.q(), scope_.first_row()); }
   __device__ void load_k(int step) {
-    load<KVTile, Config::kBC>(k_tile_, scope_.k(), scope_.key(step));
+    load_tile<Config, KVTile>(k_tile_, scope_.k(), scope_.key(step));
   }
   __device__ void load_v(int step) {
-    load<KVTile, Config::kBC>(v_tile_, scope_.v(), scope_.key(step));
+    load_tile<Config, KVTile>(v_tile_, scope_.v(), scope_.key(step));
   }
   __device__ void commit() { Config::Copy::commit(); }
   template <int Pending>
@@ -154,23 +149,6 @@ class Block {
   static constexpr int kDimSteps = Config::kDHead / 16;
 
   __device__ int first_warp_row() const { return scope_.first_row() + warp_row(); }
-
-  // Threads take the chunks of a row side by side, then the next rows.
-  template <class DestinationTile, int Rows>
-  static __device__ void load(u32 tile, const typename Scope::Tensor& tensor, int first) {
-    constexpr int kRowsPerPass = kThreads / kRunChunks;
-    const int row = threadIdx.x / kRunChunks, chunk = threadIdx.x % kRunChunks;
-    const Cursor<DestinationTile> thread(tile, row, chunk);
-#pragma unroll
-    for (int c = 0; c < kRowChunks; c += kRunChunks) {
-      const char* source = tensor.address(first + row) + (chunk + c) * kChunkBytes;
-#pragma unroll
-      for (int r = 0; r < Rows; r += kRowsPerPass) {
-        tensor.load(thread.at(r, c), source, first + row + r, chunk + c);
-        source += kRowsPerPass * tensor.row_bytes();
-      }
-    }
-  }
 
   __device__ void read_q(int d) {
 #pragma unroll

@@ -10,6 +10,9 @@ struct Plain {
 
   template <int Rows, int Cols>
   static __device__ void change(Accumulator<Rows, Cols>&, const CallArgs&) {}
+
+  // The derivative of a changed score by the scaled one.
+  static __device__ float slope(float /*changed*/) { return 1.f; }
 };
 
 }  // namespace fa::attn::score

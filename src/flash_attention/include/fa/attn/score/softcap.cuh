@@ -20,6 +20,9 @@ struct Softcap {
 #pragma unroll
         for (int e = 0; e < 4; ++e) s.v[i][j][e] = ptx::tanh(s.v[i][j][e] * inner);
   }
+
+  // The derivative of a changed score by the scaled one: 1 - tanh^2, or 0 if a mask made it -inf.
+  static __device__ float slope(float changed) { return fmaxf(1.f - changed * changed, 0.f); }
 };
 
 }  // namespace fa::attn::score

@@ -5,6 +5,7 @@
 #include <fa/attn/key_range.cuh>
 #include <fa/attn/lse.cuh>
 #include <fa/attn/rows/one_head.cuh>
+#include <fa/sm80/guarded_rows.cuh>
 
 namespace fa::sm80::bounds {
 
@@ -14,31 +15,7 @@ struct Guarded {
     using Mask = typename Config::Mask;
 
    public:
-    // Rows of one sequence and head; a requested row may be beyond them.
-    struct Tensor {
-      const void* const first;
-      const Strides& stride;
-      const int batch, head;
-      const int before;  // rows of the sequences before it, if they are packed
-      const int rows, columns;
-
-      __device__ i64 row_bytes() const {
-        return Config::RowStride::elements(stride.seq) * kElementBytes;
-      }
-      __device__ const char* address(int row) const {
-        return static_cast<const char*>(first) +
-               (batch * stride.batch + head * stride.head) * kElementBytes +
-               (before + row) * row_bytes();
-      }
-      __device__ bool has(int row, int chunk) const {
-        return row < rows && chunk * kChunkElements < columns;
-      }
-      __device__ void load(u32 smem, const char* from, int row, int chunk) const {
-        const bool inside = has(row, chunk);
-        Config::Copy::template chunk_or_zero<typename Config::Cache>(
-            smem, inside ? from : static_cast<const char*>(first), inside);
-      }
-    };
+    using Tensor = GuardedRows<Config>;
 
     __device__ explicit Scope(const ForwardKernelArgs& args)
         : args_(args),

@@ -23,12 +23,12 @@ struct Staged {
                            b.output_pair(i, j, h));
     __syncwarp();  // this warp's rows of O are in shared memory
 
-    constexpr int kRowsPerPass = kWarpSize / Block::kRunChunks;
+    constexpr int kRowsPerPass = kWarpSize / Tile::kRunChunks;
 #pragma unroll
-    for (int chunk = lane_id() % Block::kRunChunks; chunk < Block::kRowChunks;
-         chunk += Block::kRunChunks)
+    for (int chunk = lane_id() % Tile::kRunChunks; chunk < Tile::kRowChunks;
+         chunk += Tile::kRunChunks)
 #pragma unroll
-      for (int row = lane_id() / Block::kRunChunks; row < Block::kWarpRows; row += kRowsPerPass)
+      for (int row = lane_id() / Tile::kRunChunks; row < Block::kWarpRows; row += kRowsPerPass)
         if (b.has_output(row, chunk))
           Config::Cache::store(
               b.output(row) + chunk * kChunkBytes,

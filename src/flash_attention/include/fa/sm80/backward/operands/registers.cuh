@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+// P and dS stay in the registers of the warp that computed them: the lane map of an accumulator is that
+// of the left operand of the next product.
+#pragma once
+
+namespace fa::sm80::backward::operands {
+
+struct Registers {
+  static constexpr bool kStoresP = false;
+
+  template <class Block, class Place>
+  static __device__ void run(Block& b, int stage, const Place& place) {
+    b.scores(stage, place);
+    b.d_probabilities(stage);
+    b.weigh(stage);
+    b.store_ds();
+    b.add_p(stage, [&](u32(&a)[4], int i, int n) { b.p_fragment(a, i, n); });
+    b.add_ds(stage, [&](u32(&a)[4], int i, int n) { b.ds_fragment(a, i, n); });
+  }
+};
+
+}  // namespace fa::sm80::backward::operands

@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+// Rows of one sequence and head in a tensor; a requested row or chunk may be beyond them.
+#pragma once
+#include <fa/call_args.cuh>
+
+namespace fa::sm80 {
+
+template <class Config>
+struct GuardedRows {
+  const void* const first;
+  const Strides& stride;
+  const int batch, head;
+  const int before;  // rows of the sequences before it, if they are packed
+  const int rows, columns;
+
+  __device__ i64 row_bytes() const {
+    return Config::RowStride::elements(stride.seq) * kElementBytes;
+  }
+  __device__ const char* address(int row) const {
+    return static_cast<const char*>(first) +
+           (batch * stride.batch + head * stride.head) * kElementBytes +
+           (before + row) * row_bytes();
+  }
+  __device__ bool has(int row, int chunk) const {
+    return row < rows && chunk * kChunkElements < columns;
+  }
+  __device__ void load(u32 smem, const char* from, int row, int chunk) const {
+    const bool inside = has(row, chunk);
+    Config::Copy::template chunk_or_zero<typename Config::Cache>(
+        smem, inside ? from : static_cast<const char*>(first), inside);
+  }
+};
+
+}  // namespace fa::sm80
