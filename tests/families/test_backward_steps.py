@@ -138,12 +138,14 @@ def test_sums_become_rows(order: str) -> None:
 
 def stored(rows: torch.Tensor, order: str) -> torch.Tensor:
     """Rows (heads, rows, columns) in the order of accumulators, by their lane map."""
-    fragments = rows.unflatten(1, (-1, 2, 8)).unflatten(3 + 1, (-1, 4, 2))
+    fragments: torch.Tensor = rows.unflatten(1, (-1, 2, 8)).unflatten(3 + 1, (-1, 4, 2))
     # heads, tile, half, octet, column, quad, pair -> lane = octet, quad; value = half, pair
     if order == "ByValue":
-        return fragments.permute(0, 1, 4, 2, 6, 3, 5).contiguous()
-    by_lane = fragments.permute(0, 1, 4, 3, 5, 2, 6)  # heads, tile, column, octet, quad, half, pair
-    return by_lane.unflatten(1, (-1, 4)).transpose(2, 3).contiguous()
+        by_value: torch.Tensor = fragments.permute(0, 1, 4, 2, 6, 3, 5).contiguous()
+        return by_value
+    by_lane: torch.Tensor = fragments.permute(0, 1, 4, 3, 5, 2, 6)  # heads, tile, column, octet, quad, half, pair
+    stored_lanes: torch.Tensor = by_lane.unflatten(1, (-1, 4)).transpose(2, 3).contiguous()
+    return stored_lanes
 
 
 def test_the_gradient_of_sinks_is_a_sum_over_rows() -> None:
