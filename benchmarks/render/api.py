@@ -54,9 +54,6 @@ VARIABLES = {
     "FLASH_ATTENTION_WORKSPACE_MIB": (
         "How many MiB the parts of a backward pass may share; 512 if it is not set."
     ),
-    "FLASH_ATTENTION_WORKSPACE_MIB": (
-        "The largest memory in MiB that parts of a backward pass share, 512 by default."
-    ),
 }
 
 
