@@ -47,6 +47,10 @@ class BackwardKernelArgs(CallArgs):
         ("stat_rows", ctypes.c_int32),
         ("total_q", ctypes.c_int32),
         ("total_k", ctypes.c_int32),
+        ("part_head", ctypes.c_int32),  # of the part of the work that a launch does
+        ("part_heads", ctypes.c_int32),
+        ("part_key", ctypes.c_int32),
+        ("part_keys", ctypes.c_int32),
     )
 
 
@@ -78,6 +82,8 @@ def backward_args(problem: Problem, views: Sequence[TensorView]) -> BackwardKern
         stat_rows=stat_rows(problem),
         total_q=problem.total_q or 0,
         total_k=problem.total_k or 0,
+        part_heads=problem.batch * problem.heads_k,
+        part_keys=problem.seq_k,
     )
     for name, view in zip(VIEWS, views, strict=True):
         setattr(args, f"{name}_stride", Strides(*view.strides[:3]))

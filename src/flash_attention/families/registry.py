@@ -14,11 +14,12 @@ from flash_attention.families.family import Family
 from flash_attention.families.passes import Pass
 from flash_attention.families.sm80.backward.family import SM80_BACKWARD
 from flash_attention.families.sm80.forward.family import SM80
+from flash_attention.families.sm90.backward.family import SM90_BACKWARD
 from flash_attention.families.sm90.forward.family import SM90
 
 AnyFamily = Family[Any]
 
-FAMILIES: list[AnyFamily] = [SM80, SM90, SM80_BACKWARD]
+FAMILIES: list[AnyFamily] = [SM80, SM90, SM80_BACKWARD, SM90_BACKWARD]
 
 
 def register(family: AnyFamily) -> None:

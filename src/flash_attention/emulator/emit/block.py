@@ -185,6 +185,8 @@ class BlockEmitter:
                 self._current[register] = self.constant(storage, 0)
             else:
                 expression = f"R[{slot}]" if self.all_lanes else f"R[{slot}][ix]"
+                if not self.all_lanes and register in self.block.defines:
+                    expression += ".copy()"  # else a view, which the block's stores would change
                 self._current[register] = self.temporary(expression, storage, borrowed=True)
         return self._current[register]
 

@@ -9,6 +9,7 @@ from flash_attention.call.dtype import DType
 
 _PTX_TYPE = {DType.FP16: "f16", DType.BF16: "bf16"}
 _FRAGMENT = "#define FA_D(j) " + ", ".join(f'"+f"(d.v[0][j][{e}])' for e in range(4))
+_FRESH = "#define FA_FRESH(j) " + ", ".join(f'"=f"(d.v[0][j][{e}])' for e in range(4))
 _COLUMNS = 88  # of the lists of registers and fragments
 
 
@@ -41,26 +42,102 @@ def from_registers(dtype: DType, width: int) -> str:
     )
 
 
+def both_shared(dtype: DType, width: int, *, a_along_rows: bool, b_along_width: bool) -> str:
+    """Write D = A B and D += A B for A and B in shared memory. They are contiguous along the
+    contraction, or along the rows of A and the width."""
+    count = width // 2
+    along = (a_along_rows, b_along_width)
+    arguments = ", ".join(str(each).lower() for each in along)
+    transposes = ", ".join(str(int(each)) for each in along)
+    return _start_and_run(
+        f"WgmmaBothShared<{dtype.to_cpp_str()}, {width}, {arguments}>",
+        dtype,
+        width,
+        "u64 a, u64 b",
+        operands=f"%{count}, %{count + 1}, accumulate, 1, 1, {transposes}",
+        inputs='"l"(a), "l"(b)',
+    )
+
+
+def from_registers_by_rows(dtype: DType, width: int) -> str:
+    """Write D = A B^T and D += A B^T for A in registers and B in shared memory, contiguous along
+    the contraction."""
+    count = width // 2
+    a = ", ".join(f"%{count + i}" for i in range(4))
+    return _start_and_run(
+        f"WgmmaFromRegistersByRows<{dtype.to_cpp_str()}, {width}>",
+        dtype,
+        width,
+        "const u32 (&a)[4], u64 b",
+        operands=f"{{{a}}}, %{count + 4}, accumulate, 1, 1, 0",
+        inputs='"r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b)',
+    )
+
+
+def _start_and_run(
+    struct: str, dtype: DType, width: int, parameters: str, *, operands: str, inputs: str
+) -> str:
+    def method(name: str, fragment: str, compare: str) -> tuple[str, ...]:
+        flag = f".reg .pred accumulate; setp.{compare}.b32 accumulate, 0, 0; "
+        return _method(
+            *(name, dtype, width, parameters),
+            operands=operands,
+            inputs=inputs,
+            flag=flag,
+            fragment=fragment,
+        )
+
+    return "\n".join(
+        (
+            _FRAGMENT,
+            _FRESH,
+            "template <>",
+            f"struct fa::ptx::{struct} {{",
+            *method("start", "FA_FRESH", "ne"),
+            *method("run", "FA_D", "eq"),
+            "};",
+        )
+    )
+
+
 def _specialisation(
     name: str, dtype: DType, width: int, parameters: str, *, operands: str, inputs: str, flag: str
 ) -> str:
-    element = _PTX_TYPE[dtype]
-    registers = wrap(", ".join(f"%{i}" for i in range(width // 2)) + "},", _COLUMNS)
-    fragments = wrap(", ".join(f"FA_D({j})" for j in range(width // 8)), _COLUMNS)
     return "\n".join(
         (
             _FRAGMENT,
             "template <>",
             f"struct fa::ptx::{name}<{dtype.to_cpp_str()}, {width}> {{",
-            f"  static __device__ void run(Accumulator<16, {width}>& d, {parameters}) {{",
-            "    asm volatile(",
-            f'        "{{{flag}"',
-            f'        "wgmma.mma_async.sync.aligned.m64n{width}k16.f32.{element}.{element} {{"',
-            *(f'        "{row} "' for row in registers),
-            f'        "{operands};}}"',
-            "        : " + "\n          ".join(fragments),
-            f"        : {inputs});",
-            "  }",
+            *_method(
+                *("run", dtype, width, parameters), operands=operands, inputs=inputs, flag=flag
+            ),
             "};",
         )
+    )
+
+
+def _method(
+    name: str,
+    dtype: DType,
+    width: int,
+    parameters: str,
+    *,
+    operands: str,
+    inputs: str,
+    flag: str,
+    fragment: str = "FA_D",
+) -> tuple[str, ...]:
+    element = _PTX_TYPE[dtype]
+    registers = wrap(", ".join(f"%{i}" for i in range(width // 2)) + "},", _COLUMNS)
+    fragments = wrap(", ".join(f"{fragment}({j})" for j in range(width // 8)), _COLUMNS)
+    return (
+        f"  static __device__ void {name}(Accumulator<16, {width}>& d, {parameters}) {{",
+        "    asm volatile(",
+        f'        "{{{flag}"',
+        f'        "wgmma.mma_async.sync.aligned.m64n{width}k16.f32.{element}.{element} {{"',
+        *(f'        "{row} "' for row in registers),
+        f'        "{operands};}}"',
+        "        : " + "\n          ".join(fragments),
+        f"        : {inputs});",
+        "  }",
     )

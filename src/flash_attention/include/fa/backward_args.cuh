@@ -25,6 +25,8 @@ struct BackwardKernelArgs : CallArgs {
   Strides q_stride, k_stride, v_stride, o_stride, d_o_stride, dq_stride, dk_stride, dv_stride;
   int stat_rows;         // rows of a head in lse_log2, delta and dq_sum
   int total_q, total_k;  // rows of packed tensors, else zero
+  // A part of the work, where parts share `ds`: some heads of k of all sequences, some of their keys.
+  int part_head, part_heads, part_key, part_keys;
 };
 
 }  // namespace fa

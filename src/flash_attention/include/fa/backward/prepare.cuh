@@ -23,6 +23,11 @@ __device__ void prepare(const BackwardKernelArgs& args) {
   if (Config::Lengths::kPerBatch) clear_unused<Config>(args);
   const Rows<Config> rows(args);
   if (rows.empty()) return;
+  char* const dq = reinterpret_cast<char*>(args.dq_sum + rows.stat_row * Config::kSumColumns);
+#pragma unroll 8
+  for (int chunk = threadIdx.x; chunk < attn::kStatBlock * Config::kSumColumns / 4;
+       chunk += Config::kThreads)
+    ptx::st_global_16(dq + chunk * kChunkBytes, {});
   const int lane = threadIdx.x % Config::kRowThreads;
 #pragma unroll 4
   for (int row = threadIdx.x / Config::kRowThreads; row < attn::kStatBlock;
@@ -48,11 +53,6 @@ __device__ void prepare(const BackwardKernelArgs& args) {
       args.delta[rows.stat_row + row] = sees ? sum - dlse : 0.f;
     }
   }
-  char* const dq = reinterpret_cast<char*>(args.dq_sum + rows.stat_row * Config::kSumColumns);
-#pragma unroll 8
-  for (int chunk = threadIdx.x; chunk < attn::kStatBlock * Config::kSumColumns / 4;
-       chunk += Config::kThreads)
-    ptx::st_global_16(dq + chunk * kChunkBytes, {});
 }
 
 }  // namespace fa::backward

@@ -10,6 +10,7 @@ struct Bf16 {
   static constexpr float kLargestSum = 1099511627776.f;
 
   static __device__ u32 pack(float lo, float hi) { return ptx::pack_bf16x2(lo, hi); }
+  static __device__ u32 multiply(u32 x, u32 y) { return ptx::multiply_bf16x2(x, y); }
   static __device__ float low(u32 pair) { return __uint_as_float(pair << 16); }
   static __device__ float high(u32 pair) { return __uint_as_float(pair & 0xffff0000u); }
 };

@@ -59,4 +59,16 @@ __device__ inline float f16_to_f32(unsigned short x) {
   return y;
 }
 
+__device__ inline u32 multiply_f16x2(u32 x, u32 y) {
+  u32 product;
+  asm("mul.rn.f16x2 %0, %1, %2;" : "=r"(product) : "r"(x), "r"(y));
+  return product;
+}
+
+__device__ inline u32 multiply_bf16x2(u32 x, u32 y) {
+  u32 product;
+  asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(product) : "r"(x), "r"(y));
+  return product;
+}
+
 }  // namespace fa::ptx

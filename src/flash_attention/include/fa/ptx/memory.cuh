@@ -68,8 +68,36 @@ __device__ inline Chunk ld_shared_16(u32 smem) {
   return c;
 }
 
-__device__ inline void ld_shared_8(float (&x)[2], u32 smem) {
-  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(x[0]), "=f"(x[1]) : "r"(smem) : "memory");
+__device__ inline u32 ld_shared_4(u32 smem) {
+  u32 x;
+  asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(smem) : "memory");
+  return x;
+}
+
+// The same value in a register that the compiler takes for another one.
+__device__ inline u32 copy(u32 x) {
+  u32 y;
+  asm volatile("mov.b32 %0, %1;" : "=r"(y) : "r"(x));
+  return y;
+}
+
+struct FloatPair {
+  float x, y;
+};
+
+__device__ inline FloatPair ld_shared_8(u32 smem) {
+  FloatPair pair;
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];"
+               : "=f"(pair.x), "=f"(pair.y)
+               : "r"(smem)
+               : "memory");
+  return pair;
+}
+
+__device__ inline void st_shared_floats(u32 smem, const float (&x)[4]) {
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(smem), "f"(x[0]), "f"(x[1]),
+               "f"(x[2]), "f"(x[3])
+               : "memory");
 }
 
 __device__ inline void st_shared_16(u32 smem, Chunk c) {

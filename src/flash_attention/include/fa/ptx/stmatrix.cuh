@@ -12,4 +12,11 @@ __device__ inline void stmatrix_x4(u32 smem, const u32 (&r)[4]) {
                : "memory");
 }
 
+// The transposes of the matrices: the lane's elements are (2 (l % 4) .. + 1, l / 4) of each.
+__device__ inline void stmatrix_x4_trans(u32 smem, const u32 (&r)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(smem),
+               "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+               : "memory");
+}
+
 }  // namespace fa::ptx

@@ -10,6 +10,16 @@ namespace fa::ptx {
 template <class DType, int N>
 struct WgmmaFromShared;
 
+// start: D = A B, in registers that need no values. run: D += A B. A [64][16] and B [16][N] are in shared
+// memory, contiguous along 16, or A along 64 and B along N.
+template <class DType, int N, bool AAlongRows, bool BAlongWidth>
+struct WgmmaBothShared;
+
+// start: D = A B^T, in registers that need no values. run: D += A B^T. A [64][16] is in registers, B
+// [N][16] in shared memory, contiguous along 16.
+template <class DType, int N>
+struct WgmmaFromRegistersByRows;
+
 // D += A B: A [64][16] in registers, B [16][N] in shared memory, contiguous along N.
 template <class DType, int N>
 struct WgmmaFromRegisters;

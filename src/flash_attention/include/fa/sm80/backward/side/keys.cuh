@@ -127,10 +127,9 @@ struct Keys {
       return {first, stride, sequence_.q_batch, head, sequence_.q_first, sequence_.q_len, columns};
     }
     static __device__ Column read(u32 stats, int column) {
-      Column both;
-      ptx::ld_shared_8(both.of_column,
-                       stats + (column + 2 * (lane_id() % 4)) * static_cast<int>(sizeof(float)));
-      return both;
+      const ptx::FloatPair pair = ptx::ld_shared_8(stats + (column + 2 * (lane_id() % 4)) *
+                                                               static_cast<int>(sizeof(float)));
+      return {{pair.x, pair.y}};
     }
 
     const BackwardKernelArgs& args_;

@@ -1,0 +1,207 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Sm90Backward: all about the Hopper backward kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from flash_attention.arch import Arch
+from flash_attention.call.backward_call import BackwardProblem
+from flash_attention.call.features import CAUSAL, PLAIN, Features
+from flash_attention.call.problem import Problem
+from flash_attention.call.tensors import TensorView
+from flash_attention.compile.unit import Unit, render
+from flash_attention.errors import UnsupportedError
+from flash_attention.families.backward_args import (
+    LAYOUT_ASSERTS,
+    PARAMETER,
+    VIEWS,
+    backward_args,
+)
+from flash_attention.families.backward_steps import (
+    ENTRY,
+    convert_step,
+    prepare_step,
+    sink_steps,
+    stat_scratch,
+)
+from flash_attention.families.family import Family
+from flash_attention.families.fit import check_columns, check_dtype
+from flash_attention.families.passes import Pass
+from flash_attention.families.recipe import Geometry, Recipe, Setting, Step
+from flash_attention.families.sm90.backward.config import HopperBackwardKernelConfig
+from flash_attention.families.sm90.backward.features import feature_bindings, resolve
+from flash_attention.families.sm90.backward.heuristic import heuristic, why_not
+from flash_attention.families.sm90.backward.parse import parse, parse_name
+from flash_attention.families.sm90.backward.parts import Part, split_work
+from flash_attention.families.sm90.backward.queries import query_step
+from flash_attention.families.sm90.backward.rules import PASS_COLUMNS
+from flash_attention.families.sm90.backward.slots import QueryGradient, TileOrder
+from flash_attention.families.sm90.backward.space import (
+    backward_neighbours,
+    backward_search_space,
+)
+from flash_attention.families.sm90.backward.tensor_maps import MAPS, describe_all
+from flash_attention.families.sm90.wgmma import (
+    both_shared,
+    from_registers,
+    from_registers_by_rows,
+)
+
+SUM_ORDER = "ByLane"  # of dq_sum
+UNLIMITED = 1 << 62  # bytes, where there is no workspace to share
+
+
+class Sm90Backward(Family[HopperBackwardKernelConfig]):
+    """The sm_90 backward kernels."""
+
+    name = "sm_90"
+    pass_ = Pass.BACKWARD
+    config_type = HopperBackwardKernelConfig
+
+    def parse(self, tile: Sequence[str], words: Sequence[str]) -> HopperBackwardKernelConfig:
+        return parse(tile, words)
+
+    def parse_name(self, name: str) -> HopperBackwardKernelConfig | None:
+        return parse_name(name)
+
+    def resolve(self, config: HopperBackwardKernelConfig, features: Features) -> Features:
+        return resolve(features)
+
+    def unit(self, config: HopperBackwardKernelConfig, features: Features, arch: Arch) -> Unit:
+        resolved = resolve(features)
+        kernel = "split" if config.is_split else "backward"
+        name = config.kernel_name() + resolved.suffix
+        source = render(
+            entry=f"{ENTRY}_{name}",
+            title=config.short_form(),
+            header=f"fa/sm90/backward/{kernel}.cuh",
+            bindings=(*config.bindings(), *feature_bindings(resolved)),
+            wrappers=_wrappers(config),
+            asserts=LAYOUT_ASSERTS,
+            bounds=f"{config.num_threads}, 1",
+            parameters=(
+                *(f"const __grid_constant__ fa::TensorMap {tensor}_map" for tensor in MAPS),
+                PARAMETER,
+            ),
+            body=(
+                "extern __shared__ __align__(1024) char smem[];",
+                f"fa::sm90::backward::{kernel}<Config>("
+                f"{{{', '.join(f'{tensor}_map' for tensor in MAPS)}}}, args, smem);",
+            ),
+        )
+        return Unit(name, config.target(arch), source)
+
+    def recipe(
+        self,
+        config: HopperBackwardKernelConfig,
+        problem: Problem,
+        views: Sequence[TensorView],
+        setting: Setting,
+    ) -> Recipe:
+        assert isinstance(problem, BackwardProblem)
+        features = self.features(config, problem)
+        _check_fits(config, problem)
+        target = config.target(setting.arch)
+        arguments = backward_args(problem, views)
+        if problem.idle:
+            return Recipe(features, (prepare_step(problem, target),), arguments)
+        stores_ds = config.query_gradient is QueryGradient.WORKSPACE
+        limit = setting.workspace_bytes if stores_ds else UNLIMITED
+        work = split_work(problem, limit)
+        sums = problem.wanted.dq and not (stores_ds and not work.of_keys)
+        columns = config.d_head if sums else 0
+        named = dict(zip(VIEWS, views, strict=True))
+        unit = self.unit(config, features, setting.arch)
+        maps = describe_all(config, named)
+        steps = [prepare_step(problem, target, sum_columns=columns)]
+        for part in work.parts:
+            geometry = _geometry(config, part, setting)
+            steps.append(Step(unit, geometry, maps, values=part.values))
+            if stores_ds:
+                steps.append(query_step(config, problem, features, part, named, adds=sums))
+        if sums:
+            steps.append(convert_step(problem, target, sum_columns=columns, order=SUM_ORDER))
+        workspace = {"ds": work.workspace_bytes} if stores_ds else {}
+        return Recipe(
+            features,
+            (*steps, *sink_steps(problem, target)),
+            arguments,
+            scratch={**stat_scratch(problem, sum_columns=columns), **workspace},
+            counts_tiles=config.tile_order is TileOrder.DYNAMIC,
+            tiles=sum(_num_tiles(config, part) for part in work.parts),
+        )
+
+    def heuristic(self, problem: Problem, arch: Arch) -> HopperBackwardKernelConfig | str:
+        assert isinstance(problem, BackwardProblem)
+        return heuristic(problem, arch)
+
+    def built_features(self) -> tuple[Features, ...]:
+        return PLAIN, CAUSAL
+
+    def search_space(self) -> Iterator[HopperBackwardKernelConfig]:
+        return backward_search_space()
+
+    def neighbours(self, config: HopperBackwardKernelConfig) -> list[HopperBackwardKernelConfig]:
+        return backward_neighbours(config)
+
+    def suits(self, config: HopperBackwardKernelConfig, problem: Problem) -> bool:
+        """Whether a config computes what is wanted, in a fixed order if that is asked for."""
+        return isinstance(problem, BackwardProblem) and _mismatch(config, problem) is None
+
+
+def _num_tiles(config: HopperBackwardKernelConfig, part: Part) -> int:
+    return part.part_heads * -(-part.part_keys // config.B_c)
+
+
+def _geometry(config: HopperBackwardKernelConfig, part: Part, setting: Setting) -> Geometry:
+    """Return one CTA per tile of a part, or as many as are resident if they are persistent."""
+    tiles = _num_tiles(config, part)
+    dynamic = config.tile_order is TileOrder.DYNAMIC
+    ctas = min(tiles, setting.num_sms) if dynamic else tiles
+    return Geometry((ctas, 1, 1), config.num_threads, config.smem_bytes())
+
+
+def _wrappers(config: HopperBackwardKernelConfig) -> tuple[str, ...]:
+    """Return the products of a kernel: S and dP, dK and dV, and dQ."""
+    scores = both_shared(config.dtype, config.B_r, a_along_rows=False, b_along_width=False)
+    if config.is_split:
+        return (
+            scores,
+            from_registers_by_rows(config.dtype, config.B_r),
+            both_shared(config.dtype, config.d_head, a_along_rows=False, b_along_width=True),
+        )
+    gradients = from_registers(config.dtype, config.d_head)
+    if config.query_gradient in (QueryGradient.NONE, QueryGradient.WORKSPACE):
+        return scores, gradients
+    queries = both_shared(config.dtype, PASS_COLUMNS, a_along_rows=False, b_along_width=True)
+    return scores, gradients, queries
+
+
+def _check_fits(config: HopperBackwardKernelConfig, problem: BackwardProblem) -> None:
+    """Raise UnsupportedError unless kernels of the config can run the problem."""
+    check_dtype(config, problem)
+    check_columns(config, problem)
+    if why := why_not(problem):
+        raise UnsupportedError(f"{why}; pass a FlashBackwardKernelConfig, or leave config out")
+    if message := _mismatch(config, problem):
+        raise UnsupportedError(message)
+
+
+def _mismatch(config: HopperBackwardKernelConfig, problem: BackwardProblem) -> str | None:
+    """Say why dq of a config is not what a problem asks for, or return None if it is."""
+    if problem.deterministic and config.adds_dq:
+        return (
+            "deterministic=True is asked for, and the kernel config adds dq up in any order;"
+            " pass a config with query_gradient=QueryGradient.WORKSPACE, or leave config out"
+        )
+    if problem.wanted.dq == (config.query_gradient is QueryGradient.NONE):
+        return (
+            f"dq is {'' if problem.wanted.dq else 'not '}wanted, and the kernel config has"
+            f" query_gradient=QueryGradient.{config.query_gradient.name}; NONE is for calls that do"
+            " not want dq, and the others for calls that do"
+        )
+    return None
+
+
+SM90_BACKWARD: Sm90Backward = Sm90Backward()

@@ -1,0 +1,77 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Parts of the work that share one workspace of dS."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from flash_attention.call.problem import Problem
+from flash_attention.errors import UnsupportedError
+from flash_attention.families.backward_args import STAT_BLOCK
+
+ELEMENT_BYTES = 2
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some heads of k, counted over all sequences, and some of their keys."""
+
+    part_head: int
+    part_heads: int
+    part_key: int
+    part_keys: int
+
+    @property
+    def values(self) -> dict[str, int]:
+        """The part as kernel arguments."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """All parts of a problem in the order in which they run, and the bytes that they share."""
+
+    parts: tuple[Part, ...]
+    workspace_bytes: int
+
+    @property
+    def of_keys(self) -> bool:
+        """Whether a part has only some of the keys of its heads, so that shares of dQ add up."""
+        return self.parts[0].part_keys < self.parts[-1].part_key + self.parts[-1].part_keys
+
+
+def split_work(problem: Problem, workspace_bytes: int) -> Parts:
+    """Split the work into as few parts as a workspace of this size allows: by heads, or by the
+    keys of single heads if the dS of a head does not fit."""
+    heads = problem.batch * problem.heads_k
+    column = problem.heads_per_kv * _in_blocks(problem.seq_q) * ELEMENT_BYTES  # of one key
+    of_a_head = column * _in_blocks(problem.seq_k)
+    if of_a_head <= workspace_bytes:
+        count = -(-heads // (-(-heads // (workspace_bytes // of_a_head))))
+        parts = [
+            Part(first, min(count, heads - first), 0, problem.seq_k)
+            for first in range(0, heads, count)
+        ]
+        return Parts(tuple(parts), count * of_a_head)
+    most = workspace_bytes // column // STAT_BLOCK * STAT_BLOCK
+    if most == 0:
+        raise UnsupportedError(
+            f"dS of {STAT_BLOCK} keys and {problem.seq_q} queries of {problem.heads_per_kv} heads"
+            f" takes {-(-column * STAT_BLOCK // MIB)} MiB, and the workspace has"
+            f" {workspace_bytes // MIB}: set FLASH_ATTENTION_WORKSPACE_MIB to at least that"
+        )
+    ranges = -(-problem.seq_k // most)
+    keys = _in_blocks(-(-problem.seq_k // ranges))
+    return Parts(
+        tuple(
+            Part(head, 1, first, min(keys, problem.seq_k - first))
+            for head in range(heads)
+            for first in range(0, problem.seq_k, keys)
+        ),
+        column * keys,
+    )
+
+
+def _in_blocks(rows: int) -> int:
+    return -(-rows // STAT_BLOCK) * STAT_BLOCK

@@ -1,0 +1,30 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The tensor maps of a Hopper backward kernel: the boxes of its inputs and gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from flash_attention.call.tensors import TensorView
+from flash_attention.families.recipe import MapDescription
+from flash_attention.families.sm90.backward.config import HopperBackwardKernelConfig
+from flash_attention.families.sm90.forward.config import WARP_ROWS
+from flash_attention.families.sm90.forward.tensor_maps import WIDE_PROMOTION, describe
+
+MAPS = ("q", "k", "v", "d_o", "dk", "dv")
+
+
+def describe_all(
+    config: HopperBackwardKernelConfig, views: Mapping[str, TensorView]
+) -> dict[str, MapDescription]:
+    """Describe the tensors of MAPS. Boxes hold a block of queries, a tile of keys, or a warp's rows
+    of dk and dv, and are as wide as a panel of a shared-memory tile."""
+    rows = {"q": config.B_r, "d_o": config.B_r, "dk": WARP_ROWS, "dv": WARP_ROWS}
+    return {
+        name: describe(
+            views[name],
+            (config.panel_columns, 1, rows.get(name, config.B_c)),
+            0 if name in ("dk", "dv") else WIDE_PROMOTION,
+        )
+        for name in MAPS
+    }

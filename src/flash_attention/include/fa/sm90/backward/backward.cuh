@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+// The sm_90a kernel of dK and dV, and of dQ or dS as Config::QueryGradient says. Warpgroup 0 loads, the
+// next ones have 64 keys each, and the last one, if there is one more, computes dQ.
+#pragma once
+#include <fa/ptx/register_pool.cuh>
+#include <fa/sm90/backward/key_warpgroup.cuh>
+#include <fa/sm90/backward/producer.cuh>
+
+namespace fa::sm90::backward {
+
+template <class Config>
+__device__ void run_query_warpgroup(const BackwardKernelArgs& args) {
+  if constexpr (Config::QueryGradient::kWarpgroups > 0) {
+    ptx::shrink_to<Config::kQueryRegisters>();
+    typename Config::QueryGradient::template QueryWarpgroup<Config>(args).run();
+  }
+}
+
+template <class Config>
+__device__ void backward(const TensorMaps& maps, const BackwardKernelArgs& args, const void* smem) {
+  using Smem = SharedMemory<Config>;
+  static_assert(Shape<Config>::kKeyWarpgroups == 2);
+  static_assert(Smem::kBytes == Config::kSmemBytes, "the host's bytes of shared memory");
+  if (threadIdx.x == 0) {
+    if (ptx::smem_address(smem) != kSmemStart) __trap();
+    Smem::init_barriers();
+  }
+  __syncthreads();  // the barriers are ready
+  const int warpgroup = __shfl_sync(~0u, threadIdx.x / kWarpgroupSize, 0);
+  if (warpgroup == 0) {
+    ptx::shrink_to<Config::kProducerRegisters>();
+    if (threadIdx.x == 0) Producer<Config>(maps, args).run();
+  } else if (warpgroup > Shape<Config>::kKeyWarpgroups) {
+    run_query_warpgroup<Config>(args);
+  } else {
+    ptx::grow_to<Config::kKeyRegisters>();
+    if (warpgroup == 1)
+      KeyWarpgroup<Config, 0>(maps, args).run();
+    else
+      KeyWarpgroup<Config, 1>(maps, args).run();
+  }
+}
+
+}  // namespace fa::sm90::backward

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+// A key warpgroup computes dK and dV of 64 keys, over all blocks of queries that see them. It offers the
+// verbs, including those of Products, and Config::Schedule calls them in order. Each warpgroup is
+// instantiated by itself, so that its addresses are constants.
+#pragma once
+#include <fa/backward_args.cuh>
+#include <fa/sm90/backward/probabilities.cuh>
+#include <fa/sm90/backward/products.cuh>
+#include <fa/sm90/backward/staged_rows.cuh>
+#include <fa/sm90/backward/tails.cuh>
+#include <fa/sm90/backward/tensor_maps.cuh>
+
+namespace fa::sm90::backward {
+
+template <class Config_, int Warpgroup>
+class KeyWarpgroup : public Products<Config_> {
+ public:
+  using Config = Config_;
+  using Math = Products<Config>;
+  using typename Math::Gradient, typename Math::Pairs, typename Math::Scores;
+  using typename Math::KeyTile, typename Math::QueryTile;
+  using Smem = SharedMemory<Config>;
+  static constexpr int kStages = Config::kStages;
+  template <int Stage>
+  static constexpr int kAfter = (Stage + 1) % kStages;
+  using Derivative = typename Config::Derivative;
+  using QuerySide = typename Config::QueryGradient::template KeySide<Config, Warpgroup>;
+
+  __device__ KeyWarpgroup(const TensorMaps& maps, const BackwardKernelArgs& args)
+      : maps_(maps), args_(args), query_side_(args) {}
+
+  __device__ void run() {
+    while (take_tile()) {
+      query_side_.begin_tile();
+      dk_.zero();
+      dv_.zero();
+      ptx::mbarrier_wait(Smem::k_full(), tile_parity_);  // K has arrived
+      ptx::mbarrier_wait(Smem::v_full(), tile_parity_);  // V has arrived
+      if (Config::Lengths::kPerBatch) clear_keys<Config, Warpgroup>();
+      if (has_block()) Config::Schedule::run(*this);
+      tile_parity_ ^= 1;
+      store();
+    }
+    if (lane_id() == 0) ptx::tma_wait();  // shared memory outlives the stores that read it
+  }
+
+  // blocks
+
+  __device__ bool has_block() const { return steps_ > 0; }
+  // Goes to the next block, if there is one: that of the next head after the last of a head.
+  __device__ bool next_block() {
+    if (++block_ >= Smem::mail().read_alone(Word::kEndBlock)) {
+      block_ = Smem::mail().read_alone(Word::kFirstBlock);
+      query_side_.next_head();
+    }
+    return --steps_ > 0;
+  }
+
+  // Whether some key of the tile is not seen by all queries of the block.
+  __device__ bool hides() const { return backward::hides(Smem::mail(), block_); }
+
+  // operands of the products, in registers and in the current stages
+
+  __device__ Scores& s() { return s_; }
+  __device__ Pairs& p() { return p_; }
+  __device__ Gradient& dk() { return dk_; }
+  __device__ Gradient& dv() { return dv_; }
+  static __device__ typename KeyTile::RowOperand k() {
+    return rows_of(Smem::k(), Warpgroup).row_operand();
+  }
+  static __device__ typename KeyTile::RowOperand v() {
+    return rows_of(Smem::v(), Warpgroup).row_operand();
+  }
+  template <int Stage>
+  static __device__ typename QueryTile::RowOperand q() {
+    return Smem::q(Stage).row_operand();
+  }
+  template <int Stage>
+  static __device__ typename QueryTile::RowOperand d_o() {
+    return Smem::d_o(Stage).row_operand();
+  }
+  template <int Stage>
+  static __device__ typename QueryTile::ColumnOperand q_columns() {
+    return Smem::q(Stage).column_operand();
+  }
+  template <int Stage>
+  static __device__ typename QueryTile::ColumnOperand d_o_columns() {
+    return Smem::d_o(Stage).column_operand();
+  }
+
+  // Wait until the current block's Q, or dO, is in its stage, with its statistics. A round of the stages
+  // ends with the dO of the last one.
+  template <int Stage>
+  __device__ void wait_q() {
+    ptx::mbarrier_wait(Smem::q_full(Stage), parity_);
+    if (Config::Lengths::kPerBatch) clear_queries<Config>(Smem::q(Stage), block_ * Config::kBR);
+  }
+  template <int Stage>
+  __device__ void wait_d_o() {
+    ptx::mbarrier_wait(Smem::d_o_full(Stage), parity_);
+    if (Stage + 1 == kStages) parity_ ^= 1;
+    if (Config::Lengths::kPerBatch) clear_queries<Config>(Smem::d_o(Stage), block_ * Config::kBR);
+  }
+
+  // This warp will not read the stage again. The producer overwrites it when all warps have released it.
+  template <int Stage>
+  __device__ void release_q() {
+    release(Smem::q_empty(Stage));
+  }
+  template <int Stage>
+  __device__ void release_d_o() {
+    release(Smem::d_o_empty(Stage));
+  }
+  // The producer leaves the stages from `Stage` on empty.
+  template <int Stage>
+  __device__ void skip_stages() {
+#pragma unroll
+    for (int stage = Stage; stage < kStages; ++stage) {
+      ptx::mbarrier_wait(Smem::q_full(stage), parity_);
+      ptx::mbarrier_wait(Smem::d_o_full(stage), parity_);
+      release(Smem::q_empty(stage));
+      release(Smem::d_o_empty(stage));
+    }
+    if (Stage < kStages) parity_ ^= 1;
+  }
+
+  // from S to P and from dP to dS
+
+  // S becomes P = exp2(scale S - lse).
+  template <int Stage>
+  __device__ void exponentials(Scores& s) {
+    exponentials_of(s, args_.softmax_scale, Smem::lse(Stage));
+  }
+  // P becomes zero where a query does not see the key.
+  __device__ void mask(Scores& s, bool hides) {
+    if (hides)
+      hide(s, typename Config::Mask(args_), Smem::mail(), warp_key(), block_ * Config::kBR);
+  }
+  // P as the operand of dV.
+  __device__ void convert_probabilities(Pairs& p, const Scores& s) {
+    Math::convert(p, s);
+    kept_.keep(s);
+  }
+  // P as Derivative needs it, before products read its operand.
+  __device__ void keep(const Pairs& p) { kept_.keep(p); }
+  // dP becomes dS, or what convert_derivative() makes dS of.
+  template <int Stage>
+  __device__ void derivative(Scores& s) {
+    Derivative::template run<Math>(s, kept_,
+                                   [](int j) { return stats_of_lane(Smem::delta(Stage), j); });
+  }
+  __device__ void convert_derivative(Pairs& p, const Scores& s) {
+    Derivative::template convert<Math>(p, s);
+  }
+
+  // dS leaves for dQ.
+  __device__ void hand_over(const Pairs& ds) { query_side_.hand_over(ds, block_); }
+
+ private:
+  static __device__ int warp_in_group() { return warp_id() % kWarps; }
+  static __device__ int warp_key() {
+    return Warpgroup * kWarpgroupRows + warp_in_group() * kWarpRows;
+  }
+  static __device__ void release(ptx::Mbarrier empty) {
+    __syncwarp();  // all lanes have read
+    if (lane_id() == 0) ptx::mbarrier_arrive(empty);
+  }
+  __device__ bool take_tile() {
+    ptx::mbarrier_wait(Smem::mail_full(), tile_parity_);  // the next tile is in the mailbox
+    const Mailbox mail = Smem::mail();
+    if (mail.read(Word::kKeyFirst) == kNoMoreTiles) return false;
+    steps_ = mail.read(Word::kSteps);
+    block_ = mail.read(Word::kFirstBlock);
+    return true;
+  }
+
+  // dV goes over this warpgroup's rows of V, dK over those of K, when dQ has read them.
+  __device__ void store() {
+    sync_warpgroup(Warpgroup);  // the last product of all four warps has read V
+    store(dv_, 1.f, Smem::v(), maps_.dv, args_.dv, args_.dv_stride, args_.d_v);
+    query_side_.wait_keys_read();
+    store(dk_, args_.softmax_scale, Smem::k(), maps_.dk, args_.dk, args_.dk_stride, args_.d_qk);
+    if (lane_id() == 0) ptx::tma_wait_read();  // K and V may be overwritten
+    release(Smem::mail_empty());
+  }
+
+  __device__ void store(const Gradient& gradient, float scale, KeyTile staged, const TensorMap& map,
+                        void* tensor, const Strides& strides, int columns) {
+    const Mailbox mail = Smem::mail();
+    const int row = mail.read(Word::kKeyFirst) + warp_key();
+    stage_rows<typename Config::DType>(gradient, scale, staged, warp_key());
+    store_staged<Config::Lengths::kPerBatch>(
+        staged, warp_key(), mail.read(Word::kKLen) - row, map,
+        {tensor, strides, columns, mail.read(Word::kKFirst) + row, mail.read(Word::kKvHead),
+         mail.read(Word::kKBatch)});
+  }
+
+  const TensorMaps& maps_;
+  const BackwardKernelArgs& args_;
+  QuerySide query_side_;
+  u32 parity_ = 0;  // of the barriers of Q and dO, in this round of the stages
+  u32 tile_parity_ = 0;
+  int steps_, block_;
+  Scores s_;
+  Pairs p_;
+  Gradient dk_, dv_;
+  typename Derivative::template Kept<Math> kept_;
+};
+
+}  // namespace fa::sm90::backward

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+// From S to P: exponentials, and zeros where a query does not see a key. Rows are keys, columns queries.
+#pragma once
+#include <fa/attn/query_range.cuh>
+#include <fa/backward_args.cuh>
+#include <fa/ptx/math.cuh>
+#include <fa/ptx/memory.cuh>
+#include <fa/sm90/backward/work.cuh>
+
+namespace fa::sm90::backward {
+
+// The statistics of a lane's two queries of fragment j.
+__device__ inline ptx::FloatPair stats_of_lane(u32 stats, int j) {
+  return ptx::ld_shared_8(stats + (8 * j + 2 * (lane_id() % 4)) * sizeof(float));
+}
+
+// S becomes P = exp2(scale S - lse).
+template <class Scores>
+__device__ void exponentials_of(Scores& s, float softmax_scale, u32 lse) {
+  constexpr float kLog2e = 1.4426950408889634f;
+  const float scale = softmax_scale * kLog2e;
+#pragma unroll
+  for (int j = 0; j < Scores::kColFragments; ++j) {
+    const ptx::FloatPair offset = stats_of_lane(lse, j);
+#pragma unroll
+    for (int e = 0; e < 4; ++e)
+      s.v[0][j][e] = ptx::exp2(fmaf(s.v[0][j][e], scale, -(e % 2 ? offset.y : offset.x)));
+  }
+}
+
+// P of a warp's 16 keys, from `warp_key` of the tile on, and the queries from `query` on.
+template <class Mask, class Scores>
+__device__ void hide(Scores& p, const Mask& mask, Mailbox mail, int warp_key, int first_query) {
+  attn::Sequence sequence = {};
+  sequence.q_len = mail.read(Word::kQLen);
+  sequence.k_len = mail.read(Word::kKLen);
+  const int first_key = mail.read(Word::kKeyFirst) + warp_key + lane_id() / 4;
+  const int query = first_query + 2 * (lane_id() % 4);
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int key = first_key + 8 * h;
+    const int first = mask.first_query(key, sequence) - query;
+    const int end = (key < sequence.k_len ? mask.end_query(key, sequence) : 0) - query;
+#pragma unroll
+    for (int j = 0; j < Scores::kColFragments; ++j)
+#pragma unroll
+      for (int e = 0; e < 2; ++e)
+        if (8 * j + e < first || 8 * j + e >= end) p.v[0][j][2 * h + e] = 0.f;
+  }
+}
+
+// Whether some key is not seen by all queries of a block.
+__device__ inline bool hides(Mailbox mail, int block) {
+  return block < mail.read_alone(Word::kOpenFirst) || block >= mail.read_alone(Word::kOpenEnd);
+}
+
+}  // namespace fa::sm90::backward

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+// The producer: one thread that goes through the tiles, posts each, and loads its K and V, and Q and dO
+// of the blocks that visit it as buffers become empty.
+#pragma once
+#include <fa/ptx/bulk.cuh>
+#include <fa/sm90/backward/shared_memory.cuh>
+#include <fa/sm90/backward/tensor_maps.cuh>
+#include <fa/sm90/backward/tile_work.cuh>
+
+namespace fa::sm90::backward {
+
+template <class Config>
+class Producer {
+  using Smem = SharedMemory<Config>;
+  using KeyTile = typename Smem::KeyTile;
+  using QueryTile = typename Smem::QueryTile;
+  using Range = TileRange<Config>;
+
+ public:
+  __device__ Producer(const TensorMaps& maps, const BackwardKernelArgs& args)
+      : maps_(maps), args_(args) {}
+
+  __device__ void run() {
+    ptx::tma_prefetch_map(maps_.q);
+    ptx::tma_prefetch_map(maps_.k);
+    ptx::tma_prefetch_map(maps_.v);
+    ptx::tma_prefetch_map(maps_.d_o);
+    typename Config::TileOrder::template Walk<Config> walk(args_);
+    Tile tile;
+    while (walk.next(tile)) {
+      walk.request();
+      visit(tile, Config::Lengths::sequence(args_, tile.batch));
+    }
+    ptx::mbarrier_wait(Smem::mail_empty(), tile_parity_ ^ 1);  // everybody is done
+    Smem::mail().write(Word::kKeyFirst, kNoMoreTiles);
+    ptx::mbarrier_arrive(Smem::mail_full());
+    walk.finish();
+  }
+
+ private:
+  __device__ void visit(Tile tile, const attn::Sequence& sequence) {
+    if (tile.key_first >= sequence.k_len) return;  // other sequences are longer
+    const Range range(typename Config::Mask(args_), tile.key_first, Config::kBC, sequence);
+    ptx::mbarrier_wait(Smem::mail_empty(), tile_parity_ ^ 1);  // all are done with the last tile
+    write_work<Config>(Smem::mail(), tile, sequence, range, args_);
+    ptx::mbarrier_arrive(Smem::mail_full());
+    tile_parity_ ^= 1;
+    load_keys(Smem::k(), maps_.k, Smem::k_full(), tile, sequence);
+    bool first = true;
+    for (int i = 0; i < args_.heads_per_kv; ++i) {
+      const int head = tile.kv_head * args_.heads_per_kv + i;
+      const i64 stats = stat_row(args_, head, tile.batch);
+      for (int block = range.first_block(); block < range.end_block(); ++block) {
+        const int row = block * Config::kBR;
+        load_queries(Smem::q(ring_.stage), maps_.q, Smem::lse(ring_.stage),
+                     args_.lse_log2 + stats + row, Smem::q_full(ring_.stage),
+                     Smem::q_empty(ring_.stage), head, row, sequence);
+        if (first) load_keys(Smem::v(), maps_.v, Smem::v_full(), tile, sequence);
+        first = false;
+        load_queries(Smem::d_o(ring_.stage), maps_.d_o, Smem::delta(ring_.stage),
+                     args_.delta + stats + row, Smem::d_o_full(ring_.stage),
+                     Smem::d_o_empty(ring_.stage), head, row, sequence);
+        ring_.advance();
+      }
+    }
+    if (first) load_keys(Smem::v(), maps_.v, Smem::v_full(), tile, sequence);
+    while (ring_.stage > 0) skip_stage();
+  }
+
+  // The next tile starts at stage 0.
+  __device__ void skip_stage() {
+    ptx::mbarrier_wait(Smem::q_empty(ring_.stage), ring_.parity ^ 1);
+    ptx::mbarrier_arrive(Smem::q_full(ring_.stage));
+    ptx::mbarrier_wait(Smem::d_o_empty(ring_.stage), ring_.parity ^ 1);
+    ptx::mbarrier_arrive(Smem::d_o_full(ring_.stage));
+    ring_.advance();
+  }
+
+  __device__ void load_keys(KeyTile to, const TensorMap& map, ptx::Mbarrier full, Tile tile,
+                            const attn::Sequence& sequence) const {
+    ptx::mbarrier_arrive_expect(full, KeyTile::kBytes);
+#pragma unroll
+    for (int p = 0; p < KeyTile::kCount; ++p)
+      ptx::tma_load_4d(to.panel(p), map, full, p * KeyTile::kColumns, tile.kv_head,
+                       sequence.k_first + tile.key_first, sequence.k_batch);
+  }
+
+  // A block of Q with its log-sum-exps, or of dO with its deltas.
+  __device__ void load_queries(QueryTile to, const TensorMap& map, u32 stats_to, const float* stats,
+                               ptx::Mbarrier full, ptx::Mbarrier empty, int head, int row,
+                               const attn::Sequence& sequence) const {
+    ptx::mbarrier_wait(empty, ring_.parity ^ 1);  // all have released it
+    ptx::mbarrier_arrive_expect(full, QueryTile::kBytes + Smem::kStatBytes);
+#pragma unroll
+    for (int p = 0; p < QueryTile::kCount; ++p)
+      ptx::tma_load_4d(to.panel(p), map, full, p * QueryTile::kColumns, head,
+                       sequence.q_first + row, sequence.q_batch);
+    ptx::bulk_load(stats_to, stats, Smem::kStatBytes, full);
+  }
+
+  const TensorMaps& maps_;
+  const BackwardKernelArgs& args_;
+  Ring<Config::kStages> ring_;
+  u32 tile_parity_ = 0;
+};
+
+}  // namespace fa::sm90::backward

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+// dQ is not wanted: dS is used for dK and forgotten.
+#pragma once
+#include <fa/backward_args.cuh>
+
+namespace fa::sm90::backward::query_gradient {
+
+struct None {
+  static constexpr bool kStoresDs = false;
+  static constexpr int kWarpgroups = 0;
+  static constexpr int kReaderWarps = 0;
+  template <class Config>
+  static constexpr int kDsBytes = 0;
+  template <class Config>
+  static constexpr int kDqBytes = 0;
+
+  template <class Config, int Warpgroup>
+  struct KeySide {
+    __device__ explicit KeySide(const BackwardKernelArgs&) {}
+    __device__ void begin_tile() {}
+    __device__ void next_head() {}
+    template <class Pairs>
+    __device__ void hand_over(const Pairs&, int /*block*/) {}
+    __device__ void wait_keys_read() const {}
+  };
+};
+
+}  // namespace fa::sm90::backward::query_gradient

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+// A third warpgroup computes dQ = dS K, stages it and adds it to dq_sum by bulk copies. The key
+// warpgroups only write dS, and meet it through the mbarriers of the stages of dS.
+#pragma once
+#include <fa/ptx/bulk.cuh>
+#include <fa/sm90/backward/query_product.cuh>
+#include <fa/sm90/named_barriers.cuh>
+
+namespace fa::sm90::backward::query_gradient {
+
+struct OwnWarpgroup {
+  static constexpr int kWarpgroups = 1;
+  static constexpr int kReaderWarps = kWarps;
+  template <class Config>
+  static constexpr int kDsBytes = Config::kDsStages * Shape<Config>::ScoreTile::kBytes;
+  template <class Config>
+  static constexpr int kDqBytes = QueryProduct<Config>::kPasses * QueryProduct<Config>::kPassBytes;
+
+  template <class Config, int Warpgroup>
+  class KeySide {
+    using Smem = SharedMemory<Config>;
+
+   public:
+    __device__ explicit KeySide(const BackwardKernelArgs&) {}
+    __device__ void begin_tile() {}
+    __device__ void next_head() {}
+
+    template <class Pairs>
+    __device__ void hand_over(const Pairs& ds, int /*block*/) {
+      ptx::mbarrier_wait(Smem::ds_empty(ds_.stage), ds_.parity ^ 1);  // the dS before was read
+      QueryProduct<Config>::template write<Warpgroup>(ds, Smem::ds(ds_.stage));
+      __syncwarp();  // all lanes have written
+      if (lane_id() == 0) ptx::mbarrier_arrive(Smem::ds_full(ds_.stage));
+      ds_.advance();
+    }
+    // Waits until the products of all blocks have read K.
+    __device__ void wait_keys_read() const {
+      Ring<Config::kDsStages> last = ds_;
+      last.retreat();
+      ptx::mbarrier_wait(Smem::ds_empty(last.stage), last.parity);
+    }
+
+   private:
+    Ring<Config::kDsStages> ds_;
+  };
+
+  template <class Config>
+  class QueryWarpgroup {
+    using Smem = SharedMemory<Config>;
+    using Math = QueryProduct<Config>;
+    static constexpr int kIndex = Shape<Config>::kKeyWarpgroups;  // after the key warpgroups
+
+   public:
+    __device__ explicit QueryWarpgroup(const BackwardKernelArgs& args)
+        : args_(args), place_(args) {}
+
+    __device__ void run() {
+      while (take_tile()) {
+        ptx::mbarrier_wait(Smem::k_full(), tile_parity_);  // K has arrived
+        tile_parity_ ^= 1;
+#pragma unroll 1
+        for (; steps_ > 0; --steps_) {
+          ptx::mbarrier_wait(Smem::ds_full(ds_.stage), ds_.parity);  // dS is written
+#pragma unroll 1
+          for (int pass = 0; pass < Math::kPasses; ++pass) add(pass);
+          ds_.advance();
+          next_block();
+        }
+        __syncwarp();  // all lanes have read the mailbox
+        if (lane_id() == 0) ptx::mbarrier_arrive(Smem::mail_empty());
+      }
+      if (leads()) ptx::tma_wait();  // shared memory outlives the additions that read it
+    }
+
+   private:
+    // Each pass has its own part of the staging buffer.
+    __device__ void add(int pass) {
+      typename Math::Sum sum;
+      const u32 staged = Smem::kDq + pass * Math::kPassBytes;
+      Math::issue(sum, Smem::ds(ds_.stage), Smem::k(), pass);
+      if (leads()) ptx::bulk_wait_read<Math::kPasses - 1>();  // the addition before has read it
+      sync_warpgroup(kIndex);                                 // everybody may write over it
+      ptx::wgmma_wait<0>();                                   // dQ is complete, dS and K were read
+      if (pass == Math::kPasses - 1 && lane_id() == 0)
+        ptx::mbarrier_arrive(Smem::ds_empty(ds_.stage));
+      Math::stage(sum, staged);
+      sync_warpgroup(kIndex);  // everybody has written
+      if (leads()) {
+        ptx::bulk_add_f32(place_.block(block_) + pass * Math::kPassFloats, staged,
+                          Math::kPassBytes);
+        ptx::tma_commit();
+      }
+    }
+
+    __device__ bool take_tile() {
+      ptx::mbarrier_wait(Smem::mail_full(), tile_parity_);  // the next tile is in the mailbox
+      const Mailbox mail = Smem::mail();
+      if (mail.read(Word::kKeyFirst) == kNoMoreTiles) return false;
+      steps_ = mail.read(Word::kSteps);
+      block_ = mail.read(Word::kFirstBlock);
+      place_.begin_tile();
+      return true;
+    }
+    __device__ void next_block() {
+      if (++block_ < Smem::mail().read(Word::kEndBlock)) return;
+      block_ = Smem::mail().read(Word::kFirstBlock);
+      place_.next_head();
+    }
+    static __device__ bool leads() { return threadIdx.x % kWarpgroupSize == 0; }
+
+    const BackwardKernelArgs& args_;
+    SumPlace<Config> place_;
+    Ring<Config::kDsStages> ds_;
+    u32 tile_parity_ = 0;
+    int steps_, block_;
+  };
+};
+
+}  // namespace fa::sm90::backward::query_gradient

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+// dQ = dS K of a block, in passes of 64 queries and 64 columns. dS goes through shared memory: dS^T of a
+// key warpgroup is written transposed. The sum dq_sum has the order of the accumulator registers: a
+// pass is 64 x 64 adjacent floats, and a thread's four of a fragment are adjacent too.
+#pragma once
+#include <fa/ptx/stmatrix.cuh>
+#include <fa/ptx/tma.cuh>
+#include <fa/sm90/backward/shared_memory.cuh>
+
+namespace fa::sm90::backward {
+
+template <class Config>
+struct QueryProduct {
+  using KeyTile = typename Shape<Config>::KeyTile;
+  using ScoreTile = typename Shape<Config>::ScoreTile;
+  static constexpr int kColumns = 64;
+  static constexpr int kColumnPasses = Config::kDHead / kColumns;
+  static constexpr int kPasses = Shape<Config>::kQueryPieces * kColumnPasses;
+  static constexpr int kPassFloats = kWarpgroupRows * kColumns;
+  static constexpr int kPassBytes = kPassFloats * static_cast<int>(sizeof(float));
+  static constexpr int kFragmentFloats = 4 * kWarpgroupSize;
+  using Sum = Accumulator<kWarpRows, kColumns>;
+
+  // A warp writes dS^T of its 16 keys into the block's tile.
+  template <int Warpgroup, class Pairs>
+  static __device__ void write(const Pairs& ds, ScoreTile tile) {
+    const int query = lane_id() / 16 * 8 + lane_id() % 8;
+    const int chunk =
+        Warpgroup * kWarpgroupRows / kChunkElements + warp_id() % kWarps * 2 + lane_id() / 8 % 2;
+    const u32 to = tile.chunk(query, chunk);
+#pragma unroll
+    for (int n = 0; n < Config::kBR / 16; ++n)
+      ptx::stmatrix_x4_trans(to + n * 16 * ScoreTile::kRowBytes, ds.step[n]);
+    ptx::fence_proxy_async();  // the products see what this lane wrote
+  }
+
+  // One pass of dQ = dS K, asynchronously.
+  static __device__ void issue(Sum& sum, ScoreTile ds, KeyTile keys, int pass) {
+    using Wgmma = ptx::WgmmaBothShared<typename Config::DType, kColumns, false, true>;
+    const auto a = rows_of(ds, pass / kColumnPasses).row_operand();
+    const auto b = KeyTile(keys.panel(pass % kColumnPasses)).column_operand();
+    ptx::wgmma_fence();  // what was done with these registers before is done
+    Wgmma::start(sum, a.step(0), b.step(0));
+#pragma unroll
+    for (int n = 1; n < Config::kBC / 16; ++n) Wgmma::run(sum, a.step(n), b.step(n));
+    ptx::wgmma_commit();
+  }
+
+  // Stages a pass as it lies in dq_sum.
+  static __device__ void stage(const Sum& sum, u32 staged) {
+    const u32 to = staged + threadIdx.x % kWarpgroupSize * 16;
+#pragma unroll
+    for (int j = 0; j < Sum::kColFragments; ++j)
+      ptx::st_shared_floats(to + j * kFragmentFloats * static_cast<int>(sizeof(float)), sum.v[0][j]);
+    ptx::fence_proxy_async();  // the copy engine sees what this thread wrote
+  }
+};
+
+// Where the sums of a tile's blocks are: the blocks of a head, then those of the next head that shares
+// the keys.
+template <class Config>
+class SumPlace {
+ public:
+  __device__ explicit SumPlace(const BackwardKernelArgs& args) : args_(args) {}
+
+  // The block `block` of the current head.
+  __device__ float* block(int block) const {
+    return head_ + static_cast<i64>(block) * Config::kBR * Config::kDHead;
+  }
+  __device__ void begin_tile() {
+    const Mailbox mail = SharedMemory<Config>::mail();
+    const i64 head = static_cast<i64>(mail.read(Word::kKvHead)) * args_.heads_per_kv;
+    head_ = args_.dq_sum + (head * args_.stat_rows + mail.read(Word::kStatFirst)) * Config::kDHead;
+  }
+  __device__ void next_head() { head_ += static_cast<i64>(args_.stat_rows) * Config::kDHead; }
+
+ private:
+  const BackwardKernelArgs& args_;
+  float* head_;
+};
+
+}  // namespace fa::sm90::backward

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+// Two products at a time: dP with dV, and S of the next block with dK. No arithmetic overlaps with
+// products of the same warpgroup, so dS takes the registers of P; the other warpgroups fill the tensor
+// cores meanwhile.
+#pragma once
+#include <fa/sm90/backward/stages.cuh>
+
+namespace fa::sm90::backward::schedule {
+
+struct Paired {
+  template <class Warpgroup>
+  static __device__ void run(Warpgroup& w) {
+    w.template wait_q<0>();                           // Q has arrived
+    w.issue_scores(w.s(), w.k(), w.template q<0>());  // S^T = K Q^T
+    w.template wait_products<0>();                    // S is complete
+    w.template exponentials<0>(w.s());                // S becomes P
+    w.mask(w.s(), w.hides());
+    w.convert_probabilities(w.p(), w.s());
+#pragma unroll 1
+    while (take_turns<Paired>(w)) {
+    }
+  }
+
+  // From P of a block to P of the next one, if there is one.
+  template <int Stage, class Warpgroup>
+  static __device__ bool turn(Warpgroup& w) {
+    constexpr int kNext = Warpgroup::template kAfter<Stage>;
+    auto& s = w.s();
+    auto& p = w.p();
+    w.template wait_d_o<Stage>();  // dO has arrived
+    w.keep(p);
+    w.issue_scores(s, w.v(), w.template d_o<Stage>());               // dP^T = V dO^T
+    w.issue_accumulate(w.dv(), p, w.template d_o_columns<Stage>());  // dV += P^T dO
+    w.template wait_products<0>();    // both are complete, P and dO were read
+    w.template derivative<Stage>(s);  // dP becomes dS
+    w.template release_d_o<Stage>();
+    w.convert_derivative(p, s);
+    w.hand_over(p);  // to dQ
+    const bool more = w.next_block();
+    if (!more) {
+      w.issue_accumulate(w.dk(), p, w.template q_columns<Stage>());  // dK += dS^T Q
+      w.template wait_products<0>();                                 // dK is complete, Q was read
+      w.template release_q<Stage>();
+      return false;
+    }
+    w.template wait_q<kNext>();                                    // the next Q has arrived
+    w.issue_accumulate(w.dk(), p, w.template q_columns<Stage>());  // dK += dS^T Q
+    w.issue_scores(s, w.k(), w.template q<kNext>());               // the next S
+    const bool hides = w.hides();
+    w.template wait_products<0>();  // both are complete, Q was read
+    w.template release_q<Stage>();
+    w.template exponentials<kNext>(s);  // S becomes P
+    w.mask(s, hides);
+    w.convert_probabilities(p, s);
+    return true;
+  }
+};
+
+}  // namespace fa::sm90::backward::schedule

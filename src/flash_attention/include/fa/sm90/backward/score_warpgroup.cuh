@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+// The first of three warpgroups that split the products of a tile: S^T = K Q^T with K in registers, P,
+// dP^T = V dO^T and dS. It hands P^T and dS^T over in shared memory. The exponentials run under dP, the
+// derivatives under the next S.
+#pragma once
+#include <fa/backward_args.cuh>
+#include <fa/ptx/ldmatrix.cuh>
+#include <fa/sm90/backward/probabilities.cuh>
+#include <fa/sm90/backward/products.cuh>
+#include <fa/sm90/backward/split_memory.cuh>
+#include <fa/sm90/backward/tails.cuh>
+
+namespace fa::sm90::backward {
+
+template <class Config>
+class ScoreWarpgroup {
+  using Smem = SplitMemory<Config>;
+  using Math = Products<Config>;
+  using Scores = typename Math::Scores;
+  using Pairs = typename Math::Pairs;
+  using Tile64 = typename Smem::Tile64;
+  using Derivative = typename Config::Derivative;
+  static constexpr int kDimSteps = Config::kDHead / 16;
+
+ public:
+  __device__ explicit ScoreWarpgroup(const BackwardKernelArgs& args)
+      : args_(args), steps_(Smem::mail().read(Word::kSteps)) {
+    block_ = Smem::mail().read(Word::kFirstBlock);
+  }
+
+  __device__ void run() {
+    if (steps_ == 0) return;
+    read_keys();
+    wait_q(block_);
+    issue_scores();                         // S^T = K Q^T
+    ptx::mbarrier_wait(Smem::v_full(), 0);  // V has arrived
+    if (Config::Lengths::kPerBatch) clear_keys_of(Smem::v());
+    ptx::wgmma_wait<0>();  // S is complete
+#pragma unroll 1
+    for (; steps_ > 1; --steps_) {
+      wait_d_o();
+      issue_values();        // dP^T = V dO^T
+      probabilities();       // S becomes P, which leaves
+      wait_q(next_block());  // the next Q has arrived
+      issue_scores();        // the next S
+      ptx::wgmma_wait<1>();  // dP is complete, dO was read
+      derivatives();         // dP becomes dS, which leaves
+      block_ = next_block();
+      ptx::wgmma_wait<0>();  // S is complete
+    }
+    wait_d_o();
+    issue_values();        // dP^T = V dO^T
+    probabilities();       // S becomes P, which leaves
+    ptx::wgmma_wait<0>();  // dP is complete, dO was read
+    derivatives();         // dP becomes dS, which leaves
+  }
+
+ private:
+  // K as A operands; its buffer is then free for Q.
+  __device__ void read_keys() {
+    ptx::mbarrier_wait(Smem::q_full(q_.stage), q_.parity);  // the first item of the ring is K
+    const Tile64 tile = Smem::q(q_.stage);
+    if (Config::Lengths::kPerBatch) clear_keys_of(tile);
+    const int row = warp_id() % kWarps * kWarpRows + lane_id() % 16;
+#pragma unroll
+    for (int d = 0; d < kDimSteps; ++d)
+      ptx::ldmatrix_x4(k_[d], tile.chunk(row, 2 * d + lane_id() / 16));
+    ptx::fence_proxy_async();  // these reads come before the copy engine's next writes
+    release(Smem::q_empty(q_.stage));
+    q_.advance();
+  }
+  static __device__ void clear_keys_of(Tile64 tile) {
+    clear_from(tile, Smem::mail().read(Word::kKLen) - Smem::mail().read(Word::kKeyFirst));
+  }
+  static __device__ void clear_queries_of(Tile64 tile, int block) {
+    clear_from(tile, Smem::mail().read(Word::kQLen) - block * Config::kBR);
+  }
+  static __device__ void clear_from(Tile64 tile, int rows) {
+    if (rows >= kPanelRows) return;
+    clear_rows(tile, rows, kPanelRows, threadIdx.x % kWarpgroupSize, kWarpgroupSize);
+    sync_warpgroup(0);  // all four warps have stored their zeros
+  }
+
+  // The other warpgroups read Q and dO after this one has handed P and dS over.
+  __device__ void wait_q(int block) const {
+    ptx::mbarrier_wait(Smem::q_full(q_.stage), q_.parity);  // Q has arrived
+    if (Config::Lengths::kPerBatch) clear_queries_of(Smem::q(q_.stage), block);
+  }
+  __device__ void wait_d_o() const {
+    ptx::mbarrier_wait(Smem::d_o_full(d_o_.stage), d_o_.parity);  // dO has arrived
+    if (Config::Lengths::kPerBatch) clear_queries_of(Smem::d_o(d_o_.stage), block_);
+  }
+
+  __device__ void issue_scores() {
+    using Wgmma = ptx::WgmmaFromRegistersByRows<typename Config::DType, Config::kBR>;
+    const auto q = Smem::q(0).row_operand().after(q_.stage);
+    ptx::wgmma_fence();  // what was done with these registers before is done
+    Wgmma::start(s_, k_[0], q.step(0));
+#pragma unroll
+    for (int d = 1; d < kDimSteps; ++d) Wgmma::run(s_, k_[d], q.step(d));
+    ptx::wgmma_commit();
+  }
+  __device__ void issue_values() {
+    using Wgmma = ptx::WgmmaBothShared<typename Config::DType, Config::kBR, false, false>;
+    const auto v = Smem::v().row_operand();
+    const auto d_o = Smem::d_o(0).row_operand().after(d_o_.stage);
+    ptx::wgmma_fence();  // what was done with these registers before is done
+    Wgmma::start(dp_, v.step(0), d_o.step(0));
+#pragma unroll
+    for (int d = 1; d < kDimSteps; ++d) Wgmma::run(dp_, v.step(d), d_o.step(d));
+    ptx::wgmma_commit();
+  }
+
+  __device__ void probabilities() {
+    exponentials_of(s_, args_.softmax_scale, Smem::lse(q_.stage));
+    q_.advance();
+    if (hides(Smem::mail(), block_))
+      hide(s_, typename Config::Mask(args_), Smem::mail(), warp_id() % kWarps * kWarpRows,
+           block_ * Config::kBR);
+    Math::convert(pairs_, s_);
+    kept_.keep(s_);
+    kept_.keep(pairs_);
+    hand_over(Smem::p(handed_.stage), Smem::p_full(handed_.stage), Smem::p_empty(handed_.stage));
+  }
+  __device__ void derivatives() {
+    release(Smem::d_o_empty(d_o_.stage));
+    d_o_.advance();
+    const u32 delta = Smem::delta(delta_.stage);
+    Derivative::template run<Math>(dp_, kept_, [=](int j) { return stats_of_lane(delta, j); });
+    delta_.advance();
+    Derivative::template convert<Math>(pairs_, dp_);
+    hand_over(Smem::ds(handed_.stage), Smem::ds_full(handed_.stage), Smem::ds_empty(handed_.stage));
+    handed_.advance();
+  }
+  __device__ void hand_over(Panel panel, ptx::Mbarrier full, ptx::Mbarrier empty) {
+    ptx::mbarrier_wait(empty, handed_.parity ^ 1);  // what was there before was read
+    write_key_rows(pairs_, panel, 0);
+    release(full);  // all lanes have written
+  }
+
+  __device__ int next_block() const {
+    const bool more = block_ + 1 < Smem::mail().read(Word::kEndBlock);
+    return more ? block_ + 1 : Smem::mail().read(Word::kFirstBlock);  // of the next head
+  }
+  static __device__ void release(ptx::Mbarrier barrier) {
+    __syncwarp();  // all lanes are done
+    if (lane_id() == 0) ptx::mbarrier_arrive(barrier);
+  }
+
+  const BackwardKernelArgs& args_;
+  int steps_, block_;
+  Ring<Smem::kQStages> q_;
+  Ring<Smem::kStages> d_o_, handed_;
+  Ring<Smem::kDeltas> delta_;
+  u32 k_[kDimSteps][4];
+  Scores s_, dp_;
+  Pairs pairs_;
+  typename Derivative::template Kept<Math> kept_;
+};
+
+}  // namespace fa::sm90::backward

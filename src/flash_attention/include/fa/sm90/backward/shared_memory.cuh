@@ -1,0 +1,91 @@
+// SPDX-License-Identifier: Apache-2.0
+// The shared memory of a CTA: K and V of its keys, ring buffers of Q and dO with the statistics of their
+// rows, dS and dQ on their way, then the mbarriers and the mailbox. Dynamic shared memory starts at a
+// known address on sm_90, so all addresses are constants and take no registers.
+#pragma once
+#include <fa/ptx/mbarrier.cuh>
+#include <fa/sm90/backward/shape.cuh>
+#include <fa/sm90/backward/work.cuh>
+#include <fa/sm90/shared_memory.cuh>
+
+namespace fa::sm90::backward {
+
+inline constexpr u32 kSmemStart = 1024;
+
+template <class Config>
+struct SharedMemory {
+  using KeyTile = typename Shape<Config>::KeyTile;
+  using QueryTile = typename Shape<Config>::QueryTile;
+  using ScoreTile = typename Shape<Config>::ScoreTile;
+  using Passing = typename Config::QueryGradient;  // dS and dQ
+  static constexpr int kStages = Config::kStages;
+  static constexpr int kStatBytes = Shape<Config>::kStatBytes;
+
+  static constexpr u32 kK = kSmemStart;
+  static constexpr u32 kV = kK + KeyTile::kBytes;
+  static constexpr u32 kQ = kV + KeyTile::kBytes;
+  static constexpr u32 kDO = kQ + kStages * QueryTile::kBytes;
+  static constexpr u32 kDs = kDO + kStages * QueryTile::kBytes;
+  static constexpr u32 kDq = kDs + Passing::template kDsBytes<Config>;
+  static constexpr u32 kLse = kDq + Passing::template kDqBytes<Config>;
+  static constexpr u32 kDelta = kLse + kStages * kStatBytes;
+  static constexpr u32 kBarriers = kDelta + kStages * kStatBytes;
+  static constexpr int kBytes = kBarriers - kSmemStart + Config::kBarrierBytes;
+
+  static __device__ KeyTile k() { return KeyTile(kK); }
+  static __device__ KeyTile v() { return KeyTile(kV); }
+  static __device__ QueryTile q(int stage) { return QueryTile(kQ + stage * QueryTile::kBytes); }
+  static __device__ QueryTile d_o(int stage) { return QueryTile(kDO + stage * QueryTile::kBytes); }
+  static __device__ ScoreTile ds(int stage) { return ScoreTile(kDs + stage * ScoreTile::kBytes); }
+  static __device__ u32 lse(int stage) { return kLse + stage * kStatBytes; }
+  static __device__ u32 delta(int stage) { return kDelta + stage * kStatBytes; }
+
+  // Full: the data has arrived. Empty: its readers are done.
+  static __device__ ptx::Mbarrier k_full() { return barrier(0); }
+  static __device__ ptx::Mbarrier v_full() { return barrier(1); }
+  static __device__ ptx::Mbarrier mail_full() { return barrier(2); }
+  static __device__ ptx::Mbarrier mail_empty() { return barrier(3); }
+  static __device__ ptx::Mbarrier q_full(int stage) { return barrier(4 + stage); }
+  static __device__ ptx::Mbarrier q_empty(int stage) { return barrier(4 + kStages + stage); }
+  static __device__ ptx::Mbarrier d_o_full(int stage) { return barrier(4 + 2 * kStages + stage); }
+  static __device__ ptx::Mbarrier d_o_empty(int stage) { return barrier(4 + 3 * kStages + stage); }
+  static __device__ ptx::Mbarrier ds_full(int stage) { return barrier(4 + 4 * kStages + stage); }
+  static __device__ ptx::Mbarrier ds_empty(int stage) {
+    return barrier(4 + 4 * kStages + kDsBarriers + stage);
+  }
+  static __device__ Mailbox mail() {
+    return {kBarriers + (kNumBarriers + kNumBarriers % 2) * ptx::kMbarrierBytes};
+  }
+
+  // Every warp arrives once at an empty barrier.
+  static __device__ void init_barriers() {
+    constexpr int kKeyWarps = Shape<Config>::kKeyWarps;
+    ptx::mbarrier_init(k_full(), 1);
+    ptx::mbarrier_init(v_full(), 1);
+    ptx::mbarrier_init(mail_full(), 1);
+    ptx::mbarrier_init(mail_empty(), kKeyWarps + Passing::kReaderWarps);
+#pragma unroll
+    for (int stage = 0; stage < kStages; ++stage) {
+      ptx::mbarrier_init(q_full(stage), 1);
+      ptx::mbarrier_init(q_empty(stage), kKeyWarps);
+      ptx::mbarrier_init(d_o_full(stage), 1);
+      ptx::mbarrier_init(d_o_empty(stage), kKeyWarps);
+    }
+#pragma unroll
+    for (int stage = 0; stage < kDsBarriers; ++stage) {
+      ptx::mbarrier_init(ds_full(stage), kKeyWarps);
+      ptx::mbarrier_init(ds_empty(stage), Passing::kReaderWarps);
+    }
+    ptx::fence_mbarrier_init();  // TMA sees them
+  }
+
+ private:
+  static constexpr int kDsBarriers = Passing::kReaderWarps > 0 ? Config::kDsStages : 0;
+  static constexpr int kNumBarriers = 4 + 4 * kStages + 2 * kDsBarriers;
+  static_assert((kNumBarriers + 1) * ptx::kMbarrierBytes + Mailbox::kBytes <=
+                Config::kBarrierBytes);
+
+  static __device__ ptx::Mbarrier barrier(int i) { return {kBarriers + i * ptx::kMbarrierBytes}; }
+};
+
+}  // namespace fa::sm90::backward

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+// The other two of the warpgroups that split the products of a tile: dV += P^T dO, and dK += dS^T Q. Both
+// operands are in shared memory, so that registers hold 64 rows of a gradient and little else. Each
+// loads what its products read.
+#pragma once
+#include <fa/sm90/backward/split_loader.cuh>
+#include <fa/sm90/backward/staged_rows.cuh>
+#include <fa/sm90/backward/tensor_maps.cuh>
+
+namespace fa::sm90::backward {
+
+template <class Config>
+class SplitGradient {
+ protected:
+  using Smem = SplitMemory<Config>;
+  using Tile64 = typename Smem::Tile64;
+
+  // All threads wait for an empty buffer, so that the warpgroup stays together; one loads.
+  static __device__ bool leads() { return threadIdx.x % kWarpgroupSize == 0; }
+  static __device__ void release(ptx::Mbarrier empty) {
+    if (lane_id() == 0) ptx::mbarrier_arrive(empty);
+  }
+
+  // The gradient += P^T dO, or dS^T Q.
+  __device__ void accumulate(Panel panel, Tile64 queries) {
+    using Wgmma = ptx::WgmmaBothShared<typename Config::DType, Config::kDHead, false, true>;
+    const auto a = panel.row_operand();
+    const auto b = queries.column_operand();
+    ptx::wgmma_fence();  // what was done with these registers before is done
+#pragma unroll
+    for (int n = 0; n < kPanelRows / 16; ++n) Wgmma::run(gradient_, a.step(n), b.step(n));
+    ptx::wgmma_commit();
+    ptx::wgmma_wait<0>();  // both were read
+  }
+
+  __device__ void store(float scale, Tile64 staged, const TensorMap& map, void* tensor,
+                        const Strides& strides, int columns) const {
+    const Mailbox mail = Smem::mail();
+    const int first = warp_id() % kWarps * kWarpRows;
+    const int row = mail.read(Word::kKeyFirst) + first;
+    stage_rows<typename Config::DType>(gradient_, scale, staged, first);
+    store_staged<Config::Lengths::kPerBatch>(
+        staged, first, mail.read(Word::kKLen) - row, map,
+        {tensor, strides, columns, mail.read(Word::kKFirst) + row, mail.read(Word::kKvHead),
+         mail.read(Word::kKBatch)});
+    if (lane_id() == 0) ptx::tma_wait();  // shared memory outlives the store that reads it
+  }
+
+  Accumulator<kWarpRows, Config::kDHead> gradient_;
+};
+
+template <class Config>
+class ValueGradient : SplitGradient<Config> {
+  using Base = SplitGradient<Config>;
+  using typename Base::Smem;
+
+ public:
+  __device__ ValueGradient(const TensorMaps& maps, const BackwardKernelArgs& args,
+                           const attn::Sequence& sequence, Tile tile)
+      : maps_(maps),
+        args_(args),
+        sequence_(sequence),
+        tile_(tile),
+        walk_(args, sequence, tile.batch) {}
+
+  __device__ void run() {
+    int steps = Smem::mail().read(Word::kSteps);
+    const bool any = steps > 0;
+    this->gradient_.zero();
+    if (any) {
+      load();
+      load_values();
+      load();
+    }
+    Ring<Smem::kStages> ring, last;
+#pragma unroll 1
+    for (; steps > 0; --steps) {
+      ptx::mbarrier_wait(Smem::d_o_full(ring.stage), ring.parity);   // dO has arrived
+      ptx::mbarrier_wait(Smem::p_full(ring.stage), ring.parity);     // P is written
+      this->accumulate(Smem::p(ring.stage), Smem::d_o(ring.stage));  // dV += P^T dO
+      Base::release(Smem::p_empty(ring.stage));
+      Base::release(Smem::d_o_empty(ring.stage));
+      load();
+      last = ring;
+      ring.advance();
+    }
+    if (any) ptx::mbarrier_wait(Smem::d_o_empty(last.stage), last.parity);  // all have read dO
+    this->store(1.f, Smem::d_o(last.stage), maps_.dv, args_.dv, args_.dv_stride, args_.d_v);
+  }
+
+ private:
+  __device__ void load_values() const {
+    if (!Base::leads()) return;
+    ptx::mbarrier_arrive_expect(Smem::v_full(), Smem::Tile64::kBytes);
+    QueryWalk<Config>::load_rows(Smem::v(), maps_.v, Smem::v_full(), tile_.kv_head,
+                                 sequence_.k_first + tile_.key_first, sequence_.k_batch);
+  }
+  // The next dO and its deltas.
+  __device__ void load() {
+    if (!walk_.has_block()) return;
+    ptx::mbarrier_wait(Smem::d_o_empty(loads_.stage), loads_.parity ^ 1);  // all have read it
+    if (Base::leads()) {
+      const ptx::Mbarrier full = Smem::d_o_full(loads_.stage);
+      ptx::mbarrier_arrive_expect(full, Smem::Tile64::kBytes + Smem::kStatBytes);
+      walk_.load(Smem::d_o(loads_.stage), maps_.d_o, full);
+      ptx::bulk_load(Smem::delta(deltas_.stage), args_.delta + walk_.stats(), Smem::kStatBytes,
+                     full);
+    }
+    __syncwarp();
+    walk_.advance();
+    loads_.advance();
+    deltas_.advance();
+  }
+
+  const TensorMaps& maps_;
+  const BackwardKernelArgs& args_;
+  const attn::Sequence& sequence_;
+  const Tile tile_;
+  QueryWalk<Config> walk_;
+  Ring<Smem::kStages> loads_;
+  Ring<Smem::kDeltas> deltas_;
+};
+
+template <class Config>
+class KeyGradient : SplitGradient<Config> {
+  using Base = SplitGradient<Config>;
+  using typename Base::Smem;
+  static constexpr bool kStoresDs = Config::QueryGradient::kStoresDs;
+
+ public:
+  __device__ KeyGradient(const TensorMaps& maps, const BackwardKernelArgs& args,
+                         const attn::Sequence& sequence, Tile tile)
+      : maps_(maps),
+        args_(args),
+        sequence_(sequence),
+        tile_(tile),
+        walk_(args, sequence, tile.batch) {}
+
+  __device__ void run() {
+    int steps = Smem::mail().read(Word::kSteps);
+    const bool any = steps > 0;
+    this->gradient_.zero();
+    if (any) {
+      load_keys();
+#pragma unroll 1
+      for (int i = 0; i < Smem::kQStages; ++i) load();  // the last one in place of K
+    }
+    int block = Smem::mail().read(Word::kFirstBlock);
+    int head = Smem::mail().read(Word::kPartHead) * args_.heads_per_kv;
+    Ring<Smem::kQStages> q, last;
+    Ring<Smem::kStages> ds;
+    q.advance();  // after K
+#pragma unroll 1
+    for (; steps > 0; --steps) {
+      ptx::mbarrier_wait(Smem::ds_full(ds.stage), ds.parity);  // dS is written
+      if (kStoresDs) store_ds(ds.stage, head, block);
+      this->accumulate(Smem::ds(ds.stage), Smem::q(q.stage));  // dK += dS^T Q
+      if (steps > 1) Base::release(Smem::q_empty(q.stage));    // the last one takes dK
+      load();
+      if (kStoresDs && Base::leads()) ptx::bulk_wait_read<0>();  // dS has left
+      __syncwarp();
+      Base::release(Smem::ds_empty(ds.stage));
+      last = q;
+      q.advance();
+      if (++block == Smem::mail().read(Word::kEndBlock)) {
+        block = Smem::mail().read(Word::kFirstBlock);
+        ++head;
+      }
+      if (steps == 1) ptx::mbarrier_wait(Smem::ds_empty(ds.stage), ds.parity);  // all have read Q
+      ds.advance();
+    }
+    this->store(args_.softmax_scale, Smem::q(last.stage), maps_.dk, args_.dk, args_.dk_stride,
+                args_.d_qk);
+  }
+
+ private:
+  __device__ void load_keys() {
+    loads_.advance();
+    if (!Base::leads()) return;
+    const ptx::Mbarrier full = Smem::q_full(0);
+    ptx::mbarrier_arrive_expect(full, Smem::Tile64::kBytes);
+    QueryWalk<Config>::load_rows(Smem::q(0), maps_.k, full, tile_.kv_head,
+                                 sequence_.k_first + tile_.key_first, sequence_.k_batch);
+  }
+  // The next Q and its log-sum-exps.
+  __device__ void load() {
+    if (!walk_.has_block()) return;
+    ptx::mbarrier_wait(Smem::q_empty(loads_.stage), loads_.parity ^ 1);  // all have read it
+    if (Base::leads()) {
+      const ptx::Mbarrier full = Smem::q_full(loads_.stage);
+      ptx::mbarrier_arrive_expect(full, Smem::Tile64::kBytes + Smem::kStatBytes);
+      walk_.load(Smem::q(loads_.stage), maps_.q, full);
+      ptx::bulk_load(Smem::lse(loads_.stage), args_.lse_log2 + walk_.stats(), Smem::kStatBytes,
+                     full);
+    }
+    __syncwarp();
+    walk_.advance();
+    loads_.advance();
+  }
+  __device__ void store_ds(int stage, int head, int block) const {
+    if (!Base::leads()) return;
+    const int key = Smem::mail().read_alone(Word::kKeyFirst);
+    ptx::bulk_store(workspace_panel(args_, head, key, block * Config::kBR), Smem::ds(stage).address,
+                    Panel::kBytes);
+    ptx::tma_commit();
+  }
+
+  const TensorMaps& maps_;
+  const BackwardKernelArgs& args_;
+  const attn::Sequence& sequence_;
+  const Tile tile_;
+  QueryWalk<Config> walk_;
+  Ring<Smem::kQStages> loads_;
+};
+
+}  // namespace fa::sm90::backward

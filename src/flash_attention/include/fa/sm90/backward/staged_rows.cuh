@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: Apache-2.0
+// Storing rows of a gradient: a warp writes its 16 rows into a shared tile. It stores them by TMA, one box
+// per panel; where the rows of a sequence end among them, row by row.
+#pragma once
+#include <fa/call_args.cuh>
+#include <fa/ptx/memory.cuh>
+#include <fa/ptx/stmatrix.cuh>
+#include <fa/ptx/tma.cuh>
+#include <fa/sm90/shape.cuh>
+
+namespace fa::sm90::backward {
+
+// Rows `first` to `first` + 15 of the tile, times `scale` in 16 bits.
+template <class DType, class Rows, class Tile>
+__device__ void stage_rows(const Rows& rows, float scale, Tile tile, int first) {
+#pragma unroll
+  for (int d = 0; d < Rows::kColFragments / 2; ++d) {
+    u32 pairs[4];
+#pragma unroll
+    for (int e = 0; e < 4; ++e) {
+      const float (&x)[4] = rows.v[0][2 * d + e / 2];
+      pairs[e] = DType::pack(x[e % 2 * 2] * scale, x[e % 2 * 2 + 1] * scale);
+    }
+    ptx::stmatrix_x4(tile.chunk(first + lane_id() % 16, 2 * d + lane_id() / 16), pairs);
+  }
+  ptx::fence_proxy_async();  // TMA sees what this lane wrote
+  __syncwarp();              // and what all lanes wrote
+}
+
+// Where rows go: a tensor, its columns, and the place of the first row.
+struct RowsOf {
+  void* tensor;
+  const Strides& strides;
+  int columns, row, head, batch;
+
+  __device__ char* address() const {
+    return static_cast<char*>(tensor) +
+           (batch * strides.batch + row * strides.seq + head * strides.head) * kElementBytes;
+  }
+};
+
+// Stores staged rows, of which the sequence has `rows` more from the first one on. Rows after a packed
+// sequence belong to another one.
+template <bool PerBatch, class Tile>
+__device__ void store_staged(Tile staged, int first, int rows, const TensorMap& map,
+                             const RowsOf& to) {
+  if (PerBatch && rows < kWarpRows) {
+    for (int r = 0; r < rows; ++r)
+      for (int chunk = lane_id(); chunk < to.columns / kChunkElements; chunk += kWarpSize)
+        ptx::st_global_16(to.address() + r * to.strides.seq * kElementBytes + chunk * kChunkBytes,
+                          ptx::ld_shared_16(staged.chunk(first + r, chunk)));
+    ptx::fence_proxy_async();  // these reads come before the copy engine's next writes
+    __syncwarp();              // the staged rows were read
+  } else if (lane_id() == 0) {
+#pragma unroll
+    for (int p = 0; p < Tile::kCount; ++p)
+      ptx::tma_store_4d(map, staged.panel(p) + first * Tile::kRowBytes, p * Tile::kColumns, to.head,
+                        to.row, to.batch);
+    ptx::tma_commit();
+  }
+}
+
+}  // namespace fa::sm90::backward

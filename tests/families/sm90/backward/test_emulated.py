@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gradients of the kernels in the emulator, against float64, on all schedules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from flash_attention.call.backward_call import Wanted
+from flash_attention.emulator import SCHEDULES
+from flash_attention.launch.backward import WORKSPACE_VARIABLE, BackwardPlan
+from flash_attention.launch.backward_emulation import emulate_backward_plan
+from flash_attention.launch.emulation import Settings
+from tests.families.sm90.backward.cases import Case, config
+
+NO_DQ = Wanted(dq=False)
+PACKED = ((70, 3, 20), (30, 140, 20))
+SPLIT = {"d_head": 256, "dq": "workspace", "derivative": "exact", "schedule": "split"}
+STORED = {"dq": "workspace"}
+
+KERNELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "plain": (
+        {"stages": 1, "dq": "atomic", "ds": 1, "derivative": "exact", "schedule": "serial"},
+        {"q_lengths": 200, "heads": (2, 1), "causal": True},
+    ),
+    "staged": (
+        {"dq": "staged", "ds": 1, "derivative": "exact", "schedule": "paired", "order": "one_each"},
+        {"q_lengths": 130, "k_lengths": 200},
+    ),
+    "staged, d_head 64": (
+        {"d_head": 64, "dq": "staged", "schedule": "serial", "order": "one_each"},
+        {"q_lengths": 200, "d": (64, 40)},
+    ),
+    "causal": ({}, {"q_lengths": 200, "k_lengths": 300, "heads": (2, 1), "causal": True}),
+    "queries without keys": (
+        {"schedule": "paired"},
+        {"q_lengths": 300, "k_lengths": 130, "d": (40, 96), "causal": True},
+    ),
+    "window": ({}, {"q_lengths": 200, "window": (50, 30)}),
+    "packed": ({}, {"q_lengths": PACKED[0], "k_lengths": PACKED[1], "heads": (2, 1)}),
+    "packed, d_head 64": (
+        {"d_head": 64},
+        {"q_lengths": PACKED[0], "k_lengths": PACKED[1], "d": (64, 64), "causal": True},
+    ),
+    "used keys": ({}, {"q_lengths": 100, "k_lengths": 200, "batch": 2, "used": (150, 64)}),
+    "pairs": ({"d_head": 64, "derivative": "pairs", "schedule": "paired"}, {"q_lengths": 256}),
+    "dynamic": (
+        {"dtype": "FP16", "ds": 1, "order": "dynamic_2"},
+        {"q_lengths": 140, "batch": 3, "causal": True},
+    ),
+    "packed, dynamic": (
+        {"order": "dynamic_2"},
+        {"q_lengths": PACKED[0], "k_lengths": PACKED[1], "causal": True},
+    ),
+    "without dq": (
+        {"dq": "none", "ds": 0},
+        {"q_lengths": 130, "heads": (2, 1), "causal": True, "wanted": NO_DQ},
+    ),
+    "stored dS": (
+        STORED,
+        {"q_lengths": 300, "k_lengths": 200, "heads": (4, 2), "d": (96, 96), "causal": True},
+    ),
+    "stored dS, d_head 64": ({"d_head": 64, **STORED}, {"q_lengths": 200, "window": (40, 3)}),
+    "stored dS, packed": (
+        STORED,
+        {"q_lengths": PACKED[0], "k_lengths": PACKED[1], "heads": (2, 1), "used": (20, 140, 0)},
+    ),
+    "d_head 256": (SPLIT, {"q_lengths": 130, "k_lengths": 200, "heads": (2, 1), "d": (256, 200)}),
+    "d_head 256, causal": (SPLIT, {"q_lengths": 300, "k_lengths": 200, "causal": True}),
+    "d_head 256, packed": (
+        {**SPLIT, "derivative": "rounded"},
+        {"q_lengths": PACKED[0], "k_lengths": PACKED[1], "heads": (2, 1), "window": (30, 10)},
+    ),
+    "d_head 256, without dq": (
+        {**SPLIT, "dq": "none", "derivative": "pairs", "order": "one_each"},
+        {"q_lengths": 200, "causal": True, "wanted": NO_DQ},
+    ),
+}
+EVERY_SCHEDULE = ("packed", "dynamic", "stored dS, packed", "d_head 256, packed")
+
+
+def runs() -> list[Any]:
+    """Every kernel on one schedule, in turn, and some on all of them."""
+    return [
+        pytest.param(name, schedule, id=f"{name}, {schedule}")
+        for i, name in enumerate(KERNELS)
+        for j, schedule in enumerate(SCHEDULES)
+        if name in EVERY_SCHEDULE or i % len(SCHEDULES) == j
+    ]
+
+
+def checked(case: Case, kernel: Any, schedule: str) -> BackwardPlan:
+    """Assert that a kernel computes the gradients of a case, without findings."""
+    plan = BackwardPlan(case.call, kernel)
+    emulation = emulate_backward_plan(plan, case.call, Settings(schedule=schedule, seed=1))
+    assert emulation.findings == ()
+    case.check(emulation.gradients)
+    return plan
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "schedule"), runs())
+def test_gradients_are_right(name: str, schedule: str) -> None:
+    words, problem = KERNELS[name]
+    kernel = config(**words)
+    columns = problem.get("d", (kernel.d_head, kernel.d_head))
+    case = Case(**{**problem, "d": columns, "dtype": kernel.dtype.to_torch_dtype()})
+    checked(case, kernel, schedule)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("words", [STORED, SPLIT], ids=["d_head 128", "d_head 256"])
+def test_parts_of_the_heads_and_of_the_keys_share_a_workspace(
+    words: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(WORKSPACE_VARIABLE, "1")
+    kernel = config(**words)
+    by_heads = Case(512, 500, batch=2, heads=(2, 1), d=(64, 64), causal=True, deterministic=True)
+    plan = checked(by_heads, kernel, "lockstep")
+    assert [step.values.get("part_head") for step in plan.recipe.steps] == [None, 0, 0, 1, 1]
+    assert plan.recipe.scratch["ds"] == 1 << 20
+    assert "dq_sum" not in plan.recipe.scratch
+    by_keys = Case(1024, 300, heads=(2, 1), d=(64, 64), window=(500, 50), deterministic=True)
+    plan = checked(by_keys, kernel, "random")
+    keys = [step.values.get("part_key") for step in plan.recipe.steps]
+    assert keys == [None, 0, 0, 256, 256, None]
+    assert "dq_sum" in plan.recipe.scratch
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("d_head", "deterministic"), [(64, False), (128, False), (128, True), (256, False)]
+)
+def test_the_heuristic_computes_what_is_asked(d_head: int, deterministic: bool) -> None:
+    case = Case(140, heads=(2, 1), d=(d_head, d_head), causal=True, deterministic=deterministic)
+    plan = checked(case, None, "lockstep")
+    assert type(plan.config).__name__ == "HopperBackwardKernelConfig"
+    assert plan.config.d_head == d_head

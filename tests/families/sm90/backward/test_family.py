@@ -1,0 +1,158 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from flash_attention.arch import MEASURED_ARCH
+from flash_attention.call.backward_call import Wanted
+from flash_attention.call.features import CAUSAL, PLAIN, Features, MaskKind
+from flash_attention.compile import compile_kernel
+from flash_attention.errors import UnsupportedError
+from flash_attention.families.backward_args import VIEWS
+from flash_attention.families.recipe import Recipe, Setting
+from flash_attention.families.sm90.backward.family import SM90_BACKWARD
+from flash_attention.families.sm90.backward.queries import query_unit
+from tests.families.problems import view
+from tests.families.sm90.backward.cases import config
+from tests.families.sm90.backward.test_heuristic import PROBLEM
+
+FASTEST = config()
+STORED = config(dq="workspace")
+WIDE = config(256, dq="workspace", derivative="exact", schedule="split")
+
+
+def recipe(kernel: Any, num_sms: int = 132, **change: Any) -> Recipe:
+    problem = replace(PROBLEM, **change)
+    shapes = {"q": problem.heads, "o": problem.heads, "d": problem.heads}
+    views = [
+        view(
+            name,
+            *(problem.batch, problem.seq_q, shapes.get(name[-1], problem.heads_k), problem.d_head),
+            dtype=problem.dtype,
+        )
+        for name in VIEWS
+    ]
+    return SM90_BACKWARD.recipe(kernel, problem, views, Setting(MEASURED_ARCH, num_sms))
+
+
+def test_sums_of_dq_are_cleared_before_and_converted_after() -> None:
+    made = recipe(FASTEST)
+    names = [step.unit.name for step in made.steps]
+    assert names == [
+        "backward_prepare_bf16_16_128",
+        FASTEST.kernel_name(),
+        "backward_convert_bf16_128_bylane",
+    ]
+    main = made.steps[1]
+    assert main.geometry.grid == (2 * 2 * 4, 1, 1)  # batch, heads of k, tiles of keys
+    assert (main.geometry.block, main.geometry.smem_bytes) == (512, FASTEST.smem_bytes())
+    assert {name: each.box for name, each in main.maps.items()} == {
+        "q": (64, 1, 64, 1),
+        "k": (64, 1, 128, 1),
+        "v": (64, 1, 128, 1),
+        "d_o": (64, 1, 64, 1),
+        "dk": (64, 1, 16, 1),
+        "dv": (64, 1, 16, 1),
+    }
+    assert made.scratch == {
+        "lse_log2": 4 * 4 * 1024,
+        "delta": 4 * 4 * 1024,
+        "dq_sum": 4 * 4 * 1024 * 128,
+    }
+    assert (made.tiles, made.counts_tiles) == (16, False)
+
+
+def test_a_persistent_kernel_has_as_many_ctas_as_multiprocessors() -> None:
+    made = recipe(config(order="dynamic_8"), num_sms=10)
+    assert made.steps[1].geometry.grid == (10, 1, 1)
+    assert made.counts_tiles
+
+
+@pytest.mark.parametrize("kernel", [STORED, WIDE])
+def test_stored_ds_needs_no_sums(kernel: Any) -> None:
+    made = recipe(kernel, d_head=kernel.d_head, d_v=kernel.d_head)
+    assert len(made.steps) == 3
+    queries = made.steps[2]
+    assert queries.unit.name == f"hopper_queries_bf16_d{kernel.d_head}_stored_8"
+    assert queries.geometry.grid == (2 * 4 * 4, 1, 1)  # batch, heads of q, tiles of 128 queries
+    assert set(made.scratch) == {"lse_log2", "delta", "ds"}
+    assert made.scratch["ds"] == 2 * 4 * 512 * 512 * 2
+
+
+def test_without_dq_nothing_follows_the_kernel() -> None:
+    made = recipe(config(dq="none", ds=0), wanted=Wanted(dq=False))
+    assert len(made.steps) == 2
+    assert set(made.scratch) == {"lse_log2", "delta"}
+
+
+@pytest.mark.parametrize(
+    ("kernel", "change", "said"),
+    [
+        (
+            FASTEST,
+            {"deterministic": True},
+            "deterministic=True is asked for, and the kernel config adds dq up in any order; pass a"
+            " config with query_gradient=QueryGradient.WORKSPACE, or leave config out",
+        ),
+        (
+            FASTEST,
+            {"wanted": Wanted(dq=False)},
+            "dq is not wanted, and the kernel config has"
+            " query_gradient=QueryGradient.OWN_WARPGROUP; NONE is for calls that do not want dq, and the others for calls that do",
+        ),
+        (
+            FASTEST,
+            {"wanted": Wanted(dk=False)},
+            "Hopper backward kernels compute dk and dv together; pass a FlashBackwardKernelConfig,"
+            " or leave config out",
+        ),
+        (
+            FASTEST,
+            {"softcap": 3.0},
+            "softcap is asked for, and Hopper backward kernels have no softcap; pass a"
+            " FlashBackwardKernelConfig, or leave config out",
+        ),
+        (
+            FASTEST,
+            {"d_head": 136},
+            "the kernel config is for d_head up to 128, q and k have d_head 136; pass a config with"
+            " at least their d_head",
+        ),
+    ],
+)
+def test_what_a_config_does_not_compute_is_refused(
+    kernel: Any, change: dict[str, Any], said: str
+) -> None:
+    with pytest.raises(UnsupportedError) as error:
+        recipe(kernel, **change)
+    assert str(error.value) == said
+
+
+def test_configs_suit_what_they_compute() -> None:
+    assert SM90_BACKWARD.suits(FASTEST, PROBLEM)
+    assert SM90_BACKWARD.suits(STORED, PROBLEM)
+    assert not SM90_BACKWARD.suits(FASTEST, replace(PROBLEM, deterministic=True))
+    assert not SM90_BACKWARD.suits(FASTEST, replace(PROBLEM, wanted=Wanted(dq=False)))
+
+
+def test_sinks_are_in_the_log_sum_exp_and_change_no_kernel() -> None:
+    plain = SM90_BACKWARD.unit(FASTEST, PLAIN, MEASURED_ARCH)
+    assert SM90_BACKWARD.unit(FASTEST, Features(sinks=True), MEASURED_ARCH) == plain
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("features", [CAUSAL, Features(MaskKind.WINDOW, per_batch=True)])
+@pytest.mark.parametrize("d_head", [64, 128, 256])
+def test_kernels_of_the_heuristic_neither_spill_nor_serialise(
+    d_head: int, features: Features
+) -> None:
+    kernel = WIDE if d_head == 256 else config(d_head)
+    for unit in (
+        SM90_BACKWARD.unit(kernel, features, MEASURED_ARCH),
+        query_unit(kernel, features, adds=True),
+    ):
+        resources = compile_kernel(unit.source, arch=unit.target, name=unit.name).resources
+        assert (resources.spill_bytes, resources.notes) == (0, ()), unit.name

@@ -1,0 +1,69 @@
+# SPDX-License-Identifier: Apache-2.0
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+from flash_attention.arch import MEASURED_ARCH, get_arch
+from flash_attention.call.backward_call import BackwardProblem, Wanted
+from flash_attention.families.sm90.backward.heuristic import heuristic
+from tests.families.sm90.backward.cases import config
+
+PROBLEM = BackwardProblem(
+    batch=2,
+    seq_q=512,
+    seq_k=512,
+    heads=4,
+    heads_k=2,
+    d_head=128,
+    d_v=128,
+    dtype=torch.bfloat16,
+    softmax_scale=0.1,
+)
+NO_DQ = Wanted(dq=False)
+SPLIT = {"d_head": 256, "dq": "workspace", "derivative": "exact", "schedule": "split"}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({}, {"order": "one_each"}),
+        ({"causal": True}, {}),
+        ({"window": (5, 5)}, {}),
+        ({"d_head": 64, "d_v": 40, "dtype": torch.float16}, {"d_head": 64, "dtype": "FP16"}),
+        ({"d_head": 72, "causal": True}, {}),
+        ({"deterministic": True, "causal": True}, {"dq": "workspace"}),
+        ({"wanted": NO_DQ, "causal": True}, {"dq": "none", "ds": 0}),
+        ({"d_v": 136, "causal": True}, SPLIT),
+        ({"d_head": 256, "causal": True, "wanted": NO_DQ}, {**SPLIT, "dq": "none"}),
+    ],
+)
+def test_choices(change: dict[str, Any], words: dict[str, Any]) -> None:
+    problem = replace(PROBLEM, **change)
+    if not (problem.causal or problem.window):
+        words = {**words, "order": "one_each"}
+    assert heuristic(problem, MEASURED_ARCH) == config(**words)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"d_head": 264}, "Hopper backward kernels have head dimensions up to 256"),
+        (
+            {"softcap": 5.0},
+            "Hopper backward kernels have no softcap; pass a FlashBackwardKernelConfig, or leave"
+            " config out",
+        ),
+        ({"wanted": Wanted(dv=False)}, "Hopper backward kernels compute dk and dv together"),
+    ],
+)
+def test_refusals(change: dict[str, Any], why: str) -> None:
+    assert heuristic(replace(PROBLEM, **change), MEASURED_ARCH) == why
+
+
+def test_other_architectures_have_other_kernels() -> None:
+    why = heuristic(PROBLEM, get_arch("sm_80"))
+    assert why == "Hopper kernels need sm_90 (H100, H200)"

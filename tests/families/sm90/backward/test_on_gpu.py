@@ -1,0 +1,114 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Gradients of the kernels on a Hopper GPU, against float64, at real sizes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from flash_attention.call.backward_call import Wanted
+from flash_attention.families.config import changed
+from flash_attention.families.sm90.backward.rungs import CAUSAL_STEPS, base, steps
+from flash_attention.kernel_configs import DType
+from flash_attention.launch.backward import WORKSPACE_VARIABLE, BackwardPlan, compute_gradients
+from tests.families.sm90.backward.cases import Case, config
+from tests.families.sm90.backward.test_emulated import KERNELS
+
+HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not HOPPER, reason="the kernels need sm_90 (H100, H200)"),
+]
+
+SIZES: dict[str, dict[str, Any]] = {
+    "full": {"q_lengths": 2048, "heads": (4, 4)},
+    "causal": {"q_lengths": 2048, "heads": (4, 4), "causal": True},
+    "long": {"q_lengths": 8192, "heads": (2, 2), "causal": True},
+    "short": {"q_lengths": 512, "batch": 16, "heads": (4, 4)},
+    "grouped heads": {"q_lengths": 1024, "heads": (16, 2), "batch": 2, "causal": True},
+    "odd lengths": {"q_lengths": 1001, "k_lengths": 1777, "heads": (3, 3), "causal": True},
+    "more queries than keys": {
+        "q_lengths": 1500,
+        "k_lengths": 700,
+        "heads": (2, 1),
+        "causal": True,
+    },
+    "window": {"q_lengths": 2000, "heads": (4, 2), "window": (300, 10)},
+    "packed": {
+        "q_lengths": (700, 1, 1300, 513),
+        "k_lengths": (700, 90, 1300, 129),
+        "heads": (8, 2),
+        "causal": True,
+    },
+    "used keys": {"q_lengths": 600, "k_lengths": 900, "batch": 3, "used": (900, 65, 0)},
+    "narrow heads": {"q_lengths": 1000, "heads": (4, 4), "narrow": True},
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=["bf16", "fp16"])
+@pytest.mark.parametrize("deterministic", [False, True], ids=["", "deterministic"])
+@pytest.mark.parametrize("d_head", [64, 128, 256])
+@pytest.mark.parametrize("size", SIZES)
+def test_the_heuristic_is_right(
+    size: str, d_head: int, deterministic: bool, dtype: torch.dtype
+) -> None:
+    problem = dict(SIZES[size])
+    d = (d_head - 24, d_head - 8) if problem.pop("narrow", False) else (d_head, d_head)
+    case = Case(**problem, d=d, dtype=dtype, device="cuda", deterministic=deterministic)
+    assert BackwardPlan(case.call).config.d_head == d_head
+    assert type(BackwardPlan(case.call).config).__name__ == "HopperBackwardKernelConfig"
+    case.check(compute_gradients(case.call))
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_every_kernel_of_the_emulator_is_right(name: str) -> None:
+    words, problem = KERNELS[name]
+    kernel = config(**words)
+    columns = problem.get("d", (kernel.d_head, kernel.d_head))
+    given = {**problem, "d": columns, "dtype": kernel.dtype.to_torch_dtype(), "device": "cuda"}
+    case = Case(**given)
+    case.check(compute_gradients(case.call, kernel))
+
+
+@pytest.mark.parametrize("d_head", [64, 128])
+def test_every_rung_is_right(d_head: int) -> None:
+    case = Case(1500, heads=(4, 2), d=(d_head, d_head), causal=True, device="cuda")
+    kernel: Any = base(DType.BF16, d_head)
+    case.check(compute_gradients(case.call, kernel))
+    for _, _, change in (*steps(d_head), *CAUSAL_STEPS):
+        kernel = changed(kernel, **change)
+        case.check(compute_gradients(case.call, kernel))
+
+
+@pytest.mark.parametrize("d_head", [64, 128, 256])
+def test_deterministic_gradients_repeat_bit_for_bit(d_head: int) -> None:
+    case = Case(
+        3000, heads=(8, 4), d=(d_head, d_head), causal=True, device="cuda", deterministic=True
+    )
+    first = compute_gradients(case.call)
+    for _ in range(20):
+        for mine, again in zip(first[:3], compute_gradients(case.call)[:3], strict=True):
+            assert torch.equal(mine, again)
+
+
+@pytest.mark.parametrize("d_head", [128, 256])
+def test_parts_agree_with_the_whole(d_head: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    case = Case(4096, heads=(4, 2), d=(d_head, d_head), device="cuda", deterministic=True)
+    whole = compute_gradients(case.call)
+    for mib in ("128", "32"):  # by heads, then by keys
+        monkeypatch.setenv(WORKSPACE_VARIABLE, mib)
+        parts = BackwardPlan(case.call).run(case.call)
+        case.check(parts)
+        assert torch.equal(parts.dk, whole.dk)
+        assert torch.equal(parts.dv, whole.dv)
+
+
+def test_dk_and_dv_alone_are_those_of_all_gradients() -> None:
+    every = Case(1000, heads=(4, 2), causal=True, device="cuda")
+    alone = every.call._replace(wanted=Wanted(dq=False))
+    gradients, both = compute_gradients(every.call), compute_gradients(alone)
+    assert both.dq is None
+    assert torch.equal(both.dk, gradients.dk)
+    assert torch.equal(both.dv, gradients.dv)
