@@ -7,6 +7,18 @@ from flash_attention.call.problem import Problem
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.config import KernelConfig
 
+MAX_GRID_YZ = 65535  # CUDA's limit on the second and third grid dimension
+
+
+def check_grid(problem: Problem) -> None:
+    """Check that heads and batch fit the second and third dimension of a grid."""
+    for dim, size in (("batch", problem.batch), ("heads", problem.heads)):
+        if size > MAX_GRID_YZ:
+            raise UnsupportedError(
+                f"{dim} is {size}; a launch takes at most {MAX_GRID_YZ}, split the tensors along"
+                f" {dim}"
+            )
+
 
 def check_dtype(config: KernelConfig, problem: Problem) -> None:
     """Check that the config is for the tensors' element type."""

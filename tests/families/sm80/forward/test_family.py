@@ -15,8 +15,9 @@ from flash_attention.call.problem import Problem
 from flash_attention.compile import ENTRY, compile_kernel
 from flash_attention.compile.includes import include_closure
 from flash_attention.errors import CompileError, UnsupportedError
+from flash_attention.families.fit import MAX_GRID_YZ
 from flash_attention.families.registry import unit_of
-from flash_attention.families.sm80.forward.family import MAX_GRID_YZ, SM80
+from flash_attention.families.sm80.forward.family import SM80
 from flash_attention.families.sm80.forward.space import combinations, neighbours, search_space
 from flash_attention.kernel_configs import DType, FlashForwardKernelConfig
 from flash_attention.ladder import get_ladder

@@ -12,7 +12,6 @@ from flash_attention.call.features import Features
 from flash_attention.call.problem import Problem
 from flash_attention.call.tensors import TensorView
 from flash_attention.compile.unit import Unit, render
-from flash_attention.errors import UnsupportedError
 from flash_attention.families.backward_args import LAYOUT_ASSERTS, PARAMETER, backward_args
 from flash_attention.families.backward_steps import (
     ENTRY,
@@ -22,7 +21,7 @@ from flash_attention.families.backward_steps import (
     stat_scratch,
 )
 from flash_attention.families.family import Family
-from flash_attention.families.fit import check_columns, check_dtype
+from flash_attention.families.fit import check_columns, check_dtype, check_grid
 from flash_attention.families.passes import Pass
 from flash_attention.families.recipe import Geometry, Recipe, Setting, Step
 from flash_attention.families.sm80.backward import features as own_features
@@ -32,8 +31,6 @@ from flash_attention.families.sm80.backward.features import Sm80BackwardFeatures
 from flash_attention.families.sm80.backward.heuristic import heuristic
 from flash_attention.families.sm80.backward.parse import parse, parse_name
 from flash_attention.families.values import Violation
-
-MAX_GRID_YZ = 65535  # CUDA's limit on the second and third grid dimension
 
 
 class Sm80Backward(Family[FlashBackwardKernelConfig]):
@@ -80,7 +77,9 @@ class Sm80Backward(Family[FlashBackwardKernelConfig]):
         setting: Setting,
     ) -> Recipe:
         assert isinstance(problem, BackwardProblem)
-        _check_fits(config, problem)
+        check_dtype(config, problem)
+        check_columns(config, problem)
+        check_grid(problem)
         kernels = kernels_of(problem)
         target = config.target(setting.arch)
         sums = config.d_head if any(kernel.adds_dq for kernel in kernels) else 0
@@ -125,17 +124,6 @@ class Sm80Backward(Family[FlashBackwardKernelConfig]):
 
     def neighbours(self, config: FlashBackwardKernelConfig) -> list[FlashBackwardKernelConfig]:
         return space.neighbours(config)
-
-
-def _check_fits(config: FlashBackwardKernelConfig, problem: BackwardProblem) -> None:
-    check_dtype(config, problem)
-    check_columns(config, problem)
-    for dim, size in (("batch", problem.batch), ("heads", problem.heads)):
-        if size > MAX_GRID_YZ:
-            raise UnsupportedError(
-                f"{dim} is {size}; a launch takes at most {MAX_GRID_YZ}, split the tensors along"
-                f" {dim}"
-            )
 
 
 SM80_BACKWARD: Sm80Backward = Sm80Backward()

@@ -15,7 +15,7 @@ from flash_attention.compile.elf import ENTRY
 from flash_attention.compile.unit import Unit, render
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.family import Family
-from flash_attention.families.fit import check_columns, check_dtype
+from flash_attention.families.fit import check_columns, check_dtype, check_grid
 from flash_attention.families.forward_args import LAYOUT_ASSERTS, PARAMETER, forward_args
 from flash_attention.families.recipe import Geometry, Recipe, Setting, Split, Step
 from flash_attention.families.sm80.forward import features as own_features
@@ -24,8 +24,6 @@ from flash_attention.families.sm80.forward.config import FlashForwardKernelConfi
 from flash_attention.families.sm80.forward.heuristic import heuristic
 from flash_attention.families.sm80.forward.parse import parse, parse_name
 from flash_attention.families.values import Violation
-
-MAX_GRID_YZ = 65535  # CUDA's limit on the second and third grid dimension
 
 
 class Sm80Forward(Family[FlashForwardKernelConfig]):
@@ -112,12 +110,7 @@ def _check_fits(
 ) -> None:
     check_dtype(config, problem)
     check_columns(config, problem)
-    for dim, size in (("batch", problem.batch), ("heads", problem.heads)):
-        if size > MAX_GRID_YZ:
-            raise UnsupportedError(
-                f"{dim} is {size}; a launch takes at most {MAX_GRID_YZ}, split the tensors along"
-                f" {dim}"
-            )
+    check_grid(problem)
     row_stride = config.static_row_stride
     for view in views if row_stride else ():
         if view.strides[1] != row_stride:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Rows of one sequence and head in a tensor; a requested row or chunk may be beyond them.
 #pragma once
-#include <fa/call_args.cuh>
+#include <fa/attn/sequence.cuh>
 
 namespace fa::sm80 {
 
@@ -30,5 +30,17 @@ struct GuardedRows {
         smem, inside ? from : static_cast<const char*>(first), inside);
   }
 };
+
+template <class Config>
+__device__ GuardedRows<Config> query_rows(const void* first, const Strides& stride, int columns,
+                                          const attn::Sequence& sequence, int head) {
+  return {first, stride, sequence.q_batch, head, sequence.q_first, sequence.q_len, columns};
+}
+
+template <class Config>
+__device__ GuardedRows<Config> key_rows(const void* first, const Strides& stride, int columns,
+                                        const attn::Sequence& sequence, int kv_head) {
+  return {first, stride, sequence.k_batch, kv_head, sequence.k_first, sequence.k_len, columns};
+}
 
 }  // namespace fa::sm80

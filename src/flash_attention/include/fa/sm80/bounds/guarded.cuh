@@ -69,17 +69,10 @@ struct Guarded {
 
    private:
     __device__ Tensor of_queries(const void* first, const Strides& stride, int columns) const {
-      return {first,
-              stride,
-              sequence_.q_batch,
-              static_cast<int>(blockIdx.y),
-              sequence_.q_first,
-              sequence_.q_len,
-              columns};
+      return query_rows<Config>(first, stride, columns, sequence_, blockIdx.y);
     }
     __device__ Tensor of_keys(const void* first, const Strides& stride, int columns) const {
-      return {first,           stride, sequence_.k_batch, kv_head_, sequence_.k_first,
-              sequence_.k_len, columns};
+      return key_rows<Config>(first, stride, columns, sequence_, kv_head_);
     }
     __device__ float* lse_of_entry() const {
       return args_.lse + sequence_.q_batch * args_.lse_batch_stride +

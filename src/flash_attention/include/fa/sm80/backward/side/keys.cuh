@@ -115,16 +115,10 @@ struct Keys {
       return static_cast<i64>(place.head) * args_.stat_rows + stat_row_ + place.row;
     }
     __device__ Rows keys(const void* first, const Strides& stride, int columns) const {
-      return {first,
-              stride,
-              sequence_.k_batch,
-              static_cast<int>(blockIdx.y),
-              sequence_.k_first,
-              sequence_.k_len,
-              columns};
+      return key_rows<Config>(first, stride, columns, sequence_, blockIdx.y);
     }
     __device__ Rows queries(const void* first, const Strides& stride, int columns, int head) const {
-      return {first, stride, sequence_.q_batch, head, sequence_.q_first, sequence_.q_len, columns};
+      return query_rows<Config>(first, stride, columns, sequence_, head);
     }
     static __device__ Column read(u32 stats, int column) {
       const ptx::FloatPair pair = ptx::ld_shared_8(stats + (column + 2 * (lane_id() % 4)) *

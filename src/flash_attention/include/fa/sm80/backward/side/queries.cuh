@@ -83,22 +83,10 @@ struct Queries {
 
    private:
     __device__ Rows queries(const void* first, const Strides& stride, int columns) const {
-      return {first,
-              stride,
-              sequence_.q_batch,
-              static_cast<int>(blockIdx.y),
-              sequence_.q_first,
-              sequence_.q_len,
-              columns};
+      return query_rows<Config>(first, stride, columns, sequence_, blockIdx.y);
     }
     __device__ Rows keys(const void* first, const Strides& stride, int columns) const {
-      return {first,
-              stride,
-              sequence_.k_batch,
-              static_cast<int>(blockIdx.y) / args_.heads_per_kv,
-              sequence_.k_first,
-              sequence_.k_len,
-              columns};
+      return key_rows<Config>(first, stride, columns, sequence_, blockIdx.y / args_.heads_per_kv);
     }
 
     const BackwardKernelArgs& args_;
