@@ -143,7 +143,8 @@ def stored(rows: torch.Tensor, order: str) -> torch.Tensor:
     if order == "ByValue":
         by_value: torch.Tensor = fragments.permute(0, 1, 4, 2, 6, 3, 5).contiguous()
         return by_value
-    by_lane: torch.Tensor = fragments.permute(0, 1, 4, 3, 5, 2, 6)  # heads, tile, column, octet, quad, half, pair
+    # heads, tile, column, octet, quad, half, pair
+    by_lane: torch.Tensor = fragments.permute(0, 1, 4, 3, 5, 2, 6)
     stored_lanes: torch.Tensor = by_lane.unflatten(1, (-1, 4)).transpose(2, 3).contiguous()
     return stored_lanes
 

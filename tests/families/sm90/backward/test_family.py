@@ -14,10 +14,12 @@ from flash_attention.errors import UnsupportedError
 from flash_attention.families.backward_args import VIEWS
 from flash_attention.families.recipe import Recipe, Setting
 from flash_attention.families.sm90.backward.family import SM90_BACKWARD
+from flash_attention.families.sm90.backward.heuristic import heuristic
 from flash_attention.families.sm90.backward.queries import query_unit
 from tests.families.problems import view
 from tests.families.sm90.backward.cases import config
-from tests.families.sm90.backward.test_heuristic import PROBLEM
+from tests.families.sm90.backward.test_heuristic import PROBLEM, problem
+from tests.families.sm90.backward.test_rungs import SPILLED
 
 FASTEST = config()
 STORED = config(dq="workspace")
@@ -101,7 +103,8 @@ def test_without_dq_nothing_follows_the_kernel() -> None:
             FASTEST,
             {"wanted": Wanted(dq=False)},
             "dq is not wanted, and the kernel config has"
-            " query_gradient=QueryGradient.OWN_WARPGROUP; NONE is for calls that do not want dq, and the others for calls that do",
+            " query_gradient=QueryGradient.OWN_WARPGROUP; NONE is for calls that do not want dq,"
+            " and the others for calls that do",
         ),
         (
             FASTEST,
@@ -145,14 +148,18 @@ def test_sinks_are_in_the_log_sum_exp_and_change_no_kernel() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("features", [CAUSAL, Features(MaskKind.WINDOW, per_batch=True)])
+@pytest.mark.parametrize("deterministic", [False, True])
 @pytest.mark.parametrize("d_head", [64, 128, 256])
-def test_kernels_of_the_heuristic_neither_spill_nor_serialise(
-    d_head: int, features: Features
+def test_kernels_of_the_heuristic_spill_little_and_serialise_nothing(
+    d_head: int, deterministic: bool, features: Features
 ) -> None:
-    kernel = WIDE if d_head == 256 else config(d_head)
-    for unit in (
-        SM90_BACKWARD.unit(kernel, features, MEASURED_ARCH),
-        query_unit(kernel, features, adds=True),
-    ):
+    asked = replace(problem(d_head), deterministic=deterministic)
+    kernel = heuristic(asked, MEASURED_ARCH)
+    assert not isinstance(kernel, str)
+    units = [SM90_BACKWARD.unit(kernel, features, MEASURED_ARCH)]
+    if not kernel.adds_dq:
+        units.append(query_unit(kernel, features, adds=True))
+    for unit in units:
         resources = compile_kernel(unit.source, arch=unit.target, name=unit.name).resources
-        assert (resources.spill_bytes, resources.notes) == (0, ()), unit.name
+        assert resources.notes == (), unit.name
+        assert resources.spill_bytes <= SPILLED, unit.name

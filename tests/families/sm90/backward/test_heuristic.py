@@ -24,28 +24,40 @@ PROBLEM = BackwardProblem(
     softmax_scale=0.1,
 )
 NO_DQ = Wanted(dq=False)
-SPLIT = {"d_head": 256, "dq": "workspace", "derivative": "exact", "schedule": "split"}
+LONG = {"seq_k": 4096}
+STORED = {"dq": "workspace", "derivative": "exact"}
+SPLIT = {**STORED, "d_head": 256, "schedule": "split"}
+ADDED_64 = {"d_head": 64, "derivative": "pairs", "schedule": "paired", "order": "dynamic_8"}
+
+
+def problem(d_head: int) -> BackwardProblem:
+    """A causal problem with many keys."""
+    return replace(PROBLEM, d_head=d_head, d_v=d_head, causal=True, seq_q=4096, seq_k=4096)
 
 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({}, {"order": "one_each"}),
-        ({"causal": True}, {}),
-        ({"window": (5, 5)}, {}),
-        ({"d_head": 64, "d_v": 40, "dtype": torch.float16}, {"d_head": 64, "dtype": "FP16"}),
-        ({"d_head": 72, "causal": True}, {}),
-        ({"deterministic": True, "causal": True}, {"dq": "workspace"}),
-        ({"wanted": NO_DQ, "causal": True}, {"dq": "none", "ds": 0}),
+        ({}, {**STORED, "order": "one_each"}),
+        (LONG, {"order": "one_each"}),
+        ({**LONG, "causal": True}, {}),
+        ({**LONG, "window": (5, 5)}, {}),
+        ({"window": (5, 5)}, STORED),
+        ({"d_head": 64, "d_v": 40, "dtype": torch.float16}, {**ADDED_64, "dtype": "FP16"}),
+        ({**LONG, "d_head": 72, "causal": True}, {}),
+        ({**LONG, "deterministic": True, "causal": True}, STORED),
+        (
+            {"d_head": 64, "d_v": 64, "deterministic": True, "causal": True},
+            {"d_head": 64, "dq": "workspace"},
+        ),
+        ({"wanted": NO_DQ, "causal": True}, {"dq": "none", "ds": 0, "derivative": "exact"}),
         ({"d_v": 136, "causal": True}, SPLIT),
+        ({"d_head": 256}, SPLIT),
         ({"d_head": 256, "causal": True, "wanted": NO_DQ}, {**SPLIT, "dq": "none"}),
     ],
 )
 def test_choices(change: dict[str, Any], words: dict[str, Any]) -> None:
-    problem = replace(PROBLEM, **change)
-    if not (problem.causal or problem.window):
-        words = {**words, "order": "one_each"}
-    assert heuristic(problem, MEASURED_ARCH) == config(**words)
+    assert heuristic(replace(PROBLEM, **change), MEASURED_ARCH) == config(**words)
 
 
 @pytest.mark.parametrize(

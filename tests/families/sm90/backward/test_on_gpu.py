@@ -10,7 +10,7 @@ import torch
 
 from flash_attention.call.backward_call import Wanted
 from flash_attention.families.config import changed
-from flash_attention.families.sm90.backward.rungs import CAUSAL_STEPS, base, steps
+from flash_attention.families.sm90.backward.rungs import base, causal_steps, steps
 from flash_attention.kernel_configs import DType
 from flash_attention.launch.backward import WORKSPACE_VARIABLE, BackwardPlan, compute_gradients
 from tests.families.sm90.backward.cases import Case, config
@@ -77,7 +77,7 @@ def test_every_rung_is_right(d_head: int) -> None:
     case = Case(1500, heads=(4, 2), d=(d_head, d_head), causal=True, device="cuda")
     kernel: Any = base(DType.BF16, d_head)
     case.check(compute_gradients(case.call, kernel))
-    for _, _, change in (*steps(d_head), *CAUSAL_STEPS):
+    for _, _, change in (*steps(d_head), *causal_steps(d_head)):
         kernel = changed(kernel, **change)
         case.check(compute_gradients(case.call, kernel))
 

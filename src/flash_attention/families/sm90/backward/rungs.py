@@ -27,6 +27,16 @@ ROUNDED_P: Step = (
     "dS is computed from the P that the product reads, and no register holds P twice",
     {"derivative": Derivative.ROUNDED},
 )
+IN_PLACE: Step = (
+    "arithmetic in place",
+    "exponentials and dS are computed in the accumulators, under dK and dV",
+    {"schedule": Schedule.IN_PLACE},
+)
+PAIRS: Step = (
+    "pairs of dS",
+    "dS is a product of 16-bit pairs: half the multiplications and conversions",
+    {"derivative": Derivative.PAIRS},
+)
 STEPS: tuple[Step, ...] = (
     ("two stages", "the next Q and dO arrive while this block is multiplied", {"stages": 2}),
     (
@@ -46,25 +56,17 @@ STEPS: tuple[Step, ...] = (
         {"query_gradient": QueryGradient.OWN_WARPGROUP},
     ),
     ("two dS buffers", "the next dS is written while dQ reads this one", {"ds_stages": 2}),
-    (
-        "arithmetic in place",
-        "exponentials and dS are computed in the accumulators, under dK and dV",
-        {"schedule": Schedule.IN_PLACE},
-    ),
 )
-CAUSAL_STEPS: tuple[Step, ...] = (
-    (
-        "longest tiles first",
-        "the tiles of several heads run side by side, those that most queries see first",
-        {"tile_order": TileOrder.GROUPED, "group_heads": GROUP_HEADS},
-    ),
-    (
-        "persistent tiles",
-        "one CTA per SM takes tile after tile from a counter",
-        {"tile_order": TileOrder.DYNAMIC},
-    ),
+LONGEST_FIRST: Step = (
+    "longest tiles first",
+    "the tiles of several heads run side by side, those that most queries see first",
+    {"tile_order": TileOrder.GROUPED, "group_heads": GROUP_HEADS},
 )
-"""Steps that are for causal masks. A tile order and its number of heads are one switch."""
+PERSISTENT: Step = (
+    "persistent tiles",
+    "one CTA per SM takes tile after tile from a counter",
+    {"tile_order": TileOrder.DYNAMIC},
+)
 
 
 def base(dtype: DType, d_head: int) -> HopperBackwardKernelConfig:
@@ -81,5 +83,14 @@ def base(dtype: DType, d_head: int) -> HopperBackwardKernelConfig:
 
 
 def steps(d_head: int) -> tuple[Step, ...]:
-    """Return the steps without a mask, from the first rung upwards."""
-    return tuple(step for step in STEPS if d_head == 128 or step is not ROUNDED_P)
+    """Return the steps without a mask, from the first rung upwards. With d_head 64 there are no
+    registers for arithmetic in place."""
+    if d_head == 128:
+        return (*STEPS, IN_PLACE)
+    return (*(step for step in STEPS if step is not ROUNDED_P), PAIRS)
+
+
+def causal_steps(d_head: int) -> tuple[Step, ...]:
+    """Return the steps that are for causal masks, which follow. A tile order and its number of
+    heads are one switch."""
+    return (LONGEST_FIRST,) if d_head == 128 else (LONGEST_FIRST, PERSISTENT)
