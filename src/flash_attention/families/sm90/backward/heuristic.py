@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import torch
+
 from flash_attention.arch import Arch
 from flash_attention.call.backward_call import BackwardProblem
 from flash_attention.call.dtype import DType
@@ -53,7 +55,9 @@ def _config(problem: BackwardProblem) -> HopperBackwardKernelConfig:
     order = TileOrder.GROUPED if uneven or wide else TileOrder.ONE_EACH
     derivative, schedule = Derivative.EXACT, Schedule.SPLIT if wide else Schedule.IN_PLACE
     if d_head == 64:
-        derivative = Derivative.PAIRS if adds else Derivative.ROUNDED
+        # Half precision has no room for dP - delta of large gradients where P is small.
+        pairs = adds and problem.dtype == torch.bfloat16
+        derivative = Derivative.PAIRS if pairs else Derivative.ROUNDED
         schedule = Schedule.PAIRED if adds else Schedule.IN_PLACE
         order = TileOrder.DYNAMIC if adds else order
     elif adds:

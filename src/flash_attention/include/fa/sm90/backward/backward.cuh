@@ -5,6 +5,7 @@
 #include <fa/ptx/register_pool.cuh>
 #include <fa/sm90/backward/key_warpgroup.cuh>
 #include <fa/sm90/backward/producer.cuh>
+#include <fa/sm90/backward/slots.cuh>
 
 namespace fa::sm90::backward {
 
@@ -19,6 +20,11 @@ __device__ void run_query_warpgroup(const BackwardKernelArgs& args) {
 template <class Config>
 __device__ void backward(const TensorMaps& maps, const BackwardKernelArgs& args, const void* smem) {
   using Smem = SharedMemory<Config>;
+  static_assert(check_slots<Config>());
+  static_assert(QueryGradientSlot<typename Config::QueryGradient, Config>,
+                "QueryGradient: kWarpgroups, kReaderWarps, kDsBytes<Config>, kDqBytes<Config>, "
+                "KeySide<Config, Warpgroup>(args) with begin_tile, hand_over, next_head, "
+                "wait_keys_read");
   static_assert(Shape<Config>::kKeyWarpgroups == 2);
   static_assert(Smem::kBytes == Config::kSmemBytes, "the host's bytes of shared memory");
   if (threadIdx.x == 0) {

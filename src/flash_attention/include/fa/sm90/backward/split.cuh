@@ -4,6 +4,7 @@
 #pragma once
 #include <fa/ptx/register_pool.cuh>
 #include <fa/sm90/backward/score_warpgroup.cuh>
+#include <fa/sm90/backward/slots.cuh>
 #include <fa/sm90/backward/split_gradients.cuh>
 
 namespace fa::sm90::backward {
@@ -11,6 +12,7 @@ namespace fa::sm90::backward {
 template <class Config>
 __device__ void split(const TensorMaps& maps, const BackwardKernelArgs& args, const void* smem) {
   using Smem = SplitMemory<Config>;
+  static_assert(check_slots<Config>());
   static_assert(Config::kBC == kPanelRows && Config::kBR == kPanelRows);
   static_assert(Smem::kBytes == Config::kSmemBytes, "the host's bytes of shared memory");
   Tile tile;
