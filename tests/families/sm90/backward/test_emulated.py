@@ -17,8 +17,13 @@ from tests.families.sm90.backward.cases import Case, config
 
 NO_DQ = Wanted(dq=False)
 PACKED = ((70, 3, 20), (30, 140, 20))
-SPLIT = {"d_head": 256, "dq": "workspace", "derivative": "exact", "schedule": "split"}
-STORED = {"dq": "workspace"}
+SPLIT: dict[str, Any] = {
+    "d_head": 256,
+    "dq": "workspace",
+    "derivative": "exact",
+    "schedule": "split",
+}
+STORED: dict[str, Any] = {"dq": "workspace"}
 
 KERNELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "plain": (
