@@ -88,8 +88,8 @@ def test_only_gradients_that_are_asked_for_are_computed(
         attention(q, k, v, sinks=sinks).sum().backward()
     assert list(calls[0].wanted) == [i in which for i in range(4)]
     for i, (tensor, exact) in enumerate(zip(given, wanted, strict=True)):
-        if i in which:
-            torch.testing.assert_close(tensor.grad, exact)
+        if i in which:  # on a GPU another kernel may compute it
+            torch.testing.assert_close(tensor.grad, exact, rtol=2e-2, atol=1e-2)
         else:
             assert tensor.grad is None
 

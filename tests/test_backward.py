@@ -22,7 +22,7 @@ from flash_attention import (
     forward,
 )
 from flash_attention.arch import ARCHES
-from flash_attention.call.backward_call import BackwardCall, Wanted
+from flash_attention.call.backward_call import ALL, BackwardCall, Wanted
 from flash_attention.call.call import Call
 from flash_attention.families.config import KernelConfig
 from flash_attention.launch.backward import BackwardPlan
@@ -123,10 +123,12 @@ def test_tensors_that_require_grad_are_refused(place: int) -> None:
         backward(FORWARD, *tensors)
 
 
-def configs(device: str = "cpu") -> list[KernelConfig]:
+def configs(
+    device: str = "cpu", wanted: Wanted = ALL, deterministic: bool = True, **options: Any
+) -> list[KernelConfig]:
     """The configs for the small call that run on a device, or on the emulator as they are."""
     do, q, k, v, o, lse = given()
-    call = BackwardCall(do, Call(q, k, v, o), lse)
+    call = BackwardCall(do, Call(q, k, v, o, **options), lse, None, wanted, deterministic)
     chosen = [BackwardPlan(call, arch=ARCHES[name]).config for name in ("sm_80", "sm_90")]
     valid = [c for c in dict.fromkeys(chosen) if c.broken_rule(c.default_arch) is None]
     if device == "cpu":
@@ -154,7 +156,8 @@ def test_gradients_are_right(options: dict[str, Any], device: str) -> None:
     dlse = torch.randn(lse.shape, generator=torch.Generator().manual_seed(2)).to(device)
     call, wanted = Call(q, k, v, **options), Wanted(dsinks="sinks" in options)
     judge = GradientJudge(call, do, dlse, wanted)
-    for config in configs(device):
+    on_cpu = {n: t.cpu() if isinstance(t, Tensor) else t for n, t in options.items()}
+    for config in configs(device, wanted, deterministic=False, **on_cpu):
         found = backward(config, do, q, k, v, o, lse, dlse=dlse, **options)
         assert [t is not None for t in found] == list(wanted)
         for check in judge.check(found).values():
@@ -165,12 +168,11 @@ def test_gradients_are_right(options: dict[str, Any], device: str) -> None:
 @pytest.mark.parametrize("wanted", ["dq", ("dk", "dv")], ids=str)
 def test_only_what_is_wanted_comes_back(wanted: str | tuple[str, ...], device: str) -> None:
     tensors = given(device)
-    for config in configs(device):
-        every = backward(config, *tensors, deterministic=True)
+    every = backward(configs(device)[-1], *tensors, deterministic=True)
+    names = [wanted] if isinstance(wanted, str) else wanted
+    for config in configs(device, Wanted(*(name in names for name in Wanted._fields))):
         some = backward(config, *tensors, wanted=wanted, deterministic=True)
-        assert [n for n, t in some._asdict().items() if t is not None] == (
-            [wanted] if isinstance(wanted, str) else list(wanted)
-        )
+        assert [n for n, t in some._asdict().items() if t is not None] == list(names)
         for one, other in zip(some, every, strict=True):
             if one is not None and other is not None:
                 torch.testing.assert_close(one, other, rtol=1e-2, atol=1e-2)

@@ -26,12 +26,15 @@ _OPERATIONS: dict[str, Callable[[Array, Array], Array]] = {
 }
 
 
+COPIED = "copied f32"  # the type of additions by the copy engine
+
+
 def apply_atomic(
     cells: Array, op: str, type: str, places: NDArray[np.int64], value: Array, compare: Array | None
 ) -> Array:
     """Apply `op` at every place, one after the other where places repeat; the values before.
 
-    Additions of f32 flush subnormals to zero, as global memory does.
+    Additions of f32 by threads flush subnormals to zero; those of the copy engine (COPIED) do not.
     """
     if op == "cas" and compare is None:
         raise EmulatorError("atomic cas needs a value to compare with")

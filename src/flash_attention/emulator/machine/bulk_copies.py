@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flash_attention.emulator.machine.access import Access, Ints, Mask, Thread, executing
+from flash_attention.emulator.machine.atomics import COPIED
 from flash_attention.emulator.machine.copy_engine import SECTOR_BYTES, CopyEngine
 from flash_attention.emulator.machine.storage import CHUNK
 
@@ -119,4 +120,4 @@ class BulkCopies(CopyEngine):
     def _add(self, moved: _Range, data: Array) -> None:
         target = self._resolve(moved, "bulk addition")
         floats = data.view(np.float32).reshape(-1, CHUNK // 4)
-        self._machine.global_access.change(target, "add", "f32", list(floats.T))
+        self._machine.global_access.change(target, "add", COPIED, list(floats.T))
