@@ -44,11 +44,28 @@ def test_a_head_that_does_not_fit_is_split_by_keys() -> None:
     assert len(work.parts) == 12
 
 
-def test_the_workspace_is_never_larger_than_allowed() -> None:
+def test_causal_parts_have_several_heads_and_a_range_of_their_keys() -> None:
+    causal = replace(PROBLEM, causal=True)
+    assert split_work(causal, 4 * OF_A_HEAD).parts == split_work(PROBLEM, 4 * OF_A_HEAD).parts
+    work = split_work(causal, OF_A_HEAD)
+    assert work.of_keys
+    assert work.workspace_bytes == OF_A_HEAD
+    assert [tuple(part.values.values()) for part in work.parts] == [
+        (head, heads, key, min(128, 500 - key))
+        for head, heads in ((0, 4), (4, 2))
+        for key in range(0, 500, 128)
+    ]
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_the_workspace_is_never_larger_than_allowed(causal: bool) -> None:
     for mib in (1, 3, 7, 64, 512):
         for seq_k in (100, 4096, 50000):
-            problem = replace(PROBLEM, seq_q=1024, seq_k=seq_k)
-            assert split_work(problem, mib * MIB).workspace_bytes <= mib * MIB
+            problem = replace(PROBLEM, seq_q=1024, seq_k=seq_k, causal=causal)
+            work = split_work(problem, mib * MIB)
+            assert work.workspace_bytes <= mib * MIB
+            covered = sum(part.part_heads * part.part_keys for part in work.parts)
+            assert covered == 6 * seq_k
 
 
 def test_a_workspace_that_is_too_small_is_refused() -> None:

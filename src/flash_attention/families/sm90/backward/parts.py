@@ -11,6 +11,7 @@ from flash_attention.families.backward_args import STAT_BLOCK
 
 ELEMENT_BYTES = 2
 MIB = 1 << 20
+SIDE_BY_SIDE = 4  # heads of a part whose tiles differ in length
 
 
 @dataclass(frozen=True)
@@ -42,19 +43,27 @@ class Parts:
 
 
 def split_work(problem: Problem, workspace_bytes: int) -> Parts:
-    """Split the work into as few parts as a workspace of this size allows: by heads, or by the
-    keys of single heads if the dS of a head does not fit."""
+    """Split the work into as few parts as a workspace of this size allows: by heads, or by ranges
+    of keys as well.
+
+    With a causal mask the tiles of a head differ in length, and the first ones see twice as many
+    queries as the average. If only few heads fit, parts have a range of keys of several heads,
+    whose tiles differ less.
+    """
     heads = problem.batch * problem.heads_k
     column = problem.heads_per_kv * _in_blocks(problem.seq_q) * ELEMENT_BYTES  # of one key
     of_a_head = column * _in_blocks(problem.seq_k)
-    if of_a_head <= workspace_bytes:
+    together = min(heads, SIDE_BY_SIDE) if problem.causal else 1
+    if together * of_a_head <= workspace_bytes:
         count = -(-heads // (-(-heads // (workspace_bytes // of_a_head))))
         parts = [
             Part(first, min(count, heads - first), 0, problem.seq_k)
             for first in range(0, heads, count)
         ]
         return Parts(tuple(parts), count * of_a_head)
-    most = workspace_bytes // column // STAT_BLOCK * STAT_BLOCK
+    while together > 1 and workspace_bytes // (together * column) < STAT_BLOCK:
+        together -= 1
+    most = workspace_bytes // (together * column) // STAT_BLOCK * STAT_BLOCK
     if most == 0:
         raise UnsupportedError(
             f"dS of {STAT_BLOCK} keys and {problem.seq_q} queries of {problem.heads_per_kv} heads"
@@ -65,11 +74,11 @@ def split_work(problem: Problem, workspace_bytes: int) -> Parts:
     keys = _in_blocks(-(-problem.seq_k // ranges))
     return Parts(
         tuple(
-            Part(head, 1, first, min(keys, problem.seq_k - first))
-            for head in range(heads)
+            Part(head, min(together, heads - head), first, min(keys, problem.seq_k - first))
+            for head in range(0, heads, together)
             for first in range(0, problem.seq_k, keys)
         ),
-        column * keys,
+        together * column * keys,
     )
 
 
