@@ -1,0 +1,149 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mistakes planted in the Hopper backward kernels: each is found, or gives wrong gradients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flash_attention.errors import LaunchError
+from flash_attention.launch.backward import BackwardPlan
+from flash_attention.launch.backward_emulation import emulate_backward_plan
+from flash_attention.launch.emulation import Settings
+from tests.backward_cases import assert_right, backward_of
+from tests.emulator.edits import Edit, compiler, edited_headers
+from tests.families.sm90.backward.cases import config
+from tests.feature_cases import Case
+
+pytestmark = pytest.mark.slow  # left out of `make quick`
+
+FOLDER = "sm90/backward"
+KEYS, PRODUCER = f"{FOLDER}/key_warpgroup.cuh", f"{FOLDER}/producer.cuh"
+OWN = f"{FOLDER}/query_gradient/own_warpgroup.cuh"
+STORED = f"{FOLDER}/query_gradient/workspace.cuh"
+DQ, QUERIES = f"{FOLDER}/query_product.cuh", f"{FOLDER}/queries.cuh"
+PAIRED, STAGED = f"{FOLDER}/schedule/paired.cuh", f"{FOLDER}/staged_rows.cuh"
+FENCE = "ptx::fence_proxy_async();"
+ADDED = config(64, derivative="pairs", schedule="paired")
+IN_WORKSPACE = config(64, dq="workspace", schedule="paired")
+CASE = Case("", 140, 330, heads=2, heads_k=1, causal=True)
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A mistake in a kernel, and the kind of finding that tells of it."""
+
+    name: str
+    caught_by: str
+    edit: Edit
+    stored: bool = False  # in the kernels that store dS
+
+
+MUTATIONS = [
+    Mutation(
+        "dS is read before it is written",
+        "deadlock",
+        Edit(OWN, "ptx::mbarrier_wait(Smem::ds_full(ds_.stage), ds_.parity);"),
+    ),
+    Mutation(
+        "dS is written while it is read",
+        "race",
+        Edit(OWN, "ptx::mbarrier_wait(Smem::ds_empty(ds_.stage), ds_.parity ^ 1);"),
+    ),
+    Mutation("a product does not see dS", "missing-proxy-fence", Edit(DQ, FENCE)),
+    Mutation("an addition does not see dQ", "missing-proxy-fence", Edit(DQ, FENCE, nth=1)),
+    Mutation(
+        "dQ is staged over what is being added",
+        "race",
+        Edit(OWN, "if (leads()) ptx::bulk_wait_read<Math::kPasses - 1>();"),
+    ),
+    Mutation(
+        "dQ is added before all have staged it",
+        "race",
+        Edit(OWN, "sync_warpgroup(kIndex);  // everybody has written"),
+    ),
+    Mutation(
+        "a stage of Q is never released",
+        "deadlock",
+        Edit(KEYS, "release(Smem::q_empty(Stage));"),
+    ),
+    Mutation(
+        "Q is not waited for",
+        "race",
+        Edit(KEYS, "ptx::mbarrier_wait(Smem::q_full(Stage), parity_);"),
+    ),
+    Mutation(
+        "the bytes of statistics are not counted",
+        "deadlock",
+        Edit(PRODUCER, "QueryTile::kBytes + Smem::kStatBytes);", "QueryTile::kBytes);"),
+    ),
+    Mutation(
+        "a stage is loaded over while it is read",
+        "deadlock",
+        Edit(PRODUCER, "ptx::mbarrier_wait(empty, ring_.parity ^ 1);"),
+    ),
+    Mutation(
+        "dP is read while it is computed",
+        "wgmma-in-flight",
+        Edit(PAIRED, "w.template wait_products<0>();", nth=1),
+    ),
+    Mutation("a store does not see dK", "missing-proxy-fence", Edit(STAGED, FENCE)),
+    Mutation(
+        "queries are scored against one lse",
+        "numbers",
+        Edit(KEYS, "Smem::lse(Stage)", "Smem::lse(0)"),
+    ),
+    Mutation("no key is hidden", "numbers", Edit(KEYS, "if (hides)", "if (false)")),
+    Mutation(
+        "dK is not scaled",
+        "numbers",
+        Edit(KEYS, "store(dk_, args_.softmax_scale,", "store(dk_, 1.f,"),
+    ),
+    Mutation(
+        "stored dS is overwritten while it is read",
+        "race",
+        Edit(STORED, "if (lane_id() == 0) ptx::bulk_wait_read<Config::kDsStages - 1>();"),
+        stored=True,
+    ),
+    Mutation(
+        "dS and K are not waited for",
+        "deadlock",
+        Edit(QUERIES, "ptx::mbarrier_wait(Smem::full(ring_.stage), ring_.parity);"),
+        stored=True,
+    ),
+    Mutation(
+        "a stage of dS is released before it was read",
+        "race",
+        Edit(QUERIES, "ptx::wgmma_wait<1>();"),
+        stored=True,
+    ),
+]
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+def test_a_mistake_is_caught(mutation: Mutation, tmp_path: Path) -> None:
+    call = backward_of(CASE.make())
+    plan = BackwardPlan(call, IN_WORKSPACE if mutation.stored else ADDED)
+    edited = compiler(edited_headers([mutation.edit], tmp_path))
+    try:
+        result = emulate_backward_plan(plan, call, Settings(), compile_unit=edited)
+    except LaunchError as error:
+        caught = {"deadlock"} if "does not end" in str(error) else set()
+    else:
+        caught = {finding.kind for finding in result.findings}
+        try:
+            assert_right(result.gradients, call)
+        except AssertionError:
+            caught.add("numbers")
+    assert mutation.caught_by in caught
+
+
+@pytest.mark.parametrize("kernel", [ADDED, IN_WORKSPACE], ids=str)
+def test_without_a_mistake_there_is_nothing_to_catch(kernel: Any) -> None:
+    call = backward_of(CASE.make())
+    result = emulate_backward_plan(BackwardPlan(call, kernel), call, Settings())
+    assert result.findings == ()
+    assert_right(result.gradients, call)
