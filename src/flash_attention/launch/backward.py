@@ -44,7 +44,7 @@ class BackwardPlan:
         self.device_index: int = call.do.get_device()
         if arch is None and self.device_index != CPU:
             arch = device_arch(self.device_index)
-        self.config, self.arch = _choose(self.problem, config, arch)
+        self.config, self.arch = choose_backward(self.problem, config, arch)
         setting = Setting(
             self.arch, num_sms_of(self.device_index), workspace_bytes=workspace_bytes()
         )
@@ -129,9 +129,10 @@ class BackwardPlan:
         return Gradients(dq, dk, dv, dsinks)
 
 
-def _choose(
+def choose_backward(
     problem: BackwardProblem, config: GivenConfig | None, arch: Arch | None
 ) -> tuple[KernelConfig, Arch]:
+    """Return the config of a backward pass and the architecture that it is for."""
     if config is None:
         arch = arch or MEASURED_ARCH
         return select_config(problem, arch, Pass.BACKWARD), arch

@@ -134,9 +134,9 @@ class CallOptions:
     config: Annotated[
         str | None, typer.Option(help="a kernel config, in its short form or as rung:5")
     ] = None
-    gradients: Annotated[
-        bool, typer.Option("--gradients", help="the backward pass as well")
-    ] = False
+    gradients: Annotated[bool, typer.Option("--gradients", help="the backward pass as well")] = (
+        False
+    )
     backward_config: Annotated[
         str | None, typer.Option(help="the kernel config of the backward pass")
     ] = None
