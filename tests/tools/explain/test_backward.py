@@ -15,6 +15,7 @@ from flash_attention.arch import ARCHES
 from flash_attention.call.backward_call import BackwardCall, Wanted
 from flash_attention.call.call import Call
 from flash_attention.launch.backward import WORKSPACE_VARIABLE, BackwardPlan
+from flash_attention.launch.device import EMULATED_SMS
 from flash_attention.tools.explain.backward import BackwardExplanation
 from tests.tools.commands.invoke import invoke
 
@@ -40,7 +41,14 @@ def test_it_is_what_the_plan_launches(arch: str, deterministic: bool) -> None:
     q, k, v = dense()
     keywords: dict[str, Any] = {"causal": True, "sinks": torch.zeros(4)}
     explained = backward_of(
-        q, k, v, arch=arch, num_sms=132, gradients=True, deterministic=deterministic, **keywords
+        q,
+        k,
+        v,
+        arch=arch,
+        num_sms=EMULATED_SMS,
+        gradients=True,
+        deterministic=deterministic,
+        **keywords,
     )
     call = Call(q, k, v, torch.empty_like(q), **keywords)
     wanted = Wanted(dsinks=True)
@@ -91,6 +99,26 @@ def test_bits_repeat_if_asked_or_without_sums() -> None:
         assert bits(*dense("qkv")) == "the same in every run, as asked for"
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+def test_a_workspace_has_fixed_order_and_its_launches_are_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(WORKSPACE_VARIABLE, "1")
+    q = torch.empty(1, 1024, 2, 256, dtype=torch.bfloat16, device="meta")
+    explained = backward_of(q, q, q, arch="sm_90", gradients=True)
+    sizes = {scratch.name: scratch.num_bytes for scratch in explained.scratch}
+    assert 0 < sizes["ds"] <= 1 << 20
+    assert explained.repeats
+    assert explained.sections()["bits"] == ["the same in every run, asked for or not"]
+    names = [launch.name for launch in explained.launches]
+    lines = " ".join(explained.sections()["launches"])
+    assert max(map(names.count, names)) > 1
+    for name in names:
+        assert lines.count(f"{name},") == 1
+        assert names.count(name) == 1 or f"{names.count(name)} times: {name}," in lines
+    (ds,) = (scratch for scratch in explained.scratch if scratch.name == "ds")
+    assert ds.formula == f"which parts of the work share: at most 1 MiB by {WORKSPACE_VARIABLE}"
 
 
 def test_a_given_config_is_not_compared_with_others() -> None:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -25,7 +26,9 @@ from flash_attention.ops import BackwardOptions
 from flash_attention.tools.explain.launch import Launch
 from flash_attention.tools.explain.refusals import Refusal, refusals_of, rule_of
 
-UNORDERED = "dq_sum"  # CTAs add to it in the order in which they come, unless deterministic
+SUMS, WORKSPACE = "dq_sum", "ds"
+"""Scratch memory. CTAs add to the sums in any order, unless a workspace is there: then the kernel
+that reads it adds, always in the same order."""
 
 
 @dataclass(frozen=True)
@@ -64,8 +67,7 @@ class BackwardExplanation:
         return {
             "backward": [self.config.short_form(), f"chosen by {self.rule}", f"computes {names}"],
             "instead of": [f"{refusal.kernels}: {refusal.why}" for refusal in self.refused],
-            "launches": [line for launch in self.launches for line in launch.lines()]
-            or ["none: there is nothing to compute"],
+            "launches": self._launches() or ["none: there is nothing to compute"],
             "memory": [
                 f"{self.extra_bytes:,} bytes besides the gradients",
                 *map(str, self.scratch),
@@ -81,6 +83,14 @@ class BackwardExplanation:
             "wanted": self.wanted._asdict(),
             "extra_bytes": self.extra_bytes,
         }
+
+    def _launches(self) -> list[str]:
+        """Describe each kernel once, in the order of the first launches."""
+        lines = []
+        for launch, count in Counter(self.launches).items():
+            first, *rest = launch.lines()
+            lines += [f"{count} times: {first}" if count > 1 else first, *rest]
+        return lines
 
     def _bits(self) -> str:
         if self.deterministic:
@@ -113,7 +123,7 @@ def explain_backward(
         rule=rule_of(decision, given),
         wanted=wanted,
         deterministic=deterministic,
-        repeats=deterministic or UNORDERED not in recipe.scratch,
+        repeats=deterministic or SUMS not in recipe.scratch or WORKSPACE in recipe.scratch,
         refused=refusals_of(decision, given, of_pass, num_sms, None),
         launches=() if given.idle else tuple(Launch.of(step, arch) for step in recipe.steps),
         scratch=tuple(
@@ -137,7 +147,7 @@ def _formula(name: str, problem: BackwardProblem, num_bytes: int) -> str:
     rows = stat_rows(problem)
     numbers = f"{problem.heads} heads x {rows:,} rows"
     columns, rest = divmod(num_bytes, max(1, 4 * problem.heads * rows))
-    if rest or name == "ds":
+    if rest or name == WORKSPACE:
         most = workspace_bytes() >> 20
         return f"which parts of the work share: at most {most} MiB by {WORKSPACE_VARIABLE}"
     return f"{numbers} x 4" if columns == 1 else f"{numbers} x {columns} columns x 4"
