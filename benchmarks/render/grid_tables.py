@@ -28,7 +28,7 @@ def point_table(rows: Sequence[GridRow]) -> list[str]:
 def _beside(row: GridRow, name: str) -> str:
     if name not in row.peers:
         return ""
-    return f"{speed(row, row.peers[name]):.0f} (**{row.peers[name] / row.ms:.2f}**)"
+    return f"{speed(row, row.peers[name]):.0f} (**{row.multiple(name):.2f}**)"
 
 
 def is_plain(rows: Iterable[GridRow]) -> bool:

@@ -13,7 +13,7 @@ from flash_attention.errors import FlashAttentionError, KernelConfigError
 from flash_attention.families.config import KernelConfig
 from flash_attention.families.registry import family_of
 from flash_attention.launch.kernels import compile_config
-from flash_attention.tools.tune.child import Note
+from flash_attention.tools.child import Note
 from flash_attention.tools.tune.compiling import Compilers
 from flash_attention.tools.tune.measurer import Failure
 

@@ -138,8 +138,8 @@ def _wanted(call: Call) -> Wanted:
     sinks = call.sinks
     if not call.needs_grad:
         return ALL._replace(dsinks=sinks is not None)
-    of_tensors = (tensor.requires_grad for tensor in call[:3])
-    return Wanted(*of_tensors, dsinks=sinks is not None and sinks.requires_grad)
+    of_sinks = sinks is not None and sinks.requires_grad
+    return Wanted(call.q.requires_grad, call.k.requires_grad, call.v.requires_grad, of_sinks)
 
 
 def _formula(name: str, problem: BackwardProblem, num_bytes: int) -> str:
