@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 import torch
 
-from flash_attention.call.backward_call import Gradients, Wanted
+from flash_attention.call.backward_call import BackwardCall, Gradients, Wanted
 from flash_attention.call.call import Call
-from flash_attention.reference.gradient_judge import GradientJudge
+from flash_attention.reference.formula import evaluate
+from flash_attention.reference.gradient_judge import SINK_DEVIATIONS, GradientJudge
+from flash_attention.reference.gradients import evaluate_gradients
 
 EVERY = Wanted(dsinks=True)
 
@@ -75,6 +77,39 @@ def test_some_heads_are_checked_and_none_may_be_nan() -> None:
     check = judge.check(exact._replace(dk=other))["dk"]
     assert not check.ok
     assert check.worst_index == (0, 0, 1, 0)
+
+
+def test_nothing_to_check_is_right() -> None:
+    call, do = drawn()
+    empty = call._replace(k=call.k[:, :0], v=call.v[:, :0])
+    zeros = Gradients(*(torch.zeros_like(t) for t in empty[:3]))
+    checks = GradientJudge(empty, do).check(zeros)
+    assert {name: (check.ok, check.elements) for name, check in checks.items()} == {
+        "dq": (True, do.numel()),
+        "dk": (True, 0),
+        "dv": (True, 0),
+    }
+
+
+def test_the_error_of_a_sink_is_at_least_that_of_a_rounded_output() -> None:
+    call, do = drawn()
+    shares = []
+    for head in range(4):
+        own = slice(head, head + 1)
+        of_k = slice(head // 2, head // 2 + 1)
+        one = Call(call.q[..., own, :], call.k[..., of_k, :], call.v[..., of_k, :])
+        for sink in range(-4, 5):
+            some = one._replace(sinks=torch.tensor([float(sink)]))
+            out, lse = evaluate(some, torch.float64, lse=True)
+            gradient = do[..., own, :]
+            wanted = Wanted(False, False, False, dsinks=True)
+            judge = GradientJudge(some, gradient, wanted=wanted)
+            rounded = some._replace(out=out.bfloat16())
+            given = BackwardCall(gradient, rounded, lse, None, wanted)
+            check = judge.check(evaluate_gradients(given, torch.float64))["dsinks"]
+            shares.append(check.error * SINK_DEVIATIONS / check.reference_error)
+    deviation = sum(share**2 for share in shares) ** 0.5 / len(shares) ** 0.5
+    assert 0.4 < deviation < 1.2
 
 
 def test_only_what_is_given_is_checked() -> None:

@@ -65,7 +65,7 @@ def check_gradients(
         gradients, computed_by = gradients_on_cpu(backward), by_torch
     else:
         plan = backward_plan_for(backward, options.config)
-        gradients = _by_kernels(plan, backward)
+        gradients = gradients_over_nan(plan, backward)
         where = "the emulator" if do.is_cpu else torch.cuda.get_device_name(do.device)
         computed_by = f"{plan.config.short_form()}, on {where}"
     judge = GradientJudge(call, do, dlse, wanted, scores=scores)
@@ -74,7 +74,7 @@ def check_gradients(
     )
 
 
-def _by_kernels(plan: BackwardPlan, call: BackwardCall) -> Gradients:
+def gradients_over_nan(plan: BackwardPlan, call: BackwardCall) -> Gradients:
     """The gradients; on a GPU, what the kernels do not store is NaN."""
     if plan.idle or call.do.is_cpu:
         return plan.run(call)
