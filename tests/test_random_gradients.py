@@ -10,7 +10,7 @@ from functools import cache
 import pytest
 import torch
 
-from flash_attention.call.backward_call import Gradients
+from flash_attention.call.backward_call import Gradients, Wanted
 from flash_attention.launch.backward import compute_gradients
 from tests.random_problems.draw import LARGE, Size
 from tests.random_problems.gradients import (
@@ -71,6 +71,20 @@ def test_emulated_kernels_are_right(family: str, number: int) -> None:
         assert_right(asked)
 
 
+ONCE_WRONG = [
+    RandomProblem(0, seq_q=(0,), seq_k=64, d=16, d_v=88, used=(9,), spare=5),
+    RandomProblem(0, seq_q=(7, 0), seq_k=(0, 0), batch=2, sinks=True, return_lse=True, spare=5),
+]
+
+
+@pytest.mark.parametrize("problem", ONCE_WRONG, ids=repr)
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_what_was_once_wrong_stays_right(problem: RandomProblem, family: str, device: str) -> None:
+    wanted = Wanted(dsinks=problem.sinks)
+    assert_right(GradientProblem(replace(problem, family=family), wanted), device)
+
+
 @pytest.mark.usefixtures("no_compile")
 @pytest.mark.parametrize("first", range(0, 300, 100))
 def test_torch_computes_the_same_on_the_cpu(first: int) -> None:
@@ -101,8 +115,6 @@ def test_every_feature_is_drawn(family: str, size: Size) -> None:
 
 
 def test_a_seed_is_one_problem_and_prints_as_its_own_call() -> None:
-    from flash_attention.call.backward_call import Wanted  # noqa: F401  # for eval
-
     for seed in range(50):
         asked = draw_gradients(seed, SMALL)
         assert asked == draw_gradients(seed, SMALL)
@@ -112,9 +124,7 @@ def test_a_seed_is_one_problem_and_prints_as_its_own_call() -> None:
 @pytest.mark.parametrize("name", ["dq", "dk", "dv", "dsinks"])
 def test_one_wrong_element_is_seen(name: str) -> None:
     problem = RandomProblem(0, seq_q=(20, 30), seq_k=(40, 10), batch=2, sinks=True, spare=3)
-    made = make_gradients(
-        GradientProblem(problem, GradientProblem(problem).wanted._replace(dsinks=True))
-    )
+    made = make_gradients(GradientProblem(problem, Wanted(dsinks=True)))
     right = compute_gradients(made.call)
     assert made.judge(right).wrong == []
     wrong = getattr(right, name).clone()
