@@ -14,7 +14,6 @@ from random import Random
 import torch
 from torch import Tensor
 
-from flash_attention import attention
 from flash_attention.arch import ARCHES
 from flash_attention.call.backward_call import BackwardCall, BackwardProblem, Gradients, Wanted
 from flash_attention.call.call import Call
@@ -44,6 +43,10 @@ class GradientProblem:
     problem: RandomProblem
     wanted: Wanted = WANTED[0]
     deterministic: bool = False
+
+    @property
+    def family(self) -> str:
+        return self.problem.family
 
     def features(self) -> frozenset[str]:
         """What the problem has beyond plain attention and all gradients."""
@@ -116,7 +119,8 @@ def make_gradients(asked: GradientProblem, device: str = "cpu") -> RandomGradien
     made = make(replace(asked.problem, return_lse=True), device)
     keywords = {name: value for name, value in made.keywords.items() if name != "split_keys"}
     call = Call(made.q, made.k, made.v, **keywords)
-    out, lse = _forward(made, call)
+    out, lse = evaluate(call, torch.float64, lse=True)
+    out, lse = out.to(call.q.dtype), lse.float()
     generator = torch.Generator(device).manual_seed(asked.problem.seed + 1)
     do = _like(asked.problem.layout, out)
     do.copy_(torch.randn(out.shape, generator=generator, device=device))
@@ -132,16 +136,6 @@ def make_gradients(asked: GradientProblem, device: str = "cpu") -> RandomGradien
 
 
 _ARCHES = {"sm80": "sm_80", "sm90": "sm_90"}
-
-
-def _forward(made: RandomCall, call: Call) -> tuple[Tensor, Tensor]:
-    """The output and the lse: of `attention` on a GPU, exact ones rounded on the CPU."""
-    if call.q.is_cuda:
-        keywords = {**made.keywords, "return_lse": True}
-        out, lse = attention(call.q, call.k, call.v, **keywords)
-        return out, lse
-    out, lse = evaluate(call, torch.float64, lse=True)
-    return out.to(call.q.dtype), lse.float()
 
 
 def _like(layout: str, out: Tensor) -> Tensor:

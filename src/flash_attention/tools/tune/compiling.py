@@ -19,7 +19,8 @@ from flash_attention.tools.tune.measurer import Compiled, Failure
 
 COMPILE_S = 120.0  # no kernel takes so long, on the busiest machine
 
-Job = tuple[KernelConfig, Features, Arch]
+Job = tuple[Any, ...]
+"""What is compiled: the arguments of the function that compiles it."""
 Answer = TypeVar("Answer")
 
 
