@@ -136,17 +136,7 @@ def check(
     if gradients:
         check_differentiable(call)
         call = call._replace(return_lse=True)
-    if config is None and not emulate and getattr(q, "is_cpu", False):
-        result, lse = attention_on_cpu(call)
-        computed_by = BY_TORCH
-    else:
-        plan = plan_for(call, config)
-        _check_emulated(emulate, q)
-        if validate:
-            check_lengths(plan.problem, call)
-        result, lse = _by_kernel(call, config)
-        where = "the emulator" if q.is_cpu else torch.cuda.get_device_name(q.device)
-        computed_by = f"{plan.config.short_form()}, on {where}"
+    result, lse, computed_by = _results(call, config, validate=validate, emulate=emulate)
     if result.numel() == 0:
         raise UnsupportedError(
             f"the output has shape {tuple(result.shape)}, no element to check; every dimension must"
@@ -170,6 +160,21 @@ def check(
             by_torch=BACKWARD_BY_TORCH,
         )
     return replace(report, gradients=of_gradients)
+
+
+def _results(
+    call: Call, config: GivenConfig | None, *, validate: bool, emulate: bool
+) -> tuple[Tensor, Tensor | None, str]:
+    """The output, the lse if it is asked for, and what computed them."""
+    q = call.q
+    if config is None and not emulate and getattr(q, "is_cpu", False):
+        return *attention_on_cpu(call), BY_TORCH
+    plan = plan_for(call, config)
+    _check_emulated(emulate, q)
+    if validate:
+        check_lengths(plan.problem, call)
+    where = "the emulator" if q.is_cpu else torch.cuda.get_device_name(q.device)
+    return *_by_kernel(call, config), f"{plan.config.short_form()}, on {where}"
 
 
 def _check_emulated(emulate: bool, q: Tensor) -> None:
