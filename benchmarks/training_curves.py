@@ -133,7 +133,7 @@ def train(settings: Settings, attend: Attention, text: Tensor) -> list[float]:
             logits = model(step[:, :-1])
             loss = cross_entropy(logits.flatten(0, 1).float(), step[:, 1:].flatten())
         optimizer.zero_grad()
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         optimizer.step()
         losses.append(loss.detach())
     return [float(loss) for loss in torch.stack(losses)]

@@ -256,8 +256,8 @@ def write(document: Path, stored: Path) -> None:
         document.write_text(rendered)
         if "grid" in record and begin(name := grid_name(record)) in text and name in PLOTS:
             rows = grid_rows(record)
-            measured = Measured[rows[0].measured].words
-            setting = f"{record['device']}, {record['dtype']}, {measured}"
+            words = Measured[rows[0].measured].words
+            setting = f"{record['device']}, {record['dtype']}, {words}"
             plot.save(plot.grid_speeds(rows, setting), document.parent / PLOTS[name])
         if "losses" in record:
             plot.save(curves_figure(record), document.parent / CURVES_PLOT)

@@ -76,9 +76,9 @@ def _theirs(found: tuple[Point, GridRow] | None, name: str) -> str:
 
 
 def _deterministic(found: tuple[Point, GridRow] | None) -> str:
-    if found is None or found[1].deterministic_ms is None:
+    if found is None or (ms := found[1].deterministic_ms) is None:
         return ""
     _, row = found
     beside = FA3_DETERMINISTIC in row.peers
     ratio = f" (**{row.multiple(FA3_DETERMINISTIC):.2f}**)" if beside else ""
-    return f"{speed(row, row.deterministic_ms):.0f}{ratio}"
+    return f"{speed(row, ms):.0f}{ratio}"

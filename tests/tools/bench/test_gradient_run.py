@@ -151,6 +151,20 @@ def test_a_process_that_cannot_be_is_told(monkeypatch: pytest.MonkeyPatch, tmp_p
     assert refused == {"fa3": "the process ended (-11)"}
 
 
+@pytest.mark.slow  # another process imports torch
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_the_process_measures_and_says_what_it_lacks(tmp_path: Path) -> None:
+    library = tmp_path / "other.so"
+    library.touch()
+    process = BesideFa3()
+    try:
+        refused = process.measure(replace(ASKED, fa3=library)).refused
+    finally:
+        process.close()
+    assert set(refused) == {"fa3"}
+    assert "cuda device" in refused["fa3"]
+
+
 def test_rows_of_gradients_are_stored_and_read(tmp_path: Path) -> None:
     (row,) = measure_gradients(ASKED, [], ("fa3",), MadeUpProcess()).rows
     facts = dict.fromkeys(("device", "date", "commit", "command", "grid", "dtype"), "x")

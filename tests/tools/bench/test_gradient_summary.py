@@ -43,5 +43,11 @@ def test_means_by_head_dimension_and_mask() -> None:
     )
 
 
+def test_other_configs_have_means_of_their_own() -> None:
+    other = replace(row(64, False, 2.0, 3.0), selected=False, config="backward(...)", beside={})
+    means = [str(mean) for mean in gradient_means([other])]
+    assert means[0].startswith("backward(...) beside FA3: geometric mean x1.500 over 1 points")
+
+
 def test_nothing_measured_has_no_mean() -> None:
     assert gradient_means([]) == []

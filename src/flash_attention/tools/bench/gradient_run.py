@@ -34,8 +34,7 @@ from flash_attention.tools.child import Child, ChildLostError, Note
 
 DETERMINISTIC = "ours deterministic"
 PATIENCE_S = 300.0  # with a point: kernels may have to be compiled
-SPINS = {Measured.BACKWARD: SPIN_CYCLES, Measured.TRAINING: 10 * SPIN_CYCLES}
-"""The host needs longer to queue both passes through autograd."""
+AUTOGRAD_SPINS = 5  # times the wait of a forward pass: the host needs longer to queue gradients
 
 
 @dataclass(frozen=True)
@@ -129,7 +128,7 @@ def measure_process(
         repeats=asked.repeats,
         check=check,
         hot=asked.hot,
-        spin_cycles=SPINS[asked.measured],
+        spin_cycles=AUTOGRAD_SPINS * SPIN_CYCLES,
     )
     selected = of.plan().config.short_form()
     return MeasuredPoint(selected, timings, checks, {**refused, **lineup.missing})

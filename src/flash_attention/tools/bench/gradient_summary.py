@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from flash_attention.tools.bench.grid_run import GridRow
@@ -32,15 +32,20 @@ class Mean:
         )
 
 
-def gradient_means(rows: Iterable[GridRow]) -> list[Mean]:
+def gradient_means(rows: Sequence[GridRow]) -> list[Mean]:
     """Means beside the faster rival for each head dimension and mask, and for all points beside
-    each peer; then those of the deterministic mode."""
+    each peer; then those of the deterministic mode, and of other configs."""
     right = [row for row in selected_rows(rows) if row.ok]
     means = _by_part("ours", f"the faster of {rivals()}", right, lambda row: row.ratio)
     for name in PEER_NAMES[:3]:
         means += _mean("ours", NAMES[name], right, _beside(name))
     means += _by_part("deterministic", NAMES[FA3_DETERMINISTIC], right, _beside(FA3_DETERMINISTIC))
     means += _mean("deterministic", "our other mode", right, _of_other_mode)
+    others = [row for row in rows if row.ok and not row.selected]
+    for config in dict.fromkeys(row.config for row in others):
+        some = [row for row in others if row.config == config]
+        for name in PEER_NAMES:
+            means += _mean(config, NAMES[name], some, _beside(name))
     return means
 
 
