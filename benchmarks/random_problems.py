@@ -14,10 +14,10 @@ import argparse
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import torch
 
@@ -35,8 +35,8 @@ from flash_attention.tools.commands.console import (
 )
 from flash_attention.tools.commands.precompile import Job, precompile
 from flash_attention.tools.cores import usable_cores
-from tests.random_problems.call import Verdict, make, verdict_of
-from tests.random_problems.draw import LARGE, draw
+from tests.random_problems.call import make, verdict_of
+from tests.random_problems.draw import LARGE, Size, draw
 from tests.random_problems.problem import RandomProblem
 from tests.random_problems.shrink import failing_alike, shrink
 
@@ -49,6 +49,18 @@ class DeadContextError(Exception):
     """Nothing more runs on the GPU in this process."""
 
 
+class Counted(Protocol):
+    """A problem of any kind."""
+
+    @property
+    def family(self) -> str: ...
+    def features(self) -> frozenset[str]: ...
+
+
+AnyProblem = TypeVar("AnyProblem", bound=Counted)
+AnyVerdict = TypeVar("AnyVerdict")
+
+
 @dataclass
 class Tally:
     """What was seen so far."""
@@ -56,30 +68,49 @@ class Tally:
     families: Counter[str] = field(default_factory=Counter)
     features: Counter[str] = field(default_factory=Counter)
     wrong_with: Counter[str] = field(default_factory=Counter)
-    worst: dict[str, Any] = field(default_factory=lambda: {"share": 0.0, "problem": None})
-    worst_lse: dict[str, Any] = field(default_factory=lambda: {"share": 0.0, "problem": None})
+    worst: dict[str, dict[str, Any]] = field(default_factory=dict)  # by the result's name
     failures: list[dict[str, str]] = field(default_factory=list)
 
-    def count(self, problem: RandomProblem) -> None:
+    def count(self, problem: Counted) -> None:
         self.families[problem.family] += 1
         self.features.update(problem.features())
 
-    def note(self, problem: RandomProblem, verdict: Verdict) -> None:
-        for worst, share in ((self.worst, verdict.share), (self.worst_lse, verdict.lse_share)):
-            if share > worst["share"]:
-                worst.update(share=share, problem=repr(problem))
+    def note(self, problem: Counted, shares: Mapping[str, float]) -> None:
+        for name, share in shares.items():
+            if share >= self.worst.get(name, {"share": 0.0})["share"]:
+                self.worst[name] = {"share": share, "problem": repr(problem)}
+
+    def worst_words(self) -> str:
+        return ", ".join(f"{name} {worst['share']:.0%}" for name, worst in self.worst.items())
+
+    def record(self, command: Sequence[str], kernels: int, seconds: float) -> dict[str, Any]:
+        """What a results file says, but for the worst errors."""
+        return {
+            **describe(),
+            "command": " ".join(command),
+            "count": sum(self.families.values()),
+            "kernels": kernels,
+            "seconds": round(seconds, 1),
+            "families": dict(sorted(self.families.items())),
+            "features": dict(sorted(self.features.items())),
+            "failures": self.failures,
+        }
 
 
-def parse(arguments: Sequence[str]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+def parse(
+    arguments: Sequence[str], description: str | None = __doc__, count: int = 2000
+) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=description and description.splitlines()[0])
     parser.add_argument("results", type=Path, help="JSON file to write")
-    parser.add_argument("--count", type=int, default=2000, help="how many problems")
+    parser.add_argument("--count", type=int, default=count, help="how many problems")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--first", type=int, default=0, help="number of the first problem")
     return parser.parse_args(arguments)
 
 
-def problems(seed: int, first: int, count: int) -> Iterator[RandomProblem]:
+def problems(
+    draw: Callable[[int, Size, str], AnyProblem], seed: int, first: int, count: int
+) -> Iterator[AnyProblem]:
     hopper = current_arch() == ARCHES["sm_90"]
     for number in range(first, first + count):
         family = "sm90" if hopper and (number + 1) % FIRST_FAMILY_EVERY else "sm80"
@@ -109,10 +140,10 @@ def compile_all(todo: Sequence[RandomProblem]) -> int:
     return len(jobs)
 
 
-def wrong_with(problem: RandomProblem, tally: Tally | None = None) -> list[str]:
-    """What is wrong with a problem's results, or the error it ends with."""
+def verdict_or_error(judge: Callable[[], AnyVerdict]) -> AnyVerdict | list[str]:
+    """The verdict on a problem, or the error it ends with."""
     try:
-        verdict = verdict_of(make(problem, "cuda"))
+        verdict = judge()
         torch.cuda.synchronize()
     except Exception as error:
         message = f"{type(error).__name__}: {error}"
@@ -121,14 +152,31 @@ def wrong_with(problem: RandomProblem, tally: Tally | None = None) -> list[str]:
         except Exception as sticky:
             raise DeadContextError(message) from sticky
         return [message]
+    return verdict
+
+
+def wrong_with(problem: RandomProblem, tally: Tally | None = None) -> list[str]:
+    """What is wrong with a problem's results, or the error it ends with."""
+    verdict = verdict_or_error(lambda: verdict_of(make(problem, "cuda")))
+    if isinstance(verdict, list):
+        return verdict
     if tally is not None:
-        tally.note(problem, verdict)
+        tally.note(problem, {"output": verdict.share, "lse": verdict.lse_share})
     return verdict.wrong
 
 
-def run_all(todo: Sequence[RandomProblem]) -> Tally:
+def smallest_alike(problem: RandomProblem, wrong: Sequence[str]) -> RandomProblem:
+    """The smallest problem that fails as one did of which `wrong` was said."""
+    return shrink(problem, failing_alike(wrong, wrong_with), SHRINK_TRIES)
+
+
+def run_all(
+    todo: Sequence[AnyProblem],
+    tally: Tally,
+    wrong_with: Callable[[AnyProblem, Tally], list[str]],
+    smallest: Callable[[AnyProblem, Sequence[str]], AnyProblem],
+) -> None:
     """Every problem; after an error of the GPU itself, no more."""
-    tally = Tally()
     with progress() as bar, quiet_compiles():
         task = bar.add_task("running", total=len(todo))
         for problem in todo:
@@ -139,14 +187,12 @@ def run_all(todo: Sequence[RandomProblem]) -> Tally:
                     tally.wrong_with.update(problem.features())
                     tally.failures.append({"problem": repr(problem), "wrong": "; ".join(wrong)})
                     if len(tally.failures) <= SHRUNK:
-                        smallest = shrink(problem, failing_alike(wrong, wrong_with), SHRINK_TRIES)
-                        tally.failures[-1]["smallest"] = repr(smallest)
+                        tally.failures[-1]["smallest"] = repr(smallest(problem, wrong))
             except DeadContextError as dead:
                 why = f"{dead}; the CUDA context is gone, go on with --first"
                 tally.failures.append({"problem": repr(problem), "wrong": why})
                 break
             bar.advance(task)
-    return tally
 
 
 def report(tally: Tally, kernels: int, seconds: float) -> None:
@@ -163,8 +209,7 @@ def report(tally: Tally, kernels: int, seconds: float) -> None:
     families = ", ".join(f"{count} {name}" for name, count in sorted(tally.families.items()))
     print(
         f"{done - len(tally.failures)} of {done} right ({families}), {kernels} kernels,"
-        f" {seconds:.0f} s; worst error {tally.worst['share']:.0%} of what is allowed, of lse"
-        f" {tally.worst_lse['share']:.0%}"
+        f" {seconds:.0f} s; of what is allowed, the worst errors: {tally.worst_words()}"
     )
 
 
@@ -172,24 +217,16 @@ def main(arguments: Sequence[str]) -> int:
     given = parse(arguments)
     if not torch.cuda.is_available():
         sys.exit("random_problems.py needs an NVIDIA GPU; torch sees none")
-    todo = list(problems(given.seed, given.first, given.count))
+    todo = list(problems(draw, given.seed, given.first, given.count))
     start = time.perf_counter()
     kernels = compile_all(todo)
-    tally = run_all(todo)
+    tally = Tally()
+    run_all(todo, tally, wrong_with, smallest_alike)
     seconds = time.perf_counter() - start
-    record = {
-        **describe(),
-        "command": " ".join(("benchmarks/random_problems.py", *arguments)),
-        "count": sum(tally.families.values()),
-        "kernels": kernels,
-        "seconds": round(seconds, 1),
-        "families": dict(sorted(tally.families.items())),
-        "features": dict(sorted(tally.features.items())),
-        "worst": tally.worst,
-        "worst_lse": tally.worst_lse,
-        "failures": tally.failures,
-    }
-    write_record(given.results, record)
+    record = tally.record(("benchmarks/random_problems.py", *arguments), kernels, seconds)
+    nothing = {"share": 0.0, "problem": None}
+    worst = {"worst": tally.worst.get("output", nothing)}
+    write_record(given.results, record | worst | {"worst_lse": tally.worst.get("lse", nothing)})
     report(tally, kernels, seconds)
     return min(len(tally.failures), 1)
 

@@ -16,6 +16,16 @@ from typing import Any
 from benchmarks.render import api, commands
 from benchmarks.render.blocks import begin, replace_block, table, wrap
 from benchmarks.render.conformance import CONFORMANCE, conformance_block
+from benchmarks.render.gradients import (
+    CURVES,
+    CURVES_PLOT,
+    GRADIENT_PROBLEMS,
+    curves_block,
+    curves_figure,
+    gradient_problems_block,
+    gradients_block,
+    is_gradients,
+)
 from benchmarks.render.grid_tables import grid_table, is_plain, point_table
 from benchmarks.render.ledger import (
     ABLATIONS,
@@ -31,13 +41,17 @@ from benchmarks.render.rungs import render_rungs
 from benchmarks.render.tuned import tuned_block, tuned_name
 from flash_attention.tools.bench import plot, results
 from flash_attention.tools.bench.comparison import Comparison, compare
+from flash_attention.tools.bench.grid import Measured
 from flash_attention.tools.bench.grid_record import grid_rows
 from flash_attention.tools.bench.grid_summary import mean_ratio, rivals, selected_rows, unit
 from flash_attention.tools.bench.stored import Stored, read_file, read_folder
 
 LADDER, COUNTERS, HOST, TIMED = "ladder", "counters", "host", "forward-timed"
 PLOT = Path("ladder.png")  # beside the document
-PLOTS = {"grid-fa3-bf16": Path("fa3.png")}  # of grids
+PLOTS = {
+    "grid-fa3-bf16": Path("fa3.png"),
+    "grid-backward-bf16": Path("backward.png"),
+}  # of grids
 RESULTS = Path("results")
 DOCUMENTS = (
     ("README.md", ""),
@@ -48,6 +62,13 @@ DOCUMENTS = (
     ("docs/attention.md", "h200_tuned_models_bf16.json"),
     ("docs/attention.md", "h200_varlen_bf16.json"),
     ("docs/attention.md", "h200_window_bf16.json"),
+    ("docs/backward.md", "h200_backward_bf16.json"),
+    ("docs/backward.md", "h200_backward_gqa_bf16.json"),
+    ("docs/backward.md", "h200_backward_seed_fp16.json"),
+    ("docs/backward.md", "h200_backward_varlen_bf16.json"),
+    ("docs/backward.md", "h200_random_gradients.json"),
+    ("docs/backward.md", "h200_training_bf16.json"),
+    ("docs/backward.md", "h200_training_curves.json"),
     ("docs/emulator.md", "h200_conformance.json"),
     ("docs/emulator.md", "h200_emulator_counters.json"),
     ("docs/forward.md", "h200_forward_timed.json"),
@@ -62,7 +83,8 @@ DOCUMENTS = (
     ("docs/tuning.md", "h200_tuned_bf16.json"),
     ("docs/tuning.md", "h200_tuned_models_bf16.json"),
 )
-"""Which document shows which stored results; no name is the whole folder."""
+"""Which document shows which stored results; no name is the whole folder. What was not measured
+yet leaves its block as it is."""
 _HOW = "Numbers are medians of interleaved runs with L2 {l2}."
 
 
@@ -184,13 +206,23 @@ def render(text: str, record: Mapping[str, Any]) -> str | None:
     """
     if "steady_us" in record:
         return replace_block(text, HOST, host_block(record))
+    if "worst_gradients" in record:
+        return replace_block(
+            text, GRADIENT_PROBLEMS, gradient_problems_block(record, _where(record))
+        )
     if "failures" in record:
         return replace_block(text, PROBLEMS, problems_block(record, _where(record)))
+    if "losses" in record:
+        return replace_block(text, CURVES, curves_block(record, _where(record)))
     row = record["rows"][0]
     if "instruction" in row:
         return replace_block(text, CONFORMANCE, conformance_block(record, _where(record)))
     if "grid" in record:
         name = grid_name(record)
+        if is_gradients(record):
+            picture = PLOTS[name].as_posix() if name in PLOTS else None
+            block = gradients_block(name, record, _where(record), picture)
+            return replace_block(text, name, block)
         if begin(tuned_name(record)) in text:
             return replace_block(text, tuned_name(record), tuned_block(record, _where(record)))
         if begin(name) in text or begin(ABLATIONS) not in text:
@@ -223,8 +255,12 @@ def write(document: Path, stored: Path) -> None:
     if (rendered := render(text, record)) is not None:
         document.write_text(rendered)
         if "grid" in record and begin(name := grid_name(record)) in text and name in PLOTS:
-            setting = f"{record['device']}, {record['dtype']}, forward"
-            plot.save(plot.grid_speeds(grid_rows(record), setting), document.parent / PLOTS[name])
+            rows = grid_rows(record)
+            words = Measured[rows[0].measured].words
+            setting = f"{record['device']}, {record['dtype']}, {words}"
+            plot.save(plot.grid_speeds(rows, setting), document.parent / PLOTS[name])
+        if "losses" in record:
+            plot.save(curves_figure(record), document.parent / CURVES_PLOT)
         return
     measured = results.load(stored)
     text = replace_block(text, LADDER, ladder_block(measured))
@@ -252,7 +288,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     if given.document is None:
         for document, stored in DOCUMENTS:
-            write(Path(document), RESULTS / stored)
+            if (RESULTS / stored).exists():
+                write(Path(document), RESULTS / stored)
         write_reference()
     elif given.results is None:
         parser.error("a document needs the results that go into it")

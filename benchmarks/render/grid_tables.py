@@ -10,13 +10,14 @@ from flash_attention.tools.bench.grid import Point
 from flash_attention.tools.bench.grid_run import GridRow
 from flash_attention.tools.bench.grid_summary import NAMES, point_of, remark, selected_rows, speed
 from flash_attention.tools.bench.peers import PEERS
-from flash_attention.tools.bench.statistics import tflops
+from flash_attention.tools.bench.peers.gradients import FA3_DETERMINISTIC
 
 
 def point_table(rows: Sequence[GridRow]) -> list[str]:
     """One line a point: the selected kernel, the peers and ours as a multiple of each."""
     chosen = selected_rows(rows)
-    names = [name for name in PEERS if any(name in row.peers for row in chosen)]
+    named = (*PEERS, FA3_DETERMINISTIC)
+    names = [name for name in named if any(name in row.peers for row in chosen)]
     lines = []
     for row in chosen:
         ours = f"{speed(row, row.ms):.0f}" if row.ok else "wrong"
@@ -28,7 +29,7 @@ def point_table(rows: Sequence[GridRow]) -> list[str]:
 def _beside(row: GridRow, name: str) -> str:
     if name not in row.peers:
         return ""
-    return f"{speed(row, row.peers[name]):.0f} (**{row.peers[name] / row.ms:.2f}**)"
+    return f"{speed(row, row.peers[name]):.0f} (**{row.multiple(name):.2f}**)"
 
 
 def is_plain(rows: Iterable[GridRow]) -> bool:
@@ -47,7 +48,10 @@ def grid_table(rows: Sequence[GridRow]) -> list[str]:
         }
         label = [str(d), "causal" if causal else "full"]
         lines.append([*label, "ours", *(_ours(here.get(n)) for n in lengths)])
-        for name in PEERS:
+        if any(row.deterministic_ms is not None for _, row in here.values()):
+            cells = [_deterministic(here.get(n)) for n in lengths]
+            lines.append([*label, "ours, deterministic", *cells])
+        for name in (*PEERS, FA3_DETERMINISTIC):
             if any(name in row.peers for _, row in here.values()):
                 cells = [_theirs(here.get(n), name) for n in lengths]
                 lines.append([*label, NAMES[name], *cells])
@@ -67,5 +71,14 @@ def _ours(found: tuple[Point, GridRow] | None) -> str:
 def _theirs(found: tuple[Point, GridRow] | None, name: str) -> str:
     if found is None or name not in found[1].peers:
         return ""
-    point, row = found
-    return f"{tflops(point.flop, row.peers[name]):.0f}"
+    _, row = found
+    return f"{speed(row, row.peers[name]):.0f}"
+
+
+def _deterministic(found: tuple[Point, GridRow] | None) -> str:
+    if found is None or (ms := found[1].deterministic_ms) is None:
+        return ""
+    _, row = found
+    beside = FA3_DETERMINISTIC in row.peers
+    ratio = f" (**{row.multiple(FA3_DETERMINISTIC):.2f}**)" if beside else ""
+    return f"{speed(row, ms):.0f}{ratio}"

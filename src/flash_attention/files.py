@@ -140,7 +140,7 @@ def checked_fields(data: object, kind: Any, nested: tuple[str, ...] = ()) -> dic
         raise UnsupportedError(f"unknown field {quoted(unknown[0])}; there are {', '.join(names)}")
     for f in fields(kind):
         if f.name not in data:
-            if f.default is MISSING:
+            if f.default is MISSING and f.default_factory is MISSING:
                 raise UnsupportedError(f"{f.name} is missing; there are {', '.join(names)}")
         elif f.name not in nested and not _is(data[f.name], str(f.type)):
             raise UnsupportedError(f"{f.name} is {quoted(data[f.name])}; {_needed(str(f.type))}")

@@ -6,9 +6,11 @@ from typing import Any
 import pytest
 import torch
 
-from flash_attention.call.backward_call import Gradients, Wanted
+from flash_attention.call.backward_call import BackwardCall, Gradients, Wanted
 from flash_attention.call.call import Call
+from flash_attention.reference.formula import evaluate
 from flash_attention.reference.gradient_judge import GradientJudge
+from flash_attention.reference.gradients import evaluate_gradients
 
 EVERY = Wanted(dsinks=True)
 
@@ -75,6 +77,35 @@ def test_some_heads_are_checked_and_none_may_be_nan() -> None:
     check = judge.check(exact._replace(dk=other))["dk"]
     assert not check.ok
     assert check.worst_index == (0, 0, 1, 0)
+
+
+def test_nothing_to_check_is_right() -> None:
+    call, do = drawn()
+    empty = call._replace(k=call.k[:, :0], v=call.v[:, :0])
+    zeros = Gradients(*(torch.zeros_like(t) for t in empty[:3]))
+    checks = GradientJudge(empty, do).check(zeros)
+    assert {name: (check.ok, check.elements) for name, check in checks.items()} == {
+        "dq": (True, do.numel()),
+        "dk": (True, 0),
+        "dv": (True, 0),
+    }
+
+
+@pytest.mark.parametrize("name", EVERY._fields)
+def test_the_output_in_16_bits_explains_an_error(name: str) -> None:
+    call, do = drawn()
+    out, lse = evaluate(call, torch.float64, lse=True)
+    coarse = (out.bfloat16() * 8).round() / 8  # farther off than 16-bit torch
+    given = call._replace(out=coarse)
+    gradients = evaluate_gradients(BackwardCall(do, given, lse, None, EVERY), torch.float64)
+    explained = GradientJudge(given, do, wanted=EVERY).check(gradients)[name]
+    unexplained = GradientJudge(call, do, wanted=EVERY).check(gradients)[name]
+    assert explained.ok
+    if name == "dv":  # which does not depend on the output
+        assert (explained.error, explained.allowed) == (0.0, unexplained.allowed)
+    else:
+        assert explained.reference_error == explained.error > unexplained.reference_error
+        assert not unexplained.ok or unexplained.ratio > 1.5
 
 
 def test_only_what_is_given_is_checked() -> None:

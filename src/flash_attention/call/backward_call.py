@@ -72,6 +72,11 @@ class BackwardProblem(Problem):
     wanted: Wanted = ALL
     deterministic: bool = False
 
+    @property
+    def idle(self) -> bool:
+        """Whether every gradient of q, k and v is 0, as packed rows may belong to no sequence."""
+        return super().idle or 0 in (self.seq_q, self.seq_k)
+
     @classmethod
     def of_pass(
         cls, problem: Problem, wanted: Wanted = ALL, deterministic: bool = False

@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from torch import Tensor
 
 from flash_attention.call import tensors
 from flash_attention.call.backward_call import BackwardCall, BackwardProblem
+from flash_attention.call.call import Call
 from flash_attention.call.checks import check_call
 from flash_attention.call.problem import Problem
 from flash_attention.call.results import new_gradient, precision_of_lse
@@ -23,16 +25,21 @@ def check_backward_call(call: BackwardCall) -> tuple[BackwardProblem, list[Tenso
     o, dq, dk and dv."""
     check_types(call)
     problem, views = check_call(call.call)
-    q, k, v, o = (replace(view, name=name) for name, view in zip("qkvo", views, strict=True))
     do = TensorView.of("do", call.do)
     tensors.check_kernel_gradient(do, TensorView.of("o", call.call.out))
-    check_rows(call, problem, q)
+    check_rows(call, problem, views[0])
+    given = BackwardProblem.of_pass(problem, call.wanted, call.deterministic)
+    return given, [do.with_batch, *views_of_pass(call.call, views)[1:]]
+
+
+def views_of_pass(call: Call, views: Sequence[TensorView]) -> list[TensorView]:
+    """Return views of do, q, k, v, o, dq, dk and dv, from those of q, k, v and o. do is like o."""
+    q, k, v, o = (replace(view, name=name) for name, view in zip("qkvo", views, strict=True))
     new = [
         replace(TensorView.of(f"d{view.name}", new_gradient(tensor, "meta")), device=view.device)
-        for view, tensor in zip((q, k, v), call.call[:3], strict=True)
+        for view, tensor in zip((q, k, v), call[:3], strict=True)
     ]
-    given = BackwardProblem.of_pass(problem, call.wanted, call.deterministic)
-    return given, [do.with_batch, q, k, v, o, *(view.with_batch for view in new)]
+    return [replace(o, name="do"), q, k, v, o, *(view.with_batch for view in new)]
 
 
 def check_types(call: BackwardCall) -> None:

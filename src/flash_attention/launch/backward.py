@@ -44,7 +44,7 @@ class BackwardPlan:
         self.device_index: int = call.do.get_device()
         if arch is None and self.device_index != CPU:
             arch = device_arch(self.device_index)
-        self.config, self.arch = _choose(self.problem, config, arch)
+        self.config, self.arch = choose_backward(self.problem, config, arch)
         setting = Setting(
             self.arch, num_sms_of(self.device_index), workspace_bytes=workspace_bytes()
         )
@@ -57,7 +57,7 @@ class BackwardPlan:
     def run(self, call: BackwardCall) -> Gradients:
         """Run a backward pass with the plan's key."""
         if self.idle:
-            return self._zeros(call.dlse)
+            return self._zeros(call)
         if self.device_index == CPU:
             from flash_attention.launch.backward_emulation import (  # loaded when used
                 emulate_checked,
@@ -116,7 +116,7 @@ class BackwardPlan:
         device = self.views[0].device
         return torch.empty(self.problem.heads, dtype=torch.float32, device=device)
 
-    def _zeros(self, dlse: Tensor | None) -> Gradients:
+    def _zeros(self, call: BackwardCall) -> Gradients:
         """Return the gradients without a query or a key. The lse of a row is then its sink."""
         wanted = self.problem.wanted
         dq, dk, dv = (
@@ -124,14 +124,20 @@ class BackwardPlan:
             for view, asked in zip(self.views[5:], wanted[:3], strict=True)
         )
         dsinks = self._new_sinks().zero_() if wanted.dsinks else None
-        if dsinks is not None and dlse is not None:
-            dsinks += dlse.transpose(-1, -2).flatten(end_dim=-2).sum(0)
+        if dsinks is not None and call.dlse is not None:
+            rows = call.dlse.transpose(-1, -2).flatten(end_dim=-2)
+            if (starts := call.call.cu_seqlens_q) is not None:
+                row = torch.arange(len(rows), device=rows.device)
+                loose = (row < starts[0]) | (row >= starts[-1])
+                rows = rows.masked_fill(loose[:, None], 0)
+            dsinks += rows.sum(0)
         return Gradients(dq, dk, dv, dsinks)
 
 
-def _choose(
+def choose_backward(
     problem: BackwardProblem, config: GivenConfig | None, arch: Arch | None
 ) -> tuple[KernelConfig, Arch]:
+    """Return the config of a backward pass and the architecture that it is for."""
     if config is None:
         arch = arch or MEASURED_ARCH
         return select_config(problem, arch, Pass.BACKWARD), arch

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""check: is the result of `attention` right, by how much, and where is it worst."""
+"""check: are the results and gradients of `attention` right, by how much, where are they worst."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import torch
@@ -16,17 +16,21 @@ from flash_attention.call.lengths import check_lengths
 from flash_attention.call.options import check_switch
 from flash_attention.call.problem import Problem
 from flash_attention.call.results import fill_keyless, new_output
+from flash_attention.call.tensors import check_differentiable
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.given import GivenConfig
 from flash_attention.launch.plan import plan_for
 from flash_attention.reference.cpu import attention_on_cpu
 from flash_attention.reference.formula import without_pages
+from flash_attention.reference.gradient_judge import CHECKED_SCORES as GRADIENT_SCORES
 from flash_attention.reference.judge import ERROR_FACTOR, Check, LseCheck
 from flash_attention.reference.part_judge import CHECKED_SCORES, PartJudge
+from flash_attention.tools.gradient_check import GradientReport, check_gradients
 from flash_attention.tools.text import ReportRow, aligned
 
 CPU_SCORES = 1 << 26  # scores that the oracle computes on a CPU, which takes seconds
 BY_TORCH = "torch on the CPU; a config, or emulate=True, has a kernel emulated instead"
+BACKWARD_BY_TORCH = BY_TORCH.replace("a config", "a backward_config")
 
 
 @dataclass(frozen=True)
@@ -38,11 +42,13 @@ class CheckReport:
     heads: tuple[int, ...]  # the checked heads; the others may not contain NaN
     output: Check  # the error of the output
     lse: LseCheck | None  # the error of the lse, with return_lse
+    gradients: GradientReport | None = None  # with gradients=True
 
     @property
     def ok(self) -> bool:
         """Whether all results pass."""
-        return self.output.ok and (self.lse is None or self.lse.ok)
+        parts = (self.output, self.lse, self.gradients)
+        return all(part is None or part.ok for part in parts)
 
     def rows(self) -> list[ReportRow]:
         """The text of the report."""
@@ -53,11 +59,7 @@ class CheckReport:
             ("problem", str(self.problem)),
             ("computed by", self.computed_by),
             ("checked", "every head" if whole else f"{count}: {', '.join(map(str, self.heads))}"),
-            (
-                "output",
-                f"{_verdict(output.ok)}: largest error {output.error:.3e}, that of torch in {dtype}"
-                f" is {output.reference_error:.3e}, ratio {output.ratio:.2f}",
-            ),
+            ("output", _told(output, dtype)),
             (
                 "allowed",
                 f"{output.allowed:.3e}: {ERROR_FACTOR} times the error of torch in {dtype}, and"
@@ -70,6 +72,13 @@ class CheckReport:
             error = f"largest error {self.lse.error:.3e} at {self.lse.worst_index}"
             allowed = f"allowed is {self.lse.allowed:.3e}"
             rows.append(("lse", f"{_verdict(self.lse.ok)}: {error}, {allowed}"))
+        if self.gradients is not None:
+            again = ", deterministic" if self.gradients.deterministic else ""
+            rows.append(("gradients by", f"{self.gradients.computed_by}{again}"))
+            rows += [
+                (name, _told(check, dtype) + ("" if check.ok else f"; {check.mismatches}"))
+                for name, check in self.gradients.checks.items()
+            ]
         return rows
 
     def __str__(self) -> str:
@@ -89,9 +98,22 @@ def _verdict(ok: bool) -> str:
     return "right" if ok else "WRONG"
 
 
+def _told(check: Check, dtype: str) -> str:
+    return (
+        f"{_verdict(check.ok)}: largest error {check.error:.3e}, that of torch in {dtype} is"
+        f" {check.reference_error:.3e}, ratio {check.ratio:.2f}"
+    )
+
+
 @with_keywords_of(attention)
 def check(
-    q: Tensor, k: Tensor, v: Tensor, *, emulate: bool = False, **keywords: Any
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    emulate: bool = False,
+    gradients: bool = False,
+    **keywords: Any,
 ) -> CheckReport:
     """Compute `attention` of these arguments and check the result against a float64 oracle.
 
@@ -102,35 +124,57 @@ def check(
     - `q`, `k`, `v` and the other keywords: as in `attention`. With `return_lse` the lse is checked.
     - `emulate`: run the kernel that a GPU would run in the emulator, on CPU tensors. Without it,
       and without a `config`, torch computes on the CPU.
+    - `gradients`: run the backward pass for random gradients of the results too, and check the
+      gradients of q, k, v and sinks by the same rule. `backward_config` is its `config`.
 
     Returns a CheckReport. Raises what `attention` raises.
     """
-    call, config, validate, _ = asked("check", q, k, v, keywords)
+    call, config, validate, backward = asked("check", q, k, v, keywords)
     check_switch("emulate", emulate)
-    if config is None and not emulate and getattr(q, "is_cpu", False):
-        result, lse = attention_on_cpu(call)
-        computed_by = BY_TORCH
-    else:
-        plan = plan_for(call, config)
-        _check_emulated(emulate, q)
-        if validate:
-            check_lengths(plan.problem, call)
-        result, lse = _by_kernel(call, config)
-        where = "the emulator" if q.is_cpu else torch.cuda.get_device_name(q.device)
-        computed_by = f"{plan.config.short_form()}, on {where}"
+    check_switch("gradients", gradients)
+    return_lse = call.return_lse
+    if gradients:
+        check_differentiable(call)
+        call = call._replace(return_lse=True)
+    result, lse, computed_by = _results(call, config, validate=validate, emulate=emulate)
     if result.numel() == 0:
         raise UnsupportedError(
             f"the output has shape {tuple(result.shape)}, no element to check; every dimension must"
             " be at least 1"
         )
     judge = _judge(call)
-    return CheckReport(
+    report = CheckReport(
         Problem.of(call),
         computed_by,
         tuple(judge.heads),
         judge.check(result),
-        None if lse is None else judge.check_lse(lse),
+        None if lse is None or not return_lse else judge.check_lse(lse),
     )
+    if not gradients or lse is None:
+        return report
+    with torch.no_grad():
+        of_gradients = check_gradients(
+            *(call._replace(out=result, return_lse=return_lse), lse, backward),
+            emulate=emulate,
+            scores=CPU_SCORES if q.is_cpu else GRADIENT_SCORES,
+            by_torch=BACKWARD_BY_TORCH,
+        )
+    return replace(report, gradients=of_gradients)
+
+
+def _results(
+    call: Call, config: GivenConfig | None, *, validate: bool, emulate: bool
+) -> tuple[Tensor, Tensor | None, str]:
+    """The output, the lse if it is asked for, and what computed them."""
+    q = call.q
+    if config is None and not emulate and getattr(q, "is_cpu", False):
+        return *attention_on_cpu(call), BY_TORCH
+    plan = plan_for(call, config)
+    _check_emulated(emulate, q)
+    if validate:
+        check_lengths(plan.problem, call)
+    where = "the emulator" if q.is_cpu else torch.cuda.get_device_name(q.device)
+    return *_by_kernel(call, config), f"{plan.config.short_form()}, on {where}"
 
 
 def _check_emulated(emulate: bool, q: Tensor) -> None:

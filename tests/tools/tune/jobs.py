@@ -11,7 +11,7 @@ import time
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from flash_attention.tools.tune.child import Note
+    from flash_attention.tools.child import Note
 
 
 def double(note: Note, number: int) -> int:

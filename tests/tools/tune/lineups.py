@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from flash_attention.choose.dense import DenseProblem
 from flash_attention.kernel_configs import HopperForwardKernelConfig, KernelConfig
-from flash_attention.tools.tune.child import Note
+from flash_attention.tools.child import Note
 from flash_attention.tools.tune.timed import TIMING
 
 

@@ -14,9 +14,9 @@ from flash_attention.choose.table_file import load_table
 from flash_attention.errors import UnsupportedError
 from flash_attention.kernel_configs import HopperForwardKernelConfig, KernelConfig
 from flash_attention.tools.bench.grid import Point
+from flash_attention.tools.child import ChildLostError
 from flash_attention.tools.tune import device, timed
 from flash_attention.tools.tune.candidates import starting_points
-from flash_attention.tools.tune.child import ChildLostError
 from flash_attention.tools.tune.device import Answers, time_without_the_lost
 from flash_attention.tools.tune.measurer import Failure
 from flash_attention.tools.tune.run import Progress

@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 import torch
 
@@ -18,9 +19,23 @@ TOKENS, HIDDEN = 16384, 2048  # of every problem of the fa3 grid
 SEED_SHAPES = {512: 16, 1024: 16, 2048: 16, 4096: 16, 8192: 8, 16384: 4}  # batch by length
 SEED_HEADS = 16
 GQA_HEADS, GQA_HEADS_K = 32, 8
+TRAINED_HEADS, TRAINED_HEADS_K = 64, 8  # of the backward_gqa grid
 DECODE_BATCHES = {8192: (1, 16, 64), 131072: (1,), 2048: (128,)}  # by keys of a sequence
 WINDOWS = (1024, 2048, 4096)
 PACKED_ENTRIES, SHORTEST_PACKED = 16, 64
+
+
+class Measured(Enum):
+    """What a grid measures. The value is how many times the FLOP of a forward pass it takes."""
+
+    FORWARD = 1.0  # two products
+    BACKWARD = 2.5  # five products
+    TRAINING = 3.5  # both passes, through autograd
+
+    @property
+    def words(self) -> str:
+        """The pass in words."""
+        return "forward and backward" if self is Measured.TRAINING else self.name.lower()
 
 
 @dataclass(frozen=True)
@@ -120,6 +135,7 @@ class Grid:
     masks: tuple[bool, ...]  # causal or not
     seq_lens: tuple[int, ...]
     make: Callable[[int, bool, int], list[Point]]
+    measured: Measured = Measured.FORWARD
 
     def points(
         self,
@@ -158,6 +174,11 @@ def _prefill_gqa(d_head: int, causal: bool, seq_len: int) -> list[Point]:
     return [Point(d_head, causal, seq_len, batch, GQA_HEADS, GQA_HEADS_K)]
 
 
+def _backward_gqa(d_head: int, causal: bool, seq_len: int) -> list[Point]:
+    batch = max(1, TOKENS // seq_len)
+    return [Point(d_head, causal, seq_len, batch, TRAINED_HEADS, TRAINED_HEADS_K)]
+
+
 def _varlen(d_head: int, causal: bool, seq_len: int) -> list[Point]:
     """Packed sequences of fixed random lengths up to `seq_len`, without and with GQA."""
     draw = random.Random(seq_len)
@@ -187,7 +208,7 @@ def _window(d_head: int, causal: bool, seq_len: int) -> list[Point]:
     return [Point(d_head, True, seq_len, batch, heads, window=window) for window in WINDOWS]
 
 
-_BF16, _LENGTHS = DType.BF16, tuple(512 << i for i in range(6))
+_BF16, _LENGTHS, _BOTH = DType.BF16, tuple(512 << i for i in range(6)), (False, True)
 GRIDS = {
     "fa3": Grid(_BF16, (64, 128, 256), (False, True), _LENGTHS, _fa3),
     "seed": Grid(DType.FP16, (128,), (False,), tuple(SEED_SHAPES), _seed),
@@ -195,5 +216,13 @@ GRIDS = {
     "varlen": Grid(_BF16, (128,), (False, True), (1024, 4096), _varlen),
     "decode": Grid(_BF16, (128,), (False,), tuple(DECODE_BATCHES), _decode),
     "window": Grid(_BF16, (128,), (True,), (16384,), _window),
+    "backward": Grid(_BF16, (64, 128, 256), _BOTH, _LENGTHS, _fa3, Measured.BACKWARD),
+    "backward_seed": Grid(
+        DType.FP16, (128,), (False,), tuple(SEED_SHAPES), _seed, Measured.BACKWARD
+    ),
+    "backward_gqa": Grid(_BF16, (128,), _BOTH, (4096, 16384), _backward_gqa, Measured.BACKWARD),
+    "backward_varlen": Grid(_BF16, (128,), _BOTH, (1024, 4096), _varlen, Measured.BACKWARD),
+    "training": Grid(_BF16, (64, 128, 256), _BOTH, _LENGTHS, _fa3, Measured.TRAINING),
 }
-"""That of FlashAttention-3's paper, the ladder's, and one for each thing that models need."""
+"""That of FlashAttention-3's paper, the ladder's, and one for each thing that models need; the same
+for gradients."""

@@ -21,6 +21,7 @@ from flash_attention.files import (
     write_record,
     write_whole,
 )
+from flash_attention.tools.bench.grid import Measured
 from flash_attention.tools.bench.grid_run import GridRow
 
 FACTS = ("device", "date", "commit", "command", "grid", "dtype")
@@ -77,6 +78,12 @@ def _row(data: dict[str, Any]) -> GridRow:
     sizes = {"d": row.d, "seq": row.seq, "batch": row.batch, "heads": row.heads}
     check_positive(**sizes, ms=row.ms, tflops=row.tflops)
     check_positive(**row.peers)
+    check_positive(**row.beside)
+    if row.measured not in Measured.__members__:
+        known = ", ".join(Measured.__members__)
+        raise UnsupportedError(f"measured is {quoted(row.measured)}; there are {known}")
+    if row.deterministic_ms is not None:
+        check_positive(deterministic_ms=row.deterministic_ms)
     if row.ratio is not None:
         check_positive(ratio=row.ratio)
     for name in ("heads_k", "seq_q", "window"):
@@ -91,12 +98,15 @@ def _row(data: dict[str, Any]) -> GridRow:
 def save_csv(path: FilePath, rows: Sequence[GridRow]) -> None:
     """Writes a line a row, with a column for the milliseconds of each peer."""
     peers = list(dict.fromkeys(name for row in rows for name in row.peers))
+    apart = list(dict.fromkeys(name for row in rows for name in row.beside))
     text = io.StringIO()
     writer: csv.DictWriter[str] | None = None
     for row in rows:
         fields = asdict(row)
         times = fields.pop("peers")
         fields["lengths"] = " ".join(map(str, row.lengths))
+        beside = fields.pop("beside")
+        fields |= {f"ours_beside_{name}_ms": beside.get(name) for name in apart}
         fields |= {f"{name}_ms": times.get(name) for name in peers}
         if writer is None:
             writer = csv.DictWriter(text, list(fields))

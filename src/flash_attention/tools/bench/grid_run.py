@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -16,7 +16,7 @@ from flash_attention.errors import FlashAttentionError
 from flash_attention.kernel_configs import DType, KernelConfig
 from flash_attention.reference import judge as testing
 from flash_attention.tools.bench.case import Case
-from flash_attention.tools.bench.grid import Point
+from flash_attention.tools.bench.grid import Measured, Point
 from flash_attention.tools.bench.peers import line_up
 from flash_attention.tools.bench.statistics import Timing, gigabytes_per_second, tflops
 from flash_attention.tools.bench.timing import Contender, time_in_turn
@@ -54,6 +54,19 @@ class GridRow:
     copy_gbps: float | None = None  # read and written by a plain copy, measured alternately
     full_ms: float | None = None  # of the same kernel choice without the window
     heuristic_ms: float | None = None  # of the heuristic's choice, measured alternately
+    measured: str = Measured.FORWARD.name
+    deterministic_ms: float | None = None  # of ours with deterministic=True
+    beside: Mapping[str, float] = field(default_factory=dict)
+    """Milliseconds of ours in the process of a peer, where the peer needs a process of its own. A
+    deterministic peer is seen beside our deterministic mode."""
+
+    def ours_beside(self, peer: str) -> float:
+        """The milliseconds of ours that were measured alternately with a peer."""
+        return self.beside.get(peer, self.ms)
+
+    def multiple(self, peer: str) -> float:
+        """How many times as fast as a peer ours is."""
+        return self.peers[peer] / self.ours_beside(peer)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from flash_attention.tools.bench.grid import Point
+from flash_attention.tools.bench.grid import Measured, Point
 from flash_attention.tools.bench.grid_run import RIVALS, GridRow
 from flash_attention.tools.bench.statistics import tflops
 
@@ -15,6 +15,7 @@ NAMES = {
     "fa3": "FA3",
     "cudnn": "cuDNN",
     "fa2": "FA2",
+    "fa3_deterministic": "FA3 deterministic",
     "flex": "FlexAttention",
     "efficient": "SDPA efficient",
     "sdpa_math": "SDPA math",
@@ -87,7 +88,7 @@ def speed(row: GridRow, milliseconds: float) -> float:
     """What `milliseconds` at a row's point mean: TFLOP/s, or GB/s where K and V are the traffic."""
     if row.gbps is not None:
         return row.gbps * row.ms / milliseconds
-    return tflops(point_of(row).flop, milliseconds)
+    return tflops(round(point_of(row).flop * Measured[row.measured].value), milliseconds)
 
 
 def unit(rows: Iterable[GridRow]) -> str:

@@ -17,6 +17,7 @@ from flash_attention.tools.bench.comparison import FA2, Comparison
 from flash_attention.tools.bench.grid_run import GridRow
 from flash_attention.tools.bench.grid_summary import NAMES, best_rows, selected_rows, speed, unit
 from flash_attention.tools.bench.peers import PEERS
+from flash_attention.tools.bench.peers.gradients import FA3_DETERMINISTIC
 
 _BAR, _BESIDE, _GUIDE = "#6f9bd1", "#b9c4d0", "#333333"
 
@@ -79,7 +80,7 @@ def grid_speeds(rows: Sequence[GridRow], setting: str = "") -> Figure:
 def _draw_panel(axes: Axes, rows: Sequence[GridRow]) -> None:
     places = range(len(rows))
     axes.plot(places, [speed(r, r.ms) for r in rows], color=_BAR, marker="o", label="ours")
-    for colour, name in enumerate(PEERS):
+    for colour, name in enumerate((*PEERS, FA3_DETERMINISTIC)):
         there = [i for i in places if name in rows[i].peers]
         if there:
             speeds = [speed(rows[i], rows[i].peers[name]) for i in there]

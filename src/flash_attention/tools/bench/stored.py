@@ -20,13 +20,16 @@ from flash_attention.files import (
     read_json,
     read_text,
 )
+from flash_attention.tools.bench.grid import Measured
 from flash_attention.tools.bench.grid_record import check_facts, grid_rows
 from flash_attention.tools.bench.grid_run import GridRow
 
 LADDER, GRID, CANDIDATES, TIMINGS = "ladder", "grid", "candidates", "timings"
+GRADIENTS = "gradients"  # a grid of backward or of both passes
 SUFFIXES = (".json", ".jsonl", ".txt")
 EMULATED, PROFILE, PEAKS, OTHER = "emulated", "profile", "peaks", "other"
 WHAT = "a results file"
+FORWARD = Measured.FORWARD.name
 
 
 @dataclass(frozen=True)
@@ -122,6 +125,8 @@ def kind_of(record: Any) -> str:
     known = {f.name for f in fields(GridRow)}
     if "grid" not in record or not {"d", "seq", "config"} <= rows[0].keys() <= known:
         return OTHER  # or a grid of something else than self-attention
+    if any(row.get("measured", FORWARD) != FORWARD for row in rows):
+        return GRADIENTS
     return GRID if all(row.get("selected") for row in rows) else CANDIDATES
 
 
@@ -218,6 +223,7 @@ def _is_number(value: Any) -> bool:
 _CHECKS: dict[str, Callable[[Mapping[str, Any]], None]] = {
     GRID: _check_grid,
     CANDIDATES: _check_grid,
+    GRADIENTS: _check_grid,
     EMULATED: _check_emulated,
     PROFILE: _check_profile,
     PEAKS: _check_peaks,

@@ -13,6 +13,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -20,15 +21,16 @@ from flash_attention.tools.bench.statistics import Timing, summarise
 
 # The GPU spins this long before each sample, longer than the host needs to queue it: the events
 # around a kernel see the kernel and not the launch.
-_SPIN_CYCLES = 400_000  # about 0.2 ms
+SPIN_CYCLES = 400_000  # about 0.2 ms
 
 
 @dataclass(frozen=True)
 class Contender:
-    """One implementation: `run` launches it and returns its output, `poison` spoils that first."""
+    """One implementation: `run` launches it and returns its output or gradients, `poison` spoils
+    them first."""
 
     name: str
-    run: Callable[[], torch.Tensor]
+    run: Callable[[], Any]
     poison: Callable[[], object] = lambda: None
 
 
@@ -48,8 +50,9 @@ def time_in_turn(
     *,
     device: torch.device,
     repeats: int,
-    check: Callable[[str, torch.Tensor], None],
+    check: Callable[[str, Any], None],
     hot: bool = False,
+    spin_cycles: int = SPIN_CYCLES,
 ) -> dict[str, Timing]:
     """Times all contenders once a round; `check` judges what each one's last timed run wrote.
 
@@ -65,7 +68,7 @@ def time_in_turn(
                 contender.run()
                 contender.poison()
                 flush()
-                torch.cuda._sleep(_SPIN_CYCLES)
+                torch.cuda._sleep(spin_cycles)
                 start = torch.cuda.Event(enable_timing=True)
                 end = torch.cuda.Event(enable_timing=True)
                 start.record()

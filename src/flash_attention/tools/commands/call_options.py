@@ -134,6 +134,15 @@ class CallOptions:
     config: Annotated[
         str | None, typer.Option(help="a kernel config, in its short form or as rung:5")
     ] = None
+    gradients: Annotated[bool, typer.Option("--gradients", help="the backward pass as well")] = (
+        False
+    )
+    backward_config: Annotated[
+        str | None, typer.Option(help="the kernel config of the backward pass")
+    ] = None
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="gradients with the same bits in every run")
+    ] = False
     json: JsonOption = None
 
     @property
@@ -153,6 +162,9 @@ class CallOptions:
             "split_keys": self.split_keys,
             "return_lse": self.lse,
             "config": self.config,
+            "gradients": self.gradients,
+            "backward_config": self.backward_config,
+            "deterministic": self.deterministic,
         }
 
     def tell(self, report: Report) -> None:

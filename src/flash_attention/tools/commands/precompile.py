@@ -9,11 +9,13 @@ from typing import Literal
 
 from flash_attention.arch import Arch
 from flash_attention.call.features import PLAIN, Features
+from flash_attention.compile import compile_kernel
+from flash_attention.compile.unit import Unit
 from flash_attention.errors import FlashAttentionError, KernelConfigError
 from flash_attention.families.config import KernelConfig
 from flash_attention.families.registry import family_of
 from flash_attention.launch.kernels import compile_config
-from flash_attention.tools.tune.child import Note
+from flash_attention.tools.child import Note
 from flash_attention.tools.tune.compiling import Compilers
 from flash_attention.tools.tune.measurer import Failure
 
@@ -60,6 +62,24 @@ def precompile(jobs: Sequence[Job], processes: int) -> Generator[Outcome, None, 
                 yield outcome
     finally:
         compilers.close()
+
+
+def precompile_units(units: Sequence[Unit], processes: int) -> Generator[str, None, None]:
+    """Compile translation units into the cache. Yields what went wrong with each, or nothing."""
+    compilers = Compilers(min(processes, len(units)), _compile_unit)
+    try:
+        for _, outcome in compilers.answers([(unit,) for unit in units]):
+            yield outcome.reason if isinstance(outcome, Failure) else outcome
+    finally:
+        compilers.close()
+
+
+def _compile_unit(note: Note, unit: Unit) -> str:
+    try:
+        compile_kernel(unit.source, arch=unit.target, name=unit.name)
+    except FlashAttentionError as error:
+        return str(error)
+    return ""
 
 
 def _compile(note: Note, config: KernelConfig, features: Features, arch: Arch) -> Outcome:

@@ -15,17 +15,19 @@ from flash_attention.attention import asked, attention
 from flash_attention.call.call import with_keywords_of
 from flash_attention.call.checks import check_call
 from flash_attention.call.lengths import check_lengths
-from flash_attention.call.problem import Problem
-from flash_attention.choose.decision import Decision, Rule, Where, decide
+from flash_attention.call.options import check_switch
+from flash_attention.call.tensors import check_differentiable
+from flash_attention.choose.decision import Where, decide
 from flash_attention.choose.tables import NO_DEVICE, Device
 from flash_attention.errors import UnsupportedError, quoted
 from flash_attention.families.config import KernelConfig
-from flash_attention.families.registry import family_of
 from flash_attention.kernel_configs import config_for
 from flash_attention.launch.device import current_arch, device_arch, device_sms
-from flash_attention.tools.explain.explanation import Explanation, Launch
+from flash_attention.tools.explain.backward import explain_backward
+from flash_attention.tools.explain.explanation import Explanation
 from flash_attention.tools.explain.gpus import Gpu, gpu_of_arch, gpu_of_device
-from flash_attention.tools.explain.refusals import refusals_of
+from flash_attention.tools.explain.launch import Launch
+from flash_attention.tools.explain.refusals import refusals_of, rule_of
 from flash_attention.tools.explain.work import work_of
 
 CPU = torch.device("cpu")
@@ -40,6 +42,7 @@ def explain(
     *,
     arch: str | None = None,
     num_sms: int | None = None,
+    gradients: bool = False,
     **keywords: Any,
 ) -> Explanation:
     """Report which kernel `attention` would run for these arguments, why, and at what cost.
@@ -52,10 +55,17 @@ def explain(
       explained for `arch` and `num_sms`, or else for the current GPU, or else for an H200.
     - `arch`: the architecture, such as "sm_90".
     - `num_sms`: its number of multiprocessors.
+    - `gradients`: explain the backward pass too, as if q, k, v and sinks required grad. If one of
+      them does, it is explained anyway, for the gradients that are asked for.
 
     Returns an Explanation. Raises what `attention` would raise, with the same message.
     """
-    call, given, validate, _ = asked("explain", q, k, v, keywords)
+    call, given, validate, backward = asked("explain", q, k, v, keywords)
+    check_switch("gradients", gradients)
+    trained = gradients or (torch.is_grad_enabled() and call.needs_grad)
+    if trained:
+        check_differentiable(call)
+        call = call._replace(return_lse=True)
     problem, views = check_call(call, device=CPU)
     config = None if given is None else config_for(given, problem)
     target, sms, gpu = _target(q.device, config, arch, num_sms)
@@ -73,13 +83,16 @@ def explain(
         gpu=gpu,
         torch_computes=q.is_cpu and config is None,
         config=decision.config,
-        rule=_rule(decision, problem),
+        rule=rule_of(decision, problem),
         features=tuple(recipe.features.words()),
         refused=refusals_of(decision, problem, views, known_sms, call.split_keys),
         launches=() if problem.idle else tuple(map(Launch.of, recipe.steps, repeat(target))),
         chunks=recipe.chunks,
         tiles=recipe.tiles,
         work=work_of(problem, call),
+        backward=explain_backward(call, problem, views, backward, target, known_sms)
+        if trained
+        else None,
     )
 
 
@@ -119,14 +132,3 @@ def _device(device: torch.device, gpu: Gpu | None, *, asked_for: bool) -> Device
     if torch.cuda.is_available() and not asked_for:
         return torch.cuda.current_device()
     return NO_DEVICE if gpu is None else gpu.name
-
-
-def _rule(decision: Decision, problem: Problem) -> str:
-    """Say what chose the config, and on what grounds."""
-    rule: str = decision.rule.value
-    if decision.rule is Rule.GIVEN:
-        return rule
-    if decision.rule is Rule.TABLE:
-        return f"{rule}: {decision.reason}"
-    config = decision.config
-    return f"{rule}: {family_of(config).why(config, problem, decision.split)}"

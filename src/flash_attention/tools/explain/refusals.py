@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The kernels that were not chosen for a call, and why."""
+"""What chose the kernels of a call, and why others were not chosen."""
 
 from __future__ import annotations
 
@@ -61,3 +61,14 @@ def _why_not(
     except UnsupportedError as error:
         return str(error)
     return SELECTED_LATER
+
+
+def rule_of(decision: Decision, problem: Problem) -> str:
+    """Say what chose the config, and on what grounds."""
+    rule: str = decision.rule.value
+    if decision.rule is Rule.GIVEN:
+        return rule
+    if decision.rule is Rule.TABLE:
+        return f"{rule}: {decision.reason}"
+    config = decision.config
+    return f"{rule}: {family_of(config).why(config, problem, decision.split)}"

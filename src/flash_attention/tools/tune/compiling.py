@@ -14,12 +14,13 @@ from flash_attention.call.features import Features
 from flash_attention.errors import FlashAttentionError
 from flash_attention.kernel_configs import KernelConfig
 from flash_attention.launch.kernels import get_kernel
-from flash_attention.tools.tune.child import Child, ChildLostError, Note
+from flash_attention.tools.child import Child, ChildLostError, Note
 from flash_attention.tools.tune.measurer import Compiled, Failure
 
 COMPILE_S = 120.0  # no kernel takes so long, on the busiest machine
 
-Job = tuple[KernelConfig, Features, Arch]
+Job = tuple[Any, ...]
+"""What is compiled: the arguments of the function that compiles it."""
 Answer = TypeVar("Answer")
 
 

@@ -11,8 +11,8 @@ from flash_attention.arch import Arch
 from flash_attention.choose.dense import DenseProblem
 from flash_attention.errors import UnsupportedError
 from flash_attention.kernel_configs import KernelConfig
+from flash_attention.tools.child import Child, ChildLostError
 from flash_attention.tools.cores import usable_cores
-from flash_attention.tools.tune.child import Child, ChildLostError
 from flash_attention.tools.tune.compiling import Compilers, Job, compile_job
 from flash_attention.tools.tune.measurer import Compiled, Failure
 from flash_attention.tools.tune.timed import forget_tensors, time_lineup

@@ -16,7 +16,7 @@ from flash_attention.kernel_configs import KernelConfig
 from flash_attention.reference.judge import generate_qkvo
 from flash_attention.reference.part_judge import PartJudge
 from flash_attention.tools.bench.timing import Contender, time_in_turn
-from flash_attention.tools.tune.child import Note
+from flash_attention.tools.child import Note
 from flash_attention.tools.tune.measurer import Failure
 
 TIMING = "timing"

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import pytest
 import torch
 
 from flash_attention.tools.bench.clocks import Clocks
-from flash_attention.tools.bench.grid import Point
+from flash_attention.tools.bench.gradient_run import Asked
+from flash_attention.tools.bench.grid import Measured, Point
 from flash_attention.tools.bench.grid_run import PointResult
 from flash_attention.tools.commands.bench import command
 from tests.tools.bench.made_up_grid import grid_row, made_up_grid
@@ -40,6 +42,31 @@ def made_up_gpu(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     monkeypatch.setattr(command, "measure_point", measure)
     monkeypatch.setattr(command, "read_clocks", lambda device: Clocks(1980, 3201, 400, 50, 0))
     return calls
+
+
+def test_a_grid_of_gradients_ends_with_its_means(
+    made_up_gpu: list[dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[Asked, tuple[str, ...]]] = []
+
+    def measure(given: Asked, configs: object, peers: Any, beside: object) -> PointResult:
+        asked.append((given, peers))
+        point = given.point
+        row = grid_row(CONFIG, (point.d_head, point.causal, point.seq_len), 1.0, {"fa3": 1.5})
+        own = {"measured": "BACKWARD", "deterministic_ms": 1.25, "beside": {"fa3": 0.75}}
+        return PointResult((replace(row, **own),), {})  # type: ignore[arg-type]
+
+    monkeypatch.setattr(command, "measure_gradients", measure)
+    results = tmp_path / "r.json"
+    words = ("--grid", "backward", "--d-head", "64", "--full", "--seq", "512,1024")
+    text = invoke("bench", *words, "--json", str(results))
+    assert made_up_gpu == []
+    assert [given.point.seq_len for given, _ in asked] == [512, 1024]
+    assert {given.measured for given, _ in asked} == {Measured.BACKWARD}
+    assert {peers for _, peers in asked} == {("fa3", "cudnn", "fa2")}
+    assert "ours beside FA3: geometric mean x2.000 over 2 points" in text
+    assert "deterministic beside our other mode: geometric mean x0.800" in text
+    assert json.loads(results.read_text())["grid"] == "backward"
 
 
 def test_unknown_names_are_refused_with_the_nearest(tmp_path: Path) -> None:

@@ -1,10 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
-"""FlashAttention-3: a library of torch operators built from vLLM's copy of it, plain or packed by
-xz; $FLASH_ATTENTION_FA3 says where it is.
+"""FlashAttention-3: a library of torch operators, plain or packed by xz; $FLASH_ATTENTION_FA3 says
+where it is. That of vLLM's copy has the forward pass. Upstream's has both passes, and the CUDA
+runtime that it was built for lies beside it, which may not share a process with cuDNN.
 """
 
 from __future__ import annotations
 
+import ctypes
 import lzma
 import os
 import tempfile
@@ -22,14 +24,14 @@ from flash_attention.tools.bench.names import FA3_VARIABLE
 from flash_attention.tools.bench.timing import Contender
 
 FA3_CAPABILITY = (9, 0)
+UPSTREAM, CUDA_RUNTIME = "flash_attn_3_C.so", "libcudart.so.12"
 FA3_CHOOSES = 0  # as its number of splits
 
 
 def flash_attention_3(library: Path | None, name: str, case: Case) -> Contender:
     """FA3's operator, which takes sequences one after another and where each begins."""
-    operator = load_fa3(_fa3_path(library))
-    if not case.q.is_cuda or torch.cuda.get_device_capability(case.q.device) != FA3_CAPABILITY:
-        raise UnsupportedError("needs an sm_90 GPU (H100, H200)")
+    operator = load_fa3(fa3_path(library))
+    check_hopper(case.q)
     arguments = fa3_arguments(case)
     out: Tensor = arguments["out"]
     in_order = [arguments.get(argument, default) for argument, default in FA3_ARGUMENTS.items()]
@@ -88,23 +90,67 @@ FA3_ARGUMENTS: dict[str, Any] = {
 """What FA3's operator takes, in its order, and what it is given unless there is more to say."""
 
 
-@cache
-def load_fa3(path: Path) -> Callable[..., Sequence[Tensor]]:
-    """FA3's forward operator out of its library; a packed one is unpacked for as long as it takes.
+def check_hopper(tensor: Tensor) -> None:
+    """Raise UnsupportedError unless a tensor is on a GPU that FA3 runs on."""
+    if not tensor.is_cuda or torch.cuda.get_device_capability(tensor.device) != FA3_CAPABILITY:
+        raise UnsupportedError("needs an sm_90 GPU (H100, H200)")
 
-    The mapping of a loaded library outlives its file.
-    """
-    with tempfile.TemporaryDirectory() as folder:
-        library = path
-        if path.suffix == ".xz":
-            library = Path(folder) / path.stem
-            library.write_bytes(lzma.decompress(path.read_bytes()))
-        torch.ops.load_library(str(library))
+
+def load_fa3(path: Path) -> Callable[..., Sequence[Tensor]]:
+    """FA3's forward operator out of vLLM's library."""
+    if _is_upstream(path):
+        raise UnsupportedError(
+            f"{path} is upstream's build, whose {CUDA_RUNTIME} may not share a process with cuDNN;"
+            " pass vLLM's for the forward pass"
+        )
+    _load(path)
     operator: Callable[..., Sequence[Tensor]] = torch.ops._vllm_fa3_C.fwd
     return operator
 
 
-def _fa3_path(given: Path | None) -> Path:
+def load_upstream(path: Path) -> Any:
+    """Upstream's operators, `fwd` and `bwd`."""
+    if not _is_upstream(path) or _runtime_beside(path) is None:
+        raise UnsupportedError(
+            f"{path} is not {UPSTREAM} with {CUDA_RUNTIME} beside it, plain or packed by xz, which"
+            " gradients are compared with"
+        )
+    _load(path)
+    return torch.ops.flash_attn_3
+
+
+@cache
+def _load(path: Path) -> None:
+    """Load a library and the runtime beside it; packed ones are unpacked for as long as it takes.
+
+    The mapping of a loaded library outlives its file.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        runtime = _runtime_beside(path) if _is_upstream(path) else None
+        if runtime is not None:
+            ctypes.CDLL(str(_unpacked(runtime, Path(folder))), mode=ctypes.RTLD_GLOBAL)
+        torch.ops.load_library(str(_unpacked(path, Path(folder))))
+
+
+def _unpacked(path: Path, folder: Path) -> Path:
+    if path.suffix != ".xz":
+        return path
+    library = folder / path.stem
+    library.write_bytes(lzma.decompress(path.read_bytes()))
+    return library
+
+
+def _is_upstream(path: Path) -> bool:
+    return path.name.removesuffix(".xz") == UPSTREAM
+
+
+def _runtime_beside(path: Path) -> Path | None:
+    names = (CUDA_RUNTIME, f"{CUDA_RUNTIME}.xz")
+    return next((p for name in names if (p := path.parent / name).is_file()), None)
+
+
+def fa3_path(given: Path | None) -> Path:
+    """The library that is given, or that the environment names."""
     named = given or os.environ.get(FA3_VARIABLE)
     if not named:
         raise UnsupportedError(f"no library of it is named; set {FA3_VARIABLE} to its path")

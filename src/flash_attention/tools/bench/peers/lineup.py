@@ -47,11 +47,16 @@ def line_up(names: Sequence[str], case: Case, *, fa3: Path | None = None) -> Lin
             contender = peers[name](name, case)
             contender.run()
         except (UnsupportedError, RuntimeError, OSError) as reason:
-            causes = (reason, reason.__cause__)
-            missing[name] = ": ".join(str(c).partition("\n")[0] for c in causes if c)
+            missing[name] = first_lines(reason)
         else:
             present.append(contender)
     return Lineup(tuple(present), missing)
+
+
+def first_lines(reason: Exception) -> str:
+    """The first lines of an error and of its cause."""
+    causes = (reason, reason.__cause__)
+    return ": ".join(str(cause).partition("\n")[0] for cause in causes if cause)
 
 
 def checked_names(names: Sequence[str]) -> tuple[str, ...]:

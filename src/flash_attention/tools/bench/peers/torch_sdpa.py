@@ -15,16 +15,8 @@ from flash_attention.tools.bench.timing import Contender
 
 def sdpa(backend: SDPBackend, name: str, case: Case) -> Contender:
     """torch's SDPA with one of its backends: no window, one length, masks from the first key."""
-    needs_cuda(case)
+    check_sdpa(case)
     point = case.point
-    if point.window or point.lengths:
-        what = "window" if point.window else "packed entries"
-        raise UnsupportedError(f"torch's SDPA takes no {what}")
-    if point.causal and point.decode:
-        raise UnsupportedError(
-            f"torch's causal mask starts at the first key, ours ends at the last: with"
-            f" {point.queries} queries and {point.seq_len} keys they differ"
-        )
     queries, keys, values = (tensor.transpose(1, 2) for tensor in (case.q, case.k, case.v))
     shared = point.kv_heads != point.heads
 
@@ -57,6 +49,20 @@ def flash_attention_2(name: str, case: Case) -> Contender:
         return out
 
     return Contender(name, run)
+
+
+def check_sdpa(case: Case) -> None:
+    """Raise UnsupportedError for what torch's SDPA does not take."""
+    needs_cuda(case)
+    point = case.point
+    if point.window or point.lengths:
+        what = "window" if point.window else "packed entries"
+        raise UnsupportedError(f"torch's SDPA takes no {what}")
+    if point.causal and point.decode:
+        raise UnsupportedError(
+            f"torch's causal mask starts at the first key, ours ends at the last: with"
+            f" {point.queries} queries and {point.seq_len} keys they differ"
+        )
 
 
 def needs_cuda(case: Case) -> None:

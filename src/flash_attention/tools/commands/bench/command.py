@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,15 @@ from flash_attention.kernel_configs import DType
 from flash_attention.tools.bench.agreement import agreements, pair_up
 from flash_attention.tools.bench.clocks import Clocks, read_clocks
 from flash_attention.tools.bench.environment import describe
+from flash_attention.tools.bench.gradient_run import Asked, BesideFa3, measure_gradients
+from flash_attention.tools.bench.gradient_summary import gradient_means
+from flash_attention.tools.bench.grid import Measured, Point
 from flash_attention.tools.bench.grid_choice import grid_dtype
 from flash_attention.tools.bench.grid_record import load_json, save_csv, save_json
-from flash_attention.tools.bench.grid_run import GridRow, measure_point
+from flash_attention.tools.bench.grid_run import GridRow, PointResult, measure_point
 from flash_attention.tools.bench.grid_summary import summary
 from flash_attention.tools.bench.peers import checked_names
+from flash_attention.tools.bench.peers.gradients import PEER_NAMES
 from flash_attention.tools.commands.bench import tables
 from flash_attention.tools.commands.bench.compiling import compile_all
 from flash_attention.tools.commands.bench.settings import Settings, points_of, read_configs
@@ -87,29 +92,23 @@ def _measure(settings: Settings, *, json: Path | None, csv: Path | None, plot: P
     rows: list[GridRow] = []
     refused: list[dict[str, Any]] = []
     legend: dict[str, int] = {}
-    with quiet_compiles(), progress() as bar:
+    with quiet_compiles(), closing(BesideFa3()) as beside_fa3, progress() as bar:
         compile_all(settings)
         task = bar.add_task("timing", total=len(settings.points))
         for point in settings.points:
             bar.update(task, description=f"timing {point.label}")
-            result = measure_point(
-                *(point, settings.dtype),
-                [config for config in settings.configs if config.d_head == point.d_head],
-                peers=settings.peers,
-                repeats=settings.repeats,
-                device=device,
-                hot=settings.hot,
-                fa3=settings.fa3,
-                heuristic=settings.heuristic,
-            )
+            result = _result(settings, point, device, beside_fa3)
             rows += result.rows
             refused += [{**asdict(point), "name": n, "why": w} for n, w in result.refused.items()]
             facts["clocks"]["after"] = _clocks(device)
             if json is not None:
                 save_json(json, facts, rows, refused)
             bar.advance(task)
-    output.print(tables.speeds(rows, settings.peers, legend))
+    forward = settings.measured is Measured.FORWARD
+    output.print(tables.speeds(rows, settings.peers if forward else PEER_NAMES, legend))
     _print_lines(summary(rows, refused, legend))
+    if not forward:
+        _print_lines(map(str, gradient_means(rows)))
     _print_lines([f"{facts['device']}, L2 {facts['l2']}, {settings.repeats} samples each"])
     for when, state in facts["clocks"].items():
         _print_lines([f"{when}: {Clocks(**state) if state else 'no nvidia-smi to ask'}"])
@@ -117,6 +116,27 @@ def _measure(settings: Settings, *, json: Path | None, csv: Path | None, plot: P
     _write(rows, json=json, csv=csv, plot=plot)
     if not rows or not all(row.ok for row in rows):
         raise typer.Exit(1)
+
+
+def _result(
+    settings: Settings, point: Point, device: torch.device, beside_fa3: BesideFa3
+) -> PointResult:
+    configs = [config for config in settings.configs if config.d_head == point.d_head]
+    if settings.measured is Measured.FORWARD:
+        return measure_point(
+            *(point, settings.dtype, configs),
+            peers=settings.peers,
+            repeats=settings.repeats,
+            device=device,
+            hot=settings.hot,
+            fa3=settings.fa3,
+            heuristic=settings.heuristic,
+        )
+    asked = Asked(
+        *(point, settings.dtype, settings.measured, settings.repeats, device, settings.hot),
+        settings.fa3,
+    )
+    return measure_gradients(asked, configs, settings.peers, beside_fa3)
 
 
 def _clocks(device: torch.device) -> dict[str, float | None] | None:

@@ -12,19 +12,21 @@ from flash_attention.choose.tables import choose
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.registry import family_of
 from flash_attention.launch.device import current_arch
+from flash_attention.tools.bench.grid import Measured
 from flash_attention.tools.commands.bench.settings import Settings
 from flash_attention.tools.commands.precompile import Job, precompile
 from flash_attention.tools.cores import usable_cores
 
 
 def jobs_of(settings: Settings) -> list[Job]:
-    """What the points need. Few queries get their kernel when they run: which one it is depends
-    on how many multiprocessors there are."""
+    """What forward passes of the points need. Few queries get their kernel when they run: which one
+    it is depends on how many multiprocessors there are."""
     arch = current_arch()
     jobs: dict[Job, None] = {}
     for point in settings.points:
         problem = point.problem(settings.dtype)
-        configs = [config for config in settings.configs if config.d_head == point.d_head]
+        given = settings.configs if settings.measured is Measured.FORWARD else ()
+        configs = [config for config in given if config.d_head == point.d_head]
         if not point.decode:
             with suppress(UnsupportedError):  # told when the point is measured
                 configs.append(choose(problem, arch, torch.cuda.current_device()).config)

@@ -20,7 +20,7 @@ from flash_attention.kernel_configs import (
 )
 from flash_attention.ladder import LADDER_D_HEADS
 from flash_attention.launch.device import current_arch
-from flash_attention.tools.bench.grid import GRIDS, Point
+from flash_attention.tools.bench.grid import GRIDS, Measured, Point
 from flash_attention.tools.bench.grid_choice import Part, grid_points
 from flash_attention.tools.bench.grid_file import read_lines
 from flash_attention.tools.bench.names import FA3_VARIABLE
@@ -47,6 +47,11 @@ class Settings:
     def grid_name(self) -> str:
         """What documents call the grid: a file by its name without what it ends in."""
         return self.grid if self.grid in GRIDS else Path(self.grid).stem
+
+    @property
+    def measured(self) -> Measured:
+        """What is measured: the forward pass, unless the grid says more."""
+        return GRIDS[self.grid].measured if self.grid in GRIDS else Measured.FORWARD
 
     def command(self) -> str:
         """The command that repeats it, whatever the defaults are then."""

@@ -35,7 +35,7 @@ def speeds(rows: Sequence[GridRow], peers: Iterable[str], legend: dict[str, int]
 def _peer(row: GridRow, name: str) -> str:
     if name not in row.peers:
         return "-"
-    return f"{speed(row, row.peers[name]):.0f} ({row.peers[name] / row.ms:.2f})"
+    return f"{speed(row, row.peers[name]):.0f} ({row.multiple(name):.2f})"
 
 
 def point_by_point(pairs: Sequence[Pair]) -> Table:

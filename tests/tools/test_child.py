@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from flash_attention.tools.tune.child import Child, ChildLostError
+from flash_attention.tools.child import Child, ChildLostError
 from tests.bare_package import import_path_with
 from tests.tools.tune import jobs
 
