@@ -73,11 +73,7 @@ PLANTS = (
         "every row is loaded from the address of the next one",
         4,
         "global-out-of-bounds",
-        (
-            Edit(
-                "sm80/forward.cuh", "tensor.address(first + row)", "tensor.address(first + row + 1)"
-            ),
-        ),
+        (Edit("sm80/load.cuh", "tensor.address(first + row)", "tensor.address(first + row + 1)"),),
     ),
     Plant(
         "missing-load",
