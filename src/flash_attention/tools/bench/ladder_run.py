@@ -13,12 +13,12 @@ from torch.nn.attention import SDPBackend
 from flash_attention.errors import LaunchError
 from flash_attention.families.passes import Pass
 from flash_attention.kernel_configs import KernelConfig
-from flash_attention.reference.gradient_judge import GradientJudge
 from flash_attention.reference.judge import Check, Judge
-from flash_attention.tools.bench.backward_case import BackwardCase
 from flash_attention.tools.bench.case import Case
 from flash_attention.tools.bench.comparison import FA2
-from flash_attention.tools.bench.grid import SEED_SHAPES, Point
+from flash_attention.tools.bench.gradient_case import GradientCase
+from flash_attention.tools.bench.grid import SEED_SHAPES, Measured, Point
+from flash_attention.tools.bench.peers.gradients import flash_attention_2
 from flash_attention.tools.bench.peers.torch_sdpa import sdpa
 from flash_attention.tools.bench.results import Row
 from flash_attention.tools.bench.statistics import tflops
@@ -78,17 +78,21 @@ class Contest:
     judge: Callable[[Any], Mapping[str, Check]]
 
     @classmethod
-    def of(cls, case: Case, candidates: Sequence[Candidate], pass_: Pass) -> Contest:
+    def of(
+        cls, point: Point, candidates: Sequence[Candidate], pass_: Pass, device: torch.device
+    ) -> Contest:
         """FA2 first, then the candidates."""
+        dtype = candidates[0].config.dtype
         if pass_ is Pass.BACKWARD:
-            backward = BackwardCase.of(case)
-            kernels = [replace(backward.kernel(c.config), name=c.name) for c in candidates]
-            judge = GradientJudge(backward.call.call, backward.call.do)
-            return cls([backward.flash_attention_2(FA2), *kernels], backward.flop, judge.check)
+            of = GradientCase.of(point, dtype, Measured.BACKWARD, device)
+            kernels = [replace(of.kernel(c.config), name=c.name) for c in candidates]
+            flop = round(Measured.BACKWARD.value * point.flop)
+            return cls([flash_attention_2(FA2, of), *kernels], flop, of.judge().check)
+        case = Case.of(point, dtype, device)
         kernels = [replace(case.kernel(c.config), name=c.name) for c in candidates]
-        outputs = Judge(case.q, case.k, case.v, causal=case.point.causal)
+        outputs = Judge(case.q, case.k, case.v, causal=point.causal)
         fa2 = sdpa(SDPBackend.FLASH_ATTENTION, FA2, case)
-        return cls([fa2, *kernels], case.point.flop, lambda out: {"output": outputs.check(out)})
+        return cls([fa2, *kernels], point.flop, lambda out: {"output": outputs.check(out)})
 
 
 def measure(
@@ -104,9 +108,8 @@ def measure(
 ) -> list[Row]:
     """All candidates and FA2 at one (batch, seq_len), timed in turn; wrong numbers raise."""
     batch, seq_len = shape
-    config = candidates[0].config
-    point = Point(config.d_head, causal, seq_len, batch, n_heads)
-    contest = Contest.of(Case.of(point, config.dtype, device), candidates, pass_)
+    point = Point(candidates[0].config.d_head, causal, seq_len, batch, n_heads)
+    contest = Contest.of(point, candidates, pass_, device)
     for contender in contest.contenders:
         contender.poison()
         checked(contender.name, contest.judge(contender.run()))

@@ -25,8 +25,8 @@ from flash_attention.launch.plan import Plan
 from flash_attention.reference.cpu import attention_on_cpu
 from flash_attention.reference.gradient_judge import GradientJudge
 from flash_attention.reference.judge import Check, Judge, generate_qkvo
-from flash_attention.tools.bench.backward_case import normal_like
 from flash_attention.tools.bench.ladder_run import nearest_to_limit
+from flash_attention.tools.gradient_check import random_gradients_of
 
 EMULATED = 1 << 26  # scores, which take about a minute
 SMALL = "--batch 1 --seq 256 --heads 2"
@@ -141,7 +141,8 @@ class EmulatedProblem:
         out, lse = attention_on_cpu(call_of("emulate", self.q, self.k, self.v, None, options))
         assert lse is not None  # it is asked for
         call = call_of("emulate", self.q, self.k, self.v, out, {"causal": self.causal})
-        return BackwardCall(normal_like(out), call, lse)
+        do, _ = random_gradients_of(out, None)
+        return BackwardCall(do, call, lse)
 
     @cached_property
     def gradient_judge(self) -> GradientJudge:

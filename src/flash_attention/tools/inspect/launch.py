@@ -16,9 +16,9 @@ import torch
 from flash_attention.families.passes import Pass
 from flash_attention.families.registry import family_of
 from flash_attention.kernel_configs import KernelConfig, as_kernel_config
-from flash_attention.tools.bench.backward_case import BackwardCase
 from flash_attention.tools.bench.case import Case
-from flash_attention.tools.bench.grid import Point
+from flash_attention.tools.bench.gradient_case import GradientCase
+from flash_attention.tools.bench.grid import Measured, Point
 from flash_attention.tools.inspect.nsight import KERNELS
 
 CAUSAL = "causal"
@@ -41,9 +41,10 @@ def main(arguments: Sequence[str]) -> None:
     form, batch, seq_len, heads, *mask = arguments
     config = as_kernel_config(form, n_heads=int(heads))
     point = Point(config.d_head, mask == [CAUSAL], int(seq_len), int(batch), int(heads))
-    case = Case.of(point, config.dtype, "cuda")
-    backward = family_of(config).pass_ is Pass.BACKWARD
-    (BackwardCase.of(case) if backward else case).kernel(config).run()
+    if family_of(config).pass_ is Pass.BACKWARD:
+        GradientCase.of(point, config.dtype, Measured.BACKWARD, "cuda").kernel(config).run()
+    else:
+        Case.of(point, config.dtype, "cuda").kernel(config).run()
     torch.cuda.synchronize()
 
 
