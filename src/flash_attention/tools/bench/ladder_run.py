@@ -22,7 +22,7 @@ from flash_attention.tools.bench.peers.gradients import flash_attention_2
 from flash_attention.tools.bench.peers.torch_sdpa import sdpa
 from flash_attention.tools.bench.results import Row
 from flash_attention.tools.bench.statistics import tflops
-from flash_attention.tools.bench.timing import Contender, time_in_turn
+from flash_attention.tools.bench.timing import AUTOGRAD_SPINS, SPIN_CYCLES, Contender, time_in_turn
 
 GRIDS: dict[str, tuple[tuple[int, int], ...]] = {
     "seed": tuple((batch, seq_len) for seq_len, batch in SEED_SHAPES.items()),
@@ -119,7 +119,13 @@ def measure(
     def check(name: str, output: Any) -> None:
         checks[name] = checked(name, contest.judge(output))
 
-    timings = time_in_turn(contest.contenders, device=device, repeats=repeats, check=check)
+    timings = time_in_turn(
+        contest.contenders,
+        device=device,
+        repeats=repeats,
+        check=check,
+        spin_cycles=SPIN_CYCLES * (AUTOGRAD_SPINS if pass_ is Pass.BACKWARD else 1),
+    )
     described = {candidate.name: candidate for candidate in candidates}
     rows = []
     for name, timing in timings.items():
