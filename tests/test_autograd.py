@@ -222,7 +222,7 @@ def test_determinism_is_asked_for_by_keyword_and_by_torch(monkeypatch: pytest.Mo
 @pytest.mark.usefixtures("no_compile")
 def test_a_backward_config_of_the_forward_pass_is_refused() -> None:
     given = dense()
-    out = attention(*given, backward_config="rung:20")
+    out = attention(*given, backward_config="hopper(BF16, 64, 2, 128, 2): tma+specialised")
     with pytest.raises(KernelConfigError, match="a config of the forward pass"):
         out.sum().backward()
 

@@ -25,6 +25,8 @@ from flash_attention.arch import ARCHES
 from flash_attention.call.backward_call import ALL, BackwardCall, Wanted
 from flash_attention.call.call import Call
 from flash_attention.families.config import KernelConfig
+from flash_attention.families.passes import Pass
+from flash_attention.ladder import get_ladder
 from flash_attention.launch.backward import BackwardPlan
 from flash_attention.reference.gradient_judge import GradientJudge
 from flash_attention.reference.judge import generate_qkv
@@ -104,7 +106,7 @@ def test_bad_keywords_are_refused_before_anything_is_compiled(
 @pytest.mark.usefixtures("no_compile")
 def test_a_config_of_the_other_pass_is_refused() -> None:
     for function in FUNCTIONS:
-        for config in (FORWARD, FORWARD.short_form(), "rung:5"):
+        for config in (FORWARD, FORWARD.short_form()):
             with pytest.raises(KernelConfigError, match="a config of the forward pass; pass a"):
                 function(config, *given())
         nothing: Any = None
@@ -235,3 +237,23 @@ def test_without_a_query_or_a_key_nothing_is_compiled(seq_q: int, seq_k: int) ->
 
 def test_the_package_offers_both() -> None:
     assert {"Gradients", "backward", "backward_timed"} <= set(flash_attention.__all__)
+
+
+@pytest.mark.usefixtures("no_compile")
+def test_a_rung_is_one_of_the_backward_ladder() -> None:
+    do, q, k, v, o, lse = given()
+    call = BackwardCall(do, Call(q, k, v, o), lse)
+    for number in (3, 12):
+        config = get_ladder(DType.FP16, 64, pass_=Pass.BACKWARD)[number - 1].config
+        assert BackwardPlan(call, f"rung:{number}").config == config
+    for function in FUNCTIONS:
+        with pytest.raises(UnsupportedError, match="there is no rung 29; the ladder has rungs 1"):
+            function("rung:29", do, q, k, v, o, lse)
+
+
+def test_attention_takes_a_rung_of_the_backward_ladder() -> None:
+    do, q, k, v, o, lse = given()
+    leaves = [t.detach().clone().requires_grad_() for t in (q, k, v)]
+    found = torch.autograd.grad(attention(*leaves, backward_config="rung:3"), leaves, do)
+    config = get_ladder(DType.FP16, 64, pass_=Pass.BACKWARD)[2].config
+    assert equal(found, backward(config, do, q, k, v, o, lse)[:3])

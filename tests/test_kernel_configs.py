@@ -7,8 +7,11 @@ from types import SimpleNamespace
 import pytest
 
 from flash_attention.arch import ARCHES, Arch
-from flash_attention.errors import KernelConfigError
+from flash_attention.errors import KernelConfigError, UnsupportedError
 from flash_attention.families.given import THIRTEEN
+from flash_attention.families.passes import Pass
+from flash_attention.families.registry import family_of
+from flash_attention.families.sm80.backward.space import search_space as backward_search_space
 from flash_attention.families.sm80.forward.space import search_space
 from flash_attention.families.sm90.forward.space import hopper_search_space
 from flash_attention.kernel_configs import (
@@ -18,6 +21,7 @@ from flash_attention.kernel_configs import (
     FlashForwardKernelConfig,
     HopperForwardKernelConfig,
     KernelConfig,
+    as_kernel_config,
     get_autotuning_kernel_configs,
     get_kernel_configs,
     get_kernel_progression_configs,
@@ -97,3 +101,26 @@ def test_a_set_is_chosen_by_name_or_by_the_environment(monkeypatch: pytest.Monke
     monkeypatch.setenv(SET_VARIABLE, "autotuna")
     with pytest.raises(KernelConfigError, match="did you mean 'autotune'"):
         get_kernel_configs()
+
+
+def test_the_sets_of_the_backward_pass() -> None:
+    ladders = [
+        get_ladder(dtype, d_head, pass_=Pass.BACKWARD) for d_head in (64, 128) for dtype in DType
+    ]
+    rungs = [rung.config for ladder in ladders for rung in ladder]
+    assert get_kernel_progression_configs(SM90, Pass.BACKWARD) == rungs
+    space = [cfg for cfg in backward_search_space() if cfg.broken_rule() is None]
+    assert get_autotuning_kernel_configs(pass_=Pass.BACKWARD) == space
+    everything = get_kernel_configs("all", SM90, Pass.BACKWARD)
+    assert everything == sorted(set(everything), key=sort_key)
+    assert set(everything) == {*rungs, *get_autotuning_kernel_configs(SM90, Pass.BACKWARD)}
+    assert {family_of(cfg).pass_ for cfg in everything} == {Pass.BACKWARD}
+
+
+def test_a_rung_is_one_of_the_ladder_of_its_pass() -> None:
+    for pass_ in Pass:
+        third = as_kernel_config("rung:3", dtype=DType.BF16, d_head=64, pass_=pass_)
+        assert third == get_ladder(DType.BF16, 64, pass_=pass_)[2].config
+    last = len(get_ladder(pass_=Pass.BACKWARD))
+    with pytest.raises(UnsupportedError, match=f"no rung 29; the ladder has rungs 1 to {last}"):
+        as_kernel_config("rung:29", pass_=Pass.BACKWARD)

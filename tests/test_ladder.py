@@ -8,6 +8,9 @@ import pytest
 
 from flash_attention.arch import ARCHES
 from flash_attention.errors import KernelConfigError
+from flash_attention.families.passes import Pass
+from flash_attention.families.sm80.backward.config import FlashBackwardKernelConfig
+from flash_attention.families.sm90.backward.config import HopperBackwardKernelConfig
 from flash_attention.kernel_configs import (
     DType,
     FlashForwardKernelConfig,
@@ -20,9 +23,10 @@ LADDERS = [(dtype, d_head) for dtype in DType for d_head in (64, 128)]
 FLASH_RUNGS = 16
 
 
+@pytest.mark.parametrize("pass_", Pass)
 @pytest.mark.parametrize(("dtype", "d_head"), LADDERS)
-def test_adjacent_rungs_differ_in_exactly_one_field(dtype: DType, d_head: int) -> None:
-    rungs = get_ladder(dtype, d_head)
+def test_adjacent_rungs_differ_in_exactly_one_field(dtype: DType, d_head: int, pass_: Pass) -> None:
+    rungs = get_ladder(dtype, d_head, pass_=pass_)
     assert [rung.number for rung in rungs] == list(range(1, len(rungs) + 1))
     assert rungs[0].field is None
     for below, above in pairwise(rungs):
@@ -34,7 +38,8 @@ def test_adjacent_rungs_differ_in_exactly_one_field(dtype: DType, d_head: int) -
             for f in fields(below.config)
             if getattr(below.config, f.name) != getattr(above.config, f.name)
         ]
-        assert differing in ([above.field], ["tile_order", "group_mib"])
+        orders = [["tile_order", group] for group in ("group_mib", "group_heads")]
+        assert differing in ([above.field], *orders)
         assert differing[0] == above.field
 
 
@@ -58,8 +63,27 @@ def test_every_rung_is_valid_wherever_its_family_is(dtype: DType, d_head: int) -
         assert (rung.config.dtype, rung.config.d_head) == (dtype, d_head)
 
 
-def test_rungs_have_names_and_ideas_of_their_own() -> None:
-    rungs = get_ladder()
+@pytest.mark.parametrize(("dtype", "d_head"), LADDERS)
+def test_the_backward_ladder_has_both_families_and_ends_with_a_causal_rung(
+    dtype: DType, d_head: int
+) -> None:
+    rungs = get_ladder(dtype, d_head, pass_=Pass.BACKWARD)
+    kinds = [type(rung.config) for rung in rungs]
+    assert kinds[:10] == [FlashBackwardKernelConfig] * 10
+    assert set(kinds[10:]) == {HopperBackwardKernelConfig}
+    assert [rung.number for rung in rungs if rung.field == "family"] == [11]
+    assert len(rungs) >= 18
+    assert [rung.causal for rung in rungs] == sorted(rung.causal for rung in rungs)
+    assert rungs[-1].causal
+    for rung in rungs:
+        assert (rung.config.dtype, rung.config.d_head) == (dtype, d_head)
+        rung.config.check()
+
+
+@pytest.mark.parametrize("d_head", [64, 128])
+@pytest.mark.parametrize("pass_", Pass)
+def test_rungs_have_names_and_ideas_of_their_own(pass_: Pass, d_head: int) -> None:
+    rungs = get_ladder(d_head=d_head, pass_=pass_)
     assert len({rung.name for rung in rungs}) == len({rung.idea for rung in rungs}) == len(rungs)
 
 

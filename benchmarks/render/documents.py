@@ -2,8 +2,8 @@
 """Which document shows which results, and the block that each kind of results goes into.
 
 A grid goes wherever the block of its name and dtype stands, as in <!-- grid-fa3-bf16:begin -->.
-docs/ladder.md takes what all files together say of every rung, and README.md what they say of every
-workload.
+docs/ladder.md and docs/backward_ladder.md take what all files together say of every rung, and
+README.md what they say of every workload.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from benchmarks.render.overview import OVERVIEW, overview_block
 from benchmarks.render.random_problems import PROBLEMS, problems_block
 from benchmarks.render.rungs import render_rungs
 from benchmarks.render.tuned import tuned_block, tuned_name
+from flash_attention.families.passes import Pass
 from flash_attention.tools.bench import plot, results
 from flash_attention.tools.bench.comparison import Comparison, compare
 from flash_attention.tools.bench.grid import Measured
@@ -47,7 +48,8 @@ from flash_attention.tools.bench.grid_summary import mean_ratio, rivals, selecte
 from flash_attention.tools.bench.stored import Stored, read_file, read_folder
 
 LADDER, COUNTERS, HOST, TIMED = "ladder", "counters", "host", "forward-timed"
-PLOT = Path("ladder.png")  # beside the document
+BACKWARD_LADDER = "backward-ladder"
+PLOT, BACKWARD_PLOT = Path("ladder.png"), Path("backward_ladder.png")  # beside the document
 PLOTS = {
     "grid-fa3-bf16": Path("fa3.png"),
     "grid-backward-bf16": Path("backward.png"),
@@ -69,6 +71,8 @@ DOCUMENTS = (
     ("docs/backward.md", "h200_random_gradients.json"),
     ("docs/backward.md", "h200_training_bf16.json"),
     ("docs/backward.md", "h200_training_curves.json"),
+    ("docs/backward_ladder.md", "h200_backward_ladder.json"),
+    ("docs/backward_ladder.md", ""),
     ("docs/emulator.md", "h200_conformance.json"),
     ("docs/emulator.md", "h200_emulator_counters.json"),
     ("docs/forward.md", "h200_forward_timed.json"),
@@ -93,14 +97,23 @@ def ladder_block(measured: results.Results) -> str:
     comparison = compare(measured)
     setting = (
         f"{_where(vars(measured))}. "
-        f"{measured.dtype}, {measured.n_heads} heads of {measured.d_head}; forward, "
+        f"{measured.dtype}, {measured.n_heads} heads of {measured.d_head}; {measured.pass_}, "
         f"{'causal mask' if measured.causal else 'no mask'} unless the row says so. "
         "A cell is TFLOP/s and percent of FA2, which is torch's SDPA with its FlashAttention-2 "
         f"backend. {_HOW.format(l2='cold')} "
         "The mean over the lengths is harmonic."
     )
-    image = f"![speed of each rung beside FlashAttention-2]({PLOT.as_posix()})"
-    return wrap(LADDER, (setting, "", *_speeds(comparison), "", image))
+    image = f"![speed of each rung beside FlashAttention-2]({ladder_plot(measured).as_posix()})"
+    return wrap(ladder_name(measured), (setting, "", *_speeds(comparison), "", image))
+
+
+def ladder_name(measured: results.Results) -> str:
+    """The block that the speeds of a ladder belong into."""
+    return BACKWARD_LADDER if measured.pass_ == Pass.BACKWARD.value else LADDER
+
+
+def ladder_plot(measured: results.Results) -> Path:
+    return BACKWARD_PLOT if measured.pass_ == Pass.BACKWARD.value else PLOT
 
 
 def counters_block(record: Mapping[str, Any]) -> str:
@@ -242,7 +255,8 @@ def render(text: str, record: Mapping[str, Any]) -> str | None:
 def _render_folder(text: str, stored: Sequence[Stored]) -> str:
     if begin(OVERVIEW) in text:
         return replace_block(text, OVERVIEW, overview_block(stored))
-    return render_rungs(text, stored)
+    pass_ = Pass.BACKWARD if begin(BACKWARD_LADDER) in text else Pass.FORWARD
+    return render_rungs(text, stored, pass_)
 
 
 def write(document: Path, stored: Path) -> None:
@@ -263,8 +277,9 @@ def write(document: Path, stored: Path) -> None:
             plot.save(curves_figure(record), document.parent / CURVES_PLOT)
         return
     measured = results.load(stored)
-    text = replace_block(text, LADDER, ladder_block(measured))
-    plot.save(plot.speeds(compare(measured), measured.setting), document.parent / PLOT)
+    text = replace_block(text, ladder_name(measured), ladder_block(measured))
+    picture = document.parent / ladder_plot(measured)
+    plot.save(plot.speeds(compare(measured), measured.setting), picture)
     document.write_text(text)
 
 
@@ -288,7 +303,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     given = parser.parse_args(arguments)
     if given.document is None:
         for document, stored in DOCUMENTS:
-            if (RESULTS / stored).exists():
+            if (RESULTS / stored).exists():  # the others wait for a measurement
                 write(Path(document), RESULTS / stored)
         write_reference()
     elif given.results is None:

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The blocks of docs/ladder.md: code, machine code, counters and speed of every rung."""
+"""The blocks of docs/ladder.md and docs/backward_ladder.md: code, machine code, counters and speed
+of every rung."""
 
 from __future__ import annotations
 
@@ -12,7 +13,8 @@ from benchmarks.render.blocks import replace_block, table, wrap
 from flash_attention.call.dtype import DType
 from flash_attention.compile.includes import include_closure
 from flash_attention.errors import UnsupportedError
-from flash_attention.families.registry import unit_of
+from flash_attention.families.passes import Pass
+from flash_attention.families.registry import family_of, unit_of
 from flash_attention.ladder import FAMILY, Rung, get_ladder
 from flash_attention.tools.bench import results
 from flash_attention.tools.bench.comparison import (
@@ -23,12 +25,26 @@ from flash_attention.tools.bench.comparison import (
     opcode_changes,
     percent_change,
 )
-from flash_attention.tools.bench.stored import EMULATED, LADDER, PROFILE, Stored, newest
+from flash_attention.tools.bench.stored import (
+    BACKWARD_EMULATED,
+    BACKWARD_LADDER,
+    EMULATED,
+    LADDER,
+    PROFILE,
+    Stored,
+    newest,
+)
 
 HEADERS = "../src/flash_attention/include/"  # from docs/
 SHOWN_HEADERS = 6
 _SETTING = "rungs"
+_PIPE = "tensor pipe %"
 _PARTS = "parts"  # a change in percent
+_KINDS = {
+    Pass.FORWARD: (LADDER, EMULATED, PROFILE),
+    Pass.BACKWARD: (BACKWARD_LADDER, BACKWARD_EMULATED, ""),
+}
+"""The results with the speeds, what compiler and emulator say, and the counters, of each pass."""
 _RESOURCES = {
     "registers": "registers per thread",
     "spilled_bytes": "spilled bytes",
@@ -39,31 +55,35 @@ _RESOURCES = {
 
 @dataclass(frozen=True)
 class Step:
-    """What is known of a rung: its speeds, the emulator's row and Nsight Compute's."""
+    """What is known of a rung: its speeds, the emulator's row and Nsight Compute's. Speeds and
+    profiles of backward rungs may be missing."""
 
     rung: Rung
-    speeds: Entry
+    speeds: Entry | None
     counted: Mapping[str, Any]
-    profiled: Mapping[str, Any]
+    profiled: Mapping[str, Any] | None
 
     @property
     def instructions(self) -> int:
         return sum(self.counted["opcodes"].values())
 
 
-def render_rungs(text: str, stored: Sequence[Stored]) -> str:
+def render_rungs(text: str, stored: Sequence[Stored], pass_: Pass = Pass.FORWARD) -> str:
     """`text` with the block of every rung, and the one that says where the numbers are from."""
-    sources = {kind: newest(stored, kind) for kind in (LADDER, EMULATED, PROFILE)}
-    found = {kind: one for kind, one in sources.items() if one is not None}
-    if missing := [kind for kind in sources if kind not in found]:
+    of_ladder, of_emulator, of_profiler = _KINDS[pass_]
+    found = {kind: newest(stored, kind) for kind in _KINDS[pass_] if kind}
+    needed = [of_emulator] if pass_ is Pass.BACKWARD else list(found)
+    if missing := [kind for kind in needed if found[kind] is None]:
         raise UnsupportedError(f"the rungs need results that are missing: {', '.join(missing)}")
-    measured = results.load(found[LADDER].path)
-    comparison = compare(measured)
-    steps = _steps(measured, comparison, found[EMULATED].record, found[PROFILE].record)
-    text = replace_block(text, _SETTING, _setting(measured, found[EMULATED].record))
+    timed, counted, profiled = (found.get(kind) for kind in (of_ladder, of_emulator, of_profiler))
+    assert counted is not None  # it is needed
+    measured = results.load(timed.path) if timed else None
+    comparison = compare(measured) if measured else None
+    steps = _steps(measured, comparison, counted.record, profiled, pass_)
+    text = replace_block(text, _SETTING, _setting(measured, counted.record))
     for before, step in zip((None, *steps), steps, strict=False):
-        if before is not None and (same_mask := comparison.before(step.speeds)) is not None:
-            before = replace(before, speeds=same_mask)
+        if before is not None and comparison and step.speeds:
+            before = replace(before, speeds=comparison.before(step.speeds) or before.speeds)
         name = f"rung-{step.rung.number}"
         text = replace_block(text, name, wrap(name, _lines(before, step, comparison)))
     return text
@@ -83,48 +103,64 @@ def header_changes(before: Rung, after: Rung) -> tuple[list[str], list[str]]:
 
 
 def _steps(
-    measured: results.Results,
-    comparison: Comparison,
+    measured: results.Results | None,
+    comparison: Comparison | None,
     emulated: Mapping[str, Any],
-    profile: Mapping[str, Any],
+    profile: Stored | None,
+    pass_: Pass,
 ) -> list[Step]:
-    speeds = {entry.number: entry for entry in comparison.entries}
-    counted, profiled = (
-        {row["rung"]: row for row in record["rows"]} for record in (emulated, profile)
-    )
-    rungs = get_ladder(DType.from_string(measured.dtype), measured.d_head, measured.n_heads)
-    for what, known in ((LADDER, speeds), (EMULATED, counted), (PROFILE, profiled)):
-        if absent := [str(rung.number) for rung in rungs if rung.number not in known]:
+    of_ladder, of_emulator, of_profiler = _KINDS[pass_]
+    speeds = {entry.number: entry for entry in comparison.entries} if comparison else {}
+    counted = {row["rung"]: row for row in emulated["rows"]}
+    profiled = {row["rung"]: row for row in profile.record["rows"]} if profile else {}
+    dtype, d_head = emulated["dtype"], emulated["shape"][3]
+    heads = {} if measured is None else {"n_heads": measured.n_heads}
+    if measured is not None:
+        dtype, d_head = measured.dtype, measured.d_head
+    rungs = get_ladder(DType.from_string(dtype), d_head, pass_=pass_, **heads)
+    known = {of_emulator: counted}
+    known |= {of_ladder: speeds} if measured else {}
+    known |= {of_profiler: profiled} if profile else {}
+    for what, rows in known.items():
+        if absent := [str(rung.number) for rung in rungs if rung.number not in rows]:
             raise UnsupportedError(
                 f"the {what} results lack rung {', '.join(absent)}; CONTRIBUTING.md has the "
                 "commands that measure every rung"
             )
-    return [Step(r, speeds[r.number], counted[r.number], profiled[r.number]) for r in rungs]
+    return [Step(r, speeds.get(r.number), counted[r.number], profiled.get(r.number)) for r in rungs]
 
 
-def _setting(measured: results.Results, emulated: Mapping[str, Any]) -> str:
+def _setting(measured: results.Results | None, emulated: Mapping[str, Any]) -> str:
     batch, seq, heads, d_head = emulated["shape"]
     arches = ", ".join(dict.fromkeys(row["arch"] for row in emulated["rows"]))
+    speeds = (
+        ""
+        if measured is None
+        else (
+            f"Speeds: {measured.device}, {measured.dtype}, {measured.n_heads} heads of "
+            f"{measured.d_head}, commit {measured.commit}; TFLOP/s are harmonic means over the "
+            "lengths. "
+        )
+    )
     return wrap(
         _SETTING,
         (
-            f"Speeds: {measured.device}, {measured.dtype}, {measured.n_heads} heads of "
-            f"{measured.d_head}, commit {measured.commit}; TFLOP/s are harmonic means over the "
-            f"lengths. Machine code: NVRTC {emulated['nvrtc']} for {arches}, commit "
+            f"{speeds}Machine code: NVRTC {emulated['nvrtc']} for {arches}, commit "
             f"{emulated['commit']}. Emulated: batch {batch}, {seq} rows, {heads} heads of "
             f"{d_head}.",
         ),
     )
 
 
-def _lines(before: Step | None, step: Step, comparison: Comparison) -> list[str]:
+def _lines(before: Step | None, step: Step, comparison: Comparison | None) -> list[str]:
     idea = step.rung.idea
-    lines = [f"{idea[0].upper()}{idea[1:]}.", ""]
+    start = idea[0] if idea[1].isupper() else idea[0].upper()  # dQ stays dQ
+    lines = [f"{start}{idea[1:]}.", ""]
     if before is not None:
         lines += [*_code(before.rung, step.rung), ""]
     lines += [*_numbers(before, step), ""]
     lines.append(_opcodes(before, step))
-    if before is not None:
+    if before is not None and comparison and before.speeds and step.speeds:
         pairs = zip(comparison.shapes, before.speeds.tflops, step.speeds.tflops, strict=True)
         cells = [f"{seq} {percent_change(new / old)}" for (_, seq), old, new in pairs]
         lines += ["", f"Change of speed by sequence length: {', '.join(cells)}."]
@@ -134,7 +170,8 @@ def _lines(before: Step | None, step: Step, comparison: Comparison) -> list[str]
 def _code(before: Rung, after: Rung) -> list[str]:
     came, went = header_changes(before, after)
     if after.field == FAMILY:
-        show = f"`flash-attention ladder show {after.number}` prints the rung as one file"
+        option = " --pass backward" if family_of(after.config).pass_ is Pass.BACKWARD else ""
+        show = f"`flash-attention ladder show {after.number}{option}` prints the rung as one file"
         return [f"It adds {len(came)} headers and drops {len(went)}: {show}."]
     lines = ["```diff", *config_diff(before, after), "```", ""]
     if not came and not went:
@@ -150,16 +187,15 @@ def _links(names: Sequence[str]) -> str:
 
 def _numbers(before: Step | None, step: Step) -> list[str]:
     """The rows that say something: speed and instructions always, the others where they change."""
-    rows = [
-        _row("TFLOP/s", _speed(before), _speed(step), _PARTS, "{:.1f}"),
-        _row("tensor pipe, % of cycles", _pipe(before), _pipe(step), "{:+.1f}", "{:.1f}"),
-        _row(
-            f"{step.counted['language']} instructions",
-            before.instructions if before else None,
-            step.instructions,
-            _PARTS,
-        ),
-    ]
+    rows = []
+    if step.speeds:
+        rows.append(_row("TFLOP/s", _speed(before), step.speeds.mean_tflops, _PARTS, "{:.1f}"))
+    if step.profiled:
+        pipe = step.profiled[_PIPE]
+        rows.append(_row("tensor pipe, % of cycles", _pipe(before), pipe, "{:+.1f}", "{:.1f}"))
+    instructions = before.instructions if before else None
+    label = f"{step.counted['language']} instructions"
+    rows.append(_row(label, instructions, step.instructions, _PARTS))
     for key, label in _RESOURCES.items():
         old, new = before.counted[key] if before else None, step.counted[key]
         if old != new and (before or new):
@@ -175,18 +211,15 @@ def _numbers(before: Step | None, step: Step) -> list[str]:
 
 
 def _speed(step: Step | None) -> float | None:
-    return step.speeds.mean_tflops if step else None
+    return step.speeds.mean_tflops if step and step.speeds else None
 
 
 def _pipe(step: Step | None) -> float | None:
-    return step.profiled["tensor pipe %"] if step else None
+    return step.profiled[_PIPE] if step and step.profiled else None
 
 
-def _row(
-    label: str, old: float | None, new: float | None, change: str, form: str = "{:,}"
-) -> list[str]:
+def _row(label: str, old: float | None, new: float, change: str, form: str = "{:,}") -> list[str]:
     """Label, before, here, and the change: a difference, or for `_PARTS` a part of `old`."""
-    assert new is not None
     if old is None:
         return [label, "", form.format(new), ""]
     shown = percent_change(new / old) if change == _PARTS else change.format(new - old)

@@ -47,13 +47,18 @@ SET_VARIABLE = "FLASH_ATTENTION_KERNELS"
 
 
 def as_kernel_config(
-    given: object, *, dtype: DType = DType.FP16, d_head: int = 128, n_heads: int = 16
+    given: object,
+    *,
+    dtype: DType = DType.FP16,
+    d_head: int = 128,
+    n_heads: int = 16,
+    pass_: Pass = Pass.FORWARD,
 ) -> KernelConfig:
     """Convert a config in any form to a KernelConfig.
 
     - `given`: a config, its short form, a rung such as "rung:5", or an object with the thirteen
       fields of a FlashForwardKernelConfig.
-    - `dtype`, `d_head`, `n_heads`: select the ladder of a rung.
+    - `dtype`, `d_head`, `n_heads`, `pass_`: select the ladder of a rung.
 
     Raises KernelConfigError or UnsupportedError if `given` is none of these.
     """
@@ -62,10 +67,10 @@ def as_kernel_config(
         return read_config(given)
     if not re.fullmatch("[0-9]{1,4}", rung[1]):
         raise UnsupportedError(f"{given} names no rung; write rung:16")
-    return pick_rung(get_ladder(dtype, d_head, n_heads), int(rung[1])).config
+    return pick_rung(get_ladder(dtype, d_head, n_heads, pass_), int(rung[1])).config
 
 
-def config_for(given: object, problem: Problem) -> KernelConfig:
+def config_for(given: object, problem: Problem, pass_: Pass = Pass.FORWARD) -> KernelConfig:
     """The config that is meant; of a rung that for the data type and heads of a problem."""
     if is_config(given):
         return given
@@ -75,6 +80,7 @@ def config_for(given: object, problem: Problem) -> KernelConfig:
         dtype=DType.from_string(str(problem.dtype)),
         d_head=d_head or problem.d_head,
         n_heads=problem.heads,
+        pass_=pass_,
     )
 
 
@@ -86,20 +92,25 @@ def should_autotune_config(cfg: GivenConfig, arch: Arch = DEFAULT_ARCH) -> bool:
         return False
 
 
-def get_kernel_progression_configs(arch: Arch = DEFAULT_ARCH) -> list[KernelConfig]:
-    """Return the rungs of the ladder that run on `arch`, for all data types and head dimensions."""
+def get_kernel_progression_configs(
+    arch: Arch = DEFAULT_ARCH, pass_: Pass = Pass.FORWARD
+) -> list[KernelConfig]:
+    """Return the rungs of a pass that run on `arch`, for all data types and head dimensions."""
     return [
         rung.config
         for d_head in LADDER_D_HEADS
         for dtype in DType
-        for rung in get_ladder(dtype, d_head)
+        for rung in get_ladder(dtype, d_head, pass_=pass_)
         if rung.config.broken_rule(arch) is None
     ]
 
 
-def get_autotuning_kernel_configs(arch: Arch = DEFAULT_ARCH) -> list[KernelConfig]:
-    """Return the configs of the search spaces that `should_autotune_config` accepts on `arch`."""
-    spaces = map(_search_space, families_of(Pass.FORWARD))
+def get_autotuning_kernel_configs(
+    arch: Arch = DEFAULT_ARCH, pass_: Pass = Pass.FORWARD
+) -> list[KernelConfig]:
+    """Return the configs of the search spaces of a pass that `should_autotune_config` accepts on
+    `arch`."""
+    spaces = map(_search_space, families_of(pass_))
     return [cfg for space in spaces for cfg in space if should_autotune_config(cfg, arch)]
 
 
@@ -108,10 +119,17 @@ def _search_space(family: AnyFamily) -> tuple[KernelConfig, ...]:
     return tuple(family.search_space())
 
 
-def get_kernels_to_build(arch: Arch = DEFAULT_ARCH) -> list[KernelConfig]:
-    """Return the ladder, the search spaces and the examples together, sorted, without repeats."""
-    examples = [cfg for cfg in map(parse_kernel_config, EXAMPLES) if not cfg.broken_rule(arch)]
-    sets = get_kernel_progression_configs(arch), get_autotuning_kernel_configs(arch), examples
+def get_kernels_to_build(
+    arch: Arch = DEFAULT_ARCH, pass_: Pass = Pass.FORWARD
+) -> list[KernelConfig]:
+    """Return the ladder, the search spaces and the examples of a pass together, sorted, without
+    repeats."""
+    examples = map(parse_kernel_config, EXAMPLES if pass_ is Pass.FORWARD else ())
+    sets = (
+        get_kernel_progression_configs(arch, pass_),
+        get_autotuning_kernel_configs(arch, pass_),
+        [config for config in examples if not config.broken_rule(arch)],
+    )
     return sorted({config for one in sets for config in one}, key=sort_key)
 
 
@@ -132,8 +150,10 @@ def chosen_set() -> str | None:
     return os.environ.get(SET_VARIABLE) or None
 
 
-def get_kernel_configs(name: str | None = None, arch: Arch = DEFAULT_ARCH) -> list[KernelConfig]:
-    """Return the set called `name`: "progression" (the ladder), "autotune" or "all".
+def get_kernel_configs(
+    name: str | None = None, arch: Arch = DEFAULT_ARCH, pass_: Pass = Pass.FORWARD
+) -> list[KernelConfig]:
+    """Return the set of a pass called `name`: "progression" (the ladder), "autotune" or "all".
 
     The default is the set that $FLASH_ATTENTION_KERNELS names, else the ladder. Raises
     KernelConfigError for an unknown name.
@@ -146,4 +166,4 @@ def get_kernel_configs(name: str | None = None, arch: Arch = DEFAULT_ARCH) -> li
             f"there is no kernel set {quoted(chosen)}; there are {', '.join(KERNEL_SETS)}{hint}",
             rule="kernel_set",
         )
-    return KERNEL_SETS[chosen](arch)
+    return KERNEL_SETS[chosen](arch, pass_)

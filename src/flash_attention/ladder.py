@@ -1,7 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ladder: kernel configs, each of which differs from the rung below in exactly one field.
 
-The sm_80 rungs come first. The first Hopper rung starts again with a config of its own class.
+The forward and the backward pass have a ladder each. The sm_80 rungs come first. The first Hopper
+rung starts again with a config of its own class.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from typing import Any
 from flash_attention.call.dtype import DType
 from flash_attention.errors import KernelConfigError, UnsupportedError, quoted
 from flash_attention.families.config import KernelConfig
+from flash_attention.families.passes import Pass
+from flash_attention.families.sm80.backward import rungs as sm80_backward
 from flash_attention.families.sm80.forward.config import FlashForwardKernelConfig
+from flash_attention.families.sm90.backward import rungs as sm90_backward
 from flash_attention.families.sm90.forward.config import HopperForwardKernelConfig
 from flash_attention.families.sm90.forward.tile_order import TileOrder
 
@@ -22,7 +26,8 @@ Step = tuple[str, str, dict[str, Any]]
 
 FAMILY = "family"  # the `field` of a rung that starts over with another kind of config
 LADDER_D_HEADS = (64, 128)
-ONE_SWITCH = {"tile_order", "group_mib"}  # neither is valid without the other
+ONE_SWITCH = ({"tile_order", "group_mib"}, {"tile_order", "group_heads"})
+"""Pairs of fields of which neither is valid without the other."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +52,7 @@ def climb(base: Rung, *steps: Step, causal: bool = False) -> tuple[Rung, ...]:
     for name, idea, change in steps:
         below = rungs[-1]
         changed = [f for f, value in change.items() if getattr(below.config, f) != value]
-        if changed != list(change) or (len(change) != 1 and set(change) != ONE_SWITCH):
+        if changed != list(change) or (len(change) != 1 and set(change) not in ONE_SWITCH):
             raise LadderError(f"{name}: a rung changes exactly one field, this one {change}")
         config = replace(below.config, **change)
         rungs.append(Rung(below.number + 1, name, idea, changed[0], config, causal))
@@ -176,10 +181,14 @@ CAUSAL_STEPS: tuple[Step, ...] = (
 
 
 @cache
-def get_ladder(dtype: DType = DType.FP16, d_head: int = 128, n_heads: int = 16) -> tuple[Rung, ...]:
-    """Return all rungs, first the sm_80 and then the Hopper ones, for a `d_head` of 64 or 128.
+def get_ladder(
+    dtype: DType = DType.FP16, d_head: int = 128, n_heads: int = 16, pass_: Pass = Pass.FORWARD
+) -> tuple[Rung, ...]:
+    """Return all rungs of a pass, first the sm_80 and then the Hopper ones.
 
-    The last of the sm_80+ family is compiled for tensors of `n_heads` contiguous heads.
+    - `d_head`: 64 or 128.
+    - `n_heads`: the last sm_80 rung of the forward pass is compiled for tensors of so many
+      contiguous heads.
     """
     if d_head not in LADDER_D_HEADS or n_heads < 1:
         raise KernelConfigError(
@@ -188,6 +197,8 @@ def get_ladder(dtype: DType = DType.FP16, d_head: int = 128, n_heads: int = 16) 
             " config instead",
             rule="d_head",
         )
+    if pass_ is Pass.BACKWARD:
+        return _backward_rungs(dtype, d_head)
     flash = _flash_rungs(dtype, d_head, n_heads)
     return (*flash, *_hopper_rungs(dtype, d_head, first=len(flash) + 1))
 
@@ -232,3 +243,21 @@ def _hopper_rungs(dtype: DType, d_head: int, first: int) -> tuple[Rung, ...]:
     idea = "four warps share one product read straight from shared memory; P stays in registers"
     rungs = climb(Rung(first, "wgmma", idea, FAMILY, base), *HOPPER_STEPS)
     return (*rungs, *climb(rungs[-1], *CAUSAL_STEPS, causal=True)[1:])
+
+
+def _backward_rungs(dtype: DType, d_head: int) -> tuple[Rung, ...]:
+    base = Rung(1, "base", sm80_backward.BASE_IDEA, None, sm80_backward.base(dtype, d_head))
+    flash = climb(base, *sm80_backward.STEPS)
+    start = Rung(
+        len(flash) + 1,
+        "wgmma",
+        sm90_backward.BASE_IDEA,
+        FAMILY,
+        sm90_backward.base(dtype, d_head),
+    )
+    hopper = climb(start, *sm90_backward.steps(d_head))
+    return (
+        *flash,
+        *hopper,
+        *climb(hopper[-1], *sm90_backward.causal_steps(d_head), causal=True)[1:],
+    )

@@ -6,9 +6,16 @@ from itertools import islice
 from typing import Any
 
 import pytest
+import torch
 
 from flash_attention.arch import ARCHES
+from flash_attention.call.backward_call import BackwardCall, Wanted
+from flash_attention.call.call import Call
+from flash_attention.call.features import CAUSAL
 from flash_attention.errors import KernelConfigError, UnsupportedError
+from flash_attention.families.backward_steps import BackwardStep
+from flash_attention.families.config import KernelConfig
+from flash_attention.families.passes import Pass
 from flash_attention.families.registry import unit_of
 from flash_attention.families.sm80.forward.space import sample_configs
 from flash_attention.families.sm90.forward.combine import CombineConfig, combine_unit
@@ -22,6 +29,7 @@ from flash_attention.kernel_configs import (
     parse_kernel_name,
 )
 from flash_attention.ladder import Rung, get_ladder
+from flash_attention.launch.backward import BackwardPlan
 from tests.hopper_configs import sample_hopper_configs
 
 
@@ -111,6 +119,11 @@ def test_numbers_without_end_are_refused(text: Any, why: str) -> None:
         parse_kernel_config(text)
 
 
+BACKWARD_CONFIGS = (
+    "backward(BF16, 64, 64, 128, 8): columns_1+stages_1+load_1+dq_16",
+    "hopper_backward(BF16, 64, 128, 128, 1): dq_atomic+ds_1+rounded+serial+one_each",
+    "hopper_backward(BF16, 64, 128, 128, 2): dq_workspace+ds_2+rounded+paired+one_each",
+)
 SAID = ("", "_causal", "_guarded", "_window_softcap_per_batch_page_64_sinks_heads_4_few", "_even")
 
 
@@ -125,10 +138,33 @@ def test_the_name_of_a_kernel_carries_its_config(said: str) -> None:
         assert parse_kernel_name(config.kernel_name() + said) == config
 
 
-@pytest.mark.parametrize("rung", get_ladder(), ids=lambda rung: str(rung.number))
+@pytest.mark.parametrize(
+    "rung",
+    [rung for pass_ in Pass for rung in get_ladder(pass_=pass_)],
+    ids=lambda rung: rung.config.kernel_name(),
+)
 def test_the_name_in_the_source_reads_back(rung: Rung) -> None:
-    (entry,) = re.findall(r"^(\w+)\($", unit_of(rung.config).source, re.MULTILINE)
+    unit = unit_of(rung.config, CAUSAL)
+    (entry,) = re.findall(r"^(\w+)\($", unit.source, re.MULTILINE)
     assert parse_kernel_name(entry) == rung.config
+    assert parse_kernel_name(unit.name) == rung.config
+
+
+@pytest.mark.parametrize("config", BACKWARD_CONFIGS)
+def test_every_kernel_of_a_backward_pass_has_a_name_that_reads_back(config: str) -> None:
+    q = torch.zeros(1, 8, 2, 64, dtype=torch.bfloat16)
+    call = Call(q, q, q, torch.zeros_like(q), sinks=torch.zeros(2))
+    backward = BackwardCall(q, call, torch.zeros(1, 2, 8), wanted=Wanted(dsinks=True))
+    plan = BackwardPlan(backward, config)
+    found = []
+    for step in plan.recipe.steps:
+        (entry,) = re.findall(r"^(\w+)\($", step.unit.source, re.MULTILINE)
+        read = parse_kernel_name(entry)
+        assert read == parse_kernel_name(step.unit.name)
+        assert isinstance(read, BackwardStep | KernelConfig)
+        found.append(read.kernel if isinstance(read, BackwardStep) else read.short_form())
+    after = ["hopper_queries"] if "workspace" in config else ["convert"]
+    assert found == ["prepare", config, *after, "sink_gradient"]
 
 
 @pytest.mark.parametrize("heads", [1, 4])

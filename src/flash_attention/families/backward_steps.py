@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from flash_attention.call.backward_call import BackwardProblem
 from flash_attention.call.dtype import DType
@@ -21,6 +23,21 @@ from flash_attention.families.recipe import Geometry, Step
 ENTRY = "flash_backward"
 THREADS = 256
 CHUNK = 8  # elements of 16 bytes
+_NAME = re.compile(r"(?:backward_)?(prepare|convert|sink_gradient|hopper_queries)_(\w+)")
+
+
+@dataclass(frozen=True)
+class BackwardStep:
+    """A kernel before or after the main kernel of a backward pass. It has no config."""
+
+    kernel: str  # what it does: prepare, convert, sink_gradient or hopper_queries
+    variant: str  # what it is compiled for
+
+
+def parse_step_name(name: str) -> BackwardStep | None:
+    """Return the step that has a name, or None if it is another kernel's name."""
+    found = _NAME.fullmatch(name)
+    return BackwardStep(*found.groups()) if found else None
 
 
 def prepare_step(problem: BackwardProblem, target: str, *, sum_columns: int = 0) -> Step:

@@ -59,6 +59,11 @@ class KernelConfig(ABC):
         return False
 
     @property
+    def loop_products(self) -> tuple[int, int]:
+        """The products of a block of scores in the main loop, and the warps that share them."""
+        return 2, self.computing_warps
+
+    @property
     def register_facts(self) -> dict[str, int]:
         """The registers per thread of each role, if roles differ."""
         return {}

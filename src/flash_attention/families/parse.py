@@ -6,11 +6,12 @@ from __future__ import annotations
 import re
 
 from flash_attention.errors import KernelConfigError, quoted
+from flash_attention.families.backward_steps import BackwardStep, parse_step_name
 from flash_attention.families.config import KernelConfig
 from flash_attention.families.registry import FAMILIES
 from flash_attention.families.sm90.forward.combine import CombineConfig, parse_combine_name
 
-_KERNEL = re.compile(r"flash_(?:(?:forward|backward)_kernel_|(combine_)kernel_)(\w+)")
+_KERNEL = re.compile(r"flash_(?:forward_kernel_|backward_(?:kernel_)?|(combine_)kernel_)(\w+)")
 _SHORT_FORM = re.compile(r"([a-z_0-9]*)\s*\(([^()]*)\)\s*:\s*(\S+)")
 
 
@@ -33,15 +34,17 @@ def parse_kernel_config(text: str) -> KernelConfig:
     )
 
 
-def parse_kernel_name(name: str) -> KernelConfig | CombineConfig:
+def parse_kernel_name(name: str) -> KernelConfig | CombineConfig | BackwardStep:
     """Return the config of a kernel, given its name in a profile, in SASS or in the cache folder.
 
-    What a call asks of a kernel, such as "_causal", follows in the name and is left out.
+    What a call asks of a kernel, such as "_causal", follows in the name and is left out. Of the
+    combine kernel of split-KV and of the steps of a backward pass, which have no config, return
+    what they are compiled for.
     """
     found = _KERNEL.search(name) if isinstance(name, str) else None
     rest = (found[1] or "") + found[2] if found else str(name)
-    if combine := parse_combine_name(rest):
-        return combine
+    if other := parse_combine_name(rest) or parse_step_name(rest):
+        return other
     for family in FAMILIES:
         config: KernelConfig | None = family.parse_name(rest)
         if config is not None:

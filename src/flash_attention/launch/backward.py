@@ -141,7 +141,7 @@ def choose_backward(
     if config is None:
         arch = arch or MEASURED_ARCH
         return select_config(problem, arch, Pass.BACKWARD), arch
-    chosen = config_for(config, problem)
+    chosen = config_for(config, problem, Pass.BACKWARD)
     check_pass(chosen, Pass.BACKWARD)
     arch = arch or chosen.default_arch
     chosen.check(arch)
@@ -170,7 +170,7 @@ def backward_plan_for(call: BackwardCall, config: GivenConfig | None = None) -> 
         plan = _plans.get(key)
     except Exception:
         if config is not None:
-            as_kernel_config(config)
+            as_kernel_config(config, pass_=Pass.BACKWARD)
         check_backward_call(call)  # raises what explains why there is no key
         raise
     if plan is None:

@@ -4,11 +4,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from benchmarks.render import documents
 from benchmarks.render.blocks import begin, end, marked_block
 from benchmarks.render.rungs import (
     config_diff,
@@ -16,9 +18,12 @@ from benchmarks.render.rungs import (
     render_rungs,
 )
 from flash_attention.errors import UnsupportedError
+from flash_attention.families.passes import Pass
 from flash_attention.ladder import get_ladder
-from flash_attention.tools.bench.comparison import opcode_changes
-from flash_attention.tools.bench.stored import Stored, read_folder
+from flash_attention.tools.bench.comparison import FA2, opcode_changes
+from flash_attention.tools.bench.results import save
+from flash_attention.tools.bench.stored import BACKWARD_EMULATED, Stored, read_folder
+from tests.tools.bench.made_up import SHAPES, made_up_results, row
 
 ROOT = Path(__file__).resolve().parents[3]
 RESULTS = ROOT / "results"
@@ -100,3 +105,64 @@ def test_results_that_are_missing_are_named(tmp_path: Path) -> None:
     short = Stored(tmp_path / "e.json", "emulated", {**record, "rows": record["rows"][:-1]})
     with pytest.raises(UnsupportedError, match=r"emulated results lack rung 29; CONTRIBUTING\.md"):
         render_rungs(EMPTY, [*some, short])
+
+
+BACKWARD_NAMES = ["rungs", *(f"rung-{rung.number}" for rung in get_ladder(pass_=Pass.BACKWARD))]
+EMPTY_BACKWARD = "\n".join(f"{begin(name)}\n{end(name)}" for name in BACKWARD_NAMES)
+
+
+def test_backward_rungs_without_a_measurement_have_code_and_counters() -> None:
+    emulated = [one for one in read_folder(RESULTS) if one.kind == BACKWARD_EMULATED]
+    text = render_rungs(EMPTY_BACKWARD, emulated, Pass.BACKWARD)
+    block = marked_block(text, "rung-2")
+    before, here = stored("emulator_backward_ladder")["rows"][:2]
+    opcodes = [sum(row["opcodes"].values()) for row in (before, here)]
+    assert f"| SASS instructions | {opcodes[0]:,} | {opcodes[1]:,} |" in block
+    assert "+  using Layout = fa::sm80::layout::XorSwizzle;" in block
+    assert "TFLOP/s" not in text
+    assert "Change of speed" not in text
+    assert "ladder show 11 --pass backward" in marked_block(text, "rung-11")
+    with pytest.raises(UnsupportedError, match="missing: backward emulated"):
+        render_rungs(EMPTY_BACKWARD, [], Pass.BACKWARD)
+
+
+def test_backward_rungs_have_their_speeds_when_they_are_measured(tmp_path: Path) -> None:
+    rungs = get_ladder(pass_=Pass.BACKWARD)
+    below = next(rung.number for rung in rungs if rung.causal) - 1
+    names: dict[int | None, str] = {rung.number: rung.name for rung in rungs}
+    names[None] = FA2
+    rows = [
+        replace(row(names[number], number, shape, 100.0 + (number or 0)), causal=causal)
+        for shape in SHAPES
+        for causal, numbers in (
+            (False, [None, *range(1, below + 1)]),
+            (True, [None, *range(below, len(rungs) + 1)]),
+        )
+        for number in numbers
+    ]
+    measured = replace(made_up_results(), rows=tuple(rows), pass_="backward")
+    save(measured, tmp_path / "ladder.json")
+    emulated = [one for one in read_folder(RESULTS) if one.kind == BACKWARD_EMULATED]
+    files = [*emulated, *read_folder(tmp_path)]
+    text = render_rungs(EMPTY_BACKWARD, files, Pass.BACKWARD)
+    assert "| TFLOP/s | 101.0 | 102.0 | +1.0 % |" in marked_block(text, "rung-2")
+    assert "512 +1.0 %, 1024 +1.0 %" in marked_block(text, "rung-2")
+    last = len(rungs)
+    assert f"| TFLOP/s | {99.0 + last:.1f} | {100.0 + last:.1f} |" in marked_block(
+        text, f"rung-{last}"
+    )
+    block = documents.ladder_block(measured)
+    assert block.startswith(begin(documents.BACKWARD_LADDER))
+    assert "heads of 128; backward, no mask unless" in block
+    assert "(backward_ladder.png)" in block
+
+
+def test_backward_speeds_go_into_their_own_block_and_picture(tmp_path: Path) -> None:
+    document, file = tmp_path / "d.md", tmp_path / "r.json"
+    name = documents.BACKWARD_LADDER
+    document.write_text(f"{begin(name)}\n{end(name)}\n")
+    measured = replace(made_up_results(), pass_="backward")
+    save(measured, file)
+    documents.main([str(document), str(file)])
+    assert document.read_text() == f"{documents.ladder_block(measured)}\n"
+    assert (tmp_path / documents.BACKWARD_PLOT).read_bytes().startswith(b"\x89PNG")

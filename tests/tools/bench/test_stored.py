@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from flash_attention.errors import UnsupportedError
 from flash_attention.tools.bench import stored
+from flash_attention.tools.bench.results import load, save
+from tests.tools.bench.made_up import made_up_results
 from tests.tools.report.made_up import write_folder
 
 RESULTS = Path(__file__).resolve().parents[3] / "results"
@@ -38,6 +41,7 @@ def test_every_kind_by_its_content(tmp_path: Path) -> None:
         ("h200_hopper_profile", stored.OTHER),
         ("h200_host_cost", stored.OTHER),
         ("emulator_ladder", stored.EMULATED),
+        ("emulator_backward_ladder", stored.BACKWARD_EMULATED),
     ],
 )
 def test_the_stored_files(name: str, kind: str) -> None:
@@ -71,3 +75,20 @@ def test_folders_and_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "bad.json").write_text("{")
     with pytest.raises(UnsupportedError, match=r"bad\.json is not a results file"):
         stored.read_folder(tmp_path)
+
+
+def test_the_ladders_of_both_passes_are_told_apart(tmp_path: Path) -> None:
+    for name, measured in (
+        ("f", made_up_results()),
+        ("b", replace(made_up_results(), pass_="backward", date="2026-02-01")),
+    ):
+        save(measured, tmp_path / f"{name}.json")
+    files = stored.read_folder(tmp_path)
+    kinds = {one.path.stem: one.kind for one in files}
+    assert kinds == {"f": stored.LADDER, "b": stored.BACKWARD_LADDER}
+    newest = stored.newest(files, stored.LADDER)
+    assert newest is not None
+    assert newest.path.stem == "f"
+    loaded = load(tmp_path / "b.json")
+    assert loaded.pass_ == "backward"
+    assert loaded.setting == "Some GPU, FP16, 16 heads of 128, backward, no mask unless said"

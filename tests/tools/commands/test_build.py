@@ -11,6 +11,7 @@ import pytest
 
 from flash_attention.arch import DEFAULT_ARCH, Arch
 from flash_attention.compile.elf import text_section
+from flash_attention.families.passes import Pass
 from flash_attention.families.registry import unit_of
 from flash_attention.kernel_configs import (
     KERNEL_SETS,
@@ -27,9 +28,9 @@ from tests.tools.commands.invoke import invoke, refuse
 pytestmark = pytest.mark.slow  # left out of `make quick`
 
 
-def two_kernels(name: str | None, arch: Arch) -> list[KernelConfig]:
+def two_kernels(name: str | None, arch: Arch, pass_: Pass = Pass.FORWARD) -> list[KernelConfig]:
     assert (name, arch) in {("progression", DEFAULT_ARCH), (None, DEFAULT_ARCH)}
-    return [rung.config for rung in get_ladder(d_head=64)[:2]]
+    return [rung.config for rung in get_ladder(d_head=64, pass_=pass_)[:2]]
 
 
 def test_a_set_is_built_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -45,6 +46,21 @@ def test_a_set_is_built_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     again = invoke("build", "--set", "progression", "--arch", "sm_80", "--jobs", "2")
     assert summary(again) == ["sm_80", "from cache", "2"]
     assert str(tmp_path) in again
+
+
+def test_kernels_of_the_backward_pass_come_with_those_beside_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("FLASH_ATTENTION_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(build_command, "get_kernel_configs", two_kernels)
+    first = invoke("build", "--pass", "backward", "--jobs", "1")
+    assert summary(first) == ["sm_80", "compiled", "2"]
+    built = [path.read_text() for path in tmp_path.glob("*/kernel.cu")]
+    main = {unit_of(config).source for config in two_kernels(None, DEFAULT_ARCH, Pass.BACKWARD)}
+    beside = sorted(re.findall(r"flash_backward_[a-z]+", "".join(set(built) - main)))
+    assert main < set(built)
+    assert beside == ["flash_backward_convert", "flash_backward_prepare"]
+    assert summary(invoke("build", "--pass", "backward", "--jobs", "1"))[1] == "from cache"
 
 
 def test_a_folder_that_keeps_nothing_is_a_failure(

@@ -104,3 +104,30 @@ def test_unused_members_and_fields_go_and_the_config_is_no_parameter() -> None:
     assert "struct Pair {" in text
     assert "sum()" in text
     assert not re.search(r"unused|Unused|y_,|Slot|template <class", text)
+
+
+def test_a_chain_of_ifs_keeps_what_can_happen() -> None:
+    chain = "if (n > 1) out[0] = 1; else if (Config::Slot::kOn) out[0] = 2; else out[0] = 3;"
+    assert left_of(chain, "Off") == "if (n > 1) out[0] = 1; else out[0] = 3;"
+    kept = left_of(chain, "On")
+    assert "out[0] = 2" in kept
+    assert "out[0] = 3" not in kept
+    first = "if (Config::Slot::kOn) out[0] = 1; else if (n > 1) out[0] = 2; else out[0] = 3;"
+    assert left_of(first, "Off") == "if (n > 1) out[0] = 2; else out[0] = 3;"
+    assert left_of(first, "On") == "out[0] = 1;"
+
+
+def test_an_empty_link_of_a_chain_keeps_its_else() -> None:
+    chain = "if (n > 2) out[0] = 1; else if (n > 1) Config::Slot::nothing(n); else out[0] = 3;"
+    assert left_of(chain, "Off") == "if (n > 2) out[0] = 1; else if (n > 1) {} else out[0] = 3;"
+
+
+def test_both_lambdas_of_a_call_keep_their_bodies() -> None:
+    call = (
+        "both([&](int i) { out[i] = n; out[i + 1] = n; },"
+        " [&](int i) { out[i + 2] = n; out[i + 3] = 4 * n; });"
+    )
+    assert left_of(call) == (
+        "both([&](int i) { out[i] = n; out[i + 1] = n; },"
+        " [&](int i) { out[i + 2] = n; out[i + 3] = 4 * n; });"
+    )

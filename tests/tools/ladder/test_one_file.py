@@ -16,6 +16,7 @@ from flash_attention.call.features import CAUSAL, PLAIN, Features
 from flash_attention.compile import compile_kernel
 from flash_attention.compile.elf import text_section
 from flash_attention.compile.includes import INCLUDE_DIR, include_closure
+from flash_attention.families.passes import Pass
 from flash_attention.families.registry import unit_of
 from flash_attention.kernel_configs import DType
 from flash_attention.ladder import Rung, get_ladder
@@ -25,10 +26,11 @@ from flash_attention.tools.ladder.one_file import one_file
 
 pytestmark = pytest.mark.slow  # left out of `make quick`
 
-LADDER = get_ladder()
+LADDER, BACKWARD = get_ladder(), get_ladder(pass_=Pass.BACKWARD)
 LAST = len(LADDER)
 NUMBERS = range(1, LAST + 1)
 LINES, LINES_OF_THE_FIRST, COLUMNS = 900, 400, 120
+BACKWARD_LINES, LINES_OF_THE_FIRST_BACKWARD = 1000, 540
 SECTIONS = [
     "numbers and arguments",
     "instructions",
@@ -61,6 +63,29 @@ def check_machine_code(rung: Rung, features: Features, folder: Path) -> None:
     )
     together = compile_config(config, arch, features)
     assert text_section(alone.cubin) == text_section(together.cubin)
+
+
+@pytest.mark.parametrize("rung", BACKWARD, ids=lambda rung: str(rung.number))
+def test_a_backward_kernel_is_short_enough_to_read(rung: Rung) -> None:
+    lines = one_file(unit_of(rung.config).source, title_of(rung, BACKWARD)).splitlines()
+    assert len(lines) <= (LINES_OF_THE_FIRST_BACKWARD if rung.number == 1 else BACKWARD_LINES)
+    assert max(len(line) for line in lines) <= COLUMNS
+    assert [line for line in lines if line != line.rstrip()] == []
+
+
+@pytest.mark.parametrize("rung", BACKWARD, ids=lambda rung: str(rung.number))
+def test_a_backward_kernel_compiles_alone_to_the_same_machine_code(
+    rung: Rung, tmp_path: Path
+) -> None:
+    check_machine_code(rung, CAUSAL if rung.causal else PLAIN, tmp_path)
+
+
+@pytest.mark.parametrize("place", [0, 9, -1])
+def test_a_backward_kernel_of_another_type_and_head_dimension_does_too(
+    place: int, tmp_path: Path
+) -> None:
+    ladder = get_ladder(DType.BF16, 64, pass_=Pass.BACKWARD)
+    check_machine_code(ladder[place], CAUSAL, tmp_path)
 
 
 @pytest.mark.parametrize("number", [1, 8, 16, 17, 18, 21, LAST])

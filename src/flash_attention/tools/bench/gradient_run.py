@@ -29,12 +29,11 @@ from flash_attention.tools.bench.peers.gradients import (
     line_up_gradients,
 )
 from flash_attention.tools.bench.statistics import Timing, tflops
-from flash_attention.tools.bench.timing import SPIN_CYCLES, Contender, time_in_turn
+from flash_attention.tools.bench.timing import AUTOGRAD_SPINS, SPIN_CYCLES, Contender, time_in_turn
 from flash_attention.tools.child import Child, ChildLostError, Note
 
 DETERMINISTIC = "ours deterministic"
 PATIENCE_S = 300.0  # with a point: kernels may have to be compiled
-AUTOGRAD_SPINS = 5  # times the wait of a forward pass: the host needs longer to queue gradients
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,7 @@ class Results:
     n_heads: int
     rows: tuple[Row, ...]
     causal: bool = False
+    pass_: str = "forward"
     schema: int = SCHEMA
 
     @property
@@ -69,7 +70,7 @@ class Results:
         """Where and what, in a line."""
         mask = "causal mask" if self.causal else "no mask unless said"
         heads = f"{self.n_heads} heads of {self.d_head}"
-        return f"{self.device}, {self.dtype}, {heads}, forward, {mask}"
+        return f"{self.device}, {self.dtype}, {heads}, {self.pass_}, {mask}"
 
 
 def collect(
@@ -80,6 +81,7 @@ def collect(
     d_head: int,
     n_heads: int,
     causal: bool = False,
+    pass_: str = "forward",
 ) -> Results:
     """`rows` together with everything needed to repeat them."""
     where: dict[str, Any] = describe(device)
@@ -91,6 +93,7 @@ def collect(
         n_heads=n_heads,
         rows=tuple(rows),
         causal=causal,
+        pass_=pass_,
     )
 
 

@@ -28,6 +28,7 @@ LADDER, GRID, CANDIDATES, TIMINGS = "ladder", "grid", "candidates", "timings"
 GRADIENTS = "gradients"  # a grid of backward or of both passes
 SUFFIXES = (".json", ".jsonl", ".txt")
 EMULATED, PROFILE, PEAKS, OTHER = "emulated", "profile", "peaks", "other"
+BACKWARD_LADDER, BACKWARD_EMULATED = "backward ladder", "backward emulated"
 WHAT = "a results file"
 FORWARD = Measured.FORWARD.name
 
@@ -114,10 +115,11 @@ def kind_of(record: Any) -> str:
     rows = record.get("rows") or record.get("entries")
     if not (isinstance(rows, list) and rows and all(isinstance(row, dict) for row in rows)):
         return OTHER
+    backward = record.get("pass_") == "backward"
     if {"contender", "tflops"} <= rows[0].keys():
-        return LADDER
+        return BACKWARD_LADDER if backward else LADDER
     if {"rung", "emulated"} <= rows[0].keys():
-        return EMULATED
+        return BACKWARD_EMULATED if backward else EMULATED
     if {"rung", "kcycles"} <= rows[0].keys():
         return PROFILE
     if {"point", "config"} <= rows[0].keys() or {"problem", "config"} <= rows[0].keys():
@@ -225,6 +227,7 @@ _CHECKS: dict[str, Callable[[Mapping[str, Any]], None]] = {
     CANDIDATES: _check_grid,
     GRADIENTS: _check_grid,
     EMULATED: _check_emulated,
+    BACKWARD_EMULATED: _check_emulated,
     PROFILE: _check_profile,
     PEAKS: _check_peaks,
     TIMINGS: _check_timings,

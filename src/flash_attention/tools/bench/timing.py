@@ -22,6 +22,7 @@ from flash_attention.tools.bench.statistics import Timing, summarise
 # The GPU spins this long before each sample, longer than the host needs to queue it: the events
 # around a kernel see the kernel and not the launch.
 SPIN_CYCLES = 400_000  # about 0.2 ms
+AUTOGRAD_SPINS = 5  # times as long, because the host needs longer to queue gradients
 
 
 @dataclass(frozen=True)

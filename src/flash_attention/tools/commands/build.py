@@ -12,7 +12,7 @@ from rich.table import Table
 from flash_attention.compile.cache_folder import cache_dir, shown
 from flash_attention.kernel_configs import get_kernel_configs
 from flash_attention.tools.commands.console import output, progress, report_table
-from flash_attention.tools.commands.options import parse_arches
+from flash_attention.tools.commands.options import parse_arches, pass_named
 from flash_attention.tools.commands.precompile import Outcome, jobs_of, precompile
 from flash_attention.tools.cores import usable_cores
 
@@ -20,6 +20,7 @@ from flash_attention.tools.cores import usable_cores
 def build(
     *,
     set_name: str | None,
+    pass_: str,
     arch: str,
     jobs: int,
 ) -> None:
@@ -28,7 +29,7 @@ def build(
     todo = [
         job
         for target in arches
-        for config in get_kernel_configs(set_name, target)
+        for config in get_kernel_configs(set_name, target, pass_named(pass_))
         for job in jobs_of(config, target)
     ]
     outcomes: list[Outcome] = []

@@ -94,10 +94,10 @@ def emulate(
                 write_record(json, {**settings, "ok": False, "stopped": str(error)})
             raise typer.Exit(1) from error
         _print(name, kernel, target, schedule)
-        print_findings(kernel.emulation.findings, include)
+        print_findings(kernel.findings, include)
     if mistake is None:
         _print_counters(kernel)
-    elif not kernel.check.ok and not kernel.emulation.findings:
+    elif not kernel.check.ok and not kernel.findings:
         print_mends([NUMBERS])
     if json is not None:
         write_record(json, {**settings, **kernel.to_dict()})
@@ -121,16 +121,18 @@ def _print(name: str, kernel: EmulatedKernel, arch: str, schedule: str) -> None:
     mask = ", causal" if kernel.causal else ""
     output.print(
         f"[bold]{escape(name)}[/], batch {batch}, {seq_len} rows, {heads} heads of {d_head}{mask},"
-        f" {arch}, {schedule}: {kernel.emulation.seconds:.2f} s",
+        f" {arch}, {schedule}: {kernel.seconds:.2f} s",
         highlight=False,
     )
     output.print(escape(kernel.config.short_form()), highlight=False)
     verdict = "[green]right[/]" if kernel.check.ok else "[bold red]wrong[/]"
-    output.print(f"output: {verdict}, {escape(str(kernel.check))}", highlight=False, soft_wrap=True)
+    output.print(
+        f"{kernel.judged}: {verdict}, {escape(str(kernel.check))}", highlight=False, soft_wrap=True
+    )
 
 
 def _print_counters(kernel: EmulatedKernel) -> None:
-    counts = kernel.emulation.counters.to_dict()
+    counts = kernel.counters.to_dict()
     output.print(_totals(kernel, counts))
     output.print(_classes(kernel))
     output.print(_hottest("shared", counts["shared"], SHARED))
@@ -158,7 +160,7 @@ def _totals(kernel: EmulatedKernel, counts: Mapping[str, Any]) -> Table:
 def _classes(kernel: EmulatedKernel) -> Table:
     table = report_table("PTX instructions executed")
     add_number_columns(table, ("warps", "share"))
-    mix = ptx_mix(kernel.emulation.counters.instructions)
+    mix = ptx_mix(kernel.counters.instructions)
     for name, count in sorted(mix.items(), key=lambda item: -item[1]):
         if count:
             table.add_row(name, f"{count:,}", f"{100 * count / kernel.warp_instructions:.1f}%")

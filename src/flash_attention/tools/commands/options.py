@@ -5,13 +5,26 @@ from __future__ import annotations
 
 from flash_attention.arch import ARCHES, Arch, get_arch
 from flash_attention.errors import UnsupportedError, quoted
+from flash_attention.families.passes import Pass
 from flash_attention.kernel_configs import DType, KernelConfig, as_kernel_config
 from flash_attention.ladder import Rung, get_ladder, pick_rung
 
 
-def ladder_of(dtype: str, d_head: int, heads: int) -> tuple[Rung, ...]:
+def ladder_of(
+    dtype: str, d_head: int, heads: int, pass_: str = Pass.FORWARD.value
+) -> tuple[Rung, ...]:
     """The ladder for what the options say."""
-    return get_ladder(DType.from_string(dtype), d_head, heads)
+    return get_ladder(DType.from_string(dtype), d_head, heads, pass_named(pass_))
+
+
+def pass_named(name: str) -> Pass:
+    """The pass that --pass names."""
+    for one in Pass:
+        if one.value == name:
+            return one
+    raise UnsupportedError(
+        f"--pass is {quoted(name)}; choose from {', '.join(one.value for one in Pass)}"
+    )
 
 
 def chosen_kernel(

@@ -7,14 +7,20 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
+
 from flash_attention.arch import Arch
-from flash_attention.call.features import PLAIN, Features
+from flash_attention.call.backward_call import BackwardCall
+from flash_attention.call.call import Call
+from flash_attention.call.features import PLAIN, Features, MaskKind
 from flash_attention.compile import compile_kernel
 from flash_attention.compile.unit import Unit
 from flash_attention.errors import FlashAttentionError, KernelConfigError
 from flash_attention.families.config import KernelConfig
+from flash_attention.families.passes import Pass
 from flash_attention.families.registry import family_of
-from flash_attention.launch.kernels import compile_config
+from flash_attention.launch.backward import BackwardPlan
+from flash_attention.launch.kernels import compile_config, load_unit
 from flash_attention.tools.child import Note
 from flash_attention.tools.tune.compiling import Compilers
 from flash_attention.tools.tune.measurer import Failure
@@ -86,10 +92,24 @@ def _compile(note: Note, config: KernelConfig, features: Features, arch: Arch) -
     job = Job(config, arch, features)
     try:
         compiled = compile_config(config, arch, features)
+        beside = [load_unit(unit).compiled for unit in _units_beside(job)]
     except KernelConfigError as error:
         return Outcome(job, "not valid", error.rule)
     except FlashAttentionError as error:
         return Outcome(job, "failed", str(error))
     if compiled.source_path is None:
         return Outcome(job, "not kept", "the cache folder cannot be written")
-    return Outcome(job, "from cache" if compiled.compile_seconds is None else "compiled")
+    kept = all(one.compile_seconds is None for one in (compiled, *beside))
+    return Outcome(job, "from cache" if kept else "compiled")
+
+
+def _units_beside(job: Job) -> list[Unit]:
+    """The kernels that run before and after a backward kernel, for dense tensors."""
+    if family_of(job.config).pass_ is Pass.FORWARD:
+        return []
+    shape = (1, 1, 1, job.config.d_head)
+    like = torch.empty(shape, dtype=job.config.dtype.to_torch_dtype())
+    causal = job.features.mask is MaskKind.CAUSAL
+    call = Call(like, like, like, like.clone(), causal=causal)
+    plan = BackwardPlan(BackwardCall(like, call, torch.empty(1, 1, 1)), job.config, job.arch)
+    return [step.unit for step in plan.recipe.steps]

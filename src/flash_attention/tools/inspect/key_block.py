@@ -1,42 +1,49 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What one key block is to a CTA: the arithmetic and the bytes that its config implies."""
+"""What one block of scores is to a CTA: the arithmetic and the bytes that its config implies."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from flash_attention.families.config import KernelConfig
+from flash_attention.families.passes import Pass
+from flash_attention.families.registry import family_of
 
 
 @dataclass(frozen=True)
 class KeyBlock:
-    """A block of keys and values, for all query rows of a CTA."""
+    """A block of keys and values, for all query rows of a CTA. In a backward kernel it is a block
+    of queries, for all keys of a CTA."""
 
     rows: int  # of queries
     keys: int
     d_head: int
     itemsize: int
-    warps: int  # that compute; a producer's do not
+    warps: int  # that share the products; a producer's do not
+    products: int  # in the main loop
+    loaded_rows: int  # of both tensors that a block is of
 
     @classmethod
     def of(cls, config: KernelConfig) -> KeyBlock:
         sizes = (config.B_r, config.B_c, config.d_head, config.dtype.itemsize)
-        return cls(*sizes, config.computing_warps)
+        products, warps = config.loop_products
+        backward = family_of(config).pass_ is Pass.BACKWARD
+        return cls(*sizes, warps, products, config.B_r if backward else config.B_c)
 
     @property
     def flop(self) -> int:
-        """Of the two products."""
-        return 4 * self.rows * self.keys * self.d_head
+        """Of the products in the main loop."""
+        return 2 * self.products * self.rows * self.keys * self.d_head
 
     @property
-    def kv_bytes(self) -> int:
-        """Of K and V, loaded once by the CTA."""
-        return 2 * self.keys * self.d_head * self.itemsize
+    def loaded_bytes(self) -> int:
+        """Of K and V, or Q and dO in a backward kernel, loaded once by the CTA."""
+        return 2 * self.loaded_rows * self.d_head * self.itemsize
 
     @property
     def flop_per_byte(self) -> float:
         """What is done with a byte that is loaded."""
-        return self.flop / self.kv_bytes
+        return self.flop / self.loaded_bytes
 
     @property
     def exponentials(self) -> int:

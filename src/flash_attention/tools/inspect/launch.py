@@ -2,6 +2,8 @@
 """Launches one kernel once, for a profiler to watch:
 
 python -m flash_attention.tools.inspect.launch CONFIG BATCH SEQ HEADS [causal]
+
+A backward kernel comes with a forward pass and the kernels before and after it.
 """
 
 from __future__ import annotations
@@ -11,11 +13,22 @@ from collections.abc import Sequence
 
 import torch
 
-from flash_attention.forward import forward
+from flash_attention.families.passes import Pass
+from flash_attention.families.registry import family_of
 from flash_attention.kernel_configs import KernelConfig, as_kernel_config
-from flash_attention.reference.judge import generate_qkvo
+from flash_attention.tools.bench.case import Case
+from flash_attention.tools.bench.gradient_case import GradientCase
+from flash_attention.tools.bench.grid import Measured, Point
+from flash_attention.tools.inspect.nsight import KERNELS
 
 CAUSAL = "causal"
+
+
+def kernels(config: KernelConfig) -> str:
+    """What ncu counts: of a backward pass the main kernel."""
+    if family_of(config).pass_ is Pass.FORWARD:
+        return KERNELS
+    return f"regex:flash_backward_(kernel_)?{config.kernel_name()}"
 
 
 def program(config: KernelConfig, shape: tuple[int, int, int], causal: bool) -> list[str]:
@@ -27,8 +40,11 @@ def program(config: KernelConfig, shape: tuple[int, int, int], causal: bool) -> 
 def main(arguments: Sequence[str]) -> None:
     form, batch, seq_len, heads, *mask = arguments
     config = as_kernel_config(form, n_heads=int(heads))
-    shape = (int(batch), int(seq_len), int(heads), config.d_head)
-    forward(config, *generate_qkvo(*shape, config.dtype, "cuda"), causal=mask == [CAUSAL])
+    point = Point(config.d_head, mask == [CAUSAL], int(seq_len), int(batch), int(heads))
+    if family_of(config).pass_ is Pass.BACKWARD:
+        GradientCase.of(point, config.dtype, Measured.BACKWARD, "cuda").kernel(config).run()
+    else:
+        Case.of(point, config.dtype, "cuda").kernel(config).run()
     torch.cuda.synchronize()
 
 

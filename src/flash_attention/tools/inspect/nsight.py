@@ -28,14 +28,17 @@ METRICS = {
 UNITS = {"kcycles": 1e3, "bank conflicts (millions)": 1e6}
 
 
-def counters(program: Sequence[str], metrics: Mapping[str, str]) -> list[dict[str, float]]:
-    """Run `python PROGRAM` under ncu; for every kernel, the metrics by our names for them."""
+def counters(
+    program: Sequence[str], metrics: Mapping[str, str], kernels: str = KERNELS
+) -> list[dict[str, float]]:
+    """Run `python PROGRAM` under ncu; for every kernel whose name `kernels` matches, the metrics by
+    our names for them."""
     if shutil.which("ncu") is None:
         raise UnsupportedError(
             "counters come from Nsight Compute, whose ncu is not on PATH; it is part of the CUDA"
             " toolkit, and of NVIDIA's package nsight-compute"
         )
-    command = ["ncu", "--clock-control", "none", "--csv", "-k", KERNELS]
+    command = ["ncu", "--clock-control", "none", "--csv", "-k", kernels]
     command += ["--metrics", ",".join(metrics.values()), sys.executable, *program]
     result = subprocess.run(command, check=False, capture_output=True, text=True)
     if result.returncode != 0:

@@ -72,7 +72,10 @@ class _Concrete:
             result.append(token)
             if token.text in self.templates and index < len(tokens) and tokens[index].text == "<":
                 end = after_angles(tokens, index)
-                result += self._tokens(_without_argument(tokens[index:end]))
+                arguments = self._tokens(_without_argument(tokens[index:end]))
+                if not arguments and len(result) > 1 and result[-2].text == "template":
+                    del result[-2]  # what has no arguments is no template
+                result += arguments
                 index = end
         return result
 

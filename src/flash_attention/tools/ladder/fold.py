@@ -104,9 +104,23 @@ class _Folder:
         kept: list[Item] = []
         taken: bool | None = None  # whether the if before an else holds, if that is known
         for item, following in zip(items, [*items[1:], None], strict=False):
-            if item.word == "else" and taken is not None:
-                kept += [] if taken else self._unwrapped(item, scope)
+            is_else, chained = item.word == "else", _else_if(item)
+            if is_else and taken:
+                taken = True if chained else None  # the rest of the chain goes
+                continue
+            if is_else and taken is False and chained:
+                item, is_else = chained, False  # it starts the chain now
+            elif is_else and taken is False:
+                kept += self._unwrapped(item, scope)
                 taken = None
+                continue
+            elif chained and (taken := self._decided(chained, scope)) is not None:
+                self.changed = True
+                if not taken:
+                    taken = None  # what follows is the else of the if before
+                    continue
+                item.body, item.braces = chained.body, True
+                kept += self._statement(item, scope, has_else=False)
                 continue
             taken = self._decided(item, scope)
             if taken is not None:
@@ -149,7 +163,12 @@ class _Folder:
             return moved
         item.pragmas = [self._pragma(pragma, scope) for pragma in item.pragmas]
         if item.body is not None:
-            changed, body = self.changed, self.statements(item.body, scope)
+            changed, chained = self.changed, _else_if(item)
+            body = (
+                self._statement(chained, scope, has_else=has_else)
+                if chained
+                else self.statements(item.body, scope)
+            )
             if not body and item.word == "for":
                 self.changed = (
                     changed  # what a loop without effect makes of the code is not nothing
@@ -277,6 +296,13 @@ def _say_once(items: list[Item]) -> None:
     for item in statements_of(items):
         item.lead = [line for line in item.lead if line not in said]
         said.update(item.lead)
+
+
+def _else_if(item: Item) -> Item | None:
+    """The if that an else consists of; the else of that one follows in the list of statements."""
+    body = item.body or []
+    is_chained = item.word == "else" and not item.braces and [one.word for one in body] == ["if"]
+    return body[0] if is_chained else None
 
 
 def _is_empty(function: Item) -> bool:

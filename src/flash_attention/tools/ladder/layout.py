@@ -18,6 +18,7 @@ from flash_attention.tools.ladder.tokens import (
     Token,
     Tokens,
     after_templates,
+    opening,
     text_of,
 )
 
@@ -157,13 +158,38 @@ class Layout:
         return [*head, *self.lines(inner, indent + _INDENT)]
 
     def _with_lambda(self, item: Item, indent: str) -> list[str]:
-        """A statement; the body of its first lambda, if it has one, stands on its own lines."""
-        block = next((i for i, token in enumerate(item.head) if token.kind == BLOCK), None)
-        if block is None:
-            return fill(item.head, indent)
-        head = fill(item.head[:block], indent, room=len(" {"))
-        body = [line for s in item.head[block].body for line in self.lines(s, indent + _INDENT)]
-        return [*head[:-1], f"{head[-1]} {{", *body, f"{indent}}}{text_of(item.head[block + 1 :])}"]
+        """A statement. Lambdas of one short statement stay in its lines if there is room, and the
+        bodies of others stand on lines of their own."""
+        flat = self._with_flat_lambdas(item.head)
+        lines = fill(flat, indent)
+        if all(token.kind != BLOCK for token in flat) and max(map(len, lines)) <= WIDTH:
+            return lines
+        lines, start = [], 0
+        closed: list[Token] = []  # the end of the lambda before
+        for at, token in enumerate(item.head):
+            if token.kind == BLOCK:
+                head = fill([*closed, *item.head[start:at]], indent, room=len(" {"))
+                inner = (line for s in token.body for line in self.lines(s, indent + _INDENT))
+                lines += [*head[:-1], f"{head[-1]} {{", *inner]
+                start, closed = at + 1, [Token(MARK, "}")]
+        return [*lines, *fill([*closed, *item.head[start:]], indent)]
+
+    def _with_flat_lambdas(self, head: Tokens) -> list[Token]:
+        """The tokens, each lambda that can stand in a line as one of them."""
+        result: list[Token] = []
+        for token in head:
+            inner = self._inside(token.body) if len(token.body) == 1 else None
+            if inner is None:
+                result.append(token)
+                continue
+            start = len(result) - 1
+            if result[start].text == ")":
+                start = opening(result, start) - 1
+            start = opening(result, start)
+            capture = result[start:]
+            text = f"{text_of(capture)} {{ {inner} }}"
+            result = [*result[:start], Token(NAME, text, capture[0].gap)]
+        return result
 
 
 def paragraphs(comments: list[str], indent: str = "") -> list[str]:

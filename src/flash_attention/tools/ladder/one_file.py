@@ -10,26 +10,29 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from flash_attention.compile.elf import ENTRY
 from flash_attention.compile.includes import include_closure
 from flash_attention.tools.ladder.concrete import make_concrete
 from flash_attention.tools.ladder.flatten import OUTERMOST, flatten
 from flash_attention.tools.ladder.fold import specialise
 from flash_attention.tools.ladder.layout import UNROLL, Layout, paragraphs, rows
 from flash_attention.tools.ladder.parse import CLASS, MACRO, STATEMENTS, Item, parse_file
-from flash_attention.tools.ladder.program import CONFIG, INSTRUCTIONS, MEMBER, Program, mentions
+from flash_attention.tools.ladder.program import CONFIG, INSTRUCTIONS, Program, mentions
 from flash_attention.tools.ladder.reach import Reach
 from flash_attention.tools.ladder.tokens import text_of
 
 _LICENSE = "// SPDX-License-Identifier: Apache-2.0"
 _UNIT = "unit"
+_ENTRY = re.compile(r"\b(flash_(?:forward|backward))_\w+(?=\()")
 _SECTIONS = {
-    "numbers and arguments": ("fa/core", "fa/call_args", "fa/forward_args"),
+    "numbers and arguments": ("fa/core", "fa/call_args", "fa/forward_args", "fa/backward_args"),
     "instructions": ("fa/ptx/",),
     "softmax": ("fa/attn/", "fa/dtype/"),
     "tiles": (),  # all others
     "the schedule": ("/schedule/", "/loop/", "/turns/", "/tile_order/"),
-    "the kernel": ("/forward.cuh", "/consumer.cuh", "/producer.cuh", "/roles/", _UNIT),
+    "the kernel": (
+        *("/forward.cuh", "/consumer.cuh", "/producer.cuh", "/roles/"),
+        *("/backward.cuh", "/block.cuh", "/key_warpgroup.cuh", _UNIT),
+    ),
 }
 """In this order; a declaration is in the section that a part of its header's name stands for."""
 _RULE = 100  # columns of a heading
@@ -41,7 +44,7 @@ def one_file(unit: str, title: Sequence[str] = ()) -> str:
 
     In a file of its own it needs no config in its name.
     """
-    unit = re.sub(rf"\b{ENTRY}_\w+", ENTRY, unit)
+    unit = _ENTRY.sub(r"\1_kernel", unit)
     texts = {**include_closure(unit), _UNIT: unit}
     program = Program([item for name in texts for item in parse_file(texts[name], name)])
     reach = specialise(program)
@@ -147,7 +150,9 @@ def _ordered(program: Program, reach: Reach) -> list[Item]:
 def _needed(item: Item, program: Program, reach: Reach) -> set[str]:
     """The names that have to be declared before a declaration."""
     found = mentions(item)
-    names = {mention.name for mention in found if mention.qualifier != MEMBER}
+    own = {CONFIG, *item.names, *item.template_parameters}
+    names = {mention.name for mention in found if mention.qualifier is None} - own
+    names |= {mention.name for mention in found if mention.qualifier in program.namespaces}
     names |= {
         program.slots[mention.name].names[0]
         for mention in found
@@ -157,7 +162,7 @@ def _needed(item: Item, program: Program, reach: Reach) -> set[str]:
         for member in item.body or ():
             if member in reach.kept:
                 names |= _needed(member, program, reach)
-    return names - {CONFIG, *item.names, *item.template_parameters}
+    return names
 
 
 def _shorten_arguments(program: Program, reach: Reach) -> None:

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from flash_attention.tools.ladder.parse import CLASS, FUNCTION, Item
 from flash_attention.tools.ladder.program import (
     MEMBER,
@@ -31,6 +33,7 @@ class Reach:
             set()
         )  # those behind the last part of a namespace
         self._types = {item.names[0] for item in program.items if item.kind == CLASS}
+        self._classes = {(item.path, item.names[0]) for item in program.items if item.kind == CLASS}
         self._keep(program.entry)
         while self._grow(program.items):
             pass
@@ -92,7 +95,7 @@ class Reach:
         if qualifier is None:
             path = outermost(item).path
             if item.kind != CLASS or name not in item.names:
-                self._free.update((path[:depth], name) for depth in range(len(path) + 1))
+                self._free.update(self._seen_from(path, name))
             classes = self.program.with_bases(owners_of(item))
         elif qualifier in self.program.namespaces:
             self._spaced.add(((qualifier,), name))
@@ -104,6 +107,13 @@ class Reach:
             self._unknown.add(name)
         for known in classes or ():
             self._of_class.setdefault(known, set()).add(name)
+
+    def _seen_from(self, path: tuple[str, ...], name: str) -> Iterator[tuple[tuple[str, ...], str]]:
+        """What a bare name can be, from inside out up to the first class of that name."""
+        for depth in range(len(path), -1, -1):
+            yield path[:depth], name
+            if (path[:depth], name) in self._classes:
+                return
 
 
 def _has_constructor(item: Item) -> bool:

@@ -8,6 +8,8 @@ import re
 import pytest
 import torch
 
+from flash_attention.families.passes import Pass
+from flash_attention.ladder import get_ladder
 from flash_attention.tools.commands.inspect import command
 from flash_attention.tools.inspect import sass
 from tests.tools.commands.invoke import invoke, refuse
@@ -29,7 +31,7 @@ def test_a_rung_in_numbers(rung: int, products: str) -> None:
     text = invoke("inspect", f"rung:{rung}", "--arch", arch)
     assert f", for {arch}\n" in text
     assert number(text, "spilled bytes") == "0"
-    assert number(text, "key blocks of a turn") == "1"
+    assert number(text, "blocks of a turn") == "1"
     assert number(text, "tensor core") == products
     assert number(text, "tensor cores") == ("1,024" if rung <= 16 else "2,048")
     assert number(text, "FLOP for a byte of K and V") == "128"
@@ -107,3 +109,26 @@ def test_a_profile_on_a_gpu() -> None:
             pytest.skip("no ncu, or no counters for this user")
         raise
     assert float(number(text, "tensor pipe %")) > 1
+
+
+@pytest.mark.parametrize(
+    ("rung", "products", "blocks"), [(1, "320", "1"), (10, "320", "1"), (11, "32", "1")]
+)
+def test_a_rung_of_the_backward_pass_in_numbers(rung: int, products: str, blocks: str) -> None:
+    text = invoke("inspect", f"rung:{rung}", "--pass", "backward")
+    assert number(text, "blocks of a turn") == blocks
+    assert number(text, "tensor core") == products
+    assert number(text, "kFLOP of the products") == "10,485.8"
+    assert number(text, "KiB of Q and dO") == "32"
+    assert "the loop over query blocks" in text
+    form = get_ladder(pass_=Pass.BACKWARD)[rung - 1].config.short_form()
+    assert invoke("inspect", form).partition("\n")[2] == text.partition("\n")[2]
+
+
+def test_two_blocks_of_a_turn_and_a_warpgroup_for_dq() -> None:
+    ladder = get_ladder(pass_=Pass.BACKWARD)
+    (rung,) = (rung.number for rung in ladder if rung.name == "dQ warpgroup")
+    text = invoke("inspect", f"rung:{rung}", "--pass", "backward", "--emulate")
+    assert number(text, "blocks of a turn") == "2"
+    assert number(text, "tensor core") == "24"
+    assert (number(text, "gradients"), number(text, "findings")) == ("right", "0")

@@ -31,6 +31,11 @@ def test_selected_is_what_attention_runs_here_unless_another_architecture_is_nam
     monkeypatch.setattr(subject, "current_arch", lambda otherwise: otherwise)
     for arch in (None, "sm_80", "sm_90a"):
         subject.subject_of(
-            "selected:heads=4,seq=512,d=64", dtype="bf16", d_head=128, heads=16, arch=arch
+            "selected:heads=4,seq=512,d=64",
+            dtype="bf16",
+            d_head=128,
+            heads=16,
+            pass_="forward",
+            arch=arch,
         )
     assert asked == [3, NO_DEVICE, "NVIDIA H200"]

@@ -85,3 +85,10 @@ def test_two_families_are_compared_where_both_run() -> None:
 def numbers_of(label: str, text: str) -> list[int]:
     (row,) = (line for line in text.splitlines() if re.match(rf" *{label}  ", line))
     return [int(cell) if cell != "=" else 0 for cell in re.findall(r"[-+]?\d+|=", row)]
+
+
+def test_two_rungs_of_the_backward_pass() -> None:
+    printed = invoke("ladder", "diff", "9", "10", "--pass", "backward")
+    assert "rung 9 staged store -> rung 10 cache hints on sm_80" in printed
+    assert "cache_hints: False -> True" in printed
+    assert "cp.async.cg.shared.global.L2::128B" in printed

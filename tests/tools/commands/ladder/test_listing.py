@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+from flash_attention.families.passes import Pass
 from flash_attention.kernel_configs import HopperForwardKernelConfig
 from flash_attention.ladder import FAMILY, get_ladder
 from flash_attention.tools.commands.ladder.listing import change_of
-from tests.tools.commands.invoke import invoke
+from tests.tools.commands.invoke import invoke, refuse
 
 
 def test_every_rung_is_a_row() -> None:
@@ -42,3 +43,14 @@ def test_hopper_rungs_are_marked() -> None:
         (row,) = (line for line in printed.splitlines() if f"{rung.number:2} {rung.name} " in line)
         wanted = "sm_90" if isinstance(rung.config, HopperForwardKernelConfig) else "any"
         assert f" {wanted} " in row.partition(rung.name)[2]
+
+
+def test_the_rungs_of_the_backward_pass() -> None:
+    printed = invoke("ladder", "list", "--pass", "backward")
+    lines = iter(printed.splitlines())
+    for rung in get_ladder(pass_=Pass.BACKWARD):
+        assert any(f"{rung.number} {rung.name} " in line for line in lines)
+    assert "query_gradient: STAGED -> OWN_WARPGROUP" in printed
+    assert "family: sm_80 -> sm_90" in printed
+    message = refuse("ladder", "list", "--pass", "sideways")
+    assert "--pass is 'sideways'; choose from forward, backward" in message

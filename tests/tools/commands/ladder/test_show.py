@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from flash_attention.families.passes import Pass
 from flash_attention.families.registry import unit_of
 from flash_attention.kernel_configs import DType
 from flash_attention.ladder import get_ladder
@@ -35,3 +36,14 @@ def test_source_is_the_translation_unit() -> None:
     for rung in (ladder[15], ladder[-1]):
         printed = invoke("ladder", "show", str(rung.number), "--source", *options)
         assert printed == unit_of(rung.config).source
+
+
+def test_a_rung_of_the_backward_pass() -> None:
+    ladder = get_ladder(pass_=Pass.BACKWARD)
+    for number in (2, len(ladder)):
+        rung = ladder[number - 1]
+        printed = invoke("ladder", "show", str(number), "--pass", "backward")
+        assert printed == one_file(unit_of(rung.config).source, title_of(rung, ladder))
+        assert f"Rung {number} of {len(ladder)}, {rung.name}: " in printed
+    source = invoke("ladder", "show", "2", "--pass", "backward", "--source")
+    assert source == unit_of(ladder[1].config).source

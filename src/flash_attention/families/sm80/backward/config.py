@@ -61,6 +61,10 @@ class FlashBackwardKernelConfig(KernelConfig):
         return self.n_warps
 
     @property
+    def loop_products(self) -> tuple[int, int]:
+        return 5, self.n_warps
+
+    @property
     def warp_rows(self) -> int:
         """Rows of dK and dV of one warp."""
         return self.B_c * self.column_warps // self.n_warps

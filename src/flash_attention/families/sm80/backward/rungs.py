@@ -30,8 +30,8 @@ STEPS: tuple[tuple[str, str, dict[str, Any]], ...] = (
         {"eager_load_blocks": True},
     ),
     (
-        "two stages",
-        "two buffers for Q and dO: the next block is copied during all five products",
+        "two buffers",
+        "two stages of Q and dO: the next block is copied during all five products",
         {"stages": 2},
     ),
     (

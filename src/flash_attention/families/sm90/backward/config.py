@@ -81,6 +81,15 @@ class HopperBackwardKernelConfig(KernelConfig):
         return (self.num_threads - producers * WARPGROUP_THREADS) // WARP_SIZE
 
     @property
+    def loop_products(self) -> tuple[int, int]:
+        """Those of the key warpgroups, and of a split kernel those of the warpgroup with S and
+        dP."""
+        if self.is_split:
+            return 2, WARPGROUP_THREADS // WARP_SIZE
+        own = self.query_gradient in (QueryGradient.ATOMIC, QueryGradient.STAGED)
+        return 4 + own, self.B_c // 64 * (WARPGROUP_THREADS // WARP_SIZE)
+
+    @property
     def registers(self) -> dict[str, int]:
         """The registers of a thread of each role after setmaxnreg."""
         if self.is_split:
@@ -110,10 +119,14 @@ class HopperBackwardKernelConfig(KernelConfig):
             return (rows * self.d_head + pairs) * elem_size + stats + BARRIER_BYTES
         rows = 2 * self.B_c + 2 * self.stages * self.B_r
         ds = self.ds_stages * self.B_r * self.B_c * elem_size
-        staged = self.query_gradient in (QueryGradient.STAGED, QueryGradient.OWN_WARPGROUP)
-        dq = self.B_r * self.d_head * FLOAT_BYTES if staged else 0
         stats = 2 * self.stages * self.B_r * FLOAT_BYTES
-        return rows * self.d_head * elem_size + ds + dq + stats + BARRIER_BYTES
+        return rows * self.d_head * elem_size + ds + self.dq_bytes + stats + BARRIER_BYTES
+
+    @property
+    def dq_bytes(self) -> int:
+        """The bytes of shared memory where dQ is staged."""
+        staged = self.query_gradient in (QueryGradient.STAGED, QueryGradient.OWN_WARPGROUP)
+        return self.B_r * self.d_head * FLOAT_BYTES if staged else 0
 
     def bindings(self) -> tuple[Binding, ...]:
         numbers = {
@@ -121,7 +134,7 @@ class HopperBackwardKernelConfig(KernelConfig):
             "B_r": self.B_r,
             "B_c": self.B_c,
             "stages": self.stages,
-            **({} if self.is_split else {"ds_stages": self.ds_stages}),
+            **({} if self.is_split else self._of_dq()),
             **({"group_heads": self.group_heads} if self.group_heads else {}),
             **{f"{role}_registers": count for role, count in self.registers.items()},
             "barrier_bytes": BARRIER_BYTES,
@@ -134,6 +147,11 @@ class HopperBackwardKernelConfig(KernelConfig):
             *(Number(name, value) for name, value in numbers.items()),
             *(slot.variant for slot in slots),
         )
+
+    def _of_dq(self) -> dict[str, int]:
+        """What dQ takes: stages of dS, its own shared memory, and warps that compute it alone."""
+        warps = WARPGROUP_THREADS // WARP_SIZE if self.own_warpgroup else 0
+        return {"ds_stages": self.ds_stages, "dq_bytes": self.dq_bytes, "query_warps": warps}
 
     def kernel_name(self) -> str:
         """Return a name for folders and logs, of letters, digits and underscores."""

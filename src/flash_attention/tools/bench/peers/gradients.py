@@ -34,7 +34,7 @@ def line_up_gradients(names: Sequence[str], of: GradientCase, fa3: Path | None =
     """Peers for a case, each run once."""
     ways: tuple[Callable[[str, GradientCase], Contender], ...] = (
         partial(_sdpa, SDPBackend.CUDNN_ATTENTION),
-        _flash_attention_2,
+        flash_attention_2,
         partial(_flash_attention_3, fa3, False),
         partial(_flash_attention_3, fa3, True),
     )
@@ -69,7 +69,7 @@ def _sdpa(backend: SDPBackend, name: str, of: GradientCase) -> Contender:
     return of.recorded(name, forward)
 
 
-def _flash_attention_2(name: str, of: GradientCase) -> Contender:
+def flash_attention_2(name: str, of: GradientCase) -> Contender:
     """SDPA's flash backend, and for packed entries the operator below it."""
     point, starts = of.case.point, of.case.starts
     if starts is None:

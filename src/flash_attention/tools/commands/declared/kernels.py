@@ -18,6 +18,7 @@ from flash_attention.tools.commands.declared.options import (
     DTypeOption,
     HeadsOption,
     JsonOption,
+    PassOption,
 )
 
 FORMS = f"a short form, rung:N, or selected: and a problem as in 'selected:{EXAMPLE}'"
@@ -45,10 +46,12 @@ def inspect(
     dtype: DTypeOption = "fp16",
     d_head: DHeadOption = 128,
     heads: HeadsOption = 16,
+    pass_: PassOption = "forward",
 ) -> None:
     """Registers, occupancy, the hot loop instruction by instruction, and what limits it.
 
-    Counts are of the instructions that every turn of the loop over key blocks executes. Needs
+    Counts are of the instructions that every turn of the loop over key blocks executes; in a
+    backward kernel it is the loop over query blocks. --pass says of which ladder a rung is. Needs
     nvdisasm (the extra "inspect"), --profile a GPU and ncu; nothing else.
     """
     given = locals()
@@ -128,6 +131,7 @@ def build(
     set_name: Annotated[
         str | None, typer.Option("--set", help=SET_HELP, show_default=False)
     ] = None,
+    pass_: PassOption = "forward",
     arch: Annotated[
         str, typer.Option("--arch", help=f"comma-separated, out of {', '.join(ARCHES)}")
     ] = DEFAULT_ARCH.name,

@@ -17,6 +17,7 @@ from flash_attention.tools.commands.declared.options import (
     DTypeOption,
     HeadsOption,
     JsonOption,
+    PassOption,
 )
 
 GRIDS = ("seed", "quick")
@@ -28,7 +29,10 @@ ladder_app = typer.Typer(
 
 @ladder_app.command("list", cls=Computing)
 def list_rungs(
-    dtype: DTypeOption = "fp16", d_head: DHeadOption = 128, heads: HeadsOption = 16
+    dtype: DTypeOption = "fp16",
+    d_head: DHeadOption = 128,
+    heads: HeadsOption = 16,
+    pass_: PassOption = "forward",
 ) -> None:
     """Number, name, the one changed field, the GPUs and the idea of every rung."""
     given = locals()
@@ -47,6 +51,7 @@ def show(
     dtype: DTypeOption = "fp16",
     d_head: DHeadOption = 128,
     heads: HeadsOption = 16,
+    pass_: PassOption = "forward",
 ) -> None:
     """The rung as one CUDA file that reads from top to bottom and compiles by itself."""
     given = locals()
@@ -63,6 +68,7 @@ def diff(
     dtype: DTypeOption = "fp16",
     d_head: DHeadOption = 128,
     heads: HeadsOption = 16,
+    pass_: PassOption = "forward",
 ) -> None:
     """The changed field, the source, and what it did to registers and instructions."""
     given = locals()
@@ -76,6 +82,7 @@ def run_ladder(
     dtype: DTypeOption = "fp16",
     d_head: DHeadOption = 128,
     heads: HeadsOption = 16,
+    pass_: PassOption = "forward",
     grid: Annotated[str, typer.Option(help=f"shapes to time: {' or '.join(GRIDS)}")] = "quick",
     causal: CausalOption = False,
     repeats: Annotated[int, typer.Option(help="samples of each contender and shape", min=1)] = 30,

@@ -18,7 +18,7 @@ from flash_attention.tools.commands.inspect import facts, tables
 from flash_attention.tools.commands.inspect.subject import Subject, arch_named, subject_of
 from flash_attention.tools.inspect import listing, nsight
 from flash_attention.tools.inspect.inspection import Inspection, inspect_config
-from flash_attention.tools.inspect.launch import program
+from flash_attention.tools.inspect.launch import kernels, program
 from flash_attention.tools.inspect.sass import find_nvdisasm
 
 EMULATED = (1, 256, 2)  # batch, rows, heads
@@ -43,13 +43,15 @@ def inspect(
     dtype: str,
     d_head: int,
     heads: int,
+    pass_: str,
 ) -> None:
     """Registers, occupancy, the hot loop instruction by instruction, and what limits it."""
     mask = MaskKind.WINDOW if window else MaskKind.CAUSAL if causal else MaskKind.FULL
     asked = Features(mask, softcap, varlen, page_keys=page)
     names = [config] if against is None else [config, against]
     subjects = [
-        subject_of(name, dtype=dtype, d_head=d_head, heads=heads, arch=arch) for name in names
+        subject_of(name, dtype=dtype, d_head=d_head, heads=heads, pass_=pass_, arch=arch)
+        for name in names
     ]
     if sum((sass, ptx, source)) > 1 or (against and (sass or ptx or source)):
         raise UnsupportedError("--sass, --ptx and --source print one text of one kernel each")
@@ -58,12 +60,12 @@ def inspect(
     if not (ptx or source):
         find_nvdisasm()  # or say what is missing, before anything is compiled
     with quiet_compiles():
-        kernels = [_inspected(subject, asked, arch) for subject in subjects]
+        inspected = [_inspected(subject, asked, arch) for subject in subjects]
     if sass or ptx or source:
-        _print_text(kernels[0], sass=sass, ptx=ptx)
+        _print_text(inspected[0], sass=sass, ptx=ptx)
         return
     found = []
-    for name, kernel in zip(names, kernels, strict=True):
+    for name, kernel in zip(names, inspected, strict=True):
         _print_title(name, kernel)
         known = facts.facts_of(kernel, kernel.machine_loop())
         if emulate:
@@ -139,5 +141,7 @@ def _profiled(kernel: Inspection) -> dict[str, facts.Value]:
     causal = _causal(kernel, "--profile")
     batch, seq_len, heads = PROFILED
     shape = (batch, seq_len, _stored_heads(kernel, heads))
-    (counted,) = nsight.counters(program(kernel.config, shape, causal), nsight.METRICS)
+    (counted,) = nsight.counters(
+        program(kernel.config, shape, causal), nsight.METRICS, kernels(kernel.config)
+    )
     return {**nsight.in_units(counted)}

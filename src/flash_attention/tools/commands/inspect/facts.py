@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from flash_attention.families.passes import Pass
+from flash_attention.families.registry import family_of
 from flash_attention.tools.commands.emulated import EmulatedKernel
 from flash_attention.tools.inspect.inspection import Inspection
 from flash_attention.tools.inspect.machine_loop import MachineLoop
@@ -15,13 +17,15 @@ Facts = dict[str, dict[str, Value]]
 
 def facts_of(inspection: Inspection, machine: MachineLoop) -> Facts:
     """What compiler and machine code say."""
+    backward = family_of(inspection.config).pass_ is Pass.BACKWARD
+    block, rows = ("query block", "keys") if backward else ("key block", "rows")
     return {
         "resources": resources(inspection),
-        "a key block, for all rows of a CTA": key_block(inspection),
-        "the loop over key blocks": loop(machine),
-        "instructions of a warp for a key block": by_class(machine),
+        f"a {block}, for all {rows} of a CTA": key_block(inspection),
+        f"the loop over {block}s": loop(machine),
+        f"instructions of a warp for a {block}": by_class(machine),
         "by opcode": by_opcode(machine),
-        "clocks of a multiprocessor for a key block": clocks(inspection, machine),
+        f"clocks of a multiprocessor for a {block}": clocks(inspection, machine),
         "roofline": roofline(inspection),
     }
 
@@ -47,9 +51,14 @@ def key_block(inspection: Inspection) -> dict[str, Value]:
         "query rows": block.rows,
         "keys": block.keys,
         "kFLOP of the products": block.flop / 1e3,
-        "KiB of K and V": block.kv_bytes / 1024,
+        f"KiB of {_loaded(inspection)}": block.loaded_bytes / 1024,
         "exponentials": block.exponentials,
     }
+
+
+def _loaded(inspection: Inspection) -> str:
+    """The tensors that a block is of."""
+    return "Q and dO" if family_of(inspection.config).pass_ is Pass.BACKWARD else "K and V"
 
 
 def loop(machine: MachineLoop) -> dict[str, Value]:
@@ -59,7 +68,7 @@ def loop(machine: MachineLoop) -> dict[str, Value]:
         "to address": f"{straight[-1].address:#x}",
         "instructions": len(body),
         "of them in every turn": len(straight),
-        "key blocks of a turn": machine.blocks_a_turn,
+        "blocks of a turn": machine.blocks_a_turn,
         "instructions of the kernel": len(machine.instructions),
     }
 
@@ -91,7 +100,7 @@ def clocks(inspection: Inspection, machine: MachineLoop) -> dict[str, Value]:
 
 def roofline(inspection: Inspection) -> dict[str, Value]:
     intensity = inspection.key_block.flop_per_byte
-    facts: dict[str, Value] = {"FLOP for a byte of K and V": intensity}
+    facts: dict[str, Value] = {f"FLOP for a byte of {_loaded(inspection)}": intensity}
     roof = ROOFS.get(inspection.arch.name)
     if roof is None:
         return facts
@@ -104,10 +113,12 @@ def roofline(inspection: Inspection) -> dict[str, Value]:
 
 def emulated(kernel: EmulatedKernel) -> dict[str, Value]:
     """What the emulator counted."""
-    counted = kernel.emulation.counters
+    counted = kernel.counters
     return {
-        "output": "right" if kernel.check.ok else "WRONG",
-        "findings": len(kernel.emulation.findings),
+        "output" if kernel.judged == "output" else "gradients": "right"
+        if kernel.check.ok
+        else "WRONG",
+        "findings": len(kernel.findings),
         "PTX instructions of a tile for a key block": kernel.instructions_per_key_block,
         "bank conflicts": counted.conflicts,
         "wavefronts for each one needed": kernel.conflict_ways,

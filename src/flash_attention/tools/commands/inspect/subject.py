@@ -16,13 +16,16 @@ from flash_attention.kernel_configs import as_kernel_config
 from flash_attention.launch.device import current_arch, device_sms
 from flash_attention.tools.bench.grid_file import read_point
 from flash_attention.tools.commands.declared.kernels import FORMS
+from flash_attention.tools.commands.options import pass_named
 from flash_attention.tools.explain.gpus import gpu_of_arch
 
 Subject = tuple[KernelConfig, Features | None]
 """A config; and the features of its problem, where one was given."""
 
 
-def subject_of(text: str, *, dtype: str, d_head: int, heads: int, arch: str | None) -> Subject:
+def subject_of(
+    text: str, *, dtype: str, d_head: int, heads: int, pass_: str, arch: str | None
+) -> Subject:
     """The kernel that `text` names."""
     kind, colon, rest = text.partition(":")
     if kind == "selected" and colon:
@@ -30,7 +33,10 @@ def subject_of(text: str, *, dtype: str, d_head: int, heads: int, arch: str | No
     if "(" not in text and kind != "rung":
         raise UnsupportedError(f"{quoted(text)} names no kernel; give {FORMS}")
     element = DType.from_string(dtype)
-    return as_kernel_config(text, dtype=element, d_head=d_head, n_heads=heads), None
+    config = as_kernel_config(
+        text, dtype=element, d_head=d_head, n_heads=heads, pass_=pass_named(pass_)
+    )
+    return config, None
 
 
 def _selected(words: str, dtype: DType, named: Arch | None) -> Subject:

@@ -37,9 +37,10 @@ def diff(
     dtype: str,
     d_head: int,
     heads: int,
+    pass_: str,
 ) -> None:
     """The changed field, the source, and what it did to registers and instructions."""
-    rungs = ladder_of(dtype, d_head, heads)
+    rungs = ladder_of(dtype, d_head, heads, pass_)
     old_rung, new_rung = pick_rung(rungs, before), pick_rung(rungs, after)
     target = get_arch(arch) if arch else common_arch(old_rung, new_rung)
     for rung in (old_rung, new_rung):

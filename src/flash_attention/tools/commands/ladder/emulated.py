@@ -59,10 +59,11 @@ def run_emulated(
         _save_plot(rungs, kernels, plot.with_stem(plot.stem + PLOT_SUFFIX))
     if wrong:
         for rung, kernel in zip(rungs, kernels, strict=True):
-            for finding in kernel.emulation.findings:
+            for finding in kernel.findings:
                 output.print(f"rung {rung.number}: {finding}", markup=False, soft_wrap=True)
         raise typer.Exit(1)
-    output.print("Every output was within tolerance of the float64 oracle, and nothing was found.")
+    what = "output" if kernels[0].judged == "output" else "gradient"
+    output.print(f"Every {what} was within tolerance of the float64 oracle, and nothing was found.")
     return kernels
 
 
@@ -80,17 +81,17 @@ def _table(rungs: Sequence[Rung], kernels: Sequence[EmulatedKernel], title: str)
     )
     add_number_columns(table, columns)
     for rung, kernel in zip(rungs, kernels, strict=True):
-        check, findings = kernel.check, len(kernel.emulation.findings)
+        check, findings = kernel.check, len(kernel.findings)
         table.add_row(
             escape(f"{rung.number:2} {rung.name}"),
             f"{check.error:.1e}",
             _coloured(f"{100 * check.error / check.allowed:.0f}%", bad=not check.ok),
             _coloured(str(findings or "none"), bad=findings > 0),
-            f"{kernel.emulation.counters.conflicts:,}",
+            f"{kernel.counters.conflicts:,}",
             f"{kernel.conflict_ways:.2f}",
             f"{kernel.sectors_per_request:.2f}",
             f"{kernel.instructions_per_key_block:,.0f}",
-            f"{kernel.emulation.seconds:.2f}",
+            f"{kernel.seconds:.2f}",
         )
     return table
 

@@ -19,12 +19,13 @@ def list_rungs(
     dtype: str,
     d_head: int,
     heads: int,
+    pass_: str,
 ) -> None:
     """Number, name, the one changed field, the GPUs and the idea of every rung."""
     table = report_table("rung")
     for column in ("changes", "needs", "idea"):
         table.add_column(column)
-    rungs = ladder_of(dtype, d_head, heads)
+    rungs = ladder_of(dtype, d_head, heads, pass_)
     for before, rung in zip((None, *rungs), rungs, strict=False):
         label, change = f"{rung.number:2} {rung.name}", change_of(before, rung)
         table.add_row(label, change, needs(rung.config), rung.idea)

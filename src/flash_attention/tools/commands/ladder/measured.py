@@ -11,6 +11,7 @@ import torch
 from rich.table import Table
 
 from flash_attention.call.features import CAUSAL, PLAIN
+from flash_attention.families.passes import Pass
 from flash_attention.kernel_configs import KernelConfig
 from flash_attention.ladder import Rung
 from flash_attention.launch.device import current_arch
@@ -34,6 +35,7 @@ def run_measured(
     *,
     shapes: Sequence[tuple[int, int]],
     n_heads: int,
+    pass_: Pass,
     causal: bool,
     repeats: int,
     json: Path | None,
@@ -57,6 +59,7 @@ def run_measured(
                 masks[mask],
                 shape,
                 n_heads=n_heads,
+                pass_=pass_,
                 causal=mask,
                 repeats=repeats,
                 device=device,
@@ -71,10 +74,12 @@ def run_measured(
         d_head=config.d_head,
         n_heads=n_heads,
         causal=causal,
+        pass_=pass_.value,
     )
     comparison = compare(measured)
     output.print(_table(comparison, title=f"{measured.device}: TFLOP/s (of FA2)"))
-    output.print("Every timed output was within tolerance of the float64 oracle.")
+    what = "gradient" if pass_ is Pass.BACKWARD else "output"
+    output.print(f"Every timed {what} was within tolerance of the float64 oracle.")
     _write(measured, comparison, json=json, plot=plot)
 
 

@@ -10,6 +10,8 @@ import torch
 
 from flash_attention.arch import Arch, get_arch
 from flash_attention.errors import UnsupportedError
+from flash_attention.families.passes import Pass
+from flash_attention.families.registry import check_pass
 from flash_attention.kernel_configs import (
     KernelConfig,
     as_kernel_config,
@@ -25,6 +27,7 @@ from flash_attention.tools.commands.ladder.stored import store
 from flash_attention.tools.commands.options import (
     ladder_of,
     needs,
+    pass_named,
 )
 
 
@@ -33,6 +36,7 @@ def run(
     dtype: str,
     d_head: int,
     heads: int,
+    pass_: str,
     grid: str,
     causal: bool,
     repeats: int,
@@ -42,17 +46,18 @@ def run(
     plot: Path | None,
 ) -> None:
     """Climb the ladder: every rung checked and timed, or, without a GPU, inspected and emulated."""
-    rungs = ladder_of(dtype, d_head, heads)
+    rungs = ladder_of(dtype, d_head, heads, pass_)
     if grid not in GRIDS:
         raise UnsupportedError(f"unknown grid {grid!r}; choose from {', '.join(GRIDS)}")
     check_plot(plot)
-    extra = [_extra_config(text, rungs[0].config) for text in config or ()]
+    extra = [_extra_config(text, rungs[0].config, pass_named(pass_)) for text in config or ()]
     if arch is None and torch.cuda.is_available():
         run_measured(
             _able(rungs, current_arch()),
             extra,
             shapes=GRIDS[grid],
             n_heads=heads,
+            pass_=pass_named(pass_),
             causal=causal,
             repeats=repeats,
             json=json,
@@ -80,11 +85,14 @@ def _able(rungs: Sequence[Rung], arch: Arch | None) -> list[Rung]:
             output.print(f"rung {rung.number} {rung.name} {why}", highlight=False, markup=False)
         else:
             able.append(rung)
+    if arch and not able:
+        raise UnsupportedError(f"no rung of this ladder runs on {arch.name}")
     return able
 
 
-def _extra_config(text: str, rung: KernelConfig) -> KernelConfig:
-    config = as_kernel_config(text, dtype=rung.dtype, d_head=rung.d_head)
+def _extra_config(text: str, rung: KernelConfig, pass_: Pass) -> KernelConfig:
+    config = as_kernel_config(text, dtype=rung.dtype, d_head=rung.d_head, pass_=pass_)
+    check_pass(config, pass_)
     config.check(current_arch(config.default_arch))
     if (config.dtype, config.d_head) != (rung.dtype, rung.d_head):
         raise UnsupportedError(

@@ -26,9 +26,10 @@ def show(
     dtype: str,
     d_head: int,
     heads: int,
+    pass_: str,
 ) -> None:
     """The rung as one CUDA file that reads from top to bottom and compiles by itself."""
-    rungs = ladder_of(dtype, d_head, heads)
+    rungs = ladder_of(dtype, d_head, heads, pass_)
     rung = pick_rung(rungs, number)
     unit = unit_of(rung.config).source
     text = unit if source else one_file(unit, title_of(rung, rungs))

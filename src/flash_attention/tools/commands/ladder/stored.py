@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from flash_attention.families.registry import family_of
 from flash_attention.files import write_record
 from flash_attention.tools.bench.environment import describe_host
 from flash_attention.tools.commands.console import output
@@ -26,6 +27,7 @@ def store(
         "dtype": first.config.dtype.name,
         "shape": first.shape,
         "causal": first.causal,
+        "pass_": family_of(first.config).pass_.value,
         "rows": [
             _row(before, inspection, kernel)
             for before, inspection, kernel in zip(
@@ -56,7 +58,7 @@ def _row(
         "emulated": {
             "error": kernel.check.error,
             "allowed": kernel.check.allowed,
-            "bank conflicts": kernel.emulation.counters.conflicts,
+            "bank conflicts": kernel.counters.conflicts,
             "wavefronts / needed": kernel.conflict_ways,
             "sectors / request": kernel.sectors_per_request,
             "instructions / key block": kernel.instructions_per_key_block,

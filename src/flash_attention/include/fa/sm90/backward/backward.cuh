@@ -11,7 +11,7 @@ namespace fa::sm90::backward {
 
 template <class Config>
 __device__ void run_query_warpgroup(const BackwardKernelArgs& args) {
-  if constexpr (Config::QueryGradient::kWarpgroups > 0) {
+  if constexpr (Config::kQueryWarps > 0) {
     ptx::shrink_to<Config::kQueryRegisters>();
     typename Config::QueryGradient::template QueryWarpgroup<Config>(args).run();
   }
@@ -21,10 +21,10 @@ template <class Config>
 __device__ void backward(const TensorMaps& maps, const BackwardKernelArgs& args, const void* smem) {
   using Smem = SharedMemory<Config>;
   static_assert(check_slots<Config>());
-  static_assert(QueryGradientSlot<typename Config::QueryGradient, Config>,
-                "QueryGradient: kWarpgroups, kReaderWarps, kDsBytes<Config>, kDqBytes<Config>, "
-                "KeySide<Config, Warpgroup>(args) with begin_tile, hand_over, next_head, "
-                "wait_keys_read");
+  static_assert(
+      QueryGradientSlot<typename Config::QueryGradient, Config>,
+      "QueryGradient: KeySide<Config, Warpgroup>(args) with begin_tile, hand_over, next_head, "
+      "wait_keys_read");
   static_assert(Shape<Config>::kKeyWarpgroups == 2);
   static_assert(Smem::kBytes == Config::kSmemBytes, "the host's bytes of shared memory");
   if (threadIdx.x == 0) {

@@ -9,13 +9,6 @@ namespace fa::sm90::backward {
 
 template <class Leave>
 struct ByKeyWarpgroups {
-  static constexpr int kWarpgroups = 0;
-  static constexpr int kReaderWarps = 0;
-  template <class Config>
-  static constexpr int kDsBytes = Config::kDsStages * Shape<Config>::ScoreTile::kBytes;
-  template <class Config>
-  static constexpr int kDqBytes = Leave::template kBytes<Config>;
-
   template <class Config, int Warpgroup>
   class KeySide {
     using Smem = SharedMemory<Config>;

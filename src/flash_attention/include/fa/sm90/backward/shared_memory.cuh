@@ -17,7 +17,6 @@ struct SharedMemory {
   using KeyTile = typename Shape<Config>::KeyTile;
   using QueryTile = typename Shape<Config>::QueryTile;
   using ScoreTile = typename Shape<Config>::ScoreTile;
-  using Passing = typename Config::QueryGradient;  // dS and dQ
   static constexpr int kStages = Config::kStages;
   static constexpr int kStatBytes = Shape<Config>::kStatBytes;
 
@@ -26,8 +25,8 @@ struct SharedMemory {
   static constexpr u32 kQ = kV + KeyTile::kBytes;
   static constexpr u32 kDO = kQ + kStages * QueryTile::kBytes;
   static constexpr u32 kDs = kDO + kStages * QueryTile::kBytes;
-  static constexpr u32 kDq = kDs + Passing::template kDsBytes<Config>;
-  static constexpr u32 kLse = kDq + Passing::template kDqBytes<Config>;
+  static constexpr u32 kDq = kDs + Config::kDsStages * ScoreTile::kBytes;
+  static constexpr u32 kLse = kDq + Config::kDqBytes;
   static constexpr u32 kDelta = kLse + kStages * kStatBytes;
   static constexpr u32 kBarriers = kDelta + kStages * kStatBytes;
   static constexpr int kBytes = kBarriers - kSmemStart + Config::kBarrierBytes;
@@ -63,7 +62,7 @@ struct SharedMemory {
     ptx::mbarrier_init(k_full(), 1);
     ptx::mbarrier_init(v_full(), 1);
     ptx::mbarrier_init(mail_full(), 1);
-    ptx::mbarrier_init(mail_empty(), kKeyWarps + Passing::kReaderWarps);
+    ptx::mbarrier_init(mail_empty(), kKeyWarps + Config::kQueryWarps);
 #pragma unroll
     for (int stage = 0; stage < kStages; ++stage) {
       ptx::mbarrier_init(q_full(stage), 1);
@@ -74,13 +73,13 @@ struct SharedMemory {
 #pragma unroll
     for (int stage = 0; stage < kDsBarriers; ++stage) {
       ptx::mbarrier_init(ds_full(stage), kKeyWarps);
-      ptx::mbarrier_init(ds_empty(stage), Passing::kReaderWarps);
+      ptx::mbarrier_init(ds_empty(stage), Config::kQueryWarps);
     }
     ptx::fence_mbarrier_init();  // TMA sees them
   }
 
  private:
-  static constexpr int kDsBarriers = Passing::kReaderWarps > 0 ? Config::kDsStages : 0;
+  static constexpr int kDsBarriers = Config::kQueryWarps > 0 ? Config::kDsStages : 0;
   static constexpr int kNumBarriers = 4 + 4 * kStages + 2 * kDsBarriers;
   static_assert((kNumBarriers + 1) * ptx::kMbarrierBytes + Mailbox::kBytes <=
                 Config::kBarrierBytes);

@@ -26,10 +26,6 @@ template <class T, class Config>
 concept QueryGradientSlot =
     requires(typename T::template KeySide<Config, 0>& side,
              const typename Products<Config>::Pairs& ds, const BackwardKernelArgs& args) {
-      { T::kWarpgroups } -> Same<const int&>;
-      { T::kReaderWarps } -> Same<const int&>;
-      { T::template kDsBytes<Config> } -> Same<const int&>;
-      { T::template kDqBytes<Config> } -> Same<const int&>;
       { typename T::template KeySide<Config, 0>(args) };
       side.begin_tile();
       side.hand_over(ds, 0);

@@ -7,9 +7,6 @@
 namespace fa::sm90::backward {
 
 struct AddFromRegisters {
-  template <class Config>
-  static constexpr int kBytes = 0;
-
   template <class Config, int Warpgroup, class Sum>
   static __device__ void add(const Sum& sum, float* block, int pass) {
     using Math = QueryProduct<Config>;

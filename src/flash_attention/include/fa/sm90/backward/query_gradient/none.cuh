@@ -7,12 +7,6 @@ namespace fa::sm90::backward::query_gradient {
 
 struct None {
   static constexpr bool kStoresDs = false;
-  static constexpr int kWarpgroups = 0;
-  static constexpr int kReaderWarps = 0;
-  template <class Config>
-  static constexpr int kDsBytes = 0;
-  template <class Config>
-  static constexpr int kDqBytes = 0;
 
   template <class Config, int Warpgroup>
   struct KeySide {

@@ -9,13 +9,6 @@
 namespace fa::sm90::backward::query_gradient {
 
 struct OwnWarpgroup {
-  static constexpr int kWarpgroups = 1;
-  static constexpr int kReaderWarps = kWarps;
-  template <class Config>
-  static constexpr int kDsBytes = Config::kDsStages * Shape<Config>::ScoreTile::kBytes;
-  template <class Config>
-  static constexpr int kDqBytes = QueryProduct<Config>::kPasses * QueryProduct<Config>::kPassBytes;
-
   template <class Config, int Warpgroup>
   class KeySide {
     using Smem = SharedMemory<Config>;

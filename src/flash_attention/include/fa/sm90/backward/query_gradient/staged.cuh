@@ -7,12 +7,10 @@
 namespace fa::sm90::backward {
 
 struct AddFromStaging {
-  template <class Config>
-  static constexpr int kBytes = QueryProduct<Config>::kPasses * QueryProduct<Config>::kPassBytes;
-
   template <class Config, int Warpgroup, class Sum>
   static __device__ void add(const Sum& sum, float* block, int pass) {
     using Math = QueryProduct<Config>;
+    static_assert(Config::kDqBytes == Math::kPasses * Math::kPassBytes);
     const bool leads = threadIdx.x % kWarpgroupSize == 0;
     const u32 staged = SharedMemory<Config>::kDq + pass * Math::kPassBytes;
     if (leads) ptx::bulk_wait_read<0>();  // the addition before has read it

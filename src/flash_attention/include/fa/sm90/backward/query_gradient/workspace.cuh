@@ -10,12 +10,6 @@ namespace fa::sm90::backward::query_gradient {
 
 struct Workspace {
   static constexpr bool kStoresDs = true;
-  static constexpr int kWarpgroups = 0;
-  static constexpr int kReaderWarps = 0;
-  template <class Config>
-  static constexpr int kDsBytes = Config::kDsStages * Shape<Config>::ScoreTile::kBytes;
-  template <class Config>
-  static constexpr int kDqBytes = 0;
 
   template <class Config, int Warpgroup>
   class KeySide {
