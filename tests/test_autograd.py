@@ -221,10 +221,9 @@ def test_determinism_is_asked_for_by_keyword_and_by_torch(monkeypatch: pytest.Mo
 
 @pytest.mark.usefixtures("no_compile")
 def test_a_backward_config_of_the_forward_pass_is_refused() -> None:
-    given = dense()
-    out = attention(*given, backward_config="hopper(BF16, 64, 2, 128, 2): tma+specialised")
-    with pytest.raises(KernelConfigError, match="a config of the forward pass"):
-        out.sum().backward()
+    q, k, v = dense()
+    with pytest.raises(KernelConfigError, match="a config of the forward pass; pass a"):
+        attention(q, k, v, backward_config="hopper(BF16, 64, 2, 128, 2): tma+specialised")
 
 
 def test_a_forward_config_on_the_cpu_is_emulated_and_torch_computes_its_gradients() -> None:
@@ -297,3 +296,31 @@ def test_gradients_of_every_case_on_a_gpu_are_those_on_the_cpu(
         torch.testing.assert_close(
             mine, exact, rtol=0, atol=8 * step * max(1, float(exact.abs().max()))
         )
+
+
+@pytest.mark.usefixtures("no_compile")
+def test_an_expanded_gradient_without_elements_is_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLASH_ATTENTION_STRICT", "1")
+    k = torch.randn(1, 40, 2, 64).bfloat16()
+    q = k[:, :0].clone().requires_grad_()
+    key = k.clone().requires_grad_()
+    attention(q, key, k).sum().backward()
+    assert q.grad is not None
+    assert key.grad is not None
+    assert q.grad.shape == (1, 0, 2, 64)
+    assert not key.grad.any()
+
+
+def test_gradients_in_a_batch_are_refused() -> None:
+    q = torch.randn(1, 8, 2, 8, requires_grad=True)
+    out = attention(q, q.detach(), q.detach())
+    with pytest.raises(UnsupportedError, match=r"asked for at once .* call torch\.func\.vmap"):
+        torch.autograd.grad(out, q, torch.ones(3, *out.shape), is_grads_batched=True)
+
+
+@pytest.mark.usefixtures("no_compile")
+@pytest.mark.parametrize("config", ["foo", 3, "(FP16, 128, 64, 32, 4): async+load_2_2_0_tiles"])
+def test_a_bad_config_of_the_backward_pass_is_refused_by_the_forward_pass(config: Any) -> None:
+    q = torch.randn(1, 8, 2, 8, requires_grad=True)
+    with pytest.raises(KernelConfigError):
+        attention(q, q, q, backward_config=config)

@@ -44,6 +44,9 @@ from flash_attention.call.tensors import (
 )
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.given import GivenConfig, read_config
+from flash_attention.families.passes import Pass
+from flash_attention.families.registry import check_pass
+from flash_attention.kernel_configs import as_kernel_config
 from flash_attention.launch.backward import compute_gradients
 from flash_attention.launch.compute import compute
 
@@ -98,6 +101,8 @@ class BackwardOptions(NamedTuple):
         """Check the options as far as torch.compile follows."""
         if not _is_compiling():
             check_switch("deterministic", deterministic)
+            if config is not None:
+                check_pass(as_kernel_config(config, pass_=Pass.BACKWARD), Pass.BACKWARD)
         return cls(config, bool(deterministic))
 
 

@@ -26,6 +26,7 @@ def rung(number: int, **changes: Any) -> Scene:
 
 EAGER, LAZY = "sm80/schedule/eager.cuh", "sm80/schedule/lazy.cuh"
 FORWARD, STAGED = "sm80/forward.cuh", "sm80/store/staged.cuh"
+LOAD = "sm80/load.cuh"
 SOFTMAX, EXACT = "attn/softmax.cuh", "sm80/bounds/exact.cuh"
 WAIT_ALL, WAIT_ONE, SYNC = "b.template wait<0>();", "b.template wait<1>();", "__syncthreads();"
 HELD_Q = {"Q_mma_load_K_tiles": 0}  # Q is read right behind its barrier
@@ -148,9 +149,9 @@ ADDRESSES = (
         rung(2),
         (
             Edit(
-                FORWARD,
+                LOAD,
                 "thread.at(r, c), source",
-                "tile + (row + r) * DestinationTile::kRowBytes + chunk * kChunkBytes, source",
+                "tile + (row + r) * Tile::kRowBytes + chunk * kChunkBytes, source",
             ),
         ),
     ),
@@ -190,7 +191,7 @@ ADDRESSES = (
         "rows are loaded from 8 bytes too far",
         "global-misaligned",
         rung(9),
-        (Edit(FORWARD, "+ (chunk + c) * kChunkBytes;", "+ (chunk + c) * kChunkBytes + 8;"),),
+        (Edit(LOAD, "+ (chunk + c) * kChunkBytes;", "+ (chunk + c) * kChunkBytes + 8;"),),
     ),
     Mutation(
         "the tiles start 8 bytes too far",

@@ -133,7 +133,7 @@ def test_one_row_too_far_is_found_inside_a_tensor_with_gaps(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right = "tensor.address(first + row)"
-    edit = Edit("sm80/forward.cuh", right, "tensor.address(first + row + 1)")
+    edit = Edit("sm80/load.cuh", right, "tensor.address(first + row + 1)")
     plant([edit], tmp_path, monkeypatch)
     q, k, v = (spread(t) for t in generate_qkv(2, 64, 2, 64, DType.FP16))
     findings = emulate(CONFIG, q, k, v).findings

@@ -134,3 +134,10 @@ def test_gradients_of_results_are_drawn_once() -> None:
     assert dlse is not None
     assert (do.dtype, dlse.dtype, dlse.shape) == (out.dtype, lse.dtype, lse.shape)
     assert 0.9 < float(do.float().std()) < 1.1
+
+
+def test_tensors_that_require_grad_are_checked() -> None:
+    q, k, v = (torch.randn(1, 16, 2, 8, requires_grad=True) for _ in range(3))
+    sinks = torch.zeros(2, requires_grad=True)
+    report = check(q, k, v, sinks=sinks, gradients=True)
+    assert report.ok, str(report)

@@ -8,10 +8,12 @@ from typing import NamedTuple
 
 import torch
 from torch import Tensor
+from torch._C._functorch import is_legacy_batchedtensor
 
 from flash_attention.call.call import Call
 from flash_attention.call.problem import Problem
 from flash_attention.call.tensors import ALIGNMENT
+from flash_attention.errors import UnsupportedError
 
 
 class Wanted(NamedTuple):
@@ -96,8 +98,15 @@ def backward_call_of(
 ) -> BackwardCall:
     """Make a backward call of gradients as autograd passes them, which may have any strides.
 
+    Raises UnsupportedError for a batch of gradients (`is_grads_batched`), which has no memory.
+
     It is deterministic if that is asked for here or by torch.use_deterministic_algorithms.
     """
+    if is_legacy_batchedtensor(do) or (dlse is not None and is_legacy_batchedtensor(dlse)):
+        raise UnsupportedError(
+            "the gradients of several outputs are asked for at once (is_grads_batched or"
+            " vectorize=True); call torch.func.vmap of torch.func.vjp, or torch.func.jacrev"
+        )
     if not _readable(do):
         do = do.clone(memory_format=torch.contiguous_format)
     if dlse is not None:
@@ -110,7 +119,7 @@ def _readable(do: Tensor) -> bool:
     """Whether kernels can read a gradient: not expanded, and with rows on 16 bytes."""
     if do.data_ptr() % ALIGNMENT or do.is_neg():
         return False
-    if do.is_contiguous():
+    if do.is_contiguous() and do.stride(-1) == 1:  # an empty tensor may be expanded
         return True
     elements = ALIGNMENT // do.itemsize
     *strides, unit = do.stride()

@@ -135,7 +135,9 @@ def check(
     return_lse = call.return_lse
     if gradients:
         check_differentiable(call)
-        call = call._replace(return_lse=True)
+        q, k, v = (t.detach() for t in (q, k, v))
+        sinks = None if call.sinks is None else call.sinks.detach()
+        call = call._replace(q=q, k=k, v=v, sinks=sinks, return_lse=True)
     result, lse, computed_by = _results(call, config, validate=validate, emulate=emulate)
     if result.numel() == 0:
         raise UnsupportedError(
