@@ -15,17 +15,17 @@ __device__ inline void bulk_load(u32 smem, const void* gmem, int bytes, Mbarrier
 }
 
 __device__ inline void bulk_store(void* gmem, u32 smem, int bytes) {
-  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(gmem),
-               "r"(smem), "r"(bytes)
+  asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(gmem), "r"(smem),
+               "r"(bytes)
                : "memory");
 }
 
 // Adds floats in shared memory to those in global memory, each addition atomic.
 __device__ inline void bulk_add_f32(void* gmem, u32 smem, int bytes) {
-  asm volatile("cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(
-                   gmem),
-               "r"(smem), "r"(bytes)
-               : "memory");
+  asm volatile(
+      "cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%0], [%1], %2;" ::"l"(gmem),
+      "r"(smem), "r"(bytes)
+      : "memory");
 }
 
 // Waits until all but the latest `Pending` groups of this thread have read their shared memory.

@@ -51,7 +51,8 @@ struct QueryProduct {
     const u32 to = staged + threadIdx.x % kWarpgroupSize * 16;
 #pragma unroll
     for (int j = 0; j < Sum::kColFragments; ++j)
-      ptx::st_shared_floats(to + j * kFragmentFloats * static_cast<int>(sizeof(float)), sum.v[0][j]);
+      ptx::st_shared_floats(to + j * kFragmentFloats * static_cast<int>(sizeof(float)),
+                            sum.v[0][j]);
     ptx::fence_proxy_async();  // the copy engine sees what this thread wrote
   }
 };
