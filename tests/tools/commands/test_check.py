@@ -56,7 +56,7 @@ def test_a_set_that_the_environment_names_is_checked_kernel_by_kernel(
     kernels = ("rung:2", "(BF16, 64, 64, 64, 4): load_2_2_2_tiles", "rung:16", "rung:18")
     configs = [as_kernel_config(each, dtype=DType.BF16, d_head=64) for each in kernels]
     others = [config.in_dtype(DType.FP16) for config in configs]
-    monkeypatch.setitem(KERNEL_SETS, "progression", lambda arch: [*configs, *others])
+    monkeypatch.setitem(KERNEL_SETS, "progression", lambda arch, pass_: [*configs, *others])
     monkeypatch.setenv(SET_VARIABLE, "progression")
     shape = ("--shape", "1,64,2,2,64", "--emulate")
     report = json.loads(invoke("check", *shape, "--json", "-"))

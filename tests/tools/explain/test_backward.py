@@ -125,8 +125,9 @@ def test_a_given_config_is_not_compared_with_others() -> None:
     config = "backward(BF16, 64, 64, 64, 4): columns_1"
     explained = backward_of(*dense(), gradients=True, backward_config=config)
     assert (explained.rule, explained.refused) == ("given by the caller", ())
+    forward = "hopper(BF16, 64, 2, 128, 2): tma+specialised"
     with pytest.raises(KernelConfigError, match="a config of the forward pass"):
-        explain(*dense(), gradients=True, backward_config="rung:3")
+        explain(*dense(), gradients=True, backward_config=forward)
 
 
 def test_what_cannot_be_trained_is_refused_as_by_the_call() -> None:
