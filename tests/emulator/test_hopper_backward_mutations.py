@@ -88,7 +88,7 @@ MUTATIONS = [
     Mutation(
         "dP is read while it is computed",
         "wgmma-in-flight",
-        Edit(PAIRED, "w.template wait_products<0>();", nth=1),
+        Edit(PAIRED, "w.template wait_products<0>();"),
     ),
     Mutation("a store does not see dK", "missing-proxy-fence", Edit(STAGED, FENCE)),
     Mutation(

@@ -51,6 +51,7 @@ class Step:
     values: Mapping[str, int] = field(default_factory=dict)  # arguments that only this kernel has
 
 
+WORKSPACE_MIB = 512  # of a backward pass, unless the environment says more or less
 Split = Any
 """How the keys are split (split-KV). Only the family that made it reads it."""
 
@@ -63,7 +64,9 @@ class Setting:
     num_sms: int
     return_lse: bool = False
     split: Split = None  # None means no split-KV
-    workspace_bytes: int = 512 << 20  # of a backward pass: of the memory that parts of it share
+    workspace_bytes: int = (
+        WORKSPACE_MIB << 20
+    )  # of a backward pass: of the memory that parts of it share
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields
 from enum import IntEnum
 from typing import Any
 
+from flash_attention.arch import REGISTERS_PER_THREAD, Arch
 from flash_attention.call.dtype import DType
 
 Choices = Mapping[str, tuple[int, ...] | range]
@@ -50,6 +51,28 @@ def _said(allowed: tuple[int, ...] | range | None) -> str:
         kind = "an integer" if allowed.step == 1 else f"a multiple of {allowed.step}"
         return f"{kind} from {allowed[0]} to {allowed[-1]}"
     return f"one of {', '.join(map(str, allowed))}"
+
+
+def memory_violations(
+    smem_bytes: int, registers: int, arch: Arch, *, blocks: str, smaller: str, fewer: str
+) -> Iterator[Violation]:
+    """Yield a violation for more shared memory, or registers a thread, than `arch` has.
+
+    `blocks` are what takes the shared memory. `smaller` and `fewer` are what to do about each.
+    """
+    if smem_bytes > arch.max_smem_per_cta:
+        yield Violation(
+            "shared_memory",
+            f"blocks of {blocks} take {smem_bytes} bytes of shared memory, "
+            f"{smem_bytes - arch.max_smem_per_cta} more than a CTA of {arch.name} may have "
+            f"({arch.max_smem_per_cta}): {smaller}",
+        )
+    if registers > REGISTERS_PER_THREAD:
+        yield Violation(
+            "registers",
+            f"accumulators and fragments need about {registers} registers a thread, a thread has "
+            f"{REGISTERS_PER_THREAD}: {fewer}",
+        )
 
 
 def smallest_holding(choices: Iterable[int], *values: int) -> int:

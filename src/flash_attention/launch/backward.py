@@ -19,7 +19,7 @@ from flash_attention.families.backward_args import BackwardKernelArgs
 from flash_attention.families.config import KernelConfig
 from flash_attention.families.given import GivenConfig, read_config
 from flash_attention.families.passes import Pass
-from flash_attention.families.recipe import Setting
+from flash_attention.families.recipe import WORKSPACE_MIB, Setting
 from flash_attention.families.registry import check_pass, family_of
 from flash_attention.kernel_configs import as_kernel_config, config_for
 from flash_attention.launch.device import CPU, device_arch, num_sms_of
@@ -28,7 +28,6 @@ from flash_attention.launch.plan import MAX_PLANS, may_change
 from flash_attention.launch.strict import strict_arch
 
 WORKSPACE_VARIABLE = "FLASH_ATTENTION_WORKSPACE_MIB"
-DEFAULT_WORKSPACE_MIB = 512
 
 
 class BackwardPlan:
@@ -150,7 +149,7 @@ def choose_backward(
 
 def workspace_bytes() -> int:
     """Return the largest memory that parts of a backward pass share, by default 512 MiB."""
-    value = os.environ.get(WORKSPACE_VARIABLE) or str(DEFAULT_WORKSPACE_MIB)
+    value = os.environ.get(WORKSPACE_VARIABLE) or str(WORKSPACE_MIB)
     if not value.isascii() or not value.isdigit() or int(value) < 1:
         raise UnsupportedError(
             f"{WORKSPACE_VARIABLE} is {value!r}; allowed is a whole number of MiB, at least 1"

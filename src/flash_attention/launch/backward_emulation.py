@@ -23,6 +23,7 @@ from flash_attention.launch.backward import BackwardPlan
 from flash_attention.launch.emulation import (
     MEMORY_SLACK,
     Settings,
+    allocate_rest,
     check_size,
     compiled_unit,
     elements,
@@ -124,10 +125,4 @@ def _allocate(plan: BackwardPlan, memory: GlobalMemory, arguments: Any, call: Ba
             setattr(arguments, name, memory.alloc(rows.detach().numpy(), name=name))
     if plan.problem.wanted.dsinks:
         arguments.dsinks = memory.alloc(nbytes=4 * plan.problem.heads, name="dsinks")
-    for name, tensor in forward.extras.items():
-        dense = tensor.detach().as_strided((span(tensor),), (1,))
-        setattr(arguments, name, memory.alloc(dense.numpy(), name=name))
-    for name, size in plan.recipe.scratch.items():
-        setattr(arguments, name, memory.alloc(nbytes=size, name=name))
-    if plan.recipe.counts_tiles:
-        arguments.tile_counter = memory.alloc(np.zeros(2, np.int32), name="tile_counter")
+    allocate_rest(plan.recipe, memory, arguments, forward)

@@ -38,7 +38,7 @@ from flash_attention.emulator import (
 from flash_attention.errors import LaunchError, UnsupportedError, quoted
 from flash_attention.families.config import check_config_type
 from flash_attention.families.given import GivenConfig
-from flash_attention.families.recipe import Step
+from flash_attention.families.recipe import Recipe, Step
 from flash_attention.launch.device import CPU
 from flash_attention.launch.plan import Plan
 
@@ -239,12 +239,18 @@ def _allocate(plan: Plan, memory: GlobalMemory, arguments: Any, call: Call) -> N
     arguments.o = memory.alloc(nbytes=view.layout.span, name="o", owned=owned)
     if plan.return_lse:
         arguments.lse = memory.alloc(nbytes=4 * prod(plan.problem.lse_shape), name="lse")
+    allocate_rest(plan.recipe, memory, arguments, call)
+
+
+def allocate_rest(recipe: Recipe, memory: GlobalMemory, arguments: Any, call: Call) -> None:
+    """Copy the tensors besides q, k, v and o to the emulator's memory, allocate scratch memory and
+    the tile counter, and store their addresses."""
     for name, tensor in call.extras.items():
         dense = tensor.detach().as_strided((span(tensor),), (1,))
         setattr(arguments, name, memory.alloc(dense.numpy(), name=name))
-    for name, size in plan.recipe.scratch.items():
+    for name, size in recipe.scratch.items():
         setattr(arguments, name, memory.alloc(nbytes=size, name=name))
-    if plan.recipe.counts_tiles:
+    if recipe.counts_tiles:
         arguments.tile_counter = memory.alloc(np.zeros(2, np.int32), name="tile_counter")
 
 

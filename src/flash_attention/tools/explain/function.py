@@ -55,8 +55,8 @@ def explain(
       explained for `arch` and `num_sms`, or else for the current GPU, or else for an H200.
     - `arch`: the architecture, such as "sm_90".
     - `num_sms`: its number of multiprocessors.
-    - `gradients`: explain the backward pass too, as if q, k, v and sinks required grad. If one of
-      them does, it is explained anyway, for the gradients that are asked for.
+    - `gradients`: explain the backward pass too. It is explained for the tensors that require
+      grad, or for q, k, v and sinks if none does. If one does, it is explained anyway.
 
     Returns an Explanation. Raises what `attention` would raise, with the same message.
     """

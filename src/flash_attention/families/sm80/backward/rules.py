@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from flash_attention.arch import REGISTERS_PER_THREAD, WARP_SIZE, Arch
-from flash_attention.families.values import Choices, Violation, wrong_values
+from flash_attention.arch import WARP_SIZE, Arch
+from flash_attention.families.values import Choices, Violation, memory_violations, wrong_values
 
 if TYPE_CHECKING:
     from flash_attention.families.sm80.backward.config import FlashBackwardKernelConfig
@@ -51,19 +51,12 @@ def _violations(cfg: FlashBackwardKernelConfig, arch: Arch) -> Iterator[Violatio
             "vector_additions",
             f"vector_additions=True needs sm_90 or newer, not {arch.name}: set it to False",
         )
-    if cfg.smem_bytes() > arch.max_smem_per_cta:
-        yield Violation(
-            "shared_memory",
-            f"blocks of K, V, Q, dO, P and dS take {cfg.smem_bytes()} bytes of shared memory, "
-            f"{cfg.smem_bytes() - arch.max_smem_per_cta} more than a CTA of {arch.name} may have "
-            f"({arch.max_smem_per_cta}): use a smaller B_r or B_c, or one stage",
-        )
-    if (needed := registers_needed(cfg)) > REGISTERS_PER_THREAD:
-        yield Violation(
-            "registers",
-            f"accumulators and fragments need about {needed} registers a thread, a thread has "
-            f"{REGISTERS_PER_THREAD}: use a smaller B_r or B_c, or more warps",
-        )
+    yield from memory_violations(
+        *(cfg.smem_bytes(), registers_needed(cfg), arch),
+        blocks="K, V, Q, dO, P and dS",
+        smaller="use a smaller B_r or B_c, or one stage",
+        fewer="use a smaller B_r or B_c, or more warps",
+    )
 
 
 def _warp_violations(cfg: FlashBackwardKernelConfig) -> Iterator[Violation]:

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from flash_attention.arch import REGISTERS_PER_THREAD, Arch
-from flash_attention.families.values import Choices, Violation, wrong_values
+from flash_attention.arch import Arch
+from flash_attention.families.values import Choices, Violation, memory_violations, wrong_values
 
 if TYPE_CHECKING:
     from flash_attention.families.sm80.forward.config import FlashForwardKernelConfig
@@ -63,19 +63,12 @@ def _violations(cfg: FlashForwardKernelConfig, arch: Arch) -> Iterator[Violation
             f"static_row_stride={stride} elements: use 0 (read from the tensors) or a multiple of 8"
             f" that is at least d_head={cfg.d_head} and less than 2**31",
         )
-    if cfg.smem_bytes() > arch.max_smem_per_cta:
-        yield Violation(
-            "shared_memory",
-            f"blocks of Q, K and V take {cfg.smem_bytes()} bytes of shared memory, "
-            f"{cfg.smem_bytes() - arch.max_smem_per_cta} more than a CTA of {arch.name} may have "
-            f"({arch.max_smem_per_cta}): use a smaller B_r or B_c",
-        )
-    if (needed := registers_needed(cfg)) > REGISTERS_PER_THREAD:
-        yield Violation(
-            "registers",
-            f"accumulators and fragments need about {needed} registers a thread, a thread has "
-            f"{REGISTERS_PER_THREAD}: use a smaller B_c, more warps, or read Q in tiles",
-        )
+    yield from memory_violations(
+        *(cfg.smem_bytes(), registers_needed(cfg), arch),
+        blocks="Q, K and V",
+        smaller="use a smaller B_r or B_c",
+        fewer="use a smaller B_c, more warps, or read Q in tiles",
+    )
 
 
 def registers_needed(cfg: FlashForwardKernelConfig) -> int:

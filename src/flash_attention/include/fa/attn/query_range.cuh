@@ -38,11 +38,4 @@ struct QueryRange {
   }
 };
 
-// Whether a query sees a key, which may be beyond the sequence's keys.
-template <class Mask>
-__device__ bool sees(const Mask& mask, int query, int key, const Sequence& sequence) {
-  return key < sequence.k_len && query >= mask.first_query(key, sequence) &&
-         (!Mask::kHasStart || query < mask.end_query(key, sequence));
-}
-
 }  // namespace fa::attn

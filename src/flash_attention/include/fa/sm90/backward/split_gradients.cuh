@@ -47,21 +47,30 @@ class SplitGradient {
   }
 
   Accumulator<kWarpRows, Config::kDHead> gradient_;
-};
-
-template <class Config>
-class ValueGradient : SplitGradient<Config> {
-  using Base = SplitGradient<Config>;
-  using typename Base::Smem;
+  const TensorMaps& maps_;
+  const BackwardKernelArgs& args_;
+  const attn::Sequence& sequence_;
+  const Tile tile_;
+  QueryWalk<Config> walk_;
 
  public:
-  __device__ ValueGradient(const TensorMaps& maps, const BackwardKernelArgs& args,
+  __device__ SplitGradient(const TensorMaps& maps, const BackwardKernelArgs& args,
                            const attn::Sequence& sequence, Tile tile)
       : maps_(maps),
         args_(args),
         sequence_(sequence),
         tile_(tile),
         walk_(args, sequence, tile.batch) {}
+};
+
+template <class Config>
+class ValueGradient : SplitGradient<Config> {
+  using Base = SplitGradient<Config>;
+  using Base::args_, Base::maps_, Base::sequence_, Base::tile_, Base::walk_;
+  using typename Base::Smem;
+
+ public:
+  using Base::Base;
 
   __device__ void run() {
     int steps = Smem::mail().read(Word::kSteps);
@@ -112,11 +121,6 @@ class ValueGradient : SplitGradient<Config> {
     deltas_.advance();
   }
 
-  const TensorMaps& maps_;
-  const BackwardKernelArgs& args_;
-  const attn::Sequence& sequence_;
-  const Tile tile_;
-  QueryWalk<Config> walk_;
   Ring<Smem::kStages> loads_;
   Ring<Smem::kDeltas> deltas_;
 };
@@ -124,17 +128,12 @@ class ValueGradient : SplitGradient<Config> {
 template <class Config>
 class KeyGradient : SplitGradient<Config> {
   using Base = SplitGradient<Config>;
+  using Base::args_, Base::maps_, Base::sequence_, Base::tile_, Base::walk_;
   using typename Base::Smem;
   static constexpr bool kStoresDs = Config::QueryGradient::kStoresDs;
 
  public:
-  __device__ KeyGradient(const TensorMaps& maps, const BackwardKernelArgs& args,
-                         const attn::Sequence& sequence, Tile tile)
-      : maps_(maps),
-        args_(args),
-        sequence_(sequence),
-        tile_(tile),
-        walk_(args, sequence, tile.batch) {}
+  using Base::Base;
 
   __device__ void run() {
     int steps = Smem::mail().read(Word::kSteps);
@@ -205,11 +204,6 @@ class KeyGradient : SplitGradient<Config> {
     ptx::tma_commit();
   }
 
-  const TensorMaps& maps_;
-  const BackwardKernelArgs& args_;
-  const attn::Sequence& sequence_;
-  const Tile tile_;
-  QueryWalk<Config> walk_;
   Ring<Smem::kQStages> loads_;
 };
 

@@ -17,4 +17,24 @@ __device__ bool take_turns(Warpgroup& w) {
   return true;
 }
 
+// P of the first block. From here on each turn begins with the P of its block.
+template <class Warpgroup>
+__device__ void first_probabilities(Warpgroup& w) {
+  w.template wait_q<0>();                           // Q has arrived
+  w.issue_scores(w.s(), w.k(), w.template q<0>());  // S^T = K Q^T
+  w.template wait_products<0>();                    // S is complete
+  w.template exponentials<0>(w.s());                // S becomes P
+  w.mask(w.s(), w.hides());
+  w.convert_probabilities(w.p(), w.s());
+}
+
+// dK of the last block, whose turn ends with it. There is no next block.
+template <int Stage, class Warpgroup>
+__device__ bool last_keys(Warpgroup& w) {
+  w.issue_accumulate(w.dk(), w.p(), w.template q_columns<Stage>());  // dK += dS^T Q
+  w.template wait_products<0>();                                     // dK is complete, Q was read
+  w.template release_q<Stage>();
+  return false;
+}
+
 }  // namespace fa::sm90::backward

@@ -10,12 +10,7 @@ namespace fa::sm90::backward::schedule {
 struct Paired {
   template <class Warpgroup>
   static __device__ void run(Warpgroup& w) {
-    w.template wait_q<0>();                           // Q has arrived
-    w.issue_scores(w.s(), w.k(), w.template q<0>());  // S^T = K Q^T
-    w.template wait_products<0>();                    // S is complete
-    w.template exponentials<0>(w.s());                // S becomes P
-    w.mask(w.s(), w.hides());
-    w.convert_probabilities(w.p(), w.s());
+    first_probabilities(w);
 #pragma unroll 1
     while (take_turns<Paired>(w)) {
     }
@@ -36,13 +31,7 @@ struct Paired {
     w.template release_d_o<Stage>();
     w.convert_derivative(p, s);
     w.hand_over(p);  // to dQ
-    const bool more = w.next_block();
-    if (!more) {
-      w.issue_accumulate(w.dk(), p, w.template q_columns<Stage>());  // dK += dS^T Q
-      w.template wait_products<0>();                                 // dK is complete, Q was read
-      w.template release_q<Stage>();
-      return false;
-    }
+    if (!w.next_block()) return last_keys<Stage>(w);
     w.template wait_q<kNext>();                                    // the next Q has arrived
     w.issue_accumulate(w.dk(), p, w.template q_columns<Stage>());  // dK += dS^T Q
     w.issue_scores(s, w.k(), w.template q<kNext>());               // the next S
