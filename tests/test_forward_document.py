@@ -46,8 +46,13 @@ def test_the_thirteen_fields_are_those_without_a_default() -> None:
 
 
 def test_every_rule_is_in_the_table() -> None:
-    source = (PACKAGE / "families" / "sm80" / "forward" / "rules.py").read_text()
-    rules = set(re.findall(r'Violation\(\s+"(\w+)"', source))
+    families = PACKAGE / "families"
+    sources = [families / "sm80" / "forward" / "rules.py", families / "values.py"]
+    rules = {
+        rule
+        for source in sources
+        for rule in re.findall(r'Violation\(\s+"(\w+)"', source.read_text())
+    }
     table = TEXT.partition("| rule |")[2].partition("```python")[0]
     assert set(re.findall(r"^\| `(\w+)` \|", table, re.M)) == rules
     assert len(rules) == 7
