@@ -22,13 +22,15 @@ pytestmark = pytest.mark.slow  # left out of `make quick`
 
 FOLDER = "sm90/backward"
 KEYS, PRODUCER = f"{FOLDER}/key_warpgroup.cuh", f"{FOLDER}/producer.cuh"
-OWN = f"{FOLDER}/query_gradient/own_warpgroup.cuh"
+OWN, BUFFERS = f"{FOLDER}/query_gradient/own_warpgroup.cuh", f"{FOLDER}/ds_buffers.cuh"
+ORDERED, WRITER = f"{FOLDER}/query_gradient/ordered.cuh", f"{FOLDER}/sum_writer.cuh"
 STORED = f"{FOLDER}/query_gradient/workspace.cuh"
 DQ, QUERIES = f"{FOLDER}/query_product.cuh", f"{FOLDER}/queries.cuh"
 PAIRED, STAGED = f"{FOLDER}/schedule/paired.cuh", f"{FOLDER}/staged_rows.cuh"
 FENCE = "ptx::fence_proxy_async();"
 ADDED = config(64, derivative="pairs", schedule="paired")
 IN_WORKSPACE = config(64, dq="workspace", schedule="paired")
+IN_ORDER = config(64, dq="ordered", schedule="paired")
 CASE = Case("", 140, 330, heads=2, heads_k=1, causal=True)
 
 
@@ -39,7 +41,7 @@ class Mutation:
     name: str
     caught_by: str
     edit: Edit
-    stored: bool = False  # in the kernels that store dS
+    kernel: Any = ADDED
 
 
 MUTATIONS = [
@@ -51,7 +53,7 @@ MUTATIONS = [
     Mutation(
         "dS is written while it is read",
         "race",
-        Edit(OWN, "ptx::mbarrier_wait(Smem::ds_empty(ds_.stage), ds_.parity ^ 1);"),
+        Edit(BUFFERS, "ptx::mbarrier_wait(Smem::ds_empty(ds_.stage), ds_.parity ^ 1);"),
     ),
     Mutation("a product does not see dS", "missing-proxy-fence", Edit(DQ, FENCE)),
     Mutation("an addition does not see dQ", "missing-proxy-fence", Edit(DQ, FENCE, nth=1)),
@@ -106,19 +108,73 @@ MUTATIONS = [
         "stored dS is overwritten while it is read",
         "race",
         Edit(STORED, "if (lane_id() == 0) ptx::bulk_wait_read<Config::kDsStages - 1>();"),
-        stored=True,
+        kernel=IN_WORKSPACE,
     ),
     Mutation(
         "dS and K are not waited for",
         "deadlock",
         Edit(QUERIES, "ptx::mbarrier_wait(Smem::full(ring_.stage), ring_.parity);"),
-        stored=True,
+        kernel=IN_WORKSPACE,
     ),
     Mutation(
         "a stage of dS is released before it was read",
         "race",
         Edit(QUERIES, "ptx::wgmma_wait<1>();"),
-        stored=True,
+        kernel=IN_WORKSPACE,
+    ),
+    Mutation(
+        "a tile does not wait for its turn",
+        "cta-write-conflict",
+        Edit(WRITER, "if (!has_turn_) ptx::wait_for_count(turn(), share_.rank);"),
+        kernel=IN_ORDER,
+    ),
+    Mutation(
+        "the turn passes on before the share is added",
+        "cta-write-conflict",
+        Edit(WRITER, "ptx::tma_wait();"),
+        kernel=IN_ORDER,
+    ),
+    Mutation(
+        "the turn never passes on",
+        "deadlock",
+        Edit(WRITER, "ptx::count_up(done);"),
+        kernel=IN_ORDER,
+    ),
+    Mutation(
+        "the first share is added to nothing",
+        "uninitialised-global",
+        Edit(WRITER, "ptx::bulk_store(", "ptx::bulk_add_f32("),
+        kernel=IN_ORDER,
+    ),
+    Mutation(
+        "a share is staged over the one that is being added",
+        "race",
+        Edit(WRITER, "ptx::tma_wait_read();"),
+        kernel=IN_ORDER,
+    ),
+    Mutation(
+        "a share leaves before all have staged it",
+        "race",
+        Edit(ORDERED, "sync_warpgroup(kIndex);  // everybody has written, or dQ has left"),
+        kernel=IN_ORDER,
+    ),
+    Mutation(
+        "dQ is staged over the sum that others read",
+        "race",
+        Edit(ORDERED, "sync_warpgroup(kIndex);  // everybody has read"),
+        kernel=IN_ORDER,
+    ),
+    Mutation(
+        "the shares before are left out",
+        "numbers",
+        Edit(ORDERED, "Math::add_staged(sum, staged);"),
+        kernel=IN_ORDER,
+    ),
+    Mutation(
+        "dQ is overwritten while it is stored",
+        "race",
+        Edit(ORDERED, "if (lane_id() == 0) ptx::tma_wait_read();"),
+        kernel=IN_ORDER,
     ),
 ]
 
@@ -126,7 +182,7 @@ MUTATIONS = [
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
 def test_a_mistake_is_caught(mutation: Mutation, tmp_path: Path) -> None:
     call = backward_of(CASE.make())
-    plan = BackwardPlan(call, IN_WORKSPACE if mutation.stored else ADDED)
+    plan = BackwardPlan(call, mutation.kernel)
     edited = compiler(edited_headers([mutation.edit], tmp_path))
     try:
         result = emulate_backward_plan(plan, call, Settings(), compile_unit=edited)
@@ -141,7 +197,7 @@ def test_a_mistake_is_caught(mutation: Mutation, tmp_path: Path) -> None:
     assert mutation.caught_by in caught
 
 
-@pytest.mark.parametrize("kernel", [ADDED, IN_WORKSPACE], ids=str)
+@pytest.mark.parametrize("kernel", [ADDED, IN_WORKSPACE, IN_ORDER], ids=str)
 def test_without_a_mistake_there_is_nothing_to_catch(kernel: Any) -> None:
     call = backward_of(CASE.make())
     result = emulate_backward_plan(BackwardPlan(call, kernel), call, Settings())

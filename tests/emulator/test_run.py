@@ -243,3 +243,42 @@ def test_a_grid_without_ctas_is_refused_as_a_gpu_does(grid: tuple[int, int, int]
     program = load_program(kernel(STORE))
     with pytest.raises(EmulatorError, match="launches no empty grid"):
         run(program, GlobalMemory(1 << 12), grid=grid, block=32, args=[0])
+
+
+TURNS = """
+and.b32 %r5, %r0, 31;
+setp.ne.u32 %p1, %r5, 0;
+@%p1 bra DONE;
+SPIN:
+ld.{load}.global.u32 %r6, [%rd1];
+setp.ne.u32 %p2, %r6, %r1;
+@%p2 bra SPIN;
+ld.global.u32 %r10, [%rd0];
+add.u32 %r10, %r10, %r1;
+st.global.u32 [%rd0], %r10;
+red.{change}.global.add.u32 [%rd1], {step};
+DONE:
+"""
+IN_ORDER = {"load": "acquire.gpu", "change": "release.gpu", "step": "1"}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_ctas_take_turns_by_a_counter(schedule: str) -> None:
+    body = TURNS.format(**IN_ORDER)
+    out, result = run_body(body, threads=32, ctas=5, schedule=schedule)
+    assert out[0] == (0xDEADBEEF + 1 + 2 + 3 + 4) % 2**32
+    assert result.findings == []
+
+
+@pytest.mark.parametrize("weak", [{"load": "relaxed.gpu"}, {"change": "relaxed.gpu"}])
+def test_a_turn_without_acquire_or_release_orders_nothing(weak: dict[str, str]) -> None:
+    _, result = run_body(TURNS.format(**IN_ORDER | weak), threads=32, ctas=3)
+    assert {finding.kind for finding in result.findings} == {"cta-write-conflict"}
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_turn_that_never_comes_is_a_deadlock(schedule: str) -> None:
+    body = TURNS.format(**IN_ORDER | {"step": "3"})
+    expected = r"CTA 1 warp 0 reads global memory until it changes"
+    with pytest.raises(DeadlockError, match=expected):
+        run_body(body, threads=32, ctas=2, schedule=schedule)

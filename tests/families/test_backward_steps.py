@@ -30,11 +30,11 @@ TARGET = "sm_80"
 class Rig:
     """A problem's arguments in the emulator's memory."""
 
-    def __init__(self, problem: BackwardProblem, *, sum_columns: int = 0) -> None:
+    def __init__(self, problem: BackwardProblem, **scratch: Any) -> None:
         self.problem = problem
         self.memory = GlobalMemory(1 << 24)
         self.args = backward_args(problem, backward_views_of(problem))
-        for name, size in stat_scratch(problem, sum_columns=sum_columns).items():
+        for name, size in stat_scratch(problem, **scratch).items():
             setattr(self.args, name, self.memory.alloc(nbytes=size, name=name))
 
     def give(self, name: str, values: torch.Tensor) -> torch.Tensor:
@@ -94,6 +94,33 @@ def test_rows_are_summed_and_padded(dtype: torch.dtype) -> None:
         assert (found[:, 150:] == math.inf).all()
     sums = rig.memory.read(rig.args.dq_sum, np.float32, (2 * rig.args.stat_rows * 32,))
     assert not sums.any()
+
+
+def test_turns_start_at_zero() -> None:
+    asked = problem()
+    rig = Rig(asked, takes_turns=True)
+    for name in ("o", "d_o"):
+        rig.give(name, torch.randn(2, 150, 2, 40).to(torch.bfloat16))
+    rig.give("lse", torch.randn(2, 2, 150))
+    rig.run(prepare_step(asked, TARGET, takes_turns=True))
+    assert not rig.memory.read(rig.args.dq_turn, np.int32, (2 * rig.args.stat_rows // 64,)).any()
+
+
+def test_dq_of_a_sequence_without_keys_is_cleared() -> None:
+    asked = problem(seq_k=30, seqused_k=True)
+    rig = Rig(asked)
+    rig.give("seqused_k", torch.tensor([0, 30]).int())
+    for name in ("o", "d_o"):
+        rig.give(name, torch.randn(2, 150, 2, 40).to(torch.bfloat16))
+    rig.give("lse", torch.randn(2, 2, 150))
+    shapes = {"dq": (2, 150, 2, 64), "dk": (2, 30, 1, 64), "dv": (2, 30, 1, 40)}
+    for name, shape in shapes.items():
+        rig.give(name, torch.ones(shape, dtype=torch.bfloat16))
+    rig.run(prepare_step(asked, TARGET))
+    for name, shape in shapes.items():
+        first, second = rig.bits(name, shape)
+        assert not first.any()
+        assert second.all()
 
 
 def test_gradients_outside_of_sequences_are_cleared_and_others_are_not() -> None:

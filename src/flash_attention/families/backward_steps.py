@@ -15,6 +15,7 @@ from flash_attention.families.backward_args import (
     LAYOUT_ASSERTS,
     PARAMETER,
     STAT_BLOCK,
+    TURN_ROWS,
     stat_bytes,
 )
 from flash_attention.families.bindings import dtype_binding
@@ -40,21 +41,24 @@ def parse_step_name(name: str) -> BackwardStep | None:
     return BackwardStep(*found.groups()) if found else None
 
 
-def prepare_step(problem: BackwardProblem, target: str, *, sum_columns: int = 0) -> Step:
+def prepare_step(
+    problem: BackwardProblem, target: str, *, sum_columns: int = 0, takes_turns: bool = False
+) -> Step:
     """Return the kernel that computes lse_log2 and delta. It clears `sum_columns` columns of
-    dq_sum, and the gradients of rows that belong to no sequence."""
+    dq_sum, or dq_turn if tiles take turns, and the gradients of rows that belong to no sequence."""
     threads = 1
     while threads * CHUNK < problem.d_v:
         threads *= 2
     unit = _unit(
         "prepare",
-        f"{_lower(problem)}_{threads}_{sum_columns}{_suffix(problem)}",
+        f"{_lower(problem)}_{threads}_{'turns' if takes_turns else sum_columns}{_suffix(problem)}",
         target,
         (
             dtype_binding(_dtype(problem)),
             _lengths(problem),
             Number("row_threads", threads),
             Number("sum_columns", sum_columns),
+            Number("turns", STAT_BLOCK // TURN_ROWS if takes_turns else 0),
         ),
     )
     return Step(unit, Geometry(_row_blocks(problem), THREADS))
@@ -84,11 +88,14 @@ def sink_steps(problem: BackwardProblem, target: str) -> tuple[Step, ...]:
     return (Step(unit, Geometry((problem.heads, 1, 1), THREADS)),)
 
 
-def stat_scratch(problem: BackwardProblem, *, sum_columns: int = 0) -> dict[str, int]:
-    """Return the bytes of lse_log2, delta and dq_sum."""
+def stat_scratch(
+    problem: BackwardProblem, *, sum_columns: int = 0, takes_turns: bool = False
+) -> dict[str, int]:
+    """Return the bytes of lse_log2, delta, dq_sum and dq_turn."""
     rows = stat_bytes(problem)
     sums = {"dq_sum": stat_bytes(problem, sum_columns)} if sum_columns else {}
-    return {"lse_log2": rows, "delta": rows, **sums}
+    turns = {"dq_turn": rows // TURN_ROWS} if takes_turns else {}
+    return {"lse_log2": rows, "delta": rows, **sums, **turns}
 
 
 def _unit(kernel: str, name: str, target: str, bindings: Sequence[Binding]) -> Unit:

@@ -122,8 +122,8 @@ def test_a_vector_is_added_at_a_multiple_of_its_size() -> None:
 
 
 CONFLICTS = [
-    ("load", "atomics of another CTA change, and nothing orders the two"),
-    ("store", "atomics of another CTA change, and nothing orders the two"),
+    ("load", "that another CTA changes, and nothing orders the two"),
+    ("store", "that another CTA changes, and nothing orders the two"),
     ("store before", "atomic on bytes of sums that another CTA stores"),
 ]
 

@@ -140,6 +140,7 @@ def reduce(emitter: BlockEmitter, instruction: Instruction, predicate: str | Non
 
 @emits("fence", "membar")
 def fence(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
-    """Fences between threads order nothing more here; those between proxies are checked."""
-    if "proxy" in instruction.parts:
+    """Fences between threads order nothing more here; those between proxies are checked, where
+    they concern shared memory."""
+    if "proxy" in instruction.parts and "global" not in instruction.parts:
         emitter.line("m.clocks.fence_proxy(s)")

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Set
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,6 +17,8 @@ from flash_attention.emulator.machine.atomics import apply_atomic
 from flash_attention.emulator.machine.cta_order import CtaOrder
 from flash_attention.emulator.machine.lanes import GLOBAL_BASE
 from flash_attention.emulator.machine.storage import CHUNK, POISON, Storage
+from flash_attention.emulator.program.blocks import STRONG
+from flash_attention.emulator.ptx.model import Instruction
 
 if TYPE_CHECKING:
     from flash_attention.emulator.machine.lanes import Selection
@@ -26,7 +28,6 @@ GAP = 4096  # unallocated bytes, at least, around every allocation
 ALIGNMENT = 256
 BY_ATOMICS = -1  # writer of bytes that atomics changed
 CONFLICT = "cta-write-conflict"
-STRONG = {"relaxed", "acquire", "volatile", "mmio"}  # loads that atomics do not race with
 
 
 class Allocation:
@@ -42,8 +43,10 @@ class Allocation:
         self.name = name
         self.filled = filled
         self.owned = owned
+        self.newest = 0  # the largest number of a writer
         self._part = CHUNK
         self._writer: NDArray[np.int32] = np.zeros(-(-size // CHUNK), np.int32)
+        self._epoch: NDArray[np.int32] = np.zeros_like(self._writer)  # of a store, in its CTA
         self._changes: list[_Changes] = []  # the last atomics, and the last ones of another CTA
 
     def owns(self, offsets: Ints, nbytes: int) -> Bools:
@@ -61,30 +64,33 @@ class Allocation:
         unwritten: Bools = (self._writer.take(parts) == 0).any(axis=1)
         return unwritten
 
-    def write(self, offsets: Ints, nbytes: int, writers: Ints, launch: int) -> Bools:
-        """Record writes; returns those that meet a write of another CTA since writer `launch`."""
+    def write(self, offsets: Ints, nbytes: int, ctas: Ints, order: CtaOrder, launch: int) -> Bools:
+        """Record writes; returns those that meet a write of another CTA since writer `launch`, in
+        no order."""
         parts = self._parts(offsets, nbytes)
-        before = self._writer.take(parts)
-        mine = writers[:, None]
-        clash = (before > launch) & (before != mine)
+        mine = (launch + 1 + ctas)[:, None]
+        met = order.unseen(self._writer.take(parts), self._epoch.take(parts), ctas, launch)
         self._writer[parts] = mine
-        clash |= self._writer.take(parts) != mine
-        met: Bools = clash.any(axis=1)
-        return met
+        self._epoch[parts] = order.epochs(ctas)[:, None]
+        self.newest = max(self.newest, int(mine.max(initial=0)))
+        at_once: Bools = (self._writer.take(parts) != mine).any(axis=1)
+        return met | at_once
 
     @property
     def changed(self) -> bool:
         """Whether atomics ever changed anything here."""
         return bool(self._changes)
 
-    def change(
-        self, offsets: Ints, nbytes: int, writers: Ints, epochs: NDArray[np.int32], launch: int
-    ) -> Bools:
-        """Record atomics; returns those that meet a store of another CTA since writer `launch`."""
+    def change(self, offsets: Ints, nbytes: int, ctas: Ints, order: CtaOrder, launch: int) -> Bools:
+        """Record atomics; returns those that meet a store of another CTA since writer `launch`, in
+        no order."""
         parts = self._parts(offsets, nbytes)
         before = self._writer.take(parts)
+        met = order.unseen(before, self._epoch.take(parts), ctas, launch)
+        writers, epochs = launch + 1 + ctas, order.epochs(ctas)
         mine = writers[:, None]
         self._writer[parts] = np.where(before == mine, mine, BY_ATOMICS)
+        self.newest = max(self.newest, int(mine.max(initial=0)))
         if not self._changes:
             self._changes = [_Changes.none(len(self._writer)) for _ in range(2)]
         last, other = self._changes
@@ -94,28 +100,25 @@ class Allocation:
             taken = places[last.writer[places] != writer]
             other.writer[taken], other.epoch[taken] = last.writer[taken], last.epoch[taken]
             last.writer[places], last.epoch[places] = writer, epochs[lanes][0]
-        met: Bools = ((before > launch) & (before != mine)).any(axis=1)
         return met
 
     def unordered(
         self, offsets: Ints, nbytes: int, ctas: Ints, order: CtaOrder, launch: int
     ) -> Bools:
-        """Which accesses meet atomics of another CTA since writer `launch`, in no order."""
+        """Which accesses meet a store or atomics of another CTA since writer `launch`, in no
+        order."""
         parts = self._parts(offsets, nbytes)
         met = np.zeros(len(offsets), bool)
-        for changes in self._changes:
+        for changes in (_Changes(self._writer, self._epoch), *self._changes):
             writers, epochs = changes.writer.take(parts), changes.epoch.take(parts)
-            others = np.maximum(writers - launch - 1, 0)
-            mine = ctas[:, None]
-            late = (writers > launch) & (others != mine) & (epochs > order.seen[mine, others])
-            met |= late.any(axis=1)
+            met |= order.unseen(writers, epochs, ctas, launch)
         return met
 
     def _parts(self, offsets: Ints, nbytes: int) -> Ints:
         granule = nbytes & -nbytes
         if granule < self._part:
             times = self._part // granule
-            self._writer = self._writer.repeat(times)
+            self._writer, self._epoch = self._writer.repeat(times), self._epoch.repeat(times)
             self._changes = [changes.cut(times) for changes in self._changes]
             self._part = granule
         first = (offsets - self.start) // self._part
@@ -232,11 +235,10 @@ class GlobalAccess(Memory):
         self._checks = machine.checks
         self._launch = memory.writers
         self._order = CtaOrder(machine.num_ctas)
-        self._strong_loads = {
-            pc
-            for pc, instruction in enumerate(machine.program.kernel.instructions)
-            if instruction.parts[0] == "ld" and not STRONG.isdisjoint(instruction.parts)
-        }
+        instructions = machine.program.kernel.instructions
+        self._strong_loads = _places(instructions, "ld", STRONG)
+        self._acquires = _places(instructions, "ld", {"acquire"})
+        self._releases = _places(instructions, "red", {"release", "acq_rel"})
         memory.writers += machine.num_ctas
 
     @property
@@ -247,6 +249,9 @@ class GlobalAccess(Memory):
         resolved = self.resolve(access)
         if self._checks:
             self._counters.global_access(access)
+            if access.pc in self._acquires:
+                for lane in resolved.lanes.tolist():
+                    self._order.acquire(int(access.sel.cta[lane]), int(resolved.where[lane]))
             self.check_read(resolved)
         return resolved
 
@@ -262,24 +267,26 @@ class GlobalAccess(Memory):
         for allocation, lanes in self._by_allocation(access):
             if not allocation.filled:
                 self._check_written(allocation, lanes, access)
-            if allocation.changed and access.pc not in self._strong_loads:
+            if allocation.newest > self._launch and access.pc not in self._strong_loads:
                 self._check_order(allocation, lanes, access)
 
     def watches(self, offset: int) -> bool:
         """Whether a read of the allocation there has to be looked at."""
         allocation = self.memory.find(offset)
-        return allocation is not None and (allocation.changed or not allocation.filled)
+        if allocation is None:
+            return False
+        return allocation.newest > self._launch or not allocation.filled
 
     def check_write(self, access: Access) -> None:
         """Record a write that is resolved."""
         for allocation, lanes in self._by_allocation(access):
-            writers = self._launch + 1 + access.sel.cta[lanes]
-            met = allocation.write(access.where[lanes], access.nbytes, writers, self._launch)
+            where, ctas = access.where[lanes], access.sel.cta[lanes]
+            if allocation.changed:
+                self._check_order(allocation, lanes, access)
+            met = allocation.write(where, access.nbytes, ctas, self._order, self._launch)
             if met.any():
                 detail = f"bytes of {_name(allocation)} that another CTA stores too"
                 self._report(CONFLICT, detail, access, lanes[met])
-            if allocation.changed:
-                self._check_order(allocation, lanes, access)
 
     def atomic(
         self,
@@ -315,9 +322,14 @@ class GlobalAccess(Memory):
     ) -> None:
         """Atomics without a result, at neighbouring places where there are several values."""
         access = Access(sel, addr, values[0].dtype.itemsize * len(values), mask, pc, "atomic")
-        if self._checks:
-            self._counters.global_access(access)
-        self.change(self.resolve(access), op, type, values)
+        resolved = self.resolve(access)
+        self.change(resolved, op, type, values)
+        if not self._checks:
+            return
+        self._counters.global_access(access)
+        if pc in self._releases:
+            for lane in resolved.lanes.tolist():
+                self._order.release(int(sel.cta[lane]), int(resolved.where[lane]))
 
     def change(
         self,
@@ -341,10 +353,8 @@ class GlobalAccess(Memory):
     def _check_change(self, access: Access) -> None:
         for allocation, lanes in self._by_allocation(access):
             self._check_written(allocation, lanes, access)
-            ctas = access.sel.cta[lanes]
-            writers, epochs = self._launch + 1 + ctas, self._order.epochs(ctas)
-            where = access.where[lanes]
-            met = allocation.change(where, access.nbytes, writers, epochs, self._launch)
+            where, ctas = access.where[lanes], access.sel.cta[lanes]
+            met = allocation.change(where, access.nbytes, ctas, self._order, self._launch)
             detail = f"{access.what} on bytes of {_name(allocation)} that another CTA stores"
             self._report(CONFLICT, detail, access, lanes[met])
 
@@ -352,8 +362,8 @@ class GlobalAccess(Memory):
         where, ctas = access.where[lanes], access.sel.cta[lanes]
         met = allocation.unordered(where, access.nbytes, ctas, self._order, self._launch)
         detail = (
-            f"{access.what} of bytes of {_name(allocation)} that atomics of another CTA change,"
-            " and nothing orders the two"
+            f"{access.what} of bytes of {_name(allocation)} that another CTA changes, and nothing"
+            " orders the two"
         )
         self._report(CONFLICT, detail, access, lanes[met])
 
@@ -394,6 +404,15 @@ class GlobalAccess(Memory):
         bad[lanes] = True
         address = access.where + GLOBAL_BASE
         self._findings.report(kind, detail, access.pc, access.sel, bad, address)
+
+
+def _places(instructions: Sequence[Instruction], opcode: str, parts: Set[str]) -> set[int]:
+    """The places of the instructions that have one of some parts."""
+    return {
+        pc
+        for pc, instruction in enumerate(instructions)
+        if instruction.parts[0] == opcode and not parts.isdisjoint(instruction.parts)
+    }
 
 
 def _name(allocation: Allocation) -> str:

@@ -7,6 +7,8 @@ warpgroup if the kernel has wgmma. Within a unit the group that is earliest in p
 first: earlier iterations before later ones, and loops before their exits. Between units the
 schedule decides: all together, one unit as far as it gets, or at random. The hardware may run units
 in any order, so the three schedules reveal what a kernel wrongly relies on.
+
+Lanes that spin, reading global memory until it changes, rest until nothing else can run.
 """
 
 from __future__ import annotations
@@ -47,6 +49,14 @@ class _Waiter:
     parity: Any
 
 
+@dataclass
+class _Spinner:
+    """Lanes that read global memory in a loop of one block until it changes."""
+
+    block: int
+    lanes: Selection
+
+
 class Scheduler:
     """Runs a machine to its end."""
 
@@ -59,6 +69,8 @@ class Scheduler:
         self._unit = WARPGROUP if machine.program.uses_wgmma else 1
         self._groups: list[_Group] = []
         self._waiters: list[_Waiter] = []
+        self._spinners: list[_Spinner] = []
+        self._stuck = False  # nothing but spinners has run since all of them tried
         headers = {header for nest in machine.program.loop_nests for header in nest}
         self._turns = {header: np.zeros(machine.num_lanes, np.int64) for header in headers}
         self.steps = 0
@@ -72,8 +84,10 @@ class Scheduler:
             for warp in range(0, machine.warps_per_cta, self._unit):
                 self._enter(0, machine.lanes.warps_of(warp, size))
         with np.errstate(all="ignore"):
-            while self._groups or self._waiters or machine.named_barriers.any_open:
-                if not self._groups and not self._wake():
+            while (
+                self._groups or self._waiters or self._spinners or machine.named_barriers.any_open
+            ):
+                if not self._groups and not self._wake() and not self._try_spinners():
                     raise DeadlockError(self._describe(), machine.findings.items)
                 if self._groups:
                     self._step()
@@ -121,7 +135,10 @@ class Scheduler:
                 self._machine.named_barriers.exited(lanes)
             case "branch":
                 for target, part in self._split(lanes, result, block.target, block.next):
-                    self._enter(target, part, block.index)
+                    if target == block.index and block.spins:
+                        self._spinners.append(_Spinner(target, part))
+                    else:
+                        self._enter(target, part, block.index)
             case "branch_return":
                 for target, part in self._split(lanes, result, None, block.next):
                     if target is None:
@@ -152,6 +169,7 @@ class Scheduler:
         """Move lanes to a block from `source`, and count the iterations of loops."""
         if block is None:
             raise EmulatorError("the kernel runs past its last instruction")
+        self._stuck = False
         program = self._machine.program
         nest = program.loop_nests[block]
         if block in self._turns:
@@ -174,6 +192,16 @@ class Scheduler:
         units = lanes.warp[numbers] // self._unit
         for unit in np.unique(units):
             self._enter(after, lanes.gather(numbers[units == unit]), block)
+
+    def _try_spinners(self) -> bool:
+        """Let all spinners read again, unless nothing has run since they did."""
+        if self._stuck or not self._spinners:
+            return False
+        spinners, self._spinners = self._spinners, []
+        for spinner in spinners:
+            self._enter(spinner.block, spinner.lanes, spinner.block)
+        self._stuck = True
+        return True
 
     def _wake(self) -> bool:
         """Let lanes continue that waited for a phase that has completed."""
@@ -206,5 +234,13 @@ class Scheduler:
                 waiter.lanes, waiter.address, waiter.parity
             )
             lines += [f"    {line}" for line in waiting]
+        for spinner in self._spinners:
+            instruction = program.blocks[spinner.block].instructions[0]
+            places = zip(spinner.lanes.cta.tolist(), spinner.lanes.warp.tolist(), strict=True)
+            lines.append(f"  at PTX line {instruction.ptx_line}:")
+            lines += [
+                f"    CTA {cta} warp {warp} reads global memory until it changes"
+                for cta, warp in dict.fromkeys(places)
+            ]
         lines += [f"  {line}" for line in self._machine.named_barriers.describe()]
         return "\n".join(lines)

@@ -19,6 +19,7 @@ from flash_attention.emulator.ptx.model import (
     Vector,
 )
 
+STRONG = {"relaxed", "acquire", "volatile", "mmio"}  # loads that do not race with atomics
 _WITHOUT_RESULT = ("bra", "cp", "nanosleep", "pmevent", "setmaxnreg")
 _REFUSED = {
     "brx": "an indexed branch; the emulator follows plain branches alone",
@@ -44,6 +45,14 @@ class Block:
     live_in: frozenset[str] = frozenset()
     live_out: frozenset[str] = frozenset()
     defines: frozenset[str] = frozenset()
+
+    @property
+    def spins(self) -> bool:
+        """Whether it repeats itself, and reads what another CTA may change."""
+        return self.target == self.index and any(
+            instruction.parts[0] == "ld" and not STRONG.isdisjoint(instruction.parts)
+            for instruction in self.instructions
+        )
 
 
 def registers_of(operand: Operand) -> tuple[str, ...]:

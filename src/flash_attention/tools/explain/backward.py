@@ -17,7 +17,7 @@ from flash_attention.call.call import Call
 from flash_attention.call.problem import Problem
 from flash_attention.call.tensors import TensorView
 from flash_attention.choose.decision import Decision, Rule
-from flash_attention.families.backward_args import stat_rows
+from flash_attention.families.backward_args import TURN_ROWS, stat_rows
 from flash_attention.families.config import KernelConfig
 from flash_attention.families.recipe import Setting
 from flash_attention.families.registry import family_of
@@ -26,9 +26,10 @@ from flash_attention.ops import BackwardOptions
 from flash_attention.tools.explain.launch import Launch
 from flash_attention.tools.explain.refusals import Refusal, refusals_of, rule_of
 
-SUMS, WORKSPACE = "dq_sum", "ds"
-"""Scratch memory. CTAs add to the sums in any order, unless a workspace is there: then the kernel
-that reads it adds, always in the same order."""
+SUMS, TURNS, WORKSPACE = "dq_sum", "dq_turn", "ds"
+"""Scratch memory. CTAs add to the sums in any order, unless there are turns or a workspace: then
+CTAs, or the kernel that reads the workspace, always add in the same order."""
+ORDERED = {TURNS, WORKSPACE}
 
 
 @dataclass(frozen=True)
@@ -123,7 +124,9 @@ def explain_backward(
         rule=rule_of(decision, given),
         wanted=wanted,
         deterministic=deterministic,
-        repeats=deterministic or SUMS not in recipe.scratch or WORKSPACE in recipe.scratch,
+        repeats=deterministic
+        or SUMS not in recipe.scratch
+        or not ORDERED.isdisjoint(recipe.scratch),
         refused=refusals_of(decision, given, of_pass, num_sms, None),
         launches=() if given.idle else tuple(Launch.of(step, arch) for step in recipe.steps),
         scratch=tuple(
@@ -146,6 +149,8 @@ def _formula(name: str, problem: BackwardProblem, num_bytes: int) -> str:
     """Say how many bytes an array has, from the sizes of a problem."""
     rows = stat_rows(problem)
     numbers = f"{problem.heads} heads x {rows:,} rows"
+    if name == TURNS:
+        return f"{problem.heads} heads x {rows // TURN_ROWS:,} blocks of rows x 4"
     columns, rest = divmod(num_bytes, max(1, 4 * problem.heads * rows))
     if rest or name == WORKSPACE:
         most = workspace_bytes() >> 20

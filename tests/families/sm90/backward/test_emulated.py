@@ -24,6 +24,7 @@ SPLIT: dict[str, Any] = {
     "schedule": "split",
 }
 STORED: dict[str, Any] = {"dq": "workspace"}
+ORDERED: dict[str, Any] = {"dq": "ordered"}
 
 KERNELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "plain": (
@@ -72,6 +73,24 @@ KERNELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         STORED,
         {"q_lengths": PACKED[0], "k_lengths": PACKED[1], "heads": (2, 1), "used": (20, 140, 0)},
     ),
+    "in order": (ORDERED, {"q_lengths": 200, "k_lengths": 300, "heads": (2, 1)}),
+    "in order, queries without keys": (
+        {**ORDERED, "schedule": "paired"},
+        {"q_lengths": 300, "k_lengths": 130, "d": (40, 96), "causal": True},
+    ),
+    "in order, window": (ORDERED, {"q_lengths": 400, "window": (50, 30)}),
+    "in order, packed": (
+        ORDERED,
+        {"q_lengths": PACKED[0], "k_lengths": PACKED[1], "d": (72, 72), "used": (20, 140, 0)},
+    ),
+    "in order, d_head 64": (
+        {**ORDERED, "d_head": 64, "derivative": "pairs", "schedule": "paired"},
+        {"q_lengths": 300, "heads": (2, 1), "causal": True},
+    ),
+    "in order, dynamic": (
+        {**ORDERED, "d_head": 64, "order": "dynamic_2"},
+        {"q_lengths": 150, "k_lengths": 300, "batch": 2},
+    ),
     "d_head 256": (SPLIT, {"q_lengths": 130, "k_lengths": 200, "heads": (2, 1), "d": (256, 200)}),
     "d_head 256, causal": (SPLIT, {"q_lengths": 300, "k_lengths": 200, "causal": True}),
     "d_head 256, packed": (
@@ -83,7 +102,13 @@ KERNELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"q_lengths": 200, "causal": True, "wanted": NO_DQ},
     ),
 }
-EVERY_SCHEDULE = ("packed", "dynamic", "stored dS, packed", "d_head 256, packed")
+EVERY_SCHEDULE = (
+    "packed",
+    "dynamic",
+    "stored dS, packed",
+    "in order, d_head 64",
+    "d_head 256, packed",
+)
 
 
 def runs() -> list[Any]:

@@ -84,6 +84,22 @@ def test_stored_ds_needs_no_sums(kernel: Any) -> None:
     assert made.scratch["ds"] == 2 * 4 * 512 * 512 * 2
 
 
+def test_tiles_in_order_need_no_kernel_that_clears_or_converts() -> None:
+    kernel = config(dq="ordered")
+    made = recipe(kernel, deterministic=True)
+    names = [step.unit.name for step in made.steps]
+    assert names == ["backward_prepare_bf16_16_turns", kernel.kernel_name()]
+    assert list(made.steps[1].maps) == ["q", "k", "v", "d_o", "dq", "dk", "dv"]
+    assert made.steps[1].maps["dq"].box == (64, 1, 16, 1)
+    rows = 4 * 2 * 512  # heads, batch, queries
+    assert made.scratch == {
+        "lse_log2": 4 * rows,
+        "delta": 4 * rows,
+        "dq_sum": 4 * rows * 128,
+        "dq_turn": 4 * rows // 64,
+    }
+
+
 def test_without_dq_nothing_follows_the_kernel() -> None:
     made = recipe(config(dq="none", ds=0), wanted=Wanted(dq=False))
     assert len(made.steps) == 2
@@ -97,7 +113,7 @@ def test_without_dq_nothing_follows_the_kernel() -> None:
             FASTEST,
             {"deterministic": True},
             "deterministic=True is asked for, and the kernel config adds dq up in any order; pass a"
-            " config with query_gradient=QueryGradient.WORKSPACE, or leave config out",
+            " config with query_gradient=QueryGradient.ORDERED or WORKSPACE, or leave config out",
         ),
         (
             FASTEST,

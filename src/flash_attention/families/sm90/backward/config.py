@@ -63,12 +63,21 @@ class HopperBackwardKernelConfig(KernelConfig):
     @property
     def own_warpgroup(self) -> bool:
         """Whether dQ has a warpgroup of its own."""
-        return self.query_gradient is QueryGradient.OWN_WARPGROUP
+        return self.query_gradient in (QueryGradient.OWN_WARPGROUP, QueryGradient.ORDERED)
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether tiles add their shares of dQ in the order of their keys."""
+        return self.query_gradient is QueryGradient.ORDERED
 
     @property
     def adds_dq(self) -> bool:
         """Whether CTAs add their shares of dQ in any order."""
-        return self.query_gradient not in (QueryGradient.NONE, QueryGradient.WORKSPACE)
+        return self.query_gradient in (
+            QueryGradient.ATOMIC,
+            QueryGradient.STAGED,
+            QueryGradient.OWN_WARPGROUP,
+        )
 
     @property
     def num_threads(self) -> int:
@@ -96,7 +105,7 @@ class HopperBackwardKernelConfig(KernelConfig):
             return {"score": 184, "gradient": 160}
         if self.own_warpgroup:
             # ptxas needs 64 for the products of dQ, and 208 for those of a key warpgroup.
-            producer = 32 if self.tile_order is TileOrder.DYNAMIC else 24
+            producer = 32 if self.takes_turns or self.tile_order is TileOrder.DYNAMIC else 24
             return {"producer": producer, "query": 96 - producer, "key": 208}
         return {"producer": 24, "key": 240}
 
@@ -125,7 +134,7 @@ class HopperBackwardKernelConfig(KernelConfig):
     @property
     def dq_bytes(self) -> int:
         """The bytes of shared memory where dQ is staged."""
-        staged = self.query_gradient in (QueryGradient.STAGED, QueryGradient.OWN_WARPGROUP)
+        staged = self.own_warpgroup or self.query_gradient is QueryGradient.STAGED
         return self.B_r * self.d_head * FLOAT_BYTES if staged else 0
 
     def bindings(self) -> tuple[Binding, ...]:
@@ -149,9 +158,15 @@ class HopperBackwardKernelConfig(KernelConfig):
         )
 
     def _of_dq(self) -> dict[str, int]:
-        """What dQ takes: stages of dS, its own shared memory, and warps that compute it alone."""
+        """What dQ takes: stages of dS, its own shared memory, warps that compute it alone, and a
+        warp that takes the turns."""
         warps = WARPGROUP_THREADS // WARP_SIZE if self.own_warpgroup else 0
-        return {"ds_stages": self.ds_stages, "dq_bytes": self.dq_bytes, "query_warps": warps}
+        return {
+            "ds_stages": self.ds_stages,
+            "dq_bytes": self.dq_bytes,
+            "query_warps": warps,
+            "writer_warps": int(self.takes_turns),
+        }
 
     def kernel_name(self) -> str:
         """Return a name for folders and logs, of letters, digits and underscores."""

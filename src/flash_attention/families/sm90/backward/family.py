@@ -41,7 +41,7 @@ from flash_attention.families.sm90.backward.space import (
     backward_neighbours,
     backward_search_space,
 )
-from flash_attention.families.sm90.backward.tensor_maps import MAPS, describe_all
+from flash_attention.families.sm90.backward.tensor_maps import describe_all, maps_of
 from flash_attention.families.sm90.wgmma import (
     both_shared,
     from_registers,
@@ -81,13 +81,12 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
             asserts=LAYOUT_ASSERTS,
             bounds=f"{config.num_threads}, 1",
             parameters=(
-                *(f"const __grid_constant__ fa::TensorMap {tensor}_map" for tensor in MAPS),
+                *(f"const __grid_constant__ fa::TensorMap {name}_map" for name in maps_of(config)),
                 PARAMETER,
             ),
             body=(
                 "extern __shared__ __align__(1024) char smem[];",
-                f"fa::sm90::backward::{kernel}<Config>("
-                f"{{{', '.join(f'{tensor}_map' for tensor in MAPS)}}}, args, smem);",
+                f"fa::sm90::backward::{kernel}<Config>({{{_maps(config)}}}, args, smem);",
             ),
         )
         return Unit(name, config.target(arch), source)
@@ -109,15 +108,16 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
         stores_ds = config.query_gradient is QueryGradient.WORKSPACE
         limit = setting.workspace_bytes if stores_ds else UNLIMITED
         work = split_work(problem, limit)
-        sums = problem.wanted.dq and not (stores_ds and not work.of_keys)
+        turns = config.takes_turns
+        sums = problem.wanted.dq and not turns and not (stores_ds and not work.of_keys)
         columns = config.d_head if sums else 0
         named = dict(zip(VIEWS, views, strict=True))
         unit = self.unit(config, features, setting.arch)
         maps = describe_all(config, named)
-        steps = [prepare_step(problem, target, sum_columns=columns)]
+        steps = [prepare_step(problem, target, sum_columns=columns, takes_turns=turns)]
         for part in work.parts:
             geometry = _geometry(config, part, setting)
-            steps.append(Step(unit, geometry, maps, values=part.values))
+            steps.append(Step(unit, geometry, maps, starts_early=True, values=part.values))
             if stores_ds:
                 steps.append(query_step(config, problem, features, part, named, adds=sums))
         if sums:
@@ -127,7 +127,12 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
             features,
             (*steps, *sink_steps(problem, target)),
             arguments,
-            scratch={**stat_scratch(problem, sum_columns=columns), **workspace},
+            scratch={
+                **stat_scratch(
+                    problem, sum_columns=config.d_head if turns else columns, takes_turns=turns
+                ),
+                **workspace,
+            },
             counts_tiles=config.tile_order is TileOrder.DYNAMIC,
             tiles=sum(_num_tiles(config, part) for part in work.parts),
         )
@@ -162,6 +167,12 @@ def _geometry(config: HopperBackwardKernelConfig, part: Part, setting: Setting) 
     return Geometry((ctas, 1, 1), config.num_threads, config.smem_bytes())
 
 
+def _maps(config: HopperBackwardKernelConfig) -> str:
+    """Return the members of TensorMaps; that of dq is a pointer, null if there is none."""
+    members = {name: f"{'&' if name == 'dq' else ''}{name}_map" for name in maps_of(config)}
+    return ", ".join(f".{name} = {value}" for name, value in members.items())
+
+
 def _wrappers(config: HopperBackwardKernelConfig) -> tuple[str, ...]:
     """Return the products of a kernel: S and dP, dK and dV, and dQ."""
     scores = both_shared(config.dtype, config.B_r, a_along_rows=False, b_along_width=False)
@@ -193,7 +204,8 @@ def _mismatch(config: HopperBackwardKernelConfig, problem: BackwardProblem) -> s
     if problem.deterministic and config.adds_dq:
         return (
             "deterministic=True is asked for, and the kernel config adds dq up in any order;"
-            " pass a config with query_gradient=QueryGradient.WORKSPACE, or leave config out"
+            " pass a config with query_gradient=QueryGradient.ORDERED or WORKSPACE, or leave config"
+            " out"
         )
     if problem.wanted.dq == (config.query_gradient is QueryGradient.NONE):
         return (

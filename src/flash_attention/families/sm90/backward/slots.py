@@ -32,7 +32,9 @@ class QueryGradient(Slot):
 
     The key warpgroups compute it, and add it to float32 sums from registers (ATOMIC) or by bulk
     copies (STAGED), or a warpgroup of its own does (OWN_WARPGROUP). With WORKSPACE dS is stored,
-    and another kernel computes dQ, always in the same order. With NONE there is no dQ.
+    and another kernel computes dQ, always in the same order. With ORDERED a warpgroup of its own
+    computes dQ, and tiles take turns: the first stores its share, and the last stores dQ. With NONE
+    there is no dQ.
     """
 
     NONE = 0
@@ -40,6 +42,7 @@ class QueryGradient(Slot):
     STAGED = 2
     OWN_WARPGROUP = 3
     WORKSPACE = 4
+    ORDERED = 5
 
 
 class Derivative(Slot):

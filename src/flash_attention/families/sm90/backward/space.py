@@ -34,7 +34,7 @@ def backward_search_space() -> Iterator[HopperBackwardKernelConfig]:
         DType, TILES.items(), Derivative, ORDERS
     ):
         for query_gradient, schedule in product(
-            (QueryGradient.OWN_WARPGROUP, QueryGradient.WORKSPACE),
+            (QueryGradient.OWN_WARPGROUP, QueryGradient.WORKSPACE, QueryGradient.ORDERED),
             (Schedule.PAIRED, Schedule.IN_PLACE, Schedule.SPLIT),
         ):
             config = _made(dtype, d_head, tile, query_gradient, derivative, schedule, order)

@@ -11,20 +11,25 @@ from flash_attention.families.sm90.backward.config import HopperBackwardKernelCo
 from flash_attention.families.sm90.forward.config import WARP_ROWS
 from flash_attention.families.sm90.forward.tensor_maps import WIDE_PROMOTION, describe
 
-MAPS = ("q", "k", "v", "d_o", "dk", "dv")
+GRADIENTS = ("dq", "dk", "dv")
+
+
+def maps_of(config: HopperBackwardKernelConfig) -> tuple[str, ...]:
+    """Return the tensors that a kernel loads or stores by TMA, in the order of its arguments."""
+    return ("q", "k", "v", "d_o", *(("dq",) if config.takes_turns else ()), "dk", "dv")
 
 
 def describe_all(
     config: HopperBackwardKernelConfig, views: Mapping[str, TensorView]
 ) -> dict[str, MapDescription]:
-    """Describe the tensors of MAPS. Boxes hold a block of queries, a tile of keys, or a warp's rows
-    of dk and dv, and are as wide as a panel of a shared-memory tile."""
-    rows = {"q": config.B_r, "d_o": config.B_r, "dk": WARP_ROWS, "dv": WARP_ROWS}
+    """Describe the tensors of maps_of(). Boxes hold a block of queries, a tile of keys, or a warp's
+    rows of a gradient, and are as wide as a panel of a shared-memory tile."""
+    rows = {"q": config.B_r, "d_o": config.B_r, **dict.fromkeys(GRADIENTS, WARP_ROWS)}
     return {
         name: describe(
             views[name],
             (config.panel_columns, 1, rows.get(name, config.B_c)),
-            0 if name in ("dk", "dv") else WIDE_PROMOTION,
+            0 if name in GRADIENTS else WIDE_PROMOTION,
         )
-        for name in MAPS
+        for name in maps_of(config)
     }

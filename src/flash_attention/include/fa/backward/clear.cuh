@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gradients of rows that belong to no sequence are zero: rows before the first and after the last packed
-// sequence, and keys of a sequence that are not used. No other kernel stores them.
+// sequence, and keys of a sequence that are not used. So is dQ of a sequence without a key. No other
+// kernel stores them.
 #pragma once
 #include <fa/attn/sequence.cuh>
 #include <fa/backward_args.cuh>
@@ -36,14 +37,15 @@ template <class Config>
 __device__ void clear_unused(const BackwardKernelArgs& args) {
   using Gradient = Cleared<Config::kThreads>;
   const int head = blockIdx.y, batch = blockIdx.z;
-  if (args.cu_seqlens_q)
-    Gradient{args.dq, args.dq_stride, head, args.d_qk}.around(args.cu_seqlens_q, args.batch,
-                                                              args.total_q);
+  const attn::Sequence sequence = Config::Lengths::sequence(args, batch);
+  const Gradient dq{args.dq, args.dq_stride, head, args.d_qk};
+  if (args.cu_seqlens_q) dq.around(args.cu_seqlens_q, args.batch, args.total_q);
+  if (sequence.k_len == 0)
+    dq.rows(sequence.q_batch, sequence.q_first, sequence.q_first + sequence.q_len);
   if (head % args.heads_per_kv) return;
   const int kv_head = head / args.heads_per_kv;
   const Gradient gradients[] = {{args.dk, args.dk_stride, kv_head, args.d_qk},
                                 {args.dv, args.dv_stride, kv_head, args.d_v}};
-  const attn::Sequence sequence = Config::Lengths::sequence(args, batch);
   const int keys =
       args.cu_seqlens_k ? args.cu_seqlens_k[batch + 1] - args.cu_seqlens_k[batch] : args.seq_len_k;
   for (const Gradient& gradient : gradients) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Before the main kernel: delta = rowsum(dO O) - dlse, the log-sum-exp to base 2, and dQ = 0.
+// Before the main kernel: delta = rowsum(dO O) - dlse, the log-sum-exp to base 2, and dQ = 0, or the
+// first turn at each block of it.
 //
 // P = exp2(s - lse_log2). It is zero for rows that see no key and for the rows that fill a block after
 // the last query: their lse_log2 is +inf and their delta zero. Gradients of rows that belong to no sequence are cleared as well.
@@ -7,19 +8,60 @@
 #include <fa/attn/row_stats.cuh>
 #include <fa/backward/clear.cuh>
 #include <fa/backward/rows.cuh>
+#include <fa/ptx/grid_dependency.cuh>
 #include <fa/ptx/memory.cuh>
 
 namespace fa::backward {
 
 template <class DType>
-__device__ float dot(u32 x, u32 y) {
-  return DType::low(x) * DType::low(y) + DType::high(x) * DType::high(y);
+__device__ float dot(const ptx::Chunk& x, const ptx::Chunk& y) {
+  const auto both = [](u32 a, u32 b) {
+    return DType::low(a) * DType::low(b) + DType::high(a) * DType::high(b);
+  };
+  return both(x.x, y.x) + both(x.y, y.y) + both(x.z, y.z) + both(x.w, y.w);
+}
+
+// rowsum(dO O) of the rows of a CTA. A row has kRowThreads threads, of which the first writes its sum.
+// Several rows are in flight at a time.
+template <class Config>
+__device__ void sum_rows(const Rows<Config>& rows, float (&sums)[attn::kStatBlock]) {
+  constexpr int kRows = Config::kThreads / Config::kRowThreads;
+  constexpr int kRounds = (attn::kStatBlock + kRows - 1) / kRows;
+  constexpr int kTogether = kRounds < 4 ? kRounds : 4;
+  const BackwardKernelArgs& args = rows.args;
+  const int lane = threadIdx.x % Config::kRowThreads;
+  const int first = threadIdx.x / Config::kRowThreads;
+  const auto chunk = [&](const void* tensor, const Strides& stride, int row) {
+    if (!rows.has(row) || row >= attn::kStatBlock || lane * kChunkElements >= args.d_v)
+      return ptx::Chunk{};
+    return ptx::ld_global_16(static_cast<const char*>(tensor) + rows.offset(stride, row) +
+                             lane * kChunkBytes);
+  };
+#pragma unroll 1
+  for (int round = 0; round < kRounds; round += kTogether) {
+    ptx::Chunk o[kTogether], d_o[kTogether];
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      o[i] = chunk(args.o, args.o_stride, first + (round + i) * kRows);
+      d_o[i] = chunk(args.d_o, args.d_o_stride, first + (round + i) * kRows);
+    }
+#pragma unroll
+    for (int i = 0; i < kTogether; ++i) {
+      float sum = dot<typename Config::DType>(o[i], d_o[i]);
+#pragma unroll
+      for (int lanes = Config::kRowThreads / 2; lanes; lanes /= 2)
+        sum += __shfl_xor_sync(~0u, sum, lanes);
+      const int row = first + (round + i) * kRows;
+      if (lane == 0 && row < attn::kStatBlock) sums[row] = sum;
+    }
+  }
 }
 
 template <class Config>
 __device__ void prepare(const BackwardKernelArgs& args) {
-  using DType = typename Config::DType;
   constexpr float kLog2e = 1.4426950408889634f;
+  __shared__ float sums[attn::kStatBlock];
+  ptx::launch_dependents();
   if (Config::Lengths::kPerBatch) clear_unused<Config>(args);
   const Rows<Config> rows(args);
   if (rows.empty()) return;
@@ -28,31 +70,18 @@ __device__ void prepare(const BackwardKernelArgs& args) {
   for (int chunk = threadIdx.x; chunk < attn::kStatBlock * Config::kSumColumns / 4;
        chunk += Config::kThreads)
     ptx::st_global_16(dq + chunk * kChunkBytes, {});
-  const int lane = threadIdx.x % Config::kRowThreads;
-#pragma unroll 4
-  for (int row = threadIdx.x / Config::kRowThreads; row < attn::kStatBlock;
-       row += Config::kThreads / Config::kRowThreads) {
-    float sum = 0.f;
-    if (rows.has(row) && lane * kChunkElements < args.d_v) {
-      const ptx::Chunk o = ptx::ld_global_16(static_cast<const char*>(args.o) +
-                                             rows.offset(args.o_stride, row) + lane * kChunkBytes);
-      const ptx::Chunk d_o =
-          ptx::ld_global_16(static_cast<const char*>(args.d_o) + rows.offset(args.d_o_stride, row) +
-                            lane * kChunkBytes);
-      sum = dot<DType>(o.x, d_o.x) + dot<DType>(o.y, d_o.y) + dot<DType>(o.z, d_o.z) +
-            dot<DType>(o.w, d_o.w);
-    }
-#pragma unroll
-    for (int lanes = Config::kRowThreads / 2; lanes; lanes /= 2)
-      sum += __shfl_xor_sync(~0u, sum, lanes);
-    if (lane == 0) {
-      const float lse = rows.has(row) ? args.lse[rows.lse_offset(row)] : -attn::kInfinity;
-      const bool sees = lse != -attn::kInfinity;
-      const float dlse = sees && args.dlse ? args.dlse[rows.lse_offset(row)] : 0.f;
-      args.lse_log2[rows.stat_row + row] = sees ? lse * kLog2e : attn::kInfinity;
-      args.delta[rows.stat_row + row] = sees ? sum - dlse : 0.f;
-    }
-  }
+  if (threadIdx.x < Config::kTurns) args.dq_turn[rows.stat_row / attn::kTurnRows + threadIdx.x] = 0;
+
+  const int row = threadIdx.x;
+  const bool has = row < attn::kStatBlock && rows.has(row);
+  const float lse = has ? args.lse[rows.lse_offset(row)] : -attn::kInfinity;
+  const bool sees = lse != -attn::kInfinity;
+  const float dlse = sees && args.dlse ? args.dlse[rows.lse_offset(row)] : 0.f;
+  sum_rows<Config>(rows, sums);
+  __syncthreads();  // all sums are written
+  if (row >= attn::kStatBlock) return;
+  args.lse_log2[rows.stat_row + row] = sees ? lse * kLog2e : attn::kInfinity;
+  args.delta[rows.stat_row + row] = sees ? sums[row] - dlse : 0.f;
 }
 
 }  // namespace fa::backward

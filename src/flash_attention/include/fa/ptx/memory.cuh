@@ -94,6 +94,13 @@ __device__ inline FloatPair ld_shared_8(u32 smem) {
   return pair;
 }
 
+__device__ inline void ld_shared_floats(float (&x)[4], u32 smem) {
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3])
+               : "r"(smem)
+               : "memory");
+}
+
 __device__ inline void st_shared_floats(u32 smem, const float (&x)[4]) {
   asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(smem), "f"(x[0]), "f"(x[1]),
                "f"(x[2]), "f"(x[3])

@@ -2,6 +2,7 @@
 // The sm_90a kernel of dK and dV, and of dQ or dS as Config::QueryGradient says. Warpgroup 0 loads, the
 // next ones have 64 keys each, and the last one, if there is one more, computes dQ.
 #pragma once
+#include <fa/ptx/grid_dependency.cuh>
 #include <fa/ptx/register_pool.cuh>
 #include <fa/sm90/backward/key_warpgroup.cuh>
 #include <fa/sm90/backward/producer.cuh>
@@ -10,11 +11,20 @@
 namespace fa::sm90::backward {
 
 template <class Config>
-__device__ void run_query_warpgroup(const BackwardKernelArgs& args) {
+__device__ void run_query_warpgroup(const TensorMaps& maps, const BackwardKernelArgs& args) {
   if constexpr (Config::kQueryWarps > 0) {
     ptx::shrink_to<Config::kQueryRegisters>();
-    typename Config::QueryGradient::template QueryWarpgroup<Config>(args).run();
+    typename Config::QueryGradient::template QueryWarpgroup<Config>(maps, args).run();
   }
+}
+
+// The producer is one thread of the first warp, and the writer of dq_sum one of the second.
+template <class Config>
+__device__ void run_copies(const TensorMaps& maps, const BackwardKernelArgs& args) {
+  if (threadIdx.x == 0) Producer<Config>(maps, args).run();
+  if constexpr (Config::kWriterWarps > 0)
+    if (threadIdx.x == kWarpSize)
+      typename Config::QueryGradient::template Writer<Config>(args).run();
 }
 
 template <class Config>
@@ -30,14 +40,15 @@ __device__ void backward(const TensorMaps& maps, const BackwardKernelArgs& args,
   if (threadIdx.x == 0) {
     if (ptx::smem_address(smem) != kSmemStart) __trap();
     Smem::init_barriers();
+    ptx::wait_for_grid();
   }
-  __syncthreads();  // the barriers are ready
+  __syncthreads();  // the barriers are ready, and the kernel before has ended
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / kWarpgroupSize, 0);
   if (warpgroup == 0) {
     ptx::shrink_to<Config::kProducerRegisters>();
-    if (threadIdx.x == 0) Producer<Config>(maps, args).run();
+    run_copies<Config>(maps, args);
   } else if (warpgroup > Shape<Config>::kKeyWarpgroups) {
-    run_query_warpgroup<Config>(args);
+    run_query_warpgroup<Config>(maps, args);
   } else {
     ptx::grow_to<Config::kKeyRegisters>();
     if (warpgroup == 1)

@@ -4,6 +4,7 @@
 // instantiated by itself, so that its addresses are constants.
 #pragma once
 #include <fa/backward_args.cuh>
+#include <fa/sm90/backward/block_walk.cuh>
 #include <fa/sm90/backward/probabilities.cuh>
 #include <fa/sm90/backward/products.cuh>
 #include <fa/sm90/backward/staged_rows.cuh>
@@ -49,10 +50,7 @@ class KeyWarpgroup : public Products<Config_> {
   __device__ bool has_block() const { return steps_ > 0; }
   // Goes to the next block, if there is one: that of the next head after the last of a head.
   __device__ bool next_block() {
-    if (++block_ >= Smem::mail().read_alone(Word::kEndBlock)) {
-      block_ = Smem::mail().read_alone(Word::kFirstBlock);
-      query_side_.next_head();
-    }
+    if (BlockWalk<Config>::next(block_, Smem::mail())) query_side_.next_head();
     return --steps_ > 0;
   }
 
@@ -170,7 +168,7 @@ class KeyWarpgroup : public Products<Config_> {
     const Mailbox mail = Smem::mail();
     if (mail.read(Word::kKeyFirst) == kNoMoreTiles) return false;
     steps_ = mail.read(Word::kSteps);
-    block_ = mail.read(Word::kFirstBlock);
+    block_ = BlockWalk<Config>::start(mail);
     return true;
   }
 

@@ -3,6 +3,7 @@
 // of the blocks that visit it as buffers become empty.
 #pragma once
 #include <fa/ptx/bulk.cuh>
+#include <fa/sm90/backward/block_walk.cuh>
 #include <fa/sm90/backward/shared_memory.cuh>
 #include <fa/sm90/backward/tensor_maps.cuh>
 #include <fa/sm90/backward/tile_work.cuh>
@@ -43,6 +44,7 @@ class Producer {
     const Range range(typename Config::Mask(args_), tile.key_first, Config::kBC, sequence);
     ptx::mbarrier_wait(Smem::mail_empty(), tile_parity_ ^ 1);  // all are done with the last tile
     write_work<Config>(Smem::mail(), tile, sequence, range, args_);
+    if (Config::kWriterWarps > 0) write_query_place(Smem::mail(), sequence);
     ptx::mbarrier_arrive(Smem::mail_full());
     tile_parity_ ^= 1;
     load_keys(Smem::k(), maps_.k, Smem::k_full(), tile, sequence);
@@ -51,7 +53,8 @@ class Producer {
       const int head = tile.kv_head * args_.heads_per_kv + i;
       const i64 stats = stat_row(args_, head, tile.batch);
       for (int block = range.first_block(); block < range.end_block(); ++block) {
-        const int row = block * Config::kBR;
+        const int row =
+            BlockWalk<Config>::nth(block, range.first_block(), range.end_block()) * Config::kBR;
         load_queries(Smem::q(ring_.stage), maps_.q, Smem::lse(ring_.stage),
                      args_.lse_log2 + stats + row, Smem::q_full(ring_.stage),
                      Smem::q_empty(ring_.stage), head, row, sequence);

@@ -13,9 +13,9 @@ template <class Config>
 struct QueryProduct {
   using KeyTile = typename Shape<Config>::KeyTile;
   using ScoreTile = typename Shape<Config>::ScoreTile;
-  static constexpr int kColumns = 64;
+  static constexpr int kColumns = kDqColumns;
   static constexpr int kColumnPasses = Config::kDHead / kColumns;
-  static constexpr int kPasses = Shape<Config>::kQueryPieces * kColumnPasses;
+  static constexpr int kPasses = Shape<Config>::kDqPasses;
   static constexpr int kPassFloats = kWarpgroupRows * kColumns;
   static constexpr int kPassBytes = kPassFloats * static_cast<int>(sizeof(float));
   static constexpr int kFragmentFloats = 4 * kWarpgroupSize;
@@ -54,6 +54,18 @@ struct QueryProduct {
       ptx::st_shared_floats(to + j * kFragmentFloats * static_cast<int>(sizeof(float)),
                             sum.v[0][j]);
     ptx::fence_proxy_async();  // the copy engine sees what this thread wrote
+  }
+
+  // Adds what is staged, in the same order.
+  static __device__ void add_staged(Sum& sum, u32 staged) {
+    const u32 from = staged + threadIdx.x % kWarpgroupSize * 16;
+#pragma unroll
+    for (int j = 0; j < Sum::kColFragments; ++j) {
+      float x[4];
+      ptx::ld_shared_floats(x, from + j * kFragmentFloats * static_cast<int>(sizeof(float)));
+#pragma unroll
+      for (int e = 0; e < 4; ++e) sum.v[0][j][e] += x[e];
+    }
   }
 };
 

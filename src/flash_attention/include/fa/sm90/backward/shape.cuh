@@ -7,12 +7,14 @@
 namespace fa::sm90::backward {
 
 inline constexpr int kWarps = kWarpgroupSize / kWarpSize;  // of a warpgroup
+inline constexpr int kDqColumns = 64;  // of dQ that a warpgroup computes at a time, with 64 queries
 
 template <class Config>
 struct Shape {
   static constexpr int kKeyWarpgroups = Config::kBC / kWarpgroupRows;
   static constexpr int kKeyWarps = kKeyWarpgroups * kWarps;
   static constexpr int kQueryPieces = Config::kBR / kWarpgroupRows;  // of a product with 64 rows
+  static constexpr int kDqPasses = kQueryPieces * (Config::kDHead / kDqColumns);
   static constexpr int kStatBytes = Config::kBR * static_cast<int>(sizeof(float));
   using KeyTile = SharedTile<Config::kDHead, Config::kBC>;    // K and V, then dK and dV
   using QueryTile = SharedTile<Config::kDHead, Config::kBR>;  // Q and dO

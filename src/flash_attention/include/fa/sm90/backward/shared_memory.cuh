@@ -52,6 +52,13 @@ struct SharedMemory {
   static __device__ ptx::Mbarrier ds_empty(int stage) {
     return barrier(4 + 4 * kStages + kDsBarriers + stage);
   }
+  // Of the parts of staged dQ: full when the warpgroup of dQ is done with one, empty when the writer is.
+  static __device__ ptx::Mbarrier dq_full(int part) {
+    return barrier(4 + 4 * kStages + 2 * kDsBarriers + part);
+  }
+  static __device__ ptx::Mbarrier dq_empty(int part) {
+    return barrier(4 + 4 * kStages + 2 * kDsBarriers + kDqParts + part);
+  }
   static __device__ Mailbox mail() {
     return {kBarriers + (kNumBarriers + kNumBarriers % 2) * ptx::kMbarrierBytes};
   }
@@ -62,7 +69,7 @@ struct SharedMemory {
     ptx::mbarrier_init(k_full(), 1);
     ptx::mbarrier_init(v_full(), 1);
     ptx::mbarrier_init(mail_full(), 1);
-    ptx::mbarrier_init(mail_empty(), kKeyWarps + Config::kQueryWarps);
+    ptx::mbarrier_init(mail_empty(), kKeyWarps + Config::kQueryWarps + Config::kWriterWarps);
 #pragma unroll
     for (int stage = 0; stage < kStages; ++stage) {
       ptx::mbarrier_init(q_full(stage), 1);
@@ -75,12 +82,18 @@ struct SharedMemory {
       ptx::mbarrier_init(ds_full(stage), kKeyWarps);
       ptx::mbarrier_init(ds_empty(stage), Config::kQueryWarps);
     }
+#pragma unroll
+    for (int part = 0; part < kDqParts; ++part) {
+      ptx::mbarrier_init(dq_full(part), 1);
+      ptx::mbarrier_init(dq_empty(part), 1);
+    }
     ptx::fence_mbarrier_init();  // TMA sees them
   }
 
  private:
   static constexpr int kDsBarriers = Config::kQueryWarps > 0 ? Config::kDsStages : 0;
-  static constexpr int kNumBarriers = 4 + 4 * kStages + 2 * kDsBarriers;
+  static constexpr int kDqParts = Config::kWriterWarps > 0 ? Shape<Config>::kDqPasses : 0;
+  static constexpr int kNumBarriers = 4 + 4 * kStages + 2 * kDsBarriers + 2 * kDqParts;
   static_assert((kNumBarriers + 1) * ptx::kMbarrierBytes + Mailbox::kBytes <=
                 Config::kBarrierBytes);
 

@@ -2,6 +2,7 @@
 // The sm_90a kernel of dK and dV for large head dimensions: a CTA has 64 keys, and three warpgroups split
 // the products of each block of 64 queries. One has S, P, dP and dS, one dV, one dK.
 #pragma once
+#include <fa/ptx/grid_dependency.cuh>
 #include <fa/ptx/register_pool.cuh>
 #include <fa/sm90/backward/score_warpgroup.cuh>
 #include <fa/sm90/backward/slots.cuh>
@@ -25,8 +26,9 @@ __device__ void split(const TensorMaps& maps, const BackwardKernelArgs& args, co
     const TileRange<Config> range(typename Config::Mask(args), tile.key_first, Config::kBC,
                                   sequence);
     write_work<Config>(Smem::mail(), tile, sequence, range, args);
+    ptx::wait_for_grid();
   }
-  __syncthreads();  // the barriers are ready, and the work is in the mailbox
+  __syncthreads();  // the barriers and the mailbox are ready, and the kernel before has ended
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / kWarpgroupSize, 0);
   if (warpgroup == 0) {
     ptx::grow_to<Config::kScoreRegisters>();

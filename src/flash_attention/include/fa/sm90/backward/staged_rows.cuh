@@ -32,10 +32,12 @@ struct RowsOf {
   void* tensor;
   const Strides& strides;
   int columns, row, head, batch;
+  int column = 0;  // of the first staged column; `columns` are those from there on
 
   __device__ char* address() const {
     return static_cast<char*>(tensor) +
-           (batch * strides.batch + row * strides.seq + head * strides.head) * kElementBytes;
+           (batch * strides.batch + row * strides.seq + head * strides.head + column) *
+               kElementBytes;
   }
 };
 
@@ -54,8 +56,8 @@ __device__ void store_staged(Tile staged, int first, int rows, const TensorMap& 
   } else if (lane_id() == 0) {
 #pragma unroll
     for (int p = 0; p < Tile::kCount; ++p)
-      ptx::tma_store_4d(map, staged.panel(p) + first * Tile::kRowBytes, p * Tile::kColumns, to.head,
-                        to.row, to.batch);
+      ptx::tma_store_4d(map, staged.panel(p) + first * Tile::kRowBytes,
+                        to.column + p * Tile::kColumns, to.head, to.row, to.batch);
     ptx::tma_commit();
   }
 }

@@ -6,7 +6,9 @@
 namespace fa::sm90::backward {
 
 struct TensorMaps {
-  const TensorMap &q, &k, &v, &d_o, &dk, &dv;
+  const TensorMap &q, &k, &v, &d_o;
+  const TensorMap* dq = nullptr;  // if the kernel stores dQ
+  const TensorMap &dk, &dv;
 };
 
 }  // namespace fa::sm90::backward

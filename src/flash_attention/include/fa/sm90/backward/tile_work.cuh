@@ -42,4 +42,10 @@ __device__ void write_work(Mailbox mail, Tile tile, const attn::Sequence& sequen
   mail.write(Word::kKBatch, sequence.k_batch);
 }
 
+// Where the rows of a sequence are in dq.
+__device__ inline void write_query_place(Mailbox mail, const attn::Sequence& sequence) {
+  mail.write(Word::kQFirst, sequence.q_first);
+  mail.write(Word::kQBatch, sequence.q_batch);
+}
+
 }  // namespace fa::sm90::backward

@@ -21,6 +21,9 @@ enum class Word : int {
   kStatFirst,  // row of the sequence in lse_log2, delta and dq_sum
   kKFirst,     // row of the sequence in k and v
   kKBatch,
+  kQFirst,  // row of the sequence in dq
+  kQBatch,
+  kShare,  // of dQ of the block whose sum is staged: Share bits
   kCount = 16
 };
 

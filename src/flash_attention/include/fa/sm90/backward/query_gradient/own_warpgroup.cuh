@@ -1,41 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-// A third warpgroup computes dQ = dS K, stages it and adds it to dq_sum by bulk copies. The key
-// warpgroups only write dS, and meet it through the mbarriers of the stages of dS.
+// A third warpgroup computes dQ = dS K, stages it and adds it to dq_sum by bulk copies.
 #pragma once
 #include <fa/ptx/bulk.cuh>
-#include <fa/sm90/backward/query_product.cuh>
+#include <fa/sm90/backward/ds_buffers.cuh>
 #include <fa/sm90/named_barriers.cuh>
 
 namespace fa::sm90::backward::query_gradient {
 
 struct OwnWarpgroup {
   template <class Config, int Warpgroup>
-  class KeySide {
-    using Smem = SharedMemory<Config>;
-
-   public:
-    __device__ explicit KeySide(const BackwardKernelArgs&) {}
-    __device__ void begin_tile() {}
-    __device__ void next_head() {}
-
-    template <class Pairs>
-    __device__ void hand_over(const Pairs& ds, int /*block*/) {
-      ptx::mbarrier_wait(Smem::ds_empty(ds_.stage), ds_.parity ^ 1);  // the dS before was read
-      QueryProduct<Config>::template write<Warpgroup>(ds, Smem::ds(ds_.stage));
-      __syncwarp();  // all lanes have written
-      if (lane_id() == 0) ptx::mbarrier_arrive(Smem::ds_full(ds_.stage));
-      ds_.advance();
-    }
-    // Waits until the products of all blocks have read K.
-    __device__ void wait_keys_read() const {
-      Ring<Config::kDsStages> last = ds_;
-      last.retreat();
-      ptx::mbarrier_wait(Smem::ds_empty(last.stage), last.parity);
-    }
-
-   private:
-    Ring<Config::kDsStages> ds_;
-  };
+  using KeySide = DsBuffers<Config, Warpgroup>;
 
   template <class Config>
   class QueryWarpgroup {
@@ -44,7 +18,7 @@ struct OwnWarpgroup {
     static constexpr int kIndex = Shape<Config>::kKeyWarpgroups;  // after the key warpgroups
 
    public:
-    __device__ explicit QueryWarpgroup(const BackwardKernelArgs& args)
+    __device__ QueryWarpgroup(const TensorMaps&, const BackwardKernelArgs& args)
         : args_(args), place_(args) {}
 
     __device__ void run() {

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+// A third warpgroup computes dQ = dS K, and tiles add their shares in the order of their keys. dQ is the
+// same in every run, and no other kernel clears or converts sums.
+#pragma once
+#include <fa/sm90/backward/ds_buffers.cuh>
+#include <fa/sm90/backward/staged_rows.cuh>
+#include <fa/sm90/backward/sum_writer.cuh>
+#include <fa/sm90/backward/tensor_maps.cuh>
+#include <fa/sm90/named_barriers.cuh>
+
+namespace fa::sm90::backward::query_gradient {
+
+struct Ordered {
+  template <class Config, int Warpgroup>
+  using KeySide = DsBuffers<Config, Warpgroup>;
+  template <class Config>
+  using Writer = SumWriter<Config>;
+
+  template <class Config>
+  class QueryWarpgroup {
+    using Smem = SharedMemory<Config>;
+    using Math = QueryProduct<Config>;
+    using Sum = typename Math::Sum;
+    using Rows = SharedTile<kDqColumns, kWarpgroupRows>;          // of dQ in 16 bits
+    static constexpr int kIndex = Shape<Config>::kKeyWarpgroups;  // after the key warpgroups
+
+   public:
+    __device__ QueryWarpgroup(const TensorMaps& maps, const BackwardKernelArgs& args)
+        : maps_(maps), args_(args) {}
+
+    __device__ void run() {
+      while (take_tile()) {
+        clear_unseen();
+        ptx::mbarrier_wait(Smem::k_full(), tile_parity_);  // K has arrived
+        tile_parity_ ^= 1;
+#pragma unroll 1
+        for (; steps_ > 0; --steps_) {
+          ptx::mbarrier_wait(Smem::ds_full(ds_.stage), ds_.parity);  // dS is written
+#pragma unroll 1
+          for (int pass = 0; pass < Math::kPasses; ++pass) compute(pass);
+          ds_.advance();
+          parity_ ^= 1;
+          if (BlockWalk<Config>::next(block_, Smem::mail())) ++head_;
+        }
+        __syncwarp();  // all lanes have read the mailbox
+        if (lane_id() == 0) ptx::mbarrier_arrive(Smem::mail_empty());
+      }
+      if (lane_id() == 0) ptx::tma_wait();  // shared memory outlives the stores that read it
+    }
+
+   private:
+    // Each pass has its own part of the staging buffer.
+    __device__ void compute(int pass) {
+      Sum sum;
+      const u32 staged = Smem::kDq + pass * Math::kPassBytes;
+      Math::issue(sum, Smem::ds(ds_.stage), Smem::k(), pass);
+      ptx::mbarrier_wait(Smem::dq_empty(pass), parity_);  // the part is lent
+      ptx::wgmma_wait<0>();                               // dQ is complete, dS and K were read
+      if (pass == Math::kPasses - 1 && lane_id() == 0)
+        ptx::mbarrier_arrive(Smem::ds_empty(ds_.stage));
+      const int share = Smem::mail().read(Word::kShare);
+      if (Share::is_last(share))
+        finish(sum, pass, staged, Share::is_first(share));
+      else
+        Math::stage(sum, staged);
+      sync_warpgroup(kIndex);  // everybody has written, or dQ has left
+      if (threadIdx.x % kWarpgroupSize == 0) ptx::mbarrier_arrive(Smem::dq_full(pass));
+    }
+
+    // The last share: dQ is the sum of all of them.
+    __device__ void finish(Sum& sum, int pass, u32 staged, bool alone) {
+      if (!alone) {
+        Math::add_staged(sum, staged);
+        sync_warpgroup(kIndex);  // everybody has read
+      }
+      const int first = warp_id() % kWarps * kWarpRows;
+      const int row = block_ * Config::kBR + pass / Math::kColumnPasses * kWarpgroupRows + first;
+      const int column = pass % Math::kColumnPasses * kDqColumns;
+      const Mailbox mail = Smem::mail();
+      stage_rows<typename Config::DType>(sum, args_.softmax_scale, Rows(staged), first);
+      store_staged<Config::Lengths::kPerBatch>(
+          Rows(staged), first, mail.read(Word::kQLen) - row, *maps_.dq,
+          {args_.dq, args_.dq_stride, min(args_.d_qk - column, kDqColumns),
+           mail.read(Word::kQFirst) + row, head_, mail.read(Word::kQBatch), column});
+      if (lane_id() == 0) ptx::tma_wait_read();
+    }
+
+    // The queries before the first block that the first keys visit see no key.
+    __device__ void clear_unseen() const {
+      const Mailbox mail = Smem::mail();
+      if (mail.read(Word::kKeyFirst) > 0) return;
+      const int rows = min(mail.read(Word::kFirstBlock) * Config::kBR, mail.read(Word::kQLen));
+      const int chunks = args_.d_qk / kChunkElements;
+      for (int head = head_; head < head_ + args_.heads_per_kv; ++head) {
+        const RowsOf to{args_.dq, args_.dq_stride,         args_.d_qk, mail.read(Word::kQFirst),
+                        head,     mail.read(Word::kQBatch)};
+        for (int i = threadIdx.x % kWarpgroupSize; i < rows * chunks; i += kWarpgroupSize)
+          ptx::st_global_16(to.address() + (i / chunks) * args_.dq_stride.seq * kElementBytes +
+                                i % chunks * kChunkBytes,
+                            {});
+      }
+    }
+
+    __device__ bool take_tile() {
+      ptx::mbarrier_wait(Smem::mail_full(), tile_parity_);  // the next tile is in the mailbox
+      const Mailbox mail = Smem::mail();
+      if (mail.read(Word::kKeyFirst) == kNoMoreTiles) return false;
+      steps_ = mail.read(Word::kSteps);
+      block_ = BlockWalk<Config>::start(mail);
+      head_ = mail.read(Word::kKvHead) * args_.heads_per_kv;
+      return true;
+    }
+
+    const TensorMaps& maps_;
+    const BackwardKernelArgs& args_;
+    Ring<Config::kDsStages> ds_;
+    u32 parity_ = 0, tile_parity_ = 0;
+    int steps_, block_, head_;
+  };
+};
+
+}  // namespace fa::sm90::backward::query_gradient

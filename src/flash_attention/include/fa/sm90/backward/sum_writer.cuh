@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+// The writer of dq_sum: one thread that takes the tile's turn at each block of queries. It lends the parts
+// of the staging buffer to the warpgroup of dQ. Back come shares, which it stores or adds. For the last
+// share of a block the parts are lent with the sum of the others, and nothing comes back.
+//
+// A tile waits only for tiles with smaller keys, and CTAs start in the order of their index, so the tiles
+// that it waits for are running or done.
+#pragma once
+#include <fa/attn/stat_rows.cuh>
+#include <fa/ptx/bulk.cuh>
+#include <fa/ptx/turn.cuh>
+#include <fa/sm90/backward/block_walk.cuh>
+#include <fa/sm90/backward/query_product.cuh>
+#include <fa/sm90/backward/share.cuh>
+
+namespace fa::sm90::backward {
+
+template <class Config>
+class SumWriter {
+  using Smem = SharedMemory<Config>;
+  using Math = QueryProduct<Config>;
+
+ public:
+  __device__ explicit SumWriter(const BackwardKernelArgs& args) : args_(args) {}
+
+  __device__ void run() {
+    while (take_tile()) {
+      if (steps_ > 0) lend();
+      while (steps_ > 0) {
+        take_turn();
+        if (share_.last)
+          lend_sum();
+        else
+          collect();
+      }
+      ptx::mbarrier_arrive(Smem::mail_empty());
+    }
+  }
+
+ private:
+  // The first share and those in the middle need nothing from the tiles before, so that they can be
+  // computed before the turn comes. A first look at the turn takes place while the share of the block
+  // before is being added.
+  __device__ void lend() {
+    share_ = share_of<Config>(args_, block_);
+    if (share_.first() || !share_.last) {
+      Smem::mail().write(Word::kShare, share_.bits());
+#pragma unroll
+      for (int part = 0; part < Math::kPasses; ++part) ptx::mbarrier_arrive(Smem::dq_empty(part));
+    }
+    has_turn_ = share_.first() || ptx::ld_acquire(turn()) == share_.rank;
+  }
+
+  __device__ void take_turn() const {
+    if (!has_turn_) ptx::wait_for_count(turn(), share_.rank);
+    if (!share_.first()) ptx::fence_proxy_async_global();  // copies see the shares before
+  }
+
+  __device__ void lend_sum() {
+    if (!share_.first()) {
+      Smem::mail().write(Word::kShare, share_.bits());
+#pragma unroll
+      for (int part = 0; part < Math::kPasses; ++part) {
+        ptx::mbarrier_arrive_expect(Smem::dq_empty(part), Math::kPassBytes);
+        ptx::bulk_load(staged(part), sum(part), Math::kPassBytes, Smem::dq_empty(part));
+      }
+    }
+#pragma unroll
+    for (int part = 0; part < Math::kPasses; ++part)
+      ptx::mbarrier_wait(Smem::dq_full(part), parity_);  // dQ has left the part
+    next_block();
+    if (steps_ > 0) lend();
+  }
+
+  __device__ void collect() {
+#pragma unroll
+    for (int part = 0; part < Math::kPasses; ++part) {
+      ptx::mbarrier_wait(Smem::dq_full(part), parity_);  // the share is staged
+      if (share_.first())
+        ptx::bulk_store(sum(part), staged(part), Math::kPassBytes);
+      else
+        ptx::bulk_add_f32(sum(part), staged(part), Math::kPassBytes);
+    }
+    ptx::tma_commit();
+    int* const done = turn();
+    next_block();
+    ptx::tma_wait_read();  // the parts may be written again
+    if (steps_ > 0) lend();
+    ptx::tma_wait();                  // the share is added
+    ptx::fence_proxy_async_global();  // before the count
+    ptx::count_up(done);
+  }
+
+  __device__ bool take_tile() {
+    ptx::mbarrier_wait(Smem::mail_full(), tile_parity_);  // the next tile is in the mailbox
+    tile_parity_ ^= 1;
+    const Mailbox mail = Smem::mail();
+    if (mail.read_alone(Word::kKeyFirst) == kNoMoreTiles) return false;
+    steps_ = mail.read_alone(Word::kSteps);
+    block_ = mail.read_alone(Word::kEndBlock) - 1;
+    row_ = static_cast<i64>(mail.read_alone(Word::kKvHead)) * args_.heads_per_kv * args_.stat_rows +
+           mail.read_alone(Word::kStatFirst);
+    return true;
+  }
+  __device__ void next_block() {
+    parity_ ^= 1;
+    --steps_;
+    if (BlockWalk<Config>::next(block_, Smem::mail())) row_ += args_.stat_rows;
+  }
+
+  __device__ i64 block_row() const { return row_ + block_ * Config::kBR; }
+  __device__ int* turn() const { return args_.dq_turn + block_row() / attn::kTurnRows; }
+  __device__ float* sum(int part) const {
+    return args_.dq_sum + block_row() * Config::kDHead + part * Math::kPassFloats;
+  }
+  static __device__ u32 staged(int part) { return Smem::kDq + part * Math::kPassBytes; }
+
+  const BackwardKernelArgs& args_;
+  i64 row_;  // of the sequence of the current head, in dq_sum
+  u32 parity_ = 0, tile_parity_ = 0;
+  int steps_, block_;
+  Share share_;    // in the current block
+  bool has_turn_;  // at it
+};
+
+}  // namespace fa::sm90::backward
