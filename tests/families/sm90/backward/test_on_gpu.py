@@ -88,6 +88,34 @@ def test_every_rung_is_right(d_head: int) -> None:
         case.check(compute_gradients(case.call, kernel))
 
 
+IN_ORDER = {
+    64: config(64, dq="ordered", derivative="pairs", schedule="paired", order="dynamic_8"),
+    128: config(128, dq="ordered"),
+}
+
+
+@pytest.mark.parametrize("d_head", IN_ORDER)
+@pytest.mark.parametrize("size", SIZES)
+def test_tiles_in_order_are_right(size: str, d_head: int) -> None:
+    problem = dict(SIZES[size])
+    d = (d_head - 24, d_head - 8) if problem.pop("narrow", False) else (d_head, d_head)
+    case = Case(**problem, d=d, device="cuda")
+    case.check(compute_gradients(case.call, IN_ORDER[d_head]))
+
+
+@pytest.mark.parametrize("d_head", IN_ORDER)
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+def test_tiles_in_order_repeat_bit_for_bit_under_load(causal: bool, d_head: int) -> None:
+    case = Case(4096, heads=(8, 8), d=(d_head, d_head), causal=causal, device="cuda")
+    first = compute_gradients(case.call, IN_ORDER[d_head])
+    load = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
+    beside = torch.cuda.Stream()
+    for _ in range(50):
+        with torch.cuda.stream(beside):
+            load @ load
+        assert_same_bits(first, compute_gradients(case.call, IN_ORDER[d_head]))
+
+
 @pytest.mark.parametrize("d_head", [64, 128, 256])
 def test_deterministic_gradients_repeat_bit_for_bit(d_head: int) -> None:
     case = Case(
