@@ -20,6 +20,7 @@ with all keys, whatever the mask, and five in the backward pass.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -167,7 +168,25 @@ def _operator(
     schema = f"({', '.join(declared.values())}) -> ({', '.join(['Tensor'] * results)})"
     operator = torch.library.custom_op(name, by_name(computed), mutates_args=(), schema=schema)
     operator.register_fake(by_name(empty))
+    operator.register_vmap(partial(_for_each, operator))
     return operator
+
+
+def _for_each(
+    operator: CustomOpDef, info: Any, in_dims: tuple[Any, ...], *values: Any
+) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    """Call an operator for each element of a dimension that torch.vmap hides from it."""
+    found = [
+        operator(
+            *(
+                value.select(dim, i) if isinstance(value, Tensor) and dim is not None else value
+                for value, dim in zip(values, in_dims, strict=True)
+            )
+        )
+        for i in range(info.batch_size)
+    ]
+    results = tuple(map(torch.stack, zip(*found, strict=True)))
+    return results, (0,) * len(results)
 
 
 def _compute(
