@@ -359,7 +359,7 @@ def traced(
         block_table=call.block_table,
         split_keys=call.split_keys,
         config=_written(config),
-        backward_config=_written(backward.config),
+        backward_config=_written(backward.config, Pass.BACKWARD),
         deterministic=backward.deterministic,
     )
     if out is not None:
@@ -375,7 +375,7 @@ def traced_gradients(backward: BackwardCall, config: GivenConfig | None) -> Grad
     found = operators.backward(
         *(backward.do, backward.dlse, out, backward.lse, list(backward.wanted), q, k, v),
         **asked,
-        backward_config=_written(config),
+        backward_config=_written(config, Pass.BACKWARD),
         deterministic=backward.deterministic,
     )
     gradients = zip(found, backward.wanted, strict=True)
@@ -394,9 +394,11 @@ def _asked(call: Call) -> tuple[_Operators, dict[str, Any]]:
     return _varlen, packed | asked
 
 
-def _written(config: GivenConfig | None) -> str | None:
-    """Return a config as text, which is all that an operator takes."""
-    return config if config is None or isinstance(config, str) else read_config(config).short_form()
+def _written(config: GivenConfig | None, pass_: Pass = Pass.FORWARD) -> str | None:
+    """Return a config of a pass as text, which is all that an operator takes."""
+    if config is None or isinstance(config, str):
+        return config
+    return read_config(config, pass_).short_form()
 
 
 def _shape_of(name: str, tensor: Tensor) -> TensorView:
