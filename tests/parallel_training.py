@@ -39,7 +39,8 @@ class Layer(nn.Module):
         heads = self.project(x).unflatten(-1, (-1, WIDTH // HEADS))
         q, k, v = heads.split((HEADS, HEADS_K, HEADS_K), dim=2)
         x = x + self.out(attention(q, k, v, causal=True, sinks=self.sinks).flatten(2))
-        return x + self.feed(x)
+        fed: Tensor = self.feed(x)
+        return x + fed
 
 
 def new_model() -> nn.Sequential:
@@ -89,11 +90,7 @@ def whole(parameters: Sequence[Tensor]) -> list[Tensor]:
 def main(store: str, output: str, rank: int, processes: int) -> None:
     """Train in one of several processes, in every way. The first one saves the parameters."""
     dist.init_process_group(
-        "gloo",
-        store=dist.FileStore(store, processes),
-        rank=rank,
-        world_size=processes,
-        timeout=LIMIT,
+        "gloo", init_method=f"file://{store}", rank=rank, world_size=processes, timeout=LIMIT
     )
     trained = {}
     for name, distribute in PARALLEL.items():

@@ -170,11 +170,11 @@ def test_transforms_of_torch_func_differentiate() -> None:
     close(jacobian, exact)
 
 
-def per_column(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def per_column(q: Tensor, k: Tensor, v: Tensor) -> Any:
     return torch.func.jacrev(lambda q: function(q, k[:1], v[:1]).sum(1))(q[:1])
 
 
-def of_lse(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+def of_lse(q: Tensor, k: Tensor, v: Tensor) -> Any:
     def loss(sinks: Tensor) -> Tensor:
         return attention(q, k, v, sinks=sinks, return_lse=True)[1].sum()
 
@@ -195,6 +195,7 @@ def of_lse(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 def test_transforms_of_torch_func_can_be_traced(trace: str, transformed: Any) -> None:
     torch._dynamo.reset()
     given = [t.detach() for t in dense(dtype=torch.float32)]
+    traced: Any
     if trace == "compile":
         traced = torch.compile(transformed, backend="aot_eager", fullgraph=True)
     else:

@@ -117,9 +117,9 @@ def test_a_config_of_the_other_pass_is_refused() -> None:
         for config in (FORWARD, FORWARD.short_form()):
             with pytest.raises(KernelConfigError, match="a config of the forward pass; pass a"):
                 function(config, *given())
-        nothing: Any = None
         others = "; pass a FlashBackwardKernelConfig or a HopperBackwardKernelConfig, its short"
-        for thing in (nothing, [], SimpleNamespace(**vars(FORWARD))):
+        things: tuple[Any, ...] = (None, [], SimpleNamespace(**vars(FORWARD)))
+        for thing in things:
             said = f"the kernel config is a {type(thing).__name__}{others}"
             with pytest.raises(KernelConfigError, match=said):
                 function(thing, *given())

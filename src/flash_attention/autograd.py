@@ -43,7 +43,7 @@ def compute_traced(
     if is_transformed() and torch.is_grad_enabled():
         # torch.compile knows of a view that it requires grad, but not of what a transform is given.
         given = {name: getattr(call, name) for name in ops.DIFFERENTIABLE}
-        views = {name: t.view_as(t) for name, t in given.items() if isinstance(t, Tensor)}
+        views: dict[str, Any] = {n: t.view_as(t) for n, t in given.items() if isinstance(t, Tensor)}
         viewed = call._replace(**views)
         if viewed.needs_grad:
             return compute_recorded(viewed, config, validate, backward)

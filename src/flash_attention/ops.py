@@ -32,7 +32,7 @@ from torch.utils.flop_counter import register_flop_formula
 from flash_attention.call.backward_call import BackwardCall, Gradients, Wanted, backward_call_of
 from flash_attention.call.call import Call
 from flash_attention.call.checks import check_call, check_dense
-from flash_attention.call.lengths import check_lengths
+from flash_attention.call.lengths import check_lengths, count_pairs
 from flash_attention.call.options import SIZES, check_options, check_switch
 from flash_attention.call.results import new_gradient, precision_of_lse
 from flash_attention.call.tensors import (
@@ -272,41 +272,16 @@ def _flop(operators: _Operators) -> None:
     @register_flop_formula([operators.forward._opoverload.overloadpacket], get_raw=True)
     def of_forward(*values: Any, **named: Any) -> int:
         asked = dict(zip(operators.forward_arguments, values, strict=False)) | named
-        return _pairs(asked) * int(2 * (asked["q"].shape[-1] + asked["v"].shape[-1]))
+        return count_pairs(asked) * int(2 * (asked["q"].shape[-1] + asked["v"].shape[-1]))
 
     @register_flop_formula([operators.backward._opoverload.overloadpacket], get_raw=True)
     def of_backward(*values: Any, **named: Any) -> int:
         asked = dict(zip(operators.backward_arguments, values, strict=False)) | named
-        return _pairs(asked) * int(2 * (3 * asked["q"].shape[-1] + 2 * asked["v"].shape[-1]))
+        return count_pairs(asked) * int(2 * (3 * asked["q"].shape[-1] + 2 * asked["v"].shape[-1]))
 
 
 _flop(_dense)
 _flop(_varlen)
-
-
-def _pairs(asked: dict[str, Any]) -> int:
-    """Count the pairs of a query and a key of a head, of all heads. Reading the lengths waits for
-    their device. If they have no values, every sequence counts as the longest."""
-    q, k = asked["q"], asked["k"]
-    starts_q, starts_k, used, table = (
-        asked.get(name) for name in ("cu_seqlens_q", "cu_seqlens_k", "seqused_k", "block_table")
-    )
-    batch = q.shape[0] if starts_q is None else starts_q.shape[0] - 1
-    longest_q = q.shape[-3] if starts_q is None else asked["max_seqlen_q"]
-    longest_k = k.shape[-3] if starts_k is None else asked["max_seqlen_k"]
-    if table is not None:
-        longest_k *= table.shape[1]
-    queries = _values(starts_q, [longest_q] * batch, starts=True)
-    keys = _values(starts_k, [longest_k] * batch, starts=True)
-    keys = _values(used, keys, starts=False)
-    return int(sum(a * b for a, b in zip(queries, keys, strict=True)) * q.shape[-2])
-
-
-def _values(numbers: Tensor | None, otherwise: list[int], *, starts: bool) -> list[int]:
-    if numbers is None or isinstance(numbers, FakeTensor) or numbers.is_meta:
-        return otherwise
-    lengths: list[int] = (numbers.diff() if starts else numbers).tolist()
-    return lengths
 
 
 _modes: Callable[[], int] = torch._C._len_torch_dispatch_stack

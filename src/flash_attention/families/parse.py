@@ -30,8 +30,8 @@ FORMS = {
 
 
 def parse_kernel_config(text: str, pass_: Pass = Pass.FORWARD) -> KernelConfig:
-    """Return the config with the `short_form()` `text`. Raises KernelConfigError otherwise, with
-    forms of configs of a pass."""
+    """Return the config with the `short_form()` `text`. Raises KernelConfigError otherwise, which
+    shows forms of configs of a pass."""
     if isinstance(text, str) and (match := _SHORT_FORM.fullmatch(text.strip())):
         prefix, tile, words = match.groups()
         for family in FAMILIES:
