@@ -319,8 +319,17 @@ def test_gradients_in_a_batch_are_refused() -> None:
 
 
 @pytest.mark.usefixtures("no_compile")
-@pytest.mark.parametrize("config", ["foo", 3, "(FP16, 128, 64, 32, 4): async+load_2_2_0_tiles"])
-def test_a_bad_config_of_the_backward_pass_is_refused_by_the_forward_pass(config: Any) -> None:
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ("foo", "'hopper_backward"),
+        (3, "is an int; pass a FlashBackwardKernelConfig or a HopperBackwardKernelConfig"),
+        ("(FP16, 128, 64, 32, 4): async+load_2_2_0_tiles", "pass a FlashBackwardKernelConfig or a"),
+    ],
+)
+def test_a_bad_config_of_the_backward_pass_is_refused_by_the_forward_pass(
+    config: Any, said: str
+) -> None:
     q = torch.randn(1, 8, 2, 8, requires_grad=True)
-    with pytest.raises(KernelConfigError):
+    with pytest.raises(KernelConfigError, match=said):
         attention(q, q, q, backward_config=config)

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import gc
+import operator
 import threading
 import weakref
 from functools import partial
@@ -143,7 +144,6 @@ def function(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return attention(q, k, v, causal=True, softcap=2.0)
 
 
-@pytest.mark.filterwarnings("ignore:There is a performance drop")
 def test_transforms_of_torch_func_differentiate() -> None:
     q, k, v = dense(dtype=torch.float32)
     wanted = torch.autograd.grad(function(q, k, v).square().sum(), (q, k, v))
@@ -168,6 +168,62 @@ def test_transforms_of_torch_func_differentiate() -> None:
     jacobian = torch.func.jacrev(function)(one, *rest)
     exact = torch.autograd.functional.jacobian(lambda q: function(q, *rest), one)
     close(jacobian, exact)
+
+
+def per_column(q: Tensor, k: Tensor, v: Tensor) -> Any:
+    return torch.func.jacrev(lambda q: function(q, k[:1], v[:1]).sum(1))(q[:1])
+
+
+def of_lse(q: Tensor, k: Tensor, v: Tensor) -> Any:
+    def loss(sinks: Tensor) -> Tensor:
+        return attention(q, k, v, sinks=sinks, return_lse=True)[1].sum()
+
+    return torch.func.grad(loss)(torch.ones(q.shape[2]))
+
+
+@pytest.mark.parametrize(
+    "transformed",
+    [
+        torch.func.grad(lambda *tensors: function(*tensors).square().sum(), argnums=(0, 1, 2)),
+        lambda q, k, v: torch.func.vjp(function, q, k, v)[1](q),
+        per_column,
+        of_lse,
+    ],
+    ids=["grad", "vjp", "jacrev", "grad of lse"],
+)
+@pytest.mark.parametrize("trace", ["compile", "make_fx"])
+def test_transforms_of_torch_func_can_be_traced(trace: str, transformed: Any) -> None:
+    torch._dynamo.reset()
+    given = [t.detach() for t in dense(dtype=torch.float32)]
+    traced: Any
+    if trace == "compile":
+        traced = torch.compile(transformed, backend="aot_eager", fullgraph=True)
+    else:
+        traced = make_fx(transformed)(*given)
+    found, wanted = traced(*given), transformed(*given)
+    torch.testing.assert_close(found, wanted, rtol=0, atol=0)
+    assert all(bool(t.any()) for t in (wanted if isinstance(wanted, tuple) else [wanted]))
+
+
+def test_a_compiled_call_is_the_operator_alone() -> None:
+    torch._dynamo.reset()
+    graphs: list[Any] = []
+
+    def seen(graph: Any, _: Any) -> Any:
+        graphs.append(graph)
+        return graph
+
+    torch.compile(function, backend=seen, fullgraph=True)(*dense())
+    called = [node.target for node in graphs[0].graph.nodes if node.op == "call_function"]
+    assert called == [torch.ops.flash_attention.dense.default, operator.getitem]
+
+
+def test_a_refusal_comes_through_transforms_of_torch_func() -> None:
+    q, k, v = (t.detach() for t in dense())
+    many = torch.stack((q, q))[..., :3, :]
+    gradients = torch.vmap(torch.func.grad(lambda *t: attention(*t).sum()), in_dims=(0, None, None))
+    with pytest.raises(UnsupportedError, match="q has 3 heads, k and v have 2"):
+        gradients(many, k, v)
 
 
 def test_a_tangent_is_refused_whatever_is_recorded() -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from flash_attention import ops
-from flash_attention.autograd import compute_recorded
+from flash_attention.autograd import compute_recorded, compute_traced
 from flash_attention.call.call import Call, Keywords, call_of, with_keywords
 from flash_attention.call.options import check_switch
 from flash_attention.errors import UnsupportedError
@@ -107,7 +107,7 @@ def attention(
     if deterministic is not False or backward_config is not None:
         backward = BackwardOptions.of(backward_config, deterministic)
     if ops.is_traced(q, k, v):
-        return ops.traced(call, config, validate, backward)
+        return compute_traced(call, config, validate, backward)
     if _is_grad_enabled() and call.needs_grad:
         return compute_recorded(call, config, validate, backward)
     try:

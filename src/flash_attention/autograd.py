@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Autograd of `attention` outside of traces, also in the transforms of torch.func.
+"""Autograd of `attention` outside of traces, and in the transforms of torch.func everywhere.
 
 The operators are differentiable too, but dispatching one takes the host several times as long, and
 torch.func does not differentiate operators of Python.
@@ -23,8 +23,31 @@ from flash_attention.launch.backward import compute_gradients
 from flash_attention.launch.compute import compute
 from flash_attention.ops import BackwardOptions
 
-is_transformed: Callable[[], bool] = torch._C._are_functorch_transforms_active
-"""Whether a transform of torch.func runs."""
+_any_transforms: Callable[[], bool] = torch._C._are_functorch_transforms_active
+
+
+def is_transformed() -> bool:
+    """Whether a transform of torch.func runs."""
+    return _any_transforms()
+
+
+# As torch.compiler.assume_constant_result marks a function that leaves nothing in a graph, but
+# without importing the compiler.
+is_transformed._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+def compute_traced(
+    call: Call, config: GivenConfig | None, validate: bool, backward: BackwardOptions
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Run a call as operators that torch can trace, also if torch.func differentiates it."""
+    if is_transformed() and torch.is_grad_enabled():
+        # torch.compile knows of a view that it requires grad, but not of what a transform is given.
+        given = {name: getattr(call, name) for name in ops.DIFFERENTIABLE}
+        views: dict[str, Any] = {n: t.view_as(t) for n, t in given.items() if isinstance(t, Tensor)}
+        viewed = call._replace(**views)
+        if viewed.needs_grad:
+            return compute_recorded(viewed, config, validate, backward)
+    return ops.traced(call, config, validate, backward)
 
 
 def compute_recorded(
@@ -35,7 +58,7 @@ def compute_recorded(
     q, k, v, _, sinks, cu_seqlens_q, cu_seqlens_k, seqused_k = call[:8]
     apply = _record
     if is_transformed():
-        apply = _Attention.apply
+        apply = (_Traced if ops.is_traced(q, k, v) else _Attention).apply
     elif getattr(q, "is_meta", False) and ops.lacks_memory(q, k, v):
         return ops.traced(call, config, validate, backward)
     out, lse = apply(
@@ -45,7 +68,7 @@ def compute_recorded(
     return (out, lse) if call.return_lse else out
 
 
-class _Attention(Function):
+class _Traced(Function):
     """Attention of q, k, v, sinks and lengths. Returns the output and its lse."""
 
     generate_vmap_rule = True
@@ -67,7 +90,7 @@ class _Attention(Function):
         lengths = (cu_seqlens_q, cu_seqlens_k, seqused_k)
         with_lse = (*options[:-1], True)
         call = Call(q, k, v, None, sinks, *lengths, None, *with_lse)
-        if is_transformed():
+        if ops.is_traced(q, k, v) or is_transformed():
             return ops.traced(call, config, validate, backward)
         return compute(call, config, validate)
 
@@ -93,6 +116,11 @@ class _Attention(Function):
         record: Callable[..., Any] = _Gradients.apply
         found = iter(record(*asked))  # with create_graph autograd records this too
         return *(next(found) if is_wanted else None for is_wanted in wanted), *none
+
+
+class _Attention(_Traced):
+    """The same with an error of its own for tangents. torch.compile follows no function with a
+    rule for tangents."""
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Tensor | None) -> Any:

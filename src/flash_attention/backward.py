@@ -14,8 +14,9 @@ from flash_attention.call.call import BACKWARD_KEYWORDS, call_of, check_keywords
 from flash_attention.call.options import check_switch
 from flash_attention.call.tensors import check_no_grad
 from flash_attention.errors import UnsupportedError, quoted
-from flash_attention.families.config import check_config_type
 from flash_attention.families.given import GivenConfig
+from flash_attention.families.passes import Pass
+from flash_attention.families.registry import check_config_type
 from flash_attention.launch.backward import backward_plan_for
 from flash_attention.launch.timed import run_backward_timed
 
@@ -103,7 +104,7 @@ def _call(
     keywords: dict[str, Any],
 ) -> BackwardCall:
     if kernel_cfg is None:
-        check_config_type(kernel_cfg)
+        check_config_type(kernel_cfg, Pass.BACKWARD)
     check_keywords(function, keywords, BACKWARD_KEYWORDS)
     check_switch("deterministic", deterministic)
     do, q, k, v, o, lse = given
@@ -115,9 +116,11 @@ def _call(
 
 
 def _named(wanted: Iterable[str]) -> Wanted:
-    names = {wanted} if isinstance(wanted, str) else set(wanted)
-    if unknown := sorted(map(str, names - set(Wanted._fields))):
-        raise UnsupportedError(
-            f"wanted has {quoted(unknown[0])}; allowed are {', '.join(Wanted._fields)}"
-        )
+    names = [wanted] if isinstance(wanted, str) or not isinstance(wanted, Iterable) else [*wanted]
+    for name in names:
+        if not isinstance(name, str) or name not in Wanted._fields:
+            raise UnsupportedError(
+                f"wanted has {quoted(name)}; allowed are the names {', '.join(Wanted._fields)}, one"
+                " of them or several in a tuple"
+            )
     return Wanted(*(name in names for name in Wanted._fields))

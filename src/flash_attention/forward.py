@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 from torch import Tensor
 
 from flash_attention.call.call import Keywords, call_of, with_keywords
-from flash_attention.families.config import check_config_type
 from flash_attention.families.given import GivenConfig
+from flash_attention.families.registry import check_config_type
 from flash_attention.launch.plan import plan_for
 from flash_attention.launch.timed import run_timed
 

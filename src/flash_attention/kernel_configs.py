@@ -64,7 +64,7 @@ def as_kernel_config(
     """
     rung = _RUNG.fullmatch(given) if isinstance(given, str) else None
     if rung is None:
-        return read_config(given)
+        return read_config(given, pass_)
     if not re.fullmatch("[0-9]{1,4}", rung[1]):
         raise UnsupportedError(f"{given} names no rung; write rung:16")
     return pick_rung(get_ladder(dtype, d_head, n_heads, pass_), int(rung[1])).config

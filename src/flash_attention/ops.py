@@ -20,6 +20,7 @@ with all keys, whatever the mask, and five in the backward pass.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -31,7 +32,7 @@ from torch.utils.flop_counter import register_flop_formula
 from flash_attention.call.backward_call import BackwardCall, Gradients, Wanted, backward_call_of
 from flash_attention.call.call import Call
 from flash_attention.call.checks import check_call, check_dense
-from flash_attention.call.lengths import check_lengths
+from flash_attention.call.lengths import check_lengths, count_pairs
 from flash_attention.call.options import SIZES, check_options, check_switch
 from flash_attention.call.results import new_gradient, precision_of_lse
 from flash_attention.call.tensors import (
@@ -167,7 +168,25 @@ def _operator(
     schema = f"({', '.join(declared.values())}) -> ({', '.join(['Tensor'] * results)})"
     operator = torch.library.custom_op(name, by_name(computed), mutates_args=(), schema=schema)
     operator.register_fake(by_name(empty))
+    operator.register_vmap(partial(_for_each, operator))
     return operator
+
+
+def _for_each(
+    operator: CustomOpDef, info: Any, in_dims: tuple[Any, ...], *values: Any
+) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
+    """Call an operator for each element of a dimension that torch.vmap hides from it."""
+    found = [
+        operator(
+            *(
+                value.select(dim, i) if isinstance(value, Tensor) and dim is not None else value
+                for value, dim in zip(values, in_dims, strict=True)
+            )
+        )
+        for i in range(info.batch_size)
+    ]
+    results = tuple(map(torch.stack, zip(*found, strict=True)))
+    return results, (0,) * len(results)
 
 
 def _compute(
@@ -253,41 +272,16 @@ def _flop(operators: _Operators) -> None:
     @register_flop_formula([operators.forward._opoverload.overloadpacket], get_raw=True)
     def of_forward(*values: Any, **named: Any) -> int:
         asked = dict(zip(operators.forward_arguments, values, strict=False)) | named
-        return _pairs(asked) * int(2 * (asked["q"].shape[-1] + asked["v"].shape[-1]))
+        return count_pairs(asked) * int(2 * (asked["q"].shape[-1] + asked["v"].shape[-1]))
 
     @register_flop_formula([operators.backward._opoverload.overloadpacket], get_raw=True)
     def of_backward(*values: Any, **named: Any) -> int:
         asked = dict(zip(operators.backward_arguments, values, strict=False)) | named
-        return _pairs(asked) * int(2 * (3 * asked["q"].shape[-1] + 2 * asked["v"].shape[-1]))
+        return count_pairs(asked) * int(2 * (3 * asked["q"].shape[-1] + 2 * asked["v"].shape[-1]))
 
 
 _flop(_dense)
 _flop(_varlen)
-
-
-def _pairs(asked: dict[str, Any]) -> int:
-    """Count the pairs of a query and a key of a head, of all heads. Reading the lengths waits for
-    their device. If they have no values, every sequence counts as the longest."""
-    q, k = asked["q"], asked["k"]
-    starts_q, starts_k, used, table = (
-        asked.get(name) for name in ("cu_seqlens_q", "cu_seqlens_k", "seqused_k", "block_table")
-    )
-    batch = q.shape[0] if starts_q is None else starts_q.shape[0] - 1
-    longest_q = q.shape[-3] if starts_q is None else asked["max_seqlen_q"]
-    longest_k = k.shape[-3] if starts_k is None else asked["max_seqlen_k"]
-    if table is not None:
-        longest_k *= table.shape[1]
-    queries = _values(starts_q, [longest_q] * batch, starts=True)
-    keys = _values(starts_k, [longest_k] * batch, starts=True)
-    keys = _values(used, keys, starts=False)
-    return int(sum(a * b for a, b in zip(queries, keys, strict=True)) * q.shape[-2])
-
-
-def _values(numbers: Tensor | None, otherwise: list[int], *, starts: bool) -> list[int]:
-    if numbers is None or isinstance(numbers, FakeTensor) or numbers.is_meta:
-        return otherwise
-    lengths: list[int] = (numbers.diff() if starts else numbers).tolist()
-    return lengths
 
 
 _modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
@@ -340,7 +334,7 @@ def traced(
         block_table=call.block_table,
         split_keys=call.split_keys,
         config=_written(config),
-        backward_config=_written(backward.config),
+        backward_config=_written(backward.config, Pass.BACKWARD),
         deterministic=backward.deterministic,
     )
     if out is not None:
@@ -356,7 +350,7 @@ def traced_gradients(backward: BackwardCall, config: GivenConfig | None) -> Grad
     found = operators.backward(
         *(backward.do, backward.dlse, out, backward.lse, list(backward.wanted), q, k, v),
         **asked,
-        backward_config=_written(config),
+        backward_config=_written(config, Pass.BACKWARD),
         deterministic=backward.deterministic,
     )
     gradients = zip(found, backward.wanted, strict=True)
@@ -375,9 +369,11 @@ def _asked(call: Call) -> tuple[_Operators, dict[str, Any]]:
     return _varlen, packed | asked
 
 
-def _written(config: GivenConfig | None) -> str | None:
-    """Return a config as text, which is all that an operator takes."""
-    return config if config is None or isinstance(config, str) else read_config(config).short_form()
+def _written(config: GivenConfig | None, pass_: Pass = Pass.FORWARD) -> str | None:
+    """Return a config of a pass as text, which is all that an operator takes."""
+    if config is None or isinstance(config, str):
+        return config
+    return read_config(config, pass_).short_form()
 
 
 def _shape_of(name: str, tensor: Tensor) -> TensorView:

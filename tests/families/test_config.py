@@ -7,7 +7,7 @@ import pytest
 
 from flash_attention.arch import ARCHES
 from flash_attention.errors import KernelConfigError
-from flash_attention.families.config import check_config_type, is_config
+from flash_attention.families.config import is_config
 from flash_attention.kernel_configs import (
     DType,
     FlashForwardKernelConfig,
@@ -36,18 +36,12 @@ def test_a_last_block_that_is_not_full_rescales_too() -> None:
 
 @pytest.mark.parametrize("config", [FLASH, HOPPER], ids=["flash", "hopper"])
 def test_a_config_of_any_family_is_one(config: KernelConfig) -> None:
-    check_config_type(config)
     assert is_config(config)
     assert isinstance(config, KernelConfig)
 
 
 @pytest.mark.parametrize("thing", [None, 3, "(FP16, 128, 64, 32, 4)", {}, FlashForwardKernelConfig])
-def test_what_is_no_config_is_refused(thing: object) -> None:
-    message = "pass a FlashForwardKernelConfig or a HopperForwardKernelConfig"
-    with pytest.raises(KernelConfigError, match=message) as caught:
-        check_config_type(thing)
-    assert caught.value.rule == "type"
-    assert type(thing).__name__ in str(caught.value)
+def test_nothing_else_is_one(thing: object) -> None:
     assert not is_config(thing)
 
 
@@ -75,6 +69,26 @@ def test_a_config_is_checked_on_the_architecture_of_its_family_unless_one_is_giv
     assert violation is not None
     assert (violation.rule, caught.value.rule) == ("architecture", "architecture")
     assert HOPPER.broken_rule() is None
+
+
+@pytest.mark.parametrize(
+    ("text", "arch"),
+    [
+        ("(BF16, 128, 64, 64, 4): async+swizzled+load_2_2_2_tiles", "sm_80"),
+        ("(BF16, 256, 128, 128, 8): async+swizzled+load_2_2_2_tiles", "sm_90"),
+        ("backward(BF16, 64, 64, 64, 4): swizzled", "sm_80"),
+        ("backward(BF16, 64, 64, 64, 4): swizzled+vectors", "sm_90"),
+        ("hopper_backward(BF16, 64, 128, 128, 2): dq_atomic+ds_1+rounded+serial+one_each", "sm_90"),
+    ],
+)
+def test_the_default_architecture_is_the_oldest_that_a_config_is_valid_on(
+    text: str, arch: str
+) -> None:
+    config = parse_kernel_config(text)
+    assert config.default_arch.name == arch
+    older = list(ARCHES.values())[: list(ARCHES).index(arch)]
+    assert all(config.broken_rule(each) is not None for each in older)
+    config.check()
 
 
 def test_roles_and_row_strides_are_told_where_there_are_any() -> None:

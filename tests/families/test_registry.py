@@ -13,7 +13,14 @@ from flash_attention.call.features import CAUSAL, Features
 from flash_attention.errors import KernelConfigError, UnsupportedError
 from flash_attention.families import registry
 from flash_attention.families.passes import Pass
-from flash_attention.families.registry import FAMILIES, check_pass, family_of, register, unit_of
+from flash_attention.families.registry import (
+    FAMILIES,
+    check_config_type,
+    check_pass,
+    family_of,
+    register,
+    unit_of,
+)
 from flash_attention.families.sm80.forward.family import SM80, Sm80Forward
 from flash_attention.families.sm90.forward.family import SM90
 from flash_attention.kernel_configs import (
@@ -56,6 +63,20 @@ def test_a_config_belongs_to_the_family_of_its_very_type() -> None:
         family_of(nothing)
 
 
+@pytest.mark.parametrize("thing", [None, 3, "(FP16, 128, 64, 32, 4)", {}, OwnConfig])
+@pytest.mark.parametrize(
+    ("which", "word"), [(Pass.FORWARD, "Forward"), (Pass.BACKWARD, "Backward")]
+)
+def test_what_is_no_config_is_refused_with_the_configs_of_the_pass(
+    which: Pass, word: str, thing: object
+) -> None:
+    message = f"pass a Flash{word}KernelConfig or a Hopper{word}KernelConfig, its short form, or a"
+    with pytest.raises(KernelConfigError, match=message) as caught:
+        check_config_type(thing, which)
+    assert caught.value.rule == "type"
+    assert type(thing).__name__ in str(caught.value)
+
+
 def test_a_config_of_the_other_pass_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     class OwnFamily(Sm80Forward):
         pass_ = Pass.BACKWARD
@@ -66,7 +87,7 @@ def test_a_config_of_the_other_pass_is_named(monkeypatch: pytest.MonkeyPatch) ->
     check_pass(own(), Pass.BACKWARD)
     with pytest.raises(
         KernelConfigError,
-        match="a FlashForwardKernelConfig, a config of the forward pass; pass a Own",
+        match="a FlashForwardKernelConfig, a config of the forward pass; pass an Own",
     ) as error:
         check_pass(FLASH, Pass.BACKWARD)
     assert error.value.rule == "pass"

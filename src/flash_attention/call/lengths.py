@@ -1,11 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks that read the values of cu_seqlens, seqused_k and block_table."""
+"""What reads the values of cu_seqlens, seqused_k and block_table: checks, and a count of work."""
 
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import Any
 
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from flash_attention.call.call import Call
 from flash_attention.call.problem import Problem
@@ -63,4 +65,29 @@ def _check_starts(of: str, cu_seqlens: Tensor, total: int, longest: int) -> list
             f"{name} goes from {starts[0]} to {starts[-1]}; {of} has {total} rows, allowed are 0 to"
             f" {total}"
         )
+    return lengths
+
+
+def count_pairs(asked: dict[str, Any]) -> int:
+    """Count the pairs of a query and a key of a head, of all heads. Reading the lengths waits for
+    their device. If they have no values, every sequence counts as the longest."""
+    q, k = asked["q"], asked["k"]
+    starts_q, starts_k, used, table = (
+        asked.get(name) for name in ("cu_seqlens_q", "cu_seqlens_k", "seqused_k", "block_table")
+    )
+    batch = q.shape[0] if starts_q is None else starts_q.shape[0] - 1
+    longest_q = q.shape[-3] if starts_q is None else asked["max_seqlen_q"]
+    longest_k = k.shape[-3] if starts_k is None else asked["max_seqlen_k"]
+    if table is not None:
+        longest_k *= table.shape[1]
+    queries = _values(starts_q, [longest_q] * batch, starts=True)
+    keys = _values(starts_k, [longest_k] * batch, starts=True)
+    keys = _values(used, keys, starts=False)
+    return int(sum(a * b for a, b in zip(queries, keys, strict=True)) * q.shape[-2])
+
+
+def _values(numbers: Tensor | None, otherwise: list[int], *, starts: bool) -> list[int]:
+    if numbers is None or isinstance(numbers, FakeTensor) or numbers.is_meta:
+        return otherwise
+    lengths: list[int] = (numbers.diff() if starts else numbers).tolist()
     return lengths

@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard, TypeVar
 
-from flash_attention.arch import ROOMIEST_ARCH, Arch
+from flash_attention.arch import ARCHES, ROOMIEST_ARCH, Arch
 from flash_attention.call.dtype import DType
 from flash_attention.compile.binding import Binding, headers, render_struct
 from flash_attention.errors import KernelConfigError
@@ -22,11 +22,11 @@ class KernelConfig(ABC):
     One that breaks a rule on every architecture cannot be made.
     """
 
-    default_arch: ClassVar[Arch]  # meant when none is given and there is no GPU
+    oldest_arch: ClassVar[Arch]  # of the family
     prefix: ClassVar[str]  # of the short form, which tells the families apart
 
     def __post_init__(self) -> None:
-        violation = self.first_violation(self.default_arch)
+        violation = self.first_violation(self.oldest_arch)
         if violation and self.first_violation(ROOMIEST_ARCH):
             raise KernelConfigError(violation.message, rule=violation.rule)
 
@@ -77,6 +77,15 @@ class KernelConfig(ABC):
     @abstractmethod
     def first_violation(self, arch: Arch) -> Violation | None:
         """Return the first rule that the config breaks on `arch`, or None."""
+
+    @property
+    def default_arch(self) -> Arch:
+        """The oldest architecture that the config is valid on. It is meant when none is given and
+        there is no GPU."""
+        if self.first_violation(self.oldest_arch) is None:
+            return self.oldest_arch
+        valid = (arch for arch in ARCHES.values() if self.first_violation(arch) is None)
+        return next(valid, self.oldest_arch)
 
     def broken_rule(self, arch: Arch | None = None) -> Violation | None:
         """The first rule that this config breaks on `arch`, or on its default one."""
@@ -175,13 +184,3 @@ def changed(config: Config, **changes: Any) -> Config | None:
 def is_config(config: object) -> TypeGuard[KernelConfig]:
     """Whether something is a config of some family."""
     return isinstance(config, KernelConfig)
-
-
-def check_config_type(config: object) -> None:
-    """Raise KernelConfigError unless something is a config of some family."""
-    if not is_config(config):
-        raise KernelConfigError(
-            f"the kernel config is a {type(config).__name__}; pass a FlashForwardKernelConfig or a"
-            " HopperForwardKernelConfig, its short form, or a rung as in 'rung:5'",
-            rule="type",
-        )

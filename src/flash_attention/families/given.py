@@ -8,8 +8,10 @@ from typing import Any, Protocol, TypeAlias
 
 from flash_attention.call.dtype import DType
 from flash_attention.errors import KernelConfigError, one
-from flash_attention.families.config import KernelConfig, check_config_type, is_config
+from flash_attention.families.config import KernelConfig, is_config
 from flash_attention.families.parse import parse_kernel_config
+from flash_attention.families.passes import Pass
+from flash_attention.families.registry import check_config_type
 from flash_attention.families.sm80.forward.config import FlashForwardKernelConfig
 
 
@@ -32,15 +34,16 @@ GivenConfig: TypeAlias = KernelConfig | str | ThirteenFields
 THIRTEEN = tuple(f.name for f in fields(FlashForwardKernelConfig) if f.default is MISSING)
 
 
-def read_config(given: object) -> KernelConfig:
-    """Return the config that a caller gave in any form but a rung."""
+def read_config(given: object, pass_: Pass = Pass.FORWARD) -> KernelConfig:
+    """Return the config that a caller gave in any form but a rung. Errors name configs of a pass,
+    and only the forward pass takes objects in place of one."""
     if is_config(given):
         return given
     if isinstance(given, str):
-        return parse_kernel_config(given)
+        return parse_kernel_config(given, pass_)
     missing = [name for name in THIRTEEN if isinstance(given, type) or not hasattr(given, name)]
-    if len(missing) == len(THIRTEEN):
-        check_config_type(given)
+    if len(missing) == len(THIRTEEN) or pass_ is not Pass.FORWARD:
+        check_config_type(given, pass_)
     if missing:
         raise KernelConfigError(
             f"the kernel config is {one(type(given).__name__)} without {', '.join(missing)}; an"

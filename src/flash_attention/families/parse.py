@@ -8,6 +8,7 @@ import re
 from flash_attention.errors import KernelConfigError, quoted
 from flash_attention.families.backward_steps import BackwardStep, parse_step_name
 from flash_attention.families.config import KernelConfig
+from flash_attention.families.passes import Pass
 from flash_attention.families.registry import FAMILIES
 from flash_attention.families.sm90.forward.combine import CombineConfig, parse_combine_name
 
@@ -15,8 +16,22 @@ _KERNEL = re.compile(r"flash_(?:forward_kernel_|backward_(?:kernel_)?|(combine_)
 _SHORT_FORM = re.compile(r"([a-z_0-9]*)\s*\(([^()]*)\)\s*:\s*(\S+)")
 
 
-def parse_kernel_config(text: str) -> KernelConfig:
-    """Return the config with the `short_form()` `text`. Raises KernelConfigError otherwise."""
+FORMS = {
+    Pass.FORWARD: "'(FP16, 128, 64, 32, 4): async+swizzled+load_2_2_0_tiles'"
+    " with (dtype, d_head, B_r, B_c, n_warps), or"
+    " 'hopper(FP16, 128, 2, 128, 2): tma+specialised+overlap'"
+    " with (dtype, d_head, consumers, B_c, stages)",
+    Pass.BACKWARD: "'backward(BF16, 128, 64, 128, 8): swizzled+folded'"
+    " with (dtype, d_head, B_r, B_c, n_warps), or"
+    " 'hopper_backward(BF16, 128, 64, 128, 2): dq_own_warpgroup+ds_2+rounded+in_place+one_each'"
+    " with (dtype, d_head, B_r, B_c, stages)",
+}
+"""Short forms of a config of each family of a pass, and what is in their parentheses."""
+
+
+def parse_kernel_config(text: str, pass_: Pass = Pass.FORWARD) -> KernelConfig:
+    """Return the config with the `short_form()` `text`. Raises KernelConfigError otherwise, which
+    shows forms of configs of a pass."""
     if isinstance(text, str) and (match := _SHORT_FORM.fullmatch(text.strip())):
         prefix, tile, words = match.groups()
         for family in FAMILIES:
@@ -25,11 +40,7 @@ def parse_kernel_config(text: str) -> KernelConfig:
                 config: KernelConfig = family.parse(fields, words.split("+"))
                 return config
     raise KernelConfigError(
-        f"{quoted(text)} is not a kernel config; the form is "
-        "'(FP16, 128, 64, 32, 4): async+swizzled+load_2_2_0_tiles' "
-        "with (dtype, d_head, B_r, B_c, n_warps), or "
-        "'hopper(FP16, 128, 2, 128, 2): tma+specialised+overlap' "
-        "with (dtype, d_head, consumers, B_c, stages)",
+        f"{quoted(text)} is not a kernel config; the form is {FORMS[pass_]}",
         rule="short_form",
     )
 

@@ -8,8 +8,8 @@ from typing import Any
 from flash_attention.arch import Arch
 from flash_attention.call.features import PLAIN, Features
 from flash_attention.compile.unit import Unit
-from flash_attention.errors import KernelConfigError, UnsupportedError
-from flash_attention.families.config import KernelConfig, check_config_type
+from flash_attention.errors import KernelConfigError, UnsupportedError, one
+from flash_attention.families.config import KernelConfig, is_config
 from flash_attention.families.family import Family
 from flash_attention.families.passes import Pass
 from flash_attention.families.sm80.backward.family import SM80_BACKWARD
@@ -32,6 +32,22 @@ def families_of(which: Pass) -> list[AnyFamily]:
     return [family for family in FAMILIES if family.pass_ is which]
 
 
+def config_types(which: Pass) -> str:
+    """Name the types of the configs of a pass."""
+    types = dict.fromkeys(family.config_type.__name__ for family in families_of(which))
+    return " or ".join(map(one, types)) or f"a config of the {which.value} pass"
+
+
+def check_config_type(config: object, which: Pass = Pass.FORWARD) -> None:
+    """Raise KernelConfigError, which names the configs of a pass, unless something is a config."""
+    if not is_config(config):
+        raise KernelConfigError(
+            f"the kernel config is {one(type(config).__name__)}; pass {config_types(which)}, its"
+            " short form, or a rung as in 'rung:5'",
+            rule="type",
+        )
+
+
 def family_of(config: KernelConfig) -> AnyFamily:
     """Return the family of a config."""
     check_config_type(config)
@@ -48,10 +64,9 @@ def check_pass(config: KernelConfig, which: Pass) -> None:
     """Raise KernelConfigError unless a config is one of a pass."""
     of = family_of(config).pass_
     if of is not which:
-        types = dict.fromkeys(family.config_type.__name__ for family in families_of(which))
         raise KernelConfigError(
             f"{config.short_form()} is a {type(config).__name__}, a config of the {of.value} pass;"
-            f" pass a {' or a '.join(types) or f'config of the {which.value} pass'}",
+            f" pass {config_types(which)}",
             rule="pass",
         )
 

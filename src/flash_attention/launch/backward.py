@@ -163,7 +163,7 @@ _plans: dict[tuple[object, ...], BackwardPlan] = {}
 def backward_plan_for(call: BackwardCall, config: GivenConfig | None = None) -> BackwardPlan:
     """Return the plan of a backward pass. A new key is checked first. Nothing is compiled."""
     if may_change(config):
-        config = read_config(config)
+        config = read_config(config, Pass.BACKWARD)
     try:
         key = (config, call.key())
         plan = _plans.get(key)

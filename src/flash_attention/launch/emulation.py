@@ -36,9 +36,9 @@ from flash_attention.emulator import (
     run,
 )
 from flash_attention.errors import LaunchError, UnsupportedError, quoted
-from flash_attention.families.config import check_config_type
 from flash_attention.families.given import GivenConfig
 from flash_attention.families.recipe import Recipe, Step
+from flash_attention.families.registry import check_config_type
 from flash_attention.launch.device import CPU
 from flash_attention.launch.plan import Plan
 

@@ -28,9 +28,10 @@ def config(
     derivative: str = "rounded",
     schedule: str = "in_place",
     order: str = "grouped_8",
+    tile: str = "",
 ) -> Any:
-    """A config by the words of its short form, with the tile of its d_head."""
-    tile = {64: "128, 128", 128: "64, 128", 256: "64, 64"}[d_head]
+    """A config by the words of its short form, with the tile of its d_head unless one is given."""
+    tile = tile or {64: "128, 128", 128: "64, 128", 256: "64, 64"}[d_head]
     return parse_kernel_config(
         f"hopper_backward({dtype}, {d_head}, {tile}, {stages}):"
         f" dq_{dq}+ds_{ds}+{derivative}+{schedule}+{order}"

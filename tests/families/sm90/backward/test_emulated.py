@@ -101,13 +101,35 @@ KERNELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {**SPLIT, "dq": "none", "derivative": "pairs", "order": "one_each"},
         {"q_lengths": 200, "causal": True, "wanted": NO_DQ},
     ),
+    "softcap": (
+        STORED,
+        {"q_lengths": 130, "k_lengths": 200, "heads": (2, 1), "causal": True, "softcap": 1.0},
+    ),
+    "softcap, d_head 64": (
+        {"d_head": 64, "tile": "64, 128", "schedule": "paired", "order": "dynamic_8"},
+        {"q_lengths": 200, "heads": (2, 1), "window": (60, 20), "softcap": 0.5},
+    ),
+    "softcap, d_head 256": (
+        {**SPLIT, "derivative": "rounded"},
+        {"q_lengths": 130, "k_lengths": 100, "softcap": 1.0},
+    ),
+    "softcap, packed": (
+        {"dtype": "FP16", "dq": "atomic", "derivative": "exact", "schedule": "serial"},
+        {"q_lengths": PACKED[0], "k_lengths": PACKED[1], "causal": True, "softcap": 2.0},
+    ),
+    "softcap, pairs": (
+        {"d_head": 64, "dq": "none", "ds": 0, "derivative": "pairs", "schedule": "in_place"},
+        {"q_lengths": 140, "softcap": 1.0, "wanted": NO_DQ},
+    ),
 }
+CAPPED = ("softcap", "softcap, d_head 64", "softcap, d_head 256")
 EVERY_SCHEDULE = (
     "packed",
     "dynamic",
     "stored dS, packed",
     "in order, d_head 64",
     "d_head 256, packed",
+    *CAPPED,
 )
 
 
@@ -162,10 +184,17 @@ def test_shares_of_parts_of_the_keys_add_up(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("d_head", "deterministic"), [(64, False), (128, False), (128, True), (256, False)]
+    ("d_head", "asked"),
+    [
+        (64, {}),
+        (128, {}),
+        (128, {"deterministic": True}),
+        (256, {}),
+        *((d_head, {"softcap": 1.0}) for d_head in (64, 128, 256)),
+    ],
 )
-def test_the_heuristic_computes_what_is_asked(d_head: int, deterministic: bool) -> None:
-    case = Case(140, heads=(2, 1), d=(d_head, d_head), causal=True, deterministic=deterministic)
+def test_the_heuristic_computes_what_is_asked(d_head: int, asked: dict[str, Any]) -> None:
+    case = Case(140, heads=(2, 1), d=(d_head, d_head), causal=True, **asked)
     plan = checked(case, None, "lockstep")
     assert type(plan.config).__name__ == "HopperBackwardKernelConfig"
     assert plan.config.d_head == d_head

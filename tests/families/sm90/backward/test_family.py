@@ -130,12 +130,6 @@ def test_without_dq_nothing_follows_the_kernel() -> None:
         ),
         (
             FASTEST,
-            {"softcap": 3.0},
-            "softcap is asked for, and Hopper backward kernels have no softcap; pass a"
-            " FlashBackwardKernelConfig, or leave config out",
-        ),
-        (
-            FASTEST,
             {"d_head": 136},
             "the kernel config is for d_head up to 128, q and k have d_head 136; pass a config with"
             " at least their d_head",
@@ -162,16 +156,29 @@ def test_sinks_are_in_the_log_sum_exp_and_change_no_kernel() -> None:
     assert SM90_BACKWARD.unit(FASTEST, Features(sinks=True), MEASURED_ARCH) == plain
 
 
+def test_softcap_binds_the_score_and_its_slopes() -> None:
+    plain = SM90_BACKWARD.unit(STORED, PLAIN, MEASURED_ARCH).source
+    capped = SM90_BACKWARD.unit(STORED, Features(softcap=True), MEASURED_ARCH).source
+    bound = ("score::Plain", "slopes::Ones"), ("score::Softcap", "slopes::Pairs")
+    for source, (mine, others) in ((plain, bound), (capped, bound[::-1])):
+        assert [word in source for word in (*mine, *others)] == [True, True, False, False]
+    features = Features(softcap=True, per_batch=True)
+    of_lengths = query_unit(STORED, replace(features, softcap=False), adds=False)
+    assert query_unit(STORED, features, adds=False) == of_lengths
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("features", [CAUSAL, Features(MaskKind.WINDOW, per_batch=True)])
+@pytest.mark.parametrize("softcap", [0.0, 5.0])
 @pytest.mark.parametrize("deterministic", [False, True])
 @pytest.mark.parametrize("d_head", [64, 128, 256])
 def test_kernels_of_the_heuristic_spill_little_and_serialise_nothing(
-    d_head: int, deterministic: bool, features: Features
+    d_head: int, deterministic: bool, softcap: float, features: Features
 ) -> None:
-    asked = replace(problem(d_head), deterministic=deterministic)
+    asked = replace(problem(d_head), deterministic=deterministic, softcap=softcap)
     kernel = heuristic(asked, MEASURED_ARCH)
     assert not isinstance(kernel, str)
+    features = replace(features, softcap=softcap > 0)
     units = [SM90_BACKWARD.unit(kernel, features, MEASURED_ARCH)]
     if not kernel.adds_dq:
         units.append(query_unit(kernel, features, adds=True))

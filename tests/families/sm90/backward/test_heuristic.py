@@ -27,6 +27,7 @@ NO_DQ = Wanted(dq=False)
 LONG = {"seq_k": 4096}
 STORED = {"dq": "workspace", "derivative": "exact"}
 SPLIT = {**STORED, "d_head": 256, "schedule": "split"}
+CAPPED = {**LONG, "causal": True, "softcap": 5.0}
 ADDED_64 = {"d_head": 64, "derivative": "pairs", "schedule": "paired", "order": "dynamic_8"}
 
 
@@ -58,6 +59,14 @@ def problem(d_head: int) -> BackwardProblem:
         ({"d_v": 136, "causal": True}, SPLIT),
         ({"d_head": 256}, SPLIT),
         ({"d_head": 256, "causal": True, "wanted": NO_DQ}, {**SPLIT, "dq": "none"}),
+        ({**CAPPED, "d_head": 64, "d_v": 64}, {**ADDED_64, "tile": "64, 128"}),
+        (
+            {**CAPPED, "d_head": 64, "d_v": 64, "deterministic": True},
+            {"d_head": 64, "tile": "64, 128", "dq": "workspace"},
+        ),
+        (CAPPED, {"dq": "workspace"}),
+        ({**CAPPED, "wanted": NO_DQ}, {"dq": "none", "ds": 0}),
+        ({**CAPPED, "d_head": 256}, {**SPLIT, "derivative": "rounded"}),
     ],
 )
 def test_choices(change: dict[str, Any], words: dict[str, Any]) -> None:
@@ -68,11 +77,6 @@ def test_choices(change: dict[str, Any], words: dict[str, Any]) -> None:
     ("change", "why"),
     [
         ({"d_head": 264}, "Hopper backward kernels have head dimensions up to 256"),
-        (
-            {"softcap": 5.0},
-            "Hopper backward kernels have no softcap; pass a FlashBackwardKernelConfig, or leave"
-            " config out",
-        ),
         ({"wanted": Wanted(dv=False)}, "Hopper backward kernels compute dk and dv together"),
     ],
 )

@@ -42,6 +42,14 @@ SIZES: dict[str, dict[str, Any]] = {
         "heads": (8, 2),
         "causal": True,
     },
+    "softcap": {"q_lengths": 1500, "heads": (4, 2), "causal": True, "softcap": 1.0},
+    "softcap, packed": {
+        "q_lengths": (700, 1, 1300, 513),
+        "k_lengths": (700, 90, 1300, 129),
+        "heads": (4, 2),
+        "window": (400, 20),
+        "softcap": 30.0,
+    },
     "used keys": {"q_lengths": 600, "k_lengths": 900, "batch": 3, "used": (900, 65, 0)},
     "narrow heads": {"q_lengths": 1000, "heads": (4, 4), "narrow": True},
 }

@@ -45,7 +45,7 @@ class FlashBackwardKernelConfig(KernelConfig):
     cache_hints: bool = False  # L2 fetches whole lines, and L1 keeps nothing
     vector_additions: bool = False  # add dQ in vectors of four floats, which needs sm_90
 
-    default_arch: ClassVar[Arch] = DEFAULT_ARCH
+    oldest_arch: ClassVar[Arch] = DEFAULT_ARCH
     prefix: ClassVar[str] = "backward"
 
     def first_violation(self, arch: Arch) -> Violation | None:

@@ -47,7 +47,7 @@ class FlashForwardKernelConfig(KernelConfig):
     column_panels: bool = False  # shared-memory tiles as panels of 64 columns
     static_row_stride: int = 0  # elements between rows; 0 reads the strides from the arguments
 
-    default_arch: ClassVar[Arch] = DEFAULT_ARCH
+    oldest_arch: ClassVar[Arch] = DEFAULT_ARCH
     prefix: ClassVar[str] = ""
 
     def first_violation(self, arch: Arch) -> Violation | None:

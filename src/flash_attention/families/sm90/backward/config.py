@@ -46,7 +46,7 @@ class HopperBackwardKernelConfig(KernelConfig):
     tile_order: TileOrder = TileOrder.ONE_EACH  # which CTA computes which tile
     group_heads: int = 0  # heads of k whose tiles run side by side; 0 with ONE_EACH
 
-    default_arch: ClassVar[Arch] = MEASURED_ARCH
+    oldest_arch: ClassVar[Arch] = MEASURED_ARCH
     prefix: ClassVar[str] = "hopper_backward"
 
     def first_violation(self, arch: Arch) -> Violation | None:

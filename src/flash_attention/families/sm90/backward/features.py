@@ -6,25 +6,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 from flash_attention.call.features import Features
-from flash_attention.compile.binding import Variant
-from flash_attention.errors import UnsupportedError
-
-NO_SOFTCAP = (
-    "Hopper backward kernels have no softcap; pass a FlashBackwardKernelConfig, or leave config out"
-)
+from flash_attention.compile.binding import Binding, Variant
+from flash_attention.families.bindings import score_bindings
+from flash_attention.families.sm90.backward.slots import FOLDER
 
 
 def resolve(features: Features) -> Features:
     """Resolve the features for a Hopper backward kernel. Sinks do not change it: they are in the
-    log-sum-exp. Raises UnsupportedError for what the kernels do not have."""
-    if features.softcap:
-        raise UnsupportedError(f"softcap is asked for, and {NO_SOFTCAP}")
+    log-sum-exp."""
     return replace(features, sinks=False)
 
 
-def feature_bindings(features: Features) -> tuple[Variant, ...]:
+def feature_bindings(features: Features) -> tuple[Binding, ...]:
     """Return the C++ types that the features bind."""
-    return (
-        Variant("Mask", "attn/mask", features.mask.value),
-        Variant("Lengths", "attn/lengths", "PerBatch" if features.per_batch else "Same"),
-    )
+    slopes = Variant("Slopes", f"{FOLDER}/slopes", "Pairs" if features.softcap else "Ones")
+    return (*score_bindings(features), slopes)

@@ -9,7 +9,6 @@ from flash_attention.arch import Arch
 from flash_attention.call.backward_call import BackwardProblem
 from flash_attention.call.dtype import DType
 from flash_attention.families.sm90.backward.config import HopperBackwardKernelConfig
-from flash_attention.families.sm90.backward.features import NO_SOFTCAP
 from flash_attention.families.sm90.backward.rules import CHOICES
 from flash_attention.families.sm90.backward.slots import (
     Derivative,
@@ -38,8 +37,6 @@ def heuristic(problem: BackwardProblem, arch: Arch) -> HopperBackwardKernelConfi
 def why_not(problem: BackwardProblem) -> str | None:
     """Return why Hopper backward kernels do not compute a problem, or None if they do."""
     wanted = problem.wanted
-    if problem.features.softcap:
-        return NO_SOFTCAP
     if not (wanted.dk and wanted.dv):
         return "Hopper backward kernels compute dk and dv together"
     if not smallest_holding(CHOICES["d_head"], problem.d_head, problem.d_v):
@@ -60,12 +57,12 @@ def _config(problem: BackwardProblem) -> HopperBackwardKernelConfig:
         derivative = Derivative.PAIRS if pairs else Derivative.ROUNDED
         schedule = Schedule.PAIRED if adds else Schedule.IN_PLACE
         order = TileOrder.DYNAMIC if adds else order
-    elif adds:
+    elif adds or problem.softcap:
         derivative = Derivative.ROUNDED
     return HopperBackwardKernelConfig(
         DType.from_string(str(problem.dtype)),
         d_head,
-        B_r=128 if d_head == 64 else 64,
+        B_r=128 if d_head == 64 and not problem.softcap else 64,  # slopes take registers
         B_c=64 if wide else 128,
         stages=2,
         query_gradient=query_gradient,
@@ -79,10 +76,12 @@ def _config(problem: BackwardProblem) -> HopperBackwardKernelConfig:
 
 def _query_gradient(problem: BackwardProblem, d_head: int) -> QueryGradient:
     """Return how dQ is computed. Additions need dq_sum, which is cleared before and converted
-    afterwards: for few keys storing dS is faster."""
+    afterwards: for few keys storing dS is faster. A warpgroup for dQ leaves the others no registers
+    for the slopes of softcap at d_head 128."""
     if not problem.wanted.dq:
         return QueryGradient.NONE
-    few_keys = d_head == 128 and problem.seq_k <= FEW_KEYS
-    if problem.deterministic or d_head == 256 or few_keys:
+    if d_head == 128 and (problem.softcap or problem.seq_k <= FEW_KEYS):
+        return QueryGradient.WORKSPACE
+    if problem.deterministic or d_head == 256:
         return QueryGradient.WORKSPACE
     return QueryGradient.OWN_WARPGROUP

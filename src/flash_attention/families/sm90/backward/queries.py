@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from flash_attention.call.features import Features
 from flash_attention.call.problem import Problem
 from flash_attention.call.tensors import TensorView
@@ -13,7 +15,6 @@ from flash_attention.families.backward_steps import ENTRY
 from flash_attention.families.bindings import dtype_binding
 from flash_attention.families.recipe import Geometry, Step
 from flash_attention.families.sm90.backward.config import HopperBackwardKernelConfig
-from flash_attention.families.sm90.backward.features import feature_bindings
 from flash_attention.families.sm90.backward.parts import Part
 from flash_attention.families.sm90.backward.slots import FOLDER
 from flash_attention.families.sm90.forward.config import (
@@ -64,7 +65,8 @@ def _smem_bytes(config: HopperBackwardKernelConfig) -> int:
 
 
 def query_unit(config: HopperBackwardKernelConfig, features: Features, *, adds: bool) -> Unit:
-    """Return the translation unit of the kernel."""
+    """Return the translation unit of the kernel. dS has the derivative of softcap already."""
+    features = replace(features, softcap=False)
     sums = "Added" if adds else "Stored"
     numbers = {
         "d_head": config.d_head,
@@ -85,7 +87,8 @@ def query_unit(config: HopperBackwardKernelConfig, features: Features, *, adds: 
             dtype_binding(config.dtype),
             *(Number(name, value) for name, value in numbers.items()),
             Variant("Sums", f"{FOLDER}/sums", sums),
-            *feature_bindings(features),
+            Variant("Mask", "attn/mask", features.mask.value),
+            Variant("Lengths", "attn/lengths", "PerBatch" if features.per_batch else "Same"),
         ),
         wrappers=(both_shared(config.dtype, config.d_head, a_along_rows=True, b_along_width=True),),
         asserts=LAYOUT_ASSERTS,

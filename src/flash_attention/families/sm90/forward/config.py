@@ -53,7 +53,7 @@ class HopperForwardKernelConfig(KernelConfig):
     watch_sums: bool = False  # unmasked blocks keep the old maximum while row sums are small
     prefetch_q: bool = False  # prefetch the next tile's Q into L2
 
-    default_arch: ClassVar[Arch] = HOPPER
+    oldest_arch: ClassVar[Arch] = HOPPER
     prefix: ClassVar[str] = "hopper"
 
     def first_violation(self, arch: Arch) -> Violation | None:

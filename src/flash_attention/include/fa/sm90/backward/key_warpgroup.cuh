@@ -14,7 +14,7 @@
 namespace fa::sm90::backward {
 
 template <class Config_, int Warpgroup>
-class KeyWarpgroup : public Products<Config_> {
+class KeyWarpgroup : public Products<Config_>, Slopes<Config_> {
  public:
   using Config = Config_;
   using Math = Products<Config>;
@@ -24,6 +24,7 @@ class KeyWarpgroup : public Products<Config_> {
   static constexpr int kStages = Config::kStages;
   template <int Stage>
   static constexpr int kAfter = (Stage + 1) % kStages;
+  using Score = typename Config::Score;
   using Derivative = typename Config::Derivative;
   using QuerySide = typename Config::QueryGradient::template KeySide<Config, Warpgroup>;
 
@@ -127,7 +128,9 @@ class KeyWarpgroup : public Products<Config_> {
   // S becomes P = exp2(scale S - lse).
   template <int Stage>
   __device__ void exponentials(Scores& s) {
-    exponentials_of(s, args_.softmax_scale, Smem::lse(Stage));
+    Score::change(s, args_);
+    this->keep_slopes(s);
+    exponentials_of(s, Score::scale(args_), Smem::lse(Stage));
   }
   // P becomes zero where a query does not see the key.
   __device__ void mask(Scores& s, bool hides) {
@@ -146,6 +149,7 @@ class KeyWarpgroup : public Products<Config_> {
   __device__ void derivative(Scores& s) {
     Derivative::template run<Math>(s, kept_,
                                    [](int j) { return stats_of_lane(Smem::delta(Stage), j); });
+    this->multiply_slopes(s);
   }
   __device__ void convert_derivative(Pairs& p, const Scores& s) {
     Derivative::template convert<Math>(p, s);

@@ -16,9 +16,9 @@ __device__ inline ptx::FloatPair stats_of_lane(u32 stats, int j) {
 
 // S becomes P = exp2(scale S - lse).
 template <class Scores>
-__device__ void exponentials_of(Scores& s, float softmax_scale, u32 lse) {
+__device__ void exponentials_of(Scores& s, float score_scale, u32 lse) {
   constexpr float kLog2e = 1.4426950408889634f;
-  const float scale = softmax_scale * kLog2e;
+  const float scale = score_scale * kLog2e;
 #pragma unroll
   for (int j = 0; j < Scores::kColFragments; ++j) {
     const ptx::FloatPair offset = stats_of_lane(lse, j);

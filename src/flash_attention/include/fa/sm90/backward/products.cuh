@@ -57,4 +57,8 @@ struct Products {
   }
 };
 
+// The slopes of a warpgroup's scores, a base class: it takes no room if there is nothing to keep.
+template <class Config>
+using Slopes = typename Config::Slopes::template Kept<Products<Config>, typename Config::Score>;
+
 }  // namespace fa::sm90::backward

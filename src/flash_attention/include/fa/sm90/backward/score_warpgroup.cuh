@@ -13,12 +13,13 @@
 namespace fa::sm90::backward {
 
 template <class Config>
-class ScoreWarpgroup {
+class ScoreWarpgroup : Slopes<Config> {
   using Smem = SplitMemory<Config>;
   using Math = Products<Config>;
   using Scores = typename Math::Scores;
   using Pairs = typename Math::Pairs;
   using Tile64 = typename Smem::Tile64;
+  using Score = typename Config::Score;
   using Derivative = typename Config::Derivative;
   static constexpr int kDimSteps = Config::kDHead / 16;
 
@@ -112,7 +113,9 @@ class ScoreWarpgroup {
   }
 
   __device__ void probabilities() {
-    exponentials_of(s_, args_.softmax_scale, Smem::lse(q_.stage));
+    Score::change(s_, args_);
+    this->keep_slopes(s_);
+    exponentials_of(s_, Score::scale(args_), Smem::lse(q_.stage));
     q_.advance();
     if (hides(Smem::mail(), block_))
       hide(s_, typename Config::Mask(args_), Smem::mail(), warp_id() % kWarps * kWarpRows,
@@ -127,6 +130,7 @@ class ScoreWarpgroup {
     d_o_.advance();
     const u32 delta = Smem::delta(delta_.stage);
     Derivative::template run<Math>(dp_, kept_, [=](int j) { return stats_of_lane(delta, j); });
+    this->multiply_slopes(dp_);
     delta_.advance();
     Derivative::template convert<Math>(pairs_, dp_);
     hand_over(Smem::ds(handed_.stage), Smem::ds_full(handed_.stage), Smem::ds_empty(handed_.stage));

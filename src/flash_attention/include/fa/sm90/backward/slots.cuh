@@ -22,6 +22,13 @@ concept DerivativeSlot = requires(typename T::template Kept<Math>& kept,
   T::template convert<Math>(pairs, scores);
 };
 
+template <class T, class Math, class Score>
+concept SlopesSlot =
+    requires(typename T::template Kept<Math, Score>& kept, typename Math::Scores& scores) {
+      kept.keep_slopes(scores);
+      kept.multiply_slopes(scores);
+    };
+
 template <class T, class Config>
 concept QueryGradientSlot =
     requires(typename T::template KeySide<Config, 0>& side,
@@ -49,6 +56,10 @@ __device__ constexpr bool check_slots() {
                 "Mask: (args), kHasStart, first_key, end_key, first_query, end_query");
   static_assert(attn::LengthsSlot<typename Config::Lengths>,
                 "Lengths: kPerBatch, q_len(args, batch), sequence(args, batch)");
+  static_assert(attn::ScoreSlot<typename Config::Score>,
+                "Score: change(s, args), scale(args), slope(s)");
+  static_assert(SlopesSlot<typename Config::Slopes, Products<Config>, typename Config::Score>,
+                "Slopes: Kept<Math, Score> with keep_slopes(scores) and multiply_slopes(scores)");
   static_assert(DerivativeSlot<typename Config::Derivative, Products<Config>>,
                 "Derivative: Kept<Math> with keep(scores) and keep(pairs), run<Math>(scores, kept, "
                 "deltas), convert<Math>(pairs, scores)");
