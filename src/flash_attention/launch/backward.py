@@ -8,15 +8,14 @@ import os
 import torch
 from torch import Tensor
 
-from flash_attention.arch import MEASURED_ARCH, Arch
+from flash_attention.arch import Arch
 from flash_attention.call import tensors
 from flash_attention.call.backward_call import BackwardCall, BackwardProblem, Gradients
 from flash_attention.call.backward_checks import check_backward_call
 from flash_attention.call.tensors import ALIGNMENT, TensorView
-from flash_attention.choose.heuristic import select_config
+from flash_attention.choose.decision import Decision, Where, decide
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.backward_args import BackwardKernelArgs
-from flash_attention.families.config import KernelConfig
 from flash_attention.families.given import GivenConfig, read_config
 from flash_attention.families.passes import Pass
 from flash_attention.families.recipe import WORKSPACE_MIB, Setting
@@ -43,10 +42,10 @@ class BackwardPlan:
         self.device_index: int = call.do.get_device()
         if arch is None and self.device_index != CPU:
             arch = device_arch(self.device_index)
-        self.config, self.arch = choose_backward(self.problem, config, arch)
-        setting = Setting(
-            self.arch, num_sms_of(self.device_index), workspace_bytes=workspace_bytes()
-        )
+        where = Where(num_sms_of(self.device_index), arch, self.device_index)
+        decision = decide_backward(self.problem, config, where, may_tune=True)
+        self.config, self.arch = decision.config, decision.arch
+        setting = Setting(self.arch, where.num_sms, workspace_bytes=workspace_bytes())
         self.recipe = family_of(self.config).recipe(self.config, self.problem, self.views, setting)
         self.idle = self.problem.idle
         self.launcher = Launcher(self.recipe, self.device_index)
@@ -133,18 +132,14 @@ class BackwardPlan:
         return Gradients(dq, dk, dv, dsinks)
 
 
-def choose_backward(
-    problem: BackwardProblem, config: GivenConfig | None, arch: Arch | None
-) -> tuple[KernelConfig, Arch]:
-    """Return the config of a backward pass and the architecture that it is for."""
-    if config is None:
-        arch = arch or MEASURED_ARCH
-        return select_config(problem, arch, Pass.BACKWARD), arch
-    chosen = config_for(config, problem, Pass.BACKWARD)
-    check_pass(chosen, Pass.BACKWARD)
-    arch = arch or chosen.default_arch
-    chosen.check(arch)
-    return chosen, arch
+def decide_backward(
+    problem: BackwardProblem, config: GivenConfig | None, where: Where, *, may_tune: bool = False
+) -> Decision:
+    """Choose the config of a backward pass, unless one is given."""
+    chosen = None if config is None else config_for(config, problem, Pass.BACKWARD)
+    if chosen is not None:
+        check_pass(chosen, Pass.BACKWARD)
+    return decide(problem, where, config=chosen, may_tune=may_tune)
 
 
 def workspace_bytes() -> int:
@@ -178,6 +173,11 @@ def backward_plan_for(call: BackwardCall, config: GivenConfig | None = None) -> 
             _plans.clear()
         _plans[key] = plan
     return plan
+
+
+def forget_backward_plans() -> None:
+    """Forget all plans, so that kernels are chosen again."""
+    _plans.clear()
 
 
 def compute_gradients(call: BackwardCall, config: GivenConfig | None = None) -> Gradients:
