@@ -20,7 +20,7 @@ from flash_attention.call.problem import Problem
 from flash_attention.compile.unit import Unit
 from flash_attention.families.config import KernelConfig
 from flash_attention.families.passes import Pass
-from flash_attention.families.recipe import Setting
+from flash_attention.families.recipe import Recipe, Setting
 from flash_attention.families.registry import family_of
 
 SHARED_FIELDS = ("d_head", "d_v", "causal", "seq_q", "seq_k", "batch", "heads", "heads_k")
@@ -67,6 +67,24 @@ class DenseProblem:
         values = {name: getattr(self, name) for name in SHARED_FIELDS}
         dtype, scale = self.dtype.to_torch_dtype(), self.d_head**-0.5
         return Problem(**values, dtype=dtype, softmax_scale=scale)
+
+    def recipe(self, config: KernelConfig, setting: Setting) -> Recipe:
+        """Return how a config runs this problem with contiguous tensors."""
+        dtype = self.dtype.to_torch_dtype()
+        q, k, v = (
+            torch.empty(self.batch, rows, heads, columns, dtype=dtype, device="meta")
+            for rows, heads, columns in (
+                (self.seq_q, self.heads, self.d_head),
+                (self.seq_k, self.heads_k, self.d_head),
+                (self.seq_k, self.heads_k, self.d_v),
+            )
+        )
+        call = Call(q, k, v, causal=self.causal)
+        _, views = check_call(call, CPU)
+        if self.pass_ is Pass.BACKWARD:
+            views = views_of_pass(call, views)
+        recipe: Recipe = family_of(config).recipe(config, self.problem, views, setting)
+        return recipe
 
     def compiled_for(self, config: KernelConfig) -> Features | DenseBackwardProblem:
         """Return all that the kernels of a config that run this problem depend on, besides the
@@ -133,21 +151,8 @@ class DenseBackwardProblem(DenseProblem):
     def units(self, config: KernelConfig, arch: Arch) -> tuple[Unit, ...]:
         """Return the translation units of all kernels that a config computes the gradients with,
         those of the main kernel among them."""
-        dtype = self.dtype.to_torch_dtype()
-        q, k, v = (
-            torch.empty(self.batch, rows, heads, columns, dtype=dtype, device="meta")
-            for rows, heads, columns in (
-                (self.seq_q, self.heads, self.d_head),
-                (self.seq_k, self.heads_k, self.d_head),
-                (self.seq_k, self.heads_k, self.d_v),
-            )
-        )
-        call = Call(q, k, v, causal=self.causal)
-        _, views = check_call(call, CPU)
-        setting = Setting(arch, num_sms=1)  # which grids depend on, and no kernel
-        family = family_of(config)
-        steps = family.recipe(config, self.problem, views_of_pass(call, views), setting).steps
-        return tuple(dict.fromkeys(step.unit for step in steps))
+        setting = Setting(arch, num_sms=1)  # on which grids depend, and no kernel
+        return tuple(dict.fromkeys(step.unit for step in self.recipe(config, setting).steps))
 
     @property
     def kind(self) -> tuple[object, ...]:
