@@ -66,22 +66,28 @@ class BackwardPlan:
         self.launcher.launch(arguments)
         return gradients
 
-    def prepare(self, call: BackwardCall) -> tuple[BackwardKernelArgs, Gradients]:
-        """Check the call's tensors, compile the kernels if needed, and allocate the gradients."""
+    def prepare(
+        self, call: BackwardCall, into: Gradients | None = None
+    ) -> tuple[BackwardKernelArgs, Gradients]:
+        """Check the call's tensors, compile the kernels if needed, and allocate the gradients,
+        unless there are some to store `into`."""
         arguments = self.bind(call)
         if not self.launcher.loaded:
             self.launcher.load()
+        gradients = self.new_gradients() if into is None else into
+        for name, tensor in gradients._asdict().items():
+            if tensor is not None:
+                setattr(arguments, name, tensor.data_ptr())
+        return arguments, gradients
+
+    def new_gradients(self) -> Gradients:
+        """Allocate the wanted gradients."""
         wanted = self.problem.wanted
         dq, dk, dv = (
             self._new(view) if asked else None
             for view, asked in zip(self.views[5:], wanted[:3], strict=True)
         )
-        dsinks = self._new_sinks() if wanted.dsinks else None
-        gradients = Gradients(dq, dk, dv, dsinks)
-        for name, tensor in gradients._asdict().items():
-            if tensor is not None:
-                setattr(arguments, name, tensor.data_ptr())
-        return arguments, gradients
+        return Gradients(dq, dk, dv, self._new_sinks() if wanted.dsinks else None)
 
     def bind(self, call: BackwardCall) -> BackwardKernelArgs:
         """Check what may differ between calls of one key, and return the kernel arguments without
@@ -116,12 +122,11 @@ class BackwardPlan:
 
     def _zeros(self, call: BackwardCall) -> Gradients:
         """Return the gradients without a query or a key. The lse of a row is then its sink."""
-        wanted = self.problem.wanted
-        dq, dk, dv = (
-            self._new(view).zero_() if asked else None
-            for view, asked in zip(self.views[5:], wanted[:3], strict=True)
-        )
-        dsinks = self._new_sinks().zero_() if wanted.dsinks else None
+        gradients = self.new_gradients()
+        for gradient in gradients:
+            if gradient is not None:
+                gradient.zero_()
+        dsinks = gradients.dsinks
         if dsinks is not None and call.dlse is not None:
             rows = call.dlse.transpose(-1, -2).flatten(end_dim=-2)
             if (starts := call.call.cu_seqlens_q) is not None:
@@ -129,7 +134,7 @@ class BackwardPlan:
                 loose = (row < starts[0]) | (row >= starts[-1])
                 rows = rows.masked_fill(loose[:, None], 0)
             dsinks += rows.sum(0)
-        return Gradients(dq, dk, dv, dsinks)
+        return gradients
 
 
 def decide_backward(

@@ -23,9 +23,11 @@ from tests.tools.tune.made_up import (
     MACHINE,
     SM90,
     MadeUpMeasurer,
+    TrueTime,
     dense,
     dense_backward,
     true_backward_time,
+    true_time,
 )
 
 
@@ -35,19 +37,25 @@ def _nothing_tuned(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(choice, "SHIPPED", tmp_path / "none")
 
 
-def test_an_unseen_problem_is_tuned_and_a_stored_one_is_not(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def measurers(monkeypatch: pytest.MonkeyPatch, true: TrueTime) -> list[MadeUpMeasurer]:
+    """The made-up measurers that problems are tuned with."""
     made: list[MadeUpMeasurer] = []
 
     def measurer(arch: object, device_index: int) -> MadeUpMeasurer:
-        made.append(MadeUpMeasurer())
+        made.append(MadeUpMeasurer(true))
         return made[-1]
 
     monkeypatch.setattr(on_demand, "InProcessMeasurer", measurer)
     monkeypatch.setattr(on_demand, "machine_of", lambda index: MACHINE)
     monkeypatch.setattr(choice, "device_name", lambda index: MACHINE.device)
     monkeypatch.setattr("torch.cuda.is_current_stream_capturing", lambda: False)
+    return made
+
+
+def test_an_unseen_problem_is_tuned_and_a_stored_one_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = measurers(monkeypatch, true_time)
     problem = dense().problem
     before = choose(problem, SM90, 0, may_tune=True)
     assert before.reason.startswith("heuristic")
@@ -68,16 +76,7 @@ def test_an_unseen_problem_is_tuned_and_a_stored_one_is_not(
 def test_gradients_are_tuned_with_their_options(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made: list[MadeUpMeasurer] = []
-
-    def measurer(arch: object, device_index: int) -> MadeUpMeasurer:
-        made.append(MadeUpMeasurer(true_backward_time))
-        return made[-1]
-
-    monkeypatch.setattr(on_demand, "InProcessMeasurer", measurer)
-    monkeypatch.setattr(on_demand, "machine_of", lambda index: MACHINE)
-    monkeypatch.setattr(choice, "device_name", lambda index: MACHINE.device)
-    monkeypatch.setattr("torch.cuda.is_current_stream_capturing", lambda: False)
+    made = measurers(monkeypatch, true_backward_time)
     problem = dense_backward(deterministic=True)
     planned: dict[object, object] = {"planned": None}
     monkeypatch.setattr("flash_attention.launch.backward._plans", planned)

@@ -61,7 +61,10 @@ def test_only_the_wanted_gradients_are_computed() -> None:
     subject = BackwardSubject.of(problem, CPU, SM80)
     assert (subject.call.wanted, subject.call.deterministic) == (problem.wanted, True)
     gradients = subject.contender(heuristic(problem, SM80)).run()
-    assert [each is not None for each in gradients] == [True, False, False, False]
+    assert subject.gradients.dq is not None
+    assert subject.gradients.dq.shape == (1, 33, 2, 32)
+    for each in (gradients, subject.gradients):
+        assert [gradient is not None for gradient in each] == [True, False, False, False]
     assert subject.fault(gradients) is None
 
 

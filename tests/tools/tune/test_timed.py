@@ -58,8 +58,8 @@ def test_gradients_are_judged_before_they_are_timed(
     well, lying, *_ = starting_points(problem, current_arch())
     other_type = well.in_dtype(DType.BF16)
 
-    def contender(name: str, call: Any, config: KernelConfig) -> Contender:
-        made = pass_contender(name, call, config)
+    def contender(name: str, call: Any, config: KernelConfig, into: Gradients) -> Contender:
+        made = pass_contender(name, call, config, into)
 
         def run() -> Gradients:
             gradients: Gradients = made.run()

@@ -98,12 +98,18 @@ class GradientCase:
         return GradientJudge(call, self.do, scores=CHECKED_SCORES)
 
 
-def pass_contender(name: str, call: BackwardCall, config: KernelConfig | None = None) -> Contender:
-    """Return the contender that launches all kernels of a backward pass, and nothing else."""
+def pass_contender(
+    name: str,
+    call: BackwardCall,
+    config: KernelConfig | None = None,
+    into: Gradients | None = None,
+) -> Contender:
+    """Return the contender that launches all kernels of a backward pass, and nothing else. On a GPU
+    it stores `into` gradients that others may share, or into its own."""
     if not call.do.is_cuda:
         return Contender(name, lambda: compute_gradients(call, config))
     plan = backward_plan_for(call, config)
-    arguments, gradients = plan.prepare(call)
+    arguments, gradients = plan.prepare(call, into)
 
     def run() -> Gradients:
         plan.launcher.launch(arguments)

@@ -89,7 +89,8 @@ def tune(
 ) -> Table:
     """Find the fastest config for every problem of a grid on a GPU of this machine.
 
-    - `grid`: "fa3", "seed", "prefill_gqa", the path of a file of problems, or points.
+    - `grid`: "fa3", "seed", "prefill_gqa", "backward_gqa", the path of a file of problems, or
+      points.
     - `d_heads`, `masks` (True is causal), `seq_lens`, `dtype`: the part of the grid to tune.
     - `pass_`: "forward", or "backward" for the kernels of dq, dk and dv, timed together.
     - `deterministic`: tune the backward pass of calls that ask for the same bits in every run.

@@ -13,6 +13,7 @@ from torch import Tensor
 from flash_attention.arch import Arch
 from flash_attention.call.backward_call import BackwardCall, Gradients
 from flash_attention.call.call import Call
+from flash_attention.call.results import new_gradient
 from flash_attention.choose.dense import DenseBackwardProblem, DenseProblem
 from flash_attention.choose.heuristic import select_config
 from flash_attention.forward import forward
@@ -75,9 +76,11 @@ class ForwardSubject:
 
 @dataclass(frozen=True, eq=False)
 class BackwardSubject:
-    """The backward pass of random tensors, with all of its kernels."""
+    """The backward pass of random tensors, with all of its kernels. Contenders share the memory of
+    the gradients."""
 
     call: BackwardCall
+    gradients: Gradients
     judge: GradientJudge
 
     judged_first: ClassVar[bool] = True
@@ -92,10 +95,14 @@ class BackwardSubject:
         call = Call(q, k, v, o, causal=problem.causal)
         judge = GradientJudge(call, do, wanted=problem.wanted, scores=CHECKED_SCORES)
         asked = BackwardCall(do, call, lse, None, problem.wanted, problem.deterministic)
-        return cls(asked, judge)
+        gradients = (
+            new_gradient(tensor) if wanted else None
+            for tensor, wanted in zip((q, k, v), problem.wanted, strict=False)
+        )
+        return cls(asked, Gradients(*gradients), judge)
 
     def contender(self, config: KernelConfig) -> Contender:
-        return pass_contender(config.short_form(), self.call, config)
+        return pass_contender(config.short_form(), self.call, config, self.gradients)
 
     def fault(self, result: Gradients) -> str | None:
         checks = self.judge.check(result)
