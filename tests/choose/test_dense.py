@@ -12,7 +12,9 @@ from flash_attention.call.backward_call import ALL, BackwardProblem, Wanted
 from flash_attention.choose.dense import DenseBackwardProblem, DenseProblem
 from flash_attention.choose.heuristic import select_config
 from flash_attention.families.passes import Pass
+from flash_attention.families.recipe import WORKSPACE_VARIABLE
 from flash_attention.families.registry import family_called
+from flash_attention.kernel_configs import DType
 from flash_attention.tools.tune.candidates import heuristic
 from tests.tools.tune.made_up import SM90, dense, dense_backward
 
@@ -88,10 +90,24 @@ def test_all_kernels_of_a_pass_are_its_units(
     family: str, problem: DenseBackwardProblem, names: list[str]
 ) -> None:
     config = heuristic(problem, SM90, family_called(family, Pass.BACKWARD))
-    units = problem.units(config, SM90)
-    assert len(units) == len(names)
+    units = dict.fromkeys(problem.units(config, SM90))
     for unit, name in zip(units, names, strict=True):
         assert unit.name.startswith(name)
+
+
+def test_a_config_is_refused_for_what_it_does_not_compute(monkeypatch: pytest.MonkeyPatch) -> None:
+    repeated = dense_backward(deterministic=True)
+    added, stored = (heuristic(problem, SM90) for problem in (dense_backward(), repeated))
+    assert repeated.refusal(stored, SM90) is None
+    assert "adds dq up in any order" in str(repeated.refusal(added, SM90))
+    assert dense_backward().refusal(stored, SM90) is None
+    assert "needs sm_90" in str(repeated.refusal(stored, ARCHES["sm_80"]))
+    monkeypatch.setenv(WORKSPACE_VARIABLE, "1")
+    long = dense_backward(1 << 17, deterministic=True)
+    assert f"set {WORKSPACE_VARIABLE} to at least that" in str(long.refusal(stored, SM90))
+    forward = heuristic(dense(), SM90)
+    assert dense().refusal(forward, SM90) is None
+    assert "torch.bfloat16" in str(dense(dtype=DType.FP16).refusal(forward, SM90))
 
 
 def test_the_heuristic_is_asked_for_the_pass_of_the_problem() -> None:

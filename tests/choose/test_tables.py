@@ -21,6 +21,7 @@ from flash_attention.choose.table import Table
 from flash_attention.choose.table_file import save_table
 from flash_attention.choose.tables import TABLE_VARIABLE, choose
 from flash_attention.errors import KernelConfigError, UnsupportedError
+from flash_attention.families.recipe import WORKSPACE_VARIABLE
 from flash_attention.families.sm90.backward.config import HopperBackwardKernelConfig
 from flash_attention.families.sm90.backward.slots import QueryGradient
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig, KernelConfig
@@ -246,6 +247,18 @@ def test_an_entry_that_does_not_compute_what_is_asked_is_skipped_with_a_note(
     assert (found.config, found.measured) == (select_config(problem.problem, SM90), False)
     assert f"the table: {config.short_form()} is ignored: " in caplog.text
     assert why in caplog.text
+
+
+def test_an_entry_without_room_in_the_workspace_is_skipped(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    long = dense_backward(1 << 17)
+    use_table(gradient_table(STORED, long))
+    assert choose(long.problem, SM90, 0).config == STORED
+    monkeypatch.setenv(WORKSPACE_VARIABLE, "1")
+    with caplog.at_level(logging.WARNING, "flash_attention"):
+        assert choose(long.problem, SM90, 0).config == ADDED
+    assert f"set {WORKSPACE_VARIABLE} to at least that" in caplog.text
 
 
 def test_gradients_are_tuned_once_inside_of_tuning(monkeypatch: pytest.MonkeyPatch) -> None:

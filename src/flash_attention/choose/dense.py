@@ -18,6 +18,7 @@ from flash_attention.call.dtype import DType
 from flash_attention.call.features import Features
 from flash_attention.call.problem import Problem
 from flash_attention.compile.unit import Unit
+from flash_attention.errors import UnsupportedError
 from flash_attention.families.config import KernelConfig
 from flash_attention.families.passes import Pass
 from flash_attention.families.recipe import Recipe, Setting
@@ -27,6 +28,7 @@ SHARED_FIELDS = ("d_head", "d_v", "causal", "seq_q", "seq_k", "batch", "heads", 
 TILE_ROWS = 128  # query rows of a typical tile, to estimate how well a problem fills a GPU
 TILES_WEIGHT = 0.5  # twice the tiles matter only if they do not fill the GPU yet
 CPU = torch.device("cpu")
+ANY_SMS = 1  # grids depend on the number of multiprocessors, and no kernel does
 
 
 @dataclass(frozen=True, order=True)
@@ -85,6 +87,17 @@ class DenseProblem:
             views = views_of_pass(call, views)
         recipe: Recipe = family_of(config).recipe(config, self.problem, views, setting)
         return recipe
+
+    def refusal(self, config: KernelConfig, arch: Arch) -> str | None:
+        """Say why a config does not run this problem on an architecture, or return None if it
+        does."""
+        if violation := config.broken_rule(arch):
+            return violation.message
+        try:
+            self.recipe(config, Setting(arch, ANY_SMS))
+        except UnsupportedError as error:
+            return str(error)
+        return None
 
     def compiled_for(self, config: KernelConfig) -> Features | DenseBackwardProblem:
         """Return all that the kernels of a config that run this problem depend on, besides the
@@ -149,10 +162,9 @@ class DenseBackwardProblem(DenseProblem):
         return self
 
     def units(self, config: KernelConfig, arch: Arch) -> tuple[Unit, ...]:
-        """Return the translation units of all kernels that a config computes the gradients with,
-        those of the main kernel among them."""
-        setting = Setting(arch, num_sms=1)  # on which grids depend, and no kernel
-        return tuple(dict.fromkeys(step.unit for step in self.recipe(config, setting).steps))
+        """Return the translation units of the kernels that a config computes the gradients with, in
+        the order of their launches."""
+        return tuple(step.unit for step in self.recipe(config, Setting(arch, ANY_SMS)).steps)
 
     @property
     def kind(self) -> tuple[object, ...]:

@@ -159,11 +159,9 @@ def _said(entry: Entry, source: Source) -> str:
 
 def _fits(entry: Entry, dense: DenseProblem, arch: Arch, source: Source) -> bool:
     """Whether the config of an entry runs a problem here. Why not is noted."""
-    config = entry.config
-    violation = config.broken_rule(arch)
-    why = violation.message if violation else family_of(config).mismatch(config, dense.problem)
+    why = dense.refusal(entry.config, arch)
     if why is not None:
-        _note_once(f"{source.name}: {config.short_form()} is ignored: {why}")
+        _note_once(f"{source.name}: {entry.config.short_form()} is ignored: {why}")
     return why is None
 
 

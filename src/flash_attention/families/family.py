@@ -92,11 +92,6 @@ class Family(ABC, Generic[Config]):
         mask = "full" if problem.features.mask is MaskKind.FULL else "masked"
         return f"d_head {config.d_head}, {mask}"
 
-    def mismatch(self, config: Config, problem: Problem) -> str | None:
-        """Say why kernels of a config do not compute what a problem asks for, or return None if
-        they do. The data type and the head dimensions are those of the config."""
-        return None
-
     splits_keys: ClassVar[bool] = False
 
     def choose_split(
@@ -132,7 +127,7 @@ class Family(ABC, Generic[Config]):
 
     def suits(self, config: Config, problem: Problem) -> bool:
         """Whether a config is worth a measurement for a problem."""
-        return self.mismatch(config, problem) is None
+        return True
 
     def fitted(self, config: Config, problem: Problem, source: Problem | None = None) -> Config:
         """Return the config with the numbers that depend on the size of a problem. If `source` is

@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-import os
-
 import torch
 from torch import Tensor
 
@@ -14,19 +12,16 @@ from flash_attention.call.backward_call import BackwardCall, BackwardProblem, Gr
 from flash_attention.call.backward_checks import check_backward_call
 from flash_attention.call.tensors import ALIGNMENT, TensorView
 from flash_attention.choose.decision import Decision, Where, decide
-from flash_attention.errors import UnsupportedError
 from flash_attention.families.backward_args import BackwardKernelArgs
 from flash_attention.families.given import GivenConfig, read_config
 from flash_attention.families.passes import Pass
-from flash_attention.families.recipe import WORKSPACE_MIB, Setting
+from flash_attention.families.recipe import Setting, workspace_bytes
 from flash_attention.families.registry import check_pass, family_of
 from flash_attention.kernel_configs import as_kernel_config, config_for
 from flash_attention.launch.device import CPU, device_arch, num_sms_of
 from flash_attention.launch.launcher import Launcher
 from flash_attention.launch.plan import MAX_PLANS, may_change
 from flash_attention.launch.strict import strict_arch
-
-WORKSPACE_VARIABLE = "FLASH_ATTENTION_WORKSPACE_MIB"
 
 
 class BackwardPlan:
@@ -45,7 +40,7 @@ class BackwardPlan:
         where = Where(num_sms_of(self.device_index), arch, self.device_index)
         decision = decide_backward(self.problem, config, where, may_tune=True)
         self.config, self.arch = decision.config, decision.arch
-        setting = Setting(self.arch, where.num_sms, workspace_bytes=workspace_bytes())
+        setting = Setting(self.arch, where.num_sms)
         self.recipe = family_of(self.config).recipe(self.config, self.problem, self.views, setting)
         self.idle = self.problem.idle
         self.launcher = Launcher(self.recipe, self.device_index)
@@ -141,20 +136,11 @@ def decide_backward(
     problem: BackwardProblem, config: GivenConfig | None, where: Where, *, may_tune: bool = False
 ) -> Decision:
     """Choose the config of a backward pass, unless one is given."""
+    workspace_bytes()  # a wrong number is refused, whether the config has a workspace or not
     chosen = None if config is None else config_for(config, problem, Pass.BACKWARD)
     if chosen is not None:
         check_pass(chosen, Pass.BACKWARD)
     return decide(problem, where, config=chosen, may_tune=may_tune)
-
-
-def workspace_bytes() -> int:
-    """Return the largest memory that parts of a backward pass share, by default 512 MiB."""
-    value = os.environ.get(WORKSPACE_VARIABLE) or str(WORKSPACE_MIB)
-    if not value.isascii() or not value.isdigit() or int(value) < 1:
-        raise UnsupportedError(
-            f"{WORKSPACE_VARIABLE} is {value!r}; allowed is a whole number of MiB, at least 1"
-        )
-    return int(value) << 20
 
 
 _plans: dict[tuple[object, ...], BackwardPlan] = {}

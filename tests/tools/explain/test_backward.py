@@ -14,7 +14,8 @@ from flash_attention import KernelConfigError, Table, UnsupportedError, explain,
 from flash_attention.arch import ARCHES
 from flash_attention.call.backward_call import BackwardCall, Wanted
 from flash_attention.call.call import Call
-from flash_attention.launch.backward import WORKSPACE_VARIABLE, BackwardPlan
+from flash_attention.families.recipe import WORKSPACE_VARIABLE
+from flash_attention.launch.backward import BackwardPlan
 from flash_attention.launch.device import EMULATED_SMS
 from flash_attention.tools.explain.backward import BackwardExplanation
 from flash_attention.tools.tune.candidates import heuristic, neighbours

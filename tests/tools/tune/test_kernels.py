@@ -10,6 +10,7 @@ import pytest
 from flash_attention.call.features import CAUSAL, PLAIN
 from flash_attention.compile import compile_kernel
 from flash_attention.families.passes import Pass
+from flash_attention.families.recipe import WORKSPACE_VARIABLE
 from flash_attention.families.registry import family_called, unit_of
 from flash_attention.tools.tune import kernels
 from flash_attention.tools.tune.candidates import heuristic
@@ -46,6 +47,18 @@ def test_gradients_go_by_all_of_their_kernels(monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(kernels, "_cache_key", edited)
         kernel_digest.cache_clear()
         assert kernel_digest(BACKWARD, dense_backward(), SM90) != digest
+    kernel_digest.cache_clear()
+
+
+def test_a_smaller_workspace_is_timed_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = dense_backward(deterministic=True)
+    config = heuristic(problem, SM90)
+    kernel_digest.cache_clear()
+    digest, launches = kernel_digest(config, problem, SM90), problem.units(config, SM90)
+    monkeypatch.setenv(WORKSPACE_VARIABLE, "64")
+    kernel_digest.cache_clear()
+    assert len(problem.units(config, SM90)) > len(launches)
+    assert kernel_digest(config, problem, SM90) != digest
     kernel_digest.cache_clear()
 
 

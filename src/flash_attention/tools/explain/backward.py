@@ -18,9 +18,9 @@ from flash_attention.call.tensors import TensorView
 from flash_attention.choose.decision import Where
 from flash_attention.families.backward_args import TURN_ROWS, stat_rows
 from flash_attention.families.config import KernelConfig
-from flash_attention.families.recipe import Setting
+from flash_attention.families.recipe import WORKSPACE_VARIABLE, Setting, workspace_bytes
 from flash_attention.families.registry import family_of
-from flash_attention.launch.backward import WORKSPACE_VARIABLE, decide_backward, workspace_bytes
+from flash_attention.launch.backward import decide_backward
 from flash_attention.ops import BackwardOptions
 from flash_attention.tools.explain.launch import Launch
 from flash_attention.tools.explain.refusals import Refusal, refusals_of, rule_of
@@ -114,7 +114,7 @@ def explain_backward(
     decision = decide_backward(given, options.config, where)
     config, arch, num_sms = decision.config, decision.arch, where.num_sms
     of_pass = views_of_pass(call, views)
-    setting = Setting(arch, num_sms, workspace_bytes=workspace_bytes())
+    setting = Setting(arch, num_sms)
     recipe = family_of(config).recipe(config, given, of_pass, setting)
     return BackwardExplanation(
         config=config,

@@ -94,11 +94,10 @@ def check_candidates(problem: DenseProblem, arch: Arch, family: AnyFamily | None
     first = heuristic(problem, arch, family)
     others = [config for config in space_of(first, arch).configs if config != first]
     if others and starting_points(problem, arch, family) == [first]:
-        why = family_of(first).mismatch(others[-1], problem.problem)
         raise UnsupportedError(
             f"none of the {len(others)} kernels of the set {chosen_set() or AUTOTUNE} suits"
-            f" {problem}, so that there is nothing to compare the heuristic's choice with"
-            f"{f' ({why})' if why else ''}; set {SET_VARIABLE} to {AUTOTUNE}, or leave it unset"
+            f" {problem}, so that there is nothing to compare the heuristic's choice with; set"
+            f" {SET_VARIABLE} to {AUTOTUNE}, or leave it unset"
         )
 
 

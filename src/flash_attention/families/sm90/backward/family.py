@@ -151,11 +151,9 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
     def neighbours(self, config: HopperBackwardKernelConfig) -> list[HopperBackwardKernelConfig]:
         return backward_neighbours(config)
 
-    def mismatch(self, config: HopperBackwardKernelConfig, problem: Problem) -> str | None:
-        """Say why a config does not compute what is wanted, in a fixed order if that is asked
-        for."""
-        assert isinstance(problem, BackwardProblem)
-        return why_not(problem) or _mismatch(config, problem)
+    def suits(self, config: HopperBackwardKernelConfig, problem: Problem) -> bool:
+        """Whether a config computes what is wanted, in a fixed order if that is asked for."""
+        return isinstance(problem, BackwardProblem) and _mismatch(config, problem) is None
 
 
 def _num_tiles(config: HopperBackwardKernelConfig, part: Part) -> int:
