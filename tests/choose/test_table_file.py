@@ -9,19 +9,20 @@ from typing import Any
 
 import pytest
 
+from flash_attention.call.backward_call import Wanted
 from flash_attention.choose.table import Table
 from flash_attention.choose.table_file import SCHEMA, load_table, save_table
 from flash_attention.errors import UnsupportedError
 from flash_attention.tools.tune.candidates import heuristic
-from tests.tools.tune.made_up import SM90, dense, entry
+from tests.tools.tune.made_up import SM90, dense, dense_backward, entry
 
 PROBLEMS = [dense(512), dense(1024, causal=True)]
 TABLE = Table("NVIDIA H200").with_entries(entry(p, heuristic(p, SM90)) for p in PROBLEMS)
 
 
-def written(path: Path, change: dict[str, Any], within: str = "") -> Path:
+def written(path: Path, change: dict[str, Any], within: str = "", table: Table = TABLE) -> Path:
     """The table with something changed: in the file, in its first entry, in that's problem."""
-    save_table(TABLE, path)
+    save_table(table, path)
     data = json.loads(path.read_text())
     places = {"": data, "entry": data["entries"][0], "problem": data["entries"][0]["problem"]}
     for name, value in change.items():
@@ -73,6 +74,62 @@ def test_what_is_wrong_is_said(
 ) -> None:
     with pytest.raises(UnsupportedError, match=said):
         load_table(written(tmp_path / "table.json", change, within))
+
+
+BACKWARD = [
+    dense_backward(512),
+    dense_backward(512, wanted=Wanted(dq=False)),
+    dense_backward(1024, causal=True, deterministic=True),
+]
+BOTH = TABLE.with_entries(entry(p, heuristic(p, SM90)) for p in BACKWARD)
+
+
+def test_entries_of_both_passes_are_in_one_table(tmp_path: Path) -> None:
+    save_table(BOTH, tmp_path / "table.json")
+    assert load_table(tmp_path / "table.json") == BOTH
+    assert [e.problem for e in BOTH.entries] == [*sorted(PROBLEMS), *sorted(BACKWARD)]
+    data = json.loads((tmp_path / "table.json").read_text())
+    assert [e["problem"].get("pass") for e in data["entries"]] == [None] * 2 + ["backward"] * 3
+    wanted = [e["problem"]["wanted"] for e in data["entries"][2:]]
+    assert sorted(wanted) == [["dk", "dv"], ["dq", "dk", "dv"], ["dq", "dk", "dv"]]
+
+
+@pytest.mark.parametrize(
+    ("within", "change", "said"),
+    [
+        ("problem", {"pass": "sideways"}, "pass is 'sideways'; it is 'backward', or left out"),
+        ("problem", {"pass": []}, r"pass is \[\]; it is 'backward', or left out"),
+        ("problem", {"pass": ...}, "unknown field 'deterministic'"),
+        (
+            "problem",
+            {"wanted": []},
+            r"wanted is \[\]; a list of gradients is needed, of dq",
+        ),
+        ("problem", {"wanted": ["dsinks"]}, r"wanted is \['dsinks'\]; a list of gradients"),
+        ("problem", {"wanted": ...}, "wanted is None; a list of gradients"),
+        ("problem", {"deterministic": 1}, "deterministic is 1; a bool is needed"),
+        ("problem", {"d_v": 256}, "does not compute"),
+        (
+            "entry",
+            {"config": heuristic(dense(512), SM90).short_form()},
+            "is a config of the forward pass, and the problem is one of the backward pass",
+        ),
+    ],
+)
+def test_what_is_wrong_with_gradients_is_said(
+    within: str, change: dict[str, Any], said: str, tmp_path: Path
+) -> None:
+    table = Table("NVIDIA H200").with_entries(
+        entry(p, heuristic(p, SM90)) for p in (dense_backward(512),)
+    )
+    with pytest.raises(UnsupportedError, match=said):
+        load_table(written(tmp_path / "table.json", change, within, table))
+
+
+def test_a_config_of_the_backward_pass_is_none_of_the_forward(tmp_path: Path) -> None:
+    change = {"config": heuristic(dense_backward(512), SM90).short_form()}
+    with pytest.raises(UnsupportedError, match="is a config of the backward pass, and the problem"):
+        load_table(written(tmp_path / "table.json", change, "entry"))
 
 
 def test_a_file_that_is_no_table(tmp_path: Path) -> None:

@@ -12,16 +12,22 @@ import pytest
 
 from flash_attention import use_table
 from flash_attention.arch import ARCHES
+from flash_attention.call.backward_call import ALL, Wanted
 from flash_attention.choose import tables as choice
 from flash_attention.choose.decision import Rule, Where, decide
+from flash_attention.choose.dense import DenseBackwardProblem
 from flash_attention.choose.heuristic import select_config
 from flash_attention.choose.table import Table
 from flash_attention.choose.table_file import save_table
 from flash_attention.choose.tables import TABLE_VARIABLE, choose
-from flash_attention.errors import UnsupportedError
+from flash_attention.errors import KernelConfigError, UnsupportedError
+from flash_attention.families.recipe import WORKSPACE_VARIABLE
+from flash_attention.families.sm90.backward.config import HopperBackwardKernelConfig
+from flash_attention.families.sm90.backward.slots import QueryGradient
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig, KernelConfig
 from flash_attention.launch import use
-from tests.tools.tune.made_up import SM90, dense, entry
+from flash_attention.launch.backward import decide_backward
+from tests.tools.tune.made_up import SM90, dense, dense_backward, entry
 
 PROBLEM = dense(4096)
 HEURISTIC = select_config(PROBLEM.problem, SM90)
@@ -162,6 +168,114 @@ def test_an_entry_that_breaks_a_rule_here_is_ignored_with_a_note(
     assert "is ignored: a Hopper config needs sm_90" in caplog.text
 
 
+GRADIENTS = dense_backward(4096)
+ADDED = select_config(GRADIENTS.problem, SM90)
+assert isinstance(ADDED, HopperBackwardKernelConfig)
+STORED = replace(ADDED, query_gradient=QueryGradient.WORKSPACE)
+
+
+def gradient_table(
+    config: KernelConfig, problem: DenseBackwardProblem = GRADIENTS, device: str = H200
+) -> Table:
+    return Table(device).with_entries([entry(problem, config, heuristic=ADDED)])
+
+
+def test_gradients_are_looked_up_among_entries_of_their_pass() -> None:
+    use_table(gradient_table(STORED))
+    found = choose(GRADIENTS.problem, SM90, 0)
+    assert (found.config, found.measured) == (STORED, True)
+    assert found.reason.startswith("measured for this problem: 1 ms, the heuristic's 1.1 ms")
+    forward = chosen()
+    assert forward.config == HEURISTIC
+    assert forward.reason == "heuristic: no entry has this data type, head dimension and mask"
+    use_table(table(FASTER).with_entries(gradient_table(STORED).entries))
+    assert (chosen().config, choose(GRADIENTS.problem, SM90, 0).config) == (FASTER, STORED)
+    use_table(table(FASTER))
+    without = choose(GRADIENTS.problem, SM90, 0)
+    assert without.config == ADDED
+    assert without.reason == (
+        "heuristic: no entry has this pass, data type, head dimension and mask, these gradients and"
+        " this determinism"
+    )
+
+
+@pytest.mark.parametrize(
+    ("wanted", "deterministic"), [(ALL, True), (Wanted(dq=False), False), (Wanted(dk=False), False)]
+)
+def test_other_gradients_and_deterministic_ones_have_entries_of_their_own(
+    wanted: Wanted, deterministic: bool
+) -> None:
+    other = dense_backward(4096, wanted=wanted, deterministic=deterministic)
+    use_table(gradient_table(STORED))
+    assert choose(other.problem, SM90, 0) == (
+        select_config(other.problem, SM90),
+        f"heuristic: no entry has this {other.kind_words}",
+        False,
+    )
+    near = dense_backward(4000, wanted=wanted, deterministic=deterministic)
+    assert not choose(near.problem, SM90, 0).measured
+
+
+def test_a_near_entry_serves_gradients_of_its_kind() -> None:
+    repeated = dense_backward(4096, deterministic=True)
+    use_table(gradient_table(STORED, repeated))
+    near = replace(repeated, seq_q=3600, seq_k=3600)
+    found = choose(near.problem, SM90, 0)
+    assert (found.config, found.measured) == (STORED, True)
+    assert found.reason.startswith(f"the nearest entry is {repeated}, ")
+    assert choose(dense_backward(3600).problem, SM90, 0).config == ADDED
+
+
+@pytest.mark.parametrize(
+    ("problem", "config", "why"),
+    [
+        (dense_backward(4096, deterministic=True), ADDED, "the kernel config adds dq up in any"),
+        (dense_backward(4096, wanted=Wanted(dq=False)), STORED, "dq is not wanted, and the kern"),
+        (dense_backward(4096, wanted=Wanted(dk=False)), STORED, "compute dk and dv together"),
+    ],
+    ids=["deterministic", "without dq", "without dk"],
+)
+def test_an_entry_that_does_not_compute_what_is_asked_is_skipped_with_a_note(
+    problem: DenseBackwardProblem,
+    config: KernelConfig,
+    why: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    use_table(gradient_table(config, problem))
+    with caplog.at_level(logging.WARNING, "flash_attention"):
+        found = choose(problem.problem, SM90, 0)
+    assert (found.config, found.measured) == (select_config(problem.problem, SM90), False)
+    assert f"the table: {config.short_form()} is ignored: " in caplog.text
+    assert why in caplog.text
+
+
+def test_an_entry_without_room_in_the_workspace_is_skipped(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    long = dense_backward(1 << 17)
+    use_table(gradient_table(STORED, long))
+    assert choose(long.problem, SM90, 0).config == STORED
+    monkeypatch.setenv(WORKSPACE_VARIABLE, "1")
+    with caplog.at_level(logging.WARNING, "flash_attention"):
+        assert choose(long.problem, SM90, 0).config == ADDED
+    assert f"set {WORKSPACE_VARIABLE} to at least that" in caplog.text
+
+
+def test_gradients_are_tuned_once_inside_of_tuning(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torch.cuda.is_current_stream_capturing", lambda: False)
+    tuned = list[Any]()
+
+    def tune(problem: Any, arch: Any, device_index: int) -> Any:
+        tuned.append(problem)
+        return entry(problem, STORED, heuristic=ADDED)
+
+    choice.tables.tune = tune
+    for _ in range(2):
+        found = choose(GRADIENTS.problem, SM90, 0, may_tune=True)
+        assert (found.config, found.measured) == (STORED, True)
+    assert tuned == [GRADIENTS]
+
+
 def test_inside_of_tuning_an_unseen_problem_is_tuned_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torch.cuda.is_current_stream_capturing", lambda: False)
     tuned = list[Any]()
@@ -187,9 +301,21 @@ def test_a_new_table_is_heeded_by_problems_that_were_planned(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     plans: dict[Any, Any] = {"planned": None}
+    of_gradients: dict[Any, Any] = {"planned": None}
     monkeypatch.setattr("flash_attention.launch.plan._plans", plans)
+    monkeypatch.setattr("flash_attention.launch.backward._plans", of_gradients)
     use_table(table(FASTER))
-    assert plans == {}
+    assert plans == of_gradients == {}
+
+
+def test_a_decision_about_gradients_says_that_a_table_made_it() -> None:
+    use_table(gradient_table(STORED))
+    where = Where(132, SM90, device=0)
+    by_table = decide_backward(GRADIENTS.problem, None, where)
+    assert (by_table.config, by_table.rule) == (STORED, Rule.TABLE)
+    assert decide_backward(GRADIENTS.problem, ADDED, where).rule is Rule.GIVEN
+    with pytest.raises(KernelConfigError, match="a config of the forward pass; pass a Flash"):
+        decide_backward(GRADIENTS.problem, HEURISTIC, where)
 
 
 def test_a_decision_says_that_a_table_made_it() -> None:

@@ -189,3 +189,10 @@ def test_the_gradient_of_sinks_is_a_sum_over_rows() -> None:
     expected = -(torch.exp(sinks[:, None] - lse) * delta).sum((0, 2))
     found = torch.from_numpy(rig.memory.read(rig.args.dsinks, np.float32, (2,)))
     torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("target", "early"), [("sm_80", 0), ("sm_89", 0), ("sm_90a", 1), ("sm_120", 1)]
+)
+def test_the_next_kernel_starts_early_where_gpus_can(target: str, early: int) -> None:
+    assert f"kStartsNext = {early};" in prepare_step(problem(), target).unit.source

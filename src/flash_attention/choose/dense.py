@@ -5,16 +5,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil, log2
+from typing import ClassVar
 
+import torch
+
+from flash_attention.arch import Arch
+from flash_attention.call.backward_call import ALL, BackwardProblem, Wanted
+from flash_attention.call.backward_checks import views_of_pass
+from flash_attention.call.call import Call
+from flash_attention.call.checks import check_call
 from flash_attention.call.dtype import DType
 from flash_attention.call.features import Features
 from flash_attention.call.problem import Problem
+from flash_attention.compile.unit import Unit
+from flash_attention.errors import UnsupportedError
 from flash_attention.families.config import KernelConfig
+from flash_attention.families.passes import Pass
+from flash_attention.families.recipe import Recipe, Setting
 from flash_attention.families.registry import family_of
 
 SHARED_FIELDS = ("d_head", "d_v", "causal", "seq_q", "seq_k", "batch", "heads", "heads_k")
 TILE_ROWS = 128  # query rows of a typical tile, to estimate how well a problem fills a GPU
 TILES_WEIGHT = 0.5  # twice the tiles matter only if they do not fill the GPU yet
+CPU = torch.device("cpu")
+ANY_SMS = 1  # grids depend on the number of multiprocessors, and no kernel does
 
 
 @dataclass(frozen=True, order=True)
@@ -31,14 +45,23 @@ class DenseProblem:
     heads: int
     heads_k: int
 
+    pass_: ClassVar[Pass] = Pass.FORWARD
+    kind_words: ClassVar[str] = "data type, head dimension and mask"
+
     @classmethod
     def of(cls, problem: Problem) -> DenseProblem | None:
-        """Convert a problem. Returns None if it has features besides a causal mask, or if there is
-        nothing to compute."""
+        """Convert a problem of either pass. Returns None if it has features besides a causal mask,
+        or if there is nothing to compute."""
         if not problem.features.dense or problem.idle:
             return None
         values = {name: getattr(problem, name) for name in SHARED_FIELDS}
-        return cls(DType.from_string(str(problem.dtype)), **values)
+        dtype = DType.from_string(str(problem.dtype))
+        if not isinstance(problem, BackwardProblem):
+            return DenseProblem(dtype, **values)
+        if not any(problem.wanted):
+            return None
+        wanted, deterministic = problem.wanted, problem.deterministic
+        return DenseBackwardProblem(dtype, **values, wanted=wanted, deterministic=deterministic)
 
     @property
     def problem(self) -> Problem:
@@ -47,15 +70,50 @@ class DenseProblem:
         dtype, scale = self.dtype.to_torch_dtype(), self.d_head**-0.5
         return Problem(**values, dtype=dtype, softmax_scale=scale)
 
-    def features_for(self, config: KernelConfig) -> Features:
-        """Return the features of the kernel of a config that runs this problem."""
+    def recipe(self, config: KernelConfig, setting: Setting) -> Recipe:
+        """Return how a config runs this problem with contiguous tensors."""
+        dtype = self.dtype.to_torch_dtype()
+        q, k, v = (
+            torch.empty(self.batch, rows, heads, columns, dtype=dtype, device="meta")
+            for rows, heads, columns in (
+                (self.seq_q, self.heads, self.d_head),
+                (self.seq_k, self.heads_k, self.d_head),
+                (self.seq_k, self.heads_k, self.d_v),
+            )
+        )
+        call = Call(q, k, v, causal=self.causal)
+        _, views = check_call(call, CPU)
+        if self.pass_ is Pass.BACKWARD:
+            views = views_of_pass(call, views)
+        recipe: Recipe = family_of(config).recipe(config, self.problem, views, setting)
+        return recipe
+
+    def refusal(self, config: KernelConfig, arch: Arch) -> str | None:
+        """Say why a config does not run this problem on an architecture, or return None if it
+        does."""
+        if violation := config.broken_rule(arch):
+            return violation.message
+        try:
+            self.recipe(config, Setting(arch, ANY_SMS))
+        except UnsupportedError as error:
+            return str(error)
+        return None
+
+    def compiled_for(self, config: KernelConfig) -> Features | DenseBackwardProblem:
+        """Return all that the kernels of a config that run this problem depend on, besides the
+        config and the architecture."""
         features: Features = family_of(config).features(config, self.problem)
         return features
 
     @property
-    def kind(self) -> tuple[DType, int, int, bool]:
+    def kind(self) -> tuple[object, ...]:
         """What two problems must have in common for their configs to be comparable."""
-        return self.dtype, self.d_head, self.d_v, self.causal
+        return self.pass_, self.dtype, self.d_head, self.d_v, self.causal
+
+    @property
+    def sort_key(self) -> tuple[bool, DenseProblem]:
+        """A key to sort problems of both passes, which do not compare with each other."""
+        return self.pass_ is not Pass.FORWARD, self
 
     def distance(self, other: DenseProblem) -> float:
         """The doublings of the lengths, plus half the doublings of the number of tiles."""
@@ -75,3 +133,45 @@ class DenseProblem:
         rows = f"{self.seq_q}" if self.seq_k == self.seq_q else f"{self.seq_q}/{self.seq_k}"
         heads = f"{self.heads}" if self.heads_k == self.heads else f"{self.heads}/{self.heads_k}"
         return f"{self.dtype.name} d {columns} {mask}, {self.batch} x {rows} rows x {heads} heads"
+
+
+@dataclass(frozen=True, order=True)
+class DenseBackwardProblem(DenseProblem):
+    """The gradients of such attention: which of them, and whether their bits must repeat."""
+
+    wanted: Wanted = ALL
+    deterministic: bool = False
+
+    pass_: ClassVar[Pass] = Pass.BACKWARD
+    kind_words: ClassVar[str] = (
+        "pass, data type, head dimension and mask, these gradients and this determinism"
+    )
+
+    @property
+    def forward(self) -> DenseProblem:
+        """The problem of the forward pass."""
+        return DenseProblem(self.dtype, **{name: getattr(self, name) for name in SHARED_FIELDS})
+
+    @property
+    def problem(self) -> BackwardProblem:
+        """The problem with the default softmax scale."""
+        return BackwardProblem.of_pass(super().problem, self.wanted, self.deterministic)
+
+    def compiled_for(self, config: KernelConfig) -> DenseBackwardProblem:
+        """Return the problem: the kernels before and after the main one depend on its sizes."""
+        return self
+
+    def units(self, config: KernelConfig, arch: Arch) -> tuple[Unit, ...]:
+        """Return the translation units of the kernels that a config computes the gradients with, in
+        the order of their launches."""
+        return tuple(step.unit for step in self.recipe(config, Setting(arch, ANY_SMS)).steps)
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        return *super().kind, self.wanted, self.deterministic
+
+    def __str__(self) -> str:
+        names = [name for name, wanted in self.wanted._asdict().items() if wanted]
+        only = "" if self.wanted == ALL else f" of {' and '.join(names)}"
+        repeats = ", deterministic" if self.deterministic else ""
+        return f"{super().__str__()}, backward{only}{repeats}"

@@ -7,14 +7,14 @@ from flash_attention.arch import Arch
 from flash_attention.call.problem import Problem
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.config import KernelConfig
-from flash_attention.families.passes import Pass
+from flash_attention.families.passes import pass_of
 from flash_attention.families.registry import families_of
 
 
-def select_config(problem: Problem, arch: Arch, which: Pass = Pass.FORWARD) -> KernelConfig:
-    """Return the heuristic's config for a pass of `problem` on `arch`."""
+def select_config(problem: Problem, arch: Arch) -> KernelConfig:
+    """Return the heuristic's config for `problem` on `arch`, of the pass that the problem is of."""
     reasons = []
-    for family in reversed(families_of(which)):
+    for family in reversed(families_of(pass_of(problem))):
         chosen: KernelConfig | str = family.heuristic(problem, arch)
         if isinstance(chosen, str):
             reasons.append(chosen)

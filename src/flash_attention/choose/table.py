@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Table: the fastest config for each problem that was tuned on one model of GPU."""
+"""Table: the fastest config for each problem that was tuned on one model of GPU, in either pass."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -42,7 +42,7 @@ class Table:
     """The fastest configs on one model of GPU, with one entry per problem."""
 
     device: str  # the name of the GPU, as torch reports it
-    entries: tuple[Entry, ...] = ()  # sorted by problem
+    entries: tuple[Entry, ...] = ()  # sorted by pass and problem
     notes: tuple[str, ...] = field(default=(), compare=False)  # why entries were ignored on loading
 
     @cached_property
@@ -54,8 +54,8 @@ class Table:
         return self._by_problem.get(problem)
 
     def nearest(self, problem: DenseProblem) -> tuple[float, Entry] | None:
-        """Return the distance of the nearest entry with the same dtype, head dimensions and mask,
-        and that entry. Returns None if there is no such entry."""
+        """Return the distance of the nearest entry of the same kind, and that entry. Returns None
+        if there is no such entry."""
         apart = [
             (problem.distance(entry.problem), entry.problem, entry)
             for entry in self.entries
@@ -69,7 +69,7 @@ class Table:
     def with_entries(self, entries: Iterable[Entry]) -> Table:
         """Return a table with these entries added. They replace entries for the same problems."""
         kept = {**self._by_problem, **{entry.problem: entry for entry in entries}}
-        return Table(self.device, tuple(kept[problem] for problem in sorted(kept)), self.notes)
+        return Table(self.device, _in_order(kept), self.notes)
 
     def merge(self, other: Table) -> Table:
         """Return a table with the entries of both. The newer of two entries for a problem wins, or
@@ -85,4 +85,8 @@ class Table:
             if mine is None or (entry.when, -entry.ms) > (mine.when, -mine.ms):
                 best[entry.problem] = entry
         notes = (*self.notes, *other.notes)
-        return Table(self.device, tuple(best[problem] for problem in sorted(best)), notes)
+        return Table(self.device, _in_order(best), notes)
+
+
+def _in_order(entries: Mapping[DenseProblem, Entry]) -> tuple[Entry, ...]:
+    return tuple(entries[problem] for problem in sorted(entries, key=lambda p: p.sort_key))

@@ -4,17 +4,23 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import fields
 from typing import Any
 
+from flash_attention.call.backward_call import Wanted
 from flash_attention.call.dtype import DType
-from flash_attention.choose.dense import DenseProblem
+from flash_attention.choose.dense import DenseBackwardProblem, DenseProblem
 from flash_attention.choose.table import Entry, Table
 from flash_attention.errors import KernelConfigError, UnsupportedError, quoted
 from flash_attention.families.parse import parse_kernel_config
+from flash_attention.families.passes import Pass
+from flash_attention.families.registry import family_of
 from flash_attention.files import FilePath, checked_fields, read_json, write_whole
 
 SCHEMA = 1
+PASS, WANTED = "pass", "wanted"
+"""Fields of a problem of the backward pass: which pass it is of, and the gradients by name."""
 
 
 def save_table(table: Table, path: FilePath) -> None:
@@ -45,7 +51,7 @@ def load_table(path: FilePath) -> Table:
         )
     if not isinstance(data.get("device"), str):
         raise UnsupportedError(f"{path} does not say which device it is of")
-    entries, notes = {}, []
+    entries, notes = [], []
     for number, item in enumerate(data["entries"], 1):
         try:
             entry = read_entry(item)
@@ -54,8 +60,8 @@ def load_table(path: FilePath) -> Table:
         except UnsupportedError as error:
             raise UnsupportedError(f"entry {number} of {path}: {error}") from None
         else:
-            entries[entry.problem] = entry
-    return Table(data["device"], tuple(entries[key] for key in sorted(entries)), tuple(notes))
+            entries.append(entry)
+    return Table(data["device"], notes=tuple(notes)).with_entries(entries)
 
 
 def entry_json(entry: Entry) -> dict[str, Any]:
@@ -77,20 +83,45 @@ def read_entry(data: object) -> Entry:
         if not 0 < values[name] < float("inf"):
             raise UnsupportedError(f"{name} is {values[name]}; a time is positive")
     config = parse_kernel_config(values["config"])
+    of = family_of(config).pass_
+    if of is not problem.pass_:
+        raise UnsupportedError(
+            f"{config.short_form()} is a config of the {of.value} pass, and the problem is one of"
+            f" the {problem.pass_.value} pass"
+        )
     if config.dtype is not problem.dtype or config.d_head < max(problem.d_head, problem.d_v):
         raise UnsupportedError(f"{config.short_form()} does not compute {problem}")
     return Entry(**{**values, "problem": problem, "config": config})
 
 
 def problem_json(problem: DenseProblem) -> dict[str, Any]:
-    """Convert a problem to JSON."""
-    values = {f.name: getattr(problem, f.name) for f in fields(DenseProblem)}
-    return {**values, "dtype": problem.dtype.name}
+    """Convert a problem to JSON. One of the backward pass says so, and which gradients it has."""
+    values = {f.name: getattr(problem, f.name) for f in fields(problem)}
+    values |= {"dtype": problem.dtype.name}
+    if not isinstance(problem, DenseBackwardProblem):
+        return values
+    wanted = [name for name, asked in problem.wanted._asdict().items() if asked]
+    return {**values, WANTED: wanted, PASS: problem.pass_.value}
 
 
 def read_problem(data: object) -> DenseProblem:
     """Read a problem from JSON. Raises UnsupportedError for a wrong field."""
-    values = checked_fields(data, DenseProblem)
+    if not isinstance(data, Mapping) or PASS not in data:
+        return DenseProblem(**_read_fields(data, DenseProblem))
+    if data[PASS] != Pass.BACKWARD.value:
+        raise UnsupportedError(
+            f"{PASS} is {quoted(data[PASS])}; it is {Pass.BACKWARD.value!r}, or left out for the"
+            " forward pass"
+        )
+    rest = {name: value for name, value in data.items() if name != PASS}
+    values = _read_fields(rest, DenseBackwardProblem)
+    return DenseBackwardProblem(**values, wanted=_read_wanted(data.get(WANTED)))
+
+
+def _read_fields(data: object, kind: type[DenseProblem]) -> dict[str, Any]:
+    """Read all fields of a problem but the wanted gradients."""
+    values = checked_fields(data, kind, nested=(WANTED,))
+    values.pop(WANTED, None)
     for name, value in values.items():
         if type(value) is int and value < 1:
             raise UnsupportedError(f"{name} is {value}; it is at least 1")
@@ -98,4 +129,13 @@ def read_problem(data: object) -> DenseProblem:
         raise UnsupportedError(
             f"heads is {values['heads']}, no multiple of heads_k, which is {values['heads_k']}"
         )
-    return DenseProblem(**{**values, "dtype": DType.from_string(values["dtype"])})
+    return {**values, "dtype": DType.from_string(values["dtype"])}
+
+
+def _read_wanted(names: object) -> Wanted:
+    known = Wanted._fields[:3]  # problems with sinks are not tuned
+    if not isinstance(names, list) or not names or any(name not in known for name in names):
+        raise UnsupportedError(
+            f"{WANTED} is {quoted(names)}; a list of gradients is needed, of {', '.join(known)}"
+        )
+    return Wanted(*(name in names for name in Wanted._fields))

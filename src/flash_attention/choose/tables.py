@@ -112,7 +112,7 @@ def look_up(dense: DenseProblem, arch: Arch, device: str) -> Choice:
         if source not in usable and not source.shipped:
             _note_once(f"{source.name} is for {source.table.device} and is not used on {device}")
     for source in usable:
-        if (entry := source.table.exact(dense)) and _valid(entry, arch, source):
+        if (entry := source.table.exact(dense)) and _fits(entry, dense, arch, source):
             said = f"measured for this problem: {_said(entry, source)}"
             return Choice(entry.config, said, measured=True)
     reason = f"there is no table for {device}"
@@ -124,10 +124,10 @@ def look_up(dense: DenseProblem, arch: Arch, device: str) -> Choice:
             reason += f", over {MAX_DISTANCE}"
         elif entry.keeps_heuristic:
             reason += ", and no config was faster there"
-        elif family_of(entry.config).extrapolates and _valid(entry, arch, source):
+        elif family_of(entry.config).extrapolates and _fits(entry, dense, arch, source):
             return Choice(entry.config, f"{reason}: {_said(entry, source)}", measured=True)
     elif usable:
-        reason = "no entry has this data type, head dimension and mask"
+        reason = f"no entry has this {dense.kind_words}"
     elif sources:
         reason += f"; {sources[0].name} is for {sources[0].table.device}"
     return _by_heuristic(dense.problem, arch, reason)
@@ -157,11 +157,12 @@ def _said(entry: Entry, source: Source) -> str:
     )
 
 
-def _valid(entry: Entry, arch: Arch, source: Source) -> bool:
-    violation = entry.config.broken_rule(arch)
-    if violation is not None:
-        _note_once(f"{source.name}: {entry.config.short_form()} is ignored: {violation.message}")
-    return violation is None
+def _fits(entry: Entry, dense: DenseProblem, arch: Arch, source: Source) -> bool:
+    """Whether the config of an entry runs a problem here. Why not is noted."""
+    why = dense.refusal(entry.config, arch)
+    if why is not None:
+        _note_once(f"{source.name}: {entry.config.short_form()} is ignored: {why}")
+    return why is None
 
 
 @cache

@@ -24,6 +24,7 @@ from flash_attention.families.recipe import Geometry, Step
 ENTRY = "flash_backward"
 THREADS = 256
 CHUNK = 8  # elements of 16 bytes
+EARLY_LAUNCHES = 90  # from Hopper on, a kernel may start before the previous one has ended
 _NAME = re.compile(r"(?:backward_)?(prepare|convert|sink_gradient|hopper_queries)_(\w+)")
 
 
@@ -59,9 +60,15 @@ def prepare_step(
             Number("row_threads", threads),
             Number("sum_columns", sum_columns),
             Number("turns", STAT_BLOCK // TURN_ROWS if takes_turns else 0),
+            Number("starts_next", int(_capability(target) >= EARLY_LAUNCHES)),
         ),
     )
     return Step(unit, Geometry(_row_blocks(problem), THREADS))
+
+
+def _capability(target: str) -> int:
+    """Return 90 for sm_90a."""
+    return int("".join(filter(str.isdigit, target)))
 
 
 def convert_step(problem: BackwardProblem, target: str, *, sum_columns: int, order: str) -> Step:

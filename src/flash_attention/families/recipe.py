@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from flash_attention.arch import Arch
 from flash_attention.call.features import Features
 from flash_attention.compile.unit import Unit
+from flash_attention.errors import UnsupportedError
 
 
 @dataclass(frozen=True)
@@ -52,8 +54,19 @@ class Step:
 
 
 WORKSPACE_MIB = 512  # of a backward pass, unless the environment says more or less
+WORKSPACE_VARIABLE = "FLASH_ATTENTION_WORKSPACE_MIB"
 Split = Any
 """How the keys are split (split-KV). Only the family that made it reads it."""
+
+
+def workspace_bytes() -> int:
+    """Return the largest memory that parts of a backward pass share, by default 512 MiB."""
+    value = os.environ.get(WORKSPACE_VARIABLE) or str(WORKSPACE_MIB)
+    if not value.isascii() or not value.isdigit() or int(value) < 1:
+        raise UnsupportedError(
+            f"{WORKSPACE_VARIABLE} is {value!r}; allowed is a whole number of MiB, at least 1"
+        )
+    return int(value) << 20
 
 
 @dataclass(frozen=True)
@@ -64,9 +77,11 @@ class Setting:
     num_sms: int
     return_lse: bool = False
     split: Split = None  # None means no split-KV
-    workspace_bytes: int = (
-        WORKSPACE_MIB << 20
-    )  # of a backward pass: of the memory that parts of it share
+
+    @property
+    def workspace_bytes(self) -> int:
+        """The largest memory that parts of a backward pass share."""
+        return workspace_bytes()
 
 
 @dataclass(frozen=True)

@@ -3,31 +3,25 @@
 
 from __future__ import annotations
 
-import os
-
 import torch
 from torch import Tensor
 
-from flash_attention.arch import MEASURED_ARCH, Arch
+from flash_attention.arch import Arch
 from flash_attention.call import tensors
 from flash_attention.call.backward_call import BackwardCall, BackwardProblem, Gradients
 from flash_attention.call.backward_checks import check_backward_call
 from flash_attention.call.tensors import ALIGNMENT, TensorView
-from flash_attention.choose.heuristic import select_config
-from flash_attention.errors import UnsupportedError
+from flash_attention.choose.decision import Decision, Where, decide
 from flash_attention.families.backward_args import BackwardKernelArgs
-from flash_attention.families.config import KernelConfig
 from flash_attention.families.given import GivenConfig, read_config
 from flash_attention.families.passes import Pass
-from flash_attention.families.recipe import WORKSPACE_MIB, Setting
+from flash_attention.families.recipe import Setting, workspace_bytes
 from flash_attention.families.registry import check_pass, family_of
 from flash_attention.kernel_configs import as_kernel_config, config_for
 from flash_attention.launch.device import CPU, device_arch, num_sms_of
 from flash_attention.launch.launcher import Launcher
 from flash_attention.launch.plan import MAX_PLANS, may_change
 from flash_attention.launch.strict import strict_arch
-
-WORKSPACE_VARIABLE = "FLASH_ATTENTION_WORKSPACE_MIB"
 
 
 class BackwardPlan:
@@ -43,10 +37,10 @@ class BackwardPlan:
         self.device_index: int = call.do.get_device()
         if arch is None and self.device_index != CPU:
             arch = device_arch(self.device_index)
-        self.config, self.arch = choose_backward(self.problem, config, arch)
-        setting = Setting(
-            self.arch, num_sms_of(self.device_index), workspace_bytes=workspace_bytes()
-        )
+        where = Where(num_sms_of(self.device_index), arch, self.device_index)
+        decision = decide_backward(self.problem, config, where, may_tune=True)
+        self.config, self.arch = decision.config, decision.arch
+        setting = Setting(self.arch, where.num_sms)
         self.recipe = family_of(self.config).recipe(self.config, self.problem, self.views, setting)
         self.idle = self.problem.idle
         self.launcher = Launcher(self.recipe, self.device_index)
@@ -67,22 +61,28 @@ class BackwardPlan:
         self.launcher.launch(arguments)
         return gradients
 
-    def prepare(self, call: BackwardCall) -> tuple[BackwardKernelArgs, Gradients]:
-        """Check the call's tensors, compile the kernels if needed, and allocate the gradients."""
+    def prepare(
+        self, call: BackwardCall, into: Gradients | None = None
+    ) -> tuple[BackwardKernelArgs, Gradients]:
+        """Check the call's tensors, compile the kernels if needed, and allocate the gradients,
+        unless there are some to store `into`."""
         arguments = self.bind(call)
         if not self.launcher.loaded:
             self.launcher.load()
+        gradients = self.new_gradients() if into is None else into
+        for name, tensor in gradients._asdict().items():
+            if tensor is not None:
+                setattr(arguments, name, tensor.data_ptr())
+        return arguments, gradients
+
+    def new_gradients(self) -> Gradients:
+        """Allocate the wanted gradients."""
         wanted = self.problem.wanted
         dq, dk, dv = (
             self._new(view) if asked else None
             for view, asked in zip(self.views[5:], wanted[:3], strict=True)
         )
-        dsinks = self._new_sinks() if wanted.dsinks else None
-        gradients = Gradients(dq, dk, dv, dsinks)
-        for name, tensor in gradients._asdict().items():
-            if tensor is not None:
-                setattr(arguments, name, tensor.data_ptr())
-        return arguments, gradients
+        return Gradients(dq, dk, dv, self._new_sinks() if wanted.dsinks else None)
 
     def bind(self, call: BackwardCall) -> BackwardKernelArgs:
         """Check what may differ between calls of one key, and return the kernel arguments without
@@ -117,12 +117,11 @@ class BackwardPlan:
 
     def _zeros(self, call: BackwardCall) -> Gradients:
         """Return the gradients without a query or a key. The lse of a row is then its sink."""
-        wanted = self.problem.wanted
-        dq, dk, dv = (
-            self._new(view).zero_() if asked else None
-            for view, asked in zip(self.views[5:], wanted[:3], strict=True)
-        )
-        dsinks = self._new_sinks().zero_() if wanted.dsinks else None
+        gradients = self.new_gradients()
+        for gradient in gradients:
+            if gradient is not None:
+                gradient.zero_()
+        dsinks = gradients.dsinks
         if dsinks is not None and call.dlse is not None:
             rows = call.dlse.transpose(-1, -2).flatten(end_dim=-2)
             if (starts := call.call.cu_seqlens_q) is not None:
@@ -130,31 +129,18 @@ class BackwardPlan:
                 loose = (row < starts[0]) | (row >= starts[-1])
                 rows = rows.masked_fill(loose[:, None], 0)
             dsinks += rows.sum(0)
-        return Gradients(dq, dk, dv, dsinks)
+        return gradients
 
 
-def choose_backward(
-    problem: BackwardProblem, config: GivenConfig | None, arch: Arch | None
-) -> tuple[KernelConfig, Arch]:
-    """Return the config of a backward pass and the architecture that it is for."""
-    if config is None:
-        arch = arch or MEASURED_ARCH
-        return select_config(problem, arch, Pass.BACKWARD), arch
-    chosen = config_for(config, problem, Pass.BACKWARD)
-    check_pass(chosen, Pass.BACKWARD)
-    arch = arch or chosen.default_arch
-    chosen.check(arch)
-    return chosen, arch
-
-
-def workspace_bytes() -> int:
-    """Return the largest memory that parts of a backward pass share, by default 512 MiB."""
-    value = os.environ.get(WORKSPACE_VARIABLE) or str(WORKSPACE_MIB)
-    if not value.isascii() or not value.isdigit() or int(value) < 1:
-        raise UnsupportedError(
-            f"{WORKSPACE_VARIABLE} is {value!r}; allowed is a whole number of MiB, at least 1"
-        )
-    return int(value) << 20
+def decide_backward(
+    problem: BackwardProblem, config: GivenConfig | None, where: Where, *, may_tune: bool = False
+) -> Decision:
+    """Choose the config of a backward pass, unless one is given."""
+    workspace_bytes()  # a wrong number is refused, whether the config has a workspace or not
+    chosen = None if config is None else config_for(config, problem, Pass.BACKWARD)
+    if chosen is not None:
+        check_pass(chosen, Pass.BACKWARD)
+    return decide(problem, where, config=chosen, may_tune=may_tune)
 
 
 _plans: dict[tuple[object, ...], BackwardPlan] = {}
@@ -178,6 +164,11 @@ def backward_plan_for(call: BackwardCall, config: GivenConfig | None = None) -> 
             _plans.clear()
         _plans[key] = plan
     return plan
+
+
+def forget_backward_plans() -> None:
+    """Forget all plans, so that kernels are chosen again."""
+    _plans.clear()
 
 
 def compute_gradients(call: BackwardCall, config: GivenConfig | None = None) -> Gradients:

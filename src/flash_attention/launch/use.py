@@ -8,11 +8,12 @@ import os
 from flash_attention.choose.table import Table
 from flash_attention.choose.table_file import load_table
 from flash_attention.choose.tables import Source, check_device, logger, tables
+from flash_attention.launch.backward import forget_backward_plans
 from flash_attention.launch.plan import forget_plans
 
 
 def use_table(table: Table | str | os.PathLike[str] | None, *, hint: bool = False) -> None:
-    """Choose kernels from this table in all later calls of `attention`.
+    """Choose kernels from this table in all later calls of `attention`, and for their gradients.
 
     - `table`: a table, the path of a table file, or None for the default. The default is the file
       that $FLASH_ATTENTION_TABLE names, then the tables of this package.
@@ -31,4 +32,10 @@ def use_table(table: Table | str | os.PathLike[str] | None, *, hint: bool = Fals
         for note in loaded.notes:
             logger.warning(note)
         tables.chosen = Source(loaded, name, hint)
+    choose_again()
+
+
+def choose_again() -> None:
+    """Forget the plans of both passes, so that kernels are chosen again."""
     forget_plans()
+    forget_backward_plans()

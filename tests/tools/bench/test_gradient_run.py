@@ -108,6 +108,23 @@ def test_other_configs_have_the_peers_of_their_process() -> None:
     assert (other.peers, other.beside, other.deterministic_ms) == ({"cudnn": 3.0}, {}, None)
 
 
+def test_what_is_chosen_without_tables_is_timed_if_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    own = GradientCase.of(POINT, DType.BF16, Measured.BACKWARD).plan().config
+    monkeypatch.setitem(TIMES, own.short_form(), 2.4)
+    (row,) = measure_gradients(
+        replace(ASKED, heuristic=True), [], ("fa3", "cudnn"), MadeUpProcess()
+    ).rows
+    assert (row.ms, row.heuristic_ms) == (2.0, 2.4)
+    row, given = measure_gradients(
+        replace(ASKED, heuristic=True), [own], ("cudnn",), MadeUpProcess()
+    ).rows
+    assert (row.heuristic_ms, given.config, given.heuristic_ms) == (2.4, own.short_form(), None)
+    (row,) = measure_gradients(ASKED, [], ("cudnn",), MadeUpProcess()).rows
+    assert row.heuristic_ms is None
+
+
 @pytest.mark.parametrize("point", [POINT, replace(POINT, lengths=(40, 96), batch=2)])
 @pytest.mark.parametrize("measured", [Measured.BACKWARD, Measured.TRAINING])
 def test_wrong_gradients_of_ours_are_told(

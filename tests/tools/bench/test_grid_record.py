@@ -74,6 +74,8 @@ def test_what_is_missing_is_said(tmp_path: Path, change: dict[str, Any], why: st
     ("change", "why"),
     [
         ({"config": {}}, r"row 2: config is \{\}; a str is needed"),
+        ({"gbps": float("inf")}, "row 2: gbps is inf; it must be positive"),
+        ({"deterministic_ms": 0.0}, r"row 2: deterministic_ms is 0.0; it must be positive"),
         ({"ms": 0.0}, r"row 2: ms is 0\.0; it must be positive"),
         ({"peers": {"fa2": -1.0}}, r"row 2: fa2 is -1\.0; it must be positive"),
         ({"lengths": [1.5]}, r"row 2: lengths is \[1\.5\]; a list of whole numbers is needed"),

@@ -28,6 +28,9 @@ def test_every_kind_by_its_content(tmp_path: Path) -> None:
         "f.json": stored.GRID,
         "g.json": stored.OTHER,
         "h.txt": stored.OTHER,
+        "i.json": stored.GRADIENTS,
+        "j.json": stored.BACKWARD_LADDER,
+        "k.json": stored.BACKWARD_EMULATED,
     }
 
 

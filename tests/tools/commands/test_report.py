@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from flash_attention.families.passes import Pass
 from flash_attention.ladder import get_ladder
 from flash_attention.tools.commands.report import rung_texts
 from tests.tools.commands.invoke import invoke, refuse
@@ -42,6 +43,21 @@ def test_every_rung_but_the_first_has_a_diff() -> None:
     assert [text.number for text in texts if not text.diff] == [1]
     assert texts[1].change == "swizzled: False -> True"
     assert "+struct XorSwizzle" in texts[1].diff
+
+
+def test_rungs_of_gradients_name_their_kernels() -> None:
+    texts = rung_texts(Pass.BACKWARD)
+    assert [text.number for text in texts] == [r.number for r in get_ladder(pass_=Pass.BACKWARD)]
+    assert [text.number for text in texts if not text.diff] == [1]
+    for text in texts:
+        assert [launch.kernel for launch in text.launches] == ["prepare", "main", "convert"]
+    main = texts[10].launches[1]
+    assert (main.times, main.ctas, main.threads) == (1, 16 * 16 * 4096 // 128, 384)
+    assert main.shared_bytes == get_ladder(pass_=Pass.BACKWARD)[10].config.smem_bytes()
+    assert texts[0].launched_for == (
+        "FP16 d 128 full, 16 x 4096 rows x 16 heads, backward, on 132 multiprocessors"
+    )
+    assert [launch.kernel for launch in rung_texts()[0].launches] == ["main"]
 
 
 def test_a_place_that_cannot_be_written_is_told(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from flash_attention.choose.table import Table
+from flash_attention.families.passes import Pass
 from flash_attention.kernel_configs import HopperForwardKernelConfig
 from flash_attention.tools.tune import run
 from flash_attention.tools.tune.candidates import heuristic
@@ -54,6 +55,33 @@ def test_what_was_found_is_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "1 problems have no entry" in text
 
 
+def test_gradients_are_asked_for_by_their_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: dict[str, Any] = {}
+
+    def tune(grid: str, **options: Any) -> Table:
+        told.update(options)
+        asked = problems_of(
+            grid,
+            seq_lens=options["seq_lens"],
+            pass_=Pass.BACKWARD,
+            deterministic=options["deterministic"],
+        )
+        return Table("NVIDIA H200").with_entries(
+            entry(problem, heuristic(problem, SM90)) for problem in asked
+        )
+
+    monkeypatch.setattr(run, "tune", tune)
+    options = ("--pass", "backward", "--deterministic", "--seq", "4096", "--grid", "backward_gqa")
+    text = invoke("tune", "--table", str(tmp_path / "table.json"), *options)
+    assert (told["pass_"], told["deterministic"]) == ("backward", True)
+    shape = "4 x 4096 rows x 64/8 heads, backward, deterministic"
+    for mask in ("full", "causal"):
+        assert f"BF16 d 128 {mask}, {shape}" in text
+    assert "have no entry" not in text
+
+
 def test_interrupted_it_says_where_everything_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -72,6 +100,9 @@ def test_interrupted_it_says_where_everything_is(
         (("--d-head", "wide"), "--d-head is 'wide'; pass whole numbers, as in 64,128"),
         (("--dtype", "fp8"), "dtype 'fp8' is not supported"),
         (("--d-head", "96"), "its head dimensions 2048"),
+        (("--pass", "sideways"), "--pass is 'sideways'; choose from forward, backward"),
+        (("--deterministic",), "deterministic is asked for, which is about gradients"),
+        (("--grid", "backward"), "the grid backward is one of gradients; tune the backward pass"),
     ],
 )
 def test_bad_input_is_refused(options: tuple[str, ...], said: str, tmp_path: Path) -> None:

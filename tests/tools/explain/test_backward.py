@@ -10,14 +10,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from flash_attention import KernelConfigError, UnsupportedError, explain
+from flash_attention import KernelConfigError, Table, UnsupportedError, explain, use_table
 from flash_attention.arch import ARCHES
 from flash_attention.call.backward_call import BackwardCall, Wanted
 from flash_attention.call.call import Call
-from flash_attention.launch.backward import WORKSPACE_VARIABLE, BackwardPlan
+from flash_attention.families.recipe import WORKSPACE_VARIABLE
+from flash_attention.launch.backward import BackwardPlan
 from flash_attention.launch.device import EMULATED_SMS
 from flash_attention.tools.explain.backward import BackwardExplanation
+from flash_attention.tools.tune.candidates import heuristic, neighbours
 from tests.tools.commands.invoke import invoke
+from tests.tools.tune import made_up
 
 SHAPE = (2, 100, 4, 64)  # rows of a head are padded to 2 x 128
 
@@ -63,6 +66,26 @@ def test_it_is_what_the_plan_launches(arch: str, deterministic: bool) -> None:
             step.geometry.block,
             step.geometry.smem_bytes,
         )
+
+
+def test_a_table_that_chose_the_kernels_is_named() -> None:
+    problem = made_up.dense_backward(4096, causal=True)
+    own = heuristic(problem, made_up.SM90)
+    config = neighbours(own, problem)[0]
+    use_table(Table("NVIDIA H200").with_entries([made_up.entry(problem, config, heuristic=own)]))
+    q = torch.empty(4, 4096, 16, 128, dtype=torch.bfloat16, device="meta")
+    try:
+        explained, other = (
+            backward_of(q, q, q, causal=True, arch="sm_90", gradients=True, deterministic=asked)
+            for asked in (False, True)
+        )
+    finally:
+        use_table(None)
+    assert explained.config == config
+    assert explained.rule == (
+        "table: measured for this problem: 1 ms, the heuristic's 1.1 ms (the table, 2026-11-15)"
+    )
+    assert other.rule == "heuristic: d_head 128, masked"
 
 
 def test_memory_is_told_by_formula() -> None:

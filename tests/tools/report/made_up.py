@@ -8,9 +8,11 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from flash_attention.tools.bench.results import save
+from flash_attention.tools.bench.grid import Measured
+from flash_attention.tools.bench.grid_record import grid_rows
+from flash_attention.tools.bench.results import Results, save
 from flash_attention.tools.bench.stored import Stored, read_folder
-from flash_attention.tools.report import RungText
+from flash_attention.tools.report import LaunchText, RungText
 from tests.tools.bench.made_up import made_up_results
 from tests.tools.bench.made_up_grid import grid_row, made_up_grid
 
@@ -24,6 +26,14 @@ RUNGS = (
         "--- rung 1\n+++ rung 2\n@@ -1,2 +1,2 @@\n same\n-old<int>();\n+new<int>();\n",
         "sm_90",
     ),
+)
+BACKWARD_RUNGS = (
+    RungText(
+        *(1, "base", "all five products", "", "", "sm_80"),
+        launches=(LaunchText("prepare", 1, 64, 256, 0), LaunchText("main", 4, 2048, 384, 115712)),
+        launched_for="a <shape>",
+    ),
+    RungText(2, "two stages", "loads run ahead", "stages: 1 -> 2", "--- 1\n+++ 2\n+a\n", "sm_90"),
 )
 OTHER = {
     "device": "Some GPU",
@@ -50,6 +60,32 @@ def decode_grid() -> dict[str, Any]:
     one = replace(row, batch=1, heads=8, heads_k=2, seq_q=1, tflops=flop / ms / 1e9, gbps=3000.0)
     rows = [replace(one, copy_gbps=4000.0), replace(one, batch=2, ok=False)]
     return {**made_up_grid(), "grid": "decode", "rows": [asdict(each) for each in rows]}
+
+
+def gradient_grid(measured: Measured = Measured.BACKWARD) -> dict[str, Any]:
+    """Gradients of the selected grid: 2.5 times the FLOP in twice the time. Our deterministic mode
+    takes twice as long as the other, and FA3 has one where it runs, four times as long as ours.
+    FA3 ran in a process where ours took half as long."""
+    rows = []
+    for row in grid_rows(selected_grid()):
+        ms = 2 * row.ms
+        peers = {name: 2 * peer for name, peer in row.peers.items()}
+        beside = {}
+        if "fa3" in peers:
+            peers["fa3_deterministic"] = 8 * ms
+            beside = {"fa3": ms / 2, "fa3_deterministic": ms}
+        rows.append(
+            replace(
+                row,
+                ms=ms,
+                tflops=row.tflops * measured.value / 2,
+                peers=peers,
+                beside=beside,
+                measured=measured.name,
+                deterministic_ms=2 * ms,
+            )
+        )
+    return {**made_up_grid(), "grid": "backward", "rows": [asdict(row) for row in rows]}
 
 
 def emulated() -> dict[str, Any]:
@@ -81,6 +117,23 @@ def emulated() -> dict[str, Any]:
     return {"date": "2026-01-31", "dtype": "FP16", "shape": [1, 256, 2, 128], "rows": rows}
 
 
+def backward_emulated() -> dict[str, Any]:
+    rows = [dict(row) for row in emulated()["rows"]]
+    for row, rung in zip(rows, BACKWARD_RUNGS, strict=True):
+        row |= {"name": rung.name, "registers": 168}
+    return {**emulated(), "pass_": "backward", "rows": rows}
+
+
+def backward_results() -> Results:
+    """The made-up ladder with the names of the backward rungs."""
+    names = {rung.number: rung.name for rung in BACKWARD_RUNGS}
+    forward = made_up_results()
+    rows = [
+        replace(row, contender=names[row.number]) if row.number else row for row in forward.rows
+    ]
+    return replace(forward, rows=tuple(rows), pass_="backward")
+
+
 def timings() -> list[dict[str, Any]]:
     """A tuner's store: one point, three configs, one of which failed, and one measured twice."""
     point = {"d_head": 64, "causal": True, "seq_len": 512, "batch": 4, "heads": 2}
@@ -103,6 +156,9 @@ def write_folder(folder: Path) -> Path:
     (folder / "f.json").write_text(json.dumps(decode_grid()))
     (folder / "g.json").write_text(json.dumps(OTHER))
     (folder / "h.txt").write_text("$ pytest\n7 passed <in> 1 s\n")
+    (folder / "i.json").write_text(json.dumps(gradient_grid()))
+    save(backward_results(), folder / "j.json")
+    (folder / "k.json").write_text(json.dumps(backward_emulated()))
     return folder
 
 

@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from flash_attention.families.passes import Pass
 from flash_attention.tools.bench.stored import read_folder
 from flash_attention.tools.commands.report import rung_texts
 from flash_attention.tools.report import render_page
@@ -21,7 +22,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("picture", type=Path)
     parser.add_argument("--results", type=Path, default=Path("results"))
     given = parser.parse_args(arguments)
-    page = render_page(read_folder(given.results), rung_texts())
+    page = render_page(read_folder(given.results), rung_texts(), rung_texts(Pass.BACKWARD))
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         path = Path(folder) / "report.html"
         path.write_text(page.text)

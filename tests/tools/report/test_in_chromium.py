@@ -47,7 +47,7 @@ def test_it_loads_alone_and_without_a_complaint(tab: Tab, page: str) -> None:
 def test_the_charts_are_drawn(tab: Tab, page: str) -> None:
     tab.open(page, width=DESK)
     rungs = "document.querySelectorAll('details.rung').length"
-    assert tab.evaluate(rungs) == 29
+    assert tab.evaluate(rungs) == 29 + 19  # of the forward and the backward pass
     small = "[...document.querySelectorAll('svg')].filter(s => s.checkVisibility() && %s).length"
     assert tab.evaluate(small % "s.getBoundingClientRect().width > 100") > 70
     assert tab.evaluate(small % "s.getBoundingClientRect().width <= 100") == 0
@@ -56,7 +56,7 @@ def test_the_charts_are_drawn(tab: Tab, page: str) -> None:
 def test_bars_are_as_long_as_the_numbers_beside_them(tab: Tab, page: str) -> None:
     tab.open(page, width=DESK)
     lengths = tab.evaluate(
-        """[...document.querySelectorAll('details.rung > summary')].map(row => {
+        """[...document.querySelectorAll('[aria-labelledby=ladder] .rung > summary')].map(row => {
           const filled = row.querySelectorAll('.bar:not(.lost)');
           const length = [...filled].reduce((sum, b) => sum + b.getBoundingClientRect().width, 0);
           return length / Number(row.querySelector('.speed').textContent);
@@ -107,11 +107,34 @@ def test_pointing_at_a_dot_says_its_numbers(tab: Tab, page: str) -> None:
 
 def test_the_switch_goes_between_dtypes(tab: Tab, page: str) -> None:
     tab.open(page, width=DESK)
-    shown = """[...document.querySelectorAll('.choice')]
-        .filter(c => c.checkVisibility()).map(c => c.dataset.dtype).join()"""
-    assert tab.evaluate(shown) == "BF16"
-    tab.click("label[for='dtype-fp16']")
-    assert tab.becomes(shown, "FP16")
+    shown = """[...document.querySelectorAll('[aria-labelledby=%s] .choice')]
+        .filter(c => c.checkVisibility()).map(c => c.dataset.view).join('; ')"""
+    assert tab.evaluate(shown % "peers") == "BF16"
+    tab.click("label[for='peers-fp16']")
+    assert tab.becomes(shown % "peers", "FP16")
+    assert tab.evaluate(shown % "gradients") == "BF16"  # one switch leaves the other alone
+
+
+def test_the_switch_of_gradients_shows_the_deterministic_mode(tab: Tab, page: str) -> None:
+    tab.open(page, width=DESK)
+    shown = """[...document.querySelectorAll('[aria-labelledby=gradients] .choice')]
+        .filter(c => c.checkVisibility()).map(c => c.dataset.view).join('; ')"""
+    charts = """[...document.querySelectorAll('[aria-labelledby=gradients] figure')]
+        .filter(c => c.checkVisibility()).length"""
+    assert (tab.evaluate(shown), tab.evaluate(charts)) == ("BF16", 6)
+    tab.click("label[for='gradients-bf16-deterministic']")
+    assert tab.becomes(shown, "BF16, deterministic")
+    assert tab.evaluate(charts) == 6
+
+
+def test_a_rung_of_gradients_shows_its_kernels_and_counters(tab: Tab, page: str) -> None:
+    tab.open(page, width=DESK)
+    tab.click("a[href='#backward-rung-12'] .touch")
+    assert tab.becomes("document.getElementById('backward-rung-12').open")
+    text = tab.evaluate("document.querySelector('#backward-rung-12 .panel').innerText")
+    for part in ("stages: 1 -> 2", "registers a thread", "prepare", "main", "convert"):
+        assert part in text
+    assert not tab.evaluate("document.getElementById('rung-12').open")
 
 
 @pytest.mark.parametrize("width", [320, PHONE, 768])

@@ -7,9 +7,11 @@ import json
 from pathlib import Path
 
 from flash_attention.tools.bench.stored import read_folder
+from flash_attention.tools.report.sections.landscape import landscape_section
 from flash_attention.tools.report.trials import Point, Trial, best, trials_of
 from tests.tools.bench.made_up_grid import LONG, SHORT, made_up_grid
-from tests.tools.report.made_up import stored_results
+from tests.tools.report.made_up import gradient_grid, stored_results
+from tests.tools.report.parse import having, parse
 
 
 def test_a_store_keeps_the_last_timing_and_drops_what_failed(tmp_path: Path) -> None:
@@ -73,6 +75,48 @@ def test_a_table_has_winners_and_heuristics(tmp_path: Path) -> None:
     (trials,) = points.values()
     assert trials == [Trial("h", 1.5, False), Trial("w", 1.0, True)]
     assert files == ("t.json",)
+
+
+def test_gradients_are_points_of_their_own(tmp_path: Path) -> None:
+    backward = {**PROBLEM, "wanted": ["dq", "dk", "dv"], "pass": "backward"}
+    repeated = {**backward, "deterministic": True}
+    few = {**repeated, "wanted": ["dk", "dv"]}
+    lines = ""
+    for times, problem in enumerate((few, repeated, PROBLEM, backward), 1):
+        lines += line("time", "a", 3, ms=1.0 * times, problem=problem)
+        lines += line("time", "b", 3, ms=2.0 * times, problem=problem)
+    (tmp_path / "timings.jsonl").write_text(lines)
+    points, _ = trials_of(read_folder(tmp_path))
+    assert [(point.gradients, trials[0].ms) for point, trials in points.items()] == [
+        ("", 3.0),
+        ("backward", 4.0),
+        ("backward deterministic", 2.0),
+        ("backward dk dv deterministic", 1.0),
+    ]
+    section = landscape_section(read_folder(tmp_path))
+    names = [e.text for e in having(parse(str(section.body)), "span", "name")]
+    assert names[1:] == [
+        "64 full 512",
+        "64 full 512 backward",
+        "64 full 512 backward deterministic",
+        "64 full 512 backward dk dv deterministic",
+    ]
+
+
+def test_a_grid_of_gradients_serves_beside_a_store_of_the_forward_pass(tmp_path: Path) -> None:
+    grid = gradient_grid()
+    other = {**grid["rows"][0], "config": "another", "ms": 9.0, "selected": False}
+    grid["rows"].append(other)
+    stored_results(tmp_path)
+    (tmp_path / "i.json").write_text(json.dumps(grid))
+    points, files = trials_of(read_folder(tmp_path))
+    forward, backward = points
+    assert (forward.gradients, backward.gradients) == ("", "backward")
+    assert [(trial.config, trial.chosen) for trial in points[backward]] == [
+        (SHORT, True),
+        ("another", False),
+    ]
+    assert files == ("e.jsonl", "i.json")
 
 
 def test_a_grid_with_candidates_serves_where_no_store_is(tmp_path: Path) -> None:

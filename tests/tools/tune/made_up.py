@@ -6,10 +6,14 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields
 
 from flash_attention.arch import ARCHES
-from flash_attention.choose.dense import DenseProblem
+from flash_attention.call.backward_call import ALL, Wanted
+from flash_attention.choose.dense import DenseBackwardProblem, DenseProblem
 from flash_attention.choose.table import Entry
+from flash_attention.families.sm90.backward.config import HopperBackwardKernelConfig
+from flash_attention.families.sm90.backward.slots import QueryGradient
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig, KernelConfig
 from flash_attention.tools.tune.measurer import Compiled, Failure
 from flash_attention.tools.tune.store import Machine
@@ -27,6 +31,26 @@ def dense(
     return DenseProblem(
         *(dtype, d_head, d_head, causal, seq, seq, max(16384 // seq, 1), 16, 16),
     )
+
+
+def dense_backward(
+    seq: int = 4096,
+    causal: bool = False,
+    d_head: int = 128,
+    *,
+    wanted: Wanted = ALL,
+    deterministic: bool = False,
+) -> DenseBackwardProblem:
+    shared = dense(seq, causal, d_head)
+    sizes = {f.name: getattr(shared, f.name) for f in fields(shared)}
+    return DenseBackwardProblem(**sizes, wanted=wanted, deterministic=deterministic)
+
+
+def true_backward_time(config: KernelConfig) -> float:
+    """Milliseconds; best are kernels that store dS, in groups of 16 heads."""
+    assert isinstance(config, HopperBackwardKernelConfig)
+    stored = config.query_gradient is QueryGradient.WORKSPACE
+    return 1.0 + 0.1 * (not stored) + 0.03 * (config.group_heads != 16)
 
 
 def true_time(config: KernelConfig) -> float:

@@ -8,13 +8,13 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from flash_attention.call.features import Features
 from flash_attention.choose.dense import DenseProblem
 from flash_attention.kernel_configs import KernelConfig
+from flash_attention.tools.tune.kernels import CompiledFor
 from flash_attention.tools.tune.measurer import Compiled, Failure
 from tests.tools.tune.made_up import MadeUpMeasurer, true_time
 
-Job = tuple[KernelConfig, Features]
+Job = tuple[KernelConfig, CompiledFor]
 
 
 @dataclass(frozen=True)
@@ -44,12 +44,12 @@ class SimulatedMachine(MadeUpMeasurer):
         self._child_started = False
 
     def compile(self, problem: DenseProblem, configs: Sequence[KernelConfig]) -> None:
-        self._queue.extend((config, problem.features_for(config)) for config in configs)
+        self._queue.extend((config, problem.compiled_for(config)) for config in configs)
 
     def compiled(
         self, problem: DenseProblem, configs: Sequence[KernelConfig]
     ) -> Iterator[tuple[KernelConfig, Compiled | Failure]]:
-        waiting = {(config, problem.features_for(config)): config for config in configs}
+        waiting = {(config, problem.compiled_for(config)): config for config in configs}
         asked = list(waiting)
         self._go_on()
         self._queue.extendleft(reversed(asked))

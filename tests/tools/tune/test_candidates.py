@@ -8,12 +8,18 @@ from dataclasses import replace
 import pytest
 
 from flash_attention.arch import ARCHES, Arch
-from flash_attention.choose.dense import DenseProblem
+from flash_attention.call.backward_call import Wanted
+from flash_attention.choose.dense import DenseBackwardProblem, DenseProblem
 from flash_attention.errors import KernelConfigError, UnsupportedError
+from flash_attention.families.passes import Pass
 from flash_attention.families.registry import family_called
+from flash_attention.families.sm80.backward.config import FlashBackwardKernelConfig
+from flash_attention.families.sm90.backward.config import HopperBackwardKernelConfig
+from flash_attention.families.sm90.backward.slots import QueryGradient
 from flash_attention.families.sm90.forward.heuristic import group_mib
 from flash_attention.kernel_configs import (
     SET_VARIABLE,
+    DType,
     FlashForwardKernelConfig,
     HopperForwardKernelConfig,
     KernelConfig,
@@ -22,13 +28,14 @@ from flash_attention.kernel_configs import (
 from flash_attention.ladder import get_ladder
 from flash_attention.tools.tune.candidates import (
     carried_over,
+    check_candidates,
     heuristic,
     neighbours,
     space_of,
     starting_points,
 )
 from flash_attention.tools.tune.points import problems_of
-from tests.tools.tune.made_up import SM90, dense
+from tests.tools.tune.made_up import SM90, dense, dense_backward
 
 
 def hopper(config: KernelConfig) -> HopperForwardKernelConfig:
@@ -133,6 +140,57 @@ def test_the_environment_names_the_set_that_is_tried(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv(SET_VARIABLE, "none")
     with pytest.raises(KernelConfigError, match="there is no kernel set 'none'"):
         starting_points(dense(), SM90, family)
+
+
+@pytest.mark.parametrize("problem", problems_of("backward", pass_=Pass.BACKWARD), ids=str)
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_a_search_of_gradients_starts_with_what_computes_them(
+    problem: DenseBackwardProblem, deterministic: bool
+) -> None:
+    problem = replace(problem, deterministic=deterministic)
+    own, start = heuristic(problem, SM90), starting_points(problem, SM90)
+    assert start[0] == own
+    assert set(neighbours(own, problem)) <= set(start)
+    assert 8 <= len(start) == len(set(start)) <= 60
+    for config in start:
+        assert isinstance(config, HopperBackwardKernelConfig)
+        assert config.broken_rule(SM90) is None
+        assert (config.dtype, config.d_head) == (problem.dtype, problem.d_head)
+        assert not (deterministic and config.adds_dq)
+        assert config.query_gradient is not QueryGradient.NONE
+
+
+def test_gradients_that_hopper_kernels_refuse_search_the_sm_80_family() -> None:
+    problem = dense_backward(wanted=Wanted(dk=False, dv=False))
+    start = starting_points(problem, SM90)
+    assert {type(config) for config in start} == {FlashBackwardKernelConfig}
+    assert len(start) >= 240
+    named = starting_points(dense_backward(), SM90, family_called("sm80", Pass.BACKWARD))
+    assert {type(config) for config in named} == {FlashBackwardKernelConfig}
+
+
+def test_a_set_of_gradients_is_that_of_their_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(SET_VARIABLE, "progression")
+    problem = dense_backward()
+    rungs = [rung.config for rung in get_ladder(DType.BF16, 128, pass_=Pass.BACKWARD)]
+    hopper_rungs = {c for c in rungs if isinstance(c, HopperBackwardKernelConfig)}
+    assert set(starting_points(problem, SM90)) == {heuristic(problem, SM90), *hopper_rungs}
+
+
+def test_a_search_without_a_candidate_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem = dense_backward(deterministic=True)
+    check_candidates(problem, SM90)
+    monkeypatch.setenv(SET_VARIABLE, "progression")
+    check_candidates(dense_backward(), SM90)
+    check_candidates(problem, SM90, family_called("sm80", Pass.BACKWARD))
+    check_candidates(dense(d_head=256), SM90)  # there is no ladder, so that nothing was left out
+    with pytest.raises(
+        UnsupportedError,
+        match=r"none of the \d+ kernels of the set progression suits BF16 d 128 full, .* backward,"
+        r" deterministic, so that there is nothing to compare .*; set FLASH_ATTENTION_KERNELS to"
+        " autotune, or leave it unset",
+    ):
+        check_candidates(problem, SM90)
 
 
 def test_what_is_carried_over_keeps_its_heads_in_a_group() -> None:

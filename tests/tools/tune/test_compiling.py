@@ -15,8 +15,11 @@ from flash_attention.arch import DEFAULT_ARCH
 from flash_attention.call.features import PLAIN, Features
 from flash_attention.kernel_configs import FlashForwardKernelConfig
 from flash_attention.ladder import get_ladder
+from flash_attention.tools.tune.candidates import heuristic
 from flash_attention.tools.tune.compiling import Compilers, compile_job
+from flash_attention.tools.tune.kernels import kernels_of
 from flash_attention.tools.tune.measurer import Compiled, Failure
+from tests.tools.tune.made_up import dense_backward
 
 pytestmark = pytest.mark.slow  # left out of `make quick`
 
@@ -45,6 +48,22 @@ def test_answers_are_resources_or_refusals(tmp_path: Path, monkeypatch: pytest.M
         assert isinstance(failure, Failure)
         assert failure.fate == "refused"
         assert word in failure.reason
+
+
+def test_all_kernels_of_gradients_are_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLASH_ATTENTION_CACHE_DIR", str(tmp_path))
+    problem = dense_backward(deterministic=True)
+    config = heuristic(problem, DEFAULT_ARCH)
+    answer = compile_job(lambda note: None, config, problem, DEFAULT_ARCH)
+    assert isinstance(answer, Compiled)
+    assert 128 < answer.registers <= 255  # those of the main kernel, and not of the one before it
+    units = kernels_of(config, problem, DEFAULT_ARCH)
+    assert len(units) == 3
+    folders = [path.name for path in tmp_path.iterdir() if path.is_dir()]
+    for unit in units:
+        assert any(folder.startswith(unit.name) for folder in folders)
 
 
 def test_what_nobody_waits_for_any_longer_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,10 +9,12 @@ from pathlib import Path
 import pytest
 
 from flash_attention import tune
+from flash_attention.choose.dense import DenseBackwardProblem
 from flash_attention.choose.table import Table
 from flash_attention.choose.table_file import load_table
 from flash_attention.errors import UnsupportedError
 from flash_attention.kernel_configs import HopperForwardKernelConfig, KernelConfig
+from flash_attention.launch.device import current_arch
 from flash_attention.tools.bench.grid import Point
 from flash_attention.tools.child import ChildLostError
 from flash_attention.tools.tune import device, timed
@@ -153,4 +155,32 @@ def test_two_points_are_tuned_once(tmp_path: Path) -> None:
     told.clear()
     assert tuned() == table == load_table(tmp_path / "table.json")
     assert told == []
+    assert store.read_text() == lines
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("deterministic", [False, True])
+def test_gradients_are_tuned_once(tmp_path: Path, deterministic: bool) -> None:
+    store = tmp_path / "store.jsonl"
+
+    def tuned() -> Table:
+        return tune(
+            *([Point(64, True, 512, 2, 4)],),
+            dtype="bf16",
+            pass_="backward",
+            deterministic=deterministic,
+            table=tmp_path / "table.json",
+            store=store,
+            budget=60.0,
+        )
+
+    table = tuned()
+    (entry,) = table.entries
+    assert isinstance(entry.problem, DenseBackwardProblem)
+    assert entry.problem.deterministic == deterministic
+    assert entry.problem.refusal(entry.config, current_arch()) is None
+    assert entry.gain >= 1.0
+    lines = store.read_text()
+    assert '"fate": "wrong"' not in lines
+    assert tuned() == table == load_table(tmp_path / "table.json")
     assert store.read_text() == lines

@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from flash_attention.call.backward_call import ALL
+from flash_attention.choose.dense import DenseBackwardProblem, DenseProblem
 from flash_attention.errors import UnsupportedError
+from flash_attention.families.passes import Pass
 from flash_attention.kernel_configs import DType
 from flash_attention.tools.bench.grid import Point
 from flash_attention.tools.tune.points import TUNABLE, problems_of
@@ -27,7 +30,31 @@ def test_lengths_of_a_grid_by_name() -> None:
 
 
 def test_every_tunable_grid_is_dense() -> None:
-    assert [len(problems_of(name)) for name in TUNABLE] == [36, 6, 2]
+    forward, of_gradients = TUNABLE[:3], TUNABLE[3:]
+    assert [len(problems_of(name)) for name in forward] == [36, 6, 2]
+    assert [len(problems_of(name, pass_=Pass.BACKWARD)) for name in of_gradients] == [4]
+
+
+def test_problems_of_the_backward_pass() -> None:
+    gradients = problems_of("fa3", pass_=Pass.BACKWARD)
+    assert gradients == problems_of("backward", pass_=Pass.BACKWARD)
+    assert [p.forward for p in map(backward, gradients)] == problems_of("fa3")
+    assert {(p.wanted, p.deterministic) for p in map(backward, gradients)} == {(ALL, False)}
+    (one,) = problems_of([Point(64, True, 512, 2, 4, 2)], pass_=Pass.BACKWARD, deterministic=True)
+    assert str(one) == "BF16 d 64 causal, 2 x 512 rows x 4/2 heads, backward, deterministic"
+
+
+def backward(problem: DenseProblem) -> DenseBackwardProblem:
+    assert isinstance(problem, DenseBackwardProblem)
+    return problem
+
+
+@pytest.mark.parametrize("grid", ["backward", "backward_gqa", "training"])
+def test_gradients_are_not_tuned_with_the_forward_pass(grid: str) -> None:
+    with pytest.raises(UnsupportedError, match=f"the grid {grid} is one of gradients; tune the"):
+        problems_of(grid)
+    with pytest.raises(UnsupportedError, match="deterministic is asked for, which is about grad"):
+        problems_of("fa3", deterministic=True)
 
 
 def test_problems_of_a_file_with_fewer_queries_and_shared_heads(tmp_path: Path) -> None:

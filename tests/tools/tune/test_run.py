@@ -9,20 +9,32 @@ import pytest
 
 from flash_attention.arch import ARCHES, Arch
 from flash_attention.call.features import Features
-from flash_attention.choose.dense import DenseProblem
+from flash_attention.choose.dense import DenseBackwardProblem, DenseProblem
 from flash_attention.choose.table import Entry
 from flash_attention.errors import UnsupportedError
-from flash_attention.kernel_configs import DType, KernelConfig
+from flash_attention.families.sm90.backward.config import HopperBackwardKernelConfig
+from flash_attention.families.sm90.backward.slots import QueryGradient
+from flash_attention.kernel_configs import SET_VARIABLE, DType, KernelConfig
 from flash_attention.tools.bench.grid import Point
 from flash_attention.tools.tune import run, store
 from flash_attention.tools.tune.bench import Bench
 from flash_attention.tools.tune.candidates import heuristic, starting_points
+from flash_attention.tools.tune.kernels import kernel_digest
 from flash_attention.tools.tune.measurer import Failure
 from flash_attention.tools.tune.points import problems_of
 from flash_attention.tools.tune.run import BUDGET_S, Progress, Run, check_tunable, tune
 from flash_attention.tools.tune.search import QUICK, THOROUGH
-from flash_attention.tools.tune.store import Store, kernel_digest
-from tests.tools.tune.made_up import COMPILE_S, MACHINE, SM90, MadeUpMeasurer, dense, true_time
+from flash_attention.tools.tune.store import Store
+from tests.tools.tune.made_up import (
+    COMPILE_S,
+    MACHINE,
+    SM90,
+    MadeUpMeasurer,
+    dense,
+    dense_backward,
+    true_backward_time,
+    true_time,
+)
 from tests.tools.tune.simulated import Costs, SimulatedMachine
 
 pytestmark = pytest.mark.slow  # left out of `make quick`
@@ -185,6 +197,35 @@ def test_the_whole_fa3_grid_is_tuned_in_the_time_it_is_given(costs: Costs, most_
     assert all(entry.gain > 1.005 for entry in found)
 
 
+GRADIENTS = [
+    dense_backward(seq, deterministic=deterministic)
+    for deterministic in (False, True)
+    for seq in (2048, 4096)
+]
+
+
+def test_gradients_are_tuned_like_attention(tmp_path: Path) -> None:
+    measurer = MadeUpMeasurer(true_backward_time)
+    found = entries(measurer, tmp_path / "store", problems=[*GRADIENTS])
+    assert [entry.problem for entry in found] == sorted(GRADIENTS)
+    for entry in found:
+        own, config = heuristic(entry.problem, SM90), entry.config
+        assert isinstance(config, HopperBackwardKernelConfig)
+        assert isinstance(entry.problem, DenseBackwardProblem)
+        assert entry.heuristic == own.short_form()
+        assert config.query_gradient is QueryGradient.WORKSPACE
+        assert config.group_heads == 16
+        gain = true_backward_time(own) / true_backward_time(config)
+        assert entry.gain == pytest.approx(gain, rel=0.01)
+    for problem, config, _ in measurer.timed:
+        assert isinstance(config, HopperBackwardKernelConfig)
+        assert isinstance(problem, DenseBackwardProblem)
+        assert not (problem.deterministic and config.adds_dq)
+    again = MadeUpMeasurer(true_backward_time)
+    assert entries(again, tmp_path / "store", problems=[*GRADIENTS]) == found
+    assert (again.lineups, again.compiled_configs) == ([], [])
+
+
 def test_few_queries_are_not_tuned() -> None:
     short = problems_of([Point(128, True, 4096, 4, 16, seq_q=1)], dtype=DType.FP16)
     with pytest.raises(UnsupportedError, match="so few queries that its keys are split"):
@@ -208,3 +249,18 @@ def test_tuning_needs_a_gpu_and_a_grid(monkeypatch: pytest.MonkeyPatch) -> None:
         tune("fa4")
     with pytest.raises(UnsupportedError, match="dtype 'fp8' is not supported"):
         tune("fa3", dtype="fp8")
+    with pytest.raises(UnsupportedError, match="pass_ is 'both'; choose from forward, backward"):
+        tune("fa3", pass_="both")
+    with pytest.raises(UnsupportedError, match="the grid backward_gqa is one of gradients"):
+        tune("backward_gqa")
+    with pytest.raises(UnsupportedError, match="deterministic is asked for, which is about"):
+        tune("fa3", deterministic=True)
+
+
+def test_a_deterministic_search_without_candidates_is_refused_before_anything_is_timed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(SET_VARIABLE, "progression")
+    check_tunable([dense_backward()], MACHINE, 132)
+    with pytest.raises(UnsupportedError, match="kernels of the set progression suits BF16 d 128"):
+        check_tunable([dense_backward(), dense_backward(deterministic=True)], MACHINE, 132)

@@ -12,16 +12,15 @@ from typing import Any
 
 import pytest
 
-from flash_attention.call.features import CAUSAL, PLAIN
-from flash_attention.compile import compile_kernel
+from flash_attention.call.backward_call import Wanted
+from flash_attention.choose.dense import DenseBackwardProblem
 from flash_attention.errors import UnsupportedError
-from flash_attention.families.registry import unit_of
 from flash_attention.kernel_configs import HopperForwardKernelConfig
 from flash_attention.tools.tune import store as store_module
 from flash_attention.tools.tune.candidates import heuristic
 from flash_attention.tools.tune.measurer import Failure
-from flash_attention.tools.tune.store import Decision, Sample, Store, kernel_digest
-from tests.tools.tune.made_up import MACHINE, SM90, dense
+from flash_attention.tools.tune.store import Decision, Sample, Store
+from tests.tools.tune.made_up import MACHINE, SM90, dense, dense_backward
 
 PROBLEM = dense()
 CONFIG = heuristic(PROBLEM, SM90)
@@ -79,15 +78,26 @@ def test_a_changed_source_is_timed_again(tmp_path: Path, monkeypatch: pytest.Mon
     assert store.decision(PROBLEM, CONFIG) is None
 
 
-def test_a_kernel_goes_by_what_the_compile_cache_goes_by(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FLASH_ATTENTION_CACHE_DIR", str(tmp_path))
-    unit = unit_of(CONFIG, PLAIN, SM90)
-    path = compile_kernel(unit.source, arch=unit.target, name="any").source_path
-    assert path is not None
-    assert path.parent.name.endswith(kernel_digest(CONFIG, PLAIN, SM90))
-    assert kernel_digest(CONFIG, CAUSAL, SM90) != kernel_digest(CONFIG, PLAIN, SM90)
+@pytest.mark.parametrize(
+    "problem",
+    [
+        dense_backward(),
+        dense_backward(deterministic=True),
+        dense_backward(wanted=Wanted(dq=False)),
+    ],
+    ids=str,
+)
+def test_timings_of_gradients_are_kept_apart(problem: DenseBackwardProblem, tmp_path: Path) -> None:
+    config = heuristic(problem, SM90)
+    filled(tmp_path / "store").add_sample(problem, config, 3, Sample(2.5, 1.0))
+    store = Store(tmp_path / "store", MACHINE)
+    assert store.sample(problem, config, 3) == Sample(2.5, 1.0)
+    assert store.sample(PROBLEM, CONFIG, 3) == SAMPLE
+    for other in (dense_backward(512), dense_backward(), dense_backward(deterministic=True)):
+        if other != problem:
+            assert store.sample(other, heuristic(other, SM90), 3) is None
+    record = json.loads((tmp_path / "store").read_text().splitlines()[-1])
+    assert record["problem"]["pass"] == "backward"
 
 
 def test_a_line_that_was_cut_off_costs_only_itself(

@@ -70,7 +70,7 @@ class GradientCase:
         if self.measured is Measured.TRAINING:
             forward = partial(attention, deterministic=deterministic, **self.case.keywords)
             return self.recorded(name, forward)
-        return self._pass(name, None, deterministic)
+        return pass_contender(name, self.call(deterministic))
 
     def kernel(self, config: KernelConfig) -> Contender:
         """Return the contender for a given config, named by its short form."""
@@ -78,20 +78,7 @@ class GradientCase:
         if self.measured is Measured.TRAINING:
             forward = partial(attention, backward_config=config, **self.case.keywords)
             return self.recorded(name, forward)
-        return self._pass(name, config, False)
-
-    def _pass(self, name: str, config: KernelConfig | None, deterministic: bool) -> Contender:
-        call = self.call(deterministic)
-        if not self.do.is_cuda:
-            return Contender(name, lambda: compute_gradients(call, config))
-        plan = backward_plan_for(call, config)
-        arguments, gradients = plan.prepare(call)
-
-        def run() -> Gradients:
-            plan.launcher.launch(arguments)
-            return gradients
-
-        return Contender(name, run, poison=lambda: poison(gradients))
+        return pass_contender(name, self.call(), config)
 
     def recorded(self, name: str, forward: Forward) -> Contender:
         """Return the contender of a function that autograd records: its backward pass alone, or
@@ -109,6 +96,26 @@ class GradientCase:
     def judge(self) -> GradientJudge:
         call = self.call().call
         return GradientJudge(call, self.do, scores=CHECKED_SCORES)
+
+
+def pass_contender(
+    name: str,
+    call: BackwardCall,
+    config: KernelConfig | None = None,
+    into: Gradients | None = None,
+) -> Contender:
+    """Return the contender that launches all kernels of a backward pass, and nothing else. On a GPU
+    it stores `into` gradients that others may share, or into its own."""
+    if not call.do.is_cuda:
+        return Contender(name, lambda: compute_gradients(call, config))
+    plan = backward_plan_for(call, config)
+    arguments, gradients = plan.prepare(call, into)
+
+    def run() -> Gradients:
+        plan.launcher.launch(arguments)
+        return gradients
+
+    return Contender(name, run, poison=lambda: poison(gradients))
 
 
 def poison(gradients: Iterable[Tensor | None]) -> None:

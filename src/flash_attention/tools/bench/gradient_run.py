@@ -15,6 +15,7 @@ from pathlib import Path
 import torch
 
 from flash_attention.call.backward_call import Gradients
+from flash_attention.choose.heuristic import select_config
 from flash_attention.errors import FlashAttentionError, UnsupportedError
 from flash_attention.kernel_configs import DType, KernelConfig
 from flash_attention.reference.judge import Check
@@ -47,6 +48,7 @@ class Asked:
     device: torch.device
     hot: bool = False
     fa3: Path | None = None
+    heuristic: bool = False  # what is chosen without tables is timed too
 
 
 @dataclass(frozen=True)
@@ -57,6 +59,7 @@ class MeasuredPoint:
     timings: Mapping[str, Timing]
     checks: Mapping[str, Mapping[str, Check]]
     refused: Mapping[str, str]
+    heuristic: str = ""  # what it would run without tables, if that was asked for
 
     def of(self, name: str) -> list[Check]:
         """The checks of a contender's gradients."""
@@ -92,7 +95,7 @@ class BesideFa3:
 
 
 def _measure_in_child(note: Note, asked: Asked) -> MeasuredPoint:
-    return measure_process(asked, [], (FA3, FA3_DETERMINISTIC))
+    return measure_process(replace(asked, heuristic=False), [], (FA3, FA3_DETERMINISTIC))
 
 
 def measure_process(
@@ -100,12 +103,14 @@ def measure_process(
 ) -> MeasuredPoint:
     """Measure ours, these configs and peers that may share a process."""
     of = GradientCase.of(asked.point, asked.dtype, asked.measured, asked.device)
+    plan = of.plan()
+    untabled = [select_config(plan.problem, plan.arch)] if asked.heuristic else []
     refused: dict[str, str] = {}
     kernels: list[Contender] = []
     for name, config, deterministic in (
         (OURS, None, False),
         (DETERMINISTIC, None, True),
-        *((config.short_form(), config, False) for config in configs),
+        *((config.short_form(), config, False) for config in dict.fromkeys((*configs, *untabled))),
     ):
         try:
             contender = of.kernel(config) if config else of.ours(name, deterministic=deterministic)
@@ -129,8 +134,9 @@ def measure_process(
         hot=asked.hot,
         spin_cycles=AUTOGRAD_SPINS * SPIN_CYCLES,
     )
-    selected = of.plan().config.short_form()
-    return MeasuredPoint(selected, timings, checks, {**refused, **lineup.missing})
+    heuristic = untabled[0].short_form() if untabled else ""
+    said = {**refused, **lineup.missing}
+    return MeasuredPoint(plan.config.short_form(), timings, checks, said, heuristic)
 
 
 def measure_gradients(
@@ -160,7 +166,14 @@ def measure_gradients(
         }
         checks = [c for m in (here, there) for n in (OURS, DETERMINISTIC) for c in m.of(n)]
         row = _row(asked, here.config, here.timings[OURS], checks, times, beside)
-        rows.append(replace(row, selected=True, deterministic_ms=here.right_ms(DETERMINISTIC)))
+        rows.append(
+            replace(
+                row,
+                selected=True,
+                deterministic_ms=here.right_ms(DETERMINISTIC),
+                heuristic_ms=here.right_ms(here.heuristic),
+            )
+        )
     near = {name: ms for name, ms in times.items() if name in here.timings}
     for name in (config.short_form() for config in configs):
         if name in here.timings:

@@ -82,10 +82,9 @@ def _row(data: dict[str, Any]) -> GridRow:
     if row.measured not in Measured.__members__:
         known = ", ".join(Measured.__members__)
         raise UnsupportedError(f"measured is {quoted(row.measured)}; there are {known}")
-    if row.deterministic_ms is not None:
-        check_positive(deterministic_ms=row.deterministic_ms)
-    if row.ratio is not None:
-        check_positive(ratio=row.ratio)
+    for name in ("ratio", "gbps", "copy_gbps", "full_ms", "heuristic_ms", "deterministic_ms"):
+        if (value := getattr(row, name)) is not None:
+            check_positive(**{name: value})
     for name in ("heads_k", "seq_q", "window"):
         if not 0 <= getattr(row, name) <= MAX_ROWS:
             raise UnsupportedError(f"{name} is {getattr(row, name)}; it is 0 or more")

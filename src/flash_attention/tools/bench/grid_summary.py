@@ -29,6 +29,13 @@ def point_of(row: GridRow) -> Point:
     )
 
 
+def has_shapes(rows: Iterable[GridRow]) -> bool:
+    """Whether a problem is more than self-attention of one length and as many heads of K as Q."""
+    return any(
+        row.heads_k not in (0, row.heads) or row.seq_q or row.window or row.lengths for row in rows
+    )
+
+
 def selected_rows(rows: Iterable[GridRow]) -> list[GridRow]:
     """The rows of what a user gets: the selected config of every point."""
     return [row for row in rows if row.selected]

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from flash_attention.arch import ARCHES, Arch, get_arch
 from flash_attention.errors import UnsupportedError, quoted
-from flash_attention.families.passes import Pass
+from flash_attention.families.passes import Pass, read_pass
 from flash_attention.kernel_configs import DType, KernelConfig, as_kernel_config
 from flash_attention.ladder import Rung, get_ladder, pick_rung
 
@@ -19,12 +19,7 @@ def ladder_of(
 
 def pass_named(name: str) -> Pass:
     """The pass that --pass names."""
-    for one in Pass:
-        if one.value == name:
-            return one
-    raise UnsupportedError(
-        f"--pass is {quoted(name)}; choose from {', '.join(one.value for one in Pass)}"
-    )
+    return read_pass("--pass", name)
 
 
 def chosen_kernel(

@@ -3,15 +3,26 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from math import prod
 from pathlib import Path
 
+from flash_attention.choose.dense import DenseBackwardProblem, DenseProblem
+from flash_attention.families.backward_steps import parse_step_name
+from flash_attention.families.passes import Pass
+from flash_attention.families.recipe import Setting, Step
 from flash_attention.files import write_whole
-from flash_attention.ladder import get_ladder
+from flash_attention.ladder import Rung, get_ladder
+from flash_attention.tools.bench.grid import SEED_HEADS, SEED_SHAPES
 from flash_attention.tools.bench.stored import read_folder
 from flash_attention.tools.commands.console import output
 from flash_attention.tools.commands.ladder.diff import source_diff
 from flash_attention.tools.commands.ladder.listing import change_of
-from flash_attention.tools.report import RungText, render_page
+from flash_attention.tools.explain.gpus import GPUS
+from flash_attention.tools.report import LaunchText, RungText, render_page
+
+GPU, SEQ_LEN = GPUS[0], 4096
+"""Where launches of rungs are told for, and the rows of a sequence."""
 
 
 def report(
@@ -21,7 +32,8 @@ def report(
     tuner: Path | None,
 ) -> None:
     """One HTML page of everything that was measured: it needs no network and no other file."""
-    page = render_page(read_folder(results, *([tuner] if tuner else [])), rung_texts())
+    stored = read_folder(results, *([tuner] if tuner else []))
+    page = render_page(stored, rung_texts(), rung_texts(Pass.BACKWARD))
     write_whole(out, page.text)
     for sentence in page.missing:
         output.print(f"left out: {sentence}", markup=False, highlight=False)
@@ -29,9 +41,9 @@ def report(
     output.print(f"report: {out} ({size:.0f} KiB)", markup=False, highlight=False)
 
 
-def rung_texts() -> tuple[RungText, ...]:
-    """The ladder's ideas, changes and source."""
-    rungs = get_ladder()
+def rung_texts(pass_: Pass = Pass.FORWARD) -> tuple[RungText, ...]:
+    """The ideas, changes, launches and source of a ladder."""
+    rungs = get_ladder(pass_=pass_)
     return tuple(
         RungText(
             rung.number,
@@ -40,6 +52,28 @@ def rung_texts() -> tuple[RungText, ...]:
             change_of(before, rung),
             source_diff(before, rung) if before else "",
             rung.config.default_arch.name,
+            *launches_of(rung, pass_),
         )
         for before, rung in zip((None, *rungs), rungs, strict=False)
     )
+
+
+def launches_of(rung: Rung, pass_: Pass) -> tuple[tuple[LaunchText, ...], str]:
+    """What a rung launches at a shape of the ladder, and that in words."""
+    config = rung.config
+    kind = DenseBackwardProblem if pass_ is Pass.BACKWARD else DenseProblem
+    sizes = (SEQ_LEN, SEQ_LEN, SEED_SHAPES[SEQ_LEN], SEED_HEADS, SEED_HEADS)
+    problem = kind(config.dtype, config.d_head, config.d_head, rung.causal, *sizes)
+    steps = problem.recipe(config, Setting(config.default_arch, GPU.num_sms)).steps
+    counted = Counter((_kernel(step), step.geometry) for step in steps)
+    launches = tuple(
+        LaunchText(name, times, prod(at.grid), at.block, at.smem_bytes)
+        for (name, at), times in counted.items()
+    )
+    return launches, f"{problem}, on {GPU.num_sms} multiprocessors"
+
+
+def _kernel(step: Step) -> str:
+    """What a kernel does in its pass."""
+    beside = parse_step_name(step.unit.name)
+    return beside.kernel.replace("_", " ") if beside else "main"

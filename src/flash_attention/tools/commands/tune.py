@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from statistics import geometric_mean
+from typing import Any
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -19,7 +20,7 @@ from flash_attention.tools.commands.console import (
     report_table,
 )
 from flash_attention.tools.commands.interrupt import INTERRUPTED
-from flash_attention.tools.commands.options import numbers_of
+from flash_attention.tools.commands.options import numbers_of, pass_named
 from flash_attention.tools.tune import run
 from flash_attention.tools.tune.points import problems_of
 from flash_attention.tools.tune.store import default_store
@@ -36,12 +37,21 @@ def tune(
     store: Path | None,
     budget: float,
     family: str | None,
+    pass_: str,
+    deterministic: bool,
 ) -> None:
     """Find the fastest kernel for every problem of a grid, and write a table to choose by."""
     d_heads, seq_lens = numbers_of("--d-head", d_head), numbers_of("--seq", seq)
     masks = None if causal is None else (causal,)
     element = DType.from_string(dtype) if dtype else None
-    asked = set(problems_of(grid, d_heads=d_heads, masks=masks, seq_lens=seq_lens, dtype=element))
+    part: dict[str, Any] = {
+        "d_heads": d_heads,
+        "masks": masks,
+        "seq_lens": seq_lens,
+        "dtype": element,
+        "deterministic": deterministic,
+    }
+    asked = set(problems_of(grid, pass_=pass_named(pass_), **part))
     kept = default_store() if store is None else store
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     with Progress(*columns, console=errors, transient=True) as bar:
@@ -55,10 +65,8 @@ def tune(
         try:
             tuned = run.tune(
                 grid,
-                d_heads=d_heads,
-                masks=masks,
-                seq_lens=seq_lens,
-                dtype=element,
+                **part,
+                pass_=pass_,
                 table=table,
                 store=kept,
                 budget=budget,

@@ -10,18 +10,17 @@ from typing import Any
 
 import torch
 
-from flash_attention.arch import Arch
 from flash_attention.call.backward_call import ALL, BackwardProblem, Wanted
 from flash_attention.call.backward_checks import views_of_pass
 from flash_attention.call.call import Call
 from flash_attention.call.problem import Problem
 from flash_attention.call.tensors import TensorView
-from flash_attention.choose.decision import Decision, Rule
+from flash_attention.choose.decision import Where
 from flash_attention.families.backward_args import TURN_ROWS, stat_rows
 from flash_attention.families.config import KernelConfig
-from flash_attention.families.recipe import Setting
+from flash_attention.families.recipe import WORKSPACE_VARIABLE, Setting, workspace_bytes
 from flash_attention.families.registry import family_of
-from flash_attention.launch.backward import WORKSPACE_VARIABLE, choose_backward, workspace_bytes
+from flash_attention.launch.backward import decide_backward
 from flash_attention.ops import BackwardOptions
 from flash_attention.tools.explain.launch import Launch
 from flash_attention.tools.explain.refusals import Refusal, refusals_of, rule_of
@@ -106,18 +105,16 @@ def explain_backward(
     problem: Problem,
     views: Sequence[TensorView],
     options: BackwardOptions,
-    arch: Arch,
-    num_sms: int,
+    where: Where,
 ) -> BackwardExplanation:
     """Explain the backward pass of a checked call. `views` are of q, k, v and the output."""
     wanted = _wanted(call)
     deterministic = options.deterministic or torch.are_deterministic_algorithms_enabled()
     given = BackwardProblem.of_pass(problem, wanted, deterministic)
-    config, _ = choose_backward(given, options.config, arch)
-    rule = Rule.HEURISTIC if options.config is None else Rule.GIVEN
-    decision = Decision(config, arch, None, rule)
+    decision = decide_backward(given, options.config, where)
+    config, arch, num_sms = decision.config, decision.arch, where.num_sms
     of_pass = views_of_pass(call, views)
-    setting = Setting(arch, num_sms, workspace_bytes=workspace_bytes())
+    setting = Setting(arch, num_sms)
     recipe = family_of(config).recipe(config, given, of_pass, setting)
     return BackwardExplanation(
         config=config,

@@ -90,9 +90,7 @@ def explain(
         chunks=recipe.chunks,
         tiles=recipe.tiles,
         work=work_of(problem, call),
-        backward=explain_backward(call, problem, views, backward, target, known_sms)
-        if trained
-        else None,
+        backward=explain_backward(call, problem, views, backward, where) if trained else None,
     )
 
 

@@ -2,6 +2,6 @@
 """Stored results as one HTML page that needs nothing else."""
 
 from flash_attention.tools.report.document import render_page
-from flash_attention.tools.report.rungs import RungText
+from flash_attention.tools.report.rungs import LaunchText, RungText
 
-__all__ = ["RungText", "render_page"]
+__all__ = ["LaunchText", "RungText", "render_page"]

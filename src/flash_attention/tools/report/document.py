@@ -10,10 +10,11 @@ from importlib.resources import files
 from flash_attention.tools.bench.stored import Stored
 from flash_attention.tools.report.headline import headline
 from flash_attention.tools.report.markup import Markup, element, join
-from flash_attention.tools.report.rungs import RungText
+from flash_attention.tools.report.rungs import RungText, backward_ladder, forward_ladder
 from flash_attention.tools.report.section import Section
 from flash_attention.tools.report.sections.counters import counters_section
 from flash_attention.tools.report.sections.environment import environment_section
+from flash_attention.tools.report.sections.gradients import gradients_section
 from flash_attention.tools.report.sections.ladder import ladder_section
 from flash_attention.tools.report.sections.landscape import landscape_section
 from flash_attention.tools.report.sections.others import others_section
@@ -33,15 +34,21 @@ class Page:
     missing: tuple[str, ...]
 
 
-def render_page(stored: Sequence[Stored], rungs: Sequence[RungText]) -> Page:
+def render_page(
+    stored: Sequence[Stored], rungs: Sequence[RungText], backward_rungs: Sequence[RungText]
+) -> Page:
     """The whole page, the same for the same results."""
+    forward, backward = forward_ladder(rungs), backward_ladder(backward_rungs)
     measured = [
-        ladder_section(stored, rungs),
+        ladder_section(stored, forward),
         peers_section(stored),
+        gradients_section(stored),
         shapes_section(stored),
         roofline_section(stored),
         landscape_section(stored),
-        counters_section(stored, rungs),
+        counters_section(stored, forward),
+        ladder_section(stored, backward),
+        counters_section(stored, backward),
     ]
     others = others_section(stored, measured)
     shown = [*measured, *([others] if others else [])]
@@ -64,7 +71,7 @@ def render_page(stored: Sequence[Stored], rungs: Sequence[RungText]) -> Page:
         element("script", _asset("script.js")),
     )
     text = f"<!doctype html>\n{element('html', head, body, lang='en')}\n"
-    return Page(text, tuple(section.missing for section in measured if section.body is None))
+    return Page(text, tuple(section.missing for section in measured if section.missing))
 
 
 def _section(section: Section) -> Markup:

@@ -11,6 +11,7 @@ from flash_attention.tools.bench.grid_record import grid_rows
 from flash_attention.tools.bench.grid_summary import mean_ratio, rivals
 from flash_attention.tools.bench.stored import GRID, LADDER, Stored, newest, of_kind
 from flash_attention.tools.report.markup import Markup, element
+from flash_attention.tools.report.sections.gradients import gradient_views
 
 
 def headline(stored: Sequence[Stored]) -> Markup:
@@ -33,6 +34,13 @@ def headline(stored: Sequence[Stored]) -> Markup:
             f"TFLOP/s at the fastest point: d {fastest.d}, {mask}, {fastest.seq:,} rows, {dtype}"
         )
         figures.append(_figure(f"{fastest.tflops:.0f}", words))
+    for view in gradient_views(stored)[:1]:
+        if (mean := mean_ratio(view.rows)) is not None:
+            words = (
+                f"times as fast as {view.beside} at gradients: geometric mean of "
+                f"{len(view.rows)} {view.label} points, {view.source.record['device']}"
+            )
+            figures.append(_figure(f"{mean:.2f}", words))
     if ladder := newest(stored, LADDER):
         rungs = [e for e in compare(results.load(ladder.path)).entries if e.number is not None]
         top = max(rungs, key=lambda rung: rung.mean_tflops)

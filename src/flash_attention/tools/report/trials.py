@@ -8,7 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from flash_attention.tools.bench.stored import CANDIDATES, TIMINGS, Stored
+from flash_attention.call.backward_call import ALL
+from flash_attention.tools.bench.grid import Measured
+from flash_attention.tools.bench.stored import CANDIDATES, GRADIENTS, TIMINGS, Stored
 
 _LENGTHS = ("seq_len", "seq", "seq_q")
 _DIMENSIONS = ("d_head", "d")
@@ -24,6 +26,7 @@ class Point(NamedTuple):
     batch: int
     heads: int
     rest: str  # whatever else tells two points apart
+    gradients: str = ""  # of a backward pass, in words
 
 
 @dataclass(frozen=True)
@@ -36,14 +39,40 @@ class Trial:
 
 
 def trials_of(stored: Iterable[Stored]) -> tuple[dict[Point, list[Trial]], tuple[str, ...]]:
-    """Trials by point, and the files they are from. A tuner's timings go before a grid's."""
+    """Trials by point, first those of the forward pass, and the files they are from. A tuner's
+    timings of a pass go before a grid's."""
     files = list(stored)
-    for kind in (TIMINGS, CANDIDATES):
-        found = [one for one in files if one.kind == kind]
-        points = _collect(line for one in found for line in _lines(one.record))
-        if points:
-            return dict(sorted(points.items())), tuple(one.path.name for one in found)
-    return {}, ()
+    points: dict[Point, list[Trial]] = {}
+    names: list[str] = []
+    for backward in (False, True):
+        for kind in (TIMINGS, GRADIENTS if backward else CANDIDATES):
+            some = [(one, _lines_of(one, backward)) for one in files if one.kind == kind]
+            if found := _collect(line for _, lines in some for line in lines):
+                points |= dict(sorted(found.items()))
+                names += [one.path.name for one, lines in some if lines]
+                break
+    return points, tuple(dict.fromkeys(names))
+
+
+def _lines_of(one: Stored, backward: bool) -> list[Mapping[str, Any]]:
+    """The lines of a file that are of a pass."""
+    return [line for line in _lines(one.record) if bool(_gradients(line)) == backward]
+
+
+def _gradients(line: Mapping[str, Any]) -> str:
+    """Which gradients a line is of, in words; empty for the forward pass."""
+    problem = _problem(line)
+    if problem.get("pass") != "backward" and line.get("measured") != Measured.BACKWARD.name:
+        return ""
+    wanted = problem.get("wanted")
+    few = map(str, wanted) if isinstance(wanted, list) and len(wanted) < sum(ALL) else ()
+    repeats = ["deterministic"] if problem.get("deterministic") else []
+    return " ".join(("backward", *few, *repeats))
+
+
+def _problem(line: Mapping[str, Any]) -> Mapping[str, Any]:
+    problem: Mapping[str, Any] = line.get("point") or line.get("problem") or line
+    return problem
 
 
 def best(trials: Sequence[Trial]) -> Trial:
@@ -71,7 +100,7 @@ def _collect(lines: Iterable[Mapping[str, Any]]) -> dict[Point, list[Trial]]:
     times: dict[Point, dict[str, _Timed]] = {}
     chosen: dict[Point, str] = {}
     for line in lines:
-        point = _point(line.get("point") or line.get("problem") or line)
+        point = _point(line)
         if line.get("kind") == "decision":
             chosen[point] = line["winner"]
         elif _is_time(line.get("ms")):
@@ -102,13 +131,15 @@ def _trials(configs: Mapping[str, _Timed], chosen: str | None) -> Iterator[Trial
         yield Trial(name, ms, name == chosen)
 
 
-def _point(given: Mapping[str, Any]) -> Point:
+def _point(line: Mapping[str, Any]) -> Point:
+    given = _problem(line)
     length = next((given[name] for name in _LENGTHS if given.get(name)), 0)  # seq_q 0: as seq
     d_head = next((given[name] for name in _DIMENSIONS if name in given), 0)
     rest = [f"{name} {given[name]}" for name in ("dtype", "seq_k", "heads_k") if name in given]
     return Point(
         *(d_head, bool(given.get("causal", False)), length),
         *(given.get("batch", 0), given.get("heads", 0), ", ".join(rest)),
+        gradients=_gradients(line),
     )
 
 

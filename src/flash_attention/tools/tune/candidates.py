@@ -16,7 +16,7 @@ from flash_attention.errors import UnsupportedError
 from flash_attention.families.config import KernelConfig
 from flash_attention.families.registry import FAMILIES, AnyFamily, family_of
 from flash_attention.families.values import Violation
-from flash_attention.kernel_configs import chosen_set, get_kernel_configs
+from flash_attention.kernel_configs import SET_VARIABLE, chosen_set, get_kernel_configs
 
 AUTOTUNE = "autotune"  # the set of kernels that are the search spaces
 LADDER_ONLY = "progression"  # the set of kernels that is tried as it is
@@ -56,11 +56,11 @@ def space_of(like: KernelConfig, arch: Arch) -> Space:
 
 @cache
 def _space(kind: type[KernelConfig], dtype: DType, d_head: int, arch: Arch, set_name: str) -> Space:
+    family = next(family for family in FAMILIES if family.config_type is kind)
     if set_name != AUTOTUNE:
-        named = get_kernel_configs(set_name, arch)
+        named = get_kernel_configs(set_name, arch, family.pass_)
         mine = [c for c in named if type(c) is kind and (c.dtype, c.d_head) == (dtype, d_head)]
         return Space(tuple(mine), {})
-    family = next(family for family in FAMILIES if family.config_type is kind)
     configs: list[KernelConfig] = []
     fallen: Counter[str] = Counter()
     for one in family.combinations(dtype, d_head):
@@ -87,6 +87,18 @@ def starting_points(
     )
     found = own.likeliest_first(first, fitted)
     return list(dict.fromkeys((first, *neighbours(first, problem), *found)))[:most]
+
+
+def check_candidates(problem: DenseProblem, arch: Arch, family: AnyFamily | None = None) -> None:
+    """Raise UnsupportedError if there are configs to try, and none of them suits the problem."""
+    first = heuristic(problem, arch, family)
+    others = [config for config in space_of(first, arch).configs if config != first]
+    if others and starting_points(problem, arch, family) == [first]:
+        raise UnsupportedError(
+            f"none of the {len(others)} kernels of the set {chosen_set() or AUTOTUNE} suits"
+            f" {problem}, so that there is nothing to compare the heuristic's choice with; set"
+            f" {SET_VARIABLE} to {AUTOTUNE}, or leave it unset"
+        )
 
 
 def neighbours(config: KernelConfig, problem: DenseProblem) -> list[KernelConfig]:

@@ -10,11 +10,11 @@ from concurrent.futures import Future, as_completed
 from typing import Any, Generic, TypeVar
 
 from flash_attention.arch import Arch
-from flash_attention.call.features import Features
 from flash_attention.errors import FlashAttentionError
 from flash_attention.kernel_configs import KernelConfig
-from flash_attention.launch.kernels import get_kernel
+from flash_attention.launch.kernels import load_unit
 from flash_attention.tools.child import Child, ChildLostError, Note
+from flash_attention.tools.tune.kernels import CompiledFor, kernels_of
 from flash_attention.tools.tune.measurer import Compiled, Failure
 
 COMPILE_S = 120.0  # no kernel takes so long, on the busiest machine
@@ -25,14 +25,16 @@ Answer = TypeVar("Answer")
 
 
 def compile_job(
-    note: Note, config: KernelConfig, features: Features, arch: Arch
+    note: Note, config: KernelConfig, compiled_for: CompiledFor, arch: Arch
 ) -> Compiled | Failure:
-    """Compile a kernel into the cache, and say what it takes."""
+    """Compile the kernels of a config into the cache, and say what the largest takes."""
     try:
-        kernel = get_kernel(config, arch, features)
+        config.check(arch)
+        units = kernels_of(config, compiled_for, arch)
+        taken = [load_unit(unit).compiled.resources for unit in units]
     except FlashAttentionError as error:
         return Failure("refused", str(error).partition("\n")[0])
-    return Compiled(kernel.registers, kernel.spills)
+    return Compiled(max(one.registers for one in taken), max(one.spill_bytes for one in taken))
 
 
 class Compilers(Generic[Answer]):

@@ -44,7 +44,7 @@ class ChildMeasurer:
             yield config, answer
 
     def _jobs(self, problem: DenseProblem, configs: Sequence[KernelConfig]) -> list[Job]:
-        return [(config, problem.features_for(config), self._arch) for config in configs]
+        return [(config, problem.compiled_for(config), self._arch) for config in configs]
 
     def time(
         self, problem: DenseProblem, configs: Sequence[KernelConfig], *, repeats: int, check: bool
@@ -130,7 +130,7 @@ class InProcessMeasurer:
         for config in configs:
             if (problem, config) not in self._jobs:
                 self._jobs[problem, config] = self._pool.submit(
-                    compile_job, _unheard, config, problem.features_for(config), self._arch
+                    compile_job, _unheard, config, problem.compiled_for(config), self._arch
                 )
 
     def compiled(

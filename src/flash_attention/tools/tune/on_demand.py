@@ -15,7 +15,7 @@ from flash_attention.arch import Arch
 from flash_attention.choose.dense import DenseProblem
 from flash_attention.choose.table import Entry
 from flash_attention.choose.tables import tables
-from flash_attention.launch.plan import forget_plans
+from flash_attention.launch.use import choose_again
 from flash_attention.tools.tune.bench import Bench
 from flash_attention.tools.tune.device import InProcessMeasurer
 from flash_attention.tools.tune.run import Run, machine_of
@@ -27,7 +27,8 @@ logger = logging.getLogger("flash_attention")
 
 @contextmanager
 def tuning(*, budget: float = 20.0, store: str | os.PathLike[str] | None = None) -> Iterator[None]:
-    """Let `attention` tune each new problem at its first call in a `with` block.
+    """Let `attention` tune each new problem at its first call in a `with` block, and the backward
+    pass at the first call that needs gradients.
 
     - `budget`: about how many seconds a problem takes.
     - `store`: a file of all timings. A problem with an entry there or in a table is not tuned.
@@ -52,7 +53,7 @@ def tuning(*, budget: float = 20.0, store: str | os.PathLike[str] | None = None)
 
     outer = tables.tune
     tables.tune = tune_one
-    forget_plans()
+    choose_again()
     try:
         yield
     finally:

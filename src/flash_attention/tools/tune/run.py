@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
-from functools import cache
+from functools import cache, partial
 from math import inf
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from flash_attention.choose.table import Entry, Table
 from flash_attention.choose.table_file import load_table, save_table
 from flash_attention.choose.tables import device_name
 from flash_attention.errors import UnsupportedError
+from flash_attention.families.passes import Pass, read_pass
 from flash_attention.families.registry import AnyFamily, family_called, family_of
 from flash_attention.files import check_writable
 from flash_attention.kernel_configs import DType, KernelConfig, parse_kernel_config
@@ -34,14 +35,16 @@ from flash_attention.tools.bench.grid import Point
 from flash_attention.tools.tune.bench import Bench
 from flash_attention.tools.tune.candidates import (
     carried_over,
+    check_candidates,
     heuristic,
     space_of,
     starting_points,
 )
 from flash_attention.tools.tune.device import ChildMeasurer
+from flash_attention.tools.tune.kernels import kernel_digest
 from flash_attention.tools.tune.points import problems_of
 from flash_attention.tools.tune.search import THOROUGH, Effort, Result, Search
-from flash_attention.tools.tune.store import Decision, Machine, Store, default_store, kernel_digest
+from flash_attention.tools.tune.store import Decision, Machine, Store, default_store
 
 logger = logging.getLogger("flash_attention")
 
@@ -74,6 +77,8 @@ def tune(
     masks: Sequence[bool] | None = None,
     seq_lens: Sequence[int] | None = None,
     dtype: DType | str | None = None,
+    pass_: str = Pass.FORWARD.value,
+    deterministic: bool = False,
     table: str | os.PathLike[str] | None = None,
     store: str | os.PathLike[str] | None = None,
     budget: float = BUDGET_S,
@@ -84,8 +89,11 @@ def tune(
 ) -> Table:
     """Find the fastest config for every problem of a grid on a GPU of this machine.
 
-    - `grid`: "fa3", "seed", "prefill_gqa", the path of a file of problems, or points.
+    - `grid`: "fa3", "seed", "prefill_gqa", "backward_gqa", the path of a file of problems, or
+      points.
     - `d_heads`, `masks` (True is causal), `seq_lens`, `dtype`: the part of the grid to tune.
+    - `pass_`: "forward", or "backward" for the kernels of dq, dk and dv, timed together.
+    - `deterministic`: tune the backward pass of calls that ask for the same bits in every run.
     - `table`: a table file, which is written after each problem. Other entries stay in it.
     - `store`: a file of all timings. None is repeated, so an interrupted run continues.
     - `budget`: about how many seconds the run takes. A short search is shallow.
@@ -96,8 +104,10 @@ def tune(
     Returns the table. Raises UnsupportedError without a GPU, or for problems that cannot be tuned.
     """
     element = DType.from_string(dtype) if isinstance(dtype, str) else dtype
-    only = None if family is None else family_called(family)
-    problems = problems_of(grid, d_heads=d_heads, masks=masks, seq_lens=seq_lens, dtype=element)
+    of = read_pass("pass_", pass_)
+    only = None if family is None else family_called(family, of)
+    part = partial(problems_of, grid, d_heads=d_heads, masks=masks, seq_lens=seq_lens)
+    problems = part(dtype=element, pass_=of, deterministic=deterministic)
     if not torch.cuda.is_available():
         raise UnsupportedError("tuning times kernels, which needs an NVIDIA GPU; torch sees none")
     index = torch.cuda.current_device() if device is None else device
@@ -110,11 +120,8 @@ def tune(
         bench = Bench(measurer, Store(default_store() if store is None else Path(store), machine))
         for line in spaces(problems, machine.arch, only):
             tell(line)
-        found = before
-        for entry in Run(problems, bench, budget=budget, family=only, report=report).entries():
-            found = found.with_entries([entry])
-            if path is not None:
-                save_table(found, path)
+        run = Run(problems, bench, budget=budget, family=only, report=report)
+        found = _filled(before, run, path)
         for problem in sorted(set(problems)):
             tell(fates(problem, starting_points(problem, machine.arch, only), bench.store))
     finally:
@@ -135,9 +142,9 @@ def check_tunable(
     num_sms: int,
     family: AnyFamily | None = None,
 ) -> None:
-    """Every problem has a kernel, and one that is chosen by its config alone."""
+    """Every problem has a kernel that is chosen by its config alone, and others to compare with."""
     for problem in problems:
-        heuristic(problem, machine.arch, family)
+        check_candidates(problem, machine.arch, family)
         if family is not None and not family.splits_keys:
             continue
         decision = decide(problem.problem, Where(num_sms, machine.arch))
@@ -168,6 +175,15 @@ def fates(problem: DenseProblem, configs: Sequence[KernelConfig], store: Store) 
         counts[failure.fate if failure else timed] += 1
     said = ", ".join(f"{count:,} {fate}" for fate, count in counts.most_common())
     return f"{problem}: of {len(configs):,} configs {said}"
+
+
+def _filled(table: Table, run: Run, path: Path | None) -> Table:
+    """The table with what a run finds, which is written after each problem."""
+    for entry in run.entries():
+        table = table.with_entries([entry])
+        if path is not None:
+            save_table(table, path)
+    return table
 
 
 def _checked_table(path: Path | None, device: str) -> Table:
@@ -269,7 +285,7 @@ class Run:
     def _digest(self, problem: DenseProblem, effort: Effort) -> str:
         """Of the kernels that a search starts from, and how far it goes."""
         start = sorted(
-            f"{c.short_form()} {kernel_digest(c, problem.features_for(c), self._arch)}"
+            f"{c.short_form()} {kernel_digest(c, problem.compiled_for(c), self._arch)}"
             for c in self._start(problem, effort)
         )
         return hashlib.sha256("\n".join((repr(effort), *start)).encode()).hexdigest()[:12]

@@ -6,22 +6,17 @@ from __future__ import annotations
 import json
 import logging
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any
 
 from flash_attention.arch import Arch
-from flash_attention.call.features import Features
 from flash_attention.choose.dense import DenseProblem
 from flash_attention.choose.table_file import problem_json
-from flash_attention.compile.cache import cache_key
 from flash_attention.compile.cache_folder import cache_dir
-from flash_attention.compile.includes import include_closure
-from flash_attention.compile.nvrtc import compiler_identity, options
 from flash_attention.errors import UnsupportedError
-from flash_attention.families.registry import unit_of
 from flash_attention.files import MAX_BYTES
 from flash_attention.kernel_configs import KernelConfig
+from flash_attention.tools.tune.kernels import kernel_digest
 from flash_attention.tools.tune.measurer import FATES, Failure
 
 logger = logging.getLogger("flash_attention")
@@ -63,28 +58,6 @@ class Decision:
     seconds: float  # it was given
     complete: bool
     space: str  # a digest of the kernels it started from
-
-
-@cache
-def kernel_digest(config: KernelConfig, features: Features, arch: Arch) -> str:
-    """A digest of all that a kernel's machine code depends on, as the compile cache has it."""
-    source = unit_of(config, features).source
-    target = config.target(arch)
-    return cache_key(
-        source,
-        _headers(source),
-        options=options(target),
-        compiler=compiler_identity(),
-        arch=target,
-    )[:16]
-
-
-def _headers(source: str) -> dict[str, str]:
-    includes = [line for line in source.splitlines() if line.startswith("#include")]
-    return _closure("\n".join(includes))
-
-
-_closure = cache(include_closure)  # hundreds of kernels share a few dozen headers
 
 
 class Store:
@@ -138,7 +111,7 @@ class Store:
     def _key(
         self, kind: str, problem: DenseProblem, config: KernelConfig, repeats: int = 0
     ) -> tuple[object, ...]:
-        digest = kernel_digest(config, problem.features_for(config), self.machine.arch)
+        digest = kernel_digest(config, problem.compiled_for(config), self.machine.arch)
         problem_key = json.dumps(problem_json(problem))
         return kind, digest, config.short_form(), problem_key, repeats
 

@@ -3,21 +3,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from flash_attention.choose.dense import DenseProblem
 from flash_attention.errors import FlashAttentionError
-from flash_attention.forward import forward
 from flash_attention.kernel_configs import KernelConfig
-from flash_attention.reference.judge import generate_qkvo
-from flash_attention.reference.part_judge import PartJudge
+from flash_attention.launch.device import device_arch
 from flash_attention.tools.bench.timing import Contender, time_in_turn
 from flash_attention.tools.child import Note
 from flash_attention.tools.tune.measurer import Failure
+from flash_attention.tools.tune.subjects import Subject, subject_of
 
 TIMING = "timing"
 """The note after every config of a lineup ran once."""
@@ -31,41 +31,33 @@ def time_lineup(
     repeats: int,
     check: bool,
 ) -> dict[KernelConfig, float | Failure]:
-    """The median time of each config, or why it has none.
+    """The median time of each config, or why it has none. With `check`, what its last run wrote is
+    judged.
 
     Each is named in a note before its first run, and that run waited for: whoever reads the notes
     knows which kernel hung or faulted. Every turn after that is a note too.
     """
     device = torch.device("cuda", device_index)
-    q, k, v, o = _tensors(problem, device)
-    answers: dict[KernelConfig, float | Failure] = {}
-    contenders: dict[KernelConfig, Contender] = {}
     with torch.cuda.device(device), torch.no_grad():
-        for config in configs:
-            note(config.short_form())
-            contender = _contender(note, config, problem.causal, q, k, v, o)
-            try:
-                contender.run()
-            except FlashAttentionError as error:
-                answers[config] = Failure("refused", str(error).partition("\n")[0])
-                continue
-            torch.cuda.synchronize(device)
-            contenders[config] = contender
+        subject = _subject(problem, device_index)
+        contenders, failures = run_once(
+            note, subject, configs, wait=lambda: torch.cuda.synchronize(device)
+        )
         note(TIMING)
         wrong: dict[str, str] = {}
 
-        def judge(name: str, out: Tensor) -> None:
-            verdict = _judge(problem, device).check(out)
-            if not verdict.ok:
-                wrong[name] = str(verdict)
+        def judge(name: str, result: Any) -> None:
+            if fault := subject.fault(result):
+                wrong[name] = fault
             note(TIMING)
 
         timings = time_in_turn(
-            list(contenders.values()),
+            [_telling(note, contender) for contender in contenders.values()],
             device=device,
             repeats=repeats,
-            check=judge if check else lambda name, out: None,
+            check=judge if check else lambda name, result: None,
         )
+    answers: dict[KernelConfig, float | Failure] = {**failures}
     for config, contender in contenders.items():
         if contender.name in wrong:
             answers[config] = Failure("wrong", wrong[contender.name])
@@ -74,35 +66,44 @@ def time_lineup(
     return answers
 
 
-def _contender(
-    note: Note, config: KernelConfig, causal: bool, q: Tensor, k: Tensor, v: Tensor, o: Tensor
-) -> Contender:
+def run_once(
+    note: Note, subject: Subject, configs: Sequence[KernelConfig], wait: Callable[[], None]
+) -> tuple[dict[KernelConfig, Contender], dict[KernelConfig, Failure]]:
+    """The contenders that may be timed, and why the others may not."""
+    contenders: dict[KernelConfig, Contender] = {}
+    failures: dict[KernelConfig, Failure] = {}
+    for config in configs:
+        note(config.short_form())
+        try:
+            contender = subject.contender(config)
+            contender.poison()
+            result = contender.run()
+        except FlashAttentionError as error:
+            failures[config] = Failure("refused", str(error).partition("\n")[0])
+            continue
+        wait()
+        if subject.judged_first and (fault := subject.fault(result)):
+            failures[config] = Failure("wrong", fault)
+        else:
+            contenders[config] = contender
+    return contenders, failures
+
+
+def _telling(note: Note, contender: Contender) -> Contender:
+    """A contender whose turns are notes."""
+
     def poison() -> None:
         note(TIMING)  # outside of what is timed
-        o.fill_(torch.nan)
+        contender.poison()
 
-    return Contender(
-        config.short_form(), run=lambda: forward(config, q, k, v, o, causal=causal), poison=poison
-    )
+    return replace(contender, poison=poison)
 
 
 @lru_cache(maxsize=1)
-def _tensors(problem: DenseProblem, device: torch.device) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    return generate_qkvo(
-        *(problem.batch, problem.seq_q, problem.heads, problem.d_head, problem.dtype, device),
-        seq_len_k=problem.seq_k,
-        n_heads_k=problem.heads_k,
-        d_v=problem.d_v,
-    )
-
-
-@lru_cache(maxsize=1)
-def _judge(problem: DenseProblem, device: torch.device) -> PartJudge:
-    q, k, v, _ = _tensors(problem, device)
-    return PartJudge(q, k, v, causal=problem.causal)
+def _subject(problem: DenseProblem, device_index: int) -> Subject:
+    return subject_of(problem, torch.device("cuda", device_index), device_arch(device_index))
 
 
 def forget_tensors() -> None:
     """Let go of the tensors of the last problem."""
-    _tensors.cache_clear()
-    _judge.cache_clear()
+    _subject.cache_clear()

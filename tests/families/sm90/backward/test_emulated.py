@@ -10,7 +10,8 @@ import torch
 
 from flash_attention.call.backward_call import Wanted
 from flash_attention.emulator import SCHEDULES
-from flash_attention.launch.backward import WORKSPACE_VARIABLE, BackwardPlan
+from flash_attention.families.recipe import WORKSPACE_VARIABLE
+from flash_attention.launch.backward import BackwardPlan
 from flash_attention.launch.backward_emulation import emulate_backward_plan, emulate_checked
 from flash_attention.launch.emulation import Settings
 from tests.families.sm90.backward.cases import Case, config

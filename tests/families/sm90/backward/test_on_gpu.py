@@ -10,9 +10,10 @@ import torch
 
 from flash_attention.call.backward_call import Gradients, Wanted
 from flash_attention.families.config import changed
+from flash_attention.families.recipe import WORKSPACE_VARIABLE
 from flash_attention.families.sm90.backward.rungs import base, causal_steps, steps
 from flash_attention.kernel_configs import DType
-from flash_attention.launch.backward import WORKSPACE_VARIABLE, BackwardPlan, compute_gradients
+from flash_attention.launch.backward import BackwardPlan, compute_gradients
 from tests.families.sm90.backward.cases import Case, config
 from tests.families.sm90.backward.test_emulated import KERNELS
 

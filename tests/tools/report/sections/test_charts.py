@@ -11,6 +11,7 @@ import pytest
 from flash_attention.tools.bench.grid_record import grid_rows
 from flash_attention.tools.bench.grid_run import GridRow
 from flash_attention.tools.bench.stored import Stored
+from flash_attention.tools.report.rungs import backward_ladder, forward_ladder
 from flash_attention.tools.report.section import Section
 from flash_attention.tools.report.sections.counters import counters_section
 from flash_attention.tools.report.sections.environment import environment_section
@@ -20,7 +21,13 @@ from flash_attention.tools.report.sections.peers import peers_section, speeds
 from flash_attention.tools.report.sections.roofline import intensity, roofline_section
 from flash_attention.tools.report.sections.shapes import shapes_section
 from tests.tools.bench.made_up_grid import grid_row
-from tests.tools.report.made_up import RUNGS, decode_grid, selected_grid, stored_results
+from tests.tools.report.made_up import (
+    BACKWARD_RUNGS,
+    RUNGS,
+    decode_grid,
+    selected_grid,
+    stored_results,
+)
 from tests.tools.report.parse import Element, having, parse
 
 
@@ -130,7 +137,9 @@ def test_shapes_are_placed_by_the_bytes_they_move(stored: tuple[Stored, ...]) ->
 def test_a_file_without_a_chart_is_shown_as_it_is(stored: tuple[Stored, ...]) -> None:
     section = others_section(stored, [peers_section(stored), shapes_section(stored)])
     assert section is not None
-    assert section.sources == ("a.json", "c.json", "d.json", "e.jsonl", "g.json", "h.txt")
+    assert section.sources == (
+        *("a.json", "c.json", "d.json", "e.jsonl", "g.json", "h.txt", "i.json", "j.json", "k.json"),
+    )
     found = body(section)
     lines = [e.text for e in having(found, "tr")]
     assert "costforward: 1.5; none: " in lines
@@ -150,7 +159,7 @@ def test_a_trial_is_placed_by_its_part_of_the_best(stored: tuple[Stored, ...]) -
 
 
 def test_columns_are_as_high_as_their_counters(stored: tuple[Stored, ...]) -> None:
-    found = body(counters_section(stored, RUNGS))
+    found = body(counters_section(stored, forward_ladder(RUNGS)))
     columns = [e for e in having(found, "rect") if e.attributes["class"].startswith("bar")]
     tallest = 112 / 1.05
     heights = [column.number("height") for column in columns]
@@ -161,8 +170,15 @@ def test_columns_are_as_high_as_their_counters(stored: tuple[Stored, ...]) -> No
     assert links[:2] == ["#rung-1", "#rung-2"]
 
 
+def test_counters_of_gradients_lead_to_their_rungs(stored: tuple[Stored, ...]) -> None:
+    section = counters_section(stored, backward_ladder(BACKWARD_RUNGS))
+    assert (section.anchor, section.sources) == ("backward_counters", ("k.json",))
+    links = [e.attributes["href"] for e in having(body(section), "a")]
+    assert links[:2] == ["#backward-rung-1", "#backward-rung-2"]
+
+
 def test_every_file_says_where_it_is_from_and_where_it_is_shown(stored: tuple[Stored, ...]) -> None:
-    shown = [peers_section(stored), counters_section(stored, RUNGS)]
+    shown = [peers_section(stored), counters_section(stored, forward_ladder(RUNGS))]
     found = body(environment_section(stored, shown))
     lines = [e.text for e in having(found, "tr")]
     assert len(lines) == 1 + len(stored)

@@ -10,11 +10,17 @@ from pathlib import Path
 import pytest
 
 from flash_attention.tools.bench.comparison import compare
-from flash_attention.tools.bench.stored import read_folder
+from flash_attention.tools.bench.stored import GRADIENTS, GRID, read_folder
+from flash_attention.tools.report.rungs import backward_ladder, forward_ladder
 from flash_attention.tools.report.sections.ladder import ladder_section, marks
 from tests.tools.bench.made_up import made_up_results
 from tests.tools.bench.made_up_grid import grid_row, made_up_grid
-from tests.tools.report.made_up import RUNGS, stored_results
+from tests.tools.report.made_up import (
+    BACKWARD_RUNGS,
+    RUNGS,
+    backward_results,
+    stored_results,
+)
 from tests.tools.report.parse import Element, having, parse
 
 FA2, BASE, SWIZZLE = 150.0, 60.0, 165.0  # harmonic means
@@ -23,7 +29,7 @@ TOP = 1.04 * SWIZZLE
 
 @pytest.fixture
 def found(tmp_path: Path) -> list[Element]:
-    body = ladder_section(stored_results(tmp_path), RUNGS).body
+    body = ladder_section(stored_results(tmp_path), forward_ladder(RUNGS)).body
     assert body is not None
     return parse(body)
 
@@ -90,13 +96,13 @@ def test_a_loss_is_hollow_and_other_peers_come_from_a_grid_of_the_same_shapes(
     grid = {**made_up_grid(), "dtype": "FP16", "rows": rows}
     (tmp_path / "b.json").write_text(json.dumps(grid))
     stored = read_folder(tmp_path)
-    body = ladder_section(stored, RUNGS).body
+    body = ladder_section(stored, forward_ladder(RUNGS)).body
     assert body is not None
     (lost,) = having(parse(body), "rect", "bar lost")
     assert lost.number("width") == pytest.approx(
         100 * (BASE - SWIZZLE / 3) / (1.04 * 200), abs=0.01
     )
-    peers, file = marks(made_up_results(), compare(made_up_results()), stored)
+    peers, file = marks(made_up_results(), compare(made_up_results()), stored, GRID)
     assert [(peer.name, peer.tflops) for peer in peers] == [
         ("FA2", FA2),
         ("FA3", pytest.approx(200)),
@@ -107,8 +113,39 @@ def test_a_loss_is_hollow_and_other_peers_come_from_a_grid_of_the_same_shapes(
 
 def test_results_of_another_ladder_get_no_source_of_this_one(tmp_path: Path) -> None:
     renamed = [RUNGS[0], RUNGS[1].__class__(2, "other", *list(vars(RUNGS[1]).values())[2:])]
-    body = ladder_section(stored_results(tmp_path), renamed).body
+    body = ladder_section(stored_results(tmp_path), forward_ladder(renamed)).body
     assert body is not None
     found = parse(body)
     assert len(having(found, "div", "rung other")) == 1
     assert having(found, "pre", "diff") == []
+
+
+def test_the_ladder_of_gradients_has_its_own_rungs_kernels_and_counters(tmp_path: Path) -> None:
+    section = ladder_section(stored_results(tmp_path), backward_ladder(BACKWARD_RUNGS))
+    assert section.body is not None
+    assert (section.anchor, section.sources) == ("backward_ladder", ("j.json", "k.json"))
+    assert "FP16, 16 heads of 128, backward, no mask, Some GPU." in section.body
+    found = parse(section.body)
+    assert [e.text for e in having(found, "span", "speed")] == ["TFLOP/s", "60", "165"]
+    rungs = {e.attributes["id"]: e for e in having(found, "details") if "id" in e.attributes}
+    assert list(rungs) == ["backward-rung-1", "backward-rung-2"]
+    lines = [e.text for e in having(found, "tr")]
+    assert {"prepare642560", "main, 4 times2,048384115,712"} <= set(lines)
+    assert "Launched for a <shape>" in [e.text for e in having(found, "caption")]
+    assert "registers a thread168168" in lines
+
+
+def test_peers_of_gradients_come_from_a_grid_of_gradients(tmp_path: Path) -> None:
+    rows = []
+    for batch, seq in ((2, 512), (1, 1024)):
+        flop = 2.5 * 4 * batch * 16 * seq**2 * 128
+        point = grid_row("c", (128, False, seq), 1.0, {"fa3": flop / 200e9})
+        rows.append({**asdict(point), "batch": batch, "heads": 16, "measured": "BACKWARD"})
+    grid = {**made_up_grid(), "dtype": "FP16", "rows": rows}
+    (tmp_path / "b.json").write_text(json.dumps(grid))
+    measured = backward_results()
+    peers, _ = marks(measured, compare(measured), read_folder(tmp_path), GRADIENTS)
+    assert [(peer.name, peer.tflops) for peer in peers] == [
+        ("FA2", FA2),
+        ("FA3", pytest.approx(200)),
+    ]

@@ -58,6 +58,7 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
     name = "sm_90"
     pass_ = Pass.BACKWARD
     config_type = HopperBackwardKernelConfig
+    extrapolates = True
 
     def parse(self, tile: Sequence[str], words: Sequence[str]) -> HopperBackwardKernelConfig:
         return parse(tile, words)

@@ -61,7 +61,7 @@ template <class Config>
 __device__ void prepare(const BackwardKernelArgs& args) {
   constexpr float kLog2e = 1.4426950408889634f;
   __shared__ float sums[attn::kStatBlock];
-  ptx::launch_dependents();
+  if (Config::kStartsNext) ptx::launch_dependents();
   if (Config::Lengths::kPerBatch) clear_unused<Config>(args);
   const Rows<Config> rows(args);
   if (rows.empty()) return;

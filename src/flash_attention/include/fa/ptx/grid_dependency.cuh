@@ -6,11 +6,7 @@
 namespace fa::ptx {
 
 // The dependent kernel may start when every CTA has executed this or has ended.
-__device__ inline void launch_dependents() {
-#if __CUDA_ARCH__ >= 900  // other GPUs have no such launches
-  asm volatile("griddepcontrol.launch_dependents;");
-#endif
-}
+__device__ inline void launch_dependents() { asm volatile("griddepcontrol.launch_dependents;"); }
 
 // Waits until the previous kernel has ended and its stores are visible.
 __device__ inline void wait_for_grid() { asm volatile("griddepcontrol.wait;" ::: "memory"); }

@@ -135,6 +135,7 @@ def _result(
     asked = Asked(
         *(point, settings.dtype, settings.measured, settings.repeats, device, settings.hot),
         settings.fa3,
+        settings.heuristic,
     )
     return measure_gradients(asked, configs, settings.peers, beside_fa3)
 

@@ -16,9 +16,10 @@ from flash_attention.tools.commands.declared.options import (
     GridMaskOption,
     GridSeqOption,
     JsonOption,
+    PassOption,
 )
 
-TUNABLE = ("fa3", "seed", "prefill_gqa")
+TUNABLE = ("fa3", "seed", "prefill_gqa", "backward_gqa")
 BUDGET_S = 420.0
 
 
@@ -84,6 +85,10 @@ def tune(
     family: Annotated[
         str | None, typer.Option(help="sm80 or sm90: whose kernels; those of this GPU if left out")
     ] = None,
+    pass_: PassOption = "forward",
+    deterministic: Annotated[
+        bool, typer.Option("--deterministic", help="for gradients with the same bits in every run")
+    ] = False,
 ) -> None:
     """Find the fastest kernel for every problem of a grid, and write a table to choose by.
 

@@ -3,16 +3,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from flash_attention.tools.bench.stored import EMULATED, Stored, newest
+from flash_attention.tools.bench.stored import Stored, newest
 from flash_attention.tools.report import plane
 from flash_attention.tools.report.markup import Markup, element, join, table
-from flash_attention.tools.report.rungs import RungText, newer_family
+from flash_attention.tools.report.rungs import Ladder
 from flash_attention.tools.report.section import Section, lead, numbers
 
-ANCHOR, TITLE = "counters", "Counted by the emulator"
 _HEIGHT, _TOP, _BOTTOM = 150.0, 18.0, 130.0
 _SPAN = (10.0, 100.0)
 
@@ -20,7 +19,7 @@ Row = Mapping[str, Any]
 
 CHARTS: tuple[tuple[str, Callable[[Row], float]], ...] = (
     (
-        "Warp instructions a tile and key block",
+        "Warp instructions a tile and block",
         lambda row: row["emulated"]["instructions / key block"],
     ),
     (
@@ -35,15 +34,16 @@ CHARTS: tuple[tuple[str, Callable[[Row], float]], ...] = (
 )
 
 
-def counters_section(stored: Sequence[Stored], rungs: Sequence[RungText]) -> Section:
+def counters_section(stored: Sequence[Stored], ladder: Ladder) -> Section:
     """A small chart a counter, a column a rung."""
-    found = newest(stored, EMULATED)
+    anchor, title = ladder.counters_anchor, ladder.counters_title
+    found = newest(stored, ladder.emulated)
     if found is None:
         missing = (
-            "No counters: `flash-attention ladder run --arch sm_90 --json FILE` stores them, "
-            "without a GPU."
+            f"No counters: `flash-attention ladder run{ladder.option} --arch sm_90 --json FILE`"
+            " stores them, without a GPU."
         )
-        return Section(ANCHOR, TITLE, None, missing)
+        return Section(anchor, title, None, missing)
     rows = found.record["rows"]
     batch, seq, heads, d_head = found.record["shape"]
     arches = ", ".join(dict.fromkeys(row["arch"] for row in rows))
@@ -52,17 +52,17 @@ def counters_section(stored: Sequence[Stored], rungs: Sequence[RungText]) -> Sec
         f"rows, {heads} heads of {d_head}, {found.record['dtype']}. A column is a rung and leads "
         "to it. The families, light and dark, have tiles of their own: compare within one."
     )
-    newer = newer_family(rungs)
-    charts = [_chart(title, [(row, value(row)) for row in rows], newer) for title, value in CHARTS]
+    charts = [_chart(name, [(row, value(row)) for row in rows], ladder) for name, value in CHARTS]
     body = join((about, element("div", *charts, class_="multiples two"), numbers(_table(rows))))
-    return Section(ANCHOR, TITLE, body, sources=(found.path.name,))
+    return Section(anchor, title, body, sources=(found.path.name,))
 
 
-def _chart(title: str, values: Sequence[tuple[Row, float]], newer: Container[int]) -> Markup:
+def _chart(title: str, values: Sequence[tuple[Row, float]], ladder: Ladder) -> Markup:
     top = 1.05 * max(value for _, value in values)
     up = plane.Scale((0, top), (_BOTTOM, _TOP))
     parts = plane.level_lines(up, plane.nice_ticks(top, 4))
     step = (_SPAN[1] - _SPAN[0]) / len(values)
+    newer = ladder.newer_family
     for place, (row, value) in enumerate(values):
         x, y = _SPAN[0] + step * place, up(value)
         class_ = "bar newer" if row["rung"] in newer else "bar"
@@ -77,7 +77,7 @@ def _chart(title: str, values: Sequence[tuple[Row, float]], newer: Container[int
             class_="touch",
             data_tip=tip,
         )
-        parts.append(element("a", column, touch, href=f"#rung-{row['rung']}", tabindex=-1))
+        parts.append(element("a", column, touch, href=f"#{ladder.place(row['rung'])}", tabindex=-1))
         if row["rung"] == 1 or row["rung"] % 4 == 0:
             middle = x + step / 2
             parts.append(plane.text(middle, _BOTTOM + 15, row["rung"], "tick", anchor="middle"))

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,24 +11,20 @@ from flash_attention.tools.bench import results
 from flash_attention.tools.bench.comparison import FA2, Comparison, Entry, compare
 from flash_attention.tools.bench.grid_record import grid_rows
 from flash_attention.tools.bench.grid_run import RIVALS
-from flash_attention.tools.bench.grid_summary import NAMES, point_of
-from flash_attention.tools.bench.statistics import harmonic_mean, tflops
-from flash_attention.tools.bench.stored import (
-    EMULATED,
-    GRID,
-    LADDER,
-    PROFILE,
-    Stored,
-    newest,
-    of_kind,
-)
+from flash_attention.tools.bench.grid_summary import NAMES, speed
+from flash_attention.tools.bench.statistics import harmonic_mean
+from flash_attention.tools.bench.stored import Stored, newest, of_kind
 from flash_attention.tools.report import plane
 from flash_attention.tools.report.markup import Markup, element, join, table
-from flash_attention.tools.report.rungs import RungText, newer_family
+from flash_attention.tools.report.rungs import Ladder, RungText
 from flash_attention.tools.report.section import Section, lead, numbers
-from flash_attention.tools.report.sections.rung_panel import panel
+from flash_attention.tools.report.sections.rung_panel import (
+    counter_tables,
+    panel,
+    profile_tables,
+    speed_table,
+)
 
-ANCHOR, TITLE = "ladder", "The ladder"
 _BAR_HEIGHT, _LABEL_HEIGHT = 26.0, 15.0
 _ROOM = 1.04  # the axis ends a little beyond the fastest
 
@@ -42,23 +38,23 @@ class Mark:
     tflops: float
 
 
-def ladder_section(stored: Sequence[Stored], rungs: Sequence[RungText]) -> Section:
+def ladder_section(stored: Sequence[Stored], ladder: Ladder) -> Section:
     """Every measured rung; its panel also shows the emulator's counters where they are stored."""
-    found = newest(stored, LADDER)
+    found = newest(stored, ladder.measured)
     if found is None:
-        missing = "No ladder was measured: `flash-attention ladder run --json FILE` on a GPU does."
-        return Section(ANCHOR, TITLE, None, missing)
+        return _unmeasured(stored, ladder)
     measured = results.load(found.path)
     comparison = compare(measured)
-    emulated, profile = newest(stored, EMULATED), newest(stored, PROFILE)
+    emulated = newest(stored, ladder.emulated)
+    profile = newest(stored, ladder.profiled) if ladder.profiled else None
     counted, profiled = rows_by_rung(emulated), rows_by_rung(profile)
     texts: dict[tuple[int | None, str], RungText]
-    texts = {(rung.number, rung.name): rung for rung in rungs}
-    peers, peer_file = marks(measured, comparison, stored)
+    texts = {(rung.number, rung.name): rung for rung in ladder.rungs}
+    peers, peer_file = marks(measured, comparison, stored, ladder.grid)
     entries = [entry for entry in comparison.entries if entry.name != FA2]
     speeds = [entry.mean_tflops for entry in entries] + [peer.tflops for peer in peers]
     scale = plane.Scale((0, _ROOM * max(speeds)), (0, 100))
-    rows, newer = [], newer_family(rungs)
+    rows = []
     for entry in entries:
         before = comparison.before(entry)
         content = row_cells(entry, before, scale, peers)
@@ -66,21 +62,58 @@ def ladder_section(stored: Sequence[Stored], rungs: Sequence[RungText]) -> Secti
         if text is None:
             rows.append(element("div", content, class_="rung other"))
             continue
-        opened = panel(text, comparison, entry, before, counted, profiled)
-        rows.append(_rung(entry, content, opened, newer))
+        tables = [
+            speed_table(comparison, entry, before),
+            *profile_tables(profiled, entry.number),
+            *counter_tables(counted, entry.number),
+        ]
+        rows.append(_rung(ladder, text, content, tables, label=_label(entry)))
     about = lead(
-        f"{measured.dtype}, {measured.n_heads} heads of {measured.d_head}, forward, "
+        f"{measured.dtype}, {measured.n_heads} heads of {measured.d_head}, {measured.pass_}, "
         f"{'causal' if measured.causal else 'no'} mask, {measured.device}. Every rung is the one "
         "above it with one field of its config changed; bars are TFLOP/s, harmonic mean over "
         f"{_lengths(comparison)} rows. The strong part of a bar is what the rung added, a hollow "
         "one what it lost. Open a rung for its source and its counters."
     )
     chart = element(
-        "div", _heading(scale, peers), *rows, class_="ladder", role="group", aria_label=TITLE
+        *("div", _heading(scale, peers), *rows),
+        class_="ladder",
+        role="group",
+        aria_label=ladder.title,
     )
     sources = [found.path.name] + [one.path.name for one in (emulated, profile, peer_file) if one]
     body = join((about, chart, numbers(_table(comparison))))
-    return Section(ANCHOR, TITLE, body, sources=tuple(sources))
+    return Section(ladder.anchor, ladder.title, body, sources=tuple(sources))
+
+
+def _unmeasured(stored: Sequence[Stored], ladder: Ladder) -> Section:
+    """The rungs without speeds, if the emulator counted them."""
+    missing = (
+        f"{ladder.title} was not measured: `flash-attention ladder run{ladder.option} --json FILE`"
+        " on a GPU does."
+    )
+    emulated = newest(stored, ladder.emulated)
+    if emulated is None:
+        return Section(ladder.anchor, ladder.title, None, missing)
+    counted = rows_by_rung(emulated)
+    rows = []
+    for rung in ladder.rungs:
+        cells = (
+            element("span", rung.number, class_="no"),
+            element("span", rung.name, class_="name"),
+            element("span", rung.change, class_="change"),
+        )
+        tables = counter_tables(counted, rung.number)
+        rows.append(
+            _rung(ladder, rung, join(cells), tables, label=f"Rung {rung.number}, {rung.name}")
+        )
+    about = lead(
+        "Every rung is the one above it with one field of its config changed. Open a rung for its "
+        "kernels, its source and its counters."
+    )
+    chart = element("div", *rows, class_="ladder", role="group", aria_label=ladder.title)
+    body = join((element("p", missing, class_="missing"), about, chart))
+    return Section(ladder.anchor, ladder.title, body, missing, (emulated.path.name,))
 
 
 def rows_by_rung(stored: Stored | None) -> dict[int, Mapping[str, Any]]:
@@ -89,7 +122,7 @@ def rows_by_rung(stored: Stored | None) -> dict[int, Mapping[str, Any]]:
 
 
 def marks(
-    measured: results.Results, comparison: Comparison, stored: Sequence[Stored]
+    measured: results.Results, comparison: Comparison, stored: Sequence[Stored], grid: str
 ) -> tuple[list[Mark], Stored | None]:
     """FA2 of the same run; FA3 and cuDNN if a grid has them at all of the ladder's shapes."""
     fa2 = next(entry for entry in comparison.entries if entry.name == FA2)
@@ -98,14 +131,14 @@ def marks(
         (batch, seq, measured.n_heads, measured.d_head, measured.causal)
         for batch, seq in comparison.shapes
     }
-    for one in of_kind(stored, GRID):
-        rows = grid_rows(one.record)
+    for one in of_kind(stored, grid):
+        rows = [row for row in grid_rows(one.record) if row.measured.lower() == measured.pass_]
         here = [r for r in rows if (r.batch, r.seq, r.heads, r.d, r.causal) in wanted]
         if one.record["dtype"] != measured.dtype or len(here) != len(wanted):
             continue
         for name in RIVALS:
             if all(name in row.peers for row in here):
-                speeds = [tflops(point_of(row).flop, row.peers[name]) for row in here]
+                speeds = [speed(row, row.peers[name]) for row in here]
                 found.append(Mark(NAMES[name], name, harmonic_mean(speeds)))
         return found, one
     return found, None
@@ -159,16 +192,22 @@ def _signed(gain: float | None) -> str:
     return f"{rounded:+d} %" if rounded else "0 %"
 
 
-def _rung(entry: Entry, content: Markup, opened: Markup, newer: Collection[int]) -> Markup:
-    label = (
+def _label(entry: Entry) -> str:
+    return (
         f"Rung {entry.number}, {entry.name}: {entry.mean_tflops:.0f} TFLOP/s, "
         f"{100 * entry.mean_of_fa2:.0f} percent of FA2"
     )
-    class_ = "rung"
-    if entry.number in newer:
-        class_ += " newer begins" if entry.number == min(newer) else " newer"
+
+
+def _rung(
+    ladder: Ladder, rung: RungText, content: Markup, tables: Sequence[Markup], *, label: str
+) -> Markup:
+    class_, newer = "rung", ladder.newer_family
+    if rung.number in newer:
+        class_ += " newer begins" if rung.number == min(newer) else " newer"
     summary = element("summary", content, aria_label=label)
-    return element("details", summary, opened, id=f"rung-{entry.number}", class_=class_)
+    opened = panel(rung, tables)
+    return element("details", summary, opened, id=ladder.place(rung.number), class_=class_)
 
 
 def _heading(scale: plane.Scale, peers: Sequence[Mark]) -> Markup:

@@ -82,12 +82,13 @@ def _slowest(trials: Sequence[Trial]) -> str:
     return f"{100 * best(trials).ms / max(trial.ms for trial in trials):.0f} %"
 
 
+def _place(point: Point) -> str:
+    return f"{point.d_head} {'causal' if point.causal else 'full'} {point.rows:,}"
+
+
 def _names(points: Iterable[Point]) -> dict[Point, str]:
     """Short names, with batch and heads where they would be those of several points."""
-    short = {
-        point: f"{point.d_head} {'causal' if point.causal else 'full'} {point.rows:,}"
-        for point in points
-    }
+    short = {point: f"{_place(point)} {point.gradients}".rstrip() for point in points}
     often = Counter(short.values())
     return {
         point: name if often[name] == 1 else f"{name}, {point.batch} x {point.heads} h"

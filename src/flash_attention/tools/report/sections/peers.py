@@ -4,12 +4,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass
 
+from flash_attention.tools.bench.grid import Measured
 from flash_attention.tools.bench.grid_record import grid_rows
 from flash_attention.tools.bench.grid_run import GridRow
-from flash_attention.tools.bench.grid_summary import NAMES, mean_ratio, point_of, rivals
-from flash_attention.tools.bench.statistics import tflops
+from flash_attention.tools.bench.grid_summary import NAMES, mean_ratio, rivals, speed
 from flash_attention.tools.bench.stored import GRID, Stored, of_kind
 from flash_attention.tools.report import plane
 from flash_attention.tools.report.markup import Cell, Markup, element, table
@@ -25,49 +25,73 @@ Series = dict[str, dict[int, float]]
 """TFLOP/s by kernel and length."""
 
 
+@dataclass(frozen=True)
+class View:
+    """Measured points that a switch shows: what it calls them, their rows, and who the ratios are
+    to."""
+
+    label: str
+    source: Stored
+    rows: Sequence[GridRow]
+    beside: str
+
+
 def peers_section(stored: Sequence[Stored]) -> Section:
     """The newest grid of every dtype that has all head dimensions; a switch goes between them."""
-    grids: dict[str, Stored] = {}
-    for one in of_kind(stored, GRID):
-        known = grids.get(one.record["dtype"])
-        if known is None or len(known.record["rows"]) < len(one.record["rows"]):
-            grids[one.record["dtype"]] = one
-    if not grids:
-        missing = "No grid was measured: `python benchmarks/hopper_grid.py FILE` on a GPU does."
-        return Section(ANCHOR, TITLE, None, missing)
-    about = lead(
+    about = (
         "TFLOP/s by rows of a sequence, forward, medians with a cold L2, contenders taken in "
         "turn; a causal mask halves the count of FLOP."
     )
-    body = [about]
-    for place, dtype in enumerate(sorted(grids)):
-        checked = place == 0
-        body.append(
-            element(
-                "input", type="radio", name="dtype", id=f"dtype-{dtype.lower()}", checked=checked
-            )
-        )
-        body.append(element("label", dtype, for_=f"dtype-{dtype.lower()}"))
-    body += [_grid(grids[dtype].record) for dtype in sorted(grids)]
-    sources = tuple(grids[dtype].path.name for dtype in sorted(grids))
-    switch = element("div", *body, class_="switch", role="group", aria_label="By data type")
-    return Section(ANCHOR, TITLE, switch, sources=sources)
+    grids = largest(of_kind(stored, GRID), Measured.FORWARD)
+    views = [
+        View(dtype, one, grid_rows(one.record), f"the faster of {rivals()}")
+        for dtype, one in sorted(grids.items())
+    ]
+    if not views:
+        missing = "No grid was measured: `flash-attention bench --json FILE` on a GPU does."
+        return Section(ANCHOR, TITLE, None, missing)
+    return switched(ANCHOR, TITLE, about, views)
 
 
-def _grid(record: Mapping[str, Any]) -> Markup:
-    rows = grid_rows(record)
+def largest(grids: Sequence[Stored], measured: Measured) -> dict[str, Stored]:
+    """By dtype, the file with the most points of what was measured; of equals the newest."""
+    found: dict[str, Stored] = {}
+    for one in grids:
+        rows = grid_rows(one.record)
+        known = found.get(one.record["dtype"])
+        if all(row.measured == measured.name for row in rows) and (
+            known is None or len(known.record["rows"]) < len(rows)
+        ):
+            found[one.record["dtype"]] = one
+    return found
+
+
+def switched(anchor: str, title: str, about: str, views: Sequence[View]) -> Section:
+    """A section of views, one of which is shown at a time."""
+    body = [lead(about)]
+    for place, view in enumerate(views):
+        name = f"{anchor}-{view.label.lower().replace(', ', '-').replace(' ', '-')}"
+        body.append(element("input", type="radio", name=anchor, id=name, checked=place == 0))
+        body.append(element("label", view.label, for_=name))
+    body += map(_view, views)
+    sources = tuple(dict.fromkeys(view.source.path.name for view in views))
+    switch = element("div", *body, class_="switch", role="group", aria_label=title)
+    return Section(anchor, title, switch, sources=sources)
+
+
+def _view(view: View) -> Markup:
     groups: dict[tuple[int, bool], list[GridRow]] = {}
-    for row in sorted(rows, key=lambda row: (row.causal, row.d, row.seq)):
+    for row in sorted(view.rows, key=lambda row: (row.causal, row.d, row.seq)):
         groups.setdefault((row.d, row.causal), []).append(row)
     series = {key: found for key, group in groups.items() if (found := speeds(group))}
     top = max(max(by_length.values()) for s in series.values() for by_length in s.values())
-    charts = [_chart(d, causal, one, top, record) for (d, causal), one in series.items()]
+    charts = [_chart(d, causal, one, top, view) for (d, causal), one in series.items()]
     parts = (
         element("div", *charts, class_="multiples"),
-        _ratios(groups, record),
-        numbers(_table(series, record)),
+        _ratios(groups, view),
+        numbers(_table(series, view)),
     )
-    return element("div", *parts, class_="choice", data_dtype=record["dtype"])
+    return element("div", *parts, class_="choice", data_view=view.label)
 
 
 def speeds(rows: Sequence[GridRow]) -> Series:
@@ -77,13 +101,13 @@ def speeds(rows: Sequence[GridRow]) -> Series:
         if row.ok:
             found.setdefault(OURS, {})[row.seq] = row.tflops
         for name, ms in row.peers.items():
-            found.setdefault(name, {})[row.seq] = tflops(point_of(row).flop, ms)
+            found.setdefault(name, {})[row.seq] = speed(row, ms)
     return found
 
 
-def _chart(d: int, causal: bool, series: Series, top: float, record: Mapping[str, Any]) -> Markup:
+def _chart(d: int, causal: bool, series: Series, top: float, view: View) -> Markup:
     title = f"d {d}, {'causal' if causal else 'no mask'}"
-    label = f"{record['dtype']}, head dimension {d}, {'causal' if causal else 'no mask'}: "
+    label = f"{view.label}, head dimension {d}, {'causal' if causal else 'no mask'}: "
     label += "; ".join(
         f"{_LABELS.get(name, name)} {by_length[last]:.0f} TFLOP/s at {last} rows"
         for name, by_length in series.items()
@@ -128,40 +152,41 @@ def _short(length: int) -> str:
     return f"{length // 1024}k" if length % 1024 == 0 else str(length)
 
 
-def _ratios(groups: Mapping[tuple[int, bool], list[GridRow]], record: Mapping[str, Any]) -> Markup:
+def _ratios(groups: Mapping[tuple[int, bool], list[GridRow]], view: View) -> Markup:
     lengths = sorted({row.seq for rows in groups.values() for row in rows})
     lines = []
     for (d, causal), rows in groups.items():
         by_length = {row.seq: row for row in rows}
-        cells = [ratio_cell(by_length.get(length)) for length in lengths]
+        found = [by_length.get(length) for length in lengths]
+        cells = [ratio_cell(row.ratio, row.ok) if row else ratio_cell(None) for row in found]
         mean = mean_ratio(rows)
         lines.append([f"{d} {'causal' if causal else 'full'}", *cells, _times(mean)])
     caption = (
-        f"{record['dtype']}: how many times as fast as the faster of {rivals()}. Geometric mean "
+        f"{view.label}: how many times as fast as {view.beside}. Geometric mean "
         f"{_times(mean_ratio(row for rows in groups.values() for row in rows))}"
     )
     header = ["d, mask", *map(_short, lengths), "mean"]
     return table(header, lines, caption=caption, class_="ratios")
 
 
-def ratio_cell(row: GridRow | None) -> Cell:
+def ratio_cell(ratio: float | None, ok: bool = True) -> Cell:
     """How many times as fast, the deeper coloured the further from a draw."""
-    if row is None or row.ratio is None:
+    if ratio is None:
         return Cell(element("td", "", class_="number"))
-    if not row.ok:
+    if not ok:
         return Cell(element("td", "wrong", class_="number"))
     # a quarter faster or slower is the deepest
-    depth = min(abs(row.ratio - 1) / 0.25, 1)
-    side = "ahead" if row.ratio >= 1 else "behind"
+    depth = min(abs(ratio - 1) / 0.25, 1)
+    side = "ahead" if ratio >= 1 else "behind"
     style = f"--depth:{100 * depth:.0f}%"
-    return Cell(element("td", f"{row.ratio:.2f}", class_=f"number {side}", style=style))
+    return Cell(element("td", f"{ratio:.2f}", class_=f"number {side}", style=style))
 
 
 def _times(ratio: float | None) -> str:
     return "" if ratio is None else f"{ratio:.3f}"
 
 
-def _table(series: Mapping[tuple[int, bool], Series], record: Mapping[str, Any]) -> Markup:
+def _table(series: Mapping[tuple[int, bool], Series], view: View) -> Markup:
     lengths = sorted({n for one in series.values() for by in one.values() for n in by})
     rows = [
         [
@@ -172,5 +197,5 @@ def _table(series: Mapping[tuple[int, bool], Series], record: Mapping[str, Any])
         for (d, causal), one in series.items()
         for name, by_length in one.items()
     ]
-    caption = f"{record['dtype']}, TFLOP/s by rows"
+    caption = f"{view.label}, TFLOP/s by rows"
     return table(["d, mask", "kernel", *map(_short, lengths)], rows, caption=caption, left=2)

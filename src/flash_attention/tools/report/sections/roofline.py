@@ -7,12 +7,11 @@ from collections.abc import Sequence
 
 from flash_attention.tools.bench.grid_record import grid_rows
 from flash_attention.tools.bench.grid_run import GridRow
-from flash_attention.tools.bench.grid_summary import point_of, selected_rows
+from flash_attention.tools.bench.grid_summary import has_shapes, point_of, selected_rows
 from flash_attention.tools.bench.stored import CANDIDATES, GRID, PEAKS, Stored, of_kind
 from flash_attention.tools.report import plane
 from flash_attention.tools.report.markup import Markup, element, join, table
 from flash_attention.tools.report.section import Section, lead, numbers
-from flash_attention.tools.report.sections.shapes import is_shape
 
 ANCHOR, TITLE = "roofline", "Roofline"
 ELEMENT_BYTES = 2
@@ -36,7 +35,7 @@ def roofline_section(stored: Sequence[Stored]) -> Section:
     device = peak.record["device"]
     candidates = of_kind(stored, CANDIDATES)
     here = [one for one in (*grids, *candidates) if one.record["device"] == device]
-    shapes = [one for one in here if _has_shapes(one)]
+    shapes = [one for one in here if has_shapes(grid_rows(one.record))]
     files = [grid, *shapes]
     rows = [row for one in files for row in selected_rows(grid_rows(one.record)) if row.ok]
     matmul, copy = (peak.record["peak"][name] for name in ("bf16_matmul_tflops", "copy_tb_s"))
@@ -57,10 +56,6 @@ def roofline_section(stored: Sequence[Stored]) -> Section:
     legend = element("p", *_legend(rows), class_="legend")
     body = join((about, element("figure", legend, picture), numbers(_table(rows, matmul))))
     return Section(ANCHOR, TITLE, body, sources=(*(one.path.name for one in files), peak.path.name))
-
-
-def _has_shapes(one: Stored) -> bool:
-    return any(is_shape(row) for row in grid_rows(one.record))
 
 
 def intensity(row: GridRow) -> float:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from flash_attention.tools.bench.comparison import (
@@ -27,26 +27,14 @@ _LINE_CLASSES = {"+": "added", "-": "deleted", "@": "hunk"}
 Rows = Mapping[int, Mapping[str, Any]]
 
 
-def panel(
-    rung: RungText,
-    comparison: Comparison,
-    entry: Entry,
-    before: Entry | None,
-    counted: Rows,
-    profiled: Rows,
-) -> Markup:
-    """`counted` are the emulator's rows, `profiled` Nsight Compute's, by the rung's number."""
+def panel(rung: RungText, tables: Sequence[Markup]) -> Markup:
+    """The idea, the launches, what was measured and counted, and the source."""
     change = element("code", rung.change) if rung.change else ""
-    tables = [_speeds(comparison, entry, before)]
-    if rung.number in profiled:
-        tables.append(_profile(profiled[rung.number], profiled.get(rung.number - 1)))
-    if rung.number in counted:
-        here, earlier = counted[rung.number], counted.get(rung.number - 1)
-        tables += [_counters(here, earlier), _instructions(here, earlier)]
+    launches = [_launches(rung)] if rung.launches else []
     return element(
         "div",
         element("p", rung.idea[0].upper() + rung.idea[1:] + ". ", change, class_="idea"),
-        element("div", *tables, class_="facts"),
+        element("div", *tables, *launches, class_="facts"),
         source(rung),
         class_="panel",
     )
@@ -68,7 +56,35 @@ def source(rung: RungText) -> Markup:
     return join((element("p", title, class_="note"), code))
 
 
-def _speeds(comparison: Comparison, entry: Entry, before: Entry | None) -> Markup:
+def profile_tables(profiled: Rows, number: int | None) -> list[Markup]:
+    """What Nsight Compute measured of a rung, by the rungs' numbers."""
+    if number is None or number not in profiled:
+        return []
+    return [_profile(profiled[number], profiled.get(number - 1))]
+
+
+def counter_tables(counted: Rows, number: int | None) -> list[Markup]:
+    """What compiler and emulator counted of a rung, by the rungs' numbers."""
+    if number is None or number not in counted:
+        return []
+    here, earlier = counted[number], counted.get(number - 1)
+    return [_counters(here, earlier), _instructions(here, earlier)]
+
+
+def _launches(rung: RungText) -> Markup:
+    rows = [
+        [
+            launch.kernel if launch.times == 1 else f"{launch.kernel}, {launch.times} times",
+            *(f"{n:,}" for n in (launch.ctas, launch.threads, launch.shared_bytes)),
+        ]
+        for launch in rung.launches
+    ]
+    header = ["kernel", "CTAs", "threads", "shared memory, bytes"]
+    return table(header, rows, caption=f"Launched for {rung.launched_for}")
+
+
+def speed_table(comparison: Comparison, entry: Entry, before: Entry | None) -> Markup:
+    """The speeds of a rung by batch and length."""
     rows = [
         [
             f"{batch} x {seq:,}",

@@ -9,6 +9,7 @@ from flash_attention.tools.bench.grid_record import grid_rows
 from flash_attention.tools.bench.grid_run import GridRow
 from flash_attention.tools.bench.grid_summary import (
     NAMES,
+    has_shapes,
     mean_ratio,
     point_of,
     rivals,
@@ -16,7 +17,8 @@ from flash_attention.tools.bench.grid_summary import (
     speed,
     unit,
 )
-from flash_attention.tools.bench.stored import CANDIDATES, GRID, Stored, of_kind
+from flash_attention.tools.bench.peers.gradients import FA3_DETERMINISTIC
+from flash_attention.tools.bench.stored import CANDIDATES, GRADIENTS, GRID, Stored, of_kind
 from flash_attention.tools.report import plane
 from flash_attention.tools.report.markup import Markup, element, join, table
 from flash_attention.tools.report.section import Section, lead, numbers
@@ -29,6 +31,8 @@ TITLES = {
     "varlen": "Packed sequences of different lengths",
     "window": "A sliding window",
     "model_shapes": "Shapes of known models, with a table tuned for them",
+    "backward_gqa": "Gradients with grouped heads of K and V",
+    "backward_varlen": "Gradients of packed sequences",
 }
 OURS = "ours"
 _ROW, _AXIS = 24.0, 20.0
@@ -38,8 +42,8 @@ _SPAN = (1.0, 97.0)
 def shapes_section(stored: Sequence[Stored]) -> Section:
     """The newest file of every grid that is more than self-attention of one length."""
     found: dict[str, Stored] = {}
-    for one in (*of_kind(stored, GRID), *of_kind(stored, CANDIDATES)):
-        if any(is_shape(row) for row in grid_rows(one.record)):
+    for one in (one for kind in (GRID, CANDIDATES, GRADIENTS) for one in of_kind(stored, kind)):
+        if has_shapes(grid_rows(one.record)):
             found.setdefault(one.record["grid"], one)
     if not found:
         missing = "No shapes of models were measured: `flash-attention bench --grid decode` does."
@@ -54,12 +58,6 @@ def shapes_section(stored: Sequence[Stored]) -> Section:
     figures = [_figure(name, selected_rows(grid_rows(found[name].record))) for name in order]
     sources = tuple(found[name].path.name for name in order)
     return Section(ANCHOR, TITLE, join((about, *figures)), sources=sources)
-
-
-def is_shape(row: GridRow) -> bool:
-    """Whether a problem is more than self-attention of one length and as many heads of K as Q."""
-    shared = row.heads_k not in (0, row.heads)
-    return bool(shared or row.seq_q or row.window or row.lengths)
 
 
 def _legend() -> list[object]:
@@ -91,7 +89,7 @@ def _figure(grid: str, rows: Sequence[GridRow]) -> Markup:
 
 def _speeds(row: GridRow) -> dict[str, float]:
     """Peers first, so that ours is drawn over them; a wrong kernel has no speed."""
-    found = {name: speed(row, ms) for name, ms in row.peers.items()}
+    found = {name: speed(row, ms) for name, ms in row.peers.items() if name != FA3_DETERMINISTIC}
     return found | ({OURS: speed(row, row.ms)} if row.ok else {})
 
 
@@ -122,7 +120,7 @@ def _line(name: Markup, picture: Markup, times: str) -> Markup:
 
 
 def _table(grid: str, rows: Sequence[GridRow], speeds: Sequence[dict[str, float]]) -> Markup:
-    names = [OURS, *dict.fromkeys(name for row in rows for name in row.peers)]
+    names = [OURS, *dict.fromkeys(name for one in speeds for name in one if name != OURS)]
     columns = {
         "copy, GB/s": [row.copy_gbps for row in rows],
         "without the window, ms": [row.full_ms for row in rows],
@@ -133,7 +131,7 @@ def _table(grid: str, rows: Sequence[GridRow], speeds: Sequence[dict[str, float]
         [
             point_of(row).label,
             *(f"{by_name[name]:,.0f}" if name in by_name else "" for name in names),
-            ratio_cell(row),
+            ratio_cell(row.ratio, row.ok),
             f"{row.ms:.4f}",
             *(f"{values[place]:,.4g}" if values[place] else "" for values in more.values()),
         ]
