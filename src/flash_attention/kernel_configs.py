@@ -77,7 +77,7 @@ def config_for(given: object, problem: Problem, pass_: Pass = Pass.FORWARD) -> K
     d_head = smallest_holding(LADDER_D_HEADS, problem.d_head, problem.d_v)
     return as_kernel_config(
         given,
-        dtype=DType.from_string(str(problem.dtype)),
+        dtype=DType.from_string(str(problem.out_dtype or problem.dtype)),
         d_head=d_head or problem.d_head,
         n_heads=problem.heads,
         pass_=pass_,

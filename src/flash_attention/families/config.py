@@ -59,6 +59,11 @@ class KernelConfig(ABC):
         return False
 
     @property
+    def input_bytes(self) -> int:
+        """The bytes of an element of q, k and v."""
+        return self.dtype.itemsize
+
+    @property
     def loop_products(self) -> tuple[int, int]:
         """The products of a block of scores in the main loop, and the warps that share them."""
         return 2, self.computing_warps

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from flash_attention.call.call import Keywords
+from flash_attention.call.call import DESCALES, Keywords
 from flash_attention.reference.judge import Check, Judge, LseCheck, check_lse
 
 if TYPE_CHECKING:
@@ -52,6 +52,9 @@ class PartJudge:
         sinks = keywords.get("sinks")
         if sinks is not None:
             keywords["sinks"] = sinks[self.heads]
+        for name in DESCALES:
+            if (factor := keywords.get(name)) is not None and factor.ndim == 2:
+                keywords[name] = factor[:, of_k]
         self._keywords = keywords
         self._judge = Judge(self._q, self._k, some_v, **keywords)
 

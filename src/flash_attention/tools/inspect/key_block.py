@@ -25,7 +25,7 @@ class KeyBlock:
 
     @classmethod
     def of(cls, config: KernelConfig) -> KeyBlock:
-        sizes = (config.B_r, config.B_c, config.d_head, config.dtype.itemsize)
+        sizes = (config.B_r, config.B_c, config.d_head, config.input_bytes)
         products, warps = config.loop_products
         backward = family_of(config).pass_ is Pass.BACKWARD
         return cls(*sizes, warps, products, config.B_r if backward else config.B_c)
