@@ -60,10 +60,10 @@ def _softmax(scores: Tensor) -> Tensor:
 
 def _rounded_softmax(scores: Tensor) -> Tensor:
     """The largest weight of a row is 2^8, so that small ones keep their bits, and the sum is that
-    of the rounded weights."""
-    largest = scores.amax(-1, keepdim=True).clamp(min=torch.finfo(scores.dtype).min)
-    weights = (256 * torch.exp(scores - largest)).to(E4M3).to(scores.dtype)
-    return weights / weights.sum(-1, keepdim=True).clamp(min=torch.finfo(scores.dtype).tiny)
+    of the weights before they are rounded."""
+    largest = scores.amax(-1, keepdim=True)
+    weights = 256 * torch.exp(scores - largest)
+    return weights.to(E4M3).to(scores.dtype) / weights.sum(-1, keepdim=True)
 
 
 def dequantised(call: Call, precision: torch.dtype) -> Call:

@@ -27,7 +27,7 @@ ELEMENTS = {
     dtype: Element(dtype.to_cpp_str(), ptx, 16)
     for dtype, ptx in ((DType.FP16, "f16"), (DType.BF16, "bf16"))
 }
-E4M3 = Element("fa::dtype::E4m3", "e4m3", 32)
+E4M3 = Element("fa::ptx::E4m3", "e4m3", 32)
 _FRAGMENT = "#define FA_D(j) " + ", ".join(f'"+f"(d.v[0][j][{e}])' for e in range(4))
 _FRESH = "#define FA_FRESH(j) " + ", ".join(f'"=f"(d.v[0][j][{e}])' for e in range(4))
 _COLUMNS = 88  # of the lists of registers and fragments

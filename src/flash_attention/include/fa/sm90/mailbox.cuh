@@ -33,8 +33,8 @@ __device__ void post_tile(const Memory<Config>& smem, const Tile& tile,
 }
 
 template <template <class> class Memory, class Config>
-__device__ attn::Sequence read_sequence(const Memory<Config>& smem,
-                                        const ForwardKernelArgs& args, int batch) {
+__device__ attn::Sequence read_sequence(const Memory<Config>& smem, const ForwardKernelArgs& args,
+                                        int batch) {
   if constexpr (!Config::Lengths::kPerBatch) {
     return Config::Lengths::sequence(args, batch);
   } else {
@@ -48,8 +48,8 @@ __device__ attn::Sequence read_sequence(const Memory<Config>& smem,
 
 // Called by every warp; false after the last tile.
 template <template <class> class Memory, class Config>
-__device__ bool take_tile(const Memory<Config>& smem, const ForwardKernelArgs& args,
-                          Tile& tile, attn::Sequence& sequence, u32 parity) {
+__device__ bool take_tile(const Memory<Config>& smem, const ForwardKernelArgs& args, Tile& tile,
+                          attn::Sequence& sequence, u32 parity) {
   ptx::mbarrier_wait(smem.mail_full(), parity);  // the next tile is in the mailbox
   // Only the lane that releases the mailbox reads it, so no other lane has to be waited for.
   ptx::Chunk mail = {};

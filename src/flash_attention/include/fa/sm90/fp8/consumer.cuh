@@ -99,7 +99,7 @@ class Consumer {
     ptx::wgmma_fence();  // what was done with these registers before is done
 #pragma unroll
     for (int n = 0; n < Config::kBC / kStepKeys; ++n)
-      ptx::WgmmaFromRegistersByRows<dtype::E4m3, kColumns>::run(o, p.step[n], v.step(n));
+      ptx::WgmmaFromRegistersByRows<ptx::E4m3, kColumns>::run(o, p.step[n], v.step(n));
     ptx::wgmma_commit();
   }
   // Waits until all but the latest `Pending` products have read their operands and stored their results.
@@ -224,8 +224,7 @@ class Consumer {
       const i64 row = sequence_.q_batch * args_.o_stride.batch +
                       warp.head(r) * args_.o_stride.head +
                       (sequence_.q_first + warp.position(r)) * args_.o_stride.seq;
-      char* const to =
-          static_cast<char*>(args_.o) + (row + 4 * (lane_id() % 4)) * kElementBytes;
+      char* const to = static_cast<char*>(args_.o) + (row + 4 * (lane_id() % 4)) * kElementBytes;
 #pragma unroll
       for (int d = 0; d < Config::kDHead / 16; ++d) {
         const float (&even)[4] = o_.v[0][2 * d];

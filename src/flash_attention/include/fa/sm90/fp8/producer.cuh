@@ -91,10 +91,9 @@ class Producer {
     for (int w = 0; w < Config::kConsumers; ++w)
 #pragma unroll
       for (int p = 0; p < QTile::kCount; ++p)
-        ptx::tma_load_4d(smem_.q(q_ring_.stage, w).panel(p), maps_.q, full, p * QTile::kRowBytes,
-                         tile.head,
-                         sequence_.q_first + tile.q_block * kTileRows + w * kWarpgroupRows,
-                         sequence_.q_batch);
+        ptx::tma_load_4d(
+            smem_.q(q_ring_.stage, w).panel(p), maps_.q, full, p * QTile::kRowBytes, tile.head,
+            sequence_.q_first + tile.q_block * kTileRows + w * kWarpgroupRows, sequence_.q_batch);
     q_ring_.advance();
   }
 

@@ -22,15 +22,14 @@ concept SumsSlot = requires(Accumulator<16, 16>& o, attn::RowStats<16>& stats, f
 };
 
 template <class T>
-concept PromotionSlot =
-    requires(typename T::template Copy<16>& copy, Accumulator<16, 16>& o,
-             const attn::RowStats<16>& stats, u32 smem) {
-      { T::template kThreadBytes<16> } -> Same<const int&>;
-      { typename T::template Copy<16>(smem) };
-      copy.begin();
-      copy.count(o, stats, 0.f);
-      copy.end(o);
-    };
+concept PromotionSlot = requires(typename T::template Copy<16>& copy, Accumulator<16, 16>& o,
+                                 const attn::RowStats<16>& stats, u32 smem) {
+  { T::template kThreadBytes<16> } -> Same<const int&>;
+  { typename T::template Copy<16>(smem) };
+  copy.begin();
+  copy.count(o, stats, 0.f);
+  copy.end(o);
+};
 
 struct Nothing {
   __device__ void operator()() const {}

@@ -6,7 +6,7 @@
 #pragma once
 #include <fa/attn/exponential/fused_exp2.cuh>
 #include <fa/attn/online.cuh>
-#include <fa/dtype/e4m3.cuh>
+#include <fa/ptx/e4m3.cuh>
 #include <fa/sm90/fp8/value_tile.cuh>
 
 namespace fa::sm90::fp8 {
@@ -34,10 +34,9 @@ __device__ bool exponentiate(const Accumulator<16, Keys>& s, Weights<Keys>& p,
       float w[4];
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        w[i] =
-            Exponential::exp(s.v[0][j + i / 2][2 * h + i % 2], stats.offset[0][h], factor);
+        w[i] = Exponential::exp(s.v[0][j + i / 2][2 * h + i % 2], stats.offset[0][h], factor);
       Sums::add(sum[h], w[0], w[1], w[2], w[3]);
-      p.step[n][e] = dtype::E4m3::pack(w[0], w[1], w[2], w[3]);
+      p.step[n][e] = ptx::E4m3::pack(w[0], w[1], w[2], w[3]);
       large |= p.step[n][e] + 0x08080808;  // of a byte from 0x78 on, the sum has the top bit
     }
   stats.sum[0][0] += sum[0];

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // Q is read into registers once, and its buffer is free for the next tile at once.
 #pragma once
+#include <fa/ptx/e4m3.cuh>
 #include <fa/ptx/ldmatrix.cuh>
 #include <fa/ptx/tma.cuh>
 #include <fa/ptx/wgmma.cuh>
-#include <fa/dtype/e4m3.cuh>
 
 namespace fa::sm90::fp8::query_operand {
 
@@ -26,7 +26,7 @@ struct Registers {
 
     template <int Keys, class KOperand>
     __device__ void issue(Accumulator<16, Keys>& s, KOperand k) const {
-      using Product = ptx::WgmmaFromRegistersByRows<dtype::E4m3, Keys>;
+      using Product = ptx::WgmmaFromRegistersByRows<ptx::E4m3, Keys>;
       Product::start(s, step[0], k.step(0));
 #pragma unroll
       for (int d = 1; d < DHead / 32; ++d) Product::run(s, step[d], k.step(d));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Products read Q from shared memory; its buffer is free after the last scores of the tile.
 #pragma once
-#include <fa/dtype/e4m3.cuh>
+#include <fa/ptx/e4m3.cuh>
 #include <fa/ptx/wgmma.cuh>
 
 namespace fa::sm90::fp8::query_operand {
@@ -21,7 +21,7 @@ struct Shared {
     __device__ void issue(Accumulator<16, Keys>& s, KOperand k) const {
 #pragma unroll
       for (int d = 0; d < DHead / 32; ++d)
-        ptx::WgmmaFromShared<dtype::E4m3, Keys>::run(s, q.step(d), k.step(d), d != 0);
+        ptx::WgmmaFromShared<ptx::E4m3, Keys>::run(s, q.step(d), k.step(d), d != 0);
     }
 
     template <class Release>

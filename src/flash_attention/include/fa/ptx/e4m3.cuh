@@ -4,7 +4,7 @@
 #pragma once
 #include <fa/core.cuh>
 
-namespace fa::dtype {
+namespace fa::ptx {
 
 struct E4m3 {
   // The nearest e4m3 numbers, the first in the lowest byte. Numbers beyond the range become 448.
@@ -18,4 +18,4 @@ struct E4m3 {
   }
 };
 
-}  // namespace fa::dtype
+}  // namespace fa::ptx
