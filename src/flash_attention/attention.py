@@ -68,7 +68,8 @@ def attention(
     validate: bool = False,
     **keywords: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Compute attention, softmax(softmax_scale q k^T) v, differentiable in q, k, v and sinks.
+    """Compute attention, softmax(softmax_scale q k^T) v, differentiable in q, k, v and sinks unless
+    they have 8 bits.
 
     On a GPU a kernel is chosen and, at its first use, compiled. On the CPU torch computes, in
     float32 or better.
@@ -87,7 +88,11 @@ def attention(
     - `seqused_k`: int32 (batch,), the number of keys of each sequence that are used.
     - `block_table`: int32 (batch, n), for a paged KV cache. k and v are then (pages, page_size,
       heads_k, d). The table lists the pages of each sequence in order, seqused_k its keys.
-    - `validate`: check the values of cu_seqlens, seqused_k and block_table, and wait for the GPU.
+    - `q_descale`, `k_descale`, `v_descale`: the factors of q, k and v of torch.float8_e4m3fn,
+      float32 (batch, heads_k), or (1,) for all. Such tensors need a Hopper GPU, all three factors
+      and sequences of one length. The output is bfloat16, or what `out` is.
+    - `validate`: check the values of cu_seqlens, seqused_k, block_table and descale factors, and
+      wait for the GPU.
     - `split_keys`: the chunk length of split-KV. By default the keys of few queries are split if
       that fills the GPU, and how they are split, and so the rounding, depends on the batch.
     - `config`: the kernel to run, as in `forward`. On the CPU the emulator runs it.

@@ -20,6 +20,7 @@ from flash_attention.families.registry import AnyFamily, families_of, sort_key
 from flash_attention.families.sm80.forward.config import FlashForwardKernelConfig
 from flash_attention.families.sm90.forward.config import HopperForwardKernelConfig
 from flash_attention.families.sm90.forward.tile_order import TileOrder
+from flash_attention.families.sm90.fp8.config import HopperFp8KernelConfig
 from flash_attention.families.values import Violation, smallest_holding
 from flash_attention.ladder import LADDER_D_HEADS, get_ladder, pick_rung
 
@@ -28,6 +29,7 @@ __all__ = [
     "FlashForwardKernelConfig",
     "GivenConfig",
     "HopperForwardKernelConfig",
+    "HopperFp8KernelConfig",
     "KernelConfig",
     "TileOrder",
     "Violation",
