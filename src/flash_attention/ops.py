@@ -72,7 +72,6 @@ ASKED = {
     "backward_config": "str? backward_config=None",
     "deterministic": "bool deterministic=False",
     **{name: f"Tensor? {name}=None" for name in DESCALES},
-    "out_dtype": "ScalarType? out_dtype=None",
 }
 """The arguments of both operators, in their schema."""
 
@@ -86,7 +85,7 @@ OF_GRADIENTS = {
     "wanted": "bool[] wanted",
 }
 """The arguments that only the backward operators have, in their schema."""
-ONLY_FORWARD = ("config", "block_table", "split_keys", *DESCALES, "out_dtype")
+ONLY_FORWARD = ("config", "block_table", "split_keys", *DESCALES)
 _is_compiling = torch.compiler.is_compiling
 SHARED = ("sinks", "seqused_k", "causal", "softmax_scale", "softcap")
 """The arguments that all operators take as a call has them."""
@@ -199,10 +198,9 @@ def _compute(
     config: str | None = None,
     backward_config: str | None = None,
     deterministic: bool = False,
-    out_dtype: torch.dtype | None = None,
     **asked: Any,
 ) -> tuple[Tensor, Tensor]:
-    call = Call(q, k, v, _room(q, v, out_dtype), **_with_window(asked), return_lse=True)
+    call = Call(q, k, v, _room(q, v), **_with_window(asked), return_lse=True)
     result, lse = compute(call, config)
     return result, lse
 
@@ -213,17 +211,14 @@ def _with_window(asked: dict[str, Any]) -> dict[str, Any]:
     return asked | {"window": window}
 
 
-def _empty_results(
-    q: Tensor, k: Tensor, v: Tensor, *, out_dtype: torch.dtype | None = None, **asked: object
-) -> tuple[Tensor, Tensor]:
+def _empty_results(q: Tensor, k: Tensor, v: Tensor, **asked: object) -> tuple[Tensor, Tensor]:
     """Allocate results without values, for tracing."""
     *batch, rows, heads, _ = q.shape
-    lse = q.new_empty((*batch, heads, rows), dtype=precision_of_lse(q.dtype))
-    return _room(q, v, out_dtype), lse
+    return _room(q, v), q.new_empty((*batch, heads, rows), dtype=precision_of_lse(q.dtype))
 
 
-def _room(q: Tensor, v: Tensor, dtype: torch.dtype | None) -> Tensor:
-    return q.new_empty((*q.shape[:-1], v.shape[-1]), dtype=dtype or output_dtype(q))
+def _room(q: Tensor, v: Tensor) -> Tensor:
+    return q.new_empty((*q.shape[:-1], v.shape[-1]), dtype=output_dtype(q))
 
 
 def _compute_gradients(
@@ -340,7 +335,6 @@ def traced(
         block_table=call.block_table,
         split_keys=call.split_keys,
         **{name: getattr(call, name) for name in DESCALES},
-        out_dtype=None if out is None else out.dtype,
         config=_written(config),
         backward_config=_written(backward.config, Pass.BACKWARD),
         deterministic=backward.deterministic,

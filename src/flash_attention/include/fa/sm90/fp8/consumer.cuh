@@ -5,10 +5,10 @@
 #include <fa/attn/key_range.cuh>
 #include <fa/sm90/fp8/args.cuh>
 #include <fa/sm90/fp8/shared_memory.cuh>
+#include <fa/sm90/fp8/store.cuh>
 #include <fa/sm90/fp8/weights.cuh>
 #include <fa/sm90/mailbox.cuh>
 #include <fa/sm90/turns/free.cuh>
-#include <fa/sm90/warp_output.cuh>
 
 namespace fa::sm90::fp8 {
 
@@ -205,38 +205,12 @@ class Consumer {
       }
   }
 
-  // A lane has four neighbouring columns of its rows, and stores them at once.
   __device__ void store() {
     q_ring_.advance();
     copy_.end(o_);
-    constexpr float kUnshift = 1.f / (1 << kShift);
-#pragma unroll
-    for (int h = 0; h < 2; ++h) stats_.sum[0][h] *= kUnshift;
     const WarpOutput<Config, kColumns> warp = {o_, args_, sequence_, tile_, tile_row()};
-    attn::RowEnds ends(stats_, Config::Score::scale(descaled()));
-    const float unit = kUnshift * descale(args_.v_descale, args_.v_descale_stride);
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int r = warp.lane_row(h);
-      Config::Sinks::add(ends.row[h], args_, warp.head(r));
-      if (!warp.used(r)) continue;
-      const float by = unit * ends.row[h].inverse();
-      const i64 row = sequence_.q_batch * args_.o_stride.batch +
-                      warp.head(r) * args_.o_stride.head +
-                      (sequence_.q_first + warp.position(r)) * args_.o_stride.seq;
-      char* const to = static_cast<char*>(args_.o) + (row + 4 * (lane_id() % 4)) * kElementBytes;
-#pragma unroll
-      for (int d = 0; d < Config::kDHead / 16; ++d) {
-        const float (&even)[4] = o_.v[0][2 * d];
-        const float (&odd)[4] = o_.v[0][2 * d + 1];
-        const int e = 2 * h;
-        if (16 * d < args_.d_v)
-          ptx::st_global_8(to + 16 * d * kElementBytes,
-                           Config::DType::pack(even[e] * by, odd[e] * by),
-                           Config::DType::pack(even[e + 1] * by, odd[e + 1] * by));
-      }
-    }
-    warp.store_lse(ends);
+    store_rows(warp, stats_, Config::Score::scale(descaled()),
+               descale(args_.v_descale, args_.v_descale_stride));
   }
 
   const SharedMemory<Config>& smem_;
