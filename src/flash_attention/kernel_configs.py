@@ -126,7 +126,7 @@ def get_kernels_to_build(
 ) -> list[KernelConfig]:
     """Return the ladder, the search spaces and the examples of a pass together, sorted, without
     repeats."""
-    examples = map(parse_kernel_config, EXAMPLES if pass_ is Pass.FORWARD else ())
+    examples = map(parse_kernel_config, (*EXAMPLES, *FP8_CHOICES) if pass_ is Pass.FORWARD else ())
     sets = (
         get_kernel_progression_configs(arch, pass_),
         get_autotuning_kernel_configs(arch, pass_),
@@ -140,6 +140,15 @@ EXAMPLES = tuple(
     for words in ("", "+opt_softmax", "+buffer", "+buffer+opt_softmax")
 )
 """Small tiles with nothing of the later rungs: the shortest way to four kernels that differ."""
+FP8_CHOICES = tuple(
+    f"hopper_fp8(BF16, {words}"
+    for words in (
+        "64, 3, 128, 4): q_buffers_2+tensor_sums+promote_8+persistent",
+        "128, 2, 128, 3): q_in_registers+overlap+tensor_sums+promote_8+persistent",
+        "256, 2, 64, 2): overlap+promote_16+persistent",
+    )
+)
+"""What the heuristic chooses for long sequences of e4m3 tensors without a mask."""
 KERNEL_SETS = {
     "progression": get_kernel_progression_configs,
     "autotune": get_autotuning_kernel_configs,

@@ -86,6 +86,7 @@ EVERY_FP8_VARIANT = [
         tensor_sums=True,
         promote_blocks=8,
     ),
+    HopperFp8KernelConfig(DType.BF16, 128, 2, 128, 2, tensor_sums=True, linear_groups=2),
 ]
 
 

@@ -64,6 +64,11 @@ class KernelConfig(ABC):
         return self.dtype.itemsize
 
     @property
+    def sum_columns(self) -> int:
+        """The columns of a product that are for row sums."""
+        return 0
+
+    @property
     def loop_products(self) -> tuple[int, int]:
         """The products of a block of scores in the main loop, and the warps that share them."""
         return 2, self.computing_warps

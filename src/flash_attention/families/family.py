@@ -67,6 +67,10 @@ class Family(ABC, Generic[Config]):
     def unit(self, config: Config, features: Features, arch: Arch) -> Unit:
         """Return the translation unit of a config with resolved features."""
 
+    def companions(self, config: Config, arch: Arch) -> list[Unit]:
+        """Return the kernels that run beside every kernel of a config, whatever the features."""
+        return []
+
     @abstractmethod
     def recipe(
         self, config: Config, problem: Problem, views: Sequence[TensorView], setting: Setting

@@ -43,6 +43,11 @@ def larger(a: Array, b: Array) -> Array:
     return -smaller(-a, -b)
 
 
+def larger_or_nan(a: Array, b: Array) -> Array:
+    """NaN if one is; of two zeros the positive one."""
+    return np.where(np.isnan(a) | np.isnan(b), np.float32(np.nan), larger(a, b))
+
+
 def unsigned_quotient(a: Array, b: Any) -> Array:
     """Division by zero gives all ones."""
     divisor = np.broadcast_to(np.asarray(b, a.dtype), a.shape)

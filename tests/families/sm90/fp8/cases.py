@@ -30,6 +30,9 @@ def config(text: str) -> HopperFp8KernelConfig:
 OVERLAPPED = config("(BF16, 128, 2, 64, 2): q_in_registers+overlap+tensor_sums+promote_2+dynamic_4")
 SERIAL = config("(BF16, 64, 3, 96, 2): q_buffers_2+tensor_sums+promote_1+persistent")
 WIDE = config("(BF16, 256, 2, 64, 2): overlap+promote_2+persistent")
+LINEAR = config(
+    "(BF16, 128, 2, 64, 2): q_in_registers+overlap+tensor_sums+linear_2+promote_2+persistent"
+)
 PLAIN = config("(FP16, 128, 2, 32, 1): one_each")
 
 
@@ -111,6 +114,9 @@ CASES = {
     "serial, sharp": (SERIAL, Case(130, 700, sharp=True)),
     "d 256": (WIDE, Case(140, 330)),
     "d 256, causal, sharp": (WIDE, Case(140, 430, keywords=(("causal", True),), sharp=True)),
+    "linear": (LINEAR, Case(140, 330)),
+    "linear, causal": (LINEAR, Case(300, 430, keywords=(("causal", True),))),
+    "linear, sharp": (LINEAR, Case(130, 700, sharp=True)),
     "no switch": (PLAIN, Case(70, 130)),
     "no switch, sharp": (PLAIN, Case(70, 330, sharp=True)),
 }

@@ -17,10 +17,10 @@ from flash_attention.families.registry import unit_of
 from flash_attention.families.sm90.fp8.config import HopperFp8KernelConfig
 from flash_attention.families.sm90.fp8.transpose import TransposeConfig
 from flash_attention.kernel_configs import DType, TileOrder
-from tests.families.sm90.fp8.cases import OVERLAPPED, PLAIN, SERIAL, WIDE
+from tests.families.sm90.fp8.cases import LINEAR, OVERLAPPED, PLAIN, SERIAL, WIDE
 
 
-@pytest.mark.parametrize("config", [OVERLAPPED, SERIAL, WIDE, PLAIN], ids=str)
+@pytest.mark.parametrize("config", [OVERLAPPED, SERIAL, WIDE, LINEAR, PLAIN], ids=str)
 def test_a_config_is_read_back_from_its_short_form_and_its_names(
     config: HopperFp8KernelConfig,
 ) -> None:
@@ -50,6 +50,11 @@ def test_the_kernel_that_transposes_has_a_name_too() -> None:
         ({"B_c": 80}, "B_c", "B_c=80: use a multiple of 32 from 32 to 256"),
         ({"promote_blocks": 100}, "promote_blocks", "use an integer from 0 to 64"),
         ({"d_head": 256}, "tensor_sums", "products of 264 columns, and one has at most 256"),
+        (
+            {"linear_groups": 2, "tensor_sums": False},
+            "linear_groups_need_tensor_sums",
+            "linear_groups=2 makes weights that only the tensor cores sum",
+        ),
         ({"tile_order": TileOrder.PERSISTENT}, "group_mib", "set group_mib=0"),
         ({"B_c": 256, "stages": 4}, "shared_memory", "the buffers of Q, K, V and the copy of O"),
         ({"B_c": 192}, "registers", "use a smaller B_c"),
@@ -85,6 +90,7 @@ def code_of(config: HopperFp8KernelConfig) -> bytes:
         {"q_in_registers": False},
         {"overlap": False},
         {"tensor_sums": False},
+        {"linear_groups": 1},
         {"promote_blocks": 0},
         {"tile_order": TileOrder.PERSISTENT, "group_mib": 0},
         {"group_mib": 8},

@@ -16,6 +16,7 @@ from flash_attention.launch.emulation import Settings, emulate_plan
 from flash_attention.launch.plan import Plan
 from tests.families.sm90.fp8.cases import (
     CASES,
+    LINEAR,
     OVERLAPPED,
     PLAIN,
     SERIAL,
@@ -52,7 +53,7 @@ def test_they_are_right_in_every_order_of_warps(name: str, schedule: str) -> Non
     assert_right(call, *emulated(config, call, schedule))
 
 
-@pytest.mark.parametrize("config", [OVERLAPPED, SERIAL, PLAIN], ids=str)
+@pytest.mark.parametrize("config", [OVERLAPPED, SERIAL, LINEAR, PLAIN], ids=str)
 @pytest.mark.parametrize("scale", [1e3, 1e9, 1e-9, 0.0])
 def test_scores_of_any_magnitude_are_right(config: KernelConfig, scale: float) -> None:
     case = Case(70, 330, scale=scale, keywords=(("causal", True),))
@@ -78,14 +79,16 @@ def _scores(call: Call) -> Tensor:
     return q @ k.transpose(2, 3) / call.q.shape[-1] ** 0.5
 
 
-def test_nan_reaches_the_rows_that_see_it_and_no_other() -> None:
+@pytest.mark.parametrize("config", [OVERLAPPED, LINEAR], ids=str)
+@pytest.mark.parametrize("key", [90, 100])  # in a group of 16 keys with exact weights, and linear
+def test_nan_reaches_the_rows_that_see_it_and_no_other(config: KernelConfig, key: int) -> None:
     call = Case(130, 130, keywords=(("causal", True),)).call(128)
     k = call.k.float()
-    k[:, 100] = torch.nan
+    k[:, key] = torch.nan
     call = call._replace(k=k.to(call.k.dtype))
-    out, _ = emulated(OVERLAPPED, call)
-    assert out[:, 100:].isnan().all()
-    assert not out[:, :100].isnan().any()
+    out, _ = emulated(config, call)
+    assert out[:, key:].isnan().all()
+    assert not out[:, :key].isnan().any()
 
 
 def test_nan_in_keys_beyond_the_last_is_not_read() -> None:

@@ -14,13 +14,14 @@ from flash_attention.launch.emulation import Emulation, Settings, emulate_plan
 from flash_attention.launch.plan import Plan
 from flash_attention.tools.mends import DEADLOCK, NUMBERS
 from tests.emulator.edits import Edit, compiler, edited_headers
-from tests.families.sm90.fp8.cases import OVERLAPPED, SERIAL, Case, assert_right
+from tests.families.sm90.fp8.cases import LINEAR, OVERLAPPED, SERIAL, Case, assert_right
 
 pytestmark = pytest.mark.slow  # left out of `make quick`
 
 FOLDER = "sm90/fp8"
 CONSUMER, PRODUCER = f"{FOLDER}/consumer.cuh", f"{FOLDER}/producer.cuh"
-EVERY, WEIGHTS = f"{FOLDER}/promotion/every.cuh", f"{FOLDER}/weights.cuh"
+EVERY, EXACT = f"{FOLDER}/promotion/every.cuh", f"{FOLDER}/powers/exact.cuh"
+LINE = f"{FOLDER}/powers/linear.cuh"
 STEP, SUMS = f"{FOLDER}/schedule/overlapped.cuh", f"{FOLDER}/sums/tensor_cores.cuh"
 TRANSPOSE = f"{FOLDER}/transpose.cuh"
 EXPECTED = "arrive_expect(full, VTile::kBytes"
@@ -81,7 +82,19 @@ MUTATIONS = [
     Mutation(
         "a weight that is too large is not seen",
         NUMBERS,
-        Edit(WEIGHTS, "return (large & 0x80808080) != 0;", "return false;"),
+        Edit(EXACT, "return (bytes & 0x80808080) != 0;", "return false;"),
+    ),
+    Mutation(
+        "a linear weight that is too large is not seen",
+        NUMBERS,
+        Edit(LINE, "kHalf1024 + 0x78;", "0xffff;"),
+        LINEAR,
+    ),
+    Mutation(
+        "a linear weight below the smallest is not cut off",
+        NUMBERS,
+        Edit(LINE, "ptx::max_f16x2(codes, kHalf1024 << 16 | kHalf1024)", "codes"),
+        LINEAR,
     ),
     Mutation(
         "sums stay in the accumulators",

@@ -45,6 +45,7 @@ class HopperFp8KernelConfig(KernelConfig):
     q_in_registers: bool = False  # read Q into registers once, and not in every product
     overlap: bool = False  # issue Q K^T of the next key block before the softmax of this one
     tensor_sums: bool = False  # the tensor cores add the row sums, with a column of ones
+    linear_groups: int = 0  # of four groups of 16 keys, those with a piecewise linear 2^x
     promote_blocks: int = 0  # key blocks after which O is added to a copy in fp32; 0: never
     tile_order: TileOrder = TileOrder.PERSISTENT  # which CTA computes which tile
     group_mib: int = 0  # MiB of K and V that DYNAMIC keeps in L2; 0: those of one head
@@ -91,9 +92,13 @@ class HopperFp8KernelConfig(KernelConfig):
         return {"registers of a producer": producer, "registers of a consumer": consumer}
 
     @property
+    def sum_columns(self) -> int:
+        return SUM_ROWS * self.tensor_sums
+
+    @property
     def value_rows(self) -> int:
         """The rows of the transpose of V: a column of V each, and those for row sums."""
-        return self.d_head + SUM_ROWS * self.tensor_sums
+        return self.d_head + self.sum_columns
 
     @property
     def panel_columns(self) -> int:
@@ -129,6 +134,11 @@ class HopperFp8KernelConfig(KernelConfig):
             if self.promote_blocks
             else Variant("Promotion", "sm90/fp8/promotion", "Never")
         )
+        powers = (
+            Variant("Powers", "sm90/fp8/powers", "Linear", self.linear_groups)
+            if self.linear_groups
+            else Variant("Powers", "sm90/fp8/powers", "Exact")
+        )
         schedule = "Overlapped" if self.overlap else "Serial"
         order = {
             TileOrder.ONE_EACH: "OneEach",
@@ -141,6 +151,7 @@ class HopperFp8KernelConfig(KernelConfig):
             Variant("QueryOperand", "sm90/fp8/query_operand", operand),
             Variant("Schedule", "sm90/fp8/schedule", schedule),
             self.sums_binding,
+            powers,
             promotion,
             Variant("TileOrder", "sm90/tile_order", order),
             Variant("Exponential", "attn/exponential", "FusedExp2"),
@@ -170,6 +181,7 @@ class HopperFp8KernelConfig(KernelConfig):
             self.q_in_registers and "q_in_registers",
             self.overlap and "overlap",
             self.tensor_sums and "tensor_sums",
+            self.linear_groups and f"linear_{self.linear_groups}",
             self.promote_blocks and f"promote_{self.promote_blocks}",
             order[self.tile_order],
         )

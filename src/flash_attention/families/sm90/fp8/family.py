@@ -26,7 +26,7 @@ from flash_attention.families.sm90.fp8.args import LAYOUT_ASSERTS, PARAMETER, fp
 from flash_attention.families.sm90.fp8.config import HopperFp8KernelConfig
 from flash_attention.families.sm90.fp8.heuristic import heuristic
 from flash_attention.families.sm90.fp8.parse import parse, parse_name
-from flash_attention.families.sm90.fp8.transpose import padded_keys, transposing
+from flash_attention.families.sm90.fp8.transpose import padded_keys, transpose_unit, transposing
 from flash_attention.families.sm90.wgmma import E4M3, from_registers_by_rows, from_shared
 
 MAPS = tuple(f"const __grid_constant__ fa::TensorMap {tensor}_map" for tensor in "qk")
@@ -111,6 +111,9 @@ class Sm90Fp8Forward(Family[HopperFp8KernelConfig]):
             counts_tiles=config.tile_order is TileOrder.DYNAMIC and not problem.idle,
             tiles=tiles,
         )
+
+    def companions(self, config: HopperFp8KernelConfig, arch: Arch) -> list[Unit]:
+        return [transpose_unit(config, config.target(arch))]
 
     def heuristic(self, problem: Problem, arch: Arch) -> HopperFp8KernelConfig | str:
         return heuristic(problem, arch)

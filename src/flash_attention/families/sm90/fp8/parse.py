@@ -21,7 +21,12 @@ from flash_attention.families.sm90.forward.tile_order import TileOrder
 from flash_attention.families.sm90.fp8.config import HopperFp8KernelConfig
 
 _SWITCHES = [f.name for f in fields(HopperFp8KernelConfig) if f.type == "bool"]
-_NUMBERS = {"q_buffers": "q_buffers", "promote": "promote_blocks", "dynamic": "group_mib"}
+_NUMBERS = {
+    "q_buffers": "q_buffers",
+    "linear": "linear_groups",
+    "promote": "promote_blocks",
+    "dynamic": "group_mib",
+}
 _ORDERS = {"one_each": TileOrder.ONE_EACH, "persistent": TileOrder.PERSISTENT}
 _NUMBER = re.compile(rf"({'|'.join(_NUMBERS)})_({NUMBER})")
 _WORD = "|".join((*_SWITCHES, *_ORDERS, *(rf"{name}_\d+" for name in _NUMBERS)))

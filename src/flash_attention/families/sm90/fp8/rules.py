@@ -20,6 +20,7 @@ CHOICES: Choices = {
     "B_c": range(32, 257, 32),
     "stages": (1, 2, 3, 4),
     "q_buffers": (1, 2),
+    "linear_groups": range(5),
     "promote_blocks": range(65),
     "group_mib": range(4097),
 }
@@ -42,6 +43,12 @@ def _violations(cfg: HopperFp8KernelConfig, arch: Arch) -> Iterator[Violation]:
             "tensor_sums",
             f"tensor_sums=True makes products of {cfg.value_rows} columns, and one has at most"
             f" {MAX_PRODUCT_COLUMNS}: set tensor_sums=False",
+        )
+    if cfg.linear_groups and not cfg.tensor_sums:
+        yield Violation(
+            "linear_groups_need_tensor_sums",
+            f"linear_groups={cfg.linear_groups} makes weights that only the tensor cores sum:"
+            " set tensor_sums=True or linear_groups=0",
         )
     if cfg.tile_order is not TileOrder.DYNAMIC and cfg.group_mib:
         yield Violation(

@@ -44,12 +44,12 @@ def padded_keys(config: HopperFp8KernelConfig, problem: Problem) -> int:
     return -(-blocks // KEYS) * KEYS
 
 
-def transposing(config: HopperFp8KernelConfig, problem: Problem, target: str) -> Step:
-    """Return the kernel that transposes V for a config."""
+def transpose_unit(config: HopperFp8KernelConfig, target: str) -> Unit:
+    """Return the translation unit of the kernel that transposes V for a config."""
     name = TransposeConfig(config.d_head, config.tensor_sums).kernel_name()
     source = render(
         entry=f"{ENTRY}_{name.removeprefix('transpose_')}",
-        title=f"V is transposed for {config.short_form()}",
+        title=f"V is transposed, {config.value_rows} rows",
         header="fa/sm90/fp8/transpose.cuh",
         bindings=(
             Number("d_head", config.d_head),
@@ -61,6 +61,11 @@ def transposing(config: HopperFp8KernelConfig, problem: Problem, target: str) ->
         parameters=(PARAMETER,),
         body=("fa::sm90::fp8::transpose<Config>(args);",),
     )
+    return Unit(name, target, source)
+
+
+def transposing(config: HopperFp8KernelConfig, problem: Problem, target: str) -> Step:
+    """Return the kernel that transposes V of a problem."""
     ctas = padded_keys(config, problem) // KEYS * problem.heads_k * problem.batch
     geometry = Geometry((ctas, 1, 1), KEYS // GROUP_KEYS * WARP_SIZE)
-    return Step(Unit(name, target, source), geometry)
+    return Step(transpose_unit(config, target), geometry)

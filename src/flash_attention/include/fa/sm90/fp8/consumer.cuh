@@ -3,6 +3,7 @@
 // in order.
 #pragma once
 #include <fa/attn/key_range.cuh>
+#include <fa/ptx/e4m3.cuh>
 #include <fa/sm90/fp8/args.cuh>
 #include <fa/sm90/fp8/shared_memory.cuh>
 #include <fa/sm90/fp8/store.cuh>
@@ -120,7 +121,7 @@ class Consumer {
   // S becomes P.
   template <class Block>
   __device__ void weigh(P& p, Scores& s, Block block) {
-    fp8::weigh<Sums>(block, s, p, stats_, factor_);
+    fp8::weigh<Config>(block, s, p, stats_, factor_);
   }
   // The registers of P in products may be written again. A plain copy would make ptxas wait for every
   // product before the next.

@@ -21,6 +21,13 @@ concept SumsSlot = requires(Accumulator<16, 16>& o, attn::RowStats<16>& stats, f
   T::take(o, stats, x);
 };
 
+template <class T, class Sums>
+concept PowersSlot = requires(const float (&s)[4], float x, typename T::Watch& watch) {
+  { T::kBias } -> Same<const float&>;
+  { T::template weights<Sums>(0, s, x, x, x, watch) } -> Same<u32>;
+  { watch.large() } -> Same<bool>;
+};
+
 template <class T>
 concept PromotionSlot = requires(typename T::template Copy<16>& copy, Accumulator<16, 16>& o,
                                  const attn::RowStats<16>& stats, u32 smem) {
@@ -63,6 +70,9 @@ __device__ constexpr bool check_slots() {
   static_assert(attn::check_slots<Config>());
   static_assert(SumsSlot<typename Config::Sums>,
                 "Sums: kRows, store_rows(lane), add(sum, x, y, z, w), take(o, stats, zero)");
+  static_assert(PowersSlot<typename Config::Powers, typename Config::Sums>,
+                "Powers: kBias, Watch with large(), weights<Sums>(group, s, offset, factor, sum, "
+                "watch)");
   static_assert(PromotionSlot<typename Config::Promotion>,
                 "Promotion: kThreadBytes<Columns>, Copy<Columns>(smem) with begin(), count(o, "
                 "stats, zero), end(o)");

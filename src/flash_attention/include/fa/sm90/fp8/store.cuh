@@ -12,17 +12,17 @@ namespace fa::sm90::fp8 {
 template <class Config, int Columns>
 __device__ void store_rows(const WarpOutput<Config, Columns>& warp, attn::RowStats<16>& stats,
                            float scale, float v_descale) {
-  constexpr float kUnshift = 1.f / (1 << kShift);
+  const float unshift = ptx::exp2(-(kShift + Config::Powers::kBias));  // the sum is not shifted
   const ForwardKernelArgs& args = warp.args;
 #pragma unroll
-  for (int h = 0; h < 2; ++h) stats.sum[0][h] *= kUnshift;
+  for (int h = 0; h < 2; ++h) stats.sum[0][h] *= unshift;
   attn::RowEnds ends(stats, scale);
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int r = warp.lane_row(h), e = 2 * h;
     Config::Sinks::add(ends.row[h], args, warp.head(r));
     if (!warp.used(r)) continue;
-    const float by = kUnshift * v_descale * ends.row[h].inverse();
+    const float by = unshift * v_descale * ends.row[h].inverse();
     const i64 row = warp.sequence.q_batch * args.o_stride.batch +
                     warp.head(r) * args.o_stride.head +
                     (warp.sequence.q_first + warp.position(r)) * args.o_stride.seq;

@@ -6,7 +6,6 @@
 #pragma once
 #include <fa/attn/exponential/fused_exp2.cuh>
 #include <fa/attn/online.cuh>
-#include <fa/ptx/e4m3.cuh>
 #include <fa/sm90/fp8/value_tile.cuh>
 
 namespace fa::sm90::fp8 {
@@ -19,29 +18,24 @@ struct Weights {
 };
 
 // P = 2^(factor s - offset), and its sums. Returns whether a weight is 2^kLimit or more, or NaN.
-template <class Sums, int Keys>
-__device__ bool exponentiate(const Accumulator<16, Keys>& s, Weights<Keys>& p,
+template <class Config>
+__device__ bool exponentiate(const Accumulator<16, Config::kBC>& s, Weights<Config::kBC>& p,
                              attn::RowStats<16>& stats, float factor) {
-  using Exponential = attn::exponential::FusedExp2;
-  static_assert(kLimit == 8, "0x78 is the code of 2^8");
-  u32 large = 0;
+  using Powers = typename Config::Powers;
+  typename Powers::Watch watch;
   float sum[2] = {};
 #pragma unroll
-  for (int n = 0; n < Keys / kStepKeys; ++n)
+  for (int n = 0; n < Config::kBC / 16; ++n)
 #pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const int h = e % 2, j = 4 * n + e / 2 * 2;
-      float w[4];
-#pragma unroll
-      for (int i = 0; i < 4; ++i)
-        w[i] = Exponential::exp(s.v[0][j + i / 2][2 * h + i % 2], stats.offset[0][h], factor);
-      Sums::add(sum[h], w[0], w[1], w[2], w[3]);
-      p.step[n][e] = ptx::E4m3::pack(w[0], w[1], w[2], w[3]);
-      large |= p.step[n][e] + 0x08080808;  // of a byte from 0x78 on, the sum has the top bit
+    for (int h = 0; h < 2; ++h) {
+      const float (&x)[4] = s.v[0][2 * n], (&y)[4] = s.v[0][2 * n + 1];
+      const float four[4] = {x[2 * h], x[2 * h + 1], y[2 * h], y[2 * h + 1]};
+      p.step[n / 2][n % 2 * 2 + h] = Powers::template weights<typename Config::Sums>(
+          n, four, stats.offset[0][h], factor, sum[h], watch);
     }
   stats.sum[0][0] += sum[0];
   stats.sum[0][1] += sum[1];
-  return (large & 0x80808080) != 0;
+  return watch.large();
 }
 
 // The maxima cover S, and S, the sums and the offsets are relative to them.
@@ -63,7 +57,7 @@ __device__ inline void keep_max(attn::RowStats<16>& stats, float factor) {
   stats.grew = false;
 }
 
-template <class Sums, int Keys>
+template <class Config, int Keys>
 __device__ void weigh(attn::Masked, Accumulator<16, Keys>& s, Weights<Keys>& p,
                       attn::RowStats<16>& stats, attn::Factor& factor) {
   constexpr float kMargin = kLimit - kShift - 0.25f;  // below kLimit after any rounding
@@ -72,19 +66,19 @@ __device__ void weigh(attn::Masked, Accumulator<16, Keys>& s, Weights<Keys>& p,
                        (lanes.of[1] - stats.max[0][1]) * factor.guess <= kMargin;  // not NaN
   keep_max(stats, factor.guess);
   if (__any_sync(~0u, !covered)) raise(lanes, s, stats, factor);
-  exponentiate<Sums>(s, p, stats, stats.grew ? factor.exact : factor.guess);
+  exponentiate<Config>(s, p, stats, stats.grew ? factor.exact : factor.guess);
 }
 
-template <class Sums, int Keys>
+template <class Config, int Keys>
 __device__ void weigh(attn::Open, Accumulator<16, Keys>& s, Weights<Keys>& p,
                       attn::RowStats<16>& stats, attn::Factor& factor) {
   const float before[2] = {stats.sum[0][0], stats.sum[0][1]};
   keep_max(stats, factor.guess);
-  if (!__any_sync(~0u, exponentiate<Sums>(s, p, stats, factor.guess))) return;
+  if (!__any_sync(~0u, exponentiate<Config>(s, p, stats, factor.guess))) return;
   stats.sum[0][0] = before[0];
   stats.sum[0][1] = before[1];
   raise(attn::LaneMax<Keys>(s), s, stats, factor);
-  exponentiate<Sums>(s, p, stats, factor.exact);
+  exponentiate<Config>(s, p, stats, factor.exact);
 }
 
 }  // namespace fa::sm90::fp8
