@@ -65,8 +65,8 @@ MUTATIONS = [
         Edit(STEP, "c.template wait_products<0>();  // O is complete, V and P were read"),
     ),
     Mutation(
-        "Q is not waited for",
-        "race",
+        "Q is released before it arrives",
+        DEADLOCK,
         Edit(CONSUMER, "ptx::mbarrier_wait(smem_.q_full(q_ring_.stage), q_ring_.parity);"),
     ),
     Mutation(
