@@ -73,8 +73,9 @@ def everything() -> Call:
     sinks = torch.zeros(2)
     cu_seqlens_q, cu_seqlens_k, seqused_k = (torch.zeros(3, dtype=torch.int32) for _ in range(3))
     block_table = torch.zeros(2, 5, dtype=torch.int32)
-    descales = (torch.zeros(2, 3) for _ in range(3))
-    return Call(q, k, v, out, sinks, cu_seqlens_q, cu_seqlens_k, seqused_k, block_table, *descales)
+    dq, dk, dv = (torch.zeros(2, 3) for _ in range(3))
+    lengths = (cu_seqlens_q, cu_seqlens_k, seqused_k)
+    return Call(q, k, v, out, sinks, *lengths, block_table, dq, dk, dv)
 
 
 def changed(call: Call, **fields: Any) -> Call:

@@ -135,6 +135,7 @@ def wgmma_source(
     count = n // 2
     accumulators = ", ".join(f"%{i}" for i in range(count))
     outputs = ", ".join(f'"+f"(d[{i}])' for i in range(count))
+    majors: tuple[bool, ...]
     if registers:
         a_text = "{" + ", ".join(f"%{count + i}" for i in range(4)) + "}"
         a_inputs = ", ".join(f'"r"(a[{i}])' for i in range(4))

@@ -19,6 +19,14 @@ def output_dtype(q: Tensor, out: Tensor | None = None) -> torch.dtype:
     return torch.bfloat16 if out is None else out.dtype
 
 
+def unit_descales(q: Tensor) -> dict[str, Tensor]:
+    """Return the descale factors of tensors that were not scaled: ones, if they have 8 bits."""
+    if q.dtype != E4M3:
+        return {}
+    one = torch.ones(1, dtype=torch.float32, device=q.device)
+    return {"q_descale": one, "k_descale": one, "v_descale": one}
+
+
 def new_output(
     q: Tensor, d_v: int, device: str | None = None, dtype: torch.dtype | None = None
 ) -> Tensor:

@@ -8,6 +8,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard, TypeVar
 
+import torch
+
 from flash_attention.arch import ARCHES, ROOMIEST_ARCH, Arch
 from flash_attention.call.dtype import DType
 from flash_attention.compile.binding import Binding, headers, render_struct
@@ -59,9 +61,9 @@ class KernelConfig(ABC):
         return False
 
     @property
-    def input_bytes(self) -> int:
-        """The bytes of an element of q, k and v."""
-        return self.dtype.itemsize
+    def input_dtype(self) -> torch.dtype:
+        """The element type of q, k and v."""
+        return self.dtype.to_torch_dtype()
 
     @property
     def sum_columns(self) -> int:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from flash_attention.call.call import DESCALES, Call
+from flash_attention.call.call import Call
 from flash_attention.call.problem import Problem
 from flash_attention.call.results import E4M3
 from flash_attention.call.tensors import MAX_ROWS
@@ -72,7 +72,7 @@ def dequantised(call: Call, precision: torch.dtype) -> Call:
         return call
     factors = zip(call[:3], call.descales, strict=True)
     q, k, v = (_multiplied(tensor.to(precision), factor) for tensor, factor in factors)
-    return call._replace(q=q, k=k, v=v, **dict.fromkeys(DESCALES))
+    return call._replace(q=q, k=k, v=v, q_descale=None, k_descale=None, v_descale=None)
 
 
 def _multiplied(tensor: Tensor, factor: Tensor) -> Tensor:

@@ -190,7 +190,8 @@ def element_bytes(dtype: str) -> int:
 def to_f32(narrow: NDArray[Any], dtype: str) -> Floats:
     """Floats of 8 or 16 bits of a PTX type, exactly."""
     if dtype == "e4m3":
-        return E4M3_VALUES[narrow]
+        values: Floats = E4M3_VALUES[narrow]
+        return values
     return narrow.view(np.float16).astype(np.float32) if dtype == "f16" else bf16_to_f32(narrow)
 
 
@@ -217,11 +218,12 @@ def to_e4m3(x: Floats) -> NDArray[np.uint8]:
         near = np.rint(size / step) * step
     code = np.searchsorted(E4M3_VALUES[:127], near).astype(np.uint8)
     code = np.where(np.isnan(x), np.uint8(127), code)
-    return code | (np.signbit(x) & ~np.isnan(x)).astype(np.uint8) << 7
+    signed: NDArray[np.uint8] = code | (np.signbit(x) & ~np.isnan(x)).astype(np.uint8) << 7
+    return signed
 
 
 def pack_e4m3(low: Floats, high: Floats) -> NDArray[np.uint16]:
-    return to_e4m3(low) | to_e4m3(high).astype(np.uint16) << 8
+    return to_e4m3(low) | to_e4m3(high).astype(np.uint16) << np.uint16(8)
 
 
 def to_f16(x: Floats, toward_zero: bool = False) -> NDArray[np.uint16]:

@@ -26,7 +26,7 @@ class KeyBlock:
 
     @classmethod
     def of(cls, config: KernelConfig) -> KeyBlock:
-        sizes = (config.B_r, config.B_c, config.d_head, config.input_bytes)
+        sizes = (config.B_r, config.B_c, config.d_head, config.input_dtype.itemsize)
         products, warps = config.loop_products
         backward = family_of(config).pass_ is Pass.BACKWARD
         loaded = config.B_r if backward else config.B_c

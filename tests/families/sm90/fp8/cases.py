@@ -84,9 +84,9 @@ def _made(case: Case, d: int, device: str) -> Call:
     if "sinks" in keywords:
         keywords["sinks"] = drawn(case.heads).to(device)
     names = ("q_descale", "k_descale", "v_descale")
-    descales = {n: f.to(device) for n, f in zip(names, factors, strict=True)}
-    tensors = (t.to(E4M3).to(device) for t in (q, k, v))
-    return Call(*tensors, **descales, **keywords, return_lse=True)
+    q, k, v = (t.to(E4M3).to(device) for t in (q, k, v))
+    keywords |= {n: f.to(device) for n, f in zip(names, factors, strict=True)}
+    return Call(q, k, v, **keywords, return_lse=True)
 
 
 def assert_right(call: Call, out: Tensor, lse: Tensor | None, most_rms: float = MOST_RMS) -> None:

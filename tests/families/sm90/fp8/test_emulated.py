@@ -77,7 +77,8 @@ def _scores(call: Call) -> Tensor:
     assert call.k_descale is not None
     q = call.q.double().transpose(1, 2) * call.q_descale[0, 0]
     k = call.k.double().transpose(1, 2) * call.k_descale[0, 0]
-    return q @ k.transpose(2, 3) / call.q.shape[-1] ** 0.5
+    scores: Tensor = q @ k.transpose(2, 3) / call.q.shape[-1] ** 0.5
+    return scores
 
 
 @pytest.mark.parametrize("config", [OVERLAPPED, LINEAR], ids=str)

@@ -81,8 +81,8 @@ def test_descale_factors_of_any_strides_are_read_in_place() -> None:
     assert call.k_descale is not None
     spread = torch.zeros(2, 2, 3)
     spread[..., 0] = call.k_descale
-    factors = {"k_descale": spread[..., 0], "v_descale": torch.ones(1).expand(2, 2)}
-    arguments: Any = Plan(call._replace(**factors), OVERLAPPED).recipe.arguments
+    call = call._replace(k_descale=spread[..., 0], v_descale=torch.ones(1).expand(2, 2))
+    arguments: Any = Plan(call, OVERLAPPED).recipe.arguments
     strides = [getattr(arguments, f"{name}_descale_stride") for name in "qkv"]
     assert [(s.batch, s.head) for s in strides] == [(2, 1), (6, 3), (0, 0)]
 
@@ -95,9 +95,9 @@ def test_features_without_a_kernel_are_refused(features: Features) -> None:
 
 def test_tensors_of_other_types_are_refused() -> None:
     call = Case().call(128)
-    half = {"q": call.q.half(), "k": call.k.half(), "v": call.v.half()}
+    q, k, v = call.q.half(), call.k.half(), call.v.half()
     with pytest.raises(UnsupportedError, match=r"config is for torch\.float8_e4m3fn, the tens"):
-        forward(OVERLAPPED, **half)
+        forward(OVERLAPPED, q, k, v)
     out = torch.empty(call.q.shape, dtype=torch.float16)
     with pytest.raises(UnsupportedError, match=r"stores torch\.bfloat16, the output is torch\.fl"):
         Plan(call._replace(out=out), OVERLAPPED)

@@ -6,8 +6,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
+
 from flash_attention.arch import MEASURED_ARCH, WARP_SIZE, Arch
 from flash_attention.call.dtype import DType
+from flash_attention.call.results import E4M3
 from flash_attention.compile.binding import Binding, Number, Variant
 from flash_attention.families.bindings import dtype_binding
 from flash_attention.families.config import KernelConfig
@@ -69,8 +72,8 @@ class HopperFp8KernelConfig(KernelConfig):
         return True
 
     @property
-    def input_bytes(self) -> int:
-        return 1
+    def input_dtype(self) -> torch.dtype:
+        return E4M3
 
     @property
     def num_threads(self) -> int:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from flash_attention.arch import Arch
 from flash_attention.call.features import CAUSAL, PLAIN, Features
 from flash_attention.call.problem import Problem
-from flash_attention.call.tensors import E4M3 as E4M3_TENSOR
+from flash_attention.call.results import E4M3 as E4M3_TENSOR
 from flash_attention.call.tensors import TensorView
 from flash_attention.compile.binding import Variant
 from flash_attention.compile.elf import ENTRY
@@ -16,7 +16,7 @@ from flash_attention.compile.unit import Unit, render
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.bindings import shared_bindings
 from flash_attention.families.family import Family
-from flash_attention.families.fit import check_columns
+from flash_attention.families.fit import check_columns, check_dtype
 from flash_attention.families.recipe import Geometry, MapDescription, Recipe, Setting, Step
 from flash_attention.families.sm90.forward.config import WARPGROUP_ROWS
 from flash_attention.families.sm90.forward.fit import check_tiles
@@ -133,11 +133,7 @@ def _maps(config: HopperFp8KernelConfig, views: Sequence[TensorView]) -> dict[st
 
 
 def _check_types(config: HopperFp8KernelConfig, problem: Problem) -> None:
-    if problem.dtype != E4M3_TENSOR:
-        raise UnsupportedError(
-            f"the kernel config is for {E4M3_TENSOR}, the tensors are {problem.dtype};"
-            " pass a config of their dtype or convert them"
-        )
+    check_dtype(config, problem)
     if problem.out_dtype != config.dtype.to_torch_dtype():
         raise UnsupportedError(
             f"the kernel config stores {config.dtype.to_torch_dtype()}, the output is"
