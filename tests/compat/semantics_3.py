@@ -80,7 +80,8 @@ VERSION_3 = (
     Row(
         "q_descale, k_descale, v_descale",
         "(batch, nheads_k): scales of fp8 tensors; None is 1",
-        "the same for tensors of e4m3 and one length; with others a value raises `only"
+        "the same for tensors of e4m3 that are neither packed nor in pages; with others a value"
+        " raises `only"
         " torch.float8_e4m3fn tensors have descale factors`",
         (
             "test_what_version_3_has_more_is_refused",

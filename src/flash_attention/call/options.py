@@ -160,10 +160,10 @@ def _check_descales(call: Call, q: TensorView, k: TensorView) -> None:
                 )
         return
     for name in call.extras:
-        if name in ("cu_seqlens_q", "cu_seqlens_k", "seqused_k", "block_table"):
+        if name in ("cu_seqlens_q", "cu_seqlens_k", "block_table"):
             raise UnsupportedError(
-                f"{name} is given, and q is {E4M3}; 8-bit sequences have one length: pass 16-bit"
-                " tensors, or a call for each length"
+                f"{name} is given, and q is {E4M3}; 8-bit sequences are neither packed nor in"
+                " pages: pass q, k and v with a batch dimension and seqused_k, or 16-bit tensors"
             )
     for name in DESCALES:
         if getattr(call, name) is None:

@@ -81,6 +81,10 @@ def _made(case: Case, d: int, device: str) -> Call:
     factors = [torch.rand(shape, generator=generator) + 0.5 for _ in range(3)]
     factors[0] *= case.scale
     keywords = dict(case.keywords)
+    if "seqused_k" in keywords:
+        keywords["seqused_k"] = torch.tensor(keywords["seqused_k"], dtype=torch.int32).to(device)
+        for entry, used in enumerate(keywords["seqused_k"].tolist()):
+            k[entry, used:] = v[entry, used:] = torch.nan  # what is not used may hold anything
     if "sinks" in keywords:
         keywords["sinks"] = drawn(case.heads).to(device)
     names = ("q_descale", "k_descale", "v_descale")
@@ -112,6 +116,11 @@ CASES = {
     "window": (OVERLAPPED, Case(300, 430, keywords=(("window", (90, 20)),))),
     "softcap": (OVERLAPPED, Case(70, 130, keywords=(("softcap", 3.0),))),
     "sinks": (OVERLAPPED, Case(70, 130, keywords=(("sinks", True),))),
+    "seqused_k": (
+        OVERLAPPED,
+        Case(140, 330, batch=4, keywords=(("seqused_k", (330, 0, 65, 128)), ("causal", True))),
+    ),
+    "serial, seqused_k": (SERIAL, Case(140, 330, batch=2, keywords=(("seqused_k", (1, 200)),))),
     "sharp": (OVERLAPPED, Case(130, 700, sharp=True)),
     "narrow": (OVERLAPPED, Case(70, 130, d=96, d_v=48, per_head=False)),
     "one key": (OVERLAPPED, Case(1, 1)),

@@ -39,6 +39,8 @@ def test_the_short_form_names_every_switch() -> None:
 def test_the_kernel_that_transposes_has_a_name_too() -> None:
     name = "flash_transpose_kernel_d128_tensor_sums"
     assert parse_kernel_name(name) == TransposeConfig(128, tensor_sums=True)
+    by_length = TransposeConfig(128, tensor_sums=False, per_batch=True)
+    assert parse_kernel_name("flash_transpose_kernel_d128_per_batch") == by_length
     assert parse_kernel_name("transpose_d64") == TransposeConfig(64, tensor_sums=False)
 
 

@@ -87,10 +87,9 @@ def test_descale_factors_of_any_strides_are_read_in_place() -> None:
     assert [(s.batch, s.head) for s in strides] == [(2, 1), (6, 3), (0, 0)]
 
 
-@pytest.mark.parametrize("features", [Features(per_batch=True), Features(page_keys=16)])
-def test_features_without_a_kernel_are_refused(features: Features) -> None:
-    with pytest.raises(UnsupportedError, match="FP8 kernels take sequences of one length"):
-        SM90_FP8.resolve(OVERLAPPED, features)
+def test_pages_are_refused() -> None:
+    with pytest.raises(UnsupportedError, match="block_table is asked for, and FP8 kernels read no"):
+        SM90_FP8.resolve(OVERLAPPED, Features(page_keys=16))
 
 
 def test_tensors_of_other_types_are_refused() -> None:
@@ -125,3 +124,28 @@ def test_attention_of_no_keys_is_zero() -> None:
     empty = call._replace(k=call.k[:, :0], v=call.v[:, :0])
     out = attention(*empty[:3], **empty.keywords, config=OVERLAPPED)
     assert (out.dtype, out.abs().max().item()) == (torch.bfloat16, 0)
+
+
+def test_gradients_of_8_bits_are_refused() -> None:
+    call = Case(3, 4).call(128)
+    message = "there are no gradients of 8-bit tensors; pass 16-bit tensors, or call under torch.no"
+    with pytest.raises(UnsupportedError, match=message):
+        attention(call.q.clone().requires_grad_(), call.k, call.v, **call.keywords)
+    with torch.no_grad():
+        attention(call.q.clone().requires_grad_(), call.k, call.v, **call.keywords)
+
+
+def test_a_traced_call_is_one_operator_with_the_same_result() -> None:
+    call = Case(30, 40).call(128)
+
+    def traced(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
+        return attention(q, k, v, **call.keywords)
+
+    compiled = torch.compile(traced, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(*call[:3]), traced(*call[:3]), rtol=2**-7, atol=1e-6)
+
+
+def test_an_output_of_other_types_is_refused() -> None:
+    call = Case(3, 4).call(128)
+    with pytest.raises(UnsupportedError, match=r"the output is torch\.float32; the output of "):
+        attention(*call[:3], out=torch.empty(call.q.shape), **call.keywords)

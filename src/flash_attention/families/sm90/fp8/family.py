@@ -46,12 +46,10 @@ class Sm90Fp8Forward(Family[HopperFp8KernelConfig]):
         return parse_name(name)
 
     def resolve(self, config: HopperFp8KernelConfig, features: Features) -> Features:
-        if features.per_batch or features.page_keys:
-            words = [w for w in features.in_words() if w not in ("causal=True", "a window")]
+        if features.page_keys:
             raise UnsupportedError(
-                f"{', '.join(words)} {'is' if len(words) == 1 else 'are'} asked for, and FP8"
-                " kernels take sequences of one length; pass 16-bit tensors, or a call for each"
-                " length"
+                "block_table is asked for, and FP8 kernels read no pages; pass 16-bit tensors, or k"
+                " and v as dense tensors"
             )
         return features
 

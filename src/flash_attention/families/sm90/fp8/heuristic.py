@@ -25,7 +25,8 @@ def heuristic(problem: Problem, arch: Arch) -> HopperFp8KernelConfig | str:
     d_head = smallest_holding(CHOICES["d_head"], problem.d_head, problem.d_v)
     if not d_head:
         return f"FP8 kernels have head dimensions up to {max(CHOICES['d_head'])}"
-    uneven = problem.causal or problem.window is not None  # tiles differ in length
+    masked = problem.causal or problem.window is not None
+    uneven = masked or problem.per_batch  # tiles differ in length
     order: dict[str, Any] = {"tile_order": TileOrder.PERSISTENT}
     if uneven:
         order = {"tile_order": TileOrder.DYNAMIC, "group_mib": group_mib(problem)}

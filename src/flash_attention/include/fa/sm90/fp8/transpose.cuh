@@ -19,18 +19,18 @@ __device__ void transpose(const Fp8KernelArgs& args) {
   __shared__ __align__(16) char rows[Config::kTransposedKeys * kPitch];
   ptx::launch_dependents();
   const int blocks = args.v_tiles_keys / Config::kTransposedKeys;
-  const int head_of_all = blockIdx.x / blocks, block = blockIdx.x % blocks;
-  const int heads = args.heads / args.heads_per_kv;
-  const int first_key = block * Config::kTransposedKeys;
-  const char* const from = static_cast<const char*>(args.v) +
-                           head_of_all / heads * args.v_stride.batch +
+  const int head_of_all = blockIdx.x / blocks;
+  const int heads = args.heads / args.heads_per_kv, batch = head_of_all / heads;
+  const int first_key = blockIdx.x % blocks * Config::kTransposedKeys;
+  const int num_keys = Config::Lengths::sequence(args, batch).k_len;
+  const char* const from = static_cast<const char*>(args.v) + batch * args.v_stride.batch +
                            head_of_all % heads * args.v_stride.head;
   const u32 staged = ptx::smem_address(rows);
 #pragma unroll
   for (int i = threadIdx.x; i < Config::kTransposedKeys * kRowChunks; i += kThreads) {
     const int key = i / kRowChunks, chunk = i % kRowChunks;
     ptx::Chunk x = {};
-    if (first_key + key < args.seq_len_k && chunk * kChunkBytes < args.d_v)
+    if (first_key + key < num_keys && chunk * kChunkBytes < args.d_v)
       x = ptx::ld_global_16(from + (first_key + key) * args.v_stride.seq + chunk * kChunkBytes);
     ptx::st_shared_16(staged + key * kPitch + chunk * kChunkBytes, x);
   }
