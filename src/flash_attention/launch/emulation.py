@@ -172,9 +172,8 @@ def emulate_plan(
     if plan.return_lse:
         lse = torch.from_numpy(memory.read(arguments.lse, np.float32, plan.problem.lse_shape))
     findings = tuple(finding for result in results for finding in result.findings)
-    name = plan.config.kernel_name()
-    place = next(i for i, s in enumerate(plan.recipe.steps) if s.unit.name.startswith(name))
-    return Emulation(_unpacked(plan, output), findings, results[place].counters, seconds, lse)
+    counters = results[plan.recipe.main].counters
+    return Emulation(_unpacked(plan, output), findings, counters, seconds, lse)
 
 
 def run_steps(

@@ -108,6 +108,7 @@ class Sm90Fp8Forward(Family[HopperFp8KernelConfig]):
             scratch={"v_tiles": problem.batch * problem.heads_k * keys * config.value_rows},
             counts_tiles=config.tile_order is TileOrder.DYNAMIC and not problem.idle,
             tiles=tiles,
+            main=1,
         )
 
     def companions(self, config: HopperFp8KernelConfig, arch: Arch) -> list[Unit]:
