@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// A consumer warpgroup computes 64 rows of a tile. It offers the verbs, and Config::Schedule calls them
-// in order.
+// A consumer warpgroup computes 64 rows of a tile. It offers the verbs that visit_key_blocks and
+// Config::Schedule call in order.
 #pragma once
 #include <fa/attn/key_range.cuh>
 #include <fa/ptx/e4m3.cuh>
 #include <fa/sm90/fp8/args.cuh>
+#include <fa/sm90/fp8/key_blocks.cuh>
 #include <fa/sm90/fp8/shared_memory.cuh>
 #include <fa/sm90/fp8/store.cuh>
 #include <fa/sm90/fp8/weights.cuh>
@@ -41,7 +42,7 @@ class Consumer {
   __device__ void run() {
     while (take_tile(smem_, args_, tile_, sequence_, mail_parity_)) {
       begin();
-      Config::Schedule::run(*this);
+      visit_key_blocks<typename Config::Schedule>(*this);
       if (Mask::kHasStart) pass_blocks(unseen_after_);
       store();
     }

@@ -2,6 +2,7 @@
 // The concept of every slot of the FP8 kernels: what a variant must provide.
 #pragma once
 #include <fa/attn/lse.cuh>
+#include <fa/attn/online.cuh>
 #include <fa/attn/slots.cuh>
 #include <fa/sm90/fp8/shared_memory.cuh>
 #include <fa/sm90/tile.cuh>
@@ -62,7 +63,10 @@ concept TileOrderSlot =
     };
 
 template <class T, class Config>
-concept ScheduleSlot = requires(Consumer<Config>& consumer) { T::run(consumer); };
+concept ScheduleSlot = requires(Consumer<Config>& consumer) {
+  T::step(consumer, attn::Masked{});
+  T::step(consumer, attn::Open{});
+};
 
 // Fails to compile at the first slot whose variant does not satisfy its concept.
 template <class Config>
@@ -81,7 +85,7 @@ __device__ constexpr bool check_slots() {
                 "end(release)");
   static_assert(TileOrderSlot<typename Config::TileOrder, Config>,
                 "TileOrder: Walk<Config>(args) with next(tile), request(), finish()");
-  static_assert(ScheduleSlot<typename Config::Schedule, Config>, "Schedule: run(consumer)");
+  static_assert(ScheduleSlot<typename Config::Schedule, Config>, "Schedule: step(consumer, block)");
   return true;
 }
 

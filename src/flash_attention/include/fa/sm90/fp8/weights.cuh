@@ -22,6 +22,7 @@ template <class Config>
 __device__ bool exponentiate(const Accumulator<16, Config::kBC>& s, Weights<Config::kBC>& p,
                              attn::RowStats<16>& stats, float factor) {
   using Powers = typename Config::Powers;
+  static_assert(kLimit == 8, "what Powers watch for");
   typename Powers::Watch watch;
   float sum[2] = {};
 #pragma unroll
