@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What reads the values of lengths, block tables and descale factors: checks, and a count of work."""
+"""What reads the values of lengths, pages and descale factors: checks, and a count of work."""
 
 from __future__ import annotations
 
