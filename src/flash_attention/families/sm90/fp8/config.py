@@ -53,7 +53,7 @@ class HopperFp8KernelConfig(KernelConfig):
     tile_order: TileOrder = TileOrder.PERSISTENT  # which CTA computes which tile
     group_mib: int = 0  # MiB of K and V that DYNAMIC keeps in L2; 0: those of one head
 
-    default_arch: ClassVar[Arch] = MEASURED_ARCH
+    oldest_arch: ClassVar[Arch] = MEASURED_ARCH
     prefix: ClassVar[str] = "hopper_fp8"
 
     def first_violation(self, arch: Arch) -> Violation | None:
