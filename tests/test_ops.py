@@ -16,7 +16,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.flop_counter import FlopCounterMode
 
 from flash_attention import attention
-from flash_attention.call.call import KEYWORDS
+from flash_attention.call.call import DESCALES, KEYWORDS
 from flash_attention.errors import UnsupportedError
 from flash_attention.kernel_configs import parse_kernel_config
 from flash_attention.reference.judge import cu_seqlens, generate_qkv
@@ -154,7 +154,7 @@ def test_the_operators_take_every_keyword_of_a_call() -> None:
     packed = {name for name in KEYWORDS if "seqlen" in name}
     assert {argument.name for argument in DENSE._schema.arguments} == asked - packed
     of_gradients = {"do", "dlse", "out", "lse", "wanted"}
-    backward = asked - {"config", "block_table", "split_keys"} | of_gradients
+    backward = asked - {"config", "block_table", "split_keys", *DESCALES} | of_gradients
     assert {argument.name for argument in VARLEN_BACKWARD._schema.arguments} == backward
     assert {argument.name for argument in DENSE_BACKWARD._schema.arguments} == backward - packed
 

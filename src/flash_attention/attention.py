@@ -70,8 +70,7 @@ def attention(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Compute attention, softmax(softmax_scale q k^T) v, differentiable in q, k, v and sinks.
 
-    On a GPU a kernel is chosen and, at its first use, compiled. On the CPU torch computes, in
-    float32 or better.
+    On a GPU a kernel is chosen, and compiled at its first use. On the CPU torch computes.
 
     - `q`, `k`, `v`: (batch, seq_q, heads, d), (batch, seq_k, heads_k, d) and (batch, seq_k,
       heads_k, d_v). heads is a multiple of heads_k; neighbouring heads of q share one of k and v.
@@ -87,11 +86,12 @@ def attention(
     - `seqused_k`: int32 (batch,), the number of keys of each sequence that are used.
     - `block_table`: int32 (batch, n), for a paged KV cache. k and v are then (pages, page_size,
       heads_k, d). The table lists the pages of each sequence in order, seqused_k its keys.
-    - `validate`: check the values of cu_seqlens, seqused_k and block_table, and wait for the GPU.
+    - `q_descale`, `k_descale`, `v_descale`: float32 (batch, heads_k) or (1,), the factors of q, k
+      and v of torch.float8_e4m3fn (on Hopper, not differentiable). The output is bfloat16.
+    - `validate`: check the values of lengths, block_table and factors, and wait for the GPU.
     - `split_keys`: the chunk length of split-KV. By default the keys of few queries are split if
       that fills the GPU, and how they are split, and so the rounding, depends on the batch.
-    - `config`: the kernel to run, as in `forward`. On the CPU the emulator runs it.
-    - `backward_config`: the same for the backward pass, as in `backward`.
+    - `config`, `backward_config`: the kernels to run. On the CPU the emulator runs them.
     - `deterministic`: gradients have the same bits in every run, as outputs always have.
     - `out`: a tensor for the result. `return_lse`: return lse as well.
 

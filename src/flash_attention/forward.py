@@ -78,7 +78,7 @@ def forward(
 
     - `kernel_cfg`: a config, its short form, a rung such as "rung:5", or an object with the
       thirteen fields of a FlashForwardKernelConfig.
-    - `q`, `k`, `v`: fp16 or bf16 tensors as in `attention`, on one device. The rows of d_head
+    - `q`, `k`, `v`: fp16, bf16 or e4m3 tensors as in `attention`, on one device. The rows of d_head
       elements must be contiguous and 16-byte aligned, and d_head at most that of the config.
     - `o`: a tensor for the result.
     - `benchmark`: time the kernel, as `forward_timed` does.

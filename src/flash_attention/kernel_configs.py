@@ -20,6 +20,7 @@ from flash_attention.families.registry import AnyFamily, families_of, sort_key
 from flash_attention.families.sm80.forward.config import FlashForwardKernelConfig
 from flash_attention.families.sm90.forward.config import HopperForwardKernelConfig
 from flash_attention.families.sm90.forward.tile_order import TileOrder
+from flash_attention.families.sm90.fp8.config import HopperFp8KernelConfig
 from flash_attention.families.values import Violation, smallest_holding
 from flash_attention.ladder import LADDER_D_HEADS, get_ladder, pick_rung
 
@@ -28,6 +29,7 @@ __all__ = [
     "FlashForwardKernelConfig",
     "GivenConfig",
     "HopperForwardKernelConfig",
+    "HopperFp8KernelConfig",
     "KernelConfig",
     "TileOrder",
     "Violation",
@@ -77,7 +79,7 @@ def config_for(given: object, problem: Problem, pass_: Pass = Pass.FORWARD) -> K
     d_head = smallest_holding(LADDER_D_HEADS, problem.d_head, problem.d_v)
     return as_kernel_config(
         given,
-        dtype=DType.from_string(str(problem.dtype)),
+        dtype=DType.from_string(str(problem.out_dtype or problem.dtype)),
         d_head=d_head or problem.d_head,
         n_heads=problem.heads,
         pass_=pass_,
@@ -124,7 +126,7 @@ def get_kernels_to_build(
 ) -> list[KernelConfig]:
     """Return the ladder, the search spaces and the examples of a pass together, sorted, without
     repeats."""
-    examples = map(parse_kernel_config, EXAMPLES if pass_ is Pass.FORWARD else ())
+    examples = map(parse_kernel_config, (*EXAMPLES, *FP8_CHOICES) if pass_ is Pass.FORWARD else ())
     sets = (
         get_kernel_progression_configs(arch, pass_),
         get_autotuning_kernel_configs(arch, pass_),
@@ -138,6 +140,15 @@ EXAMPLES = tuple(
     for words in ("", "+opt_softmax", "+buffer", "+buffer+opt_softmax")
 )
 """Small tiles with nothing of the later rungs: the shortest way to four kernels that differ."""
+FP8_CHOICES = tuple(
+    f"hopper_fp8(BF16, {words}"
+    for words in (
+        "64, 3, 128, 4): q_buffers_2+tensor_sums+promote_8+persistent",
+        "128, 2, 128, 3): q_in_registers+overlap+tensor_sums+promote_8+persistent",
+        "256, 2, 64, 2): overlap+promote_16+persistent",
+    )
+)
+"""What the heuristic chooses for long sequences of e4m3 tensors without a mask."""
 KERNEL_SETS = {
     "progression": get_kernel_progression_configs,
     "autotune": get_autotuning_kernel_configs,

@@ -30,11 +30,11 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils.flop_counter import register_flop_formula
 
 from flash_attention.call.backward_call import BackwardCall, Gradients, Wanted, backward_call_of
-from flash_attention.call.call import Call
+from flash_attention.call.call import DESCALES, Call
 from flash_attention.call.checks import check_call, check_dense
 from flash_attention.call.lengths import check_lengths, count_pairs
 from flash_attention.call.options import SIZES, check_options, check_switch
-from flash_attention.call.results import new_gradient, precision_of_lse
+from flash_attention.call.results import new_gradient, output_dtype, precision_of_lse
 from flash_attention.call.tensors import (
     MAX_ROWS,
     OUTPUT,
@@ -71,6 +71,7 @@ ASKED = {
     "split_keys": "int? split_keys=None",
     "backward_config": "str? backward_config=None",
     "deterministic": "bool deterministic=False",
+    **{name: f"Tensor? {name}=None" for name in DESCALES},
 }
 """The arguments of both operators, in their schema."""
 
@@ -84,7 +85,7 @@ OF_GRADIENTS = {
     "wanted": "bool[] wanted",
 }
 """The arguments that only the backward operators have, in their schema."""
-ONLY_FORWARD = ("config", "block_table", "split_keys")
+ONLY_FORWARD = ("config", "block_table", "split_keys", *DESCALES)
 _is_compiling = torch.compiler.is_compiling
 SHARED = ("sinks", "seqused_k", "causal", "softmax_scale", "softcap")
 """The arguments that all operators take as a call has them."""
@@ -217,7 +218,7 @@ def _empty_results(q: Tensor, k: Tensor, v: Tensor, **asked: object) -> tuple[Te
 
 
 def _room(q: Tensor, v: Tensor) -> Tensor:
-    return q.new_empty((*q.shape[:-1], v.shape[-1]))
+    return q.new_empty((*q.shape[:-1], v.shape[-1]), dtype=output_dtype(q))
 
 
 def _compute_gradients(
@@ -333,6 +334,7 @@ def traced(
         **asked,
         block_table=call.block_table,
         split_keys=call.split_keys,
+        **{name: getattr(call, name) for name in DESCALES},
         config=_written(config),
         backward_config=_written(backward.config, Pass.BACKWARD),
         deterministic=backward.deterministic,

@@ -28,7 +28,7 @@ from flash_attention.call.call import BACKWARD_KEYWORDS, EXTRAS, KEYWORDS, Call,
 from flash_attention.compat.flash_attn import flash_attn_func
 from flash_attention.errors import UnsupportedError
 
-TENSORS = Call._fields[:9]
+TENSORS = Call._fields[:12]
 OPTIONAL = TENSORS[3:]
 CONFIG = FlashForwardKernelConfig(DType.FP16, 64, 64, 32, 4, True, True, True, 0, 2, 2, False, True)
 OTHER_OPTIONS: dict[str, Any] = {
@@ -73,7 +73,9 @@ def everything() -> Call:
     sinks = torch.zeros(2)
     cu_seqlens_q, cu_seqlens_k, seqused_k = (torch.zeros(3, dtype=torch.int32) for _ in range(3))
     block_table = torch.zeros(2, 5, dtype=torch.int32)
-    return Call(q, k, v, out, sinks, cu_seqlens_q, cu_seqlens_k, seqused_k, block_table)
+    dq, dk, dv = (torch.zeros(2, 3) for _ in range(3))
+    lengths = (cu_seqlens_q, cu_seqlens_k, seqused_k)
+    return Call(q, k, v, out, sinks, *lengths, block_table, dq, dk, dv)
 
 
 def changed(call: Call, **fields: Any) -> Call:
@@ -125,10 +127,12 @@ def test_extras_are_the_tensors_that_are_there_by_name() -> None:
     call = everything()
     assert list(call.extras) == list(EXTRAS) == list(TENSORS[4:])
     assert all(call.extras[name] is getattr(call, name) for name in EXTRAS)
-    assert list(call._replace(sinks=None, seqused_k=None).extras) == [
+    assert list(call._replace(sinks=None, seqused_k=None, v_descale=None).extras) == [
         "cu_seqlens_q",
         "cu_seqlens_k",
         "block_table",
+        "q_descale",
+        "k_descale",
     ]
     assert Call(*call[:3], out=call.out).extras == {}
 

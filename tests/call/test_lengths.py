@@ -126,3 +126,13 @@ def test_one_page_too_many_is_refused_on_the_cpu_and_when_validated() -> None:
     for how in ways:
         with pytest.raises(UnsupportedError, match=r"block_table\[1, 2\] is 5, .* 0 to 4"):
             attention(*call[:3], **{**call.extras, **how})
+
+
+@pytest.mark.parametrize("factor", [float("nan"), float("inf"), -1.0])
+def test_descale_factors_are_finite_and_not_negative(factor: float) -> None:
+    q = torch.zeros(1, 4, 2, 16).to(torch.float8_e4m3fn)
+    one = torch.ones(1, 2)
+    with pytest.raises(
+        UnsupportedError, match=rf"k_descale holds {factor}; allowed are numbers fro"
+    ):
+        attention(q, q, q, q_descale=one, k_descale=one * factor, v_descale=one)

@@ -239,3 +239,45 @@ def test_a_longest_length_is_one_that_a_tensor_can_have() -> None:
     lengths: dict[str, Any] = {"cu_seqlens_q": starts(), "max_seqlen_q": MAX_ROWS + 1}
     with refused(r"max_seqlen_q is 1073741825; pass .* as an int, at most 1073741824"):
         check_types(asking(**lengths))
+
+
+def of_8_bits(**descales: Any) -> Call:
+    """A call of 8-bit tensors with one factor each, some of them replaced."""
+    q = torch.zeros(DENSE).to(torch.float8_e4m3fn)
+    one = torch.ones(1)
+    return Call(q, q, q, **{"q_descale": one, "k_descale": one, "v_descale": one} | descales)
+
+
+def check_descales(call: Call) -> None:
+    check_extras(call, TensorView.of("q", call.q), TensorView.of("k", call.k))
+
+
+@pytest.mark.parametrize(
+    "factor", [torch.ones(()), torch.ones(1), torch.ones(BATCH, HEADS), torch.ones(1).expand(3, 4)]
+)
+def test_descale_factors_are_for_all_or_for_each_head(factor: torch.Tensor) -> None:
+    check_descales(of_8_bits(k_descale=factor))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"k_descale": None}, r"q is torch\.float8_e4m3fn, and k_descale is missing; pass q_desc"),
+        ({"v_descale": torch.ones(BATCH)}, r"v_descale has shape \(3\); it must be .* = \(3, 4\)"),
+        ({"q_descale": torch.ones(1).double()}, r"is torch\.float64; pass torch\.float32, q_desc"),
+        ({"q_descale": torch.ones(1, device="meta")}, "q_descale is on meta, q is on cpu; move it"),
+        ({"q_descale": 0.5}, r"q_descale is a float; pass a torch\.Tensor of shape \(batch, head"),
+        (
+            {"cu_seqlens_q": torch.zeros(4, dtype=torch.int32), "max_seqlen_q": 0},
+            "cu_seqlens_q is given, and q is .* neither packed nor in pages",
+        ),
+    ],
+)
+def test_other_descale_factors_are_refused(changes: dict[str, Any], message: str) -> None:
+    with refused(message):
+        check_descales(of_8_bits(**changes))
+
+
+def test_tensors_of_16_bits_have_no_descale_factors() -> None:
+    with refused(r"v_descale is given, and q is torch\.float16; only torch\.float8_e4m3fn tensors"):
+        check_descales(asking(v_descale=torch.ones(1)))

@@ -95,7 +95,7 @@ def test_what_is_no_dense_tensor_is_refused(thing: object, message: str) -> None
     [
         ({"device": torch.device("meta")}, r"on meta; a CUDA tensor is needed.*q\.cpu\(\) to have"),
         ({"device": torch.device("xla", 0)}, r"on xla:0; a CUDA tensor is needed"),
-        ({"dtype": torch.float32}, r"is torch.float32; allowed are torch.float16 and torch.bfl"),
+        ({"dtype": torch.float32}, r"is torch.float32; allowed are torch.float16, torch.bfl"),
         ({"dtype": torch.float64}, r"is torch.float64"),
         ({"dtype": torch.int16}, r"is torch.int16"),
         (

@@ -118,7 +118,9 @@ def test_only_dense_problems_are_looked_up(change: dict[str, Any]) -> None:
     problem = replace(PROBLEM.problem, **change)
     found = choose(problem, SM90, 0)
     assert found.config == select_config(problem, SM90)
-    assert found.reason == "heuristic: tables cover full and causal attention only"
+    assert found.reason == (
+        "heuristic: tables cover full and causal attention of 16-bit tensors only"
+    )
     scaled = replace(PROBLEM.problem, softmax_scale=1.0)
     assert choose(scaled, SM90, 0).config == FASTER
 

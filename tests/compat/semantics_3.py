@@ -79,9 +79,14 @@ VERSION_3 = (
     ),
     Row(
         "q_descale, k_descale, v_descale",
-        "scales of fp8 tensors",
-        "only None; a value raises `there are no fp8 kernels here`",
-        ("test_what_version_3_has_more_is_refused",),
+        "(batch, nheads_k): scales of fp8 tensors; None is 1",
+        "the same for tensors of e4m3 that are neither packed nor in pages; with others a value"
+        " raises `only"
+        " torch.float8_e4m3fn tensors have descale factors`",
+        (
+            "test_what_version_3_has_more_is_refused",
+            "test_tensors_of_8_bits_are_multiplied_by_their_descale_factors",
+        ),
     ),
     Row(
         "attention_chunk",

@@ -146,10 +146,25 @@ def test_a_cache_of_version_3(packed: bool) -> None:
     assert all(map(torch.equal, pages, theirs))
 
 
+def test_tensors_of_8_bits_are_multiplied_by_their_descale_factors() -> None:
+    q, k, v = (t.to(torch.float8_e4m3fn) for t in (Q, K, V))
+    heads_k = K.shape[2]
+    factors = {f"{n}_descale": torch.rand(len(K), heads_k) + 0.5 for n in ("q", "v")}
+    by = {n: f.repeat_interleave(Q.shape[2] // heads_k, 1) for n, f in factors.items()}
+    wanted = dense(
+        q.float() * by["q_descale"][:, None, :, None],
+        k.float(),
+        v.float() * factors["v_descale"][:, None, :, None],
+    )
+    out = dense(q, k, v, **factors)
+    assert out.dtype == torch.bfloat16
+    torch.testing.assert_close(out.float(), wanted, rtol=2**-7, atol=1e-3)
+
+
 TENSOR = torch.ones(2)
 REFUSED: list[tuple[str, Any, str]] = [
     ("qv", Q, r"qv is given.*torch\.cat\(\(q, qv\), -1\)"),
-    ("q_descale", TENSOR, "q_descale is given.*no fp8 kernels"),
+    ("q_descale", TENSOR, "q_descale is given, and q is torch.float32"),
     ("k_descale", TENSOR, "k_descale is given"),
     ("v_descale", TENSOR, "v_descale is given"),
     ("attention_chunk", 128, "attention_chunk is given.*a sequence of its own"),

@@ -127,27 +127,32 @@ def wgmma_source(
     trans_a: bool = False,
     trans_b: bool = False,
 ) -> str:
-    """One m64nNk16 product of one warpgroup; descriptors count from the start of shared memory.
+    """One product of one warpgroup, 32 bytes deep; descriptors count from the start of shared
+    memory.
 
     A is a descriptor, or with `registers` four words a thread; B is a descriptor.
     """
     count = n // 2
     accumulators = ", ".join(f"%{i}" for i in range(count))
     outputs = ", ".join(f'"+f"(d[{i}])' for i in range(count))
+    majors: tuple[bool, ...]
     if registers:
         a_text = "{" + ", ".join(f"%{count + i}" for i in range(4)) + "}"
         a_inputs = ", ".join(f'"r"(a[{i}])' for i in range(4))
-        parameter, flags, used = "const u32* a", f"{int(trans_b)}", 4
+        parameter, majors, used = "const u32* a", (trans_b,), 4
     else:
         a_text, a_inputs = f"%{count}", '"l"(a)'
-        parameter, flags, used = "u64 a", f"{int(trans_a)}, {int(trans_b)}", 1
+        parameter, majors, used = "u64 a", (trans_a, trans_b), 1
+    depth, flags = 32, ""  # 8-bit operands are never transposed
+    if dtype != "e4m3":
+        depth, flags = 16, "".join(f", {int(major)}" for major in majors)
     b_text, scale_text = f"%{count + used}", f"%{count + used + 1}"
     return f"""{PRELUDE}
 DEVICE void multiply(float* d, {parameter}, u64 b, int accumulate) {{
   asm volatile(
       "{{\\n.reg .pred p;\\nsetp.ne.b32 p, {scale_text}, 0;\\n"
-      "wgmma.mma_async.sync.aligned.m64n{n}k16.f32.{dtype}.{dtype} "
-      "{{{accumulators}}}, {a_text}, {b_text}, p, 1, 1, {flags};\\n}}"
+      "wgmma.mma_async.sync.aligned.m64n{n}k{depth}.f32.{dtype}.{dtype} "
+      "{{{accumulators}}}, {a_text}, {b_text}, p, 1, 1{flags};\\n}}"
       : {outputs}
       : {a_inputs}, "l"(b), "r"(accumulate));
 }}

@@ -65,12 +65,17 @@ def test_a_config_belongs_to_the_family_of_its_very_type() -> None:
 
 @pytest.mark.parametrize("thing", [None, 3, "(FP16, 128, 64, 32, 4)", {}, OwnConfig])
 @pytest.mark.parametrize(
-    ("which", "word"), [(Pass.FORWARD, "Forward"), (Pass.BACKWARD, "Backward")]
+    ("which", "types"),
+    [
+        (Pass.FORWARD, ("FlashForward", "HopperForward", "HopperFp8")),
+        (Pass.BACKWARD, ("FlashBackward", "HopperBackward")),
+    ],
 )
 def test_what_is_no_config_is_refused_with_the_configs_of_the_pass(
-    which: Pass, word: str, thing: object
+    which: Pass, types: tuple[str, ...], thing: object
 ) -> None:
-    message = f"pass a Flash{word}KernelConfig or a Hopper{word}KernelConfig, its short form, or a"
+    named = " or ".join(f"a {name}KernelConfig" for name in types)
+    message = f"pass {named}, its short form, or a"
     with pytest.raises(KernelConfigError, match=message) as caught:
         check_config_type(thing, which)
     assert caught.value.rule == "type"

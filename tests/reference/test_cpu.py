@@ -127,7 +127,7 @@ def test_lengths_outside_of_their_tensors_are_refused() -> None:
         attention(made.q, made.k, made.v, **wrong)
 
 
-@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2, torch.complex64])
+@pytest.mark.parametrize("dtype", [torch.float8_e5m2, torch.complex64])
 def test_element_types_that_torch_does_not_compute_are_refused(dtype: torch.dtype) -> None:
     q = torch.zeros(1, 4, 2, 16, dtype=dtype)
     with pytest.raises(UnsupportedError, match=rf"q is {dtype}; allowed on the CPU are torch.flo"):

@@ -89,3 +89,25 @@ def test_a_table_without_pages_names_no_keys(pages: int, sinks: bool) -> None:
 def _of_heads(sinks: Tensor | None) -> Tensor:
     values = torch.full((4,), -torch.inf) if sinks is None else sinks
     return values.double()[None, :, None]
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (2, 2)])
+def test_tensors_of_8_bits_are_multiplied_by_their_factors(shape: tuple[int, ...]) -> None:
+    q, k, v = (torch.randn(2, 9, heads, 16).to(torch.float8_e4m3fn) for heads in (4, 2, 2))
+    factors = [torch.rand(shape) + 0.5 for _ in range(3)]
+    by = [factor.expand(2, 2)[:, None, :, None].double() for factor in factors]
+    exact = Call(q.double() * by[0].repeat_interleave(2, 2), k.double() * by[1], v.double() * by[2])
+    scaled = Call(q, k, v, q_descale=factors[0], k_descale=factors[1], v_descale=factors[2])
+    close(evaluate(scaled, torch.float64)[0], evaluate(exact, torch.float64)[0])
+
+
+def test_weights_of_8_bits_have_three_bits_after_the_point() -> None:
+    q = torch.tensor([[[[1.0] * 16]]]).to(torch.float8_e4m3fn)
+    k = torch.tensor([0.0, 0.1]).reshape(1, 2, 1, 1).expand(1, 2, 1, 16).to(torch.float8_e4m3fn)
+    v = torch.tensor([1.0, 0.0]).reshape(1, 2, 1, 1).expand(1, 2, 1, 16).to(torch.float8_e4m3fn)
+    one = torch.ones(1)
+    call = Call(q, k, v, softmax_scale=1.0, q_descale=one, k_descale=one, v_descale=one)
+    small = torch.exp(-16 * k[0, 1, 0, 0].double())  # of the first key, relative to the second
+    rounded = (256 * small).float().to(torch.float8_e4m3fn).double() / 256
+    out, _ = evaluate(call, torch.float64, weights_of_8_bits=True)
+    close(out[0, 0, 0, 0], rounded / (1 + small))

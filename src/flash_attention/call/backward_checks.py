@@ -45,6 +45,7 @@ def views_of_pass(call: Call, views: Sequence[TensorView]) -> list[TensorView]:
 def check_types(call: BackwardCall) -> None:
     """Check that a call has a backward pass and an output, and sinks if their gradient is asked
     for."""
+    tensors.check_16_bit(call.call)
     tensors.check_not_paged(call.call)
     if not isinstance(call.call.out, Tensor):
         raise UnsupportedError(

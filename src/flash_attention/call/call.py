@@ -31,6 +31,9 @@ class Call(NamedTuple):
     cu_seqlens_k: Tensor | None = None
     seqused_k: Tensor | None = None
     block_table: Tensor | None = None
+    q_descale: Tensor | None = None
+    k_descale: Tensor | None = None
+    v_descale: Tensor | None = None
     causal: bool = False
     window: Window | None = None
     softmax_scale: float | None = None
@@ -41,11 +44,16 @@ class Call(NamedTuple):
     return_lse: bool = False
 
     @property
+    def descales(self) -> list[Tensor]:
+        """The descale factors of q, k and v that are given."""
+        return [factor for factor in self[9:12] if factor is not None]
+
+    @property
     def extras(self) -> dict[str, Tensor]:
         """The given tensors besides q, k, v and out, by name."""
         return {
             name: tensor
-            for name, tensor in zip(EXTRAS, self[4:9], strict=True)
+            for name, tensor in zip(EXTRAS, self[4:12], strict=True)
             if tensor is not None
         }
 
@@ -72,6 +80,7 @@ class Call(NamedTuple):
     def key(self) -> tuple[object, ...]:
         """Everything that a plan depends on. Calls with the same key differ only in their data."""
         q, k, v, out, sinks, cu_seqlens_q, cu_seqlens_k, seqused_k, block_table = self[:9]
+        q_descale, k_descale, v_descale = self[9:12]
         return (
             # One tuple is built faster than one out of three.
             q.shape,
@@ -90,18 +99,20 @@ class Call(NamedTuple):
             None if out is None else (out.shape, out.stride(), out.dtype, out.device, out.is_neg()),
             None
             if sinks is cu_seqlens_q is cu_seqlens_k is seqused_k is block_table is None
+            and q_descale is k_descale is v_descale is None
             else tuple(
                 None if t is None else (t.shape, t.stride(), t.dtype, t.device, t.is_neg())
-                for t in self[4:9]
+                for t in self[4:12]
             ),
-            self[9:],
+            self[12:],
         )
 
 
-EXTRAS = Call._fields[4:9]
+EXTRAS = Call._fields[4:12]
+DESCALES = EXTRAS[-3:]
 KEYWORDS = Call._fields[4:]
 BACKWARD_KEYWORDS = tuple(
-    name for name in KEYWORDS if name not in ("block_table", "split_keys", "return_lse")
+    name for name in KEYWORDS if name not in ("block_table", *DESCALES, "split_keys", "return_lse")
 )
 """The keywords that gradients depend on."""
 
@@ -115,6 +126,9 @@ class Keywords(TypedDict, total=False):
     cu_seqlens_k: Tensor | None
     seqused_k: Tensor | None
     block_table: Tensor | None
+    q_descale: Tensor | None
+    k_descale: Tensor | None
+    v_descale: Tensor | None
     causal: bool
     window: Window | None
     softmax_scale: float | None

@@ -1,21 +1,26 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What reads the values of cu_seqlens, seqused_k and block_table: checks, and a count of work."""
+"""What reads the values of lengths, pages and descale factors: checks, and a count of work."""
 
 from __future__ import annotations
 
 from itertools import pairwise
+from math import inf
 from typing import Any
 
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
-from flash_attention.call.call import Call
+from flash_attention.call.call import DESCALES, Call
 from flash_attention.call.problem import Problem
 from flash_attention.errors import UnsupportedError
 
 
 def check_lengths(problem: Problem, call: Call) -> None:
-    """Check that every sequence lies within its tensor. This waits for the tensors' device."""
+    """Check that every sequence lies within its tensor, and that descale factors are finite and not
+    negative. This waits for the tensors' device."""
+    for name in DESCALES:
+        if (factors := getattr(call, name)) is not None:
+            _check_factors(name, factors)
     if problem.total_q is not None and call.cu_seqlens_q is not None:
         _check_starts("q", call.cu_seqlens_q, problem.total_q, problem.seq_q)
     keys = [problem.seq_k] * problem.batch
@@ -30,6 +35,14 @@ def check_lengths(problem: Problem, call: Call) -> None:
                 )
         if call.block_table is not None:
             _check_pages(problem, call.block_table, call.seqused_k)
+
+
+def _check_factors(name: str, factors: Tensor) -> None:
+    for factor in factors.flatten().tolist():
+        if not 0 <= factor < inf:
+            raise UnsupportedError(
+                f"{name} holds {factor}; allowed are numbers from 0 on, without inf and NaN"
+            )
 
 
 def _check_pages(problem: Problem, table: Tensor, used: Tensor) -> None:

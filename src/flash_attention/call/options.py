@@ -12,7 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from flash_attention.call.call import Call
+from flash_attention.call.call import DESCALES, Call
+from flash_attention.call.results import E4M3
 from flash_attention.call.tensors import MAX_ROWS, TensorView, shown
 from flash_attention.errors import UnsupportedError, quoted
 
@@ -22,6 +23,7 @@ SIZES = {
     "cu_seqlens_k": "batch + 1",
     "seqused_k": "batch",
     "block_table": "batch, n",
+    **dict.fromkeys(DESCALES, "batch, heads_k"),
 }
 """The dimensions of each optional tensor."""
 
@@ -144,6 +146,40 @@ def check_extras(call: Call, q: TensorView, k: TensorView) -> None:
     if call.block_table is not None:
         _check_paging(call)
         _check_table(call.block_table, q, batch, page_keys=k.shape[1])
+    _check_descales(call, q, k)
+
+
+def _check_descales(call: Call, q: TensorView, k: TensorView) -> None:
+    """Check the factors of 8-bit tensors, which 16-bit ones do not have."""
+    if q.dtype != E4M3:
+        for name in DESCALES:
+            if getattr(call, name) is not None:
+                raise UnsupportedError(
+                    f"{name} is given, and q is {q.dtype}; only {E4M3} tensors have descale"
+                    " factors: leave it out, or convert q, k and v"
+                )
+        return
+    for name in call.extras:
+        if name in ("cu_seqlens_q", "cu_seqlens_k", "block_table"):
+            raise UnsupportedError(
+                f"{name} is given, and q is {E4M3}; 8-bit sequences are neither packed nor in"
+                " pages: pass q, k and v with a batch dimension and seqused_k, or 16-bit tensors"
+            )
+    for name in DESCALES:
+        if getattr(call, name) is None:
+            raise UnsupportedError(
+                f"q is {E4M3}, and {name} is missing; pass q_descale, k_descale and v_descale, the"
+                " factors that the tensors are multiplied by: float32 (batch, heads_k), or (1,) for"
+                " all, as torch.ones(1, device=q.device) is for unscaled ones"
+            )
+        view = TensorView.of(name, getattr(call, name), (SIZES[name],))
+        _check_kind(view, torch.float32, q)
+        of_heads = (q.shape[0], k.shape[-2])
+        if view.shape not in ((), (1,), of_heads):
+            raise UnsupportedError(
+                f"{name} has shape {shown(view.shape)}; it must be (batch, heads_k) ="
+                f" {shown(of_heads)}, or (1,) for all"
+            )
 
 
 def _check_paging(call: Call) -> None:

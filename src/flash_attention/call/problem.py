@@ -3,12 +3,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from flash_attention.call.call import Call, Window
 from flash_attention.call.features import Features, MaskKind
+from flash_attention.call.results import E4M3, output_dtype
 
 
 @dataclass(frozen=True)
@@ -39,6 +42,8 @@ class Problem:
     page_keys: int = 0  # keys per page of a paged KV cache; 0 if it is not paged
     pages: int = 0  # pages of k and of v
     table_stride: int = 0  # elements from one row of the block table to the next
+    out_dtype: torch.dtype | None = None  # of the output, if q, k and v are e4m3
+    descale_strides: tuple[tuple[int, int], ...] = ()  # of q_descale, k_descale and v_descale
 
     @classmethod
     def of(cls, call: Call) -> Problem:
@@ -75,7 +80,15 @@ class Problem:
             page_keys=page_keys,
             pages=pages,
             table_stride=table_stride,
+            out_dtype=output_dtype(q, call.out) if q.dtype == E4M3 else None,
+            descale_strides=tuple(map(_descale_strides, call.descales)),
         )
+
+    @property
+    def described(self) -> dict[str, Any]:
+        """The fields by name, element types as text."""
+        text = {"dtype": str(self.dtype), "out_dtype": self.out_dtype and str(self.out_dtype)}
+        return asdict(self) | text
 
     def __str__(self) -> str:
         heads = f"{self.heads} heads"
@@ -140,6 +153,11 @@ class Problem:
         rows_k = self.seq_k if self.total_k is None else self.total_k
         no_pages = self.page_keys > 0 and self.pages == 0
         return no_pages or 0 in (self.batch, rows_q, rows_k, self.heads)
+
+
+def _descale_strides(descale: Tensor) -> tuple[int, int]:
+    """Return the strides of a (batch, heads_k) tensor; zeros if it holds one number for all."""
+    return (descale.stride(0), descale.stride(1)) if descale.ndim == 2 else (0, 0)
 
 
 def normalised_mask(

@@ -8,12 +8,34 @@ from math import inf
 import torch
 from torch import Tensor
 
+E4M3 = torch.float8_e4m3fn
 
-def new_output(q: Tensor, d_v: int, device: str | None = None) -> Tensor:
-    """Allocate an output with `d_v` columns. It has q's strides if q has as many columns."""
+
+def output_dtype(q: Tensor, out: Tensor | None = None) -> torch.dtype:
+    """Return the element type of the output: that of q, or for 8-bit tensors that of `out`, by
+    default bfloat16."""
+    if q.dtype != E4M3:
+        return q.dtype
+    return torch.bfloat16 if out is None else out.dtype
+
+
+def unit_descales(q: Tensor) -> dict[str, Tensor]:
+    """Return the descale factors of tensors that were not scaled: ones, if they have 8 bits."""
+    if q.dtype != E4M3:
+        return {}
+    one = torch.ones(1, dtype=torch.float32, device=q.device)
+    return {"q_descale": one, "k_descale": one, "v_descale": one}
+
+
+def new_output(
+    q: Tensor, d_v: int, device: str | None = None, dtype: torch.dtype | None = None
+) -> Tensor:
+    """Allocate an output with `d_v` columns. It has q's strides if q has as many columns. `dtype`
+    is that of another output than the default."""
+    dtype = dtype or output_dtype(q)
     if q.shape[-1] == d_v:
-        return torch.empty_like(q, device=device)
-    return q.new_empty((*q.shape[:-1], d_v), device=device)
+        return torch.empty_like(q, device=device, dtype=dtype)
+    return q.new_empty((*q.shape[:-1], d_v), device=device, dtype=dtype)
 
 
 def new_gradient(tensor: Tensor, device: str | None = None) -> Tensor:
@@ -27,7 +49,7 @@ def new_gradient(tensor: Tensor, device: str | None = None) -> Tensor:
 
 def precision_of_lse(dtype: torch.dtype) -> torch.dtype:
     """Return the dtype of the log-sum-exp of tensors: float32, or float64 if they are."""
-    return torch.promote_types(dtype, torch.float32)
+    return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def fill_keyless(lse: Tensor, sinks: Tensor | None) -> Tensor:

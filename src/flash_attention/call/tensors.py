@@ -16,6 +16,7 @@ from torch.autograd import forward_ad
 
 from flash_attention.call.call import Call
 from flash_attention.call.overlap import Layout, may_overlap, overlaps_itself
+from flash_attention.call.results import E4M3
 from flash_attention.errors import UnsupportedError
 
 DIMS = ("batch", "seq", "heads", "d_head")
@@ -215,8 +216,18 @@ def check_differentiable(call: Call) -> None:
             "out is given and a tensor requires grad, and autograd does not record a result in a"
             " given tensor; leave out out, or call under torch.no_grad()"
         )
+    check_16_bit(call)
     check_not_paged(call)
     check_no_tangent(call)
+
+
+def check_16_bit(call: Call) -> None:
+    """Check that the tensors of a call whose gradients are computed are not 8-bit."""
+    if getattr(call.q, "dtype", None) == E4M3:
+        raise UnsupportedError(
+            f"q is {E4M3}, and there are no gradients of 8-bit tensors; pass 16-bit tensors, or"
+            " call under torch.no_grad()"
+        )
 
 
 def check_not_paged(call: Call) -> None:
@@ -256,10 +267,10 @@ def _check_kernel_kind(view: TensorView) -> None:
             f"{view.name} is on {view.device}; a CUDA tensor is needed, move it with"
             f' {view.name}.to("cuda"), or with {view.name}.cpu() to have it emulated'
         )
-    if view.dtype not in DTYPES:
+    if view.dtype not in (*DTYPES, E4M3):
         raise UnsupportedError(
-            f"{view.name} is {view.dtype}; allowed are torch.float16 and torch.bfloat16, convert"
-            f" it with {view.name}.to(torch.bfloat16)"
+            f"{view.name} is {view.dtype}; allowed are torch.float16, torch.bfloat16 and {E4M3},"
+            f" convert it with {view.name}.to(torch.bfloat16)"
         )
 
 
@@ -271,8 +282,14 @@ def check_output_kind(o: TensorView, q: TensorView, v: TensorView) -> None:
             f"{o.name} has shape {shown(o.shape)}; it must have {shown(wanted)}, the shape of q"
             " with the last dimension of v: pass such a tensor, or leave it out"
         )
-    for what in ("dtype", "device"):
-        _check_same(o, q, what)
+    if q.dtype != E4M3:
+        _check_same(o, q, "dtype")
+    elif o.dtype not in DTYPES:
+        raise UnsupportedError(
+            f"{o.name} is {o.dtype}; the output of {E4M3} tensors is torch.bfloat16 or"
+            " torch.float16: pass such a tensor, or leave it out"
+        )
+    _check_same(o, q, "device")
 
 
 def _check_own_memory(o: TensorView) -> None:

@@ -14,7 +14,7 @@ from flash_attention.choose.tables import NO_DEVICE, Device, choose
 from flash_attention.families.config import KernelConfig
 from flash_attention.families.passes import pass_of
 from flash_attention.families.recipe import Recipe, Setting, Split
-from flash_attention.families.registry import families_of, family_of
+from flash_attention.families.registry import families_for, family_of
 
 
 class Rule(Enum):
@@ -77,7 +77,7 @@ def decide(
         split = None if split_keys is None else family_of(config).split(config, problem, split_keys)
         return Decision(config, arch, split, Rule.GIVEN)
     arch = where.arch or MEASURED_ARCH
-    for family in reversed(families_of(pass_of(problem))):
+    for family in families_for(problem, pass_of(problem)):
         short = family.choose_split(problem, arch, where.num_sms, split_keys)
         if not isinstance(short, str):
             return Decision(short[0], arch, short[1], Rule.SHORT_QUERIES)

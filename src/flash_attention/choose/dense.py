@@ -17,6 +17,7 @@ from flash_attention.call.checks import check_call
 from flash_attention.call.dtype import DType
 from flash_attention.call.features import Features
 from flash_attention.call.problem import Problem
+from flash_attention.call.tensors import DTYPES
 from flash_attention.compile.unit import Unit
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.config import KernelConfig
@@ -51,8 +52,8 @@ class DenseProblem:
     @classmethod
     def of(cls, problem: Problem) -> DenseProblem | None:
         """Convert a problem of either pass. Returns None if it has features besides a causal mask,
-        or if there is nothing to compute."""
-        if not problem.features.dense or problem.idle:
+        if its tensors are not 16-bit, or if there is nothing to compute."""
+        if not problem.features.dense or problem.idle or problem.dtype not in DTYPES:
             return None
         values = {name: getattr(problem, name) for name in SHARED_FIELDS}
         dtype = DType.from_string(str(problem.dtype))

@@ -8,13 +8,13 @@ from flash_attention.call.problem import Problem
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.config import KernelConfig
 from flash_attention.families.passes import pass_of
-from flash_attention.families.registry import families_of
+from flash_attention.families.registry import families_for
 
 
 def select_config(problem: Problem, arch: Arch) -> KernelConfig:
     """Return the heuristic's config for `problem` on `arch`, of the pass that the problem is of."""
     reasons = []
-    for family in reversed(families_of(pass_of(problem))):
+    for family in families_for(problem, pass_of(problem)):
         chosen: KernelConfig | str = family.heuristic(problem, arch)
         if isinstance(chosen, str):
             reasons.append(chosen)

@@ -94,7 +94,9 @@ def choose(problem: Problem, arch: Arch, device: Device, *, may_tune: bool = Fal
     problem without a table entry is tuned first."""
     dense = DenseProblem.of(problem)
     if dense is None:
-        return _by_heuristic(problem, arch, "tables cover full and causal attention only")
+        return _by_heuristic(
+            problem, arch, "tables cover full and causal attention of 16-bit tensors only"
+        )
     if isinstance(device, str):
         return look_up(dense, arch, device)
     if device == NO_DEVICE:

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from typing import Any, NoReturn
 
+import torch
 from torch import Tensor
 
-from flash_attention.call.call import Window
+from flash_attention.call.call import Keywords, Window
 from flash_attention.call.checks import check_dense
+from flash_attention.call.results import E4M3
 from flash_attention.compat.flash_attn import (
     attend,
     options_of,
@@ -39,13 +41,9 @@ __all__ = [
 Result = Tensor | tuple[Tensor, Tensor]
 """The output. With `return_attn_probs`, (out, softmax_lse)."""
 
-_NO_FP8 = "there are no fp8 kernels here; pass fp16 or bf16 tensors without a descale factor"
 INSTEAD = {
     "qv": "there is no second product of scores here; pass torch.cat((q, qv), -1) for q and"
     " torch.cat((k, v), -1) for k, which give the same scores",
-    "q_descale": _NO_FP8,
-    "k_descale": _NO_FP8,
-    "v_descale": _NO_FP8,
     "attention_chunk": "chunks that see only themselves are not masked here; pass each chunk as a"
     " sequence of its own, with cu_seqlens",
     "seqused_q": "all rows of a packed q count here; pass cu_seqlens_q and q without the others",
@@ -83,11 +81,11 @@ def flash_attn_func(
     """
     _refuse(
         qv=qv,
-        **_descales(q_descale, k_descale, v_descale),
         attention_chunk=attention_chunk,
         sm_margin=sm_margin,
     )
     options = options_of(softmax_scale, causal, window_size, softcap)
+    options |= _descales(q, q_descale, k_descale, v_descale)
     options["split_keys"] = split_keys(num_splits, k.shape[1])
     out, lse = attend(q, k, v, options, return_attn_probs, deterministic)
     return out if lse is None else (out, lse)
@@ -164,11 +162,11 @@ def flash_attn_varlen_func(
     _refuse(
         seqused_q=seqused_q,
         qv=qv,
-        **_descales(q_descale, k_descale, v_descale),
         attention_chunk=attention_chunk,
         sm_margin=sm_margin,
     )
     options = options_of(softmax_scale, causal, window_size, softcap)
+    options |= _descales(q, q_descale, k_descale, v_descale)
     check_dense("k", k)
     options["split_keys"] = split_keys(num_splits, k.shape[0])
     options["cu_seqlens_q"], options["max_seqlen_q"] = cu_seqlens_q, whole(max_seqlen_q)
@@ -218,7 +216,6 @@ def flash_attn_with_kvcache(
     refuse_rotary(rotary_cos, rotary_sin)
     _refuse(
         qv=qv,
-        **_descales(q_descale, k_descale, v_descale),
         attention_chunk=attention_chunk,
         cu_seqlens_k_new=cu_seqlens_k_new,
         rotary_seqlens=rotary_seqlens,
@@ -227,6 +224,7 @@ def flash_attn_with_kvcache(
     )
     check_inference(q, k_cache, v_cache)
     options = options_of(softmax_scale, causal, window_size, softcap)
+    options |= _descales(q, q_descale, k_descale, v_descale)
     cache = Cache.of(k_cache, v_cache, page_table, cache_batch_idx, cache_leftpad)
     options["split_keys"] = split_keys(num_splits, cache.max_keys)
     batch = q.shape[0]
@@ -261,8 +259,12 @@ def get_scheduler_metadata(*sizes: Any, **options: Any) -> NoReturn:
     )
 
 
-def _descales(*factors: Tensor | None) -> dict[str, Tensor | None]:
-    return dict(zip(("q_descale", "k_descale", "v_descale"), factors, strict=True))
+def _descales(q: Tensor, *factors: Tensor | None) -> Keywords:
+    """Return the descale factors of a call. One of an fp8 tensor that is not given is 1."""
+    if getattr(q, "dtype", None) == E4M3:
+        factors = tuple(q.new_ones(1, dtype=torch.float32) if f is None else f for f in factors)
+    q_descale, k_descale, v_descale = factors
+    return {"q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale}
 
 
 def _refuse(**given: Tensor | int | None) -> None:

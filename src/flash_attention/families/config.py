@@ -8,6 +8,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard, TypeVar
 
+import torch
+
 from flash_attention.arch import ARCHES, ROOMIEST_ARCH, Arch
 from flash_attention.call.dtype import DType
 from flash_attention.compile.binding import Binding, headers, render_struct
@@ -57,6 +59,16 @@ class KernelConfig(ABC):
     def visits_descending(self) -> bool:
         """Whether key blocks are visited from the last to the first."""
         return False
+
+    @property
+    def input_dtype(self) -> torch.dtype:
+        """The element type of q, k and v."""
+        return self.dtype.to_torch_dtype()
+
+    @property
+    def sum_columns(self) -> int:
+        """The columns of a product that are for row sums."""
+        return 0
 
     @property
     def loop_products(self) -> tuple[int, int]:

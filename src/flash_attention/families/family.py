@@ -11,11 +11,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from typing import ClassVar, Generic, TypeVar
 
+import torch
+
 from flash_attention.arch import Arch
 from flash_attention.call.dtype import DType
 from flash_attention.call.features import PLAIN, Features, MaskKind
 from flash_attention.call.problem import Problem
-from flash_attention.call.tensors import TensorView
+from flash_attention.call.tensors import DTYPES, TensorView
 from flash_attention.compile.unit import Unit
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.config import KernelConfig
@@ -33,6 +35,7 @@ class Family(ABC, Generic[Config]):
     name: ClassVar[str]  # of the oldest architecture that runs them
     pass_: ClassVar[Pass] = Pass.FORWARD
     config_type: type[Config]
+    inputs: ClassVar[tuple[torch.dtype, ...]] = DTYPES  # element types of q, k and v
 
     # names
 
@@ -63,6 +66,10 @@ class Family(ABC, Generic[Config]):
     @abstractmethod
     def unit(self, config: Config, features: Features, arch: Arch) -> Unit:
         """Return the translation unit of a config with resolved features."""
+
+    def companions(self, config: Config, arch: Arch) -> list[Unit]:
+        """Return the kernels that run beside every kernel of a config, whatever the features."""
+        return []
 
     @abstractmethod
     def recipe(

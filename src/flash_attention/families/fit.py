@@ -22,10 +22,9 @@ def check_grid(problem: Problem) -> None:
 
 def check_dtype(config: KernelConfig, problem: Problem) -> None:
     """Check that the config is for the tensors' element type."""
-    dtype = config.dtype.to_torch_dtype()
-    if problem.dtype != dtype:
+    if problem.dtype != config.input_dtype:
         raise UnsupportedError(
-            f"the kernel config is for {dtype}, the tensors are {problem.dtype};"
+            f"the kernel config is for {config.input_dtype}, the tensors are {problem.dtype};"
             " pass a config of their dtype or convert them"
         )
 

@@ -55,11 +55,17 @@ def forward_args(
 ) -> ForwardKernelArgs:
     """Make the arguments of a forward kernel without addresses, from views of q, k, v and o."""
     args = ForwardKernelArgs(
-        **call_values(problem),
-        key_blocks=key_blocks,
-        split_blocks=split_blocks,
-        block_table_stride=problem.table_stride,
+        key_blocks=key_blocks, split_blocks=split_blocks, block_table_stride=problem.table_stride
     )
+    fill_forward_args(args, problem, views)
+    return args
+
+
+def fill_forward_args(
+    args: ForwardKernelArgs, problem: Problem, views: Sequence[TensorView]
+) -> None:
+    """Fill in what follows from the problem, and the strides of q, k, v and o."""
+    for name, value in call_values(problem).items():
+        setattr(args, name, value)
     for name, view in zip("qkvo", views, strict=True):
         setattr(args, f"{name}_stride", Strides(*view.strides[:3]))
-    return args

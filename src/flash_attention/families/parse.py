@@ -11,8 +11,11 @@ from flash_attention.families.config import KernelConfig
 from flash_attention.families.passes import Pass
 from flash_attention.families.registry import FAMILIES
 from flash_attention.families.sm90.forward.combine import CombineConfig, parse_combine_name
+from flash_attention.families.sm90.fp8.transpose import TransposeConfig, parse_transpose_name
 
-_KERNEL = re.compile(r"flash_(?:forward_kernel_|backward_(?:kernel_)?|(combine_)kernel_)(\w+)")
+_KERNEL = re.compile(
+    r"flash_(?:forward_kernel_|backward_(?:kernel_)?|(combine_|transpose_)kernel_)(\w+)"
+)
 _SHORT_FORM = re.compile(r"([a-z_0-9]*)\s*\(([^()]*)\)\s*:\s*(\S+)")
 
 
@@ -45,16 +48,17 @@ def parse_kernel_config(text: str, pass_: Pass = Pass.FORWARD) -> KernelConfig:
     )
 
 
-def parse_kernel_name(name: str) -> KernelConfig | CombineConfig | BackwardStep:
+def parse_kernel_name(name: str) -> KernelConfig | CombineConfig | TransposeConfig | BackwardStep:
     """Return the config of a kernel, given its name in a profile, in SASS or in the cache folder.
 
     What a call asks of a kernel, such as "_causal", follows in the name and is left out. Of the
-    combine kernel of split-KV and of the steps of a backward pass, which have no config, return
-    what they are compiled for.
+    combine kernel of split-KV, of the one that transposes V and of the steps of a backward pass,
+    which have no config, return what they are compiled for.
     """
     found = _KERNEL.search(name) if isinstance(name, str) else None
     rest = (found[1] or "") + found[2] if found else str(name)
-    if other := parse_combine_name(rest) or parse_step_name(rest):
+    other = parse_combine_name(rest) or parse_transpose_name(rest) or parse_step_name(rest)
+    if other is not None:
         return other
     for family in FAMILIES:
         config: KernelConfig | None = family.parse_name(rest)

@@ -98,4 +98,5 @@ class Recipe:
     scratch: Mapping[str, int] = field(default_factory=dict)
     counts_tiles: bool = False  # CTAs take tiles from the counter in tile_counter
     tiles: int = 0  # tiles of query rows; an upper bound for packed sequences
+    main: int = 0  # which of the steps is the kernel of the config
     chunks: int = 0  # split-KV chunks of all tiles; 0 if the keys are not split

@@ -7,6 +7,7 @@ from typing import Any
 
 from flash_attention.arch import Arch
 from flash_attention.call.features import PLAIN, Features
+from flash_attention.call.problem import Problem
 from flash_attention.compile.unit import Unit
 from flash_attention.errors import KernelConfigError, UnsupportedError, one
 from flash_attention.families.config import KernelConfig, is_config
@@ -16,10 +17,11 @@ from flash_attention.families.sm80.backward.family import SM80_BACKWARD
 from flash_attention.families.sm80.forward.family import SM80
 from flash_attention.families.sm90.backward.family import SM90_BACKWARD
 from flash_attention.families.sm90.forward.family import SM90
+from flash_attention.families.sm90.fp8.family import SM90_FP8
 
 AnyFamily = Family[Any]
 
-FAMILIES: list[AnyFamily] = [SM80, SM90, SM80_BACKWARD, SM90_BACKWARD]
+FAMILIES: list[AnyFamily] = [SM80, SM90, SM90_FP8, SM80_BACKWARD, SM90_BACKWARD]
 
 
 def register(family: AnyFamily) -> None:
@@ -46,6 +48,12 @@ def check_config_type(config: object, which: Pass = Pass.FORWARD) -> None:
             " short form, or a rung as in 'rung:5'",
             rule="type",
         )
+
+
+def families_for(problem: Problem, which: Pass) -> list[AnyFamily]:
+    """Return the families of a pass whose kernels take the element type of a problem, the newest
+    first."""
+    return [family for family in reversed(families_of(which)) if problem.dtype in family.inputs]
 
 
 def family_of(config: KernelConfig) -> AnyFamily:

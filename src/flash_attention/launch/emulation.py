@@ -43,6 +43,7 @@ from flash_attention.launch.device import CPU
 from flash_attention.launch.plan import Plan
 
 MEMORY_SLACK = 1 << 20  # bytes of address space between and around the tensors
+_WORDS = {1: torch.int8, 2: torch.int16}
 _FINDINGS_SHOWN = 5
 MAX_THREADS = 1 << 26  # per launch; each has a few kilobytes of state
 
@@ -171,7 +172,8 @@ def emulate_plan(
     if plan.return_lse:
         lse = torch.from_numpy(memory.read(arguments.lse, np.float32, plan.problem.lse_shape))
     findings = tuple(finding for result in results for finding in result.findings)
-    return Emulation(_unpacked(plan, output), findings, results[0].counters, seconds, lse)
+    counters = results[plan.recipe.main].counters
+    return Emulation(_unpacked(plan, output), findings, counters, seconds, lse)
 
 
 def run_steps(
@@ -257,7 +259,11 @@ def allocate_rest(recipe: Recipe, memory: GlobalMemory, arguments: Any, call: Ca
 def _maps(step: Step, arguments: Any) -> list[TensorMap]:
     """Make the emulator's tensor maps for a kernel."""
     return [
-        TensorMap(getattr(arguments, name), each.dims, each.strides, each.box, swizzle=each.swizzle)
+        TensorMap(
+            *(getattr(arguments, name), each.dims, each.strides, each.box),
+            element_bytes=each.dtype.itemsize,
+            swizzle=each.swizzle,
+        )
         for name, each in step.maps.items()
     ]
 
@@ -281,10 +287,10 @@ def _check_tile_counter(plan: Plan, left: NDArray[np.int32]) -> None:
         )
 
 
-def storage(tensor: Tensor) -> NDArray[np.int16]:
+def storage(tensor: Tensor) -> NDArray[np.integer[Any]]:
     """Return the memory from a tensor's first element to its last, including gaps."""
     flat = tensor.detach().as_strided((span(tensor),), (1,))
-    words: NDArray[np.int16] = flat.view(torch.int16).numpy()
+    words: NDArray[np.integer[Any]] = flat.view(_WORDS[tensor.itemsize]).numpy()
     return words
 
 

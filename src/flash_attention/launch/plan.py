@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, cast
 
 import torch
 from torch import Tensor
@@ -60,7 +60,8 @@ class Plan:
         self.idle = self.problem.idle
         self.given = tuple(call.extras)
         self.launcher = Launcher(self.recipe, self.device_index)
-        self._like_q = self.problem.d_v == self.problem.d_head
+        self._like_q = self.problem.d_v == self.problem.d_head and call.q.dtype in tensors.DTYPES
+        self._arguments = cast(type[ForwardKernelArgs], type(self.recipe.arguments))
         self._template = bytes(self.recipe.arguments)
         self._spans = tuple(view.layout.span for view in self.views)
 
@@ -109,7 +110,7 @@ class Plan:
         if out is not None:
             self._check_overlap(call, o_pointer, (q_pointer, k_pointer, v_pointer))
         tensors.check_no_grad(call)
-        arguments = ForwardKernelArgs.from_buffer_copy(self._template)
+        arguments = self._arguments.from_buffer_copy(self._template)
         pack_addresses(arguments, FIRST_ADDRESS, q_pointer, k_pointer, v_pointer, o_pointer)
         for name in self.given:
             setattr(arguments, name, getattr(call, name).data_ptr())

@@ -28,6 +28,7 @@ EncodedMap = ctypes.Array[ctypes.c_ubyte]
 ELEMENTS = {
     torch.float16: CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
     torch.bfloat16: CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+    torch.float8_e4m3fn: CUtensorMapDataType.CU_TENSOR_MAP_DATA_TYPE_UINT8,
 }
 SWIZZLES = {
     0: CUtensorMapSwizzle.CU_TENSOR_MAP_SWIZZLE_NONE,

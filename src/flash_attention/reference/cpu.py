@@ -12,12 +12,12 @@ from flash_attention.call.call import Call
 from flash_attention.call.checks import views_of
 from flash_attention.call.lengths import check_lengths
 from flash_attention.call.problem import Problem
-from flash_attention.call.results import fill_keyless, new_output, precision_of_lse
+from flash_attention.call.results import E4M3, fill_keyless, new_output, precision_of_lse
 from flash_attention.call.tensors import Packing
 from flash_attention.errors import UnsupportedError
-from flash_attention.reference.formula import evaluate, without_pages
+from flash_attention.reference.formula import dequantised, evaluate, without_pages
 
-DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64, E4M3)
 
 
 def attention_on_cpu(call: Call) -> tuple[Tensor, Tensor | None]:
@@ -64,7 +64,7 @@ def check_on_cpu(call: Call) -> Problem:
 
 
 def _computed(problem: Problem, call: Call) -> tuple[Tensor, Tensor | None]:
-    result = new_output(call.q, problem.d_v)
+    result = new_output(call.q, problem.d_v, dtype=problem.out_dtype)
     lse, precision = None, precision_of_lse(call.q.dtype)
     if call.return_lse:
         lse = torch.empty(problem.lse_shape, dtype=precision, device="cpu")
@@ -78,7 +78,8 @@ def _computed(problem: Problem, call: Call) -> tuple[Tensor, Tensor | None]:
 
 def _by_torch(problem: Problem, call: Call, precision: torch.dtype) -> Tensor:
     """Compute with torch's scaled_dot_product_attention, which gives the same result here."""
-    q, k, v = (t.transpose(1, 2).to(precision) for t in without_pages(call)[:3])
+    call = dequantised(without_pages(call), precision)
+    q, k, v = (t.transpose(1, 2).to(precision) for t in call[:3])
     is_causal = problem.causal and problem.seq_q == problem.seq_k
     seen = None if is_causal else _seen(problem)
     output = scaled_dot_product_attention(

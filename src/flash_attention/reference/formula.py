@@ -16,18 +16,23 @@ from torch import Tensor
 
 from flash_attention.call.call import Call
 from flash_attention.call.problem import Problem
+from flash_attention.call.results import E4M3
 from flash_attention.call.tensors import MAX_ROWS
 
 SCORES_BYTES = 1 << 30  # of the scores that are stored at a time
 
 
-def evaluate(call: Call, precision: torch.dtype, *, lse: bool = False) -> tuple[Tensor, Tensor]:
+def evaluate(
+    call: Call, precision: torch.dtype, *, lse: bool = False, weights_of_8_bits: bool = False
+) -> tuple[Tensor, Tensor]:
     """Compute softmax(q (scale k)^T) v with every step rounded to `precision`.
 
     Returns the output and, with `lse`, the log-sum-exp, else an empty tensor. The shapes are those
-    of `attention`. A query that sees no key has output 0.
+    of `attention`. A query that sees no key has output 0. Tensors of 8 bits are multiplied by their
+    descale factors first. With `weights_of_8_bits` the weights are rounded to e4m3, as a product of
+    8 bits takes them.
     """
-    call = without_pages(call)
+    call = dequantised(without_pages(call), precision)
     q, k, v = call[:3]
     formula = Formula.of(call, precision)
     out = torch.zeros((*q.shape[:-1], v.shape[-1]), dtype=precision, device=q.device)
@@ -41,11 +46,41 @@ def evaluate(call: Call, precision: torch.dtype, *, lse: bool = False) -> tuple[
     for queries, output, keys, values, logarithm in sequences:
         for part in formula.parts(queries, keys):
             columns = heads_of_keys(values[part.keys], part.heads, q.shape[-2], precision)
-            weights = torch.softmax(part.scores, dim=-1)[..., : columns.shape[1]]
+            weights = (_rounded_softmax if weights_of_8_bits else _softmax)(part.scores)
+            weights = weights[..., : columns.shape[1]]
             output[part.rows, part.heads] = (weights @ columns).transpose(0, 1)
             if lse:
                 logarithm[part.rows, part.heads] = part.scores.logsumexp(dim=-1).T
     return out, sums.transpose(-1, -2).contiguous() if lse else sums
+
+
+def _softmax(scores: Tensor) -> Tensor:
+    return torch.softmax(scores, dim=-1)
+
+
+def _rounded_softmax(scores: Tensor) -> Tensor:
+    """The largest weight of a row is 2^8, so that small ones keep their bits, and the sum is that
+    of the weights before they are rounded."""
+    largest = scores.amax(-1, keepdim=True)
+    weights = 256 * torch.exp(scores - largest)
+    return weights.to(E4M3).to(scores.dtype) / weights.sum(-1, keepdim=True)
+
+
+def dequantised(call: Call, precision: torch.dtype) -> Call:
+    """Return the call with tensors of 8 bits multiplied by their descale factors."""
+    if call.q.dtype != E4M3:
+        return call
+    factors = zip(call[:3], call.descales, strict=True)
+    q, k, v = (_multiplied(tensor.to(precision), factor) for tensor, factor in factors)
+    return call._replace(q=q, k=k, v=v, q_descale=None, k_descale=None, v_descale=None)
+
+
+def _multiplied(tensor: Tensor, factor: Tensor) -> Tensor:
+    """A factor is for all, or (batch, heads_k) for the heads that use one of k and v."""
+    if factor.ndim < 2:
+        return tensor * factor
+    shared_by = tensor.shape[2] // factor.shape[1]
+    return tensor * factor.repeat_interleave(shared_by, dim=1)[:, None, :, None]
 
 
 def without_pages(call: Call) -> Call:

@@ -17,6 +17,8 @@ from torch import Tensor
 
 from flash_attention.call.call import Keywords
 from flash_attention.call.dtype import DType
+from flash_attention.call.results import E4M3, output_dtype
+from flash_attention.call.tensors import DTYPES
 from flash_attention.errors import UnsupportedError, quoted
 from flash_attention.reference.oracle import attention_16bit, oracle, oracle_lse
 
@@ -27,6 +29,7 @@ P = ParamSpec("P")
 
 ERROR_FACTOR = 2  # how many times the error of 16-bit torch is allowed
 LSE_ATOL = 1e-4  # absolute tolerance of a log-sum-exp
+LSE_ATOL_8_BIT = 2.0**-4  # half a step of e4m3, since sums may be of weights of 8 bits
 LSE_RTOL = 1e-5  # relative to the largest log-sum-exp, since scores are float32 sums
 
 
@@ -57,7 +60,9 @@ def generate_qkv(
 
     def draw(length: int, heads: int, d: int) -> Tensor:
         shape = (batch, length, heads, d)
-        return torch.randn(shape, generator=generator, dtype=torch_dtype, device=device)
+        drawn_as = torch.float32 if torch_dtype == E4M3 else torch_dtype
+        drawn = torch.randn(shape, generator=generator, dtype=drawn_as, device=device)
+        return drawn.to(torch_dtype)
 
     of_k = (
         seq_len if seq_len_k is None else seq_len_k,
@@ -73,7 +78,8 @@ def _with_output(
     def generate_qkvo(*args: P.args, **kwargs: P.kwargs) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         """Return what `generate_qkv` does, and an output of NaN, which shows unstored elements."""
         q, k, v = generate(*args, **kwargs)
-        return q, k, v, q.new_full((*q.shape[:-1], v.shape[-1]), math.nan)
+        shape, dtype = (*q.shape[:-1], v.shape[-1]), output_dtype(q)
+        return q, k, v, torch.full(shape, math.nan, dtype=dtype, device=q.device)
 
     vars(generate_qkvo)["__signature__"] = inspect.signature(generate)
     return generate_qkvo
@@ -138,17 +144,19 @@ class Judge:
 
     def __init__(self, q: Tensor, k: Tensor, v: Tensor, **keywords: Unpack[Keywords]) -> None:
         self._exact = oracle(q, k, v, **keywords)
-        self._dtype = q.dtype
+        self._dtypes = DTYPES if q.dtype == E4M3 else (q.dtype,)
         reference = attention_16bit(q, k, v, **keywords)
         self.reference_error = float((reference - self._exact).abs().max())
-        self.allowed = ERROR_FACTOR * self.reference_error + rounding_step(self._exact.to(q.dtype))
+        step = rounding_step(self._exact.to(output_dtype(q)))
+        self.allowed = ERROR_FACTOR * self.reference_error + step
 
     def check(self, out: Tensor) -> Check:
         """Check one output. Raises UnsupportedError for a wrong shape or dtype."""
-        if out.shape != self._exact.shape or out.dtype != self._dtype:
+        if out.shape != self._exact.shape or out.dtype not in self._dtypes:
             raise UnsupportedError(
                 f"the output is {tuple(out.shape)} {out.dtype}; an output has q's dtype, its shape"
-                f" and the columns of v: {tuple(self._exact.shape)} {self._dtype}"
+                f" and the columns of v: {tuple(self._exact.shape)}"
+                f" {' or '.join(map(str, self._dtypes))}"
             )
         error = (out - self._exact).abs()
         worst = int(error.argmax())
@@ -207,7 +215,7 @@ def check_lse(lse: Tensor, q: Tensor, k: Tensor, **keywords: Unpack[Keywords]) -
     largest = float(exact.masked_fill(keyless, 0.0).abs().max())
     return LseCheck(
         error=float(error.flatten()[worst]),
-        allowed=LSE_ATOL + LSE_RTOL * largest,
+        allowed=(LSE_ATOL_8_BIT if q.dtype == E4M3 else LSE_ATOL) + LSE_RTOL * largest,
         worst_index=tuple(int(i) for i in np.unravel_index(worst, lse.shape)),
     )
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from flash_attention.call.call import Call, Keywords
+from flash_attention.call.results import E4M3
 from flash_attention.reference.formula import evaluate
 
 if TYPE_CHECKING:
@@ -26,5 +27,9 @@ def oracle_lse(q: Tensor, k: Tensor, **keywords: Unpack[Keywords]) -> Tensor:
 
 
 def attention_16bit(q: Tensor, k: Tensor, v: Tensor, **keywords: Unpack[Keywords]) -> Tensor:
-    """Compute the oracle's formula in the tensors' own precision, rounding every step."""
-    return evaluate(Call(q, k, v, **keywords), q.dtype)[0]
+    """Compute the oracle's formula in the tensors' own precision, rounding every step. Of tensors
+    of 8 bits only the weights are rounded to 8 bits, and the result is that of float32."""
+    call = Call(q, k, v, **keywords)
+    if q.dtype == E4M3:
+        return evaluate(call, torch.float32, weights_of_8_bits=True)[0]
+    return evaluate(call, q.dtype)[0]

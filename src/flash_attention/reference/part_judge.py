@@ -5,12 +5,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
 
-from flash_attention.call.call import Keywords
+from flash_attention.call.call import DESCALES, Call, Keywords
 from flash_attention.reference.judge import Check, Judge, LseCheck, check_lse
 
 if TYPE_CHECKING:
@@ -52,6 +52,10 @@ class PartJudge:
         sinks = keywords.get("sinks")
         if sinks is not None:
             keywords["sinks"] = sinks[self.heads]
+        for name in DESCALES:
+            factor: Tensor | None = getattr(Call(q, k, v, **keywords), name)
+            if factor is not None and factor.ndim == 2:
+                keywords = cast(Keywords, keywords | {name: factor[:, of_k]})
         self._keywords = keywords
         self._judge = Judge(self._q, self._k, some_v, **keywords)
 

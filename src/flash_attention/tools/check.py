@@ -88,7 +88,7 @@ class CheckReport:
         """What `str` tells, for scripts."""
         return {
             **asdict(self),
-            "problem": asdict(self.problem) | {"dtype": str(self.problem.dtype)},
+            "problem": self.problem.described,
             "ratio": self.output.ratio,
             "ok": self.ok,
         }

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
+import torch
 
 from tests.emulator.conformance.case import Array, Case, Op, bits, elementwise, floats
 
@@ -23,6 +24,19 @@ def to_bf16(x: Array) -> Array:
     wide = x.astype(np.uint64)
     rounded = wide + 0x7FFF + (wide >> 16 & 1) >> 16
     return np.where(np.isnan(floats(x)), CANONICAL_NAN, rounded).astype(np.uint32)
+
+
+E4M3 = torch.arange(127, dtype=torch.uint8).view(torch.float8_e4m3fn).double().numpy()
+"""The numbers of the codes from 0 to 448."""
+
+
+def to_e4m3(x: Array) -> Array:
+    """The code of the nearest number, of two the one with an even code."""
+    values = floats(x).astype(np.float64)
+    distance = np.abs(np.minimum(np.abs(values), E4M3[-1])[:, None] - E4M3)
+    code = (distance + np.where(np.arange(127) % 2, 1e-12 * E4M3, 0)).argmin(axis=1)
+    code = code | np.where(np.signbit(values), 0x80, 0)
+    return np.where(np.isnan(values), 0x7F, code).astype(np.uint32)
 
 
 def operands() -> tuple[Array, Array]:
@@ -63,6 +77,25 @@ PACKED = [
         lambda a, b: to_bf16(a),
     ),
 ]
+
+
+E4M3_PAIRS = [
+    Op(
+        "cvt.rn.satfinite.e4m3x2.f32",
+        "{.reg .b16 h; cvt.rn.satfinite.e4m3x2.f32 h, %1, %2; cvt.u32.u16 %0, h;}",
+        lambda a, b: to_e4m3(a) << 8 | to_e4m3(b),
+    ),
+]
+
+
+def of_all_scales() -> tuple[Array, Array]:
+    """Numbers of all scales of e4m3, and all that lie half way between two of its numbers."""
+    rng = np.random.default_rng(15)
+    x = np.ldexp(rng.standard_normal(SIZE), rng.integers(-12, 11, SIZE)).astype(np.float32)
+    x[:126] = (E4M3[1:] + E4M3[:-1]) / 2
+    x[126:252] = -x[:126]
+    x[252:262] = [0.0, -0.0, np.inf, -np.inf, np.nan, 448, 464, 465, 1e30, 2.0**-10]
+    return bits(x), bits(np.roll(x, 7))
 
 
 def _to_integer(
@@ -136,6 +169,7 @@ def cases() -> list[Case]:
     every_half[-8:] = [0x0001, 0x03FF, 0x8001, 0x7C00, 0xFC00, 0x7BFF, 0x3C01, 0x83FF]
     return [
         elementwise("float32 to 16 bits", PACKED, (x, y)),
+        elementwise("float32 to 8 bits", E4M3_PAIRS, of_all_scales(), arch="sm_90a"),
         elementwise("floats and integers", NUMBERS, (x, y)),
         elementwise("narrow types", HALVES, (every_half | 0xABCD0000,)),
     ]

@@ -6,13 +6,14 @@ from __future__ import annotations
 from itertools import product
 
 import numpy as np
+import torch
 
 from tests.emulator.conformance.case import Array, bits
 from tests.emulator.conformance.hopper_case import HopperCase
 from tests.emulator.hopper_kernels import wgmma_source
 from tests.emulator.operand_layouts import OperandLayout, spread_layout
 
-THREADS, ROWS, DEPTH = 128, 64, 16
+THREADS, ROWS, WORDS = 128, 64, 16  # a product is 16 words of 16 bits deep, in any type
 A_AT, B_AT, SMEM = 0, 32 * 1024, 96 * 1024
 SPANS = (0, 32, 64, 128)
 
@@ -26,7 +27,11 @@ def tight_layout(span: int, transposed: bool, rows: int) -> OperandLayout:
     return OperandLayout(span, False, leading=16, stride=span * 8)
 
 
-def _halves(values: Array, dtype: str) -> Array:
+def _words(values: Array, dtype: str) -> Array:
+    """The elements in words of 16 bits, two of 8 bits in one."""
+    if dtype == "e4m3":
+        codes: Array = torch.from_numpy(values).to(torch.float8_e4m3fn).view(torch.uint8).numpy()
+        return codes.view(np.uint16)
     if dtype == "f16":
         return values.astype(np.float16).view(np.uint16)
     return (bits(values) >> 16).astype(np.uint16)
@@ -43,7 +48,7 @@ def _registers(matrix: Array) -> Array:
 
 
 def _fragments(words: Array) -> Array:
-    """A [64, 16] operand as the four A registers of 128 threads."""
+    """A [64, 16] operand of words as the four A registers of 128 threads."""
     thread = np.arange(THREADS)
     registers = []
     for i in range(4):
@@ -65,11 +70,12 @@ def product_case(
 ) -> HopperCase:
     """D (+)= A B of small integers: every sum is exact."""
     rng = np.random.default_rng(n + 7 * a_layout.span + 11 * b_layout.span)
-    a, b = (rng.integers(-8, 9, (rows, DEPTH)).astype(np.float32) for rows in (ROWS, n))
+    depth = 2 * WORDS if dtype == "e4m3" else WORDS
+    a, b = (rng.integers(-8, 9, (rows, depth)).astype(np.float32) for rows in (ROWS, n))
     before = rng.integers(-500, 500, (ROWS, n)).astype(np.float32)
     after = a @ b.T + (before if accumulate else 0)
     image = np.full(SMEM, 0x55, np.uint8)
-    a_words, b_words = _halves(a, dtype), _halves(b, dtype)
+    a_words, b_words = _words(a, dtype), _words(b, dtype)
     a_layout.place(image, a_words, A_AT)
     b_layout.place(image, b_words, B_AT)
     source = wgmma_source(
@@ -126,4 +132,9 @@ def cases() -> list[HopperCase]:
         product_case(64, plain, plain, dtype="bf16", registers=True),
         product_case(64, plain, plain, accumulate=False),
     ]
+    for span, n in product(SPANS, (64, 136)):
+        b = tight_layout(span, False, n)
+        found.append(product_case(n, tight_layout(span, False, ROWS), b, dtype="e4m3"))
+        found.append(product_case(n, plain, b, dtype="e4m3", registers=True))
+    found.append(product_case(64, plain, plain, dtype="e4m3", accumulate=False))
     return found

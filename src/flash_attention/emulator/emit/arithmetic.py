@@ -127,6 +127,11 @@ NUMBER_OF_TWO = {"min": "numerics.smaller", "max": "numerics.larger"}
 
 @emits("min", "max")
 def extremum(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+    if instruction.parts == ("max", "NaN", "f16x2"):
+        a, b = (emitter.array(source, "u32") for source in instruction.operands[1:])
+        expression = f"numerics.packed(numerics.larger_or_nan, 'f16', {a}, {b})"
+        emitter.write(instruction.operands[0], expression, "u32", predicate)
+        return
     expect_parts(instruction, {"ftz"})
     storage = type_of(instruction)
     a, b = operands(emitter, instruction, storage)

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""cvt: integers, floats, and packed 16-bit pairs."""
+"""cvt: integers, floats, and packed pairs of 16 and 8 bits."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ TO_INTEGER = {"rzi": "trunc", "rni": "rint", "rmi": "floor", "rpi": "ceil"}
 
 @emits("cvt")
 def convert(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+    if "e4m3x2" in instruction.parts:
+        _pack_e4m3(emitter, instruction, predicate)
+        return
     expect_parts(instruction, {"rn", "rz", "ftz", "sat", *TO_INTEGER})
     types = [part for part in instruction.parts[1:] if part in STORAGE_OF_PTX]
     target, source = types[0], types[-1]
@@ -44,6 +47,14 @@ def convert(emitter: BlockEmitter, instruction: Instruction, predicate: str | No
     else:
         expression = f"{value}.astype({numpy_name(want)})"
     emitter.write(instruction.operands[0], expression, want, predicate)
+
+
+def _pack_e4m3(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+    if instruction.parts[1:] != ("rn", "satfinite", "e4m3x2", "f32"):
+        raise refuse(instruction)
+    high, low = (emitter.array(o, "f32") for o in instruction.operands[1:])
+    expression = f"numerics.pack_e4m3({low}, {high})"
+    emitter.write(instruction.operands[0], expression, "u16", predicate)
 
 
 def _bfloat16(

@@ -9,7 +9,8 @@ from flash_attention.emulator.emit.block import BlockEmitter
 from flash_attention.emulator.emit.registry import emits, refuse
 from flash_attention.emulator.ptx.model import Imm, Instruction, Operand, Reg, Vector
 
-SHAPE = re.compile(r"m64n(\d+)k16")
+SHAPE = re.compile(r"m64n(\d+)k(\d+)")
+DEPTHS = {"f16": "16", "bf16": "16", "e4m3": "32"}
 
 
 @emits("wgmma")
@@ -42,18 +43,16 @@ def _multiply(emitter: BlockEmitter, instruction: Instruction) -> None:
         None,
     )
     a_type, b_type = instruction.parts[-2:]
-    if shape is None or a_type != b_type or a_type not in ("f16", "bf16"):
+    if shape is None or a_type != b_type or DEPTHS.get(a_type) != shape[2]:
         raise refuse(instruction)
     accumulators, a, b, scale_d, *flags = instruction.operands
     if not isinstance(accumulators, Vector) or _numbers(flags)[:2] != [1, 1]:
         raise refuse(instruction)
-    trans = _numbers(flags)[2:]
+    *trans_a, trans_b = _numbers(flags)[2:] or [0]  # 8-bit products say nothing of it
     if isinstance(a, Vector):
         a_name = f"({', '.join(emitter.read(item, 'u32') for item in a.items)},)"
-        trans = [0, *trans]
     else:
         a_name = emitter.array(a, "u64")
-    trans_a, trans_b = trans or [0, 0]
     registers = tuple(item.name for item in accumulators.items if isinstance(item, Reg))
     matrix = emitter.products.matrix(registers)
     if matrix is None:
@@ -62,7 +61,7 @@ def _multiply(emitter: BlockEmitter, instruction: Instruction) -> None:
     add = str(bool(scale_d.bits)) if isinstance(scale_d, Imm) else emitter.read(scale_d, "b1")
     result = emitter.temporary(
         f"m.wgmma.multiply(s, {int(shape[1])}, {a_type!r}, {a_name}, {emitter.array(b, 'u64')},"
-        f" {add}, {bool(trans_a)}, {bool(trans_b)}, {matrix}, {emitter.pc})",
+        f" {add}, {any(trans_a)}, {bool(trans_b)}, {matrix}, {emitter.pc})",
         "f32",
     )
     emitter.products.keep_matrix(registers, result)

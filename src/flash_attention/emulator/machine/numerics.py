@@ -43,6 +43,11 @@ def larger(a: Array, b: Array) -> Array:
     return -smaller(-a, -b)
 
 
+def larger_or_nan(a: Array, b: Array) -> Array:
+    """NaN if one is; of two zeros the positive one."""
+    return np.where(np.isnan(a) | np.isnan(b), np.float32(np.nan), larger(a, b))
+
+
 def unsigned_quotient(a: Array, b: Any) -> Array:
     """Division by zero gives all ones."""
     divisor = np.broadcast_to(np.asarray(b, a.dtype), a.shape)
@@ -177,9 +182,48 @@ def bf16_to_f32(x: NDArray[np.uint16]) -> Floats:
     return (x.astype(np.uint32) << 16).view(np.float32)
 
 
-def to_f32(halves: NDArray[np.uint16], dtype: str) -> Floats:
-    """16-bit floats of a PTX type, exactly."""
-    return halves.view(np.float16).astype(np.float32) if dtype == "f16" else bf16_to_f32(halves)
+def element_bytes(dtype: str) -> int:
+    """The bytes of a float of a PTX type that products take."""
+    return 1 if dtype == "e4m3" else 2
+
+
+def to_f32(narrow: NDArray[Any], dtype: str) -> Floats:
+    """Floats of 8 or 16 bits of a PTX type, exactly."""
+    if dtype == "e4m3":
+        values: Floats = E4M3_VALUES[narrow]
+        return values
+    return narrow.view(np.float16).astype(np.float32) if dtype == "f16" else bf16_to_f32(narrow)
+
+
+def _e4m3_values() -> Floats:
+    """The number of each of the 256 codes."""
+    code = np.arange(256)
+    exponent, mantissa = code >> 3 & 15, code & 7
+    normal = np.ldexp(8.0 + mantissa, exponent - 10)
+    size = np.where(exponent > 0, normal, np.ldexp(mantissa.astype(np.float64), -9))
+    size = np.where(code & 127 == 127, np.nan, size)
+    return np.copysign(size, np.where(code & 128, -1.0, 1.0)).astype(np.float32)
+
+
+E4M3_VALUES = _e4m3_values()
+E4M3_LARGEST = 448.0
+
+
+def to_e4m3(x: Floats) -> NDArray[np.uint8]:
+    """The code of the nearest e4m3 number, of two the even one. Beyond the range it is 448."""
+    size = np.minimum(np.abs(x.astype(np.float64)), E4M3_LARGEST)
+    _, exponent = np.frexp(size)
+    step = np.ldexp(1.0, np.maximum(exponent - 4, -9))  # between neighbours, also of subnormals
+    with np.errstate(invalid="ignore"):
+        near = np.rint(size / step) * step
+    code = np.searchsorted(E4M3_VALUES[:127], near).astype(np.uint8)
+    code = np.where(np.isnan(x), np.uint8(127), code)
+    signed: NDArray[np.uint8] = code | (np.signbit(x) & ~np.isnan(x)).astype(np.uint8) << 7
+    return signed
+
+
+def pack_e4m3(low: Floats, high: Floats) -> NDArray[np.uint16]:
+    return to_e4m3(low) | to_e4m3(high).astype(np.uint16) << np.uint16(8)
 
 
 def to_f16(x: Floats, toward_zero: bool = False) -> NDArray[np.uint16]:

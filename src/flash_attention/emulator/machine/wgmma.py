@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from flash_attention.emulator.errors import EmulatorError
 from flash_attention.emulator.machine.access import Thread
 from flash_attention.emulator.machine.lanes import SHARED_BASE, WARP_SIZE
-from flash_attention.emulator.machine.numerics import to_f32
+from flash_attention.emulator.machine.numerics import element_bytes, to_f32
 from flash_attention.emulator.machine.tensor_map import CHUNK_BYTES, swizzle
 
 if TYPE_CHECKING:
@@ -24,7 +24,8 @@ Floats = NDArray[np.float32]
 
 GROUP_WARPS = 4
 ROWS = 64
-DEPTH = 16
+DEPTH = 16  # of 16-bit elements
+DEPTH_BYTES = 32  # of any product
 PATTERN_BYTES = 1024  # the longest period of a swizzle
 _SPAN = {0: 0, 1: 128, 2: 64, 3: 32}
 _RESERVED = 0x3FF1C000C000C000  # bits that belong to no field
@@ -56,10 +57,10 @@ class Descriptor:
         return ((self.start >> 7) - self.base_offset) & (max(self.span, 16) // CHUNK_BYTES - 1)
 
     def chunks(self, rows: int, transposed: bool) -> NDArray[np.int64]:
-        """Shared addresses of the 16-byte chunks of a `rows` x 16 operand.
+        """Shared addresses of the 16-byte chunks of an operand that is 32 bytes deep.
 
-        K-major: [rows][2], a chunk holding 8 steps of k. Transposed (MN-major): [rows / 8][16],
-        a chunk holding 8 rows.
+        K-major: [rows][2], a chunk holding half the steps of k. Transposed (MN-major), of 16-bit
+        elements: [rows / 8][16], a chunk holding 8 rows.
         """
         if transposed:
             row = np.arange(0, rows, 8)[:, None]
@@ -131,7 +132,7 @@ class Wgmma:
         matrix: Floats,
         pc: int,
     ) -> Floats:
-        """wgmma.mma_async m64nNk16: A x B, plus `matrix` where `scale_d` holds."""
+        """wgmma.mma_async: A x B, plus `matrix` where `scale_d` holds."""
         groups = self._groups(sel)
         if not self._fenced[sel.warps].all():
             detail = "wgmma.mma_async comes before any wgmma.fence"
@@ -141,7 +142,9 @@ class Wgmma:
             left = _from_fragments(a, dtype, sel, groups)
         else:
             left = self._operand(sel, groups, a, ROWS, dtype, bool(trans_a), pc)
-        self._machine.counters.tensor_operations += 2 * ROWS * n * DEPTH * len(groups.warps)
+        self._machine.counters.tensor_operations += (
+            2 * ROWS * n * left.shape[-1] * len(groups.warps)
+        )
         product: Floats = np.matmul(left, right.transpose(0, 2, 1))
         if isinstance(scale_d, (bool, np.bool_)):
             return product + matrix if scale_d else product
@@ -176,12 +179,13 @@ class Wgmma:
         transposed: bool,
         pc: int,
     ) -> Floats:
-        """An operand in shared memory as [groups, rows, 16]."""
+        """An operand in shared memory as [groups, rows, depth]."""
         by_group = descriptors.reshape(-1, WARP_SIZE)[groups.order].reshape(len(groups.warps), -1)
         bits = by_group[:, 0]
         if (by_group != bits[:, None]).any():
             self._report("wgmma-descriptor", "descriptor differs inside a warpgroup", sel, pc)
-        operand = np.full((len(bits), rows, DEPTH), np.nan, np.float32)
+        depth = DEPTH_BYTES // element_bytes(dtype)
+        operand = np.full((len(bits), rows, depth), np.nan, np.float32)
         for value in np.unique(bits):
             chosen = np.flatnonzero(bits == value)
             addresses = self._addresses(int(value), rows, transposed, sel, pc)
@@ -189,11 +193,11 @@ class Wgmma:
                 continue
             chunks = (addresses[None, :] + groups.shared_base[chosen][:, None]) >> 4
             self._read(chunks, groups, chosen, sel, pc)
-            raw = self._machine.shared.chunks.take(chunks).view(np.uint16)
-            values = to_f32(raw, dtype)
+            raw = self._machine.shared.chunks.take(chunks)
+            values = to_f32(raw.view(f"u{element_bytes(dtype)}"), dtype)
             if transposed:
-                values = values.reshape(len(chosen), rows // 8, DEPTH, 8).transpose(0, 1, 3, 2)
-            values = values.reshape(len(chosen), rows, DEPTH)
+                values = values.reshape(len(chosen), rows // 8, depth, 8).transpose(0, 1, 3, 2)
+            values = values.reshape(len(chosen), rows, depth)
             if len(chosen) == len(bits):
                 return values
             operand[chosen] = values
@@ -274,10 +278,12 @@ class Wgmma:
 def _from_fragments(
     registers: tuple[Array, ...], dtype: str, sel: Selection, groups: _Groups
 ) -> Floats:
-    """A of four registers a lane as [groups, 64, 16]."""
-    fragments = np.empty((sel.num_warps, 2, 8, 2, 4, 2), np.float32)
+    """A of four registers a lane as [groups, 64, depth]."""
+    size = element_bytes(dtype)
+    in_word, depth = 4 // size, DEPTH_BYTES // size
+    fragments = np.empty((sel.num_warps, 2, 8, 2, 4, in_word), np.float32)
     for index, register in enumerate(registers):
-        pairs = to_f32(np.ascontiguousarray(register).view(np.uint16), dtype)
-        fragments[:, index & 1, :, index >> 1] = pairs.reshape(sel.num_warps, 8, 4, 2)
-    by_warp = fragments.reshape(sel.num_warps, 16, DEPTH)[groups.order]
-    return by_warp.reshape(len(groups.warps), ROWS, DEPTH)
+        values = to_f32(np.ascontiguousarray(register).view(f"u{size}"), dtype)
+        fragments[:, index & 1, :, index >> 1] = values.reshape(sel.num_warps, 8, 4, in_word)
+    by_warp = fragments.reshape(sel.num_warps, 16, depth)[groups.order]
+    return by_warp.reshape(len(groups.warps), ROWS, depth)

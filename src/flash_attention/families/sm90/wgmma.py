@@ -3,25 +3,46 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from textwrap import wrap
 
 from flash_attention.call.dtype import DType
 
-_PTX_TYPE = {DType.FP16: "f16", DType.BF16: "bf16"}
+
+@dataclass(frozen=True)
+class Element:
+    """The element type of A and B: its C++ type, its PTX type, and the depth of one product."""
+
+    cpp: str
+    ptx: str
+    depth: int
+
+    def majors(self, *along: bool) -> str:
+        """Say of operands in shared memory whether they are contiguous along the rows of A, or the
+        width, instead of the contraction. 8-bit operands never are, and it is not said."""
+        return "" if self is E4M3 else "".join(f", {int(each)}" for each in along)
+
+
+ELEMENTS = {
+    dtype: Element(dtype.to_cpp_str(), ptx, 16)
+    for dtype, ptx in ((DType.FP16, "f16"), (DType.BF16, "bf16"))
+}
+E4M3 = Element("fa::ptx::E4m3", "e4m3", 32)
 _FRAGMENT = "#define FA_D(j) " + ", ".join(f'"+f"(d.v[0][j][{e}])' for e in range(4))
 _FRESH = "#define FA_FRESH(j) " + ", ".join(f'"=f"(d.v[0][j][{e}])' for e in range(4))
 _COLUMNS = 88  # of the lists of registers and fragments
 
 
-def from_shared(dtype: DType, width: int) -> str:
+def from_shared(dtype: DType | Element, width: int) -> str:
     """Write D (+)= A B^T for A and B in shared memory, both contiguous along the contraction."""
     count = width // 2
+    element = _element(dtype)
     return _specialisation(
         "WgmmaFromShared",
-        dtype,
+        element,
         width,
         "u64 a, u64 b, bool accumulate",
-        operands=f"%{count}, %{count + 1}, accumulate, 1, 1, 0, 0",
+        operands=f"%{count}, %{count + 1}, accumulate, 1, 1{element.majors(False, False)}",
         inputs='"l"(a), "l"(b), "r"(static_cast<int>(accumulate))',
         flag=f".reg .pred accumulate; setp.ne.b32 accumulate, %{count + 2}, 0; ",
     )
@@ -33,7 +54,7 @@ def from_registers(dtype: DType, width: int) -> str:
     a = ", ".join(f"%{count + i}" for i in range(4))
     return _specialisation(
         "WgmmaFromRegisters",
-        dtype,
+        _element(dtype),
         width,
         "const u32 (&a)[4], u64 b",
         operands=f"{{{a}}}, %{count + 4}, accumulate, 1, 1, 1",
@@ -51,7 +72,7 @@ def both_shared(dtype: DType, width: int, *, a_along_rows: bool, b_along_width: 
     transposes = ", ".join(str(int(each)) for each in along)
     return _start_and_run(
         f"WgmmaBothShared<{dtype.to_cpp_str()}, {width}, {arguments}>",
-        dtype,
+        _element(dtype),
         width,
         "u64 a, u64 b",
         operands=f"%{count}, %{count + 1}, accumulate, 1, 1, {transposes}",
@@ -59,28 +80,33 @@ def both_shared(dtype: DType, width: int, *, a_along_rows: bool, b_along_width: 
     )
 
 
-def from_registers_by_rows(dtype: DType, width: int) -> str:
+def from_registers_by_rows(dtype: DType | Element, width: int) -> str:
     """Write D = A B^T and D += A B^T for A in registers and B in shared memory, contiguous along
     the contraction."""
     count = width // 2
+    element = _element(dtype)
     a = ", ".join(f"%{count + i}" for i in range(4))
     return _start_and_run(
-        f"WgmmaFromRegistersByRows<{dtype.to_cpp_str()}, {width}>",
-        dtype,
+        f"WgmmaFromRegistersByRows<{element.cpp}, {width}>",
+        element,
         width,
         "const u32 (&a)[4], u64 b",
-        operands=f"{{{a}}}, %{count + 4}, accumulate, 1, 1, 0",
+        operands=f"{{{a}}}, %{count + 4}, accumulate, 1, 1{element.majors(False)}",
         inputs='"r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b)',
     )
 
 
+def _element(dtype: DType | Element) -> Element:
+    return dtype if isinstance(dtype, Element) else ELEMENTS[dtype]
+
+
 def _start_and_run(
-    struct: str, dtype: DType, width: int, parameters: str, *, operands: str, inputs: str
+    struct: str, element: Element, width: int, parameters: str, *, operands: str, inputs: str
 ) -> str:
     def method(name: str, fragment: str, compare: str) -> tuple[str, ...]:
         flag = f".reg .pred accumulate; setp.{compare}.b32 accumulate, 0, 0; "
         return _method(
-            *(name, dtype, width, parameters),
+            *(name, element, width, parameters),
             operands=operands,
             inputs=inputs,
             flag=flag,
@@ -101,15 +127,22 @@ def _start_and_run(
 
 
 def _specialisation(
-    name: str, dtype: DType, width: int, parameters: str, *, operands: str, inputs: str, flag: str
+    name: str,
+    element: Element,
+    width: int,
+    parameters: str,
+    *,
+    operands: str,
+    inputs: str,
+    flag: str,
 ) -> str:
     return "\n".join(
         (
             _FRAGMENT,
             "template <>",
-            f"struct fa::ptx::{name}<{dtype.to_cpp_str()}, {width}> {{",
+            f"struct fa::ptx::{name}<{element.cpp}, {width}> {{",
             *_method(
-                *("run", dtype, width, parameters), operands=operands, inputs=inputs, flag=flag
+                *("run", element, width, parameters), operands=operands, inputs=inputs, flag=flag
             ),
             "};",
         )
@@ -118,7 +151,7 @@ def _specialisation(
 
 def _method(
     name: str,
-    dtype: DType,
+    element: Element,
     width: int,
     parameters: str,
     *,
@@ -127,14 +160,14 @@ def _method(
     flag: str,
     fragment: str = "FA_D",
 ) -> tuple[str, ...]:
-    element = _PTX_TYPE[dtype]
+    types = f"{element.ptx}.{element.ptx}"
     registers = wrap(", ".join(f"%{i}" for i in range(width // 2)) + "},", _COLUMNS)
     fragments = wrap(", ".join(f"{fragment}({j})" for j in range(width // 8)), _COLUMNS)
     return (
         f"  static __device__ void {name}(Accumulator<16, {width}>& d, {parameters}) {{",
         "    asm volatile(",
         f'        "{{{flag}"',
-        f'        "wgmma.mma_async.sync.aligned.m64n{width}k16.f32.{element}.{element} {{"',
+        f'        "wgmma.mma_async.sync.aligned.m64n{width}k{element.depth}.f32.{types} {{"',
         *(f'        "{row} "' for row in registers),
         f'        "{operands};}}"',
         "        : " + "\n          ".join(fragments),

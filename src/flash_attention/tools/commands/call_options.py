@@ -14,10 +14,11 @@ import typer
 from flash_attention.errors import UnsupportedError, quoted
 from flash_attention.files import write_record
 from flash_attention.tools.commands.console import json_file, print_report
-from flash_attention.tools.commands.declared.options import DTypeOption, JsonOption
+from flash_attention.tools.commands.declared.options import JsonOption
 from flash_attention.tools.text import ReportRow
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
     from flash_attention.call.call import Window
@@ -79,16 +80,13 @@ class CallShape:
         rows = max(self.seq_q * self.heads, self.seq_k * self.heads_k)
         return self.batch * rows * max(self.d, self.d_v)
 
-    def meta(self, dtype: str) -> tuple[Tensor, Tensor, Tensor]:
+    def meta(self, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
         """q, k and v without memory."""
         import torch
 
-        from flash_attention.kernel_configs import DType
-
         of_q, of_k = (self.batch, self.seq_q, self.heads), (self.batch, self.seq_k, self.heads_k)
-        torch_dtype = DType.from_string(dtype).to_torch_dtype()
         q, k, v = (
-            torch.empty(sizes, dtype=torch_dtype, device="meta")
+            torch.empty(sizes, dtype=dtype, device="meta")
             for sizes in ((*of_q, self.d), (*of_k, self.d), (*of_k, self.d_v))
         )
         return q, k, v
@@ -117,7 +115,7 @@ class CallOptions:
         int | None,
         typer.Option(help="head dimension of v; that of q if left out", min=1),
     ] = None
-    dtype: DTypeOption = "bf16"
+    dtype: Annotated[str, typer.Option("--dtype", help="fp16, bf16 or e4m3")] = "bf16"
     causal: Annotated[
         bool, typer.Option("--causal", help="query i sees no key after i + seq_k - seq_q")
     ] = False
@@ -150,6 +148,14 @@ class CallOptions:
         """The sizes of q, k and v."""
         parts = (self.batch, self.seq_q, self.seq_k, self.heads, self.heads_k, self.d, self.d_v)
         return CallShape.of(self.shape, *parts)
+
+    @property
+    def torch_dtype(self) -> torch.dtype:
+        """The element type of q, k and v."""
+        from flash_attention.call.results import E4M3
+        from flash_attention.kernel_configs import DType
+
+        return E4M3 if self.dtype == "e4m3" else DType.from_string(self.dtype).to_torch_dtype()
 
     @property
     def keywords(self) -> dict[str, Any]:

@@ -12,8 +12,9 @@ import typer
 from torch import Tensor
 
 from flash_attention.arch import MEASURED_ARCH
+from flash_attention.call.results import unit_descales
 from flash_attention.errors import UnsupportedError
-from flash_attention.kernel_configs import DType, chosen_set, get_kernel_configs
+from flash_attention.kernel_configs import chosen_set, get_kernel_configs
 from flash_attention.launch.device import current_arch
 from flash_attention.reference.judge import generate_qkv
 from flash_attention.tools.check import CheckReport
@@ -33,7 +34,7 @@ def check(
 ) -> None:
     """Hold the output of `attention` to float64, beside 16-bit torch."""
     sizes = options.sizes
-    dtype, device = DType.from_string(options.dtype), _device(sizes, emulate)
+    dtype, device = options.torch_dtype, _device(sizes, emulate)
     q, k, v = generate_qkv(
         *(sizes.batch, sizes.seq_q, sizes.heads, sizes.d, dtype, device, seed),
         seq_len_k=sizes.seq_k,
@@ -44,7 +45,8 @@ def check(
         if options.config is None and chosen_set():
             report: CheckReport | SetReport = _check_set(options, q, k, v, emulate)
         else:
-            report = check_call(q, k, v, **options.keywords, emulate=emulate)
+            keywords = options.keywords | unit_descales(q)
+            report = check_call(q, k, v, **keywords, emulate=emulate)
     options.tell(report)
     if not report.ok:
         raise typer.Exit(1)
@@ -79,10 +81,10 @@ def _check_set(options: CallOptions, q: Tensor, k: Tensor, v: Tensor, emulate: b
     refused: dict[str, str] = {}
     widest = max(options.sizes.d, options.sizes.d_v)
     for config in get_kernel_configs(arch=current_arch(MEASURED_ARCH)):
-        if (config.dtype.to_torch_dtype(), config.d_head) != (q.dtype, widest):
+        if (config.input_dtype, config.d_head) != (q.dtype, widest):
             continue
         try:
-            own = options.keywords | {"config": config}
+            own = options.keywords | unit_descales(q) | {"config": config}
             reports[config.short_form()] = check_call(q, k, v, **own, emulate=emulate)
         except UnsupportedError as error:
             refused[config.short_form()] = str(error)

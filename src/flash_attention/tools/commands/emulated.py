@@ -11,6 +11,7 @@ from typing import Any
 from flash_attention.arch import Arch, get_arch
 from flash_attention.call.backward_call import BackwardCall
 from flash_attention.call.call import call_of
+from flash_attention.call.results import unit_descales
 from flash_attention.compile import CompiledKernel
 from flash_attention.compile.unit import Unit
 from flash_attention.emulator import Counters, Finding
@@ -65,9 +66,10 @@ class EmulatedProblem:
     ) -> None:
         scores = batch * heads * seq_len**2
         check_size(scores, batch * seq_len * stored_heads * config.d_head, SMALL)
-        stored = generate_qkvo(batch, seq_len, stored_heads, config.d_head, config.dtype)
+        stored = generate_qkvo(batch, seq_len, stored_heads, config.d_head, config.input_dtype)
         self.q, self.k, self.v, self.o = (tensor[:, :, :heads] for tensor in stored)
         self.causal = causal
+        self.keywords: dict[str, Any] = {"causal": causal, **unit_descales(self.q)}
 
     def run(
         self,
@@ -90,7 +92,7 @@ class EmulatedProblem:
         compile_unit: CompileUnit | None,
         settings: Settings,
     ) -> EmulatedKernel:
-        call = call_of("emulate", self.q, self.k, self.v, self.o, {"causal": self.causal})
+        call = call_of("emulate", self.q, self.k, self.v, self.o, self.keywords)
         plan = Plan(call, config, arch)
         emulation = emulate_plan(plan, call, settings, compile_unit=compile_unit)
         return EmulatedKernel(
@@ -132,7 +134,7 @@ class EmulatedProblem:
 
     @cached_property
     def judge(self) -> Judge:
-        return Judge(self.q, self.k, self.v, causal=self.causal)
+        return Judge(self.q, self.k, self.v, **self.keywords)
 
     @cached_property
     def backward_call(self) -> BackwardCall:

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from flash_attention.call.results import unit_descales
 from flash_attention.tools.commands.call_options import CallOptions
 from flash_attention.tools.commands.console import quiet_compiles
 from flash_attention.tools.explain import explain as explain_call
@@ -15,6 +16,7 @@ def explain(
 ) -> None:
     """Which kernel `attention` would run, why not others, how it is launched, what bounds it."""
     with quiet_compiles():
-        tensors = options.sizes.meta(options.dtype)
-        explanation = explain_call(*tensors, **options.keywords, arch=arch, num_sms=num_sms)
+        tensors = options.sizes.meta(options.torch_dtype)
+        keywords = options.keywords | unit_descales(tensors[0])
+        explanation = explain_call(*tensors, **keywords, arch=arch, num_sms=num_sms)
     options.tell(explanation)

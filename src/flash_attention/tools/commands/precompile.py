@@ -104,9 +104,9 @@ def _compile(note: Note, config: KernelConfig, features: Features, arch: Arch) -
 
 
 def _units_beside(job: Job) -> list[Unit]:
-    """The kernels that run before and after a backward kernel, for dense tensors."""
+    """The kernels that run before and after a kernel, for dense tensors."""
     if family_of(job.config).pass_ is Pass.FORWARD:
-        return []
+        return family_of(job.config).companions(job.config, job.arch)
     shape = (1, 1, 1, job.config.d_head)
     like = torch.empty(shape, dtype=job.config.dtype.to_torch_dtype())
     causal = job.features.mask is MaskKind.CAUSAL

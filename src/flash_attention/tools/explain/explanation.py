@@ -49,7 +49,16 @@ class Explanation:
     @property
     def compute_ms(self) -> float | None:
         """The time of the FLOP at the peak matrix throughput measured on the GPU, or None."""
-        return None if self.gpu is None else self.work.flop / self.gpu.matmul_tflops * 1e-9
+        peak = self.matmul_tflops
+        return None if peak is None else self.work.flop / peak * 1e-9
+
+    @property
+    def matmul_tflops(self) -> float | None:
+        """The peak matrix throughput of the GPU for the element type of q and k, or None."""
+        if self.gpu is None:
+            return None
+        bits_8 = self.problem.dtype.itemsize == 1
+        return self.gpu.fp8_matmul_tflops if bits_8 else self.gpu.matmul_tflops
 
     @property
     def memory_ms(self) -> float | None:
@@ -87,7 +96,7 @@ class Explanation:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the report as a dictionary for JSON."""
-        problem = asdict(self.problem) | {"dtype": str(self.problem.dtype)}
+        problem = self.problem.described
         work = asdict(self.work) | {"intensity": self.work.intensity}
         derived = ("waves", "compute_ms", "memory_ms", "bound")
         return {
@@ -126,6 +135,6 @@ class Explanation:
         if self.gpu is None:
             return f"unknown: nobody measured the peaks of this GPU ({self.arch.name})"
         return (
-            f"{self.bound}: {self.compute_ms:.4f} ms at {self.gpu.matmul_tflops:.0f} TFLOP/s,"
+            f"{self.bound}: {self.compute_ms:.4f} ms at {self.matmul_tflops:.0f} TFLOP/s,"
             f" {self.memory_ms:.4f} ms at {self.gpu.copy_tb_s:.2f} TB/s"
         )

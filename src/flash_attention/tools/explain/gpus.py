@@ -11,16 +11,19 @@ import torch
 @dataclass(frozen=True)
 class Gpu:
     """A GPU under torch's name for it, and the peaks that torch reached on it: in a product of bf16
-    matrices, and in a copy within its memory (bytes loaded and stored)."""
+    matrices, in one of e4m3 matrices, and in a copy within its memory (bytes loaded and stored)."""
 
     name: str
     arch: str
     num_sms: int
     matmul_tflops: float
+    fp8_matmul_tflops: float
     copy_tb_s: float
 
 
-GPUS = (Gpu("NVIDIA H200", "sm_90", 132, matmul_tflops=784.3, copy_tb_s=4.27),)
+GPUS = (
+    Gpu("NVIDIA H200", "sm_90", 132, matmul_tflops=784.3, fp8_matmul_tflops=1494.0, copy_tb_s=4.27),
+)
 
 
 def gpu_of_device(device: torch.device) -> Gpu | None:

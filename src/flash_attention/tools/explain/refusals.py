@@ -11,7 +11,7 @@ from flash_attention.call.tensors import TensorView
 from flash_attention.choose.decision import Decision, Rule
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.recipe import Setting
-from flash_attention.families.registry import AnyFamily, families_of, family_of
+from flash_attention.families.registry import AnyFamily, families_for, family_of
 
 SELECTED_LATER = "it would run, but the kernels of a newer architecture are preferred"
 
@@ -36,7 +36,7 @@ def refusals_of(
         return ()
     refused = []
     chosen = family_of(decision.config)
-    for family in reversed(families_of(chosen.pass_)):
+    for family in families_for(problem, chosen.pass_):
         short = family.choose_split(problem, decision.arch, num_sms, split_keys)
         if isinstance(short, str) and family.splits_keys:
             refused.append(Refusal("keys in chunks", short))

@@ -40,9 +40,11 @@ def work_of(problem: Problem, call: Call) -> Work:
         keys = call.seqused_k.tolist()
     entries = Counter(zip(queries, keys, strict=True))
     seen = sum(n * _seen_twice(problem, q, k) for (q, k), n in entries.items())
-    columns = problem.d_head + problem.d_v
-    elements = columns * (problem.heads * sum(queries) + problem.heads_k * sum(keys))
-    return Work(columns * problem.heads * seen, elements * problem.dtype.itemsize, exact)
+    columns, rows = problem.d_head + problem.d_v, problem.heads * sum(queries)
+    inputs = problem.d_head * rows + columns * problem.heads_k * sum(keys)
+    num_bytes = inputs * problem.dtype.itemsize
+    num_bytes += problem.d_v * rows * (problem.out_dtype or problem.dtype).itemsize
+    return Work(columns * problem.heads * seen, num_bytes, exact)
 
 
 def _lengths(cu_seqlens: Tensor | None, length: int, batch: int) -> list[int]:

@@ -22,18 +22,21 @@ class KeyBlock:
     warps: int  # that share the products; a producer's do not
     products: int  # in the main loop
     loaded_rows: int  # of both tensors that a block is of
+    sum_columns: int = 0  # of a product, for row sums
 
     @classmethod
     def of(cls, config: KernelConfig) -> KeyBlock:
-        sizes = (config.B_r, config.B_c, config.d_head, config.dtype.itemsize)
+        sizes = (config.B_r, config.B_c, config.d_head, config.input_dtype.itemsize)
         products, warps = config.loop_products
         backward = family_of(config).pass_ is Pass.BACKWARD
-        return cls(*sizes, warps, products, config.B_r if backward else config.B_c)
+        loaded = config.B_r if backward else config.B_c
+        return cls(*sizes, warps, products, loaded, config.sum_columns)
 
     @property
     def flop(self) -> int:
         """Of the products in the main loop."""
-        return 2 * self.products * self.rows * self.keys * self.d_head
+        columns = self.products * self.d_head + self.sum_columns
+        return 2 * self.rows * self.keys * columns
 
     @property
     def loaded_bytes(self) -> int:

@@ -16,11 +16,14 @@ from flash_attention.tools.inspect.sass import Instruction, instruction_mix, opc
 from flash_attention.tools.inspect.sm_rates import Work
 
 WARPGROUP_WARPS = 4  # share a wgmma
-_HGMMA = re.compile(r"HGMMA\.(\d+)x(\d+)x(\d+)")
+_GMMA = re.compile(r"[HQ]GMMA\.(\d+)x(\d+)x(\d+)")
+_GMMA_DEPTH_BYTES = 32  # of both operands, whatever their type
 _HMMA = re.compile(r"HMMA\.(16)(8)(16|8)(?!\d)")
 _LDSM = re.compile(r"LDSM\.16\.MT?88\.([124])|LDSM\.16\.MT?88")
 _MATRIX_BYTES = 128  # 8 rows of 8 elements of 16 bits
 _NEVER = "!PT"
+_KINDS = ("HGMMA", "QGMMA", "HMMA", "MUFU", "LDSM", "SHFL", "BAR", "SYNCS")
+"""Opcodes of which the first modifier tells kinds apart."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +74,7 @@ class MachineLoop:
         mix, warps = self.mix(), self.block.warps
         shared = sum(shared_bytes(one) for one in self.straight) / self.blocks_a_turn
         return Work(
-            tensor_flop=self.block.flop,
+            tensor_flop=self.block.flop * self.block.itemsize / 2,
             special_functions=WARP_SIZE * warps * mix["special function"],
             fp32=WARP_SIZE * warps * mix["fp32"],
             shared_bytes=warps * shared,
@@ -86,7 +89,8 @@ def flow(instructions: Sequence[Instruction]) -> list[Line]:
     calls for again, which is seldom.
     """
     places = {one.address: place for place, one in enumerate(instructions)}
-    product = "HGMMA" if any(one.name == "HGMMA" for one in instructions) else "HMMA"
+    names = {one.name for one in instructions}
+    product = next((name for name in ("HGMMA", "QGMMA") if name in names), "HMMA")
     return [
         Line(
             None if one.target is None else places.get(one.target),
@@ -106,7 +110,7 @@ def _ends(one: Instruction) -> bool:
 
 def warp_flop(opcode: str) -> int:
     """FLOP of a tensor-core instruction that one warp does; 0 for any other."""
-    if shape := _HGMMA.match(opcode):
+    if shape := _GMMA.match(opcode):
         m, n, k = map(int, shape.groups())
         return 2 * m * n * k // WARPGROUP_WARPS
     if shape := _HMMA.match(opcode):
@@ -117,10 +121,10 @@ def warp_flop(opcode: str) -> int:
 
 def shared_bytes(one: Instruction) -> float:
     """Bytes of shared memory that an instruction moves for one warp, operands of wgmma too."""
-    if shape := _HGMMA.match(one.opcode):
-        m, n, k = map(int, shape.groups())
+    if shape := _GMMA.match(one.opcode):
+        m, n, _ = map(int, shape.groups())
         queries = m if re.search(r"^\w+, gdesc", one.operands) else 0  # else A is in registers
-        return 2 * k * (queries + n) / WARPGROUP_WARPS
+        return _GMMA_DEPTH_BYTES * (queries + n) / WARPGROUP_WARPS
     if matrices := _LDSM.match(one.opcode):
         return _MATRIX_BYTES * int(matrices[1] or 1)
     if one.name == "STSM":
@@ -132,5 +136,7 @@ def shared_bytes(one: Instruction) -> float:
 
 
 def _spelled(one: Instruction) -> str:
-    kept = 2 if one.name in ("HGMMA", "HMMA", "MUFU", "LDSM", "SHFL", "BAR", "SYNCS") else 1
+    kept = (
+        2 if one.name in ("HGMMA", "QGMMA", "HMMA", "MUFU", "LDSM", "SHFL", "BAR", "SYNCS") else 1
+    )
     return ".".join(one.opcode.split(".")[:kept])

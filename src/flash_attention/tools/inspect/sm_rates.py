@@ -58,7 +58,7 @@ ROOFS: Mapping[str, Roof] = {
 class Work:
     """What a key block asks of a multiprocessor, all warps together."""
 
-    tensor_flop: float
+    tensor_flop: float  # of 16-bit products; those of 8 bits take half the clocks and count half
     special_functions: float  # of lanes
     fp32: float  # of lanes
     shared_bytes: float

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from flash_attention.call.problem import Problem
 from flash_attention.errors import UnsupportedError
+from flash_attention.families.config import KernelConfig
 from flash_attention.families.fit import check_columns, check_dtype
 from flash_attention.families.sm90.forward.config import HopperForwardKernelConfig
 from flash_attention.families.sm90.forward.splits import Chunks
@@ -26,11 +27,15 @@ def check_fits(config: HopperForwardKernelConfig, problem: Problem, split: Chunk
             "split_keys is given with cu_seqlens_q, and the keys of packed queries are not split;"
             " leave split_keys out, or pass q with a batch dimension"
         )
-    tiles = (
-        problem.num_tiles(config.B_r)
-        if split is None
-        else split.num_tiles(problem, config.consumers) * split.key_blocks
-    )
+    tiles = None
+    if split is not None:
+        tiles = split.num_tiles(problem, config.consumers) * split.key_blocks
+    check_tiles(config, problem, tiles)
+
+
+def check_tiles(config: KernelConfig, problem: Problem, tiles: int | None = None) -> None:
+    """Check that a launch takes so many tiles, or those of the problem's rows."""
+    tiles = problem.num_tiles(config.B_r) if tiles is None else tiles
     if tiles > MAX_GRID_X:
         raise UnsupportedError(
             f"{problem.batch} sequences of {problem.seq_q} queries and {problem.heads} heads"

@@ -65,6 +65,13 @@ __device__ inline u32 multiply_f16x2(u32 x, u32 y) {
   return product;
 }
 
+// NaN if one of two is.
+__device__ inline u32 max_f16x2(u32 x, u32 y) {
+  u32 larger;
+  asm("max.NaN.f16x2 %0, %1, %2;" : "=r"(larger) : "r"(x), "r"(y));
+  return larger;
+}
+
 __device__ inline u32 multiply_bf16x2(u32 x, u32 y) {
   u32 product;
   asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(product) : "r"(x), "r"(y));

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Asynchronous products of a warpgroup: 64 rows, N columns, 16 deep. The instruction names all its
+// Asynchronous products of a warpgroup: 64 rows, N columns, 16 deep (32 in e4m3, without B along N). The instruction names all its
 // registers, so each translation unit contains wrappers for the widths that its kernel uses.
 #pragma once
 #include <fa/core.cuh>
@@ -38,12 +38,15 @@ __device__ inline void wgmma_wait() {
 }
 
 // An operand's descriptor. Bits 0-13 address / 16, 16-29 leading distance / 16, 32-45 stride distance
-// / 16, 62-63 swizzle (1: 128 bytes, 2: 64 bytes).
+// / 16, 62-63 swizzle (0: none, 1: 128 bytes, 2: 64 bytes).
 __device__ inline u64 wgmma_descriptor(u32 smem, int leading_bytes, int stride_bytes,
                                        int swizzle_bytes) {
   return static_cast<u64>((smem & 0x3FFFF) >> 4) | static_cast<u64>(leading_bytes >> 4) << 16 |
          static_cast<u64>(stride_bytes >> 4) << 32 |
-         static_cast<u64>(swizzle_bytes == 128 ? 1 : 2) << 62;
+         static_cast<u64>(swizzle_bytes == 128  ? 1
+                          : swizzle_bytes == 64 ? 2
+                                                : 0)
+             << 62;
 }
 
 }  // namespace fa::ptx

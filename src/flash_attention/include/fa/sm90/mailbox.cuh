@@ -20,8 +20,8 @@ __device__ inline int of_first_lane(u32 word) {
   return static_cast<int>(__shfl_sync(~0u, word, 0));
 }
 
-template <class Config>
-__device__ void post_tile(const SharedMemory<Config>& smem, const Tile& tile,
+template <template <class> class Memory, class Config>
+__device__ void post_tile(const Memory<Config>& smem, const Tile& tile,
                           const attn::Sequence& sequence, u32 parity) {
   ptx::mbarrier_wait(smem.mail_empty(), parity ^ 1);  // everybody has read the previous tile
   write_words(smem.mail(), tile.q_block, tile.head, tile.batch, tile.split);
@@ -32,9 +32,9 @@ __device__ void post_tile(const SharedMemory<Config>& smem, const Tile& tile,
   ptx::mbarrier_arrive(smem.mail_full());
 }
 
-template <class Config>
-__device__ attn::Sequence read_sequence(const SharedMemory<Config>& smem,
-                                        const ForwardKernelArgs& args, int batch) {
+template <template <class> class Memory, class Config>
+__device__ attn::Sequence read_sequence(const Memory<Config>& smem, const ForwardKernelArgs& args,
+                                        int batch) {
   if constexpr (!Config::Lengths::kPerBatch) {
     return Config::Lengths::sequence(args, batch);
   } else {
@@ -47,9 +47,9 @@ __device__ attn::Sequence read_sequence(const SharedMemory<Config>& smem,
 }
 
 // Called by every warp; false after the last tile.
-template <class Config>
-__device__ bool take_tile(const SharedMemory<Config>& smem, const ForwardKernelArgs& args,
-                          Tile& tile, attn::Sequence& sequence, u32 parity) {
+template <template <class> class Memory, class Config>
+__device__ bool take_tile(const Memory<Config>& smem, const ForwardKernelArgs& args, Tile& tile,
+                          attn::Sequence& sequence, u32 parity) {
   ptx::mbarrier_wait(smem.mail_full(), parity);  // the next tile is in the mailbox
   // Only the lane that releases the mailbox reads it, so no other lane has to be waited for.
   ptx::Chunk mail = {};

@@ -78,7 +78,10 @@ def by_class(machine: MachineLoop) -> dict[str, Value]:
     return {"all": sum(mix.values()), **mix}
 
 
-SHOWN = ("HGMMA", "HMMA", "LDSM", "STSM", "MUFU", "SHFL", "BAR", "SYNCS", "LDGSTS", "UTMALDG")
+SHOWN = (
+    *("HGMMA", "QGMMA", "HMMA", "LDSM", "STSM", "MUFU", "SHFL", "BAR", "SYNCS", "LDGSTS"),
+    *("UTMALDG", "UBLKCP"),
+)
 
 
 def by_opcode(machine: MachineLoop) -> dict[str, Value]:
@@ -104,9 +107,10 @@ def roofline(inspection: Inspection) -> dict[str, Value]:
     roof = ROOFS.get(inspection.arch.name)
     if roof is None:
         return facts
-    share = min(1.0, intensity / roof.ridge)
+    ridge = roof.ridge * 2 / inspection.key_block.itemsize  # 8-bit products are twice as fast
+    share = min(1.0, intensity / ridge)
     return facts | {
-        f"ridge of an {roof.name}": roof.ridge,
+        f"ridge of an {roof.name}": ridge,
         "of the peak, were nothing in L2, %": 100 * share,
     }
 

@@ -1,0 +1,143 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The forward pass of e4m3 tensors on sm_90 (H100, H200)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flash_attention.arch import Arch
+from flash_attention.call.features import CAUSAL, PLAIN, Features
+from flash_attention.call.problem import Problem
+from flash_attention.call.results import E4M3 as E4M3_TENSOR
+from flash_attention.call.tensors import TensorView
+from flash_attention.compile.binding import Variant
+from flash_attention.compile.elf import ENTRY
+from flash_attention.compile.unit import Unit, render
+from flash_attention.errors import UnsupportedError
+from flash_attention.families.bindings import shared_bindings
+from flash_attention.families.family import Family
+from flash_attention.families.fit import check_columns, check_dtype
+from flash_attention.families.recipe import Geometry, MapDescription, Recipe, Setting, Step
+from flash_attention.families.sm90.forward.config import WARPGROUP_ROWS
+from flash_attention.families.sm90.forward.fit import check_tiles
+from flash_attention.families.sm90.forward.tensor_maps import WIDE_PROMOTION, describe
+from flash_attention.families.sm90.forward.tile_order import TileOrder
+from flash_attention.families.sm90.fp8.args import LAYOUT_ASSERTS, PARAMETER, fp8_args
+from flash_attention.families.sm90.fp8.config import HopperFp8KernelConfig
+from flash_attention.families.sm90.fp8.heuristic import heuristic
+from flash_attention.families.sm90.fp8.parse import parse, parse_name
+from flash_attention.families.sm90.fp8.transpose import padded_keys, transpose_unit, transposing
+from flash_attention.families.sm90.wgmma import E4M3, from_registers_by_rows, from_shared
+
+MAPS = tuple(f"const __grid_constant__ fa::TensorMap {tensor}_map" for tensor in "qk")
+
+
+class Sm90Fp8Forward(Family[HopperFp8KernelConfig]):
+    """The sm_90 forward kernels for e4m3. Another kernel transposes V before each."""
+
+    name = "sm_90"
+    config_type = HopperFp8KernelConfig
+    inputs = (E4M3_TENSOR,)
+
+    def parse(self, tile: Sequence[str], words: Sequence[str]) -> HopperFp8KernelConfig:
+        return parse(tile, words)
+
+    def parse_name(self, name: str) -> HopperFp8KernelConfig | None:
+        return parse_name(name)
+
+    def resolve(self, config: HopperFp8KernelConfig, features: Features) -> Features:
+        if features.page_keys:
+            raise UnsupportedError(
+                "block_table is asked for, and FP8 kernels read no pages; pass 16-bit tensors, or k"
+                " and v as dense tensors"
+            )
+        return features
+
+    def unit(self, config: HopperFp8KernelConfig, features: Features, arch: Arch) -> Unit:
+        resolved = self.resolve(config, features)
+        name = config.kernel_name() + resolved.suffix
+        scores = from_registers_by_rows if config.q_in_registers else from_shared
+        wrappers = [scores(E4M3, config.B_c)]
+        weighted = from_registers_by_rows(E4M3, config.value_rows)
+        source = render(
+            entry=f"{ENTRY}_{name}",
+            title=config.short_form(),
+            header="fa/sm90/fp8/forward.cuh",
+            bindings=(
+                *config.bindings(),
+                *shared_bindings(resolved),
+                Variant("Rows", "attn/rows", "OneHead"),
+                Variant("Splits", "sm90/splits", "Whole"),
+            ),
+            wrappers=list(dict.fromkeys((*wrappers, weighted))),
+            asserts=LAYOUT_ASSERTS,
+            bounds=f"{config.num_threads}, 1",
+            parameters=(*MAPS, PARAMETER),
+            body=(
+                "extern __shared__ __align__(1024) char smem[];",
+                "fa::sm90::fp8::forward<Config>({q_map, k_map}, args, smem);",
+            ),
+        )
+        return Unit(name, config.target(arch), source)
+
+    def recipe(
+        self,
+        config: HopperFp8KernelConfig,
+        problem: Problem,
+        views: Sequence[TensorView],
+        setting: Setting,
+    ) -> Recipe:
+        features = self.features(config, problem)
+        _check_types(config, problem)
+        check_columns(config, problem)
+        check_tiles(config, problem)
+        tiles = problem.num_tiles(config.B_r)
+        ctas = tiles if config.tile_order is TileOrder.ONE_EACH else min(tiles, setting.num_sms)
+        target = config.target(setting.arch)
+        main = Step(
+            self.unit(config, features, setting.arch),
+            Geometry((ctas, 1, 1), config.num_threads, config.smem_bytes()),
+            {} if problem.idle else _maps(config, views),
+            starts_early=True,
+        )
+        keys = padded_keys(config, problem)
+        return Recipe(
+            features,
+            (transposing(config, problem, target), main),
+            fp8_args(problem, views, v_tiles_keys=keys),
+            scratch={"v_tiles": problem.batch * problem.heads_k * keys * config.value_rows},
+            counts_tiles=config.tile_order is TileOrder.DYNAMIC and not problem.idle,
+            tiles=tiles,
+            main=1,
+        )
+
+    def companions(self, config: HopperFp8KernelConfig, arch: Arch) -> list[Unit]:
+        return [transpose_unit(config, config.target(arch))]
+
+    def heuristic(self, problem: Problem, arch: Arch) -> HopperFp8KernelConfig | str:
+        return heuristic(problem, arch)
+
+    def built_features(self) -> tuple[Features, ...]:
+        return PLAIN, CAUSAL
+
+
+def _maps(config: HopperFp8KernelConfig, views: Sequence[TensorView]) -> dict[str, MapDescription]:
+    """Describe q and k. Boxes hold a warpgroup's rows of q, and a key block."""
+    panel = config.panel_columns
+    boxes = ((panel, 1, WARPGROUP_ROWS), (panel, 1, config.B_c))
+    return {
+        name: describe(view, box, WIDE_PROMOTION)
+        for name, view, box in zip("qk", views, boxes, strict=False)
+    }
+
+
+def _check_types(config: HopperFp8KernelConfig, problem: Problem) -> None:
+    check_dtype(config, problem)
+    if problem.out_dtype != config.dtype.to_torch_dtype():
+        raise UnsupportedError(
+            f"the kernel config stores {config.dtype.to_torch_dtype()}, the output is"
+            f" {problem.out_dtype}; pass a config of its dtype, or another out"
+        )
+
+
+SM90_FP8: Sm90Fp8Forward = Sm90Fp8Forward()

@@ -1,0 +1,56 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The heuristic of the FP8 kernels: shapes that a probe on an H200 found fastest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flash_attention.arch import Arch
+from flash_attention.call.dtype import DType
+from flash_attention.call.problem import Problem
+from flash_attention.families.sm90.forward.heuristic import NEEDS_HOPPER, group_mib
+from flash_attention.families.sm90.forward.tile_order import TileOrder
+from flash_attention.families.sm90.fp8.config import HopperFp8KernelConfig
+from flash_attention.families.sm90.fp8.rules import CHOICES
+from flash_attention.families.values import smallest_holding
+
+PROMOTED_KEYS = 1024
+"""The keys after which O leaves the accumulators. With 8,192 keys and V = normal + 1 the error of
+the output is then below 1e-2; twice as many keys double it."""
+TWO_CONSUMERS = 128  # queries that two consumers hold
+
+
+def heuristic(problem: Problem, arch: Arch) -> HopperFp8KernelConfig | str:
+    """Return the config for a problem, or why there is none."""
+    d_head = smallest_holding(CHOICES["d_head"], problem.d_head, problem.d_v)
+    if not d_head:
+        return f"FP8 kernels have head dimensions up to {max(CHOICES['d_head'])}"
+    masked = problem.causal or problem.window is not None
+    uneven = masked or problem.per_batch  # tiles differ in length
+    order: dict[str, Any] = {"tile_order": TileOrder.PERSISTENT}
+    if uneven:
+        order = {"tile_order": TileOrder.DYNAMIC, "group_mib": group_mib(problem)}
+    dtype = DType.from_string(str(problem.out_dtype))
+    config = HopperFp8KernelConfig(dtype, d_head, **_shape(d_head, problem), **order)
+    return NEEDS_HOPPER if config.broken_rule(arch) else config
+
+
+def _shape(d_head: int, problem: Problem) -> dict[str, Any]:
+    long = problem.seq_k > PROMOTED_KEYS
+    if d_head == 64:
+        consumers = 3 if problem.seq_q > TWO_CONSUMERS else 2
+        tile = {"consumers": consumers, "B_c": 128, "stages": 4, "q_buffers": 2}
+        return tile | {"tensor_sums": True, "promote_blocks": _blocks(128, long)}
+    if d_head == 128:
+        tile = {"consumers": 2, "B_c": 128, "stages": 3, "q_in_registers": True}
+        others = {"overlap": True, "tensor_sums": True, "promote_blocks": _blocks(128, long)}
+        return tile | others
+    if long:  # the copy of O leaves less room for keys
+        return {"consumers": 2, "B_c": 64, "stages": 2, "promote_blocks": _blocks(64, long)} | {
+            "overlap": True
+        }
+    return {"consumers": 2, "B_c": 96, "stages": 3, "q_buffers": 2, "overlap": True}
+
+
+def _blocks(keys: int, long: bool) -> int:
+    return PROMOTED_KEYS // keys if long else 0

@@ -1,0 +1,74 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernel that transposes V before an FP8 kernel, and the memory for its result."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from flash_attention.arch import WARP_SIZE
+from flash_attention.call.problem import Problem
+from flash_attention.compile.binding import Number, Variant
+from flash_attention.compile.unit import Unit, render
+from flash_attention.families.recipe import Geometry, Step
+from flash_attention.families.sm90.fp8.args import LAYOUT_ASSERTS, PARAMETER
+from flash_attention.families.sm90.fp8.config import HopperFp8KernelConfig
+
+KEYS = 64  # of a CTA
+GROUP_KEYS = 16  # of a warp
+ENTRY = "flash_transpose_kernel"
+_NAME = re.compile(r"transpose_d(\d+)(_tensor_sums)?(_per_batch)?")
+
+
+@dataclass(frozen=True)
+class TransposeConfig:
+    """What a transposing kernel is compiled for, whichever kernel reads its result."""
+
+    d_head: int
+    tensor_sums: bool
+    per_batch: bool = False  # sequences differ in their number of keys
+
+    def kernel_name(self) -> str:
+        """Return a name for folders, logs and profiles, of letters, digits and underscores."""
+        sums = "_tensor_sums" if self.tensor_sums else ""
+        return f"transpose_d{self.d_head}{sums}{'_per_batch' if self.per_batch else ''}"
+
+
+def parse_transpose_name(name: str) -> TransposeConfig | None:
+    """Return the config with this `kernel_name()`, or None if it is another kernel's name."""
+    found = _NAME.fullmatch(name)
+    return found and TransposeConfig(int(found[1]), bool(found[2]), bool(found[3]))
+
+
+def padded_keys(config: HopperFp8KernelConfig, problem: Problem) -> int:
+    """Count the keys of a head in the result: whole blocks, whole CTAs of this kernel."""
+    blocks = -(-problem.seq_k // config.B_c) * config.B_c
+    return -(-blocks // KEYS) * KEYS
+
+
+def transpose_unit(config: HopperFp8KernelConfig, target: str, per_batch: bool = False) -> Unit:
+    """Return the translation unit of the kernel that transposes V for a config."""
+    name = TransposeConfig(config.d_head, config.tensor_sums, per_batch).kernel_name()
+    source = render(
+        entry=f"{ENTRY}_{name.removeprefix('transpose_')}",
+        title=f"V is transposed, {config.value_rows} rows",
+        header="fa/sm90/fp8/transpose.cuh",
+        bindings=(
+            Number("d_head", config.d_head),
+            Number("transposed_keys", KEYS),
+            config.sums_binding,
+            Variant("Lengths", "attn/lengths", "PerBatch" if per_batch else "Same"),
+        ),
+        asserts=LAYOUT_ASSERTS,
+        bounds=f"{KEYS // GROUP_KEYS * WARP_SIZE}",
+        parameters=(PARAMETER,),
+        body=("fa::sm90::fp8::transpose<Config>(args);",),
+    )
+    return Unit(name, target, source)
+
+
+def transposing(config: HopperFp8KernelConfig, problem: Problem, target: str) -> Step:
+    """Return the kernel that transposes V of a problem."""
+    ctas = padded_keys(config, problem) // KEYS * problem.heads_k * problem.batch
+    geometry = Geometry((ctas, 1, 1), KEYS // GROUP_KEYS * WARP_SIZE)
+    return Step(transpose_unit(config, target, problem.per_batch), geometry)

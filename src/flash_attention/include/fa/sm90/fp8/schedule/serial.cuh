@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: Apache-2.0
+// P V of a block and Q K^T of the next are issued together, and this warpgroup computes weights while it
+// has no product in flight. Other warpgroups use the tensor cores then.
+#pragma once
+#include <fa/core.cuh>
+
+namespace fa::sm90::fp8::schedule {
+
+struct Serial {
+  template <class Consumer, class Block>
+  static __device__ void step(Consumer& c, Block block) {
+    c.wait_v();  // V of the previous block has arrived
+    c.wait_k();  // K has arrived
+    c.begin_turn();
+    c.issue_accumulate(c.o(), c.p(), c.v());  // O += P V of the previous block
+    c.issue_scores(c.s(), c.k());             // S = Q K^T
+    c.template wait_products<0>();            // S and O are complete
+    c.release_v();
+    c.release_k();
+    c.take_sums(c.o());
+    c.mask(c.s(), block);
+    c.weigh(c.p(), c.s(), block);
+    c.rescale(c.o());
+    c.promote(c.o());
+    c.next_block();
+  }
+};
+
+}  // namespace fa::sm90::fp8::schedule

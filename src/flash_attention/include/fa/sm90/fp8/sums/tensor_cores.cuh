@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tensor cores sum P, as it was rounded: the transpose of V has eight more rows, the first of them
+// ones. Their accumulators lose bits as they grow, so the sums of every block are taken out of them.
+#pragma once
+#include <fa/attn/row_stats.cuh>
+#include <fa/ptx/memory.cuh>
+
+namespace fa::sm90::fp8::sums {
+
+struct TensorCores {
+  static constexpr int kRows = 8;  // of the transpose of V
+
+  // The words of a warp: 16 keys of eight rows.
+  static __device__ void store_rows(char* lane) {
+    constexpr u32 kOnes = 0x38383838;
+    ptx::st_global_4(lane, lane_id() < 4 ? kOnes : 0);
+  }
+  static __device__ void add(float&, float, float, float, float) {}
+
+  // The first lane of a quad has the sum, the others zeros. A constant zero would make ptxas wait for
+  // every product before the next, `zero` does not.
+  template <int Columns>
+  static __device__ void take(Accumulator<16, Columns>& o, attn::RowStats<16>& stats, float zero) {
+    float (&sums)[4] = o.v[0][Columns / 8 - 1];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      stats.sum[0][h] += sums[2 * h];
+      sums[2 * h] *= zero;
+    }
+  }
+};
+
+}  // namespace fa::sm90::fp8::sums

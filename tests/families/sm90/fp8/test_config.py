@@ -1,0 +1,103 @@
+# SPDX-License-Identifier: Apache-2.0
+"""HopperFp8KernelConfig: its short form, its names, its rules, and that every field is compiled."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from flash_attention.arch import ARCHES
+from flash_attention.compile import compile_kernel
+from flash_attention.compile.elf import text_section
+from flash_attention.errors import KernelConfigError
+from flash_attention.families.parse import parse_kernel_config, parse_kernel_name
+from flash_attention.families.registry import unit_of
+from flash_attention.families.sm90.fp8.config import HopperFp8KernelConfig
+from flash_attention.families.sm90.fp8.transpose import TransposeConfig
+from flash_attention.kernel_configs import DType, TileOrder
+from tests.families.sm90.fp8.cases import LINEAR, OVERLAPPED, PLAIN, SERIAL, WIDE
+
+
+@pytest.mark.parametrize("config", [OVERLAPPED, SERIAL, WIDE, LINEAR, PLAIN], ids=str)
+def test_a_config_is_read_back_from_its_short_form_and_its_names(
+    config: HopperFp8KernelConfig,
+) -> None:
+    assert parse_kernel_config(config.short_form()) == config
+    assert parse_kernel_name(f"flash_forward_kernel_{config.kernel_name()}_causal") == config
+
+
+def test_the_short_form_names_every_switch() -> None:
+    assert str(OVERLAPPED) == (
+        "hopper_fp8(BF16, 128, 2, 64, 2): q_in_registers+overlap+tensor_sums+promote_2+dynamic_4"
+    )
+    with pytest.raises(KernelConfigError, match="unknown word 'overlop'; did you mean 'overlap'"):
+        parse_kernel_config("hopper_fp8(BF16, 128, 2, 64, 2): overlop")
+
+
+def test_the_kernel_that_transposes_has_a_name_too() -> None:
+    name = "flash_transpose_kernel_d128_tensor_sums"
+    assert parse_kernel_name(name) == TransposeConfig(128, tensor_sums=True)
+    by_length = TransposeConfig(128, tensor_sums=False, per_batch=True)
+    assert parse_kernel_name("flash_transpose_kernel_d128_per_batch") == by_length
+    assert parse_kernel_name("transpose_d64") == TransposeConfig(64, tensor_sums=False)
+
+
+@pytest.mark.parametrize(
+    ("changes", "rule", "message"),
+    [
+        ({"d_head": 96}, "d_head", "d_head=96: use one of 64, 128, 256"),
+        ({"consumers": 1}, "consumers", "consumers=1: use one of 2, 3"),
+        ({"B_c": 80}, "B_c", "B_c=80: use a multiple of 32 from 32 to 256"),
+        ({"promote_blocks": 100}, "promote_blocks", "use an integer from 0 to 64"),
+        ({"d_head": 256}, "tensor_sums", "products of 264 columns, and one has at most 256"),
+        (
+            {"linear_groups": 2, "tensor_sums": False},
+            "linear_groups_need_tensor_sums",
+            "linear_groups=2 makes weights that only the tensor cores sum",
+        ),
+        ({"tile_order": TileOrder.PERSISTENT}, "group_mib", "set group_mib=0"),
+        ({"B_c": 256, "stages": 4}, "shared_memory", "the buffers of Q, K, V and the copy of O"),
+        ({"B_c": 192}, "registers", "use a smaller B_c"),
+    ],
+)
+def test_a_rule_that_is_broken_is_named(changes: dict[str, Any], rule: str, message: str) -> None:
+    with pytest.raises(KernelConfigError, match=message) as refused:
+        replace(OVERLAPPED, **changes)
+    assert refused.value.rule == rule
+
+
+def test_other_architectures_have_no_such_kernel() -> None:
+    violation = OVERLAPPED.broken_rule(ARCHES["sm_80"])
+    assert violation is not None
+    assert violation.message == "an FP8 config needs sm_90 (H100, H200), this is sm_80"
+
+
+def code_of(config: HopperFp8KernelConfig) -> bytes:
+    unit = unit_of(config)
+    return text_section(compile_kernel(unit.source, arch=unit.target, name=unit.name).cubin)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"dtype": DType.FP16},
+        {"d_head": 64},
+        {"consumers": 3, "B_c": 32},
+        {"B_c": 96},
+        {"stages": 3},
+        {"q_buffers": 2},
+        {"q_in_registers": False},
+        {"overlap": False},
+        {"tensor_sums": False},
+        {"linear_groups": 1},
+        {"promote_blocks": 0},
+        {"tile_order": TileOrder.PERSISTENT, "group_mib": 0},
+        {"group_mib": 8},
+    ],
+    ids=str,
+)
+def test_every_field_changes_what_is_compiled(changes: dict[str, Any]) -> None:
+    assert code_of(replace(OVERLAPPED, **changes)) != code_of(OVERLAPPED)

@@ -1,0 +1,146 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mistakes planted in the FP8 kernels: each is found, or gives wrong numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from flash_attention.errors import LaunchError
+from flash_attention.families.sm90.fp8.config import HopperFp8KernelConfig
+from flash_attention.launch.emulation import Emulation, Settings, emulate_plan
+from flash_attention.launch.plan import Plan
+from flash_attention.tools.mends import DEADLOCK, NUMBERS
+from tests.emulator.edits import Edit, compiler, edited_headers
+from tests.families.sm90.fp8.cases import LINEAR, OVERLAPPED, SERIAL, Case, assert_right
+
+pytestmark = pytest.mark.slow  # left out of `make quick`
+
+FOLDER = "sm90/fp8"
+CONSUMER, PRODUCER = f"{FOLDER}/consumer.cuh", f"{FOLDER}/producer.cuh"
+EVERY, EXACT = f"{FOLDER}/promotion/every.cuh", f"{FOLDER}/powers/exact.cuh"
+LINE = f"{FOLDER}/powers/linear.cuh"
+STEP, SUMS = f"{FOLDER}/schedule/overlapped.cuh", f"{FOLDER}/sums/tensor_cores.cuh"
+TRANSPOSE = f"{FOLDER}/transpose.cuh"
+EXPECTED = "arrive_expect(full, VTile::kBytes"
+CASE = Case(200, 700, heads=2, heads_k=2, sharp=True)
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A mistake in a kernel, and the kind of finding that tells of it."""
+
+    name: str
+    caught_by: str
+    edit: Edit
+    config: HopperFp8KernelConfig = OVERLAPPED
+
+
+MUTATIONS = [
+    Mutation(
+        "K is not waited for",
+        "race",
+        Edit(CONSUMER, "ptx::mbarrier_wait(smem_.k_full(k_.stage), k_.parity);"),
+    ),
+    Mutation(
+        "V is not waited for",
+        "race",
+        Edit(CONSUMER, "ptx::mbarrier_wait(smem_.v_full(v_.stage), v_.parity);"),
+    ),
+    Mutation(
+        "the producer does not wait until V was read",
+        "race",
+        Edit(PRODUCER, "ptx::mbarrier_wait(smem_.v_empty(ring_.stage), ring_.parity ^ 1);"),
+    ),
+    Mutation(
+        "too many bytes of V are expected",
+        DEADLOCK,
+        Edit(PRODUCER, EXPECTED, f"{EXPECTED} + 16"),
+    ),
+    Mutation(
+        "O is read while a product adds to it",
+        "wgmma-in-flight",
+        Edit(STEP, "c.template wait_products<0>();  // O is complete, V and P were read"),
+    ),
+    Mutation(
+        "Q is released before it arrives",
+        DEADLOCK,
+        Edit(CONSUMER, "ptx::mbarrier_wait(smem_.q_full(q_ring_.stage), q_ring_.parity);"),
+    ),
+    Mutation(
+        "the bytes of V are in the order of the keys",
+        NUMBERS,
+        Edit(TRANSPOSE, "0x6420", "0x6240"),
+    ),
+    Mutation(
+        "the columns of V are not in the order of the output",
+        NUMBERS,
+        Edit(TRANSPOSE, "0x7531", "0x6420"),
+    ),
+    Mutation(
+        "a weight that is too large is not seen",
+        NUMBERS,
+        Edit(EXACT, "return (bytes & 0x80808080) != 0;", "return false;"),
+    ),
+    Mutation(
+        "a linear weight that is too large is not seen",
+        NUMBERS,
+        Edit(LINE, "kHalf1024 + 0x78;", "0xffff;"),
+        LINEAR,
+    ),
+    Mutation(
+        "a linear weight below the smallest is not cut off",
+        NUMBERS,
+        Edit(LINE, "ptx::max_f16x2(codes, kHalf1024 << 16 | kHalf1024)", "codes"),
+        LINEAR,
+    ),
+    Mutation(
+        "sums stay in the accumulators",
+        NUMBERS,
+        Edit(SUMS, "sums[2 * h] *= zero;"),
+    ),
+    Mutation(
+        "the copy of O is not added at the end",
+        NUMBERS,
+        Edit(CONSUMER, "copy_.end(o_);"),
+    ),
+    Mutation(
+        "the copy of O is not rescaled",
+        NUMBERS,
+        Edit(EVERY, "shrink_[0] *= stats.shrink[0][0];"),
+    ),
+    Mutation(
+        "O is stored twice, in the copy and in the accumulators",
+        NUMBERS,
+        Edit(EVERY, "x *= zero;", ";"),
+        SERIAL,
+    ),
+    Mutation(
+        "the factor of V is that of K",
+        NUMBERS,
+        Edit(CONSUMER, "descale(args_.v_descale,", "descale(args_.k_descale,"),
+    ),
+]
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: m.name)
+def test_the_mistake_is_caught_as_predicted(mutation: Mutation, tmp_path: Path) -> None:
+    call = CASE.call(mutation.config.d_head)
+    compile_unit = compiler(edited_headers((mutation.edit,), tmp_path))
+
+    def run() -> Emulation:
+        plan = Plan(call, mutation.config)
+        return emulate_plan(plan, call, Settings(), compile_unit=compile_unit)
+
+    if mutation.caught_by == DEADLOCK:
+        with pytest.raises(LaunchError, match="does not end"):
+            run()
+        return
+    result = run()
+    if mutation.caught_by == NUMBERS:
+        with pytest.raises(AssertionError):
+            assert_right(call, result.output.nan_to_num(nan=1e9), result.lse)
+    else:
+        assert mutation.caught_by in {finding.kind for finding in result.findings}
