@@ -40,6 +40,7 @@ class ForwardKernelArgs(CallArgs):
         ("block_table_stride", ctypes.c_int64),
         ("key_blocks", ctypes.c_int32),
         ("split_blocks", ctypes.c_int32),
+        ("pages", ctypes.c_int32),
     )
 
 
@@ -59,6 +60,7 @@ def forward_args(
         key_blocks=key_blocks,
         split_blocks=split_blocks,
         block_table_stride=problem.table_stride,
+        pages=problem.pages,
     )
     for name, view in zip("qkvo", views, strict=True):
         setattr(args, f"{name}_stride", Strides(*view.strides[:3]))

@@ -10,6 +10,7 @@ from flash_attention.families.backward_steps import BackwardStep, parse_step_nam
 from flash_attention.families.config import KernelConfig
 from flash_attention.families.passes import Pass
 from flash_attention.families.registry import FAMILIES
+from flash_attention.families.small_kernels import SmallKernel, parse_small_name
 from flash_attention.families.sm90.forward.combine import CombineConfig, parse_combine_name
 
 _KERNEL = re.compile(r"flash_(?:forward_kernel_|backward_(?:kernel_)?|(combine_)kernel_)(\w+)")
@@ -45,13 +46,15 @@ def parse_kernel_config(text: str, pass_: Pass = Pass.FORWARD) -> KernelConfig:
     )
 
 
-def parse_kernel_name(name: str) -> KernelConfig | CombineConfig | BackwardStep:
+def parse_kernel_name(name: str) -> KernelConfig | CombineConfig | BackwardStep | SmallKernel:
     """Return the config of a kernel, given its name in a profile, in SASS or in the cache folder.
 
     What a call asks of a kernel, such as "_causal", follows in the name and is left out. Of the
-    combine kernel of split-KV and of the steps of a backward pass, which have no config, return
-    what they are compiled for.
+    combine kernel of split-KV, the steps of a backward pass, cache updates and merges, which have
+    no config, return what they are compiled for.
     """
+    if isinstance(name, str) and (small := parse_small_name(name)):
+        return small
     found = _KERNEL.search(name) if isinstance(name, str) else None
     rest = (found[1] or "") + found[2] if found else str(name)
     if other := parse_combine_name(rest) or parse_step_name(rest):
