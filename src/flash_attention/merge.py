@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -50,8 +51,8 @@ def merged(call: MergeCall, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     if not on_gpu or is_traced(o, call.lse, rest) or lacks_memory(o, call.lse, rest):
         return merge_with_torch(call, dtype)
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in call):
-        result: tuple[Tensor, Tensor] = _Merge.apply(dtype, *call)
-        return result
+        record: Callable[..., tuple[Tensor, Tensor]] = _Merge.apply
+        return record(dtype, *call)
     return merge_by_kernel(call, dtype)
 
 

@@ -32,7 +32,7 @@ class CacheCall(NamedTuple):
     """A KV cache, its sequences, and what to store in it.
 
     The cache is (entries, entry_rows, heads_k, d). A sequence has the entries in its row of
-    `table`, or one entry. `index` names the row of the table, or the entry, of each sequence;
+    `table`, or one entry. `batch_index` names the row of the table, or the entry, of each sequence;
     otherwise sequence i has the i-th. The first `leftpad` rows of a sequence are no keys.
     """
 
@@ -44,7 +44,7 @@ class CacheCall(NamedTuple):
     k: Tensor | None = None  # new rows, (batch, new_rows, heads_k, d)
     v: Tensor | None = None
     table: Tensor | None = None  # int32
-    index: Tensor | None = None  # int32 (batch,)
+    batch_index: Tensor | None = None  # int32 (batch,)
     leftpad: Tensor | None = None  # int32 (batch,)
     rotary: Rotary | None = None
     cu_seqlens_q: Tensor | None = None  # of a packed q
@@ -64,7 +64,7 @@ class CacheCall(NamedTuple):
     @property
     def moves(self) -> bool:
         """Whether the keys of a sequence are not the first rows of the same entry as its number."""
-        return not (self.table is self.index is None)
+        return not (self.table is self.batch_index is None)
 
     @property
     def own_page_rows(self) -> int:
@@ -75,7 +75,7 @@ class CacheCall(NamedTuple):
         """
         if self.leftpad is not None and self.moves:
             return 1
-        return 0 if self.table is None or self.index is None else self.k_cache.shape[1]
+        return 0 if self.table is None or self.batch_index is None else self.k_cache.shape[1]
 
     @property
     def needs_update(self) -> bool:

@@ -8,8 +8,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from flash_attention.call.checks import check_dense
 from flash_attention.call.results import precision_of_lse
-from flash_attention.call.tensors import MAX_ROWS, TensorView, shown
+from flash_attention.call.tensors import MAX_ROWS, shown
 from flash_attention.errors import UnsupportedError
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -38,27 +39,25 @@ class MergeCall(NamedTuple):
 def check_merge(call: MergeCall) -> None:
     """Check that the parts belong together."""
     for of, o, lse in (("1", call.o, call.lse), ("2", call.o_rest, call.lse_rest)):
-        view = TensorView.of(f"o{of}", o, DIMS)
-        TensorView.of(f"lse{of}", lse, ("batch", "heads", "seq"))
-        if view.dtype not in DTYPES:
-            raise UnsupportedError(
-                f"o{of} is {view.dtype}; allowed are {', '.join(map(str, DTYPES))}"
-            )
-        precision = precision_of_lse(view.dtype)
+        check_dense(f"o{of}", o, DIMS)
+        check_dense(f"lse{of}", lse, ("batch", "heads", "seq"))
+        if o.dtype not in DTYPES:
+            raise UnsupportedError(f"o{of} is {o.dtype}; allowed are {', '.join(map(str, DTYPES))}")
+        precision = precision_of_lse(o.dtype)
         if lse.dtype != precision:
             raise UnsupportedError(
                 f"lse{of} is {lse.dtype}; pass {precision}, as attention returns"
             )
         if o.ndim - (of == "2") not in (3, 4):
             raise UnsupportedError(
-                f"o{of} has shape {shown(view.shape)}; a part is (batch, seq, heads, d), or packed"
+                f"o{of} has shape {shown(o.shape)}; a part is (batch, seq, heads, d), or packed"
                 " (total, heads, d)"
             )
-        *batch, rows, heads, _ = view.shape
+        *batch, rows, heads, _ = o.shape
         wanted = (*batch, heads, rows)
         if tuple(lse.shape) != wanted:
             raise UnsupportedError(
-                f"lse{of} has shape {shown(lse.shape)}; o{of} has shape {shown(view.shape)}, so it"
+                f"lse{of} has shape {shown(lse.shape)}; o{of} has shape {shown(o.shape)}, so it"
                 f" must be {shown(wanted)}"
             )
     _check_alike(call)

@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The functions of FlashAttention-3's flash_attn_interface: its parameters, order and defaults.
 
-Parameters that `flash_attention.compat.flash_attn` has too mean the same. `pack_gqa` has no effect, because this
-package decides how heads share a tile. Parameters without a kernel raise UnsupportedError unless
-they have their default value; the message says what to do instead. docs/flash_attn_semantics.md
-describes every parameter.
+Parameters that `flash_attention.compat.flash_attn` has too mean the same. `pack_gqa` has no effect,
+because this package decides how heads share a tile. Parameters without a kernel raise
+UnsupportedError unless they have their default value; the message says what to do instead.
+docs/flash_attn_semantics.md describes every parameter.
 """
 
 from __future__ import annotations

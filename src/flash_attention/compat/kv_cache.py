@@ -18,7 +18,7 @@ from flash_attention.errors import UnsupportedError
 from flash_attention.launch.cache_update import update_cache
 from flash_attention.launch.plan import plan_for
 from flash_attention.ops import is_traced, lacks_memory
-from flash_attention.reference.cache import new_places, update_with_torch
+from flash_attention.reference.cache import lengths_of, new_places, update_with_torch
 
 
 @dataclass(frozen=True)
@@ -206,10 +206,9 @@ class Cache:
     ) -> tuple[Tensor, Tensor]:
         """Return k and v if nothing is to be stored or computed."""
         table = self.table if self.index is None else self.index[:, None]
-        if isinstance(lengths, int) or (lengths is None and table is not None):
-            device = self.k.device
-            lengths = torch.full((call.batch,), call.lengths, dtype=torch.int32, device=device)
-        options["seqused_k"], options["block_table"] = lengths, table
+        every = lengths is None and table is None  # dense keys, all in use
+        options["seqused_k"] = None if every else lengths_of(call)
+        options["block_table"] = table
         return self.k, self.v
 
     def _described(
@@ -248,9 +247,9 @@ def _check_places(call: CacheCall) -> None:
         return
     fits = new_places(call).fits
     if not bool(fits.all()):
-        numbers = call.index if call.table is None else call.table
-        if call.table is not None and call.index is not None:
-            numbers = call.table[call.index.long().clamp(0, len(call.table) - 1)]
+        numbers = call.batch_index if call.table is None else call.table
+        if call.table is not None and call.batch_index is not None:
+            numbers = call.table[call.batch_index.long().clamp(0, len(call.table) - 1)]
         assert numbers is not None
         raise UnsupportedError(
             f"block_table or cache_batch_idx is {numbers[~fits].tolist()} where new keys go; the"

@@ -98,5 +98,5 @@ def _check_positions(call: CacheCall, rotary: Rotary) -> None:
         if start < 0 or end > len(rotary.cos):
             raise UnsupportedError(
                 f"sequence {sequence} has the positions {start} to {end - 1}; rotary_cos and"
-                f" rotary_sin have {len(rotary.cos)} rows"
+                f" rotary_sin have {len(rotary.cos)} rows, pass at least {end}"
             )

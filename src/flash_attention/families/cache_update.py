@@ -38,7 +38,7 @@ def cache_tensors(call: CacheCall, keys: CachedKeys) -> dict[str, Tensor]:
         "v_cache": call.v_cache,
         "seqlens": call.lengths if isinstance(call.lengths, Tensor) else None,
         "table": call.table,
-        "index": call.index,
+        "index": call.batch_index,
         "leftpad": call.leftpad,
         "used": keys.used,
         "starts": keys.starts,

@@ -10,8 +10,8 @@ from flash_attention.families.backward_steps import BackwardStep, parse_step_nam
 from flash_attention.families.config import KernelConfig
 from flash_attention.families.passes import Pass
 from flash_attention.families.registry import FAMILIES
-from flash_attention.families.small_kernels import SmallKernel, parse_small_name
 from flash_attention.families.sm90.forward.combine import CombineConfig, parse_combine_name
+from flash_attention.families.small_kernels import SmallKernel, parse_small_name
 
 _KERNEL = re.compile(r"flash_(?:forward_kernel_|backward_(?:kernel_)?|(combine_)kernel_)(\w+)")
 _SHORT_FORM = re.compile(r"([a-z_0-9]*)\s*\(([^()]*)\)\s*:\s*(\S+)")

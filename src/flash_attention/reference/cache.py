@@ -68,7 +68,7 @@ def _entries(call: CacheCall, rows: Tensor) -> tuple[Tensor, Tensor]:
     it was there."""
     count, entry_rows = call.k_cache.shape[:2]
     own = torch.arange(call.batch, device=rows.device)
-    place = own if call.index is None else call.index.long()
+    place = own if call.batch_index is None else call.batch_index.long()
     places = count if call.table is None else len(call.table)
     clamped = place.clamp(0, max(places - 1, 0))
     there = (place == clamped)[:, None]

@@ -22,7 +22,7 @@ def merge_with_torch(call: MergeCall, dtype: torch.dtype) -> tuple[Tensor, Tenso
     merged = torch.zeros((), dtype=precision_of_lse(dtype), device=call.o.device)
     for part, weight in zip((call.o, *call.o_rest), weights / total, strict=True):
         factor = weight.mT[..., None]
-        merged = merged + torch.where(factor == 0, 0, factor * part.to(weight.dtype))
+        merged = merged + factor * torch.where(factor == 0, 0, part.to(weight.dtype))
     return merged.to(dtype), torch.where(empty, -torch.inf, most + total.log())
 
 
