@@ -12,6 +12,7 @@ from torch import Tensor
 
 from flash_attention import UnsupportedError, attention, merge
 from flash_attention.reference.judge import generate_qkv
+from tests.short_queries import in_pages, shuffled_table
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
@@ -77,6 +78,40 @@ def test_gradients_are_those_of_attention_over_all_keys(device: str) -> None:
     for mine, theirs in zip(found, wanted, strict=True):
         step = 1e-4 if device == "cpu" else 5e-2
         torch.testing.assert_close(mine.float(), theirs.float(), rtol=step, atol=step)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("seq_q", [1, 3])
+@pytest.mark.parametrize("paged", [False, True])
+def test_one_prefix_serves_many_sequences(paged: bool, seq_q: int, device: str) -> None:
+    """The recipe of docs/attention.md."""
+    batch, heads, prefix, own = 5, 4, 90, 32
+    lengths = torch.tensor([32, 3, 17, 30, 4], dtype=torch.int32)
+    _, k, v = generate_qkv(batch, own, 2, 64, torch.bfloat16)
+    q, k_prefix, v_prefix = generate_qkv(
+        batch, seq_q, heads, 64, torch.bfloat16, seq_len_k=prefix, n_heads_k=2
+    )
+    k_prefix, v_prefix = k_prefix[0], v_prefix[0]
+    rows = q.flatten(0, 1)[None].to(device)
+    shared = (t[None].to(device) for t in (k_prefix, v_prefix))
+    o1, lse1 = attention(rows, *shared, return_lse=True)
+    lse1 = lse1.view(heads, batch, seq_q).transpose(0, 1)
+    options: dict[str, Any] = {"seqused_k": lengths.to(device)}
+    mine = (k, v)
+    if paged:
+        options["block_table"] = table = shuffled_table(batch, own // 8).to(device)
+        mine = (in_pages(k, table.cpu(), 8), in_pages(v, table.cpu(), 8))
+    own_keys = (t.to(device) for t in (q, *mine))
+    o2, lse2 = attention(*own_keys, **options, causal=True, return_lse=True)
+    o, lse = merge(o1.view(batch, seq_q, heads, -1), lse1, o2, lse2)
+    for entry, length in enumerate(lengths.tolist()):
+        keys = torch.cat((k_prefix, k[entry, :length]))[None]
+        values = torch.cat((v_prefix, v[entry, :length]))[None]
+        wanted, its_lse = attention(
+            q[entry : entry + 1], keys, values, causal=True, return_lse=True
+        )
+        close(o[entry].cpu(), wanted[0])
+        torch.testing.assert_close(lse[entry].cpu(), its_lse[0], rtol=1e-3, atol=1e-3)
 
 
 def test_a_compiled_function_merges_too() -> None:

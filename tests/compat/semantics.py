@@ -294,8 +294,8 @@ WITH_A_CACHE = (
         "two of them together",
         "its kernels refuse pages with cache_batch_idx or cache_leftpad",
         "any of block_table, cache_batch_idx and cache_leftpad go together: the index names a row"
-        " of the table, and behind padding each key is read as a page of its own, for which the cache"
-        " must have no gaps between its entries",
+        " of the table, and behind padding each key is read as a page of its own, for which the"
+        " cache must have no gaps between its entries",
         (
             "test_a_cache_is_described_in_several_ways",
             "test_a_cache_is_described_by_rows_of_integers",

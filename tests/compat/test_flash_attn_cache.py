@@ -16,6 +16,7 @@ from flash_attention.compat import flash_attn, kv_cache
 from flash_attention.launch.cache_update import update_cache
 from flash_attention.launch.plan import plan_for
 from flash_attention.reference.judge import cu_seqlens, generate_qkv
+from tests.compat.rotations import rotation
 from tests.short_queries import in_pages, shuffled_table
 
 pytestmark = pytest.mark.slow  # left out of `make quick`
@@ -188,56 +189,6 @@ def test_new_keys_are_split_too(splits: int, asked: dict[str, Any]) -> None:
     out = flash_attn_with_kvcache(q, *given, *new, cache_seqlens=lengths, num_splits=splits)
     assert asked["split_keys"] == (704 if splits == 1 else 192)
     close(out, flash_attn_with_kvcache(q, k, v, *new, cache_seqlens=lengths))
-
-
-def rotation(positions: int, dim: int, device: str = "cpu") -> tuple[Tensor, Tensor]:
-    angle = torch.rand(positions, dim // 2, generator=torch.Generator().manual_seed(7)) * 6
-    return angle.cos().bfloat16().to(device), angle.sin().bfloat16().to(device)
-
-
-def turned(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
-    """Rows (rows, heads, d), each by the angles of its row of the tables, written out."""
-    result, dim = x.float().clone(), 2 * cos.shape[1]
-    for i in range(dim // 2):
-        a, b = (2 * i, 2 * i + 1) if interleaved else (i, i + dim // 2)
-        c, s = cos[:, i].float()[:, None], sin[:, i].float()[:, None]
-        result[..., a] = x[..., a].float() * c - x[..., b].float() * s
-        result[..., b] = x[..., a].float() * s + x[..., b].float() * c
-    return result.to(x.dtype)
-
-
-@pytest.mark.parametrize("options", [{}, {"causal": True}, {"window_size": (5, -1)}], ids=str)
-@pytest.mark.parametrize("interleaved", [True, False])
-@pytest.mark.parametrize("dim", [16, 64])
-def test_new_keys_and_queries_are_rotated(
-    dim: int, interleaved: bool, options: dict[str, Any]
-) -> None:
-    q, k, v = tensors(2, 12)
-    before, new = q.clone(), new_rows(2)
-    cos, sin = rotation(12, dim)
-    lengths = numbers(3, 10, 0)
-    wanted = [t.clone() for t in (k, v)]
-    turned_q = torch.empty_like(q)
-    for entry, n in enumerate(lengths.tolist()):
-        rows = slice(n, n + 2)
-        wanted[0][entry, rows] = turned(new[0][entry], cos[rows], sin[rows], interleaved)
-        wanted[1][entry, rows] = new[1][entry]
-        at = rows if options else slice(n, n + 1)
-        turned_q[entry] = turned(
-            q[entry], cos[at].expand(2, -1), sin[at].expand(2, -1), interleaved
-        )
-    rotary: dict[str, Any] = {"rotary_cos": cos, "rotary_sin": sin}
-    out = flash_attn_with_kvcache(
-        *(q, k, v, *new),
-        cache_seqlens=lengths,
-        **rotary,
-        rotary_interleaved=interleaved,
-        **options,
-    )
-    assert torch.equal(k, wanted[0])
-    assert torch.equal(v, wanted[1])
-    assert torch.equal(q, before)
-    close(out, flash_attn_with_kvcache(turned_q, k, v, cache_seqlens=lengths + 2, **options))
 
 
 COMBINED = {

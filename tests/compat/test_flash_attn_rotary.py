@@ -1,0 +1,49 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rotary embeddings of new keys and of queries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from flash_attention.compat import flash_attn
+from tests.compat.rotations import rotation, turned
+from tests.compat.test_flash_attn_cache import close, new_rows, numbers, tensors
+
+flash_attn_with_kvcache: Any = flash_attn.flash_attn_with_kvcache
+
+
+@pytest.mark.parametrize("options", [{}, {"causal": True}, {"window_size": (5, -1)}], ids=str)
+@pytest.mark.parametrize("interleaved", [True, False])
+@pytest.mark.parametrize("dim", [16, 64])
+def test_new_keys_and_queries_are_rotated(
+    dim: int, interleaved: bool, options: dict[str, Any]
+) -> None:
+    q, k, v = tensors(2, 12)
+    before, new = q.clone(), new_rows(2)
+    cos, sin = rotation(12, dim)
+    lengths = numbers(3, 10, 0)
+    wanted = [t.clone() for t in (k, v)]
+    turned_q = torch.empty_like(q)
+    for entry, n in enumerate(lengths.tolist()):
+        rows = slice(n, n + 2)
+        wanted[0][entry, rows] = turned(new[0][entry], cos[rows], sin[rows], interleaved)
+        wanted[1][entry, rows] = new[1][entry]
+        at = rows if options else slice(n, n + 1)
+        turned_q[entry] = turned(
+            q[entry], cos[at].expand(2, -1), sin[at].expand(2, -1), interleaved
+        )
+    rotary: dict[str, Any] = {"rotary_cos": cos, "rotary_sin": sin}
+    out = flash_attn_with_kvcache(
+        *(q, k, v, *new),
+        cache_seqlens=lengths,
+        **rotary,
+        rotary_interleaved=interleaved,
+        **options,
+    )
+    assert torch.equal(k, wanted[0])
+    assert torch.equal(v, wanted[1])
+    assert torch.equal(q, before)
+    close(out, flash_attn_with_kvcache(turned_q, k, v, cache_seqlens=lengths + 2, **options))
