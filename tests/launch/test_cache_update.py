@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from flash_attention.call.cache_call import CacheCall, CachedKeys
+from flash_attention.emulator import SCHEDULES
 from flash_attention.errors import LaunchError
 from flash_attention.families.cache_update import cache_recipe, cache_tensors, has_whole_chunks
 from flash_attention.launch import emulation
@@ -137,7 +138,7 @@ def test_rows_may_have_gaps_and_any_address(device: str) -> None:
 def test_all_schedules_store_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     call = cache_call("pages index pad", "one too many", interleaved=False)
     settings = emulation.Settings
-    for schedule in emulation.SCHEDULES:
+    for schedule in SCHEDULES:
         monkeypatch.setattr(emulation, "Settings", lambda which=schedule: settings(which))
         check(call)
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from flash_attention.call.merge_call import MergeCall
+from flash_attention.emulator import SCHEDULES
 from flash_attention.launch import emulation
 from flash_attention.launch.merge import merge_by_kernel
 from flash_attention.reference.merge import merge_with_torch
@@ -76,7 +77,7 @@ def test_parts_are_added_in_order(device: str) -> None:
 
 def test_all_schedules_merge_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     settings = emulation.Settings
-    for schedule in emulation.SCHEDULES:
+    for schedule in SCHEDULES:
         monkeypatch.setattr(emulation, "Settings", lambda which=schedule: settings(which))
         check(parts_of(3, 192), BF16, "cpu")
 

@@ -31,10 +31,10 @@ def calls(page_keys: int, seq_q: int, d: int, **options: Any) -> tuple[Call, Cal
     )
     used = torch.tensor([columns * page_keys - 1, 77], dtype=torch.int32)
     table = shuffled_table(2, columns)
-    pages = [in_pages(t, table, page_keys) for t in (k, v)]
+    k_pages, v_pages = (in_pages(t, table, page_keys) for t in (k, v))
     table[1, -(-77 // page_keys) :] = FAR
-    common = {"seqused_k": used, "return_lse": True, **options}
-    return Call(q, *pages, block_table=table, **common), Call(q, k, v, **common)
+    common: Any = {"seqused_k": used, "return_lse": True, **options}
+    return Call(q, k_pages, v_pages, block_table=table, **common), Call(q, k, v, **common)
 
 
 def check(found: tuple[Tensor, Tensor], dense: Call) -> None:
@@ -78,6 +78,11 @@ def test_pages_that_do_not_exist_are_zeros(page: int, arch: str) -> None:
     check((result.output, result.lse), dense)
 
 
+def on_gpu(call: Call, config: str | None = None) -> Any:
+    tensors: Any = {n: t.cuda() if isinstance(t, Tensor) else t for n, t in call._asdict().items()}
+    return attention(**tensors, config=config)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 @pytest.mark.parametrize("seq_q", [1, 7, 300])
@@ -87,10 +92,7 @@ def test_a_gpu_reads_pages_of_any_size(
     page_keys: int, d: int, seq_q: int, options: dict[str, Any]
 ) -> None:
     call, dense = calls(page_keys, seq_q, d, **options)
-    tensors = {n: t.to("cuda") if isinstance(t, Tensor) else t for n, t in call._asdict().items()}
-    del tensors["out"]
-    found: Any = attention(**tensors)
-    check(found, dense)
+    check(on_gpu(call), dense)
 
 
 @pytest.mark.gpu
@@ -102,7 +104,4 @@ def test_a_gpu_reads_pages_with_ampere_kernels(page_keys: int, page: int | None)
         assert call.block_table is not None
         call.block_table[0, 0] = page
         dense.k[0, :page_keys] = dense.v[0, :page_keys] = 0
-    tensors = {n: t.to("cuda") if isinstance(t, Tensor) else t for n, t in call._asdict().items()}
-    del tensors["out"]
-    found: Any = attention(**tensors, config=f"{SM80_CONFIG}")
-    check(found, dense)
+    check(on_gpu(call, SM80_CONFIG), dense)

@@ -145,7 +145,7 @@ SIMPLER: dict[str, Callable[[RandomProblem], RandomProblem]] = {
 }
 """The same problem without a feature; one that has no entry of its own goes with the others."""
 
-FIRST_FAMILY_FEATURES = frozenset(FEATURES) - {"pages", "split_keys"}
+FIRST_FAMILY_FEATURES = frozenset(FEATURES) - {"split_keys"}
 """What sm_80 kernels take."""
 
 

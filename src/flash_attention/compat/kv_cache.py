@@ -91,12 +91,15 @@ class Cache:
         if not call.needs_update:
             return q, *self._given_keys(call, cache_seqlens, options)
         traced = is_traced(q, self.k, self.v) or lacks_memory(q, self.k, self.v)
-        if call.k is not None and not traced:
-            self._check_attention(call, options)
-        if has_values(self.k):
-            _check_places(call)
-        by_kernel = self.k.is_cuda and not traced
-        keys = update_cache(call) if by_kernel else update_with_torch(call)
+        if traced:
+            keys = update_with_torch(call)
+        else:
+            keys = call.empty_keys()
+            if call.k is not None:
+                self._check_attention(call, keys, options)
+            if has_values(self.k):
+                _check_places(call)
+            keys = update_cache(call, keys) if self.k.is_cuda else update_with_torch(call)
         return keys.q, *self._described(call, keys, options)
 
     def _call(
@@ -188,11 +191,11 @@ class Cache:
                 f" sequence, {allowed}: pass a longer cache{more}"
             )
 
-    def _check_attention(self, call: CacheCall, options: Keywords) -> None:
+    def _check_attention(self, call: CacheCall, keys: CachedKeys, options: Keywords) -> None:
         """Check the call of `attention` that follows, as far as its tensors are passed on as they
         are: `attend` copies others."""
         check_no_grad(Call(call.q, call.k, call.v))  # type: ignore[arg-type]
-        asked, keys = options.copy(), call.empty_keys()
+        asked = options.copy()
         k, v = self._described(call, keys, asked)
         following = Call(keys.q, k, v, **asked)
         as_they_are = all(t.stride(-1) == 1 and t.shape[-1] % 8 == 0 for t in following[:3])

@@ -13,32 +13,25 @@ from flash_attention.families.cache_update import (
     cache_tensors,
     has_whole_chunks,
 )
-from flash_attention.launch.plan import MAX_PLANS
-from flash_attention.launch.small import SmallPlan, target_of
+from flash_attention.families.recipe import Recipe
+from flash_attention.launch.small import small_plan
 
 WRITTEN = ("k_cache", "v_cache", "rotated_q", "used", "starts", "own_table")
 
 
-_plans: dict[tuple[object, ...], SmallPlan] = {}
-
-
-def update_cache(call: CacheCall) -> CachedKeys:
-    """Store the new rows of a checked call, and describe the keys. On a GPU nothing waits for it;
-    on the CPU the emulator runs the kernel."""
-    keys = call.empty_keys()
+def update_cache(call: CacheCall, keys: CachedKeys | None = None) -> CachedKeys:
+    """Store the new rows of a checked call, and describe the keys, in `keys` if these are given. On
+    a GPU nothing waits for it; on the CPU the emulator runs the kernel."""
+    keys = keys or call.empty_keys()
     if call.batch == 0:
         return keys
     tensors = cache_tensors(call, keys)
     whole_chunks = has_whole_chunks(tensors)
-    key = _key(call, tensors, whole_chunks)
-    plan = _plans.get(key)
-    if plan is None:
-        index = call.k_cache.get_device()
-        recipe = cache_recipe(call, tensors, target_of(index), whole_chunks=whole_chunks)
-        plan = SmallPlan(recipe, index)
-        if len(_plans) >= MAX_PLANS:
-            _plans.clear()
-        _plans[key] = plan
+
+    def recipe_for(target: str) -> Recipe:
+        return cache_recipe(call, tensors, target, whole_chunks=whole_chunks)
+
+    plan = small_plan(_key(call, tensors, whole_chunks), call.k_cache.get_device(), recipe_for)
     in_use = call.lengths if isinstance(call.lengths, int) else 0
     plan.run(tensors, [name for name in WRITTEN if name in tensors], all_in_use=in_use)
     return keys
@@ -48,4 +41,4 @@ def _key(call: CacheCall, tensors: Mapping[str, Tensor], whole_chunks: bool) -> 
     """Everything that a plan depends on."""
     of_tensors = tuple((name, t.shape, t.stride(), t.dtype) for name, t in tensors.items())
     rotary = call.rotary and (call.rotary.interleaved, call.rotary.one_position)
-    return (of_tensors, call.k_cache.device, rotary, call.max_seqlen_q, whole_chunks)
+    return ("cache", of_tensors, call.k_cache.device, rotary, call.max_seqlen_q, whole_chunks)

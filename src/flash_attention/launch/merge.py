@@ -10,10 +10,7 @@ from torch import Tensor
 from flash_attention.call.merge_call import MergeCall
 from flash_attention.call.tensors import ALIGNMENT
 from flash_attention.families.merge import COLUMNS, merge_recipe
-from flash_attention.launch.plan import MAX_PLANS
-from flash_attention.launch.small import SmallPlan, target_of
-
-_plans: dict[tuple[object, ...], SmallPlan] = {}
+from flash_attention.launch.small import small_plan
 
 
 def merge_by_kernel(call: MergeCall, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -25,14 +22,12 @@ def merge_by_kernel(call: MergeCall, dtype: torch.dtype) -> tuple[Tensor, Tensor
     lse = torch.empty(call.lse.shape, dtype=torch.float32, device=call.o.device)
     if o.numel():
         tensors = {**call._asdict(), "merged_o": o, "merged_lse": lse}
-        key = (call.o.device, *((t.shape, t.stride(), t.dtype) for t in tensors.values()))
-        plan = _plans.get(key)
-        if plan is None:
-            index = call.o.get_device()
-            plan = SmallPlan(merge_recipe(call, tensors, target_of(index)), index)
-            if len(_plans) >= MAX_PLANS:
-                _plans.clear()
-            _plans[key] = plan
+        of_tensors = tuple((t.shape, t.stride(), t.dtype) for t in tensors.values())
+        plan = small_plan(
+            ("merge", call.o.device, of_tensors),
+            call.o.get_device(),
+            lambda target: merge_recipe(call, tensors, target),
+        )
         plan.run(tensors, ("merged_o", "merged_lse"))
     return o if o.shape[-1] == columns else o[..., :columns], lse
 

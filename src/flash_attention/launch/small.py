@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from torch import Tensor
 from torch.autograd.graph import increment_version
@@ -12,11 +12,7 @@ from flash_attention.arch import DEFAULT_ARCH
 from flash_attention.families.recipe import Recipe
 from flash_attention.launch.device import CPU, device_arch
 from flash_attention.launch.launcher import Launcher
-
-
-def target_of(device_index: int) -> str:
-    """Return what a kernel without a config is compiled for."""
-    return (DEFAULT_ARCH if device_index == CPU else device_arch(device_index)).name
+from flash_attention.launch.plan import MAX_PLANS
 
 
 class SmallPlan:
@@ -46,3 +42,21 @@ class SmallPlan:
             if not tensors[name].is_inference():
                 increment_version(tensors[name])
         self._launcher.launch(arguments)
+
+
+_plans: dict[tuple[object, ...], SmallPlan] = {}
+
+
+def small_plan(
+    key: tuple[object, ...], device_index: int, recipe_for: Callable[[str], Recipe]
+) -> SmallPlan:
+    """Return the plan of a key. For a new one, `recipe_for` makes the recipe for a target of the
+    compiler."""
+    plan = _plans.get(key)
+    if plan is None:
+        arch = DEFAULT_ARCH if device_index == CPU else device_arch(device_index)
+        plan = SmallPlan(recipe_for(arch.name), device_index)
+        if len(_plans) >= MAX_PLANS:
+            _plans.clear()
+        _plans[key] = plan
+    return plan

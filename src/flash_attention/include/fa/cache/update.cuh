@@ -25,24 +25,15 @@ class Update {
         fits_(rows_.fit(Rotary::kRotates, q_len_)) {}
 
   __device__ void store_keys() const {
-    if (!fits_) return;
-    each_chunk(args_.new_rows, args_.heads_k, args_.d_qk, [&](int row, int head, int chunk) {
-      const char* const from = address(args_.k, args_.k_stride, batch_, row, head);
-      char* const to =
-          rows_.address(args_.k_cache, args_.k_cache_stride, rows_.in_use() + row, head);
-      Columns::store(to, chunk, args_.d_qk,
-                     Rotary::template rotated<Config>(from, chunk, args_, rows_.position() + row));
-    });
+    store(args_.k, args_.k_stride, args_.k_cache, args_.k_cache_stride, args_.d_qk,
+          [&](const char* from, int chunk, int row) {
+            return Rotary::template rotated<Config>(from, chunk, args_, rows_.position() + row);
+          });
   }
 
   __device__ void store_values() const {
-    if (!fits_) return;
-    each_chunk(args_.new_rows, args_.heads_k, args_.d_v, [&](int row, int head, int chunk) {
-      const char* const from = address(args_.v, args_.v_stride, batch_, row, head);
-      char* const to =
-          rows_.address(args_.v_cache, args_.v_cache_stride, rows_.in_use() + row, head);
-      Columns::store(to, chunk, args_.d_v, Columns::load(from, chunk, args_.d_v));
-    });
+    store(args_.v, args_.v_stride, args_.v_cache, args_.v_cache_stride, args_.d_v,
+          [&](const char* from, int chunk, int) { return Columns::load(from, chunk, args_.d_v); });
   }
 
   // Without an angle q stays what it is: it sees no key.
@@ -83,6 +74,18 @@ class Update {
                                         int row, int head) {
     return static_cast<const char*>(tensor) +
            (batch * stride.batch + row * stride.seq + head * stride.head) * kElementBytes;
+  }
+
+  // `load` returns the chunk of a new row that is stored.
+  template <class Load>
+  __device__ void store(const void* news, const Strides& stride, void* cache,
+                        const Strides& cache_stride, int columns, Load load) const {
+    if (!fits_) return;
+    each_chunk(args_.new_rows, args_.heads_k, columns, [&](int row, int head, int chunk) {
+      const char* const from = address(news, stride, batch_, row, head);
+      Columns::store(rows_.address(cache, cache_stride, rows_.in_use() + row, head), chunk, columns,
+                     load(from, chunk, row));
+    });
   }
 
   template <class Visit>

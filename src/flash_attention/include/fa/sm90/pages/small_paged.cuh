@@ -19,7 +19,7 @@ struct SmallPaged {
                               int key, int batch, const attn::Sequence& sequence,
                               const ForwardKernelArgs& args) {
     constexpr int kBox = kBoxKeys<KVTile::kRows>;
-    constexpr int kAhead = common_divisor(KVTile::kRows / kBox, 16);
+    constexpr int kAhead = common_divisor(KVTile::kRows / kBox, 4);  // more would spill
     static_assert(kBox * KVTile::kRowBytes % 128 == 0, "TMA writes to multiples of 128 bytes");
     const int* const table = args.block_table + batch * args.block_table_stride;
 #pragma unroll 1
@@ -28,14 +28,14 @@ struct SmallPaged {
 #pragma unroll
       for (int i = 0; i < kAhead; ++i)
         pages[i] = table[min(key + first + i * kBox, sequence.k_len - 1) / PageKeys];
+#pragma unroll 1
+      for (int p = 0; p < KVTile::kCount; ++p)
 #pragma unroll
-      for (int i = 0; i < kAhead; ++i) {
-        const int k = first + i * kBox;
-#pragma unroll
-        for (int p = 0; p < KVTile::kCount; ++p)
+        for (int i = 0; i < kAhead; ++i) {
+          const int k = first + i * kBox;
           ptx::tma_load_4d(tile.panel(p) + k * KVTile::kRowBytes, map, full, p * KVTile::kColumns,
                            kv_head, (key + k) % PageKeys, pages[i]);
-      }
+        }
     }
   }
 };
