@@ -237,6 +237,19 @@ def test_queries_of_version_3_that_are_not_used_are_left_out(keys: Tensor | None
         assert bool((lse[:, row] == -torch.inf).all())
 
 
+@pytest.mark.gpu
+def test_a_gpu_leaves_out_queries_that_are_not_used() -> None:
+    q, k, v = (t[0].bfloat16() for t in generate_qkv(1, 90, 4, 64, torch.float32, n_heads_k=2))
+    starts, used = cu_seqlens((40, 0, 50)), torch.tensor([39, 0, 7], dtype=torch.int32)
+    given = (q, k, v, starts, starts, 50, 50, used)
+    wanted = varlen(*given, causal=True, return_attn_probs=True)
+    moved = (t.cuda() if isinstance(t, Tensor) else t for t in given)
+    for mine, theirs in zip(
+        varlen(*moved, causal=True, return_attn_probs=True), wanted, strict=True
+    ):
+        torch.testing.assert_close(mine.cpu(), theirs, rtol=1.6e-2, atol=1.6e-2)
+
+
 def test_gradients_of_version_3_leave_out_queries_that_are_not_used() -> None:
     used = torch.tensor([1, 3], dtype=torch.int32)
     q, k, v = (t[0].clone().requires_grad_() for t in (Q, K, V))

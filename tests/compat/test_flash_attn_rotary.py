@@ -11,6 +11,7 @@ import torch
 from flash_attention.compat import flash_attn
 from tests.compat.rotations import rotation, turned
 from tests.compat.test_flash_attn_cache import close, new_rows, numbers, tensors
+from tests.short_queries import in_pages, shuffled_table
 
 flash_attn_with_kvcache: Any = flash_attn.flash_attn_with_kvcache
 
@@ -47,3 +48,36 @@ def test_new_keys_and_queries_are_rotated(
     assert torch.equal(v, wanted[1])
     assert torch.equal(q, before)
     close(out, flash_attn_with_kvcache(turned_q, k, v, cache_seqlens=lengths + 2, **options))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("page", [8, 64])
+def test_a_captured_step_follows_lengths_and_keys_that_change(page: int) -> None:
+    """A step of decoding in a CUDA graph: nothing of it waits for the host."""
+    q, k, v = tensors(1, 128)
+    table = shuffled_table(3, 128 // page)
+    caches = [in_pages(t, table, page) for t in (k, v)]
+    new, lengths, turn = new_rows(1), numbers(3, 100, 64), rotation(128, 32)
+    on_gpu = [t.cuda() for t in (q, *caches, *new, *turn, lengths)]
+    *_, cached_lengths = on_gpu
+    names = table.cuda()
+
+    def step() -> Any:
+        return flash_attn_with_kvcache(*on_gpu, block_table=names, causal=True)
+
+    step()  # compiles, and stores what the graph stores again
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = step()
+    for count in range(3):
+        wanted = flash_attn_with_kvcache(
+            *(q, *caches, *new, *turn, lengths), block_table=table, causal=True
+        )
+        graph.replay()
+        close(out.cpu(), wanted)
+        for mine, theirs in zip(on_gpu[1:3], caches, strict=True):
+            assert torch.equal(mine.cpu(), theirs)
+        lengths += 1 + count
+        cached_lengths.copy_(lengths)
+        for mine, theirs in zip(on_gpu[3:5], new, strict=True):
+            mine.copy_(theirs.mul_(-1))
