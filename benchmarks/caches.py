@@ -88,8 +88,12 @@ def pages_of(batch: int, keys: int) -> Functions:
         for page, t in zip(pages, (k, v), strict=True):
             page[table.flatten()] = t.view(-1, size, HEADS_K, D)
         given: dict[str, Any] = {"block_table": table.int(), "seqused_k": used}
-        found[f"pages of {size}"] = lambda p=tuple(pages), g=given: attention(q, *p, **g)
+        found[f"pages of {size}"] = paged(q, pages, given)
     return found
+
+
+def paged(q: Tensor, pages: list[Tensor], given: dict[str, Any]) -> Callable[[], Tensor]:
+    return lambda: attention(q, pages[0], pages[1], **given)
 
 
 def updates(batch: int, new: int) -> Functions:
