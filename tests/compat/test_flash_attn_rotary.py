@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from flash_attention.compat import flash_attn
+from flash_attention.compat import flash_attn, kv_cache
+from flash_attention.launch.cache_update import update_cache
 from tests.compat.rotations import rotation, turned
 from tests.compat.test_flash_attn_cache import close, new_rows, numbers, tensors
 from tests.short_queries import in_pages, shuffled_table
@@ -48,6 +49,20 @@ def test_new_keys_and_queries_are_rotated(
     assert torch.equal(v, wanted[1])
     assert torch.equal(q, before)
     close(out, flash_attn_with_kvcache(turned_q, k, v, cache_seqlens=lengths + 2, **options))
+
+
+def test_columns_may_be_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queries and new rows whose last dimension is not contiguous are copied."""
+    monkeypatch.setattr(kv_cache, "update_with_torch", update_cache)
+    q, *caches = tensors(2, 12)
+    new, turn, lengths = new_rows(2), rotation(12, 32), numbers(3, 10, 0)
+    results = []
+    for apart in (False, True):
+        mine = [t.clone() for t in caches]
+        rows = [t.mT.contiguous().mT if apart else t for t in (q, *new)]
+        out = flash_attn_with_kvcache(rows[0], *mine, *rows[1:], *turn, lengths, causal=True)
+        results.append([out, *mine])
+    assert all(map(torch.equal, *results))
 
 
 @pytest.mark.gpu

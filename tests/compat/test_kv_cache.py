@@ -135,7 +135,9 @@ def test_what_does_not_fit_is_refused_on_the_cpu_and_nothing_is_stored(case: str
     caches = empty_cache(entries, rows)
     before = [cache.clone() for cache in caches]
     options: dict[str, Any] = {**described, **changed}
-    with pytest.raises(UnsupportedError, match=r"cache_seqlens\[1\] is|where new keys go"):
+    with pytest.raises(
+        UnsupportedError, match=r"cache_seqlens\[1\] is|where new keys of sequence 1 go"
+    ):
         flash_attn_with_kvcache(q, *caches, k, v, **options, cache_seqlens=numbers(*lengths))
     assert all(map(torch.equal, caches, before))
 

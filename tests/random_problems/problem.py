@@ -157,7 +157,9 @@ def _alike(problem: RandomProblem) -> RandomProblem:
 
 
 def whole_blocks(problem: RandomProblem) -> RandomProblem:
-    """Every length rounded up to a multiple of 128."""
+    """Every length rounded up to a multiple of 128, and pages that divide it."""
+    if 128 % (problem.page or 1):
+        problem = replace(problem, page=16)
 
     def up(length: int) -> int:
         return max(1, -(-length // 128)) * 128

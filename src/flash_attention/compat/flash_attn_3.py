@@ -176,7 +176,7 @@ def flash_attn_varlen_func(
     options["cu_seqlens_k"], options["max_seqlen_k"] = cu_seqlens_k, whole(max_seqlen_k)
     options["seqused_k"] = seqused_k
     if seqused_q is not None:
-        leave_out_queries(options, seqused_q)
+        leave_out_queries(options, cu_seqlens_q, cu_seqlens_k, seqused_q)
     out, lse = attend(q, k, v, options, return_attn_probs, deterministic)
     return out if lse is None else (out, lse)
 
@@ -293,15 +293,12 @@ def get_scheduler_metadata(*sizes: Any, **options: Any) -> NoReturn:
     )
 
 
-def leave_out_queries(options: Keywords, used: Tensor) -> None:
+def leave_out_queries(options: Keywords, starts_q: Tensor, starts_k: Tensor, used: Tensor) -> None:
     """Make the queries of each packed sequence behind the first `used` ones a sequence of their
     own, without keys."""
-    starts_q, starts_k = options["cu_seqlens_q"], options["cu_seqlens_k"]
     check_dense("cu_seqlens_q", starts_q, ("batch + 1",))
     check_dense("cu_seqlens_k", starts_k, ("batch + 1",))
     check_dense("seqused_q", used, ("batch",))
-    assert starts_q is not None
-    assert starts_k is not None
     lengths = starts_q.diff()
     if (used.shape, used.dtype, used.device) != (lengths.shape, torch.int32, lengths.device):
         raise UnsupportedError(

@@ -12,7 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from flash_attention.call.cache_call import CacheCall, CachedKeys, Rotary
 from flash_attention.call.call import Call, Keywords
 from flash_attention.call.checks import check_dense, check_meaning
-from flash_attention.call.tensors import DIMS, MAX_ROWS, check_no_grad
+from flash_attention.call.tensors import DIMS, DTYPES, MAX_ROWS, check_no_grad
 from flash_attention.compat.rotary import check_rotary
 from flash_attention.errors import UnsupportedError
 from flash_attention.launch.cache_update import update_cache
@@ -88,6 +88,10 @@ class Cache:
         none is stored, and it has no keys.
         """
         call = self._call(q, k, v, cache_seqlens, rotary, options)
+        if self.k.is_cuda and self.k.dtype not in DTYPES:
+            raise UnsupportedError(
+                f"k_cache is {self.k.dtype}; allowed on a GPU are torch.float16 and torch.bfloat16"
+            )
         if not call.needs_update:
             return q, *self._given_keys(call, cache_seqlens, options)
         traced = is_traced(q, self.k, self.v) or lacks_memory(q, self.k, self.v)
@@ -123,13 +127,14 @@ class Cache:
         starts = options.get("cu_seqlens_q")
         batch = q.shape[0] if starts is None else len(starts) - 1
         rows = 0 if k is None else _new_rows(k)
-        if lengths is not None or self.leftpad is not None:
+        if not (lengths is self.leftpad is self.index is None):
             self._check_batch(batch)
             self._check_lengths(self.max_keys if lengths is None else lengths, batch, rows)
         if k is not None and v is not None:
             for name, given, cache in (("k", k, self.k), ("v", v, self.v)):
                 _check_new(name, given, cache, (batch, rows))
-            k, v = (t if t.stride(-1) == 1 else t.contiguous() for t in (k, v))
+            k, v = _contiguous_rows(k), _contiguous_rows(v)
+        q = q if rotary is None else _contiguous_rows(q)
         call = CacheCall(
             *(q, self.k, self.v, self.max_keys if lengths is None else lengths, batch, k, v),
             *(self.table, self.index, self.leftpad, rotary),
@@ -250,14 +255,19 @@ def _check_places(call: CacheCall) -> None:
         return
     fits = new_places(call).fits
     if not bool(fits.all()):
-        numbers = call.batch_index if call.table is None else call.table
-        if call.table is not None and call.batch_index is not None:
-            numbers = call.table[call.batch_index.long().clamp(0, len(call.table) - 1)]
-        assert numbers is not None
+        sequence = int(fits.int().argmin())
+        place = sequence if call.batch_index is None else int(call.batch_index[sequence])
+        entries = place
+        if call.table is not None and 0 <= place < len(call.table):
+            entries = call.table[place].tolist()
         raise UnsupportedError(
-            f"block_table or cache_batch_idx is {numbers[~fits].tolist()} where new keys go; the"
-            f" cache has {len(call.k_cache)} entries, allowed are 0 to {len(call.k_cache) - 1}"
+            f"block_table or cache_batch_idx is {entries} where new keys of sequence {sequence} go;"
+            f" the cache has {len(call.k_cache)} entries, allowed are 0 to {len(call.k_cache) - 1}"
         )
+
+
+def _contiguous_rows(tensor: Tensor) -> Tensor:
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
 def _new_rows(new: Tensor) -> int:

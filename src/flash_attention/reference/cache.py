@@ -29,7 +29,7 @@ def update_with_torch(call: CacheCall) -> CachedKeys:
     q, k = call.q, call.k
     if call.rotary is not None:
         first = call.rotary.seqlens if call.rotary.seqlens is not None else lengths
-        fits = fits & _has_angles(call, first)
+        fits = fits & _has_angles(call, call.rotary, first)
         q = _rotated_queries(call, call.rotary, first, fits)
         if k is not None:
             at = first[:, None] + torch.arange(k.shape[1], device=k.device)
@@ -105,10 +105,8 @@ def rotated(x: Tensor, rotary: Rotary, at: Tensor) -> Tensor:
     return torch.cat((turned.to(x.dtype), rest), -1)
 
 
-def _has_angles(call: CacheCall, first: Tensor) -> Tensor:
+def _has_angles(call: CacheCall, rotary: Rotary, first: Tensor) -> Tensor:
     """Whether the new rows and the queries of each sequence have angles."""
-    rotary = call.rotary
-    assert rotary is not None
     queries: Tensor | int = call.q.shape[1]
     if call.cu_seqlens_q is not None:
         queries = call.cu_seqlens_q.diff()
