@@ -257,7 +257,7 @@ def _check_places(call: CacheCall) -> None:
     if not bool(fits.all()):
         sequence = int(fits.int().argmin())
         place = sequence if call.batch_index is None else int(call.batch_index[sequence])
-        entries = place
+        entries: int | list[int] = place
         if call.table is not None and 0 <= place < len(call.table):
             entries = call.table[place].tolist()
         raise UnsupportedError(
