@@ -16,7 +16,9 @@ from flash_attention.families.cache_update import (
 from flash_attention.families.recipe import Recipe
 from flash_attention.launch.small import small_plan
 
-WRITTEN = ("k_cache", "v_cache", "rotated_q", "used", "starts", "own_table")
+CACHES = ("k_cache", "v_cache")
+FOUND = ("rotated_q", "used", "starts", "own_table")
+"""What the kernel writes besides new rows."""
 
 
 def update_cache(call: CacheCall, keys: CachedKeys | None = None) -> CachedKeys:
@@ -33,7 +35,8 @@ def update_cache(call: CacheCall, keys: CachedKeys | None = None) -> CachedKeys:
 
     plan = small_plan(_key(call, tensors, whole_chunks), call.k_cache.get_device(), recipe_for)
     in_use = call.lengths if isinstance(call.lengths, int) else 0
-    plan.run(tensors, [name for name in WRITTEN if name in tensors], all_in_use=in_use)
+    written = [*(CACHES if call.new_rows else ()), *(name for name in FOUND if name in tensors)]
+    plan.run(tensors, written, all_in_use=in_use)
     return keys
 
 
