@@ -119,6 +119,10 @@ SHORT_CASES = [
         Case("", 16, 512, batch=3, used=(511, 257, 0), **EACH, window=(100, 3), softcap=4.0),
         *(256, 2, 256),
     ),
+    ShortCase("pages of 1", Case("", 3, 200, batch=3, used=(200, 65, 0), **SEVEN), 64, 4, 1),
+    ShortCase(
+        "pages of 24", Case("", 2, 144, batch=2, used=(144, 50), **FOUR, causal=True), 64, 3, 24
+    ),
     ShortCase(
         "pages of 32, d 128", Case("", 1, 96, 128, 128, batch=2, used=(96, 33), **FOUR), 64, 2, 32
     ),

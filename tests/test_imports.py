@@ -27,7 +27,7 @@ LAYERS = (
     ("reference",),
     ("choose",),
     ("launch",),
-    ("forward", "backward", "ops", "autograd", "attention"),
+    ("forward", "backward", "ops", "autograd", "attention", "merge"),
     ("testing", "compat"),
     (ROOT,),
 )
@@ -39,6 +39,7 @@ WITHIN_A_LAYER = {
     ("attention", "ops"),
     ("attention", "autograd"),
     ("autograd", "ops"),
+    ("merge", "ops"),
 }
 """Rooms that import from another one of their layer."""
 BESIDE = ("emulator", "tools", "__main__")

@@ -164,8 +164,8 @@ PLANTED: list[tuple[Callable[[RandomProblem], bool], RandomProblem]] = [
         RandomProblem(0, seq_q=0, seq_k=1, group=3, d=8, d_v=8, used=(1,)),
     ),
     (
-        lambda p: p.page == 32 and p.d_v >= 40 and p.layout == "gaps",
-        RandomProblem(0, seq_q=0, seq_k=0, d=8, d_v=40, used=(0,), page=32, layout="gaps"),
+        lambda p: p.page == 24 and p.d_v >= 40 and p.layout == "gaps",
+        RandomProblem(0, seq_q=0, seq_k=0, d=8, d_v=40, used=(0,), page=24, layout="gaps"),
     ),
 ]
 

@@ -25,6 +25,7 @@ from flash_attention.families.sm90.fp8.config import HopperFp8KernelConfig
 from flash_attention.forward import forward, forward_timed
 from flash_attention.launch.kernels import forward_kernels
 from flash_attention.launch.use import use_table
+from flash_attention.merge import merge
 from flash_attention.version import VERSION
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ __all__ = [
     "forward_kernels",
     "forward_timed",
     "load_table",
+    "merge",
     "save_table",
     "tune",
     "tuning",

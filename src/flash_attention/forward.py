@@ -82,8 +82,8 @@ def forward(
       elements must be contiguous and 16-byte aligned, and d_head at most that of the config.
     - `o`: a tensor for the result.
     - `benchmark`: time the kernel, as `forward_timed` does.
-    - The other keywords: as in `attention`. Only Hopper configs support a paged KV cache and
-      split-KV. A config with a field that would have no effect is refused.
+    - The other keywords: as in `attention`. Only Hopper configs support split-KV. A
+      config with a field that would have no effect is refused.
 
     Returns `o` or a new tensor like q with the columns of v. With `return_lse` it returns (out,
     lse). With `benchmark` the milliseconds follow as the last value.

@@ -60,12 +60,13 @@ def test_queries_and_keys_may_differ_on_sm_90(change: dict[str, Any], causal: bo
     assert isinstance(select_config(problem, SM90), HopperForwardKernelConfig)
 
 
-@pytest.mark.parametrize("arch", OTHERS, ids=lambda arch: arch.name)
-def test_pages_are_for_sm_90(arch: Arch) -> None:
-    problem = replace(square(DType.FP16, 128, 512), seqused_k=True, page_keys=64, pages=8)
-    message = rf"no kernel runs .*pages of 64 keys on {arch.name}: Hopper kernels need sm_90 .*"
-    with pytest.raises(UnsupportedError, match=rf"{message}; .*, and block_table is given"):
-        select_config(problem, arch)
+@pytest.mark.parametrize("page_keys", [1, 64])
+def test_pages_are_for_both_families(page_keys: int) -> None:
+    problem = square(DType.FP16, 128, 512)
+    problem = replace(problem, seqused_k=True, page_keys=page_keys, pages=8)
+    assert isinstance(select_config(problem, SM90), HopperForwardKernelConfig)
+    for arch in OTHERS:
+        assert isinstance(select_config(problem, arch), FlashForwardKernelConfig)
 
 
 def test_a_head_dimension_of_neither_family_is_refused_everywhere() -> None:

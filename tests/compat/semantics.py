@@ -180,7 +180,7 @@ PACKED = (
         "in the signature but not documented; its kernels take k and v as (num_blocks,"
         " page_block_size, nheads_k, headdim), pages of a multiple of 256 keys, and the lengths"
         " from cu_seqlens_k",
-        f"{EQUAL}; a page has 16, 32, or a multiple of 64 keys",
+        f"{EQUAL}; a page has any number of keys",
         (
             "test_packed_queries_of_pages",
             "test_columns_of_a_table_beyond_the_longest_entry_are_left_out",
@@ -221,7 +221,8 @@ WITH_A_CACHE = (
         "k, v",
         "(batch, seqlen_new, nheads_k, headdim): stored in place from cache_seqlens on, then"
         " attended to; the cache must have room",
-        f"{EQUAL}; cache_seqlens is required, and torch stores the keys before the kernel runs",
+        f"{EQUAL}; cache_seqlens is required, and a kernel of its own stores the keys before that"
+        " of attention runs",
         (
             "test_new_keys_are_stored_behind_the_filled_part_and_seen",
             "test_new_keys_come_with_values_lengths_and_the_shape_of_the_cache",
@@ -242,21 +243,30 @@ WITH_A_CACHE = (
             "test_what_the_host_knows_is_refused_on_every_device",
             "test_nothing_is_stored_where_nothing_fits",
             "test_nothing_is_stored_by_a_call_that_is_refused",
-            "test_kernels_do_not_read_what_does_not_fit",
+            "test_kernels_neither_store_nor_read_what_does_not_fit",
             "test_a_gpu_goes_on_after_what_does_not_fit",
         ),
     ),
     Row(
         "rotary_cos, rotary_sin, rotary_interleaved",
-        "rotate q and the new k from position cache_seqlens on",
-        "only None; tensors raise `rotary_cos or rotary_sin is given, and rotary embeddings are not"
-        " applied here`",
-        ("test_rotary_embeddings_are_refused",),
+        "(seqlen_ro, rotary_dim / 2), rotary_dim a multiple of 16: rotate the new k from position"
+        " cache_seqlens on, and q from there on with a mask, else at that position; its code wants"
+        " seqlen_ro to be seqlen_cache at least",
+        f"{EQUAL}; a sequence some of whose queries have positions beyond seqlen_ro counts as one"
+        " without room",
+        (
+            "test_new_keys_and_queries_are_rotated",
+            "test_rotary_embeddings_fit_the_new_keys",
+            "test_columns_may_be_apart",
+            "test_a_captured_step_follows_lengths_and_keys_that_change",
+            "test_kernels_agree_with_torch",
+            "test_a_gpu_agrees_with_torch",
+        ),
     ),
     Row(
         "cache_batch_idx",
         "(batch,) int32: the row of the cache that belongs to each sequence of q",
-        f"{EQUAL}, without a copy; on a GPU seqlen_cache is 16, 32, or a multiple of 64",
+        f"{EQUAL}, without a copy",
         (
             "test_entries_of_a_cache_are_those_that_the_index_names",
             "test_new_keys_go_to_the_entries_that_the_index_names",
@@ -270,13 +280,13 @@ WITH_A_CACHE = (
             "test_keys_start_behind_the_left_padding",
             "test_left_padded_entries_lie_side_by_side",
             "test_left_padding_ends_with_the_keys",
-            "test_left_padding_is_a_number_of_each_entry",
+            "test_left_padding_is_a_number_of_each_sequence",
         ),
     ),
     Row(
         "block_table",
         "(batch, max_num_blocks_per_seq) int32; page_block_size is a multiple of 256",
-        f"{EQUAL}; a page has 16, 32, or a multiple of 64 keys",
+        f"{EQUAL}; a page has any number of keys",
         (
             "test_a_cache_in_pages_is_read_and_stored_to",
             "test_the_whole_cache_counts_where_no_length_is_given",
@@ -285,18 +295,23 @@ WITH_A_CACHE = (
     Row(
         "two of them together",
         "its kernels refuse pages with cache_batch_idx or cache_leftpad",
-        "any two of block_table, cache_batch_idx and cache_leftpad raise `no two of them`",
-        ("test_a_cache_is_described_in_one_way",),
+        "any of block_table, cache_batch_idx and cache_leftpad go together: the index names a row"
+        " of the table, and behind padding each key is read as a page of its own, for which the"
+        " cache must have no gaps between its entries",
+        (
+            "test_a_cache_is_described_in_several_ways",
+            "test_a_cache_is_described_by_rows_of_integers",
+        ),
     ),
     Row(
         "num_splits",
         "0: a heuristic; 1: the keys are not split; more: the number of splits",
-        "0 and 1 are equal; other values raise `how the keys of a query are split is not to be"
-        " chosen here`"
-        " (`attention` has split_keys)",
+        f"{EQUAL}; chunks are whole numbers of 64 keys, so that there may be fewer, and keys are"
+        " split for few queries only, whose rows of heads that share keys fit in 64",
         (
-            "test_one_split_is_one_chunk_of_all_keys",
-            "test_more_than_one_split_by_number_is_refused",
+            "test_splits_are_chunks_of_all_keys",
+            "test_new_keys_are_split_too",
+            "test_splits_are_a_number",
         ),
     ),
     Row(

@@ -44,16 +44,21 @@ VERSION_3 = (
     Row(
         "seqused_q",
         "(batch,) int32, in its code: the number of valid queries of each packed sequence",
-        "only None; a value raises `all rows of a packed q count here`",
-        ("test_rows_of_packed_queries_all_count_in_version_3",),
+        f"{EQUAL}; the output of the other queries is 0 and their softmax_lse -inf",
+        (
+            "test_queries_of_version_3_that_are_not_used_are_left_out",
+            "test_a_gpu_leaves_out_queries_that_are_not_used",
+            "test_gradients_of_version_3_leave_out_queries_that_are_not_used",
+            "test_used_queries_of_version_3_are_some_of_a_sequence",
+        ),
     ),
     Row(
         "num_splits",
         "0: a heuristic; 1: the keys are not split, the default without a cache; more: the"
         " number of"
         " splits",
-        "0 and 1 are equal; other values raise as above",
-        ("test_one_split_of_version_3_is_one_chunk_of_all_keys",),
+        "as above",
+        ("test_splits_of_version_3_are_chunks_of_all_keys",),
     ),
     Row(
         "pack_gqa",
@@ -103,7 +108,7 @@ VERSION_3 = (
     Row(
         "page_table",
         "(batch, max_num_blocks_per_seq) int32: block_table of version 2; pages of any size",
-        f"{EQUAL}; on a GPU a page has 16, 32, or a multiple of 64 keys",
+        EQUAL,
         ("test_a_cache_of_version_3",),
     ),
     Row(
@@ -114,9 +119,14 @@ VERSION_3 = (
     ),
     Row(
         "rotary_cos, rotary_sin, rotary_interleaved, rotary_seqlens",
-        "rotate q and the new k",
-        "only None; a value raises `rotary embeddings are not applied here`",
-        ("test_what_a_cache_of_version_3_has_more_is_refused",),
+        "rotate q and the new k; in its code rotary_seqlens, (batch,) int32, are the positions of"
+        " the first new keys instead of cache_seqlens",
+        EQUAL,
+        (
+            "test_keys_of_version_3_are_rotated",
+            "test_packed_queries_of_version_3_are_rotated_at_their_positions",
+            "test_what_a_cache_of_version_3_has_more_is_refused",
+        ),
     ),
     Row(
         "cu_seqlens_k_new",
@@ -131,14 +141,16 @@ VERSION_3 = (
         " get_scheduler_metadata",
         (
             "test_what_a_cache_of_version_3_has_more_is_refused",
-            "test_outputs_of_parts_are_weighted_by_their_lses",
+            "test_the_kernels_schedule_their_tiles",
         ),
     ),
     Row(
         "out_partial, lse_partial, out, out_dtype",
-        "flash_attn_combine, undocumented: merges partial outputs of split-KV",
-        "raises `weight the outputs of parts with softmax(torch.stack(lses), 0)`",
-        ("test_outputs_of_parts_are_weighted_by_their_lses",),
+        "flash_attn_combine, undocumented: in its code out_partial is fp32 (num_splits, batch,"
+        " seqlen, nheads, headdim), lse_partial fp32 (num_splits, batch, seqlen, nheads), out_dtype"
+        " fp32 unless given; it returns (out, softmax_lse), softmax_lse (batch, seqlen, nheads)",
+        f"{EQUAL}; any number of parts (`flash_attention.merge` takes outputs in 16 bits too)",
+        ("test_parts_are_combined", "test_what_cannot_be_combined_is_refused"),
     ),
 )
 

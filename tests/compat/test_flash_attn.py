@@ -51,11 +51,41 @@ def test_dropout_and_biases_are_refused_by_every_function(
             function(*args, **option)
 
 
-@pytest.mark.parametrize("name", ["rotary_cos", "rotary_sin"])
-def test_rotary_embeddings_are_refused(name: str) -> None:
-    rotary: dict[str, Any] = {name: SLOPES}
-    with pytest.raises(UnsupportedError, match="rotate q and k before the call"):
-        flash_attn_with_kvcache(Q, K, V, **rotary)
+COS = torch.ones(8, 8)
+NEW: dict[str, Any] = {"k": K[:, :1], "v": V[:, :1], "cache_seqlens": 2}
+
+
+@pytest.mark.parametrize(
+    ("option", "message"),
+    [
+        ({"rotary_cos": COS}, "rotary_sin is missing; pass rotary_cos and rotary_sin together"),
+        ({"rotary_sin": COS}, "rotary_cos is missing"),
+        ({"rotary_cos": COS, "rotary_sin": COS, "k": None}, "k is missing; .* to rotate q and k"),
+        ({"rotary_cos": COS, "rotary_sin": COS[:, :4]}, r"rotary_sin \(8, 4\); both must be"),
+        ({"rotary_cos": COS[:, :4], "rotary_sin": COS[:, :4]}, "a rotary_dim of 8; .* of 16 up to"),
+        ({"rotary_cos": COS.repeat(1, 2), "rotary_sin": COS.repeat(1, 2)}, "head dimension, 16"),
+        ({"rotary_cos": COS.half(), "rotary_sin": COS}, r"rotary_cos is torch\.float16 .* q is"),
+        ({"rotary_cos": COS[:5], "rotary_sin": COS[:5]}, "5 rows; .* room for 6 keys, pass as"),
+        ({"rotary_cos": [1.0], "rotary_sin": COS}, "rotary_cos is a list; pass a torch.Tensor"),
+        (
+            {"rotary_cos": COS, "rotary_sin": COS, "rotary_interleaved": "yes"},
+            "rotary_interleaved is 'yes'; pass True or False",
+        ),
+        (
+            {"rotary_cos": COS, "rotary_sin": COS, "cache_seqlens": 5, "causal": True},
+            "sequence 0 has the positions 5 to 10; .* have 8 rows, pass at least 11",
+        ),
+    ],
+    ids=[
+        *("no sin", "no cos", "no key", "shapes", "dim 8", "dim 32", "dtype", "rows", "list"),
+        *("switch", "positions"),
+    ],
+)
+def test_rotary_embeddings_fit_the_new_keys(option: dict[str, Any], message: str) -> None:
+    cache = K.clone()
+    with pytest.raises(UnsupportedError, match=message):
+        flash_attn_with_kvcache(Q, cache, V.clone(), **{**NEW, **option})
+    assert torch.equal(cache, K)
 
 
 def test_biases_are_refused_with_a_cache_too() -> None:
@@ -63,9 +93,10 @@ def test_biases_are_refused_with_a_cache_too() -> None:
         flash_attn_with_kvcache(Q, K, V, alibi_slopes=SLOPES)
 
 
-def test_more_than_one_split_by_number_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match=r"num_splits is 4.*call attention with split_keys"):
-        flash_attn_with_kvcache(Q, K, V, num_splits=4)
+@pytest.mark.parametrize("splits", [-1, 2.0, None, True])
+def test_splits_are_a_number(splits: Any) -> None:
+    with pytest.raises(UnsupportedError, match=r"num_splits is .*; pass into how many chunks"):
+        flash_attn_with_kvcache(Q, K, V, num_splits=splits)
 
 
 @pytest.mark.parametrize(
@@ -92,19 +123,16 @@ def test_new_keys_come_with_values_lengths_and_the_shape_of_the_cache(
     ("option", "message"),
     [
         (
-            {"block_table": TABLE, "cache_batch_idx": IDX},
-            "block_table and cache_batch_idx are given.*leave all but one out",
-        ),
-        ({"cache_leftpad": IDX, "cache_batch_idx": IDX}, "no two of them"),
-        (
             {"cache_batch_idx": IDX.long()},
             r"cache_batch_idx .* is torch\.int64; pass a",
         ),
         ({"cache_leftpad": TABLE}, r"cache_leftpad has shape \(2, 1\)"),
+        ({"block_table": TABLE.to("meta")}, "block_table is on meta, the cache on cpu; move it"),
+        ({"block_table": IDX.repeat(2, 2).mT}, "last dimension of block_table has stride 4"),
     ],
-    ids=["pages", "leftpad", "dtype", "shape"],
+    ids=["dtype", "shape", "device", "stride"],
 )
-def test_a_cache_is_described_in_one_way(option: dict[str, Any], message: str) -> None:
+def test_a_cache_is_described_by_rows_of_integers(option: dict[str, Any], message: str) -> None:
     with pytest.raises(UnsupportedError, match=message):
         flash_attn_with_kvcache(Q, K, V, **option)
 

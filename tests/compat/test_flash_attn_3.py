@@ -75,7 +75,7 @@ def test_dense_tensors_of_version_3() -> None:
         assert torch.equal(given, attention(Q, K, V, softmax_scale=0.3, causal=True))
 
 
-def test_one_split_of_version_3_is_one_chunk_of_all_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_splits_of_version_3_are_chunks_of_all_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
     def record(q: Tensor, k: Tensor, v: Tensor, **given: Any) -> Any:
@@ -88,9 +88,8 @@ def test_one_split_of_version_3_is_one_chunk_of_all_keys(monkeypatch: pytest.Mon
     varlen(*PACKED)
     with_cache(Q, K, V)
     with_cache(Q, K, V, num_splits=1)
-    assert asked == [64, None, 64, None, 64]
-    with pytest.raises(UnsupportedError, match="num_splits is 3"):
-        dense(Q, K, V, num_splits=3)
+    with_cache(Q, K.repeat(1, 50, 1, 1), V.repeat(1, 50, 1, 1), num_splits=3)
+    assert asked == [64, None, 64, None, 64, 128]
 
 
 def test_one_tensor_of_version_3() -> None:
@@ -182,9 +181,7 @@ def test_what_version_3_has_more_is_refused(name: str, value: Any, message: str)
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("rotary_cos", "rotate q and k before the call"),
-        ("rotary_sin", "rotate q and k before the call"),
-        ("rotary_seqlens", "rotate q and k before the call"),
+        ("rotary_seqlens", "rotary_seqlens is given without rotary_cos and rotary_sin"),
         ("cu_seqlens_k_new", r"\(batch, seq_new, heads_k, d\)"),
         ("scheduler_metadata", "leave it out"),
     ],
@@ -196,9 +193,105 @@ def test_what_a_cache_of_version_3_has_more_is_refused(name: str, message: str) 
     assert torch.equal(cache, K)
 
 
-def test_rows_of_packed_queries_all_count_in_version_3() -> None:
-    with pytest.raises(UnsupportedError, match=r"seqused_q is given.*without the others"):
-        varlen(*PACKED, seqused_q=USED)
+@pytest.mark.parametrize("seqlens", [None, (1, 4)])
+def test_keys_of_version_3_are_rotated(seqlens: tuple[int, int] | None) -> None:
+    angle = torch.rand(8, 8) * 6
+    tables = {"rotary_cos": angle.cos(), "rotary_sin": angle.sin()}
+    lengths, new = (0, 3), (K[:, 4:] + 1, V[:, 4:])
+    given = None if seqlens is None else torch.tensor(seqlens, dtype=torch.int32)
+    caches = [K.clone(), V.clone()]
+    with_cache(
+        *(Q[:, :2], *caches, *new),
+        cache_seqlens=torch.tensor(lengths, dtype=torch.int32),
+        **tables,
+        rotary_seqlens=given,
+        rotary_interleaved=False,
+        causal=True,
+    )
+    for entry, (n, first) in enumerate(zip(lengths, seqlens or lengths, strict=True)):
+        cos, sin = (t[first : first + 2, None] for t in tables.values())
+        low, high = new[0][entry].chunk(2, -1)
+        turned = torch.cat((low * cos - high * sin, low * sin + high * cos), -1)
+        torch.testing.assert_close(caches[0][entry, n : n + 2], turned)
+        assert torch.equal(caches[1][entry, n : n + 2], new[1][entry])
+
+
+def test_packed_queries_of_version_3_are_rotated_at_their_positions() -> None:
+    angle = torch.rand(8, 8) * 6
+    tables = {"rotary_cos": angle.cos(), "rotary_sin": angle.sin()}
+    lengths, new = torch.tensor([0, 3], dtype=torch.int32), (K[:, 4:] + 1, V[:, 4:])
+    option: dict[str, Any] = {"cache_seqlens": lengths, "causal": True, **tables}
+    rows = torch.cat((Q[0, :1], Q[1, :2]))
+    out = with_cache(
+        *(rows, K.clone(), V.clone(), *new),
+        cu_seqlens_q=cu_seqlens((1, 2)),
+        max_seqlen_q=2,
+        **option,
+    )
+    for entry, count in enumerate((1, 2)):
+        some = slice(entry, entry + 1)
+        caches = (K[some].clone(), V[some].clone(), *(t[some] for t in new))
+        wanted = with_cache(Q[some, :count], *caches, **{**option, "cache_seqlens": lengths[some]})
+        torch.testing.assert_close(out[entry : entry + count], wanted[0])
+
+
+@pytest.mark.parametrize("keys", [None, USED], ids=["all keys", "some keys"])
+def test_queries_of_version_3_that_are_not_used_are_left_out(keys: Tensor | None) -> None:
+    used = torch.tensor([1, 3], dtype=torch.int32)
+    out, lse = varlen(*PACKED, used, keys, **OPTIONS, return_attn_probs=True)
+    for sequence, (start, end) in enumerate(((0, 2), (2, 6))):
+        rows = slice(start, start + int(used[sequence]))
+        seen = slice(start, end if keys is None else start + int(keys[sequence]))
+        wanted, wanted_lse = dense(
+            Q[:1, rows], K[:1, seen], V[:1, seen], **OPTIONS, return_attn_probs=True
+        )
+        torch.testing.assert_close(out[rows], wanted[0])
+        torch.testing.assert_close(lse[:, rows], wanted_lse[0])
+    for row in (1, 5):
+        assert not out[row].any()
+        assert bool((lse[:, row] == -torch.inf).all())
+
+
+@pytest.mark.gpu
+def test_a_gpu_leaves_out_queries_that_are_not_used() -> None:
+    q, k, v = (t[0].bfloat16() for t in generate_qkv(1, 90, 4, 64, torch.float32, n_heads_k=2))
+    starts, used = cu_seqlens((40, 0, 50)), torch.tensor([39, 0, 7], dtype=torch.int32)
+    given = (q, k, v, starts, starts, 50, 50, used)
+    wanted = varlen(*given, causal=True, return_attn_probs=True)
+    moved = (t.cuda() if isinstance(t, Tensor) else t for t in given)
+    for mine, theirs in zip(
+        varlen(*moved, causal=True, return_attn_probs=True), wanted, strict=True
+    ):
+        torch.testing.assert_close(mine.cpu(), theirs, rtol=1.6e-2, atol=1.6e-2)
+
+
+def test_gradients_of_version_3_leave_out_queries_that_are_not_used() -> None:
+    used = torch.tensor([1, 3], dtype=torch.int32)
+    q, k, v = (t[0].clone().requires_grad_() for t in (Q, K, V))
+    out = varlen(q, k, v, *PACKED[3:], used, causal=True)
+    found = torch.autograd.grad(out.square().sum(), (q, k, v))
+    mine = [t[0].clone().requires_grad_() for t in (Q, K, V)]
+    total = torch.zeros(())
+    for start, end, count in ((0, 2, 1), (2, 6, 3)):
+        rows = (mine[0][start : start + count], mine[1][start:end], mine[2][start:end])
+        total = total + dense(*(t[None] for t in rows), causal=True).square().sum()
+    for given, wanted in zip(found, torch.autograd.grad(total, mine), strict=True):
+        torch.testing.assert_close(given, wanted)
+
+
+@pytest.mark.parametrize(
+    ("used", "message"),
+    [
+        ((3, 1), r"seqused_q\[0\] is 3; sequence 0 of q has 2 rows, allowed are 0 to 2"),
+        ((0, -1), r"seqused_q\[1\] is -1"),
+        ((1,), r"seqused_q has shape \(1,\) .* it must be \(2,\), torch\.int32"),
+    ],
+)
+def test_used_queries_of_version_3_are_some_of_a_sequence(
+    used: tuple[int, ...], message: str
+) -> None:
+    with pytest.raises(UnsupportedError, match=message):
+        varlen(*PACKED, seqused_q=torch.tensor(used, dtype=torch.int32))
 
 
 def test_a_second_product_of_scores_is_a_longer_head() -> None:
@@ -211,17 +304,48 @@ def test_a_second_product_of_scores_is_a_longer_head() -> None:
     torch.testing.assert_close(given, torch.einsum("bhij,bjhd->bihd", weights, values))
 
 
-def test_outputs_of_parts_are_weighted_by_their_lses() -> None:
-    """What the refusal of flash_attn_combine says to do."""
+def parts_of_keys() -> tuple[Tensor, Tensor]:
+    """Outputs and log-sum-exps over parts of the keys, as flash_attn_combine takes them."""
     parts = [
         attention(Q, k, v, return_lse=True)
         for k, v in zip(K.split(3, 1), V.split(3, 1), strict=True)
     ]
     outs, lses = (torch.stack(each) for each in zip(*parts, strict=True))
-    combined = (outs * lses.softmax(0).mT[..., None]).sum(0)
-    torch.testing.assert_close(combined, attention(Q, K, V))
-    with pytest.raises(UnsupportedError, match=r"softmax\(torch\.stack\(lses\), 0\)"):
-        flash_attn_3.flash_attn_combine(outs, lses)
+    return outs, lses.mT
+
+
+@pytest.mark.parametrize("dtype", [None, torch.float16, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("given", [False, True], ids=["new", "given"])
+def test_parts_are_combined(given: bool, dtype: torch.dtype | None) -> None:
+    outs, lses = parts_of_keys()
+    room = torch.empty(Q.shape, dtype=dtype or torch.float32) if given else None
+    out, lse = flash_attn_3.flash_attn_combine(outs, lses, room, dtype)
+    assert room is None or out is room
+    wanted, wanted_lse = attention(Q, K, V, return_lse=True)
+    torch.testing.assert_close(out, wanted.to(dtype or torch.float32))
+    torch.testing.assert_close(lse, wanted_lse.mT)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"out_partial": Q}, r"they must be \(parts, batch, seq, heads, d\) and"),
+        ({"lse_partial": torch.zeros(2, 2, 4, 6)}, r"lse_partial \(2, 2, 4, 6\)"),
+        ({"out_partial": Q.half()[None]}, "pass torch.float32, or call flash_attention.merge"),
+        ({"out_dtype": torch.float64}, "out_dtype is torch.float64; allowed are"),
+        ({"out": Q.half()}, r"out has .* is torch\.float16 on cpu; it must be \(2, 6, 4, 16\)"),
+        ({"out_partial": None}, "out_partial is a NoneType"),
+    ],
+    ids=["dims", "lse", "16 bits", "dtype", "out", "none"],
+)
+def test_what_cannot_be_combined_is_refused(changed: dict[str, Any], message: str) -> None:
+    outs, lses = parts_of_keys()
+    given = {"out_partial": outs, "lse_partial": lses, **changed}
+    with pytest.raises(UnsupportedError, match=message):
+        flash_attn_3.flash_attn_combine(**given)
+
+
+def test_the_kernels_schedule_their_tiles() -> None:
     with pytest.raises(UnsupportedError, match="leave scheduler_metadata out"):
         flash_attn_3.get_scheduler_metadata(1, 1, 1, 1, 1, 64, USED)
 

@@ -12,9 +12,11 @@ from torch import Tensor
 
 from flash_attention.attention import attention
 from flash_attention.call.call import Call
-from flash_attention.compat import flash_attn
+from flash_attention.compat import flash_attn, kv_cache
+from flash_attention.launch.cache_update import update_cache
 from flash_attention.launch.plan import plan_for
 from flash_attention.reference.judge import cu_seqlens, generate_qkv
+from tests.compat.rotations import rotation
 from tests.short_queries import in_pages, shuffled_table
 
 pytestmark = pytest.mark.slow  # left out of `make quick`
@@ -167,15 +169,85 @@ def test_the_whole_cache_counts_where_no_length_is_given() -> None:
 
 
 @pytest.mark.parametrize(
-    ("splits", "rows", "split_keys"), [(0, 100, None), (1, 100, 128), (1, 64, 64), (1, 0, 64)]
+    ("splits", "rows", "split_keys"),
+    [(0, 100, None), (1, 100, 128), (1, 64, 64), (1, 0, 64), (3, 700, 256), (90, 700, 64)],
 )
-def test_one_split_is_one_chunk_of_all_keys(
+def test_splits_are_chunks_of_all_keys(
     splits: int, rows: int, split_keys: int | None, asked: dict[str, Any]
 ) -> None:
     q, k, v = tensors(1, rows)
     out = flash_attn_with_kvcache(q, k, v, num_splits=splits)
     assert asked["split_keys"] == split_keys
     close(out, flash_attn_func(q, k, v))
+
+
+@pytest.mark.parametrize("splits", [1, 4])
+def test_new_keys_are_split_too(splits: int, asked: dict[str, Any]) -> None:
+    q, k, v = tensors(1, 700)
+    new, lengths = new_rows(1), numbers(600, 3, 699)
+    given = [t.clone() for t in (k, v)]
+    out = flash_attn_with_kvcache(q, *given, *new, cache_seqlens=lengths, num_splits=splits)
+    assert asked["split_keys"] == (704 if splits == 1 else 192)
+    close(out, flash_attn_with_kvcache(q, k, v, *new, cache_seqlens=lengths))
+
+
+COMBINED = {
+    "pages index": ("block_table", "cache_batch_idx"),
+    "pages pad": ("block_table", "cache_leftpad"),
+    "index pad": ("cache_batch_idx", "cache_leftpad"),
+    "all": ("block_table", "cache_batch_idx", "cache_leftpad"),
+}
+
+
+def combined(kind: str, device: str, *, append: bool = True) -> tuple[Tensor, Any, Any]:
+    """A cache that is described in several ways: q, (out, lse), and k and v of each sequence."""
+    q, *kv = tensors(2, 64)
+    names, pads, lengths = COMBINED[kind], (4, 0, 7), (30, 10, 62)
+    new: Any = new_rows(2) if append else ()
+    caches, described = [t.clone() for t in kv], {}
+    index = (2, 0, 1) if "cache_batch_idx" in names else (0, 1, 2)
+    if "block_table" in names:
+        described["block_table"] = table = shuffled_table(3, 4)
+        caches = [in_pages(t, table, PAGE) for t in kv]
+    if "cache_batch_idx" in names:
+        described["cache_batch_idx"] = numbers(*index)
+    if "cache_leftpad" in names:
+        described["cache_leftpad"] = numbers(*pads)
+    else:
+        pads = (0, 0, 0)
+    result = flash_attn_with_kvcache(
+        *(t.to(device) for t in (q, *caches, *new)),
+        **{name: tensor.to(device) for name, tensor in described.items()},
+        cache_seqlens=numbers(*lengths).to(device),
+        causal=True,
+        return_softmax_lse=True,
+    )
+    keys = [
+        [
+            torch.cat((t[place, pad:n], *(rows[entry] for rows in more)))
+            for t, more in zip(kv, ([new[0]], [new[1]]) if append else ([], []), strict=True)
+        ]
+        for entry, (place, pad, n) in enumerate(zip(index, pads, lengths, strict=True))
+    ]
+    return q, result, keys
+
+
+@pytest.mark.parametrize("append", [False, True])
+@pytest.mark.parametrize("kind", COMBINED)
+def test_a_cache_is_described_in_several_ways(kind: str, append: bool) -> None:
+    check_combined(kind, "cpu", append=append)
+
+
+def check_combined(kind: str, device: str, *, append: bool) -> None:
+    q, (out, lse), keys = combined(kind, device, append=append)
+    for entry, (k, v) in enumerate(keys):
+        wanted, wanted_lse, _ = flash_attn_func(
+            *(t[None] for t in (q[entry], k, v)),
+            causal=True,
+            return_attn_probs=True,
+        )
+        close(out[entry].cpu(), wanted[0])
+        torch.testing.assert_close(lse[entry].cpu(), wanted_lse[0], rtol=1e-3, atol=1e-3)
 
 
 def packed_queries_of_pages(device: str) -> Tensor:
@@ -227,7 +299,49 @@ def new_keys_in_pages(device: str) -> Tensor:
     return result
 
 
-CALLS = [packed_queries_of_pages, moved_entries, left_padding, one_split, new_keys_in_pages]
+def rotated_keys_in_pages(device: str) -> Tensor:
+    q, k, v = tensors(2, 60)
+    table = shuffled_table(3, 5)
+    pages = (in_pages(t, table, 12).to(device) for t in (k, v))
+    new, turn = (t.to(device) for t in new_rows(2)), rotation(60, 32, device)
+    lengths, names = numbers(15, 0, 58).to(device), table.to(device)
+    result: Tensor = flash_attn_with_kvcache(
+        *(q.to(device), *pages, *new, *turn, lengths), block_table=names, causal=True
+    )
+    return result
+
+
+def pages_of_one_key(device: str) -> Tensor:
+    q, k, v = tensors(2, 70)
+    table = shuffled_table(3, 70)
+    pages = (in_pages(t, table, 1).to(device) for t in (k, v))
+    lengths, names = numbers(70, 1, 33).to(device), table.to(device)
+    result: Tensor = flash_attn_with_kvcache(
+        q.to(device), *pages, cache_seqlens=lengths, block_table=names, causal=True
+    )
+    return result
+
+
+def pages_behind_padding(device: str) -> Tensor:
+    result: Tensor = combined("pages pad", device)[1][0]
+    return result
+
+
+def pages_of_an_index(device: str) -> Tensor:
+    result: Tensor = combined("pages index", device)[1][0]
+    return result
+
+
+def entries_of_an_index_behind_padding(device: str) -> Tensor:
+    result: Tensor = combined("index pad", device)[1][0]
+    return result
+
+
+CALLS = [
+    *(packed_queries_of_pages, moved_entries, left_padding, one_split, new_keys_in_pages),
+    *(rotated_keys_in_pages, pages_of_one_key, pages_behind_padding, pages_of_an_index),
+    entries_of_an_index_behind_padding,
+]
 
 
 def emulated(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
@@ -243,12 +357,11 @@ def test_kernels_agree_with_torch(
 ) -> None:
     by_torch = call("cpu")
     monkeypatch.setattr(flash_attn, "attention", emulated)
+    monkeypatch.setattr(kv_cache, "update_with_torch", update_cache)
     close(call("cpu"), by_torch)
 
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)
 def test_a_gpu_agrees_with_torch(call: Callable[[str], Tensor]) -> None:
-    if torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("needs an sm_90 GPU")
     close(call("cuda").cpu(), call("cpu"))

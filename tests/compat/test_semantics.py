@@ -18,6 +18,7 @@ from tests.compat import (
     test_flash_attn,
     test_flash_attn_3,
     test_flash_attn_cache,
+    test_flash_attn_rotary,
     test_flash_attn_semantics,
     test_kv_cache,
 )
@@ -29,6 +30,7 @@ MODULES = (
     test_flash_attn,
     test_flash_attn_3,
     test_flash_attn_cache,
+    test_flash_attn_rotary,
     test_flash_attn_semantics,
     test_kv_cache,
 )

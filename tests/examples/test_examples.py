@@ -25,6 +25,10 @@ SAYS = {
         "step 4: (3, 1, 8, 64) for [105, 42, 195] keys",
         "every sequence agrees with its own keys alone",
     ),
+    "shared_prefix.py": (
+        "16 sequences share 700 keys",
+        "every sequence agrees with attention over its prompt and its own keys",
+    ),
     "read_a_finding.py": ("the first of kind race:", "fa/sm80/forward.cuh:", "mend   Put"),
 }
 

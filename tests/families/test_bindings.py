@@ -72,6 +72,8 @@ def bound_by_features() -> Iterator[tuple[Binding, ...]]:
             yield Sm80Features(mask, on, on, sinks=on).bindings()
             for config in orders:
                 yield Sm90Features(mask, on, on, sinks=on).bindings(config)
+    yield Sm80Features(per_batch=True, page_keys=16).bindings()
+    yield Sm90Features(per_batch=True, page_keys=1).bindings(hopper)
     for splits in SplitKind:
         short = Sm90Features(heads_together=4, few_queries=True, page_keys=16, splits=splits)
         yield short.bindings(hopper)

@@ -14,12 +14,15 @@ from flash_attention.call.call import Call
 from flash_attention.call.features import CAUSAL
 from flash_attention.errors import KernelConfigError, UnsupportedError
 from flash_attention.families.backward_steps import BackwardStep
+from flash_attention.families.cache_update import cache_recipe, cache_tensors
 from flash_attention.families.config import KernelConfig
+from flash_attention.families.merge import merge_recipe
 from flash_attention.families.passes import Pass
 from flash_attention.families.registry import unit_of
 from flash_attention.families.sm80.forward.space import sample_configs
 from flash_attention.families.sm90.forward.combine import CombineConfig, combine_unit
 from flash_attention.families.sm90.forward.features import Sm90Features, SplitKind
+from flash_attention.families.small_kernels import SmallKernel
 from flash_attention.kernel_configs import (
     DType,
     HopperForwardKernelConfig,
@@ -30,7 +33,9 @@ from flash_attention.kernel_configs import (
 )
 from flash_attention.ladder import Rung, get_ladder
 from flash_attention.launch.backward import BackwardPlan
+from tests.cache_calls import cache_call
 from tests.hopper_configs import sample_hopper_configs
+from tests.merge_calls import parts_of
 
 
 def test_short_forms_round_trip() -> None:
@@ -178,6 +183,23 @@ def test_the_name_of_a_combining_kernel_carries_its_config(
     (entry,) = re.findall(r"^(flash_combine_kernel_\w+)\($", unit.source, re.MULTILINE)
     assert parse_kernel_name(entry) == CombineConfig(dtype, 64, heads, splits)
     assert parse_kernel_name(unit.name) == parse_kernel_name(entry)
+
+
+def test_kernels_without_a_config_have_names_that_read_back() -> None:
+    call, parts = cache_call("pages", interleaved=False), parts_of(2)
+    updated = cache_recipe(call, cache_tensors(call, call.empty_keys()), "sm_80", whole_chunks=True)
+    o, lse = parts.o, parts.lse
+    merged = merge_recipe(parts, {**parts._asdict(), "merged_o": o, "merged_lse": lse}, "sm_80")
+    found = []
+    for recipe in (updated, merged):
+        (step,) = recipe.steps
+        (entry,) = re.findall(r"^(\w+)\($", step.unit.source, re.MULTILINE)
+        assert parse_kernel_name(entry) == parse_kernel_name(step.unit.name)
+        found.append(parse_kernel_name(entry))
+    assert found == [
+        SmallKernel("cache_update", "bf16_vectors_halves"),
+        SmallKernel("merge", "bf16_bf16_bf16_16"),
+    ]
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,7 @@ def test_a_plan_packs_strides_lengths_scale_and_the_call_adds_addresses() -> Non
         "d_v": D_HEAD,
         "key_blocks": 0,
         "split_blocks": 0,
+        "pages": 0,
         "window_left": 0,
         "window_right": 0,
         "softmax_scale": 0.125,

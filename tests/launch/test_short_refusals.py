@@ -101,19 +101,6 @@ def test_tables_that_name_no_pages_are_refused(
 
 
 @pytest.mark.usefixtures("no_compile")
-@pytest.mark.parametrize(
-    ("page_keys", "message"),
-    [(8, "pages of 8 keys; allowed are 16 or more"), (48, "pages of 48 keys.*B_c = 64")],
-)
-def test_pages_that_no_block_fits_are_refused(page_keys: int, message: str) -> None:
-    q, _, _ = generate_qkv(2, 1, 4, 64, DType.BF16)
-    k = torch.zeros(5, page_keys, 2, 64, dtype=torch.bfloat16)
-    table = torch.zeros(2, 3, dtype=torch.int32)
-    with pytest.raises(UnsupportedError, match=message):
-        attention(q, k, k, config=PACKED, seqused_k=ints(1, 2), block_table=table)
-
-
-@pytest.mark.usefixtures("no_compile")
 @pytest.mark.parametrize("config", [None, PACKED], ids=["torch", "kernel"])
 def test_validation_looks_for_pages_that_are_not_there(
     config: HopperForwardKernelConfig | None,

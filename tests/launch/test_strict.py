@@ -10,8 +10,12 @@ import torch
 from torch import Tensor
 
 from flash_attention import attention
+from flash_attention.arch import Arch
+from flash_attention.call.call import Call
 from flash_attention.compat.flash_attn import flash_attn_func
 from flash_attention.errors import UnsupportedError
+from flash_attention.launch import strict
+from flash_attention.launch.plan import Plan
 from flash_attention.reference.judge import generate_qkv
 
 VARIABLE = "FLASH_ATTENTION_STRICT"
@@ -27,11 +31,6 @@ def sliced() -> Tensors:
     return tuple(t[..., 1:65] for t in tensors(72))
 
 
-def paged() -> dict[str, Any]:
-    numbers = torch.tensor([[0], [1]], dtype=torch.int32)
-    return {"block_table": numbers, "seqused_k": 64 - numbers[:, 0]}
-
-
 REFUSED: dict[str, tuple[Tensors, dict[str, Any], str]] = {
     "dtype": (tensors(dtype=torch.float32), {}, "q is torch.float32; allowed are torch.float16"),
     "head dimension": (tensors(60), {}, "q has d_head 60; allowed are multiples of 8"),
@@ -42,7 +41,6 @@ REFUSED: dict[str, tuple[Tensors, dict[str, Any], str]] = {
         "the last dimension of q has stride 4",
     ),
     "address": (sliced(), {}, "q starts at address"),
-    "pages": (tensors(), paged(), "sm_80"),
 }
 
 
@@ -58,7 +56,7 @@ def test_what_a_gpu_refuses_is_refused(case: str, monkeypatch: pytest.MonkeyPatc
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("case", [name for name in REFUSED if name != "pages"])
+@pytest.mark.parametrize("case", REFUSED)
 def test_the_words_are_those_of_a_gpu(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
     given, options, _ = REFUSED[case]
     major, minor = torch.cuda.get_device_capability()
@@ -87,12 +85,19 @@ def test_what_a_gpu_computes_is_computed(monkeypatch: pytest.MonkeyPatch) -> Non
 @pytest.mark.usefixtures("no_compile")
 def test_the_variable_names_an_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
     q, k, v = tensors()
-    wanted = attention(q, k, v, **paged())
-    monkeypatch.setenv(VARIABLE, "sm_90")
-    assert torch.equal(attention(q, k, v, **paged()), wanted)
-    monkeypatch.setenv(VARIABLE, "sm_86")
-    with pytest.raises(UnsupportedError, match="sm_86"):
-        attention(q, k, v, **paged())
+    wanted = attention(q, k, v)
+    planned = []
+
+    class Recorded(Plan):
+        def __init__(self, call: Call, arch: Arch) -> None:
+            super().__init__(call, arch=arch)
+            planned.append((arch.name, self.config.prefix))
+
+    monkeypatch.setattr(strict, "Plan", Recorded)
+    for name in ("sm_90", "sm_86"):
+        monkeypatch.setenv(VARIABLE, name)
+        assert torch.equal(attention(q, k, v), wanted)
+    assert planned == [("sm_90", "hopper"), ("sm_86", "")]
     monkeypatch.setenv(VARIABLE, "yes")
     with pytest.raises(UnsupportedError, match=r"FLASH_ATTENTION_STRICT is 'yes'; .*sm_80"):
         attention(q, k, v)

@@ -145,7 +145,7 @@ SIMPLER: dict[str, Callable[[RandomProblem], RandomProblem]] = {
 }
 """The same problem without a feature; one that has no entry of its own goes with the others."""
 
-FIRST_FAMILY_FEATURES = frozenset(FEATURES) - {"pages", "split_keys"}
+FIRST_FAMILY_FEATURES = frozenset(FEATURES) - {"split_keys"}
 """What sm_80 kernels take."""
 
 
@@ -157,7 +157,9 @@ def _alike(problem: RandomProblem) -> RandomProblem:
 
 
 def whole_blocks(problem: RandomProblem) -> RandomProblem:
-    """Every length rounded up to a multiple of 128."""
+    """Every length rounded up to a multiple of 128, and pages that divide it."""
+    if 128 % (problem.page or 1):
+        problem = replace(problem, page=16)
 
     def up(length: int) -> int:
         return max(1, -(-length // 128)) * 128

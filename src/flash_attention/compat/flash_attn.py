@@ -8,9 +8,10 @@ of 8 and has to be padded. All functions without a KV cache are differentiable. 
 the backward pass gives the same bits in every run; the forward pass always does.
 
 There are two differences from flash-attn. Parameters without a kernel raise UnsupportedError:
-dropout, ALiBi, rotary embeddings, and num_splits above 1. The softmax_lse of a query that sees no
-key is -inf, where flash-attn stores +inf. In addition, softmax_lse is differentiable, v may have
-another head dimension than q and k, and a page of a paged KV cache may have as few as 16 keys.
+dropout and ALiBi. The softmax_lse of a query that sees no key is -inf, where flash-attn stores
++inf. In addition, softmax_lse is differentiable, v may have another head dimension than q and k, a
+page of a paged KV cache may have any number of keys, and a cache may have pages, an index and left
+padding together.
 docs/flash_attn_semantics.md describes every parameter.
 """
 
@@ -19,6 +20,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable
 from inspect import signature
+from numbers import Integral
 from typing import Any, TypeVar
 
 import torch.nn.functional as F  # noqa: N812
@@ -28,7 +30,8 @@ from flash_attention.attention import attention
 from flash_attention.call.call import Keywords, Window
 from flash_attention.call.checks import check_dense
 from flash_attention.compat.kv_cache import Cache, check_inference
-from flash_attention.errors import UnsupportedError
+from flash_attention.compat.rotary import rotary_of
+from flash_attention.errors import UnsupportedError, quoted
 from flash_attention.families.sm90.forward.short_queries import PAGE_BLOCK_KEYS
 
 __all__ = [
@@ -189,30 +192,34 @@ def flash_attn_with_kvcache(
     """Compute attention with a KV cache, (batch, seq_cache, heads_k, d).
 
     `cache_seqlens` is the number of keys in use of each sequence. `k` and `v`, (batch, seq_new,
-    heads_k, d), are first stored in the cache after them. With `block_table`, int32 (batch, n), the
-    cache is paged, (pages, page_size, heads_k, d), and the table lists the pages of each sequence.
-    With `cache_batch_idx`, int32 (batch,), sequence i of q uses that sequence of the cache. With
-    `cache_leftpad`, int32 (batch,), the keys of a sequence start at that row.
+    heads_k, d), are first stored in the cache after them, by a kernel. With `block_table`, int32
+    (batch, n), the cache is paged, (pages, page_size, heads_k, d), and the table lists the pages of
+    each sequence. With `cache_batch_idx`, int32 (batch,), sequence i of q uses that sequence of the
+    cache, or that row of the table. With `cache_leftpad`, int32 (batch,), the keys of a sequence
+    start at that row. These may be combined.
+
+    `rotary_cos` and `rotary_sin`, (seq_ro, rotary_dim / 2), rotate the new keys on their way into
+    the cache, at positions cache_seqlens, cache_seqlens + 1 and so on, and q, which is not changed
+    itself: at the same positions with a mask, at position cache_seqlens without. seq_ro is at least
+    the room of a sequence in the cache, and rotary_dim a multiple of 16.
 
     New keys may not fit into the cache, or belong to pages that do not exist. The call raises
     UnsupportedError if the host can tell: on the CPU, or if cache_seqlens is an int. Otherwise the
     GPU stores none of the new keys of that sequence, and its output is 0 and its softmax_lse -inf.
     Other sequences are not affected.
 
-    `rotary_cos` and `rotary_sin` are not supported. `num_splits` 0 splits the keys if that fills
-    the GPU, 1 does not split them. The function is not differentiable. Returns out, or with
-    `return_softmax_lse` (out, softmax_lse).
+    `num_splits` 0 splits the keys if that fills the GPU, 1 does not split them, and n splits those
+    of the longest sequence that fits the cache into n chunks or fewer. The function is not
+    differentiable. Returns out, or with `return_softmax_lse` (out, softmax_lse).
     """
     _refuse_dropout_and_alibi(0.0, alibi_slopes)
-    refuse_rotary(rotary_cos, rotary_sin)
     check_inference(q, k_cache, v_cache)
     options = options_of(softmax_scale, causal, window_size, softcap)
     cache = Cache.of(k_cache, v_cache, block_table, cache_batch_idx, cache_leftpad)
     options["split_keys"] = split_keys(num_splits, cache.max_keys)
-    lengths = cache.lengths(cache_seqlens, q.shape[0], k)
-    if k is not None or v is not None:
-        lengths = cache.append(q, k, v, lengths, options)
-    out, lse = attend(q, *cache.described(options, lengths), options, return_softmax_lse)
+    rotary = rotary_of(rotary_cos, rotary_sin, rotary_interleaved, causal, window_size)
+    attended = cache.attended(q, k, v, cache_seqlens, rotary, options)
+    out, lse = attend(*attended, options, return_softmax_lse)
     return out if lse is None else (out, lse)
 
 
@@ -289,21 +296,16 @@ def _refuse_dropout_and_alibi(dropout_p: float, alibi_slopes: Tensor | None) -> 
         )
 
 
-def refuse_rotary(rotary_cos: Tensor | None, rotary_sin: Tensor | None) -> None:
-    """Raise UnsupportedError if rotary embeddings are given."""
-    if rotary_cos is not None or rotary_sin is not None:
-        raise UnsupportedError(
-            "rotary_cos or rotary_sin is given, and rotary embeddings are not applied here; rotate"
-            " q and k before the call and leave both out"
-        )
-
-
 def split_keys(num_splits: int, keys: int) -> int | None:
-    """Convert `num_splits` to the `split_keys` of `attention`."""
-    if num_splits not in (0, 1):
+    """Convert `num_splits`, into how many chunks the keys are split, to the `split_keys` of
+    `attention`, how many keys a chunk has. 0 leaves it to `attention`."""
+    whole = isinstance(num_splits, Integral) and not isinstance(num_splits, bool)
+    if not whole or num_splits < 0:
         raise UnsupportedError(
-            f"num_splits is {num_splits}, and how the keys of a query are split is not to be chosen"
-            " here; pass 0 for as many splits as fill the GPU, 1 for none, or call attention with"
-            " split_keys, how many keys a chunk has"
+            f"num_splits is {quoted(num_splits)}; pass into how many chunks the keys are split, or"
+            " 0 for as many as fill the GPU"
         )
-    return None if num_splits == 0 else -(-max(1, keys) // PAGE_BLOCK_KEYS) * PAGE_BLOCK_KEYS
+    if num_splits == 0:
+        return None
+    blocks = -(-max(1, keys) // PAGE_BLOCK_KEYS)
+    return -(-blocks // int(num_splits)) * PAGE_BLOCK_KEYS

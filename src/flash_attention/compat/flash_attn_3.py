@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The functions of FlashAttention-3's flash_attn_interface: its parameters, order and defaults.
 
-Parameters that `flash_attention.compat.flash_attn` has too mean the same. `num_splits` 1 does not
-split the keys, and 0 splits them if that fills the GPU. `pack_gqa` has no effect, because this
-package decides how heads share a tile. Parameters without a kernel raise UnsupportedError unless
-they have their default value; the message says what to do instead. docs/flash_attn_semantics.md
-describes every parameter.
+Parameters that `flash_attention.compat.flash_attn` has too mean the same. `pack_gqa` has no effect,
+because this package decides how heads share a tile. Parameters without a kernel raise
+UnsupportedError unless they have their default value; the message says what to do instead.
+docs/flash_attn_semantics.md describes every parameter.
 """
 
 from __future__ import annotations
@@ -17,17 +16,19 @@ from torch import Tensor
 
 from flash_attention.call.call import Keywords, Window
 from flash_attention.call.checks import check_dense
+from flash_attention.call.merge_call import MergeCall
 from flash_attention.call.results import E4M3
 from flash_attention.compat.flash_attn import (
     attend,
     options_of,
-    refuse_rotary,
     split_keys,
     unpacked,
     whole,
 )
-from flash_attention.compat.kv_cache import Cache, check_inference
-from flash_attention.errors import UnsupportedError
+from flash_attention.compat.kv_cache import Cache, check_inference, has_values
+from flash_attention.compat.rotary import rotary_of
+from flash_attention.errors import UnsupportedError, quoted
+from flash_attention.merge import merged
 
 __all__ = [
     "flash_attn_combine",
@@ -46,9 +47,7 @@ INSTEAD = {
     " torch.cat((k, v), -1) for k, which give the same scores",
     "attention_chunk": "chunks that see only themselves are not masked here; pass each chunk as a"
     " sequence of its own, with cu_seqlens",
-    "seqused_q": "all rows of a packed q count here; pass cu_seqlens_q and q without the others",
     "cu_seqlens_k_new": "new keys are not packed here; pass k, v as (batch, seq_new, heads_k, d)",
-    "rotary_seqlens": "rotary embeddings are not applied here; rotate q and k before the call",
     "scheduler_metadata": "tiles are scheduled by the kernels here; leave it out",
     "sm_margin": "kernels take the whole GPU here; pass 0",
 }
@@ -156,11 +155,12 @@ def flash_attn_varlen_func(
 ) -> Result:
     """Compute attention of packed sequences, (total, heads, d).
 
-    `seqused_k`, int32 (batch,), is the number of keys of each sequence that are used. Returns out,
-    or with `return_attn_probs` (out, softmax_lse), where softmax_lse is (heads, total_q).
+    `seqused_q` and `seqused_k`, int32 (batch,), are the numbers of queries and of keys of each
+    sequence that are used. The output of the other queries is 0, and their softmax_lse -inf.
+    Returns out, or with `return_attn_probs` (out, softmax_lse), where softmax_lse is (heads,
+    total_q).
     """
     _refuse(
-        seqused_q=seqused_q,
         qv=qv,
         attention_chunk=attention_chunk,
         sm_margin=sm_margin,
@@ -172,6 +172,8 @@ def flash_attn_varlen_func(
     options["cu_seqlens_q"], options["max_seqlen_q"] = cu_seqlens_q, whole(max_seqlen_q)
     options["cu_seqlens_k"], options["max_seqlen_k"] = cu_seqlens_k, whole(max_seqlen_k)
     options["seqused_k"] = seqused_k
+    if seqused_q is not None:
+        leave_out_queries(options, cu_seqlens_q, cu_seqlens_k, seqused_q)
     out, lse = attend(q, k, v, options, return_attn_probs, deterministic)
     return out if lse is None else (out, lse)
 
@@ -213,12 +215,10 @@ def flash_attn_with_kvcache(
     With `cu_seqlens_q` and `max_seqlen_q` q is packed, (total, heads, d). Returns out, or with
     `return_softmax_lse` (out, softmax_lse, None, None), because no partial results are kept.
     """
-    refuse_rotary(rotary_cos, rotary_sin)
     _refuse(
         qv=qv,
         attention_chunk=attention_chunk,
         cu_seqlens_k_new=cu_seqlens_k_new,
-        rotary_seqlens=rotary_seqlens,
         scheduler_metadata=scheduler_metadata,
         sm_margin=sm_margin,
     )
@@ -227,14 +227,13 @@ def flash_attn_with_kvcache(
     options |= _descales(q, q_descale, k_descale, v_descale)
     cache = Cache.of(k_cache, v_cache, page_table, cache_batch_idx, cache_leftpad)
     options["split_keys"] = split_keys(num_splits, cache.max_keys)
-    batch = q.shape[0]
     if cu_seqlens_q is not None:
         options["cu_seqlens_q"], options["max_seqlen_q"] = cu_seqlens_q, whole(max_seqlen_q)
-        batch = len(cu_seqlens_q) - 1
-    lengths = cache.lengths(cache_seqlens, batch, k)
-    if k is not None or v is not None:
-        lengths = cache.append(q, k, v, lengths, options)
-    out, lse = attend(q, *cache.described(options, lengths), options, return_softmax_lse)
+    rotary = rotary_of(
+        rotary_cos, rotary_sin, rotary_interleaved, causal, window_size, rotary_seqlens
+    )
+    attended = cache.attended(q, k, v, cache_seqlens, rotary, options)
+    out, lse = attend(*attended, options, return_softmax_lse)
     return out if lse is None else (out, lse, None, None)
 
 
@@ -242,13 +241,45 @@ def flash_attn_combine(
     out_partial: Tensor,
     lse_partial: Tensor,
     out: Tensor | None = None,
-    out_dtype: Any = None,
-) -> NoReturn:
-    """Raise UnsupportedError: the functions here return results that are already combined."""
-    raise UnsupportedError(
-        "flash_attn_combine is not supported here; call attention with return_lse and weight the"
-        " outputs of parts with softmax(torch.stack(lses), 0)"
-    )
+    out_dtype: torch.dtype | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Combine results of attention over parts of the keys, as `flash_attention.merge` does.
+
+    `out_partial` is float32 (parts, batch, seq, heads, d), `lse_partial` float32 (parts, batch,
+    seq, heads). Returns (out, softmax_lse): out has the dtype `out_dtype`, by default float32, and
+    is stored in `out` if that is given; softmax_lse is (batch, seq, heads).
+    """
+    check_dense("out_partial", out_partial)
+    check_dense("lse_partial", lse_partial, ("parts", "batch", "seq", "heads"))
+    if (out_partial.dtype, lse_partial.dtype) != (torch.float32, torch.float32):
+        raise UnsupportedError(
+            f"out_partial is {out_partial.dtype} and lse_partial {lse_partial.dtype}; pass"
+            " torch.float32, or call flash_attention.merge, which takes outputs in 16 bits"
+        )
+    if out_partial.ndim != 5 or lse_partial.shape != out_partial.shape[:-1] or not len(out_partial):
+        raise UnsupportedError(
+            f"out_partial has shape {tuple(out_partial.shape)}, lse_partial"
+            f" {tuple(lse_partial.shape)}; they must be (parts, batch, seq, heads, d) and (parts,"
+            " batch, seq, heads), with one part or more"
+        )
+    dtype = torch.float32 if out_dtype is None else out_dtype
+    if dtype not in (torch.float32, torch.float16, torch.bfloat16):
+        raise UnsupportedError(
+            f"out_dtype is {quoted(dtype)}; allowed are torch.float32, torch.float16 and"
+            " torch.bfloat16"
+        )
+    if out is not None:
+        check_dense("out", out)
+        wanted = (tuple(out_partial.shape[1:]), dtype, out_partial.device)
+        if (tuple(out.shape), out.dtype, out.device) != wanted:
+            raise UnsupportedError(
+                f"out has shape {tuple(out.shape)} and is {out.dtype} on {out.device}; it must be"
+                f" {wanted[0]}, {dtype} on {wanted[2]}: pass such a tensor, or leave it out"
+            )
+    lses = lse_partial.mT
+    parts = MergeCall(out_partial[0], lses[0], out_partial[1:], lses[1:])
+    result, lse = merged(parts, dtype)
+    return (result if out is None else out.copy_(result)), lse.mT
 
 
 def get_scheduler_metadata(*sizes: Any, **options: Any) -> NoReturn:
@@ -257,6 +288,35 @@ def get_scheduler_metadata(*sizes: Any, **options: Any) -> NoReturn:
         "get_scheduler_metadata is not supported here, since tiles are scheduled by the kernels;"
         " leave scheduler_metadata out of flash_attn_with_kvcache"
     )
+
+
+def leave_out_queries(options: Keywords, starts_q: Tensor, starts_k: Tensor, used: Tensor) -> None:
+    """Make the queries of each packed sequence behind the first `used` ones a sequence of their
+    own, without keys."""
+    check_dense("cu_seqlens_q", starts_q, ("batch + 1",))
+    check_dense("cu_seqlens_k", starts_k, ("batch + 1",))
+    check_dense("seqused_q", used, ("batch",))
+    lengths = starts_q.diff()
+    if (used.shape, used.dtype, used.device) != (lengths.shape, torch.int32, lengths.device):
+        raise UnsupportedError(
+            f"seqused_q has shape {tuple(used.shape)} and is {used.dtype} on {used.device}; it must"
+            f" be ({len(lengths)},), torch.int32 on {lengths.device}, one less than cu_seqlens_q"
+        )
+    within = used.clamp(min=0).minimum(lengths)
+    if has_values(used) and not torch.equal(within, used):
+        sequence = int((within != used).int().argmax())
+        raise UnsupportedError(
+            f"seqused_q[{sequence}] is {int(used[sequence])}; sequence {sequence} of q has"
+            f" {int(lengths[sequence])} rows, allowed are 0 to {int(lengths[sequence])}"
+        )
+    options["cu_seqlens_q"] = _interleaved(starts_q[:-1], starts_q[:-1] + within, starts_q[-1:])
+    options["cu_seqlens_k"] = _interleaved(starts_k[:-1], starts_k[1:], starts_k[-1:])
+    if (keys := options.get("seqused_k")) is not None:
+        options["seqused_k"] = _interleaved(keys, torch.zeros_like(keys), keys[:0])
+
+
+def _interleaved(first: Tensor, second: Tensor, last: Tensor) -> Tensor:
+    return torch.cat((torch.stack((first, second), 1).flatten(), last))
 
 
 def _descales(q: Tensor, *factors: Tensor | None) -> Keywords:

@@ -9,23 +9,29 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
+from flash_attention.call.cache_call import CacheCall, CachedKeys, Rotary
 from flash_attention.call.call import Call, Keywords
 from flash_attention.call.checks import check_dense, check_meaning
-from flash_attention.call.tensors import DIMS, check_no_grad
+from flash_attention.call.tensors import DIMS, DTYPES, MAX_ROWS, check_no_grad
+from flash_attention.compat.rotary import check_rotary
 from flash_attention.errors import UnsupportedError
+from flash_attention.launch.cache_update import update_cache
+from flash_attention.launch.plan import plan_for
 from flash_attention.ops import is_traced, lacks_memory
+from flash_attention.reference.cache import lengths_of, new_places, update_with_torch
 
 
 @dataclass(frozen=True)
 class Cache:
-    """A KV cache of one row of keys per sequence, or of pages that a block table lists.
+    """A KV cache of one row of keys per sequence, or of pages that a table lists.
 
-    With cache_batch_idx the cache is treated as paged, and each of its sequences is one page.
+    With an index alone the cache is treated as paged, and each of its sequences is one page.
     """
 
     k: Tensor
     v: Tensor
     table: Tensor | None
+    index: Tensor | None
     leftpad: Tensor | None  # rows of each sequence before its first key
 
     @classmethod
@@ -38,17 +44,6 @@ class Cache:
         cache_leftpad: Tensor | None,
     ) -> Cache:
         """Make a cache from the arguments of flash-attn."""
-        given = {
-            "block_table": block_table,
-            "cache_batch_idx": cache_batch_idx,
-            "cache_leftpad": cache_leftpad,
-        }
-        names = [name for name, tensor in given.items() if tensor is not None]
-        if len(names) > 1:
-            raise UnsupportedError(
-                f"{' and '.join(names)} are given, and a cache has pages, or moved entries, or"
-                " entries that start late, no two of them; leave all but one out"
-            )
         for name, tensor in (("k_cache", k_cache), ("v_cache", v_cache)):
             check_dense(name, tensor)
             if tensor.ndim != len(DIMS):
@@ -61,22 +56,15 @@ class Cache:
                 f"k_cache has shape {tuple(k_cache.shape)}, v_cache {tuple(v_cache.shape)}; they"
                 " must agree in all but the last dimension"
             )
-        table = block_table
         if block_table is not None:
-            _check_numbers("block_table", block_table, "(batch, pages)")
+            _check_numbers("block_table", block_table, k_cache, "(batch, pages)")
         if cache_batch_idx is not None:
-            _check_numbers("cache_batch_idx", cache_batch_idx)
-            table = cache_batch_idx[:, None]
+            _check_numbers("cache_batch_idx", cache_batch_idx, k_cache)
         if cache_leftpad is not None:
-            _check_numbers("cache_leftpad", cache_leftpad)
-            if len(cache_leftpad) != len(k_cache):
-                raise UnsupportedError(
-                    f"cache_leftpad has {len(cache_leftpad)} numbers; pass {len(k_cache)}, one for"
-                    " each entry of k_cache"
-                )
+            _check_numbers("cache_leftpad", cache_leftpad, k_cache)
             for name, tensor in (("k_cache", k_cache), ("v_cache", v_cache)):
                 _check_entries_adjoin(name, tensor)
-        return cls(k_cache, v_cache, table, cache_leftpad)
+        return cls(k_cache, v_cache, block_table, cache_batch_idx, cache_leftpad)
 
     @property
     def max_keys(self) -> int:
@@ -84,32 +72,118 @@ class Cache:
         rows = self.k.shape[1]
         return rows if self.table is None else rows * self.table.shape[1]
 
-    def lengths(self, given: int | Tensor | None, batch: int, new: Tensor | None) -> Tensor | None:
-        """Return the number of rows in use of each sequence, before `new` rows are stored. Raises
-        UnsupportedError for rows that do not fit, if they are known without waiting for a GPU."""
-        if given is None:
-            return None
-        new_rows = 0 if new is None else _new_rows(new)
-        described = len(self.k if self.table is None else self.table)
-        if described != batch:
+    def attended(
+        self,
+        q: Tensor,
+        k: Tensor | None,
+        v: Tensor | None,
+        cache_seqlens: int | Tensor | None,
+        rotary: Rotary | None,
+        options: Keywords,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Store new rows, and return q, k and v for `attention`; the keywords that describe them
+        are added to `options`.
+
+        Nothing is stored if the call is refused. If the new rows of a sequence do not all fit,
+        none is stored, and it has no keys.
+        """
+        call = self._call(q, k, v, cache_seqlens, rotary, options)
+        if self.k.is_cuda and self.k.dtype not in DTYPES:
             raise UnsupportedError(
-                f"the cache is described for {described} sequences; q has {batch}, pass as many"
+                f"k_cache is {self.k.dtype}; allowed on a GPU are torch.float16 and torch.bfloat16"
+            )
+        if not call.needs_update:
+            return q, *self._given_keys(call, cache_seqlens, options)
+        traced = is_traced(q, self.k, self.v) or lacks_memory(q, self.k, self.v)
+        if traced:
+            keys = update_with_torch(call)
+        else:
+            keys = call.empty_keys()
+            if call.k is not None:
+                self._check_attention(call, keys, options)
+            if has_values(self.k):
+                _check_places(call)
+            keys = update_cache(call, keys) if self.k.is_cuda else update_with_torch(call)
+        return keys.q, *self._described(call, keys, options)
+
+    def _call(
+        self,
+        q: Tensor,
+        k: Tensor | None,
+        v: Tensor | None,
+        lengths: int | Tensor | None,
+        rotary: Rotary | None,
+        options: Keywords,
+    ) -> CacheCall:
+        """Make a checked call."""
+        new = k is not None or v is not None or rotary is not None
+        if new and (k is None or v is None or lengths is None):
+            names = {"k": k, "v": v, "cache_seqlens": lengths}
+            missing = ", ".join(name for name, value in names.items() if value is None)
+            raise UnsupportedError(
+                f"{missing} is missing; to store new keys and values in a cache pass k, v and"
+                " cache_seqlens together, and to rotate q and k too"
+            )
+        starts = options.get("cu_seqlens_q")
+        batch = q.shape[0] if starts is None else len(starts) - 1
+        rows = 0 if k is None else _new_rows(k)
+        if not (lengths is self.leftpad is self.index is None):
+            self._check_batch(batch)
+            self._check_lengths(self.max_keys if lengths is None else lengths, batch, rows)
+        if k is not None and v is not None:
+            for name, given, cache in (("k", k, self.k), ("v", v, self.v)):
+                _check_new(name, given, cache, (batch, rows))
+            k, v = _contiguous_rows(k), _contiguous_rows(v)
+        q = q if rotary is None else _contiguous_rows(q)
+        call = CacheCall(
+            *(q, self.k, self.v, self.max_keys if lengths is None else lengths, batch, k, v),
+            *(self.table, self.index, self.leftpad, rotary),
+            *(starts, options.get("max_seqlen_q")),
+        )
+        if rotary is not None:
+            check_rotary(call, rotary, values=has_values(self.k))
+        return call
+
+    def _check_batch(self, batch: int) -> None:
+        described = self.k if self.table is None else self.table
+        count = len(described if self.index is None else self.index)
+        if count != batch:
+            raise UnsupportedError(
+                f"the cache is described for {count} sequences; q has {batch}, pass as many"
                 " entries of k_cache, rows of block_table or numbers in cache_batch_idx"
             )
+        if self.leftpad is not None and len(self.leftpad) != batch:
+            raise UnsupportedError(
+                f"cache_leftpad has {len(self.leftpad)} numbers; pass {batch}, one for each"
+                " sequence of q"
+            )
+
+    def _check_lengths(self, given: int | Tensor, batch: int, new_rows: int) -> None:
+        """Check the rows in use. Raises UnsupportedError for rows that do not fit, if they are
+        known without waiting for a GPU."""
         if isinstance(given, int):
             self._check_room("cache_seqlens", given, new_rows)
-            return torch.full((batch,), given, dtype=torch.int32, device=self.k.device)
-        _check_numbers("cache_seqlens", given)
-        if len(given) != batch or given.device != self.k.device:
-            raise UnsupportedError(
-                f"cache_seqlens has {len(given)} numbers on {given.device}; pass {batch}, one for"
-                f" each sequence of q, on {self.k.device}"
-            )
-        self._check_room("the least of cache_seqlens", 0, new_rows)
-        if has_values(given):
-            for sequence, rows in enumerate(given.tolist()):
-                self._check_room(f"cache_seqlens[{sequence}]", rows, new_rows)
-        return given
+        else:
+            _check_numbers("cache_seqlens", given, self.k)
+            if len(given) != batch:
+                raise UnsupportedError(
+                    f"cache_seqlens has {len(given)} numbers; pass {batch}, one for each sequence"
+                    " of q"
+                )
+            self._check_room("the least of cache_seqlens", 0, new_rows)
+            if has_values(given):
+                for sequence, rows in enumerate(given.tolist()):
+                    self._check_room(f"cache_seqlens[{sequence}]", rows, new_rows)
+        if self.leftpad is not None and has_values(self.leftpad):
+            pads = self.leftpad.tolist()
+            lengths = [given] * batch if isinstance(given, int) else given.tolist()
+            for sequence, (pad, rows) in enumerate(zip(pads, lengths, strict=True)):
+                if not 0 <= pad <= rows + new_rows:
+                    which = "negative" if pad < 0 else "more than the keys of the sequence"
+                    raise UnsupportedError(
+                        f"cache_leftpad[{sequence}] is {pad}, {which}; allowed are 0 to"
+                        f" {rows + new_rows}, as many as it has by cache_seqlens and with k"
+                    )
 
     def _check_room(self, name: str, rows: int, new_rows: int) -> None:
         room = self.max_keys - new_rows
@@ -122,92 +196,44 @@ class Cache:
                 f" sequence, {allowed}: pass a longer cache{more}"
             )
 
-    def append(
-        self,
-        q: Tensor,
-        k: Tensor | None,
-        v: Tensor | None,
-        lengths: Tensor | None,
-        options: Keywords,
-    ) -> Tensor:
-        """Store new rows after those in use, and return the new numbers of rows in use.
+    def _check_attention(self, call: CacheCall, keys: CachedKeys, options: Keywords) -> None:
+        """Check the call of `attention` that follows, as far as its tensors are passed on as they
+        are: `attend` copies others."""
+        check_no_grad(Call(call.q, call.k, call.v))  # type: ignore[arg-type]
+        asked = options.copy()
+        k, v = self._described(call, keys, asked)
+        following = Call(keys.q, k, v, **asked)
+        as_they_are = all(t.stride(-1) == 1 and t.shape[-1] % 8 == 0 for t in following[:3])
+        if call.q.is_cuda and as_they_are:
+            plan_for(following)
+        else:
+            check_meaning(following)
 
-        Nothing is stored if `check_meaning` refuses the call. If the new rows of a sequence do not
-        all fit, none is stored, and its number is 0.
-        """
-        if k is None or v is None or lengths is None:
-            names = {"k": k, "v": v, "cache_seqlens": lengths}
-            missing = ", ".join(name for name, value in names.items() if value is None)
-            raise UnsupportedError(
-                f"{missing} is missing; to store new keys and values in a cache pass k, v and"
-                " cache_seqlens together"
-            )
-        batch, new_rows = len(lengths), k.shape[1]
-        for name, new, cache in (("k", k, self.k), ("v", v, self.v)):
-            _check_new(name, new, cache, (batch, new_rows))
-        if not (is_traced(q, k, v) or lacks_memory(q, k, v)):
-            check_no_grad(Call(q, k, v))
-            asked = options.copy()
-            check_meaning(Call(q, *self.described(asked, lengths), **asked))
-        if not batch * new_rows:
-            return lengths
-        at, fits = self._places(lengths, new_rows)
-        keep = fits[:, None, None, None]
-        if self.table is not None:
-            if has_values(fits) and not bool(fits.all()):
-                raise UnsupportedError(
-                    f"block_table or cache_batch_idx is {self.table[~fits].tolist()} where new keys"
-                    f" go; the cache has {len(self.k)} entries, allowed are 0 to {len(self.k) - 1}"
-                )
-            # Rows that do not fit have no location of their own in the cache. They repeat what
-            # a sequence that fits stores, or, if none does, what is there.
-            source = torch.where(fits, torch.arange(batch, device=fits.device), fits.int().argmax())
-            at, k, v, keep = (at[0][source], at[1][source]), k[source], v[source], fits.any()
-        for new, cache in ((k, self.k), (v, self.v)):
-            cache[at] = torch.where(keep, new, cache[at])
-        return torch.where(fits, lengths + new_rows, 0)
-
-    def _places(self, lengths: Tensor, new_rows: int) -> tuple[tuple[Tensor, Tensor], Tensor]:
-        """Return the page (or sequence) of the cache and the row in it of each new row, (batch,
-        seq_new), clamped to the cache; and which sequences did not need clamping."""
-        device, (count, size) = lengths.device, self.k.shape[:2]
-        start = lengths.clamp(0, self.max_keys - new_rows)
-        fits = start == lengths
-        rows = start.long()[:, None] + torch.arange(new_rows, device=device)
-        if self.table is None:
-            return (torch.arange(len(lengths), device=device)[:, None], rows), fits
-        named = self.table.long().gather(1, rows // size)
-        entries = named.clamp(0, count - 1)
-        return (entries, rows % size), fits & (entries == named).all(1)
-
-    def described(self, options: Keywords, lengths: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return k and v for `attention`, and add the keywords that describe them to `options`."""
-        if self.leftpad is not None:
-            return self._packed(options, self.leftpad, lengths)
-        if self.table is not None and lengths is None:
-            lengths = torch.full_like(self.table[:, 0], self.max_keys)
-        options["seqused_k"], options["block_table"] = lengths, self.table
+    def _given_keys(
+        self, call: CacheCall, lengths: int | Tensor | None, options: Keywords
+    ) -> tuple[Tensor, Tensor]:
+        """Return k and v if nothing is to be stored or computed."""
+        table = self.table if self.index is None else self.index[:, None]
+        every = lengths is None and table is None  # dense keys, all in use
+        options["seqused_k"] = None if every else lengths_of(call)
+        options["block_table"] = table
         return self.k, self.v
 
-    def _packed(
-        self, options: Keywords, leftpad: Tensor, lengths: Tensor | None
+    def _described(
+        self, call: CacheCall, keys: CachedKeys, options: Keywords
     ) -> tuple[Tensor, Tensor]:
-        """Describe the cache as packed sequences, each up to the first key of the next one."""
-        batch, rows = self.k.shape[:2]
-        starts = torch.arange(batch + 1, dtype=torch.int32, device=leftpad.device) * rows
-        starts[:-1] += leftpad
-        used = (rows if lengths is None else lengths) - leftpad
-        if has_values(used) and bool((wrong := (leftpad < 0) | (used < 0)).any()):
-            sequence = int(wrong.int().argmax())
-            first = int(leftpad[sequence])
-            which = "negative" if first < 0 else "more than the keys of the sequence, cache_seqlens"
-            raise UnsupportedError(
-                f"cache_leftpad[{sequence}] is {first}, {which}; allowed are 0 to as many as the"
-                " sequence has keys"
-            )
-        options["cu_seqlens_k"], options["max_seqlen_k"] = starts, 2 * rows
-        options["seqused_k"] = used.clamp_(min=0)  # negative if new keys did not fit
-        return self.k.flatten(0, 1), self.v.flatten(0, 1)
+        """Return k and v with the keys that an update found."""
+        options["seqused_k"] = keys.used
+        if keys.starts is not None:  # each sequence goes up to the first key of the next one
+            options["cu_seqlens_k"], options["max_seqlen_k"] = keys.starts, 2 * self.max_keys
+            return self.k.flatten(0, 1), self.v.flatten(0, 1)
+        if keys.table is not None:
+            options["block_table"] = keys.table
+            if call.leftpad is None:
+                return self.k, self.v
+            return self.k.flatten(0, 1)[:, None], self.v.flatten(0, 1)[:, None]
+        options["block_table"] = self.table if self.index is None else self.index[:, None]
+        return self.k, self.v
 
 
 def check_inference(q: Tensor, k_cache: Tensor, v_cache: Tensor) -> None:
@@ -223,6 +249,27 @@ def has_values(numbers: Tensor) -> bool:
     )
 
 
+def _check_places(call: CacheCall) -> None:
+    """Check that the entries where new keys go exist."""
+    if not call.moves or not call.new_rows:
+        return
+    fits = new_places(call).fits
+    if not bool(fits.all()):
+        sequence = int(fits.int().argmin())
+        place = sequence if call.batch_index is None else int(call.batch_index[sequence])
+        entries: int | list[int] = place
+        if call.table is not None and 0 <= place < len(call.table):
+            entries = call.table[place].tolist()
+        raise UnsupportedError(
+            f"block_table or cache_batch_idx is {entries} where new keys of sequence {sequence} go;"
+            f" the cache has {len(call.k_cache)} entries, allowed are 0 to {len(call.k_cache) - 1}"
+        )
+
+
+def _contiguous_rows(tensor: Tensor) -> Tensor:
+    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+
+
 def _new_rows(new: Tensor) -> int:
     """Return the number of new rows of each sequence."""
     check_dense("k", new)
@@ -233,8 +280,8 @@ def _new_rows(new: Tensor) -> int:
     return new.shape[1]
 
 
-def _check_numbers(name: str, tensor: object, shape: str = "(batch,)") -> None:
-    """Check that a tensor has an int32 for each sequence of q."""
+def _check_numbers(name: str, tensor: object, cache: Tensor, shape: str = "(batch,)") -> None:
+    """Check that a tensor has contiguous rows of int32 on the device of the cache."""
     number = "an int, or " if name == "cache_seqlens" else ""
     wanted = f"pass {number}a torch.int32 tensor of shape {shape}, batch being that of q"
     if not isinstance(tensor, Tensor):
@@ -243,21 +290,37 @@ def _check_numbers(name: str, tensor: object, shape: str = "(batch,)") -> None:
         raise UnsupportedError(
             f"{name} has shape {tuple(tensor.shape)} and is {tensor.dtype}; {wanted}"
         )
+    if tensor.device != cache.device:
+        raise UnsupportedError(
+            f"{name} is on {tensor.device}, the cache on {cache.device}; move it with"
+            f" {name}.to(k_cache.device)"
+        )
+    if tensor.stride(-1) != 1 and tensor.shape[-1] > 1:
+        raise UnsupportedError(
+            f"the last dimension of {name} has stride {tensor.stride(-1)}; it must be contiguous,"
+            f" copy it with {name}.contiguous()"
+        )
 
 
 def _check_entries_adjoin(name: str, cache: Tensor) -> None:
     """Check that the sequences of a cache follow each other without gaps: none is copied."""
-    batch, rows = cache.shape[:2]
-    if batch > 1 and cache.stride(0) != rows * cache.stride(1):
+    entries, rows = cache.shape[:2]
+    if entries > 1 and cache.stride(0) != rows * cache.stride(1):
         raise UnsupportedError(
             f"cache_leftpad is given, and the entries of {name} lie {cache.stride(0)} elements"
             f" apart, their {rows} rows take {rows * cache.stride(1)}; pass a cache without gaps,"
             f" {name}.contiguous()"
         )
+    if entries * rows > MAX_ROWS:
+        raise UnsupportedError(
+            f"cache_leftpad is given, and {name} has {entries} entries of {rows} rows; allowed are"
+            f" {MAX_ROWS} rows in all, pass a part of the cache"
+        )
 
 
 def _check_new(name: str, new: Tensor, cache: Tensor, size: tuple[int, int]) -> None:
-    """Check that new rows have the heads, the head dimension and the dtype of the cache."""
+    """Check that new rows have the heads, the head dimension and the dtype of the cache, and that
+    they can be stored."""
     check_dense(name, new)
     wanted = (*size, *cache.shape[2:])
     if (tuple(new.shape), new.dtype, new.device) != (wanted, cache.dtype, cache.device):
@@ -265,4 +328,9 @@ def _check_new(name: str, new: Tensor, cache: Tensor, size: tuple[int, int]) -> 
             f"{name} has shape {tuple(new.shape)} and is {new.dtype} on {new.device}; to be stored"
             f" in {name}_cache it must be (batch, seq_new, heads_k, d) = {wanted}, {cache.dtype} on"
             f" {cache.device}"
+        )
+    if cache.stride(-1) != 1 and cache.shape[-1] > 1:
+        raise UnsupportedError(
+            f"the last dimension of {name}_cache has stride {cache.stride(-1)}; new rows are stored"
+            " in place: pass a cache whose last dimension is contiguous"
         )

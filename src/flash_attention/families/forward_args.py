@@ -40,6 +40,7 @@ class ForwardKernelArgs(CallArgs):
         ("block_table_stride", ctypes.c_int64),
         ("key_blocks", ctypes.c_int32),
         ("split_blocks", ctypes.c_int32),
+        ("pages", ctypes.c_int32),
     )
 
 
@@ -55,7 +56,10 @@ def forward_args(
 ) -> ForwardKernelArgs:
     """Make the arguments of a forward kernel without addresses, from views of q, k, v and o."""
     args = ForwardKernelArgs(
-        key_blocks=key_blocks, split_blocks=split_blocks, block_table_stride=problem.table_stride
+        key_blocks=key_blocks,
+        split_blocks=split_blocks,
+        block_table_stride=problem.table_stride,
+        pages=problem.pages,
     )
     fill_forward_args(args, problem, views)
     return args

@@ -12,6 +12,7 @@ from flash_attention.families.passes import Pass
 from flash_attention.families.registry import FAMILIES
 from flash_attention.families.sm90.forward.combine import CombineConfig, parse_combine_name
 from flash_attention.families.sm90.fp8.transpose import TransposeConfig, parse_transpose_name
+from flash_attention.families.small_kernels import SmallKernel, parse_small_name
 
 _KERNEL = re.compile(
     r"flash_(?:forward_kernel_|backward_(?:kernel_)?|(combine_|transpose_)kernel_)(\w+)"
@@ -48,13 +49,17 @@ def parse_kernel_config(text: str, pass_: Pass = Pass.FORWARD) -> KernelConfig:
     )
 
 
-def parse_kernel_name(name: str) -> KernelConfig | CombineConfig | TransposeConfig | BackwardStep:
+def parse_kernel_name(
+    name: str,
+) -> KernelConfig | CombineConfig | TransposeConfig | BackwardStep | SmallKernel:
     """Return the config of a kernel, given its name in a profile, in SASS or in the cache folder.
 
     What a call asks of a kernel, such as "_causal", follows in the name and is left out. Of the
-    combine kernel of split-KV, of the one that transposes V and of the steps of a backward pass,
-    which have no config, return what they are compiled for.
+    combine kernel of split-KV, the one that transposes V, the steps of a backward pass, cache
+    updates and merges, which have no config, return what they are compiled for.
     """
+    if isinstance(name, str) and (small := parse_small_name(name)):
+        return small
     found = _KERNEL.search(name) if isinstance(name, str) else None
     rest = (found[1] or "") + found[2] if found else str(name)
     other = parse_combine_name(rest) or parse_transpose_name(rest) or parse_step_name(rest)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from math import prod
@@ -208,6 +208,33 @@ def run_steps(
             raise LaunchError(f"{named} does not end:\n{deadlock}") from deadlock
         results.append(result)
     return results
+
+
+def emulate_small(
+    recipe: Recipe, arguments: Any, tensors: Mapping[str, Tensor], written: Sequence[str]
+) -> None:
+    """Run kernels without a config on copies of tensors in the emulator's memory, and copy those
+    that are `written` back. A finding raises LaunchError."""
+    sizes = sum(span(tensor) * tensor.itemsize for tensor in tensors.values())
+    memory = GlobalMemory(sizes + MEMORY_SLACK)
+    for name, tensor in tensors.items():
+        owned = elements(TensorView.of(name, tensor))
+        address = memory.alloc(storage(tensor), name=name, owned=owned) if tensor.numel() else 0
+        setattr(arguments, name, address)
+    programs = [load_program(compiled_unit(step.unit).ptx) for step in recipe.steps]
+    names = ", ".join(step.unit.name for step in recipe.steps)
+    results = run_steps(recipe.steps, programs, memory, arguments, Settings(), names)
+    findings = [finding for result in results for finding in result.findings]
+    if findings:
+        raise LaunchError(
+            f"the emulator found {len(findings)} errors in {names}:\n{listed(findings)}"
+        )
+    for name in written:
+        tensor = tensors[name]
+        if tensor.numel():
+            size = span(tensor) * tensor.itemsize
+            stored = torch.from_numpy(memory.read(getattr(arguments, name), np.uint8, (size,)))
+            _store(stored.view(tensor.dtype).as_strided(tensor.shape, tensor.stride()), tensor)
 
 
 def check_size(step: Step) -> None:

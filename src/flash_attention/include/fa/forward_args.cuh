@@ -19,6 +19,7 @@ struct ForwardKernelArgs : CallArgs {
   i64 block_table_stride;
   int key_blocks;    // of the longest sequence, with split-KV
   int split_blocks;  // key blocks per CTA, with split-KV
+  int pages;         // of a paged KV cache
 };
 
 }  // namespace fa

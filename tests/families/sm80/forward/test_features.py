@@ -12,7 +12,6 @@ import torch
 from flash_attention.call.features import CAUSAL, PLAIN, Features, MaskKind
 from flash_attention.call.problem import Problem
 from flash_attention.compile.includes import include_closure
-from flash_attention.errors import UnsupportedError
 from flash_attention.families.registry import unit_of
 from flash_attention.families.sm80.forward.family import SM80
 from flash_attention.families.sm80.forward.features import Sm80Features, resolve
@@ -74,24 +73,16 @@ def test_a_log_sum_exp_is_not_for_exact_tiles() -> None:
         Features(softcap=True),
         Features(per_batch=True),
         Features(MaskKind.WINDOW, True, True, sinks=True),
+        Features(per_batch=True, page_keys=24),
     ],
 )
-def test_all_but_pages_is_resolved_and_stays_so(features: Features) -> None:
+def test_features_are_resolved_and_stay_so(features: Features) -> None:
     resolved = SM80.resolve(CONFIG, features)
     assert resolved.words() == features.words()
     assert SM80.resolve(CONFIG, resolved) == resolved
     guarded = replace(resolved, guarded=True)
     assert SM80.resolve(CONFIG, guarded) == guarded
     assert guarded.words() == [*features.words(), "guarded"]
-
-
-def test_pages_are_for_the_hopper_family() -> None:
-    message = (
-        r"^block_table is asked for, and kernels of a FlashForwardKernelConfig .* pass a"
-        r" HopperForwardKernelConfig.*sm_90"
-    )
-    with pytest.raises(UnsupportedError, match=message):
-        SM80.resolve(CONFIG, Features(per_batch=True, page_keys=64))
 
 
 def test_bounds_are_looked_at_only_where_they_have_to_be() -> None:
@@ -103,6 +94,8 @@ def test_bounds_are_looked_at_only_where_they_have_to_be() -> None:
     others = (Sm80Features(guarded=True), Features(per_batch=True), Features(sinks=True))
     for features in (CAUSAL, windows, *others):
         assert unit_of(config, features).source.count("bounds::Guarded;") == 1
+    paged = unit_of(config, Features(per_batch=True, page_keys=24)).source
+    assert paged.count("using Bounds = fa::sm80::bounds::Paged<24>;") == 1
     added = set(include_closure(unit_of(config, windows).source)) - set(include_closure(plain))
     assert added == {
         "fa/attn/key_range.cuh",

@@ -212,6 +212,7 @@ def test_parts_of_a_row_end_without_the_sink() -> None:
             Sm90Features(few_queries=True, heads_together=7, page_keys=16),
             ("rows::GroupedHeads<7>", "pages::Paged<16>"),
         ),
+        (ONE_EACH, Sm90Features(per_batch=True, page_keys=12), ("pages::SmallPaged<12>",)),
         (ONE_EACH, Sm90Features(), ("rows::OneHead", "pages::Contiguous", "splits::Whole")),
     ],
 )

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 from flash_attention.call.features import Features, MaskKind
 from flash_attention.call.problem import Problem
 from flash_attention.compile.binding import Binding, Variant
-from flash_attention.errors import UnsupportedError
 from flash_attention.families.bindings import shared_bindings
 from flash_attention.families.sm80.forward.config import FlashForwardKernelConfig
 
@@ -29,22 +28,18 @@ class Sm80Features(Features):
 
     def bindings(self) -> tuple[Binding, ...]:
         """The types that the features bind."""
-        bounds = "Guarded" if self.looks_at_bounds else "Exact"
-        return (*shared_bindings(self), Variant("Bounds", "sm80/bounds", bounds))
+        bounds = Variant("Bounds", "sm80/bounds", "Guarded" if self.looks_at_bounds else "Exact")
+        if self.page_keys:
+            bounds = Variant("Bounds", "sm80/bounds", "Paged", self.page_keys)
+        return (*shared_bindings(self), bounds)
 
 
 def resolve(features: Features, *, guarded: bool = False) -> Sm80Features:
-    """The features of an sm_80 kernel; pages are refused."""
-    if features.page_keys:
-        raise UnsupportedError(
-            "block_table is asked for, and kernels of a FlashForwardKernelConfig take keys that lie"
-            " one after the other; pass a HopperForwardKernelConfig, whose kernels read pages; it"
-            " needs sm_90 (H100, H200)"
-        )
+    """The features of an sm_80 kernel."""
     if isinstance(features, Sm80Features):
         return replace(features, guarded=features.guarded or guarded)
     return Sm80Features(
-        *(features.mask, features.softcap, features.per_batch),
+        *(features.mask, features.softcap, features.per_batch, features.page_keys),
         sinks=features.sinks,
         guarded=guarded,
     )

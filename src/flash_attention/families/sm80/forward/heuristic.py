@@ -19,8 +19,6 @@ SWITCHES = (
 
 def heuristic(problem: Problem, arch: Arch) -> FlashForwardKernelConfig | str:
     """Tall tiles, or short ones for few queries; 16 rows a warp where 32 do not fit registers."""
-    if problem.page_keys:
-        return "sm_80 kernels take keys that lie one after the other, and block_table is given"
     d_head = smallest_holding(CHOICES["d_head"], problem.d_head, problem.d_v)
     if not d_head:
         return f"sm_80 kernels have head dimensions up to {max(CHOICES['d_head'])}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from enum import Enum
+from math import gcd
 
 from flash_attention.call.features import Features
 from flash_attention.compile.binding import Binding, Number, Variant
@@ -18,6 +19,8 @@ from flash_attention.families.sm90.forward.config import (
     tile_rows,
 )
 from flash_attention.families.sm90.forward.tile_order import TileOrder
+
+LARGE_BOX_KEYS = 16  # boxes of fewer keys are loaded with entries of the block table read ahead
 
 
 class SplitKind(Enum):
@@ -91,8 +94,8 @@ class Sm90Features(Features):
         return heads, WARP_ROWS // heads
 
     def box_keys(self, block_keys: int) -> int:
-        """Return the keys of a TMA box of k or v: a key block, or a page if that is smaller."""
-        return min(block_keys, self.page_keys or block_keys)
+        """Return the keys of a TMA box of k or v, which lies in one key block and one page."""
+        return gcd(block_keys, self.page_keys)
 
     def walk(self, config: HopperForwardKernelConfig) -> Walk:
         """Return the order in which the tiles of a kernel are computed."""
@@ -102,11 +105,11 @@ class Sm90Features(Features):
 
     def bindings(self, config: HopperForwardKernelConfig) -> tuple[Binding, ...]:
         """Return the C++ types that the features bind."""
-        pages = (
-            Variant("Pages", "sm90/pages", "Paged", self.page_keys)
-            if self.page_keys
-            else Variant("Pages", "sm90/pages", "Contiguous")
-        )
+        pages = Variant("Pages", "sm90/pages", "Contiguous")
+        if self.page_keys:
+            small = self.box_keys(config.B_c) < LARGE_BOX_KEYS
+            kind = "SmallPaged" if small else "Paged"
+            pages = Variant("Pages", "sm90/pages", kind, self.page_keys)
         # The combine kernel adds the sink of a row, so that it is added once.
         shared = shared_bindings(self, sinks=self.sinks and not self.in_parts)
         splits = Variant("Splits", "sm90/splits", self.splits.value)

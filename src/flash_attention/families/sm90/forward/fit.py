@@ -8,10 +8,10 @@ from flash_attention.errors import UnsupportedError
 from flash_attention.families.config import KernelConfig
 from flash_attention.families.fit import check_columns, check_dtype
 from flash_attention.families.sm90.forward.config import HopperForwardKernelConfig
+from flash_attention.families.sm90.forward.heuristic import box_is_aligned
 from flash_attention.families.sm90.forward.splits import Chunks
 
 MAX_GRID_X = (1 << 31) - 1  # CUDA's limit on the first grid dimension
-MIN_PAGE_KEYS = 16
 
 
 def check_fits(config: HopperForwardKernelConfig, problem: Problem, split: Chunks | None) -> None:
@@ -54,14 +54,10 @@ def _check_d_head(config: HopperForwardKernelConfig, problem: Problem) -> None:
 
 
 def _check_page_fits(config: HopperForwardKernelConfig, page_keys: int) -> None:
-    """Check that key blocks divide pages, or pages divide key blocks."""
-    if page_keys < MIN_PAGE_KEYS:
+    """Check that TMA can write the keys that a page and a key block have in common."""
+    if not box_is_aligned(config, page_keys):
         raise UnsupportedError(
-            f"k and v have pages of {page_keys} keys; allowed are {MIN_PAGE_KEYS} or more"
-        )
-    if page_keys % config.B_c and config.B_c % page_keys:
-        raise UnsupportedError(
-            f"k and v have pages of {page_keys} keys, the kernel visits them in blocks of B_c ="
-            f" {config.B_c}; one must divide the other: use pages of 16, 32, 64 or a multiple of 64"
-            " keys and leave config out, or pass a config of such a B_c"
+            f"k and v have pages of {page_keys} keys, and a panel of the config has"
+            f" {config.panel_columns} columns; pages with an odd number of keys need a d_head that"
+            " is a multiple of 64: leave config out, or pass one with such a d_head"
         )

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import gcd
 from typing import Any
 
 from flash_attention.arch import Arch
@@ -17,6 +18,7 @@ from flash_attention.families.values import smallest_holding
 MIB = 1 << 20
 HELD_MIB = 32  # of K and V that stay in L2
 PACKED_GROUP_MIB = 32  # for packed sequences; the kernel does not depend on their lengths
+TMA_ALIGNMENT = 128  # bytes, of a box in shared memory
 NEEDS_HOPPER = "Hopper kernels need sm_90 (H100, H200)"
 SHORT = 1024  # rows of Q up to which the ends of tiles cost more than their key blocks
 
@@ -36,7 +38,10 @@ def heuristic(problem: Problem, arch: Arch) -> HopperForwardKernelConfig | str:
 
 def hopper_d_head(problem: Problem) -> int:
     """Return the smallest d_head of the Hopper kernels that fits the problem, or 0."""
-    return smallest_holding(CHOICES["d_head"], problem.d_head, problem.d_v)
+    choices = CHOICES["d_head"]
+    if problem.page_keys % 2:
+        choices = tuple(d for d in choices if d % 64 == 0)
+    return smallest_holding(choices, problem.d_head, problem.d_v)
 
 
 def _config(problem: Problem) -> HopperForwardKernelConfig | None:
@@ -94,10 +99,18 @@ def _empty_rows(rows: int) -> bool:
 
 
 def _for_pages(config: HopperForwardKernelConfig, page_keys: int) -> HopperForwardKernelConfig:
-    """Return the config with key blocks that divide pages, or that pages divide, if possible."""
-    if page_keys % config.B_c == 0 or config.B_c % page_keys == 0:
+    """Return the config with the key blocks that have larger boxes in common with pages."""
+    shared, of_64 = gcd(page_keys, config.B_c), gcd(page_keys, 64)
+    if shared == min(page_keys, config.B_c) or shared >= of_64:
         return config
     return replace(config, B_c=64, narrow_keys=min(config.narrow_keys, 32))
+
+
+def box_is_aligned(config: HopperForwardKernelConfig, page_keys: int) -> bool:
+    """Whether boxes of the keys that a page and a key block have in common begin where TMA can
+    write: at multiples of 128 bytes."""
+    row_bytes = config.panel_columns * config.dtype.to_torch_dtype().itemsize
+    return gcd(page_keys, config.B_c) * row_bytes % TMA_ALIGNMENT == 0
 
 
 def group_mib(problem: Problem) -> int:

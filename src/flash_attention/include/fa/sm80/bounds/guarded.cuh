@@ -79,6 +79,7 @@ struct Guarded {
              blockIdx.y * args_.lse_head_stride + sequence_.q_first;
     }
 
+   protected:
     const ForwardKernelArgs& args_;
     const Mask mask_;
     const attn::Sequence sequence_;

@@ -4,13 +4,14 @@
 #pragma once
 #include <fa/attn/sequence.cuh>
 #include <fa/ptx/tma.cuh>
+#include <fa/sm90/common_divisor.cuh>
 
 namespace fa::sm90::pages {
 
 template <int PageKeys>
 struct Paged {
   template <int BlockKeys>
-  static constexpr int kBoxKeys = PageKeys < BlockKeys ? PageKeys : BlockKeys;  // of a tensor map
+  static constexpr int kBoxKeys = common_divisor(PageKeys, BlockKeys);  // of a tensor map
 
   template <class KVTile>
   static __device__ void load(KVTile tile, const TensorMap& map, ptx::Mbarrier full, int kv_head,

@@ -1,0 +1,98 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Rotary embeddings of new keys and of queries."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from flash_attention.compat import flash_attn, kv_cache
+from flash_attention.launch.cache_update import update_cache
+from tests.compat.rotations import rotation, turned
+from tests.compat.test_flash_attn_cache import close, new_rows, numbers, tensors
+from tests.short_queries import in_pages, shuffled_table
+
+flash_attn_with_kvcache: Any = flash_attn.flash_attn_with_kvcache
+
+
+@pytest.mark.parametrize("options", [{}, {"causal": True}, {"window_size": (5, -1)}], ids=str)
+@pytest.mark.parametrize("interleaved", [True, False])
+@pytest.mark.parametrize("dim", [16, 64])
+def test_new_keys_and_queries_are_rotated(
+    dim: int, interleaved: bool, options: dict[str, Any]
+) -> None:
+    q, k, v = tensors(2, 12)
+    before, new = q.clone(), new_rows(2)
+    cos, sin = rotation(12, dim)
+    lengths = numbers(3, 10, 0)
+    wanted = [t.clone() for t in (k, v)]
+    turned_q = torch.empty_like(q)
+    for entry, n in enumerate(lengths.tolist()):
+        rows = slice(n, n + 2)
+        wanted[0][entry, rows] = turned(new[0][entry], cos[rows], sin[rows], interleaved)
+        wanted[1][entry, rows] = new[1][entry]
+        at = rows if options else slice(n, n + 1)
+        turned_q[entry] = turned(
+            q[entry], cos[at].expand(2, -1), sin[at].expand(2, -1), interleaved
+        )
+    rotary: dict[str, Any] = {"rotary_cos": cos, "rotary_sin": sin}
+    out = flash_attn_with_kvcache(
+        *(q, k, v, *new),
+        cache_seqlens=lengths,
+        **rotary,
+        rotary_interleaved=interleaved,
+        **options,
+    )
+    assert torch.equal(k, wanted[0])
+    assert torch.equal(v, wanted[1])
+    assert torch.equal(q, before)
+    close(out, flash_attn_with_kvcache(turned_q, k, v, cache_seqlens=lengths + 2, **options))
+
+
+def test_columns_may_be_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queries and new rows whose last dimension is not contiguous are copied."""
+    monkeypatch.setattr(kv_cache, "update_with_torch", update_cache)
+    q, *caches = tensors(2, 12)
+    new, turn, lengths = new_rows(2), rotation(12, 32), numbers(3, 10, 0)
+    results = []
+    for apart in (False, True):
+        mine = [t.clone() for t in caches]
+        rows = [t.mT.contiguous().mT if apart else t for t in (q, *new)]
+        out = flash_attn_with_kvcache(rows[0], *mine, *rows[1:], *turn, lengths, causal=True)
+        results.append([out, *mine])
+    assert all(map(torch.equal, *results))
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("page", [8, 64])
+def test_a_captured_step_follows_lengths_and_keys_that_change(page: int) -> None:
+    """A step of decoding in a CUDA graph: nothing of it waits for the host."""
+    q, k, v = tensors(1, 128)
+    table = shuffled_table(3, 128 // page)
+    caches = [in_pages(t, table, page) for t in (k, v)]
+    new, lengths, turn = new_rows(1), numbers(3, 100, 64), rotation(128, 32)
+    on_gpu = [t.cuda() for t in (q, *caches, *new, *turn, lengths)]
+    *_, cached_lengths = on_gpu
+    names = table.cuda()
+
+    def step() -> Any:
+        return flash_attn_with_kvcache(*on_gpu, block_table=names, causal=True)
+
+    step()  # compiles, and stores what the graph stores again
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = step()
+    for count in range(3):
+        wanted = flash_attn_with_kvcache(
+            *(q, *caches, *new, *turn, lengths), block_table=table, causal=True
+        )
+        graph.replay()
+        close(out.cpu(), wanted)
+        for mine, theirs in zip(on_gpu[1:3], caches, strict=True):
+            assert torch.equal(mine.cpu(), theirs)
+        lengths += 1 + count
+        cached_lengths.copy_(lengths)
+        for mine, theirs in zip(on_gpu[3:5], new, strict=True):
+            mine.copy_(theirs.mul_(-1))

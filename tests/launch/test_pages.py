@@ -1,0 +1,107 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Pages of any size give what attention is, on both families, in the emulator and on a GPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from flash_attention import attention
+from flash_attention.arch import ARCHES
+from flash_attention.call.call import Call
+from flash_attention.launch.emulation import Settings, emulate_plan
+from flash_attention.launch.plan import Plan
+from flash_attention.reference.judge import generate_qkv
+from tests.short_queries import FAR, in_pages, shuffled_table
+
+pytestmark = pytest.mark.slow  # left out of `make quick`
+
+SM80_CONFIG = "(BF16, 128, 64, 64, 4): async+eager+swizzled+load_2_2_1_tiles+buffer+opt_softmax"
+OPTIONS: list[dict[str, Any]] = [{}, {"causal": True}, {"window": (30, 4)}]
+
+
+def calls(page_keys: int, seq_q: int, d: int, **options: Any) -> tuple[Call, Call]:
+    """The same attention with keys in pages, and dense. Pages beyond the keys do not exist."""
+    columns = -(-150 // page_keys)
+    q, k, v = generate_qkv(
+        2, seq_q, 4, d, torch.bfloat16, seq_len_k=columns * page_keys, n_heads_k=2
+    )
+    used = torch.tensor([columns * page_keys - 1, 77], dtype=torch.int32)
+    table = shuffled_table(2, columns)
+    k_pages, v_pages = (in_pages(t, table, page_keys) for t in (k, v))
+    table[1, -(-77 // page_keys) :] = FAR
+    common: Any = {"seqused_k": used, "return_lse": True, **options}
+    return Call(q, k_pages, v_pages, block_table=table, **common), Call(q, k, v, **common)
+
+
+def check(found: tuple[Tensor, Tensor], dense: Call) -> None:
+    out, lse = attention(*dense[:3], **dense.keywords, return_lse=True)
+    torch.testing.assert_close(found[0].float().cpu(), out.float(), rtol=1.6e-2, atol=1.6e-2)
+    torch.testing.assert_close(found[1].cpu(), lse, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("seq_q", [2, 100])
+@pytest.mark.parametrize(("page_keys", "d"), [(1, 64), (1, 96), (3, 64), (24, 128), (10, 96)])
+def test_kernels_read_pages_of_any_size(page_keys: int, d: int, seq_q: int, arch: str) -> None:
+    call, dense = calls(page_keys, seq_q, d, **OPTIONS[(page_keys + seq_q) % 3])
+    result = emulate_plan(Plan(call, arch=ARCHES[arch]), call, Settings())
+    assert list(map(str, result.findings)) == []
+    assert result.lse is not None
+    check((result.output, result.lse), dense)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("schedule", ["depth-first", "random"])
+def test_small_pages_are_right_in_every_order(schedule: str, arch: str) -> None:
+    call, dense = calls(1, 70, 64, causal=True)
+    result = emulate_plan(Plan(call, arch=ARCHES[arch]), call, Settings(schedule, 3))
+    assert list(map(str, result.findings)) == []
+    assert result.lse is not None
+    check((result.output, result.lse), dense)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("page", [FAR, -1, 10**9])
+def test_pages_that_do_not_exist_are_zeros(page: int, arch: str) -> None:
+    """A kernel reads nothing outside of the cache, whatever the table says."""
+    call, dense = calls(2, 2, 64)
+    assert call.block_table is not None
+    call.block_table[0, 5:9] = page
+    dense.k[0, 10:18] = dense.v[0, 10:18] = 0
+    result = emulate_plan(Plan(call, arch=ARCHES[arch]), call, Settings())
+    assert list(map(str, result.findings)) == []
+    assert result.lse is not None
+    check((result.output, result.lse), dense)
+
+
+def on_gpu(call: Call, config: str | None = None) -> Any:
+    tensors: Any = {n: t.cuda() if isinstance(t, Tensor) else t for n, t in call._asdict().items()}
+    return attention(**tensors, config=config)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("options", OPTIONS, ids=str)
+@pytest.mark.parametrize("seq_q", [1, 7, 300])
+@pytest.mark.parametrize("d", [64, 96, 128, 256])
+@pytest.mark.parametrize("page_keys", [1, 2, 3, 5, 8, 12, 20, 24, 48, 96, 100])
+def test_a_gpu_reads_pages_of_any_size(
+    page_keys: int, d: int, seq_q: int, options: dict[str, Any]
+) -> None:
+    call, dense = calls(page_keys, seq_q, d, **options)
+    check(on_gpu(call), dense)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("page_keys", [1, 3, 16, 24, 256])
+@pytest.mark.parametrize("page", [None, FAR, -1])
+def test_a_gpu_reads_pages_with_ampere_kernels(page_keys: int, page: int | None) -> None:
+    call, dense = calls(page_keys, 30, 128, causal=True)
+    if page is not None:
+        assert call.block_table is not None
+        call.block_table[0, 0] = page
+        dense.k[0, :page_keys] = dense.v[0, :page_keys] = 0
+    check(on_gpu(call, SM80_CONFIG), dense)
