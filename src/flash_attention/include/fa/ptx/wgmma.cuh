@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Asynchronous products of a warpgroup: 64 rows, N columns, 16 deep (32 in e4m3, without B along N). The instruction names all its
-// registers, so each translation unit contains wrappers for the widths that its kernel uses.
+// Asynchronous products of a warpgroup: 64 rows, N columns, 16 deep, or 32 in e4m3. The instruction names
+// all its registers, so each translation unit contains wrappers for the widths that its kernel uses.
 #pragma once
 #include <fa/core.cuh>
 
@@ -43,10 +43,7 @@ __device__ inline u64 wgmma_descriptor(u32 smem, int leading_bytes, int stride_b
                                        int swizzle_bytes) {
   return static_cast<u64>((smem & 0x3FFFF) >> 4) | static_cast<u64>(leading_bytes >> 4) << 16 |
          static_cast<u64>(stride_bytes >> 4) << 32 |
-         static_cast<u64>(swizzle_bytes == 128  ? 1
-                          : swizzle_bytes == 64 ? 2
-                                                : 0)
-             << 62;
+         static_cast<u64>((swizzle_bytes == 128) + 2 * (swizzle_bytes == 64)) << 62;
 }
 
 }  // namespace fa::ptx

@@ -43,7 +43,7 @@ class Consumer : public Products<Config_> {
 
   __device__ void run() {
     if (Shape<Config>::kRows < kWarpgroupRows) clear_queries<Config>(q_tile(), warpgroup_);
-    while (take_tile(smem_, args_, tile_, sequence_, tile_parity_)) {
+    while (take_tile<Config>(smem_.mail(), args_, tile_, sequence_, tile_parity_)) {
       begin();
       Config::Schedule::run(*this);
       if (Mask::kHasStart) pass_blocks(unseen_after_);

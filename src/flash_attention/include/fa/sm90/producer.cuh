@@ -29,11 +29,11 @@ class Producer {
     for (bool more = walk.next(tile); more; tile = next) {
       sequence_ = Config::Lengths::sequence(args_, tile.batch);
       Config::Queries::expect(*this, tile);
-      post_tile(smem_, tile, sequence_, tile_parity_);
+      post_tile<Config>(smem_.mail(), tile, sequence_, tile_parity_);
       walk.request();
       load(tile, [&] { more = walk.next(next); });
     }
-    post_tile(smem_, kNoMoreTiles, sequence_, tile_parity_);
+    post_tile<Config>(smem_.mail(), kNoMoreTiles, sequence_, tile_parity_);
     walk.finish();
   }
 

@@ -27,6 +27,12 @@ struct Ring {
   }
 };
 
+// The words of a tile, then those of its sequence: two chunks, aligned as such.
+struct Mail {
+  ptx::Mbarrier full, empty;
+  u32 tile, sequence;
+};
+
 template <class Config>
 class SharedMemory {
   using QTile = typename Shape<Config>::QTile;
@@ -62,11 +68,10 @@ class SharedMemory {
   __device__ ptx::Mbarrier v_empty(int stage) const {
     return barrier(2 * kConsumers + 3 * kStages + stage);
   }
-  __device__ ptx::Mbarrier mail_full() const { return barrier(kBarriers - 2); }
-  __device__ ptx::Mbarrier mail_empty() const { return barrier(kBarriers - 1); }
-  // Two chunks, aligned as such.
-  __device__ u32 mail() const { return barrier(kBarriers + kBarriers % 2).address; }
-  __device__ u32 sequence_mail() const { return mail() + kChunkBytes; }
+  __device__ Mail mail() const {
+    const u32 words = barrier(kBarriers + kBarriers % 2).address;
+    return {barrier(kBarriers - 2), barrier(kBarriers - 1), words, words + kChunkBytes};
+  }
 
   // Every warp of a consumer arrives once at an empty barrier.
   __device__ void init_barriers() const {
@@ -83,8 +88,8 @@ class SharedMemory {
       ptx::mbarrier_init(k_empty(stage), kConsumers * kWarps);
       ptx::mbarrier_init(v_empty(stage), kConsumers * kWarps);
     }
-    ptx::mbarrier_init(mail_full(), 1);
-    ptx::mbarrier_init(mail_empty(), kConsumers * kWarps);
+    ptx::mbarrier_init(mail().full, 1);
+    ptx::mbarrier_init(mail().empty, kConsumers * kWarps);
     ptx::fence_mbarrier_init();  // TMA sees them
   }
 

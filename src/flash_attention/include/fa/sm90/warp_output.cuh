@@ -15,12 +15,12 @@ struct OutsideQueries {
   }
 };
 
-template <class Config_, int Columns = Config_::kDHead>
+template <class Config_>
 struct WarpOutput {
   using Config = Config_;
   using Rows = typename Config::Rows;
 
-  const Accumulator<kWarpRows, Columns>& o;
+  const Accumulator<kWarpRows, Config::kDHead>& o;
   const ForwardKernelArgs& args;
   const attn::Sequence& sequence;
   const Tile& tile;

@@ -40,7 +40,7 @@ class Consumer {
         copy_(smem.copy(warpgroup)) {}
 
   __device__ void run() {
-    while (take_tile(smem_, args_, tile_, sequence_, mail_parity_)) {
+    while (take_tile<Config>(smem_.mail(), args_, tile_, sequence_, mail_parity_)) {
       begin();
       visit_key_blocks<typename Config::Schedule>(*this);
       if (Mask::kHasStart) pass_blocks(unseen_after_);
@@ -210,7 +210,7 @@ class Consumer {
   __device__ void store() {
     q_ring_.advance();
     copy_.end(o_);
-    const WarpOutput<Config, kColumns> warp = {o_, args_, sequence_, tile_, tile_row()};
+    const WarpOutput<Widened<Config, kColumns>> warp = {o_, args_, sequence_, tile_, tile_row()};
     store_rows(warp, stats_, Config::Score::scale(descaled()),
                descale(args_.v_descale, args_.v_descale_stride));
   }

@@ -32,12 +32,12 @@ class Producer {
     Tile tile, next;
     for (bool more = walk.next(tile); more; tile = next) {
       sequence_ = Config::Lengths::sequence(args_, tile.batch);
-      post_tile(smem_, tile, sequence_, mail_parity_);
+      post_tile<Config>(smem_.mail(), tile, sequence_, mail_parity_);
       walk.request();
       load(tile, [&] { more = walk.next(next); });
       mail_parity_ ^= 1;
     }
-    post_tile(smem_, kNoMoreTiles, sequence_, mail_parity_);
+    post_tile<Config>(smem_.mail(), kNoMoreTiles, sequence_, mail_parity_);
     walk.finish();
   }
 

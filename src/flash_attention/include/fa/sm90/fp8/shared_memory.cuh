@@ -56,11 +56,10 @@ class SharedMemory {
   __device__ ptx::Mbarrier k_empty(int stage) const { return of_stage(1, stage); }
   __device__ ptx::Mbarrier v_full(int stage) const { return of_stage(2, stage); }
   __device__ ptx::Mbarrier v_empty(int stage) const { return of_stage(3, stage); }
-  __device__ ptx::Mbarrier mail_full() const { return barrier(kBarriers - 2); }
-  __device__ ptx::Mbarrier mail_empty() const { return barrier(kBarriers - 1); }
-  // Two chunks, aligned as such.
-  __device__ u32 mail() const { return barrier(kBarriers).address; }
-  __device__ u32 sequence_mail() const { return mail() + kChunkBytes; }
+  __device__ Mail mail() const {
+    const u32 words = barrier(kBarriers).address;
+    return {barrier(kBarriers - 2), barrier(kBarriers - 1), words, words + kChunkBytes};
+  }
 
   // One thread fills; every warp of the consumers arrives once at an empty barrier.
   __device__ void init_barriers() const {
@@ -77,8 +76,8 @@ class SharedMemory {
       ptx::mbarrier_init(v_full(stage), 1);
       ptx::mbarrier_init(v_empty(stage), kWarps);
     }
-    ptx::mbarrier_init(mail_full(), 1);
-    ptx::mbarrier_init(mail_empty(), kWarps);
+    ptx::mbarrier_init(mail().full, 1);
+    ptx::mbarrier_init(mail().empty, kWarps);
     ptx::fence_mbarrier_init();  // TMA sees them
   }
 

@@ -8,10 +8,16 @@
 
 namespace fa::sm90::fp8 {
 
+// The config of a warp's output: the accumulator of O may have more columns than O, for row sums.
+template <class Config, int Columns>
+struct Widened : Config {
+  static constexpr int kDHead = Columns;
+};
+
 // `scale` is that of the maxima, `v_descale` the factor of V.
 template <class Config, int Columns>
-__device__ void store_rows(const WarpOutput<Config, Columns>& warp, attn::RowStats<16>& stats,
-                           float scale, float v_descale) {
+__device__ void store_rows(const WarpOutput<Widened<Config, Columns>>& warp,
+                           attn::RowStats<16>& stats, float scale, float v_descale) {
   const float unshift = ptx::exp2(-(kShift + Config::Powers::kBias));  // the sum is not shifted
   const ForwardKernelArgs& args = warp.args;
 #pragma unroll
