@@ -18,7 +18,7 @@ from flash_attention.families.sm90.forward.rules import CHOICES
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig, TileOrder
 from flash_attention.ladder import Rung, get_ladder
 
-D_HEADS = (64, 96, 128, 192, 256)
+D_HEADS = (64, 80, 96, 128, 192, 256)
 LENGTHS = tuple(512 << i for i in range(6))
 TOKENS = 16384
 LADDERS = (

@@ -38,7 +38,7 @@ def assert_broken(
     ("change", "rule", "says"),
     [
         ({"dtype": "fp16"}, "dtype", "use DType.FP16 or DType.BF16"),
-        ({"d_head": 80}, "d_head", "d_head=80: use one of 64, 96, 128, 192, 256"),
+        ({"d_head": 72}, "d_head", "d_head=72: use a multiple of 16 from 16 to 256"),
         ({"consumers": 4}, "consumers", "use one of 1, 2, 3"),
         ({"B_c": 100}, "B_c", "B_c=100: use a multiple of 16 from 16 to 256"),
         ({"B_c": 272}, "B_c", "use a multiple of 16 from 16 to 256"),

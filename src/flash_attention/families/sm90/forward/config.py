@@ -92,13 +92,17 @@ class HopperForwardKernelConfig(KernelConfig):
 
     @property
     def panel_columns(self) -> int:
-        """The columns of a panel of a shared-memory tile: 64 if that divides d_head, else 32."""
-        return 64 if self.d_head % 64 == 0 else 32
+        """The columns of a panel of a shared-memory tile: 64, or 32 if panels then hold less."""
+        return min((64, 32), key=self._held_columns)
+
+    def _held_columns(self, panel: int) -> int:
+        """Return the columns of a row in whole panels."""
+        return -(-self.d_head // panel) * panel
 
     def smem_bytes(self, elem_size: int = 2) -> int:
         """Return the bytes of dynamic shared memory of a CTA: Q, K, V, and O with `own_output`."""
         rows = self.B_r * (1 + self.own_output) + 2 * self.stages * self.B_c
-        return rows * self.d_head * elem_size + BARRIER_BYTES
+        return rows * self._held_columns(self.panel_columns) * elem_size + BARRIER_BYTES
 
     @property
     def computing_warps(self) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from flash_attention.arch import Arch
+from flash_attention.call.dtype import DType
 from flash_attention.call.features import CAUSAL, PLAIN, Features
 from flash_attention.call.problem import Problem
 from flash_attention.call.tensors import TensorView
@@ -27,7 +28,11 @@ from flash_attention.families.sm90.forward.heuristic import SHORT, group_mib, he
 from flash_attention.families.sm90.forward.parse import parse, parse_name
 from flash_attention.families.sm90.forward.rules import CHOICES
 from flash_attention.families.sm90.forward.short_queries import choose_chunks
-from flash_attention.families.sm90.forward.space import hopper_neighbours, hopper_search_space
+from flash_attention.families.sm90.forward.space import (
+    hopper_combinations,
+    hopper_neighbours,
+    hopper_search_space,
+)
 from flash_attention.families.sm90.forward.splits import Chunks
 from flash_attention.families.sm90.forward.tensor_maps import describe_all
 from flash_attention.families.sm90.forward.tile_order import TileOrder
@@ -158,6 +163,9 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
     def search_space(self) -> Iterator[HopperForwardKernelConfig]:
         return hopper_search_space()
 
+    def combinations(self, dtype: DType, d_head: int) -> Iterator[HopperForwardKernelConfig]:
+        return hopper_combinations(dtype, d_head)
+
     def neighbours(self, config: HopperForwardKernelConfig) -> list[HopperForwardKernelConfig]:
         return hopper_neighbours(config)
 
@@ -165,12 +173,14 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
         """Whether a config is worth a measurement.
 
         Causal tiles differ in length, and a static tile order then leaves a third of the GPU idle.
-        Without a mask no first block is narrow. One consumer is for short queries and for two CTAs
-        per multiprocessor.
+        Without a mask a first block is narrow only if few keys follow the last whole one. One
+        consumer is for short queries and for two CTAs per multiprocessor.
         """
         if config.consumers == 1 and (problem.seq_q > SHORT or config.side_by_side == 1):
             return False
-        return config.tile_order is TileOrder.DYNAMIC if problem.causal else config.narrow_keys == 0
+        if problem.causal:
+            return config.tile_order is TileOrder.DYNAMIC
+        return not config.narrow_keys or 0 < problem.seq_k % config.B_c <= config.narrow_keys
 
     def fitted(
         self,

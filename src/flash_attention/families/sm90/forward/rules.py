@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from flash_attention.families.sm90.forward.config import HopperForwardKernelConfig
 
 CHOICES: Choices = {
-    "d_head": (64, 96, 128, 192, 256),
+    "d_head": range(16, 257, 16),
     "consumers": (1, 2, 3),
     "B_c": range(16, 257, 16),
     "stages": (1, 2, 3, 4),
