@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 import torch
@@ -12,6 +13,7 @@ from flash_attention import ops
 from flash_attention.autograd import compute_recorded, compute_traced
 from flash_attention.call.call import Call, Keywords, call_of, with_keywords
 from flash_attention.call.options import check_switch
+from flash_attention.call.padding import needs_padding, padded
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.given import GivenConfig
 from flash_attention.launch.compute import compute
@@ -75,6 +77,7 @@ def attention(
 
     - `q`, `k`, `v`: (batch, seq_q, heads, d), (batch, seq_k, heads_k, d) and (batch, seq_k,
       heads_k, d_v). heads is a multiple of heads_k; neighbouring heads of q share one of k and v.
+      If d or d_v is no multiple of 8, padded copies are used.
     - `causal`, `window`: query i is aligned with key i + seq_k - seq_q. With `causal` it sees the
       keys up to that one. With `window` (left, right) it sees the keys from left before that one to
       right after it, both included. None and -1 mean no limit.
@@ -106,6 +109,8 @@ def attention(
     call, backward = call_of("attention", q, k, v, out, keywords), NOTHING_ASKED
     if deterministic is not False or backward_config is not None:
         backward = BackwardOptions.of(backward_config, deterministic)
+    if needs_padding(q, v):
+        return _attend_padded(call, config, validate, backward)
     if ops.is_traced(q, k, v):
         return compute_traced(call, config, validate, backward)
     if _is_grad_enabled() and call.needs_grad:
@@ -116,6 +121,27 @@ def attention(
         if not ops.lacks_memory(q, k, v):
             raise
     return ops.traced(call, config, validate, backward)
+
+
+def _attend_padded(
+    call: Call, config: GivenConfig | None, validate: bool, backward: BackwardOptions
+) -> Tensor | tuple[Tensor, Tensor]:
+    wide = padded(call)
+    attend: Callable[..., Any] = attention
+    result = attend(
+        *wide[:3],
+        config=config,
+        backward_config=backward.config,
+        deterministic=backward.deterministic,
+        validate=validate,
+        return_lse=call.return_lse,
+        **wide.keywords,
+    )
+    out, lse = result if call.return_lse else (result, None)
+    out = out[..., : call.v.shape[-1]]
+    if call.out is not None:
+        out = call.out.copy_(out)
+    return out if lse is None else (out, lse)
 
 
 class Asked(NamedTuple):
