@@ -47,6 +47,7 @@ EVERY_SWITCH = HopperForwardKernelConfig(
     narrow_keys=64,
     watch_sums=True,
     prefetch_q=True,
+    skip_empty=True,
 )
 
 
@@ -114,7 +115,7 @@ def _draw_specialised(draw: random.Random) -> HopperForwardKernelConfig:
     tile = _draw_tile(draw)
     order = draw.choice(tuple(TileOrder))
     numbers = ("stages", "rescale_threshold")
-    switches = ("ping_pong", "overlap", "own_output", "watch_sums", "prefetch_q")
+    switches = ("ping_pong", "overlap", "own_output", "watch_sums", "prefetch_q", "skip_empty")
     free: dict[str, Any] = {
         **{name: draw.choice(CHOICES[name]) for name in numbers},
         **{name: draw.random() < 0.5 for name in switches},

@@ -68,6 +68,11 @@ def assert_broken(
         ({"narrow_keys": 128}, "narrow_keys", "multiple of 16 below B_c=128"),
         ({"tma": False}, "specialised_needs_tma", "set tma=True or specialised=False"),
         ({"consumers": 1}, "ping_pong_needs_consumers", "use 2 or 3 consumers"),
+        (
+            {"consumers": 1, "ping_pong": False},
+            "skip_empty_needs_consumers",
+            "use 2 or 3 consumers or set skip_empty=False",
+        ),
         ({"B_c": 192}, "shared_memory", "fewer stages or consumers, or own_output=False"),
     ],
 )
@@ -94,6 +99,7 @@ def test_each_rule_is_named_and_says_what_to_change(
         ({"narrow_keys": 64}, "narrow_keys_needs_specialised", "or narrow_keys=0"),
         ({"watch_sums": True}, "watch_sums_needs_specialised", "or watch_sums=False"),
         ({"prefetch_q": True}, "prefetch_q_needs_specialised", "or prefetch_q=False"),
+        ({"skip_empty": True}, "skip_empty_needs_specialised", "or skip_empty=False"),
     ],
 )
 def test_what_needs_a_producer_says_so(change: dict[str, Any], rule: str, says: str) -> None:

@@ -52,6 +52,7 @@ class HopperForwardKernelConfig(KernelConfig):
     narrow_keys: int = 0  # narrower width of a warpgroup's first key block; 0: never narrow
     watch_sums: bool = False  # unmasked blocks keep the old maximum while row sums are small
     prefetch_q: bool = False  # prefetch the next tile's Q into L2
+    skip_empty: bool = False  # consumers whose rows hold no query compute nothing
 
     oldest_arch: ClassVar[Arch] = HOPPER
     prefix: ClassVar[str] = "hopper"
@@ -138,6 +139,7 @@ class HopperForwardKernelConfig(KernelConfig):
             Number("group_mib", self.group_mib),
             Number("producer_registers", producer),
             Number("consumer_registers", consumer),
+            Number("skip_empty", int(self.skip_empty)),
         )
 
     def _order(self) -> tuple[Variant, ...]:
@@ -182,6 +184,7 @@ class HopperForwardKernelConfig(KernelConfig):
             self.narrow_keys and f"narrow_{self.narrow_keys}",
             self.watch_sums and "watch_sums",
             self.prefetch_q and "prefetch_q",
+            self.skip_empty and "skip_empty",
         )
         return [token for token in tokens if token] or [PLAIN]
 

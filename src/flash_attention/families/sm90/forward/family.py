@@ -24,7 +24,12 @@ from flash_attention.families.sm90.forward.config import (
 )
 from flash_attention.families.sm90.forward.features import Sm90Features, Walk, resolve
 from flash_attention.families.sm90.forward.fit import check_fits
-from flash_attention.families.sm90.forward.heuristic import SHORT, group_mib, heuristic
+from flash_attention.families.sm90.forward.heuristic import (
+    SHORT,
+    group_mib,
+    has_empty_consumers,
+    heuristic,
+)
 from flash_attention.families.sm90.forward.parse import parse, parse_name
 from flash_attention.families.sm90.forward.rules import CHOICES
 from flash_attention.families.sm90.forward.short_queries import choose_chunks
@@ -174,8 +179,11 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
 
         Causal tiles differ in length, and a static tile order then leaves a third of the GPU idle.
         Without a mask a first block is narrow only if few keys follow the last whole one. One
-        consumer is for short queries and for two CTAs per multiprocessor.
+        consumer is for short queries and for two CTAs per multiprocessor. Consumers are skipped
+        only where the last tile has some without a query.
         """
+        if config.skip_empty and not has_empty_consumers(problem.seq_q, config.consumers):
+            return False
         if config.consumers == 1 and (problem.seq_q > SHORT or config.side_by_side == 1):
             return False
         if problem.causal:

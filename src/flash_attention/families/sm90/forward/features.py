@@ -157,6 +157,11 @@ def resolve(config: HopperForwardKernelConfig, features: Features) -> Sm90Featur
             f"{said}, and Hopper kernels without a producer compute full and causal attention"
             " only; pass a config with specialised=True"
         )
+    if resolved.per_batch and config.skip_empty:
+        raise UnsupportedError(
+            f"{said}, and with lengths per sequence consumers without a query are always skipped;"
+            " pass a config with skip_empty=False, or leave config out"
+        )
     if resolved.short_queries:
         _refuse_idle_fields(config)
     elif resolved.per_batch and config.tile_order is not TileOrder.DYNAMIC:

@@ -9,7 +9,10 @@ from typing import Any
 from flash_attention.arch import Arch
 from flash_attention.call.dtype import DType
 from flash_attention.call.problem import Problem
-from flash_attention.families.sm90.forward.config import HopperForwardKernelConfig
+from flash_attention.families.sm90.forward.config import (
+    WARPGROUP_ROWS,
+    HopperForwardKernelConfig,
+)
 from flash_attention.families.sm90.forward.rules import CHOICES
 from flash_attention.families.sm90.forward.tile_order import TileOrder
 from flash_attention.families.values import smallest_holding
@@ -58,12 +61,13 @@ def _config(problem: Problem) -> HopperForwardKernelConfig | None:
         "group_mib": group if causal else 0,
     }
 
-    def config(consumers: int, keys: int, stages: int, **rest: Any) -> HopperForwardKernelConfig:
-        return HopperForwardKernelConfig(
-            dtype, d_head, consumers, keys, stages, **{**common, **rest}
-        )
-
     few_keys = problem.seq_k <= SHORT and not uneven
+
+    def config(consumers: int, keys: int, stages: int, **rest: Any) -> HopperForwardKernelConfig:
+        skip = few_keys and short and d_head > 64 and has_empty_consumers(problem.seq_q, consumers)
+        return HopperForwardKernelConfig(
+            *(dtype, d_head, consumers, keys, stages), **common, skip_empty=skip, **rest
+        )
 
     def narrow(keys: int) -> int:
         if uneven:  # on average the last keys fill half a block
@@ -108,6 +112,11 @@ def _cost(keys: int, block: int) -> tuple[int, bool]:
     narrow block, which does not overlap with the next."""
     narrow = narrow_keys(keys, block)
     return keys // block * block + (narrow or block * (keys % block > 0)), narrow > 0
+
+
+def has_empty_consumers(rows: int, consumers: int) -> bool:
+    """Whether some consumers of the last tile have no query."""
+    return -(-rows // WARPGROUP_ROWS) % consumers > 0
 
 
 def _empty_rows(rows: int) -> bool:

@@ -136,6 +136,7 @@ def hopper_neighbours(config: HopperForwardKernelConfig) -> list[HopperForwardKe
         "own_output": (not config.own_output,),
         "prefetch_q": (not config.prefetch_q,),
         "watch_sums": (not config.watch_sums,),
+        "skip_empty": (not config.skip_empty,),
         "narrow_keys": (0, half_block(config.B_c), half_block(config.B_c // 2)),
     }
     if group := config.group_mib:
