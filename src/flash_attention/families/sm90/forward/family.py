@@ -47,7 +47,7 @@ MAPS = tuple(f"const __grid_constant__ fa::TensorMap {tensor}_map" for tensor in
 
 
 class Sm90Forward(Family[HopperForwardKernelConfig]):
-    """The sm_90 forward kernels. With split-KV, a second kernel combines the partial results."""
+    """The sm_90 forward kernels. With split-KV, a second kernel may combine partial results."""
 
     name = "sm_90"
     config_type = HopperForwardKernelConfig
@@ -123,8 +123,9 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
             (main, *self._combining(config, problem, features, split, arch)),
             forward_args(problem, views, key_blocks=split.key_blocks, split_blocks=split.blocks),
             scratch=split.scratch(problem, config.consumers),
-            tiles=split.num_tiles(problem, config.consumers),
+            tiles=(tiles := split.num_tiles(problem, config.consumers)),
             chunks=ctas if split.in_parts else 0,
+            arrivals=tiles * config.consumers if split.one_launch else 0,
         )
 
     def _combining(
@@ -135,7 +136,7 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
         split: Chunks,
         arch: Arch,
     ) -> tuple[Step, ...]:
-        if not split.in_parts:
+        if split.one_launch or not split.in_parts:
             return ()
         rows = split.tile_rows(config.consumers)
         unit = combine.combine_unit(config.dtype, features, rows, config.target(arch))
@@ -143,7 +144,7 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
         return (Step(unit, Geometry((ctas, 1, 1), combine.THREADS), starts_early=True),)
 
     def split(self, config: HopperForwardKernelConfig, problem: Problem, keys: int) -> Chunks:
-        return Chunks.of_keys(problem, config.B_c, keys)
+        return Chunks.of_keys(problem, config.B_c, keys).with_launches(problem)
 
     def heuristic(self, problem: Problem, arch: Arch) -> HopperForwardKernelConfig | str:
         return heuristic(problem, arch)
@@ -219,7 +220,11 @@ def _features(
     own = Sm90Features(*(asked.mask, asked.softcap, asked.per_batch, asked.page_keys, asked.sinks))
     if split is not None:
         return replace(
-            own, heads_together=split.heads_together, few_queries=True, splits=split.splits
+            own,
+            heads_together=split.heads_together,
+            few_queries=True,
+            splits=split.splits,
+            one_launch=split.one_launch,
         )
     group = problem.heads_per_kv
     together = problem.per_batch and config.specialised and WARP_ROWS % group == 0

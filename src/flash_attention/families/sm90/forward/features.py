@@ -23,7 +23,8 @@ from flash_attention.families.sm90.forward.tile_order import TileOrder
 class SplitKind(Enum):
     """How the keys are split between CTAs. The value is the name of the C++ type.
 
-    Unless it is WHOLE, another kernel combines the partial results.
+    Unless it is WHOLE, the partial results are combined by the last CTA of a tile, or by another
+    kernel.
     """
 
     WHOLE = "Whole"
@@ -53,6 +54,7 @@ class Sm90Features(Features):
     heads_together: int = 1  # heads of q that share a tile, and a head of k and v
     few_queries: bool = False  # one tile holds all heads that share a head of k and v
     splits: SplitKind = SplitKind.WHOLE
+    one_launch: bool = False  # the last CTA of a tile combines its partial results
 
     @property
     def short_queries(self) -> bool:
@@ -61,7 +63,7 @@ class Sm90Features(Features):
 
     @property
     def in_parts(self) -> bool:
-        """Whether the kernel stores partial results, which another kernel combines."""
+        """Whether the kernel stores partial results, which are combined afterwards."""
         return self.splits is not SplitKind.WHOLE
 
     def words(self) -> list[str]:
@@ -69,6 +71,7 @@ class Sm90Features(Features):
             f"heads_{self.heads_together}": self.heads_together > 1,
             "few": self.few_queries and not self.in_parts,
             self.splits.name.lower(): self.in_parts,
+            "one_launch": self.one_launch,
         }
         return [*super().words(), *(word for word, on in words.items() if on)]
 
@@ -107,7 +110,7 @@ class Sm90Features(Features):
             if self.page_keys
             else Variant("Pages", "sm90/pages", "Contiguous")
         )
-        # The combine kernel adds the sink of a row, so that it is added once.
+        # What combines partial results adds the sink of a row, so that it is added once.
         shared = shared_bindings(self, sinks=self.sinks and not self.in_parts)
         splits = Variant("Splits", "sm90/splits", self.splits.value)
         numbers = self._host_numbers(config)
@@ -137,7 +140,8 @@ class Sm90Features(Features):
 
     def _output(self, config: HopperForwardKernelConfig) -> str:
         if self.short_queries:
-            return "Parts" if self.in_parts else "Direct"
+            in_parts = "Combined" if self.one_launch else "Parts"
+            return in_parts if self.in_parts else "Direct"
         return "OwnBuffer" if config.own_output else "OverQueries"
 
 

@@ -65,9 +65,8 @@ def _config(problem: Problem) -> HopperForwardKernelConfig | None:
 
     def config(consumers: int, keys: int, stages: int, **rest: Any) -> HopperForwardKernelConfig:
         skip = few_keys and short and d_head > 64 and has_empty_consumers(problem.seq_q, consumers)
-        return HopperForwardKernelConfig(
-            *(dtype, d_head, consumers, keys, stages), **common, skip_empty=skip, **rest
-        )
+        options = {**common, "skip_empty": skip, **rest}
+        return HopperForwardKernelConfig(dtype, d_head, consumers, keys, stages, **options)
 
     def narrow(keys: int) -> int:
         if uneven:  # on average the last keys fill half a block

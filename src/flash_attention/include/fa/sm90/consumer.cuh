@@ -144,6 +144,7 @@ class Consumer : public Products<Config_> {
   __device__ QTile q_tile() const { return smem_.q(warpgroup_); }
   __device__ QTile own_o_tile() const { return smem_.own_o(warpgroup_); }
   __device__ void release_q() { release(smem_.q_empty(warpgroup_)); }
+  __device__ u32 word() const { return smem_.word(warpgroup_); }
 
  private:
   static constexpr bool kSkipsEmpty = Config::Lengths::kPerBatch || Config::kSkipEmpty;

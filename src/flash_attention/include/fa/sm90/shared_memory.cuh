@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The shared memory of a CTA with a producer: one Q per warpgroup, ring buffers of K and V, O's own
-// buffer if it has one, then the mbarriers and the mailbox for the next tile.
+// buffer if it has one, then the mbarriers, the mailbox for the next tile and a word of each warpgroup.
 #pragma once
 #include <fa/ptx/mbarrier.cuh>
 #include <fa/sm90/shape.cuh>
@@ -67,6 +67,10 @@ class SharedMemory {
   // Two chunks, aligned as such.
   __device__ u32 mail() const { return barrier(kBarriers + kBarriers % 2).address; }
   __device__ u32 sequence_mail() const { return mail() + kChunkBytes; }
+  // A word that the warps of a warpgroup share.
+  __device__ u32 word(int warpgroup) const {
+    return sequence_mail() + kChunkBytes + warpgroup * sizeof(u32);
+  }
 
   // Every warp of a consumer arrives once at an empty barrier.
   __device__ void init_barriers() const {
@@ -90,7 +94,9 @@ class SharedMemory {
 
  private:
   static constexpr int kBarriers = 2 * kConsumers + 4 * kStages + 2;
-  static_assert((kBarriers + 1) * ptx::kMbarrierBytes + 2 * kChunkBytes <= Config::kBarrierBytes);
+  static_assert((kBarriers + 1) * ptx::kMbarrierBytes + 2 * kChunkBytes +
+                    kConsumers * sizeof(u32) <=
+                Config::kBarrierBytes);
 
   __device__ ptx::Mbarrier barrier(int i) const {
     return {base_ + kQBytes + 2 * kKBytes + kOBytes + i * ptx::kMbarrierBytes};
