@@ -72,8 +72,7 @@ def attention(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Compute attention, softmax(softmax_scale q k^T) v, differentiable in q, k, v and sinks.
 
-    On a GPU a kernel is chosen and, at its first use, compiled. On the CPU torch computes, in
-    float32 or better.
+    On a GPU a kernel is compiled at its first use. On the CPU torch computes, in float32 or better.
 
     - `q`, `k`, `v`: (batch, seq_q, heads, d), (batch, seq_k, heads_k, d) and (batch, seq_k,
       heads_k, d_v). heads is a multiple of heads_k; neighbouring heads of q share one of k and v.
@@ -93,15 +92,13 @@ def attention(
     - `validate`: check the values of cu_seqlens, seqused_k and block_table, and wait for the GPU.
     - `split_keys`: the chunk length of split-KV. By default the keys of few queries are split if
       that fills the GPU, and how they are split, and so the rounding, depends on the batch.
-    - `config`: the kernel to run, as in `forward`. On the CPU the emulator runs it.
-    - `backward_config`: the same for the backward pass, as in `backward`.
+    - `config`, `backward_config`: as in `forward`, `backward`. On the CPU the emulator runs them.
     - `deterministic`: gradients have the same bits in every run, as outputs always have.
     - `out`: a tensor for the result. `return_lse`: return lse as well.
 
     Returns `out`, or a new tensor like q with the columns of v. With `return_lse` it returns (out,
-    lse), where lse is the logarithm of the sum of exponentials of each row: float32 (batch, heads,
-    seq_q), or (heads, total) if q is packed. A query that sees no key has output and gradient 0,
-    and its lse is -inf or its sink.
+    lse), where lse is the log-sum-exp of each row: float32 (batch, heads, seq_q), or (heads, total)
+    if q is packed. A query that sees no key has output and gradient 0, and lse -inf or its sink.
 
     Raises UnsupportedError for arguments or a device that no kernel supports, KernelConfigError for
     an invalid config, and CompileError or LaunchError if the kernel cannot be compiled or launched.

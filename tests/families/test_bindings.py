@@ -74,6 +74,7 @@ def bound_by_features() -> Iterator[tuple[Binding, ...]]:
     for splits in SplitKind:
         short = Sm90Features(heads_together=4, few_queries=True, page_keys=16, splits=splits)
         yield short.bindings(hopper)
+        yield replace(short, one_launch=True).bindings(hopper)
 
 
 def test_every_variant_header_exists_and_every_variant_file_is_used() -> None:
