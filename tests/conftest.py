@@ -43,3 +43,9 @@ def no_compile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     monkeypatch.setenv("FLASH_ATTENTION_CACHE_DIR", str(folder))
     yield
     assert not folder.exists() or list(folder.iterdir()) == []
+
+
+@pytest.fixture
+def two_launches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has a second kernel combine all partial results of split-KV, also few."""
+    monkeypatch.setattr("flash_attention.families.sm90.forward.splits.MOST_ROWS_AT_ONCE", 0)

@@ -18,7 +18,7 @@ from flash_attention.families.sm90.forward.rules import CHOICES
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig, TileOrder
 from flash_attention.ladder import Rung, get_ladder
 
-D_HEADS = (64, 96, 128, 192, 256)
+D_HEADS = (64, 80, 96, 128, 192, 256)
 LENGTHS = tuple(512 << i for i in range(6))
 TOKENS = 16384
 LADDERS = (
@@ -47,6 +47,7 @@ EVERY_SWITCH = HopperForwardKernelConfig(
     narrow_keys=64,
     watch_sums=True,
     prefetch_q=True,
+    skip_empty=True,
 )
 
 
@@ -114,7 +115,7 @@ def _draw_specialised(draw: random.Random) -> HopperForwardKernelConfig:
     tile = _draw_tile(draw)
     order = draw.choice(tuple(TileOrder))
     numbers = ("stages", "rescale_threshold")
-    switches = ("ping_pong", "overlap", "own_output", "watch_sums", "prefetch_q")
+    switches = ("ping_pong", "overlap", "own_output", "watch_sums", "prefetch_q", "skip_empty")
     free: dict[str, Any] = {
         **{name: draw.choice(CHOICES[name]) for name in numbers},
         **{name: draw.random() < 0.5 for name in switches},

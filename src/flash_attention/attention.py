@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, overload
 
 import torch
@@ -12,6 +13,7 @@ from flash_attention import ops
 from flash_attention.autograd import compute_recorded, compute_traced
 from flash_attention.call.call import Call, Keywords, call_of, with_keywords
 from flash_attention.call.options import check_switch
+from flash_attention.call.padding import needs_padding, padded
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.given import GivenConfig
 from flash_attention.launch.compute import compute
@@ -74,6 +76,7 @@ def attention(
 
     - `q`, `k`, `v`: (batch, seq_q, heads, d), (batch, seq_k, heads_k, d) and (batch, seq_k,
       heads_k, d_v). heads is a multiple of heads_k; neighbouring heads of q share one of k and v.
+      If d or d_v is no multiple of 8, padded copies are used.
     - `causal`, `window`: query i is aligned with key i + seq_k - seq_q. With `causal` it sees the
       keys up to that one. With `window` (left, right) it sees the keys from left before that one to
       right after it, both included. None and -1 mean no limit.
@@ -91,14 +94,13 @@ def attention(
     - `validate`: check the values of lengths, block_table and factors, and wait for the GPU.
     - `split_keys`: the chunk length of split-KV. By default the keys of few queries are split if
       that fills the GPU, and how they are split, and so the rounding, depends on the batch.
-    - `config`, `backward_config`: the kernels to run. On the CPU the emulator runs them.
+    - `config`, `backward_config`: as in `forward`, `backward`. On the CPU the emulator runs them.
     - `deterministic`: gradients have the same bits in every run, as outputs always have.
     - `out`: a tensor for the result. `return_lse`: return lse as well.
 
     Returns `out`, or a new tensor like q with the columns of v. With `return_lse` it returns (out,
-    lse), where lse is the logarithm of the sum of exponentials of each row: float32 (batch, heads,
-    seq_q), or (heads, total) if q is packed. A query that sees no key has output and gradient 0,
-    and its lse is -inf or its sink.
+    lse), where lse is the log-sum-exp of each row: float32 (batch, heads, seq_q), or (heads, total)
+    if q is packed. A query that sees no key has output and gradient 0, and lse -inf or its sink.
 
     Raises UnsupportedError for arguments or a device that no kernel supports, KernelConfigError for
     an invalid config, and CompileError or LaunchError if the kernel cannot be compiled or launched.
@@ -106,6 +108,8 @@ def attention(
     call, backward = call_of("attention", q, k, v, out, keywords), NOTHING_ASKED
     if deterministic is not False or backward_config is not None:
         backward = BackwardOptions.of(backward_config, deterministic)
+    if needs_padding(q, v):
+        return _attend_padded(call, config, validate, backward)
     if ops.is_traced(q, k, v):
         return compute_traced(call, config, validate, backward)
     if _is_grad_enabled() and call.needs_grad:
@@ -116,6 +120,27 @@ def attention(
         if not ops.lacks_memory(q, k, v):
             raise
     return ops.traced(call, config, validate, backward)
+
+
+def _attend_padded(
+    call: Call, config: GivenConfig | None, validate: bool, backward: BackwardOptions
+) -> Tensor | tuple[Tensor, Tensor]:
+    wide = padded(call)
+    attend: Callable[..., Any] = attention
+    result = attend(
+        *wide[:3],
+        config=config,
+        backward_config=backward.config,
+        deterministic=backward.deterministic,
+        validate=validate,
+        return_lse=call.return_lse,
+        **wide.keywords,
+    )
+    out, lse = result if call.return_lse else (result, None)
+    out = out[..., : call.v.shape[-1]]
+    if call.out is not None:
+        out = call.out.copy_(out)
+    return out if lse is None else (out, lse)
 
 
 class Asked(NamedTuple):

@@ -87,9 +87,10 @@ def test_a_given_config_stays_and_is_cut_only_if_asked() -> None:
     whole = decision(1, 4096, GIVEN)
     assert whole == Decision(GIVEN, SM90, None, Rule.GIVEN)
     cut = decision(1, 4096, GIVEN, split_keys=1024)
-    assert cut.split == Chunks.of_keys(problem_of(1, 4096), GIVEN.B_c, 1024)
+    chunks = Chunks.of_keys(problem_of(1, 4096), GIVEN.B_c, 1024)
+    assert cut.split == replace(chunks, one_launch=True)
     assert recipe(GIVEN, 1, 4096, split_keys=1024).features == Sm90Features(
-        few_queries=True, splits=SplitKind.CHUNKED
+        few_queries=True, splits=SplitKind.CHUNKED, one_launch=True
     )
     assert recipe(GIVEN, 1, 4096).features == Sm90Features()
     with pytest.raises(KernelConfigError, match="needs sm_90"):

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -41,15 +41,18 @@ class Scene:
     split_keys: int = 0
     ctas: int = 0
     heads_together: bool = False
+    one_launch: bool = False  # the last CTA of a tile combines its chunks
     max_seqlen_k: int = 0  # if it is not the length of the longest keys
     return_lse: bool = True
 
     def chunks(self, problem: Problem) -> Chunks | None:
         block_keys = self.config.B_c
         if self.split_keys:
-            return Chunks.of_keys(problem, block_keys, self.split_keys)
+            chunks = Chunks.of_keys(problem, block_keys, self.split_keys)
+            return replace(chunks, one_launch=self.one_launch)
         if self.ctas:
-            return Chunks.for_ctas(problem, block_keys, self.ctas, least=1)
+            chunks = Chunks.for_ctas(problem, block_keys, self.ctas, least=1)
+            return replace(chunks, one_launch=self.one_launch)
         return Chunks.whole(problem, block_keys) if self.heads_together else None
 
     def make(self) -> MadeCase:

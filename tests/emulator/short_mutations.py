@@ -22,6 +22,8 @@ CACHE = Case("", (100, 1, 130), 150, batch=3, used=(150, 3, 77), heads=2, causal
 
 EVENLY = Scene(FEW, CONFIG, ctas=5)  # five blocks each: every border is another tile's
 CHUNKS = Scene(FEW, CONFIG, split_keys=64)
+AT_ONCE = replace(EVENLY, one_launch=True)
+MANY_ROWS = Scene(Case("", 16, 130, heads=4, heads_k=1), CONFIG, split_keys=64, one_launch=True)
 SINKS = Scene(replace(FEW, sinks=True), CONFIG, split_keys=64)
 WIDE = Scene(Case("", 2, 130, 256, 256, 2, 1), replace(CONFIG, d_head=256), split_keys=64)
 NARROW = Scene(Case("", 3, 200, d_v=40, heads=8), CONFIG, split_keys=64)
@@ -50,6 +52,7 @@ EVEN, CHUNKED = "sm90/splits/even.cuh", "sm90/splits/chunked.cuh"
 KEY_PARTS = "sm90/key_parts.cuh"
 DEALT, PACKED = "sm90/tile_order/dealt.cuh", "sm90/tile_order/packed.cuh"
 COMBINE, DIRECT = "sm90/combine.cuh", "sm90/output/direct.cuh"
+COMBINED_ROW, COMBINED = "sm90/combined_row.cuh", "sm90/output/combined.cuh"
 WARP_OUTPUT, CLEAR, CONSUMER = "sm90/warp_output.cuh", "sm90/clear.cuh", "sm90/consumer.cuh"
 STEP = "sm90/serial_step.cuh"
 OVERLAPPED, BARRIERS = "sm90/schedule/overlapped.cuh", "sm90/named_barriers.cuh"
@@ -145,19 +148,19 @@ PARTS = (
         "the sink is missing from the combined sum",
         NUMBERS,
         SINKS,
-        (Edit(COMBINE, " + ptx::exp2((sink - offset) * kLog2e)"),),
+        (Edit(COMBINED_ROW, " + ptx::exp2((sink - offset) * kLog2e)"),),
     ),
     Mutation(
         "weights are relative to -inf",
         NUMBERS,
         CHUNKS,
-        (Edit(COMBINE, "max == -attn::kInfinity ? 0.f : max", "max"),),
+        (Edit(COMBINED_ROW, "max == -attn::kInfinity ? 0.f : max", "max"),),
     ),
     Mutation(
         "no barrier before the sums of the warps are added",
         "race",
         CHUNKS,
-        (Edit(COMBINE, "    __syncthreads();  // the sums", "    // the sums"),),
+        (Edit(COMBINE, "  __syncthreads();  // the sums", "  // the sums"),),
         silent=True,
     ),
     Mutation(
@@ -171,13 +174,19 @@ PARTS = (
         "only the first 128 columns are combined",
         NUMBERS,
         WIDE,
-        (Edit(COMBINE, "column < args_.d_v; column += kColumns", "column < 1; ++column"),),
+        (
+            Edit(
+                COMBINE,
+                "column < args.d_v; column += CombinedRow<Config>::kColumns",
+                "column < 1; ++column",
+            ),
+        ),
     ),
     Mutation(
         "rows of partial results are 128 columns apart",
         "global-out-of-bounds",
         NARROW,
-        (Edit(COMBINE, "row * args_.d_v + column", "row * kColumns + column"),),
+        (Edit(COMBINED_ROW, "row * args_.d_v + column", "row * kColumns + column"),),
     ),
     Mutation(
         "rows without a query are stored",
@@ -298,4 +307,45 @@ BLOCKS = (
     ),
 )
 
-MUTATIONS = (*CUTS, *PARTS, *BLOCKS)
+LAUNCHES = (
+    Mutation(
+        "a CTA combines partial results that others have not stored",
+        "uninitialised-global",
+        AT_ONCE,
+        (Edit(COMBINED, "< splits - 1) return false;", "< splits - 2) return false;"),),
+        silent=True,
+    ),
+    Mutation(
+        "no CTA is the last of a tile",
+        "tile counter",
+        AT_ONCE,
+        (Edit(COMBINED, "< splits - 1) return false;", "< splits) return false;"),),
+    ),
+    Mutation(
+        "the counter of a tile is not reset",
+        "tile counter",
+        AT_ONCE,
+        (Edit(COMBINED, "    *arrived = 0;\n"),),
+    ),
+    Mutation(
+        "tiles share a counter",
+        "tile counter",
+        AT_ONCE,
+        (Edit(COMBINED, "tile_counter + tile * Config::kConsumers", "tile_counter"),),
+    ),
+    Mutation(
+        "a warp reads whether it is the last before that is known",
+        "race",
+        AT_ONCE,
+        (Edit(COMBINED, "sync_warpgroup(consumer.warpgroup());  // the answer is there"),),
+        silent=True,
+    ),
+    Mutation(
+        "a warp combines only its first row",
+        NUMBERS,
+        MANY_ROWS,
+        (Edit(COMBINED, "r += kWarpgroupSize / kWarpSize", "r += kWarpgroupSize"),),
+    ),
+)
+
+MUTATIONS = (*CUTS, *PARTS, *LAUNCHES, *BLOCKS)

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from itertools import islice
 
@@ -11,7 +12,8 @@ import torch
 from torch import Tensor
 
 import flash_attention
-from flash_attention.kernel_configs import DType, HopperForwardKernelConfig
+from flash_attention.emulator import SCHEDULES
+from flash_attention.kernel_configs import DType, HopperForwardKernelConfig, TileOrder
 from flash_attention.launch.emulation import Emulation, emulate
 from flash_attention.reference.judge import Judge, check_lse, generate_qkv
 from tests.hopper_configs import hopper_ladder, sample_hopper_configs, selected
@@ -53,9 +55,10 @@ def run_clean(
     qkv: tuple[Tensor, Tensor, Tensor],
     causal: bool,
     judge: Judge | None = None,
+    schedule: str = "lockstep",
 ) -> Emulation:
     """Emulate; output and lse must be right, and nothing may be found."""
-    seen = emulate(config, *qkv, causal=causal, return_lse=True)
+    seen = emulate(config, *qkv, causal=causal, return_lse=True, schedule=schedule)
     assert list(map(str, seen.findings)) == []
     check = (judge or Judge(*qkv, causal=causal)).check(seen.output)
     assert check.ok, str(check)
@@ -72,6 +75,31 @@ def test_lengths_around_the_tile_and_heads_that_share_keys(
     for sizes in SIZES:
         qkv, judge = problem(config.d_head, causal, sizes)
         run_clean(config, qkv, causal, judge)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
+@pytest.mark.parametrize(("rows", "consumers"), [(50, 1), (250, 4), (300, 5)])
+def test_consumers_without_queries_compute_nothing(
+    rows: int, consumers: int, causal: bool, schedule: str
+) -> None:
+    """Of the 3 or 6 consumers of tiles of 192 rows."""
+    config = HopperForwardKernelConfig(
+        *(DType.BF16, 80, 3, 64, 2),
+        tma=True,
+        specialised=True,
+        ping_pong=True,
+        overlap=True,
+        tile_order=TileOrder.PERSISTENT,
+    )
+    qkv, judge = problem(80, causal, (rows, 200, 1, 1))
+    every = run_clean(config, qkv, causal, judge, schedule)
+    some = run_clean(replace(config, skip_empty=True), qkv, causal, judge, schedule)
+    assert torch.equal(every.output, some.output)
+    if not causal:  # rows of a causal tile see different keys
+        of_a_consumer = 4 * 64 * 256 * 80  # four blocks of 64 keys
+        assert every.counters.tensor_operations == -(-rows // 192) * 3 * of_a_consumer
+        assert some.counters.tensor_operations == consumers * of_a_consumer
 
 
 @pytest.mark.parametrize("config", [CAUSAL, UNIFIED, LAST], ids=lambda c: c.kernel_name())

@@ -77,6 +77,7 @@ def bound_by_features() -> Iterator[tuple[Binding, ...]]:
     for splits in SplitKind:
         short = Sm90Features(heads_together=4, few_queries=True, page_keys=16, splits=splits)
         yield short.bindings(hopper)
+        yield replace(short, one_launch=True).bindings(hopper)
 
 
 EVERY_FP8_VARIANT = [

@@ -30,7 +30,9 @@ SHORT = replace(
     tile_order=TileOrder.ONE_EACH,
     group_mib=0,
     own_output=False,
+    skip_empty=False,
 )
+PER_BATCH = replace(EVERY_SWITCH, skip_empty=False)
 EVEN = Sm90Features(few_queries=True, heads_together=4, splits=SplitKind.EVEN)
 
 
@@ -157,8 +159,8 @@ def test_the_first_family_knows_its_shared_memory() -> None:
     [
         (SHORT, EVEN),
         (SHORT, Sm90Features(few_queries=True, heads_together=7)),
-        (EVERY_SWITCH, Sm90Features(per_batch=True, heads_together=4)),
-        (EVERY_SWITCH, Features(per_batch=True, page_keys=16)),
+        (PER_BATCH, Sm90Features(per_batch=True, heads_together=4)),
+        (PER_BATCH, Features(per_batch=True, page_keys=16)),
     ],
 )
 def test_they_agree_whatever_features_ask(config: KernelConfig, features: Features) -> None:

@@ -103,6 +103,7 @@ TOGGLES: dict[str, tuple[HopperForwardKernelConfig, Any]] = {
     "consumers": (PLAIN, 1),
     "B_c": (PLAIN, 64),
     "group_mib": (LADDER[-1][1], 1),
+    "skip_empty": (LADDER[-1][1], True),
 }
 
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from flash_attention import forward
+from flash_attention import attention, forward
 from flash_attention.arch import ARCHES
 from flash_attention.call.features import CAUSAL, PLAIN
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig, TileOrder
@@ -143,6 +143,20 @@ def test_a_hundred_random_configs(part: int) -> None:
                 n_heads_k=heads_k,
             )
             check_right(config, qkv, causal, f"number {number}, {seq_q} x {seq_k}")
+
+
+@pytest.mark.parametrize("d_head", range(8, 257, 8))
+def test_every_head_dimension(d_head: int) -> None:
+    for seq_q, seq_k, causal in ((257, 257, False), (577, 577, False), (300, 700, True)):
+        qkv = generate_qkv(
+            *(2, seq_q, 4, d_head, DType.BF16, "cuda", d_head), seq_len_k=seq_k, n_heads_k=2
+        )
+        poisoned = torch.full_like(qkv[0], nan)
+        o, lse = attention(*qkv, out=poisoned, causal=causal, return_lse=True)
+        assert Judge(*qkv, causal=causal).check(o).ok, f"{seq_q} x {seq_k}"
+        assert check_lse(lse, *qkv[:2], causal=causal).ok, f"{seq_q} x {seq_k}"
+    qkv = generate_qkv(1, 2, 8, d_head, DType.BF16, "cuda", seq_len_k=3000, n_heads_k=2)
+    assert Judge(*qkv, causal=True).check(attention(*qkv, causal=True)).ok, "split-KV"
 
 
 @selected_ones

@@ -60,7 +60,7 @@ def test_a_launch_passes_four_maps_and_then_the_arguments(gpus: Gpus) -> None:
         assert (seen.function, seen.stream) == (plan.recipe.steps[0].unit.name, STREAMS)
         assert seen.shape == (EMULATED_SMS, 1, 1, 384, 1, 1, DYNAMIC.smem_bytes())
         counters.add(seen.arguments.tile_counter)
-    assert counters == {tile_counter(0, STREAMS)}
+    assert counters == {tile_counter(0, STREAMS, 2)}
     assert len(gpus.encoded) == 4  # once for both launches
 
 
@@ -112,6 +112,7 @@ def split_call() -> tuple[Plan, Call]:
     return Plan(call, HOPPER), call
 
 
+@pytest.mark.usefixtures("two_launches")
 def test_two_kernels_are_launched_in_order_and_share_memory_that_lives_as_long(gpus: Gpus) -> None:
     plan, call = split_call()
     arguments = plan.bind(call)
@@ -143,6 +144,7 @@ def test_every_launch_has_scratch_of_its_own(gpus: Gpus) -> None:
     assert len(gpus.allocated) == 2
 
 
+@pytest.mark.usefixtures("two_launches")
 def test_a_device_that_is_not_current_is_made_so_for_the_launch(gpus: Gpus) -> None:
     plan, call = split_call()
     launcher_of(plan, device_index=3).launch(plan.bind(call))
@@ -156,6 +158,7 @@ def test_a_device_that_is_not_current_is_made_so_for_the_launch(gpus: Gpus) -> N
     assert gpus.current == 0
 
 
+@pytest.mark.usefixtures("two_launches")
 def test_loading_readies_every_kernel_on_the_device_with_its_shared_memory(gpus: Gpus) -> None:
     plan, _ = split_call()
     launcher = Launcher(plan.recipe, 1)
@@ -168,6 +171,7 @@ def test_loading_readies_every_kernel_on_the_device_with_its_shared_memory(gpus:
     assert gpus.current == 0
 
 
+@pytest.mark.usefixtures("two_launches")
 def test_calls_of_a_plan_load_its_kernels_once(gpus: Gpus) -> None:
     plan, call = split_call()
     plan.launcher = Launcher(plan.recipe, 0)
@@ -178,6 +182,7 @@ def test_calls_of_a_plan_load_its_kernels_once(gpus: Gpus) -> None:
     assert len(gpus.launches) == 3 * 2
 
 
+@pytest.mark.usefixtures("two_launches")
 def test_what_failed_to_load_is_loaded_by_the_next_call(
     gpus: Gpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -200,6 +205,7 @@ def test_pieces_of_scratch_follow_each_other(gpus: Gpus) -> None:
     assert arguments.lse_parts == memory.data_ptr() + 4096
 
 
+@pytest.mark.usefixtures("two_launches")
 @pytest.mark.parametrize("asked", ["", "0", "1"])
 def test_ranges_of_the_kernels_names_are_pushed_on_request(
     gpus: Gpus, monkeypatch: pytest.MonkeyPatch, asked: str

@@ -119,7 +119,7 @@ def test_keys_are_cut_on_hopper_only() -> None:
     hopper, other = (Plan(call, arch=ARCHES[name]) for name in ("sm_90", "sm_80"))
     assert isinstance(hopper.config, HopperForwardKernelConfig)
     assert (hopper.rule, hopper.recipe.chunks) == (Rule.SHORT_QUERIES, 2 * 2)
-    assert len(hopper.recipe.steps) == 2
+    assert (len(hopper.recipe.steps), hopper.recipe.counters) == (1, hopper.recipe.tiles)
     assert isinstance(other.config, FlashForwardKernelConfig)
     assert (other.recipe.chunks, len(other.recipe.steps)) == (0, 1)
 

@@ -13,11 +13,12 @@ from torch import Tensor
 from flash_attention import attention
 from flash_attention.call.call import Call
 from flash_attention.choose.decision import Rule
+from flash_attention.families.sm90.forward import splits
 from flash_attention.families.sm90.forward.features import Sm90Features, SplitKind
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig, TileOrder
 from flash_attention.launch import device as devices
 from flash_attention.launch.emulation import Emulation, emulate
-from flash_attention.launch.plan import Plan
+from flash_attention.launch.plan import Plan, forget_plans, plan_for
 from flash_attention.reference.judge import check_output, generate_qkv
 from tests.feature_cases import Case, MadeCase
 from tests.short_queries import SHORT_CASES, ShortCase, in_pages, shuffled_table
@@ -53,14 +54,29 @@ def emulated(short: ShortCase, call: MadeCase, schedule: str = "lockstep") -> Em
     return result
 
 
+ONE_OR_TWO = {1: 1 << 20, 2: 0}
+"""How many rows of partial results the last CTA of a tile may combine, by the launches."""
+
+
 @pytest.mark.parametrize("short", SHORT_CASES, ids=lambda short: short.name)
-def test_keys_in_chunks_give_what_attention_is(short: ShortCase) -> None:
+def test_keys_in_chunks_give_what_attention_is(
+    short: ShortCase, monkeypatch: pytest.MonkeyPatch
+) -> None:
     call = short.make()
-    recipe = Plan(short.call(call), config_for(call)).recipe
-    assert recipe.chunks == short.chunks * recipe.tiles == recipe.steps[0].geometry.grid[0]
-    assert len(recipe.steps) == 2
-    result = emulated(short, call)
-    call.assert_right(result.output, result.lse)
+    results = []
+    for launches, rows in ONE_OR_TWO.items():
+        monkeypatch.setattr(splits, "MOST_ROWS_AT_ONCE", rows)
+        recipe = Plan(short.call(call), config_for(call)).recipe
+        assert recipe.chunks == short.chunks * recipe.tiles == recipe.steps[0].geometry.grid[0]
+        assert len(recipe.steps) == launches
+        assert recipe.counters == (recipe.tiles if launches == 1 else 0)
+        results.append(emulated(short, call))
+        call.assert_right(results[-1].output, results[-1].lse)
+    one, two = results
+    assert torch.equal(one.output, two.output)
+    assert one.lse is not None
+    assert two.lse is not None
+    assert torch.equal(one.lse, two.lse)
 
 
 @pytest.mark.usefixtures("no_compile")
@@ -80,9 +96,13 @@ def test_both_dtypes_are_combined(dtype: torch.dtype) -> None:
     call.assert_right(out)
 
 
+@pytest.mark.parametrize("launches", ONE_OR_TWO)
 @pytest.mark.parametrize("schedule", ["depth-first", "random"])
 @pytest.mark.parametrize("name", ["chunks without keys", "pages of 16"])
-def test_the_order_of_the_warps_does_not_matter(name: str, schedule: str) -> None:
+def test_the_order_of_the_warps_does_not_matter(
+    name: str, schedule: str, launches: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(splits, "MOST_ROWS_AT_ONCE", ONE_OR_TWO[launches])
     (short,) = (short for short in SHORT_CASES if short.name == name)
     call = short.make()
     first, second = (emulated(short, call, order) for order in ("lockstep", schedule))
@@ -90,6 +110,16 @@ def test_the_order_of_the_warps_does_not_matter(name: str, schedule: str) -> Non
     assert first.lse is not None
     assert second.lse is not None
     assert torch.equal(first.lse, second.lse)
+
+
+def test_consumers_count_their_own_rows(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(splits, "MOST_ROWS_AT_ONCE", ONE_OR_TWO[1])
+    call = Case("", 100, 300, heads=2, heads_k=1, causal=True).make()
+    recipe = Plan(Call(call.q, call.k, call.v, causal=True, split_keys=128), LARGE).recipe
+    assert (recipe.tiles, recipe.counters, len(recipe.steps)) == (2, 4, 1)
+    result = emulate(LARGE, call.q, call.k, call.v, split_keys=128, **call.arguments)
+    assert list(map(str, result.findings)) == []
+    call.assert_right(result.output)
 
 
 def test_another_config_may_be_asked_to_split() -> None:
@@ -125,8 +155,12 @@ def test_strides_of_the_output_and_the_table_are_followed() -> None:
     assert bool((room == 7.0).all())
 
 
+@pytest.mark.parametrize("launches", ONE_OR_TWO)
 @pytest.mark.parametrize("page_keys", [0, 16])
-def test_short_queries_are_split_unasked(page_keys: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_queries_are_split_unasked(
+    page_keys: int, launches: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(splits, "MOST_ROWS_AT_ONCE", ONE_OR_TWO[launches])
     monkeypatch.setattr(devices, "EMULATED_SMS", 12)
     used = (700, 513, 0)
     case = Case("", 2, 720, batch=3, used=used, heads=6, heads_k=2, causal=True, sinks=True)
@@ -144,6 +178,7 @@ def test_short_queries_are_split_unasked(page_keys: int, monkeypatch: pytest.Mon
     assert (arguments.split_blocks, arguments.key_blocks) == (key_blocks // 2, key_blocks)
     assert plan.rule is Rule.SHORT_QUERIES
     assert plan.recipe.chunks == plan.recipe.steps[0].geometry.grid[0] == 12
+    assert len(plan.recipe.steps) == launches
     result = plan.run(asked)
     assert isinstance(result, tuple)
     call.assert_right(*result)
@@ -252,6 +287,35 @@ def test_every_case_is_right_on_a_gpu(short: ShortCase, dtype: torch.dtype) -> N
         call.assert_right(out, lse)
         for _ in range(5):
             assert torch.equal(attention(*tensors, config=config, **arguments), out)
+
+
+@pytest.mark.gpu
+@pytest.mark.usefixtures("hopper")
+@pytest.mark.parametrize("seq_q", [1, 3, 16])
+@pytest.mark.parametrize(("batch", "keys"), [(1, 512), (1, 8192), (4, 2048), (12, 700)])
+def test_one_launch_gives_the_bits_of_two_on_a_gpu(
+    batch: int, keys: int, seq_q: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = Case("", seq_q, keys, 128, 128, 32, 8, batch, causal=True).make("cuda")
+    results: list[Tensor] = []
+    for launches, rows in ONE_OR_TWO.items():
+        monkeypatch.setattr(splits, "MOST_ROWS_AT_ONCE", rows)
+        forget_plans()
+        asked = call.call(return_lse=True)
+        assert len(plan_for(asked).recipe.steps) == launches
+        out, lse = attention(call.q, call.k, call.v, return_lse=True, **call.arguments)
+        call.assert_right(out, lse)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            captured = attention(call.q, call.k, call.v, **call.arguments)
+        for _ in range(50):
+            captured.fill_(torch.nan)
+            graph.replay()
+            assert torch.equal(captured, out)
+            assert torch.equal(attention(call.q, call.k, call.v, **call.arguments), out)
+        results.append(out)
+    forget_plans()
+    assert torch.equal(*results)
 
 
 @pytest.mark.gpu

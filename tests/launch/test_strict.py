@@ -33,7 +33,6 @@ def sliced() -> Tensors:
 
 REFUSED: dict[str, tuple[Tensors, dict[str, Any], str]] = {
     "dtype": (tensors(dtype=torch.float32), {}, "q is torch.float32; allowed are torch.float16"),
-    "head dimension": (tensors(60), {}, "q has d_head 60; allowed are multiples of 8"),
     "wide heads": (tensors(264), {}, "264"),
     "strides": (
         tuple(t.transpose(2, 3).contiguous().transpose(2, 3) for t in tensors()),

@@ -27,24 +27,26 @@ def gpus(monkeypatch: pytest.MonkeyPatch) -> Gpus:
 def test_a_counter_goes_with_a_stream_of_a_device_and_captured_kernels_have_their_own(
     gpus: Gpus, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = tile_counter(0, 5)
+    first = tile_counter(0, 5, 2)
     assert (ctypes.c_int32 * 2).from_address(first)[:] == [0, 0]
-    assert tile_counter(0, 5) == first
-    others = [tile_counter(0, 6), tile_counter(1, 5)]
+    assert tile_counter(0, 5, 2) == first
+    others = [tile_counter(0, 6, 2), tile_counter(1, 5, 2), tile_counter(0, 5, 3)]
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    captured = [tile_counter(0, 5), tile_counter(0, 5)]
-    assert len({first, *others, *captured}) == 5
+    captured = [tile_counter(0, 5, 2), tile_counter(0, 5, 2)]
+    assert len({first, *others, *captured}) == 6
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    assert tile_counter(0, 5) == first
+    assert tile_counter(0, 5, 2) == first
     assert [device for device, _ in gpus.zeros] == [0, 1]
     assert gpus.allocated == []  # nothing of torch's
 
 
 def test_there_are_always_more_counters(gpus: Gpus, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tile_counters, "COUNTERS_AT_ONCE", 2)
-    addresses = sorted(tile_counter(0, stream) for stream in range(5))
-    assert all(b - a >= COUNTER_BYTES for a, b in itertools.pairwise(addresses))
-    assert gpus.zeros == [(0, 2 * COUNTER_BYTES)] * 3
+    monkeypatch.setattr(tile_counters, "BYTES_AT_ONCE", 4 * COUNTER_BYTES)
+    addresses = sorted(tile_counter(0, stream, 2) for stream in range(5))
+    assert all(b - a >= 2 * COUNTER_BYTES for a, b in itertools.pairwise(addresses))
+    assert gpus.zeros == [(0, 4 * COUNTER_BYTES)] * 3
+    tile_counter(0, 0, 100)
+    assert gpus.zeros[-1] == (0, 100 * COUNTER_BYTES)
 
 
 def causal_inputs() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -58,12 +60,12 @@ def causal_inputs() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
 def test_a_counter_is_made_while_a_graph_is_captured() -> None:
     index = torch.cuda.current_device()
     stream = current_stream(index)
-    first = tile_counter(index, stream)
-    assert tile_counter(index, stream) == first
+    first = tile_counter(index, stream, 2)
+    assert tile_counter(index, stream, 2) == first
     graph = torch.cuda.CUDAGraph()
     tile_counters._counters_of.cache_clear()  # the next counter needs new memory
     with torch.cuda.graph(graph):
-        captured = {tile_counter(index, current_stream(index)) for _ in range(2)}
+        captured = {tile_counter(index, current_stream(index), 2) for _ in range(2)}
         torch.zeros(1, device="cuda")
     assert len(captured) == 2
     graph.replay()

@@ -23,7 +23,6 @@ from inspect import signature
 from numbers import Integral
 from typing import Any, TypeVar
 
-import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from flash_attention.attention import attention
@@ -47,7 +46,6 @@ __all__ = [
 Result = Tensor | tuple[Tensor, Tensor, None]
 """The output. With `return_attn_probs`, (out, softmax_lse, None): probabilities are not stored."""
 
-HEAD_DIM_STEP = 8
 Packed = TypeVar("Packed", bound=Callable[..., Result])
 
 
@@ -246,22 +244,10 @@ def attend(
     """Compute attention of tensors with any strides, and the log-sum-exp with `return_lse`."""
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         check_dense(name, tensor)
-    d_v, lse = v.shape[-1], None
-    if options["softmax_scale"] is None and q.shape[-1] % HEAD_DIM_STEP:
-        options["softmax_scale"] = q.shape[-1] ** -0.5  # for the head dimension before padding
-    q, k, v = _laid_out(q), _laid_out(k), _laid_out(v)
+    q, k, v = (t if t.stride(-1) == 1 else t.contiguous() for t in (q, k, v))
     if return_lse:
-        out, lse = attention(q, k, v, **options, return_lse=True, deterministic=deterministic)
-    else:
-        out = attention(q, k, v, **options, deterministic=deterministic)
-    return (out if out.shape[-1] == d_v else out[..., :d_v]), lse
-
-
-def _laid_out(tensor: Tensor) -> Tensor:
-    """Return the tensor with a contiguous last dimension, padded to a multiple of 8."""
-    if missing := -tensor.shape[-1] % HEAD_DIM_STEP:
-        return F.pad(tensor, (0, missing))
-    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
+        return attention(q, k, v, **options, return_lse=True, deterministic=deterministic)
+    return attention(q, k, v, **options, deterministic=deterministic), None
 
 
 def unpacked(name: str, tensor: Tensor, count: int, ndim: int) -> tuple[Tensor, ...]:

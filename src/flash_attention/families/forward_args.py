@@ -32,7 +32,7 @@ class ForwardKernelArgs(CallArgs):
         ("block_table", ctypes.c_void_p),  # int32 (batch, pages), null if the KV cache is not paged
         ("o_parts", ctypes.c_void_p),  # of split-KV, float32 (parts, rows of a tile, d_v)
         ("lse_parts", ctypes.c_void_p),  # their log-sum-exp, float32 (parts, rows of a tile)
-        ("tile_counter", ctypes.c_void_p),  # int32[2], zero between launches; null if not used
+        ("tile_counter", ctypes.c_void_p),  # int32, zero between launches; null if not used
         ("q_stride", Strides),
         ("k_stride", Strides),
         ("v_stride", Strides),

@@ -100,3 +100,9 @@ class Recipe:
     tiles: int = 0  # tiles of query rows; an upper bound for packed sequences
     main: int = 0  # which of the steps is the kernel of the config
     chunks: int = 0  # split-KV chunks of all tiles; 0 if the keys are not split
+    arrivals: int = 0  # counters in tile_counter of the chunks of a tile that are done
+
+    @property
+    def counters(self) -> int:
+        """How many integers tile_counter has."""
+        return 2 if self.counts_tiles else self.arrivals

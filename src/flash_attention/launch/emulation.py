@@ -163,8 +163,8 @@ def emulate_plan(
         plan.recipe.steps, programs, memory, arguments, settings, named, smem_bytes=smem_bytes
     )
     seconds = time.perf_counter() - start
-    if plan.recipe.counts_tiles and settings.checks:
-        _check_tile_counter(plan, memory.read(arguments.tile_counter, np.int32, (2,)))
+    if (count := plan.recipe.counters) and settings.checks:
+        _check_tile_counter(plan, memory.read(arguments.tile_counter, np.int32, (count,)))
     view = plan.views[3]
     stored = torch.from_numpy(memory.read(arguments.o, np.uint8, (view.layout.span,)))
     output = stored.view(view.dtype).as_strided(view.shape, view.strides)
@@ -279,8 +279,9 @@ def allocate_rest(recipe: Recipe, memory: GlobalMemory, arguments: Any, call: Ca
         setattr(arguments, name, memory.alloc(dense.numpy(), name=name))
     for name, size in recipe.scratch.items():
         setattr(arguments, name, memory.alloc(nbytes=size, name=name))
-    if recipe.counts_tiles:
-        arguments.tile_counter = memory.alloc(np.zeros(2, np.int32), name="tile_counter")
+    if recipe.counters:
+        zeros = np.zeros(recipe.counters, np.int32)
+        arguments.tile_counter = memory.alloc(zeros, name="tile_counter")
 
 
 def _maps(step: Step, arguments: Any) -> list[TensorMap]:

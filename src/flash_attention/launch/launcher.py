@@ -32,7 +32,7 @@ class Launcher:
 
     def __init__(self, recipe: Recipe, device_index: int) -> None:
         self._index = device_index
-        self._counts_tiles = recipe.counts_tiles
+        self._counters = recipe.counters
         self._scratch = recipe.scratch
         arguments = type(recipe.arguments)
         kind = _MarkedLaunch if os.environ.get(NVTX_VARIABLE, "0") not in ("", "0") else _Launch
@@ -54,8 +54,8 @@ class Launcher:
             with torch.cuda.device(index):
                 return self.launch(arguments)
         stream = current_stream(index)
-        if self._counts_tiles:
-            arguments.tile_counter = tile_counter(index, stream)
+        if self._counters:
+            arguments.tile_counter = tile_counter(index, stream, self._counters)
         # The memory belongs to the stream, so later users of it run after these kernels.
         scratch = self._scratch and new_scratch(self._scratch, arguments, index)
         for launch in self._launches:

@@ -14,6 +14,7 @@ from flash_attention.attention import asked, attention
 from flash_attention.call.call import Call, with_keywords_of
 from flash_attention.call.lengths import check_lengths
 from flash_attention.call.options import check_switch
+from flash_attention.call.padding import needs_padding, padded
 from flash_attention.call.problem import Problem
 from flash_attention.call.results import fill_keyless, new_output
 from flash_attention.call.tensors import check_differentiable
@@ -132,10 +133,12 @@ def check(
     call, config, validate, backward = asked("check", q, k, v, keywords)
     check_switch("emulate", emulate)
     check_switch("gradients", gradients)
+    if needs_padding(q, v) and call.out is None:
+        call = padded(call)
     return_lse = call.return_lse
     if gradients:
         check_differentiable(call)
-        q, k, v = (t.detach() for t in (q, k, v))
+        q, k, v = (t.detach() for t in call[:3])
         sinks = None if call.sinks is None else call.sinks.detach()
         call = call._replace(q=q, k=k, v=v, sinks=sinks, return_lse=True)
     result, lse, computed_by = _results(call, config, validate=validate, emulate=emulate)

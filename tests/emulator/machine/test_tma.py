@@ -147,6 +147,8 @@ def test_stores_clip_what_lies_outside(dims: Extents, box: Extents, span: int, a
     expected[box_index] = after[box_index]
     np.testing.assert_array_equal(memory.bytes[room.start : room.end], everything)
     assert kinds(machine) == []
+    store(beyond := machine_with(tensor, memory), (dims[0], *at[1:]))  # reads no shared memory
+    assert kinds(beyond) == []
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from flash_attention.families.sm90.wgmma import from_registers, from_shared
 from flash_attention.kernel_configs import DType
 
 WIDTHS = range(16, 257, 16)
-D_HEADS = (64, 96, 128, 192, 256)
+D_HEADS = range(16, 257, 16)
 KERNEL = """
 #include <fa/dtype/bf16.cuh>
 #include <fa/dtype/fp16.cuh>

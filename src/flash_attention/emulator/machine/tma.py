@@ -58,6 +58,13 @@ class _Box:
         )
         return bounds if all(low < high for low, high in bounds) else None
 
+    @property
+    def stored_chunks(self) -> NDArray[np.int64]:
+        """The chunks of every row that a store reads: those with columns of the tensor."""
+        columns = min(self.tensor.box[0], self.tensor.dims[0] - self.start[0])
+        count = -(-max(columns, 0) * self.tensor.element_bytes // CHUNK_BYTES)
+        return self.chunks.reshape(-1, self.tensor.row_bytes // CHUNK_BYTES)[:, :count]
+
 
 class Tma(CopyEngine):
     """Tensor copies. Data moves as late as the program's waits allow."""
@@ -84,7 +91,9 @@ class Tma(CopyEngine):
         for thread in executing(sel, mask, pc):
             box = self._box(thread, src, tensor, store=True)
             if box is not None:
-                self.start_store(thread, box.chunks, partial(self._write_tensor, box))
+                self.start_store(
+                    thread, box.stored_chunks.ravel(), partial(self._write_tensor, box)
+                )
 
     def prefetch(self, sel: Selection, tensor: Place, mask: Mask, pc: int) -> None:
         """Global to L2: the program sees no effect, but the box must be valid."""
@@ -166,7 +175,10 @@ class Tma(CopyEngine):
                 self.access(box.thread, offsets, pieces.size, allowed, "tensor store")
             )
         target = memory.storage.views[pieces.size]
-        values = data.view(target.dtype)[pieces.places]
+        stored = data.reshape(len(box.stored_chunks), -1)
+        rows = np.zeros((len(stored), box.tensor.row_bytes), np.uint8)
+        rows[:, : stored.shape[1]] = stored
+        values = rows.view(target.dtype).ravel()[pieces.places]
         chosen = slice(None) if allowed is None else allowed
         target[offsets[chosen] // pieces.size] = values[chosen]
 

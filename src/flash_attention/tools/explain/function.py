@@ -16,6 +16,7 @@ from flash_attention.call.call import with_keywords_of
 from flash_attention.call.checks import check_call
 from flash_attention.call.lengths import check_lengths
 from flash_attention.call.options import check_switch
+from flash_attention.call.padding import needs_padding, padded
 from flash_attention.call.tensors import check_differentiable
 from flash_attention.choose.decision import Where, decide
 from flash_attention.choose.tables import NO_DEVICE, Device
@@ -48,7 +49,7 @@ def explain(
     """Report which kernel `attention` would run for these arguments, why, and at what cost.
 
     The kernel is compiled, or found in the cache, but not loaded. Nothing runs on a GPU, and no
-    tensor is allocated.
+    tensor is allocated, except for padded copies if a head dimension is no multiple of 8.
 
     - `q`, `k`, `v` and the other keywords: as in `attention`. CUDA tensors are explained for their
       device; reading the lengths of their sequences waits for it. CPU and meta tensors are
@@ -62,6 +63,7 @@ def explain(
     """
     call, given, validate, backward = asked("explain", q, k, v, keywords)
     check_switch("gradients", gradients)
+    call = padded(call) if needs_padding(q, v) else call
     trained = gradients or (torch.is_grad_enabled() and call.needs_grad)
     if trained:
         check_differentiable(call)

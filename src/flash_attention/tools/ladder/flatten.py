@@ -14,6 +14,7 @@ from flash_attention.tools.ladder.reach import Reach
 from flash_attention.tools.ladder.tokens import MARK, NAME, NONE, Token
 
 OUTERMOST = "fa"  # this namespace and that of the instructions stay
+PARTS = ("attn", "sm80", "sm90")  # what the kernels of the ladder are made of
 
 
 def flatten(program: Program, reach: Reach) -> None:
@@ -92,6 +93,8 @@ def _title(space: str) -> str:
 
 @cache
 def _ambiguous() -> frozenset[str]:
-    """Headers of variants that go by the same name in two slots: their types do, too."""
-    names = Counter(path.name for path in INCLUDE_DIR.glob("fa/*/*/*.cuh"))
+    """Headers of variants that go by the same name in two slots: their types do, too. A folder of
+    variants has no folders in it."""
+    paths = (path for part in PARTS for path in INCLUDE_DIR.glob(f"fa/{part}/*/*.cuh"))
+    names = Counter(path.name for path in paths if not list(path.parent.glob("*/")))
     return frozenset(name for name, count in names.items() if count > 1)

@@ -31,6 +31,7 @@ OTHER_VALUES: dict[str, Any] = {
     "narrow_keys": 0,
     "watch_sums": False,
     "prefetch_q": False,
+    "skip_empty": False,
 }
 
 
@@ -60,7 +61,15 @@ def test_the_register_split_fits_the_register_file(consumers: int) -> None:
 
 
 def test_two_ctas_of_one_consumer_share_a_multiprocessor() -> None:
-    config = replace(FULL, consumers=1, B_c=96, ping_pong=False, own_output=False, narrow_keys=0)
+    config = replace(
+        FULL,
+        consumers=1,
+        B_c=96,
+        ping_pong=False,
+        own_output=False,
+        narrow_keys=0,
+        skip_empty=False,
+    )
     assert (config.side_by_side, config.register_split) == (2, (40, 216))
     assert config.num_ctas_per_sm() == 2
     large = replace(config, d_head=256)
@@ -71,7 +80,7 @@ def test_two_ctas_of_one_consumer_share_a_multiprocessor() -> None:
 def test_the_short_form_names_the_family_and_every_switch() -> None:
     assert FULL.short_form() == (
         "hopper(BF16, 128, 2, 128, 2): tma+specialised+ping_pong+overlap+dynamic_64+own_output"
-        "+lazy_8+narrow_64+watch_sums+prefetch_q"
+        "+lazy_8+narrow_64+watch_sums+prefetch_q+skip_empty"
     )
     assert PLAIN.short_form() == "hopper(BF16, 128, 2, 128, 1): plain"
     persistent = replace(FULL, tile_order=TileOrder.PERSISTENT, group_mib=0)
@@ -120,6 +129,7 @@ def test_cpp_struct_says_every_choice() -> None:
         "  static constexpr int kGroupMib = 64;",
         "  static constexpr int kProducerRegisters = 40;",
         "  static constexpr int kConsumerRegisters = 232;",
+        "  static constexpr int kSkipEmpty = 1;",
         "  using Roles = fa::sm90::roles::Specialised;",
         "  using Turns = fa::sm90::turns::PingPong;",
         "  using Schedule = fa::sm90::schedule::Overlapped;",
@@ -168,6 +178,7 @@ def test_a_kernel_without_producer_binds_only_the_slots_it_has() -> None:
             "using Rescale = fa::attn::rescale::EveryBlock;",
         ),
         ({"consumers": 3}, "static constexpr int kConsumerRegisters = 160;"),
+        ({"skip_empty": False}, "static constexpr int kSkipEmpty = 0;"),
     ],
 )
 def test_a_switch_picks_its_variant(change: dict[str, Any], line: str) -> None:

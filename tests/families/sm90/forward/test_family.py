@@ -120,6 +120,17 @@ def test_tiles_are_counted_where_a_counter_hands_them_out(
     assert list(recipe.steps[0].maps) == ([] if idle else ["q", "k", "v", "o"])
 
 
+def test_few_parts_are_combined_by_the_last_cta_of_a_tile() -> None:
+    split = SM90.split(BLOCKS_OF_64, DECODE, 128)
+    assert split.one_launch
+    recipe = recipe_of(BLOCKS_OF_64, DECODE, split=split)
+    (main,) = recipe.steps
+    assert "using Output = fa::sm90::output::Combined;" in main.unit.source
+    assert (recipe.tiles, recipe.arrivals, recipe.counters) == (10, 20, 20)  # of two consumers
+    assert recipe.scratch == {"o_parts": 40 * 6 * 128 * 4, "lse_parts": 40 * 6 * 4}
+
+
+@pytest.mark.usefixtures("two_launches")
 def test_split_keys_make_two_kernels_and_the_parts_between_them() -> None:
     split = SM90.split(BLOCKS_OF_64, DECODE, 128)
     assert split == Chunks(SplitKind.CHUNKED, blocks=2, key_blocks=8, heads_together=3)

@@ -88,6 +88,13 @@ def test_kernels_without_a_producer_have_tiles_of_one_head(features: Sm90Feature
         resolve(UNIFIED, features)
 
 
+def test_lengths_per_sequence_always_skip_consumers_without_queries() -> None:
+    with refused(
+        "a length .* is asked for, .* always skipped; pass a config with skip_empty=False"
+    ):
+        resolve(replace(HOPPER, skip_empty=True), PER_BATCH)
+
+
 @pytest.mark.parametrize("config", [ONE_EACH, HOPPER, PERSISTENT, UNIFIED])
 @pytest.mark.parametrize("features", [PLAIN, CAUSAL, Features(sinks=True)])
 def test_every_order_serves_sequences_of_one_length(

@@ -71,14 +71,15 @@ def test_a_chosen_config_is_valid_and_serves_the_features(
 @pytest.mark.parametrize(
     ("d_qk", "d_v", "compiled"),
     [
-        (8, 8, 64),
-        (40, 40, 64),
-        (72, 40, 96),
-        (40, 72, 96),
-        (80, 80, 96),
-        (104, 104, 128),
+        (8, 8, 16),
+        (40, 40, 48),
+        (72, 40, 80),
+        (40, 72, 80),
+        (80, 80, 80),
+        (104, 104, 112),
+        (160, 160, 160),
         (192, 128, 192),
-        (136, 200, 256),
+        (136, 200, 208),
         (256, 8, 256),
     ],
 )
@@ -165,14 +166,7 @@ def test_all_heads_are_one_group_where_l2_holds_their_keys() -> None:
 @pytest.mark.parametrize(
     ("rows", "consumers"),
     [
-        (100, 2),  # 192 rows of tiles instead of 128
-        (128, 2),
-        (129, 3),  # 192 instead of 256
-        (192, 3),
-        (193, 2),  # 384 instead of 256: half as many again
-        (197, 2),
-        (256, 2),
-        (257, 3),  # 384 instead of 384
+        (321, 3),  # 384 instead of 384
         (384, 3),
         (385, 3),  # 576 instead of 512
         (400, 3),
@@ -184,6 +178,46 @@ def test_all_heads_are_one_group_where_l2_holds_their_keys() -> None:
 )
 def test_two_consumers_where_tiles_of_three_would_be_half_empty(rows: int, consumers: int) -> None:
     assert chosen(square(DType.BF16, 64, rows)).consumers == consumers
+
+
+@pytest.mark.parametrize(
+    ("rows", "d_head", "tile", "covered"),
+    [
+        (100, 64, (1, 112, 0), (128, 112)),
+        (197, 64, (1, 112, 0), (256, 224)),  # 2 x 128 rows and keys cover 256 x 256
+        (256, 64, (1, 112, 32), (256, 256)),
+        (257, 64, (1, 96, 0), (320, 288)),  # 2 x 192 rows, 3 x 128 keys: 384 x 384
+        (257, 80, (1, 96, 0), (320, 288)),
+        (320, 96, (1, 96, 32), (320, 320)),
+        (321, 64, (3, 128, 0), (384, 384)),
+        (577, 64, (3, 128, 0), (768, 640)),
+        (577, 80, (3, 96, 32), (640, 608)),  # two consumers of the last tile are skipped
+        (577, 128, (2, 128, 0), (640, 640)),
+        (513, 128, (2, 128, 32), (576, 544)),
+        (1024, 80, (3, 96, 0), (1024, 1056)),
+        (1025, 64, (3, 128, 0), (1152, 1152)),  # the last block is one of many
+    ],
+)
+def test_tiles_of_full_attention_fit_short_sequences(
+    rows: int, d_head: int, tile: tuple[int, int, int], covered: tuple[int, int]
+) -> None:
+    """Tiles are (consumers, keys, narrow keys). They cover rows x keys of the scores of a head."""
+    config = chosen(square(DType.BF16, d_head, rows))
+    assert (config.consumers, config.B_c, config.narrow_keys) == tile
+    whole, rest = divmod(rows, config.B_c)
+    last = config.narrow_keys if 0 < rest <= config.narrow_keys else config.B_c * (rest > 0)
+    unit = 64 if config.skip_empty else config.B_r
+    assert (-(-rows // unit) * unit, whole * config.B_c + last) == covered
+
+
+@pytest.mark.parametrize("d_head", range(16, 97, 16))
+def test_tiles_of_one_consumer_share_a_multiprocessor(d_head: int) -> None:
+    """On 132 multiprocessors 32 x 16 heads of 257 rows are 2,560 tiles: 264 at a time."""
+    problem = replace(square(DType.BF16, d_head, 257), batch=32)
+    config = chosen(problem)
+    assert (config.consumers, config.side_by_side) == (1, 2)
+    recipe = recipe_of(config, problem, num_sms=132)
+    assert (recipe.tiles, recipe.steps[0].geometry.grid) == (2560, (264, 1, 1))
 
 
 def test_no_length_makes_tiles_of_three_hold_just_a_third_more() -> None:

@@ -38,7 +38,7 @@ def assert_broken(
     ("change", "rule", "says"),
     [
         ({"dtype": "fp16"}, "dtype", "use DType.FP16 or DType.BF16"),
-        ({"d_head": 80}, "d_head", "d_head=80: use one of 64, 96, 128, 192, 256"),
+        ({"d_head": 72}, "d_head", "d_head=72: use a multiple of 16 from 16 to 256"),
         ({"consumers": 4}, "consumers", "use one of 1, 2, 3"),
         ({"B_c": 100}, "B_c", "B_c=100: use a multiple of 16 from 16 to 256"),
         ({"B_c": 272}, "B_c", "use a multiple of 16 from 16 to 256"),
@@ -68,6 +68,11 @@ def assert_broken(
         ({"narrow_keys": 128}, "narrow_keys", "multiple of 16 below B_c=128"),
         ({"tma": False}, "specialised_needs_tma", "set tma=True or specialised=False"),
         ({"consumers": 1}, "ping_pong_needs_consumers", "use 2 or 3 consumers"),
+        (
+            {"consumers": 1, "ping_pong": False},
+            "skip_empty_needs_consumers",
+            "use 2 or 3 consumers or set skip_empty=False",
+        ),
         ({"B_c": 192}, "shared_memory", "fewer stages or consumers, or own_output=False"),
     ],
 )
@@ -94,6 +99,7 @@ def test_each_rule_is_named_and_says_what_to_change(
         ({"narrow_keys": 64}, "narrow_keys_needs_specialised", "or narrow_keys=0"),
         ({"watch_sums": True}, "watch_sums_needs_specialised", "or watch_sums=False"),
         ({"prefetch_q": True}, "prefetch_q_needs_specialised", "or prefetch_q=False"),
+        ({"skip_empty": True}, "skip_empty_needs_specialised", "or skip_empty=False"),
     ],
 )
 def test_what_needs_a_producer_says_so(change: dict[str, Any], rule: str, says: str) -> None:

@@ -58,7 +58,9 @@ def test_every_multiprocessor_gets_as_many_keys(batch: int, seq_k: int) -> None:
 
 def test_a_chunk_has_four_blocks_at_least() -> None:
     chunks = chosen(replace(DECODE, seq_k=1000))
-    assert chunks == Chunks(SplitKind.EVEN, blocks=4, key_blocks=11, heads_together=4)
+    assert chunks == Chunks(
+        SplitKind.EVEN, blocks=4, key_blocks=11, heads_together=4, one_launch=True
+    )
     few = chosen(replace(DECODE, seq_k=4 * BLOCK_KEYS))
     assert few == Chunks(SplitKind.WHOLE, blocks=4, key_blocks=4, heads_together=4)
 

@@ -75,6 +75,27 @@ def test_chunks_of_so_many_keys_begin_anew_with_every_tile() -> None:
     assert Chunks.whole(PROBLEM, 64).scratch(PROBLEM, consumers=1) == {}
 
 
+@pytest.mark.parametrize(
+    ("seq_q", "keys", "heads", "one"),
+    [
+        (1, 512, 4, True),  # 4 rows, of two chunks and a border
+        (1, 2048, 4, True),  # 6 chunks and a border: 28 rows
+        (1, 8192, 4, False),  # 22 chunks and a border: 92
+        (2, 512, 4, True),
+        (4, 2048, 4, False),
+        (1, 2048, 8, False),
+    ],
+)
+def test_few_rows_of_partial_results_are_combined_at_once(
+    seq_q: int, keys: int, heads: int, one: bool
+) -> None:
+    problem = replace(PROBLEM, seq_q=seq_q, seq_k=keys, heads=heads, heads_k=1, batch=1)
+    chunks = Chunks.for_ctas(problem, 96, 132, least=4)
+    assert not chunks.one_launch
+    assert chunks.with_launches(problem).one_launch == one
+    assert replace(chunks.with_launches(problem), one_launch=False) == chunks
+
+
 @pytest.mark.parametrize(("group", "together"), [(1, 1), (63, 63), (64, 64), (65, 1)])
 def test_heads_lie_side_by_side_if_a_warpgroup_has_rows_for_all(group: int, together: int) -> None:
     problem = replace(PROBLEM, heads=4 * group)

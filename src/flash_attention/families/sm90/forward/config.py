@@ -52,6 +52,7 @@ class HopperForwardKernelConfig(KernelConfig):
     narrow_keys: int = 0  # narrower width of a warpgroup's first key block; 0: never narrow
     watch_sums: bool = False  # unmasked blocks keep the old maximum while row sums are small
     prefetch_q: bool = False  # prefetch the next tile's Q into L2
+    skip_empty: bool = False  # consumers whose rows hold no query compute nothing
 
     oldest_arch: ClassVar[Arch] = HOPPER
     prefix: ClassVar[str] = "hopper"
@@ -92,13 +93,17 @@ class HopperForwardKernelConfig(KernelConfig):
 
     @property
     def panel_columns(self) -> int:
-        """The columns of a panel of a shared-memory tile: 64 if that divides d_head, else 32."""
-        return 64 if self.d_head % 64 == 0 else 32
+        """The columns of a panel of a shared-memory tile: 64, or 32 if panels then hold less."""
+        return min((64, 32), key=self._held_columns)
+
+    def _held_columns(self, panel: int) -> int:
+        """Return the columns of a row in whole panels."""
+        return -(-self.d_head // panel) * panel
 
     def smem_bytes(self, elem_size: int = 2) -> int:
         """Return the bytes of dynamic shared memory of a CTA: Q, K, V, and O with `own_output`."""
         rows = self.B_r * (1 + self.own_output) + 2 * self.stages * self.B_c
-        return rows * self.d_head * elem_size + BARRIER_BYTES
+        return rows * self._held_columns(self.panel_columns) * elem_size + BARRIER_BYTES
 
     @property
     def computing_warps(self) -> int:
@@ -134,6 +139,7 @@ class HopperForwardKernelConfig(KernelConfig):
             Number("group_mib", self.group_mib),
             Number("producer_registers", producer),
             Number("consumer_registers", consumer),
+            Number("skip_empty", int(self.skip_empty)),
         )
 
     def _order(self) -> tuple[Variant, ...]:
@@ -178,6 +184,7 @@ class HopperForwardKernelConfig(KernelConfig):
             self.narrow_keys and f"narrow_{self.narrow_keys}",
             self.watch_sums and "watch_sums",
             self.prefetch_q and "prefetch_q",
+            self.skip_empty and "skip_empty",
         )
         return [token for token in tokens if token] or [PLAIN]
 

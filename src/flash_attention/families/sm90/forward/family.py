@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from flash_attention.arch import Arch
+from flash_attention.call.dtype import DType
 from flash_attention.call.features import CAUSAL, PLAIN, Features
 from flash_attention.call.problem import Problem
 from flash_attention.call.tensors import TensorView
@@ -23,11 +24,20 @@ from flash_attention.families.sm90.forward.config import (
 )
 from flash_attention.families.sm90.forward.features import Sm90Features, Walk, resolve
 from flash_attention.families.sm90.forward.fit import check_fits
-from flash_attention.families.sm90.forward.heuristic import SHORT, group_mib, heuristic
+from flash_attention.families.sm90.forward.heuristic import (
+    SHORT,
+    group_mib,
+    has_empty_consumers,
+    heuristic,
+)
 from flash_attention.families.sm90.forward.parse import parse, parse_name
 from flash_attention.families.sm90.forward.rules import CHOICES
 from flash_attention.families.sm90.forward.short_queries import choose_chunks
-from flash_attention.families.sm90.forward.space import hopper_neighbours, hopper_search_space
+from flash_attention.families.sm90.forward.space import (
+    hopper_combinations,
+    hopper_neighbours,
+    hopper_search_space,
+)
 from flash_attention.families.sm90.forward.splits import Chunks
 from flash_attention.families.sm90.forward.tensor_maps import describe_all
 from flash_attention.families.sm90.forward.tile_order import TileOrder
@@ -37,7 +47,7 @@ MAPS = tuple(f"const __grid_constant__ fa::TensorMap {tensor}_map" for tensor in
 
 
 class Sm90Forward(Family[HopperForwardKernelConfig]):
-    """The sm_90 forward kernels. With split-KV, a second kernel combines the partial results."""
+    """The sm_90 forward kernels. With split-KV, a second kernel may combine partial results."""
 
     name = "sm_90"
     config_type = HopperForwardKernelConfig
@@ -113,8 +123,9 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
             (main, *self._combining(config, problem, features, split, arch)),
             forward_args(problem, views, key_blocks=split.key_blocks, split_blocks=split.blocks),
             scratch=split.scratch(problem, config.consumers),
-            tiles=split.num_tiles(problem, config.consumers),
+            tiles=(tiles := split.num_tiles(problem, config.consumers)),
             chunks=ctas if split.in_parts else 0,
+            arrivals=tiles * config.consumers if split.one_launch else 0,
         )
 
     def _combining(
@@ -125,7 +136,7 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
         split: Chunks,
         arch: Arch,
     ) -> tuple[Step, ...]:
-        if not split.in_parts:
+        if split.one_launch or not split.in_parts:
             return ()
         rows = split.tile_rows(config.consumers)
         unit = combine.combine_unit(config.dtype, features, rows, config.target(arch))
@@ -133,7 +144,7 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
         return (Step(unit, Geometry((ctas, 1, 1), combine.THREADS), starts_early=True),)
 
     def split(self, config: HopperForwardKernelConfig, problem: Problem, keys: int) -> Chunks:
-        return Chunks.of_keys(problem, config.B_c, keys)
+        return Chunks.of_keys(problem, config.B_c, keys).with_launches(problem)
 
     def heuristic(self, problem: Problem, arch: Arch) -> HopperForwardKernelConfig | str:
         return heuristic(problem, arch)
@@ -158,6 +169,9 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
     def search_space(self) -> Iterator[HopperForwardKernelConfig]:
         return hopper_search_space()
 
+    def combinations(self, dtype: DType, d_head: int) -> Iterator[HopperForwardKernelConfig]:
+        return hopper_combinations(dtype, d_head)
+
     def neighbours(self, config: HopperForwardKernelConfig) -> list[HopperForwardKernelConfig]:
         return hopper_neighbours(config)
 
@@ -165,12 +179,17 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
         """Whether a config is worth a measurement.
 
         Causal tiles differ in length, and a static tile order then leaves a third of the GPU idle.
-        Without a mask no first block is narrow. One consumer is for short queries and for two CTAs
-        per multiprocessor.
+        Without a mask a first block is narrow only if few keys follow the last whole one. One
+        consumer is for short queries and for two CTAs per multiprocessor. Consumers are skipped
+        only where the last tile has some without a query.
         """
+        if config.skip_empty and not has_empty_consumers(problem.seq_q, config.consumers):
+            return False
         if config.consumers == 1 and (problem.seq_q > SHORT or config.side_by_side == 1):
             return False
-        return config.tile_order is TileOrder.DYNAMIC if problem.causal else config.narrow_keys == 0
+        if problem.causal:
+            return config.tile_order is TileOrder.DYNAMIC
+        return not config.narrow_keys or 0 < problem.seq_k % config.B_c <= config.narrow_keys
 
     def fitted(
         self,
@@ -201,7 +220,11 @@ def _features(
     own = Sm90Features(*(asked.mask, asked.softcap, asked.per_batch, asked.page_keys, asked.sinks))
     if split is not None:
         return replace(
-            own, heads_together=split.heads_together, few_queries=True, splits=split.splits
+            own,
+            heads_together=split.heads_together,
+            few_queries=True,
+            splits=split.splits,
+            one_launch=split.one_launch,
         )
     group = problem.heads_per_kv
     together = problem.per_batch and config.specialised and WARP_ROWS % group == 0

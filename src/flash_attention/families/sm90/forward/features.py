@@ -26,7 +26,8 @@ LARGE_BOX_KEYS = 16  # boxes of fewer keys are loaded with entries of the block 
 class SplitKind(Enum):
     """How the keys are split between CTAs. The value is the name of the C++ type.
 
-    Unless it is WHOLE, another kernel combines the partial results.
+    Unless it is WHOLE, the partial results are combined by the last CTA of a tile, or by another
+    kernel.
     """
 
     WHOLE = "Whole"
@@ -56,6 +57,7 @@ class Sm90Features(Features):
     heads_together: int = 1  # heads of q that share a tile, and a head of k and v
     few_queries: bool = False  # one tile holds all heads that share a head of k and v
     splits: SplitKind = SplitKind.WHOLE
+    one_launch: bool = False  # the last CTA of a tile combines its partial results
 
     @property
     def short_queries(self) -> bool:
@@ -64,7 +66,7 @@ class Sm90Features(Features):
 
     @property
     def in_parts(self) -> bool:
-        """Whether the kernel stores partial results, which another kernel combines."""
+        """Whether the kernel stores partial results, which are combined afterwards."""
         return self.splits is not SplitKind.WHOLE
 
     def words(self) -> list[str]:
@@ -72,6 +74,7 @@ class Sm90Features(Features):
             f"heads_{self.heads_together}": self.heads_together > 1,
             "few": self.few_queries and not self.in_parts,
             self.splits.name.lower(): self.in_parts,
+            "one_launch": self.one_launch,
         }
         return [*super().words(), *(word for word, on in words.items() if on)]
 
@@ -110,7 +113,7 @@ class Sm90Features(Features):
             small = self.box_keys(config.B_c) < LARGE_BOX_KEYS
             kind = "SmallPaged" if small else "Paged"
             pages = Variant("Pages", "sm90/pages", kind, self.page_keys)
-        # The combine kernel adds the sink of a row, so that it is added once.
+        # What combines partial results adds the sink of a row, so that it is added once.
         shared = shared_bindings(self, sinks=self.sinks and not self.in_parts)
         splits = Variant("Splits", "sm90/splits", self.splits.value)
         numbers = self._host_numbers(config)
@@ -140,7 +143,8 @@ class Sm90Features(Features):
 
     def _output(self, config: HopperForwardKernelConfig) -> str:
         if self.short_queries:
-            return "Parts" if self.in_parts else "Direct"
+            in_parts = "Combined" if self.one_launch else "Parts"
+            return in_parts if self.in_parts else "Direct"
         return "OwnBuffer" if config.own_output else "OverQueries"
 
 
@@ -159,6 +163,11 @@ def resolve(config: HopperForwardKernelConfig, features: Features) -> Sm90Featur
         raise UnsupportedError(
             f"{said}, and Hopper kernels without a producer compute full and causal attention"
             " only; pass a config with specialised=True"
+        )
+    if resolved.per_batch and config.skip_empty:
+        raise UnsupportedError(
+            f"{said}, and with lengths per sequence consumers without a query are always skipped;"
+            " pass a config with skip_empty=False, or leave config out"
         )
     if resolved.short_queries:
         _refuse_idle_fields(config)

@@ -10,7 +10,10 @@ from typing import Any
 from flash_attention.arch import Arch
 from flash_attention.call.dtype import DType
 from flash_attention.call.problem import Problem
-from flash_attention.families.sm90.forward.config import HopperForwardKernelConfig
+from flash_attention.families.sm90.forward.config import (
+    WARPGROUP_ROWS,
+    HopperForwardKernelConfig,
+)
 from flash_attention.families.sm90.forward.rules import CHOICES
 from flash_attention.families.sm90.forward.tile_order import TileOrder
 from flash_attention.families.values import smallest_holding
@@ -21,6 +24,9 @@ PACKED_GROUP_MIB = 32  # for packed sequences; the kernel does not depend on the
 TMA_ALIGNMENT = 128  # bytes, of a box in shared memory
 NEEDS_HOPPER = "Hopper kernels need sm_90 (H100, H200)"
 SHORT = 1024  # rows of Q up to which the ends of tiles cost more than their key blocks
+FEW_ROWS = 320  # of Q, for which two CTAs of 64 rows share a multiprocessor: at 197 that is faster
+SIDE_BY_SIDE_KEYS = (112, 96)  # two such CTAs fit in shared memory
+NARROW_STEP = 32  # few widths of the last keys, and so few kernels for all lengths
 
 
 def heuristic(problem: Problem, arch: Arch) -> HopperForwardKernelConfig | str:
@@ -46,6 +52,8 @@ def hopper_d_head(problem: Problem) -> int:
 
 def _config(problem: Problem) -> HopperForwardKernelConfig | None:
     dtype, d_head = DType.from_string(str(problem.dtype)), hopper_d_head(problem)
+    if not d_head:
+        return None
     causal, short = problem.causal or problem.window is not None, problem.seq_q <= SHORT
     group = PACKED_GROUP_MIB if problem.per_batch else group_mib(problem)
     uneven = causal or problem.per_batch  # tiles differ in length
@@ -58,38 +66,61 @@ def _config(problem: Problem) -> HopperForwardKernelConfig | None:
         "group_mib": group if causal else 0,
     }
 
-    def config(consumers: int, keys: int, stages: int, **rest: Any) -> HopperForwardKernelConfig:
-        return HopperForwardKernelConfig(
-            dtype, d_head, consumers, keys, stages, **{**common, **rest}
-        )
+    few_keys = problem.seq_k <= SHORT and not uneven
 
-    narrow = 64 if uneven else 0  # on average the last keys fill half a block
-    if d_head in (64, 96):
-        three = d_head == 64 and not ((causal and short) or problem.per_batch)
+    def config(consumers: int, keys: int, stages: int, **rest: Any) -> HopperForwardKernelConfig:
+        skip = few_keys and short and d_head > 64 and has_empty_consumers(problem.seq_q, consumers)
+        options = {**common, "skip_empty": skip, **rest}
+        return HopperForwardKernelConfig(dtype, d_head, consumers, keys, stages, **options)
+
+    def narrow(keys: int) -> int:
+        if uneven:  # on average the last keys fill half a block
+            return keys // 2 // 16 * 16
+        return narrow_keys(problem.seq_k, keys) if few_keys else 0
+
+    if d_head <= 96:
+        finish = {"own_output": True, "watch_sums": True, "prefetch_q": True}
+        if problem.seq_q <= FEW_ROWS and few_keys:
+            keys = min(SIDE_BY_SIDE_KEYS, key=lambda keys: _cost(problem.seq_k, keys))
+            return config(1, keys, 2, narrow_keys=narrow(keys), **finish)
+        three = d_head <= 80 and not ((causal and short) or problem.per_batch)
         consumers = 3 if three and not _empty_rows(problem.seq_q) else 2
+        keys = 96 if consumers == 3 and d_head > 64 else 128  # more would spill
+        return config(consumers, keys, 3, ping_pong=True, narrow_keys=narrow(keys), **finish)
+    if d_head <= 128:
         return config(
-            *(consumers, 128, 3),
-            ping_pong=True,
-            own_output=True,
-            watch_sums=True,
-            prefetch_q=True,
-            narrow_keys=narrow,
+            2, 128, 2, ping_pong=True, own_output=True, watch_sums=True, narrow_keys=narrow(128)
         )
-    if d_head == 128:
-        return config(
-            2, 128, 2, ping_pong=True, own_output=True, watch_sums=True, narrow_keys=narrow
-        )
-    if d_head == 192:
+    if d_head <= 160:
+        return config(2, 128, 2, ping_pong=True, watch_sums=True, narrow_keys=narrow(128))
+    if d_head <= 192:
         return config(2, 112, 2, ping_pong=True, watch_sums=True, narrow_keys=64)
-    if d_head == 256:
-        return config(
-            *(2, 64, 2),
-            ping_pong=not causal,
-            watch_sums=causal,
-            prefetch_q=not (causal and short),
-            narrow_keys=narrow // 2,
-        )
-    return None
+    keys = 80 if d_head <= 224 else 64
+    return config(
+        *(2, keys, 2),
+        ping_pong=not causal,
+        watch_sums=causal,
+        prefetch_q=not (causal and short),
+        narrow_keys=narrow(keys),
+    )
+
+
+def narrow_keys(keys: int, block: int) -> int:
+    """Return how wide the block after the last whole one is, or 0 if it is over half full."""
+    rest = keys % block
+    return -(-rest // NARROW_STEP) * NARROW_STEP if rest <= block // 2 else 0
+
+
+def _cost(keys: int, block: int) -> tuple[int, bool]:
+    """Return how many keys a row is multiplied with, also beyond the last, and whether there is a
+    narrow block, which does not overlap with the next."""
+    narrow = narrow_keys(keys, block)
+    return keys // block * block + (narrow or block * (keys % block > 0)), narrow > 0
+
+
+def has_empty_consumers(rows: int, consumers: int) -> bool:
+    """Whether some consumers of the last tile have no query."""
+    return -(-rows // WARPGROUP_ROWS) % consumers > 0
 
 
 def _empty_rows(rows: int) -> bool:

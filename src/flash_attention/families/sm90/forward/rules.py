@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from flash_attention.families.sm90.forward.config import HopperForwardKernelConfig
 
 CHOICES: Choices = {
-    "d_head": (64, 96, 128, 192, 256),
+    "d_head": range(16, 257, 16),
     "consumers": (1, 2, 3),
     "B_c": range(16, 257, 16),
     "stages": (1, 2, 3, 4),
@@ -33,6 +33,7 @@ PRODUCER_FIELDS = (
     "narrow_keys",
     "watch_sums",
     "prefetch_q",
+    "skip_empty",
 )
 """Fields that need a producer, in the order they are checked."""
 
@@ -101,6 +102,12 @@ def _switches_at_odds(cfg: HopperForwardKernelConfig) -> Iterator[Violation]:
             "ping_pong_needs_consumers",
             "ping_pong=True needs a second consumer to alternate with, and consumers=1: "
             "use 2 or 3 consumers or set ping_pong=False",
+        )
+    if cfg.skip_empty and cfg.consumers == 1:
+        yield Violation(
+            "skip_empty_needs_consumers",
+            "skip_empty=True is for a tile whose last consumers have no query, and the only one of"
+            " consumers=1 always has: use 2 or 3 consumers or set skip_empty=False",
         )
     if cfg.tile_order is not TileOrder.DYNAMIC and cfg.group_mib:
         yield Violation(

@@ -43,13 +43,14 @@ def choose_chunks(
     if violation := config.broken_rule(arch):
         return violation.message
     if split_keys is not None:
-        return config, Chunks.of_keys(problem, config.B_c, split_keys)
+        return config, Chunks.of_keys(problem, config.B_c, split_keys).with_launches(problem)
     whole = Chunks.whole(problem, config.B_c)
     if why := _why_whole(problem, whole, num_sms):
         if problem.heads_per_kv > 1:  # K and V are read once for all heads that share them
             return config, whole
         return f"{why}, and no heads share one of k and v"
-    return config, Chunks.for_ctas(problem, config.B_c, num_sms, MIN_CHUNK_BLOCKS)
+    chunks = Chunks.for_ctas(problem, config.B_c, num_sms, MIN_CHUNK_BLOCKS)
+    return config, chunks.with_launches(problem)
 
 
 def _why_whole(problem: Problem, whole: Chunks, num_sms: int) -> str | None:

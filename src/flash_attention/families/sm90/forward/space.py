@@ -12,7 +12,8 @@ from flash_attention.families.config import changed
 from flash_attention.families.sm90.forward.config import HopperForwardKernelConfig
 from flash_attention.families.sm90.forward.tile_order import TileOrder
 
-TILES: dict[int, tuple[tuple[int, int, int], ...]] = {
+Tile = tuple[int, int, int]
+TILES: dict[int, tuple[Tile, ...]] = {
     64: (
         *((3, 128, 3), (2, 128, 3)),
         *((3, 128, 2), (3, 112, 3), (3, 96, 3), (3, 96, 4), (3, 64, 4)),
@@ -53,19 +54,37 @@ def hopper_search_space() -> Iterator[HopperForwardKernelConfig]:
     For each tile these are its usual best configs, without a mask and with a causal one, and
     variants in single fields. The tuner continues from the best of them with `hopper_neighbours`.
     """
-    for dtype, (d_head, tiles) in product(DType, TILES.items()):
-        for place, tile in enumerate(tiles):
-            central = place < CENTRES.get(d_head, 1)
-            middles = [(_usual(dtype, d_head, tile, causal), causal) for causal in (False, True)]
-            star = [c for m, causal in middles for c in (m, *_changed(m, causal, central))]
-            yield from dict.fromkeys(config for config in star if config is not None)
+    for dtype, d_head in product(DType, TILES):
+        yield from hopper_combinations(dtype, d_head)
 
 
-def _usual(
-    dtype: DType, d_head: int, tile: tuple[int, int, int], causal: bool
-) -> HopperForwardKernelConfig:
-    config = HopperForwardKernelConfig(
-        *(dtype, d_head, *tile),
+def hopper_combinations(dtype: DType, d_head: int) -> Iterator[HopperForwardKernelConfig]:
+    """Yield those of a data type and a head dimension, which need not be one of TILES."""
+    for place, tile in enumerate(tiles_of(d_head)):
+        central = place < CENTRES.get(d_head, 1)
+        middles = [(_usual(dtype, d_head, tile, causal), causal) for causal in (False, True)]
+        star = [
+            c
+            for middle, causal in middles
+            if middle is not None
+            for c in (middle, *_changed(middle, causal, central))
+        ]
+        yield from dict.fromkeys(config for config in star if config is not None)
+
+
+def tiles_of(d_head: int) -> list[Tile]:
+    """Return the tiles worth a measurement: between two of TILES, those of both."""
+    if d_head in TILES:
+        return list(TILES[d_head])
+    above = min(listed for listed in TILES if listed > d_head)
+    below = max((listed for listed in TILES if listed < d_head), default=above)
+    return list(dict.fromkeys((*TILES[above], *TILES[below])))
+
+
+def _usual(dtype: DType, d_head: int, tile: Tile, causal: bool) -> HopperForwardKernelConfig | None:
+    config = changed(
+        HopperForwardKernelConfig(dtype, d_head, consumers=1, B_c=16, stages=1),
+        **dict(zip(("consumers", "B_c", "stages"), tile, strict=True)),
         **ALWAYS,
         ping_pong=tile[0] > 1,
         watch_sums=True,
@@ -74,6 +93,8 @@ def _usual(
         group_mib=GROUP_MIB if causal else 0,
         narrow_keys=half_block(tile[1]) if causal else 0,
     )
+    if config is None:
+        return None
     own = changed(config, own_output=True)
     fits = own is not None and (own.consumers > 1 or own.side_by_side == 2)
     return own if own is not None and fits else config
@@ -115,6 +136,7 @@ def hopper_neighbours(config: HopperForwardKernelConfig) -> list[HopperForwardKe
         "own_output": (not config.own_output,),
         "prefetch_q": (not config.prefetch_q,),
         "watch_sums": (not config.watch_sums,),
+        "skip_empty": (not config.skip_empty,),
         "narrow_keys": (0, half_block(config.B_c), half_block(config.B_c // 2)),
     }
     if group := config.group_mib:

@@ -11,6 +11,7 @@ from flash_attention.families.sm90.forward.config import WARPGROUP_ROWS, tile_ro
 from flash_attention.families.sm90.forward.features import SplitKind
 
 FLOAT_BYTES = 4
+MOST_ROWS_AT_ONCE = 32  # rows of partial results that the last CTA of a tile combines
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class Chunks:
     blocks: int  # key blocks of a chunk
     key_blocks: int  # key blocks of the longest sequence
     heads_together: int
+    one_launch: bool = False  # the last CTA of a tile combines its partial results
 
     @classmethod
     def of_keys(cls, problem: Problem, block_keys: int, keys: int) -> Chunks:
@@ -51,6 +53,13 @@ class Chunks:
         blocks = -(-whole.num_tiles(problem, consumers=1) * whole.key_blocks // count)
         blocks = max(blocks, min(least, whole.key_blocks))
         return replace(whole, splits=SplitKind.EVEN, blocks=blocks)
+
+    def with_launches(self, problem: Problem) -> Chunks:
+        """Return the chunks with `one_launch` if a tile has few rows of partial results. More are
+        left to a second kernel, which has a CTA for every row. The bits are the same."""
+        rows = min(problem.seq_q * self.heads_together, WARPGROUP_ROWS)
+        parts = -(-self.key_blocks // self.blocks) + (self.splits is SplitKind.EVEN)
+        return replace(self, one_launch=rows * parts <= MOST_ROWS_AT_ONCE)
 
     @property
     def in_parts(self) -> bool:

@@ -43,7 +43,7 @@ __device__ inline u64 wgmma_descriptor(u32 smem, int leading_bytes, int stride_b
                                        int swizzle_bytes) {
   return static_cast<u64>((smem & 0x3FFFF) >> 4) | static_cast<u64>(leading_bytes >> 4) << 16 |
          static_cast<u64>(stride_bytes >> 4) << 32 |
-         static_cast<u64>((swizzle_bytes == 128) + 2 * (swizzle_bytes == 64)) << 62;
+         static_cast<u64>(swizzle_bytes == 128 ? 1 : swizzle_bytes / 32) << 62;
 }
 
 }  // namespace fa::ptx

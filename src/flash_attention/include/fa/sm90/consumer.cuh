@@ -144,8 +144,11 @@ class Consumer : public Products<Config_> {
   __device__ QTile q_tile() const { return smem_.q(warpgroup_); }
   __device__ QTile own_o_tile() const { return smem_.own_o(warpgroup_); }
   __device__ void release_q() { release(smem_.q_empty(warpgroup_)); }
+  __device__ u32 word() const { return smem_.mail().shared + warpgroup_ * sizeof(u32); }
 
  private:
+  static constexpr bool kSkipsEmpty = Config::Lengths::kPerBatch || Config::kSkipEmpty;
+
   // Blocks that the last warpgroup's rows see, and this warpgroup's rows, if it has any, may not see.
   static constexpr int kMostUnseen =
       ((Config::kConsumers - 1) * kWarpgroupRows + Config::kBC - 1) / Config::kBC;
@@ -183,7 +186,7 @@ class Consumer : public Products<Config_> {
     const int whole_end = Config::Splits::end_block(whole, index, tile_.split, args_);
     int end = Config::Splits::end_block(range_, index, tile_.split, args_);
     first_block_ = Config::Splits::first_block(range_, index, tile_.split, args_);
-    if (Config::Lengths::kPerBatch && Rows::position(tile_row()) >= sequence_.q_len)
+    if (kSkipsEmpty && Rows::position(tile_row()) >= sequence_.q_len)
       end = first_block_ = whole_first;  // the sequence's queries end before these rows
     unseen_after_ = first_block_ - whole_first;
     stats_.reset();
@@ -197,10 +200,9 @@ class Consumer : public Products<Config_> {
   }
 
   __device__ void pass_blocks(int count) {
-    constexpr bool kAny = Config::Lengths::kPerBatch;
-#pragma unroll(kAny ? 1 : kMostUnseen)
-    for (int i = 0; kAny ? uniform(i < count) : i < kMostUnseen; ++i)
-      if (kAny || uniform(i < count)) {
+#pragma unroll(kSkipsEmpty ? 1 : kMostUnseen)
+    for (int i = 0; kSkipsEmpty ? uniform(i < count) : i < kMostUnseen; ++i)
+      if (kSkipsEmpty || uniform(i < count)) {
         wait_k();  // K has arrived: its barrier is in the phase that is to end
         release_k();
         begin_turn();  // the others wait for every turn

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tiles in shared memory: panels of 64 columns (32 where 64 do not divide d_head), one swizzled row
-// of 128 (64) bytes after the other, so that TMA writes them and wgmma reads them without conflicts.
+// Tiles in shared memory: panels of 64 columns (32 where these take less), one swizzled row of 128 (64)
+// bytes after the other, for TMA and wgmma without conflicts. No product reads columns beyond d_head.
 #pragma once
 #include <fa/core.cuh>
 #include <fa/ptx/wgmma.cuh>
@@ -13,8 +13,8 @@ inline constexpr int kWarpRows = 16;
 
 template <int DHead>
 struct Panels {
-  static constexpr int kColumns = DHead % 64 == 0 ? 64 : 32;
-  static constexpr int kCount = DHead / kColumns;
+  static constexpr int kColumns = DHead % 64 > 32 || DHead % 64 == 0 ? 64 : 32;
+  static constexpr int kCount = (DHead + kColumns - 1) / kColumns;
   static constexpr int kRowBytes = kColumns * kElementBytes;  // the swizzle span, too
   static constexpr int kSteps = kColumns / 16;
 
@@ -78,11 +78,11 @@ struct SharedTile : Panels<DHead> {
 
 template <class Config>
 struct Shape {
+  using QTile = SharedTile<Config::kDHead, kWarpgroupRows>;  // of one warpgroup; O's, too
   static constexpr int kGroup = Config::Rows::kGroup;
   static constexpr int kRows = kWarpgroupRows / kGroup * kGroup;  // of a warpgroup, that are used
   static constexpr int kBR = Config::kConsumers * kRows;
-  static constexpr int kQLoadBytes = kRows * Config::kDHead * kElementBytes;
-  using QTile = SharedTile<Config::kDHead, kWarpgroupRows>;  // of one warpgroup; O's, too
+  static constexpr int kQLoadBytes = kRows * QTile::kCount * QTile::kRowBytes;
   using KVTile = SharedTile<Config::kDHead, Config::kBC>;
 };
 

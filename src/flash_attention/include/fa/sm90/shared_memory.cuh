@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The shared memory of a CTA with a producer: one Q per warpgroup, ring buffers of K and V, O's own
-// buffer if it has one, then the mbarriers and the mailbox for the next tile.
+// buffer if it has one, then the mbarriers, the mailbox for the next tile and a word of each warpgroup.
 #pragma once
 #include <fa/ptx/mbarrier.cuh>
 #include <fa/sm90/shape.cuh>
@@ -27,10 +27,9 @@ struct Ring {
   }
 };
 
-// The words of a tile, then those of its sequence: two chunks, aligned as such.
 struct Mail {
   ptx::Mbarrier full, empty;
-  u32 tile, sequence;
+  u32 tile, sequence, shared;
 };
 
 template <class Config>
@@ -69,8 +68,9 @@ class SharedMemory {
     return barrier(2 * kConsumers + 3 * kStages + stage);
   }
   __device__ Mail mail() const {
-    const u32 words = barrier(kBarriers + kBarriers % 2).address;
-    return {barrier(kBarriers - 2), barrier(kBarriers - 1), words, words + kChunkBytes};
+    const u32 at = barrier(kBarriers + kBarriers % 2).address;
+    return {barrier(kBarriers - 2), barrier(kBarriers - 1), at, at + kChunkBytes,
+            at + 2 * kChunkBytes};
   }
 
   // Every warp of a consumer arrives once at an empty barrier.
@@ -95,7 +95,9 @@ class SharedMemory {
 
  private:
   static constexpr int kBarriers = 2 * kConsumers + 4 * kStages + 2;
-  static_assert((kBarriers + 1) * ptx::kMbarrierBytes + 2 * kChunkBytes <= Config::kBarrierBytes);
+  static_assert((kBarriers + 1) * ptx::kMbarrierBytes + 2 * kChunkBytes +
+                    kConsumers * sizeof(u32) <=
+                Config::kBarrierBytes);
 
   __device__ ptx::Mbarrier barrier(int i) const {
     return {base_ + kQBytes + 2 * kKBytes + kOBytes + i * ptx::kMbarrierBytes};

@@ -53,6 +53,7 @@ concept StoringConsumer = requires(C& c) {
   c.q_tile();
   c.own_o_tile();
   c.release_q();
+  { c.word() } -> Same<u32>;
 };
 
 template <class P>

@@ -57,8 +57,8 @@ class SharedMemory {
   __device__ ptx::Mbarrier v_full(int stage) const { return of_stage(2, stage); }
   __device__ ptx::Mbarrier v_empty(int stage) const { return of_stage(3, stage); }
   __device__ Mail mail() const {
-    const u32 words = barrier(kBarriers).address;
-    return {barrier(kBarriers - 2), barrier(kBarriers - 1), words, words + kChunkBytes};
+    const u32 at = barrier(kBarriers).address;
+    return {barrier(kBarriers - 2), barrier(kBarriers - 1), at, at + kChunkBytes, 0};
   }
 
   // One thread fills; every warp of the consumers arrives once at an empty barrier.

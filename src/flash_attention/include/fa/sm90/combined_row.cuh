@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+// A row of O from the split-KV partial results of its tile; their weights are the exponentials of their
+// log-sum-exps. A sink is added to the denominator only. A lane has four columns.
+#pragma once
+#include <fa/attn/row_stats.cuh>
+#include <fa/ptx/math.cuh>
+#include <fa/ptx/memory.cuh>
+#include <fa/sm90/part_rows.cuh>
+#include <fa/sm90/slots.cuh>
+
+namespace fa::sm90 {
+
+__device__ inline float warp_max(float x) {
+#pragma unroll
+  for (int lanes = kWarpSize / 2; lanes; lanes /= 2) x = fmaxf(x, __shfl_xor_sync(~0u, x, lanes));
+  return x;
+}
+
+__device__ inline float warp_sum(float x) {
+#pragma unroll
+  for (int lanes = kWarpSize / 2; lanes; lanes /= 2) x += __shfl_xor_sync(~0u, x, lanes);
+  return x;
+}
+
+template <class Config>
+class CombinedRow {
+  static constexpr float kLog2e = 1.4426950408889634f;
+  static constexpr int kGroup = Config::Rows::kGroup;
+
+ public:
+  static constexpr int kColumns = 4 * kWarpSize;  // at a time
+  static constexpr int kSums = 4;  // every fourth partial result is added to one of these sums
+
+  // `place` says which query of which head the row is.
+  template <class Place>
+  __device__ CombinedRow(const ForwardKernelArgs& args, const Place& place)
+      : args_(args),
+        rows_(args),
+        position_(place.position()),
+        head_(place.head()),
+        batch_(place.batch()),
+        row_(position_ * kGroup + head_ % kGroup),
+        tile_((batch_ * (args.heads / kGroup) + head_ / kGroup) * rows_.q_blocks() +
+              row_ / Config::kTileRows),
+        first_(Config::Splits::first_split(tile_, args)),
+        end_(Config::Splits::end_split(tile_, args)) {}
+
+  // The weights are exp(lse - offset) / sum. The lanes share the partial results.
+  struct Weights {
+    float max, offset, sum;
+    __device__ float inverse() const { return sum == 0.f ? 0.f : 1.f / sum; }
+  };
+  __device__ Weights weights() const {
+    const float sink = args_.sinks ? args_.sinks[head_] : -attn::kInfinity;
+    float max = sink;
+    for (int split = first_ + lane_id(); split < end_; split += kWarpSize)
+      max = fmaxf(max, lse_of(split));
+    max = warp_max(max);
+    const float offset = max == -attn::kInfinity ? 0.f : max;
+    float sum = 0.f;
+    for (int split = first_ + lane_id(); split < end_; split += kWarpSize)
+      sum += ptx::exp2((lse_of(split) - offset) * kLog2e);
+    return {max, offset, warp_sum(sum) + ptx::exp2((sink - offset) * kLog2e)};
+  }
+
+  // The n-th sum, for a lane's columns.
+  __device__ float4 sum_of_parts(int n, int column, float offset, float inverse) const {
+    float4 o = {};
+#pragma unroll 8
+    for (int split = first_ + n; split < end_; split += kSums)
+      add_part(o, split, column, offset, inverse);
+    return o;
+  }
+
+  // All sums together, added in their order.
+  __device__ float4 sum_of_all_parts(int column, float offset, float inverse) const {
+    float4 sums[kSums] = {};
+#pragma unroll 4
+    for (int split = first_; split < end_; split += kSums)
+#pragma unroll
+      for (int n = 0; n < kSums; ++n)
+        if (split + n < end_) add_part(sums[n], split + n, column, offset, inverse);
+#pragma unroll
+    for (int n = 1; n < kSums; ++n) add(sums[0], sums[n]);
+    return sums[0];
+  }
+
+  static __device__ void add(float4& o, const float4& more) {
+    o.x += more.x;
+    o.y += more.y;
+    o.z += more.z;
+    o.w += more.w;
+  }
+
+  __device__ void store(int column, const float4& o) const {
+    char* const row =
+        static_cast<char*>(args_.o) + (batch_ * args_.o_stride.batch + head_ * args_.o_stride.head +
+                                       position_ * args_.o_stride.seq) *
+                                          kElementBytes;
+    ptx::st_global_8(row + column * kElementBytes, Config::DType::pack(o.x, o.y),
+                     Config::DType::pack(o.z, o.w));
+  }
+
+  __device__ void store_lse(const Weights& w) const {
+    args_.lse[batch_ * args_.lse_batch_stride + head_ * args_.lse_head_stride + position_] =
+        w.sum == 0.f ? -attn::kInfinity : w.max + ptx::log(w.sum);
+  }
+
+ private:
+  __device__ i64 part_row(int split) const {
+    return rows_.at(Config::Splits::part(tile_, split, args_), row_);
+  }
+  __device__ float lse_of(int split) const { return args_.lse_parts[part_row(split)]; }
+
+  __device__ void add_part(float4& o, int split, int column, float offset, float inverse) const {
+    const i64 row = part_row(split);
+    const float4 part = *reinterpret_cast<const float4*>(args_.o_parts + row * args_.d_v + column);
+    const float weight = ptx::exp2((args_.lse_parts[row] - offset) * kLog2e) * inverse;
+    o.x += weight * part.x;
+    o.y += weight * part.y;
+    o.z += weight * part.z;
+    o.w += weight * part.w;
+  }
+
+  const ForwardKernelArgs& args_;
+  const PartRows<typename Config::Rows, Config::kTileRows> rows_;
+  const int position_, head_;
+  const i64 batch_;
+  const int row_, tile_, first_, end_;
+};
+
+}  // namespace fa::sm90

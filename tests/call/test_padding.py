@@ -1,0 +1,130 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Head dimensions that no kernel reads: padded for the caller, with the scale of the true one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import flash_attention
+from flash_attention import UnsupportedError, attention
+from flash_attention.call.call import Call
+from flash_attention.call.padding import needs_padding, padded
+from flash_attention.kernel_configs import DType
+from flash_attention.launch.strict import VARIABLE
+from flash_attention.reference.judge import Judge, check_lse, generate_qkv
+
+SM80 = "rung:15"
+
+
+def made(d: int, d_v: int | None = None, device: str = "cpu", **more: Any) -> list[Tensor]:
+    return list(generate_qkv(2, 40, 4, d, DType.BF16, device, n_heads_k=2, d_v=d_v, **more))
+
+
+@pytest.mark.parametrize(
+    ("d", "d_v", "needed"),
+    [(64, 64, False), (60, 60, True), (64, 60, True), (1, 1, True), (256, 256, False)],
+)
+def test_padding_is_for_what_is_no_multiple_of_8(d: int, d_v: int, needed: bool) -> None:
+    q, _, v = made(d, d_v)
+    assert needs_padding(q, v) is needed
+
+
+def test_what_is_too_wide_or_no_tensor_is_left_to_the_checks() -> None:
+    q, k, v = made(257)
+    assert not needs_padding(q, v)
+    assert not needs_padding(torch.tensor(1.0), v)
+    assert not needs_padding("q", v)  # type: ignore[arg-type]
+    with pytest.raises(UnsupportedError, match="q has d_head 257; the kernels take at most 256"):
+        attention(q, k, v, config=SM80)
+
+
+def test_a_padded_call_has_zeros_and_the_scale_of_the_true_head_dimension() -> None:
+    q, k, v = made(60, 44)
+    wide = padded(Call(q, k, v, out=torch.empty(2, 40, 4, 44, dtype=q.dtype)))
+    for narrow, tensor in zip((q, k, v), wide, strict=False):
+        assert isinstance(tensor, Tensor)
+        assert tensor.shape[-1] == -(-narrow.shape[-1] // 8) * 8
+        assert torch.equal(tensor[..., : narrow.shape[-1]], narrow)
+        assert not tensor[..., narrow.shape[-1] :].any()
+    assert wide.softmax_scale == 60**-0.5
+    assert wide.out is None
+    assert padded(Call(q, k, v, softmax_scale=0.5)).softmax_scale == 0.5
+
+
+@pytest.mark.parametrize("config", [None, SM80], ids=["torch", "emulated"])
+@pytest.mark.parametrize(("d", "d_v"), [(60, 60), (64, 44), (44, 64)])
+def test_attention_of_any_head_dimension(d: int, d_v: int, config: str | None) -> None:
+    q, k, v = made(d, d_v)
+    out = torch.full((2, 40, 4, d_v), torch.nan, dtype=q.dtype)
+    result, lse = attention(q, k, v, out=out, causal=True, config=config, return_lse=True)
+    assert result is out
+    assert Judge(q, k, v, causal=True).check(out).ok
+    assert check_lse(lse, q, k, causal=True).ok
+    assert Judge(q, k, v, causal=True).check(attention(q, k, v, causal=True, config=config)).ok
+
+
+@pytest.mark.parametrize("backward_config", [None, "rung:1"], ids=["torch", "emulated"])
+def test_gradients_of_any_head_dimension(backward_config: str | None) -> None:
+    q, k, v = (t.requires_grad_() for t in made(60, 44))
+    out, lse = attention(q, k, v, causal=True, return_lse=True, backward_config=backward_config)
+    assert out.shape == (2, 40, 4, 44)
+    generator = torch.Generator().manual_seed(1)
+    do = torch.randn(out.shape, generator=generator).to(out.dtype)
+    dlse = torch.randn(lse.shape, generator=generator)
+    found = torch.autograd.grad((out, lse), (q, k, v), (do, dlse))
+    wanted = torch.autograd.grad(
+        attention(*(t.double() for t in (q, k, v)), causal=True, return_lse=True),
+        (q, k, v),
+        (do.double(), dlse.double()),
+    )
+    for gradient, exact, tensor in zip(found, wanted, (q, k, v), strict=True):
+        assert gradient.shape == tensor.shape
+        assert torch.allclose(gradient, exact, rtol=0.05, atol=0.05)
+
+
+def test_messages_show_the_shapes_of_the_caller() -> None:
+    q, k, v = made(60)
+    for tensors, message in (
+        ((q, k[..., :50], v), r"k has shape \(2, 40, 2, 50\), q has shape \(2, 40, 4, 60\)"),
+        ((q[:1], k, v), r"q has shape \(1, 40, 4, 60\); q, k and v must agree in batch"),
+    ):
+        with pytest.raises(UnsupportedError, match=message):
+            attention(*tensors)
+    with pytest.raises(UnsupportedError, match=r"it must have \(2, 40, 4, 60\)"):
+        attention(q, k, v, out=torch.empty(2, 40, 4, 64, dtype=q.dtype))
+    with pytest.raises(UnsupportedError, match="out is given and a tensor requires grad"):
+        attention(q.requires_grad_(), k, v, out=torch.empty_like(q))
+
+
+def test_a_traced_call_is_padded_too() -> None:
+    q, k, v = made(60)
+    compiled = torch.compile(lambda q, k, v: attention(q, k, v), backend="eager", fullgraph=True)
+    assert Judge(q, k, v).check(compiled(q, k, v)).ok
+
+
+def test_strict_mode_and_reports_know_padding(monkeypatch: pytest.MonkeyPatch) -> None:
+    q, k, v = made(60)
+    monkeypatch.setenv(VARIABLE, "1")
+    assert Judge(q, k, v).check(attention(q, k, v)).ok
+    explained = flash_attention.explain(q, k, v, arch="sm_90")
+    assert (explained.config.d_head, explained.problem.d_head) == (64, 64)
+    assert explained.problem.softmax_scale == 60**-0.5
+    assert flash_attention.check(q, k, v, config=SM80, gradients=True).ok
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("d", "d_v"), [(60, 60), (75, 75), (1, 3), (255, 200), (64, 50)])
+def test_any_head_dimension_on_a_gpu(d: int, d_v: int) -> None:
+    q, k, v = (t.requires_grad_() for t in made(d, d_v, "cuda"))
+    out = attention(q, k, v, causal=True)
+    assert Judge(q, k, v, causal=True).check(out.detach()).ok
+    do = torch.randn_like(out)
+    found = torch.autograd.grad(out, (q, k, v), do)
+    on_cpu = [t.detach().cpu().double().requires_grad_() for t in (q, k, v)]
+    exact = torch.autograd.grad(attention(*on_cpu, causal=True), on_cpu, do.cpu().double())
+    for gradient, wanted in zip(found, exact, strict=True):
+        assert torch.allclose(gradient.cpu().double(), wanted, rtol=0.05, atol=0.05)
