@@ -92,11 +92,9 @@ def attention(
     - `q_descale`, `k_descale`, `v_descale`: float32 (batch, heads_k) or (1,), the factors of q, k
       and v of torch.float8_e4m3fn (on Hopper, not differentiable). The output is bfloat16.
     - `validate`: check the values of lengths, block_table and factors, and wait for the GPU.
-    - `split_keys`: the chunk length of split-KV. By default the keys of few queries are split if
-      that fills the GPU, and how they are split, and so the rounding, depends on the batch.
+    - `split_keys`: the chunk length of split-KV. The default, and its rounding, follow the batch.
     - `config`, `backward_config`: as in `forward`, `backward`. On the CPU the emulator runs them.
     - `deterministic`: gradients have the same bits in every run, as outputs always have.
-    - `out`: a tensor for the result. `return_lse`: return lse as well.
 
     Returns `out`, or a new tensor like q with the columns of v. With `return_lse` it returns (out,
     lse), where lse is the log-sum-exp of each row: float32 (batch, heads, seq_q), or (heads, total)
