@@ -21,6 +21,7 @@ from flash_attention.families.registry import (
     register,
     unit_of,
 )
+from flash_attention.families.sm80.backward.config import FlashBackwardKernelConfig
 from flash_attention.families.sm80.forward.family import SM80, Sm80Forward
 from flash_attention.families.sm90.forward.family import SM90
 from flash_attention.kernel_configs import (
@@ -33,6 +34,7 @@ from flash_attention.kernel_configs import (
 
 FLASH = FlashForwardKernelConfig(DType.BF16, 128, 64, 32, 4, True, True, True, 2, 2, 0, True, True)
 HOPPER = HopperForwardKernelConfig(DType.BF16, 128, 2, 128, 1)
+GRADIENTS = FlashBackwardKernelConfig(DType.BF16, 128, 64, 64, 4)
 
 
 @dataclass(frozen=True, order=True)
@@ -124,4 +126,4 @@ def test_a_unit_is_of_the_features_that_the_family_resolved() -> None:
     assert (unit_of(FLASH).target, causal.target) == ("sm_80", "sm_90a")
     assert unit_of(FLASH, arch=ARCHES["sm_120"]).target == "sm_120"
     with pytest.raises(UnsupportedError, match="block_table is asked for"):
-        unit_of(FLASH, Features(page_keys=16))
+        unit_of(GRADIENTS, Features(page_keys=16))

@@ -43,7 +43,7 @@ from flash_attention.launch.device import CPU
 from flash_attention.launch.plan import Plan
 
 MEMORY_SLACK = 1 << 20  # bytes of address space between and around the tensors
-_WORDS = {1: torch.int8, 2: torch.int16}
+_WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32}
 _FINDINGS_SHOWN = 5
 MAX_THREADS = 1 << 26  # per launch; each has a few kilobytes of state
 

@@ -13,7 +13,11 @@ import pytest
 
 from flash_attention.arch import DEFAULT_ARCH
 from flash_attention.call.features import PLAIN, Features
-from flash_attention.kernel_configs import FlashForwardKernelConfig
+from flash_attention.families.sm80.backward.config import FlashBackwardKernelConfig
+from flash_attention.kernel_configs import (
+    DType,
+    FlashForwardKernelConfig,
+)
 from flash_attention.ladder import get_ladder
 from flash_attention.tools.tune.candidates import heuristic
 from flash_attention.tools.tune.compiling import Compilers, compile_job
@@ -28,7 +32,8 @@ def test_answers_are_resources_or_refusals(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("FLASH_ATTENTION_CACHE_DIR", str(tmp_path))
     base = get_ladder()[0].config
     well = (base, PLAIN, DEFAULT_ARCH)
-    refused = (base, Features(page_keys=64), DEFAULT_ARCH)
+    gradients = FlashBackwardKernelConfig(DType.BF16, 128, 64, 64, 4)
+    refused = (gradients, Features(page_keys=64), DEFAULT_ARCH)
     unknown = (base, PLAIN, replace(DEFAULT_ARCH, name="sm_20"))
     compilers = Compilers(1, compile_job)
     try:

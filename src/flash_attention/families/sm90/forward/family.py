@@ -179,9 +179,9 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
         """Whether a config is worth a measurement.
 
         Causal tiles differ in length, and a static tile order then leaves a third of the GPU idle.
-        Without a mask a first block is narrow only if few keys follow the last whole one. One
-        consumer is for short queries and for two CTAs per multiprocessor. Consumers are skipped
-        only where the last tile has some without a query.
+        Without a mask the heuristic alone knows where a narrow block pays. One consumer is for
+        short queries and for two CTAs per multiprocessor. Consumers are skipped only where the last
+        tile has some without a query.
         """
         if config.skip_empty and not has_empty_consumers(problem.seq_q, config.consumers):
             return False
@@ -189,7 +189,7 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
             return False
         if problem.causal:
             return config.tile_order is TileOrder.DYNAMIC
-        return not config.narrow_keys or 0 < problem.seq_k % config.B_c <= config.narrow_keys
+        return config.narrow_keys == 0
 
     def fitted(
         self,
