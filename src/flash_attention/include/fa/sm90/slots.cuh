@@ -7,11 +7,10 @@
 #include <fa/attn/slots.cuh>
 #include <fa/ptx/mbarrier.cuh>
 #include <fa/sm90/tensor_maps.cuh>
+#include <fa/sm90/tile_order_slot.cuh>
 #include <fa/sm90/warp_output.cuh>
 
 namespace fa::sm90 {
-
-using attn::Same;
 
 template <class Config>
 class Producer;
@@ -91,15 +90,6 @@ concept TurnsSlot =
       order.begin();
       order.end();
       order.finish();
-    };
-
-template <class T, class Config>
-concept TileOrderSlot =
-    requires(typename T::template Walk<Config>& walk, Tile& tile, const ForwardKernelArgs& args) {
-      { typename T::template Walk<Config>(args) };
-      { walk.next(tile) } -> Same<bool>;
-      walk.request();
-      walk.finish();
     };
 
 template <class T, class Config>

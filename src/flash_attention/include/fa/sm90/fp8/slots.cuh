@@ -5,11 +5,9 @@
 #include <fa/attn/online.cuh>
 #include <fa/attn/slots.cuh>
 #include <fa/sm90/fp8/shared_memory.cuh>
-#include <fa/sm90/tile.cuh>
+#include <fa/sm90/tile_order_slot.cuh>
 
 namespace fa::sm90::fp8 {
-
-using attn::Same;
 
 template <class Config>
 class Consumer;
@@ -51,15 +49,6 @@ concept QueryOperandSlot =
       operand.begin(tile, 0, release);
       operand.issue(s, k);
       operand.end(release);
-    };
-
-template <class T, class Config>
-concept TileOrderSlot =
-    requires(typename T::template Walk<Config>& walk, Tile& tile, const ForwardKernelArgs& args) {
-      { typename T::template Walk<Config>(args) };
-      { walk.next(tile) } -> Same<bool>;
-      walk.request();
-      walk.finish();
     };
 
 template <class T, class Config>
