@@ -33,8 +33,7 @@ __device__ void backward(const TensorMaps& maps, const BackwardKernelArgs& args,
   static_assert(check_slots<Config>());
   static_assert(
       QueryGradientSlot<typename Config::QueryGradient, Config>,
-      "QueryGradient: KeySide<Config, Warpgroup>(args) with begin_tile, hand_over, next_head, "
-      "wait_keys_read");
+      "QueryGradient: KeySide<Config, Warpgroup>(args) with begin_tile, hand_over, next_head");
   static_assert(Shape<Config>::kKeyWarpgroups == 2);
   static_assert(Smem::kBytes == Config::kSmemBytes, "the host's bytes of shared memory");
   if (threadIdx.x == 0) {
