@@ -41,6 +41,7 @@ __device__ void backward(const TensorMaps& maps, const BackwardKernelArgs& args,
     Smem::init_barriers();
     ptx::wait_for_grid();
   }
+  ptx::launch_dependents();
   __syncthreads();  // the barriers are ready, and the kernel before has ended
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / kWarpgroupSize, 0);
   if (warpgroup == 0) {
