@@ -20,7 +20,7 @@ SPILLED = 160  # bytes a thread: of numbers that a tile needs once, and of a per
 
 def rungs(d_head: int) -> list[HopperBackwardKernelConfig]:
     configs = [base(DType.BF16, d_head)]
-    for name, _, change in (*steps(d_head), *causal_steps(d_head)):
+    for name, _, change in (*steps(d_head), *causal_steps()):
         below = asdict(configs[-1])
         assert all(below[field] != value for field, value in change.items()), name
         assert len(change) == 1 or set(change) == {"tile_order", "group_heads"}, name
