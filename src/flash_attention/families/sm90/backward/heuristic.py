@@ -76,13 +76,13 @@ def _config(problem: BackwardProblem) -> HopperBackwardKernelConfig:
 
 def _query_gradient(problem: BackwardProblem, d_head: int) -> QueryGradient:
     """Return how dQ is computed. Tiles that take turns need no sums to clear and convert, but wait
-    for each other: most where their lengths differ, and at d_head 128. A warpgroup for dQ leaves
-    the others no registers for the slopes of softcap at d_head 128."""
+    for each other: most where sequences or tiles differ in length, and at d_head 128. A warpgroup
+    for dQ leaves the others no registers for the slopes of softcap at d_head 128."""
     if not problem.wanted.dq:
         return QueryGradient.NONE
     if d_head == 256 or (d_head == 128 and problem.softcap):
         return QueryGradient.WORKSPACE
-    short = problem.seq_k <= FEW_KEYS
+    short = problem.seq_k <= FEW_KEYS and not problem.per_batch
     if problem.deterministic or short or (d_head == 64 and not _is_uneven(problem)):
         return QueryGradient.ORDERED
     return QueryGradient.OWN_WARPGROUP
