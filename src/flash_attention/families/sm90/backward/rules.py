@@ -50,9 +50,9 @@ def _violations(cfg: HopperBackwardKernelConfig, arch: Arch) -> Iterator[Violati
     if cfg.smem_bytes() > arch.max_smem_per_cta:
         yield Violation(
             "shared_memory",
-            f"the buffers of K, V, Q, dO, dS and dQ take {cfg.smem_bytes()} bytes of shared memory,"
-            f" {cfg.smem_bytes() - arch.max_smem_per_cta} more than a CTA of {arch.name} may have"
-            f" ({arch.max_smem_per_cta}): use a smaller B_r, or fewer stages or ds_stages",
+            f"the buffers of K, V, Q, dO, dS and gradients take {cfg.smem_bytes()} bytes of shared"
+            f" memory, {cfg.smem_bytes() - arch.max_smem_per_cta} more than a CTA of {arch.name}"
+            f" may have ({arch.max_smem_per_cta}): use a smaller B_r, or fewer stages or ds_stages",
         )
     if cfg.is_split:
         return

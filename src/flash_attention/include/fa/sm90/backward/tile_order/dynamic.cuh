@@ -10,18 +10,15 @@ struct Dynamic {
   template <class Config>
   class Walk {
    public:
-    __device__ explicit Walk(const BackwardKernelArgs& args)
-        : args_(args), taken_(blockIdx.x - gridDim.x) {}
+    __device__ explicit Walk(const BackwardKernelArgs& args) : args_(args), index_(blockIdx.x) {}
 
     __device__ bool next(Tile& tile) {
-      const int index = gridDim.x + taken_;
-      if (index >= num_tiles<Config>(args_)) return false;
-      tile = tile_in_group<Config>(index, args_, Config::kGroupHeads);
+      if (!first_) index_ = gridDim.x + atomicAdd(args_.tile_counter, 1);
+      first_ = false;
+      if (index_ >= num_tiles<Config>(args_)) return false;
+      tile = tile_in_group<Config>(index_, args_, Config::kGroupHeads);
       return true;
     }
-
-    // Requests the tile after this one; the result is needed in next().
-    __device__ void request() { taken_ = atomicAdd(args_.tile_counter, 1); }
 
     // The last CTA to finish resets the counters to zero.
     __device__ void finish() {
@@ -33,7 +30,8 @@ struct Dynamic {
 
    private:
     const BackwardKernelArgs& args_;
-    int taken_;  // tiles that CTAs had taken before, without their first ones
+    int index_;
+    bool first_ = true;
   };
 };
 
