@@ -29,7 +29,12 @@ from flash_attention.tools.bench.peers import checked_names
 from flash_attention.tools.bench.peers.gradients import PEER_NAMES
 from flash_attention.tools.commands.bench import tables
 from flash_attention.tools.commands.bench.compiling import compile_all
-from flash_attention.tools.commands.bench.settings import Settings, points_of, read_configs
+from flash_attention.tools.commands.bench.settings import (
+    Settings,
+    measured_on,
+    points_of,
+    read_configs,
+)
 from flash_attention.tools.commands.console import (
     check_plot,
     output,
@@ -63,7 +68,7 @@ def bench(
     points, narrowed = points_of(grid, d_head, causal, seq)
     element = DType.from_string(dtype) if dtype else grid_dtype(grid)
     names = () if peers == "none" else checked_names(peers.split(","))
-    extra = read_configs(configs, element)
+    extra = read_configs(configs, element, measured_on(grid).pass_)
     settings = Settings(
         *(grid, element, points, names, configs, extra, repeats, hot, fa3, narrowed, heuristic)
     )
