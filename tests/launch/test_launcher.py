@@ -9,13 +9,12 @@ import pytest
 import torch
 
 from flash_attention.call.call import Call
-from flash_attention.families.forward_args import ForwardKernelArgs
 from flash_attention.families.sm90.forward.combine import THREADS
 from flash_attention.kernel_configs import KernelConfig
 from flash_attention.launch import launcher as launching
 from flash_attention.launch import tensor_map
 from flash_attention.launch.device import EMULATED_SMS
-from flash_attention.launch.launcher import Launcher, new_scratch
+from flash_attention.launch.launcher import Launcher
 from flash_attention.launch.plan import Plan
 from flash_attention.launch.tile_counters import tile_counter
 from tests.launch.calls import CONFIG, DYNAMIC, HOPPER, UNIFIED, call_with, dense, grouped
@@ -194,15 +193,6 @@ def test_what_failed_to_load_is_loaded_by_the_next_call(
             plan.prepare(call)
     plan.prepare(call)
     assert len(gpus.loaded) == 2
-
-
-def test_pieces_of_scratch_follow_each_other(gpus: Gpus) -> None:
-    arguments = ForwardKernelArgs()
-    memory = new_scratch({"o_parts": 4096, "lse_parts": 128}, arguments, 5)
-    assert gpus.allocated[0][1] == torch.device("cuda", 5)
-    assert memory.nbytes == 4096 + 128
-    assert arguments.o_parts == memory.data_ptr()
-    assert arguments.lse_parts == memory.data_ptr() + 4096
 
 
 @pytest.mark.usefixtures("two_launches")

@@ -79,8 +79,7 @@ class Call(NamedTuple):
 
     def key(self) -> tuple[object, ...]:
         """Everything that a plan depends on. Calls with the same key differ only in their data."""
-        q, k, v, out, sinks, cu_seqlens_q, cu_seqlens_k, seqused_k, block_table = self[:9]
-        q_descale, k_descale, v_descale = self[9:12]
+        q, k, v = self[:3]
         return (
             # One tuple is built faster than one out of three.
             q.shape,
@@ -96,6 +95,14 @@ class Call(NamedTuple):
             v.dtype,
             v.device,
             q.is_neg() or k.is_neg() or v.is_neg(),
+            self.key_beside_qkv(),
+        )
+
+    def key_beside_qkv(self) -> tuple[object, ...]:
+        """The part of the key that does not depend on q, k and v."""
+        out, sinks, cu_seqlens_q, cu_seqlens_k, seqused_k, block_table = self[3:9]
+        q_descale, k_descale, v_descale = self[9:12]
+        return (
             None if out is None else (out.shape, out.stride(), out.dtype, out.device, out.is_neg()),
             None
             if sinks is cu_seqlens_q is cu_seqlens_k is seqused_k is block_table is None
