@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+from typing import Any
 
 import pytest
 import torch
@@ -209,3 +210,47 @@ def test_ranges_of_the_kernels_names_are_pushed_on_request(
     names = [step.unit.name for step in plan.recipe.steps]
     assert len(names) == len(gpus.launches) == 2
     assert said == ([word for name in names for word in (name, "pop")] if asked == "1" else [])
+
+
+def test_a_launch_during_another_has_parameters_of_its_own(
+    gpus: Gpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    q, k, v = grouped()
+    o, sinks = torch.zeros_like(q), [torch.zeros(6) for _ in range(3)]
+    calls = [Call(t, k, v, o, s) for t, s in zip((q, q, q.clone()), sinks, strict=True)]
+    plan = Plan(calls[0], HOPPER)
+    launcher = launcher_of(plan)
+    (launch,) = launcher._launches
+    queue, waiting = launch._launch, calls[1:]
+
+    def interrupted(*asked: Any) -> None:
+        if waiting:
+            launcher.launch(plan.bind(waiting.pop()))
+        queue(*asked)
+
+    monkeypatch.setattr(launch, "_launch", interrupted)
+    for _ in range(2):
+        waiting = calls[1:]
+        launcher.launch(plan.bind(calls[0]))
+    for seen, call in zip(gpus.launches, [*calls[1:], calls[0]] * 2, strict=True):
+        addresses = [tensor.data_ptr() for tensor in call[:5] if tensor is not None]
+        assert [address for _, address in seen.maps] == addresses[:4]
+        assert [getattr(seen.arguments, name) for name in (*"qkvo", "sinks")] == addresses
+
+
+def test_calls_of_a_plan_reuse_arguments_and_store_what_is_theirs(
+    gpus: Gpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    q, k, v = grouped()
+    sinks = [torch.zeros(6) for _ in range(3)]
+    calls = [Call(q.clone(), k, v, sinks=each, return_lse=True) for each in sinks]
+    plan = Plan(calls[0], HOPPER)
+    monkeypatch.setattr(plan, "device_index", 0)
+    plan.launcher = Launcher(plan.recipe, 0)
+    for call in calls:
+        out, lse = plan.run(call)
+        seen = gpus.launches[-1].arguments
+        assert (seen.q, seen.o, seen.lse) == (call.q.data_ptr(), out.data_ptr(), lse.data_ptr())
+        assert call.sinks is not None
+        assert seen.sinks == call.sinks.data_ptr()
+    assert len({seen.arguments_at for seen in gpus.launches}) == 1

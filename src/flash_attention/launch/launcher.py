@@ -95,8 +95,6 @@ class _Launch:
         self._known: dict[tuple[int, ...], _KnownMaps] = {}
         self._values = tuple(step.values.items())
         self._pointers = ctypes.c_uint64 * (len(step.maps) + 1)
-        self._pack = struct.Struct(f"<{len(step.maps) + 1}Q").pack_into
-        self._spare: list[tuple[ctypes.Array[Any], int]] = []  # pointers, and where they are
         self._launch = driver.Launch(shape, device_index, early=step.starts_early)
         self._function: CUfunction | None = None
 
@@ -111,19 +109,19 @@ class _Launch:
         tensors = self._mapped(arguments)
         maps = self._known.get(tensors) or self._encode(tensors)
         try:
-            pointers, address = spare = self._spare.pop()
-        except IndexError:  # this thread is the first, or others are launching
-            pointers = self._pointers()
-            spare = pointers, address = pointers, addressof(pointers)
-        self._pack(pointers, 0, *maps.addresses, addressof(arguments))
+            pointers, address = spare = maps.spare.pop()
+        except IndexError:  # this is the first launch, or other threads are launching
+            pointers = self._pointers(*map(addressof, maps.encoded))
+            pointers, address = spare = pointers, addressof(pointers)
+        pointers[-1] = addressof(arguments)
         self._launch(self._function, address, stream)
-        self._spare.append(spare)
+        maps.spare.append(spare)
 
     def _encode(self, tensors: tuple[int, ...]) -> _KnownMaps:
         if len(self._known) >= MAX_ENCODED:
             self._known.clear()
-        maps = [each[address] for each, address in zip(self._maps, tensors, strict=True)]
-        known = self._known[tensors] = _KnownMaps(maps, tuple(map(addressof, maps)))
+        encoded = [each[address] for each, address in zip(self._maps, tensors, strict=True)]
+        known = self._known[tensors] = _KnownMaps(encoded, [])
         return known
 
 
@@ -136,10 +134,11 @@ class _MarkedLaunch(_Launch):
 
 
 class _KnownMaps(NamedTuple):
-    """The encoded tensor maps for some tensor addresses, and the addresses of the maps."""
+    """The encoded tensor maps for some tensor addresses, and arrays with the addresses of a
+    launch's parameters: those of the maps, and last that of the arguments."""
 
-    maps: list[EncodedMap]
-    addresses: tuple[int, ...]
+    encoded: list[EncodedMap]
+    spare: list[tuple[ctypes.Array[Any], int]]  # arrays that no launch uses, and where they are
 
 
 def _addresses_in(
