@@ -167,7 +167,14 @@ def host_block(record: Mapping[str, Any]) -> str:
         f"{_where(record)}. Microseconds of the host for a call in steady state; batch {batch},"
         f" {seq_len} rows, {heads} heads of {d_head}. In a new process: {first}."
     )
-    return wrap(HOST, (setting, "", *table(["call", "us"], times, left=1)))
+    lines = [setting, "", *table(["call", "us"], times, left=1)]
+    if peaks := record.get("peak_mib"):
+        told = ", ".join(f"{name} {mib:,.0f} MiB" for name, mib in peaks.items())
+        lines += [
+            "",
+            f"Peak memory of a training step besides its inputs, {record['trained']}: {told}.",
+        ]
+    return wrap(HOST, lines)
 
 
 def timed_block(record: Mapping[str, Any]) -> str:

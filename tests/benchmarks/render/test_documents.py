@@ -209,3 +209,12 @@ def test_rendering_the_folder_of_results_changes_no_rung(tmp_path: Path) -> None
     document.write_text(text)
     documents.main([str(document), str(RESULTS)])
     assert document.read_text() == text
+
+
+def test_the_memory_of_a_training_step_follows_what_calls_cost() -> None:
+    record = json.loads((RESULTS / "h200_host_cost.json").read_text())
+    cost = documents.host_block(record | {"trained": "", "peak_mib": {}})
+    peaks = {"trained": "2 x 8192", "peak_mib": {"attention": 1234.4, "fa3": 1500.0}}
+    told = "besides its inputs, 2 x 8192: attention 1,234 MiB, fa3 1,500 MiB."
+    assert told not in cost
+    assert told in documents.host_block(record | peaks)

@@ -13,6 +13,7 @@ import torch
 from flash_attention.call.call import Call
 from flash_attention.call.problem import Problem
 from flash_attention.errors import UnsupportedError
+from flash_attention.families.passes import Pass
 from flash_attention.kernel_configs import DType
 
 TOKENS, HIDDEN = 16384, 2048  # of every problem of the fa3 grid
@@ -36,6 +37,11 @@ class Measured(Enum):
     def words(self) -> str:
         """The pass in words."""
         return "forward and backward" if self is Measured.TRAINING else self.name.lower()
+
+    @property
+    def pass_(self) -> Pass:
+        """The pass whose kernels are compared."""
+        return Pass.FORWARD if self is Measured.FORWARD else Pass.BACKWARD
 
 
 @dataclass(frozen=True)
