@@ -134,7 +134,8 @@ def counters_block(record: Mapping[str, Any]) -> str:
 
 def grid_name(record: Mapping[str, Any]) -> str:
     """The block that a grid's results belong into."""
-    return f"grid-{record['grid']}-{record['dtype'].lower()}"
+    graphs = "-graph" if record.get("graph") else ""
+    return f"grid-{record['grid']}-{record['dtype'].lower()}{graphs}"
 
 
 def grid_block(record: Mapping[str, Any]) -> str:
@@ -142,6 +143,8 @@ def grid_block(record: Mapping[str, Any]) -> str:
     rows = grid_rows(record)
     mean = mean_ratio(selected_rows(rows))
     how = _HOW.format(l2=record.get("l2", "cold"))
+    if record.get("graph"):
+        how = f"Every contender replays a CUDA graph. {how}"
     over = f"Geometric mean of the multiples: **{mean:.3f}**." if mean else "No peer was measured."
     if is_plain(rows):
         setting = (

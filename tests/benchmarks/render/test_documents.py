@@ -105,6 +105,9 @@ def test_a_grid_of_few_queries_is_told_in_bytes() -> None:
     assert "medians of interleaved runs with L2 hot." in block
     assert "| 32 x 512, 1 q, 32/8 h, d 64, full | 1000 | 500 (**2.00**) |" in block
     assert "multiples of the faster of FA3 and cuDNN: **2.000**" in block
+    block = documents.grid_block(record | {"graph": True})
+    assert block.startswith(begin("grid-decode-bf16-graph"))
+    assert "Every contender replays a CUDA graph." in block
 
 
 def test_a_table_is_shown_where_it_says_otherwise_than_the_heuristic() -> None:

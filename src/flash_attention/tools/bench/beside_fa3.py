@@ -36,6 +36,7 @@ class Asked:
     hot: bool = False
     fa3: Path | None = None
     heuristic: bool = False  # what is chosen without tables is timed too
+    graph: bool = False  # contenders replay CUDA graphs
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from flash_attention.tools.bench.grid import Measured
 from flash_attention.tools.bench.peers import PEERS, line_up
 from flash_attention.tools.bench.peers.fa3 import FA3
 from flash_attention.tools.bench.statistics import Timing, gigabytes_per_second, tflops
-from flash_attention.tools.bench.timing import Contender, time_in_turn
+from flash_attention.tools.bench.timing import Contender, captured, time_in_turn
 
 RIVALS = (FA3, "cudnn")  # the ratio is to the faster of them
 OURS = "ours"  # the selected kernel, whichever it is
@@ -195,6 +195,8 @@ def _time(
         if name in judges:
             checks[name] = {"out": judges[name].check(out)}
 
+    if asked.graph:
+        contenders = [captured(contender) for contender in contenders]
     timings = time_in_turn(
         contenders, device=asked.device, repeats=asked.repeats, check=check, hot=asked.hot
     )

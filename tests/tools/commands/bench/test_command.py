@@ -83,6 +83,8 @@ def test_unknown_names_are_refused_with_the_nearest(tmp_path: Path) -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_it_says_so() -> None:
     assert "torch finds none" in refuse("bench", "--grid", "decode")
+    said = refuse("bench", "--grid", "training", "--graph")
+    assert "--graph is for grids of the forward pass, and training measures forward and" in said
 
 
 def test_what_it_measures_prints_and_writes(

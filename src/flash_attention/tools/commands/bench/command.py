@@ -56,6 +56,7 @@ def bench(
     heuristic: bool,
     repeats: int,
     hot: bool,
+    graph: bool,
     fa3: Path | None,
     json: Path | None,
     csv: Path | None,
@@ -71,8 +72,14 @@ def bench(
     names = () if peers == "none" else checked_names(peers.split(","))
     extra = read_configs(configs, element, measured_on(grid).pass_)
     settings = Settings(
-        *(grid, element, points, names, configs, extra, repeats, hot, fa3, narrowed, heuristic)
+        *(grid, element, points, names, configs, extra, repeats, hot, fa3, narrowed),
+        *(heuristic, graph),
     )
+    if graph and settings.measured is not Measured.FORWARD:
+        raise UnsupportedError(
+            f"--graph is for grids of the forward pass, and {grid} measures"
+            f" {settings.measured.words}; leave --graph out"
+        )
     if not torch.cuda.is_available():
         raise UnsupportedError(
             "bench times kernels on an NVIDIA GPU, and torch finds none; without one, `flash-"
@@ -93,6 +100,7 @@ def _measure(settings: Settings, *, json: Path | None, csv: Path | None, plot: P
         "dtype": settings.dtype.name,
         "repeats": settings.repeats,
         "l2": "hot" if settings.hot else "cold",
+        "graph": settings.graph,
         "clocks": {"before": _clocks(device)},
     }
     rows: list[GridRow] = []
@@ -132,6 +140,7 @@ def _result(
         *(point, settings.dtype, settings.measured, settings.repeats, device, settings.hot),
         settings.fa3,
         settings.heuristic,
+        settings.graph,
     )
     measure = measure_point if settings.measured is Measured.FORWARD else measure_gradients
     return measure(asked, configs, settings.peers, beside_fa3)

@@ -44,6 +44,7 @@ class Settings:
     fa3: Path | None
     narrowed: tuple[str, ...]  # the options that chose some points of the grid
     heuristic: bool = False  # what is chosen without tables is timed too
+    graph: bool = False  # contenders replay CUDA graphs
 
     @property
     def grid_name(self) -> str:
@@ -67,6 +68,7 @@ class Settings:
         if self.config_file is not None:
             words += ["--configs", str(self.config_file)]
         words += ["--heuristic"] if self.heuristic else []
+        words += ["--graph"] if self.graph else []
         words += ["--repeats", str(self.repeats), "--hot" if self.hot else "--cold"]
         library = str(self.fa3 or os.environ.get(FA3_VARIABLE, ""))
         if library and "fa3" in self.peers:
