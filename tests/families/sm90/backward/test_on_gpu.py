@@ -99,7 +99,7 @@ def test_every_rung_is_right(d_head: int) -> None:
 
 IN_ORDER = {
     64: config(64, dq="ordered", derivative="pairs", schedule="paired", order="dynamic_8"),
-    128: config(128, dq="ordered"),
+    128: config(128, dq="ordered", order="dynamic_8"),
 }
 
 

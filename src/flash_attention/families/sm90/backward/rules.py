@@ -114,6 +114,13 @@ def _fields_at_odds(cfg: HopperBackwardKernelConfig) -> Iterator[Violation]:
             f"ds_stages={cfg.ds_stages} with query_gradient={_literal(cfg.query_gradient)}:"
             " use 0 with NONE, which passes no dS on, and 1 or 2 with the others",
         )
+    if cfg.takes_turns and cfg.tile_order is not TileOrder.DYNAMIC:
+        yield Violation(
+            "turns_need_a_counter",
+            f"query_gradient={_literal(cfg.query_gradient)} with"
+            f" tile_order={_literal(cfg.tile_order)}: use TileOrder.DYNAMIC, with which a tile"
+            " starts after those that it waits for, whichever CTA starts first",
+        )
     by_keys = cfg.query_gradient in (QueryGradient.ATOMIC, QueryGradient.STAGED)
     if by_keys and cfg.B_r * cfg.d_head < 2 * PASS_COLUMNS * PASS_COLUMNS:
         yield Violation(

@@ -3,8 +3,8 @@
 // of the staging buffer to the warpgroup of dQ. Back come shares, which it stores or adds. For the last
 // share of a block the parts are lent with the sum of the others, and nothing comes back.
 //
-// A tile waits only for tiles with smaller keys, and CTAs start in the order of their index, so the tiles
-// that it waits for are running or done.
+// A tile waits only for tiles with smaller keys. Those come before it in the tile order, so that a CTA has
+// taken them from the counter, and they are running or done.
 #pragma once
 #include <fa/attn/stat_rows.cuh>
 #include <fa/ptx/bulk.cuh>

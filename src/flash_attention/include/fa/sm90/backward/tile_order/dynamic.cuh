@@ -10,13 +10,13 @@ struct Dynamic {
   template <class Config>
   class Walk {
    public:
-    __device__ explicit Walk(const BackwardKernelArgs& args) : args_(args), index_(blockIdx.x) {}
+    __device__ explicit Walk(const BackwardKernelArgs& args) : args_(args) {}
 
+    // Tiles start in the order of the counter, whichever CTA starts first.
     __device__ bool next(Tile& tile) {
-      if (!first_) index_ = gridDim.x + atomicAdd(args_.tile_counter, 1);
-      first_ = false;
-      if (index_ >= num_tiles<Config>(args_)) return false;
-      tile = tile_in_group<Config>(index_, args_, Config::kGroupHeads);
+      const int index = atomicAdd(args_.tile_counter, 1);
+      if (index >= num_tiles<Config>(args_)) return false;
+      tile = tile_in_group<Config>(index, args_, Config::kGroupHeads);
       return true;
     }
 
@@ -30,8 +30,6 @@ struct Dynamic {
 
    private:
     const BackwardKernelArgs& args_;
-    int index_;
-    bool first_ = true;
   };
 };
 
