@@ -21,6 +21,7 @@ from flash_attention.families.sm80.forward.config import FlashForwardKernelConfi
 from flash_attention.families.sm90.forward.config import HopperForwardKernelConfig
 from flash_attention.families.sm90.forward.tile_order import TileOrder
 from flash_attention.families.sm90.fp8.config import HopperFp8KernelConfig
+from flash_attention.families.sm90.mla.config import HopperMlaKernelConfig
 from flash_attention.families.values import Violation, smallest_holding
 from flash_attention.ladder import LADDER_D_HEADS, get_ladder, pick_rung
 
@@ -30,6 +31,7 @@ __all__ = [
     "GivenConfig",
     "HopperForwardKernelConfig",
     "HopperFp8KernelConfig",
+    "HopperMlaKernelConfig",
     "KernelConfig",
     "TileOrder",
     "Violation",

@@ -26,7 +26,8 @@ OUTPUT = "the output"  # its name in messages, since `attention` calls it out an
 DTYPES = (torch.float16, torch.bfloat16)
 DEVICE_TYPES = ("cuda", "cpu")  # run on the GPU, and run in the emulator
 ALIGNMENT = 16  # bytes of one copy instruction, which its address is a multiple of
-MAX_D_HEAD = 256  # of the widest kernel config
+MAX_D_HEAD = 256  # of the widest kernel config, but for MLA
+MLA_D_HEADS = (576, 512)  # of q and k, and of v, which is part of k
 MAX_ROWS = 1 << 30  # so that sums of two numbers of rows fit in 32 bits
 
 
@@ -102,6 +103,7 @@ def check_inputs(
     for view in (q, k, v):
         _check_kernel_kind(view)
     check_shapes(q, k, v, packing)
+    _check_columns(q, v)
     for view in (q, k, v):
         _check_memory(view)
 
@@ -327,16 +329,33 @@ def _check_same(view: TensorView, q: TensorView, what: str) -> None:
         )
 
 
+def _check_columns(q: TensorView, v: TensorView) -> None:
+    if (q.shape[-1], v.shape[-1]) == MLA_D_HEADS:
+        return
+    for view in (q, v):
+        if (d_head := view.shape[-1]) > MAX_D_HEAD:
+            raise UnsupportedError(
+                f"{view.name} has d_head {d_head}; the kernels take at most {MAX_D_HEAD}, or"
+                f" {MLA_D_HEADS[0]} with {MLA_D_HEADS[1]} of v (MLA); torch's own"
+                " scaled_dot_product_attention takes more"
+            )
+
+
+def check_v_in_k(k: TensorView, v: TensorView) -> None:
+    """Check that v starts where k does, for kernels that read v as the first columns of k."""
+    if k.pointer != v.pointer:
+        raise UnsupportedError(
+            f"v starts at address {v.pointer:#x}, k at {k.pointer:#x}; the kernels for d_head"
+            f" {k.shape[-1]} and d_v {v.shape[-1]} (MLA) read v as the first columns of k: pass"
+            f" v=k[..., :{v.shape[-1]}]"
+        )
+
+
 def _check_memory(view: TensorView) -> None:
     """Check that 16-byte copies work with the sizes and the strides of a tensor."""
     dims = DIMS if len(view.shape) == len(DIMS) else PACKED_DIMS
     elements = ALIGNMENT // view.dtype.itemsize
     *_, rows, _, d_head = view.shape
-    if d_head > MAX_D_HEAD:
-        raise UnsupportedError(
-            f"{view.name} has d_head {d_head}; the kernels take at most {MAX_D_HEAD}, torch's own"
-            " scaled_dot_product_attention takes more"
-        )
     if d_head % elements or d_head == 0:
         padded = -(-d_head // elements) * elements or elements
         raise UnsupportedError(

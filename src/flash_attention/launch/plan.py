@@ -61,6 +61,7 @@ class Plan:
         self.given = tuple(call.extras)
         self.launcher = Launcher(self.recipe, self.device_index)
         self._like_q = self.problem.d_v == self.problem.d_head and call.q.dtype in tensors.DTYPES
+        self._v_in_k = self.recipe.v_in_k and not self.idle
         self._arguments = cast(type[ForwardKernelArgs], type(self.recipe.arguments))
         self._template = bytes(self.recipe.arguments)
         self._spans = tuple(view.layout.span for view in self.views)
@@ -109,6 +110,8 @@ class Plan:
             tensors.check_pointers(views_of(call))
         if out is not None:
             self._check_overlap(call, o_pointer, (q_pointer, k_pointer, v_pointer))
+        if k_pointer != v_pointer and self._v_in_k:
+            tensors.check_v_in_k(*views_of(call)[1:3])
         tensors.check_no_grad(call)
         arguments = self._arguments.from_buffer_copy(self._template)
         pack_addresses(arguments, FIRST_ADDRESS, q_pointer, k_pointer, v_pointer, o_pointer)

@@ -24,8 +24,9 @@ BARRIER_BYTES = 256  # mbarriers and the words of the tile scheduler
 
 
 def tile_rows(consumers: int, heads_together: int = 1) -> int:
-    """Count the rows of a tile that can hold a query. A query does not straddle two consumers."""
-    return WARPGROUP_ROWS // heads_together * heads_together * consumers
+    """Count the rows of a tile that can hold a query. A query does not straddle two consumers,
+    unless all of them share one."""
+    return WARPGROUP_ROWS // heads_together * heads_together * consumers or heads_together
 
 
 @dataclass(frozen=True, order=True)

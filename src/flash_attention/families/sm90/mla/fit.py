@@ -1,0 +1,65 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which problems MLA kernels run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flash_attention.call.problem import Problem
+from flash_attention.call.tensors import MLA_D_HEADS, TensorView, shown
+from flash_attention.errors import UnsupportedError
+from flash_attention.families.fit import MAX_GRID_YZ, check_dtype
+from flash_attention.families.sm90.forward.fit import check_tiles
+from flash_attention.families.sm90.forward.splits import Chunks
+from flash_attention.families.sm90.mla.config import HopperMlaKernelConfig
+from flash_attention.families.sm90.mla.features import ctas_of_tile
+
+
+def refusal(problem: Problem) -> str | None:
+    """Say why a problem is none for MLA kernels unless a config asks for them, or return None."""
+    if (problem.d_head, problem.d_v) != MLA_D_HEADS:
+        d_head, d_v = MLA_D_HEADS
+        return f"MLA kernels are chosen for d_head {d_head} and d_v {d_v}"
+    return _unfit(problem)
+
+
+def _unfit(problem: Problem) -> str | None:
+    if problem.heads_k != 1:
+        return f"MLA kernels read one head of k and v, and there are {problem.heads_k}"
+    if problem.total_q is not None:
+        return "MLA kernels read q with a batch dimension, and it is packed (cu_seqlens_q)"
+    return None
+
+
+def check_fits(
+    config: HopperMlaKernelConfig,
+    problem: Problem,
+    views: Sequence[TensorView],
+    chunks: Chunks,
+) -> None:
+    """Raise UnsupportedError unless kernels of the config can run the problem."""
+    check_dtype(config, problem)
+    if (problem.d_head, problem.d_v) != (config.d_head, config.d_v):
+        raise UnsupportedError(
+            f"the kernel config is for d_head {config.d_head} and d_v {config.d_v}, the tensors have"
+            f" {problem.d_head} and {problem.d_v}; pass a config of their d_v, or other tensors"
+        )
+    if why := _unfit(problem):
+        raise UnsupportedError(f"{why}; pass other tensors, or another config")
+    _check_view(*views[1:3])
+    if (ctas := ctas_of_tile(max(problem.heads, 1))) > MAX_GRID_YZ:
+        raise UnsupportedError(
+            f"{problem.heads} heads of q need {ctas} CTAs that share a tile; a launch takes at most"
+            f" {MAX_GRID_YZ}, pass a number of heads with a divisor up to 64"
+        )
+    check_tiles(config, problem, chunks.num_tiles(problem, ctas) * chunks.key_blocks)
+
+
+def _check_view(k: TensorView, v: TensorView) -> None:
+    """Check that v can be a view of k. Whether it starts where k does is checked in every call."""
+    used = [dim for dim, size in enumerate(k.shape[:-1]) if size > 1]
+    if any(k.strides[dim] != v.strides[dim] for dim in used):
+        raise UnsupportedError(
+            f"k has strides {shown(k.strides)}, v has strides {shown(v.strides)}; MLA kernels read"
+            f" v as the first {v.shape[-1]} columns of k: pass v=k[..., :{v.shape[-1]}]"
+        )
