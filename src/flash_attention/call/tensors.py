@@ -27,7 +27,7 @@ DTYPES = (torch.float16, torch.bfloat16)
 DEVICE_TYPES = ("cuda", "cpu")  # run on the GPU, and run in the emulator
 ALIGNMENT = 16  # bytes of one copy instruction, which its address is a multiple of
 MAX_D_HEAD = 256  # of the widest kernel config, but for MLA
-MLA_D_HEADS = (576, 512)  # of q and k, and of v, which is part of k
+MLA_D_HEADS = ((320, 256), (448, 384), (576, 512))  # of q and k, and of v, which is part of k
 MAX_ROWS = 1 << 30  # so that sums of two numbers of rows fit in 32 bits
 
 
@@ -330,14 +330,14 @@ def _check_same(view: TensorView, q: TensorView, what: str) -> None:
 
 
 def _check_columns(q: TensorView, v: TensorView) -> None:
-    if (q.shape[-1], v.shape[-1]) == MLA_D_HEADS:
+    if (q.shape[-1], v.shape[-1]) in MLA_D_HEADS:
         return
     for view in (q, v):
         if (d_head := view.shape[-1]) > MAX_D_HEAD:
+            pairs = " or ".join(f"{d} with {d_v} of v" for d, d_v in MLA_D_HEADS)
             raise UnsupportedError(
                 f"{view.name} has d_head {d_head}; the kernels take at most {MAX_D_HEAD}, or"
-                f" {MLA_D_HEADS[0]} with {MLA_D_HEADS[1]} of v (MLA); torch's own"
-                " scaled_dot_product_attention takes more"
+                f" {pairs} (MLA); torch's own scaled_dot_product_attention takes more"
             )
 
 

@@ -17,9 +17,9 @@ from flash_attention.families.sm90.mla.features import ctas_of_tile
 
 def refusal(problem: Problem) -> str | None:
     """Say why a problem is none for MLA kernels unless a config asks for them, or return None."""
-    if (problem.d_head, problem.d_v) != MLA_D_HEADS:
-        d_head, d_v = MLA_D_HEADS
-        return f"MLA kernels are chosen for d_head {d_head} and d_v {d_v}"
+    if (problem.d_head, problem.d_v) not in MLA_D_HEADS:
+        pairs = ", ".join(f"{d_head} with d_v {d_v}" for d_head, d_v in MLA_D_HEADS)
+        return f"MLA kernels are chosen for d_head {pairs}"
     return _unfit(problem)
 
 

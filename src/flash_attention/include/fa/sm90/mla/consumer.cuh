@@ -89,10 +89,10 @@ class Consumer {
     constexpr int kHalfSteps = kHalfColumns / 16;
     const KOperand k = k_operand_.after(half_);
     turns_.begin();
-    ptx::wgmma_fence();  // what was done with these registers before is done
 #pragma unroll
     for (int part = 0; part < kParts; ++part) {
       ptx::mbarrier_wait(smem_.k_full(half_, part), ring.parity);  // these columns have arrived
+      ptx::wgmma_fence();  // what was done with these registers before is done
 #pragma unroll
       for (int d = part * kHalfSteps; d < min((part + 1) * kHalfSteps, Config::kDHead / 16); ++d)
         ptx::WgmmaFromShared<DType, Config::kBC>::run(s, q_operand_.step(d), k.step(d), d != 0);
