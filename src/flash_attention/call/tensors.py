@@ -15,6 +15,7 @@ import torch
 from torch.autograd import forward_ad
 
 from flash_attention.call.call import Call
+from flash_attention.call.mla import check_not_mla, is_mla, mla_d_heads
 from flash_attention.call.overlap import Layout, may_overlap, overlaps_itself
 from flash_attention.call.results import E4M3
 from flash_attention.errors import UnsupportedError
@@ -27,7 +28,6 @@ DTYPES = (torch.float16, torch.bfloat16)
 DEVICE_TYPES = ("cuda", "cpu")  # run on the GPU, and run in the emulator
 ALIGNMENT = 16  # bytes of one copy instruction, which its address is a multiple of
 MAX_D_HEAD = 256  # of the widest kernel config, but for MLA
-MLA_D_HEADS = ((320, 256), (448, 384), (576, 512))  # of q and k, and of v, which is part of k
 MAX_ROWS = 1 << 30  # so that sums of two numbers of rows fit in 32 bits
 
 
@@ -220,6 +220,7 @@ def check_differentiable(call: Call) -> None:
         )
     check_16_bit(call)
     check_not_paged(call)
+    check_not_mla(call)
     check_no_tangent(call)
 
 
@@ -330,25 +331,14 @@ def _check_same(view: TensorView, q: TensorView, what: str) -> None:
 
 
 def _check_columns(q: TensorView, v: TensorView) -> None:
-    if (q.shape[-1], v.shape[-1]) in MLA_D_HEADS:
+    if is_mla(q.shape[-1], v.shape[-1]):
         return
     for view in (q, v):
         if (d_head := view.shape[-1]) > MAX_D_HEAD:
-            pairs = " or ".join(f"{d} with {d_v} of v" for d, d_v in MLA_D_HEADS)
             raise UnsupportedError(
                 f"{view.name} has d_head {d_head}; the kernels take at most {MAX_D_HEAD}, or"
-                f" {pairs} (MLA); torch's own scaled_dot_product_attention takes more"
+                f" {mla_d_heads()} (MLA); torch's own scaled_dot_product_attention takes more"
             )
-
-
-def check_v_in_k(k: TensorView, v: TensorView) -> None:
-    """Check that v starts where k does, for kernels that read v as the first columns of k."""
-    if k.pointer != v.pointer:
-        raise UnsupportedError(
-            f"v starts at address {v.pointer:#x}, k at {k.pointer:#x}; the kernels for d_head"
-            f" {k.shape[-1]} and d_v {v.shape[-1]} (MLA) read v as the first columns of k: pass"
-            f" v=k[..., :{v.shape[-1]}]"
-        )
 
 
 def _check_memory(view: TensorView) -> None:

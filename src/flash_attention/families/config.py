@@ -66,9 +66,14 @@ class KernelConfig(ABC):
         return self.dtype.to_torch_dtype()
 
     @property
-    def sum_columns(self) -> int:
-        """The columns of a product that are for row sums."""
-        return 0
+    def value_columns(self) -> int:
+        """The columns of the product with V in the main loop."""
+        return self.d_head
+
+    @property
+    def loaded_columns(self) -> int:
+        """The columns of K and V together that the main loop loads."""
+        return 2 * self.d_head
 
     @property
     def loop_products(self) -> tuple[int, int]:

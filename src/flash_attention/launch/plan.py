@@ -13,6 +13,7 @@ from flash_attention.arch import Arch
 from flash_attention.call import tensors
 from flash_attention.call.call import Call
 from flash_attention.call.checks import check_call, explain_bad_key, views_of
+from flash_attention.call.mla import check_v_in_k
 from flash_attention.call.overlap import may_overlap
 from flash_attention.call.results import fill_keyless, new_output
 from flash_attention.call.tensors import ALIGNMENT
@@ -111,7 +112,7 @@ class Plan:
         if out is not None:
             self._check_overlap(call, o_pointer, (q_pointer, k_pointer, v_pointer))
         if k_pointer != v_pointer and self._v_in_k:
-            tensors.check_v_in_k(*views_of(call)[1:3])
+            check_v_in_k(*views_of(call)[1:3])
         tensors.check_no_grad(call)
         arguments = self._arguments.from_buffer_copy(self._template)
         pack_addresses(arguments, FIRST_ADDRESS, q_pointer, k_pointer, v_pointer, o_pointer)

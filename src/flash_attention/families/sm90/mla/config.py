@@ -71,6 +71,15 @@ class HopperMlaKernelConfig(KernelConfig):
         return True
 
     @property
+    def value_columns(self) -> int:
+        return self.d_v
+
+    @property
+    def loaded_columns(self) -> int:
+        """Those of K, which V is part of."""
+        return self.d_head
+
+    @property
     def num_threads(self) -> int:
         return WARPGROUP_THREADS * (HALVES + 1)
 

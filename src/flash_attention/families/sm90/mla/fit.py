@@ -5,8 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from flash_attention.call.mla import mla_d_heads
 from flash_attention.call.problem import Problem
-from flash_attention.call.tensors import MLA_D_HEADS, TensorView, shown
+from flash_attention.call.tensors import TensorView, shown
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.fit import MAX_GRID_YZ, check_dtype
 from flash_attention.families.sm90.forward.fit import check_tiles
@@ -17,9 +18,8 @@ from flash_attention.families.sm90.mla.features import ctas_of_tile
 
 def refusal(problem: Problem) -> str | None:
     """Say why a problem is none for MLA kernels unless a config asks for them, or return None."""
-    if (problem.d_head, problem.d_v) not in MLA_D_HEADS:
-        pairs = ", ".join(f"{d_head} with d_v {d_v}" for d_head, d_v in MLA_D_HEADS)
-        return f"MLA kernels are chosen for d_head {pairs}"
+    if not problem.mla:
+        return f"MLA kernels are chosen for d_head {mla_d_heads()}"
     return _unfit(problem)
 
 

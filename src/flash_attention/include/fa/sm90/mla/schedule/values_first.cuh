@@ -13,23 +13,28 @@ struct ValuesFirst {
       finish_own(c);
     }
 #pragma unroll 1
-    while (c.has_block()) {
-      c.wait_weights();                           // P of the other warpgroup is written
-      c.follow_maxima(c.o());                     // O is relative to its maxima
-      c.issue_accumulate(c.o(), c.their_p(), c.v());  // O += P V
-      if (c.has_next_block()) {
-        c.issue_scores(c.s(), c.next_ring());  // S = Q K^T of the next block
-        c.template wait_products<1>();         // O is complete, V and P were read
-        c.release_theirs();
-        finish_own(c);
-      } else {
-        c.template wait_products<0>();  // O is complete, V and P were read
-        c.release_theirs();
-      }
+    while (c.has_next_block()) {
+      begin_theirs(c);
+      c.issue_scores(c.s(), c.next_ring());  // S = Q K^T of the next block
+      c.template wait_products<1>();         // O is complete, V and P were read
+      c.release_theirs();
+      finish_own(c);
+    }
+    if (c.has_block()) {
+      begin_theirs(c);
+      c.template wait_products<0>();  // O is complete, V and P were read
+      c.release_theirs();
     }
   }
 
  private:
+  template <class Consumer>
+  static __device__ void begin_theirs(Consumer& c) {
+    c.wait_weights();                               // P of the other warpgroup is written
+    c.follow_maxima(c.o());                         // O is relative to its maxima
+    c.issue_accumulate(c.o(), c.their_p(), c.v());  // O += P V
+  }
+
   // The rest of a block whose scores are being computed.
   template <class Consumer>
   static __device__ void finish_own(Consumer& c) {
