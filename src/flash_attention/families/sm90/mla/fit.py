@@ -41,8 +41,8 @@ def check_fits(
     check_dtype(config, problem)
     if (problem.d_head, problem.d_v) != (config.d_head, config.d_v):
         raise UnsupportedError(
-            f"the kernel config is for d_head {config.d_head} and d_v {config.d_v}, the tensors have"
-            f" {problem.d_head} and {problem.d_v}; pass a config of their d_v, or other tensors"
+            f"the kernel config is for d_head {config.d_head} and d_v {config.d_v}, the tensors"
+            f" have {problem.d_head} and {problem.d_v}; pass a config of their d_v, or leave it out"
         )
     if why := _unfit(problem):
         raise UnsupportedError(f"{why}; pass other tensors, or another config")
