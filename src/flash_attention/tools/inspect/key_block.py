@@ -31,9 +31,7 @@ class KeyBlock:
         products, warps = config.loop_products
         backward = family_of(config).pass_ is Pass.BACKWARD
         loaded = config.B_r if backward else config.B_c
-        return cls(
-            *(*sizes, warps, products, config.value_columns, loaded, config.loaded_columns)
-        )
+        return cls(*(*sizes, warps, products, config.value_columns, loaded, config.loaded_columns))
 
     @property
     def flop(self) -> int:

@@ -57,9 +57,7 @@ class Case:
     sharp: bool = False  # the maximum of a row keeps rising, also by more than float32 resolves
     large: float = 1.0  # a factor of all scores
 
-    def make(
-        self, d_v: int, dtype: torch.dtype = torch.bfloat16, device: str = "cpu"
-    ) -> MadeCase:
+    def make(self, d_v: int, dtype: torch.dtype = torch.bfloat16, device: str = "cpu") -> MadeCase:
         """The case with random tensors."""
         return _made(self, d_v, dtype, device)
 

@@ -21,8 +21,8 @@ from flash_attention.errors import UnsupportedError
 from flash_attention.families.recipe import Setting
 from flash_attention.families.registry import unit_of
 from flash_attention.families.sm90.forward.features import SplitKind
-from flash_attention.families.sm90.mla.features import ctas_of_tile, q_box
 from flash_attention.families.sm90.mla.family import SM90_MLA
+from flash_attention.families.sm90.mla.features import ctas_of_tile, q_box
 from flash_attention.families.sm90.mla.splits import choose_chunks
 from flash_attention.launch.plan import Plan
 from flash_attention.reference.oracle import oracle
@@ -32,9 +32,7 @@ SMS = 132
 
 
 def problem(batch: int, keys: int, *, heads: int = 128, queries: int = 1, **others: Any) -> Problem:
-    return Problem(
-        *(batch, queries, keys, heads, 1, 576, 512, torch.bfloat16, 576**-0.5), **others
-    )
+    return Problem(*(batch, queries, keys, heads, 1, 576, 512, torch.bfloat16, 576**-0.5), **others)
 
 
 def tensors(keys: int = 70, heads: int = 16, d: int = 576, batch: int = 1) -> tuple[Tensor, Tensor]:
@@ -90,7 +88,9 @@ def test_heads_are_shared_evenly(heads: int, ctas: int, box: tuple[int, int]) ->
 def test_split_keys_makes_chunks_that_do_not_depend_on_the_batch() -> None:
     decision = decide(problem(4, 1000), Where(SMS), split_keys=256)
     assert (decision.split.splits, decision.split.blocks) == (SplitKind.CHUNKED, 4)
-    with pytest.raises(UnsupportedError, match="split_keys is 100, and the kernel visits keys in b"):
+    with pytest.raises(
+        UnsupportedError, match="split_keys is 100, and the kernel visits keys in b"
+    ):
         decide(problem(4, 1000), Where(SMS), split_keys=100)
 
 

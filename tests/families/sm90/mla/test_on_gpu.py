@@ -119,6 +119,7 @@ def test_a_dense_cache_of_flash_attn_takes_new_keys() -> None:
     )
     for entry, length in enumerate(lengths.tolist()):
         assert torch.equal(cache[entry, length : length + 2], new[entry])
+    assert isinstance(out, torch.Tensor)
     check = check_output(out, q, cache, cache[..., :D_V], seqused_k=lengths + 2, causal=True)
     assert check.ok, str(check)
 

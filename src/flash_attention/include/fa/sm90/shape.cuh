@@ -81,8 +81,8 @@ struct Shape {
   using QTile = SharedTile<Config::kDHead, kWarpgroupRows>;  // of one warpgroup; O's, too
   static constexpr int kGroup = Config::Rows::kGroup;
   // The rows of a warpgroup that are used: whole queries, or an equal share of the heads of one.
-  static constexpr int kRows = kGroup <= kWarpgroupRows ? kWarpgroupRows / kGroup * kGroup
-                                                        : kGroup / Config::kConsumers;
+  static constexpr int kRows =
+      kGroup <= kWarpgroupRows ? kWarpgroupRows / kGroup * kGroup : kGroup / Config::kConsumers;
   static constexpr int kBR = Config::kConsumers * kRows;
   static constexpr int kQLoadBytes = kRows * QTile::kCount * QTile::kRowBytes;
   using KVTile = SharedTile<Config::kDHead, Config::kBC>;

@@ -178,8 +178,7 @@ class Consumer {
   __device__ void follow_maxima(Output& o) {
     const ptx::FloatPair theirs = ptx::ld_shared_8(smem_.maxima(ring_.stage));
     const float max[2] = {theirs.x, theirs.y};
-    stats_.grew =
-        __any_sync(~0u, max[0] != stats_.max[0][0] || max[1] != stats_.max[0][1]);
+    stats_.grew = __any_sync(~0u, max[0] != stats_.max[0][0] || max[1] != stats_.max[0][1]);
     if (!stats_.grew) return;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -202,9 +201,7 @@ class Consumer {
   static __device__ bool uniform(bool condition) { return __any_sync(~0u, condition); }
 
   static __device__ int warp_in_group() { return warp_id() % (kWarpgroupSize / kWarpSize); }
-  __device__ int warp_row() const {
-    return first_row<Config>(tile_) + warp_in_group() * kWarpRows;
-  }
+  __device__ int warp_row() const { return first_row<Config>(tile_) + warp_in_group() * kWarpRows; }
   static __device__ u64 stage_distance(int stage) {
     return stage * (Tiles<Config>::KTile::kBytes >> 4);
   }
@@ -235,8 +232,7 @@ class Consumer {
   __device__ void clear_tail() {
     const int keys = sequence_.k_len - block_ * Config::kBC;
     if (!Config::Lengths::kPerBatch || !uniform(keys < Config::kBC)) return;
-    clear_rows<kWarpgroupSize>(VTile(smem_.k(half_).address), keys,
-                               threadIdx.x % kWarpgroupSize);
+    clear_rows<kWarpgroupSize>(VTile(smem_.k(half_).address), keys, threadIdx.x % kWarpgroupSize);
     sync_warpgroup(half_);  // all four warps have stored their zeros
   }
 

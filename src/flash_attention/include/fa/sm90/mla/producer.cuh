@@ -69,8 +69,8 @@ class Producer {
     const ptx::Mbarrier full = smem_.k_full(ring_.stage, part);
     ptx::mbarrier_wait(smem_.k_empty(ring_.stage, part), ring_.parity ^ 1);  // it was released
     ptx::mbarrier_arrive_expect(full, PartTile::kBytes);
-    Config::Pages::load(to, maps_.k, full, /*kv_head=*/0, block * Config::kBC, tile.batch, sequence_,
-                        args_, part * kHalfColumns);
+    Config::Pages::load(to, maps_.k, full, /*kv_head=*/0, block * Config::kBC, tile.batch,
+                        sequence_, args_, part * kHalfColumns);
   }
 
   const SharedMemory<Config>& smem_;

@@ -25,8 +25,9 @@ struct Paged {
       const int page = min(key + k, sequence.k_len - 1) / PageKeys;
 #pragma unroll
       for (int p = 0; p < KVTile::kCount; ++p)
-        ptx::tma_load_4d(tile.panel(p) + k * KVTile::kRowBytes, map, full, first_column + p * KVTile::kColumns,
-                         kv_head, (key + k) % PageKeys, table[page]);
+        ptx::tma_load_4d(tile.panel(p) + k * KVTile::kRowBytes, map, full,
+                         first_column + p * KVTile::kColumns, kv_head, (key + k) % PageKeys,
+                         table[page]);
     }
   }
 };

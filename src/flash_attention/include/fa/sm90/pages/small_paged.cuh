@@ -33,8 +33,9 @@ struct SmallPaged {
 #pragma unroll
         for (int i = 0; i < kAhead; ++i) {
           const int k = first + i * kBox;
-          ptx::tma_load_4d(tile.panel(p) + k * KVTile::kRowBytes, map, full, first_column + p * KVTile::kColumns,
-                           kv_head, (key + k) % PageKeys, pages[i]);
+          ptx::tma_load_4d(tile.panel(p) + k * KVTile::kRowBytes, map, full,
+                           first_column + p * KVTile::kColumns, kv_head, (key + k) % PageKeys,
+                           pages[i]);
         }
     }
   }
