@@ -21,10 +21,10 @@ def is_mla(d_head: int, d_v: int) -> bool:
     return (d_head, d_v) in MLA_D_HEADS
 
 
-def mla_d_heads() -> str:
-    """Say the head dimensions of MLA."""
-    *others, last = (f"{d_head} with {d_v} of v" for d_head, d_v in MLA_D_HEADS)
-    return f"{', '.join(others)} or {last}"
+def or_mla(d_head: int) -> str:
+    """Say which v makes a head dimension one of MLA, if there is one."""
+    d_v = dict(MLA_D_HEADS).get(d_head)
+    return f", or {d_head} with a v of {d_v} columns of k (MLA)" if d_v else ""
 
 
 def check_v_in_k(k: TensorView, v: TensorView) -> None:

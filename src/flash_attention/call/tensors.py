@@ -15,7 +15,7 @@ import torch
 from torch.autograd import forward_ad
 
 from flash_attention.call.call import Call
-from flash_attention.call.mla import check_not_mla, is_mla, mla_d_heads
+from flash_attention.call.mla import check_not_mla, is_mla, or_mla
 from flash_attention.call.overlap import Layout, may_overlap, overlaps_itself
 from flash_attention.call.results import E4M3
 from flash_attention.errors import UnsupportedError
@@ -336,8 +336,8 @@ def _check_columns(q: TensorView, v: TensorView) -> None:
     for view in (q, v):
         if (d_head := view.shape[-1]) > MAX_D_HEAD:
             raise UnsupportedError(
-                f"{view.name} has d_head {d_head}; the kernels take at most {MAX_D_HEAD}, or"
-                f" {mla_d_heads()} (MLA); torch's own scaled_dot_product_attention takes more"
+                f"{view.name} has d_head {d_head}; the kernels take at most {MAX_D_HEAD}"
+                f"{or_mla(d_head)}, torch's own scaled_dot_product_attention takes more"
             )
 
 

@@ -52,9 +52,9 @@ def check_config_type(config: object, which: Pass = Pass.FORWARD) -> None:
 
 
 def families_for(problem: Problem, which: Pass) -> list[AnyFamily]:
-    """Return the families of a pass whose kernels take the element type of a problem, the newest
+    """Return the families of a pass whose kernels are for problems of this kind, the newest
     first."""
-    return [family for family in reversed(families_of(which)) if problem.dtype in family.inputs]
+    return [family for family in reversed(families_of(which)) if family.is_for(problem)]
 
 
 def family_of(config: KernelConfig) -> AnyFamily:

@@ -117,6 +117,9 @@ class Sm90Mla(Family[HopperMlaKernelConfig]):
     def split(self, config: HopperMlaKernelConfig, problem: Problem, keys: int) -> Chunks:
         return splits.of_keys(problem, keys)
 
+    def is_for(self, problem: Problem) -> bool:
+        return super().is_for(problem) and problem.mla
+
     def heuristic(self, problem: Problem, arch: Arch) -> HopperMlaKernelConfig | str:
         if why := refusal(problem):
             return why

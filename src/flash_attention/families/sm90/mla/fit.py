@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flash_attention.call.mla import mla_d_heads
 from flash_attention.call.problem import Problem
 from flash_attention.call.tensors import TensorView, shown
 from flash_attention.errors import UnsupportedError
@@ -17,13 +16,7 @@ from flash_attention.families.sm90.mla.features import ctas_of_tile
 
 
 def refusal(problem: Problem) -> str | None:
-    """Say why a problem is none for MLA kernels unless a config asks for them, or return None."""
-    if not problem.mla:
-        return f"MLA kernels are chosen for d_head {mla_d_heads()}"
-    return _unfit(problem)
-
-
-def _unfit(problem: Problem) -> str | None:
+    """Say why MLA kernels do not run a problem with their head dimensions, or return None."""
     if problem.heads_k != 1:
         return f"MLA kernels read one head of k and v, and there are {problem.heads_k}"
     if problem.total_q is not None:
@@ -44,7 +37,7 @@ def check_fits(
             f"the kernel config is for d_head {config.d_head} and d_v {config.d_v}, the tensors"
             f" have {problem.d_head} and {problem.d_v}; pass a config of their d_v, or leave it out"
         )
-    if why := _unfit(problem):
+    if why := refusal(problem):
         raise UnsupportedError(f"{why}; pass other tensors, or another config")
     _check_view(*views[1:3])
     if (ctas := ctas_of_tile(max(problem.heads, 1))) > MAX_GRID_YZ:

@@ -6,11 +6,10 @@
 #pragma once
 #include <fa/attn/online.cuh>
 #include <fa/ptx/memory.cuh>
-#include <fa/ptx/stmatrix.cuh>
 #include <fa/sm90/clear.cuh>
 #include <fa/sm90/mailbox.cuh>
+#include <fa/sm90/mla/products.cuh>
 #include <fa/sm90/mla/rows.cuh>
-#include <fa/sm90/mla/shared_memory.cuh>
 #include <fa/sm90/turns/free.cuh>
 #include <fa/sm90/warp_output.cuh>
 
@@ -23,26 +22,18 @@ struct HalfOutput : Config {
 };
 
 template <class Config_>
-class Consumer {
+class Consumer : public Products<Config_> {
  public:
   using Config = Config_;
-  using DType = typename Config::DType;
+  using Math = Products<Config>;
+  using typename Math::KOperand, typename Math::POperand, typename Math::QOperand;
+  using typename Math::Output, typename Math::Scores, typename Math::VOperand;
+  using typename Math::Weights;
   using Exponential = typename Config::Exponential;
   using Mask = typename Config::Mask;
   using Rows = typename Config::Rows;
   using Range = attn::KeyRange<Mask, Config::kBC>;
   using VTile = typename Tiles<Config>::VTile;
-  using QOperand = typename Tiles<Config>::QTile::RowOperand;
-  using KOperand = typename Tiles<Config>::KTile::RowOperand;
-  using VOperand = typename Tiles<Config>::HalfTile::ColumnOperand;
-  using POperand = typename Tiles<Config>::PTile::RowOperand;
-  static constexpr int kHalfColumns = Tiles<Config>::kHalfColumns;
-  static constexpr int kKeySteps = Config::kBC / 16;
-  using Scores = Accumulator<kWarpRows, Config::kBC>;
-  using Output = Accumulator<kWarpRows, kHalfColumns>;
-  struct Weights {  // P as the A operand: pairs of elements, 16 keys in four registers
-    u32 step[kKeySteps][4];
-  };
 
   __device__ Consumer(const SharedMemory<Config>& smem, const ForwardKernelArgs& args, int half)
       : smem_(smem),
@@ -82,44 +73,14 @@ class Consumer {
     return {p_operand_.descriptor + stage_distance(ring_.stage)};
   }
 
-  // products
+  // Four warps arrive here before they issue products.
+  __device__ void begin_turn() { turns_.begin(); }
 
-  // S = Q K^T of this warpgroup's stage, which holds the current block or the next one, as K arrives.
+  // S = Q K^T of this warpgroup's stage, as K arrives. `ring` is at the stage, for the block or the next.
   __device__ void issue_scores(Scores& s, Ring<kStages> ring) {
-    constexpr int kHalfSteps = kHalfColumns / 16;
-    const KOperand k = k_operand_.after(half_);
-    turns_.begin();
-#pragma unroll
-    for (int part = 0; part < kParts; ++part) {
+    Math::issue_scores(s, q_operand_, k_operand_.after(half_), [this, ring](int part) {
       ptx::mbarrier_wait(smem_.k_full(half_, part), ring.parity);  // these columns have arrived
-      ptx::wgmma_fence();  // what was done with these registers before is done
-#pragma unroll
-      for (int d = part * kHalfSteps; d < min((part + 1) * kHalfSteps, Config::kDHead / 16); ++d)
-        ptx::WgmmaFromShared<DType, Config::kBC>::run(s, q_operand_.step(d), k.step(d), d != 0);
-    }
-    ptx::wgmma_commit();
-  }
-  // O += P V with P of this warpgroup, ...
-  __device__ void issue_accumulate(Output& o, const Weights& p, VOperand v) {
-    ptx::wgmma_fence();  // what was done with these registers before is done
-#pragma unroll
-    for (int n = 0; n < kKeySteps; ++n)
-      ptx::WgmmaFromRegisters<DType, kHalfColumns>::run(o, p.step[n], v.step(n));
-    ptx::wgmma_commit();
-  }
-  // ... or of the other one.
-  __device__ void issue_accumulate(Output& o, POperand p, VOperand v) {
-    turns_.begin();
-    ptx::wgmma_fence();  // what was done with these registers before is done
-#pragma unroll
-    for (int n = 0; n < kKeySteps; ++n)
-      ptx::WgmmaBothShared<DType, kHalfColumns, false, true>::run(o, p.step(n), v.step(n));
-    ptx::wgmma_commit();
-  }
-  // Waits until all but the latest `Pending` products have read their operands and stored their results.
-  template <int Pending>
-  __device__ void wait_products() {
-    ptx::wgmma_wait<Pending>();
+    });
   }
 
   // a block of this warpgroup
@@ -137,24 +98,13 @@ class Consumer {
     if (uniform(range_.hides(block_)))
       attn::hide<Rows>(s, mask_, warp_row(), block_ * Config::kBC, sequence_);
     Config::Rescale::template run<Exponential>(attn::Masked{}, s, stats_, factor_);
-#pragma unroll
-    for (int n = 0; n < kKeySteps; ++n)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const float (&x)[4] = s.v[0][2 * n + e / 2];
-        p.step[n][e] = DType::pack(x[e % 2 * 2], x[e % 2 * 2 + 1]);
-      }
+    Math::convert(p, s);
   }
   // Gives P and the maxima to the other warpgroup.
   __device__ void write_weights(const Weights& p) {
-    const auto tile = smem_.p(half_);
     sync_warpgroup(half_);  // all four warps' products have read the rotary columns
     clear_tail();
-#pragma unroll
-    for (int n = 0; n < kKeySteps; ++n)
-      ptx::stmatrix_x4(
-          tile.chunk(warp_in_group() * kWarpRows + lane_id() % 16, 2 * n + lane_id() / 16),
-          p.step[n]);
+    Math::write(smem_.p(half_), warp_in_group() * kWarpRows, p);
     ptx::st_shared_8(smem_.maxima(half_), {stats_.max[0][0], stats_.max[0][1]});
     ptx::fence_proxy_async();  // products see what this lane wrote
     __syncwarp();              // and what all lanes wrote
@@ -252,7 +202,7 @@ class Consumer {
   __device__ void store() {
     add_sums();
     const WarpOutput<HalfOutput<Config>> warp = {
-        o_, args_, sequence_, tile_, first_row<Config>(tile_), half_ * kHalfColumns};
+        o_, args_, sequence_, tile_, first_row<Config>(tile_), half_ * Math::kHalfColumns};
     const attn::RowEnds ends = warp.ends(stats_);
     ends.normalise(o_);
     Config::Output::store(*this, warp, ends);

@@ -9,12 +9,14 @@ struct ValuesFirst {
   template <class Consumer>
   static __device__ void run(Consumer& c) {
     if (c.has_block() && c.owns_block()) {
+      c.begin_turn();
       c.issue_scores(c.s(), c.ring());  // S = Q K^T
       finish_own(c);
     }
 #pragma unroll 1
     while (c.has_next_block()) {
       begin_theirs(c);
+      c.begin_turn();
       c.issue_scores(c.s(), c.next_ring());  // S = Q K^T of the next block
       c.template wait_products<1>();         // O is complete, V and P were read
       c.release_theirs();
@@ -30,8 +32,9 @@ struct ValuesFirst {
  private:
   template <class Consumer>
   static __device__ void begin_theirs(Consumer& c) {
-    c.wait_weights();                               // P of the other warpgroup is written
-    c.follow_maxima(c.o());                         // O is relative to its maxima
+    c.wait_weights();        // P of the other warpgroup is written
+    c.follow_maxima(c.o());  // O is relative to its maxima
+    c.begin_turn();
     c.issue_accumulate(c.o(), c.their_p(), c.v());  // O += P V
   }
 
