@@ -35,6 +35,7 @@ NARROW = config("(BF16, 128): lazy_8")  # like the others, but faster to emulate
 FULL = config("(BF16, 512): lazy_8")
 FULL_FP16 = config("(FP16, 512): lazy_8")
 EVERY_BLOCK = config("(BF16, 256): plain")
+DEFERRED = config("(BF16, 128): lazy_8+defer_values")
 
 
 @dataclass(frozen=True)
@@ -173,6 +174,12 @@ CASES = {
     "sinks": (NARROW, Case(sinks=True)),
     "sinks, chunks": (NARROW, Case(sinks=True, split_keys=64, batch=2)),
     "scale": (NARROW, Case(softmax_scale=0.3)),
+    "deferred": (DEFERRED, Case(4, 330, batch=2, causal=True)),
+    "deferred, one block": (DEFERRED, Case(seq_k=60)),
+    "deferred, dealt": (
+        DEFERRED,
+        Case(2, 320, heads=128, batch=4, used=MIXED, page_keys=64, ctas=5, causal=True, sharp=True),
+    ),
     "512 columns": (FULL, Case(seq_k=200)),
     "512 columns, 128 heads, pages": (
         FULL,

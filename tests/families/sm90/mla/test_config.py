@@ -16,9 +16,9 @@ from flash_attention.families.parse import parse_kernel_config, parse_kernel_nam
 from flash_attention.families.registry import unit_of
 from flash_attention.families.sm90.mla.config import HopperMlaKernelConfig
 from flash_attention.kernel_configs import DType
-from tests.families.sm90.mla.cases import EVERY_BLOCK, FULL, FULL_FP16, NARROW
+from tests.families.sm90.mla.cases import DEFERRED, EVERY_BLOCK, FULL, FULL_FP16, NARROW
 
-ALL = [FULL, FULL_FP16, NARROW, EVERY_BLOCK]
+ALL = [FULL, FULL_FP16, NARROW, EVERY_BLOCK, DEFERRED]
 
 
 @pytest.mark.parametrize("config", ALL, ids=str)
@@ -78,7 +78,9 @@ def code_of(config: HopperMlaKernelConfig) -> bytes:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "changes", [{"dtype": DType.FP16}, {"d_v": 256}, {"rescale_threshold": 0}], ids=str
+    "changes",
+    [{"dtype": DType.FP16}, {"d_v": 256}, {"rescale_threshold": 0}, {"defer_values": True}],
+    ids=str,
 )
 def test_every_field_changes_what_is_compiled(changes: dict[str, Any]) -> None:
     assert code_of(replace(NARROW, **changes)) != code_of(NARROW)

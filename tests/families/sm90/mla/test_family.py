@@ -103,7 +103,7 @@ def test_a_kernel_without_a_problem_is_that_of_128_heads() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("config", [FULL, replace(FULL, rescale_threshold=0)], ids=str)
+@pytest.mark.parametrize("config", [FULL, replace(FULL, defer_values=True)], ids=str)
 @pytest.mark.parametrize(
     "features",
     [PLAIN, CAUSAL, Features(per_batch=True, page_keys=64), Features(per_batch=True, page_keys=1)],

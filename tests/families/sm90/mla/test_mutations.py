@@ -128,7 +128,7 @@ MUTATIONS = [
     Mutation(
         "both halves of O are stored in the same columns",
         NUMBERS,
-        Edit(CONSUMER, "half_ * kHalfColumns};", "0};"),
+        Edit(CONSUMER, "half_ * Math::kHalfColumns};", "0};"),
     ),
 ]
 

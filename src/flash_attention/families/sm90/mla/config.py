@@ -41,6 +41,7 @@ class HopperMlaKernelConfig(KernelConfig):
     dtype: DType  # the element type
     d_v: int  # the columns of v, which k has too
     rescale_threshold: int = 0  # rescale O if a maximum grew by over 2^t; 0: every block
+    defer_values: bool = False  # a warpgroup's own P V waits until the next scores are computed
 
     oldest_arch: ClassVar[Arch] = MEASURED_ARCH
     prefix: ClassVar[str] = "hopper_mla"
@@ -121,10 +122,11 @@ class HopperMlaKernelConfig(KernelConfig):
             if self.rescale_threshold
             else Variant("Rescale", "attn/rescale", "EveryBlock")
         )
+        schedule = "ValuesDeferred" if self.defer_values else "ValuesFirst"
         return (
             dtype_binding(self.dtype),
             *(Number(name, value) for name, value in numbers.items()),
-            Variant("Schedule", "sm90/mla/schedule", "ValuesFirst"),
+            Variant("Schedule", "sm90/mla/schedule", schedule),
             rescale,
             Variant("Exponential", "attn/exponential", "FusedExp2"),
         )
@@ -137,7 +139,11 @@ class HopperMlaKernelConfig(KernelConfig):
         return self.dtype.name, self.d_v
 
     def words(self) -> list[str]:
-        return [f"lazy_{self.rescale_threshold}"] if self.rescale_threshold else [PLAIN]
+        tokens = (
+            self.rescale_threshold and f"lazy_{self.rescale_threshold}",
+            self.defer_values and "defer_values",
+        )
+        return [token for token in tokens if token] or [PLAIN]
 
     def attn_flop(self, batch: int, heads: int, seq_q: int, seq_k: int | None = None) -> int:
         """FLOP of the two products, of which one has fewer columns."""

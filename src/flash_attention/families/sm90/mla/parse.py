@@ -19,6 +19,8 @@ from flash_attention.families.sm90.mla.config import HopperMlaKernelConfig
 
 TILE = ("dtype", "d_v")
 _LAZY = re.compile(rf"lazy_({NUMBER})")
+_DEFER = "defer_values"
+_WORD = rf"lazy_\d+|{_DEFER}|{PLAIN}"
 
 
 def parse(tile: Sequence[str], words: Sequence[str]) -> HopperMlaKernelConfig:
@@ -29,10 +31,12 @@ def parse(tile: Sequence[str], words: Sequence[str]) -> HopperMlaKernelConfig:
 
 def parse_name(name: str) -> HopperMlaKernelConfig | None:
     """The config whose `kernel_name()` a name begins with."""
-    return read_name(name, r"hopper_mla_([a-z0-9]+)_v(\d+)", rf"lazy_\d+|{PLAIN}", parse)
+    return read_name(name, r"hopper_mla_([a-z0-9]+)_v(\d+)", _WORD, parse)
 
 
 def _fields(word: str) -> dict[str, Any]:
     if number := _LAZY.fullmatch(word):
         return {"rescale_threshold": int(number[1])}
-    refuse_word(word, ["lazy_N", PLAIN])
+    if word == _DEFER:
+        return {_DEFER: True}
+    refuse_word(word, ["lazy_N", _DEFER, PLAIN])

@@ -78,7 +78,7 @@ class Consumer : public Products<Config_> {
 
   // S = Q K^T of this warpgroup's stage, as K arrives. `ring` is at the stage, for the block or the next.
   __device__ void issue_scores(Scores& s, Ring<kStages> ring) {
-    Math::issue_scores(s, q_operand_, k_operand_.after(half_), [this, ring](int part) {
+    Math::issue_scores(s, q_operand_, k_operand_.after(half_), half_, [this, ring](int part) {
       ptx::mbarrier_wait(smem_.k_full(half_, part), ring.parity);  // these columns have arrived
     });
   }
@@ -91,6 +91,9 @@ class Consumer : public Products<Config_> {
     next.advance();
     return next;
   }
+
+  // The tensor cores have computed the scores of this block.
+  __device__ void announce_scores() { release(smem_.s_full(half_)); }
 
   // S becomes P, relative to maxima that are not below those of the blocks before.
   __device__ void softmax(Scores& s, Weights& p) {
@@ -121,6 +124,11 @@ class Consumer : public Products<Config_> {
 
   // a block of the other warpgroup
 
+  // Waits until the tensor cores have computed the scores of the next block.
+  __device__ void wait_their_scores() {
+    const Ring<kStages> next = next_ring();
+    ptx::mbarrier_wait(smem_.s_full(next.stage), next.parity);
+  }
   __device__ void wait_weights() {
     ptx::mbarrier_wait(smem_.p_full(ring_.stage), ring_.parity);  // P and its maxima are written
   }

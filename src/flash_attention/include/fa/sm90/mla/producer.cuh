@@ -58,9 +58,13 @@ class Producer {
 
   __device__ void load_k(const Tile& tile, int block) {
 #pragma unroll
-    for (int half = 0; half < kHalves; ++half)
-      load_part(smem_.v(ring_.stage, half), half, tile, block);
-    load_part(smem_.rotary(ring_.stage), kRotaryPart, tile, block);
+    for (int n = 0; n < kParts; ++n) {
+      const int part = nth_part(ring_.stage, n);
+      if (n == kRotaryTurn)
+        load_part(smem_.rotary(ring_.stage), part, tile, block);
+      else
+        load_part(smem_.v(ring_.stage, part), part, tile, block);
+    }
     ring_.advance();
   }
 

@@ -16,8 +16,11 @@ struct Products {
   using VOperand = typename Tiles<Config>::HalfTile::ColumnOperand;
   using POperand = typename PTile::RowOperand;
   static constexpr int kHalfColumns = Tiles<Config>::kHalfColumns;
-  static constexpr int kDimSteps = Config::kDHead / 16;
   static constexpr int kKeySteps = Config::kBC / 16;
+
+  // How far the next part of a tile's columns is, in a descriptor.
+  template <class Tile>
+  static constexpr int kHalfSpan = Tiles<Config>::HalfTile::kCount * Tile::kPanelBytes >> 4;
 
   using Scores = Accumulator<kWarpRows, Config::kBC>;
   using Output = Accumulator<kWarpRows, kHalfColumns>;
@@ -25,17 +28,22 @@ struct Products {
     u32 step[kKeySteps][4];
   };
 
-  // S = Q K^T, asynchronously. `wait(part)` waits for a part of the columns of K.
+  // S = Q K^T, asynchronously, part by part of the columns of K. `wait(part)` waits for one. The parts of
+  // stage `half` come in the order in which they are loaded.
   template <class Wait>
-  static __device__ void issue_scores(Scores& s, QOperand q, KOperand k, Wait wait) {
-    constexpr int kPartSteps = kHalfColumns / 16;
+  static __device__ void issue_scores(Scores& s, QOperand q, KOperand k, int half, Wait wait) {
 #pragma unroll
-    for (int part = 0; part < kParts; ++part) {
+    for (int n = 0; n < kParts; ++n) {
+      const int part = nth_part(half, n);
+      const int columns = n == kRotaryTurn ? Tiles<Config>::kRotaryColumns : kHalfColumns;
+      const QOperand q_part = {q.descriptor + part * (kHalfSpan<typename Tiles<Config>::QTile>)};
+      const KOperand k_part = {k.descriptor + part * (kHalfSpan<typename Tiles<Config>::KTile>)};
       wait(part);
       ptx::wgmma_fence();  // what was done with these registers before is done
 #pragma unroll
-      for (int d = part * kPartSteps; d < min((part + 1) * kPartSteps, kDimSteps); ++d)
-        ptx::WgmmaFromShared<DType, Config::kBC>::run(s, q.step(d), k.step(d), d != 0);
+      for (int d = 0; d < columns / 16; ++d)
+        ptx::WgmmaFromShared<DType, Config::kBC>::run(s, q_part.step(d), k_part.step(d),
+                                                      n != 0 || d != 0);
     }
     ptx::wgmma_commit();
   }

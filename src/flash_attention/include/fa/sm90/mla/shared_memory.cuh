@@ -13,6 +13,13 @@ inline constexpr int kStages = kHalves;  // blocks of K; warpgroup w computes th
 // The columns of a block of K are loaded and released in three parts: the halves of V, and the rest.
 inline constexpr int kRotaryPart = kHalves;
 inline constexpr int kParts = kHalves + 1;
+inline constexpr int kRotaryTurn = 1;  // after the first half
+
+// The parts of a stage in the order of loads and products. The half that the stage's own warpgroup multiplies
+// with V comes last, because it is released last.
+__device__ inline int nth_part(int stage, int n) {
+  return n == kRotaryTurn ? kRotaryPart : n == 0 ? 1 - stage : stage;
+}
 
 template <class Config>
 class SharedMemory {
@@ -59,6 +66,10 @@ class SharedMemory {
   __device__ ptx::Mbarrier p_full(int stage) const {
     return barrier(2 + 2 * kStages * kParts + stage);
   }
+  // S of the stage is complete.
+  __device__ ptx::Mbarrier s_full(int stage) const {
+    return barrier(2 + 2 * kStages * kParts + kStages + stage);
+  }
   __device__ Mail mail() const {
     const u32 at = barrier(kBarriers).address;
     return {barrier(kBarriers - 2), barrier(kBarriers - 1), at, at + kChunkBytes, 0};
@@ -78,6 +89,7 @@ class SharedMemory {
         ptx::mbarrier_init(k_empty(stage, part), kWarps);
       }
       ptx::mbarrier_init(p_full(stage), kWarps);
+      ptx::mbarrier_init(s_full(stage), kWarps);
     }
     ptx::mbarrier_init(mail().full, 1);
     ptx::mbarrier_init(mail().empty, kHalves * kWarps);
@@ -85,7 +97,7 @@ class SharedMemory {
   }
 
  private:
-  static constexpr int kBarriers = 2 + 2 * kStages * kParts + kStages + 2;  // an even number
+  static constexpr int kBarriers = 2 + 2 * kStages * kParts + 2 * kStages + 2;  // an even number
   static_assert(kBarriers % 2 == 0 && kBarrierOffset % kChunkBytes == 0);
   static_assert(kBarriers * ptx::kMbarrierBytes + 2 * kChunkBytes <= Config::kBarrierBytes);
 
