@@ -2,11 +2,13 @@
 """MLA decoding beside FlashMLA and FlashAttention-3, where their libraries are, outputs compared:
 
 PYTHONPATH=. python benchmarks/mla.py [--out results/h200_mla.json] [--fa3 LIB] [--flashmla LIB]
+    [--config 'hopper_mla(BF16, 512): lazy_8+defer_values' ...]
 
 One query of 128 heads for every sequence, keys in pages of 64, bf16. FlashMLA's library is that of
 vLLM, FA3's that of vLLM or upstream's, plain or packed by xz. TB/s are those of K, which is read
 once; a copy of as many bytes tells what the memory can do. --bars FILE compares with times in a
-JSON file, rows of "b", "kv" and "ms" by name under "mla_decode".
+JSON file, rows of "b", "kv" and "ms" by name under "mla_decode". Configs that are given run beside
+the chosen one.
 """
 
 from __future__ import annotations
@@ -63,9 +65,13 @@ class Point:
     def k_bytes(self) -> int:
         return self.cache.numel() * self.cache.itemsize
 
-    def own(self) -> Tensor:
-        v = self.cache[..., :D_V]
-        return attention(self.q, self.cache, v, block_table=self.table, seqused_k=self.used)
+    def own(self, config: str | None = None) -> Tensor:
+        return attention(
+            *(self.q, self.cache, self.cache[..., :D_V]),
+            block_table=self.table,
+            seqused_k=self.used,
+            config=config,
+        )
 
     def reference(self) -> Tensor | None:
         """The output in float32, or None for too many keys."""
@@ -133,9 +139,12 @@ def fa3_operator(path: Path) -> tuple[Callable[..., Any], list[str]]:
     return operator, [*until_window, "attention_chunk", *AFTER_WINDOW, "sm_margin"]
 
 
-def measure(point: Point, peers: dict[str, Path], repeats: int) -> dict[str, Any]:
+def measure(
+    point: Point, configs: list[str], peers: dict[str, Path], repeats: int
+) -> dict[str, Any]:
     """Time one point, and compare what was computed."""
     contenders = [Contender(OWN, point.own), Contender(COPY, point.copying())]
+    contenders += [Contender(config, partial(point.own, config)) for config in configs]
     contenders += [Contender(name, getattr(point, name)(path)) for name, path in peers.items()]
     expected = point.reference()
     errors: dict[str, float] = {}
@@ -165,7 +174,7 @@ def measure(point: Point, peers: dict[str, Path], repeats: int) -> dict[str, Any
 
 def ratio(row: dict[str, Any], bars: dict[tuple[int, int], dict[str, float]]) -> float | None:
     """How many times faster than the best of the others, also those measured elsewhere."""
-    others = {name: ms for name, ms in row["ms"].items() if name not in (OWN, COPY)}
+    others = {name: ms for name, ms in row["ms"].items() if name in (FLASHMLA, FA3)}
     others |= bars.get((row["b"], row["kv"]), {})
     return min(others.values()) / row["ms"][OWN] if others else None
 
@@ -184,6 +193,7 @@ def main() -> None:
     parser.add_argument("--fa3", type=Path)
     parser.add_argument("--flashmla", type=Path)
     parser.add_argument("--bars", type=Path)
+    parser.add_argument("--config", action="append", default=[])
     parser.add_argument("--repeats", type=int, default=30)
     given = parser.parse_args()
     peers = {FLASHMLA: given.flashmla, FA3: given.fa3 and fa3_path(given.fa3)}
@@ -195,7 +205,7 @@ def main() -> None:
         for keys in KEYS:
             if batch * keys > MOST_KEYS:
                 continue
-            measured.append(measure(Point(batch, keys), peers, given.repeats))
+            measured.append(measure(Point(batch, keys), given.config, peers, given.repeats))
             ratios.append(ratio(measured[-1], bars))
             print(told(measured[-1], ratios[-1]), flush=True)
     known = [each for each in ratios if each is not None]

@@ -16,6 +16,7 @@ from flash_attention.call.problem import Problem
 from flash_attention.choose.decision import Decision, Rule, Where
 from flash_attention.families.parse import parse_kernel_config
 from flash_attention.families.sm90.forward.splits import Chunks
+from flash_attention.families.sm90.mla import splits
 from flash_attention.families.sm90.mla.config import BLOCK_KEYS, HopperMlaKernelConfig
 from flash_attention.families.sm90.mla.features import ctas_of_tile
 from flash_attention.launch import plan as plans
@@ -81,17 +82,22 @@ class MadeCase:
         """The plan of the call, its keys split as the case says."""
 
         def decide(problem: Problem, where: Where, **asked: Any) -> Decision:
-            chunks = Chunks.for_ctas(
-                *(problem, BLOCK_KEYS, self.case.ctas, 1),
-                heads_together=problem.heads,
-                consumers=ctas_of_tile(problem.heads),
-            )
-            return Decision(config, config.default_arch, chunks, Rule.GIVEN)
+            return Decision(config, config.default_arch, self.chunks(problem), Rule.GIVEN)
 
-        if not self.case.ctas:
-            return Plan(self.call, config)
         with patch.object(plans, "decide", decide):
             return Plan(self.call, config)
+
+    def chunks(self, problem: Problem) -> Chunks:
+        """The chunks that the case says, or one per tile."""
+        if self.case.split_keys:
+            return splits.of_keys(problem, self.case.split_keys)
+        if not self.case.ctas:
+            return splits.whole(problem)
+        return Chunks.for_ctas(
+            *(problem, BLOCK_KEYS, self.case.ctas, 1),
+            heads_together=problem.heads,
+            consumers=ctas_of_tile(problem.heads),
+        )
 
     def assert_right(self, out: Tensor, lse: Tensor | None) -> None:
         """Within the tolerance of 16-bit attention."""

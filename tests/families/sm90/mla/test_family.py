@@ -125,7 +125,7 @@ def test_loops_are_neither_serialised_nor_short_of_registers(
 
 def test_a_recipe_loads_k_alone() -> None:
     made = Case(1, 330, heads=128, batch=3).make(512)
-    recipe = Plan(made.call, FULL).recipe
+    recipe = made.plan(FULL).recipe
     (main,) = recipe.steps
     assert main.geometry.grid == (3, 2, 1)
     assert main.geometry.smem_bytes == FULL.smem_bytes()
@@ -142,6 +142,13 @@ def test_partial_results_of_all_heads_are_combined_by_a_second_kernel() -> None:
     assert main.geometry.grid == (3 * 3, 2, 1)
     assert combine.geometry.grid == (3 * 128, 1, 1)
     assert recipe.scratch == {"o_parts": 9 * 128 * 512 * 4, "lse_parts": 9 * 128 * 4}
+
+
+def test_keys_of_a_given_config_are_split_as_those_of_a_chosen_one() -> None:
+    made = Case(1, 330, heads=128, batch=3).make(512)
+    plan = Plan(made.call, FULL)
+    recipe = SM90_MLA.recipe(FULL, plan.problem, plan.views, Setting(MEASURED_ARCH, SMS))
+    assert recipe.steps[0].geometry.grid == (9, 2, 1)  # two blocks a chunk
 
 
 def test_pages_narrow_the_boxes_of_keys() -> None:

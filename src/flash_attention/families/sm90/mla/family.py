@@ -93,7 +93,7 @@ class Sm90Mla(Family[HopperMlaKernelConfig]):
         views: Sequence[TensorView],
         setting: Setting,
     ) -> Recipe:
-        chunks: Chunks = setting.split or splits.whole(problem)
+        chunks: Chunks = setting.split or splits.choose_chunks(problem, setting.num_sms)
         check_fits(config, problem, views, chunks)
         features = features_of(problem, chunks)
         ctas = ctas_of_tile(problem.heads) if problem.heads else 1
