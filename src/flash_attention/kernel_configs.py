@@ -128,7 +128,8 @@ def get_kernels_to_build(
 ) -> list[KernelConfig]:
     """Return the ladder, the search spaces and the examples of a pass together, sorted, without
     repeats."""
-    examples = map(parse_kernel_config, (*EXAMPLES, *FP8_CHOICES) if pass_ is Pass.FORWARD else ())
+    forms = (*EXAMPLES, *FP8_CHOICES, *MLA_CHOICES) if pass_ is Pass.FORWARD else ()
+    examples = map(parse_kernel_config, forms)
     sets = (
         get_kernel_progression_configs(arch, pass_),
         get_autotuning_kernel_configs(arch, pass_),
@@ -151,6 +152,8 @@ FP8_CHOICES = tuple(
     )
 )
 """What the heuristic chooses for long sequences of e4m3 tensors without a mask."""
+MLA_CHOICES = tuple(f"hopper_mla({dtype.name}, 512): lazy_8" for dtype in DType)
+"""What the heuristic chooses for MLA decoding."""
 KERNEL_SETS = {
     "progression": get_kernel_progression_configs,
     "autotune": get_autotuning_kernel_configs,

@@ -71,9 +71,14 @@ class KernelConfig(ABC):
         return self.d_head
 
     @property
+    def v_in_k(self) -> bool:
+        """Whether v is the first columns of the only head of k."""
+        return False
+
+    @property
     def loaded_columns(self) -> int:
         """The columns of K and V together that the main loop loads."""
-        return 2 * self.d_head
+        return self.d_head if self.v_in_k else 2 * self.d_head
 
     @property
     def loop_products(self) -> tuple[int, int]:

@@ -24,7 +24,9 @@ from flash_attention.families.sm90.forward.features import SplitKind
 from flash_attention.families.sm90.mla.family import SM90_MLA
 from flash_attention.families.sm90.mla.features import ctas_of_tile, q_box
 from flash_attention.families.sm90.mla.splits import choose_chunks
+from flash_attention.kernel_configs import DType
 from flash_attention.launch.plan import Plan
+from flash_attention.reference.judge import generate_qkv
 from flash_attention.reference.oracle import oracle
 from tests.families.sm90.mla.cases import FULL, NARROW, Case
 
@@ -246,3 +248,22 @@ def test_a_call_of_a_given_config_may_ask_for_chunks() -> None:
     call: Call = made.call
     out = forward(NARROW, call.q, call.k, call.v, split_keys=64)
     made.assert_right(out, None)
+
+
+def test_build_compiles_what_decoding_launches() -> None:
+    plain, paged = SM90_MLA.built_features()
+    assert plain == decide_features(problem(16, 8192))
+    assert paged == decide_features(problem(16, 8192, seqused_k=True, page_keys=64, pages=2048))
+    (combine,) = SM90_MLA.companions(FULL, MEASURED_ARCH)
+    assert combine.name == "combine_bf16_128_heads_128_even"
+
+
+def decide_features(asked: Problem) -> Features:
+    split = decide(asked, Where(SMS)).split
+    return SM90_MLA.features(FULL, asked, split=split)
+
+
+def test_generated_tensors_of_mla_share_memory() -> None:
+    _, k, v = generate_qkv(1, 1, 16, 576, DType.BF16, seq_len_k=70, n_heads_k=1, d_v=512)
+    assert v.data_ptr() == k.data_ptr()
+    assert (v.shape, v.stride()) == ((1, 70, 1, 512), k.stride())

@@ -76,9 +76,8 @@ class HopperMlaKernelConfig(KernelConfig):
         return self.d_v
 
     @property
-    def loaded_columns(self) -> int:
-        """Those of K, which V is part of."""
-        return self.d_head
+    def v_in_k(self) -> bool:
+        return True
 
     @property
     def num_threads(self) -> int:

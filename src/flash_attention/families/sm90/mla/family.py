@@ -4,10 +4,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from flash_attention.arch import Arch
 from flash_attention.call.dtype import DType
-from flash_attention.call.features import CAUSAL, PLAIN, Features
+from flash_attention.call.features import PLAIN, Features
 from flash_attention.call.problem import Problem
 from flash_attention.call.tensors import TensorView
 from flash_attention.compile.elf import ENTRY
@@ -15,13 +16,18 @@ from flash_attention.compile.unit import Unit, render
 from flash_attention.families.family import Family
 from flash_attention.families.forward_args import LAYOUT_ASSERTS, PARAMETER, forward_args
 from flash_attention.families.recipe import Geometry, MapDescription, Recipe, Setting, Step
-from flash_attention.families.sm90.forward.combine import combining
-from flash_attention.families.sm90.forward.features import Sm90Features
+from flash_attention.families.sm90.forward.combine import combine_unit, combining
+from flash_attention.families.sm90.forward.config import tile_rows
+from flash_attention.families.sm90.forward.features import Sm90Features, SplitKind
 from flash_attention.families.sm90.forward.heuristic import NEEDS_HOPPER
 from flash_attention.families.sm90.forward.splits import Chunks
 from flash_attention.families.sm90.forward.tensor_maps import describe
 from flash_attention.families.sm90.mla import splits
-from flash_attention.families.sm90.mla.config import PANEL_COLUMNS, HopperMlaKernelConfig
+from flash_attention.families.sm90.mla.config import (
+    BLOCK_KEYS,
+    PANEL_COLUMNS,
+    HopperMlaKernelConfig,
+)
 from flash_attention.families.sm90.mla.features import (
     bindings,
     ctas_of_tile,
@@ -35,6 +41,8 @@ from flash_attention.families.sm90.wgmma import both_shared, from_registers, fro
 
 MAPS = tuple(f"const __grid_constant__ fa::TensorMap {tensor}_map" for tensor in "qk")
 RESCALE_THRESHOLD = 8
+BUILT = replace(resolve(PLAIN), splits=SplitKind.EVEN)
+"""The features of decoding with a dense cache, of the usual number of heads."""
 
 
 class Sm90Mla(Family[HopperMlaKernelConfig]):
@@ -109,9 +117,9 @@ class Sm90Mla(Family[HopperMlaKernelConfig]):
             (main, combine) if chunks.in_parts else (main,),
             forward_args(problem, views, key_blocks=chunks.key_blocks, split_blocks=chunks.blocks),
             scratch=chunks.scratch(problem, ctas),
-            tiles=chunks.num_tiles(problem, ctas),
-            chunks=grid[0] if chunks.in_parts else 0,
-            v_in_k=True,
+            tiles=chunks.num_tiles(problem, ctas) * ctas,
+            chunks=grid[0] * ctas if chunks.in_parts else 0,
+            v_in_k=config.v_in_k,
         )
 
     def split(self, config: HopperMlaKernelConfig, problem: Problem, keys: int) -> Chunks:
@@ -143,7 +151,12 @@ class Sm90Mla(Family[HopperMlaKernelConfig]):
         return config, splits.choose_chunks(problem, num_sms)
 
     def built_features(self) -> tuple[Features, ...]:
-        return PLAIN, CAUSAL
+        return BUILT, replace(BUILT, per_batch=True, page_keys=BLOCK_KEYS)
+
+    def companions(self, config: HopperMlaKernelConfig, arch: Arch) -> list[Unit]:
+        heads = BUILT.heads_together
+        rows = tile_rows(ctas_of_tile(heads), heads)
+        return [combine_unit(config.dtype, BUILT, rows, config.target(arch))]
 
 
 def _maps(
