@@ -228,6 +228,13 @@ def test_attention_of_no_keys_is_zero() -> None:
     assert (out.shape, out.abs().max().item()) == ((1, 1, 16, 512), 0)
 
 
+@pytest.mark.parametrize("shape", [(0, 1, 16, 576), (1, 0, 16, 576), (1, 1, 0, 576)])
+def test_attention_of_no_queries_is_empty(shape: tuple[int, ...]) -> None:
+    k = torch.zeros(shape[0], 70, 1, 576, dtype=torch.bfloat16)
+    out = attention(torch.zeros(shape, dtype=torch.bfloat16), k, k[..., :512], config=FULL)
+    assert out.shape == (*shape[:-1], 512)
+
+
 def test_torch_computes_on_the_cpu() -> None:
     q, k = tensors()
     out = attention(q, k, k[..., :512])

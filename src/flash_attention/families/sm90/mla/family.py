@@ -104,7 +104,7 @@ class Sm90Mla(Family[HopperMlaKernelConfig]):
         chunks: Chunks = setting.split or splits.choose_chunks(problem, setting.num_sms)
         check_fits(config, problem, views, chunks)
         features = features_of(problem, chunks)
-        ctas = ctas_of_tile(problem.heads) if problem.heads else 1
+        ctas = ctas_of_tile(problem.heads)
         grid = (chunks.num_ctas(problem, ctas), ctas, 1)
         main = Step(
             self.unit(config, features, setting.arch),

@@ -40,8 +40,8 @@ def features_of(problem: Problem, chunks: Chunks) -> Sm90Features:
 def ctas_of_tile(heads: int) -> int:
     """Count the CTAs that share the rows of a tile, which are all heads of its queries. Each has
     the same number of heads."""
-    least = -(-heads // WARPGROUP_ROWS)
-    return next(count for count in range(least, heads + 1) if heads % count == 0)
+    least = max(-(-heads // WARPGROUP_ROWS), 1)
+    return next(count for count in range(least, heads + 2) if heads % count == 0)
 
 
 def q_box(heads: int) -> tuple[int, int]:
