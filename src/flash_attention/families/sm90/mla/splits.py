@@ -14,12 +14,12 @@ MIN_CHUNK_BLOCKS = 2  # a chunk of one block leaves half of a CTA without work
 
 def whole(problem: Problem) -> Chunks:
     """Make one chunk per tile. The heads of a query share a tile."""
-    return Chunks.whole(problem, BLOCK_KEYS, heads_together=problem.heads)
+    return Chunks.whole(problem, BLOCK_KEYS, heads_together=_together(problem))
 
 
 def of_keys(problem: Problem, keys: int) -> Chunks:
     """Make chunks of `keys` keys, a multiple of a key block, whatever else is in the batch."""
-    return Chunks.of_keys(problem, BLOCK_KEYS, keys, heads_together=problem.heads)
+    return Chunks.of_keys(problem, BLOCK_KEYS, keys, heads_together=_together(problem))
 
 
 def choose_chunks(problem: Problem, num_sms: int) -> Chunks:
@@ -32,6 +32,11 @@ def choose_chunks(problem: Problem, num_sms: int) -> Chunks:
         return one_each
     return Chunks.for_ctas(
         *(problem, BLOCK_KEYS, max(num_sms // sharing, 1), MIN_CHUNK_BLOCKS),
-        heads_together=problem.heads,
+        heads_together=_together(problem),
         consumers=sharing,
     )
+
+
+def _together(problem: Problem) -> int:
+    """The heads that share a tile, which are all; one if there is none."""
+    return max(problem.heads, 1)
