@@ -2,7 +2,7 @@
 """MLA decoding beside FlashMLA and FlashAttention-3, where their libraries are, outputs compared:
 
 PYTHONPATH=. python benchmarks/mla.py [--out results/h200_mla.json] [--fa3 LIB] [--flashmla LIB]
-    [--config 'hopper_mla(BF16, 512): lazy_8+defer_values' ...]
+    [--config 'hopper_mla(BF16, 512): lazy_8+rotary_in_registers+defer_values' ...]
 
 One query of 128 heads for every sequence, keys in pages of 64, bf16. FlashMLA's library is that of
 vLLM, FA3's that of vLLM or upstream's, plain or packed by xz. TB/s are those of K, which is read

@@ -152,7 +152,7 @@ FP8_CHOICES = tuple(
     )
 )
 """What the heuristic chooses for long sequences of e4m3 tensors without a mask."""
-MLA_CHOICES = tuple(f"hopper_mla({dtype.name}, 512): lazy_8" for dtype in DType)
+MLA_CHOICES = tuple(f"hopper_mla({dtype.name}, 512): lazy_8+rotary_in_registers" for dtype in DType)
 """What the heuristic chooses for MLA decoding."""
 KERNEL_SETS = {
     "progression": get_kernel_progression_configs,

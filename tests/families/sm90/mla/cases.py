@@ -33,10 +33,10 @@ def config(text: str) -> HopperMlaKernelConfig:
 
 
 NARROW = config("(BF16, 128): lazy_8")  # like the others, but faster to emulate
-FULL = config("(BF16, 512): lazy_8")
-FULL_FP16 = config("(FP16, 512): lazy_8")
+FULL = config("(BF16, 512): lazy_8+rotary_in_registers")
+FULL_FP16 = config("(FP16, 512): lazy_8+rotary_in_registers")
 EVERY_BLOCK = config("(BF16, 256): plain")
-DEFERRED = config("(BF16, 128): lazy_8+defer_values")
+DEFERRED = config("(BF16, 128): lazy_8+rotary_in_registers+defer_values")
 
 
 @dataclass(frozen=True)

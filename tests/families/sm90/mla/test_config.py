@@ -35,7 +35,7 @@ def test_configs_are_ordered() -> None:
 
 
 def test_the_short_form_names_every_field() -> None:
-    assert str(FULL) == "hopper_mla(BF16, 512): lazy_8"
+    assert str(FULL) == "hopper_mla(BF16, 512): lazy_8+rotary_in_registers"
     assert str(EVERY_BLOCK) == "hopper_mla(BF16, 256): plain"
     with pytest.raises(KernelConfigError, match="unknown word 'lasy_8'; did you mean 'lazy_N'"):
         parse_kernel_config("hopper_mla(BF16, 512): lasy_8")
@@ -79,7 +79,13 @@ def code_of(config: HopperMlaKernelConfig) -> bytes:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
-    [{"dtype": DType.FP16}, {"d_v": 256}, {"rescale_threshold": 0}, {"defer_values": True}],
+    [
+        {"dtype": DType.FP16},
+        {"d_v": 256},
+        {"rescale_threshold": 0},
+        {"rotary_in_registers": True},
+        {"defer_values": True},
+    ],
     ids=str,
 )
 def test_every_field_changes_what_is_compiled(changes: dict[str, Any]) -> None:

@@ -41,6 +41,7 @@ class HopperMlaKernelConfig(KernelConfig):
     dtype: DType  # the element type
     d_v: int  # the columns of v, which k has too
     rescale_threshold: int = 0  # rescale O if a maximum grew by over 2^t; 0: every block
+    rotary_in_registers: bool = False  # the rotary columns of Q; otherwise every product reads them
     defer_values: bool = False  # a warpgroup's own P V waits until the next scores are computed
 
     oldest_arch: ClassVar[Arch] = MEASURED_ARCH
@@ -110,6 +111,7 @@ class HopperMlaKernelConfig(KernelConfig):
             "d_head": self.d_head,
             "d_v": self.d_v,
             "B_c": self.B_c,
+            "rotary_in_registers": int(self.rotary_in_registers),
             "producer_registers": producer,
             "consumer_registers": consumer,
             "panel_columns": PANEL_COLUMNS,
@@ -140,6 +142,7 @@ class HopperMlaKernelConfig(KernelConfig):
     def words(self) -> list[str]:
         tokens = (
             self.rescale_threshold and f"lazy_{self.rescale_threshold}",
+            self.rotary_in_registers and "rotary_in_registers",
             self.defer_values and "defer_values",
         )
         return [token for token in tokens if token] or [PLAIN]

@@ -37,7 +37,12 @@ from flash_attention.families.sm90.mla.features import (
 )
 from flash_attention.families.sm90.mla.fit import check_fits, refusal
 from flash_attention.families.sm90.mla.parse import parse, parse_name
-from flash_attention.families.sm90.wgmma import both_shared, from_registers, from_shared
+from flash_attention.families.sm90.wgmma import (
+    both_shared,
+    from_registers,
+    from_registers_by_rows,
+    from_shared,
+)
 
 MAPS = tuple(f"const __grid_constant__ fa::TensorMap {tensor}_map" for tensor in "qk")
 RESCALE_THRESHOLD = 8
@@ -81,6 +86,7 @@ class Sm90Mla(Family[HopperMlaKernelConfig]):
             bindings=(*config.bindings(), *bindings(config, resolved)),
             wrappers=(
                 from_shared(config.dtype, config.B_c),
+                from_registers_by_rows(config.dtype, config.B_c),
                 from_registers(config.dtype, half),
                 both_shared(config.dtype, half, a_along_rows=False, b_along_width=True),
             ),
@@ -132,7 +138,9 @@ class Sm90Mla(Family[HopperMlaKernelConfig]):
         if why := refusal(problem):
             return why
         dtype = DType.from_string(str(problem.dtype))
-        config = HopperMlaKernelConfig(dtype, problem.d_v, rescale_threshold=RESCALE_THRESHOLD)
+        config = HopperMlaKernelConfig(
+            dtype, problem.d_v, rescale_threshold=RESCALE_THRESHOLD, rotary_in_registers=True
+        )
         return NEEDS_HOPPER if config.broken_rule(arch) else config
 
     def why(self, config: HopperMlaKernelConfig, problem: Problem, split: Chunks | None) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import fields
 from typing import Any
 
 from flash_attention.families.short_form import (
@@ -19,8 +20,8 @@ from flash_attention.families.sm90.mla.config import HopperMlaKernelConfig
 
 TILE = ("dtype", "d_v")
 _LAZY = re.compile(rf"lazy_({NUMBER})")
-_DEFER = "defer_values"
-_WORD = rf"lazy_\d+|{_DEFER}|{PLAIN}"
+_SWITCHES = [f.name for f in fields(HopperMlaKernelConfig) if f.type == "bool"]
+_WORD = "|".join((r"lazy_\d+", *_SWITCHES, PLAIN))
 
 
 def parse(tile: Sequence[str], words: Sequence[str]) -> HopperMlaKernelConfig:
@@ -35,8 +36,8 @@ def parse_name(name: str) -> HopperMlaKernelConfig | None:
 
 
 def _fields(word: str) -> dict[str, Any]:
+    if word in _SWITCHES:
+        return {word: True}
     if number := _LAZY.fullmatch(word):
         return {"rescale_threshold": int(number[1])}
-    if word == _DEFER:
-        return {_DEFER: True}
-    refuse_word(word, ["lazy_N", _DEFER, PLAIN])
+    refuse_word(word, ["lazy_N", *_SWITCHES, PLAIN])

@@ -78,9 +78,10 @@ class Consumer : public Products<Config_> {
 
   // S = Q K^T of this warpgroup's stage, as K arrives. `ring` is at the stage, for the block or the next.
   __device__ void issue_scores(Scores& s, Ring<kStages> ring) {
-    Math::issue_scores(s, q_operand_, k_operand_.after(half_), half_, [this, ring](int part) {
-      ptx::mbarrier_wait(smem_.k_full(half_, part), ring.parity);  // these columns have arrived
-    });
+    Math::issue_scores(
+        s, rotary_q_, q_operand_, k_operand_.after(half_), half_, [this, ring](int part) {
+          ptx::mbarrier_wait(smem_.k_full(half_, part), ring.parity);  // these columns have arrived
+        });
   }
 
   // a block of this warpgroup
@@ -184,6 +185,7 @@ class Consumer : public Products<Config_> {
     o_.zero();
     ptx::mbarrier_wait(smem_.q_full(), tile_parity_);  // Q has arrived
     tile_parity_ ^= 1;
+    if (Config::kRotaryInRegisters) Math::read(rotary_q_, smem_.q(), warp_in_group() * kWarpRows);
   }
 
   // V beyond the last key is undefined, so it is cleared.
@@ -232,6 +234,7 @@ class Consumer : public Products<Config_> {
   attn::Sequence sequence_;
   Range range_;
   int block_, first_block_;
+  typename Math::RotaryQueries rotary_q_;
   Scores s_;
   Weights p_;
   Output o_;
