@@ -40,7 +40,10 @@ BATCHES, KEYS, MOST_KEYS = (1, 4, 16, 64), (1024, 8192, 65536), 1 << 20
 OWN, COPY, FLASHMLA, FA3 = "own", "copy", "flashmla", "fa3"
 MOST_ERROR = 1e-2  # of two outputs, relative RMS
 CHECKED_KEYS = 1 << 17  # that the reference has memory for
-AFTER_WINDOW = ("softcap", "is_rotary_interleaved", "scheduler_metadata", "num_splits", "pack_gqa")
+AFTER_WINDOW = (  # the last arguments of upstream's FA3
+    *("softcap", "is_rotary_interleaved", "scheduler_metadata"),
+    *("num_splits", "pack_gqa", "sm_margin"),
+)
 
 
 class Point:
@@ -100,7 +103,6 @@ class Point:
         return run
 
     def fa3(self, library: Path) -> Callable[[], Tensor]:
-        operator, names = fa3_operator(library)
         given: dict[str, Any] = {
             "q": self.q[..., D_V:].contiguous(),
             "k": self.cache[..., D_V:],
@@ -111,10 +113,24 @@ class Point:
             "softmax_scale": D**-0.5,
             "is_causal": True,
             "num_splits": 0,
-            "attention_chunk": 0,
         }
+        try:
+            operator = load_upstream(library).fwd
+        except UnsupportedError:
+            operator, given = load_fa3(library), given | self.packed(given)
+            names = list(FA3_ARGUMENTS)
+        else:
+            given |= {"attention_chunk": 0, "pack_gqa": True}
+            until_window = list(FA3_ARGUMENTS)[: list(FA3_ARGUMENTS).index("softcap")]
+            names = [*until_window, "attention_chunk", *AFTER_WINDOW]
         in_order = [given.get(name, FA3_ARGUMENTS.get(name)) for name in names]
         return lambda: operator(*in_order)[0]
+
+    def packed(self, given: dict[str, Any]) -> dict[str, Any]:
+        """What vLLM's build is told instead, whose queries are always packed."""
+        starts = torch.arange(self.batch + 1, device="cuda", dtype=torch.int32)
+        rows = {name: given[name].flatten(0, 1) for name in ("q", "q_v")}
+        return rows | {"cu_seqlens_q": starts, "max_seqlen_q": 1, "max_seqlen_k": self.keys}
 
 
 def loaded(path: Path, name: str) -> Any:
@@ -126,17 +142,6 @@ def loaded(path: Path, name: str) -> Any:
             path = unpacked
         torch.ops.load_library(str(path))
     return getattr(torch.ops, name)
-
-
-def fa3_operator(path: Path) -> tuple[Callable[..., Any], list[str]]:
-    """FA3's forward operator, and its arguments in order."""
-    names = list(FA3_ARGUMENTS)
-    try:
-        operator = load_upstream(path).fwd
-    except UnsupportedError:
-        return load_fa3(path), names
-    until_window = names[: names.index("window_size_right") + 1]
-    return operator, [*until_window, "attention_chunk", *AFTER_WINDOW, "sm_margin"]
 
 
 def measure(
