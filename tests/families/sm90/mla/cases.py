@@ -96,7 +96,7 @@ class MadeCase:
         return Chunks.for_ctas(
             *(problem, BLOCK_KEYS, self.case.ctas, 1),
             heads_together=problem.heads,
-            consumers=ctas_of_tile(problem.heads),
+            consumers=ctas_of_tile(problem.heads, problem.seq_q),
         )
 
     def assert_right(self, out: Tensor, lse: Tensor | None) -> None:
@@ -155,6 +155,8 @@ CASES = {
     "one head": (NARROW, Case(3, 70, heads=1)),
     "four queries": (NARROW, Case(4, 330, heads=16, batch=2, causal=True)),
     "more queries than a tile": (NARROW, Case(9, 130, heads=16, causal=True)),
+    "three queries of 64 heads": (NARROW, Case(3, 200, heads=64, batch=2, ctas=3, causal=True)),
+    "more queries than CTAs": (NARROW, Case(5, 100, heads=128, causal=True)),
     "fewer keys than queries": (NARROW, Case(9, 4, heads=16, causal=True)),
     "chunks": (NARROW, Case(2, 330, batch=2, split_keys=128, causal=True)),
     "chunks of 128 heads": (NARROW, Case(2, 330, heads=128, split_keys=64, causal=True)),

@@ -22,7 +22,7 @@ from flash_attention.families.recipe import Setting
 from flash_attention.families.registry import unit_of
 from flash_attention.families.sm90.forward.features import SplitKind
 from flash_attention.families.sm90.mla.family import SM90_MLA
-from flash_attention.families.sm90.mla.features import ctas_of_tile, q_box
+from flash_attention.families.sm90.mla.features import MlaFeatures, ctas_of_tile
 from flash_attention.families.sm90.mla.splits import choose_chunks
 from flash_attention.kernel_configs import DType
 from flash_attention.launch.plan import Plan
@@ -71,20 +71,23 @@ def test_head_dimensions_of_mla_choose_its_kernel(others: dict[str, Any]) -> Non
 def test_chunks_fill_the_gpu(batch: int, keys: int, heads: int, grid: tuple[int, int]) -> None:
     asked = problem(batch, keys, heads=heads)
     chunks = choose_chunks(asked, SMS)
-    assert (chunks.num_ctas(asked, ctas_of_tile(heads)), ctas_of_tile(heads)) == grid
+    sharing = ctas_of_tile(heads, asked.seq_q)
+    assert (chunks.num_ctas(asked, sharing), sharing) == grid
     assert chunks.heads_together == heads
 
 
 @pytest.mark.parametrize(
-    ("heads", "ctas", "box"),
+    ("heads", "queries", "ctas", "box"),
     [
-        *((1, 1, (1, 64)), (16, 1, (16, 4)), (24, 1, (24, 2)), (64, 1, (64, 1))),
-        *((96, 2, (48, 1)), (128, 2, (64, 1)), (72, 2, (36, 1)), (67, 67, (1, 1))),
+        *((1, 1, 1, (1, 64)), (16, 1, 1, (16, 4)), (24, 1, 1, (24, 2)), (64, 1, 1, (64, 1))),
+        *((96, 1, 2, (48, 1)), (128, 1, 2, (64, 1)), (72, 1, 2, (36, 1)), (67, 1, 67, (1, 1))),
+        *((16, 4, 1, (16, 4)), (16, 9, 3, (16, 4)), (64, 2, 2, (64, 1)), (128, 4, 8, (64, 1))),
+        *((128, 100, 8, (64, 1)), (16, 1000, 8, (16, 4)), (0, 1, 1, (1, 64))),
     ],
 )
-def test_heads_are_shared_evenly(heads: int, ctas: int, box: tuple[int, int]) -> None:
-    assert ctas_of_tile(heads) == ctas
-    assert q_box(heads) == box
+def test_rows_are_shared_evenly(heads: int, queries: int, ctas: int, box: tuple[int, int]) -> None:
+    assert ctas_of_tile(heads, queries) == ctas
+    assert MlaFeatures(heads_together=max(heads, 1)).q_box == box
 
 
 def test_split_keys_makes_chunks_that_do_not_depend_on_the_batch() -> None:
@@ -98,7 +101,7 @@ def test_split_keys_makes_chunks_that_do_not_depend_on_the_batch() -> None:
 
 def test_a_kernel_without_a_problem_is_that_of_128_heads() -> None:
     assert SM90_MLA.resolve(FULL, PLAIN).heads_together == 128
-    assert unit_of(FULL, CAUSAL).name.endswith("_causal_heads_128_few")
+    assert unit_of(FULL, CAUSAL).name.endswith("_causal_heads_128_few_ctas_2")
 
 
 # compiled kernels

@@ -18,7 +18,7 @@ from flash_attention.families.forward_args import LAYOUT_ASSERTS, PARAMETER, for
 from flash_attention.families.recipe import Geometry, MapDescription, Recipe, Setting, Step
 from flash_attention.families.sm90.forward.combine import combine_unit, combining
 from flash_attention.families.sm90.forward.config import tile_rows
-from flash_attention.families.sm90.forward.features import Sm90Features, SplitKind
+from flash_attention.families.sm90.forward.features import SplitKind
 from flash_attention.families.sm90.forward.heuristic import NEEDS_HOPPER
 from flash_attention.families.sm90.forward.splits import Chunks
 from flash_attention.families.sm90.forward.tensor_maps import describe
@@ -29,10 +29,9 @@ from flash_attention.families.sm90.mla.config import (
     HopperMlaKernelConfig,
 )
 from flash_attention.families.sm90.mla.features import (
+    MlaFeatures,
     bindings,
-    ctas_of_tile,
     features_of,
-    q_box,
     resolve,
 )
 from flash_attention.families.sm90.mla.fit import check_fits, refusal
@@ -63,7 +62,7 @@ class Sm90Mla(Family[HopperMlaKernelConfig]):
     def parse_name(self, name: str) -> HopperMlaKernelConfig | None:
         return parse_name(name)
 
-    def resolve(self, config: HopperMlaKernelConfig, features: Features) -> Sm90Features:
+    def resolve(self, config: HopperMlaKernelConfig, features: Features) -> MlaFeatures:
         return resolve(features)
 
     def features(
@@ -72,7 +71,7 @@ class Sm90Mla(Family[HopperMlaKernelConfig]):
         problem: Problem,
         return_lse: bool = False,
         split: Chunks | None = None,
-    ) -> Sm90Features:
+    ) -> MlaFeatures:
         return features_of(problem, split or splits.whole(problem))
 
     def unit(self, config: HopperMlaKernelConfig, features: Features, arch: Arch) -> Unit:
@@ -110,12 +109,12 @@ class Sm90Mla(Family[HopperMlaKernelConfig]):
         chunks: Chunks = setting.split or splits.choose_chunks(problem, setting.num_sms)
         check_fits(config, problem, views, chunks)
         features = features_of(problem, chunks)
-        ctas = ctas_of_tile(problem.heads)
+        ctas = features.ctas
         grid = (chunks.num_ctas(problem, ctas), ctas, 1)
         main = Step(
             self.unit(config, features, setting.arch),
             Geometry(grid, config.num_threads, config.smem_bytes()),
-            {} if problem.idle else _maps(config, problem, views, features),
+            {} if problem.idle else _maps(config, views, features),
         )
         combine = combining(config, problem, features, chunks.tile_rows(ctas), setting.arch)
         return Recipe(
@@ -162,19 +161,15 @@ class Sm90Mla(Family[HopperMlaKernelConfig]):
         return BUILT, replace(BUILT, per_batch=True, page_keys=BLOCK_KEYS)
 
     def companions(self, config: HopperMlaKernelConfig, arch: Arch) -> list[Unit]:
-        heads = BUILT.heads_together
-        rows = tile_rows(ctas_of_tile(heads), heads)
+        rows = tile_rows(BUILT.ctas, BUILT.heads_together)
         return [combine_unit(config.dtype, BUILT, rows, config.target(arch))]
 
 
 def _maps(
-    config: HopperMlaKernelConfig,
-    problem: Problem,
-    views: Sequence[TensorView],
-    features: Sm90Features,
+    config: HopperMlaKernelConfig, views: Sequence[TensorView], features: MlaFeatures
 ) -> dict[str, MapDescription]:
     """Describe q and k. Boxes hold the rows of a CTA, and a key block as far as a page has it."""
-    boxes = (q_box(problem.heads), (1, features.box_keys(config.B_c)))
+    boxes = (features.q_box, (1, features.box_keys(config.B_c)))
     return {
         name: describe(view, (PANEL_COLUMNS, *box))
         for name, view, box in zip("qk", views, boxes, strict=False)

@@ -3,61 +3,76 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import dataclass, fields
 
 from flash_attention.call.features import Features
 from flash_attention.call.problem import Problem
 from flash_attention.compile.binding import Binding, Number, Variant
 from flash_attention.families.bindings import shared_bindings
-from flash_attention.families.sm90.forward.config import WARPGROUP_ROWS, tile_rows
+from flash_attention.families.sm90.forward.config import tile_rows, used_rows
 from flash_attention.families.sm90.forward.features import Sm90Features, SplitKind
 from flash_attention.families.sm90.forward.splits import Chunks
 from flash_attention.families.sm90.mla.config import HopperMlaKernelConfig
 
 USUAL_HEADS = 128  # of DeepSeek's models
+MOST_CTAS = 8  # of a tile
 
 
-def resolve(features: Features) -> Sm90Features:
+@dataclass(frozen=True)
+class MlaFeatures(Sm90Features):
+    """The required features, and how the tiles of an MLA kernel implement them."""
+
+    ctas: int = 1  # that share a tile
+
+    def words(self) -> list[str]:
+        return [*super().words(), *([f"ctas_{self.ctas}"] if self.ctas > 1 else [])]
+
+    @property
+    def q_box(self) -> tuple[int, int]:
+        """The heads and queries of a TMA box of q, which holds the rows of a CTA."""
+        heads = min(self.heads_together, used_rows(self.heads_together))
+        return heads, used_rows(self.heads_together) // heads
+
+
+def resolve(features: Features) -> MlaFeatures:
     """Resolve the features. Kernels of every config have all of them. Without a problem, they are
-    those of 128 heads."""
-    if isinstance(features, Sm90Features):
+    those of one query of 128 heads."""
+    if isinstance(features, MlaFeatures):
         return features
     asked = {field.name: getattr(features, field.name) for field in fields(features)}
-    return Sm90Features(**asked, heads_together=USUAL_HEADS, few_queries=True)
+    usual = {"heads_together": USUAL_HEADS, "few_queries": True}
+    return MlaFeatures(**{**usual, **asked}, ctas=ctas_of_tile(USUAL_HEADS, 1))
 
 
-def features_of(problem: Problem, chunks: Chunks) -> Sm90Features:
+def features_of(problem: Problem, chunks: Chunks) -> MlaFeatures:
     """Return the features of a problem whose keys are in chunks."""
     asked = problem.features
-    return Sm90Features(
+    return MlaFeatures(
         *(asked.mask, asked.softcap, asked.per_batch, asked.page_keys, asked.sinks),
         heads_together=chunks.heads_together,
         few_queries=True,
         splits=chunks.splits,
+        ctas=ctas_of_tile(problem.heads, problem.seq_q),
     )
 
 
-def ctas_of_tile(heads: int) -> int:
-    """Count the CTAs that share the rows of a tile, which are all heads of its queries. Each has
-    the same number of heads."""
-    least = max(-(-heads // WARPGROUP_ROWS), 1)
-    return next(count for count in range(least, heads + 2) if heads % count == 0)
+def ctas_of_tile(heads: int, queries: int) -> int:
+    """Count the CTAs that share a tile: its rows are all heads of all queries of a sequence, or of
+    as many as a few CTAs have room for."""
+    heads = max(heads, 1)
+    rows = used_rows(heads)
+    if heads <= rows:
+        return min(max(-(-queries * heads // rows), 1), MOST_CTAS)
+    of_query = heads // rows
+    return of_query * min(max(queries, 1), max(MOST_CTAS // of_query, 1))
 
 
-def q_box(heads: int) -> tuple[int, int]:
-    """Return the heads and queries of a TMA box of q, which holds the rows of a CTA."""
-    if heads > WARPGROUP_ROWS:
-        return heads // ctas_of_tile(heads), 1
-    return heads, WARPGROUP_ROWS // heads
-
-
-def bindings(config: HopperMlaKernelConfig, features: Sm90Features) -> tuple[Binding, ...]:
+def bindings(config: HopperMlaKernelConfig, features: MlaFeatures) -> tuple[Binding, ...]:
     """Return the C++ types and the numbers that the features bind."""
-    heads = features.heads_together
-    box_heads, box_queries = q_box(heads)
+    box_heads, box_queries = features.q_box
     numbers = {
-        "consumers": ctas_of_tile(heads),
-        "tile_rows": tile_rows(ctas_of_tile(heads), heads),
+        "consumers": features.ctas,
+        "tile_rows": tile_rows(features.ctas, features.heads_together),
         "q_box_heads": box_heads,
         "q_box_queries": box_queries,
         "box_keys": features.box_keys(config.B_c),

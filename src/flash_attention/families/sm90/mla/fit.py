@@ -40,7 +40,7 @@ def check_fits(
     if why := refusal(problem):
         raise UnsupportedError(f"{why}; pass other tensors, or another config")
     _check_view(*views[1:3])
-    if (ctas := ctas_of_tile(problem.heads)) > MAX_GRID_YZ:
+    if (ctas := ctas_of_tile(problem.heads, problem.seq_q)) > MAX_GRID_YZ:
         raise UnsupportedError(
             f"{problem.heads} heads of q need {ctas} CTAs that share a tile; a launch takes at most"
             f" {MAX_GRID_YZ}, pass a number of heads with a divisor up to 64"

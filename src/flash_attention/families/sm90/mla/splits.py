@@ -26,7 +26,7 @@ def choose_chunks(problem: Problem, num_sms: int) -> Chunks:
     """Split the keys so that every multiprocessor has the same number of key blocks, unless the
     tiles fill the GPU once, or there are too few keys. CTAs that share a tile run together, so that
     the second one to read a key finds it in L2."""
-    one_each, sharing = whole(problem), ctas_of_tile(problem.heads)
+    one_each, sharing = whole(problem), ctas_of_tile(problem.heads, problem.seq_q)
     ctas = one_each.num_tiles(problem, sharing) * sharing
     if BUSY * num_sms <= ctas <= num_sms or one_each.key_blocks <= MIN_CHUNK_BLOCKS:
         return one_each
