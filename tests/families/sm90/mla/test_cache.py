@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from flash_attention import attention
 from flash_attention.compat.flash_attn import flash_attn_with_kvcache
 from flash_attention.errors import UnsupportedError
 from flash_attention.kernel_configs import KernelConfig
@@ -63,3 +64,14 @@ def test_a_cache_with_its_own_v_is_refused(chosen: list[KernelConfig]) -> None:
     call = made.call
     with pytest.raises(UnsupportedError, match=r"of k: pass v=k\[..., :512\]"):
         flash_attn_with_kvcache(call.q, call.k, call.v.clone(), cache_seqlens=call.seqused_k)
+
+
+def test_a_traced_call_keeps_v_in_k(chosen: list[KernelConfig]) -> None:
+    made = Case(1, 70).make(D_V)
+
+    def traced(q: torch.Tensor, cache: torch.Tensor) -> torch.Tensor:
+        return attention(q, cache, cache[..., :D_V])
+
+    out = torch.compile(traced, backend="aot_eager", fullgraph=True)(made.q, made.k)
+    assert chosen == [FULL]
+    made.assert_right(out, None)
