@@ -17,6 +17,7 @@ from flash_attention.families.sm90.forward.space import hopper_search_space
 from flash_attention.kernel_configs import (
     EXAMPLES,
     FP8_CHOICES,
+    MLA_CHOICES,
     SET_VARIABLE,
     DType,
     FlashForwardKernelConfig,
@@ -88,8 +89,9 @@ def test_all_is_both_without_repeats(arch: Arch) -> None:
     parts = {*get_kernel_progression_configs(arch), *get_autotuning_kernel_configs(arch)}
     examples = set(map(parse_kernel_config, EXAMPLES))
     of_8_bits = [c for c in map(parse_kernel_config, FP8_CHOICES) if not c.broken_rule(arch)]
-    assert set(everything) == parts | examples | set(of_8_bits)
-    assert len(of_8_bits) == (3 if arch is SM90 else 0)
+    of_mla = [c for c in map(parse_kernel_config, MLA_CHOICES) if not c.broken_rule(arch)]
+    assert set(everything) == parts | examples | set(of_8_bits) | set(of_mla)
+    assert (len(of_8_bits), len(of_mla)) == ((3, 2) if arch is SM90 else (0, 0))
     assert len(examples) == 4
     assert {cfg.tile() for cfg in examples} == {("FP16", 128, 64, 32, 4)}
 

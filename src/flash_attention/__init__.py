@@ -22,6 +22,7 @@ from flash_attention.families.sm80.forward.config import FlashForwardKernelConfi
 from flash_attention.families.sm90.forward.config import HopperForwardKernelConfig
 from flash_attention.families.sm90.forward.tile_order import TileOrder
 from flash_attention.families.sm90.fp8.config import HopperFp8KernelConfig
+from flash_attention.families.sm90.mla.config import HopperMlaKernelConfig
 from flash_attention.forward import forward, forward_timed
 from flash_attention.launch.kernels import forward_kernels
 from flash_attention.launch.use import use_table
@@ -48,6 +49,7 @@ __all__ = [
     "Gradients",
     "HopperForwardKernelConfig",
     "HopperFp8KernelConfig",
+    "HopperMlaKernelConfig",
     "KernelConfig",
     "KernelConfigError",
     "LaunchError",

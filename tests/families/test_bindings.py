@@ -16,6 +16,7 @@ from flash_attention.families.bindings import dtype_binding, shared_bindings
 from flash_attention.families.sm80.forward.features import Sm80Features
 from flash_attention.families.sm90.forward.features import Sm90Features, SplitKind
 from flash_attention.families.sm90.fp8.config import HopperFp8KernelConfig
+from flash_attention.families.sm90.mla.config import HopperMlaKernelConfig
 from flash_attention.kernel_configs import (
     DType,
     HopperForwardKernelConfig,
@@ -92,10 +93,15 @@ EVERY_FP8_VARIANT = [
     HopperFp8KernelConfig(DType.BF16, 128, 2, 128, 2, tensor_sums=True, linear_groups=2),
 ]
 
+EVERY_MLA_VARIANT = [
+    HopperMlaKernelConfig(DType.BF16, 512),
+    HopperMlaKernelConfig(DType.BF16, 512, rescale_threshold=8, defer_values=True),
+]
+
 
 def test_every_variant_header_exists_and_every_variant_file_is_used() -> None:
     named = {h for cfg in get_kernels_to_build(ARCHES["sm_90"]) for h in cfg.headers()}
-    named |= {h for cfg in EVERY_FP8_VARIANT for h in cfg.headers()}
+    named |= {h for cfg in (*EVERY_FP8_VARIANT, *EVERY_MLA_VARIANT) for h in cfg.headers()}
     named |= {header for bindings in bound_by_features() for header in headers(bindings)}
     assert {h for h in named if not (INCLUDE_DIR / h).is_file()} == set()
     slots = {str((INCLUDE_DIR / h).parent) for h in named}

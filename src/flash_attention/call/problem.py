@@ -11,6 +11,7 @@ from torch import Tensor
 
 from flash_attention.call.call import Call, Window
 from flash_attention.call.features import Features, MaskKind
+from flash_attention.call.mla import is_mla
 from flash_attention.call.results import E4M3, output_dtype
 
 
@@ -126,6 +127,11 @@ class Problem:
     def per_batch(self) -> bool:
         """Whether sequences may differ in length."""
         return self.total_q is not None or self.total_k is not None or self.seqused_k
+
+    @property
+    def mla(self) -> bool:
+        """Whether v is part of k, as always with these head dimensions."""
+        return is_mla(self.d_head, self.d_v)
 
     @property
     def heads_per_kv(self) -> int:

@@ -15,6 +15,7 @@ import torch
 from torch.autograd import forward_ad
 
 from flash_attention.call.call import Call
+from flash_attention.call.mla import check_not_mla, is_mla, or_mla
 from flash_attention.call.overlap import Layout, may_overlap, overlaps_itself
 from flash_attention.call.results import E4M3
 from flash_attention.errors import UnsupportedError
@@ -26,7 +27,7 @@ OUTPUT = "the output"  # its name in messages, since `attention` calls it out an
 DTYPES = (torch.float16, torch.bfloat16)
 DEVICE_TYPES = ("cuda", "cpu")  # run on the GPU, and run in the emulator
 ALIGNMENT = 16  # bytes of one copy instruction, which its address is a multiple of
-MAX_D_HEAD = 256  # of the widest kernel config
+MAX_D_HEAD = 256  # of the widest kernel config, but for MLA
 MAX_ROWS = 1 << 30  # so that sums of two numbers of rows fit in 32 bits
 
 
@@ -102,6 +103,7 @@ def check_inputs(
     for view in (q, k, v):
         _check_kernel_kind(view)
     check_shapes(q, k, v, packing)
+    _check_columns(q, v)
     for view in (q, k, v):
         _check_memory(view)
 
@@ -218,6 +220,7 @@ def check_differentiable(call: Call) -> None:
         )
     check_16_bit(call)
     check_not_paged(call)
+    check_not_mla(call)
     check_no_tangent(call)
 
 
@@ -327,16 +330,22 @@ def _check_same(view: TensorView, q: TensorView, what: str) -> None:
         )
 
 
+def _check_columns(q: TensorView, v: TensorView) -> None:
+    if is_mla(q.shape[-1], v.shape[-1]):
+        return
+    for view in (q, v):
+        if (d_head := view.shape[-1]) > MAX_D_HEAD:
+            raise UnsupportedError(
+                f"{view.name} has d_head {d_head}; the kernels take at most {MAX_D_HEAD}"
+                f"{or_mla(d_head)}, torch's own scaled_dot_product_attention takes more"
+            )
+
+
 def _check_memory(view: TensorView) -> None:
     """Check that 16-byte copies work with the sizes and the strides of a tensor."""
     dims = DIMS if len(view.shape) == len(DIMS) else PACKED_DIMS
     elements = ALIGNMENT // view.dtype.itemsize
     *_, rows, _, d_head = view.shape
-    if d_head > MAX_D_HEAD:
-        raise UnsupportedError(
-            f"{view.name} has d_head {d_head}; the kernels take at most {MAX_D_HEAD}, torch's own"
-            " scaled_dot_product_attention takes more"
-        )
     if d_head % elements or d_head == 0:
         padded = -(-d_head // elements) * elements or elements
         raise UnsupportedError(

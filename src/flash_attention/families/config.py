@@ -66,9 +66,19 @@ class KernelConfig(ABC):
         return self.dtype.to_torch_dtype()
 
     @property
-    def sum_columns(self) -> int:
-        """The columns of a product that are for row sums."""
-        return 0
+    def value_columns(self) -> int:
+        """The columns of the product with V in the main loop."""
+        return self.d_head
+
+    @property
+    def v_in_k(self) -> bool:
+        """Whether v is the first columns of the only head of k."""
+        return False
+
+    @property
+    def loaded_columns(self) -> int:
+        """The columns of K and V together that the main loop loads."""
+        return self.d_head if self.v_in_k else 2 * self.d_head
 
     @property
     def loop_products(self) -> tuple[int, int]:

@@ -90,6 +90,10 @@ class Family(ABC, Generic[Config]):
 
     # choosing
 
+    def is_for(self, problem: Problem) -> bool:
+        """Whether kernels are for problems of this kind, whether or not they run this one."""
+        return problem.dtype in self.inputs
+
     def heuristic(self, problem: Problem, arch: Arch) -> Config | str:
         """Return the config for a problem that was not tuned, or why there is none."""
         return f"{self.config_type.__name__} kernels run where a config asks for them"

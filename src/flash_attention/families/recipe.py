@@ -101,6 +101,7 @@ class Recipe:
     main: int = 0  # which of the steps is the kernel of the config
     chunks: int = 0  # split-KV chunks of all tiles; 0 if the keys are not split
     arrivals: int = 0  # counters in tile_counter of the chunks of a tile that are done
+    v_in_k: bool = False  # the kernels read v as the first columns of k, where it has to start
 
     @property
     def counters(self) -> int:

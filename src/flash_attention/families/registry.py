@@ -18,10 +18,11 @@ from flash_attention.families.sm80.forward.family import SM80
 from flash_attention.families.sm90.backward.family import SM90_BACKWARD
 from flash_attention.families.sm90.forward.family import SM90
 from flash_attention.families.sm90.fp8.family import SM90_FP8
+from flash_attention.families.sm90.mla.family import SM90_MLA
 
 AnyFamily = Family[Any]
 
-FAMILIES: list[AnyFamily] = [SM80, SM90, SM90_FP8, SM80_BACKWARD, SM90_BACKWARD]
+FAMILIES: list[AnyFamily] = [SM80, SM90, SM90_FP8, SM90_MLA, SM80_BACKWARD, SM90_BACKWARD]
 
 
 def register(family: AnyFamily) -> None:
@@ -51,9 +52,9 @@ def check_config_type(config: object, which: Pass = Pass.FORWARD) -> None:
 
 
 def families_for(problem: Problem, which: Pass) -> list[AnyFamily]:
-    """Return the families of a pass whose kernels take the element type of a problem, the newest
+    """Return the families of a pass whose kernels are for problems of this kind, the newest
     first."""
-    return [family for family in reversed(families_of(which)) if problem.dtype in family.inputs]
+    return [family for family in reversed(families_of(which)) if family.is_for(problem)]
 
 
 def family_of(config: KernelConfig) -> AnyFamily:

@@ -15,6 +15,7 @@ from flash_attention.call import tensors
 from flash_attention.call.call import Call
 from flash_attention.call.checks import check_call, explain_bad_key, views_of
 from flash_attention.call.lengths import check_lengths
+from flash_attention.call.mla import check_v_in_k
 from flash_attention.call.options import check_switch
 from flash_attention.call.overlap import may_overlap
 from flash_attention.call.results import fill_keyless, new_output
@@ -66,6 +67,7 @@ class Plan:
         self.given = tuple(call.extras)
         self.launcher = Launcher(self.recipe, self.device_index)
         self._like_q = self.problem.d_v == self.problem.d_head and call.q.dtype in tensors.DTYPES
+        self._v_in_k = self.recipe.v_in_k and not self.idle
         self._arguments = cast(type[ForwardKernelArgs], type(self.recipe.arguments))
         self._template = bytes(self.recipe.arguments)
         self._spare: list[ForwardKernelArgs] = []  # of calls that were launched
@@ -127,6 +129,8 @@ class Plan:
             tensors.check_pointers(views_of(call))
         if out is not None:
             self._check_overlap(call, o_pointer, (q_pointer, k_pointer, v_pointer))
+        if k_pointer != v_pointer and self._v_in_k:
+            check_v_in_k(*views_of(call)[1:3])
         if _is_grad_enabled() or forward_ad._current_level >= 0:
             tensors.check_no_grad(call)
         try:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from flash_attention.call.call import Keywords
 from flash_attention.call.dtype import DType
+from flash_attention.call.mla import is_mla
 from flash_attention.call.results import E4M3, output_dtype
 from flash_attention.call.tensors import DTYPES
 from flash_attention.errors import UnsupportedError, quoted
@@ -52,7 +53,8 @@ def generate_qkv(
     - `batch`, `seq_len`, `n_heads`, `d_head`: the shape of q, and by default that of k and v.
     - `dtype`, `device`: of all three.
     - `seed`: fixes the values, on a given type of device.
-    - `seq_len_k`, `n_heads_k`: of k and v. `d_v`: the head dimension of v.
+    - `seq_len_k`, `n_heads_k`: of k and v. `d_v`: the head dimension of v. If both head dimensions
+      are those of MLA, v is the first columns of k.
     """
     if not isinstance(seed, Integral) or not 0 <= int(seed) < 1 << 63:
         raise UnsupportedError(f"seed is {quoted(seed)}; pass a whole number from 0 to 2**63 - 1")
@@ -70,7 +72,8 @@ def generate_qkv(
         n_heads if n_heads_k is None else n_heads_k,
     )
     q, k = draw(seq_len, n_heads, d_head), draw(*of_k, d_head)
-    return q, k, draw(*of_k, d_head if d_v is None else d_v)
+    columns = d_head if d_v is None else d_v
+    return q, k, k[..., :columns] if is_mla(d_head, columns) else draw(*of_k, columns)
 
 
 def _with_output(

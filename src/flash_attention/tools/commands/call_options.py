@@ -84,12 +84,14 @@ class CallShape:
         """q, k and v without memory."""
         import torch
 
+        from flash_attention.call.mla import is_mla
+
         of_q, of_k = (self.batch, self.seq_q, self.heads), (self.batch, self.seq_k, self.heads_k)
         q, k, v = (
             torch.empty(sizes, dtype=dtype, device="meta")
             for sizes in ((*of_q, self.d), (*of_k, self.d), (*of_k, self.d_v))
         )
-        return q, k, v
+        return q, k, k[..., : self.d_v] if is_mla(self.d, self.d_v) else v
 
 
 @dataclass(frozen=True)

@@ -66,8 +66,14 @@ class EmulatedProblem:
     ) -> None:
         scores = batch * heads * seq_len**2
         check_size(scores, batch * seq_len * stored_heads * config.d_head, SMALL)
-        stored = generate_qkvo(batch, seq_len, stored_heads, config.d_head, config.input_dtype)
+        stored = generate_qkvo(
+            *(batch, seq_len, stored_heads, config.d_head, config.input_dtype),
+            n_heads_k=1 if config.v_in_k else stored_heads,
+            d_v=config.value_columns if config.v_in_k else config.d_head,
+        )
         self.q, self.k, self.v, self.o = (tensor[:, :, :heads] for tensor in stored)
+        if config.v_in_k:
+            self.v = self.k[..., : config.value_columns]
         self.causal = causal
         self.keywords: dict[str, Any] = {"causal": causal, **unit_descales(self.q)}
 

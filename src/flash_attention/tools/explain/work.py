@@ -18,7 +18,8 @@ class Work:
     """FLOP of the two products over the keys that queries see, and the bytes of q, k, v and o.
 
     A causal mask of one length halves the FLOP, as everyone counts; of a window every score
-    counts that it leaves. The bytes are those of each tensor once, k and v as far as they are used.
+    counts that it leaves. The bytes are those of each tensor once, k and v as far as they are used,
+    and v not at all if it is part of k.
     """
 
     flop: int
@@ -41,7 +42,8 @@ def work_of(problem: Problem, call: Call) -> Work:
     entries = Counter(zip(queries, keys, strict=True))
     seen = sum(n * _seen_twice(problem, q, k) for (q, k), n in entries.items())
     columns, rows = problem.d_head + problem.d_v, problem.heads * sum(queries)
-    inputs = problem.d_head * rows + columns * problem.heads_k * sum(keys)
+    of_key = problem.d_head if problem.mla else columns
+    inputs = problem.d_head * rows + of_key * problem.heads_k * sum(keys)
     num_bytes = inputs * problem.dtype.itemsize
     num_bytes += problem.d_v * rows * (problem.out_dtype or problem.dtype).itemsize
     return Work(columns * problem.heads * seen, num_bytes, exact)

@@ -21,8 +21,9 @@ class KeyBlock:
     itemsize: int
     warps: int  # that share the products; a producer's do not
     products: int  # in the main loop
+    value_columns: int  # of the product with V
     loaded_rows: int  # of both tensors that a block is of
-    sum_columns: int = 0  # of a product, for row sums
+    loaded_columns: int
 
     @classmethod
     def of(cls, config: KernelConfig) -> KeyBlock:
@@ -30,18 +31,18 @@ class KeyBlock:
         products, warps = config.loop_products
         backward = family_of(config).pass_ is Pass.BACKWARD
         loaded = config.B_r if backward else config.B_c
-        return cls(*sizes, warps, products, loaded, config.sum_columns)
+        return cls(*(*sizes, warps, products, config.value_columns, loaded, config.loaded_columns))
 
     @property
     def flop(self) -> int:
         """Of the products in the main loop."""
-        columns = self.products * self.d_head + self.sum_columns
+        columns = (self.products - 1) * self.d_head + self.value_columns
         return 2 * self.rows * self.keys * columns
 
     @property
     def loaded_bytes(self) -> int:
         """Of K and V, or Q and dO in a backward kernel, loaded once by the CTA."""
-        return 2 * self.loaded_rows * self.d_head * self.itemsize
+        return self.loaded_rows * self.loaded_columns * self.itemsize
 
     @property
     def flop_per_byte(self) -> float:

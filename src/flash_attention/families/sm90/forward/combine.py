@@ -6,12 +6,15 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from flash_attention.arch import WARP_SIZE
+from flash_attention.arch import WARP_SIZE, Arch
 from flash_attention.call.dtype import DType
+from flash_attention.call.problem import Problem
 from flash_attention.compile.binding import Number, Variant
 from flash_attention.compile.unit import Unit, render
 from flash_attention.families.bindings import dtype_binding
+from flash_attention.families.config import KernelConfig
 from flash_attention.families.forward_args import LAYOUT_ASSERTS, PARAMETER
+from flash_attention.families.recipe import Geometry, Step
 from flash_attention.families.sm90.forward.features import Sm90Features, SplitKind
 
 THREADS = 128
@@ -43,6 +46,15 @@ def parse_combine_name(name: str) -> CombineConfig | None:
     dtype, rows, together, splits = found.groups()
     heads = int(together or 1)
     return CombineConfig(DType.from_string(dtype), int(rows), heads, SplitKind[splits.upper()])
+
+
+def combining(
+    config: KernelConfig, problem: Problem, features: Sm90Features, tile_rows: int, arch: Arch
+) -> Step:
+    """Return the launch that combines partial results of tiles with `tile_rows` rows."""
+    unit = combine_unit(config.dtype, features, tile_rows, config.target(arch))
+    ctas = problem.batch * problem.heads * problem.seq_q  # one per row
+    return Step(unit, Geometry((ctas, 1, 1), THREADS), starts_early=True)
 
 
 def combine_unit(dtype: DType, features: Sm90Features, tile_rows: int, target: str) -> Unit:

@@ -23,9 +23,20 @@ WARPGROUP_THREADS = 128
 BARRIER_BYTES = 256  # mbarriers and the words of the tile scheduler
 
 
+def used_rows(heads_together: int) -> int:
+    """Count the rows of a consumer that can hold a query: whole queries, or an equal share of the
+    heads of one."""
+    if heads_together <= WARPGROUP_ROWS:
+        return WARPGROUP_ROWS // heads_together * heads_together
+    least = -(-heads_together // WARPGROUP_ROWS)
+    return next(
+        heads_together // n for n in range(least, heads_together + 1) if heads_together % n == 0
+    )
+
+
 def tile_rows(consumers: int, heads_together: int = 1) -> int:
-    """Count the rows of a tile that can hold a query. A query does not straddle two consumers."""
-    return WARPGROUP_ROWS // heads_together * heads_together * consumers
+    """Count the rows of a tile that can hold a query."""
+    return used_rows(heads_together) * consumers
 
 
 @dataclass(frozen=True, order=True)

@@ -16,7 +16,7 @@ from flash_attention.compile.unit import Unit, render
 from flash_attention.families.family import Family
 from flash_attention.families.forward_args import LAYOUT_ASSERTS, PARAMETER, forward_args
 from flash_attention.families.recipe import Geometry, Recipe, Setting, Step
-from flash_attention.families.sm90.forward import combine
+from flash_attention.families.sm90.forward.combine import combining
 from flash_attention.families.sm90.forward.config import (
     WARP_ROWS,
     WARPGROUP_ROWS,
@@ -139,9 +139,7 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
         if split.one_launch or not split.in_parts:
             return ()
         rows = split.tile_rows(config.consumers)
-        unit = combine.combine_unit(config.dtype, features, rows, config.target(arch))
-        ctas = problem.batch * problem.heads * problem.seq_q  # one per row
-        return (Step(unit, Geometry((ctas, 1, 1), combine.THREADS), starts_early=True),)
+        return (combining(config, problem, features, rows, arch),)
 
     def split(self, config: HopperForwardKernelConfig, problem: Problem, keys: int) -> Chunks:
         return Chunks.of_keys(problem, config.B_c, keys).with_launches(problem)

@@ -106,18 +106,20 @@ class Sm90Features(Features):
             return Walk.DEALT if self.splits is SplitKind.EVEN else Walk.ONE_EACH
         return Walk.PACKED if self.per_batch else Walk[config.tile_order.name]
 
+    def pages(self, block_keys: int) -> Variant:
+        """The variant that loads a block of keys."""
+        if not self.page_keys:
+            return Variant("Pages", "sm90/pages", "Contiguous")
+        small = self.box_keys(block_keys) < LARGE_BOX_KEYS
+        return Variant("Pages", "sm90/pages", "SmallPaged" if small else "Paged", self.page_keys)
+
     def bindings(self, config: HopperForwardKernelConfig) -> tuple[Binding, ...]:
         """Return the C++ types that the features bind."""
-        pages = Variant("Pages", "sm90/pages", "Contiguous")
-        if self.page_keys:
-            small = self.box_keys(config.B_c) < LARGE_BOX_KEYS
-            kind = "SmallPaged" if small else "Paged"
-            pages = Variant("Pages", "sm90/pages", kind, self.page_keys)
         # What combines partial results adds the sink of a row, so that it is added once.
         shared = shared_bindings(self, sinks=self.sinks and not self.in_parts)
         splits = Variant("Splits", "sm90/splits", self.splits.value)
         numbers = self._host_numbers(config)
-        own: tuple[Binding, ...] = (*shared, self.rows(), splits, pages, *numbers)
+        own: tuple[Binding, ...] = (*shared, self.rows(), splits, self.pages(config.B_c), *numbers)
         if not config.specialised:
             return own
         order = Variant("TileOrder", "sm90/tile_order", self.walk(config).value)

@@ -29,28 +29,41 @@ class Chunks:
     one_launch: bool = False  # the last CTA of a tile combines its partial results
 
     @classmethod
-    def of_keys(cls, problem: Problem, block_keys: int, keys: int) -> Chunks:
+    def of_keys(
+        cls, problem: Problem, block_keys: int, keys: int, heads_together: int = 0
+    ) -> Chunks:
         """Make chunks of `keys` keys, a multiple of a key block, whatever else is in the batch."""
         if keys % block_keys:
             raise UnsupportedError(
                 f"split_keys is {keys}, and the kernel visits keys in blocks of {block_keys}; pass"
                 f" a multiple, {-(-keys // block_keys) * block_keys} is the next"
             )
-        key_blocks = _key_blocks(problem, block_keys)
-        blocks = min(keys // block_keys, key_blocks)
-        return cls(SplitKind.CHUNKED, blocks, key_blocks, _heads_together(problem))
+        whole = cls.whole(problem, block_keys, heads_together)
+        blocks = min(keys // block_keys, whole.key_blocks)
+        return replace(whole, splits=SplitKind.CHUNKED, blocks=blocks)
 
     @classmethod
-    def whole(cls, problem: Problem, block_keys: int) -> Chunks:
-        """Make one chunk per tile, which means no split."""
-        key_blocks = _key_blocks(problem, block_keys)
-        return cls(SplitKind.WHOLE, key_blocks, key_blocks, _heads_together(problem))
+    def whole(cls, problem: Problem, block_keys: int, heads_together: int = 0) -> Chunks:
+        """Make one chunk per tile, which means no split. By default, heads that share a head of k
+        and v share a tile if one warpgroup has room for them."""
+        key_blocks = max(1, -(-problem.seq_k // block_keys))
+        together = heads_together or _heads_together(problem)
+        return cls(SplitKind.WHOLE, key_blocks, key_blocks, together)
 
     @classmethod
-    def for_ctas(cls, problem: Problem, block_keys: int, count: int, least: int) -> Chunks:
+    def for_ctas(
+        cls,
+        problem: Problem,
+        block_keys: int,
+        count: int,
+        least: int,
+        *,
+        heads_together: int = 0,
+        consumers: int = 1,
+    ) -> Chunks:
         """Make one chunk per CTA for `count` CTAs, or fewer chunks of at least `least` blocks."""
-        whole = cls.whole(problem, block_keys)
-        blocks = -(-whole.num_tiles(problem, consumers=1) * whole.key_blocks // count)
+        whole = cls.whole(problem, block_keys, heads_together)
+        blocks = -(-whole.num_tiles(problem, consumers) * whole.key_blocks // count)
         blocks = max(blocks, min(least, whole.key_blocks))
         return replace(whole, splits=SplitKind.EVEN, blocks=blocks)
 
@@ -96,10 +109,6 @@ class Chunks:
             return {}
         rows = self.num_part_rows(problem, consumers)
         return {"o_parts": rows * problem.d_v * FLOAT_BYTES, "lse_parts": rows * FLOAT_BYTES}
-
-
-def _key_blocks(problem: Problem, block_keys: int) -> int:
-    return max(1, -(-problem.seq_k // block_keys))
 
 
 def _heads_together(problem: Problem) -> int:

@@ -104,6 +104,10 @@ class HopperFp8KernelConfig(KernelConfig):
         return self.d_head + self.sum_columns
 
     @property
+    def value_columns(self) -> int:
+        return self.value_rows
+
+    @property
     def panel_columns(self) -> int:
         """The columns of a panel of a shared-memory tile of Q or K."""
         return min(self.d_head, PANEL_BYTES)

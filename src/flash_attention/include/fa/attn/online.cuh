@@ -37,17 +37,22 @@ struct LaneMax {
   }
 };
 
-// The maxima grow to cover `lanes`, and the sums are rescaled. O must be rescaled by the same factors.
+// The maximum of a row becomes `max`, which is not smaller, and its sum is rescaled. O must be rescaled
+// by the same factor.
+template <class Exponential>
+__device__ void set_max(RowStats<16>& stats, int h, float max, float factor) {
+  stats.shrink[0][h] =
+      max == -kInfinity ? 1.f : Exponential::exp(stats.max[0][h] - max, 0.f, factor);
+  stats.max[0][h] = max;
+  stats.sum[0][h] *= stats.shrink[0][h];
+}
+
+// The maxima grow to cover `lanes`.
 template <class Exponential, int Keys>
 __device__ void raise_max(const LaneMax<Keys>& lanes, RowStats<16>& stats, float factor) {
 #pragma unroll
-  for (int h = 0; h < 2; ++h) {
-    const float max = fmaxf(stats.max[0][h], quad_max(lanes.of[h]));
-    stats.shrink[0][h] =
-        max == -kInfinity ? 1.f : Exponential::exp(stats.max[0][h] - max, 0.f, factor);
-    stats.max[0][h] = max;
-    stats.sum[0][h] *= stats.shrink[0][h];
-  }
+  for (int h = 0; h < 2; ++h)
+    set_max<Exponential>(stats, h, fmaxf(stats.max[0][h], quad_max(lanes.of[h])), factor);
 }
 
 // The offsets, if no maximum is too large for them.

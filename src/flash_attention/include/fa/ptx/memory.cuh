@@ -94,6 +94,10 @@ __device__ inline FloatPair ld_shared_8(u32 smem) {
   return pair;
 }
 
+__device__ inline void st_shared_8(u32 smem, FloatPair pair) {
+  asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(smem), "f"(pair.x), "f"(pair.y) : "memory");
+}
+
 __device__ inline void ld_shared_floats(float (&x)[4], u32 smem) {
   asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
                : "=f"(x[0]), "=f"(x[1]), "=f"(x[2]), "=f"(x[3])

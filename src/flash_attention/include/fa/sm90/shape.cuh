@@ -76,11 +76,19 @@ struct SharedTile : Panels<DHead> {
   }
 };
 
+// The rows of a warpgroup that are used: whole queries of `group` heads, or an equal share of one query.
+__device__ constexpr int used_rows(int group) {
+  if (group <= kWarpgroupRows) return kWarpgroupRows / group * group;
+  int shares = (group + kWarpgroupRows - 1) / kWarpgroupRows;
+  while (group % shares) ++shares;
+  return group / shares;
+}
+
 template <class Config>
 struct Shape {
   using QTile = SharedTile<Config::kDHead, kWarpgroupRows>;  // of one warpgroup; O's, too
   static constexpr int kGroup = Config::Rows::kGroup;
-  static constexpr int kRows = kWarpgroupRows / kGroup * kGroup;  // of a warpgroup, that are used
+  static constexpr int kRows = used_rows(kGroup);  // of a warpgroup
   static constexpr int kBR = Config::kConsumers * kRows;
   static constexpr int kQLoadBytes = kRows * QTile::kCount * QTile::kRowBytes;
   using KVTile = SharedTile<Config::kDHead, Config::kBC>;

@@ -24,7 +24,8 @@ struct WarpOutput {
   const ForwardKernelArgs& args;
   const attn::Sequence& sequence;
   const Tile& tile;
-  int tile_row;  // the warpgroup's first
+  int tile_row;          // the warpgroup's first
+  int first_column = 0;  // of O; warpgroups that share rows have other columns
 
   static __device__ int warp_in_group() { return warp_id() % (kWarpgroupSize / kWarpSize); }
   __device__ int position(int r) const { return Rows::position(row(r)); }
@@ -43,9 +44,12 @@ struct WarpOutput {
     return ends;
   }
 
+  // Whether the warp stores what a row has one of.
+  __device__ bool stores_row_values() const { return first_column == 0; }
+
   // The log-sum-exp of the rows; the first lane of a quad stores.
   __device__ void store_lse(const attn::RowEnds& ends) const {
-    if (!args.lse) return;
+    if (!args.lse || !stores_row_values()) return;
 #pragma unroll
     for (int h = 0; h < 2; ++h)
       if (const int r = lane_row(h); lane_id() % 4 == 0 && used(r))
@@ -64,7 +68,7 @@ struct WarpOutput {
       const auto store = store_of(r, h);
 #pragma unroll
       for (int j = 0; j < Config::kDHead / 8; ++j)
-        if (const int column = 8 * j + 2 * (lane_id() % 4); column < args.d_v)
+        if (const int column = first_column + 8 * j + 2 * (lane_id() % 4); column < args.d_v)
           store(column, o.v[0][j][2 * h], o.v[0][j][2 * h + 1]);
     }
   }

@@ -19,7 +19,7 @@ struct Parts : OutsideQueries {
         Config::Splits::part(tile_index<Config>(warp.tile, args), warp.tile.split, args);
     warp.store_pairs([&](int r, int h) {
       const i64 row = rows.at(part, warp.row(r));
-      if (lane_id() % 4 == 0) args.lse_parts[row] = ends.row[h].lse();
+      if (lane_id() % 4 == 0 && warp.stores_row_values()) args.lse_parts[row] = ends.row[h].lse();
       float* const to = args.o_parts + row * args.d_v;
       return [to](int column, float x, float y) { ptx::st_global_8(to + column, x, y); };
     });

@@ -13,10 +13,10 @@ struct Contiguous {
   template <class KVTile>
   static __device__ void load(KVTile tile, const TensorMap& map, ptx::Mbarrier full, int kv_head,
                               int key, int /*batch*/, const attn::Sequence& sequence,
-                              const ForwardKernelArgs&) {
+                              const ForwardKernelArgs&, int first_column = 0) {
 #pragma unroll
     for (int p = 0; p < KVTile::kCount; ++p)
-      ptx::tma_load_4d(tile.panel(p), map, full, p * KVTile::kColumns, kv_head,
+      ptx::tma_load_4d(tile.panel(p), map, full, first_column + p * KVTile::kColumns, kv_head,
                        sequence.k_first + key, sequence.k_batch);
   }
 };

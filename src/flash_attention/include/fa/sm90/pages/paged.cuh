@@ -16,7 +16,7 @@ struct Paged {
   template <class KVTile>
   static __device__ void load(KVTile tile, const TensorMap& map, ptx::Mbarrier full, int kv_head,
                               int key, int batch, const attn::Sequence& sequence,
-                              const ForwardKernelArgs& args) {
+                              const ForwardKernelArgs& args, int first_column = 0) {
     constexpr int kBox = kBoxKeys<KVTile::kRows>;
     static_assert(KVTile::kRows % kBox == 0 && PageKeys % kBox == 0);
     const int* const table = args.block_table + batch * args.block_table_stride;
@@ -25,8 +25,9 @@ struct Paged {
       const int page = min(key + k, sequence.k_len - 1) / PageKeys;
 #pragma unroll
       for (int p = 0; p < KVTile::kCount; ++p)
-        ptx::tma_load_4d(tile.panel(p) + k * KVTile::kRowBytes, map, full, p * KVTile::kColumns,
-                         kv_head, (key + k) % PageKeys, table[page]);
+        ptx::tma_load_4d(tile.panel(p) + k * KVTile::kRowBytes, map, full,
+                         first_column + p * KVTile::kColumns, kv_head, (key + k) % PageKeys,
+                         table[page]);
     }
   }
 };

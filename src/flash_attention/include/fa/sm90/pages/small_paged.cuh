@@ -17,7 +17,7 @@ struct SmallPaged {
   template <class KVTile>
   static __device__ void load(KVTile tile, const TensorMap& map, ptx::Mbarrier full, int kv_head,
                               int key, int batch, const attn::Sequence& sequence,
-                              const ForwardKernelArgs& args) {
+                              const ForwardKernelArgs& args, int first_column = 0) {
     constexpr int kBox = kBoxKeys<KVTile::kRows>;
     constexpr int kAhead = common_divisor(KVTile::kRows / kBox, 4);  // more would spill
     static_assert(kBox * KVTile::kRowBytes % 128 == 0, "TMA writes to multiples of 128 bytes");
@@ -33,8 +33,9 @@ struct SmallPaged {
 #pragma unroll
         for (int i = 0; i < kAhead; ++i) {
           const int k = first + i * kBox;
-          ptx::tma_load_4d(tile.panel(p) + k * KVTile::kRowBytes, map, full, p * KVTile::kColumns,
-                           kv_head, (key + k) % PageKeys, pages[i]);
+          ptx::tma_load_4d(tile.panel(p) + k * KVTile::kRowBytes, map, full,
+                           first_column + p * KVTile::kColumns, kv_head, (key + k) % PageKeys,
+                           pages[i]);
         }
     }
   }

@@ -1,0 +1,179 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MLA decoding on sm_90 (H100, H200): all heads share one head of k, whose first columns are v."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from flash_attention.arch import Arch
+from flash_attention.call.dtype import DType
+from flash_attention.call.features import PLAIN, Features
+from flash_attention.call.problem import Problem
+from flash_attention.call.tensors import TensorView
+from flash_attention.compile.elf import ENTRY
+from flash_attention.compile.unit import Unit, render
+from flash_attention.families.family import Family
+from flash_attention.families.forward_args import LAYOUT_ASSERTS, PARAMETER, forward_args
+from flash_attention.families.recipe import Geometry, MapDescription, Recipe, Setting, Step
+from flash_attention.families.sm90.forward.combine import combine_unit, combining
+from flash_attention.families.sm90.forward.config import tile_rows
+from flash_attention.families.sm90.forward.features import SplitKind
+from flash_attention.families.sm90.forward.heuristic import NEEDS_HOPPER
+from flash_attention.families.sm90.forward.splits import Chunks
+from flash_attention.families.sm90.forward.tensor_maps import describe
+from flash_attention.families.sm90.mla import splits
+from flash_attention.families.sm90.mla.config import (
+    BLOCK_KEYS,
+    PANEL_COLUMNS,
+    HopperMlaKernelConfig,
+)
+from flash_attention.families.sm90.mla.features import (
+    MlaFeatures,
+    bindings,
+    features_of,
+    resolve,
+)
+from flash_attention.families.sm90.mla.fit import check_fits, refusal
+from flash_attention.families.sm90.mla.parse import parse, parse_name
+from flash_attention.families.sm90.wgmma import (
+    both_shared,
+    from_registers,
+    from_registers_by_rows,
+    from_shared,
+)
+
+MAPS = tuple(f"const __grid_constant__ fa::TensorMap {tensor}_map" for tensor in "qk")
+RESCALE_THRESHOLD = 8
+BUILT = replace(resolve(PLAIN), splits=SplitKind.EVEN)
+"""The features of decoding with a dense cache, of the usual number of heads."""
+
+
+class Sm90Mla(Family[HopperMlaKernelConfig]):
+    """The sm_90 kernels for MLA decoding. A second kernel combines partial results."""
+
+    name = "sm_90"
+    config_type = HopperMlaKernelConfig
+    splits_keys = True
+
+    def parse(self, tile: Sequence[str], words: Sequence[str]) -> HopperMlaKernelConfig:
+        return parse(tile, words)
+
+    def parse_name(self, name: str) -> HopperMlaKernelConfig | None:
+        return parse_name(name)
+
+    def resolve(self, config: HopperMlaKernelConfig, features: Features) -> MlaFeatures:
+        return resolve(features)
+
+    def features(
+        self,
+        config: HopperMlaKernelConfig,
+        problem: Problem,
+        return_lse: bool = False,
+        split: Chunks | None = None,
+    ) -> MlaFeatures:
+        return features_of(problem, split or splits.whole(problem))
+
+    def unit(self, config: HopperMlaKernelConfig, features: Features, arch: Arch) -> Unit:
+        resolved = resolve(features)
+        name = config.kernel_name() + resolved.suffix
+        half = config.d_v // 2
+        source = render(
+            entry=f"{ENTRY}_{name}",
+            title=config.short_form(),
+            header="fa/sm90/mla/forward.cuh",
+            bindings=(*config.bindings(), *bindings(config, resolved)),
+            wrappers=(
+                from_shared(config.dtype, config.B_c),
+                from_registers_by_rows(config.dtype, config.B_c),
+                from_registers(config.dtype, half),
+                both_shared(config.dtype, half, a_along_rows=False, b_along_width=True),
+            ),
+            asserts=LAYOUT_ASSERTS,
+            bounds=f"{config.num_threads}, 1",
+            parameters=(*MAPS, PARAMETER),
+            body=(
+                "extern __shared__ __align__(1024) char smem[];",
+                "fa::sm90::mla::forward<Config>({q_map, k_map}, args, smem);",
+            ),
+        )
+        return Unit(name, config.target(arch), source)
+
+    def recipe(
+        self,
+        config: HopperMlaKernelConfig,
+        problem: Problem,
+        views: Sequence[TensorView],
+        setting: Setting,
+    ) -> Recipe:
+        chunks: Chunks = setting.split or splits.choose_chunks(problem, setting.num_sms)
+        check_fits(config, problem, views, chunks)
+        features = features_of(problem, chunks)
+        ctas = features.ctas
+        grid = (chunks.num_ctas(problem, ctas), ctas, 1)
+        main = Step(
+            self.unit(config, features, setting.arch),
+            Geometry(grid, config.num_threads, config.smem_bytes()),
+            {} if problem.idle else _maps(config, views, features),
+        )
+        combine = combining(config, problem, features, chunks.tile_rows(ctas), setting.arch)
+        return Recipe(
+            features,
+            (main, combine) if chunks.in_parts else (main,),
+            forward_args(problem, views, key_blocks=chunks.key_blocks, split_blocks=chunks.blocks),
+            scratch=chunks.scratch(problem, ctas),
+            tiles=chunks.num_tiles(problem, ctas) * ctas,
+            chunks=grid[0] * ctas if chunks.in_parts else 0,
+            v_in_k=config.v_in_k,
+        )
+
+    def split(self, config: HopperMlaKernelConfig, problem: Problem, keys: int) -> Chunks:
+        return splits.of_keys(problem, keys)
+
+    def is_for(self, problem: Problem) -> bool:
+        return super().is_for(problem) and problem.mla
+
+    def heuristic(self, problem: Problem, arch: Arch) -> HopperMlaKernelConfig | str:
+        if why := refusal(problem):
+            return why
+        dtype = DType.from_string(str(problem.dtype))
+        config = HopperMlaKernelConfig(
+            dtype, problem.d_v, rescale_threshold=RESCALE_THRESHOLD, rotary_in_registers=True
+        )
+        return NEEDS_HOPPER if config.broken_rule(arch) else config
+
+    def why(self, config: HopperMlaKernelConfig, problem: Problem, split: Chunks | None) -> str:
+        return f"d_head {config.d_head} with d_v {config.d_v} and one head of k and v is MLA"
+
+    def choose_split(
+        self, problem: Problem, arch: Arch, num_sms: int, split_keys: int | None
+    ) -> tuple[HopperMlaKernelConfig, Chunks] | str:
+        config = self.heuristic(problem, arch)
+        if isinstance(config, str):
+            return config
+        if problem.idle:
+            return "there is nothing to compute"
+        if split_keys is not None:
+            return config, splits.of_keys(problem, split_keys)
+        return config, splits.choose_chunks(problem, num_sms)
+
+    def built_features(self) -> tuple[Features, ...]:
+        return BUILT, replace(BUILT, per_batch=True, page_keys=BLOCK_KEYS)
+
+    def companions(self, config: HopperMlaKernelConfig, arch: Arch) -> list[Unit]:
+        rows = tile_rows(BUILT.ctas, BUILT.heads_together)
+        return [combine_unit(config.dtype, BUILT, rows, config.target(arch))]
+
+
+def _maps(
+    config: HopperMlaKernelConfig, views: Sequence[TensorView], features: MlaFeatures
+) -> dict[str, MapDescription]:
+    """Describe q and k. Boxes hold the rows of a CTA, and a key block as far as a page has it."""
+    boxes = (features.q_box, (1, features.box_keys(config.B_c)))
+    return {
+        name: describe(view, (PANEL_COLUMNS, *box))
+        for name, view, box in zip("qk", views, boxes, strict=False)
+    }
+
+
+SM90_MLA: Sm90Mla = Sm90Mla()

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""How the keys of MLA decoding are split between CTAs, to fill a GPU."""
+
+from __future__ import annotations
+
+from flash_attention.call.problem import Problem
+from flash_attention.families.sm90.forward.splits import Chunks
+from flash_attention.families.sm90.mla.config import BLOCK_KEYS
+from flash_attention.families.sm90.mla.features import ctas_of_tile
+
+BUSY = 0.9  # the share of the multiprocessors that is as good as all of them
+MIN_CHUNK_BLOCKS = 2  # a chunk of one block leaves half of a CTA without work
+
+
+def whole(problem: Problem) -> Chunks:
+    """Make one chunk per tile. The heads of a query share a tile."""
+    return Chunks.whole(problem, BLOCK_KEYS, heads_together=_together(problem))
+
+
+def of_keys(problem: Problem, keys: int) -> Chunks:
+    """Make chunks of `keys` keys, a multiple of a key block, whatever else is in the batch."""
+    return Chunks.of_keys(problem, BLOCK_KEYS, keys, heads_together=_together(problem))
+
+
+def choose_chunks(problem: Problem, num_sms: int) -> Chunks:
+    """Split the keys so that every multiprocessor has the same number of key blocks, unless the
+    tiles fill the GPU once, or there are too few keys. CTAs that share a tile run together, so that
+    the second one to read a key finds it in L2."""
+    one_each, sharing = whole(problem), ctas_of_tile(problem.heads, problem.seq_q)
+    ctas = one_each.num_tiles(problem, sharing) * sharing
+    if BUSY * num_sms <= ctas <= num_sms or one_each.key_blocks <= MIN_CHUNK_BLOCKS:
+        return one_each
+    return Chunks.for_ctas(
+        *(problem, BLOCK_KEYS, max(num_sms // sharing, 1), MIN_CHUNK_BLOCKS),
+        heads_together=_together(problem),
+        consumers=sharing,
+    )
+
+
+def _together(problem: Problem) -> int:
+    """The heads that share a tile, which are all; one if there is none."""
+    return max(problem.heads, 1)

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: Apache-2.0
+// The rows of a CTA. All heads of a query share the only head of K. If they are more than a warpgroup
+// has rows, the CTAs of one column of the grid share a tile, and visit its keys at the same time.
+#pragma once
+#include <fa/attn/key_range.cuh>
+#include <fa/sm90/tile.cuh>
+
+namespace fa::sm90::mla {
+
+// The first row of this CTA.
+template <class Config>
+__device__ int first_row(const Tile& tile) {
+  return tile.q_block * Shape<Config>::kBR + blockIdx.y * Shape<Config>::kRows;
+}
+
+// The keys that the rows of a tile see.
+template <class Config>
+__device__ auto key_range(const Tile& tile, const typename Config::Mask& mask,
+                          const attn::Sequence& sequence) {
+  using Rows = typename Config::Rows;
+  return attn::KeyRange<typename Config::Mask, Config::kBC>(
+      mask, Rows::position(tile.q_block * Shape<Config>::kBR), Shape<Config>::kBR / Rows::kGroup,
+      sequence);
+}
+
+}  // namespace fa::sm90::mla

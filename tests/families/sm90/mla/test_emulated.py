@@ -1,0 +1,68 @@
+# SPDX-License-Identifier: Apache-2.0
+"""MLA kernels in the emulator: right numbers, and nothing found, whatever the order of warps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor
+
+from flash_attention.emulator import SCHEDULES
+from flash_attention.families.sm90.mla.config import HopperMlaKernelConfig
+from flash_attention.launch.emulation import Settings, emulate_plan
+from tests.families.sm90.mla.cases import CASES, NARROW, Case, MadeCase
+
+
+def emulated(
+    config: HopperMlaKernelConfig, made: MadeCase, settings: Settings | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """The results of a case, without a finding."""
+    result = emulate_plan(made.plan(config), made.call, settings or Settings())
+    assert list(map(str, result.findings)) == []
+    return result.output, result.lse
+
+
+def made_case(name: str) -> tuple[HopperMlaKernelConfig, MadeCase]:
+    config, case = CASES[name]
+    return config, case.make(config.d_v, config.dtype.to_torch_dtype())
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_output_and_its_lse_are_right(name: str) -> None:
+    config, made = made_case(name)
+    made.assert_right(*emulated(config, made))
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize("schedule", [s for s in SCHEDULES if s != "lockstep"])
+@pytest.mark.parametrize(
+    "name",
+    ["four queries", "lengths, dealt", "pages, dealt", "sharp, dealt", "deferred, dealt"],
+)
+def test_they_are_right_in_every_order_of_warps(name: str, schedule: str, seed: int) -> None:
+    if seed and schedule != "random":
+        pytest.skip("only a random order has seeds")
+    config, made = made_case(name)
+    made.assert_right(*emulated(config, made, Settings(schedule, seed)))
+
+
+def test_nan_reaches_the_rows_that_see_it_and_no_other() -> None:
+    """NaN in the rotary columns, that is: v has none of them."""
+    made = Case(4, 130, causal=True).make(NARROW.d_v)
+    k = made.k.clone()
+    k[:, 128, :, NARROW.d_v :] = torch.nan
+    dirty = replace(made, call=made.call._replace(k=k, v=k[..., : NARROW.d_v]))
+    out, _ = emulated(NARROW, dirty)
+    assert out[:, 2:].isnan().all()
+    assert not out[:, :2].isnan().any()
+
+
+def test_chunks_of_a_given_length_do_not_depend_on_the_batch() -> None:
+    """A sequence has the same bits alone and beside another."""
+    both = Case(2, 330, batch=2, split_keys=128, causal=True).make(NARROW.d_v)
+    call = both.call
+    alone = call._replace(q=call.q[:1], k=call.k[:1], v=call.v[:1])
+    one = MadeCase(both.case, both.q[:1], both.k[:1], both.keywords, alone)
+    assert torch.equal(emulated(NARROW, one)[0][0], emulated(NARROW, both)[0][0])

@@ -1,0 +1,164 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mistakes planted in the MLA kernels: each is found, or gives wrong numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from flash_attention.emulator import DeadlockError, Finding
+from flash_attention.errors import LaunchError
+from flash_attention.launch.emulation import Emulation, Settings, emulate_plan
+from flash_attention.tools.mends import DEADLOCK, NUMBERS
+from tests.emulator.edits import Edit, compiler, edited_headers
+from tests.families.sm90.mla.cases import NARROW, Case, MadeCase
+
+pytestmark = pytest.mark.slow  # left out of `make quick`
+
+FOLDER = "sm90/mla"
+CONSUMER, PRODUCER = f"{FOLDER}/consumer.cuh", f"{FOLDER}/producer.cuh"
+SCHEDULE, ROWS = f"{FOLDER}/schedule/values_first.cuh", f"{FOLDER}/rows.cuh"
+MEMORY, ENTRY = f"{FOLDER}/shared_memory.cuh", f"{FOLDER}/forward.cuh"
+PLAIN = Case(2, 700, heads=24, sharp=True, causal=True)
+DEALT = Case(2, 330, heads=128, batch=2, ctas=3, causal=True)
+LENGTHS = Case(1, 320, batch=2, used=(130, 200), sharp=True)
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A mistake in a kernel, and the kind of finding that tells of it."""
+
+    name: str
+    caught_by: str
+    edit: Edit
+    case: Case = PLAIN
+    schedule: str = "lockstep"
+
+
+MUTATIONS = [
+    Mutation(
+        "K is not waited for",
+        "race",
+        Edit(CONSUMER, "ptx::mbarrier_wait(smem_.k_full(half_, part), ring.parity);"),
+    ),
+    Mutation(
+        "P of the other warpgroup is not waited for",
+        "race",
+        Edit(CONSUMER, "ptx::mbarrier_wait(smem_.p_full(ring_.stage), ring_.parity);"),
+    ),
+    Mutation(
+        "P is written without a fence between the proxies",
+        "missing-proxy-fence",
+        Edit(CONSUMER, "ptx::fence_proxy_async();  // products see what this lane wrote"),
+    ),
+    Mutation(
+        "the producer does not wait until K was read",
+        "race",
+        Edit(PRODUCER, "ptx::mbarrier_wait(smem_.k_empty(ring_.stage, part), ring_.parity ^ 1);"),
+    ),
+    Mutation(
+        "a half of V is released before it was read",
+        "race",
+        Edit(
+            SCHEDULE, "c.template wait_products<1>();         // O is complete, V and P were read"
+        ),
+    ),
+    Mutation(
+        "the rotary columns are not released",
+        DEADLOCK,
+        Edit(CONSUMER, "release(smem_.k_empty(ring_.stage, kRotaryPart));"),
+    ),
+    Mutation(
+        "Q is not waited for",
+        "race",
+        Edit(CONSUMER, "ptx::mbarrier_wait(smem_.q_full(), tile_parity_);"),
+        DEALT,
+    ),
+    Mutation(
+        "O is rescaled while a product adds to it",
+        "wgmma-in-flight",
+        Edit(SCHEDULE, "c.template wait_products<0>();            // O is complete, V was read"),
+    ),
+    Mutation(
+        "the maxima of the other warpgroup are not followed",
+        NUMBERS,
+        Edit(SCHEDULE, "c.follow_maxima(c.o());"),
+    ),
+    Mutation(
+        "O is not rescaled to the maxima of the other warpgroup",
+        NUMBERS,
+        Edit(CONSUMER, "    attn::rescale_rows(o, stats_);\n"),
+    ),
+    Mutation(
+        "each warpgroup keeps its own sums",
+        NUMBERS,
+        Edit(CONSUMER, "stats_.sum[0][0] += theirs.x;"),
+    ),
+    Mutation(
+        "sums are read before they are written",
+        "race",
+        Edit(CONSUMER, "sync_halves();  // both have written their sums"),
+    ),
+    Mutation(
+        "sums of the next tile overwrite those that are read",
+        "race",
+        Edit(CONSUMER, "sync_halves();  // both have read them"),
+        Case(1, 64, batch=4, used=(0, 0, 0, 0), ctas=1),
+        schedule="random",
+    ),
+    Mutation(
+        "keys beyond the last are multiplied",
+        NUMBERS,
+        Edit(CONSUMER, "    clear_tail();\n"),
+        LENGTHS,
+    ),
+    Mutation(
+        "CTAs that share a tile have the same heads",
+        NUMBERS,
+        Edit(ROWS, "blockIdx.y * Shape<Config>::kRows", "0"),
+        DEALT,
+    ),
+    Mutation(
+        "rows of Q that are not loaded hold anything",
+        "uninitialised-shared",
+        Edit(ENTRY, "if (Shape<Config>::kRows < kWarpgroupRows)", "if (false)"),
+    ),
+    Mutation(
+        "both halves of O are stored in the same columns",
+        NUMBERS,
+        Edit(CONSUMER, "half_ * Math::kHalfColumns};", "0};"),
+    ),
+]
+
+
+def findings(error: LaunchError) -> set[str]:
+    """The kinds of findings until a kernel could not go on."""
+    deadlock = error.__cause__
+    assert isinstance(deadlock, DeadlockError)
+    return {DEADLOCK, *(item.kind for item in deadlock.findings if isinstance(item, Finding))}
+
+
+def right(made: MadeCase, result: Emulation) -> bool:
+    try:
+        made.assert_right(result.output.nan_to_num(nan=1e9), result.lse)
+    except AssertionError:
+        return False
+    return True
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: m.name)
+def test_the_mistake_is_caught_as_predicted(mutation: Mutation, tmp_path: Path) -> None:
+    made = mutation.case.make(NARROW.d_v)
+    compile_unit = compiler(edited_headers((mutation.edit,), tmp_path))
+    settings = Settings(mutation.schedule)
+    try:
+        result = emulate_plan(made.plan(NARROW), made.call, settings, compile_unit=compile_unit)
+    except LaunchError as error:
+        kinds = findings(error)
+    else:
+        kinds = {finding.kind for finding in result.findings}
+        if not right(made, result):
+            kinds.add(NUMBERS)
+    assert mutation.caught_by in kinds
