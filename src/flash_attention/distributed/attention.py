@@ -1,0 +1,226 @@
+# SPDX-License-Identifier: Apache-2.0
+"""attention of a sequence whose rows are divided among ranks."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
+
+from flash_attention.call.call import Call, Window
+from flash_attention.call.checks import check_call, check_meaning
+from flash_attention.call.options import check_switch
+from flash_attention.call.padding import needs_padding, padded
+from flash_attention.distributed.agreement import REFUSED, agree
+from flash_attention.distributed.block import Score
+from flash_attention.distributed.dtensors import local_rows, plan_of, wrapped
+from flash_attention.distributed.heads import HeadExchange, check_heads
+from flash_attention.distributed.layout import Circle, check_mesh, circles, rank_in
+from flash_attention.distributed.mask import Mask
+from flash_attention.distributed.plan import Plan, grouped
+from flash_attention.distributed.ring import Ring, ring_attention
+from flash_attention.distributed.rounds import rounds_of
+from flash_attention.distributed.schedules import HEADS, check_schedule, choose
+from flash_attention.errors import FlashAttentionError, UnsupportedError
+
+
+class _Asked(NamedTuple):
+    """The arguments of one call, with tensors as (batch, rows, heads, d)."""
+
+    call: Call
+    plan: Plan
+    mesh: DeviceMesh
+    schedule: str
+    deterministic: bool
+
+    @property
+    def mask(self) -> Mask:
+        return Mask.of(self.call.causal, self.call.window)
+
+
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mesh: DeviceMesh,
+    *,
+    plan: Plan | None = None,
+    schedule: str = "auto",
+    causal: bool = False,
+    window: Window | None = None,
+    softmax_scale: float | None = None,
+    softcap: float = 0.0,
+    sinks: Tensor | None = None,
+    return_lse: bool = False,
+    deterministic: bool = False,
+    check_ranks: bool = True,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Compute self-attention of a sequence whose rows are divided among the ranks of a mesh.
+
+    It is differentiable in q, k, v and sinks. Every rank of the mesh makes the same call with its
+    own rows, and if one calls backward, all must.
+
+    - `q`, `k`, `v`: this rank's rows, (batch, rows, heads, d), (batch, rows, heads_k, d) and
+      (batch, rows, heads_k, d_v), or packed documents without the batch dimension. `shard` takes
+      them out of whole tensors. DTensors that are sharded along the sequence will do too.
+    - `mesh`: a torch DeviceMesh. If it has two dimensions, heads are exchanged along the second,
+      and the schedule is that of the first.
+    - `plan`: which rows each rank holds, and the lengths of packed documents, from `make_plan`. By
+      default the rows of all ranks form one sequence, equally many on each rank, in order.
+    - `schedule`: "ring" lets keys and values travel while others are computed with. "all-gather"
+      brings them together first. "heads" exchanges rows for heads. "auto" takes the one that a
+      model of their cost finds fastest.
+    - `causal`, `window`, `softmax_scale`, `softcap`, `sinks`, `return_lse`, `deterministic`: as in
+      `flash_attention.attention`.
+    - `check_ranks`: compare a digest of shapes, dtypes, options and plan between all ranks before
+      anything is sent. If a mesh has only NCCL groups, that waits for the GPU.
+
+    Returns the output of this rank's rows, or (out, lse). The gradient of sinks is the sum over
+    this rank's queries, to be summed over ranks like those of other replicated parameters.
+
+    Raises UnsupportedError on all ranks if the arguments of one are not supported or differ from
+    those of the others. If a rank is gone, the error of the process group ends the others, after
+    its time-out at the latest.
+    """
+    check_mesh(mesh)
+    tensors = (q, k, v)
+    options = Call(
+        *tensors,
+        sinks=sinks,
+        causal=causal,
+        window=window,
+        softmax_scale=softmax_scale,
+        softcap=softcap,
+        return_lse=return_lse,
+    )
+    asked, refusal = _read(options, plan, mesh, schedule, deterministic)
+    if check_ranks:
+        groups = [circle.group for circle in circles(mesh)]
+        try:
+            agree(groups, {REFUSED: str(refusal)} if asked is None else _facts(asked))
+        except UnsupportedError as error:
+            raise (error if refusal is None else refusal) from None
+    if asked is None:
+        raise refusal or AssertionError
+    out, lse = _compute(asked)
+    if q.ndim == 3:
+        out, lse = out[0], lse[0]
+    if isinstance(q, DTensor):
+        out, lse = wrapped(out, q, rows_dim=-3), wrapped(lse, q, rows_dim=-1)
+    return (out, lse) if return_lse else out
+
+
+def _read(
+    call: Call, plan: Plan | None, mesh: DeviceMesh, schedule: str, deterministic: bool
+) -> tuple[_Asked | None, FlashAttentionError | None]:
+    """Check a call on this rank alone. Returns what was asked, or the error."""
+    try:
+        check_switch("deterministic", deterministic)
+        check_schedule(schedule, mesh)
+        if plan is None:
+            plan = plan_of(call.q, mesh)
+        q, k, v = (local_rows(name, t, mesh) for name, t in zip("qkv", call[:3], strict=True))
+        call = call._replace(q=q, k=k, v=v)
+        sinks = call.sinks.detach() if isinstance(call.sinks, Tensor) else call.sinks
+        alone = call._replace(q=q.detach(), k=k.detach(), v=v.detach(), sinks=sinks)
+        if q.is_cuda and not needs_padding(q, v):
+            check_call(alone)
+        else:
+            check_meaning(alone)
+        asked = _Asked(call, plan, mesh, schedule, bool(deterministic))
+        _check_rows(asked)
+    except FlashAttentionError as error:
+        return None, error
+    return asked, None
+
+
+def _check_rows(asked: _Asked) -> None:
+    plan, mesh = asked.plan, asked.mesh
+    if plan.ranks != mesh.size():
+        raise UnsupportedError(
+            f"the plan is for {plan.ranks} ranks, the mesh has {mesh.size()}; make the plan with"
+            " mesh.size()"
+        )
+    rank = rank_in(mesh)
+    for name, tensor in zip("qkv", asked.call[:3], strict=True):
+        if tensor.shape[1] != plan.rows[rank]:
+            raise UnsupportedError(
+                f"{name} has {tensor.shape[1]} rows, and rank {rank} has {plan.rows[rank]} by the"
+                f" plan ({plan}); pass shard({name}, plan, mesh)"
+            )
+    exchanging = mesh.size(1) if mesh.ndim == 2 else mesh.size() if asked.schedule == HEADS else 1
+    if exchanging > 1:
+        check_heads(asked.call.q.shape[2], asked.call.k.shape[2], exchanging)
+
+
+def _facts(asked: _Asked) -> dict[str, str]:
+    """What must be the same on all ranks."""
+    call = asked.call
+    batch, _, heads, d = call.q.shape
+    *_, heads_k, d_v = call.v.shape
+    facts: dict[str, Any] = {
+        "the shape (batch, heads, heads_k, d, d_v)": (batch, heads, heads_k, d, d_v),
+        "the dtype": call.q.dtype,
+        "the device": call.q.device.type,
+        "the plan": asked.plan,
+        "schedule": asked.schedule,
+        "the mask (left, right)": tuple(asked.mask),
+        "softmax_scale": call.softmax_scale,
+        "softcap": float(call.softcap),
+        "whether there are sinks": call.sinks is not None,
+        "return_lse": bool(call.return_lse),
+        "deterministic": asked.deterministic,
+        "whether gradients are recorded": torch.is_grad_enabled() and call.needs_grad,
+    }
+    return {name: str(value) for name, value in facts.items()}
+
+
+def _compute(asked: _Asked) -> tuple[Tensor, Tensor]:
+    columns = asked.call.v.shape[-1]
+    if needs_padding(asked.call.q, asked.call.v):
+        asked = asked._replace(call=padded(asked.call))
+    schedule = asked.schedule
+    if schedule == "auto":
+        schedule = choose(asked.call, asked.plan, asked.mask, tuple(asked.mesh.mesh.shape))
+    *inner, outer = circles(asked.mesh)
+    if schedule == HEADS:
+        out, lse = _over_heads(asked, outer, None, schedule)
+    elif inner:
+        out, lse = _over_heads(asked, inner[0], outer, schedule)
+    else:
+        out, lse = _over_rows(asked, asked.plan, outer, schedule)
+    return out[..., :columns], lse
+
+
+def _over_heads(
+    asked: _Asked, inner: Circle, outer: Circle | None, schedule: str
+) -> tuple[Tensor, Tensor]:
+    """Exchange rows for heads within a group, compute, and exchange back."""
+    call, pieces = asked.call, asked.plan.pieces
+    exchange = HeadExchange(
+        inner.group, inner.rank, tuple(pieces[rank] for (rank,) in inner.members)
+    )
+    sinks = call.sinks if call.sinks is None else call.sinks[exchange.own(call.q.shape[2])]
+    q, k, v = map(exchange.to_heads, call[:3])
+    within = asked._replace(call=call._replace(q=q, k=k, v=v, sinks=sinks))
+    plan = grouped(asked.plan, exchange.ranks)
+    out, lse = _over_rows(within, plan, outer, schedule)
+    out = exchange.to_rows(out)
+    if call.return_lse:
+        lse = exchange.to_rows(lse.mT[..., None])[..., 0].mT
+    return out, lse
+
+
+def _over_rows(
+    asked: _Asked, plan: Plan, circle: Circle | None, schedule: str
+) -> tuple[Tensor, Tensor]:
+    """Compute with the keys of all ranks of a group."""
+    call = asked.call
+    group, rank = (None, 0) if circle is None else (circle.group, circle.rank)
+    rounds = rounds_of(plan, asked.mask, rank, schedule, may_pack=call.q.shape[0] == 1)
+    score = Score(call.softmax_scale, float(call.softcap))
+    ring = Ring(group, rank, rounds, score, asked.deterministic)
+    return ring_attention(ring, *call[:3], call.sinks)
