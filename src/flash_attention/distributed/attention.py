@@ -22,8 +22,8 @@ from flash_attention.distributed.layout import Circle, check_mesh, circles, rank
 from flash_attention.distributed.mask import Mask
 from flash_attention.distributed.plan import Plan, grouped
 from flash_attention.distributed.ring import Ring, ring_attention
-from flash_attention.distributed.rounds import rounds_of
-from flash_attention.distributed.schedules import HEADS, check_schedule, choose
+from flash_attention.distributed.rounds import HEADS, rounds_of
+from flash_attention.distributed.schedules import AUTO, check_schedule, choose
 from flash_attention.errors import FlashAttentionError, UnsupportedError
 
 
@@ -109,7 +109,8 @@ def attention(
     if q.ndim == 3:
         out, lse = out[0], lse[0]
     if isinstance(q, DTensor):
-        out, lse = wrapped(out, q, rows_dim=-3), wrapped(lse, q, rows_dim=-1)
+        rows = q.shape[-3]
+        out, lse = wrapped(out, q, -3, rows), wrapped(lse, q, -1, rows)
     return (out, lse) if return_lse else out
 
 
@@ -183,7 +184,7 @@ def _compute(asked: _Asked) -> tuple[Tensor, Tensor]:
     if needs_padding(asked.call.q, asked.call.v):
         asked = asked._replace(call=padded(asked.call))
     schedule = asked.schedule
-    if schedule == "auto":
+    if schedule == AUTO:
         schedule = choose(asked.call, asked.plan, asked.mask, tuple(asked.mesh.mesh.shape))
     *inner, outer = circles(asked.mesh)
     if schedule == HEADS:

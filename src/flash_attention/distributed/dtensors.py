@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Shard
@@ -55,19 +56,12 @@ def _in_order(total: int, shape: tuple[int, ...]) -> Plan:
     return plan
 
 
-def wrapped(tensor: Tensor, like: DTensor, rows_dim: int) -> DTensor:
-    """A DTensor of this rank's rows of a result, with the rows of `like` in all."""
+def wrapped(tensor: Tensor, like: DTensor, rows_dim: int, rows: int) -> DTensor:
+    """A DTensor of this rank's part of a result, on the mesh of `like`, with `rows` in all."""
     dim = rows_dim % tensor.ndim
-    shape = list(tensor.shape)
-    shape[dim] = like.shape[-3]
-    stride = [1] * len(shape)
-    for place in range(len(shape) - 2, -1, -1):
-        stride[place] = stride[place + 1] * shape[place + 1]
+    shape = torch.Size((*tensor.shape[:dim], rows, *tensor.shape[dim + 1 :]))
+    strides = torch.empty(shape, device="meta").stride()
+    placements = [Shard(dim)] * like.device_mesh.ndim
     return DTensor.from_local(
-        tensor,
-        like.device_mesh,
-        [Shard(dim)] * like.device_mesh.ndim,
-        run_check=False,
-        shape=like.shape.__class__(shape),
-        stride=tuple(stride),
+        *(tensor, like.device_mesh, placements), run_check=False, shape=shape, stride=strides
     )

@@ -20,12 +20,17 @@ from flash_attention.distributed.spans import Span, Spans, count_rows, held
 from flash_attention.distributed.transport import Exchange
 from flash_attention.errors import UnsupportedError
 
-HEADS = 2  # the dimension of heads
+HEADS_DIM = 2  # the dimension of heads
+
+
+def divides(heads: int, heads_k: int, ranks: int) -> bool:
+    """Whether heads can be divided among ranks. Ranks may share heads of k and v."""
+    return heads % ranks == 0 and (heads_k % ranks == 0 or ranks % heads_k == 0)
 
 
 def check_heads(heads: int, heads_k: int, ranks: int) -> None:
     """Check that heads can be divided among ranks."""
-    if heads % ranks or (heads_k % ranks and ranks % heads_k):
+    if not divides(heads, heads_k, ranks):
         raise UnsupportedError(
             f"q has {heads} heads, k and v have {heads_k}, and {ranks} ranks exchange heads; the"
             " heads of q must be a multiple of the ranks, and those of k and v a multiple or a"
@@ -53,9 +58,9 @@ class HeadExchange(NamedTuple):
     def to_heads(self, tensor: Tensor) -> Tensor:
         """Exchange (batch, own rows, all heads, d) for (batch, all rows, own heads, d), with rows
         in ascending order."""
-        if missing := self.ranks // tensor.shape[HEADS]:
-            tensor = tensor.repeat_interleave(missing, HEADS)  # ranks that share a head of k
-        swapped = self._swap(tensor, self._by_heads(tensor.shape[HEADS]), self._by_rows())
+        if missing := self.ranks // tensor.shape[HEADS_DIM]:
+            tensor = tensor.repeat_interleave(missing, HEADS_DIM)  # ranks that share a head of k
+        swapped = self._swap(tensor, self._by_heads(tensor.shape[HEADS_DIM]), self._by_rows())
         return take(swapped, self._order())
 
     def to_rows(self, tensor: Tensor) -> Tensor:
@@ -64,7 +69,7 @@ class HeadExchange(NamedTuple):
         back = [Span(0, 0)] * len(order)
         for place, at in held(order):
             back[self._spans().index(place)] = at
-        heads = tensor.shape[HEADS] * self.ranks
+        heads = tensor.shape[HEADS_DIM] * self.ranks
         return self._swap(take(tensor, tuple(back)), self._by_rows(), self._by_heads(heads))
 
     def _spans(self) -> list[Span]:
@@ -77,7 +82,7 @@ class HeadExchange(NamedTuple):
         return tuple(at for _, at in sorted(spans))
 
     def _by_heads(self, heads: int) -> _Parts:
-        return _Parts(HEADS, (heads // self.ranks,) * self.ranks)
+        return _Parts(HEADS_DIM, (heads // self.ranks,) * self.ranks)
 
     def _by_rows(self) -> _Parts:
         return _Parts(ROWS, tuple(map(count_rows, self.pieces)))

@@ -17,7 +17,7 @@ from flash_attention.distributed.plan import Plan, seen
 from flash_attention.distributed.spans import Spans, common, count_rows, joined, places
 from flash_attention.distributed.tasks import Task, tasks_of
 
-RING, ALL_GATHER = "ring", "all-gather"
+RING, ALL_GATHER, HEADS = "ring", "all-gather", "heads"
 
 
 class Round(NamedTuple):
