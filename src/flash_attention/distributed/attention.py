@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
-from flash_attention.call.call import Call, Window
+from flash_attention.call.call import Call, call_of, check_keywords, with_keywords_in
 from flash_attention.call.checks import check_call, check_meaning
 from flash_attention.call.options import check_switch
 from flash_attention.call.padding import needs_padding, padded
@@ -25,6 +25,8 @@ from flash_attention.distributed.ring import Ring, ring_attention
 from flash_attention.distributed.rounds import HEADS, rounds_of
 from flash_attention.distributed.schedules import AUTO, check_schedule, choose
 from flash_attention.errors import FlashAttentionError, UnsupportedError
+
+KEYWORDS = ("causal", "window", "softmax_scale", "softcap", "sinks", "return_lse")
 
 
 class _Asked(NamedTuple):
@@ -41,6 +43,7 @@ class _Asked(NamedTuple):
         return Mask.of(self.call.causal, self.call.window)
 
 
+@with_keywords_in(KEYWORDS)
 def attention(
     q: Tensor,
     k: Tensor,
@@ -49,14 +52,9 @@ def attention(
     *,
     plan: Plan | None = None,
     schedule: str = "auto",
-    causal: bool = False,
-    window: Window | None = None,
-    softmax_scale: float | None = None,
-    softcap: float = 0.0,
-    sinks: Tensor | None = None,
-    return_lse: bool = False,
     deterministic: bool = False,
     check_ranks: bool = True,
+    **keywords: Any,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Compute self-attention of a sequence whose rows are divided among the ranks of a mesh.
 
@@ -65,77 +63,96 @@ def attention(
 
     - `q`, `k`, `v`: this rank's rows, (batch, rows, heads, d), (batch, rows, heads_k, d) and
       (batch, rows, heads_k, d_v), or packed documents without the batch dimension. `shard` takes
-      them out of whole tensors. DTensors that are sharded along the sequence will do too.
+      them out of whole tensors. They may be DTensors that are sharded along the sequence.
     - `mesh`: a torch DeviceMesh. If it has two dimensions, heads are exchanged along the second,
       and the schedule is that of the first.
     - `plan`: which rows each rank holds, and the lengths of packed documents, from `make_plan`. By
       default the rows of all ranks form one sequence, equally many on each rank, in order.
-    - `schedule`: "ring" lets keys and values travel while others are computed with. "all-gather"
+    - `schedule`: "ring" sends keys and values while other ones are computed with. "all-gather"
       brings them together first. "heads" exchanges rows for heads. "auto" takes the one that a
       model of their cost finds fastest.
     - `causal`, `window`, `softmax_scale`, `softcap`, `sinks`, `return_lse`, `deterministic`: as in
       `flash_attention.attention`.
     - `check_ranks`: compare a digest of shapes, dtypes, options and plan between all ranks before
-      anything is sent. If a mesh has only NCCL groups, that waits for the GPU.
+      anything is sent. If the mesh has only NCCL groups, that waits for the GPU.
 
     Returns the output of this rank's rows, or (out, lse). The gradient of sinks is the sum over
-    this rank's queries, to be summed over ranks like those of other replicated parameters.
+    this rank's queries; sum it over ranks as those of other replicated parameters.
 
-    Raises UnsupportedError on all ranks if the arguments of one are not supported or differ from
+    Raises UnsupportedError on all ranks if the arguments of one are not supported, or differ from
     those of the others. If a rank is gone, the error of the process group ends the others, after
     its time-out at the latest.
     """
-    check_mesh(mesh)
-    tensors = (q, k, v)
-    options = Call(
-        *tensors,
-        sinks=sinks,
-        causal=causal,
-        window=window,
-        softmax_scale=softmax_scale,
-        softcap=softcap,
-        return_lse=return_lse,
+    check_keywords("attention", keywords, KEYWORDS)
+    call = call_of("attention", q, k, v, None, keywords)
+    out, lse = _outside_of_graphs(
+        call, plan, check_mesh(mesh), schedule, deterministic, check_ranks
     )
-    asked, refusal = _read(options, plan, mesh, schedule, deterministic)
-    if check_ranks:
-        groups = [circle.group for circle in circles(mesh)]
-        try:
-            agree(groups, {REFUSED: str(refusal)} if asked is None else _facts(asked))
-        except UnsupportedError as error:
-            raise (error if refusal is None else refusal) from None
-    if asked is None:
-        raise refusal or AssertionError
-    out, lse = _compute(asked)
     if q.ndim == 3:
         out, lse = out[0], lse[0]
     if isinstance(q, DTensor):
         rows = q.shape[-3]
         out, lse = wrapped(out, q, -3, rows), wrapped(lse, q, -1, rows)
-    return (out, lse) if return_lse else out
+    return (out, lse) if call.return_lse else out
+
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # messages are in no graph
+def _outside_of_graphs(
+    call: Call,
+    plan: Plan | None,
+    mesh: DeviceMesh,
+    schedule: str,
+    deterministic: bool,
+    check_ranks: bool,
+) -> tuple[Tensor, Tensor]:
+    return _compute(_agreed(call, plan, mesh, schedule, deterministic, check_ranks))
+
+
+def _agreed(
+    call: Call,
+    plan: Plan | None,
+    mesh: DeviceMesh,
+    schedule: str,
+    deterministic: bool,
+    check_ranks: bool,
+) -> _Asked:
+    """Check a call on this rank, and then that the other ranks make the same one."""
+    refusal: FlashAttentionError | None = None
+    try:
+        check_switch("check_ranks", check_ranks)
+        asked = _read(call, plan, mesh, schedule, deterministic)
+        facts = _facts(asked)
+    except FlashAttentionError as error:
+        refusal, facts = error, {REFUSED: str(error)}
+    if check_ranks:
+        try:
+            agree([circle.group for circle in circles(mesh)], facts)
+        except UnsupportedError as error:
+            raise refusal or error from None
+    if refusal is not None:
+        raise refusal
+    return asked
 
 
 def _read(
     call: Call, plan: Plan | None, mesh: DeviceMesh, schedule: str, deterministic: bool
-) -> tuple[_Asked | None, FlashAttentionError | None]:
-    """Check a call on this rank alone. Returns what was asked, or the error."""
-    try:
-        check_switch("deterministic", deterministic)
-        check_schedule(schedule, mesh)
-        if plan is None:
-            plan = plan_of(call.q, mesh)
-        q, k, v = (local_rows(name, t, mesh) for name, t in zip("qkv", call[:3], strict=True))
-        call = call._replace(q=q, k=k, v=v)
-        sinks = call.sinks.detach() if isinstance(call.sinks, Tensor) else call.sinks
-        alone = call._replace(q=q.detach(), k=k.detach(), v=v.detach(), sinks=sinks)
-        if q.is_cuda and not needs_padding(q, v):
-            check_call(alone)
-        else:
-            check_meaning(alone)
-        asked = _Asked(call, plan, mesh, schedule, bool(deterministic))
-        _check_rows(asked)
-    except FlashAttentionError as error:
-        return None, error
-    return asked, None
+) -> _Asked:
+    """Check a call on this rank alone."""
+    check_switch("deterministic", deterministic)
+    check_schedule(schedule, mesh)
+    q, k, v = (local_rows(name, t, mesh) for name, t in zip("qkv", call[:3], strict=True))
+    if plan is None:
+        plan = plan_of(call.q, mesh)
+    call = call._replace(q=q, k=k, v=v)
+    sinks = call.sinks.detach() if isinstance(call.sinks, Tensor) else call.sinks
+    alone = call._replace(q=q.detach(), k=k.detach(), v=v.detach(), sinks=sinks)
+    if q.is_cuda and not needs_padding(q, v):
+        check_call(alone)
+    else:
+        check_meaning(alone)
+    asked = _Asked(call, plan, mesh, schedule, bool(deterministic))
+    _check_rows(asked)
+    return asked
 
 
 def _check_rows(asked: _Asked) -> None:

@@ -63,7 +63,8 @@ class _Served(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if func is not TORCH or not any(issubclass(kind, DTensor) for kind in types):
+        tensors = (*args[:3], *kwargs.values())
+        if func is not TORCH or not any(isinstance(tensor, DTensor) for tensor in tensors):
             return func(*args, **kwargs)
         try:
             out = self.attention(*args, **kwargs)
@@ -92,9 +93,9 @@ class _Served(TorchFunctionMode):
         local = autocast(*(t.to_local() for t in (query, key, value) if isinstance(t, DTensor)))
         if reason := no_kernel(local, attn_mask, dropout_p, enable_gqa):
             raise UnsupportedError(reason)
+        q, k, v = (t.transpose(1, 2) for t in local)
         out = attention(
-            *(t.transpose(1, 2) for t in local),
-            mesh,
+            *(q, k, v, mesh),
             plan=_plan(rows, mesh.size(), bool(of_torch._cp_options.enable_load_balance)),
             schedule=self.schedule,
             causal=is_causal,

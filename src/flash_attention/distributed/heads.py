@@ -16,7 +16,7 @@ from torch.autograd import Function
 from torch.distributed import ProcessGroup
 
 from flash_attention.distributed.block import ROWS, take
-from flash_attention.distributed.spans import Span, Spans, count_rows, held
+from flash_attention.distributed.spans import Spans, count_rows, held
 from flash_attention.distributed.transport import Exchange
 from flash_attention.errors import UnsupportedError
 
@@ -61,25 +61,23 @@ class HeadExchange(NamedTuple):
         if missing := self.ranks // tensor.shape[HEADS_DIM]:
             tensor = tensor.repeat_interleave(missing, HEADS_DIM)  # ranks that share a head of k
         swapped = self._swap(tensor, self._by_heads(tensor.shape[HEADS_DIM]), self._by_rows())
-        return take(swapped, self._order())
+        _, spans = self._ascending()
+        return take(swapped, spans)
 
     def to_rows(self, tensor: Tensor) -> Tensor:
         """Exchange the other way round."""
-        order = self._order()
-        back = [Span(0, 0)] * len(order)
-        for place, at in held(order):
-            back[self._spans().index(place)] = at
+        order, spans = self._ascending()
+        places = zip(order, (each.at for each in held(spans)), strict=True)
+        by_rank = take(tensor, tuple(at for _, at in sorted(places)))
         heads = tensor.shape[HEADS_DIM] * self.ranks
-        return self._swap(take(tensor, tuple(back)), self._by_rows(), self._by_heads(heads))
+        return self._swap(by_rank, self._by_rows(), self._by_heads(heads))
 
-    def _spans(self) -> list[Span]:
-        """Where the spans of all ranks lie if the rows of ranks follow each other."""
-        return [each.at for each in held(sum(self.pieces, ()))]
-
-    def _order(self) -> Spans:
-        """The same in the order of the rows."""
-        spans = zip(sum(self.pieces, ()), self._spans(), strict=True)
-        return tuple(at for _, at in sorted(spans))
+    def _ascending(self) -> tuple[list[int], Spans]:
+        """The spans of all ranks in ascending order: their numbers by rank, and where they lie if
+        the rows of one rank follow those of another."""
+        every = list(held(sum(self.pieces, ())))
+        order = sorted(range(len(every)), key=lambda number: every[number].span)
+        return order, tuple(every[number].at for number in order)
 
     def _by_heads(self, heads: int) -> _Parts:
         return _Parts(HEADS_DIM, (heads // self.ranks,) * self.ranks)
