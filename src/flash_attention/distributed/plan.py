@@ -18,7 +18,8 @@ from flash_attention.distributed.mask import Mask
 from flash_attention.distributed.spans import Span, Spans, count_rows, cut, joined
 from flash_attention.errors import UnsupportedError, quoted
 
-TOLERANCE = 0.02  # how far the work of a rank may be from the mean before chunks get smaller
+TOLERANCE = 0.01  # how much more than the mean a rank may do before chunks get smaller
+GAIN = 0.75  # what smaller chunks must leave of the imbalance, as pieces make more messages
 CHUNKS = (1, 2, 4, 8, 16, 32, 64)  # of a rank; the fewest that are balanced are taken
 
 
@@ -130,7 +131,7 @@ def make_plan(
     mask, best, least = Mask.of(bool(causal), window), contiguous, float("inf")
     for chunks in CHUNKS:
         plan = contiguous if chunks == 1 else _dealt(documents, int(ranks), chunks, mask)
-        if (away := imbalance(plan, mask)) < least:
+        if (away := imbalance(plan, mask)) < GAIN * least:
             best, least = plan, away
         if least <= TOLERANCE or chunks * ranks >= documents[-1]:
             break
@@ -138,10 +139,11 @@ def make_plan(
 
 
 def imbalance(plan: Plan, mask: Mask) -> float:
-    """How far the work of the rank that is farthest from the mean is from it, as a fraction."""
+    """How much more than the mean the rank that does most has to do, as a fraction: the others
+    wait for it."""
     areas = plan.areas(mask)
     mean = sum(areas) / len(areas)
-    return max(abs(area - mean) for area in areas) / mean if mean else 0.0
+    return max(areas) / mean - 1 if mean else 0.0
 
 
 def _documents(lengths: object) -> tuple[int, ...]:
