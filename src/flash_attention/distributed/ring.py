@@ -89,8 +89,11 @@ def _forward(
             part = attend(task, ring.score, q, keys, values)
             o_rows, lse_rows = rows_at(o, task.queries), rows_at(lse, task.queries, LSE_ROWS)
             merged_o, merged_lse = merge(o_rows, lse_rows, *part)
-            o_rows.copy_(merged_o)
-            lse_rows.copy_(merged_lse)
+            if task.queries.rows == rows:
+                o, lse = merged_o, merged_lse
+            else:
+                o_rows.copy_(merged_o)
+                lse_rows.copy_(merged_lse)
     return o.to(q.dtype), lse
 
 
