@@ -66,19 +66,8 @@ def flash_attention(
     """FlashAttention kernels for NVIDIA GPUs, compiled on first use."""
 
 
-for command in (
-    doctor,
-    explain,
-    check,
-    bench,
-    tune,
-    inspect,
-    emulate,
-    debug,
-    report,
-    build,
-    simulate,
-):
+COMMANDS = (doctor, explain, check, bench, tune, inspect, emulate, debug, report, build, simulate)
+for command in COMMANDS:
     app.command(cls=Computing)(command)
 app.add_typer(cache_app, name="cache")
 app.add_typer(ladder_app, name="ladder")
