@@ -1,5 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-"""The speeds of one GPU that the model of distributed attention computes with."""
+"""The speeds of one GPU that the model of distributed attention computes with.
+
+`python -m benchmarks.render.rates` writes them into the package.
+"""
 
 from __future__ import annotations
 
@@ -41,3 +44,7 @@ def _by_shape(record: Mapping[str, Any]) -> dict[str, dict[str, list[list[float]
 def write_rates(folder: Path) -> None:
     """Bring the speeds in the package up to date."""
     MEASURED.write_text(json.dumps(measured_rates(folder), indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    write_rates(Path("results"))

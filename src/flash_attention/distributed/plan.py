@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import hashlib
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from heapq import heapify, heappop, heappush
@@ -56,9 +56,11 @@ class Plan:
         return hashlib.sha256(repr((self.documents, self.pieces)).encode()).hexdigest()[:16]
 
     def __str__(self) -> str:
+        few, many = min(self.rows), max(self.rows)
+        of_rank = f"{few}" if few == many else f"{few} to {many}"
         return (
-            f"{self.total} rows of {len(self.documents) - 1} documents on {self.ranks} ranks,"
-            f" {count_rows_of(self.rows)}, digest {self.digest}"
+            f"rows: {self.total}, documents: {len(self.documents) - 1}, ranks: {self.ranks}, rows"
+            f" of a rank: {of_rank}, digest: {self.digest}"
         )
 
     def document(self, number: int) -> Span:
@@ -86,12 +88,6 @@ def grouped(plan: Plan, size: int) -> Plan:
     starts = range(0, plan.ranks, size)
     groups = (plan.pieces[start : start + size] for start in starts)
     return Plan(plan.documents, tuple(joined(sum(group, ())) for group in groups))
-
-
-def count_rows_of(rows: Sequence[int]) -> str:
-    """Say how many rows ranks hold."""
-    few, many = min(rows), max(rows)
-    return f"{few} rows each" if few == many else f"{few} to {many} rows each"
 
 
 def make_plan(
