@@ -19,15 +19,15 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from flash_attention.distributed import serve_context_parallel
 
-ranks, rank = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("RANK", 0))
+alone = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}  # what torchrun sets for several
+alone |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "0"}
+for name, value in alone.items():
+    os.environ.setdefault(name, value)
+ranks, rank = int(os.environ["WORLD_SIZE"]), int(os.environ["RANK"])
 on_gpus = torch.cuda.device_count() >= ranks
-backend = "cpu:gloo,cuda:nccl" if on_gpus else "gloo"
 if on_gpus:
-    torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", 0)))
-if ranks == 1:
-    dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
-else:
-    dist.init_process_group(backend)
+    torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpus else "gloo")
 device = "cuda" if on_gpus else "cpu"
 mesh = init_device_mesh(device, (ranks,))
 

@@ -17,20 +17,20 @@ from torch.nn.functional import cross_entropy
 
 from flash_attention.distributed import Plan, attention, make_plan, position_ids, shard
 
+ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1"}  # what torchrun sets for several
+ALONE |= {"MASTER_ADDR": "localhost", "MASTER_PORT": "0"}
 WORDS, WIDTH, HEADS, STEPS, TOTAL, LONGEST = 32, 64, 4, 40, 1024, 400
 
 
 def start() -> DeviceMesh:
     """Join the processes of torchrun, or be alone."""
-    ranks, local = int(os.environ.get("WORLD_SIZE", 1)), int(os.environ.get("LOCAL_RANK", 0))
+    for name, alone in ALONE.items():
+        os.environ.setdefault(name, alone)
+    ranks = int(os.environ["WORLD_SIZE"])
     on_gpus = torch.cuda.device_count() >= ranks
     if on_gpus:
-        torch.cuda.set_device(local)
-    backend = "cpu:gloo,cuda:nccl" if on_gpus else "gloo"
-    if ranks == 1:
-        dist.init_process_group(backend, store=dist.HashStore(), rank=0, world_size=1)
-    else:
-        dist.init_process_group(backend)
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+    dist.init_process_group("cpu:gloo,cuda:nccl" if on_gpus else "gloo")
     return init_device_mesh("cuda" if on_gpus else "cpu", (ranks,))
 
 
@@ -73,8 +73,8 @@ class Layer(nn.Module):
         heads = self.project(self.norms[0](x)).unflatten(-1, (3 * HEADS, -1))
         q, k, v = heads.split(HEADS, 1)
         q, k = rotated(q, positions), rotated(k, positions)
-        dtype = torch.bfloat16 if x.is_cuda else x.dtype
-        seen = attention(*(t.to(dtype) for t in (q, k, v)), mesh, plan=plan, causal=True)
+        q, k, v = (t.to(torch.bfloat16 if x.is_cuda else x.dtype) for t in (q, k, v))
+        seen = attention(q, k, v, mesh, plan=plan, causal=True)
         assert isinstance(seen, Tensor)
         x = x + self.out(seen.flatten(1).to(x.dtype))
         fed: Tensor = self.feed(self.norms[1](x))

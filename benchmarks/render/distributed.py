@@ -30,9 +30,8 @@ def kind(estimate: Estimate) -> str:
 @cache
 def estimates(gpus: int, length: int, backward: bool = False) -> dict[str, Estimate]:
     """The fastest estimate of each kind."""
-    shape = {"heads": HEADS, "heads_k": HEADS_K, "d": D}
     found: dict[str, Estimate] = {}
-    for estimate in simulate(length, gpus, **shape, backward=backward):
+    for estimate in simulate(length, gpus, heads=HEADS, heads_k=HEADS_K, d=D, backward=backward):
         found.setdefault(kind(estimate), estimate)
     return found
 
@@ -60,8 +59,8 @@ def simulated_block() -> str:
             "",
             *table(header, rows, left=3),
             "",
-            "The fastest forward pass, and its speed as a fraction of that of one GPU times their"
-            " number:",
+            "The fastest forward pass, and its speed as a percentage of perfect scaling, which is"
+            " that of one GPU times their number:",
             "",
             *table(["rows", *(f"{gpus} GPUs" for gpus in GPUS)], fastest, left=4),
             "",
@@ -113,7 +112,7 @@ def simulated_figure() -> Figure:
         axes.set_title(f"{gpus} GPUs", fontsize=10)
         axes.set_xlabel("rows of the sequence")
         axes.spines[["top", "right"]].set_visible(False)
-    panels[0].set_ylabel("percent of the GPUs' speed alone")
+    panels[0].set_ylabel("percent of perfect scaling")
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(KINDS), fontsize=8)
     return figure

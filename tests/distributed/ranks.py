@@ -57,8 +57,9 @@ def run_ranks(function: str, ranks: int, folder: Path, *arguments: str) -> list[
 
 def _run(module: str, name: str, rank: int, ranks: int, folder: str, arguments: list[str]) -> None:
     torch.set_num_threads(1)
+    backend = "nccl" if "cuda" in arguments and ranks == 1 else "gloo"  # ranks may share a GPU
     dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=ranks, timeout=LIMIT
+        backend, init_method=f"file://{folder}/store", rank=rank, world_size=ranks, timeout=LIMIT
     )
     function = getattr(importlib.import_module(f"tests.distributed.{module}"), name)
     try:
@@ -70,11 +71,13 @@ def _run(module: str, name: str, rank: int, ranks: int, folder: str, arguments: 
 
 
 def main(module: str, name: str, ranks: int, folder: str, *arguments: str) -> None:
-    """Fork the ranks, after everything that they import has been imported once."""
+    """Start the ranks. They are forked, after everything that they import has been imported once,
+    but not if they use CUDA, which does not survive that."""
     importlib.import_module(f"tests.distributed.{module}")
-    fork = get_context("fork")
+    spawn, fork = get_context("spawn"), get_context("fork")
+    process = spawn.Process if "cuda" in arguments else fork.Process
     children = [
-        fork.Process(target=_run, args=(module, name, rank, ranks, folder, list(arguments)))
+        process(target=_run, args=(module, name, rank, ranks, folder, list(arguments)))
         for rank in range(ranks)
     ]
     for child in children:

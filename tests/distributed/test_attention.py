@@ -17,6 +17,6 @@ def test_ranks_compute_what_one_process_does(ranks: int, tmp_path: Path) -> None
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("ranks", [2, 4])
+@pytest.mark.parametrize("ranks", [1, 2, 4])
 def test_ranks_that_share_a_gpu_compute_what_one_does(ranks: int, tmp_path: Path) -> None:
     assert run_ranks("cases:run_cases", ranks, tmp_path, "cuda") == [{}] * ranks

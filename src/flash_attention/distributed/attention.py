@@ -24,6 +24,7 @@ from flash_attention.distributed.plan import Plan, grouped
 from flash_attention.distributed.ring import Ring, ring_attention
 from flash_attention.distributed.rounds import HEADS, rounds_of
 from flash_attention.distributed.schedules import AUTO, check_schedule, choose
+from flash_attention.distributed.transport import connect
 from flash_attention.errors import FlashAttentionError, UnsupportedError
 
 KEYWORDS = ("causal", "window", "softmax_scale", "softcap", "sinks", "return_lse")
@@ -200,6 +201,8 @@ def _compute(asked: _Asked) -> tuple[Tensor, Tensor]:
     columns = asked.call.v.shape[-1]
     if needs_padding(asked.call.q, asked.call.v):
         asked = asked._replace(call=padded(asked.call))
+    for circle in circles(asked.mesh):
+        connect(circle.group, asked.call.q.device)
     schedule = asked.schedule
     if schedule == AUTO:
         schedule = choose(asked.call, asked.plan, asked.mask, tuple(asked.mesh.mesh.shape))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import torch.distributed as dist
 from torch.distributed import ProcessGroup
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -58,8 +57,3 @@ def circles(mesh: DeviceMesh) -> list[Circle]:
     near = tuple((ranks[0] * inner + place,) for place in range(inner))
     far = tuple(tuple(range(place * inner, (place + 1) * inner)) for place in range(outer))
     return [Circle(groups[1], ranks[1], near), Circle(groups[0], ranks[0], far)]
-
-
-def is_alone(circle: Circle) -> bool:
-    """Whether there is nobody to talk to along a dimension."""
-    return dist.get_world_size(circle.group) == 1

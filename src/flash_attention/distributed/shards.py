@@ -10,7 +10,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from flash_attention.distributed.layout import Circle, circles, rank_in
 from flash_attention.distributed.plan import Plan
 from flash_attention.distributed.spans import Spans, count_rows, cut, held
-from flash_attention.distributed.transport import Exchange
+from flash_attention.distributed.transport import Exchange, connect
 from flash_attention.errors import UnsupportedError
 
 
@@ -44,6 +44,7 @@ def unshard(tensor: Tensor, plan: Plan, mesh: DeviceMesh, dim: int = 1) -> Tenso
         )
     blocks = {rank_in(mesh): tensor.detach().movedim(dim, 0).contiguous()}
     for circle in circles(mesh):
+        connect(circle.group, tensor.device)
         blocks = _spread(circle, blocks, plan)
     whole = tensor.new_empty((plan.total, *next(iter(blocks.values())).shape[1:]))
     for rank, block in blocks.items():

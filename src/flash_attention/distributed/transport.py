@@ -4,11 +4,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed import P2POp, ProcessGroup
+
+_connected: WeakSet[ProcessGroup] = WeakSet()
+
+
+def connect(group: ProcessGroup, device: torch.device) -> None:
+    """Connect the ranks of a group, once. All of them must call this at the same time: NCCL
+    connects all ranks when the first message is sent, and not every rank has one."""
+    if group not in _connected:
+        if backends(group).get(device.type) == "nccl":
+            dist.all_reduce(torch.zeros(1, device=device), group=group)
+        _connected.add(group)
 
 
 class Exchange:
