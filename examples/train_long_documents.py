@@ -75,7 +75,6 @@ class Layer(nn.Module):
         q, k = rotated(q, positions), rotated(k, positions)
         q, k, v = (t.to(torch.bfloat16 if x.is_cuda else x.dtype) for t in (q, k, v))
         seen = attention(q, k, v, mesh, plan=plan, causal=True)
-        assert isinstance(seen, Tensor)
         x = x + self.out(seen.flatten(1).to(x.dtype))
         fed: Tensor = self.feed(self.norms[1](x))
         return x + fed

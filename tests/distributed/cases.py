@@ -112,7 +112,7 @@ class Problem:
             return shard(tensor.detach(), plan, mesh, dim)
 
         q, k, v = (mine(t).requires_grad_() for t in (self.q, self.k, self.v))
-        result = distributed.attention(
+        o, lse = distributed.attention(
             *(q, k, v, mesh),
             plan=plan,
             schedule=schedule,
@@ -121,7 +121,6 @@ class Problem:
             sinks=self.sinks,
             **self.case.options,
         )
-        o, lse = result
         of_rows = (mine(self.do), mine(self.dlse, self.dlse.ndim - 1))
         return self._with_gradients(o, lse, *of_rows, [q, k, v])
 

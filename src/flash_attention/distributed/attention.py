@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict, overload
 
 import torch
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
-from flash_attention.call.call import Call, call_of, check_keywords, with_keywords_in
+from flash_attention.call.call import Call, Window, call_of, check_keywords, with_keywords_in
 from flash_attention.call.checks import check_call, check_meaning
 from flash_attention.call.options import check_switch
 from flash_attention.call.padding import needs_padding, padded
@@ -27,6 +27,9 @@ from flash_attention.distributed.schedules import AUTO, check_schedule, choose
 from flash_attention.distributed.transport import connect
 from flash_attention.errors import FlashAttentionError, UnsupportedError
 
+if TYPE_CHECKING:
+    from typing_extensions import Unpack
+
 KEYWORDS = ("causal", "window", "softmax_scale", "softcap", "sinks", "return_lse")
 
 
@@ -42,6 +45,48 @@ class _Asked(NamedTuple):
     @property
     def mask(self) -> Mask:
         return Mask.of(self.call.causal, self.call.window)
+
+
+class Keywords(TypedDict, total=False):
+    """The keywords that `flash_attention.attention` takes too, for type checkers."""
+
+    causal: bool
+    window: Window | None
+    softmax_scale: float | None
+    softcap: float
+    sinks: Tensor | None
+
+
+@overload
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mesh: DeviceMesh,
+    *,
+    plan: Plan | None = None,
+    schedule: str = "auto",
+    deterministic: bool = False,
+    check_ranks: bool = True,
+    return_lse: Literal[False] = False,
+    **keywords: Unpack[Keywords],
+) -> Tensor: ...
+
+
+@overload
+def attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    mesh: DeviceMesh,
+    *,
+    plan: Plan | None = None,
+    schedule: str = "auto",
+    deterministic: bool = False,
+    check_ranks: bool = True,
+    return_lse: Literal[True],
+    **keywords: Unpack[Keywords],
+) -> tuple[Tensor, Tensor]: ...
 
 
 @with_keywords_in(KEYWORDS)

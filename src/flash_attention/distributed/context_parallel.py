@@ -101,7 +101,6 @@ class _Served(TorchFunctionMode):
             causal=is_causal,
             softmax_scale=scale,
         )
-        assert isinstance(out, Tensor)
         return wrapped(out.transpose(1, 2), query, rows_dim=ROWS, rows=rows)
 
 
