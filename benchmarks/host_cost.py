@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What a call costs on the host: in steady state beside torch's SDPA, and first in a process.
+"""What a call costs on the host: in steady state beside torch's SDPA, and first in a process; and
+the memory of a training step beside FlashAttention-3, if $FLASH_ATTENTION_FA3 names its library.
 
 Run on a machine with a GPU: python benchmarks/host_cost.py [--json FILE]
 """
@@ -17,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -29,10 +31,15 @@ from flash_attention.ladder import get_ladder
 from flash_attention.launch.device import current_arch
 from flash_attention.reference.judge import generate_qkv
 from flash_attention.tools.bench.environment import describe
+from flash_attention.tools.bench.gradient_case import GradientCase
+from flash_attention.tools.bench.grid import Measured, Point
+from flash_attention.tools.bench.peers.fa3 import FA3
+from flash_attention.tools.bench.peers.gradients import line_up_gradients
 from flash_attention.tools.commands.options import last_rung_on
 
 SHAPE = (1, 128, 16, 128)  # small enough that the GPU never holds the host up
 CALLS = 100  # in one round, fewer than the launch queue holds
+TRAINED = Point(d_head=128, causal=True, seq_len=8192, batch=2, heads=16)  # whose memory is told
 
 
 def config() -> KernelConfig:
@@ -61,7 +68,7 @@ def steady_state(rounds: int) -> dict[str, float]:
     q, k, v = generate_qkv(*SHAPE, DType.FP16, "cuda")
     o = torch.empty_like(q)
     q_t, k_t, v_t = (t.transpose(1, 2).contiguous() for t in (q, k, v))
-    one, cache, _ = generate_qkv(1, 1, 32, 128, DType.FP16, "cuda", seq_len_k=1024, n_heads_k=8)
+    one, keys, values = generate_qkv(1, 1, 32, 128, DType.FP16, "cuda", seq_len_k=1024, n_heads_k=8)
     with torch.no_grad(), sdpa_kernel(SDPBackend.FLASH_ATTENTION):
         return {
             "forward": microseconds_per_call(lambda: forward(cfg, q, k, v), rounds),
@@ -70,14 +77,52 @@ def steady_state(rounds: int) -> dict[str, float]:
             "attention, causal, out given": microseconds_per_call(
                 lambda: attention(q, k, v, causal=True, out=o), rounds
             ),
-            "attention, one query, two kernels": microseconds_per_call(
-                lambda: attention(one, cache, cache), rounds
+            "attention, one query": microseconds_per_call(
+                lambda: attention(one, keys, values), rounds
             ),
             "torch SDPA (flash)": microseconds_per_call(
                 lambda: scaled_dot_product_attention(q_t, k_t, v_t), rounds
             ),
             "torch.empty_like": microseconds_per_call(lambda: torch.empty_like(q), rounds),
         }
+
+
+def training_step(rounds: int) -> dict[str, float]:
+    """Microseconds of the two calls of a training step through autograd."""
+    ours = [t.requires_grad_() for t in generate_qkv(*SHAPE, DType.FP16, "cuda")]
+    q, k, v = torchs = [t.detach().transpose(1, 2).contiguous().requires_grad_() for t in ours]
+    do = torch.randn_like(ours[0])
+    do_t = do.transpose(1, 2).contiguous()
+
+    def step() -> None:
+        torch.autograd.grad(attention(*ours), ours, do)
+
+    def torchs_step() -> None:
+        torch.autograd.grad(scaled_dot_product_attention(q, k, v), torchs, do_t)
+
+    with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
+        return {
+            "attention, both passes": microseconds_per_call(step, rounds),
+            "torch SDPA (flash), both passes": microseconds_per_call(torchs_step, rounds),
+        }
+
+
+def peak_memory() -> dict[str, float]:
+    """MiB that a training step of TRAINED needs at most, besides its inputs. FA3 may not share a
+    process with cuDNN."""
+    of = GradientCase.of(TRAINED, DType.BF16, Measured.TRAINING, "cuda")
+    lineup = line_up_gradients((FA3,), of)
+    for name, reason in lineup.missing.items():
+        print(f"{name}: {reason}", file=sys.stderr)
+    peaks = {}
+    for contender in (of.ours("attention"), *lineup.contenders):
+        contender.run()
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+        before = torch.cuda.memory_allocated()
+        contender.run()
+        peaks[contender.name] = (torch.cuda.max_memory_allocated() - before) / 2**20
+    return peaks
 
 
 def first_call() -> dict[str, float | None]:
@@ -93,12 +138,19 @@ def first_call() -> dict[str, float | None]:
     return {"total_ms": total * 1e3, "compile_ms": None if compiled is None else compiled * 1e3}
 
 
+def elsewhere(option: str, **environment: str) -> Any:
+    """What this program prints last with an option, in a new process."""
+    command = [sys.executable, __file__, option]
+    environ = os.environ | environment
+    done = subprocess.run(command, env=environ, check=True, stdout=subprocess.PIPE, text=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
 def first_call_elsewhere(cache: Path) -> dict[str, float | None]:
     """`first_call` in a new process that uses the given cache folder."""
-    environment = os.environ | {"FLASH_ATTENTION_CACHE_DIR": str(cache)}
-    command = [sys.executable, __file__, "--first-call"]
-    done = subprocess.run(command, env=environment, check=True, stdout=subprocess.PIPE, text=True)
-    result: dict[str, float | None] = json.loads(done.stdout.splitlines()[-1])
+    result: dict[str, float | None] = elsewhere(
+        "--first-call", FLASH_ATTENTION_CACHE_DIR=str(cache)
+    )
     return result
 
 
@@ -136,21 +188,28 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=200, help=f"rounds of {CALLS} calls")
     parser.add_argument("--processes", type=int, default=3, help="new processes of each kind")
     parser.add_argument("--first-call", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--peak-memory", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("host_cost.py needs an NVIDIA GPU; torch sees none")
     if options.first_call:
         print(json.dumps(first_call()))
         return
-    steady = steady_state(options.rounds)
+    if options.peak_memory:
+        print(json.dumps(peak_memory()))
+        return
+    steady = steady_state(options.rounds) | training_step(options.rounds)
     first = first_calls(options.processes)
+    peaks = elsewhere("--peak-memory")
     gpu = torch.cuda.get_device_name()
     print(f"{gpu}, torch {torch.__version__}, Python {platform.python_version()}")
     print_table(f"host time of a call, shape {SHAPE}", "us", steady)
     print_table("first call of a process, torch and CUDA up", "ms", first)
+    print_table(f"peak memory of a training step, {TRAINED.label}", "MiB", peaks)
     if options.json:
         setting = {**describe(), "config": config().short_form(), "shape": SHAPE}
-        record = {**setting, "steady_us": steady, "first_call_ms": first}
+        memory = {"trained": TRAINED.label, "peak_mib": peaks}
+        record = {**setting, "steady_us": steady, "first_call_ms": first, **memory}
         write_record(options.json, record)
 
 

@@ -12,9 +12,6 @@ import pytest
 import torch
 from hypothesis import settings
 
-from flash_attention.families.sm90.forward import heuristic
-
-heuristic.CHOSEN_STEP = 16  # tests run every d_head, those between the chosen ones too
 settings.register_profile("house", deadline=None)  # a busy machine is no failure
 
 

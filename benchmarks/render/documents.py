@@ -135,7 +135,8 @@ def counters_block(record: Mapping[str, Any]) -> str:
 
 def grid_name(record: Mapping[str, Any]) -> str:
     """The block that a grid's results belong into."""
-    return f"grid-{record['grid']}-{record['dtype'].lower()}"
+    graphs = "-graph" if record.get("graph") else ""
+    return f"grid-{record['grid']}-{record['dtype'].lower()}{graphs}"
 
 
 def grid_block(record: Mapping[str, Any]) -> str:
@@ -143,6 +144,8 @@ def grid_block(record: Mapping[str, Any]) -> str:
     rows = grid_rows(record)
     mean = mean_ratio(selected_rows(rows))
     how = _HOW.format(l2=record.get("l2", "cold"))
+    if record.get("graph"):
+        how = f"Every contender replays a CUDA graph. {how}"
     over = f"Geometric mean of the multiples: **{mean:.3f}**." if mean else "No peer was measured."
     if is_plain(rows):
         setting = (
@@ -168,7 +171,14 @@ def host_block(record: Mapping[str, Any]) -> str:
         f"{_where(record)}. Microseconds of the host for a call in steady state; batch {batch},"
         f" {seq_len} rows, {heads} heads of {d_head}. In a new process: {first}."
     )
-    return wrap(HOST, (setting, "", *table(["call", "us"], times, left=1)))
+    lines = [setting, "", *table(["call", "us"], times, left=1)]
+    if peaks := record.get("peak_mib"):
+        told = ", ".join(f"{name} {mib:,.0f} MiB" for name, mib in peaks.items())
+        lines += [
+            "",
+            f"Peak memory of a training step besides its inputs, {record['trained']}: {told}.",
+        ]
+    return wrap(HOST, lines)
 
 
 def timed_block(record: Mapping[str, Any]) -> str:

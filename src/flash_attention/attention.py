@@ -17,6 +17,7 @@ from flash_attention.call.padding import needs_padding, padded
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.given import GivenConfig
 from flash_attention.launch.compute import compute
+from flash_attention.launch.plan import known_plan
 from flash_attention.ops import NOTHING_ASKED, BackwardOptions
 
 if TYPE_CHECKING:
@@ -106,6 +107,22 @@ def attention(
     call, backward = call_of("attention", q, k, v, out, keywords), NOTHING_ASKED
     if deterministic is not False or backward_config is not None:
         backward = BackwardOptions.of(backward_config, deterministic)
+    if not (ops.is_traced(q, k, v) or (_is_grad_enabled() and call.needs_grad)):
+        try:
+            plan = known_plan(call, config)
+            if plan is not None:
+                return plan.run(call, validate)
+        except (RuntimeError, UnsupportedError):
+            if not ops.lacks_memory(q, k, v):
+                raise
+    return _attend_anew(call, config, validate, backward)
+
+
+def _attend_anew(
+    call: Call, config: GivenConfig | None, validate: bool, backward: BackwardOptions
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Run a call that no plan is known of, or that torch traces or records."""
+    q, k, v = call[:3]
     if needs_padding(q, v):
         return _attend_padded(call, config, validate, backward)
     if ops.is_traced(q, k, v):

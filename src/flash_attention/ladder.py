@@ -259,5 +259,5 @@ def _backward_rungs(dtype: DType, d_head: int) -> tuple[Rung, ...]:
     return (
         *flash,
         *hopper,
-        *climb(hopper[-1], *sm90_backward.causal_steps(d_head), causal=True)[1:],
+        *climb(hopper[-1], *sm90_backward.causal_steps(), causal=True)[1:],
     )

@@ -30,7 +30,7 @@ PAIRED, STAGED = f"{FOLDER}/schedule/paired.cuh", f"{FOLDER}/staged_rows.cuh"
 FENCE = "ptx::fence_proxy_async();"
 ADDED = config(64, derivative="pairs", schedule="paired")
 IN_WORKSPACE = config(64, dq="workspace", schedule="paired")
-IN_ORDER = config(64, dq="ordered", schedule="paired")
+IN_ORDER = config(64, dq="ordered", schedule="paired", order="dynamic_8")
 CASE = Case("", 140, 330, heads=2, heads_k=1, causal=True)
 
 
@@ -149,7 +149,7 @@ MUTATIONS = [
     Mutation(
         "a share is staged over the one that is being added",
         "race",
-        Edit(WRITER, "ptx::tma_wait_read();"),
+        Edit(WRITER, "ptx::bulk_wait_read<Math::kPasses - 1 - Part>();"),
         kernel=IN_ORDER,
     ),
     Mutation(

@@ -61,19 +61,18 @@ class Gpus:
 
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         empty, zeros = torch.empty, torch.zeros
-        monkeypatch.setattr(torch.cuda, "current_device", lambda: self.current)
         monkeypatch.setattr(torch.cuda, "device", self._device)
-        monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+        monkeypatch.setattr(tile_counters, "is_capturing", lambda: False)
         monkeypatch.setattr(torch, "empty", lambda *size, **how: self._allocate(empty, size, how))
         monkeypatch.setattr(torch, "zeros", lambda *size, **how: self._allocate(zeros, size, how))
+        monkeypatch.setattr(launcher, "current_device", lambda: self.current)
         monkeypatch.setattr(launcher, "current_stream", lambda index: STREAMS + index)
         monkeypatch.setattr(launcher, "load_unit", self._load)
         monkeypatch.setattr(tile_counters, "_counters_of", cache(tile_counters._TileCounters))
         monkeypatch.setattr(driver, "zeros", self._zeros)
         monkeypatch.setattr(tensor_map, "encode", self._encode)
         monkeypatch.setattr(driver, "ready_kernel", self._ready)
-        monkeypatch.setattr(driver, "launch_kernel", self._launch)
-        monkeypatch.setattr(driver, "DependentLaunch", self._dependent)
+        monkeypatch.setattr(driver, "Launch", self._launch)
 
     @contextmanager
     def _device(self, index: int) -> Iterator[None]:
@@ -113,14 +112,9 @@ class Gpus:
     def _ready(self, function: object, device_index: int, smem_bytes: int) -> None:
         self.ready.append((function, device_index, smem_bytes, self.current))
 
-    def _launch(
-        self, function: object, shape: tuple[int, ...], parameters: int, stream: int, device: int
-    ) -> None:
-        self._note(function, shape, parameters, stream, device, early=False)
-
-    def _dependent(self, shape: tuple[int, ...]) -> Any:
+    def _launch(self, shape: tuple[int, ...], device: int, *, early: bool = False) -> Any:
         def queue(function: object, parameters: int, stream: int) -> None:
-            self._note(function, shape, parameters, stream, stream - STREAMS, early=True)
+            self._note(function, shape, parameters, stream, device, early)
 
         return queue
 

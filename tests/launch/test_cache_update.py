@@ -119,14 +119,14 @@ def test_a_cache_is_described_without_new_rows(device: str) -> None:
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_rows_may_have_gaps_and_any_address(device: str) -> None:
-    call = cache_call("rows")
-    assert call.k is not None
-    wide = torch.randn(3, 40, 2, 130).to(torch.bfloat16)
-    gaps = call._replace(k_cache=wide[..., :64], v_cache=wide[..., 64:128])
-    k, v = torch.randn(2, 3, 3, 2, 65).to(torch.bfloat16)[..., 1:].unbind()
-    given, wanted = (on(gaps._replace(k=k, v=v), device) for _ in range(2))
-    other = wide.clone().to(device)
-    wanted = wanted._replace(k_cache=other[..., :64], v_cache=other[..., 64:128])
+    wide = torch.randn(3, 40, 2, 130).to(device, torch.bfloat16)
+    other = wide.clone()
+    k, v = torch.randn(2, 3, 3, 2, 65).to(device, torch.bfloat16)[..., 1:].unbind()
+    call = on(cache_call("rows"), device)._replace(k=k, v=v)
+    given, wanted = (
+        call._replace(k_cache=cache[..., :64], v_cache=cache[..., 64:128])
+        for cache in (wide, other)
+    )
     tensors = cache_tensors(given, given.empty_keys())
     assert not has_whole_chunks(tensors)
     update_cache(given)

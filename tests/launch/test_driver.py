@@ -74,8 +74,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
     }
     for name, results in answers.items():
         monkeypatch.setattr(cuda, name, stand_in(name, *results))
-    monkeypatch.setattr(driver, "_launch_kernel", stand_in("cuLaunchKernel"))
-    monkeypatch.setattr(cuda, "cuLaunchKernelEx", stand_in("cuLaunchKernelEx"))
+    monkeypatch.setattr(driver, "_launch_kernel", stand_in("cuLaunchKernelEx"))
     monkeypatch.setattr(driver, "_primary_context", driver._primary_context.__wrapped__)
     return noted
 
@@ -103,36 +102,9 @@ def test_a_kernel_asks_for_more_shared_memory_than_48_kib(
 SHAPE = (5, 2, 3, 128, 1, 1, 1000)
 
 
-def test_a_launch_passes_the_shape_the_stream_and_the_parameters(calls: Calls) -> None:
-    driver.launch_kernel(KERNEL, SHAPE, 4096, 9, 0)
-    assert calls == [("cuLaunchKernel", (KERNEL, *SHAPE, 9, 4096, 0))]
-
-
-def test_a_thread_without_a_context_gets_the_devices_and_launches_again(
-    calls: Calls, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    statuses = [driver.NO_CONTEXT, SUCCESS]
-
-    def launch(*arguments: object) -> tuple[cuda.CUresult]:
-        calls.append(("cuLaunchKernel", arguments))
-        return (statuses.pop(0),)
-
-    monkeypatch.setattr(driver, "_launch_kernel", launch)
-    driver.launch_kernel(KERNEL, SHAPE, 4096, 9, 2)
-    assert [name for name, _ in calls] == [
-        "cuLaunchKernel",
-        "cuDeviceGet",
-        "cuDevicePrimaryCtxRetain",
-        "cuCtxSetCurrent",
-        "cuLaunchKernel",
-    ]
-    assert asked_for(calls, "cuDeviceGet") == [(2,)]
-    first, second = asked_for(calls, "cuLaunchKernel")
-    assert first == second == (KERNEL, *SHAPE, 9, 4096, 0)
-
-
-def test_a_dependent_launch_may_start_before_the_one_before_it_has_ended(calls: Calls) -> None:
-    launch = driver.DependentLaunch(SHAPE)
+@pytest.mark.parametrize("early", [False, True])
+def test_a_launch_passes_the_shape_the_stream_and_the_parameters(early: bool, calls: Calls) -> None:
+    launch = driver.Launch(SHAPE, 0, early=early)
     for stream in (9, 10, 9):
         launch(KERNEL, 4096, stream)
     configs = [config for config, *_ in asked_for(calls, "cuLaunchKernelEx")]
@@ -142,23 +114,49 @@ def test_a_dependent_launch_may_start_before_the_one_before_it_has_ended(calls: 
     for config in configs:
         assert (config.gridDimX, config.gridDimY, config.gridDimZ) == SHAPE[:3]
         assert (config.blockDimX, config.blockDimY, config.blockDimZ) == SHAPE[3:6]
-        assert (config.sharedMemBytes, config.numAttrs) == (1000, 1)
-        (attribute,) = config.attrs
-        name = "CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION"
-        assert attribute.id.name == name
-        assert attribute.value.programmaticStreamSerializationAllowed == 1
+        assert (config.sharedMemBytes, config.numAttrs) == (1000, int(early))
+        assert len(config.attrs) == int(early)
+
+
+def test_a_thread_without_a_context_gets_the_devices_and_launches_again(
+    calls: Calls, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    statuses = [driver.NO_CONTEXT, SUCCESS]
+
+    def launch(*arguments: object) -> tuple[cuda.CUresult]:
+        calls.append(("cuLaunchKernelEx", arguments))
+        return (statuses.pop(0),)
+
+    monkeypatch.setattr(driver, "_launch_kernel", launch)
+    driver.Launch(SHAPE, 2)(KERNEL, 4096, 9)
+    assert [name for name, _ in calls] == [
+        "cuLaunchKernelEx",
+        "cuDeviceGet",
+        "cuDevicePrimaryCtxRetain",
+        "cuCtxSetCurrent",
+        "cuLaunchKernelEx",
+    ]
+    assert asked_for(calls, "cuDeviceGet") == [(2,)]
+    first, second = asked_for(calls, "cuLaunchKernelEx")
+    assert first == second
+    assert first[1:] == (KERNEL, 4096, 0)
+
+
+def test_an_early_launch_may_start_before_the_one_before_it_has_ended(calls: Calls) -> None:
+    driver.Launch(SHAPE, 0, early=True)(KERNEL, 4096, 9)
+    ((config, *_),) = asked_for(calls, "cuLaunchKernelEx")
+    (attribute,) = config.attrs
+    assert attribute.id.name == "CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION"
+    assert attribute.value.programmaticStreamSerializationAllowed == 1
 
 
 def test_what_the_driver_refuses_is_named(calls: Calls, monkeypatch: pytest.MonkeyPatch) -> None:
     invalid = cuda.CUresult.CUDA_ERROR_INVALID_VALUE
     monkeypatch.setattr(cuda, "cuGetErrorString", lambda status: (SUCCESS, b"it is not valid"))
     monkeypatch.setattr(driver, "_launch_kernel", lambda *arguments: (invalid,))
-    monkeypatch.setattr(cuda, "cuLaunchKernelEx", lambda *arguments: (invalid,))
-    reason = r"failed: CUDA_ERROR_INVALID_VALUE \(1\): it is not valid"
-    with pytest.raises(LaunchError, match=f"cuLaunchKernel {reason}"):
-        driver.launch_kernel(KERNEL, SHAPE, 4096, 9, 0)
-    with pytest.raises(LaunchError, match=f"cuLaunchKernelEx {reason}"):
-        driver.DependentLaunch(SHAPE)(KERNEL, 4096, 9)
+    reason = r"cuLaunchKernelEx failed: CUDA_ERROR_INVALID_VALUE \(1\): it is not valid"
+    with pytest.raises(LaunchError, match=reason):
+        driver.Launch(SHAPE, 0)(KERNEL, 4096, 9)
     assert calls == []
 
 
@@ -172,7 +170,7 @@ def fill(out: torch.Tensor, value: int, *, ready: bool = True, threads: int = 32
     parameters = (Words(1000, 3), Args(out.data_ptr(), value - 3))
     pointers = (ctypes.c_void_p * 2)(*map(ctypes.addressof, parameters))
     shape = (2, 1, 1, threads, 1, 1, SMEM_BYTES)
-    driver.launch_kernel(kernel, shape, ctypes.addressof(pointers), 0, index)
+    driver.Launch(shape, index)(kernel, ctypes.addressof(pointers), 0)
     torch.cuda.synchronize()
 
 
@@ -195,7 +193,7 @@ def test_a_thread_that_never_used_cuda_can_launch() -> None:
 @pytest.mark.gpu
 def test_a_refused_launch_names_the_driver_error() -> None:
     out = torch.zeros(64, dtype=torch.int32, device="cuda")
-    message = r"cuLaunchKernel failed: CUDA_ERROR_INVALID_VALUE \(1\): invalid argument"
+    message = r"cuLaunchKernelEx failed: CUDA_ERROR_INVALID_VALUE \(1\): invalid argument"
     with pytest.raises(LaunchError, match=message):
         fill(out, 1, ready=False)
     with pytest.raises(LaunchError, match=message):

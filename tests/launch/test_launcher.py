@@ -4,18 +4,18 @@
 from __future__ import annotations
 
 import ctypes
+from typing import Any
 
 import pytest
 import torch
 
 from flash_attention.call.call import Call
-from flash_attention.families.forward_args import ForwardKernelArgs
 from flash_attention.families.sm90.forward.combine import THREADS
 from flash_attention.kernel_configs import KernelConfig
 from flash_attention.launch import launcher as launching
 from flash_attention.launch import tensor_map
 from flash_attention.launch.device import EMULATED_SMS
-from flash_attention.launch.launcher import Launcher, new_scratch
+from flash_attention.launch.launcher import Launcher
 from flash_attention.launch.plan import Plan
 from flash_attention.launch.tile_counters import tile_counter
 from tests.launch.calls import CONFIG, DYNAMIC, HOPPER, UNIFIED, call_with, dense, grouped
@@ -196,15 +196,6 @@ def test_what_failed_to_load_is_loaded_by_the_next_call(
     assert len(gpus.loaded) == 2
 
 
-def test_pieces_of_scratch_follow_each_other(gpus: Gpus) -> None:
-    arguments = ForwardKernelArgs()
-    memory = new_scratch({"o_parts": 4096, "lse_parts": 128}, arguments, 5)
-    assert gpus.allocated[0][1] == torch.device("cuda", 5)
-    assert memory.nbytes == 4096 + 128
-    assert arguments.o_parts == memory.data_ptr()
-    assert arguments.lse_parts == memory.data_ptr() + 4096
-
-
 @pytest.mark.usefixtures("two_launches")
 @pytest.mark.parametrize("asked", ["", "0", "1"])
 def test_ranges_of_the_kernels_names_are_pushed_on_request(
@@ -219,3 +210,47 @@ def test_ranges_of_the_kernels_names_are_pushed_on_request(
     names = [step.unit.name for step in plan.recipe.steps]
     assert len(names) == len(gpus.launches) == 2
     assert said == ([word for name in names for word in (name, "pop")] if asked == "1" else [])
+
+
+def test_a_launch_during_another_has_parameters_of_its_own(
+    gpus: Gpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    q, k, v = grouped()
+    o, sinks = torch.zeros_like(q), [torch.zeros(6) for _ in range(3)]
+    calls = [Call(t, k, v, o, s) for t, s in zip((q, q, q.clone()), sinks, strict=True)]
+    plan = Plan(calls[0], HOPPER)
+    launcher = launcher_of(plan)
+    (launch,) = launcher._launches
+    queue, waiting = launch._launch, calls[1:]
+
+    def interrupted(*asked: Any) -> None:
+        if waiting:
+            launcher.launch(plan.bind(waiting.pop()))
+        queue(*asked)
+
+    monkeypatch.setattr(launch, "_launch", interrupted)
+    for _ in range(2):
+        waiting = calls[1:]
+        launcher.launch(plan.bind(calls[0]))
+    for seen, call in zip(gpus.launches, [*calls[1:], calls[0]] * 2, strict=True):
+        addresses = [tensor.data_ptr() for tensor in call[:5] if tensor is not None]
+        assert [address for _, address in seen.maps] == addresses[:4]
+        assert [getattr(seen.arguments, name) for name in (*"qkvo", "sinks")] == addresses
+
+
+def test_calls_of_a_plan_reuse_arguments_and_store_what_is_theirs(
+    gpus: Gpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    q, k, v = grouped()
+    sinks = [torch.zeros(6) for _ in range(3)]
+    calls = [Call(q.clone(), k, v, sinks=each, return_lse=True) for each in sinks]
+    plan = Plan(calls[0], HOPPER)
+    monkeypatch.setattr(plan, "device_index", 0)
+    plan.launcher = Launcher(plan.recipe, 0)
+    for call in calls:
+        out, lse = plan.run(call)
+        seen = gpus.launches[-1].arguments
+        assert (seen.q, seen.o, seen.lse) == (call.q.data_ptr(), out.data_ptr(), lse.data_ptr())
+        assert call.sinks is not None
+        assert seen.sinks == call.sinks.data_ptr()
+    assert len({seen.arguments_at for seen in gpus.launches}) == 1

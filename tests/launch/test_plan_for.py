@@ -19,6 +19,7 @@ from flash_attention.kernel_configs import DType, FlashForwardKernelConfig, Kern
 from flash_attention.ladder import get_ladder
 from flash_attention.launch import plan as plans
 from flash_attention.launch.plan import forget_plans, plan_for
+from flash_attention.launch.plans import Plans
 from flash_attention.reference.judge import generate_qkv
 from tests.launch.calls import CONFIG, HOPPER, call_with, dense, grouped
 
@@ -55,20 +56,20 @@ def test_a_mask_and_a_wish_for_lse_make_another_plan() -> None:
 def test_a_program_with_ever_new_shapes_starts_over_when_so_many_plans_are_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(plans, "MAX_PLANS", 3)
-    monkeypatch.setattr(plans, "_plans", {})
+    monkeypatch.setattr("flash_attention.launch.plans.MAX_PLANS", 3)
+    monkeypatch.setattr(plans, "_plans", Plans())
     calls = [Call(*grouped(seq_q=length)) for length in range(1, 5)]
     kept = [plan_for(call, CONFIG) for call in calls[:3]]
     assert [plan_for(call, CONFIG) for call in calls[:3]] == kept
     last = plan_for(calls[3], CONFIG)
-    assert list(plans._plans.values()) == [last]
+    assert list(plans._plans._planned.values()) == [last]
     assert plan_for(calls[3], CONFIG) is last
     assert plan_for(calls[0], CONFIG) is not kept[0]
 
 
 @pytest.mark.usefixtures("no_compile")
 def test_what_is_forgotten_is_planned_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(plans, "_plans", {})
+    monkeypatch.setattr(plans, "_plans", Plans())
     call = Call(*grouped())
     plan = plan_for(call, CONFIG)
     forget_plans()

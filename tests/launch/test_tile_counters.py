@@ -31,10 +31,10 @@ def test_a_counter_goes_with_a_stream_of_a_device_and_captured_kernels_have_thei
     assert (ctypes.c_int32 * 2).from_address(first)[:] == [0, 0]
     assert tile_counter(0, 5, 2) == first
     others = [tile_counter(0, 6, 2), tile_counter(1, 5, 2), tile_counter(0, 5, 3)]
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    monkeypatch.setattr(tile_counters, "is_capturing", lambda: True)
     captured = [tile_counter(0, 5, 2), tile_counter(0, 5, 2)]
     assert len({first, *others, *captured}) == 6
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(tile_counters, "is_capturing", lambda: False)
     assert tile_counter(0, 5, 2) == first
     assert [device for device, _ in gpus.zeros] == [0, 1]
     assert gpus.allocated == []  # nothing of torch's

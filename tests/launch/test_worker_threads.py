@@ -28,3 +28,19 @@ def test_a_fresh_thread_gets_what_the_main_thread_gets(seq_q: int, seq_k: int) -
             worker.submit(partial(attention, q, k, v, causal=True, out=o)).result()
         torch.cuda.synchronize()
         assert torch.equal(o, wanted)
+
+
+@pytest.mark.gpu
+def test_threads_that_call_at_once_do_not_disturb_each_other() -> None:
+    shape = (1, 256, 4, 128)
+    calls = [torch.randn(3, *shape, device="cuda", dtype=torch.bfloat16) for _ in range(8)]
+    expected = [attention(*call, causal=True) for call in calls]
+    torch.cuda.synchronize()
+
+    def run(i: int) -> bool:
+        found = [attention(*calls[i], causal=True) for _ in range(200)]
+        torch.cuda.synchronize()
+        return all(torch.equal(o, expected[i]) for o in found)
+
+    with ThreadPoolExecutor(len(calls)) as workers:
+        assert all(workers.map(run, range(len(calls))))

@@ -49,7 +49,7 @@ class BackwardCall(NamedTuple):
 
     def key(self) -> tuple[object, ...]:
         """Everything that a plan depends on. Calls with the same key differ only in their data."""
-        do, call, lse, dlse, wanted, deterministic = self
+        do, call, lse = self[:3]
         return (
             call.key(),
             do.shape,
@@ -61,6 +61,14 @@ class BackwardCall(NamedTuple):
             lse.stride(),
             lse.dtype,
             lse.device,
+            self.key_beside_tensors(),
+        )
+
+    def key_beside_tensors(self) -> tuple[object, ...]:
+        """The part of the key that does not depend on do, q, k, v and lse."""
+        _, call, _, dlse, wanted, deterministic = self
+        return (
+            call.key_beside_qkv(),
             None if dlse is None else (dlse.shape, dlse.stride(), dlse.dtype, dlse.device),
             wanted,
             deterministic,

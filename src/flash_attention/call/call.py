@@ -79,8 +79,7 @@ class Call(NamedTuple):
 
     def key(self) -> tuple[object, ...]:
         """Everything that a plan depends on. Calls with the same key differ only in their data."""
-        q, k, v, out, sinks, cu_seqlens_q, cu_seqlens_k, seqused_k, block_table = self[:9]
-        q_descale, k_descale, v_descale = self[9:12]
+        q, k, v = self[:3]
         return (
             # One tuple is built faster than one out of three.
             q.shape,
@@ -96,16 +95,21 @@ class Call(NamedTuple):
             v.dtype,
             v.device,
             q.is_neg() or k.is_neg() or v.is_neg(),
-            None if out is None else (out.shape, out.stride(), out.dtype, out.device, out.is_neg()),
-            None
-            if sinks is cu_seqlens_q is cu_seqlens_k is seqused_k is block_table is None
-            and q_descale is k_descale is v_descale is None
-            else tuple(
-                None if t is None else (t.shape, t.stride(), t.dtype, t.device, t.is_neg())
-                for t in self[4:12]
-            ),
-            self[12:],
+            self.key_beside_qkv(),
         )
+
+    def key_beside_qkv(self) -> tuple[object, ...]:
+        """The part of the key that does not depend on q, k and v."""
+        _, _, _, out, a, b, c, d, e, f, g, h = self[:12]  # a to h are the extras
+        if a is b is c is d is e is f is g is h is None:  # as in most calls
+            if out is None:
+                return self[12:]
+            return out.shape, out.stride(), out.dtype, out.device, out.is_neg(), self[12:]
+        tensors = tuple(
+            None if t is None else (t.shape, t.stride(), t.dtype, t.device, t.is_neg())
+            for t in self[3:12]
+        )
+        return tensors, self[12:]
 
 
 EXTRAS = Call._fields[4:12]

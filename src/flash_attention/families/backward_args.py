@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import ctypes
+import struct
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -58,6 +59,10 @@ class BackwardKernelArgs(CallArgs):
 
 PARAMETER = parameter(BackwardKernelArgs)
 LAYOUT_ASSERTS = layout_asserts(BackwardKernelArgs)
+FIRST_ADDRESS: int = BackwardKernelArgs.q.offset
+pack_addresses = struct.Struct("<11Q").pack_into
+"""Packs the addresses of q, k, v, o, d_o, dq, dk, dv, lse, dlse and dsinks, which follow each other
+from FIRST_ADDRESS on."""
 
 
 def stat_rows(problem: Problem) -> int:

@@ -73,6 +73,7 @@ def _capability(target: str) -> int:
 
 def convert_step(problem: BackwardProblem, target: str, *, sum_columns: int, order: str) -> Step:
     """Return the kernel that converts dq_sum to dq. `order` is the type of its SumOrder."""
+    early = _capability(target) >= EARLY_LAUNCHES
     unit = _unit(
         "convert",
         f"{_lower(problem)}_{sum_columns}_{order.lower()}{_suffix(problem)}",
@@ -82,9 +83,10 @@ def convert_step(problem: BackwardProblem, target: str, *, sum_columns: int, ord
             _lengths(problem),
             Number("sum_columns", sum_columns),
             Variant("SumOrder", "backward/sum_order", order),
+            Number("starts_early", int(early)),
         ),
     )
-    return Step(unit, Geometry(_row_blocks(problem), THREADS))
+    return Step(unit, Geometry(_row_blocks(problem), THREADS), starts_early=early)
 
 
 def sink_steps(problem: BackwardProblem, target: str) -> tuple[Step, ...]:

@@ -3,6 +3,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from torch import Tensor
 
@@ -12,7 +15,11 @@ from flash_attention.call.backward_call import BackwardCall, BackwardProblem, Gr
 from flash_attention.call.backward_checks import check_backward_call
 from flash_attention.call.tensors import ALIGNMENT, TensorView
 from flash_attention.choose.decision import Decision, Where, decide
-from flash_attention.families.backward_args import BackwardKernelArgs
+from flash_attention.families.backward_args import (
+    FIRST_ADDRESS,
+    BackwardKernelArgs,
+    pack_addresses,
+)
 from flash_attention.families.given import GivenConfig, read_config
 from flash_attention.families.passes import Pass
 from flash_attention.families.recipe import Setting, workspace_bytes
@@ -20,7 +27,8 @@ from flash_attention.families.registry import check_pass, family_of
 from flash_attention.kernel_configs import as_kernel_config, config_for
 from flash_attention.launch.device import CPU, device_arch, num_sms_of
 from flash_attention.launch.launcher import Launcher
-from flash_attention.launch.plan import MAX_PLANS, may_change
+from flash_attention.launch.plan import may_change
+from flash_attention.launch.plans import Plans
 from flash_attention.launch.strict import strict_arch
 
 
@@ -45,7 +53,9 @@ class BackwardPlan:
         self.idle = self.problem.idle
         self.launcher = Launcher(self.recipe, self.device_index)
         self._template = bytes(self.recipe.arguments)
+        self._spare: list[BackwardKernelArgs] = []  # of passes that were launched
         self._given = tuple(call.call.extras)
+        self._rooms = self._rooms_of_gradients()
 
     def run(self, call: BackwardCall) -> Gradients:
         """Run a backward pass with the plan's key."""
@@ -59,6 +69,7 @@ class BackwardPlan:
             return emulate_checked(self, call)
         arguments, gradients = self.prepare(call)
         self.launcher.launch(arguments)
+        self._spare.append(arguments)
         return gradients
 
     def prepare(
@@ -66,54 +77,72 @@ class BackwardPlan:
     ) -> tuple[BackwardKernelArgs, Gradients]:
         """Check the call's tensors, compile the kernels if needed, and allocate the gradients,
         unless there are some to store `into`."""
-        arguments = self.bind(call)
+        pointers = self._checked_pointers(call)
         if not self.launcher.loaded:
             self.launcher.load()
         gradients = self.new_gradients() if into is None else into
-        for name, tensor in gradients._asdict().items():
-            if tensor is not None:
-                setattr(arguments, name, tensor.data_ptr())
-        return arguments, gradients
-
-    def new_gradients(self) -> Gradients:
-        """Allocate the wanted gradients."""
-        wanted = self.problem.wanted
-        dq, dk, dv = (
-            self._new(view) if asked else None
-            for view, asked in zip(self.views[5:], wanted[:3], strict=True)
-        )
-        return Gradients(dq, dk, dv, self._new_sinks() if wanted.dsinks else None)
+        return self._pack(call, pointers, gradients), gradients
 
     def bind(self, call: BackwardCall) -> BackwardKernelArgs:
         """Check what may differ between calls of one key, and return the kernel arguments without
         the addresses of gradients."""
-        do, forward, lse, dlse = call[:4]
-        q, k, v, o = forward[:4]
-        arguments = BackwardKernelArgs.from_buffer_copy(self._template)
-        for name, tensor in (("d_o", do), ("q", q), ("k", k), ("v", v), ("o", o)):
-            pointer = tensor.data_ptr() if tensor is not None else 0
-            if pointer % ALIGNMENT:
-                tensors.check_pointers([TensorView.of(name.replace("_", ""), tensor)])
-            setattr(arguments, name, pointer)
-        arguments.lse = lse.data_ptr()
-        if dlse is not None:
-            arguments.dlse = dlse.data_ptr()
+        return self._pack(call, self._checked_pointers(call), Gradients())
+
+    def new_gradients(self) -> Gradients:
+        """Allocate the wanted gradients."""
+        dq, dk, dv, dsinks = self._rooms
+        return Gradients(dq and dq(), dk and dk(), dv and dv(), dsinks and dsinks())
+
+    def _checked_pointers(self, call: BackwardCall) -> tuple[int, ...]:
+        """Return the addresses of q, k, v, o and do."""
+        do, (q, k, v, o, *_) = call[:2]
+        o_pointer = 0 if o is None else o.data_ptr()
+        pointers = (q.data_ptr(), k.data_ptr(), v.data_ptr(), o_pointer, do.data_ptr())
+        a, b, c, d, e = pointers
+        if (a | b | c | d | e) % ALIGNMENT:
+            named = zip(("do", "q", "k", "v", "o"), (do, q, k, v, o), strict=True)
+            tensors.check_pointers(TensorView.of(name, t) for name, t in named if t is not None)
+        return pointers
+
+    def _pack(
+        self, call: BackwardCall, pointers: tuple[int, ...], gradients: Gradients
+    ) -> BackwardKernelArgs:
+        try:
+            arguments = self._spare.pop()
+        except IndexError:  # this is the first pass, or others are running
+            arguments = BackwardKernelArgs.from_buffer_copy(self._template)
+        dq, dk, dv, dsinks = gradients
+        pack_addresses(
+            arguments,
+            FIRST_ADDRESS,
+            *pointers,
+            0 if dq is None else dq.data_ptr(),
+            0 if dk is None else dk.data_ptr(),
+            0 if dv is None else dv.data_ptr(),
+            call.lse.data_ptr(),
+            0 if call.dlse is None else call.dlse.data_ptr(),
+            0 if dsinks is None else dsinks.data_ptr(),
+        )
         for name in self._given:
-            setattr(arguments, name, getattr(forward, name).data_ptr())
+            setattr(arguments, name, getattr(call.call, name).data_ptr())
         return arguments
 
-    def _new(self, view: TensorView) -> Tensor:
-        tensor = torch.empty_strided(view.shape, view.strides, dtype=view.dtype, device=view.device)
-        return tensor[0] if self.is_packed(view) else tensor
+    def _rooms_of_gradients(self) -> list[Callable[[], Tensor] | None]:
+        """Return functions that allocate the wanted gradients."""
+        wanted, device = self.problem.wanted, self.views[0].device
+        rooms: list[Callable[[], Tensor] | None] = []
+        for view, asked in zip(self.views[5:], wanted[:3], strict=True):
+            first = 1 if self.is_packed(view) else 0  # the view has a batch dimension
+            shape, strides = view.shape[first:], view.strides[first:]
+            new = partial(torch.empty_strided, shape, strides, dtype=view.dtype, device=device)
+            rooms.append(new if asked else None)
+        sinks = partial(torch.empty, self.problem.heads, dtype=torch.float32, device=device)
+        return [*rooms, sinks if wanted.dsinks else None]
 
     def is_packed(self, view: TensorView) -> bool:
         """Whether a gradient has no batch dimension."""
         total = self.problem.total_q if view.name == "dq" else self.problem.total_k
         return total is not None
-
-    def _new_sinks(self) -> Tensor:
-        device = self.views[0].device
-        return torch.empty(self.problem.heads, dtype=torch.float32, device=device)
 
     def _zeros(self, call: BackwardCall) -> Gradients:
         """Return the gradients without a query or a key. The lse of a row is then its sink."""
@@ -143,7 +172,7 @@ def decide_backward(
     return decide(problem, where, config=chosen, may_tune=may_tune)
 
 
-_plans: dict[tuple[object, ...], BackwardPlan] = {}
+_plans: Plans[BackwardPlan] = Plans()
 
 
 def backward_plan_for(call: BackwardCall, config: GivenConfig | None = None) -> BackwardPlan:
@@ -160,9 +189,7 @@ def backward_plan_for(call: BackwardCall, config: GivenConfig | None = None) -> 
         raise
     if plan is None:
         plan = BackwardPlan(call, config)
-        if len(_plans) >= MAX_PLANS:
-            _plans.clear()
-        _plans[key] = plan
+        _plans.add(key, plan)
     return plan
 
 
@@ -171,12 +198,37 @@ def forget_backward_plans() -> None:
     _plans.clear()
 
 
+def known_backward_plan(
+    call: BackwardCall, config: GivenConfig | None = None
+) -> BackwardPlan | None:
+    """Return the plan of a backward pass as `known_plan` returns that of a call."""
+    do, forward, lse = call[:3]
+    tensors = (do, *forward[:3], lse)
+    try:
+        kind = (config, do.shape, call.key_beside_tensors())
+        plan = _plans.recent(kind, *tensors)
+        if plan is None:
+            plan = _plans.get((config, call.key()))
+            if plan is not None:
+                _plans.note(plan, kind, *tensors)
+    except Exception:  # of an argument that has no key, which the checks of a new plan refuse
+        return None
+    return None if plan is None or (plan.device_index == CPU and config is None) else plan
+
+
 def compute_gradients(call: BackwardCall, config: GivenConfig | None = None) -> Gradients:
     """Run a backward pass: with torch on the CPU if there is no config, else with kernels."""
-    if config is None and call.do.is_cpu:
-        if (arch := strict_arch()) is not None:
-            BackwardPlan(call, arch=arch).bind(call)
-        from flash_attention.reference.gradients import gradients_on_cpu  # loaded when used
+    plan = known_backward_plan(call, config)
+    if plan is None:
+        if config is None and call.do.is_cpu:
+            return _gradients_on_cpu(call)
+        plan = backward_plan_for(call, config)
+    return plan.run(call)
 
-        return gradients_on_cpu(call)
-    return backward_plan_for(call, config).run(call)
+
+def _gradients_on_cpu(call: BackwardCall) -> Gradients:
+    if (arch := strict_arch()) is not None:
+        BackwardPlan(call, arch=arch).bind(call)
+    from flash_attention.reference.gradients import gradients_on_cpu  # loaded when used
+
+    return gradients_on_cpu(call)

@@ -4,13 +4,11 @@
 from __future__ import annotations
 
 from torch import Tensor
-from torch.autograd import profiler
 
 from flash_attention.call.call import Call
-from flash_attention.call.lengths import check_lengths
 from flash_attention.call.options import check_switch
 from flash_attention.families.given import GivenConfig
-from flash_attention.launch.plan import plan_for
+from flash_attention.launch.plan import known_plan, plan_for
 from flash_attention.launch.strict import check_as_on_a_gpu
 from flash_attention.reference.cpu import attention_on_cpu
 
@@ -18,20 +16,13 @@ from flash_attention.reference.cpu import attention_on_cpu
 def compute(
     call: Call, config: GivenConfig | None = None, validate: bool = False
 ) -> Tensor | tuple[Tensor, Tensor]:
-    """Run a call: with torch on the CPU if there is no config, else with the planned kernel.
-
-    torch's profiler shows the call as a range called flash_attention::<config>.
-    """
-    if validate is not False:
-        check_switch("validate", validate)
-    if config is None and getattr(call.q, "is_cpu", False):
-        check_as_on_a_gpu(call)
-        result, lse = attention_on_cpu(call)
-        return result if lse is None else (result, lse)
-    plan = plan_for(call, config)
-    if validate:
-        check_lengths(plan.problem, call)
-    if profiler._is_profiler_enabled:
-        with profiler.record_function(f"flash_attention::{plan.config.short_form()}"):
-            return plan.run(call)
-    return plan.run(call)
+    """Run a call: with torch on the CPU if there is no config, else with the planned kernel."""
+    plan = known_plan(call, config)
+    if plan is None:
+        if config is None and getattr(call.q, "is_cpu", False):
+            check_switch("validate", validate)
+            check_as_on_a_gpu(call)
+            result, lse = attention_on_cpu(call)
+            return result if lse is None else (result, lse)
+        plan = plan_for(call, config)
+    return plan.run(call, validate)

@@ -81,7 +81,13 @@ def _stream_of_object(device_index: int) -> int:
     return handle
 
 
-# Getting the raw handle takes 0.1 microseconds, making the stream object several.
+# torch's own functions make objects and call each other, which takes microseconds.
 current_stream: Callable[[int], int] = getattr(
     torch._C, "_cuda_getCurrentRawStream", _stream_of_object
 )
+current_device: Callable[[], int] = getattr(torch._C, "_cuda_getDevice", torch.cuda.current_device)
+"""The current device of a process that has initialised CUDA."""
+is_capturing: Callable[[], bool] = getattr(
+    torch._C, "_cuda_isCurrentStreamCapturing", torch.cuda.is_current_stream_capturing
+)
+"""Whether the current stream records a CUDA graph."""

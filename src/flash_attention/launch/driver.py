@@ -17,7 +17,7 @@ from flash_attention.errors import LaunchError
 DEFAULT_SMEM_LIMIT = 48 * 1024  # bytes of dynamic shared memory that need no opt-in
 NO_CONTEXT = cuda.CUresult.CUDA_ERROR_INVALID_CONTEXT
 
-_launch_kernel = cuda.cuLaunchKernel
+_launch_kernel = cuda.cuLaunchKernelEx
 
 Shape = tuple[int, int, int, int, int, int, int]
 """The grid, the block and the bytes of dynamic shared memory of a launch."""
@@ -67,50 +67,47 @@ def zeros(device_index: int, size: int) -> int:
     return int(address)
 
 
-def launch_kernel(
-    kernel: cuda.CUfunction | None, shape: Shape, parameters: int, stream: int, device_index: int
-) -> None:
-    """Queue one launch. `parameters` is the address of an array of the addresses of all parameters.
+class Launch:
+    """Launches of one shape on one device.
 
-    The driver copies the parameters before it returns.
-    """
-    (status,) = _launch_kernel(kernel, *shape, stream, parameters, 0)
-    if status == NO_CONTEXT:  # a thread that has not used CUDA yet
-        bind_primary_context(device_index)
-        (status,) = _launch_kernel(kernel, *shape, stream, parameters, 0)
-    if status:
-        raise error("cuLaunchKernel", status)
-
-
-class DependentLaunch:
-    """Programmatic dependent launches of one shape (griddepcontrol).
-
-    The CTAs may start before the previous kernel of the stream ends, and wait for it themselves.
+    With `early` the CTAs may start before the previous kernel of the stream ends, and wait for it
+    themselves (griddepcontrol).
     """
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: Shape, device_index: int, *, early: bool = False) -> None:
         self._shape = shape
-        self._configs: dict[int, cuda.CUlaunchConfig] = {}  # by stream; threads do not share them
+        self._device_index = device_index
+        self._early = early
+        self._configs: dict[int, cuda.CUlaunchConfig] = {}  # by stream; launches only read them
 
     def __call__(self, kernel: cuda.CUfunction | None, parameters: int, stream: int) -> None:
-        """Queue the kernel. This thread launched the previous one, so it has a context."""
+        """Queue a kernel. `parameters` is the address of an array of the addresses of all
+        parameters, which the driver copies before it returns."""
         config = self._configs.get(stream) or self._configs.setdefault(stream, self._on(stream))
-        (status,) = cuda.cuLaunchKernelEx(config, kernel, parameters, 0)
+        (status,) = _launch_kernel(config, kernel, parameters, 0)
         if status:
-            raise error("cuLaunchKernelEx", status)
+            if status == NO_CONTEXT:  # a thread that has not used CUDA yet
+                bind_primary_context(self._device_index)
+                (status,) = _launch_kernel(config, kernel, parameters, 0)
+            if status:
+                raise error("cuLaunchKernelEx", status)
 
     def _on(self, stream: int) -> cuda.CUlaunchConfig:
-        early = cuda.CUlaunchAttribute()
-        early.id = cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
-        early.value.programmaticStreamSerializationAllowed = 1
         config = cuda.CUlaunchConfig()
         config.gridDimX, config.gridDimY, config.gridDimZ = self._shape[:3]
         config.blockDimX, config.blockDimY, config.blockDimZ = self._shape[3:6]
         config.sharedMemBytes = self._shape[6]
         config.hStream = stream
-        config.attrs = [early]
-        config.numAttrs = 1
+        attributes = [_starts_early()] if self._early else []
+        config.attrs, config.numAttrs = attributes, len(attributes)
         return config
+
+
+def _starts_early() -> cuda.CUlaunchAttribute:
+    early = cuda.CUlaunchAttribute()
+    early.id = cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+    early.value.programmaticStreamSerializationAllowed = 1
+    return early
 
 
 @cache

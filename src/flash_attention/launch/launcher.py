@@ -8,6 +8,7 @@ import os
 import struct
 from collections.abc import Callable, Mapping
 from ctypes import addressof
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from flash_attention.families.recipe import Recipe, Step
 from flash_attention.launch import driver
-from flash_attention.launch.device import current_stream
+from flash_attention.launch.device import CPU, current_device, current_stream
 from flash_attention.launch.kernels import load_unit
 from flash_attention.launch.tensor_map import MAX_ENCODED, EncodedMap, EncodedMaps
 from flash_attention.launch.tile_counters import tile_counter
@@ -33,8 +34,8 @@ class Launcher:
     def __init__(self, recipe: Recipe, device_index: int) -> None:
         self._index = device_index
         self._counters = recipe.counters
-        self._scratch = recipe.scratch
         arguments = type(recipe.arguments)
+        self._scratch = _Scratch(recipe.scratch, device_index)
         kind = _MarkedLaunch if os.environ.get(NVTX_VARIABLE, "0") not in ("", "0") else _Launch
         self._launches = [kind(step, arguments, device_index) for step in recipe.steps]
         self.loaded = False
@@ -50,17 +51,34 @@ class Launcher:
         """Queue the kernels on the current stream of the device. `arguments` holds the addresses of
         the call's tensors; those of scratch memory and the tile counter are added."""
         index = self._index
-        if torch.cuda.current_device() != index:
+        if current_device() != index:
             with torch.cuda.device(index):
                 return self.launch(arguments)
         stream = current_stream(index)
         if self._counters:
             arguments.tile_counter = tile_counter(index, stream, self._counters)
         # The memory belongs to the stream, so later users of it run after these kernels.
-        scratch = self._scratch and new_scratch(self._scratch, arguments, index)
+        scratch = self._scratch.into(arguments) if self._scratch.size else None
         for launch in self._launches:
             launch.queue(arguments, stream)
         del scratch
+
+
+class _Scratch:
+    """The temporary memory of a recipe's kernels."""
+
+    def __init__(self, sizes: Mapping[str, int], device_index: int) -> None:
+        self.size = sum(sizes.values())
+        self._device = torch.device("cpu" if device_index == CPU else f"cuda:{device_index}")
+        self._starts = tuple(zip(sizes, accumulate(sizes.values(), initial=0), strict=False))
+
+    def into(self, arguments: Any) -> Tensor:
+        """Allocate it on the current stream, and store the addresses in `arguments`."""
+        memory = torch.empty(self.size, dtype=torch.uint8, device=self._device)
+        address = memory.data_ptr()
+        for name, start in self._starts:
+            setattr(arguments, name, address + start)
+        return memory
 
 
 class _Launch:
@@ -68,20 +86,21 @@ class _Launch:
 
     def __init__(self, step: Step, arguments: type[ctypes.Structure], device_index: int) -> None:
         geometry = step.geometry
+        shape = (*geometry.grid, geometry.block, 1, 1, geometry.smem_bytes)
         self._device_index = device_index
+        self._smem_bytes = geometry.smem_bytes
         self._unit = step.unit
         self._maps = [EncodedMaps(each, device_index) for each in step.maps.values()]
         self._mapped = _addresses_in(arguments, tuple(step.maps))
         self._known: dict[tuple[int, ...], _KnownMaps] = {}
-        self._shape = (*geometry.grid, geometry.block, 1, 1, geometry.smem_bytes)
-        self._pointers = ctypes.c_void_p * (len(step.maps) + 1)
         self._values = tuple(step.values.items())
-        self._early = driver.DependentLaunch(self._shape) if step.starts_early else None
+        self._pointers = ctypes.c_uint64 * (len(step.maps) + 1)
+        self._launch = driver.Launch(shape, device_index, early=step.starts_early)
         self._function: CUfunction | None = None
 
     def load(self) -> None:
         function = load_unit(self._unit).function
-        driver.ready_kernel(function, self._device_index, self._shape[-1])
+        driver.ready_kernel(function, self._device_index, self._smem_bytes)
         self._function = function
 
     def queue(self, arguments: ctypes.Structure, stream: int) -> None:
@@ -89,19 +108,20 @@ class _Launch:
             setattr(arguments, name, value)
         tensors = self._mapped(arguments)
         maps = self._known.get(tensors) or self._encode(tensors)
-        pointers = self._pointers(*maps.addresses, addressof(arguments))
-        if self._early is None:
-            parameters = addressof(pointers)
-            index = self._device_index
-            driver.launch_kernel(self._function, self._shape, parameters, stream, index)
-        else:
-            self._early(self._function, addressof(pointers), stream)
+        try:
+            pointers, address = spare = maps.spare.pop()
+        except IndexError:  # this is the first launch, or other threads are launching
+            pointers = self._pointers(*map(addressof, maps.encoded))
+            pointers, address = spare = pointers, addressof(pointers)
+        pointers[-1] = addressof(arguments)
+        self._launch(self._function, address, stream)
+        maps.spare.append(spare)
 
     def _encode(self, tensors: tuple[int, ...]) -> _KnownMaps:
         if len(self._known) >= MAX_ENCODED:
             self._known.clear()
-        maps = [each[address] for each, address in zip(self._maps, tensors, strict=True)]
-        known = self._known[tensors] = _KnownMaps(maps, tuple(map(addressof, maps)))
+        encoded = [each[address] for each, address in zip(self._maps, tensors, strict=True)]
+        known = self._known[tensors] = _KnownMaps(encoded, [])
         return known
 
 
@@ -114,10 +134,11 @@ class _MarkedLaunch(_Launch):
 
 
 class _KnownMaps(NamedTuple):
-    """The encoded tensor maps for some tensor addresses, and the addresses of the maps."""
+    """The encoded tensor maps for some tensor addresses, and arrays with the addresses of a
+    launch's parameters: those of the maps, and last that of the arguments."""
 
-    maps: list[EncodedMap]
-    addresses: tuple[int, ...]
+    encoded: list[EncodedMap]
+    spare: list[tuple[ctypes.Array[Any], int]]  # arrays that no launch uses, and where they are
 
 
 def _addresses_in(
@@ -129,14 +150,3 @@ def _addresses_in(
         offset = getattr(arguments, name).offset
         pattern, end = f"{pattern}{offset - end}xQ", offset + 8
     return struct.Struct(pattern).unpack_from
-
-
-def new_scratch(sizes: Mapping[str, int], arguments: Any, device_index: int) -> Tensor:
-    """Allocate scratch memory on the current stream, and store the addresses in `arguments`."""
-    device = torch.device("cuda", device_index)
-    memory = torch.empty(sum(sizes.values()), dtype=torch.uint8, device=device)
-    address = memory.data_ptr()
-    for name, size in sizes.items():
-        setattr(arguments, name, address)
-        address += size
-    return memory

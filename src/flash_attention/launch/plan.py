@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, NoReturn, cast
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad, profiler
 from torch.autograd.graph import increment_version
 
 from flash_attention.arch import Arch
 from flash_attention.call import tensors
 from flash_attention.call.call import Call
 from flash_attention.call.checks import check_call, explain_bad_key, views_of
+from flash_attention.call.lengths import check_lengths
+from flash_attention.call.options import check_switch
 from flash_attention.call.overlap import may_overlap
 from flash_attention.call.results import fill_keyless, new_output
 from flash_attention.call.tensors import ALIGNMENT
@@ -25,11 +28,12 @@ from flash_attention.families.registry import check_pass
 from flash_attention.kernel_configs import as_kernel_config, config_for
 from flash_attention.launch.device import CPU, device_arch, num_sms_of
 from flash_attention.launch.launcher import Launcher
+from flash_attention.launch.plans import Plans
 
 if TYPE_CHECKING:
     from flash_attention.call.problem import Problem
 
-MAX_PLANS = 8192  # beyond that all are dropped, for programs whose shapes keep changing
+_is_grad_enabled = torch.is_grad_enabled
 
 
 class Plan:
@@ -54,6 +58,7 @@ class Plan:
         )
         self.config, self.arch, self.rule = decision.config, decision.arch, decision.rule
         self.return_lse = call.return_lse
+        self._lse_shape = self.problem.lse_shape
         self.recipe = decision.recipe(
             self.problem, self.views, where.num_sms, return_lse=call.return_lse
         )
@@ -63,10 +68,22 @@ class Plan:
         self._like_q = self.problem.d_v == self.problem.d_head and call.q.dtype in tensors.DTYPES
         self._arguments = cast(type[ForwardKernelArgs], type(self.recipe.arguments))
         self._template = bytes(self.recipe.arguments)
+        self._spare: list[ForwardKernelArgs] = []  # of calls that were launched
         self._spans = tuple(view.layout.span for view in self.views)
 
-    def run(self, call: Call) -> Tensor | tuple[Tensor, Tensor]:
-        """Run a call with the plan's key."""
+    def run(self, call: Call, validate: bool = False) -> Tensor | tuple[Tensor, Tensor]:
+        """Run a call with the plan's key. torch's profiler shows it as a range called
+        flash_attention::<config>. `validate` checks lengths first, as `attention` describes."""
+        if validate is not False:
+            check_switch("validate", validate)
+            if validate:
+                check_lengths(self.problem, call)
+        if profiler._is_profiler_enabled:
+            with profiler.record_function(f"flash_attention::{self.config.short_form()}"):
+                return self._run(call)
+        return self._run(call)
+
+    def _run(self, call: Call) -> Tensor | tuple[Tensor, Tensor]:
         if self.device_index == CPU and not self.idle:
             from flash_attention.launch.emulation import emulate_checked  # loaded when used
 
@@ -77,6 +94,7 @@ class Plan:
                 fill_idle(out, lse, call.sinks)
             else:
                 self.launcher.launch(arguments)
+                self._spare.append(arguments)
         return out if lse is None else (out, lse)
 
     def prepare(self, call: Call) -> tuple[ForwardKernelArgs, Tensor, Tensor | None]:
@@ -93,7 +111,7 @@ class Plan:
             increment_version(out)
         lse = None
         if self.return_lse:
-            lse = torch.empty(self.problem.lse_shape, dtype=torch.float32, device=out.device)
+            lse = torch.empty(self._lse_shape, dtype=torch.float32, device=out.device)
             arguments.lse = lse.data_ptr()
         return arguments, out, lse
 
@@ -109,8 +127,12 @@ class Plan:
             tensors.check_pointers(views_of(call))
         if out is not None:
             self._check_overlap(call, o_pointer, (q_pointer, k_pointer, v_pointer))
-        tensors.check_no_grad(call)
-        arguments = self._arguments.from_buffer_copy(self._template)
+        if _is_grad_enabled() or forward_ad._current_level >= 0:
+            tensors.check_no_grad(call)
+        try:
+            arguments = self._spare.pop()
+        except IndexError:  # this is the first call, or others are running
+            arguments = self._arguments.from_buffer_copy(self._template)
         pack_addresses(arguments, FIRST_ADDRESS, q_pointer, k_pointer, v_pointer, o_pointer)
         for name in self.given:
             setattr(arguments, name, getattr(call, name).data_ptr())
@@ -133,7 +155,7 @@ def fill_idle(out: Tensor, lse: Tensor | None, sinks: Tensor | None) -> None:
         fill_keyless(lse, sinks)
 
 
-_plans: dict[tuple[object, ...], Plan] = {}
+_plans: Plans[Plan] = Plans()
 
 
 def plan_for(call: Call, config: GivenConfig | None = None) -> Plan:
@@ -149,10 +171,24 @@ def plan_for(call: Call, config: GivenConfig | None = None) -> Plan:
         if may_change(config):
             return plan_for(call, read_config(config))
         plan = Plan(call, config)
-        if len(_plans) >= MAX_PLANS:
-            _plans.clear()
-        _plans[key] = plan
+        _plans.add(key, plan)
     return plan
+
+
+def known_plan(call: Call, config: GivenConfig | None = None) -> Plan | None:
+    """Return the plan of a call if one with its key was planned before. A call on the CPU without
+    a config has none. This runs in every call."""
+    q, k, v = call[:3]
+    try:
+        kind = (config, q.shape, call.key_beside_qkv())
+        plan = _plans.recent(kind, q, k, v)
+        if plan is None:
+            plan = _plans.get((config, call.key()))
+            if plan is not None:
+                _plans.note(plan, kind, q, k, v)
+    except Exception:  # of an argument that has no key, which the checks of a new plan refuse
+        return None
+    return None if plan is None or (plan.device_index == CPU and config is None) else plan
 
 
 def may_change(config: object) -> bool:

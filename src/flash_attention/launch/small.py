@@ -12,7 +12,7 @@ from flash_attention.arch import DEFAULT_ARCH
 from flash_attention.families.recipe import Recipe
 from flash_attention.launch.device import CPU, device_arch
 from flash_attention.launch.launcher import Launcher
-from flash_attention.launch.plan import MAX_PLANS
+from flash_attention.launch.plans import Plans
 
 
 class SmallPlan:
@@ -44,7 +44,7 @@ class SmallPlan:
         self._launcher.launch(arguments)
 
 
-_plans: dict[tuple[object, ...], SmallPlan] = {}
+_plans: Plans[SmallPlan] = Plans()
 
 
 def small_plan(
@@ -56,7 +56,5 @@ def small_plan(
     if plan is None:
         arch = DEFAULT_ARCH if device_index == CPU else device_arch(device_index)
         plan = SmallPlan(recipe_for(arch.name), device_index)
-        if len(_plans) >= MAX_PLANS:
-            _plans.clear()
-        _plans[key] = plan
+        _plans.add(key, plan)
     return plan

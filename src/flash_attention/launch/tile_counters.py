@@ -11,9 +11,8 @@ from __future__ import annotations
 from functools import cache
 from threading import Lock
 
-import torch
-
 from flash_attention.launch import driver
+from flash_attention.launch.device import is_capturing
 
 COUNTER_BYTES = 4  # int32
 BYTES_AT_ONCE = 1 << 15
@@ -26,9 +25,7 @@ def tile_counter(device_index: int, stream: int, count: int) -> int:
     stream, so each kernel in it has its own counters until the process ends.
     """
     counters = _counters_of(device_index)
-    if torch.cuda.is_current_stream_capturing():
-        return counters.new(count)
-    return counters[stream, count]
+    return counters.new(count) if is_capturing() else counters[stream, count]
 
 
 class _TileCounters(dict[tuple[int, int], int]):

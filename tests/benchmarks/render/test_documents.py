@@ -105,6 +105,9 @@ def test_a_grid_of_few_queries_is_told_in_bytes() -> None:
     assert "medians of interleaved runs with L2 hot." in block
     assert "| 32 x 512, 1 q, 32/8 h, d 64, full | 1000 | 500 (**2.00**) |" in block
     assert "multiples of the faster of FA3 and cuDNN: **2.000**" in block
+    block = documents.grid_block(record | {"graph": True})
+    assert block.startswith(begin("grid-decode-bf16-graph"))
+    assert "Every contender replays a CUDA graph." in block
 
 
 def test_a_table_is_shown_where_it_says_otherwise_than_the_heuristic() -> None:
@@ -209,3 +212,12 @@ def test_rendering_the_folder_of_results_changes_no_rung(tmp_path: Path) -> None
     document.write_text(text)
     documents.main([str(document), str(RESULTS)])
     assert document.read_text() == text
+
+
+def test_the_memory_of_a_training_step_follows_what_calls_cost() -> None:
+    record = json.loads((RESULTS / "h200_host_cost.json").read_text())
+    cost = documents.host_block(record | {"trained": "", "peak_mib": {}})
+    peaks = {"trained": "2 x 8192", "peak_mib": {"attention": 1234.4, "fa3": 1500.0}}
+    told = "besides its inputs, 2 x 8192: attention 1,234 MiB, fa3 1,500 MiB."
+    assert told not in cost
+    assert told in documents.host_block(record | peaks)

@@ -29,8 +29,7 @@ def launched(case: Case, arch: str) -> Array:
     stream = torch.cuda.current_stream(device)
     shape = (case.blocks, 1, 1, case.threads, 1, 1, case.smem_bytes)
     pointers = ctypes.c_void_p(ctypes.addressof(args))
-    driver.launch_kernel(
-        kernel, shape, ctypes.addressof(pointers), stream.cuda_stream, device.index
-    )
+    launch = driver.Launch(shape, device.index)
+    launch(kernel, ctypes.addressof(pointers), stream.cuda_stream)
     torch.cuda.synchronize(device)
     return out.cpu().numpy().view(expected.dtype)

@@ -48,7 +48,7 @@ def launched_hopper(case: HopperCase) -> dict[str, Array]:
     stream = torch.cuda.current_stream(device).cuda_stream
     shape = (1, 1, 1, case.threads, 1, 1, case.smem_bytes)
     pointers = (ctypes.c_void_p * len(values))(*map(ctypes.addressof, values))
-    driver.launch_kernel(kernel, shape, ctypes.addressof(pointers), stream, device.index)
+    driver.Launch(shape, device.index)(kernel, ctypes.addressof(pointers), stream)
     torch.cuda.synchronize(device)
     return {
         name: buffers[name].cpu().numpy().view(data.dtype).reshape(data.shape)

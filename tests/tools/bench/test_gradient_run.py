@@ -16,13 +16,11 @@ from flash_attention.call.backward_call import Gradients
 from flash_attention.kernel_configs import DType
 from flash_attention.launch.backward import compute_gradients
 from flash_attention.tools.bench import gradient_run
+from flash_attention.tools.bench.beside_fa3 import Asked, BesideFa3, MeasuredPoint
 from flash_attention.tools.bench.gradient_case import GradientCase
 from flash_attention.tools.bench.gradient_run import (
     DETERMINISTIC,
-    NOTHING,
-    Asked,
-    BesideFa3,
-    MeasuredPoint,
+    measure_beside_fa3,
     measure_gradients,
 )
 from flash_attention.tools.bench.grid import GRIDS, Measured, Point
@@ -31,7 +29,6 @@ from flash_attention.tools.bench.grid_run import OURS, GridRow
 from flash_attention.tools.bench.peers import Lineup
 from flash_attention.tools.bench.statistics import Timing
 from flash_attention.tools.bench.timing import Contender
-from flash_attention.tools.child import ChildLostError
 
 CPU = torch.device("cpu")
 POINT = Point(64, True, 96, 1, 4, heads_k=2)
@@ -67,7 +64,7 @@ def made_up_peers(names: Sequence[str], of: GradientCase, fa3: Path | None) -> L
 class MadeUpProcess(BesideFa3):
     """In place of another process: the checks are those of this one."""
 
-    def measure(self, asked: Asked) -> MeasuredPoint:
+    def measure(self, how: Callable[[Asked], MeasuredPoint], asked: Asked) -> MeasuredPoint:
         here = gradient_run.measure_process(asked, [], ())
         checks = {name: here.checks[OURS] for name in THERE}
         return MeasuredPoint(here.config, {n: timing(t) for n, t in THERE.items()}, checks, {})
@@ -150,24 +147,6 @@ def test_wrong_gradients_of_ours_are_told(
     assert row.deterministic_ms is None
 
 
-def test_a_process_that_cannot_be_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("FLASH_ATTENTION_FA3", raising=False)
-    assert BesideFa3().measure(ASKED) == replace(
-        NOTHING,
-        refused={"fa3": "no library of it is named; set FLASH_ATTENTION_FA3 to its path"},
-    )
-    process = BesideFa3()
-    library = tmp_path / "other.so"
-    library.touch()
-
-    def lost(*_: object) -> None:
-        raise ChildLostError("faulted", "the process ended (-11)", None)
-
-    monkeypatch.setattr(process._child, "call", lost)
-    refused = process.measure(replace(ASKED, fa3=library)).refused
-    assert refused == {"fa3": "the process ended (-11)"}
-
-
 @pytest.mark.slow  # another process imports torch
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_the_process_measures_and_says_what_it_lacks(tmp_path: Path) -> None:
@@ -175,7 +154,7 @@ def test_the_process_measures_and_says_what_it_lacks(tmp_path: Path) -> None:
     library.touch()
     process = BesideFa3()
     try:
-        refused = process.measure(replace(ASKED, fa3=library)).refused
+        refused = process.measure(measure_beside_fa3, replace(ASKED, fa3=library)).refused
     finally:
         process.close()
     assert set(refused) == {"fa3"}

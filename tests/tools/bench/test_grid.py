@@ -54,24 +54,22 @@ def test_lengths_and_head_dimensions_that_do_not_fit_are_refused() -> None:
         GRIDS["fa3"].points((96,), (False,), (512,))
     with pytest.raises(UnsupportedError, match="the seed grid has the lengths 512, 1024"):
         GRIDS["seed"].points((128,), (False,), (256,))
-    with pytest.raises(UnsupportedError, match="decode grid has the lengths 2048, 8192, 131072"):
-        GRIDS["decode"].points(seq_lens=(4096,))
     with pytest.raises(UnsupportedError, match="one query, the last, sees every key"):
         GRIDS["decode"].points(masks=(True,))
     with pytest.raises(UnsupportedError, match="window ends at its query"):
         GRIDS["window"].points(masks=(False,))
 
 
-def test_the_decode_grid_is_five_shapes_of_grouped_heads() -> None:
+def test_the_decode_grid_has_grouped_heads_and_up_to_half_a_million_keys() -> None:
     grid = every("decode")
-    assert sorted((p.batch, p.seq_len) for p in grid) == [
-        *((1, 8192), (1, 131072), (16, 8192), (64, 8192), (128, 2048))
-    ]
+    assert len(grid) == 14
+    assert {p.batch for p in grid if p.seq_len == 8192} == {1, 4, 16, 64}
+    assert {p.batch for p in grid if p.seq_len == 65536} == {1, 4}
     assert {(p.heads, p.kv_heads, p.queries, p.d_head, p.decode) for p in grid} == {
         (32, 8, 1, 128, True)
     }
-    assert grid[0].kv_bytes(DType.BF16) == 2 * 8192 * 8 * 128 * 2
-    assert grid[0].flop == 4 * 32 * 8192 * 128
+    assert grid[0].kv_bytes(DType.BF16) == 2 * 512 * 8 * 128 * 2
+    assert grid[0].flop == 4 * 32 * 512 * 128
 
 
 def test_packed_entries_are_of_any_length_and_always_the_same() -> None:
@@ -122,13 +120,13 @@ def test_what_is_asked_beyond_shapes_reaches_the_problem() -> None:
     window = every("window")[0]
     assert window.problem(DType.FP16).window == (1023, 0)
     decode = every("decode")[0].problem(DType.BF16)
-    assert (decode.seq_q, decode.seq_k, decode.heads_per_kv) == (1, 8192, 4)
+    assert (decode.seq_q, decode.seq_k, decode.heads_per_kv) == (1, 512, 4)
 
 
 def test_labels_say_what_tells_points_apart() -> None:
     labels = [point.label for name in GRIDS for point in every(name)]
     assert len(labels) == len({(point, name) for name in GRIDS for point in every(name)})
-    assert every("decode")[0].label == "1 x 8192, 1 q, 32/8 h, d 128, full"
+    assert every("decode")[0].label == "1 x 512, 1 q, 32/8 h, d 128, full"
     rows = sum(every("varlen")[0].lengths)
     assert every("varlen")[0].label == f"{rows} in 16, 32 h, d 128, full"
     assert every("window")[0].label == "1 x 16384, 16 h, d 128, window 1024"

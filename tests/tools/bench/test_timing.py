@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from flash_attention.tools.bench.timing import Contender, time_in_turn
+from flash_attention.tools.bench.timing import Contender, captured, time_in_turn
 
 pytestmark = pytest.mark.gpu
 
@@ -85,3 +85,18 @@ def test_what_fits_into_l2_is_read_faster_hot_than_cold() -> None:
         for hot in (False, True)
     )
     assert hot["sum"].median_ms < cold["sum"].median_ms
+
+
+def test_a_captured_contender_launches_its_kernels_again() -> None:
+    x = torch.ones(8, device="cuda")
+    runs: list[str] = []
+
+    def run() -> torch.Tensor:
+        runs.append("run")
+        return x.add_(1)
+
+    replayed = captured(Contender("sum", run))
+    assert len(runs) == 2  # before the graph, and into it
+    assert replayed.run() is replayed.run()
+    assert len(runs) == 2
+    assert x.tolist() == [4.0] * 8  # once before the graph, and twice by it

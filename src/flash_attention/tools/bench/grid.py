@@ -13,6 +13,7 @@ import torch
 from flash_attention.call.call import Call
 from flash_attention.call.problem import Problem
 from flash_attention.errors import UnsupportedError
+from flash_attention.families.passes import Pass
 from flash_attention.kernel_configs import DType
 
 TOKENS, HIDDEN = 16384, 2048  # of every problem of the fa3 grid
@@ -20,7 +21,8 @@ SEED_SHAPES = {512: 16, 1024: 16, 2048: 16, 4096: 16, 8192: 8, 16384: 4}  # batc
 SEED_HEADS = 16
 GQA_HEADS, GQA_HEADS_K = 32, 8
 TRAINED_HEADS, TRAINED_HEADS_K = 64, 8  # of the backward_gqa grid
-DECODE_BATCHES = {8192: (1, 16, 64), 131072: (1,), 2048: (128,)}  # by keys of a sequence
+DECODE_BATCHES, DECODE_KEYS = (1, 4, 16, 64), (512, 2048, 8192, 65536)
+MOST_DECODE_KEYS = 1 << 19  # of all sequences
 WINDOWS = (1024, 2048, 4096)
 PACKED_ENTRIES, SHORTEST_PACKED = 16, 64
 
@@ -36,6 +38,11 @@ class Measured(Enum):
     def words(self) -> str:
         """The pass in words."""
         return "forward and backward" if self is Measured.TRAINING else self.name.lower()
+
+    @property
+    def pass_(self) -> Pass:
+        """The pass whose kernels are compared."""
+        return Pass.FORWARD if self is Measured.FORWARD else Pass.BACKWARD
 
 
 @dataclass(frozen=True)
@@ -192,12 +199,10 @@ def _varlen(d_head: int, causal: bool, seq_len: int) -> list[Point]:
 def _decode(d_head: int, causal: bool, seq_len: int) -> list[Point]:
     if causal:
         raise UnsupportedError("the decode grid has no mask: one query, the last, sees every key")
-    if seq_len not in DECODE_BATCHES:
-        known = ", ".join(map(str, sorted(DECODE_BATCHES)))
-        raise UnsupportedError(f"the decode grid has the lengths {known}, not {seq_len}")
     return [
         Point(d_head, False, seq_len, batch, GQA_HEADS, GQA_HEADS_K, seq_q=1)
-        for batch in DECODE_BATCHES[seq_len]
+        for batch in DECODE_BATCHES
+        if batch * seq_len <= MOST_DECODE_KEYS
     ]
 
 
@@ -214,7 +219,7 @@ GRIDS = {
     "seed": Grid(DType.FP16, (128,), (False,), tuple(SEED_SHAPES), _seed),
     "prefill_gqa": Grid(_BF16, (128,), (True,), (4096, 16384), _prefill_gqa),
     "varlen": Grid(_BF16, (128,), (False, True), (1024, 4096), _varlen),
-    "decode": Grid(_BF16, (128,), (False,), tuple(DECODE_BATCHES), _decode),
+    "decode": Grid(_BF16, (128,), (False,), DECODE_KEYS, _decode),
     "window": Grid(_BF16, (128,), (True,), (16384,), _window),
     "backward": Grid(_BF16, (64, 128, 256), _BOTH, _LENGTHS, _fa3, Measured.BACKWARD),
     "backward_seed": Grid(

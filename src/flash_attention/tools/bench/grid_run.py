@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import torch
 from torch import Tensor
@@ -13,15 +12,23 @@ from torch import Tensor
 from flash_attention.choose.decision import Rule
 from flash_attention.choose.heuristic import select_config
 from flash_attention.errors import FlashAttentionError
-from flash_attention.kernel_configs import DType, KernelConfig
-from flash_attention.reference import judge as testing
+from flash_attention.kernel_configs import KernelConfig
+from flash_attention.reference.judge import Check
+from flash_attention.tools.bench.beside_fa3 import (
+    NOTHING,
+    Asked,
+    BesideFa3,
+    MeasuredPoint,
+    right_peers,
+)
 from flash_attention.tools.bench.case import Case
-from flash_attention.tools.bench.grid import Measured, Point
-from flash_attention.tools.bench.peers import line_up
+from flash_attention.tools.bench.grid import Measured
+from flash_attention.tools.bench.peers import PEERS, line_up
+from flash_attention.tools.bench.peers.fa3 import FA3
 from flash_attention.tools.bench.statistics import Timing, gigabytes_per_second, tflops
-from flash_attention.tools.bench.timing import Contender, time_in_turn
+from flash_attention.tools.bench.timing import Contender, captured, time_in_turn
 
-RIVALS = ("fa3", "cudnn")  # the ratio is to the faster of them
+RIVALS = (FA3, "cudnn")  # the ratio is to the faster of them
 OURS = "ours"  # the selected kernel, whichever it is
 COPY, NO_WINDOW = "copy", "no window"  # contenders that are no attention, or another one
 COPY_BYTES = 1 << 30  # far more than any L2 holds
@@ -77,69 +84,65 @@ class PointResult:
     refused: Mapping[str, str]
 
 
+def measure_point(
+    asked: Asked, configs: Sequence[KernelConfig], peers: Sequence[str], beside_fa3: BesideFa3
+) -> PointResult:
+    """What `attention` runs, these configs and the peers at one point."""
+    here = measure_process(asked, configs, [name for name in peers if name != FA3])
+    if not here.timings:
+        return PointResult((), here.refused)
+    there = beside_fa3.measure(measure_beside_fa3, asked) if FA3 in peers else NOTHING
+    times, refused = right_peers(PEERS, (there, here))
+    near = {name: ms for name, ms in times.items() if name in here.timings}
+    rows = []
+    for name in dict.fromkeys((here.config, *map(_name, configs), here.heuristic)):
+        if name not in here.timings:
+            continue
+        if name != here.config:
+            rows.append(_row(asked, here, name, near))
+            continue
+        ours = there.right_ms(name)
+        beside = {} if FA3 not in times or ours is None else {FA3: ours}
+        row = _row(asked, here, name, times, beside, there.of(name))
+        untabled_ms = here.right_ms(here.heuristic)
+        rows.append(replace(row, selected=True, chunks=here.chunks, heuristic_ms=untabled_ms))
+    return PointResult(tuple(rows), refused)
+
+
+def measure_beside_fa3(asked: Asked) -> MeasuredPoint:
+    """Measure ours and FlashAttention-3, which need a process without cuDNN."""
+    return measure_process(asked, [], (FA3,))
+
+
+def measure_process(
+    asked: Asked, configs: Sequence[KernelConfig], peers: Sequence[str]
+) -> MeasuredPoint:
+    """Measure ours, these configs and peers that may share a process, taken in turn."""
+    case = Case.of(asked.point, asked.dtype, asked.device)
+    selected, refused = _selected(case)
+    untabled = [selected.heuristic] if asked.heuristic and selected.heuristic else []
+    ours = [case.selected(selected.config)] if selected.config else []
+    wanted = dict.fromkeys((*configs, *untabled))
+    others = [config for config in wanted if _name(config) != selected.config]
+    kernels = _able([*ours, *map(case.kernel, others)], refused)
+    if not kernels:
+        return replace(NOTHING, refused=refused)
+    lineup = line_up(peers, case, fa3=asked.fa3)
+    timings, checks = _time(case, [*lineup.contenders, *kernels, *_beside(case)], asked)
+    return MeasuredPoint(
+        *(selected.config, timings, checks, refused | dict(lineup.missing)),
+        heuristic=_name(untabled[0]) if untabled else "",
+        chunks=selected.chunks,
+    )
+
+
 @dataclass(frozen=True)
 class _Selected:
     """What `attention` runs, and in how many chunks; what it would run if there were no tables."""
 
     config: str = ""  # nothing: there is no kernel
-    chunks: int = 0
+    chunks: int = 1
     heuristic: KernelConfig | None = None  # None where tables are not asked
-
-
-@dataclass(frozen=True)
-class _Measured:
-    timings: Mapping[str, Timing]
-    checks: Mapping[str, testing.Check]
-
-    def right_ms(self, name: str) -> float | None:
-        """The time of a contender, None if it was not there or is wrong."""
-        right = name in self.checks and self.checks[name].ok
-        return self.timings[name].median_ms if right else None
-
-
-def measure_point(
-    point: Point,
-    dtype: DType,
-    configs: Sequence[KernelConfig],
-    *,
-    peers: Sequence[str],
-    repeats: int,
-    device: torch.device,
-    hot: bool = False,
-    fa3: Path | None = None,
-    heuristic: bool = False,
-) -> PointResult:
-    """What `attention` runs, these configs and the peers at one point, taken in turn; with
-    `heuristic` what it would run without tables too."""
-    case = Case.of(point, dtype, device)
-    selected, refused = _selected(case)
-    ours = [case.selected(selected.config)] if selected.config else []
-    untabled = selected.heuristic if heuristic else None
-    wanted = dict.fromkeys((*configs, *([untabled] if untabled else [])))
-    others = [config for config in wanted if config.short_form() != selected.config]
-    kernels = _able([*ours, *map(case.kernel, others)], refused)
-    if not kernels:
-        return PointResult((), refused)
-    lineup = line_up(peers, case, fa3=fa3)
-    refused |= lineup.missing
-    contenders = [*lineup.contenders, *kernels, *_beside(case)]
-    measured = _time(case, contenders, repeats=repeats, device=device, hot=hot)
-    for peer in lineup.contenders:
-        if not measured.checks[peer.name].ok:
-            refused[peer.name] = f"wrong: {measured.checks[peer.name]}"
-    times = {
-        peer.name: measured.timings[peer.name].median_ms
-        for peer in lineup.contenders
-        if peer.name not in refused
-    }
-    untabled_ms = measured.right_ms(untabled.short_form()) if untabled else None
-    rows = []
-    for kernel in kernels:
-        chosen = kernel.name == selected.config
-        chunks = selected.chunks if chosen else 0
-        row = _row(point, dtype, kernel.name, chunks, measured, times)
-        rows.append(replace(row, heuristic_ms=untabled_ms if chosen else None))
-    return PointResult(tuple(rows), refused)
 
 
 def _selected(case: Case) -> tuple[_Selected, dict[str, str]]:
@@ -150,8 +153,11 @@ def _selected(case: Case) -> tuple[_Selected, dict[str, str]]:
         return _Selected(), {OURS: str(error).partition("\n")[0]}
     by_table_or_heuristic = plan.rule in (Rule.TABLE, Rule.HEURISTIC)
     heuristic = select_config(plan.problem, plan.arch) if by_table_or_heuristic else None
-    chunks = plan.recipe.chunks or 1
-    return _Selected(plan.config.short_form(), chunks, heuristic), {}
+    return _Selected(_name(plan.config), plan.recipe.chunks or 1, heuristic), {}
+
+
+def _name(config: KernelConfig) -> str:
+    return config.short_form()
 
 
 def _able(kernels: Sequence[Contender], refused: dict[str, str]) -> list[Contender]:
@@ -177,54 +183,58 @@ def _beside(case: Case) -> list[Contender]:
 
 
 def _time(
-    case: Case, contenders: Sequence[Contender], *, repeats: int, device: torch.device, hot: bool
-) -> _Measured:
+    case: Case, contenders: Sequence[Contender], asked: Asked
+) -> tuple[dict[str, Timing], dict[str, dict[str, Check]]]:
     judges = dict.fromkeys((contender.name for contender in contenders), case.judge())
     judges.pop(COPY, None)
     if NO_WINDOW in judges:
         judges[NO_WINDOW] = case.without_window().judge()
-    checks: dict[str, testing.Check] = {}
+    checks: dict[str, dict[str, Check]] = {}
 
     def check(name: str, out: Tensor) -> None:
         if name in judges:
-            checks[name] = judges[name].check(out)
+            checks[name] = {"out": judges[name].check(out)}
 
-    timings = time_in_turn(contenders, device=device, repeats=repeats, check=check, hot=hot)
-    return _Measured(timings, checks)
+    if asked.graph:
+        contenders = [captured(contender) for contender in contenders]
+    timings = time_in_turn(
+        contenders, device=asked.device, repeats=asked.repeats, check=check, hot=asked.hot
+    )
+    return timings, checks
 
 
 def _row(
-    point: Point,
-    dtype: DType,
+    asked: Asked,
+    measured: MeasuredPoint,
     config: str,
-    chunks: int,
-    measured: _Measured,
     peers: Mapping[str, float],
+    beside: Mapping[str, float] | None = None,
+    checks_there: Sequence[Check] = (),
 ) -> GridRow:
-    """The row of one kernel; `chunks` is 0 where it is not the selected one."""
-    timing, check, timings = measured.timings[config], measured.checks[config], measured.timings
-    rivals = [peers[name] for name in RIVALS if name in peers]
+    """The row of one kernel. `beside` and `checks_there` are those of FA3's process."""
+    point, timing, timings = asked.point, measured.timings[config], measured.timings
+    ms, beside = timing.median_ms, beside or {}
+    checks = [*measured.of(config), *checks_there]
+    ratios = [peers[name] / beside.get(name, ms) for name in RIVALS if name in peers]
     copied = 2 * COPY_BYTES
     return GridRow(
         *(point.d_head, point.causal, point.seq_len, point.batch, point.heads, config),
-        selected=chunks > 0,
-        ms=timing.median_ms,
-        tflops=tflops(point.flop, timing.median_ms),
+        selected=False,
+        ms=ms,
+        tflops=tflops(point.flop, ms),
         spread=timing.spread,
-        error_ratio=check.ratio,
-        ok=check.ok,
+        error_ratio=max(check.ratio for check in checks),
+        ok=all(check.ok for check in checks),
         peers=dict(peers),
-        ratio=min(rivals) / timing.median_ms if rivals else None,
+        ratio=min(ratios) if ratios else None,
         heads_k=point.heads_k,
         seq_q=point.seq_q,
         window=point.window,
         lengths=point.lengths,
-        chunks=max(1, chunks),
-        gbps=gigabytes_per_second(point.kv_bytes(dtype), timing.median_ms)
-        if point.decode
-        else None,
+        gbps=gigabytes_per_second(point.kv_bytes(asked.dtype), ms) if point.decode else None,
         copy_gbps=gigabytes_per_second(copied, timings[COPY].median_ms)
         if COPY in timings
         else None,
         full_ms=measured.right_ms(NO_WINDOW),
+        beside=dict(beside),
     )

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -33,6 +33,20 @@ class Contender:
     name: str
     run: Callable[[], Any]
     poison: Callable[[], object] = lambda: None
+
+
+def captured(contender: Contender) -> Contender:
+    """Return the contender that replays a CUDA graph of what this one launches."""
+    contender.run()  # compiles and loads outside of the graph
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        output = contender.run()
+
+    def replay() -> Any:
+        graph.replay()
+        return output
+
+    return replace(contender, run=replay)
 
 
 class L2Flush:

@@ -25,7 +25,7 @@ SPLIT: dict[str, Any] = {
     "schedule": "split",
 }
 STORED: dict[str, Any] = {"dq": "workspace"}
-ORDERED: dict[str, Any] = {"dq": "ordered"}
+ORDERED: dict[str, Any] = {"dq": "ordered", "order": "dynamic_8"}
 
 KERNELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "plain": (

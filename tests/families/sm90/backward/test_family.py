@@ -85,7 +85,7 @@ def test_stored_ds_needs_no_sums(kernel: Any) -> None:
 
 
 def test_tiles_in_order_need_no_kernel_that_clears_or_converts() -> None:
-    kernel = config(dq="ordered")
+    kernel = config(dq="ordered", order="dynamic_8")
     made = recipe(kernel, deterministic=True)
     names = [step.unit.name for step in made.steps]
     assert names == ["backward_prepare_bf16_16_turns", kernel.kernel_name()]

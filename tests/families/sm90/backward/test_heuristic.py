@@ -25,10 +25,12 @@ PROBLEM = BackwardProblem(
 )
 NO_DQ = Wanted(dq=False)
 LONG = {"seq_k": 4096}
-STORED = {"dq": "workspace", "derivative": "exact"}
-SPLIT = {**STORED, "d_head": 256, "schedule": "split"}
-CAPPED = {**LONG, "causal": True, "softcap": 5.0}
+ADDED = {"order": "dynamic_8"}
 ADDED_64 = {"d_head": 64, "derivative": "pairs", "schedule": "paired", "order": "dynamic_8"}
+ORDERED = {"dq": "ordered", "schedule": "paired", "order": "dynamic_16"}
+ORDERED_64 = {**ADDED_64, "dq": "ordered", "order": "dynamic_64"}
+SPLIT = {"d_head": 256, "dq": "workspace", "derivative": "exact", "schedule": "split"}
+CAPPED = {**LONG, "causal": True, "softcap": 5.0}
 
 
 def problem(d_head: int) -> BackwardProblem:
@@ -39,38 +41,66 @@ def problem(d_head: int) -> BackwardProblem:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({}, {**STORED, "order": "one_each"}),
-        (LONG, {"order": "one_each"}),
-        ({**LONG, "causal": True}, {}),
-        ({**LONG, "window": (5, 5)}, {}),
-        ({"window": (5, 5)}, STORED),
-        ({"d_head": 64, "d_v": 40}, ADDED_64),
+        ({}, ORDERED),
+        ({"total_q": 1024, "total_k": 1024}, ADDED),
+        (LONG, ADDED),
+        ({**LONG, "causal": True}, ADDED),
+        ({**LONG, "window": (5, 5)}, ADDED),
+        ({"window": (5, 5)}, ORDERED),
+        ({"d_head": 64, "d_v": 40}, ORDERED_64),
         (
             {"d_head": 64, "d_v": 40, "dtype": torch.float16},
-            {**ADDED_64, "dtype": "FP16", "derivative": "rounded"},
+            {**ORDERED_64, "dtype": "FP16", "derivative": "rounded"},
         ),
-        ({**LONG, "d_head": 72, "causal": True}, {}),
-        ({**LONG, "deterministic": True, "causal": True}, STORED),
+        ({**LONG, "d_head": 64, "d_v": 64}, ORDERED_64),
+        ({**LONG, "d_head": 64, "d_v": 64, "causal": True}, ADDED_64),
+        ({**LONG, "d_head": 72, "causal": True}, ADDED),
+        ({**LONG, "deterministic": True, "causal": True}, ORDERED),
+        ({"d_head": 64, "d_v": 64, "deterministic": True, "causal": True}, ORDERED_64),
         (
-            {"d_head": 64, "d_v": 64, "deterministic": True, "causal": True},
-            {"d_head": 64, "dq": "workspace"},
+            {"wanted": NO_DQ, "causal": True},
+            {**ADDED, "dq": "none", "ds": 0, "derivative": "exact"},
         ),
-        ({"wanted": NO_DQ, "causal": True}, {"dq": "none", "ds": 0, "derivative": "exact"}),
         ({"d_v": 136, "causal": True}, SPLIT),
         ({"d_head": 256}, SPLIT),
         ({"d_head": 256, "causal": True, "wanted": NO_DQ}, {**SPLIT, "dq": "none"}),
         ({**CAPPED, "d_head": 64, "d_v": 64}, {**ADDED_64, "tile": "64, 128"}),
         (
             {**CAPPED, "d_head": 64, "d_v": 64, "deterministic": True},
-            {"d_head": 64, "tile": "64, 128", "dq": "workspace"},
+            {**ORDERED_64, "tile": "64, 128"},
         ),
-        (CAPPED, {"dq": "workspace"}),
-        ({**CAPPED, "wanted": NO_DQ}, {"dq": "none", "ds": 0}),
+        (CAPPED, {**ADDED, "dq": "workspace"}),
+        ({**CAPPED, "wanted": NO_DQ}, {**ADDED, "dq": "none", "ds": 0}),
         ({**CAPPED, "d_head": 256}, {**SPLIT, "derivative": "rounded"}),
     ],
 )
 def test_choices(change: dict[str, Any], words: dict[str, Any]) -> None:
     assert heuristic(replace(PROBLEM, **change), MEASURED_ARCH) == config(**words)
+
+
+@pytest.mark.parametrize(
+    ("d_head", "seq", "causal", "heads"),
+    [
+        (64, 0, False, 64),
+        (64, 512, False, 64),
+        (64, 512, True, 64),
+        (64, 4096, False, 8),
+        (64, 16384, False, 4),
+        (64, 16384, True, 32),
+        (128, 512, False, 16),
+        (128, 4096, False, 2),
+        (128, 4096, True, 16),
+    ],
+)
+def test_heads_whose_tiles_take_turns_side_by_side(
+    d_head: int, seq: int, causal: bool, heads: int
+) -> None:
+    asked = replace(
+        PROBLEM, d_head=d_head, d_v=d_head, seq_q=seq, seq_k=seq, causal=causal, deterministic=True
+    )
+    kernel = heuristic(asked, MEASURED_ARCH)
+    assert not isinstance(kernel, str)
+    assert kernel.group_heads == heads
 
 
 @pytest.mark.parametrize(

@@ -92,14 +92,14 @@ def test_every_rung_is_right(d_head: int) -> None:
     case = Case(1500, heads=(4, 2), d=(d_head, d_head), causal=True, device="cuda")
     kernel: Any = base(DType.BF16, d_head)
     case.check(compute_gradients(case.call, kernel))
-    for _, _, change in (*steps(d_head), *causal_steps(d_head)):
+    for _, _, change in (*steps(d_head), *causal_steps()):
         kernel = changed(kernel, **change)
         case.check(compute_gradients(case.call, kernel))
 
 
 IN_ORDER = {
     64: config(64, dq="ordered", derivative="pairs", schedule="paired", order="dynamic_8"),
-    128: config(128, dq="ordered"),
+    128: config(128, dq="ordered", order="dynamic_8"),
 }
 
 
@@ -146,8 +146,6 @@ def test_parts_agree_with_the_whole(d_head: int, monkeypatch: pytest.MonkeyPatch
         assert_same_bits(parts._replace(dq=None), whole._replace(dq=None))
 
 
-def test_dk_and_dv_alone_are_those_of_all_gradients() -> None:
-    every = Case(1000, heads=(4, 2), causal=True, device="cuda")
-    alone = every.call._replace(wanted=Wanted(dq=False))
-    gradients, both = compute_gradients(every.call), compute_gradients(alone)
-    assert_same_bits(both, gradients._replace(dq=None))
+def test_dk_and_dv_alone_are_right() -> None:
+    case = Case(1000, heads=(4, 2), causal=True, device="cuda", wanted=Wanted(dq=False))
+    case.check(compute_gradients(case.call))

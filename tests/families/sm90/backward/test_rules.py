@@ -71,9 +71,17 @@ WIDE = config(256, dq="workspace", derivative="exact", schedule="split")
             BASE,
             {"stages": 4, "ds_stages": 2, "query_gradient": QueryGradient.STAGED},
             "shared_memory",
-            "the buffers of K, V, Q, dO, dS and dQ take 264704 bytes of shared memory, 32256 more"
-            " than a CTA of sm_90 may have (232448): use a smaller B_r, or fewer stages or"
+            "the buffers of K, V, Q, dO, dS and gradients take 297472 bytes of shared memory, 65024"
+            " more than a CTA of sm_90 may have (232448): use a smaller B_r, or fewer stages or"
             " ds_stages",
+        ),
+        (
+            BASE,
+            {"query_gradient": QueryGradient.ORDERED},
+            "turns_need_a_counter",
+            "query_gradient=QueryGradient.ORDERED with tile_order=TileOrder.ONE_EACH: use"
+            " TileOrder.DYNAMIC, with which a tile starts after those that it waits for, whichever"
+            " CTA starts first",
         ),
         (
             WIDE,

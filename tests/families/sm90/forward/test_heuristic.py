@@ -90,14 +90,6 @@ def test_a_kernel_is_as_wide_as_the_wider_of_two_head_dimensions(
     assert chosen(problem).d_head == hopper_d_head(problem) == compiled
 
 
-@pytest.mark.parametrize(("d", "compiled"), [(40, 64), (72, 96), (80, 96), (112, 128), (160, 160)])
-def test_kernels_with_full_panels_are_chosen(
-    d: int, compiled: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("flash_attention.families.sm90.forward.heuristic.CHOSEN_STEP", 32)
-    assert hopper_d_head(replace(PROBLEM, d_head=d, d_v=d)) == compiled
-
-
 def test_only_causal_problems_have_tiles_of_different_lengths() -> None:
     for config, causal in selected(DType.BF16):
         order = TileOrder.DYNAMIC if causal else TileOrder.PERSISTENT

@@ -3,23 +3,15 @@
 
 from __future__ import annotations
 
-import ctypes
-import lzma
-from pathlib import Path
-
 import pytest
-import torch
 
 from flash_attention.call.backward_call import Gradients
-from flash_attention.errors import UnsupportedError
 from flash_attention.kernel_configs import DType
 from flash_attention.tools.bench.gradient_case import GradientCase
 from flash_attention.tools.bench.grid import Measured, Point
-from flash_attention.tools.bench.peers import fa3
 from flash_attention.tools.bench.peers.gradients import (
     PEER_NAMES,
     fa3_backward_arguments,
-    fa3_forward_arguments,
     line_up_gradients,
 )
 
@@ -35,10 +27,6 @@ def case_of(point: Point, measured: Measured = Measured.BACKWARD) -> GradientCas
 def test_fa3_gets_its_arguments_in_order(point: Point) -> None:
     of = case_of(point)
     q, k, v = of.case.q, of.case.k, of.case.v
-    forward = fa3_forward_arguments(of, q, k, v)
-    assert len(forward) == 34
-    assert forward[:3] == [q, k, v]
-    assert forward[23:] == [0.125, point.causal, -1, -1, 0, 0.0, False, None, 1, None, 0]
     gradients = Gradients(q, k, v)
     backward = fa3_backward_arguments(of, (of.do, q, k, v, of.out, of.lse), gradients, True)
     assert len(backward) == 22
@@ -47,8 +35,6 @@ def test_fa3_gets_its_arguments_in_order(point: Point) -> None:
     starts, longest = of.case.starts, 40 if point.lengths else None
     assert [backward[9] is starts, backward[10] is starts] == [True, True]
     assert backward[11:15] == [None, None, longest, longest]
-    assert [forward[7] is starts, forward[8] is starts] == [True, True]
-    assert forward[9:14] == [None, None, None, longest, longest]
 
 
 def test_without_a_gpu_every_peer_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,28 +49,6 @@ def test_without_a_gpu_every_peer_says_what_it_needs(monkeypatch: pytest.MonkeyP
         "fa3_deterministic": named,
         "flex": "gradients are compared with cudnn, fa2, fa3, fa3_deterministic",
     }
-
-
-def test_the_runtime_beside_upstreams_library_is_loaded_first(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    loaded: list[bytes] = []
-
-    def load(path: str, mode: int = 0) -> None:
-        assert mode in (0, ctypes.RTLD_GLOBAL)
-        loaded.append(Path(path).read_bytes())
-
-    monkeypatch.setattr(ctypes, "CDLL", load)
-    monkeypatch.setattr(torch.ops, "load_library", load)
-    library = tmp_path / "flash_attn_3_C.so.xz"
-    library.write_bytes(lzma.compress(b"operators"))
-    with pytest.raises(UnsupportedError, match="with libcudart"):
-        fa3.load_upstream(library)
-    (tmp_path / "libcudart.so.12.xz").write_bytes(lzma.compress(b"runtime"))
-    assert fa3.load_upstream(library) is torch.ops.flash_attn_3
-    assert loaded == [b"runtime", b"operators"]
-    with pytest.raises(UnsupportedError, match="may not share a process with cuDNN"):
-        fa3.load_fa3(library)
 
 
 @pytest.mark.gpu

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 import torch
 
+from flash_attention.tools.bench.beside_fa3 import Asked
 from flash_attention.tools.bench.clocks import Clocks
-from flash_attention.tools.bench.gradient_run import Asked
 from flash_attention.tools.bench.grid import Measured, Point
 from flash_attention.tools.bench.grid_run import PointResult
 from flash_attention.tools.commands.bench import command
@@ -29,8 +29,9 @@ def made_up_gpu(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     """A GPU on which ours takes 1 ms, FA3 2 ms, and cuDNN is missing; the calls it got."""
     calls: list[dict[str, Any]] = []
 
-    def measure(point: Point, dtype: object, configs: object, **settings: Any) -> PointResult:
-        calls.append({"point": point, "dtype": dtype, "configs": configs, **settings})
+    def measure(given: Asked, configs: object, peers: Any, beside: object) -> PointResult:
+        calls.append({**vars(given), "configs": configs, "peers": peers})
+        point = given.point
         place = (point.d_head, point.causal, point.seq_len)
         return PointResult((grid_row(CONFIG, place, 1.0, {"fa3": 2.0}),), {"cudnn": "not here"})
 
@@ -82,6 +83,8 @@ def test_unknown_names_are_refused_with_the_nearest(tmp_path: Path) -> None:
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
 def test_without_a_gpu_it_says_so() -> None:
     assert "torch finds none" in refuse("bench", "--grid", "decode")
+    said = refuse("bench", "--grid", "training", "--graph")
+    assert "--graph is for grids of the forward pass, and training measures forward and" in said
 
 
 def test_what_it_measures_prints_and_writes(

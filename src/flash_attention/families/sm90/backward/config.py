@@ -119,14 +119,14 @@ class HopperBackwardKernelConfig(KernelConfig):
         return 64
 
     def smem_bytes(self, elem_size: int = 2) -> int:
-        """Return the bytes of dynamic shared memory of a CTA: K, V, Q, dO, dS and staged dQ, and
-        two statistics for every query."""
+        """Return the bytes of dynamic shared memory of a CTA: K, V, Q, dO, dS, staged dQ and staged
+        dV or dK, and two statistics for every query."""
         if self.is_split:  # K shares the buffers of Q, and P goes through shared memory
             rows = (2 + 2 * self.stages) * self.B_r
             pairs = 2 * self.stages * self.B_r * self.B_c
             stats = (1 + 3 * self.stages) * self.B_r * FLOAT_BYTES
             return (rows * self.d_head + pairs) * elem_size + stats + BARRIER_BYTES
-        rows = 2 * self.B_c + 2 * self.stages * self.B_r
+        rows = 3 * self.B_c + 2 * self.stages * self.B_r
         ds = self.ds_stages * self.B_r * self.B_c * elem_size
         stats = 2 * self.stages * self.B_r * FLOAT_BYTES
         return rows * self.d_head * elem_size + ds + self.dq_bytes + stats + BARRIER_BYTES

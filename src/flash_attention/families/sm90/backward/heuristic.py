@@ -19,8 +19,9 @@ from flash_attention.families.sm90.backward.slots import (
 from flash_attention.families.sm90.forward.heuristic import NEEDS_HOPPER
 from flash_attention.families.values import smallest_holding
 
-FEW_KEYS = 1024  # up to so many, dS is stored at d_head 128
-GROUP_HEADS = 8  # heads whose tiles run side by side where tiles differ in length
+FEW_KEYS = 1024  # up to so many, taking turns is faster than sums to clear and convert
+GROUP_HEADS = 8  # heads of k whose tiles run side by side
+ROWS_IN_L2 = {64: 1 << 16, 128: 1 << 14}  # by d_head: of Q, with dO and the sums of dQ
 
 
 def heuristic(problem: BackwardProblem, arch: Arch) -> HopperBackwardKernelConfig | str:
@@ -46,19 +47,18 @@ def why_not(problem: BackwardProblem) -> str | None:
 
 def _config(problem: BackwardProblem) -> HopperBackwardKernelConfig:
     d_head = smallest_holding(CHOICES["d_head"], problem.d_head, problem.d_v)
-    uneven = problem.causal or problem.window is not None or problem.per_batch
     query_gradient = _query_gradient(problem, d_head)
-    wide, adds = d_head == 256, query_gradient is QueryGradient.OWN_WARPGROUP
-    order = TileOrder.GROUPED if uneven or wide else TileOrder.ONE_EACH
+    wide, in_order = d_head == 256, query_gradient is QueryGradient.ORDERED
+    own_warpgroup = in_order or query_gradient is QueryGradient.OWN_WARPGROUP
     derivative, schedule = Derivative.EXACT, Schedule.SPLIT if wide else Schedule.IN_PLACE
     if d_head == 64:
         # Half precision has no room for dP - delta of large gradients where P is small.
-        pairs = adds and problem.dtype == torch.bfloat16
+        pairs = own_warpgroup and problem.dtype == torch.bfloat16
         derivative = Derivative.PAIRS if pairs else Derivative.ROUNDED
-        schedule = Schedule.PAIRED if adds else Schedule.IN_PLACE
-        order = TileOrder.DYNAMIC if adds else order
-    elif adds or problem.softcap:
+        schedule = Schedule.PAIRED if own_warpgroup else Schedule.IN_PLACE
+    elif own_warpgroup or problem.softcap:
         derivative = Derivative.ROUNDED
+        schedule = Schedule.PAIRED if in_order else schedule
     return HopperBackwardKernelConfig(
         DType.from_string(str(problem.dtype)),
         d_head,
@@ -69,19 +69,34 @@ def _config(problem: BackwardProblem) -> HopperBackwardKernelConfig:
         ds_stages=2 if problem.wanted.dq or wide else 0,
         derivative=derivative,
         schedule=schedule,
-        tile_order=order,
-        group_heads=0 if order is TileOrder.ONE_EACH else GROUP_HEADS,
+        tile_order=TileOrder.GROUPED if wide else TileOrder.DYNAMIC,
+        group_heads=_heads_in_order(problem, d_head) if in_order else GROUP_HEADS,
     )
 
 
 def _query_gradient(problem: BackwardProblem, d_head: int) -> QueryGradient:
-    """Return how dQ is computed. Additions need dq_sum, which is cleared before and converted
-    afterwards: for few keys storing dS is faster. A warpgroup for dQ leaves the others no registers
-    for the slopes of softcap at d_head 128."""
+    """Return how dQ is computed. Tiles that take turns need no sums to clear and convert, but wait
+    for each other: most where sequences or tiles differ in length, and at d_head 128. A warpgroup
+    for dQ leaves the others no registers for the slopes of softcap at d_head 128."""
     if not problem.wanted.dq:
         return QueryGradient.NONE
-    if d_head == 128 and (problem.softcap or problem.seq_k <= FEW_KEYS):
+    if d_head == 256 or (d_head == 128 and problem.softcap):
         return QueryGradient.WORKSPACE
-    if problem.deterministic or d_head == 256:
-        return QueryGradient.WORKSPACE
+    short = problem.seq_k <= FEW_KEYS and not problem.per_batch
+    if problem.deterministic or short or (d_head == 64 and not _is_uneven(problem)):
+        return QueryGradient.ORDERED
     return QueryGradient.OWN_WARPGROUP
+
+
+def _heads_in_order(problem: BackwardProblem, d_head: int) -> int:
+    """Return how many heads of k run side by side if tiles take turns. The more heads, the fewer
+    tiles wait for each other. The fewer, the more of their rows stay in L2. Short tiles, which an
+    uneven mask leads to, need more heads."""
+    rows = max(1, problem.seq_q * problem.heads_per_kv)
+    least, most = (2048, 8192) if _is_uneven(problem) else (256, 4096)
+    return min(max(ROWS_IN_L2[d_head] // rows, least // d_head), most // d_head)
+
+
+def _is_uneven(problem: BackwardProblem) -> bool:
+    """Whether tiles differ in the number of queries that see them."""
+    return problem.causal or problem.window is not None or problem.per_batch

@@ -54,6 +54,7 @@ def query_step(
             "k": describe(views["k"], (columns, 1, PANEL_ROWS), WIDE_PROMOTION),
             "dq": describe(views["dq"], (columns, 1, WARP_ROWS)),
         },
+        starts_early=True,
         values=part.values,
     )
 

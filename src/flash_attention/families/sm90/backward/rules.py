@@ -50,9 +50,9 @@ def _violations(cfg: HopperBackwardKernelConfig, arch: Arch) -> Iterator[Violati
     if cfg.smem_bytes() > arch.max_smem_per_cta:
         yield Violation(
             "shared_memory",
-            f"the buffers of K, V, Q, dO, dS and dQ take {cfg.smem_bytes()} bytes of shared memory,"
-            f" {cfg.smem_bytes() - arch.max_smem_per_cta} more than a CTA of {arch.name} may have"
-            f" ({arch.max_smem_per_cta}): use a smaller B_r, or fewer stages or ds_stages",
+            f"the buffers of K, V, Q, dO, dS and gradients take {cfg.smem_bytes()} bytes of shared"
+            f" memory, {cfg.smem_bytes() - arch.max_smem_per_cta} more than a CTA of {arch.name}"
+            f" may have ({arch.max_smem_per_cta}): use a smaller B_r, or fewer stages or ds_stages",
         )
     if cfg.is_split:
         return
@@ -113,6 +113,13 @@ def _fields_at_odds(cfg: HopperBackwardKernelConfig) -> Iterator[Violation]:
             "ds_stages",
             f"ds_stages={cfg.ds_stages} with query_gradient={_literal(cfg.query_gradient)}:"
             " use 0 with NONE, which passes no dS on, and 1 or 2 with the others",
+        )
+    if cfg.takes_turns and cfg.tile_order is not TileOrder.DYNAMIC:
+        yield Violation(
+            "turns_need_a_counter",
+            f"query_gradient={_literal(cfg.query_gradient)} with"
+            f" tile_order={_literal(cfg.tile_order)}: use TileOrder.DYNAMIC, with which a tile"
+            " starts after those that it waits for, whichever CTA starts first",
         )
     by_keys = cfg.query_gradient in (QueryGradient.ATOMIC, QueryGradient.STAGED)
     if by_keys and cfg.B_r * cfg.d_head < 2 * PASS_COLUMNS * PASS_COLUMNS:

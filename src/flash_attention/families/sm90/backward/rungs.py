@@ -64,8 +64,14 @@ LONGEST_FIRST: Step = (
 )
 PERSISTENT: Step = (
     "persistent tiles",
-    "one CTA per SM takes tile after tile from a counter",
+    "one CTA per SM takes tile after tile from a counter, and loads the next one early",
     {"tile_order": TileOrder.DYNAMIC},
+)
+IN_ORDER: Step = (
+    "tiles in order",
+    "tiles take turns at dQ, so that no kernel clears or converts sums, and dQ always has the same"
+    " bits",
+    {"query_gradient": QueryGradient.ORDERED},
 )
 
 
@@ -90,7 +96,7 @@ def steps(d_head: int) -> tuple[Step, ...]:
     return (*(step for step in STEPS if step is not ROUNDED_P), PAIRS)
 
 
-def causal_steps(d_head: int) -> tuple[Step, ...]:
+def causal_steps() -> tuple[Step, ...]:
     """Return the steps that are for causal masks, which follow. A tile order and its number of
     heads are one switch."""
-    return (LONGEST_FIRST,) if d_head == 128 else (LONGEST_FIRST, PERSISTENT)
+    return LONGEST_FIRST, PERSISTENT, IN_ORDER

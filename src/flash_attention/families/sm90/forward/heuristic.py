@@ -26,7 +26,6 @@ NEEDS_HOPPER = "Hopper kernels need sm_90 (H100, H200)"
 SHORT = 1024  # rows of Q up to which the ends of tiles cost more than their key blocks
 FEW_ROWS = 320  # of Q, for which two CTAs of 64 rows share a multiprocessor: at 197 that is faster
 SIDE_BY_SIDE_KEYS = (112, 96)  # two such CTAs fit in shared memory
-CHOSEN_STEP = 32  # of d_head: panels are full; kernels of the multiples of 16 between may be given
 NARROW_STEP = 32  # few widths of the last keys, and so few kernels for all lengths
 
 
@@ -44,9 +43,10 @@ def heuristic(problem: Problem, arch: Arch) -> HopperForwardKernelConfig | str:
 
 
 def hopper_d_head(problem: Problem) -> int:
-    """Return the smallest chosen d_head of the Hopper kernels that fits the problem, or 0."""
-    columns = 64 if problem.page_keys % 2 else CHOSEN_STEP
-    choices = tuple(d for d in CHOICES["d_head"] if d % columns == 0)
+    """Return the smallest d_head of the Hopper kernels that fits the problem, or 0."""
+    choices = CHOICES["d_head"]
+    if problem.page_keys % 2:  # boxes of one row begin at multiples of 128 bytes
+        choices = tuple(d for d in choices if d % 64 == 0)
     return smallest_holding(choices, problem.d_head, problem.d_v)
 
 

@@ -14,9 +14,9 @@ from flash_attention.families.sm90.fp8.config import HopperFp8KernelConfig
 from flash_attention.families.sm90.fp8.rules import CHOICES
 from flash_attention.families.values import smallest_holding
 
-PROMOTED_KEYS = 1024
+PROMOTED_KEYS = 768
 """The keys after which O leaves the accumulators. With 8,192 keys and V = normal + 1 the error of
-the output is then below 1e-2; twice as many keys double it."""
+the output was 1.03e-2 for 1,024 keys, and it grows with their number."""
 TWO_CONSUMERS = 128  # queries that two consumers hold
 
 

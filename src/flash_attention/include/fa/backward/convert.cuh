@@ -3,6 +3,7 @@
 // rows and 8 columns, as accumulators have them; a thread takes two rows of a fragment.
 #pragma once
 #include <fa/backward/rows.cuh>
+#include <fa/ptx/grid_dependency.cuh>
 #include <fa/ptx/memory.cuh>
 
 namespace fa::backward {
@@ -46,6 +47,7 @@ __device__ void convert(const BackwardKernelArgs& args) {
   // Units that are read before the first is stored.
   constexpr int kTogether = Unit::kUnits % (2 * Config::kThreads) ? 1 : 2;
   static_assert(Unit::kUnits % (kTogether * Config::kThreads) == 0);
+  if (Config::kStartsEarly) ptx::wait_for_grid();  // the sums are complete
   const Rows<Config> rows(args);
   if (rows.empty()) return;
   const float* const sums = args.dq_sum + rows.stat_row * Config::kSumColumns;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The CTAs of the kernels before and after the main one: each has 128 rows of queries of one head, and
-// its threads share the rows in chunks of eight columns.
+// its threads share the rows in chunks of eight columns. The last sequences and heads come first: the
+// main kernel, which goes from the first to the last, finds in L2 what was stored before it at last, and
+// leaves there what is read after it at first.
 #pragma once
 #include <fa/attn/sequence.cuh>
 #include <fa/attn/stat_rows.cuh>
@@ -17,12 +19,13 @@ struct Rows {
 
   __device__ explicit Rows(const BackwardKernelArgs& args)
       : args(args),
-        sequence(Config::Lengths::sequence(args, blockIdx.z)),
-        head(blockIdx.y),
+        sequence(Config::Lengths::sequence(args, batch())),
+        head(gridDim.y - 1 - blockIdx.y),
         first(blockIdx.x * attn::kStatBlock),
-        stat_row(static_cast<i64>(head) * args.stat_rows + attn::first_stat_row(args, blockIdx.z) +
+        stat_row(static_cast<i64>(head) * args.stat_rows + attn::first_stat_row(args, batch()) +
                  first) {}
 
+  static __device__ int batch() { return gridDim.z - 1 - blockIdx.z; }
   __device__ bool empty() const { return first >= sequence.q_len; }
   __device__ bool has(int row) const { return first + row < sequence.q_len; }
 

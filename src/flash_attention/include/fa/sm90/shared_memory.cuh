@@ -19,12 +19,6 @@ struct Ring {
       parity ^= 1;
     }
   }
-  __device__ void retreat() {
-    if (stage-- == 0) {
-      stage = Stages - 1;
-      parity ^= 1;
-    }
-  }
 };
 
 struct Mail {

@@ -20,12 +20,19 @@ from flash_attention.call.backward_call import Gradients
 from flash_attention.errors import UnsupportedError
 from flash_attention.tools.bench.gradient_case import GradientCase, poison
 from flash_attention.tools.bench.grid import Measured
-from flash_attention.tools.bench.peers.fa3 import check_hopper, fa3_path, load_upstream
+from flash_attention.tools.bench.peers.fa3 import (
+    FA3,
+    check_hopper,
+    fa3_forward_arguments,
+    fa3_path,
+    load_fa3,
+    longest,
+)
 from flash_attention.tools.bench.peers.lineup import Lineup, first_lines
 from flash_attention.tools.bench.peers.torch_sdpa import check_sdpa, needs_cuda
 from flash_attention.tools.bench.timing import Contender
 
-FA3, FA3_DETERMINISTIC = "fa3", "fa3_deterministic"
+FA3_DETERMINISTIC = "fa3_deterministic"
 NO_DETERMINISTIC_D = 256  # FA3 has no deterministic mode there
 PEER_NAMES = ("cudnn", "fa2", FA3, FA3_DETERMINISTIC)
 
@@ -90,7 +97,7 @@ def _flash_attention_3(
     library: Path | None, deterministic: bool, name: str, of: GradientCase
 ) -> Contender:
     """Upstream's operators, in an autograd function for both passes."""
-    operators = load_upstream(fa3_path(library))
+    operators = load_fa3(fa3_path(library))
     check_hopper(of.do)
     case = of.case
     if deterministic and case.point.d_head == NO_DETERMINISTIC_D:
@@ -120,7 +127,7 @@ class _Fa3(torch.autograd.Function):
         k: Tensor,
         v: Tensor,
     ) -> Tensor:
-        out, lse, *_ = operators.fwd(*fa3_forward_arguments(of, q, k, v))
+        out, lse, *_ = operators.fwd(*fa3_forward_arguments(of.case, q, k, v))
         ctx.save_for_backward(q, k, v, out, lse)
         ctx.asked = operators, of, deterministic
         result: Tensor = out
@@ -135,24 +142,6 @@ class _Fa3(torch.autograd.Function):
         return None, None, None, *gradients[:3]
 
 
-def fa3_forward_arguments(of: GradientCase, q: Tensor, k: Tensor, v: Tensor) -> list[Any]:
-    """Return the arguments of upstream's forward operator, in its order."""
-    point = of.case.point
-    return [
-        *(q, k, v),
-        *(None,) * 4,  # k_new, v_new, q_v, out
-        *_starts(of),
-        None,  # cu_seqlens_k_new
-        *(None, None),  # seqused_q, seqused_k
-        *_longest(of),
-        *(None,) * 9,  # pages, their batch and padding; rotary; descales of q, k and v
-        *(point.d_head**-0.5, point.causal),
-        *(-1, -1, 0),  # window, chunk of attention
-        *(0.0, False, None),  # softcap, is_rotary_interleaved, scheduler_metadata
-        *(1, None, 0),  # num_splits, pack_gqa, sm_margin
-    ]
-
-
 def fa3_backward_arguments(
     of: GradientCase, tensors: Sequence[Tensor], gradients: Gradients, deterministic: bool
 ) -> list[Any]:
@@ -162,19 +151,10 @@ def fa3_backward_arguments(
     return [
         *tensors,
         *gradients[:3],
-        *_starts(of),
+        *(of.case.starts, of.case.starts),
         *(None, None),  # seqused_q, seqused_k
-        *_longest(of),
+        *longest(of.case),
         *(point.d_head**-0.5, point.causal),
         *(-1, -1, 0.0),  # window, softcap
         *(deterministic, 0),  # sm_margin
     ]
-
-
-def _starts(of: GradientCase) -> tuple[Tensor | None, Tensor | None]:
-    return of.case.starts, of.case.starts
-
-
-def _longest(of: GradientCase) -> tuple[int | None, int | None]:
-    longest = of.case.point.seq_len if of.case.starts is not None else None
-    return longest, longest

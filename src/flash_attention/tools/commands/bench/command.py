@@ -16,9 +16,10 @@ from flash_attention.errors import UnsupportedError
 from flash_attention.files import check_writable
 from flash_attention.kernel_configs import DType
 from flash_attention.tools.bench.agreement import agreements, pair_up
+from flash_attention.tools.bench.beside_fa3 import Asked, BesideFa3
 from flash_attention.tools.bench.clocks import Clocks, read_clocks
 from flash_attention.tools.bench.environment import describe
-from flash_attention.tools.bench.gradient_run import Asked, BesideFa3, measure_gradients
+from flash_attention.tools.bench.gradient_run import measure_gradients
 from flash_attention.tools.bench.gradient_summary import gradient_means
 from flash_attention.tools.bench.grid import Measured, Point
 from flash_attention.tools.bench.grid_choice import grid_dtype
@@ -29,7 +30,12 @@ from flash_attention.tools.bench.peers import checked_names
 from flash_attention.tools.bench.peers.gradients import PEER_NAMES
 from flash_attention.tools.commands.bench import tables
 from flash_attention.tools.commands.bench.compiling import compile_all
-from flash_attention.tools.commands.bench.settings import Settings, points_of, read_configs
+from flash_attention.tools.commands.bench.settings import (
+    Settings,
+    measured_on,
+    points_of,
+    read_configs,
+)
 from flash_attention.tools.commands.console import (
     check_plot,
     output,
@@ -50,6 +56,7 @@ def bench(
     heuristic: bool,
     repeats: int,
     hot: bool,
+    graph: bool,
     fa3: Path | None,
     json: Path | None,
     csv: Path | None,
@@ -63,10 +70,16 @@ def bench(
     points, narrowed = points_of(grid, d_head, causal, seq)
     element = DType.from_string(dtype) if dtype else grid_dtype(grid)
     names = () if peers == "none" else checked_names(peers.split(","))
-    extra = read_configs(configs, element)
+    extra = read_configs(configs, element, measured_on(grid).pass_)
     settings = Settings(
-        *(grid, element, points, names, configs, extra, repeats, hot, fa3, narrowed, heuristic)
+        *(grid, element, points, names, configs, extra, repeats, hot, fa3, narrowed),
+        *(heuristic, graph),
     )
+    if graph and settings.measured is not Measured.FORWARD:
+        raise UnsupportedError(
+            f"--graph is for grids of the forward pass, and {grid} measures"
+            f" {settings.measured.words}; leave --graph out"
+        )
     if not torch.cuda.is_available():
         raise UnsupportedError(
             "bench times kernels on an NVIDIA GPU, and torch finds none; without one, `flash-"
@@ -87,6 +100,7 @@ def _measure(settings: Settings, *, json: Path | None, csv: Path | None, plot: P
         "dtype": settings.dtype.name,
         "repeats": settings.repeats,
         "l2": "hot" if settings.hot else "cold",
+        "graph": settings.graph,
         "clocks": {"before": _clocks(device)},
     }
     rows: list[GridRow] = []
@@ -122,22 +136,14 @@ def _result(
     settings: Settings, point: Point, device: torch.device, beside_fa3: BesideFa3
 ) -> PointResult:
     configs = [config for config in settings.configs if config.d_head == point.d_head]
-    if settings.measured is Measured.FORWARD:
-        return measure_point(
-            *(point, settings.dtype, configs),
-            peers=settings.peers,
-            repeats=settings.repeats,
-            device=device,
-            hot=settings.hot,
-            fa3=settings.fa3,
-            heuristic=settings.heuristic,
-        )
     asked = Asked(
         *(point, settings.dtype, settings.measured, settings.repeats, device, settings.hot),
         settings.fa3,
         settings.heuristic,
+        settings.graph,
     )
-    return measure_gradients(asked, configs, settings.peers, beside_fa3)
+    measure = measure_point if settings.measured is Measured.FORWARD else measure_gradients
+    return measure(asked, configs, settings.peers, beside_fa3)
 
 
 def _clocks(device: torch.device) -> dict[str, float | None] | None:

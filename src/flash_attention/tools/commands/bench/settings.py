@@ -10,6 +10,8 @@ from pathlib import Path
 
 from flash_attention.choose.tables import TABLE_VARIABLE
 from flash_attention.errors import UnsupportedError
+from flash_attention.families.passes import Pass
+from flash_attention.families.registry import check_pass
 from flash_attention.kernel_configs import (
     SET_VARIABLE,
     DType,
@@ -42,6 +44,7 @@ class Settings:
     fa3: Path | None
     narrowed: tuple[str, ...]  # the options that chose some points of the grid
     heuristic: bool = False  # what is chosen without tables is timed too
+    graph: bool = False  # contenders replay CUDA graphs
 
     @property
     def grid_name(self) -> str:
@@ -51,7 +54,7 @@ class Settings:
     @property
     def measured(self) -> Measured:
         """What is measured: the forward pass, unless the grid says more."""
-        return GRIDS[self.grid].measured if self.grid in GRIDS else Measured.FORWARD
+        return measured_on(self.grid)
 
     def command(self) -> str:
         """The command that repeats it, whatever the defaults are then."""
@@ -65,6 +68,7 @@ class Settings:
         if self.config_file is not None:
             words += ["--configs", str(self.config_file)]
         words += ["--heuristic"] if self.heuristic else []
+        words += ["--graph"] if self.graph else []
         words += ["--repeats", str(self.repeats), "--hot" if self.hot else "--cold"]
         library = str(self.fa3 or os.environ.get(FA3_VARIABLE, ""))
         if library and "fa3" in self.peers:
@@ -72,6 +76,11 @@ class Settings:
         read = [TABLE_VARIABLE, *([] if self.config_file else [SET_VARIABLE])]
         set_to = [f"{n}={shlex.quote(os.environ[n])}" for n in read if os.environ.get(n)]
         return " ".join((*set_to, shlex.join(words)))
+
+
+def measured_on(grid: str) -> Measured:
+    """What a named grid measures; problems of a file are forward passes."""
+    return GRIDS[grid].measured if grid in GRIDS else Measured.FORWARD
 
 
 def points_of(
@@ -94,13 +103,17 @@ def points_of(
     return tuple(points), tuple(narrowed)
 
 
-def read_configs(path: Path | None, dtype: DType) -> tuple[KernelConfig, ...]:
-    """The configs of a file, short forms or rungs one a line, in the data type that is measured;
-    without a file, those of the set that the environment names."""
+def read_configs(path: Path | None, dtype: DType, pass_: Pass) -> tuple[KernelConfig, ...]:
+    """The configs of a file, short forms or rungs of a pass one a line, in the data type that is
+    measured; without a file, those of the set that the environment names."""
     if path is None:
-        configs = get_kernel_configs(arch=current_arch()) if chosen_set() else []
+        configs = get_kernel_configs(arch=current_arch(), pass_=pass_) if chosen_set() else []
         return tuple(config for config in configs if config.dtype is dtype)
     lines = read_lines(path, "a file of kernel configs")
     forms = [(line, d_head) for line in lines if line for d_head in LADDER_D_HEADS]
-    read = (as_kernel_config(line, dtype=dtype, d_head=d_head) for line, d_head in forms)
+    read = [
+        as_kernel_config(line, dtype=dtype, d_head=d_head, pass_=pass_) for line, d_head in forms
+    ]
+    for config in read:
+        check_pass(config, pass_)
     return tuple(dict.fromkeys(config.in_dtype(dtype) for config in read))

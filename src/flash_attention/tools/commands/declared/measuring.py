@@ -48,6 +48,9 @@ def bench(
     hot: Annotated[
         bool, typer.Option("--hot/--cold", help="L2 as the run before left it, or flushed")
     ] = False,
+    graph: Annotated[
+        bool, typer.Option("--graph", help="every contender replays a CUDA graph of its kernels")
+    ] = False,
     fa3: Annotated[Path | None, typer.Option(help=f"FA3's library, else ${FA3_VARIABLE}")] = None,
     json: JsonOption = None,
     csv: Annotated[Path | None, typer.Option(help="write a line a point here")] = None,

@@ -15,7 +15,8 @@ from flash_attention.tools.bench.grid_summary import (
     selected_rows,
     speed,
 )
-from flash_attention.tools.bench.peers.gradients import FA3, FA3_DETERMINISTIC
+from flash_attention.tools.bench.peers.fa3 import FA3
+from flash_attention.tools.bench.peers.gradients import FA3_DETERMINISTIC
 from flash_attention.tools.bench.stored import GRADIENTS, Stored, of_kind
 from flash_attention.tools.report.section import Section
 from flash_attention.tools.report.sections.peers import View, largest, switched

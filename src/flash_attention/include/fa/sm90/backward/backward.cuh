@@ -33,8 +33,7 @@ __device__ void backward(const TensorMaps& maps, const BackwardKernelArgs& args,
   static_assert(check_slots<Config>());
   static_assert(
       QueryGradientSlot<typename Config::QueryGradient, Config>,
-      "QueryGradient: KeySide<Config, Warpgroup>(args) with begin_tile, hand_over, next_head, "
-      "wait_keys_read");
+      "QueryGradient: KeySide<Config, Warpgroup>(args) with begin_tile, hand_over, next_head");
   static_assert(Shape<Config>::kKeyWarpgroups == 2);
   static_assert(Smem::kBytes == Config::kSmemBytes, "the host's bytes of shared memory");
   if (threadIdx.x == 0) {
@@ -42,6 +41,7 @@ __device__ void backward(const TensorMaps& maps, const BackwardKernelArgs& args,
     Smem::init_barriers();
     ptx::wait_for_grid();
   }
+  ptx::launch_dependents();
   __syncthreads();  // the barriers are ready, and the kernel before has ended
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / kWarpgroupSize, 0);
   if (warpgroup == 0) {

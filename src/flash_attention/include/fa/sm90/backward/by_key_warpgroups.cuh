@@ -17,7 +17,7 @@ struct ByKeyWarpgroups {
 
    public:
     __device__ explicit KeySide(const BackwardKernelArgs& args) : place_(args) {}
-    __device__ void begin_tile() { place_.begin_tile(); }
+    __device__ void begin_tile(Mailbox mail) { place_.begin_tile(mail); }
     __device__ void next_head() { place_.next_head(); }
 
     template <class Pairs>
@@ -34,8 +34,6 @@ struct ByKeyWarpgroups {
       if (Config::kDsStages == 1) sync_key_warpgroups<Config>();  // dS was read
       ds_.advance();
     }
-    // Waits until the products of all blocks have read K.
-    __device__ void wait_keys_read() const { sync_key_warpgroups<Config>(); }
 
    private:
     SumPlace<Config> place_;

@@ -12,7 +12,7 @@ class DsBuffers {
 
  public:
   __device__ explicit DsBuffers(const BackwardKernelArgs&) {}
-  __device__ void begin_tile() {}
+  __device__ void begin_tile(Mailbox) {}
   __device__ void next_head() {}
 
   template <class Pairs>
@@ -22,12 +22,6 @@ class DsBuffers {
     __syncwarp();  // all lanes have written
     if (lane_id() == 0) ptx::mbarrier_arrive(Smem::ds_full(ds_.stage));
     ds_.advance();
-  }
-  // Waits until the products of all blocks have read K.
-  __device__ void wait_keys_read() const {
-    Ring<Config::kDsStages> last = ds_;
-    last.retreat();
-    ptx::mbarrier_wait(Smem::ds_empty(last.stage), last.parity);
   }
 
  private:

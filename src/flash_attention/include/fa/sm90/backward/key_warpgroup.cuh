@@ -33,17 +33,22 @@ class KeyWarpgroup : public Products<Config_>, Slopes<Config_> {
 
   __device__ void run() {
     while (take_tile()) {
-      query_side_.begin_tile();
+      query_side_.begin_tile(mail());
       dk_.zero();
       dv_.zero();
-      ptx::mbarrier_wait(Smem::k_full(), tile_parity_);  // K has arrived
-      ptx::mbarrier_wait(Smem::v_full(), tile_parity_);  // V has arrived
-      if (Config::Lengths::kPerBatch) clear_keys<Config, Warpgroup>();
-      if (has_block()) Config::Schedule::run(*this);
-      tile_parity_ ^= 1;
-      store();
+      ptx::mbarrier_wait(Smem::k_full(), tile_.key_parity());  // K has arrived
+      ptx::mbarrier_wait(Smem::v_full(), tile_.key_parity());  // V has arrived
+      if (Config::Lengths::kPerBatch) clear_keys<Config, Warpgroup>(mail());
+      if (has_block())
+        Config::Schedule::run(*this);
+      else
+        store_dv();
+      release(Smem::keys_empty());
+      store(dk_, args_.softmax_scale, maps_.dk, args_.dk, args_.dk_stride, args_.d_qk);
+      release(Smem::mail_empty(tile_));
+      tile_.advance();
     }
-    if (lane_id() == 0) ptx::tma_wait();  // shared memory outlives the stores that read it
+    if (lane_id() == 0) ptx::tma_wait();  // shared memory outlives the copies that read it
   }
 
   // blocks
@@ -51,12 +56,12 @@ class KeyWarpgroup : public Products<Config_>, Slopes<Config_> {
   __device__ bool has_block() const { return steps_ > 0; }
   // Goes to the next block, if there is one: that of the next head after the last of a head.
   __device__ bool next_block() {
-    if (BlockWalk<Config>::next(block_, Smem::mail())) query_side_.next_head();
+    if (BlockWalk<Config>::next(block_, mail())) query_side_.next_head();
     return --steps_ > 0;
   }
 
   // Whether some key of the tile is not seen by all queries of the block.
-  __device__ bool hides() const { return backward::hides(Smem::mail(), block_); }
+  __device__ bool hides() const { return backward::hides(mail(), block_); }
 
   // operands of the products, in registers and in the current stages
 
@@ -92,13 +97,15 @@ class KeyWarpgroup : public Products<Config_>, Slopes<Config_> {
   template <int Stage>
   __device__ void wait_q() {
     ptx::mbarrier_wait(Smem::q_full(Stage), parity_);
-    if (Config::Lengths::kPerBatch) clear_queries<Config>(Smem::q(Stage), block_ * Config::kBR);
+    if (Config::Lengths::kPerBatch)
+      clear_queries<Config>(Smem::q(Stage), mail(), block_ * Config::kBR);
   }
   template <int Stage>
   __device__ void wait_d_o() {
     ptx::mbarrier_wait(Smem::d_o_full(Stage), parity_);
     if (Stage + 1 == kStages) parity_ ^= 1;
-    if (Config::Lengths::kPerBatch) clear_queries<Config>(Smem::d_o(Stage), block_ * Config::kBR);
+    if (Config::Lengths::kPerBatch)
+      clear_queries<Config>(Smem::d_o(Stage), mail(), block_ * Config::kBR);
   }
 
   // This warp will not read the stage again. The producer overwrites it when all warps have released it.
@@ -134,8 +141,7 @@ class KeyWarpgroup : public Products<Config_>, Slopes<Config_> {
   }
   // P becomes zero where a query does not see the key.
   __device__ void mask(Scores& s, bool hides) {
-    if (hides)
-      hide(s, typename Config::Mask(args_), Smem::mail(), warp_key(), block_ * Config::kBR);
+    if (hides) hide(s, typename Config::Mask(args_), mail(), warp_key(), block_ * Config::kBR);
   }
   // P as the operand of dV.
   __device__ void convert_probabilities(Pairs& p, const Scores& s) {
@@ -155,10 +161,13 @@ class KeyWarpgroup : public Products<Config_>, Slopes<Config_> {
     Derivative::template convert<Math>(p, s);
   }
 
+  // dV is complete.
+  __device__ void store_dv() { store(dv_, 1.f, maps_.dv, args_.dv, args_.dv_stride, args_.d_v); }
   // dS leaves for dQ.
   __device__ void hand_over(const Pairs& ds) { query_side_.hand_over(ds, block_); }
 
  private:
+  __device__ Mailbox mail() const { return Smem::mail(tile_); }
   static __device__ int warp_in_group() { return warp_id() % kWarps; }
   static __device__ int warp_key() {
     return Warpgroup * kWarpgroupRows + warp_in_group() * kWarpRows;
@@ -168,40 +177,31 @@ class KeyWarpgroup : public Products<Config_>, Slopes<Config_> {
     if (lane_id() == 0) ptx::mbarrier_arrive(empty);
   }
   __device__ bool take_tile() {
-    ptx::mbarrier_wait(Smem::mail_full(), tile_parity_);  // the next tile is in the mailbox
-    const Mailbox mail = Smem::mail();
-    if (mail.read(Word::kKeyFirst) == kNoMoreTiles) return false;
-    steps_ = mail.read(Word::kSteps);
-    block_ = BlockWalk<Config>::start(mail);
+    ptx::mbarrier_wait(Smem::mail_full(tile_), tile_.mail_parity());  // it is in the mailbox
+    if (mail().read(Word::kKeyFirst) == kNoMoreTiles) return false;
+    steps_ = mail().read(Word::kSteps);
+    block_ = BlockWalk<Config>::start(mail());
     return true;
   }
 
-  // dV goes over this warpgroup's rows of V, dK over those of K, when dQ has read them.
-  __device__ void store() {
-    sync_warpgroup(Warpgroup);  // the last product of all four warps has read V
-    store(dv_, 1.f, Smem::v(), maps_.dv, args_.dv, args_.dv_stride, args_.d_v);
-    query_side_.wait_keys_read();
-    store(dk_, args_.softmax_scale, Smem::k(), maps_.dk, args_.dk, args_.dk_stride, args_.d_qk);
-    if (lane_id() == 0) ptx::tma_wait_read();  // K and V may be overwritten
-    release(Smem::mail_empty());
-  }
-
-  __device__ void store(const Gradient& gradient, float scale, KeyTile staged, const TensorMap& map,
-                        void* tensor, const Strides& strides, int columns) {
-    const Mailbox mail = Smem::mail();
-    const int row = mail.read(Word::kKeyFirst) + warp_key();
-    stage_rows<typename Config::DType>(gradient, scale, staged, warp_key());
+  // A warp stages and stores its 16 rows by itself.
+  __device__ void store(const Gradient& gradient, float scale, const TensorMap& map, void* tensor,
+                        const Strides& strides, int columns) {
+    const int row = mail().read(Word::kKeyFirst) + warp_key();
+    if (lane_id() == 0) ptx::tma_wait_read();  // the rows before were read
+    __syncwarp();                              // all lanes may write over them
+    stage_rows<typename Config::DType>(gradient, scale, Smem::gradient(), warp_key());
     store_staged<Config::Lengths::kPerBatch>(
-        staged, warp_key(), mail.read(Word::kKLen) - row, map,
-        {tensor, strides, columns, mail.read(Word::kKFirst) + row, mail.read(Word::kKvHead),
-         mail.read(Word::kKBatch)});
+        Smem::gradient(), warp_key(), mail().read(Word::kKLen) - row, map,
+        {tensor, strides, columns, mail().read(Word::kKFirst) + row, mail().read(Word::kKvHead),
+         mail().read(Word::kKBatch)});
   }
 
   const TensorMaps& maps_;
   const BackwardKernelArgs& args_;
   QuerySide query_side_;
   u32 parity_ = 0;  // of the barriers of Q and dO, in this round of the stages
-  u32 tile_parity_ = 0;
+  TileCount tile_;
   int steps_, block_;
   Scores s_;
   Pairs p_;

@@ -15,7 +15,6 @@ class OneTile {
     tile = tile_in_group<Config>(blockIdx.x, args_, Heads);
     return done_ = true;
   }
-  __device__ void request() {}
   __device__ void finish() {}
 
  private:

@@ -28,13 +28,10 @@ class Producer {
     ptx::tma_prefetch_map(maps_.d_o);
     typename Config::TileOrder::template Walk<Config> walk(args_);
     Tile tile;
-    while (walk.next(tile)) {
-      walk.request();
-      visit(tile, Config::Lengths::sequence(args_, tile.batch));
-    }
-    ptx::mbarrier_wait(Smem::mail_empty(), tile_parity_ ^ 1);  // everybody is done
-    Smem::mail().write(Word::kKeyFirst, kNoMoreTiles);
-    ptx::mbarrier_arrive(Smem::mail_full());
+    while (walk.next(tile)) visit(tile, Config::Lengths::sequence(args_, tile.batch));
+    wait_mailbox();
+    Smem::mail(count_).write(Word::kKeyFirst, kNoMoreTiles);
+    ptx::mbarrier_arrive(Smem::mail_full(count_));
     walk.finish();
   }
 
@@ -42,13 +39,13 @@ class Producer {
   __device__ void visit(Tile tile, const attn::Sequence& sequence) {
     if (tile.key_first >= sequence.k_len) return;  // other sequences are longer
     const Range range(typename Config::Mask(args_), tile.key_first, Config::kBC, sequence);
-    ptx::mbarrier_wait(Smem::mail_empty(), tile_parity_ ^ 1);  // all are done with the last tile
-    write_work<Config>(Smem::mail(), tile, sequence, range, args_);
-    if (Config::kWriterWarps > 0) write_query_place(Smem::mail(), sequence);
-    ptx::mbarrier_arrive(Smem::mail_full());
-    tile_parity_ ^= 1;
-    load_keys(Smem::k(), maps_.k, Smem::k_full(), tile, sequence);
-    bool first = true;
+    wait_mailbox();
+    write_work<Config>(Smem::mail(count_), tile, sequence, range, args_);
+    if (Config::kWriterWarps > 0) write_query_place(Smem::mail(count_), sequence);
+    ptx::mbarrier_arrive(Smem::mail_full(count_));
+    prefetch_keys(maps_.k, tile, sequence);
+    prefetch_keys(maps_.v, tile, sequence);
+    bool has_keys = false;
     for (int i = 0; i < args_.heads_per_kv; ++i) {
       const int head = tile.kv_head * args_.heads_per_kv + i;
       const i64 stats = stat_row(args_, head, tile.batch);
@@ -58,15 +55,17 @@ class Producer {
         load_queries(Smem::q(ring_.stage), maps_.q, Smem::lse(ring_.stage),
                      args_.lse_log2 + stats + row, Smem::q_full(ring_.stage),
                      Smem::q_empty(ring_.stage), head, row, sequence);
-        if (first) load_keys(Smem::v(), maps_.v, Smem::v_full(), tile, sequence);
-        first = false;
         load_queries(Smem::d_o(ring_.stage), maps_.d_o, Smem::delta(ring_.stage),
                      args_.delta + stats + row, Smem::d_o_full(ring_.stage),
                      Smem::d_o_empty(ring_.stage), head, row, sequence);
+        // The buffers of K and V become empty after those of the first Q and dO.
+        if (!has_keys) load_keys(tile, sequence);
+        has_keys = true;
         ring_.advance();
       }
     }
-    if (first) load_keys(Smem::v(), maps_.v, Smem::v_full(), tile, sequence);
+    if (!has_keys) load_keys(tile, sequence);
+    count_.advance();
     while (ring_.stage > 0) skip_stage();
   }
 
@@ -79,6 +78,16 @@ class Producer {
     ring_.advance();
   }
 
+  // Waits until all are done with the tile before the last one.
+  __device__ void wait_mailbox() const {
+    ptx::mbarrier_wait(Smem::mail_empty(count_), count_.mail_parity() ^ 1);
+  }
+
+  __device__ void load_keys(Tile tile, const attn::Sequence& sequence) const {
+    ptx::mbarrier_wait(Smem::keys_empty(), count_.key_parity() ^ 1);  // all have released them
+    load_keys(Smem::k(), maps_.k, Smem::k_full(), tile, sequence);
+    load_keys(Smem::v(), maps_.v, Smem::v_full(), tile, sequence);
+  }
   __device__ void load_keys(KeyTile to, const TensorMap& map, ptx::Mbarrier full, Tile tile,
                             const attn::Sequence& sequence) const {
     ptx::mbarrier_arrive_expect(full, KeyTile::kBytes);
@@ -86,6 +95,15 @@ class Producer {
     for (int p = 0; p < KeyTile::kCount; ++p)
       ptx::tma_load_4d(to.panel(p), map, full, p * KeyTile::kColumns, tile.kv_head,
                        sequence.k_first + tile.key_first, sequence.k_batch);
+  }
+
+  // The buffers of K and V are still those of the tile before.
+  __device__ void prefetch_keys(const TensorMap& map, Tile tile,
+                                const attn::Sequence& sequence) const {
+#pragma unroll
+    for (int p = 0; p < KeyTile::kCount; ++p)
+      ptx::tma_prefetch_4d(map, p * KeyTile::kColumns, tile.kv_head,
+                           sequence.k_first + tile.key_first, sequence.k_batch);
   }
 
   // A block of Q with its log-sum-exps, or of dO with its deltas.
@@ -104,7 +122,7 @@ class Producer {
   const TensorMaps& maps_;
   const BackwardKernelArgs& args_;
   Ring<Config::kStages> ring_;
-  u32 tile_parity_ = 0;
+  TileCount count_;
 };
 
 }  // namespace fa::sm90::backward

@@ -3,6 +3,7 @@
 // warpgroup 0 loads blocks of 64 keys, two more have 64 queries each. Config::Sums says how dQ leaves.
 #pragma once
 #include <fa/ptx/bulk.cuh>
+#include <fa/ptx/grid_dependency.cuh>
 #include <fa/ptx/register_pool.cuh>
 #include <fa/sm90/backward/query_rows.cuh>
 #include <fa/sm90/backward/tails.cuh>
@@ -142,6 +143,7 @@ __device__ void queries(const TensorMap& k_map, const TensorMap& dq_map,
                         const BackwardKernelArgs& args, const void* smem) {
   using Smem = QueryMemory<Config>;
   static_assert(Smem::kBytes == Config::kSmemBytes, "the host's bytes of shared memory");
+  ptx::wait_for_grid();  // dS is stored
   const QueryRows<Config> tile(args, blockIdx.x);
   if (tile.empty()) return;
   if (threadIdx.x == 0) {

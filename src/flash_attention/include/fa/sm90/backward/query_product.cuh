@@ -80,8 +80,7 @@ class SumPlace {
   __device__ float* block(int block) const {
     return head_ + static_cast<i64>(block) * Config::kBR * Config::kDHead;
   }
-  __device__ void begin_tile() {
-    const Mailbox mail = SharedMemory<Config>::mail();
+  __device__ void begin_tile(Mailbox mail) {
     const i64 head = static_cast<i64>(mail.read(Word::kKvHead)) * args_.heads_per_kv;
     head_ = args_.dq_sum + (head * args_.stat_rows + mail.read(Word::kStatFirst)) * Config::kDHead;
   }

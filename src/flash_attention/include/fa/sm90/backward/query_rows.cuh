@@ -23,11 +23,13 @@ struct QueryRows {
   int first, head_of_part, head, kv_head, batch;
   attn::Sequence sequence;
 
-  // The last queries come first: under a causal mask they see most keys.
+  // The last queries come first: under a causal mask they see most keys. The last heads come first: their
+  // dS is in L2.
   __device__ QueryRows(const BackwardKernelArgs& args, int index) : args(args) {
     const int blocks = (args.seq_len_q + kQueries - 1) / kQueries;
-    const auto place =
-        block_in_group(index, blocks, args.part_heads * args.heads_per_kv, Config::kGroupHeads);
+    const int heads = args.part_heads * args.heads_per_kv;
+    auto place = block_in_group(index, blocks, heads, Config::kGroupHeads);
+    place.head = heads - 1 - place.head;
     const int kv_heads = args.heads / args.heads_per_kv;
     const int kv = args.part_head + place.head / args.heads_per_kv;  // over all sequences
     first = (blocks - 1 - place.block) * kQueries;

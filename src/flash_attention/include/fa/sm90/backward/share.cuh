@@ -21,8 +21,7 @@ struct Share {
 
 // The share of the tile in the mailbox, whose tile visits the block.
 template <class Config>
-__device__ Share share_of(const BackwardKernelArgs& args, int block) {
-  const Mailbox mail = SharedMemory<Config>::mail();
+__device__ Share share_of(Mailbox mail, const BackwardKernelArgs& args, int block) {
   attn::Sequence sequence = {};
   sequence.q_len = mail.read_alone(Word::kQLen);
   sequence.k_len = mail.read_alone(Word::kKLen);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The shared memory of a CTA: K and V of its keys, ring buffers of Q and dO with the statistics of their
-// rows, dS and dQ on their way, then the mbarriers and the mailbox. Dynamic shared memory starts at a
+// rows, dS, dQ, and dV and dK on their way, then the mbarriers and the mailboxes. Dynamic shared memory starts at a
 // known address on sm_90, so all addresses are constants and take no registers.
 #pragma once
 #include <fa/ptx/mbarrier.cuh>
@@ -26,7 +26,8 @@ struct SharedMemory {
   static constexpr u32 kDO = kQ + kStages * QueryTile::kBytes;
   static constexpr u32 kDs = kDO + kStages * QueryTile::kBytes;
   static constexpr u32 kDq = kDs + Config::kDsStages * ScoreTile::kBytes;
-  static constexpr u32 kLse = kDq + Config::kDqBytes;
+  static constexpr u32 kGradient = kDq + Config::kDqBytes;
+  static constexpr u32 kLse = kGradient + KeyTile::kBytes;
   static constexpr u32 kDelta = kLse + kStages * kStatBytes;
   static constexpr u32 kBarriers = kDelta + kStages * kStatBytes;
   static constexpr int kBytes = kBarriers - kSmemStart + Config::kBarrierBytes;
@@ -36,31 +37,40 @@ struct SharedMemory {
   static __device__ QueryTile q(int stage) { return QueryTile(kQ + stage * QueryTile::kBytes); }
   static __device__ QueryTile d_o(int stage) { return QueryTile(kDO + stage * QueryTile::kBytes); }
   static __device__ ScoreTile ds(int stage) { return ScoreTile(kDs + stage * ScoreTile::kBytes); }
+  static __device__ KeyTile gradient() { return KeyTile(kGradient); }  // dV, then dK
   static __device__ u32 lse(int stage) { return kLse + stage * kStatBytes; }
   static __device__ u32 delta(int stage) { return kDelta + stage * kStatBytes; }
 
   // Full: the data has arrived. Empty: its readers are done.
   static __device__ ptx::Mbarrier k_full() { return barrier(0); }
   static __device__ ptx::Mbarrier v_full() { return barrier(1); }
-  static __device__ ptx::Mbarrier mail_full() { return barrier(2); }
-  static __device__ ptx::Mbarrier mail_empty() { return barrier(3); }
-  static __device__ ptx::Mbarrier q_full(int stage) { return barrier(4 + stage); }
-  static __device__ ptx::Mbarrier q_empty(int stage) { return barrier(4 + kStages + stage); }
-  static __device__ ptx::Mbarrier d_o_full(int stage) { return barrier(4 + 2 * kStages + stage); }
-  static __device__ ptx::Mbarrier d_o_empty(int stage) { return barrier(4 + 3 * kStages + stage); }
-  static __device__ ptx::Mbarrier ds_full(int stage) { return barrier(4 + 4 * kStages + stage); }
+  static __device__ ptx::Mbarrier keys_empty() { return barrier(2); }  // both K and V
+  static __device__ ptx::Mbarrier mail_full(TileCount tile) { return barrier(3 + tile.mailbox()); }
+  static __device__ ptx::Mbarrier mail_empty(TileCount tile) {
+    return barrier(3 + kMailboxes + tile.mailbox());
+  }
+  static __device__ ptx::Mbarrier q_full(int stage) { return barrier(kOfTile + stage); }
+  static __device__ ptx::Mbarrier q_empty(int stage) { return barrier(kOfTile + kStages + stage); }
+  static __device__ ptx::Mbarrier d_o_full(int stage) {
+    return barrier(kOfTile + 2 * kStages + stage);
+  }
+  static __device__ ptx::Mbarrier d_o_empty(int stage) {
+    return barrier(kOfTile + 3 * kStages + stage);
+  }
+  static __device__ ptx::Mbarrier ds_full(int stage) { return barrier(kOfQueries + stage); }
   static __device__ ptx::Mbarrier ds_empty(int stage) {
-    return barrier(4 + 4 * kStages + kDsBarriers + stage);
+    return barrier(kOfQueries + kDsBarriers + stage);
   }
   // Of the parts of staged dQ: full when the warpgroup of dQ is done with one, empty when the writer is.
   static __device__ ptx::Mbarrier dq_full(int part) {
-    return barrier(4 + 4 * kStages + 2 * kDsBarriers + part);
+    return barrier(kOfQueries + 2 * kDsBarriers + part);
   }
   static __device__ ptx::Mbarrier dq_empty(int part) {
-    return barrier(4 + 4 * kStages + 2 * kDsBarriers + kDqParts + part);
+    return barrier(kOfQueries + 2 * kDsBarriers + kDqParts + part);
   }
-  static __device__ Mailbox mail() {
-    return {kBarriers + (kNumBarriers + kNumBarriers % 2) * ptx::kMbarrierBytes};
+  static __device__ Mailbox mail(TileCount tile) {
+    return {kBarriers + (kNumBarriers + kNumBarriers % 2) * ptx::kMbarrierBytes +
+            tile.mailbox() * Mailbox::kBytes};
   }
 
   // Every warp arrives once at an empty barrier.
@@ -68,8 +78,13 @@ struct SharedMemory {
     constexpr int kKeyWarps = Shape<Config>::kKeyWarps;
     ptx::mbarrier_init(k_full(), 1);
     ptx::mbarrier_init(v_full(), 1);
-    ptx::mbarrier_init(mail_full(), 1);
-    ptx::mbarrier_init(mail_empty(), kKeyWarps + Config::kQueryWarps + Config::kWriterWarps);
+    ptx::mbarrier_init(keys_empty(), kKeyWarps + Config::kQueryWarps);
+#pragma unroll
+    for (u32 mailbox = 0; mailbox < kMailboxes; ++mailbox) {
+      ptx::mbarrier_init(mail_full({mailbox}), 1);
+      ptx::mbarrier_init(mail_empty({mailbox}),
+                         kKeyWarps + Config::kQueryWarps + Config::kWriterWarps);
+    }
 #pragma unroll
     for (int stage = 0; stage < kStages; ++stage) {
       ptx::mbarrier_init(q_full(stage), 1);
@@ -93,8 +108,10 @@ struct SharedMemory {
  private:
   static constexpr int kDsBarriers = Config::kQueryWarps > 0 ? Config::kDsStages : 0;
   static constexpr int kDqParts = Config::kWriterWarps > 0 ? Shape<Config>::kDqPasses : 0;
-  static constexpr int kNumBarriers = 4 + 4 * kStages + 2 * kDsBarriers + 2 * kDqParts;
-  static_assert((kNumBarriers + 1) * ptx::kMbarrierBytes + Mailbox::kBytes <=
+  static constexpr int kOfTile = 3 + 2 * kMailboxes;  // barriers before those of Q and dO
+  static constexpr int kOfQueries = kOfTile + 4 * kStages;
+  static constexpr int kNumBarriers = kOfQueries + 2 * kDsBarriers + 2 * kDqParts;
+  static_assert((kNumBarriers + 1) * ptx::kMbarrierBytes + kMailboxes * Mailbox::kBytes <=
                 Config::kBarrierBytes);
 
   static __device__ ptx::Mbarrier barrier(int i) { return {kBarriers + i * ptx::kMbarrierBytes}; }

@@ -34,10 +34,9 @@ concept QueryGradientSlot =
     requires(typename T::template KeySide<Config, 0>& side,
              const typename Products<Config>::Pairs& ds, const BackwardKernelArgs& args) {
       { typename T::template KeySide<Config, 0>(args) };
-      side.begin_tile();
+      side.begin_tile(Mailbox{});
       side.hand_over(ds, 0);
       side.next_head();
-      side.wait_keys_read();
     };
 
 template <class T, class Config>
@@ -45,7 +44,6 @@ concept TileOrderSlot =
     requires(typename T::template Walk<Config>& walk, Tile& tile, const BackwardKernelArgs& args) {
       { typename T::template Walk<Config>(args) };
       { walk.next(tile) } -> Same<bool>;
-      walk.request();
       walk.finish();
     };
 
@@ -64,7 +62,7 @@ __device__ constexpr bool check_slots() {
                 "Derivative: Kept<Math> with keep(scores) and keep(pairs), run<Math>(scores, kept, "
                 "deltas), convert<Math>(pairs, scores)");
   static_assert(TileOrderSlot<typename Config::TileOrder, Config>,
-                "TileOrder: Walk<Config>(args) with next(tile), request(), finish()");
+                "TileOrder: Walk<Config>(args) with next(tile), finish()");
   return true;
 }
 

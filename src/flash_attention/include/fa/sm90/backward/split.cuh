@@ -28,6 +28,7 @@ __device__ void split(const TensorMaps& maps, const BackwardKernelArgs& args, co
     write_work<Config>(Smem::mail(), tile, sequence, range, args);
     ptx::wait_for_grid();
   }
+  ptx::launch_dependents();
   __syncthreads();  // the barriers and the mailbox are ready, and the kernel before has ended
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / kWarpgroupSize, 0);
   if (warpgroup == 0) {

@@ -32,7 +32,8 @@ __device__ void first_probabilities(Warpgroup& w) {
 template <int Stage, class Warpgroup>
 __device__ bool last_keys(Warpgroup& w) {
   w.issue_accumulate(w.dk(), w.p(), w.template q_columns<Stage>());  // dK += dS^T Q
-  w.template wait_products<0>();                                     // dK is complete, Q was read
+  w.store_dv();
+  w.template wait_products<0>();  // dK is complete, Q was read
   w.template release_q<Stage>();
   return false;
 }

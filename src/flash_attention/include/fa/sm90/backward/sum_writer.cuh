@@ -3,8 +3,8 @@
 // of the staging buffer to the warpgroup of dQ. Back come shares, which it stores or adds. For the last
 // share of a block the parts are lent with the sum of the others, and nothing comes back.
 //
-// A tile waits only for tiles with smaller keys, and CTAs start in the order of their index, so the tiles
-// that it waits for are running or done.
+// A tile waits only for tiles with smaller keys. Those come before it in the tile order, so that a CTA has
+// taken them from the counter, and they are running or done.
 #pragma once
 #include <fa/attn/stat_rows.cuh>
 #include <fa/ptx/bulk.cuh>
@@ -25,7 +25,7 @@ class SumWriter {
 
   __device__ void run() {
     while (take_tile()) {
-      if (steps_ > 0) lend();
+      if (steps_ > 0) begin_block();
       while (steps_ > 0) {
         take_turn();
         if (share_.last)
@@ -33,21 +33,30 @@ class SumWriter {
         else
           collect();
       }
-      ptx::mbarrier_arrive(Smem::mail_empty());
+      ptx::mbarrier_arrive(Smem::mail_empty(tile_));
+      tile_.advance();
     }
   }
 
  private:
-  // The first share and those in the middle need nothing from the tiles before, so that they can be
-  // computed before the turn comes. A first look at the turn takes place while the share of the block
-  // before is being added.
-  __device__ void lend() {
-    share_ = share_of<Config>(args_, block_);
-    if (share_.first() || !share_.last) {
-      Smem::mail().write(Word::kShare, share_.bits());
+  // Lends all parts, which nobody reads or writes, for the share of the current block.
+  __device__ void begin_block() {
+    share_ = share_of<Config>(Smem::mail(tile_), args_, block_);
 #pragma unroll
-      for (int part = 0; part < Math::kPasses; ++part) ptx::mbarrier_arrive(Smem::dq_empty(part));
-    }
+    for (int part = 0; part < Math::kPasses; ++part) lend(part);
+    look_at_turn();
+  }
+
+  // Lends a part before the turn comes. The first share and those in the middle need nothing from the
+  // tiles before; the last one needs their sum.
+  __device__ void lend(int part) const {
+    if (share_.last && !share_.first()) return;
+    if (part == 0) Smem::mail(tile_).write(Word::kShare, share_.bits());
+    ptx::mbarrier_arrive(Smem::dq_empty(part));
+  }
+
+  // A first look takes place while the share of the block before is being added.
+  __device__ void look_at_turn() {
     has_turn_ = share_.first() || ptx::ld_acquire(turn()) == share_.rank;
   }
 
@@ -58,7 +67,7 @@ class SumWriter {
 
   __device__ void lend_sum() {
     if (!share_.first()) {
-      Smem::mail().write(Word::kShare, share_.bits());
+      Smem::mail(tile_).write(Word::kShare, share_.bits());
 #pragma unroll
       for (int part = 0; part < Math::kPasses; ++part) {
         ptx::mbarrier_arrive_expect(Smem::dq_empty(part), Math::kPassBytes);
@@ -69,7 +78,7 @@ class SumWriter {
     for (int part = 0; part < Math::kPasses; ++part)
       ptx::mbarrier_wait(Smem::dq_full(part), parity_);  // dQ has left the part
     next_block();
-    if (steps_ > 0) lend();
+    if (steps_ > 0) begin_block();
   }
 
   __device__ void collect() {
@@ -80,21 +89,34 @@ class SumWriter {
         ptx::bulk_store(sum(part), staged(part), Math::kPassBytes);
       else
         ptx::bulk_add_f32(sum(part), staged(part), Math::kPassBytes);
+      ptx::tma_commit();
     }
-    ptx::tma_commit();
     int* const done = turn();
     next_block();
-    ptx::tma_wait_read();  // the parts may be written again
-    if (steps_ > 0) lend();
+    if (steps_ > 0) lend_again();
     ptx::tma_wait();                  // the share is added
     ptx::fence_proxy_async_global();  // before the count
     ptx::count_up(done);
   }
 
+  // Lends each part for the current block as soon as the copy has read it.
+  __device__ void lend_again() {
+    share_ = share_of<Config>(Smem::mail(tile_), args_, block_);
+    lend_again<0>();
+    look_at_turn();
+  }
+  template <int Part>
+  __device__ void lend_again() const {
+    if constexpr (Part < Math::kPasses) {
+      ptx::bulk_wait_read<Math::kPasses - 1 - Part>();
+      lend(Part);
+      lend_again<Part + 1>();
+    }
+  }
+
   __device__ bool take_tile() {
-    ptx::mbarrier_wait(Smem::mail_full(), tile_parity_);  // the next tile is in the mailbox
-    tile_parity_ ^= 1;
-    const Mailbox mail = Smem::mail();
+    ptx::mbarrier_wait(Smem::mail_full(tile_), tile_.mail_parity());  // it is in the mailbox
+    const Mailbox mail = Smem::mail(tile_);
     if (mail.read_alone(Word::kKeyFirst) == kNoMoreTiles) return false;
     steps_ = mail.read_alone(Word::kSteps);
     block_ = mail.read_alone(Word::kEndBlock) - 1;
@@ -105,7 +127,7 @@ class SumWriter {
   __device__ void next_block() {
     parity_ ^= 1;
     --steps_;
-    if (BlockWalk<Config>::next(block_, Smem::mail())) row_ += args_.stat_rows;
+    if (BlockWalk<Config>::next(block_, Smem::mail(tile_))) row_ += args_.stat_rows;
   }
 
   __device__ i64 block_row() const { return row_ + block_ * Config::kBR; }
@@ -117,7 +139,8 @@ class SumWriter {
 
   const BackwardKernelArgs& args_;
   i64 row_;  // of the sequence of the current head, in dq_sum
-  u32 parity_ = 0, tile_parity_ = 0;
+  u32 parity_ = 0;
+  TileCount tile_;
   int steps_, block_;
   Share share_;    // in the current block
   bool has_turn_;  // at it

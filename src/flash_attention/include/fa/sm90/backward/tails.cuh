@@ -29,9 +29,8 @@ __device__ void clear_rows(Tile tile, int first, int end, int thread, int thread
 
 // Clears this warpgroup's rows of K and V that hold no key.
 template <class Config, int Warpgroup>
-__device__ void clear_keys() {
+__device__ void clear_keys(Mailbox mail) {
   using Smem = SharedMemory<Config>;
-  const Mailbox mail = Smem::mail();
   const int keys = mail.read(Word::kKLen) - mail.read(Word::kKeyFirst);
   constexpr int kFirst = Warpgroup * kWarpgroupRows, kEnd = kFirst + kWarpgroupRows;
   if (keys >= kEnd) return;
@@ -43,8 +42,8 @@ __device__ void clear_keys() {
 
 // Clears the rows of a block of Q or dO that hold no query, with all key warpgroups.
 template <class Config>
-__device__ void clear_queries(typename Shape<Config>::QueryTile tile, int first_row) {
-  const int queries = SharedMemory<Config>::mail().read(Word::kQLen) - first_row;
+__device__ void clear_queries(typename Shape<Config>::QueryTile tile, Mailbox mail, int first_row) {
+  const int queries = mail.read(Word::kQLen) - first_row;
   if (queries >= Config::kBR) return;
   clear_rows(tile, queries, Config::kBR, threadIdx.x - kWarpgroupSize,
              Shape<Config>::kKeyWarpgroups * kWarpgroupSize);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The work of a tile: which blocks of queries visit its keys. The producer posts it in a mailbox in
 // shared memory, where it stays until all warps are done with the tile, so nobody keeps it in registers.
+// There are two mailboxes, so that a tile can be posted before the tile before it is done.
 #pragma once
 #include <fa/attn/sequence.cuh>
 #include <fa/ptx/memory.cuh>
@@ -28,6 +29,20 @@ enum class Word : int {
 };
 
 inline constexpr int kNoMoreTiles = -1;
+
+inline constexpr int kMailboxes = 2;
+
+// The number of tiles that a CTA has begun. Tiles alternate between the mailboxes, and all of them have
+// K and V in the same buffers.
+struct TileCount {
+  u32 tiles = 0;
+
+  __device__ void advance() { ++tiles; }
+  __device__ int mailbox() const { return tiles % kMailboxes; }
+  // Of the phases of the barriers of this tile's mailbox, and of those of K and V.
+  __device__ u32 mail_parity() const { return tiles / kMailboxes % 2; }
+  __device__ u32 key_parity() const { return tiles % 2; }
+};
 
 struct Mailbox {
   static constexpr int kBytes = static_cast<int>(Word::kCount) * 4;

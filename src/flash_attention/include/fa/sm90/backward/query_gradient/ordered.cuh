@@ -31,8 +31,7 @@ struct Ordered {
     __device__ void run() {
       while (take_tile()) {
         clear_unseen();
-        ptx::mbarrier_wait(Smem::k_full(), tile_parity_);  // K has arrived
-        tile_parity_ ^= 1;
+        ptx::mbarrier_wait(Smem::k_full(), tile_.key_parity());  // K has arrived
 #pragma unroll 1
         for (; steps_ > 0; --steps_) {
           ptx::mbarrier_wait(Smem::ds_full(ds_.stage), ds_.parity);  // dS is written
@@ -40,10 +39,14 @@ struct Ordered {
           for (int pass = 0; pass < Math::kPasses; ++pass) compute(pass);
           ds_.advance();
           parity_ ^= 1;
-          if (BlockWalk<Config>::next(block_, Smem::mail())) ++head_;
+          if (BlockWalk<Config>::next(block_, Smem::mail(tile_))) ++head_;
         }
-        __syncwarp();  // all lanes have read the mailbox
-        if (lane_id() == 0) ptx::mbarrier_arrive(Smem::mail_empty());
+        __syncwarp();  // all lanes have read the mailbox, and the last product K
+        if (lane_id() == 0) {
+          ptx::mbarrier_arrive(Smem::keys_empty());
+          ptx::mbarrier_arrive(Smem::mail_empty(tile_));
+        }
+        tile_.advance();
       }
       if (lane_id() == 0) ptx::tma_wait();  // shared memory outlives the stores that read it
     }
@@ -58,7 +61,7 @@ struct Ordered {
       ptx::wgmma_wait<0>();                               // dQ is complete, dS and K were read
       if (pass == Math::kPasses - 1 && lane_id() == 0)
         ptx::mbarrier_arrive(Smem::ds_empty(ds_.stage));
-      const int share = Smem::mail().read(Word::kShare);
+      const int share = Smem::mail(tile_).read(Word::kShare);
       if (Share::is_last(share))
         finish(sum, pass, staged, Share::is_first(share));
       else
@@ -76,7 +79,7 @@ struct Ordered {
       const int first = warp_id() % kWarps * kWarpRows;
       const int row = block_ * Config::kBR + pass / Math::kColumnPasses * kWarpgroupRows + first;
       const int column = pass % Math::kColumnPasses * kDqColumns;
-      const Mailbox mail = Smem::mail();
+      const Mailbox mail = Smem::mail(tile_);
       stage_rows<typename Config::DType>(sum, args_.softmax_scale, Rows(staged), first);
       store_staged<Config::Lengths::kPerBatch>(
           Rows(staged), first, mail.read(Word::kQLen) - row, *maps_.dq,
@@ -87,7 +90,7 @@ struct Ordered {
 
     // The queries before the first block that the first keys visit see no key.
     __device__ void clear_unseen() const {
-      const Mailbox mail = Smem::mail();
+      const Mailbox mail = Smem::mail(tile_);
       if (mail.read(Word::kKeyFirst) > 0) return;
       const int rows = min(mail.read(Word::kFirstBlock) * Config::kBR, mail.read(Word::kQLen));
       const int chunks = args_.d_qk / kChunkElements;
@@ -102,8 +105,9 @@ struct Ordered {
     }
 
     __device__ bool take_tile() {
-      ptx::mbarrier_wait(Smem::mail_full(), tile_parity_);  // the next tile is in the mailbox
-      const Mailbox mail = Smem::mail();
+      ptx::mbarrier_wait(Smem::mail_full(tile_),
+                         tile_.mail_parity());  // the next tile is in the mailbox
+      const Mailbox mail = Smem::mail(tile_);
       if (mail.read(Word::kKeyFirst) == kNoMoreTiles) return false;
       steps_ = mail.read(Word::kSteps);
       block_ = BlockWalk<Config>::start(mail);
@@ -114,7 +118,8 @@ struct Ordered {
     const TensorMaps& maps_;
     const BackwardKernelArgs& args_;
     Ring<Config::kDsStages> ds_;
-    u32 parity_ = 0, tile_parity_ = 0;
+    u32 parity_ = 0;
+    TileCount tile_;
     int steps_, block_, head_;
   };
 };

@@ -23,8 +23,7 @@ struct OwnWarpgroup {
 
     __device__ void run() {
       while (take_tile()) {
-        ptx::mbarrier_wait(Smem::k_full(), tile_parity_);  // K has arrived
-        tile_parity_ ^= 1;
+        ptx::mbarrier_wait(Smem::k_full(), tile_.key_parity());  // K has arrived
 #pragma unroll 1
         for (; steps_ > 0; --steps_) {
           ptx::mbarrier_wait(Smem::ds_full(ds_.stage), ds_.parity);  // dS is written
@@ -33,8 +32,12 @@ struct OwnWarpgroup {
           ds_.advance();
           next_block();
         }
-        __syncwarp();  // all lanes have read the mailbox
-        if (lane_id() == 0) ptx::mbarrier_arrive(Smem::mail_empty());
+        __syncwarp();  // all lanes have read the mailbox, and the last product K
+        if (lane_id() == 0) {
+          ptx::mbarrier_arrive(Smem::keys_empty());
+          ptx::mbarrier_arrive(Smem::mail_empty(tile_));
+        }
+        tile_.advance();
       }
       if (leads()) ptx::tma_wait();  // shared memory outlives the additions that read it
     }
@@ -60,17 +63,18 @@ struct OwnWarpgroup {
     }
 
     __device__ bool take_tile() {
-      ptx::mbarrier_wait(Smem::mail_full(), tile_parity_);  // the next tile is in the mailbox
-      const Mailbox mail = Smem::mail();
+      ptx::mbarrier_wait(Smem::mail_full(tile_),
+                         tile_.mail_parity());  // the next tile is in the mailbox
+      const Mailbox mail = Smem::mail(tile_);
       if (mail.read(Word::kKeyFirst) == kNoMoreTiles) return false;
       steps_ = mail.read(Word::kSteps);
       block_ = mail.read(Word::kFirstBlock);
-      place_.begin_tile();
+      place_.begin_tile(mail);
       return true;
     }
     __device__ void next_block() {
-      if (++block_ < Smem::mail().read(Word::kEndBlock)) return;
-      block_ = Smem::mail().read(Word::kFirstBlock);
+      if (++block_ < Smem::mail(tile_).read(Word::kEndBlock)) return;
+      block_ = Smem::mail(tile_).read(Word::kFirstBlock);
       place_.next_head();
     }
     static __device__ bool leads() { return threadIdx.x % kWarpgroupSize == 0; }
@@ -78,7 +82,7 @@ struct OwnWarpgroup {
     const BackwardKernelArgs& args_;
     SumPlace<Config> place_;
     Ring<Config::kDsStages> ds_;
-    u32 tile_parity_ = 0;
+    TileCount tile_;
     int steps_, block_;
   };
 };

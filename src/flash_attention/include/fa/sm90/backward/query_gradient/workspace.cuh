@@ -19,8 +19,9 @@ struct Workspace {
 
    public:
     __device__ explicit KeySide(const BackwardKernelArgs& args) : args_(args) {}
-    __device__ void begin_tile() {
-      head_ = Smem::mail().read(Word::kPartHead) * args_.heads_per_kv;
+    __device__ void begin_tile(Mailbox mail) {
+      key_ = mail.read(Word::kKeyFirst) + Warpgroup * kWarpgroupRows;
+      head_ = mail.read(Word::kPartHead) * args_.heads_per_kv;
     }
     __device__ void next_head() { ++head_; }
 
@@ -34,13 +35,11 @@ struct Workspace {
       if (lane_id() == 0) store(panel.address, block);
       ds_.advance();
     }
-    __device__ void wait_keys_read() const {}
 
    private:
     __device__ void store(u32 panel, int block) const {
-      const int key = Smem::mail().read_alone(Word::kKeyFirst) + Warpgroup * kWarpgroupRows;
       const int rows = warp_id() % kWarps * kWarpBytes;
-      char* const to = workspace_panel(args_, head_, key, block * Config::kBR) + rows;
+      char* const to = workspace_panel(args_, head_, key_, block * Config::kBR) + rows;
 #pragma unroll
       for (int p = 0; p < kPanels; ++p)
         ptx::bulk_store(to + p * Panel::kBytes, panel + p * Panel::kBytes + rows, kWarpBytes);
@@ -49,6 +48,7 @@ struct Workspace {
 
     const BackwardKernelArgs& args_;
     Ring<Config::kDsStages> ds_;
+    int key_;   // the first of this warpgroup
     int head_;  // of q, among those of the part
   };
 };

@@ -38,7 +38,9 @@ struct Serial {
     w.issue_accumulate(w.dk(), p, w.template q_columns<Stage>());  // dK += dS^T Q
     w.template wait_products<0>();                                 // dK is complete, Q was read
     w.template release_q<Stage>();
-    return w.next_block();
+    if (w.next_block()) return true;
+    w.store_dv();
+    return false;
   }
 };
 

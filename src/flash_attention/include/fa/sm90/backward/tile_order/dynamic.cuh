@@ -10,18 +10,15 @@ struct Dynamic {
   template <class Config>
   class Walk {
    public:
-    __device__ explicit Walk(const BackwardKernelArgs& args)
-        : args_(args), taken_(blockIdx.x - gridDim.x) {}
+    __device__ explicit Walk(const BackwardKernelArgs& args) : args_(args) {}
 
+    // Tiles start in the order of the counter, whichever CTA starts first.
     __device__ bool next(Tile& tile) {
-      const int index = gridDim.x + taken_;
+      const int index = atomicAdd(args_.tile_counter, 1);
       if (index >= num_tiles<Config>(args_)) return false;
       tile = tile_in_group<Config>(index, args_, Config::kGroupHeads);
       return true;
     }
-
-    // Requests the tile after this one; the result is needed in next().
-    __device__ void request() { taken_ = atomicAdd(args_.tile_counter, 1); }
 
     // The last CTA to finish resets the counters to zero.
     __device__ void finish() {
@@ -33,7 +30,6 @@ struct Dynamic {
 
    private:
     const BackwardKernelArgs& args_;
-    int taken_;  // tiles that CTAs had taken before, without their first ones
   };
 };
 

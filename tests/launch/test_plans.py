@@ -1,0 +1,155 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Plans: which tensors are alike enough for a recent plan, and how many plans are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from flash_attention.call.backward_call import BackwardCall, Wanted
+from flash_attention.call.call import Call
+from flash_attention.launch import backward, plan, plans
+from flash_attention.launch.backward import backward_plan_for, known_backward_plan
+from flash_attention.launch.plan import known_plan, plan_for
+from flash_attention.launch.plans import Plans
+from tests.launch.calls import HOPPER, grouped
+
+
+@pytest.fixture(autouse=True)
+def no_plans(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan, "_plans", Plans())
+    monkeypatch.setattr(backward, "_plans", Plans())
+
+
+def noted(*tensors: Tensor) -> Plans[str]:
+    made: Plans[str] = Plans()
+    made.note("the plan", ("a kind",), *tensors)
+    return made
+
+
+def test_a_recent_plan_is_found_by_its_kind_and_tensors_that_are_alike() -> None:
+    q, k, v = grouped()
+    made = noted(q, k, v)
+    assert made.recent(("a kind",), q, k, v) == "the plan"
+    assert made.recent(("a kind",), q.clone(), k.clone(), v.clone()) == "the plan"
+    assert made.recent(("another",), q, k, v) is None
+    made.clear()
+    assert made.recent(("a kind",), q, k, v) is None
+
+
+BACKWARD = "rung:1"
+UNLIKE: dict[str, Callable[[Tensor], Tensor]] = {
+    "shape": lambda t: t[:, 1:],
+    "strides": lambda t: t.transpose(1, 2).contiguous().transpose(1, 2),
+    "dtype": lambda t: t.bfloat16(),
+    "device": lambda t: t.to("meta"),
+    "negated": torch._neg_view,
+    "class": lambda t: torch.nn.Parameter(t, requires_grad=False),
+    "layout": lambda t: t.to_sparse(),
+}
+
+
+@pytest.mark.parametrize("which", range(3), ids="qkv")
+@pytest.mark.parametrize("change", UNLIKE.values(), ids=UNLIKE)
+def test_tensors_that_a_key_tells_apart_are_not_alike(
+    which: int, change: Callable[[Tensor], Tensor]
+) -> None:
+    tensors = list(grouped())
+    made = noted(*tensors)
+    tensors[which] = change(tensors[which])
+    assert made.recent(("a kind",), *tensors) is None
+
+
+def test_tensors_in_a_transform_are_not_alike() -> None:
+    q, k, v = grouped()
+    made = noted(q, k, v)
+    found = []
+
+    def call(each: Tensor) -> Tensor:
+        found.append(made.recent(("a kind",), each, k, v))
+        return each
+
+    torch.func.vmap(call)(torch.stack([q, q]))
+    assert found == [None]
+
+
+@pytest.mark.usefixtures("no_compile")
+@pytest.mark.parametrize("has_guards", [True, False])
+def test_a_known_plan_is_the_plan_of_the_key(
+    has_guards: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not has_guards:
+        monkeypatch.setattr(plans, "TensorGuards", None)
+    q, k, v = grouped()
+    call = Call(q, k, v)
+    assert known_plan(call, HOPPER) is None
+    planned = plan_for(call, HOPPER)
+    for _ in range(3):
+        assert known_plan(call, HOPPER) is planned
+        assert known_plan(call._replace(q=q.clone()), HOPPER) is planned
+    changes = (
+        *({"causal": True}, {"softmax_scale": 0.5}, {"return_lse": True}),
+        *({"out": q.clone()}, {"sinks": torch.zeros(6)}, {"k": k[:, 1:], "v": v[:, 1:]}),
+    )
+    for change in changes:
+        assert known_plan(call._replace(**change), HOPPER) is None
+        other = plan_for(call._replace(**change), HOPPER)
+        assert known_plan(call._replace(**change), HOPPER) is other
+        assert known_plan(call, HOPPER) is planned
+    assert known_plan(call._replace(q=None), HOPPER) is None  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("no_compile")
+def test_a_tensor_that_is_passed_twice_has_a_plan() -> None:
+    q, k, _ = grouped()
+    call = Call(q, k, k)
+    planned = plan_for(call, HOPPER)
+    assert known_plan(call, HOPPER) is known_plan(call, HOPPER) is planned
+
+
+@pytest.mark.usefixtures("no_compile")
+def test_without_a_config_torch_computes_on_the_cpu_whatever_was_planned() -> None:
+    call = Call(*grouped())
+    plan_for(call)
+    assert known_plan(call) is None
+    backward = backward_call()
+    backward_plan_for(backward)
+    assert known_backward_plan(backward) is None
+
+
+def backward_call() -> BackwardCall:
+    q, k, v = grouped()
+    lse = torch.zeros(1, 6, 100)
+    return BackwardCall(torch.zeros_like(q), Call(q, k, v, torch.zeros_like(q)), lse)
+
+
+@pytest.mark.usefixtures("no_compile")
+def test_a_known_backward_plan_is_the_plan_of_the_key() -> None:
+    call = backward_call()
+    assert known_backward_plan(call, BACKWARD) is None
+    planned = backward_plan_for(call, BACKWARD)
+    for _ in range(3):
+        assert known_backward_plan(call, BACKWARD) is planned
+        assert known_backward_plan(call._replace(do=call.do.clone()), BACKWARD) is planned
+    others = (
+        call._replace(wanted=Wanted(dq=False)),
+        call._replace(dlse=torch.zeros_like(call.lse)),
+        call._replace(call=call.call._replace(causal=True)),
+        call._replace(do=call.do.transpose(1, 2).contiguous().transpose(1, 2)),
+    )
+    for other in others:
+        assert known_backward_plan(other, BACKWARD) is None
+
+
+def test_all_plans_are_dropped_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plans, "MAX_PLANS", 2)
+    made: Plans[int] = Plans()
+    for number in range(3):
+        made.add(("key", number), number)
+        made.note(number, ("kind", number), torch.zeros(1))
+    assert [made.get(("key", number)) for number in range(3)] == [None, None, 2]
+    recent = [made.recent(("kind", number), torch.zeros(1)) for number in range(3)]
+    assert recent == [None, None, 2]
