@@ -22,7 +22,7 @@ from flash_attention.arch import Arch
 
 DOCUMENT = Path("docs/api.md")
 SOURCE = Path(flash_attention.__file__).parent
-MODULES = ("", ".kernel_configs", ".ladder", ".testing", ".emulator")
+MODULES = ("", ".distributed", ".kernel_configs", ".ladder", ".testing", ".emulator")
 WIDTH = 100
 HEAD = """# API reference
 

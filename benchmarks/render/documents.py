@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.render import api, commands
+from benchmarks.render import api, commands, distributed
 from benchmarks.render.blocks import begin, replace_block, table, wrap
 from benchmarks.render.conformance import CONFORMANCE, conformance_block
 from benchmarks.render.gradients import (
@@ -73,6 +73,7 @@ DOCUMENTS = (
     ("docs/backward.md", "h200_training_curves.json"),
     ("docs/backward_ladder.md", "h200_backward_ladder.json"),
     ("docs/backward_ladder.md", ""),
+    ("docs/distributed.md", "cpu_distributed.json"),
     ("docs/emulator.md", "h200_conformance.json"),
     ("docs/emulator.md", "h200_emulator_counters.json"),
     ("docs/forward.md", "h200_forward_timed.json"),
@@ -238,6 +239,8 @@ def render(text: str, record: Mapping[str, Any]) -> str | None:
     if "losses" in record:
         return replace_block(text, CURVES, curves_block(record, _where(record)))
     row = record["rows"][0]
+    if "simulated_ms" in row:
+        return replace_block(text, distributed.PROCESSES, distributed.processes_block(record))
     if "instruction" in row:
         return replace_block(text, CONFORMANCE, conformance_block(record, _where(record)))
     if "grid" in record:
@@ -298,9 +301,12 @@ def write_reference() -> None:
     api.DOCUMENT.write_text(api.api_page())
     for document, name, block in (
         (commands.DOCUMENT, commands.COMMANDS, commands.commands_block()),
+        (distributed.DOCUMENT, distributed.SIMULATED, distributed.simulated_block()),
         *((page, commands.FINDING, commands.finding_block(page)) for page in commands.PLANTS),
     ):
         document.write_text(replace_block(document.read_text(), name, block))
+    picture = distributed.DOCUMENT.parent / distributed.PLOT
+    plot.save(distributed.simulated_figure(), picture)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -15,6 +15,7 @@ import flash_attention
 FOLDER = Path(__file__).resolve().parents[2] / "examples"
 SOURCE = Path(flash_attention.__file__).parents[1]
 SAYS = {
+    "context_parallel.py": ("2 calls of attention in a step were computed here", "after 10 steps"),
     "custom_config.py": (
         "(FP16, 64, 64, 32, 4): async+eager+swizzled+load_2_2_2_tiles+opt_softmax",
         "refused: ",
@@ -29,6 +30,7 @@ SAYS = {
         "16 sequences share 700 keys",
         "every sequence agrees with attention over its prompt and its own keys",
     ),
+    "train_long_documents.py": ("the last plan: rows: 1024, documents: ", "after 40 steps"),
     "read_a_finding.py": ("the first of kind race:", "fa/sm80/forward.cuh:", "mend   Put"),
 }
 
@@ -50,3 +52,21 @@ def test_an_example_runs(name: str) -> None:
     assert result.returncode == 0, result.stderr
     for words in SAYS[name]:
         assert words in result.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["context_parallel.py", "train_long_documents.py"])
+def test_several_processes_train_as_one_does(name: str) -> None:
+    losses = []
+    for launcher in ((), ("-m", "torch.distributed.run", "--nproc-per-node", "2")):
+        result = subprocess.run(
+            [sys.executable, *launcher, str(FOLDER / name)],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"},
+        )
+        assert result.returncode == 0, result.stderr
+        lines = result.stdout.splitlines()
+        losses.append([float(word) for word in lines[-1].split() if "." in word])
+    assert losses[0] == pytest.approx(losses[1], abs=0.002)

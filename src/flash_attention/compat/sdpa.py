@@ -53,8 +53,8 @@ def scaled_dot_product_attention(
     contiguous. It is differentiable once. Raises UnsupportedError for a mask tensor, for dropout,
     and for everything that `attention` does not support.
     """
-    query, key, value = tensors = _autocast(query, key, value)
-    if reason := _no_kernel(tensors, attn_mask, dropout_p, enable_gqa):
+    query, key, value = tensors = autocast(query, key, value)
+    if reason := no_kernel(tensors, attn_mask, dropout_p, enable_gqa):
         raise UnsupportedError(reason)
     if query.ndim == 3:
         return _attend(query[None], key[None], value[None], is_causal, scale)[0]
@@ -192,7 +192,7 @@ class _Route(TorchFunctionMode):
         """Compute scaled_dot_product_attention here if there is a kernel, else by torch."""
         call = (query, key, value, attn_mask, dropout_p, is_causal)
         shared = bool(options.get("enable_gqa", False))
-        reason = _no_kernel(_autocast(query, key, value), attn_mask, dropout_p, shared)
+        reason = no_kernel(autocast(query, key, value), attn_mask, dropout_p, shared)
         if reason is None and torch.compiler.is_compiling():
             return scaled_dot_product_attention(*call, **options)
         if reason is None:
@@ -225,7 +225,7 @@ _multi_head = FunctionType(
 )
 
 
-def _autocast(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def autocast(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Cast the tensors as torch.autocast does for scaled_dot_product_attention."""
     device = query.device.type
     if not torch.is_autocast_enabled(device):
@@ -239,7 +239,7 @@ def _autocast(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor
     return cast(query), cast(key), cast(value)
 
 
-def _no_kernel(
+def no_kernel(
     tensors: tuple[Tensor, Tensor, Tensor],
     attn_mask: Tensor | None,
     dropout_p: float,

@@ -13,6 +13,7 @@ from flash_attention.tools.commands.cache import cache_app
 from flash_attention.tools.commands.console import errors, tell
 from flash_attention.tools.commands.declared.calls import check, explain
 from flash_attention.tools.commands.declared.computing import Computing
+from flash_attention.tools.commands.declared.distributed import simulate
 from flash_attention.tools.commands.declared.kernels import build, debug, doctor, emulate, inspect
 from flash_attention.tools.commands.declared.ladder import ladder_app
 from flash_attention.tools.commands.declared.measuring import bench, report, tune
@@ -65,7 +66,8 @@ def flash_attention(
     """FlashAttention kernels for NVIDIA GPUs, compiled on first use."""
 
 
-for command in (doctor, explain, check, bench, tune, inspect, emulate, debug, report, build):
+COMMANDS = (doctor, explain, check, bench, tune, inspect, emulate, debug, report, build, simulate)
+for command in COMMANDS:
     app.command(cls=Computing)(command)
 app.add_typer(cache_app, name="cache")
 app.add_typer(ladder_app, name="ladder")

@@ -13,10 +13,19 @@ from flash_attention.emulator import SCHEDULES
 from flash_attention.tools.bench import ladder_run
 from flash_attention.tools.bench.grid import GRIDS
 from flash_attention.tools.bench.names import GRID_NAMES
-from flash_attention.tools.commands import build, check, debug, doctor, emulate, explain, report
+from flash_attention.tools.commands import (
+    build,
+    check,
+    debug,
+    doctor,
+    emulate,
+    explain,
+    report,
+    simulate,
+)
 from flash_attention.tools.commands import tune as tuning
 from flash_attention.tools.commands.bench import command as bench
-from flash_attention.tools.commands.declared import calls, kernels, ladder, measuring
+from flash_attention.tools.commands.declared import calls, distributed, kernels, ladder, measuring
 from flash_attention.tools.commands.inspect import command as inspect
 from flash_attention.tools.commands.ladder import diff, listing, run, show
 from flash_attention.tools.tune.points import TUNABLE
@@ -38,6 +47,7 @@ PAIRS: list[tuple[Callable[..., Any], Callable[..., Any]]] = [
     (ladder.run_ladder, run.run),
     (calls.check, check.check),
     (calls.explain, explain.explain),
+    (distributed.simulate, simulate.simulate),
 ]
 
 

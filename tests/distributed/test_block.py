@@ -1,0 +1,50 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernels compute packed tasks in which queries see no key, and keys are seen by no query."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from flash_attention.arch import ARCHES
+from flash_attention.call.backward_call import BackwardCall
+from flash_attention.distributed.block import Score, _call, attend
+from flash_attention.distributed.mask import Mask
+from flash_attention.distributed.spans import Span
+from flash_attention.distributed.tasks import Packed, Task
+from flash_attention.launch.backward import BackwardPlan, compute_gradients
+from flash_attention.launch.compute import compute
+from flash_attention.launch.plan import Plan
+from flash_attention.reference.judge import generate_qkv
+
+ROWS = 48
+TASK = Task(
+    queries=Span(5, 45),
+    keys=Span(0, 44),
+    mask=Mask(None, 0),
+    packed=Packed(starts_q=(0, 10, 17, 17, 40), starts_k=(0, 10, 10, 21, 44)),
+)
+"""10 queries of 10 keys, 7 queries without keys, 11 keys without queries, 23 queries of 23 keys."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+def test_kernels_leave_gaps_empty(arch: str) -> None:
+    q, k, v = generate_qkv(1, ROWS, 2, 64, torch.bfloat16, n_heads_k=1)
+    call = _call(TASK, Score(), q, k, v)._replace(return_lse=True)
+    o, lse = compute(call, Plan(call, arch=ARCHES[arch]).config)
+    wanted, wanted_lse = (t[0] for t in attend(TASK, Score(), q, k, v))
+    torch.testing.assert_close(o, wanted, rtol=1e-2, atol=1e-2)
+    torch.testing.assert_close(lse, wanted_lse, rtol=1e-4, atol=1e-4)
+    assert bool((lse[:, 10:17] == -torch.inf).all())
+    assert bool((o[10:17] == 0).all())
+
+    backward = BackwardCall(torch.ones_like(o), call._replace(out=o), lse)
+    kernels = BackwardPlan(backward, arch=ARCHES[arch]).config
+    found = compute_gradients(backward, kernels)
+    for mine, its in zip(found[:3], compute_gradients(backward)[:3], strict=True):
+        torch.testing.assert_close(mine, its, rtol=3e-2, atol=3e-2)
+    dq, dk, dv = found[:3]
+    for gradient, gap in ((dq, slice(10, 17)), (dk, slice(10, 21)), (dv, slice(10, 21))):
+        assert gradient is not None
+        assert not gradient[gap].any()
