@@ -11,9 +11,11 @@ from flash_attention.arch import ARCHES
 from flash_attention.call.backward_call import ALL, BackwardProblem, Wanted
 from flash_attention.choose.dense import DenseBackwardProblem, DenseProblem
 from flash_attention.choose.heuristic import select_config
+from flash_attention.families.config import changed
 from flash_attention.families.passes import Pass
 from flash_attention.families.recipe import WORKSPACE_VARIABLE
 from flash_attention.families.registry import family_called
+from flash_attention.families.sm90.backward.slots import QueryGradient
 from flash_attention.kernel_configs import DType
 from flash_attention.tools.tune.candidates import heuristic
 from tests.tools.tune.made_up import SM90, dense, dense_backward
@@ -74,9 +76,10 @@ def test_words() -> None:
         ("sm90", dense_backward(), ["backward_prepare", "hopper_backward", "backward_convert"]),
         (
             "sm90",
-            dense_backward(deterministic=True),
+            replace(dense_backward(), d_head=256),
             ["backward_prepare", "hopper_backward", "hopper_queries"],
         ),
+        ("sm90", dense_backward(deterministic=True), ["backward_prepare", "hopper_backward"]),
         ("sm80", dense_backward(), ["backward_prepare", "backward_bf16", "backward_convert"]),
         (
             "sm80",
@@ -97,8 +100,10 @@ def test_all_kernels_of_a_pass_are_its_units(
 
 def test_a_config_is_refused_for_what_it_does_not_compute(monkeypatch: pytest.MonkeyPatch) -> None:
     repeated = dense_backward(deterministic=True)
-    added, stored = (heuristic(problem, SM90) for problem in (dense_backward(), repeated))
-    assert repeated.refusal(stored, SM90) is None
+    added, ordered = (heuristic(problem, SM90) for problem in (dense_backward(), repeated))
+    stored = changed(added, query_gradient=QueryGradient.WORKSPACE)
+    assert stored is not None
+    assert repeated.refusal(ordered, SM90) is repeated.refusal(stored, SM90) is None
     assert "adds dq up in any order" in str(repeated.refusal(added, SM90))
     assert dense_backward().refusal(stored, SM90) is None
     assert "needs sm_90" in str(repeated.refusal(stored, ARCHES["sm_80"]))
