@@ -39,7 +39,7 @@ def check_v_in_k(k: TensorView, v: TensorView) -> None:
 def check_not_mla(call: Call) -> None:
     """Check that a call whose gradients kernels compute is no MLA."""
     d_head, d_v = call.q.shape[-1], call.v.shape[-1]
-    if not call.q.is_cpu and is_mla(d_head, d_v):
+    if is_mla(d_head, d_v) and not call.q.is_cpu:
         raise UnsupportedError(
             f"q has d_head {d_head} and v {d_v} (MLA), and no kernel computes their gradients; call"
             " under torch.no_grad(), or pass the heads of k and v that the latent columns stand for"

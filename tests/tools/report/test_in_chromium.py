@@ -47,7 +47,7 @@ def test_it_loads_alone_and_without_a_complaint(tab: Tab, page: str) -> None:
 def test_the_charts_are_drawn(tab: Tab, page: str) -> None:
     tab.open(page, width=DESK)
     rungs = "document.querySelectorAll('details.rung').length"
-    assert tab.evaluate(rungs) == 29 + 19  # of the forward and the backward pass
+    assert tab.evaluate(rungs) == 29 + 21  # of the forward and the backward pass
     small = "[...document.querySelectorAll('svg')].filter(s => s.checkVisibility() && %s).length"
     assert tab.evaluate(small % "s.getBoundingClientRect().width > 100") > 70
     assert tab.evaluate(small % "s.getBoundingClientRect().width <= 100") == 0

@@ -178,7 +178,7 @@ def test_a_set_of_gradients_is_that_of_their_pass(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_search_without_a_candidate_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    problem = dense_backward(deterministic=True)
+    problem = dense_backward(wanted=Wanted(dq=False))
     check_candidates(problem, SM90)
     monkeypatch.setenv(SET_VARIABLE, "progression")
     check_candidates(dense_backward(), SM90)
@@ -186,8 +186,8 @@ def test_a_search_without_a_candidate_is_refused(monkeypatch: pytest.MonkeyPatch
     check_candidates(dense(d_head=256), SM90)  # there is no ladder, so that nothing was left out
     with pytest.raises(
         UnsupportedError,
-        match=r"none of the \d+ kernels of the set progression suits BF16 d 128 full, .* backward,"
-        r" deterministic, so that there is nothing to compare .*; set FLASH_ATTENTION_KERNELS to"
+        match=r"none of the \d+ kernels of the set progression suits BF16 d 128 full, .* backward"
+        r" of dk and dv, so that there is nothing to compare .*; set FLASH_ATTENTION_KERNELS to"
         " autotune, or leave it unset",
     ):
         check_candidates(problem, SM90)
