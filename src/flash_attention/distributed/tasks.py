@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby, pairwise
 from typing import NamedTuple
 
@@ -135,39 +135,45 @@ def _visible(mask: Mask, document: Span, queries: Held, keys: Held) -> Pair | No
     )
 
 
-def _joined_keys(pairs: Iterable[Pair]) -> Iterator[Pair]:
-    """Join keys that lie behind others which the same queries see in full: masks are aligned at
-    the last key."""
+def _joined(
+    pairs: Iterable[Pair], follows: Callable[[Pair, Pair], bool], join: Callable[[Pair, Pair], Pair]
+) -> Iterator[Pair]:
+    """Join each pair with the one before, if it follows it."""
     last: Pair | None = None
     for pair in pairs:
-        if (
-            last is not None
-            and last.mask == FULL
-            and pair.mask.left is None
-            and last.queries == pair.queries
-            and last.keys.end == pair.keys.start
-        ):
-            pair = pair._replace(keys=Span(last.keys.start, pair.keys.end))
+        if last is not None and follows(last, pair):
+            pair = join(last, pair)
         elif last is not None:
             yield last
         last = pair
     if last is not None:
         yield last
+
+
+def _joined_keys(pairs: Iterable[Pair]) -> Iterator[Pair]:
+    """Join keys that lie behind others which the same queries see in full: masks are aligned at
+    the last key."""
+
+    def follows(last: Pair, pair: Pair) -> bool:
+        seen_in_full = last.mask == FULL and pair.mask.left is None
+        adjacent = last.queries == pair.queries and last.keys.end == pair.keys.start
+        return seen_in_full and adjacent
+
+    return _joined(
+        pairs, follows, lambda last, pair: pair._replace(keys=Span(last.keys.start, pair.keys.end))
+    )
 
 
 def _joined_queries(pairs: Iterable[Pair]) -> Iterator[Pair]:
     """Join neighbouring queries that see all of the same keys."""
-    last: Pair | None = None
-    for pair in pairs:
-        if (
-            last is not None
-            and last.mask == pair.mask == FULL
-            and last.keys == pair.keys
-            and last.queries.end == pair.queries.start
-        ):
-            pair = pair._replace(queries=Span(last.queries.start, pair.queries.end))
-        elif last is not None:
-            yield last
-        last = pair
-    if last is not None:
-        yield last
+
+    def follows(last: Pair, pair: Pair) -> bool:
+        seen_in_full = last.mask == pair.mask == FULL
+        adjacent = last.keys == pair.keys and last.queries.end == pair.queries.start
+        return seen_in_full and adjacent
+
+    return _joined(
+        pairs,
+        follows,
+        lambda last, pair: pair._replace(queries=Span(last.queries.start, pair.queries.end)),
+    )

@@ -20,6 +20,7 @@ pytestmark = pytest.mark.slow  # left out of `make quick`
 FOLDER = "sm90/mla"
 CONSUMER, PRODUCER = f"{FOLDER}/consumer.cuh", f"{FOLDER}/producer.cuh"
 SCHEDULE, ROWS = f"{FOLDER}/schedule/values_first.cuh", f"{FOLDER}/rows.cuh"
+TURNS = f"{FOLDER}/block_turns.cuh"
 MEMORY, ENTRY = f"{FOLDER}/shared_memory.cuh", f"{FOLDER}/forward.cuh"
 PLAIN = Case(2, 700, heads=24, sharp=True, causal=True)
 DEALT = Case(2, 330, heads=128, batch=2, ctas=3, causal=True)
@@ -61,9 +62,7 @@ MUTATIONS = [
     Mutation(
         "a half of V is released before it was read",
         "race",
-        Edit(
-            SCHEDULE, "c.template wait_products<1>();         // O is complete, V and P were read"
-        ),
+        Edit(TURNS, "c.template wait_products<1>();         // O is complete, V and P were read"),
     ),
     Mutation(
         "the rotary columns are not released",
@@ -84,7 +83,7 @@ MUTATIONS = [
     Mutation(
         "the maxima of the other warpgroup are not followed",
         NUMBERS,
-        Edit(SCHEDULE, "c.follow_maxima(c.o());"),
+        Edit(TURNS, "c.follow_maxima(c.o());"),
     ),
     Mutation(
         "O is not rescaled to the maxima of the other warpgroup",

@@ -22,6 +22,8 @@ from flash_attention.families.values import smallest_holding
 FEW_KEYS = 1024  # up to so many, taking turns is faster than sums to clear and convert
 GROUP_HEADS = 8  # heads of k whose tiles run side by side
 ROWS_IN_L2 = {64: 1 << 16, 128: 1 << 14}  # by d_head: of Q, with dO and the sums of dQ
+EVEN_COLUMNS = (256, 4096)  # of all heads side by side whose tiles take turns: the least, the most
+UNEVEN_COLUMNS = (2048, 8192)
 
 
 def heuristic(problem: BackwardProblem, arch: Arch) -> HopperBackwardKernelConfig | str:
@@ -93,7 +95,7 @@ def _heads_in_order(problem: BackwardProblem, d_head: int) -> int:
     tiles wait for each other. The fewer, the more of their rows stay in L2. Short tiles, which an
     uneven mask leads to, need more heads."""
     rows = max(1, problem.seq_q * problem.heads_per_kv)
-    least, most = (2048, 8192) if _is_uneven(problem) else (256, 4096)
+    least, most = UNEVEN_COLUMNS if _is_uneven(problem) else EVEN_COLUMNS
     return min(max(ROWS_IN_L2[d_head] // rows, least // d_head), most // d_head)
 
 

@@ -2,6 +2,7 @@
 // A third warpgroup computes dQ = dS K, stages it and adds it to dq_sum by bulk copies.
 #pragma once
 #include <fa/ptx/bulk.cuh>
+#include <fa/sm90/backward/block_walk.cuh>
 #include <fa/sm90/backward/ds_buffers.cuh>
 #include <fa/sm90/named_barriers.cuh>
 
@@ -30,7 +31,7 @@ struct OwnWarpgroup {
 #pragma unroll 1
           for (int pass = 0; pass < Math::kPasses; ++pass) add(pass);
           ds_.advance();
-          next_block();
+          if (BlockWalk<Config>::next(block_, Smem::mail(tile_))) place_.next_head();
         }
         __syncwarp();  // all lanes have read the mailbox, and the last product K
         if (lane_id() == 0) {
@@ -68,14 +69,9 @@ struct OwnWarpgroup {
       const Mailbox mail = Smem::mail(tile_);
       if (mail.read(Word::kKeyFirst) == kNoMoreTiles) return false;
       steps_ = mail.read(Word::kSteps);
-      block_ = mail.read(Word::kFirstBlock);
+      block_ = BlockWalk<Config>::start(mail);
       place_.begin_tile(mail);
       return true;
-    }
-    __device__ void next_block() {
-      if (++block_ < Smem::mail(tile_).read(Word::kEndBlock)) return;
-      block_ = Smem::mail(tile_).read(Word::kFirstBlock);
-      place_.next_head();
     }
     static __device__ bool leads() { return threadIdx.x % kWarpgroupSize == 0; }
 
