@@ -35,8 +35,8 @@ PROBLEMS = {
     "global-misaligned": "The hardware stops the launch with an error.",
     "cta-write-conflict": "CTAs run in any order, so the last one to run decides what is there.",
     "missing-proxy-fence": (
-        "TMA and wgmma read through another path than ordinary stores write. Without the fence they "
-        "may see the bytes of before."
+        "TMA and wgmma read on another path than ordinary stores write. Without the fence they may "
+        "see the bytes of before."
     ),
     "mbarrier-transaction": (
         "More bytes arrive than the barrier expects, so a phase ends too early or never."

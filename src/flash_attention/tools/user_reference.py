@@ -57,7 +57,7 @@ def load_reference(text: str) -> Callable[..., object]:
     return function  # type: ignore[no-any-return]
 
 
-def compare(
+def compare_arrays(
     names: Sequence[str],
     got: Sequence[NDArray[Any]],
     wanted: Sequence[NDArray[Any]],

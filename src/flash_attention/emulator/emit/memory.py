@@ -105,19 +105,8 @@ def store(emitter: BlockEmitter, instruction: Instruction, predicate: str | None
 
 OPERATIONS = ("add", "min", "max", "exch", "cas", "and", "or", "xor", "inc", "dec")
 ATOMIC = {
-    *(
-        "global",
-        "shared",
-        "shared::cta",
-        "relaxed",
-        "acquire",
-        "release",
-        "acq_rel",
-        "cta",
-        "cluster",
-        "gpu",
-        "sys",
-    ),
+    *("global", "shared", "shared::cta", "relaxed", "acquire", "release", "acq_rel"),
+    *("cta", "cluster", "gpu", "sys"),
     *OPERATIONS,
 }
 

@@ -71,7 +71,7 @@ class NamedBarriers:
 
     def voted(self, s: Selection, numbers: Words, mode: str) -> NDArray[Any]:
         """The outcome behind the barrier: how many said yes, whether one did, whether all did."""
-        result = np.zeros(s.count, np.uint32 if mode == "popc" else np.bool_)
+        result: NDArray[Any] = np.zeros(s.count, np.uint32 if mode == "popc" else np.bool_)
         for cta, number, mask in _by_barrier(s, numbers):
             yes, total = self._voted[cta, number]
             result[mask] = {"popc": yes, "or": yes > 0, "and": yes == total}[mode]

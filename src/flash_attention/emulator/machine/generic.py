@@ -36,7 +36,7 @@ class GenericAccess:
         found: tuple[Array, ...] = ()
         for memory, part in self._by_memory(addr, mask):
             loaded = memory.load(sel, addr, size, n, part, pc)
-            if part is mask:
+            if part is mask or part is None:
                 return tuple(loaded)
             found = found or tuple(np.zeros_like(values) for values in loaded)
             found = tuple(np.where(part, new, old) for new, old in zip(loaded, found, strict=True))
@@ -63,7 +63,7 @@ class GenericAccess:
         before = np.zeros(sel.count, value.dtype)
         for memory, part in self._by_memory(addr, mask):
             found = memory.atomic(sel, op, type, addr, value, compare, part, pc, ordered)
-            before = found if part is mask else np.where(part, found, before)
+            before = found if part is None else np.where(part, found, before)
         return before
 
     def reduce(

@@ -79,7 +79,7 @@ class WarpUnit:
     def reduce(
         self, s: Selection, operation: str, value: NDArray[Any], members: Words
     ) -> NDArray[Any]:
-        inverse, count = self._groups(s, members)
+        inverse, _ = self._groups(s, members)
         _, first = np.unique(inverse, return_index=True)
         result = value[first].copy()
         rest = np.ones(s.count, bool)

@@ -3,38 +3,63 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from flash_attention.errors import UnsupportedError
 from flash_attention.tools.commands.emulate import emulate
 from flash_attention.tools.commands.user_kernel import emulate_user_kernel
 
-_OF_FILES = ("entry", "grid", "block", "arg", "include", "compare", "tolerance")
-_OF_RUNGS = ("rung", "config", "plant", "seq")
-_OF_BOTH = ("schedule", "seed", "arch", "json")
 
-
-def emulate_either(source: Path | None, smem: int, **given: Any) -> None:
+def emulate_either(
+    source: Path | None,
+    rung: int | None,
+    config: str | None,
+    plant: str | None,
+    seq: int | None,
+    heads: int,
+    batch: int,
+    d_head: int,
+    dtype: str,
+    schedule: str,
+    seed: int,
+    causal: bool,
+    arch: str | None,
+    json: Path | None,
+    entry: str | None,
+    grid: str | None,
+    block: str | None,
+    arg: list[str] | None,
+    smem: int,
+    include: list[Path] | None,
+    compare: str | None,
+    tolerance: float | None,
+) -> None:
     """Run what is named; options of the other kind of kernel are refused."""
-    misplaced = [name for name in (_OF_FILES if source is None else _OF_RUNGS) if given[name]]
-    if misplaced:
-        names = ", ".join(f"--{name}" for name in misplaced)
-        kind = "a .cu or .ptx file" if source is None else "kernels of this package"
-        raise UnsupportedError(f"{names}: only for {kind}")
+    of_rungs = {"rung": rung, "config": config, "plant": plant, "seq": seq}
+    launch = {"entry": entry, "grid": grid, "block": block, "compare": compare}
+    order = {"schedule": schedule, "seed": seed}
     if source is None:
-        emulate(**{name: value for name, value in given.items() if name not in _OF_FILES})
+        _refuse({**launch, "arg": arg, "include": include, "smem": smem}, "a .cu or .ptx file")
+        problem = {"heads": heads, "batch": batch, "d_head": d_head, "dtype": dtype}
+        emulate(**of_rungs, **problem, **order, causal=causal, arch=arch, json=json)  # type: ignore[arg-type]
         return
-    both = {name: given[name] for name in _OF_BOTH}
+    _refuse(of_rungs, "kernels of this package")
+    arguments, folders = arg or [], include or []
     emulate_user_kernel(
         source,
+        **launch,
+        **order,  # type: ignore[arg-type]
+        arg=arguments,
+        include=folders,
         smem=smem,
-        entry=given["entry"],
-        grid=given["grid"],
-        block=given["block"],
-        arg=given["arg"] or (),
-        include=given["include"] or (),
-        reference=given["compare"],
-        tolerance=given["tolerance"],
-        **both,
+        tolerance=tolerance,
+        arch=arch,
+        json=json,
     )
+
+
+def _refuse(given: Mapping[str, object], kind: str) -> None:
+    names = ", ".join(f"--{name}" for name, value in given.items() if value)
+    if names:
+        raise UnsupportedError(f"{names}: only for {kind}")

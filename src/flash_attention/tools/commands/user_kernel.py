@@ -21,7 +21,7 @@ from flash_attention.tools.commands.counted import print_sites
 from flash_attention.tools.commands.findings import print_findings, print_lines, print_stopped
 from flash_attention.tools.commands.options import numbers_of
 from flash_attention.tools.commands.user_arguments import read_arguments
-from flash_attention.tools.user_reference import Compared, compare, load_reference
+from flash_attention.tools.user_reference import Compared, compare_arrays, load_reference
 from flash_attention.user_kernel import Empty, UserKernel, UserRun
 from flash_attention.user_kernel.kernel import DEFAULT_ARCH
 
@@ -37,7 +37,7 @@ def emulate_user_kernel(
     arg: Sequence[str],
     smem: int,
     include: Sequence[Path],
-    reference: str | None,
+    compare: str | None,
     tolerance: float | None,
     schedule: str,
     seed: int,
@@ -49,7 +49,7 @@ def emulate_user_kernel(
     for name, sizes in shape.items():
         if sizes is None:
             raise UnsupportedError(f"say how large the {name} is, as in --{name} 16,16")
-    function = None if reference is None else load_reference(reference)
+    function = None if compare is None else load_reference(compare)
     arguments = read_arguments(arg, seed)
     kernel = _loaded(source, entry, arch or DEFAULT_ARCH, include)
     expected = [deepcopy(_as_array(argument.value)) for argument in arguments]
@@ -70,7 +70,7 @@ def emulate_user_kernel(
     if function is not None:
         function(*expected)
         wanted = [value for value in expected if isinstance(value, np.ndarray)]
-        compared = compare(names, result.arrays, wanted, tolerance)
+        compared = compare_arrays(names, result.arrays, wanted, tolerance)
     _print(kernel, result, names, schedule)
     print_lines(str(each) for each in compared)
     print_findings(result.findings)
