@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from flash_attention.errors import UnsupportedError
 from flash_attention.tools.commands.emulate import emulate
@@ -36,22 +37,21 @@ def emulate_either(
     tolerance: float | None,
 ) -> None:
     """Run what is named; options of the other kind of kernel are refused."""
-    of_rungs = {"rung": rung, "config": config, "plant": plant, "seq": seq}
-    launch = {"entry": entry, "grid": grid, "block": block, "compare": compare}
-    order = {"schedule": schedule, "seed": seed}
+    of_rungs: dict[str, Any] = {"rung": rung, "config": config, "plant": plant, "seq": seq}
+    launch: dict[str, Any] = {"entry": entry, "grid": grid, "block": block, "compare": compare}
+    order: dict[str, Any] = {"schedule": schedule, "seed": seed}
     if source is None:
         _refuse({**launch, "arg": arg, "include": include, "smem": smem}, "a .cu or .ptx file")
-        problem = {"heads": heads, "batch": batch, "d_head": d_head, "dtype": dtype}
-        emulate(**of_rungs, **problem, **order, causal=causal, arch=arch, json=json)  # type: ignore[arg-type]
+        problem: dict[str, Any] = {"heads": heads, "batch": batch, "d_head": d_head, "dtype": dtype}
+        emulate(**of_rungs, **problem, **order, causal=causal, arch=arch, json=json)
         return
     _refuse(of_rungs, "kernels of this package")
-    arguments, folders = arg or [], include or []
     emulate_user_kernel(
         source,
         **launch,
-        **order,  # type: ignore[arg-type]
-        arg=arguments,
-        include=folders,
+        **order,
+        arg=arg or [],
+        include=include or [],
         smem=smem,
         tolerance=tolerance,
         arch=arch,
