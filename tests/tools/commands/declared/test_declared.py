@@ -13,7 +13,15 @@ from flash_attention.emulator import SCHEDULES
 from flash_attention.tools.bench import ladder_run
 from flash_attention.tools.bench.grid import GRIDS
 from flash_attention.tools.bench.names import GRID_NAMES
-from flash_attention.tools.commands import build, check, debug, doctor, explain, report
+from flash_attention.tools.commands import (
+    build,
+    check,
+    debug,
+    doctor,
+    emulate_either,
+    explain,
+    report,
+)
 from flash_attention.tools.commands import tune as tuning
 from flash_attention.tools.commands.bench import command as bench
 from flash_attention.tools.commands.declared import calls, kernels, ladder, measuring
