@@ -10,7 +10,7 @@ _WAIT = "Wait for the copy before the kernel ends, and before its data is used."
 _ALIGN = "Give the tile an offset, or the tensor a stride, that is a multiple of the access."
 _ARRIVALS = (
     "Count what the barrier waits for: as many arrivals as its init says, and as many bytes as "
-    "arrive_expect announces. The parity of a wait flips each time round the ring."
+    "expect_tx announces. The parity of a wait flips each time round the ring."
 )
 _WGMMA = "Put wgmma_fence before the first product, wgmma_commit and a wait after the last one."
 

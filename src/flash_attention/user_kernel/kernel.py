@@ -6,7 +6,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from flash_attention.emulator import (
     Counters,
-    DeadlockError,
     EmulatorError,
     Finding,
     GlobalMemory,
@@ -27,6 +26,7 @@ from flash_attention.emulator.ptx import parse
 from flash_attention.errors import LaunchError, UnsupportedError, quoted
 from flash_attention.user_kernel.arguments import Given, check_arguments, place_arguments
 from flash_attention.user_kernel.compiling import compile_cuda
+from flash_attention.user_kernel.places import place_of
 
 DEFAULT_ARCH = "sm_80"
 Shape = int | tuple[int, ...]
@@ -42,6 +42,7 @@ class UserRun:
     counters: Counters
     printed: str
     seconds: float
+    places: tuple[str, ...]  # where the address of every finding lies: "partial + 256 bytes"
 
 
 class UserKernel:
@@ -49,6 +50,7 @@ class UserKernel:
 
     def __init__(self, program: Program) -> None:
         self.program = program
+        self.name = plain_name(program.kernel.name)
 
     @classmethod
     def of_file(
@@ -137,7 +139,8 @@ class UserKernel:
                 checks=checks,
             )
         except EmulatorError as error:
-            raise LaunchError(_stopped(error)) from error
+            message = str(error).replace(self.program.kernel.name, self.name)
+            raise LaunchError(message) from error
         seconds = time.perf_counter() - start
         after = [memory.read(placed.address, placed.dtype, placed.shape) for placed in arrays]
         for placed, array in zip(arrays, after, strict=True):
@@ -147,8 +150,15 @@ class UserKernel:
             variable.name: memory.read(memory.variable(variable), np.uint8, (variable.size or 0,))
             for variable in self.program.kernel.module
         }
+        findings = tuple(replace(finding, kernel=self.name) for finding in result.findings)
         return UserRun(
-            tuple(after), module, tuple(result.findings), result.counters, result.printed, seconds
+            tuple(after),
+            module,
+            findings,
+            result.counters,
+            result.printed,
+            seconds,
+            tuple(place_of(finding.address, self.program, memory) for finding in findings),
         )
 
     def _fill(self, given: Mapping[str, NDArray[Any]], memory: GlobalMemory) -> None:
@@ -170,6 +180,15 @@ def _three(what: str, shape: Shape) -> tuple[int, int, int]:
     return x, y, z
 
 
+def plain_name(mangled: str) -> str:
+    """The name of a kernel in C++, without namespaces and types."""
+    name, rest = mangled, mangled.removeprefix("_Z").lstrip("N")
+    while match := re.match(r"(\d+)", rest if mangled.startswith("_Z") else ""):
+        end = len(match[1]) + int(match[1])
+        name, rest = rest[len(match[1]) : end], rest[end:]
+    return name
+
+
 def _find_entry(kernels: Sequence[str], entry: str | None) -> str:
     """The kernel that is meant: by its name in PTX, or in C++."""
     there = f"the text has {', '.join(kernels) or 'none'}"
@@ -177,14 +196,7 @@ def _find_entry(kernels: Sequence[str], entry: str | None) -> str:
         if len(kernels) != 1:
             raise UnsupportedError(f"say which kernel is meant; {there}")
         return kernels[0]
-    pattern = re.compile(rf"_Z(?:N.*?)?{len(entry)}{re.escape(entry)}(?![a-z_])")
-    found = [name for name in kernels if name == entry or pattern.match(name)]
+    found = [name for name in kernels if entry in (name, plain_name(name))]
     if len(found) != 1:
         raise UnsupportedError(f"{len(found)} kernels are called {quoted(entry)}; {there}")
     return found[0]
-
-
-def _stopped(error: EmulatorError) -> str:
-    """Why the kernel did not come to an end, and what was found until then."""
-    found = error.findings if isinstance(error, DeadlockError) else ()
-    return "\n".join([str(error), *(f"found until then: {finding}" for finding in found)])

@@ -12,9 +12,6 @@ LINE = HEADER.count("\n") + 1
 REFUSED = [
     "mul.rn.ftz.f16x2 %r10, %r11, %r12;",
     "fma.rn.relu.bf16x2 %r10, %r11, %r12, %r13;",
-    "max.f16x2 %r10, %r11, %r12;",
-    "neg.bf16x2 %r10, %r11;",
-    "add.rn.bf16 %h1, %h2, %h3;",
     "atom.global.add.noftz.f16x2 %r10, [%rd3], %r11;",
     "atom.global.add.v4.f32 {%f1, %f2, %f3, %f4}, [%rd3], {%f5, %f6, %f7, %f8};",
     "red.global.add.noftz.bf16x2 [%rd3], %r11;",

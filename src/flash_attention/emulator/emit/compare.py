@@ -38,10 +38,12 @@ COMBINE = {"and": "&", "or": "|", "xor": "^"}
 def set_predicate(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
     _, comparison, *rest = instruction.parts
     storage = STORAGE_OF_PTX[rest[-1]]
-    if "ftz" in rest and storage != "f32":
+    if ("ftz" in rest and storage != "f32") or rest[-1] in ("f16x2", "bf16x2"):
         raise refuse(instruction)
     a = emitter.array(instruction.operands[1], storage)
     b = emitter.value(instruction.operands[2], storage)
+    if rest[-1] == "bf16":
+        a, b, storage = f"numerics.bf16_to_f32({a})", f"numerics.bf16_to_f32({b})", "f32"
     form = {**ORDERED, **UNORDERED}[comparison]
     if comparison == "ne" and storage[0] == "f":
         form = "(({a} < {b}) | ({a} > {b}))"

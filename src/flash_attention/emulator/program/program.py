@@ -11,7 +11,7 @@ import numpy as np
 
 from flash_attention.emulator.emit import BlockEmitter
 from flash_attention.emulator.errors import EmulatorError, RefusedKernelError
-from flash_attention.emulator.machine import numerics
+from flash_attention.emulator.machine import integers, numerics
 from flash_attention.emulator.machine.lanes import LOCAL_BASE, PARAM_BASE, SHARED_BASE
 from flash_attention.emulator.program.blocks import (
     Block,
@@ -135,6 +135,7 @@ class Program:
             raise RefusedKernelError(kernel.name, refusals)
         self.static_smem = layout.static_smem
         self.local_bytes = layout.local_bytes
+        self.shared_addresses = {v.name: layout.symbol_address(v.name) for v in kernel.shared}
         self.slot_types = [
             STORAGE[STORAGE_OF_PTX[kernel.registers[register]]] for register in layout.slots
         ]
@@ -142,7 +143,12 @@ class Program:
         self.param_reads = sorted(layout.param_reads)
         self.param_bytes = max((p.offset + p.size for p in kernel.params), default=0)
         self.uses_wgmma = any(i.parts[0] == "wgmma" for i in kernel.instructions)
-        self._namespace: dict[str, Any] = {"np": np, "numerics": numerics, **layout.scalars}
+        self._namespace: dict[str, Any] = {
+            "np": np,
+            "numerics": numerics,
+            "integers": integers,
+            **layout.scalars,
+        }
         self._functions: dict[tuple[int, bool], BlockFunction] = {}
 
     def function(self, index: int, all_lanes: bool) -> BlockFunction:

@@ -17,18 +17,26 @@ from flash_attention.tools.plants import shortened
 INSTRUCTIONS = "fa/ptx/"
 
 
-def print_findings(findings: Sequence[Finding], include: Path = INCLUDE_DIR) -> None:
-    """The findings of each kind and place in CUDA, those lines, and what usually mends them."""
+def print_findings(
+    findings: Sequence[Finding], include: Path = INCLUDE_DIR, places: Sequence[str] = ()
+) -> None:
+    """The findings of each kind and line in CUDA, those lines, and what usually mends them.
+
+    `places` says what lies at the address of each.
+    """
+    said = dict(zip(findings, places, strict=False))
     colour = "bold red" if findings else "green"
     output.print(f"findings: [{colour}]{len(findings) or 'none'}[/]", highlight=False)
-    places: dict[tuple[str, str | None, str | None], list[Finding]] = {}
+    lines: dict[tuple[str, str | None, str | None], list[Finding]] = {}
     for finding in findings:
-        places.setdefault((finding.kind, finding.source, finding.other_source), []).append(finding)
-    for (_, source, other), found in places.items():
+        lines.setdefault((finding.kind, finding.source, finding.other_source), []).append(finding)
+    for (_, source, other), found in lines.items():
         count = sum(finding.count for finding in found)
         first = replace(found[0], source=None, other_ptx_line=None, count=count)
         at = f", at {len(found)} places in PTX" if len(found) > 1 else ""
         print_lines([f"  {first}{at}", *_indented(source_lines(source, include))])
+        if place := said.get(found[0]):
+            print_lines([f"    that address is {place}"])
         if other:
             print_lines(["    the other access:", *_indented(source_lines(other, include))])
     print_mends(dict.fromkeys(finding.kind for finding in findings))

@@ -3,8 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from flash_attention.emulator import RefusedKernelError
+from flash_attention.emulator import DeadlockError, RefusedKernelError
 from flash_attention.emulator.machine.storage import POISON
 from flash_attention.errors import LaunchError, UnsupportedError
 from flash_attention.files import write_record
@@ -64,21 +65,43 @@ def emulate_user_kernel(
         )
     except LaunchError as error:
         print_stopped(error)
+        if isinstance(error.__cause__, DeadlockError):
+            print_findings([replace(f, kernel=kernel.name) for f in error.__cause__.findings])
         raise typer.Exit(1) from error
     names = [a.name for a in arguments if isinstance(a.value, np.ndarray | Empty)]
-    compared: list[Compared] = []
-    if function is not None:
-        function(*expected)
-        wanted = [value for value in expected if isinstance(value, np.ndarray)]
-        compared = compare_arrays(names, result.arrays, wanted, tolerance)
+    compared = [] if function is None else _compared(function, expected, names, result, tolerance)
     _print(kernel, result, names, schedule)
     print_lines(str(each) for each in compared)
-    print_findings(result.findings)
+    print_findings(result.findings, places=result.places)
     print_sites(result.counters)
     if json is not None:
         write_record(json, _record(result, compared))
     if result.findings or not all(each.ok for each in compared):
         raise typer.Exit(1)
+
+
+def _compared(
+    function: Callable[..., object],
+    given: Sequence[Any],
+    names: Sequence[str],
+    result: UserRun,
+    tolerance: float | None,
+) -> list[Compared]:
+    """The arrays that the kernel or the reference changed, beside each other."""
+    before = [value.copy() for value in given if isinstance(value, np.ndarray)]
+    function(*given)
+    wanted = [value for value in given if isinstance(value, np.ndarray)]
+    changed = [
+        index
+        for index, (old, new, got) in enumerate(zip(before, wanted, result.arrays, strict=True))
+        if old.tobytes() != new.tobytes() or old.tobytes() != got.tobytes()
+    ]
+    return compare_arrays(
+        [names[index] for index in changed],
+        [result.arrays[index] for index in changed],
+        [wanted[index] for index in changed],
+        tolerance,
+    )
 
 
 def _loaded(source: Path, entry: str | None, arch: str, include: Sequence[Path]) -> UserKernel:
@@ -102,8 +125,9 @@ def _as_array(value: Any) -> Any:
 
 
 def _print(kernel: UserKernel, result: UserRun, names: Sequence[str], schedule: str) -> None:
-    name = kernel.program.kernel.name
-    print_lines([f"{name}, {kernel.program.kernel.target}, {schedule}: {result.seconds:.2f} s"])
+    print_lines(
+        [f"{kernel.name}, {kernel.program.kernel.target}, {schedule}: {result.seconds:.2f} s"]
+    )
     if result.printed:
         print_lines(["printed:", *(f"  {line}" for line in result.printed.splitlines())])
     table = report_table("array")
