@@ -19,12 +19,18 @@ from flash_attention.emulator import (
     Finding,
     GlobalMemory,
     Program,
+    RunResult,
     load_program,
     run,
 )
 from flash_attention.emulator.ptx import parse
 from flash_attention.errors import LaunchError, UnsupportedError, quoted
-from flash_attention.user_kernel.arguments import Given, check_arguments, place_arguments
+from flash_attention.user_kernel.arguments import (
+    Given,
+    Placed,
+    check_arguments,
+    place_arguments,
+)
 from flash_attention.user_kernel.compiling import compile_cuda
 from flash_attention.user_kernel.places import place_of
 
@@ -141,7 +147,12 @@ class UserKernel:
         except EmulatorError as error:
             message = str(error).replace(self.program.kernel.name, self.name)
             raise LaunchError(message) from error
-        seconds = time.perf_counter() - start
+        return self._outcome(result, time.perf_counter() - start, arrays, memory)
+
+    def _outcome(
+        self, result: RunResult, seconds: float, arrays: Sequence[Placed], memory: GlobalMemory
+    ) -> UserRun:
+        """Write the arrays back to where they came from, and gather what was found."""
         after = [memory.read(placed.address, placed.dtype, placed.shape) for placed in arrays]
         for placed, array in zip(arrays, after, strict=True):
             if placed.given is not None and placed.given.flags.writeable:

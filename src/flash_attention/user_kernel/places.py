@@ -8,7 +8,7 @@ import re
 from flash_attention.emulator import GlobalMemory, Program
 from flash_attention.emulator.machine.lanes import GLOBAL_BASE, LOCAL_BASE
 
-_LAST_NAME = re.compile(r"\d+([A-Za-z_]\w*?)(?:_\d+)?$")  # of a mangled local variable
+_LAST_NAME = re.compile(r".*E(\d+)")  # the length of a mangled local variable's own name
 
 
 def place_of(address: int | None, program: Program, memory: GlobalMemory) -> str:
@@ -28,8 +28,8 @@ def place_of(address: int | None, program: Program, memory: GlobalMemory) -> str
 
 
 def _plain(name: str) -> str:
-    found = _LAST_NAME.search(name) if name.startswith("_Z") else None
-    return found[1] if found else name
+    found = _LAST_NAME.match(name) if name.startswith("_Z") else None
+    return name[found.end() : found.end() + int(found[1])] if found else name
 
 
 def _offset(name: str, offset: int) -> str:

@@ -71,7 +71,7 @@ def source_lines(source: str | None, include: Path) -> list[str]:
 
 def print_lines(lines: Iterable[str]) -> None:
     for line in lines:
-        output.print(line, markup=False, highlight=False, soft_wrap=True)
+        output.print(line, markup=False, highlight=False, soft_wrap=True, emoji=False)
 
 
 def _indented(lines: Iterable[str]) -> list[str]:

@@ -13,7 +13,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from flash_attention.emulator import DeadlockError, RefusedKernelError
+from flash_attention.emulator import DeadlockError, Finding, RefusedKernelError
 from flash_attention.emulator.machine.storage import POISON
 from flash_attention.errors import LaunchError, UnsupportedError
 from flash_attention.files import write_record
@@ -66,7 +66,8 @@ def emulate_user_kernel(
     except LaunchError as error:
         print_stopped(error)
         if isinstance(error.__cause__, DeadlockError):
-            print_findings([replace(f, kernel=kernel.name) for f in error.__cause__.findings])
+            found = [f for f in error.__cause__.findings if isinstance(f, Finding)]
+            print_findings([replace(finding, kernel=kernel.name) for finding in found])
         raise typer.Exit(1) from error
     names = [a.name for a in arguments if isinstance(a.value, np.ndarray | Empty)]
     compared = [] if function is None else _compared(function, expected, names, result, tolerance)

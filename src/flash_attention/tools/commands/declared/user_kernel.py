@@ -24,7 +24,7 @@ ArgumentOption = Annotated[
     list[str] | None,
     typer.Option(
         metavar="ARG",
-        help="FILE: an argument, in their order: f32:x:64x32@random (or @zeros, @ones, @range,"
+        help="FILE: an argument, in their order: f32:data:64x32@random (or @zeros, @ones, @range,"
         " @FILE.npy; without @ nothing is written there), i32=64",
     ),
 ]
