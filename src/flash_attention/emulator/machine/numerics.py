@@ -197,7 +197,21 @@ def to_f32(narrow: NDArray[Any], dtype: str) -> Floats:
     if dtype == "e4m3":
         values: Floats = E4M3_VALUES[narrow]
         return values
+    if dtype == "e5m2":  # the upper half of an f16
+        return (narrow.astype(np.uint16) << np.uint16(8)).view(np.float16).astype(np.float32)
     return narrow.view(np.float16).astype(np.float32) if dtype == "f16" else bf16_to_f32(narrow)
+
+
+def elements(words: Words, dtype: str) -> Array:
+    """The numbers in 32-bit registers, as products take them: an axis more, exactly."""
+    if dtype == "tf32":
+        return (words & np.uint32(0xFFFFE000)).view(np.float32)[..., None]
+    if dtype in ("s8", "u8"):
+        kind = np.int8 if dtype == "s8" else np.uint8
+        return words.view(kind).reshape(*words.shape, 4).astype(np.float64)
+    if dtype in ("e4m3", "e5m2"):
+        return to_f32(words.view(np.uint8).reshape(*words.shape, 4), dtype)
+    return to_f32(words.view(np.uint16).reshape(*words.shape, 2), dtype)
 
 
 def _e4m3_values() -> Floats:
