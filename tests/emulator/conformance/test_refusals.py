@@ -22,8 +22,7 @@ REFUSED = [
     "cp.reduce.async.bulk.global.shared::cta.bulk_group.max.u32 [%rd3], [%r10], 16;",
     "add.cc.u32 %r10, %r11, %r12;",
     "mapa.shared::cluster.u32 %r10, %r11, %r12;",
-    "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%f1, %f2, %f3, %f4},"
-    " {%r1, %r2, %r3, %r4}, {%r5, %r6}, {%f1, %f2, %f3, %f4};",
+    "mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%rd5, %rd6}, {%rd7}, {%rd8}, {%rd5, %rd6};",
 ]
 
 
