@@ -10,7 +10,8 @@ import pytest
 
 from flash_attention.emulator import SCHEDULES
 from flash_attention.emulator.machine.numerics import E4M3_VALUES
-from flash_attention.user_kernel import Empty
+from flash_attention.user_kernel import Empty, UserKernel
+from flash_attention.user_kernel.compiling import toolkit_headers
 from tests.user_kernel.corpus_kernels import clean, corpus_kernel, floats, integers
 
 FILE = "tensor_cores.cu"
@@ -77,3 +78,85 @@ def test_copies_arrive_at_an_mbarrier(schedule: str) -> None:
     kernel = corpus_kernel("hopper.cu", "copies_that_arrive", "sm_90a")
     clean(kernel, out, x, grid=1, block=64, schedule=schedule)
     np.testing.assert_array_equal(out, x[::-1])
+
+
+WMMA = """
+.version 8.0
+.target sm_80
+.address_size 64
+.visible .entry multiply(.param .u64 c, .param .u64 a, .param .u64 b)
+{
+.reg .b32 %r<32>;
+.reg .f32 %f<16>;
+.reg .b64 %rd<8>;
+ld.param.u64 %rd0, [c];
+ld.param.u64 %rd1, [a];
+ld.param.u64 %rd2, [b];
+mov.u32 %r0, 16;
+wmma.load.a.sync.aligned.row.m16n16k16.f16 {A}, [%rd1], %r0;
+wmma.load.b.sync.aligned.col.m16n16k16.global.f16 {B}, [%rd2], %r0;
+wmma.load.c.sync.aligned.row.m16n16k16.global.f32 {C}, [%rd0], %r0;
+wmma.mma.sync.aligned.row.col.m16n16k16.f32.f32 {C}, {A}, {B}, {C};
+wmma.store.d.sync.aligned.row.m16n16k16.global.f32 [%rd0], {C}, %r0;
+ret;
+}
+"""
+
+
+def test_wmma_adds_a_product_to_a_matrix() -> None:
+    lists = {
+        "{A}": ", ".join(f"%r{i}" for i in range(1, 9)),
+        "{B}": ", ".join(f"%r{i}" for i in range(9, 17)),
+        "{C}": ", ".join(f"%f{i}" for i in range(8)),
+    }
+    text = WMMA
+    for name, registers in lists.items():
+        text = text.replace(name, f"{{{registers}}}")
+    a, b = floats(16, 16).astype(np.float16), floats(16, 16, seed=1).astype(np.float16)
+    c = floats(16, 16, seed=2)
+    wanted = c + a.astype(np.float64) @ b.astype(np.float64).T
+    clean(UserKernel.of_ptx(text), c, a, b, grid=1, block=32)
+    np.testing.assert_allclose(c, wanted, rtol=1e-5, atol=1e-5)
+
+
+HALF_HEADER = """
+#include <cuda_fp16.h>
+__global__ void k(__half* out, const __half* in) {
+  int i = threadIdx.x;
+  out[2 * i] = hexp(in[i]);
+  __half2 pair = __halves2half2(in[i], in[i ^ 1]);
+  pair = __hfma2(pair, pair, pair);
+  out[2 * i + 1] = __hgt(in[i], __float2half(0.0f)) ? __low2half(pair) : __high2half(pair);
+}
+"""
+
+
+@pytest.mark.skipif(not toolkit_headers(), reason="needs the headers of a CUDA toolkit")
+def test_the_header_of_half_precision() -> None:
+    x, out = floats(32).astype(np.float16), np.zeros((32, 2), np.float16)
+    clean(UserKernel.of_source(HALF_HEADER), out, x, grid=1, block=32)
+    wide = x.astype(np.float64)
+    np.testing.assert_allclose(out[:, 0], np.exp(wide), rtol=2e-3)
+    chosen = np.where(x > 0, wide, wide.reshape(-1, 2)[:, ::-1].reshape(-1))
+    np.testing.assert_array_equal(out[:, 1], (chosen * chosen + chosen).astype(np.float16))
+
+
+GROUPS = """
+#include <cooperative_groups.h>
+#include <cooperative_groups/reduce.h>
+namespace cg = cooperative_groups;
+__global__ void k(int* out, const int* in) {
+  auto block = cg::this_thread_block();
+  auto tile = cg::tiled_partition<16>(block);
+  int sum = cg::reduce(tile, in[block.thread_rank()], cg::plus<int>());
+  block.sync();
+  out[block.thread_rank()] = sum;
+}
+"""
+
+
+@pytest.mark.skipif(not toolkit_headers(), reason="needs the headers of a CUDA toolkit")
+def test_cooperative_groups() -> None:
+    x, out = integers(64), np.zeros(64, np.int32)
+    clean(UserKernel.of_source(GROUPS), out, x, grid=1, block=64)
+    np.testing.assert_array_equal(out, x.reshape(4, 16).sum(axis=1).repeat(16))

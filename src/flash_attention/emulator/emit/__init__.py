@@ -17,6 +17,7 @@ from flash_attention.emulator.emit import (
     special,
     warp,
     wgmma,
+    wmma,
 )
 from flash_attention.emulator.emit.block import BlockEmitter
 
@@ -37,4 +38,5 @@ __all__ = [
     "special",
     "warp",
     "wgmma",
+    "wmma",
 ]

@@ -38,6 +38,7 @@ from flash_attention.emulator.machine.tensor_map import TensorMap
 from flash_attention.emulator.machine.tma import Tma
 from flash_attention.emulator.machine.warp import WarpUnit
 from flash_attention.emulator.machine.wgmma import Wgmma
+from flash_attention.emulator.machine.wmma import Wmma
 from flash_attention.emulator.program.program import Program
 from flash_attention.emulator.types import SPECIAL_REGISTERS, numpy_type
 
@@ -94,6 +95,7 @@ class Machine:
         self.bulk_copies = BulkCopies(self)
         self.tma = Tma(self)
         self.wgmma = Wgmma(self)
+        self.wmma = Wmma(self)
         self.named_barriers = NamedBarriers(self)
 
         self.registers = [np.zeros(self.num_lanes, t) for t in program.slot_types]

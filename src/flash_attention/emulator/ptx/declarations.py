@@ -26,7 +26,7 @@ _VARIABLE = re.compile(
     re.DOTALL,
 )
 _REGISTERS = re.compile(
-    r"\.reg\s+(?:\.v(?P<lanes>\d+)\s+)?\.(?P<type>\w+)\s+(?P<names>.*)$", re.DOTALL
+    r"\.reg\s*(?:\.v(?P<lanes>\d+)\s+)?\.(?P<type>\w+)\s+(?P<names>.*)$", re.DOTALL
 )
 _DECLARATOR = re.compile(
     rf"\s*({NAME})\s*(?:<\s*(\d+)\s*>)?\s*((?:\[\s*\d*\s*\]\s*)*)"
