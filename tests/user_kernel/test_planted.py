@@ -3,14 +3,15 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pytest
 
 from flash_attention.errors import LaunchError
-from flash_attention.user_kernel import Empty, UserKernel
-from tests.user_kernel.corpus_kernels import CORPUS, floats, integers
+from flash_attention.user_kernel import UserKernel
+from tests.user_kernel.corpus_kernels import CORPUS
+from tests.user_kernel.corpus_launches import launches
 
 BARRIER = "__syncthreads();"
 
@@ -63,40 +64,6 @@ PLANTS = [
     Planted("hopper", "copies_that_arrive", '"r"(64)', '"r"(65)', "deadlock"),
     Planted("hopper", "copies_that_arrive", BARRIER, "", "race"),
 ]
-
-
-def launches() -> dict[str, tuple[tuple[Any, ...], dict[str, Any]]]:
-    """The arguments and the launch of every kernel that a mistake is planted in."""
-    x, n = floats(500), integers(256)
-    zeros = np.zeros(64, np.uint32)
-    tokens = (Empty(128, np.int32), n[:128].copy(), 3)
-    return {
-        "tree_sum": ((Empty(4), x, 500), {"grid": 4, "block": 128, "dynamic_smem": 512}),
-        "shuffle_sum": ((Empty(2), x, 500), {"grid": 2, "block": 96}),
-        "inclusive_scan": ((Empty(256, np.int32), n), {"grid": 1, "block": 256}),
-        "atomic_sum": ((np.zeros(1, np.int32), n, 256), {"grid": 3, "block": 128}),
-        "transpose": (
-            (Empty((50, 40)), floats(40, 50), 50, 40),
-            {"grid": (4, 3), "block": (16, 16)},
-        ),
-        "histogram": ((zeros, n.astype(np.uint8), 256), {"grid": 2, "block": 128}),
-        "stencil": ((Empty(100), floats(100), 100), {"grid": 2, "block": 64}),
-        "either_pointer": ((Empty(64), floats(64), 40), {"grid": 1, "block": 64}),
-        "last_block_sum": (
-            (np.zeros(1, np.int32), Empty(4, np.int32), np.zeros(1, np.uint32), n),
-            {"grid": 4, "block": 64},
-        ),
-        **dict.fromkeys(
-            ("tiled_matmul", "naive_matmul"),
-            (
-                (Empty((20, 25)), floats(20, 37), floats(37, 25), 20, 25, 37),
-                {"grid": (2, 2), "block": (16, 16)},
-            ),
-        ),
-        "softmax": ((Empty((3, 100)), floats(3, 100), 100), {"grid": 3, "block": 64}),
-        "rotate_behind_tokens": (tokens, {"grid": 1, "block": 128}),
-        "copies_that_arrive": ((Empty(256), floats(256)), {"grid": 1, "block": 64}),
-    }
 
 
 def planted_text(plant: Planted) -> str:

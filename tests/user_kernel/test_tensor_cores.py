@@ -10,7 +10,8 @@ import pytest
 
 from flash_attention.emulator import SCHEDULES
 from flash_attention.emulator.machine.numerics import E4M3_VALUES
-from flash_attention.user_kernel import Empty, UserKernel
+from flash_attention.errors import UnsupportedError
+from flash_attention.user_kernel import Empty, Tensor, UserKernel
 from flash_attention.user_kernel.compiling import toolkit_headers
 from tests.user_kernel.corpus_kernels import clean, corpus_kernel, floats, integers
 
@@ -160,3 +161,19 @@ def test_cooperative_groups() -> None:
     x, out = integers(64), np.zeros(64, np.int32)
     clean(UserKernel.of_source(GROUPS), out, x, grid=1, block=64)
     np.testing.assert_array_equal(out, x.reshape(4, 16).sum(axis=1).repeat(16))
+
+
+@pytest.mark.parametrize(("row", "column"), [(0, 0), (5, 12), (28, 36)])
+def test_a_tensor_is_moved_in_boxes(row: int, column: int) -> None:
+    x, out = floats(32, 48), np.zeros((8, 16), np.float32)
+    kernel = corpus_kernel("hopper.cu", "tensor_tile", "sm_90a")
+    clean(kernel, out, Tensor(x, box=(8, 16)), row, column, grid=1, block=128)
+    padded = np.pad(x, ((0, 8), (0, 16)))
+    np.testing.assert_array_equal(out, padded[row : row + 8, column : column + 16])
+
+
+def test_a_tensor_needs_a_tensor_map() -> None:
+    kernel = corpus_kernel("hopper.cu", "mma_e4m3", "sm_90a")
+    tensor = Tensor(floats(8, 16), box=(8, 16))
+    with pytest.raises(UnsupportedError, match="a CUtensorMap has 128"):
+        kernel.run(Empty(128), tensor, Empty(64, np.uint32), grid=1, block=32)

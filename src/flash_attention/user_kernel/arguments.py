@@ -34,6 +34,7 @@ class Tensor:
     swizzle: int = 0  # bytes of the pattern: 0, 32, 64 or 128
 
 
+TENSOR_MAP_BYTES = 128
 _ACCEPTED = (np.ndarray, Empty, Tensor, int, float, np.generic, bytes, ctypes.Structure)
 Given = NDArray[Any] | Empty | Tensor | int | float | np.generic | bytes | ctypes.Structure
 
@@ -78,6 +79,11 @@ def check_arguments(params: Sequence[Param], given: Sequence[Given], names: Sequ
         if isinstance(value, np.ndarray | Empty) and param.size != 8:
             raise UnsupportedError(
                 f"{name} is an array, and the parameter has {param.size} bytes; a pointer has 8"
+            )
+        if isinstance(value, Tensor) and param.size != TENSOR_MAP_BYTES:
+            raise UnsupportedError(
+                f"{name} is a Tensor, and the parameter has {param.size} bytes; a CUtensorMap has"
+                f" {TENSOR_MAP_BYTES}"
             )
         if isinstance(value, np.ndarray) and not value.flags.c_contiguous:
             raise UnsupportedError(f"{name} is not contiguous; pass np.ascontiguousarray of it")

@@ -50,7 +50,7 @@ def _both_names(name: str, text: str) -> dict[str, str]:
 
 CUDA_HEADERS = dict.fromkeys(_NOTHING, _guarded(""))  # where no toolkit is installed
 HOST_HEADERS: dict[str, str] = {
-    "cuda.h": _guarded(""),
+    "cuda.h": _guarded("struct alignas(64) CUtensorMap { unsigned long long opaque[16]; };"),
     **{header: text for name in _IN_NVRTC for header, text in _both_names(name, "").items()},
     **_both_names("stdint", f"{_INTEGERS}\n{_SIZES}"),
     **_both_names("math", _FLOATS),

@@ -136,8 +136,8 @@ class UserKernel:
             result = run(
                 self.program,
                 memory,
-                grid=_three("grid", grid),
-                block=_three("block", block),
+                grid=three_sizes("grid", grid),
+                block=three_sizes("block", block),
                 args=arguments,
                 dynamic_smem=dynamic_smem,
                 schedule=schedule,
@@ -183,7 +183,8 @@ class UserKernel:
             memory.set_variable(known[name], array)
 
 
-def _three(what: str, shape: Shape) -> tuple[int, int, int]:
+def three_sizes(what: str, shape: Shape) -> tuple[int, int, int]:
+    """A grid or a block in x, y and z."""
     sizes = (shape,) if isinstance(shape, int) else tuple(shape)
     if not 1 <= len(sizes) <= 3:
         raise UnsupportedError(f"{what} is {quoted(shape)}; pass one to three whole numbers")

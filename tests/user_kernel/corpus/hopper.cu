@@ -65,3 +65,23 @@ __global__ void copies_that_arrive(float* out, const float* in) {
                " @!done bra wait;}" ::"r"(address_of(&barrier)) : "memory");
   for (int i = t; i < 256; i += 64) out[i] = tile[255 - i];
 }
+
+#include <cuda.h>
+
+__global__ void tensor_tile(float* out, const __grid_constant__ CUtensorMap map, int row, int col) {
+  __shared__ alignas(128) float tile[8][16];
+  __shared__ u64 barrier;
+  if (threadIdx.x == 0) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(address_of(&barrier)));
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
+                 ::"r"(address_of(&barrier)), "r"((u32)sizeof(tile)) : "memory");
+    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+                 " [%0], [%1, {%2, %3}], [%4];"
+                 ::"r"(address_of(tile)), "l"(&map), "r"(col), "r"(row), "r"(address_of(&barrier))
+                 : "memory");
+  }
+  __syncthreads();
+  asm volatile("{.reg .pred done; wait: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], 0;"
+               " @!done bra wait;}" ::"r"(address_of(&barrier)) : "memory");
+  out[threadIdx.x] = tile[threadIdx.x / 16][threadIdx.x % 16];
+}
