@@ -56,8 +56,8 @@ PRODUCT = Example(
 COPY = Example(
     "bulk_copy",
     "--arch sm_90 --grid 2 --block 256 --arg f32:out:512 --arg f32:in:512@random",
-    '"r"(kCount)',
-    '"r"((unsigned)sizeof(tile))',
+    "    expect_bytes(&arrived, kCount);\n",
+    "    expect_bytes(&arrived, sizeof(tile));\n",
 )
 
 

@@ -39,12 +39,17 @@ __global__ void rotate_behind_tokens(int* out, const int* in, int rounds) {
     values[round & 1][t] = value;
     u64 state;
     asm volatile("mbarrier.arrive.shared::cta.b64 %0, [%1];"
-                 : "=l"(state) : "r"(address_of(&barrier)) : "memory");
+                 : "=l"(state)
+                 : "r"(address_of(&barrier))
+                 : "memory");
     u32 done = 0;
     while (!done)
-      asm volatile("{.reg .pred p; mbarrier.test_wait.shared::cta.b64 p, [%1], %2;"
-                   " selp.u32 %0, 1, 0, p;}"
-                   : "=r"(done) : "r"(address_of(&barrier)), "l"(state) : "memory");
+      asm volatile(
+          "{.reg .pred p; mbarrier.test_wait.shared::cta.b64 p, [%1], %2;"
+          " selp.u32 %0, 1, 0, p;}"
+          : "=r"(done)
+          : "r"(address_of(&barrier)), "l"(state)
+          : "memory");
     value = values[round & 1][(t + 1) % 128];
   }
   out[t] = value;
@@ -57,12 +62,15 @@ __global__ void copies_that_arrive(float* out, const float* in) {
   if (t == 0)
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(address_of(&barrier)), "r"(64));
   __syncthreads();
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 16;"
-               ::"r"(address_of(tile + 4 * t)), "l"(in + 4 * t) : "memory");
-  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];"
-               ::"r"(address_of(&barrier)) : "memory");
-  asm volatile("{.reg .pred done; wait: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], 0;"
-               " @!done bra wait;}" ::"r"(address_of(&barrier)) : "memory");
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 16;" ::"r"(address_of(tile + 4 * t)),
+               "l"(in + 4 * t)
+               : "memory");
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(address_of(&barrier))
+               : "memory");
+  asm volatile(
+      "{.reg .pred done; wait: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], 0;"
+      " @!done bra wait;}" ::"r"(address_of(&barrier))
+      : "memory");
   for (int i = t; i < 256; i += 64) out[i] = tile[255 - i];
 }
 
@@ -73,15 +81,20 @@ __global__ void tensor_tile(float* out, const __grid_constant__ CUtensorMap map,
   __shared__ u64 barrier;
   if (threadIdx.x == 0) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(address_of(&barrier)));
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;"
-                 ::"r"(address_of(&barrier)), "r"((u32)sizeof(tile)) : "memory");
-    asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
-                 " [%0], [%1, {%2, %3}], [%4];"
-                 ::"r"(address_of(tile)), "l"(&map), "r"(col), "r"(row), "r"(address_of(&barrier))
-                 : "memory");
+    asm volatile(
+        "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address_of(&barrier)),
+        "r"((u32)sizeof(tile))
+        : "memory");
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+        " [%0], [%1, {%2, %3}], [%4];" ::"r"(address_of(tile)),
+        "l"(&map), "r"(col), "r"(row), "r"(address_of(&barrier))
+        : "memory");
   }
   __syncthreads();
-  asm volatile("{.reg .pred done; wait: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], 0;"
-               " @!done bra wait;}" ::"r"(address_of(&barrier)) : "memory");
+  asm volatile(
+      "{.reg .pred done; wait: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], 0;"
+      " @!done bra wait;}" ::"r"(address_of(&barrier))
+      : "memory");
   out[threadIdx.x] = tile[threadIdx.x / 16][threadIdx.x % 16];
 }

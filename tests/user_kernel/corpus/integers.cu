@@ -51,7 +51,8 @@ __global__ void halves(half* out, const half* a, const half* b) {
   asm("abs.f16 %0, %1;" : "=h"(size) : "h"(a[i]));
   int less;
   asm("{.reg .pred p; setp.lt.f16 p, %1, %2; selp.s32 %0, 1, 0, p;}"
-      : "=r"(less) : "h"(a[i]), "h"(b[i]));
+      : "=r"(less)
+      : "h"(a[i]), "h"(b[i]));
   half* mine = out + 8 * i;
   mine[0] = sum;
   mine[1] = product;
@@ -72,7 +73,8 @@ __global__ void bfloats(unsigned* out, const unsigned* a, const unsigned* b) {
   unsigned less;
   asm("{.reg .pred p; .reg .b16 x, y; mov.b32 {x, _}, %1; mov.b32 {y, _}, %2;"
       " setp.lt.bf16 p, x, y; selp.u32 %0, 1, 0, p;}"
-      : "=r"(less) : "r"(a[i]), "r"(b[i]));
+      : "=r"(less)
+      : "r"(a[i]), "r"(b[i]));
   out[4 * i] = larger;
   out[4 * i + 1] = minus;
   out[4 * i + 2] = total;

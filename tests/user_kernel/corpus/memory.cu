@@ -79,15 +79,33 @@ __global__ void parameter_table(float* out, const int* index, Table table) {
 __global__ void choose(int* out, const int* which) {
   int t = threadIdx.x, value = t;
   switch (which[t]) {
-    case 0: value = t * 3; break;
-    case 1: value = t - 7; break;
-    case 2: value = t ^ 21; break;
-    case 3: value = t << 2; break;
-    case 4: value = -t; break;
-    case 5: value = t / 3; break;
-    case 6: value = t % 5; break;
-    case 7: value = t * t; break;
-    case 8: value = 99; break;
+    case 0:
+      value = t * 3;
+      break;
+    case 1:
+      value = t - 7;
+      break;
+    case 2:
+      value = t ^ 21;
+      break;
+    case 3:
+      value = t << 2;
+      break;
+    case 4:
+      value = -t;
+      break;
+    case 5:
+      value = t / 3;
+      break;
+    case 6:
+      value = t % 5;
+      break;
+    case 7:
+      value = t * t;
+      break;
+    case 8:
+      value = 99;
+      break;
   }
   out[t] = value;
 }
