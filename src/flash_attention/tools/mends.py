@@ -51,7 +51,10 @@ MENDS = {
         "Put what orders the two accesses between them: a wait for the copy that writes, and a "
         "barrier where other threads read. A buffer is reused only behind its last reader."
     ),
-    "intra-warp-race": "Put __syncwarp() between the lanes' writes and the other lanes' reads.",
+    "intra-warp-race": (
+        "Put __syncwarp() between what the lanes do and what another lane, or the copy that it "
+        "starts, does with the same bytes."
+    ),
     "uninitialised-shared": "Load or clear the bytes first, or wait for the copy that brings them.",
     "uninitialised-global": "Read only what a tensor holds or what this launch has stored before.",
     "shared-out-of-bounds": "Compare the tile's offset and size with the launch's shared memory.",
