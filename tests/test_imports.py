@@ -43,9 +43,9 @@ WITHIN_A_LAYER = {
     ("merge", "ops"),
 }
 """Rooms that import from another one of their layer."""
-BESIDE = ("emulator", "tools", "__main__")
-"""Rooms with a rule of their own: the emulator knows nothing of the package, tools know all of it,
-and nothing that computes attention knows tools."""
+BESIDE = ("emulator", "tools", "user_kernel", "__main__")
+"""Rooms with a rule of their own: the emulator knows nothing of the package, a user's kernel is
+compiled and emulated, tools know all of it, and nothing that computes attention knows tools."""
 WHO_IMPORTS_THE_EMULATOR = {"launch/emulation.py", "launch/backward_emulation.py"}
 WHO_IMPORTS_TOOLS = {"__main__.py", "__init__.py"}
 
@@ -182,8 +182,16 @@ def test_the_emulator_knows_nothing_of_the_package() -> None:
 
 def test_only_emulation_and_tools_import_the_emulator() -> None:
     others = {e.path for e in imports() if e.imported == "emulator"}
-    others = {path for path in others if path.split("/")[0] not in ("emulator", "tools")}
+    rooms = ("emulator", "tools", "user_kernel")
+    others = {path for path in others if path.split("/")[0] not in rooms}
     assert others == WHO_IMPORTS_THE_EMULATOR
+
+
+def test_a_kernel_of_a_user_needs_a_compiler_and_the_emulator_alone() -> None:
+    needed = {e.imported for e in imports() if e.importer == "user_kernel"}
+    assert needed == {"compile", "emulator", "errors", "user_kernel"}
+    importers = {e.importer for e in imports() if e.imported == "user_kernel"}
+    assert importers == {"tools", "user_kernel"}
 
 
 def test_nothing_that_computes_attention_imports_tools() -> None:

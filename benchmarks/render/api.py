@@ -22,7 +22,15 @@ from flash_attention.arch import Arch
 
 DOCUMENT = Path("docs/api.md")
 SOURCE = Path(flash_attention.__file__).parent
-MODULES = ("", ".distributed", ".kernel_configs", ".ladder", ".testing", ".emulator")
+MODULES = (
+    "",
+    ".distributed",
+    ".kernel_configs",
+    ".ladder",
+    ".testing",
+    ".emulator",
+    ".user_kernel",
+)
 WIDTH = 100
 HEAD = """# API reference
 

@@ -10,16 +10,51 @@ _WAIT = "Wait for the copy before the kernel ends, and before its data is used."
 _ALIGN = "Give the tile an offset, or the tensor a stride, that is a multiple of the access."
 _ARRIVALS = (
     "Count what the barrier waits for: as many arrivals as its init says, and as many bytes as "
-    "arrive_expect announces. The parity of a wait flips each time round the ring."
+    "expect_tx announces. The parity of a wait flips each time round the ring."
 )
 _WGMMA = "Put wgmma_fence before the first product, wgmma_commit and a wait after the last one."
 
+_ANY_ORDER = "Warps run in any order."
+PROBLEMS = {
+    "race": (
+        f"{_ANY_ORDER} The two accesses meet the same bytes and nothing says which comes first, so "
+        "the value depends on the schedule: right today, wrong on another GPU or compiler."
+    ),
+    "intra-warp-race": (
+        "The lanes of a warp need not run in step. A lane may read before the other lane wrote."
+    ),
+    "uninitialised-shared": "Shared memory holds what the last kernel left there.",
+    "uninitialised-global": "Fresh global memory holds anything; cudaMalloc clears nothing.",
+    "shared-out-of-bounds": "The access meets another variable, or ends the launch with an error.",
+    "global-out-of-bounds": (
+        "The access meets another tensor and changes it in silence, or ends the launch with an "
+        "error."
+    ),
+    "local-out-of-bounds": "The access meets another variable of the thread.",
+    "shared-misaligned": "The hardware stops the launch with an error.",
+    "global-misaligned": "The hardware stops the launch with an error.",
+    "cta-write-conflict": "CTAs run in any order, so the last one to run decides what is there.",
+    "missing-proxy-fence": (
+        "TMA and wgmma read on another path than ordinary stores write. Without the fence they may "
+        "see the bytes of before."
+    ),
+    "mbarrier-transaction": (
+        "More bytes arrive than the barrier expects, so a phase ends too early or never."
+    ),
+    "deadlock": "No warp can go on. On a GPU the launch would never end.",
+}
+
 MENDS = {
+    "local-out-of-bounds": "Compare the index with the size of the thread's own array.",
+    "local-misaligned": _ALIGN,
     "race": (
         "Put what orders the two accesses between them: a wait for the copy that writes, and a "
         "barrier where other threads read. A buffer is reused only behind its last reader."
     ),
-    "intra-warp-race": "Put __syncwarp() between the lanes' writes and the other lanes' reads.",
+    "intra-warp-race": (
+        "Put __syncwarp() between what the lanes do and what another lane, or the copy that it "
+        "starts, does with the same bytes."
+    ),
     "uninitialised-shared": "Load or clear the bytes first, or wait for the copy that brings them.",
     "uninitialised-global": "Read only what a tensor holds or what this launch has stored before.",
     "shared-out-of-bounds": "Compare the tile's offset and size with the launch's shared memory.",

@@ -6,6 +6,7 @@ from flash_attention.emulator.emit import (
     barrier,
     bits,
     bulk,
+    call,
     compare,
     control,
     convert,
@@ -16,6 +17,7 @@ from flash_attention.emulator.emit import (
     special,
     warp,
     wgmma,
+    wmma,
 )
 from flash_attention.emulator.emit.block import BlockEmitter
 
@@ -25,6 +27,7 @@ __all__ = [
     "barrier",
     "bits",
     "bulk",
+    "call",
     "compare",
     "control",
     "convert",
@@ -35,4 +38,5 @@ __all__ = [
     "special",
     "warp",
     "wgmma",
+    "wmma",
 ]

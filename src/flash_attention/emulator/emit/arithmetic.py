@@ -8,10 +8,15 @@ from flash_attention.emulator.emit.registry import emits, expect_parts, refuse, 
 from flash_attention.emulator.ptx.model import Imm, Instruction, Operand
 from flash_attention.emulator.types import numpy_name, size_of
 
-FLOAT_MODIFIERS = {"rn", "ftz"}
+FLOAT_MODIFIERS = {"rn", "ftz", "sat"}
+DIRECTED = {"rz", "rm", "rp"}
 OPERATORS = {"add": "+", "sub": "-"}
-PACKED = {"f16x2": "f16", "bf16x2": "bf16"}
-PACKED_OPERATIONS = {"add": "add_16", "sub": "subtract_16", "mul": "multiply_16", "fma": "fma_16"}
+HALVES = {"f16x2": ("f16", "u32"), "bf16x2": ("bf16", "u32")}
+HALVES |= {"f16": ("f16", "u16"), "bf16": ("bf16", "u16")}
+HALF_OPERATIONS = {
+    **{"add": "add_16", "sub": "subtract_16", "mul": "multiply_16", "fma": "fma_16"},
+    **{"min": "smaller", "max": "larger", "neg": "negative", "abs": "magnitude"},
+}
 WIDER = {"i16": "i32", "u16": "u32", "i32": "i64", "u32": "u64"}
 
 
@@ -40,25 +45,47 @@ def finish(
 ) -> None:
     if storage[0] == "f":
         expression = flushed(instruction, expression)
+    if "sat" in instruction.parts:
+        if storage[0] != "f":
+            raise refuse(instruction, "modifier .sat is not emulated for integers")
+        expression = f"numerics.saturate({expression})"
     emitter.write(instruction.operands[0], expression, storage, predicate)
 
 
-def _packed(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> bool:
-    """Emit arithmetic on two 16-bit floats in a word; False for every other type."""
-    dtype = PACKED.get(instruction.parts[-1])
-    if dtype is None:
+def _halves(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> bool:
+    """Emit arithmetic on 16-bit floats, one or two in a register; False for every other type."""
+    if instruction.parts[-1] not in HALVES:
         return False
-    expect_parts(instruction, {"rn"})
-    name = instruction.parts[0]
-    words = ", ".join(emitter.array(source, "u32") for source in instruction.operands[1:])
-    expression = f"numerics.packed(numerics.{PACKED_OPERATIONS[name]}, {dtype!r}, {words})"
-    emitter.write(instruction.operands[0], expression, "u32", predicate)
+    dtype, storage = HALVES[instruction.parts[-1]]
+    expect_parts(instruction, {"rn", "NaN"} if instruction.parts[0] in ("min", "max") else {"rn"})
+    operation = HALF_OPERATIONS[instruction.parts[0]]
+    if "NaN" in instruction.parts:
+        operation += "_or_nan"
+    words = ", ".join(emitter.array(source, storage) for source in instruction.operands[1:])
+    expression = f"numerics.halves(numerics.{operation}, {dtype!r}, {words})"
+    emitter.write(instruction.operands[0], expression, storage, predicate)
+    return True
+
+
+def _directed(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> bool:
+    """Emit a sum or a product that is not rounded to the nearest; False for every other one."""
+    mode = next((part for part in instruction.parts if part in DIRECTED), None)
+    if mode is None:
+        return False
+    expect_parts(instruction, {mode, "ftz", "sat"})
+    if type_of(instruction) != "f32":
+        raise refuse(instruction)
+    values = ", ".join(
+        flushed(instruction, emitter.array(source, "f32")) for source in instruction.operands[1:]
+    )
+    expression = f"numerics.directed({instruction.parts[0]!r}, {mode!r}, {values})"
+    finish(emitter, instruction, expression, "f32", predicate)
     return True
 
 
 @emits("add", "sub")
 def add_or_sub(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
-    if _packed(emitter, instruction, predicate):
+    if _halves(emitter, instruction, predicate) or _directed(emitter, instruction, predicate):
         return
     expect_parts(instruction, FLOAT_MODIFIERS)
     storage = type_of(instruction)
@@ -74,7 +101,7 @@ def widened(emitter: BlockEmitter, operand: Operand, storage: str, wide: str) ->
 
 @emits("mul", "mad")
 def multiply(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
-    if _packed(emitter, instruction, predicate):
+    if _halves(emitter, instruction, predicate) or _directed(emitter, instruction, predicate):
         return
     expect_parts(instruction, {"lo", "hi", "wide"} | FLOAT_MODIFIERS)
     storage = type_of(instruction)
@@ -89,15 +116,23 @@ def multiply(emitter: BlockEmitter, instruction: Instruction, predicate: str | N
     if "wide" in instruction.parts:
         product = _wide_product(emitter, first, second, storage)
     elif "hi" in instruction.parts:
-        if storage not in ("i32", "u32"):
-            raise refuse(instruction)
-        product = f"({_wide_product(emitter, first, second, storage)} >> 32)"
-        product = f"{product}.astype({numpy_name(storage)})"
+        product = _high_product(emitter, instruction, storage)
     else:
         product = f"({emitter.array(first, storage)} * {emitter.read(second, storage)})"
     if third:
         product = f"({product} + {emitter.read(third[0], result)})"
     emitter.write(instruction.operands[0], product, result, predicate)
+
+
+def _high_product(emitter: BlockEmitter, instruction: Instruction, storage: str) -> str:
+    first, second = instruction.operands[1:3]
+    if storage in ("i64", "u64"):
+        a, b = emitter.array(first, storage), emitter.array(second, storage)
+        return f"integers.multiply_high({a}, {b})"
+    if storage not in ("i32", "u32"):
+        raise refuse(instruction)
+    product = f"({_wide_product(emitter, first, second, storage)} >> 32)"
+    return f"{product}.astype({numpy_name(storage)})"
 
 
 def _wide_product(emitter: BlockEmitter, first: Operand, second: Operand, storage: str) -> str:
@@ -110,16 +145,15 @@ def _wide_product(emitter: BlockEmitter, first: Operand, second: Operand, storag
 def fused_multiply_add(
     emitter: BlockEmitter, instruction: Instruction, predicate: str | None
 ) -> None:
-    if _packed(emitter, instruction, predicate):
+    if _halves(emitter, instruction, predicate) or _directed(emitter, instruction, predicate):
         return
     expect_parts(instruction, FLOAT_MODIFIERS)
     storage = type_of(instruction)
-    if storage != "f32":
-        raise refuse(instruction)
     a, b, c = (
         flushed(instruction, emitter.array(source, storage)) for source in instruction.operands[1:]
     )
-    finish(emitter, instruction, f"numerics.fma({a}, {b}, {c})", storage, predicate)
+    function = "numerics.fma" if storage == "f32" else "numerics.fma_64"
+    finish(emitter, instruction, f"{function}({a}, {b}, {c})", storage, predicate)
 
 
 NUMBER_OF_TWO = {"min": "numerics.smaller", "max": "numerics.larger"}
@@ -127,16 +161,14 @@ NUMBER_OF_TWO = {"min": "numerics.smaller", "max": "numerics.larger"}
 
 @emits("min", "max")
 def extremum(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
-    if instruction.parts == ("max", "NaN", "f16x2"):
-        a, b = (emitter.array(source, "u32") for source in instruction.operands[1:])
-        expression = f"numerics.packed(numerics.larger_or_nan, 'f16', {a}, {b})"
-        emitter.write(instruction.operands[0], expression, "u32", predicate)
+    if _halves(emitter, instruction, predicate):
         return
-    expect_parts(instruction, {"ftz"})
+    expect_parts(instruction, {"ftz", "NaN"})
     storage = type_of(instruction)
     a, b = operands(emitter, instruction, storage)
     name = instruction.parts[0]
     function = NUMBER_OF_TWO[name] if storage[0] == "f" else f"np.{name}imum"
+    function += "_or_nan" if "NaN" in instruction.parts else ""
     finish(emitter, instruction, f"{function}({a}, {b})", storage, predicate)
 
 
@@ -167,10 +199,42 @@ def remainder(emitter: BlockEmitter, instruction: Instruction, predicate: str | 
 
 @emits("neg", "abs")
 def sign(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+    if _halves(emitter, instruction, predicate):
+        return
     expect_parts(instruction, {"ftz"})
     storage = type_of(instruction)
-    if size_of(storage) < 2 or storage == "f16":
+    if size_of(storage) < 2:
         raise refuse(instruction)
     source = emitter.array(instruction.operands[1], storage)
     expression = f"(-{source})" if instruction.parts[0] == "neg" else f"np.abs({source})"
     finish(emitter, instruction, expression, storage, predicate)
+
+
+@emits("copysign")
+def copy_sign(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+    """The second operand with the sign of the first."""
+    expect_parts(instruction, ())
+    storage = type_of(instruction)
+    signed, value = (emitter.array(source, storage) for source in instruction.operands[1:])
+    emitter.write(instruction.operands[0], f"np.copysign({value}, {signed})", storage, predicate)
+
+
+@emits("sad")
+def absolute_difference(
+    emitter: BlockEmitter, instruction: Instruction, predicate: str | None
+) -> None:
+    expect_parts(instruction, ())
+    storage = type_of(instruction)
+    values = ", ".join(emitter.array(source, storage) for source in instruction.operands[1:])
+    expression = f"integers.absolute_difference({values})"
+    emitter.write(instruction.operands[0], expression, storage, predicate)
+
+
+@emits("dp4a")
+def dot_of_bytes(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+    expect_parts(instruction, ())
+    _, a_type, b_type = instruction.parts
+    storage = "u32" if a_type == b_type == "u32" else "i32"
+    values = ", ".join(emitter.array(source, storage) for source in instruction.operands[1:])
+    expression = f"integers.dot_of_bytes({values}, {a_type!r}, {b_type!r})"
+    emitter.write(instruction.operands[0], expression, storage, predicate)

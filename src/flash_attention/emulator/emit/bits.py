@@ -104,3 +104,11 @@ def count_bits(emitter: BlockEmitter, instruction: Instruction, predicate: str |
     result = storage if instruction.parts[0] == "brev" else "u32"
     expression = f"numerics.{function}({source}).astype({numpy_name(result)})"
     emitter.write(instruction.operands[0], expression, result, predicate)
+
+
+@emits("bfind")
+def find_bit(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+    expect_parts(instruction, {"shiftamt"})
+    source = emitter.array(instruction.operands[1], type_of(instruction))
+    expression = f"integers.highest_bit({source}, {'shiftamt' in instruction.parts})"
+    emitter.write(instruction.operands[0], expression, "u32", predicate)

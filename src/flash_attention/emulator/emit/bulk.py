@@ -31,6 +31,8 @@ def copy(emitter: BlockEmitter, instruction: Instruction, predicate: str | None)
         _bulk(emitter, instruction, predicate)
     elif parts[:2] != ("cp", "async"):
         raise refuse(instruction)
+    elif parts[2:5] == ("mbarrier", "arrive", "noinc"):
+        _arrive_behind_copies(emitter, instruction, predicate)
     elif parts[2] == "commit_group":
         emitter.line("m.copies.commit(s)")
     elif parts[2] == "wait_group":
@@ -40,6 +42,18 @@ def copy(emitter: BlockEmitter, instruction: Instruction, predicate: str | None)
         emitter.line("m.copies.wait(s, 0)")
     else:
         _by_threads(emitter, instruction, predicate)
+
+
+def _arrive_behind_copies(
+    emitter: BlockEmitter, instruction: Instruction, predicate: str | None
+) -> None:
+    """cp.async.mbarrier.arrive: the copies so far land at once, and then the thread arrives."""
+    if predicate is not None:
+        raise refuse(instruction)
+    address = emitter.address(instruction.operands[0], "u32")
+    emitter.line("m.copies.commit(s)")
+    emitter.line("m.copies.wait(s, 0)")
+    emitter.line(f"m.mbarriers.arrive(s, {address}, None, None, None, {emitter.pc})")
 
 
 def _by_threads(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:

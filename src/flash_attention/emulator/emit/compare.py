@@ -34,14 +34,36 @@ UNORDERED = {
 COMBINE = {"and": "&", "or": "|", "xor": "^"}
 
 
+# What `set` writes where the comparison holds, by its type.
+TRUE = {"u32": 0xFFFFFFFF, "s32": 0xFFFFFFFF, "f32": 0x3F800000, "f16": 0x3C00, "bf16": 0x3F80}
+
+
 @emits("setp")
 def set_predicate(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+    result = _comparison(emitter, instruction)
+    write_pair(emitter, instruction.operands[0], result, "b1", f"(~{result})", predicate)
+
+
+@emits("set")
+def set_number(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+    """Like setp, with a number for an answer: 1.0, or all ones for an integer."""
+    target = instruction.parts[-2]
+    storage = "u16" if target in ("f16", "bf16") else "u32"
+    yes, no = (emitter.layout.scalar_name(storage, bits) for bits in (TRUE[target], 0))
+    expression = f"np.where({_comparison(emitter, instruction)}, {yes}, {no})"
+    emitter.write(instruction.operands[0], expression, storage, predicate)
+
+
+def _comparison(emitter: BlockEmitter, instruction: Instruction) -> str:
+    """The answer of a comparison, combined with a predicate where there is one."""
     _, comparison, *rest = instruction.parts
     storage = STORAGE_OF_PTX[rest[-1]]
-    if "ftz" in rest and storage != "f32":
+    if ("ftz" in rest and storage != "f32") or rest[-1] in ("f16x2", "bf16x2"):
         raise refuse(instruction)
     a = emitter.array(instruction.operands[1], storage)
     b = emitter.value(instruction.operands[2], storage)
+    if rest[-1] == "bf16":
+        a, b, storage = f"numerics.bf16_to_f32({a})", f"numerics.bf16_to_f32({b})", "f32"
     form = {**ORDERED, **UNORDERED}[comparison]
     if comparison == "ne" and storage[0] == "f":
         form = "(({a} < {b}) | ({a} > {b}))"
@@ -51,7 +73,7 @@ def set_predicate(emitter: BlockEmitter, instruction: Instruction, predicate: st
         result = f"({result} {COMBINE[combine]} {emitter.read(instruction.operands[3], 'b1')})"
         if isinstance(instruction.operands[0], Pair):
             raise refuse(instruction)
-    write_pair(emitter, instruction.operands[0], result, "b1", f"(~{result})", predicate)
+    return result
 
 
 @emits("selp")

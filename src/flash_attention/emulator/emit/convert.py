@@ -19,7 +19,8 @@ def convert(emitter: BlockEmitter, instruction: Instruction, predicate: str | No
     expect_parts(instruction, {"rn", "rz", "ftz", "sat", *TO_INTEGER})
     types = [part for part in instruction.parts[1:] if part in STORAGE_OF_PTX]
     target, source = types[0], types[-1]
-    if "sat" in instruction.parts:
+    saturated = "sat" in instruction.parts
+    if saturated and types != ["f32", "f32"]:
         raise refuse(instruction)
     toward_zero = "rz" in instruction.parts
     if target in ("f16x2", "bf16x2"):
@@ -46,6 +47,8 @@ def convert(emitter: BlockEmitter, instruction: Instruction, predicate: str | No
         expression = f"np.{rounding}({value}).astype({numpy_name(want)})"
     else:
         expression = f"{value}.astype({numpy_name(want)})"
+    if saturated:
+        expression = f"numerics.saturate({expression})"
     emitter.write(instruction.operands[0], expression, want, predicate)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from flash_attention.emulator.emit.block import BlockEmitter
 from flash_attention.emulator.emit.registry import emits, refuse
-from flash_attention.emulator.ptx.model import Instruction, Sink
+from flash_attention.emulator.ptx.model import Instruction
 
 KNOWN = {
     *("init", "inval", "arrive", "expect_tx", "try_wait", "test_wait", "parity", "release"),
@@ -37,23 +37,26 @@ def mbarrier(emitter: BlockEmitter, instruction: Instruction, predicate: str | N
 
 def _arrive(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
     state, memory, *values = instruction.operands
-    if not isinstance(state, Sink):
-        raise refuse(instruction, "the state of an arrival is not emulated")
     address = emitter.address(memory, "u32")
     tx = count = "None"
     if "expect_tx" in instruction.parts:
         tx = emitter.array(values[0], "u32")
     elif values:
         count = emitter.array(values[0], "u32")
-    emitter.line(f"m.mbarriers.arrive(s, {address}, {tx}, {count}, {predicate}, {emitter.pc})")
+    arrived = f"m.mbarriers.arrive(s, {address}, {tx}, {count}, {predicate}, {emitter.pc})"
+    emitter.write(state, emitter.temporary(arrived, "u64"), "u64", predicate)
 
 
 def _wait(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
-    """Ends its block: the scheduler lets the lanes go on when the phase is over, so it succeeds."""
-    if "parity" not in instruction.parts or predicate is not None:
+    """Ends its block: the scheduler lets the lanes go on when the phase is over, so it succeeds.
+
+    The phase is named by its parity, or by the state that an arrival gave, which is the parity.
+    """
+    if predicate is not None:
         raise refuse(instruction)
     done, memory, parity, *_ = instruction.operands
     address = emitter.address(memory, "u32")
-    phase = emitter.array(parity, "u32")
+    named = "u32" if "parity" in instruction.parts else "u64"
+    phase = emitter.cast(emitter.array(parity, named), "u32")
     emitter.write(done, emitter.constant("b1", 1), "b1")
     emitter.result = f"({address}, {phase})"

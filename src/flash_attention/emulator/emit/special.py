@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Approximate functions: ex2, lg2, rcp, sqrt, rsqrt, tanh. Each is NumPy's single-precision result,
+"""Approximate functions: ex2, lg2, rcp, sqrt, rsqrt, tanh. Each is NumPy's result,
 from which the hardware may differ by the ulp that the PTX ISA grants."""
 
 from __future__ import annotations
 
-from flash_attention.emulator.emit.arithmetic import finish, flushed
+from flash_attention.emulator.emit.arithmetic import flushed
 from flash_attention.emulator.emit.block import BlockEmitter
 from flash_attention.emulator.emit.registry import emits, expect_parts, refuse, type_of
 from flash_attention.emulator.ptx.model import Instruction
@@ -24,8 +24,13 @@ FUNCTIONS = {
 @emits(*FUNCTIONS)
 def approximate(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
     expect_parts(instruction, {"approx", "ftz", "rn"})
-    if type_of(instruction) != "f32":
+    storage = type_of(instruction)
+    x = emitter.array(instruction.operands[1], storage)
+    if storage == "f32":
+        x = flushed(instruction, x)
+    elif storage != "f64":
         raise refuse(instruction)
-    x = flushed(instruction, emitter.array(instruction.operands[1], "f32"))
     expression = FUNCTIONS[instruction.parts[0]].format(x=x)
-    finish(emitter, instruction, expression, "f32", predicate)
+    if storage == "f32":
+        expression = flushed(instruction, expression)
+    emitter.write(instruction.operands[0], expression, storage, predicate)

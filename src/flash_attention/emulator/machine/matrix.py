@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from flash_attention.emulator.errors import EmulatorError
 from flash_attention.emulator.machine.access import Access
 from flash_attention.emulator.machine.lanes import WARP_SIZE
-from flash_attention.emulator.machine.numerics import to_f32
+from flash_attention.emulator.machine.numerics import elements, to_f32
 
 if TYPE_CHECKING:
     from flash_attention.emulator.machine.lanes import Selection
@@ -106,6 +106,38 @@ class MatrixUnit:
             2 * MMA_M * MMA_N * MMA_K * steps * fragments * warps
         )
         return [x + y for x, y in zip(by_register.reshape(len(c), sel.count), c, strict=True)]
+
+    def mma_at_once(
+        self,
+        sel: Selection,
+        depth: int,
+        a_type: str,
+        b_type: str,
+        a: Sequence[Words],
+        b: Sequence[Words],
+        c: Sequence[NDArray[Any]],
+    ) -> list[NDArray[Any]]:
+        """One product of 16 x `depth` by `depth` x 8 elements; sums as wide as `c` has them.
+
+        Four lanes hold a row of A, or a column of B, in their registers: first of the one half of
+        the rows, then of the other, block after block along the depth.
+        """
+        _need_whole_warps(sel, "mma")
+        warps = sel.num_warps
+        left, right = elements(np.stack(a), a_type), elements(np.stack(b), b_type)
+        width = left.shape[-1]
+        blocks = depth // (4 * width)
+        left = left.reshape(blocks, 2, warps, 8, 4, width).transpose(2, 1, 3, 0, 4, 5)
+        right = right.reshape(blocks, warps, 8, 4, width).transpose(1, 0, 3, 4, 2)
+        product = np.matmul(left.reshape(warps, MMA_M, depth), right.reshape(warps, depth, MMA_N))
+        self._machine.counters.tensor_operations += 2 * MMA_M * MMA_N * depth * warps
+        pairs = product.reshape(warps, 2, 8, 4, 2)
+        if len(c) == 2:  # of two 16-bit floats each
+            sums = pairs.transpose(1, 0, 2, 3, 4).reshape(2, -1)
+            before = np.stack(c).view(np.float16).astype(sums.dtype)
+            return list((sums + before).astype(np.float16).view(np.uint32))
+        by_register = pairs.transpose(1, 4, 0, 2, 3).reshape(4, -1)
+        return [x.astype(y.dtype) + y for x, y in zip(by_register, c, strict=True)]
 
 
 def _rows(sel: Selection, addr: NDArray[Any], count: int, pc: int, what: str) -> Access:

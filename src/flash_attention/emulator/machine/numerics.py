@@ -43,9 +43,14 @@ def larger(a: Array, b: Array) -> Array:
     return -smaller(-a, -b)
 
 
+def smaller_or_nan(a: Array, b: Array) -> Array:
+    """NaN if one is; of two zeros the negative one."""
+    return -larger_or_nan(-a, -b)
+
+
 def larger_or_nan(a: Array, b: Array) -> Array:
     """NaN if one is; of two zeros the positive one."""
-    return np.where(np.isnan(a) | np.isnan(b), np.float32(np.nan), larger(a, b))
+    return np.where(np.isnan(a) | np.isnan(b), a.dtype.type(np.nan), larger(a, b))
 
 
 def unsigned_quotient(a: Array, b: Any) -> Array:
@@ -192,7 +197,21 @@ def to_f32(narrow: NDArray[Any], dtype: str) -> Floats:
     if dtype == "e4m3":
         values: Floats = E4M3_VALUES[narrow]
         return values
+    if dtype == "e5m2":  # the upper half of an f16
+        return (narrow.astype(np.uint16) << np.uint16(8)).view(np.float16).astype(np.float32)
     return narrow.view(np.float16).astype(np.float32) if dtype == "f16" else bf16_to_f32(narrow)
+
+
+def elements(words: Words, dtype: str) -> Array:
+    """The numbers in 32-bit registers, as products take them: an axis more, exactly."""
+    if dtype == "tf32":
+        return (words & np.uint32(0xFFFFE000)).view(np.float32)[..., None]
+    if dtype in ("s8", "u8"):
+        kind = np.int8 if dtype == "s8" else np.uint8
+        return words.view(kind).reshape(*words.shape, 4).astype(np.float64)
+    if dtype in ("e4m3", "e5m2"):
+        return to_f32(words.view(np.uint8).reshape(*words.shape, 4), dtype)
+    return to_f32(words.view(np.uint16).reshape(*words.shape, 2), dtype)
 
 
 def _e4m3_values() -> Floats:
@@ -234,14 +253,22 @@ def to_f16(x: Floats, toward_zero: bool = False) -> NDArray[np.uint16]:
     return np.where(np.isnan(x), CANONICAL_NAN_F16, half.view(np.uint16))
 
 
-def packed(operation: Callable[..., Floats], dtype: str, *words: Words) -> Words:
-    """An operation on both 16-bit floats of every word, rounded once.
+def halves(operation: Callable[..., Floats], dtype: str, *words: Words) -> Words:
+    """An operation on the one or two 16-bit floats of every register, rounded once.
 
     It may give float32: a sum or a product rounds to 16 bits as the exact one would.
     """
     result = operation(*(to_f32(word.view(np.uint16), dtype) for word in words))
     rounded = to_f16(result) if dtype == "f16" else to_bf16(result)
-    return rounded.astype(np.uint16).view(np.uint32)
+    return rounded.astype(np.uint16).view(words[0].dtype)
+
+
+def negative(a: Floats) -> Floats:
+    return -a
+
+
+def magnitude(a: Floats) -> Floats:
+    return np.abs(a)
 
 
 def add_16(a: Floats, b: Floats) -> Floats:
@@ -258,14 +285,66 @@ def multiply_16(a: Floats, b: Floats) -> Floats:
 
 def fma_16(a: Floats, b: Floats, c: Floats) -> Floats:
     """a b + c of 16-bit floats, rounded to odd: one more rounding to 16 bits gives the nearest."""
-    product, addend = a.astype(np.float64) * b, c.astype(np.float64)
-    total = product + addend
-    shown = total - product
-    lost = (product - (total - shown)) + (addend - shown)
-    total = _to_odd(total, lost)
+    total = _to_odd(*_sum_and_error(a.astype(np.float64) * b, c.astype(np.float64)))
     single = total.astype(np.float32)
     odd: Floats = _to_odd(single, total - single)
     return odd
+
+
+def _sum_and_error(a: Array, b: Array) -> tuple[Array, Array]:
+    """The sum, and what it lost in rounding, exactly."""
+    total = a + b
+    shown = total - a
+    return total, (a - (total - shown)) + (b - shown)
+
+
+def _product_and_error(a: Array, b: Array) -> tuple[Array, Array]:
+    """The product in double, and what it lost in rounding, unless that underflows."""
+    product = a * b
+    (a_high, a_low), (b_high, b_low) = _split(a), _split(b)
+    error = ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
+    return product, np.where(np.isfinite(error), error, 0.0)
+
+
+def _split(x: Array) -> tuple[Array, Array]:
+    """Two numbers of half the digits whose sum it is."""
+    scaled = x * np.float64((1 << 27) + 1)
+    high = scaled - (scaled - x)
+    return high, x - high
+
+
+def fma_64(a: Array, b: Array, c: Array) -> Array:
+    """a b + c in double, rounded once: the small parts are added to odd before the large one."""
+    product, low = _product_and_error(a, b)
+    total, lost = _sum_and_error(product, c)
+    plain = product + c
+    small = _to_odd(*_sum_and_error(lost, low))
+    return np.where(np.isfinite(plain) & np.isfinite(small), total + small, plain)
+
+
+def directed(name: str, mode: str, a: Array, b: Array, c: Array = None) -> Array:
+    """A sum, difference, product or fma, rounded to zero (rz), down (rm) or up (rp)."""
+    x, y = a.astype(np.float64), b.astype(np.float64)
+    if name in ("add", "sub"):
+        exact, lost = _sum_and_error(x, y if name == "add" else -y)
+    elif c is None:
+        exact, lost = x * y, np.zeros_like(x)
+    else:
+        exact, lost = _sum_and_error(x * y, c.astype(np.float64))
+    near = exact.astype(np.float32)
+    beyond = np.where(exact == near, -lost, near - exact)  # of the exact result, with its sign
+    wrong = {
+        "rm": beyond > 0,
+        "rp": beyond < 0,
+        "rz": np.where(near > 0, beyond > 0, beyond < 0),
+    }[mode]
+    toward = {"rm": -np.inf, "rp": np.inf, "rz": 0.0}[mode]
+    return np.where(wrong, np.nextafter(near, np.float32(toward)), near)
+
+
+def saturate(x: Floats) -> Floats:
+    """Between 0 and 1; NaN is 0."""
+    return np.where(x > 0, np.minimum(x, x.dtype.type(1)), x.dtype.type(0))
 
 
 def _to_odd(rounded: Array, lost: Array) -> Array:

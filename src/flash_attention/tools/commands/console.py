@@ -38,7 +38,7 @@ def tell(error: str) -> None:
     """Print an error, unless nobody can be told."""
     with suppress(OSError):
         errors.print("[bold red]error:[/]", end=" ")
-        errors.print(error, markup=False, highlight=False)
+        errors.print(error, markup=False, highlight=False, emoji=False)
 
 
 def report_table(first_column: str, *, title: str = "") -> Table:

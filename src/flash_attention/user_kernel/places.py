@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""An address as people say it: a variable or an array, and how far into it."""
+
+from __future__ import annotations
+
+import re
+
+from flash_attention.emulator import GlobalMemory, Program
+from flash_attention.emulator.machine.lanes import GLOBAL_BASE, LOCAL_BASE
+
+_LAST_NAME = re.compile(r".*E(\d+)")  # the length of a mangled local variable's own name
+
+
+def place_of(address: int | None, program: Program, memory: GlobalMemory) -> str:
+    """What lies at an address; nothing is said of what is not known."""
+    if address is None:
+        return ""
+    if address >= GLOBAL_BASE:
+        allocation = memory.find(address - GLOBAL_BASE)
+        if allocation is None or not allocation.name:
+            return ""
+        return _offset(allocation.name, address - GLOBAL_BASE - allocation.start)
+    if address >= LOCAL_BASE:
+        return ""
+    starts = {program.shared_addresses[v.name]: v.name for v in program.kernel.shared}
+    below = [start for start in starts if start <= address]
+    return _offset(_plain(starts[max(below)]), address - max(below)) if below else ""
+
+
+def _plain(name: str) -> str:
+    found = _LAST_NAME.match(name) if name.startswith("_Z") else None
+    return name[found.end() : found.end() + int(found[1])] if found else name
+
+
+def _offset(name: str, offset: int) -> str:
+    return f"{name} + {offset} bytes" if offset else name

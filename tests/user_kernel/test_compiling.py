@@ -1,0 +1,86 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Headers that kernels name, names of kernels, and what the compiler refuses."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from flash_attention.errors import CompileError, UnsupportedError
+from flash_attention.user_kernel import UserKernel
+from flash_attention.user_kernel.host_headers import CUDA_HEADERS, HOST_HEADERS
+
+USES = """
+#include <cuda_runtime.h>
+#include <cstdint>
+#include <math.h>
+#include <cfloat>
+#include <climits>
+#include <stdio.h>
+namespace ours {
+__global__ void limits(float* floats, uint64_t* integers) {
+  floats[0] = INFINITY;
+  floats[1] = FLT_MAX;
+  floats[2] = isnan(NAN) ? 1.0f : 0.0f;
+  integers[0] = ULLONG_MAX;
+  integers[1] = sizeof(int8_t) + 10 * sizeof(uint16_t) + 100 * sizeof(int64_t);
+}
+}
+"""
+
+
+def test_headers_of_the_host_say_what_kernels_need() -> None:
+    floats, integers = np.zeros(3, np.float32), np.zeros(2, np.uint64)
+    kernel = UserKernel.of_source(USES, "limits")
+    assert kernel.name == "limits"
+    kernel.run(floats, integers, grid=1, block=1)
+    np.testing.assert_array_equal(floats, [np.inf, np.finfo(np.float32).max, 1])
+    np.testing.assert_array_equal(integers, np.array([2**64 - 1, 821], np.uint64))
+
+
+@pytest.mark.parametrize("header", [*HOST_HEADERS, *CUDA_HEADERS])
+def test_every_header_compiles_alone(header: str) -> None:
+    UserKernel.of_source(f"#include <{header}>\n__global__ void k() {{}}", "k")
+
+
+def test_headers_beside_the_file(tmp_path: Path) -> None:
+    (tmp_path / "twice.cuh").write_text("__device__ int twice(int x) { return 2 * x; }")
+    (tmp_path / "k.cu").write_text(
+        '#include "twice.cuh"\n__global__ void k(int* out) { *out = twice(21); }'
+    )
+    out = np.zeros(1, np.int32)
+    UserKernel.of_file(tmp_path / "k.cu").run(out, grid=1, block=1)
+    assert out[0] == 42
+
+
+def test_errors_of_the_compiler_are_shown() -> None:
+    with pytest.raises(CompileError, match='"oops" is undefined'):
+        UserKernel.of_source("__global__ void k(int* out) { *out = oops; }")
+
+
+def test_functions_that_are_called_are_refused_by_name() -> None:
+    source = """
+    __device__ __noinline__ int far(int x) { return x * x; }
+    __global__ void k(int* out) { *out = far(*out); }
+    """
+    with pytest.raises(UnsupportedError, match=r"kernel\.cu:3.*far\w* is called, not inlined"):
+        UserKernel.of_source(source)
+
+
+def test_arguments_that_do_not_fit_are_refused() -> None:
+    kernel = UserKernel.of_source("__global__ void k(float* out, int n) { out[n] = n; }")
+    out = np.zeros(4, np.float32)
+    with pytest.raises(UnsupportedError, match=r"1 arguments for 2 parameters"):
+        kernel.run(out, grid=1, block=1)
+    with pytest.raises(UnsupportedError, match="argument 1 is an array, and the parameter has 4"):
+        kernel.run(out, out, grid=1, block=1)
+    with pytest.raises(UnsupportedError, match="n has 8 bytes, and its parameter 4"):
+        kernel.run(out, np.int64(1), grid=1, block=1, names=["out", "n"])
+    with pytest.raises(UnsupportedError, match="not contiguous"):
+        kernel.run(np.zeros((4, 4), np.float32)[:, 1], 0, grid=1, block=1)
+    with pytest.raises(UnsupportedError, match="table of 4 bytes is no variable of the kernel"):
+        kernel.run(out, 0, grid=1, block=1, variables={"table": np.zeros(1, np.float32)})
+    kernel.run(out, 3, grid=1, block=1)
+    assert out[3] == 3
