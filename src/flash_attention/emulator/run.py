@@ -53,7 +53,7 @@ def run(
         raise EmulatorError(f"grid {grid} of {block} threads each: a GPU launches no empty grid")
     machine = Machine(program, memory, grid, block, args, dynamic_smem, checks)
     if checks:
-        machine.report_in_flight()
+        machine.report_registers()
     scheduler = Scheduler(machine, schedule, seed)
     scheduler.run()
     machine.copies.report_unfinished()

@@ -97,18 +97,18 @@ class Machine:
                 f" lane {part.lane[0]}"
             )
 
-    def report_in_flight(self) -> None:
-        """Registers of a wgmma that are touched before it is waited for: seen in the text alone."""
+    def report_registers(self) -> None:
+        """Mistakes with the registers of a wgmma, which follow from the text alone."""
+        report = self.findings.report
         for pc, register, wgmma_pc in self.program.in_flight:
-            self.findings.report(
-                "wgmma-in-flight",
-                f"{register} belongs to a wgmma that is not waited for",
-                pc,
-                None,
-                None,
-                None,
-                wgmma_pc,
-            )
+            detail = f"{register} belongs to a wgmma that is not waited for"
+            report("wgmma-in-flight", detail, pc, None, None, None, wgmma_pc)
+        for missing in self.program.unfenced:
+            detail = "wgmma.mma_async comes before any wgmma.fence"
+            if missing.register is not None:
+                detail = f"{missing.register} is used by another instruction, and no wgmma.fence"
+                detail += " stands between that and the wgmma"
+            report("wgmma-unfenced", detail, missing.index, None, None, None, missing.accessed)
 
     def _special_registers(self) -> dict[Any, Any]:
         lanes, (x, y, _) = self.lanes, self.grid

@@ -96,7 +96,6 @@ class Wgmma:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._committed = np.zeros(machine.num_warps, np.int32)
-        self._fenced = np.zeros(machine.num_warps, bool)
         self._layouts: dict[tuple[Descriptor, int, bool], NDArray[np.int64]] = {}
 
     def gather(self, sel: Selection, registers: tuple[Floats, ...]) -> Floats:
@@ -134,9 +133,6 @@ class Wgmma:
     ) -> Floats:
         """wgmma.mma_async: A x B, plus `matrix` where `scale_d` holds."""
         groups = self._groups(sel)
-        if not self._fenced[sel.warps].all():
-            detail = "wgmma.mma_async comes before any wgmma.fence"
-            self._report("wgmma-unfenced", detail, sel, pc)
         right = self._operand(sel, groups, b, n, dtype, bool(trans_b), pc)
         if isinstance(a, tuple):
             left = _from_fragments(a, dtype, sel, groups)
@@ -152,10 +148,6 @@ class Wgmma:
         if keep.all():
             return product + matrix
         return product + np.where(keep[:, None, None], matrix, np.float32(0))
-
-    def fence(self, sel: Selection) -> None:
-        """wgmma.fence: registers written before it may be read by wgmma."""
-        self._fenced[sel.warps] = True
 
     def commit(self, sel: Selection) -> None:
         self._committed[sel.warps] += 1

@@ -17,6 +17,7 @@ from flash_attention.emulator.program.blocks import Block, build_blocks, written
 from flash_attention.emulator.program.inflight import registers_in_flight
 from flash_attention.emulator.program.loops import loop_nests
 from flash_attention.emulator.program.order import priorities
+from flash_attention.emulator.program.unfenced import unfenced_products
 from flash_attention.emulator.ptx.model import Imm, Instruction, Kernel, Operand, Reg, Symbol
 from flash_attention.emulator.ptx.parse import parse
 from flash_attention.emulator.types import STORAGE, STORAGE_OF_PTX, scalar
@@ -107,6 +108,7 @@ class Program:
         self.priorities = priorities(self.blocks)
         self.loop_nests = loop_nests(self.blocks)
         self.in_flight = registers_in_flight(kernel, self.blocks)
+        self.unfenced = unfenced_products(kernel, self.blocks)
         layout = self._layout = Layout(kernel, self.blocks)
         # What is not emulated is refused here; the text for some lanes differs in no instruction.
         self._texts = [
