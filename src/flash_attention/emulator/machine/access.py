@@ -133,6 +133,7 @@ class Thread(NamedTuple):
     sel: Selection
     lane: int
     pc: int
+    alone: bool = False  # whether no other lane of its warp executes it
 
     @property
     def mask(self) -> Bools:
@@ -155,5 +156,15 @@ class Thread(NamedTuple):
 
 def executing(sel: Selection, mask: Mask, pc: int) -> list[Thread]:
     """The lanes of `sel` for which `mask` holds, one by one."""
+    alone = alone_among(sel, mask)
     lanes = range(sel.count) if mask is None else np.flatnonzero(mask).tolist()
-    return [Thread(sel, lane, pc) for lane in lanes]
+    return [Thread(sel, lane, pc, bool(alone[lane])) for lane in lanes]
+
+
+def alone_among(sel: Selection, mask: Mask) -> Bools:
+    """Whether each lane for which `mask` holds is the only one of its warp."""
+    if mask is None:
+        return sel.alone
+    warps = np.searchsorted(sel.warps, sel.warp_id)
+    alone: Bools = mask & (np.bincount(warps, mask, sel.num_warps) == 1)[warps]
+    return alone

@@ -44,6 +44,20 @@ class Selection:
     def num_warps(self) -> int:
         return len(self.warps)
 
+    @cached_property
+    def alone(self) -> Bools:
+        """Whether each lane is the only one of its warp."""
+        if self.whole_warps:
+            return np.zeros(self.count, bool)
+        lanes = np.bincount(np.searchsorted(self.warps, self.warp_id))
+        alone: Bools = np.repeat(lanes == 1, lanes)
+        return alone
+
+    @cached_property
+    def warps_together(self) -> Ints:
+        """The warps of which more than one lane is selected."""
+        return self.warps if self.whole_warps else np.unique(self.warp_id[~self.alone])
+
 
 class Lanes:
     """The lanes of a launch, and the selections made of them."""

@@ -157,9 +157,8 @@ class Wgmma:
         clocks = self._machine.clocks
         for warp_id in sel.warps.tolist():
             group = warp_id // self._machine.num_ctas // GROUP_WARPS
-            seen = clocks.seen[warp_id]
-            agent = clocks.wgmma_agent(group)
-            seen[agent] = max(seen[agent], self._committed[warp_id] - pending)
+            over = int(self._committed[warp_id]) - pending
+            clocks.learn(warp_id, clocks.wgmma_agent(group), over, alone=False)
 
     def _operand(
         self,

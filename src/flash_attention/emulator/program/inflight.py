@@ -31,7 +31,8 @@ def registers_in_flight(kernel: Kernel, blocks: Sequence[Block]) -> list[tuple[i
     is in flight, and several may read the same fragments of A.
     """
     found: list[tuple[int, str, int]] = []
-    states = states_at_entry(blocks, {}, _through, _join)
+    nothing: _State = {}
+    states = states_at_entry(blocks, nothing, _through, _join)
     for block, at_entry in zip(blocks, states, strict=True):
         state = dict(at_entry or {})
         for index, instruction in enumerate(block.instructions, block.start):

@@ -1,12 +1,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Static check of wgmma registers: a fence stands between other accesses and the wgmma.
 
-An access of another instruction to an accumulator, or to a fragment of A, is ordered before a wgmma
-of these registers by wgmma.fence alone. The first wgmma needs a fence in any case. Consecutive wgmma
-on one accumulator need none.
+An access of another instruction to an accumulator, or to a fragment of A, is ordered before a
+wgmma of these registers by wgmma.fence alone. The first wgmma needs a fence in any case.
+Consecutive wgmma on one accumulator need none.
 
-Compilers move arithmetic from before a fence to behind it, up to the wgmma, since a fence says nothing
-of registers to them. ptxas moves it back. Such accesses count as before the fence.
+Compilers move arithmetic from before a fence to behind it, up to the wgmma, since a fence says
+nothing of registers to them. ptxas moves it back. Such accesses count as before the fence.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Kind(Enum):
 class _Event(NamedTuple):
     """An instruction that concerns registers of a wgmma."""
 
-    index: int
+    pc: int
     kind: _Kind
     registers: tuple[str, ...]
 
@@ -74,7 +74,7 @@ def _follow(events: Sequence[_Event], state: _State, found: list[Unfenced] | Non
     """The state after the events of a block; what is missing in it is added to `found`."""
     state = dict(state)
     fenced = False  # since the last wgmma
-    for index, kind, registers in events:
+    for pc, kind, registers in events:
         if kind is _Kind.FENCE:
             state, fenced = {}, True
         elif kind is _Kind.PRODUCT:
@@ -82,9 +82,9 @@ def _follow(events: Sequence[_Event], state: _State, found: list[Unfenced] | Non
             for name in (NO_FENCE, *registers) if state else ():
                 accessed = state.pop(name, None)
                 if accessed is not None and found is not None:
-                    found.append(Unfenced(index, name, accessed) if name else Unfenced(index))
+                    found.append(Unfenced(pc, name, accessed) if name else Unfenced(pc))
         elif not fenced:
-            state.update(dict.fromkeys(registers, index))
+            state.update(dict.fromkeys(registers, pc))
     return state
 
 
