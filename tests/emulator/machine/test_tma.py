@@ -298,8 +298,20 @@ def test_the_source_is_free_once_its_group_is_waited_for(
     if commit:
         machine.bulk_groups.commit(one_lane(machine))
     machine.bulk_groups.wait(one_lane(machine), pending, read)
+    machine.clocks.sync_warp(machine.lanes.warps_of(0, 1))
     overwrite(machine)
     assert kinds(machine) == ([] if commit and pending == 0 else ["race"])
+
+
+def test_one_lane_waits_and_the_others_overwrite() -> None:
+    memory, tensor, _ = small()
+    machine = machine_with(tensor, memory)
+    fill_shared(machine, np.zeros(1024, np.uint8), BOX)
+    store(machine, (0, 0))
+    machine.bulk_groups.commit(one_lane(machine))
+    machine.bulk_groups.wait(one_lane(machine), 0, True)
+    overwrite(machine)
+    assert kinds(machine) == ["race"]
 
 
 def test_bulk_groups_belong_to_a_thread() -> None:
@@ -373,16 +385,22 @@ def test_a_load_nobody_waits_for_is_reported_at_the_end() -> None:
     assert kinds(machine) == ["bulk-load-unwaited"]
 
 
+@pytest.mark.parametrize("synced", [False, True])
 @pytest.mark.parametrize("fenced", [False, True])
-def test_ordinary_stores_reach_a_bulk_store_through_a_proxy_fence(fenced: bool) -> None:
+def test_ordinary_stores_reach_a_bulk_store_through_a_proxy_fence(
+    fenced: bool, synced: bool
+) -> None:
     memory, tensor, _ = small()
     machine = machine_with(tensor, memory)
     fill_shared(machine, np.zeros(1024, np.uint8), BOX)
     overwrite(machine)
     if fenced:
         machine.clocks.fence_proxy(machine.lanes.warps_of(0, 1))
+    if synced:
+        machine.clocks.sync_warp(machine.lanes.warps_of(0, 1))
     store(machine, (0, 0))
-    assert kinds(machine) == ([] if fenced else ["missing-proxy-fence"])
+    missing = [] if synced else ["intra-warp-race"]
+    assert kinds(machine) == missing + ([] if fenced else ["missing-proxy-fence"])
 
 
 def test_sectors_and_bytes_are_counted() -> None:

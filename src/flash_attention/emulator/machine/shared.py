@@ -6,8 +6,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from flash_attention.emulator.machine.access import Access, Bools, Ints, Memory
+from flash_attention.emulator.machine.engine_shadow import EngineShadow
 from flash_attention.emulator.machine.lanes import SHARED_BASE
-from flash_attention.emulator.machine.shadow import Shadow
 from flash_attention.emulator.machine.storage import CHUNK, Storage
 
 if TYPE_CHECKING:
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from flash_attention.emulator.machine.machine import Machine
 
 
-class SharedMemory(Shadow, Memory):
+class SharedMemory(EngineShadow, Memory):
     """One flat array, CTA after CTA; it starts poisoned."""
 
     space = "shared"
