@@ -225,8 +225,8 @@ def test_arguments_are_checked() -> None:
     program = load_program(kernel(""))
     with pytest.raises(EmulatorError, match="takes 2 arguments, 1 were given"):
         run(program, GlobalMemory(), grid=(1, 1, 1), block=32, args=[1])
-    with pytest.raises(EmulatorError, match="48 threads"):
-        run(program, GlobalMemory(), grid=(1, 1, 1), block=48, args=[1, 2])
+    with pytest.raises(EmulatorError, match="1056 threads in a block"):
+        run(program, GlobalMemory(), grid=(1, 1, 1), block=(33, 32, 1), args=[1, 2])
     with pytest.raises(EmulatorError, match="'eager'"):
         run(program, GlobalMemory(), grid=(1, 1, 1), block=32, args=[1, 2], schedule="eager")
 

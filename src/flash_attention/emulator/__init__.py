@@ -4,7 +4,12 @@
 It does not import the rest of the package.
 """
 
-from flash_attention.emulator.errors import DeadlockError, EmulatorError, PtxError
+from flash_attention.emulator.errors import (
+    DeadlockError,
+    EmulatorError,
+    PtxError,
+    RefusedKernelError,
+)
 from flash_attention.emulator.machine.counters import Counters
 from flash_attention.emulator.machine.findings import Finding
 from flash_attention.emulator.machine.global_memory import GlobalMemory
@@ -22,6 +27,7 @@ __all__ = [
     "GlobalMemory",
     "Program",
     "PtxError",
+    "RefusedKernelError",
     "RunResult",
     "TensorMap",
     "load_program",

@@ -17,12 +17,33 @@ class EmulatorError(Exception):
 
 
 class PtxError(EmulatorError):
-    """The PTX is malformed, or the emulator does not support it. `line` is the line of the PTX."""
+    """The PTX is malformed, or the emulator does not support it.
 
-    def __init__(self, message: str, line: int) -> None:
-        super().__init__(f"PTX line {line}: {message}")
+    `line` is the line of the PTX, `source` that of the CUDA text if it is known.
+    """
+
+    def __init__(self, message: str, line: int, source: str | None = None) -> None:
+        place = f"PTX line {line}" if source is None else f"PTX line {line} ({source})"
+        super().__init__(f"{place}: {message}")
         self.message = message
         self.line = line
+        self.source = source
+
+
+class RefusedKernelError(PtxError):
+    """The kernel has instructions that are not emulated: `reasons` holds an error for each."""
+
+    def __init__(self, kernel: str, reasons: Sequence[PtxError]) -> None:
+        first = reasons[0]
+        super().__init__(first.message, first.line, first.source)
+        self.kernel = kernel
+        self.reasons = tuple(reasons)
+
+    def __str__(self) -> str:
+        if len(self.reasons) == 1:
+            return str(self.reasons[0])
+        lines = [f"{self.kernel} has {len(self.reasons)} instructions that are not emulated:"]
+        return "\n".join([*lines, *(f"  {reason}" for reason in self.reasons)])
 
 
 class DeadlockError(EmulatorError):

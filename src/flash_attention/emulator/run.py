@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 from flash_attention.emulator.errors import EmulatorError
 from flash_attention.emulator.machine.counters import Counters
@@ -14,6 +15,8 @@ from flash_attention.emulator.machine.machine import Argument, Machine
 from flash_attention.emulator.machine.scheduler import Scheduler
 from flash_attention.emulator.program.program import Program
 
+MAX_THREADS = 1024  # of a block
+
 
 @dataclass(frozen=True)
 class RunResult:
@@ -22,6 +25,7 @@ class RunResult:
     findings: list[Finding]  # the errors that were found
     counters: Counters
     steps: int  # basic blocks that were executed
+    printed: str = ""  # by printf
 
 
 def run(
@@ -29,7 +33,7 @@ def run(
     memory: GlobalMemory,
     *,
     grid: tuple[int, int, int],
-    block: int,
+    block: int | tuple[int, int, int],
     args: Sequence[Argument],
     dynamic_smem: int = 0,
     schedule: str = "lockstep",
@@ -39,7 +43,7 @@ def run(
     """Run a kernel over a grid.
 
     - `program`: the kernel. `memory`: the global memory, which holds the output afterwards.
-    - `grid`: the number of CTAs in x, y and z. `block`: the threads of a CTA.
+    - `grid`: the number of CTAs in x, y and z. `block`: the threads of a CTA, or those in x, y, z.
     - `args`: the kernel's parameters, as numbers, bytes, ctypes structures or TensorMaps.
     - `dynamic_smem`: bytes of dynamic shared memory of a CTA.
     - `schedule`: "lockstep", "depth-first" or "random", which is the order of the warps.
@@ -49,8 +53,11 @@ def run(
     Returns a RunResult. Raises DeadlockError if no warp can continue, and EmulatorError if the
     launch is not valid.
     """
-    if min(*grid, block) < 1:
+    shape = (block, 1, 1) if isinstance(block, int) else block
+    if min(*grid, *shape) < 1:
         raise EmulatorError(f"grid {grid} of {block} threads each: a GPU launches no empty grid")
+    if prod(shape) > MAX_THREADS:
+        raise EmulatorError(f"{prod(shape)} threads in a block; a GPU takes up to {MAX_THREADS}")
     machine = Machine(program, memory, grid, block, args, dynamic_smem, checks)
     if checks:
         machine.report_registers()
@@ -59,4 +66,5 @@ def run(
     machine.copies.report_unfinished()
     machine.mbarriers.report_unfinished()
     machine.bulk_groups.report_unfinished()
-    return RunResult(machine.findings.items, machine.counters, scheduler.steps)
+    printed = "".join(machine.printer.texts)
+    return RunResult(machine.findings.items, machine.counters, scheduler.steps, printed)

@@ -43,7 +43,17 @@ STORAGE_OF_PTX = {
 SPECIAL_REGISTERS = {
     *(f"{name}.{axis}" for name in ("tid", "ntid", "ctaid", "nctaid") for axis in "xyz"),
     *(f"{name}.{axis}" for name in ("cluster_ctaid", "cluster_nctaid") for axis in "xyz"),
-    *("laneid", "warpid", "cluster_ctarank", "cluster_nctarank"),
+    *(f"{name}.{axis}" for name in ("clusterid", "nclusterid") for axis in "xyz"),
+    *("laneid", "warpid", "nwarpid", "smid", "nsmid", "gridid"),
+    *("cluster_ctarank", "cluster_nctarank", "is_explicit_cluster"),
+    *(f"lanemask_{order}" for order in ("eq", "le", "lt", "ge", "gt")),
+    *("dynamic_smem_size", "total_smem_size"),
+}
+
+# Counters of time, and by how many bits their value is shifted to the right.
+TIMERS = {
+    **{"clock": 0, "clock64": 0, "clock_hi": 32},
+    **{"globaltimer": 0, "globaltimer_lo": 0, "globaltimer_hi": 32},
 }
 
 

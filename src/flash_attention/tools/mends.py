@@ -14,7 +14,39 @@ _ARRIVALS = (
 )
 _WGMMA = "Put wgmma_fence before the first product, wgmma_commit and a wait after the last one."
 
+_ANY_ORDER = "Warps run in any order."
+PROBLEMS = {
+    "race": (
+        f"{_ANY_ORDER} The two accesses meet the same bytes and nothing says which comes first, so "
+        "the value depends on the schedule: right today, wrong on another GPU or compiler."
+    ),
+    "intra-warp-race": (
+        "The lanes of a warp need not run in step. A lane may read before the other lane wrote."
+    ),
+    "uninitialised-shared": "Shared memory holds what the last kernel left there.",
+    "uninitialised-global": "Fresh global memory holds anything; cudaMalloc clears nothing.",
+    "shared-out-of-bounds": "The access meets another variable, or ends the launch with an error.",
+    "global-out-of-bounds": (
+        "The access meets another tensor and changes it in silence, or ends the launch with an "
+        "error."
+    ),
+    "local-out-of-bounds": "The access meets another variable of the thread.",
+    "shared-misaligned": "The hardware stops the launch with an error.",
+    "global-misaligned": "The hardware stops the launch with an error.",
+    "cta-write-conflict": "CTAs run in any order, so the last one to run decides what is there.",
+    "missing-proxy-fence": (
+        "TMA and wgmma read on another path than ordinary stores write. Without the fence they may "
+        "see the bytes of before."
+    ),
+    "mbarrier-transaction": (
+        "More bytes arrive than the barrier expects, so a phase ends too early or never."
+    ),
+    "deadlock": "No warp can go on. On a GPU the launch would never end.",
+}
+
 MENDS = {
+    "local-out-of-bounds": "Compare the index with the size of the thread's own array.",
+    "local-misaligned": _ALIGN,
     "race": (
         "Put what orders the two accesses between them: a wait for the copy that writes, and a "
         "barrier where other threads read. A buffer is reused only behind its last reader."

@@ -159,5 +159,5 @@ def compiler(include: Path) -> Callable[[Unit], CompiledKernel]:
 
 
 def shortened(text: str) -> str:
-    """Shorten the paths of headers in a finding to what #include would name."""
-    return re.sub(r"[^\s(]*/include/(?=fa/)", "", text)
+    """Shorten the paths in a finding: of headers to what #include would name, of files here."""
+    return re.sub(r"[^\s(]*/include/(?=fa/)", "", text).replace(f"{Path.cwd()}/", "")

@@ -23,12 +23,8 @@ REFUSED = [
     "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
     " [%r10], [%rd3], 16, [%r12], %h1;",
     "cp.reduce.async.bulk.global.shared::cta.bulk_group.max.u32 [%rd3], [%r10], 16;",
-    "atom.shared.add.u32 %r10, [%r11], 1;",
-    "bar.red.popc.u32 %r10, 0, %p1;",
-    "ld.local.u32 %r10, [%r11];",
     "add.cc.u32 %r10, %r11, %r12;",
     "mapa.shared::cluster.u32 %r10, %r11, %r12;",
-    "mov.u32 %r10, %clock;",
     "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%f1, %f2, %f3, %f4},"
     " {%r1, %r2, %r3, %r4}, {%r5, %r6}, {%f1, %f2, %f3, %f4};",
 ]

@@ -44,7 +44,7 @@ def blocks_of(text: str) -> list[Block]:
         ("cp.async.wait_group 1", "", ""),
         ("cp.async.bulk.tensor.2d.shared::cluster.global [a], [x, {b, c}], [d]", "", "abcdx"),
         ("bar.sync a, b", "", "ab"),
-        ("bar.red.popc.u32 a, 0, p", "a", "p"),
+        ("bar.red.popc.u32 a, 0, p", "", "p"),
         ("bar.warp.sync a", "", "a"),
         ("mbarrier.init.shared::cta.b64 [a], b", "", "ab"),
         ("mbarrier.arrive.shared::cta.b64 _, [a]", "", "a"),
@@ -84,17 +84,18 @@ def test_terminators_and_edges() -> None:
     assert [(b.start, len(b.instructions), b.terminator, b.next, b.target) for b in blocks] == [
         (0, 5, "barrier", 1, None),
         (5, 1, "barrier", 2, None),
-        (6, 1, "mbarrier_wait", 3, None),
-        (7, 1, "branch", 4, 5),
-        (8, 1, "jump", None, 2),
-        (9, 1, "fall", 6, None),
-        (10, 1, "branch_return", 7, None),
-        (11, 1, "branch", 8, 6),
-        (12, 1, "return", None, None),
+        (6, 1, "fall", 3, None),  # the result of the vote
+        (7, 1, "mbarrier_wait", 4, None),
+        (8, 1, "branch", 5, 6),
+        (9, 1, "jump", None, 3),
+        (10, 1, "fall", 7, None),
+        (11, 1, "branch_return", 8, None),
+        (12, 1, "branch", 9, 7),
+        (13, 1, "return", None, None),
     ]
-    assert [b.index for b in blocks] == list(range(9))
+    assert [b.index for b in blocks] == list(range(10))
     edges = [b.successors for b in blocks]
-    assert edges == [(1,), (2,), (3,), (4, 5), (2,), (6,), (7,), (8, 6), ()]
+    assert edges == [(1,), (2,), (3,), (4,), (5, 6), (3,), (7,), (8,), (9, 7), ()]
 
 
 def test_a_branch_to_what_follows_has_one_successor() -> None:
@@ -129,16 +130,19 @@ def test_live_registers_of_two_arms() -> None:
     assert join.live_in == set("ax")
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("call.uni (a), g, (b);", "function call"),
-        ("T: .branchtargets L; brx.idx a, T; L: ret;", "indexed branch"),
-    ],
-)
-def test_what_cannot_be_followed_is_refused(text: str, message: str) -> None:
-    with pytest.raises(PtxError, match=message) as error:
-        blocks_of(text)
+def test_a_table_of_branches_is_followed_index_by_index() -> None:
+    first, second, *arms = blocks_of(
+        "T: .branchtargets L, M, N; brx.idx a, T; L: mov.b32 b, c; M: mov.b32 b, d; N: ret;"
+    )
+    assert [block.terminator for block in (first, second)] == ["branch", "branch"]
+    assert (first.target, first.next) == (3, 1)
+    assert (second.target, second.next) == (4, 2)
+    assert (arms[0].terminator, arms[0].target) == ("jump", 5)
+
+
+def test_a_table_that_is_not_there_is_refused() -> None:
+    with pytest.raises(PtxError, match="no table 'T'") as error:
+        blocks_of("brx.idx a, T; L: ret;")
     assert error.value.line == 2
 
 

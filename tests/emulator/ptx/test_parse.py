@@ -18,8 +18,8 @@ from flash_attention.emulator.ptx.model import (
     Memory,
     Param,
     Reg,
-    SharedVariable,
     Symbol,
+    Variable,
     Vector,
 )
 from flash_attention.emulator.ptx.parse import parse
@@ -203,13 +203,13 @@ def test_shared_variables_of_the_kernels_that_name_them() -> None:
         """
     )
     assert kernels["a"].shared == (
-        SharedVariable("left", 16, 32),
-        SharedVariable("dynamic", 128, None),
-        SharedVariable("own", 16, 16),
-        SharedVariable("x", 2, 2),
-        SharedVariable("y", 2, 2),
+        Variable("left", 16, 32),
+        Variable("dynamic", 128, None),
+        Variable("own", 16, 16),
+        Variable("x", 2, 2),
+        Variable("y", 2, 2),
     )
-    assert kernels["b"].shared == (SharedVariable("right", 4, 24),)
+    assert kernels["b"].shared == (Variable("right", 4, 24),)
 
 
 TRITON = """

@@ -4,25 +4,39 @@
 from __future__ import annotations
 
 from flash_attention.emulator.emit.block import BlockEmitter
-from flash_attention.emulator.emit.registry import emits, refuse
+from flash_attention.emulator.emit.registry import emits, refuse, type_of
 from flash_attention.emulator.ptx.model import Imm, Instruction
 
-MODES = {"sync", "arrive", "warp", "cta", "aligned"}
+MODES = {"sync", "arrive", "warp", "cta", "aligned", "red", "popc", "and", "or", "pred", "u32"}
 
 
 @emits("bar", "barrier")
 def barrier(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
     """bar.sync ends its block and returns (barrier numbers, thread counts); 0: all of the CTA."""
     parts = set(instruction.parts[1:])
+    if "voted" in parts:
+        _take_result(emitter, instruction)
+        return
     if not parts <= MODES or predicate is not None:
         raise refuse(instruction)
     if "warp" in parts:
         emitter.line("m.clocks.sync_warp(s)")
         return
-    operands = instruction.operands
+    operands = list(instruction.operands)
     number = emitter.array(operands[0], "u32")
+    if "red" in parts:
+        *operands, vote = operands
+        emitter.line(f"m.named_barriers.vote(s, {number}, {emitter.read(vote, 'b1')})")
     count = emitter.array(operands[1] if len(operands) > 1 else Imm(0, "int"), "u32")
     if "arrive" in parts:
         emitter.line(f"m.named_barriers.arrive(s, {number}, {count})")
     else:
         emitter.result = f"({number}, {count})"
+
+
+def _take_result(emitter: BlockEmitter, instruction: Instruction) -> None:
+    """What the threads that met at the barrier before voted."""
+    destination, number = instruction.operands
+    mode, storage = instruction.parts[2], type_of(instruction)
+    result = f"m.named_barriers.voted(s, {emitter.array(number, 'u32')}, {mode!r})"
+    emitter.write(destination, result, storage)

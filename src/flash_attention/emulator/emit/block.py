@@ -32,6 +32,7 @@ from flash_attention.emulator.ptx.model import (
 from flash_attention.emulator.types import (
     SPECIAL_REGISTERS,
     STORAGE_OF_PTX,
+    TIMERS,
     numpy_name,
     size_of,
 )
@@ -49,6 +50,7 @@ class BlockEmitter:
         self.all_lanes = all_lanes
         self.pc = block.start
         self.result: str | None = None  # what the function returns to the scheduler
+        self.refusals: list[PtxError] = []
         self.products = PendingProducts(self)
         self._lines: list[str] = []
         self._count = 0
@@ -109,11 +111,9 @@ class BlockEmitter:
             case Negated(inner):
                 return self.temporary(f"~{self.read(inner, 'b1')}", "b1")
             case Special(name):
-                if name not in SPECIAL_REGISTERS:
-                    raise EmulatorError(f"%{name} is not emulated")
-                return self.cast(self._input(repr(name), "u32"), storage)
+                return self.cast(self._special(name), storage)
             case Symbol(name):
-                return self.constant(storage, self.layout.symbol_address(name))
+                return self._symbol(name, storage)
             case Imm(bits, kind):
                 return self._literal(bits, kind, storage)
         raise EmulatorError(f"operand {operand} cannot be read")
@@ -139,7 +139,7 @@ class BlockEmitter:
     def address(self, memory: Operand, storage: str) -> str:
         if not isinstance(memory, Memory):
             raise EmulatorError(f"{memory} is no address")
-        if isinstance(memory.base, Symbol):
+        if isinstance(memory.base, Symbol) and memory.base.name not in self.layout.module:
             base = self.layout.symbol_address(memory.base.name)
             return self.constant(storage, base + memory.offset)
         base_name = self.array(memory.base, storage)
@@ -190,6 +190,19 @@ class BlockEmitter:
                 self._current[register] = self.temporary(expression, storage, borrowed=True)
         return self._current[register]
 
+    def _symbol(self, name: str, storage: str) -> str:
+        """An address. Variables of the module get theirs when the kernel is launched."""
+        if name in self.layout.module:
+            return self.cast(self._input(repr(("symbol", name)), "u64"), storage)
+        return self.constant(storage, self.layout.symbol_address(name))
+
+    def _special(self, name: str) -> str:
+        if name in TIMERS:
+            return self.temporary(f"m.read_timer(s, {TIMERS[name]})", "u64")
+        if name not in SPECIAL_REGISTERS:
+            raise EmulatorError(f"%{name} is not emulated")
+        return self._input(repr(name), "u32")
+
     def _input(self, key: str, storage: str) -> str:
         expression = f"I[{key}]" if self.all_lanes else f"I[{key}][ix]"
         return self.temporary(expression, storage, borrowed=True)
@@ -209,7 +222,10 @@ class BlockEmitter:
         """The function's text."""
         for offset, instruction in enumerate(self.block.instructions):
             self.pc = self.block.start + offset
-            self._emit(instruction)
+            try:
+                self._emit(instruction)
+            except PtxError as refusal:
+                self.refusals.append(refusal)
         self.products.settle_all()
         self._store_registers()
         if self.result is not None:

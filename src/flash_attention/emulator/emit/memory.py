@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Loads, stores and atomics on parameters, shared and global memory; fences."""
+"""Loads, stores and atomics on all memories; fences."""
 
 from __future__ import annotations
 
@@ -10,24 +10,29 @@ from flash_attention.emulator.emit.registry import emits, expect_parts, refuse, 
 from flash_attention.emulator.ptx.model import Instruction, Memory, Operand, Reg, Vector
 from flash_attention.emulator.types import numpy_name, size_of
 
+# The machine's component for a space, and the width of the addresses there.
+COMPONENTS = {
+    "shared": ("m.shared", "u32"),
+    "global": ("m.global_access", "u64"),
+    "const": ("m.constant_access", "u64"),
+    "local": ("m.local", "u64"),
+    "param": ("m.parameters", "u64"),
+    "generic": ("m.generic", "u64"),
+}
+
 
 def space_of(instruction: Instruction) -> str:
-    """ "shared" or "global"; a generic address counts as global."""
+    """The memory that an instruction names; "generic" where the address tells."""
     for part in instruction.parts:
         space = part.split("::")[0]
-        if space in ("shared", "global", "param", "local", "const"):
+        if space in COMPONENTS:
             return space
-    return "global"
+    return "generic"
 
 
 def _component(instruction: Instruction) -> tuple[str, str]:
     """The machine's component for the instruction's space, and the width of its addresses."""
-    space = space_of(instruction)
-    if space == "shared":
-        return "m.shared", "u32"
-    if space == "global":
-        return "m.global_access", "u64"
-    raise refuse(instruction, f".{space} memory is not emulated")
+    return COMPONENTS[space_of(instruction)]
 
 
 def items_of(operand: Operand) -> tuple[Operand, ...]:
@@ -38,8 +43,9 @@ def items_of(operand: Operand) -> tuple[Operand, ...]:
 def load(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
     storage = type_of(instruction)
     destination, memory = instruction.operands[:2]
-    if space_of(instruction) == "param":
-        _load_parameter(emitter, instruction, destination, memory)
+    if space_of(instruction) == "param" and _load_parameter(
+        emitter, instruction, destination, memory
+    ):
         return
     component, width = _component(instruction)
     items = items_of(destination)
@@ -70,22 +76,26 @@ def _write_loaded(
 
 def _load_parameter(
     emitter: BlockEmitter, instruction: Instruction, destination: Operand, memory: Operand
-) -> None:
+) -> bool:
+    """Bind what is known before the launch; False where the address is computed."""
     base = emitter.layout.param_offset(memory.base) if isinstance(memory, Memory) else None
     if base is None or not isinstance(memory, Memory):
-        raise refuse(instruction, "a parameter at a computed address is not emulated")
+        return False
     type_name = instruction.parts[-1]
     offset = base + memory.offset
     for index, item in enumerate(items_of(destination)):
         storage = type_of(instruction)
         name = emitter.parameter(type_name, offset + index * size_of(storage))
         _write_loaded(emitter, item, name, storage, None)
+    return True
 
 
 @emits("st")
 def store(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
     storage = type_of(instruction)
     memory, source = instruction.operands[:2]
+    if space_of(instruction) in ("param", "const"):
+        raise refuse(instruction, f".{space_of(instruction)} memory is not written")
     component, width = _component(instruction)
     address = emitter.address(memory, width)
     size = size_of(storage)
@@ -95,15 +105,16 @@ def store(emitter: BlockEmitter, instruction: Instruction, predicate: str | None
 
 OPERATIONS = ("add", "min", "max", "exch", "cas", "and", "or", "xor", "inc", "dec")
 ATOMIC = {
-    *("global", "relaxed", "acquire", "release", "acq_rel", "cta", "cluster", "gpu", "sys"),
+    *("global", "shared", "shared::cta", "relaxed", "acquire", "release", "acq_rel"),
+    *("cta", "cluster", "gpu", "sys"),
     *OPERATIONS,
 }
 
 
 def _operation(instruction: Instruction, modifiers: Collection[str]) -> tuple[str, str]:
     """What an atomic does, and the type it does it with."""
-    if space_of(instruction) != "global":
-        raise refuse(instruction, "atomics on shared memory are not emulated")
+    if space_of(instruction) not in ("global", "shared", "generic"):
+        raise refuse(instruction)
     storage = type_of(instruction)
     expect_parts(instruction, modifiers)
     return next(part for part in instruction.parts if part in OPERATIONS), storage
@@ -112,17 +123,19 @@ def _operation(instruction: Instruction, modifiers: Collection[str]) -> tuple[st
 @emits("atom")
 def atomic(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
     operation, storage = _operation(instruction, ATOMIC)
-    memory, *values = instruction.operands[1:]
-    address = emitter.address(memory, "u64")
+    destination, memory, *values = instruction.operands
+    component, width = _component(instruction)
+    address = emitter.address(memory, width)
     if operation == "cas":
         compare, value = (emitter.array(v, storage) for v in values)
     else:
         compare, value = "None", emitter.array(values[0], storage)
+    looked_at = isinstance(destination, Reg) and destination.name in emitter.layout.used
     call = (
-        f"m.global_access.atomic(s, {operation!r}, {storage!r}, {address}, {value}, {compare},"
-        f" {predicate}, {emitter.pc})"
+        f"{component}.atomic(s, {operation!r}, {storage!r}, {address}, {value}, {compare},"
+        f" {predicate}, {emitter.pc}, {looked_at})"
     )
-    emitter.write(instruction.operands[0], call, storage, predicate)
+    emitter.write(destination, emitter.temporary(call, storage), storage, predicate)
 
 
 @emits("red")
@@ -130,10 +143,11 @@ def reduce(emitter: BlockEmitter, instruction: Instruction, predicate: str | Non
     """Without a result; a vector of floats is as many additions."""
     operation, storage = _operation(instruction, ATOMIC | {"v2", "v4"})
     memory, source = instruction.operands
-    address = emitter.address(memory, "u64")
+    component, width = _component(instruction)
+    address = emitter.address(memory, width)
     values = ", ".join(emitter.array(item, storage) for item in items_of(source))
     emitter.line(
-        f"m.global_access.reduce(s, {operation!r}, {storage!r}, {address}, ({values},),"
+        f"{component}.reduce(s, {operation!r}, {storage!r}, {address}, ({values},),"
         f" {predicate}, {emitter.pc})"
     )
 

@@ -30,7 +30,7 @@ def emits(*names: str) -> Callable[[Emitter], Emitter]:
 
 
 def refuse(instruction: Instruction, why: str = "this instruction is not emulated") -> PtxError:
-    return PtxError(f"{why}: {instruction.text}", instruction.ptx_line)
+    return PtxError(f"{why}: {instruction.text}", instruction.ptx_line, instruction.source)
 
 
 def expect_parts(instruction: Instruction, allowed: Collection[str]) -> None:

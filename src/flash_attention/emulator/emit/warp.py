@@ -17,20 +17,18 @@ def shuffle(emitter: BlockEmitter, instruction: Instruction, predicate: str | No
     lane, clamp = (emitter.array(o, "u32") for o in rest[:2])
     mode = instruction.parts[2]
     result, inside = emitter.names(2, "u32")
-    emitter.line(
-        f"{result}, {inside} = m.warp.shuffle(s, {mode!r}, {value}, {lane}, {clamp}, {emitter.pc})"
-    )
+    emitter.line(f"{result}, {inside} = m.warp.shuffle(s, {mode!r}, {value}, {lane}, {clamp})")
     write_pair(emitter, destination, result, "u32", f"{inside}.astype(bool)", predicate)
 
 
 @emits("vote")
 def vote(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
     expect_parts(instruction, {"sync", "any", "all", "uni", "ballot"})
-    destination, source, *_ = instruction.operands
+    destination, source, members = instruction.operands
     mode = instruction.parts[2]
-    value = emitter.read(source, "b1")
+    value = emitter.array(source, "b1")
     storage = "u32" if mode == "ballot" else "b1"
-    expression = f"m.warp.vote(s, {mode!r}, {value})"
+    expression = f"m.warp.vote(s, {mode!r}, {value}, {emitter.array(members, 'u32')})"
     emitter.write(destination, expression, storage, predicate)
 
 
@@ -38,10 +36,21 @@ def vote(emitter: BlockEmitter, instruction: Instruction, predicate: str | None)
 def reduce(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
     expect_parts(instruction, {"sync", "add", "min", "max", "and", "or", "xor"})
     storage = type_of(instruction)
-    destination, source, *_ = instruction.operands
+    destination, source, members = instruction.operands
     value = emitter.array(source, storage)
-    expression = f"m.warp.reduce(s, {instruction.parts[2]!r}, {value}, {emitter.pc})"
+    lanes = emitter.array(members, "u32")
+    expression = f"m.warp.reduce(s, {instruction.parts[2]!r}, {value}, {lanes})"
     emitter.write(destination, expression, storage, predicate)
+
+
+@emits("match")
+def match(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+    expect_parts(instruction, {"any", "all", "sync"})
+    destination, source, members = instruction.operands
+    value, lanes = emitter.array(source, type_of(instruction)), emitter.array(members, "u32")
+    alike, agreed = emitter.names(2, "u32")
+    emitter.line(f"{alike}, {agreed} = m.warp.match(s, {instruction.parts[1]!r}, {value}, {lanes})")
+    write_pair(emitter, destination, alike, "u32", f"{agreed}.astype(bool)", predicate)
 
 
 @emits("elect")

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,8 +45,8 @@ class Access(NamedTuple):
 class Memory(ABC):
     """Loads and stores: resolved, counted and checked by the memory they go to."""
 
-    space: ClassVar[str]
-    base: ClassVar[int]  # the address of its first byte
+    space: str
+    base: int  # the address of its first byte
     _findings: Findings
 
     @property

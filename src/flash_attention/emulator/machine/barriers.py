@@ -3,20 +3,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flash_attention.emulator.errors import EmulatorError
 from flash_attention.emulator.machine.clocks import Released
-from flash_attention.emulator.machine.lanes import Ints, Selection
+from flash_attention.emulator.machine.lanes import Bools, Ints, Selection
 
 if TYPE_CHECKING:
     from flash_attention.emulator.machine.machine import Machine
 
 Words = NDArray[np.uint32]
+Votes = tuple[int, int]  # how many said yes, how many voted
 Waiting = list[tuple[int, Ints]]  # (block they wait at the end of, lane numbers)
 
 
@@ -36,6 +38,8 @@ class NamedBarriers:
         self._open: dict[tuple[int, int], _Barrier] = {}
         self._exited = np.zeros(machine.num_ctas, np.int64)
         self._released: Waiting = []
+        self._votes: dict[tuple[int, int], Votes] = {}  # of threads that wait
+        self._voted: dict[tuple[int, int], Votes] = {}  # at barriers that are complete
 
     @property
     def any_open(self) -> bool:
@@ -52,9 +56,26 @@ class NamedBarriers:
         undisturbed = not self._open and not self._exited.any()
         if s.is_all and undisturbed and _of_whole_ctas(numbers, threads, machine.block):
             machine.clocks.join_all()
+            self._voted |= self._votes
+            self._votes = {}
             self._released.append((block, machine.lanes.numbers))
             return
         self._enter(s, numbers, threads, waiting_at=block)
+
+    def vote(self, s: Selection, numbers: Words, values: Bools) -> None:
+        """bar.red: threads that are about to wait at a barrier say yes or no."""
+        for cta, number, mask in _by_barrier(s, numbers):
+            yes, total = self._votes.get((cta, number), (0, 0))
+            count = int(np.count_nonzero(values[mask]))
+            self._votes[cta, number] = yes + count, total + int(np.count_nonzero(mask))
+
+    def voted(self, s: Selection, numbers: Words, mode: str) -> NDArray[Any]:
+        """The outcome behind the barrier: how many said yes, whether one did, whether all did."""
+        result: NDArray[Any] = np.zeros(s.count, np.uint32 if mode == "popc" else np.bool_)
+        for cta, number, mask in _by_barrier(s, numbers):
+            yes, total = self._voted[cta, number]
+            result[mask] = {"popc": yes, "or": yes > 0, "and": yes == total}[mode]
+        return result
 
     def exited(self, s: Selection) -> None:
         """Lanes returned: barriers of the whole CTA no longer wait for them."""
@@ -76,10 +97,7 @@ class NamedBarriers:
         self, s: Selection, numbers: Words, threads: Words, *, waiting_at: int | None
     ) -> None:
         lanes = self._machine.lanes.numbers[s.index]
-        keys = s.cta * 16 + numbers
-        for key in np.unique(keys):
-            mask = keys == key
-            cta, number = divmod(int(key), 16)
+        for cta, number, mask in _by_barrier(s, numbers):
             expected = int(threads[mask][0])
             barrier = self._open.setdefault((cta, number), _Barrier(expected))
             if barrier.threads != expected or (threads[mask] != expected).any():
@@ -109,11 +127,20 @@ class NamedBarriers:
         if barrier.arrived < needed:
             return
         del self._open[key]
+        if key in self._votes:
+            self._voted[key] = self._votes.pop(key)
         self._released += barrier.waiting
         if barrier.waiting:
             lanes = np.concatenate([numbers for _, numbers in barrier.waiting])
             warps = np.unique(self._machine.lanes.warp_id[lanes])
             self._machine.clocks.join(warps, barrier.passed)
+
+
+def _by_barrier(s: Selection, numbers: Words) -> Iterator[tuple[int, int, Bools]]:
+    """CTA, number and lanes of every barrier that the lanes of a selection name."""
+    keys = s.cta * 16 + numbers
+    for key in np.unique(keys):
+        yield *divmod(int(key), 16), keys == key
 
 
 def _of_whole_ctas(numbers: Words, threads: Words, block: int) -> bool:

@@ -139,9 +139,9 @@ class Clocks:
                 clock[warp] = min(clock[warp], self.seen_by_lanes[row, warp])
         return known
 
-    def release(self, warp_id: int) -> Released:
-        """A warp arrives at a barrier and goes on; give the result to `join`."""
-        released = self.known(warp_id, alone=False)
+    def release(self, warp_id: int, alone: bool = False) -> Released:
+        """A warp, or a lane alone, arrives at a barrier and goes on; give the result to `join`."""
+        released = self.known(warp_id, alone)
         self._tick(np.array([warp_id]))
         return released
 

@@ -19,7 +19,7 @@ from flash_attention.emulator.machine.cta_order import CtaOrder
 from flash_attention.emulator.machine.lanes import GLOBAL_BASE
 from flash_attention.emulator.machine.storage import POISON, Storage
 from flash_attention.emulator.program.blocks import STRONG
-from flash_attention.emulator.ptx.model import Instruction
+from flash_attention.emulator.ptx.model import Instruction, Variable
 
 if TYPE_CHECKING:
     from flash_attention.emulator.machine.lanes import Selection
@@ -39,6 +39,7 @@ class GlobalMemory:
         self._top = GAP
         self._starts: list[int] = []
         self.allocations: list[Allocation] = []
+        self._variables: dict[str, int] = {}
         self.writers = 0  # CTAs of all launches so far
 
     @property
@@ -84,6 +85,21 @@ class GlobalMemory:
         self._starts.append(start)
         self.allocations.append(Allocation(start, size, name, data is not None, marks))
         return GLOBAL_BASE + start
+
+    def variable(self, variable: Variable) -> int:
+        """The address of a variable of the module, which is allocated when it is first needed."""
+        if variable.name not in self._variables:
+            if variable.size is None:
+                raise EmulatorError(f"{variable.name} is declared, but not defined, in this module")
+            data = np.frombuffer(variable.data, np.uint8)
+            self._variables[variable.name] = self.alloc(data, name=variable.name)
+        return self._variables[variable.name]
+
+    def set_variable(self, variable: Variable, value: NDArray[Any]) -> None:
+        """Give a variable of the module another value, as cudaMemcpyToSymbol does."""
+        start = self.variable(variable) - GLOBAL_BASE
+        data = np.ascontiguousarray(value).reshape(-1).view(np.uint8)
+        self._storage.bytes[start : start + data.size] = data
 
     def read(self, address: int, dtype: DTypeLike, shape: Sequence[int]) -> NDArray[Any]:
         """Return a copy of an array inside one allocation."""
@@ -188,15 +204,19 @@ class GlobalAccess(Memory):
         compare: NDArray[Any] | None,
         mask: Mask,
         pc: int,
+        ordered: bool = True,
     ) -> NDArray[Any]:
-        """The value before; accesses to one address happen in the order of the lanes."""
+        """The value before; accesses to one address happen in the order of the lanes.
+
+        They order the CTAs that make them if somebody looks at the value before.
+        """
         access = Access(sel, addr, value.dtype.itemsize, mask, pc, "atomic")
         resolved = self.resolve(access)
         before = np.zeros(sel.count, value.dtype)
         before[resolved.lanes] = self.change(resolved, op, type, (value,), compare)
         if self._checks:
             self._counters.global_access(access)
-            for lane in resolved.lanes.tolist():
+            for lane in resolved.lanes.tolist() if ordered else ():
                 self._order.meet(int(sel.cta[lane]), int(resolved.where[lane]))
         return before
 

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 WARP_SIZE = 32
 SHARED_BASE = 1024  # address of the first byte of shared memory: 0 is no valid address
+LOCAL_BASE = 1 << 36
 PARAM_BASE = 1 << 40
 GLOBAL_BASE = 1 << 44
 
@@ -62,7 +63,9 @@ class Selection:
 class Lanes:
     """The lanes of a launch, and the selections made of them."""
 
-    def __init__(self, num_ctas: int, warps_per_cta: int, shared_stride: int) -> None:
+    def __init__(
+        self, num_ctas: int, warps_per_cta: int, shared_stride: int, block: int | None = None
+    ) -> None:
         self.num_ctas = num_ctas
         self.warps_per_cta = warps_per_cta
         self.num_warps = num_ctas * warps_per_cta
@@ -73,11 +76,14 @@ class Lanes:
         self.cta: Ints = self.warp_id % num_ctas
         self.warp: Ints = self.warp_id // num_ctas
         self._shared_base: Ints = self.cta * shared_stride - SHARED_BASE
+        threads = warps_per_cta * WARP_SIZE if block is None else block
+        self._last_warp = slice(None) if threads % WARP_SIZE == 0 else slice(threads % WARP_SIZE)
         self._slices: dict[tuple[int, int], Selection] = {}
 
     @cached_property
     def all(self) -> Selection:
-        return self.select(slice(0, self.count))
+        """All threads of the launch; the last warp of a CTA may have fewer than 32."""
+        return self.warps_of(0, self.warps_per_cta)
 
     def select(self, index: slice | Ints) -> Selection:
         """The selection of a slice (remembered) or of sorted lane numbers."""
@@ -106,7 +112,11 @@ class Lanes:
     def warps_of(self, warp: int, count: int) -> Selection:
         """Warps `warp` .. `warp + count - 1` of every CTA."""
         per_warp = self.num_ctas * WARP_SIZE
-        return self.select(slice(warp * per_warp, (warp + count) * per_warp))
+        end = (warp + count) * per_warp
+        if warp + count < self.warps_per_cta or self._last_warp == slice(None):
+            return self.select(slice(warp * per_warp, end))
+        last = self.numbers[end - per_warp : end].reshape(-1, WARP_SIZE)[:, self._last_warp]
+        return self.gather(np.append(self.numbers[warp * per_warp : end - per_warp], last))
 
     def _make(self, index: slice | Ints, key: Hashable | None) -> Selection:
         warp_id = self.warp_id[index]

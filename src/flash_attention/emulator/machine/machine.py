@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -14,11 +15,14 @@ from flash_attention.emulator.machine.barriers import NamedBarriers
 from flash_attention.emulator.machine.bulk_copies import BulkCopies
 from flash_attention.emulator.machine.bulk_groups import BulkGroups
 from flash_attention.emulator.machine.clocks import Clocks
+from flash_attention.emulator.machine.constant import ConstantAccess
 from flash_attention.emulator.machine.copies import AsyncCopies
 from flash_attention.emulator.machine.counters import Counters
 from flash_attention.emulator.machine.findings import Findings
+from flash_attention.emulator.machine.generic import GenericAccess
 from flash_attention.emulator.machine.global_memory import GlobalAccess, GlobalMemory
 from flash_attention.emulator.machine.lanes import (
+    LOCAL_BASE,
     PARAM_BASE,
     WARP_SIZE,
     Bools,
@@ -27,6 +31,8 @@ from flash_attention.emulator.machine.lanes import (
 )
 from flash_attention.emulator.machine.matrix import MatrixUnit
 from flash_attention.emulator.machine.mbarriers import MBarriers
+from flash_attention.emulator.machine.printing import Printer
+from flash_attention.emulator.machine.private import PrivateMemory
 from flash_attention.emulator.machine.shared import SharedMemory
 from flash_attention.emulator.machine.tensor_map import TensorMap
 from flash_attention.emulator.machine.tma import Tma
@@ -37,6 +43,8 @@ from flash_attention.emulator.types import SPECIAL_REGISTERS, numpy_type
 
 Argument = int | float | bytes | ctypes.Structure | TensorMap
 
+TICK = 64  # cycles and nanoseconds from one look at a clock to the next
+ALL_LANES = (1 << WARP_SIZE) - 1
 SHARED_GRANULE = 1024  # CTAs' shared memories start at multiples of the widest swizzle atom
 
 
@@ -48,23 +56,23 @@ class Machine:
         program: Program,
         memory: GlobalMemory,
         grid: tuple[int, int, int],
-        block: int,
+        block: int | tuple[int, int, int],
         args: Sequence[Argument],
         dynamic_smem: int,
         checks: bool,
     ) -> None:
-        if block % WARP_SIZE:
-            raise EmulatorError(f"{block} threads are no whole number of warps")
         self.program = program
         self.grid = grid
-        self.block = block
+        self.block_shape = (block, 1, 1) if isinstance(block, int) else block
+        self.block = prod(self.block_shape)
         self.checks = checks
         self.num_ctas = grid[0] * grid[1] * grid[2]
-        self.warps_per_cta = block // WARP_SIZE
+        self.warps_per_cta = -(-self.block // WARP_SIZE)
         self.num_warps = self.num_ctas * self.warps_per_cta
+        self.dynamic_smem = dynamic_smem
         self.shared_limit = program.static_smem + dynamic_smem
         self.shared_stride = -(-self.shared_limit // SHARED_GRANULE) * SHARED_GRANULE
-        self.lanes = Lanes(self.num_ctas, self.warps_per_cta, self.shared_stride)
+        self.lanes = Lanes(self.num_ctas, self.warps_per_cta, self.shared_stride, self.block)
         self.num_lanes = self.lanes.count
         self.tensor_maps: dict[int, TensorMap] = {}
 
@@ -73,6 +81,11 @@ class Machine:
         self.clocks = Clocks(self)
         self.shared = SharedMemory(self)
         self.global_access = GlobalAccess(self, memory)
+        self.local = PrivateMemory(self, "local", LOCAL_BASE, program.local_bytes)
+        self.constant_access = ConstantAccess(self.global_access)
+        self.generic = GenericAccess(self)
+        self.printer = Printer(self)
+        self._ticks = 0
         self.copies = AsyncCopies(self)
         self.matrix = MatrixUnit(self)
         self.warp = WarpUnit(self)
@@ -85,7 +98,20 @@ class Machine:
 
         self.registers = [np.zeros(self.num_lanes, t) for t in program.slot_types]
         self.constants = [np.full(self.num_lanes, value) for value in program.constant_arrays]
-        self.inputs = self._special_registers() | self._parameters(args)
+        block_of_parameters = self._parameter_block(args)
+        self.parameters = PrivateMemory(
+            self, "param", PARAM_BASE, len(block_of_parameters), block_of_parameters
+        )
+        self.inputs = (
+            self._special_registers()
+            | self._parameters(block_of_parameters)
+            | self._module_variables(memory)
+        )
+
+    def read_timer(self, s: Selection, shift: int) -> Any:
+        """A clock that goes on at every look at it; the emulator measures no time."""
+        self._ticks += TICK
+        return np.full(s.count, self._ticks >> shift, np.uint64)
 
     def trap(self, s: Selection, mask: Bools | None, pc: int) -> None:
         """A trap ends the launch, as on the hardware."""
@@ -111,25 +137,37 @@ class Machine:
             report("wgmma-unfenced", detail, missing.index, None, None, None, missing.accessed)
 
     def _special_registers(self) -> dict[Any, Any]:
-        lanes, (x, y, _) = self.lanes, self.grid
-        values = dict.fromkeys(SPECIAL_REGISTERS, 0) | {
-            "tid.x": lanes.warp * WARP_SIZE + lanes.lane,
-            "ctaid.x": lanes.cta % x,
-            "ctaid.y": lanes.cta // x % y,
-            "ctaid.z": lanes.cta // (x * y),
+        lanes = self.lanes
+        below = (1 << lanes.lane) - 1
+        values: dict[str, Any] = dict.fromkeys(SPECIAL_REGISTERS, 0) | {
+            **_coordinates("tid", lanes.warp * WARP_SIZE + lanes.lane, self.block_shape),
+            **_coordinates("ctaid", lanes.cta, self.grid),
+            **_coordinates("clusterid", lanes.cta, self.grid),
             "laneid": lanes.lane,
             "warpid": lanes.warp,
-            "ntid.x": self.block,
-            **{f"nctaid.{axis}": size for axis, size in zip("xyz", self.grid, strict=True)},
-            **dict.fromkeys(("ntid.y", "ntid.z", "cluster_nctarank"), 1),
+            "nwarpid": self.warps_per_cta,
+            **dict.fromkeys(("cluster_nctarank", "nsmid"), 1),
             **dict.fromkeys(("cluster_nctaid.x", "cluster_nctaid.y", "cluster_nctaid.z"), 1),
+            "lanemask_eq": below + 1,
+            "lanemask_lt": below,
+            "lanemask_le": 2 * below + 1,
+            "lanemask_gt": ALL_LANES - (2 * below + 1),
+            "lanemask_ge": ALL_LANES - below,
+            "dynamic_smem_size": self.dynamic_smem,
+            "total_smem_size": self.shared_limit,
         }
         return {
             name: np.broadcast_to(np.asarray(value, np.uint32), self.num_lanes).copy()
             for name, value in values.items()
         }
 
-    def _parameters(self, args: Sequence[Argument]) -> dict[Any, Any]:
+    def _module_variables(self, memory: GlobalMemory) -> dict[Any, Any]:
+        return {
+            ("symbol", variable.name): np.full(self.num_lanes, memory.variable(variable), np.uint64)
+            for variable in self.program.kernel.module
+        }
+
+    def _parameter_block(self, args: Sequence[Argument]) -> bytes:
         params = self.program.kernel.params
         if len(args) != len(params):
             raise EmulatorError(
@@ -147,10 +185,22 @@ class Machine:
             if len(data) != param.size:
                 raise EmulatorError(f"{param.name} has {param.size} bytes, {len(data)} were given")
             block[param.offset : param.offset + param.size] = data
+        return bytes(block)
+
+    def _parameters(self, block: bytes) -> dict[Any, Any]:
         return {
             ("param", type_name, offset): np.full(
-                self.num_lanes,
-                np.frombuffer(bytes(block), numpy_type(type_name), 1, offset)[0],
+                self.num_lanes, np.frombuffer(block, numpy_type(type_name), 1, offset)[0]
             )
             for type_name, offset in self.program.param_reads
         }
+
+
+def _coordinates(name: str, number: Any, shape: tuple[int, int, int]) -> dict[str, Any]:
+    """The coordinates of numbers in a grid, x running fastest, and how many there are."""
+    x, y, z = shape
+    place = {"x": number % x, "y": number // x % y, "z": number // (x * y)}
+    return {
+        **{f"{name}.{axis}": where for axis, where in place.items()},
+        **{f"n{name}.{axis}": size for axis, size in zip("xyz", (x, y, z), strict=True)},
+    }

@@ -71,6 +71,8 @@ class Shadow:
         self._findings: Findings = machine.findings
         self._checks = machine.checks
         self._stride = machine.shared_stride
+        instructions = machine.program.kernel.instructions
+        self._atomics = [pc for pc, i in enumerate(instructions) if i.parts[0] in ("atom", "red")]
         self._warps_per_cta = machine.warps_per_cta
         self._lane_agents = 2 * self._warps_per_cta  # warps and single lanes have the first numbers
         warps = np.arange(self._warps_per_cta)
@@ -144,6 +146,26 @@ class Shadow:
         if clash.any():
             detail = "two warps write the same bytes with one instruction"
             self._report("race", detail, access, clash, access.pc)
+
+    def check_atomic(self, access: Access) -> None:
+        """An atomic at flat offsets. Atomics do not race with each other."""
+        who, offsets = self._accessors(access)
+        if not self._checks or offsets.size == 0:
+            return
+        writers = self._state.last_writers(offsets, access.nbytes)
+        unset = _lanes(writers.epoch == 0)
+        if unset.any():
+            detail = "atomic on shared memory that nothing was written to"
+            self._report("uninitialised-shared", detail, access, unset)
+        place = writers.agent + who.clock_row[:, None]
+        late = writers.epoch > self._clocks.seen.reshape(-1).take(place)
+        late &= ~np.isin(writers.tag >> LANE_BITS, self._atomics)
+        if late.any():
+            detail, other = self._explain("atomic on bytes written by", writers, late)
+            self._report("race", detail, access, _lanes(late), other)
+        self._check_readers(access, who, offsets)
+        tags = who.lane + (access.pc << LANE_BITS)
+        self._state.write(offsets, access.nbytes, who.agent, who.epochs, tags)
 
     def _accessors(self, access: Access) -> tuple[_Accessors, Ints]:
         """The lanes that make a resolved access, and their offsets."""

@@ -3,9 +3,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
-from flash_attention.emulator.machine.access import Access, Bools, Ints, Memory
+import numpy as np
+from numpy.typing import NDArray
+
+from flash_attention.emulator.machine.access import Access, Bools, Ints, Mask, Memory, alone_among
+from flash_attention.emulator.machine.atomics import apply_atomic
+from flash_attention.emulator.machine.clocks import Released
 from flash_attention.emulator.machine.engine_shadow import EngineShadow
 from flash_attention.emulator.machine.lanes import SHARED_BASE
 from flash_attention.emulator.machine.storage import CHUNK, Storage
@@ -27,6 +33,7 @@ class SharedMemory(EngineShadow, Memory):
         self._limit = machine.shared_limit
         size = max(machine.num_ctas * machine.shared_stride, CHUNK)
         self._storage = Storage(size, poisoned=True)
+        self._met: dict[int, Released] = {}
         self.bytes = self.storage.bytes
         self.words = self.storage.words
         self.chunks = self.storage.chunks
@@ -66,3 +73,76 @@ class SharedMemory(EngineShadow, Memory):
             self.check_write(resolved, collective, agent, epoch)
             self._counters.shared_access(access)
         return resolved
+
+    def atomic(
+        self,
+        sel: Selection,
+        op: str,
+        type: str,
+        addr: NDArray[Any],
+        value: NDArray[Any],
+        compare: NDArray[Any] | None,
+        mask: Mask,
+        pc: int,
+        ordered: bool = True,
+    ) -> NDArray[Any]:
+        """The value before; accesses to one address happen in the order of the lanes.
+
+        They order the warps that make them if somebody looks at the value before.
+        """
+        access = self._change(Access(sel, addr, value.dtype.itemsize, mask, pc, "atomic"), ordered)
+        lanes = access.lanes
+        before = np.zeros(sel.count, value.dtype)
+        expected = None if compare is None else compare[lanes]
+        before[lanes] = self._apply(access, op, type, value, 0, expected)
+        return before
+
+    def reduce(
+        self,
+        sel: Selection,
+        op: str,
+        type: str,
+        addr: NDArray[Any],
+        values: Sequence[NDArray[Any]],
+        mask: Mask,
+        pc: int,
+    ) -> None:
+        """Atomics without a result, at neighbouring places where there are several values."""
+        nbytes = values[0].dtype.itemsize * len(values)
+        access = self._change(Access(sel, addr, nbytes, mask, pc, "atomic"), ordered=False)
+        for index, value in enumerate(values):
+            self._apply(access, op, type, value, index, None)
+
+    def _change(self, access: Access, ordered: bool) -> Access:
+        """Count and check atomics; returns them resolved."""
+        resolved = self.resolve(access)
+        if self._checks:
+            self._counters.shared_access(access)
+            if ordered:
+                self._meet(resolved)
+            self.check_atomic(resolved)
+        return resolved
+
+    def _apply(
+        self,
+        access: Access,
+        op: str,
+        type: str,
+        value: NDArray[Any],
+        index: int,
+        expected: NDArray[Any] | None,
+    ) -> NDArray[Any]:
+        lanes = access.lanes
+        places = access.where[lanes] // value.dtype.itemsize + index
+        return apply_atomic(self.bytes.view(value.dtype), op, type, places, value[lanes], expected)
+
+    def _meet(self, access: Access) -> None:
+        """Warps see what others did before their atomics on the same places."""
+        clocks, sel, lanes = self._clocks, access.sel, access.lanes
+        alone = alone_among(sel, access.mask)[lanes]
+        keys = np.stack((access.where[lanes], sel.warp_id[lanes], alone), axis=1)
+        for place, warp, by_itself in np.unique(keys, axis=0).tolist():
+            before = self._met.get(place)
+            if before is not None:
+                clocks.acquire(warp, before, alone=bool(by_itself))
+            self._met[place] = clocks.release(warp, alone=bool(by_itself))

@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flash_attention.emulator.errors import EmulatorError
 from flash_attention.emulator.machine.lanes import WARP_SIZE, Bools, Selection
+from flash_attention.emulator.machine.storage import POISON
 
 if TYPE_CHECKING:
     from flash_attention.emulator.machine.machine import Machine
 
 Words = NDArray[np.uint32]
 
-LANES = np.arange(WARP_SIZE)
 REDUCTIONS: dict[str, Any] = {
     "add": np.add,
     "min": np.minimum,
@@ -34,32 +33,36 @@ class WarpUnit:
         self._machine = machine
 
     def shuffle(
-        self, s: Selection, mode: str, value: Words, lane: Words, clamp: Words, pc: int
+        self, s: Selection, mode: str, value: Words, lane: Words, clamp: Words
     ) -> tuple[Words, Words]:
-        """What each lane receives, and whether the lane it asked was in its segment."""
-        self._need_whole(s, pc)
-        values = value.reshape(-1, WARP_SIZE)
-        asked = lane.reshape(-1, WARP_SIZE).astype(np.int64)
-        bounds = clamp.reshape(-1, WARP_SIZE).astype(np.int64)
+        """What each lane receives, and whether the lane it asked was in its segment.
+
+        A lane that does not take part gives nothing: who asks it receives poison.
+        """
+        first = self._first_lanes(s)
+        asked, bounds = lane.astype(np.int64), clamp.astype(np.int64)
         segment = (bounds >> 8) & 31
-        last = (LANES & segment) | (bounds & 31 & ~segment)
+        last = (s.lane & segment) | (bounds & 31 & ~segment)
         if mode == "up":
-            source = LANES - (asked & 31)
+            source = s.lane - (asked & 31)
             inside = source >= last
         else:
             if mode == "down":
-                source = LANES + (asked & 31)
+                source = s.lane + (asked & 31)
             elif mode == "bfly":
-                source = LANES ^ (asked & 31)
+                source = s.lane ^ (asked & 31)
             else:
-                source = (LANES & segment) | (asked & 31 & ~segment)
+                source = (s.lane & segment) | (asked & 31 & ~segment)
             inside = source <= last
-        source = np.where(inside, source, LANES)
-        taken = np.take_along_axis(values, source, axis=1)
-        return taken.reshape(-1), inside.reshape(-1).astype(np.uint32)
+        source = np.where(inside, source, s.lane)
+        given = value
+        if not s.whole_warps:
+            given = np.full(len(s.warps) * WARP_SIZE, POISON)
+            given[first + s.lane] = value
+        return given[first + source], inside.astype(np.uint32)
 
-    def vote(self, s: Selection, mode: str, value: Bools) -> NDArray[Any]:
-        inverse, count = self._warp_index(s)
+    def vote(self, s: Selection, mode: str, value: Bools, members: Words) -> NDArray[Any]:
+        inverse, count = self._groups(s, members)
         yes = np.bincount(inverse, value, count)
         lanes = np.bincount(inverse, minlength=count)
         if mode == "ballot":
@@ -73,11 +76,32 @@ class WarpUnit:
             result = (yes == 0) | (yes == lanes)
         return result[inverse]
 
-    def reduce(self, s: Selection, operation: str, value: NDArray[Any], pc: int) -> NDArray[Any]:
-        self._need_whole(s, pc)
-        rows = value.reshape(-1, WARP_SIZE)
-        result = REDUCTIONS[operation].reduce(rows, axis=1, dtype=value.dtype)
-        return np.repeat(result, WARP_SIZE)
+    def reduce(
+        self, s: Selection, operation: str, value: NDArray[Any], members: Words
+    ) -> NDArray[Any]:
+        inverse, _ = self._groups(s, members)
+        _, first = np.unique(inverse, return_index=True)
+        result = value[first].copy()
+        rest = np.ones(s.count, bool)
+        rest[first] = False
+        REDUCTIONS[operation].at(result, inverse[rest], value[rest])
+        return result[inverse]
+
+    def match(
+        self, s: Selection, mode: str, value: NDArray[Any], members: Words
+    ) -> tuple[Words, Words]:
+        """The lanes with the same value; or all members if all have it, and whether they do."""
+        group, count = self._groups(s, members)
+        pairs = np.stack((group, value.astype(np.uint64).view(np.int64)), axis=1)
+        distinct, alike = np.unique(pairs, axis=0, return_inverse=True)
+        alike = alike.reshape(-1)
+        bits = (1 << s.lane).astype(np.float64)
+        lanes = np.bincount(alike, bits, len(distinct)).astype(np.uint32)[alike]
+        everyone = np.bincount(group, bits, count).astype(np.uint32)[group]
+        agreed = lanes == everyone
+        if mode == "all":
+            lanes = np.where(agreed, lanes, np.uint32(0))
+        return lanes, agreed.astype(np.uint32)
 
     def elect(self, s: Selection) -> tuple[Words, Words]:
         """The lowest lane of every warp, known to all of them."""
@@ -90,13 +114,20 @@ class WarpUnit:
         masks = np.bincount(inverse, (1 << s.lane).astype(np.float64), count)
         return masks.astype(np.uint32)[inverse]
 
+    def _first_lanes(self, s: Selection) -> NDArray[np.int64]:
+        """By lane, where its warp begins among the warps of the selection."""
+        known = s.memo.get("first lanes")
+        if not isinstance(known, np.ndarray):
+            known = s.memo["first lanes"] = np.searchsorted(s.warps, s.warp_id) * WARP_SIZE
+        return known
+
     def _warp_index(self, s: Selection) -> tuple[NDArray[np.intp], int]:
         distinct, inverse = np.unique(s.warp_id, return_inverse=True)
         return inverse, len(distinct)
 
-    def _need_whole(self, s: Selection, pc: int) -> None:
-        if not s.whole_warps:
-            instruction = self._machine.program.kernel.instructions[pc]
-            raise EmulatorError(
-                f"PTX line {instruction.ptx_line}: part of a warp runs {instruction.text}"
-            )
+    def _groups(self, s: Selection, members: Words) -> tuple[NDArray[np.intp], int]:
+        """Which lanes of a warp act together: those that name the same members."""
+        if (members == members[0]).all():
+            return self._warp_index(s)
+        distinct, inverse = np.unique(s.warp_id << 32 | members, return_inverse=True)
+        return inverse, len(distinct)

@@ -21,10 +21,6 @@ from flash_attention.emulator.ptx.model import (
 
 STRONG = {"relaxed", "acquire", "volatile", "mmio"}  # loads that do not race with atomics
 _WITHOUT_RESULT = ("bra", "cp", "nanosleep", "pmevent", "setmaxnreg")
-_REFUSED = {
-    "brx": "an indexed branch; the emulator follows plain branches alone",
-    "call": "a function call; the emulator runs kernels whose functions are all inlined",
-}
 
 
 @dataclass
@@ -102,9 +98,6 @@ def build_blocks(kernel: Kernel) -> list[Block]:
     instructions = kernel.instructions
     starts = {0, *kernel.labels.values()}
     for index, instruction in enumerate(instructions):
-        if instruction.parts[0] in _REFUSED:
-            reason = _REFUSED[instruction.parts[0]]
-            raise PtxError(f"{quoted(instruction.text)} is {reason}", instruction.ptx_line)
         if _terminator(instruction) != "fall":
             starts.add(index + 1)
     ordered = sorted(start for start in starts if start < len(instructions))
@@ -121,7 +114,7 @@ def _has_result(instruction: Instruction) -> bool:
     """Whether the first operand is written; memory in that place never is a register."""
     parts = instruction.parts
     if parts[0] in ("bar", "barrier"):
-        return "red" in parts
+        return "voted" in parts
     if parts[0] == "wgmma":
         return "mma_async" in parts
     return parts[0] not in _WITHOUT_RESULT and not isinstance(instruction.operands[0], Memory)

@@ -3,22 +3,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
 from flash_attention.emulator.emit import BlockEmitter
-from flash_attention.emulator.errors import EmulatorError
+from flash_attention.emulator.errors import EmulatorError, RefusedKernelError
 from flash_attention.emulator.machine import numerics
-from flash_attention.emulator.machine.lanes import PARAM_BASE, SHARED_BASE
-from flash_attention.emulator.program.blocks import Block, build_blocks, written_by
+from flash_attention.emulator.machine.lanes import LOCAL_BASE, PARAM_BASE, SHARED_BASE
+from flash_attention.emulator.program.blocks import (
+    Block,
+    build_blocks,
+    defines_and_uses,
+    written_by,
+)
 from flash_attention.emulator.program.inflight import registers_in_flight
 from flash_attention.emulator.program.loops import loop_nests
 from flash_attention.emulator.program.order import priorities
 from flash_attention.emulator.program.unfenced import unfenced_products
-from flash_attention.emulator.ptx.model import Imm, Instruction, Kernel, Operand, Reg, Symbol
+from flash_attention.emulator.ptx.model import (
+    Imm,
+    Instruction,
+    Kernel,
+    Operand,
+    Reg,
+    Symbol,
+    Variable,
+)
 from flash_attention.emulator.ptx.parse import parse
 from flash_attention.emulator.types import STORAGE, STORAGE_OF_PTX, scalar
 
@@ -35,13 +48,19 @@ class Layout:
         self.param_reads: set[tuple[str, int]] = set()
         self.scalars: dict[str, Any] = {}
         self._constants: dict[tuple[str, int], int] = {}
-        self._symbols, self.static_smem = _shared_addresses(kernel)
+        self.used = {
+            name for i in kernel.instructions for name in defines_and_uses(i)[1]
+        }  # registers whose value somebody looks at
+        self.module = {variable.name for variable in kernel.module}
+        self._symbols, self.static_smem = _addresses(kernel.shared, SHARED_BASE)
+        local, self.local_bytes = _addresses(kernel.local, LOCAL_BASE)
+        self._symbols |= local
         self._symbols |= {param.name: PARAM_BASE + param.offset for param in kernel.params}
         self._param_registers = _params_in_registers(kernel)
 
     def symbol_address(self, name: str) -> int:
         if name not in self._symbols:
-            raise EmulatorError(f"{self.kernel.name} names {name}, which is no shared variable")
+            raise EmulatorError(f"{self.kernel.name} names {name}, which is no variable")
         return self._symbols[name]
 
     def param_offset(self, base: Operand) -> int | None:
@@ -89,12 +108,12 @@ def _params_in_registers(kernel: Kernel) -> dict[str, int]:
     return {register: offset for register, offset in offsets.items() if offset is not None}
 
 
-def _shared_addresses(kernel: Kernel) -> tuple[dict[str, int], int]:
+def _addresses(variables: Sequence[Variable], base: int) -> tuple[dict[str, int], int]:
     """Place the static variables one after the other, and the dynamic one after them."""
     addresses, end = {}, 0
-    for variable in sorted(kernel.shared, key=lambda v: v.size is None):
+    for variable in sorted(variables, key=lambda v: v.size is None):
         end = -(-end // variable.align) * variable.align
-        addresses[variable.name] = SHARED_BASE + end
+        addresses[variable.name] = base + end
         end += variable.size or 0
     return addresses, end
 
@@ -111,10 +130,13 @@ class Program:
         self.unfenced = unfenced_products(kernel, self.blocks)
         layout = self._layout = Layout(kernel, self.blocks)
         # What is not emulated is refused here; the text for some lanes differs in no instruction.
-        self._texts = [
-            BlockEmitter(layout, block, all_lanes=True).source() for block in self.blocks
-        ]
+        emitters = [BlockEmitter(layout, block, all_lanes=True) for block in self.blocks]
+        self._texts = [emitter.source() for emitter in emitters]
+        refusals = [refusal for emitter in emitters for refusal in emitter.refusals]
+        if refusals:
+            raise RefusedKernelError(kernel.name, refusals)
         self.static_smem = layout.static_smem
+        self.local_bytes = layout.local_bytes
         self.slot_types = [
             STORAGE[STORAGE_OF_PTX[kernel.registers[register]]] for register in layout.slots
         ]

@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 import re
+import struct
 from math import prod
 
 from flash_attention.emulator.errors import PtxError, quoted
-from flash_attention.emulator.ptx.model import Param, SharedVariable
+from flash_attention.emulator.ptx.model import Imm, Param, Variable
+from flash_attention.emulator.ptx.operands import read_constant
 
 NAME = r"[%$A-Za-z_][\w$]*"
 
@@ -28,7 +30,7 @@ _REGISTERS = re.compile(
 )
 _DECLARATOR = re.compile(
     rf"\s*({NAME})\s*(?:<\s*(\d+)\s*>)?\s*((?:\[\s*\d*\s*\]\s*)*)"
-    r"(?:=\s*(?:\{(?:[^{}]|\{[^{}]*\})*\}|[^,{}]+))?\s*(,|$)"
+    r"(?:=\s*(\{(?:[^{}]|\{[^{}]*\})*\}|[^,{}]+))?\s*(,|$)"
 )
 _ALIGN = re.compile(r"\.align\s+(\d+)")
 _DIMENSION = re.compile(r"\[\s*(\d*)\s*\]")
@@ -71,27 +73,52 @@ def read_params(text: str, line: int) -> tuple[Param, ...]:
     return tuple(params)
 
 
-def read_variables(statement: str, line: int) -> list[tuple[str, SharedVariable | None]]:
-    """Names that a statement declares; only those in shared memory come with their size."""
+def read_variables(statement: str, line: int) -> list[Variable]:
+    """The variables that a statement declares."""
     match = _VARIABLE.match(statement)
     if match is None:
         raise PtxError(f"cannot read the declaration {quoted(statement)}", line)
-    unit = type_bytes(match["type"], line) * int(match["lanes"] or 1)
+    space, kind = match["space"], match["type"]
+    unit = type_bytes(kind, line) * int(match["lanes"] or 1)
     given = _ALIGN.search(match["attributes"])
     align = _alignment(given[1], line) if given else unit
-    found: list[tuple[str, SharedVariable | None]] = []
-    for name, repeat, dimensions in _read_declarators(match["names"], line):
+    found: list[Variable] = []
+    for name, repeat, dimensions, initial in _read_declarators(match["names"], line):
         counts = _DIMENSION.findall(dimensions)
         if repeat:
             raise PtxError(f"{name}<{repeat}>: only registers are declared in ranges", line)
-        if match["space"] != "shared":
-            found.append((name, None))
-        elif "" in counts and "extern" not in match["linkage"]:
+        if space == "shared" and "" in counts and "extern" not in match["linkage"]:
             raise PtxError(f"{name}[] in shared memory has no size and is not .extern", line)
-        else:
-            size = None if "" in counts else unit * prod(map(int, counts))
-            found.append((name, SharedVariable(name, align, size)))
+        data = _initial_bytes(name, initial, kind, line) if initial else b""
+        if "" in counts and initial:
+            counts[counts.index("")] = str(len(data) // unit)
+        size = None if "" in counts else unit * prod(map(int, counts))
+        if space in ("global", "const"):
+            data = data.ljust(size or 0, b"\0")
+        found.append(Variable(name, align, size, space, data))
     return found
+
+
+def _initial_bytes(name: str, text: str, kind: str, line: int) -> bytes:
+    """What a variable starts with, its rows one after the other."""
+    size = type_bytes(kind, line)
+    words = text.replace("{", " ").replace("}", " ").replace(",", " ").split()
+    return b"".join(_constant_bytes(name, word, kind, size, line) for word in words)
+
+
+def _constant_bytes(name: str, word: str, kind: str, size: int, line: int) -> bytes:
+    constant = read_constant(word)
+    if constant is None:
+        raise PtxError(f"{name} starts with {quoted(word)}; only numbers are emulated", line)
+    bits = _float_bits(constant, size) if kind[0] == "f" else constant.bits
+    return (bits % (1 << 8 * size)).to_bytes(size, "little")
+
+
+def _float_bits(constant: Imm, size: int) -> int:
+    if constant.kind == "int" or (constant.kind, size) in (("f32", 4), ("f64", 8)):
+        return constant.bits
+    (value,) = struct.unpack("<d", constant.bits.to_bytes(8, "little"))
+    return int.from_bytes(struct.pack("<f", value), "little")
 
 
 def read_registers(statement: str, line: int) -> tuple[str, int, list[str]]:
@@ -104,22 +131,22 @@ def read_registers(statement: str, line: int) -> tuple[str, int, list[str]]:
     if lanes not in (1, 2, 4):
         raise PtxError(f"a vector register has 2 or 4 lanes, not {lanes}", line)
     names: list[str] = []
-    for name, repeat, dimensions in _read_declarators(match["names"], line):
+    for name, repeat, dimensions, _ in _read_declarators(match["names"], line):
         if dimensions:
             raise PtxError(f"{name}{dimensions}: a register is not an array", line)
         names.extend([f"{name}{index}" for index in range(int(repeat))] if repeat else [name])
     return match["type"], lanes, names
 
 
-def _read_declarators(text: str, line: int) -> list[tuple[str, str, str]]:
-    found: list[tuple[str, str, str]] = []
+def _read_declarators(text: str, line: int) -> list[tuple[str, str, str, str]]:
+    found: list[tuple[str, str, str, str]] = []
     position = 0
     while True:
         match = _DECLARATOR.match(text, position)
         if match is None:
             raise PtxError(f"cannot read the declared name {quoted(text[position:])}", line)
-        name, repeat, dimensions, separator = match.groups()
-        found.append((name, repeat or "", dimensions.strip()))
+        name, repeat, dimensions, initial, separator = match.groups()
+        found.append((name, repeat or "", dimensions.strip(), initial or ""))
         position = match.end()
         if not separator:
             return found

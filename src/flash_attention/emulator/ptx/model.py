@@ -111,12 +111,17 @@ class Param:
 
 
 @dataclass
-class SharedVariable:
-    """A variable in shared memory; `size` is None for the dynamic (extern) one."""
+class Variable:
+    """A variable in memory; `size` is None for the dynamic (extern) one in shared memory.
+
+    `data` is what a variable of the module holds before the first launch.
+    """
 
     name: str
     align: int
     size: int | None
+    space: str = "shared"
+    data: bytes = b""
 
 
 @dataclass
@@ -126,8 +131,10 @@ class Kernel:
     name: str
     params: tuple[Param, ...]
     registers: dict[str, str]
-    shared: tuple[SharedVariable, ...]
+    shared: tuple[Variable, ...]
     instructions: tuple[Instruction, ...]
     labels: dict[str, int]
     max_threads: int | None
     target: str
+    local: tuple[Variable, ...] = ()
+    module: tuple[Variable, ...] = ()  # in global and constant memory

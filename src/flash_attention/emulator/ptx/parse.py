@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 from flash_attention.emulator.errors import PtxError, quoted
 from flash_attention.emulator.ptx.declarations import (
@@ -13,6 +14,7 @@ from flash_attention.emulator.ptx.declarations import (
     read_registers,
     read_variables,
 )
+from flash_attention.emulator.ptx.lower import branch_table, lowered
 from flash_attention.emulator.ptx.model import (
     Instruction,
     Kernel,
@@ -20,8 +22,8 @@ from flash_attention.emulator.ptx.model import (
     Operand,
     Param,
     Reg,
-    SharedVariable,
     Symbol,
+    Variable,
     Vector,
 )
 from flash_attention.emulator.ptx.operands import read_operands
@@ -56,6 +58,7 @@ _BODY_ITEM = re.compile(
     """,
     re.VERBOSE,
 )
+_WORD = re.compile(r"[%$\w]+")
 _BRACE = re.compile(r'[{}]|"[^"\n]*"')
 _FUNCTION_NAME = re.compile(rf"\.func\s+(?:\.noreturn\s+)?(?:\([^)]*\)\s*)?({NAME})")
 _INSTRUCTION = re.compile(r"(?:@\s*(!?)\s*([%$\w.]+)\s+)?([a-z][\w.:]*)\s*(.*)$", re.DOTALL)
@@ -63,7 +66,8 @@ _INSTRUCTION = re.compile(r"(?:@\s*(!?)\s*([%$\w.]+)\s+)?([a-z][\w.:]*)\s*(.*)$"
 _BRANCHES = ("bra", "brx")
 _ENDS = ("ret", "exit", "bra", "brx")
 _VARIABLES = (".shared", ".extern", ".visible", ".weak", ".global", ".const", ".local", ".param")
-_IGNORED = (".pragma", ".branchtargets", ".calltargets", ".callprototype")
+_IGNORED = (".pragma", ".calltargets", ".callprototype")
+_TABLE = ".branchtargets"
 
 
 def parse(text: str) -> dict[str, Kernel]:
@@ -85,7 +89,7 @@ class _Module:
         target = _TARGET.search(self.text)
         self.target = target[1] if target else ""
         self.names: dict[str, Operand] = {}
-        self.shared: dict[str, SharedVariable] = {}
+        self.variables: dict[str, Variable] = {}
         self.kernels: dict[str, Kernel] = {}
         self._read()
 
@@ -125,25 +129,25 @@ class _Module:
         body = _Body(self, params)
         start = match.end()
         end = body.read(start)
+        named = self._named_between(start, end)
         self.kernels[name] = Kernel(
             name=name,
             params=params,
             registers=body.registers,
-            shared=(*self._shared_between(start, end), *body.shared),
+            shared=(*(v for v in named if v.space == "shared"), *body.shared),
             instructions=tuple(body.instructions),
             labels=body.labels,
             max_threads=max_threads(match["directives"]),
             target=self.target,
+            local=tuple(body.local),
+            module=tuple(v for v in named if v.space in ("global", "const")),
         )
         return end
 
-    def _shared_between(self, start: int, end: int) -> list[SharedVariable]:
-        mentions = {
-            name: re.compile(rf"(?<![\w$%]){re.escape(name)}(?![\w$])") for name in self.shared
-        }
-        return [
-            self.shared[name] for name in mentions if mentions[name].search(self.text, start, end)
-        ]
+    def _named_between(self, start: int, end: int) -> list[Variable]:
+        """The variables of the module that a kernel names."""
+        words = set(_WORD.findall(self.text, start, end))
+        return [variable for name, variable in self.variables.items() if name in words]
 
     def _skip_function(self, match: re.Match[str]) -> int:
         name = _FUNCTION_NAME.search(match["function"])
@@ -161,12 +165,11 @@ class _Module:
         return position
 
     def _declare(self, statement: str) -> None:
-        for name, variable in read_variables(statement, self.line):
-            if name in self.names:
-                raise PtxError(f"{name} is declared twice", self.line)
-            self.names[name] = Symbol(name)
-            if variable is not None:
-                self.shared[name] = variable
+        for variable in read_variables(statement, self.line):
+            if variable.name in self.names:
+                raise PtxError(f"{variable.name} is declared twice", self.line)
+            self.names[variable.name] = Symbol(variable.name)
+            self.variables[variable.name] = variable
 
 
 def _without_comment(match: re.Match[str]) -> str:
@@ -192,7 +195,11 @@ class _Body:
         self.names: dict[str, Operand] = dict(module.names)
         self.names.update((param.name, Symbol(param.name)) for param in params)
         self.registers: dict[str, str] = {}
-        self.shared: list[SharedVariable] = []
+        self.shared: list[Variable] = []
+        self.local: list[Variable] = []
+        self.call_params: set[str] = set()
+        self.last_label = ""
+        self.tables: dict[str, list[str]] = {}  # labels that a brx.idx chooses from
         self.instructions: list[Instruction] = []
         self.labels: dict[str, int] = {}
         self.location: tuple[str, int] | None = None
@@ -243,6 +250,7 @@ class _Body:
         if name in scope.labels:
             raise PtxError(f"the label {name} is there twice in one scope", line)
         scope.labels.add(name)
+        self.last_label = name
         self.labels[name + scope.suffix] = len(self.instructions)
 
     def _close(self) -> None:
@@ -284,6 +292,9 @@ class _Body:
             self._instruction(statement, line)
         elif statement.startswith(".reg"):
             self._declare_registers(statement, line)
+        elif statement.startswith(_TABLE):
+            targets = statement.removeprefix(_TABLE).split(",")
+            self.tables[self.last_label] = [target.strip() for target in targets]
         elif statement.startswith(_VARIABLES):
             self._declare_variables(statement, line)
         elif not statement.startswith(_IGNORED):
@@ -291,10 +302,16 @@ class _Body:
 
     def _declare_variables(self, statement: str, line: int) -> None:
         suffix = self.scopes[-1].suffix
-        for name, variable in read_variables(statement, line):
-            self._declare(name, Symbol(name + suffix), line)
-            if variable is not None:
-                self.shared.append(SharedVariable(name + suffix, variable.align, variable.size))
+        for variable in read_variables(statement, line):
+            name, unique = variable.name, variable.name + suffix
+            if variable.space == "param" and variable.size in (1, 2, 4, 8):
+                self._declare_register(name, f"b{8 * variable.size}", line)
+                self.call_params.add(unique)
+                continue
+            self._declare(name, Symbol(unique), line)
+            if variable.space in ("shared", "local"):
+                space = self.shared if variable.space == "shared" else self.local
+                space.append(replace(variable, name=unique))
 
     def _declare_registers(self, statement: str, line: int) -> None:
         kind, lanes, names = read_registers(statement, line)
@@ -327,7 +344,10 @@ class _Body:
         predicate = self._predicate(guard, line) if guard else None
         jumps = parts[0] in _BRANCHES
         listed, _, label = rest.rpartition(",") if jumps else (rest, "", "")
-        operands = () if parts[0] == "call" else read_operands(listed, self.names, line)
+        if parts[0] == "call":
+            operands = self._call_operands(rest, line)
+        else:
+            operands = read_operands(listed, self.names, line)
         instruction = Instruction(
             opcode,
             parts,
@@ -339,10 +359,29 @@ class _Body:
             text,
             self.called_from,
         )
-        if jumps:
-            instruction.operands = (*operands, Label(label.strip()))
-            self.scopes[-1].jumps.append((instruction, label.strip()))
-        self.instructions.append(instruction)
+        if parts[0] == "brx":
+            found = self._branch_table(instruction, label.strip(), line)
+        else:
+            instruction.operands = (*operands, Label(label.strip())) if jumps else operands
+            found = lowered(instruction, self.call_params)
+        for simple in found:
+            if isinstance(target := simple.operands[-1] if simple.operands else None, Label):
+                self.scopes[-1].jumps.append((simple, target.name))
+        self.instructions += found
+
+    def _call_operands(self, text: str, line: int) -> tuple[Operand, ...]:
+        """Of a call through a pointer nothing is known; it is refused where it is emitted."""
+        try:
+            return read_operands(text, self.names, line)
+        except PtxError:
+            return ()
+
+    def _branch_table(self, instruction: Instruction, table: str, line: int) -> list[Instruction]:
+        if table not in self.tables:
+            raise PtxError(f"there is no table {quoted(table)} of branch targets", line)
+        chosen = Reg("%brx")
+        self.registers[chosen.name] = "pred"
+        return branch_table(instruction, instruction.operands[0], chosen, self.tables[table])
 
     def _predicate(self, name: str, line: int) -> Reg:
         register = self.names.get(name)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -24,25 +24,16 @@ from flash_attention.tools.commands.console import (
     quiet_compiles,
     report_table,
 )
+from flash_attention.tools.commands.counted import print_sites
 from flash_attention.tools.commands.emulated import EmulatedKernel, EmulatedProblem
-from flash_attention.tools.commands.options import (
-    chosen_kernel,
-)
-from flash_attention.tools.commands.planted import (
-    plant_table,
-    print_findings,
-    print_mends,
-    print_plant,
-    print_stopped,
-)
+from flash_attention.tools.commands.findings import print_findings, print_mends, print_stopped
+from flash_attention.tools.commands.options import chosen_kernel
+from flash_attention.tools.commands.planted import plant_table, print_plant
 from flash_attention.tools.inspect.instructions import ptx_mix
 from flash_attention.tools.mends import NUMBERS
-from flash_attention.tools.plants import Plant, compiler, edited_headers, find_plant, shortened
+from flash_attention.tools.plants import Plant, compiler, edited_headers, find_plant
 
-PLACES_SHOWN = 8
 LAST_SM80, SEQ_LEN = 16, 256  # a rung and rows, where neither is given
-SHARED = {"requests": "requests", "wavefronts": "wavefronts", "ideal": "needed"}
-GLOBAL = {"requests": "requests", "sectors": "sectors", "ideal_sectors": "needed", "bytes": "bytes"}
 
 
 def emulate(
@@ -135,8 +126,7 @@ def _print_counters(kernel: EmulatedKernel) -> None:
     counts = kernel.counters.to_dict()
     output.print(_totals(kernel, counts))
     output.print(_classes(kernel))
-    output.print(_hottest("shared", counts["shared"], SHARED))
-    output.print(_hottest("global", counts["global"], GLOBAL))
+    print_sites(kernel.counters)
 
 
 def _totals(kernel: EmulatedKernel, counts: Mapping[str, Any]) -> Table:
@@ -165,27 +155,3 @@ def _classes(kernel: EmulatedKernel) -> Table:
         if count:
             table.add_row(name, f"{count:,}", f"{100 * count / kernel.warp_instructions:.1f}%")
     return table
-
-
-def _hottest(where: str, sites: Sequence[Mapping[str, Any]], keys: Mapping[str, str]) -> Table:
-    """Sites of one opcode on one source line together; `keys` are counts and their headings."""
-    table = report_table(f"hottest in {where} memory")
-    table.add_column("source", overflow="fold")
-    add_number_columns(table, ("places in PTX", "first line", *keys.values()))
-    places: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
-    for site in sites:
-        places.setdefault((str(site["opcode"]), _source(site)), []).append(site)
-    totals = {
-        place: [sum(site[key] for site in group) for key in keys] for place, group in places.items()
-    }
-    for place in sorted(totals, key=lambda place: -totals[place][1])[:PLACES_SHOWN]:
-        opcode, source = place
-        lines = [site["ptx_line"] for site in places[place]]
-        numbers = (f"{number:,}" for number in (len(lines), min(lines), *totals[place]))
-        table.add_row(opcode, source, *numbers)
-    return table
-
-
-def _source(site: Mapping[str, Any]) -> str:
-    """The place in the CUDA text and its caller, headers as they are included."""
-    return escape(shortened(str(site["source"] or "")).replace(", called from ", ", from "))

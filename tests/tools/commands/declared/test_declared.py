@@ -13,7 +13,15 @@ from flash_attention.emulator import SCHEDULES
 from flash_attention.tools.bench import ladder_run
 from flash_attention.tools.bench.grid import GRIDS
 from flash_attention.tools.bench.names import GRID_NAMES
-from flash_attention.tools.commands import build, check, debug, doctor, emulate, explain, report
+from flash_attention.tools.commands import (
+    build,
+    check,
+    debug,
+    doctor,
+    emulate_either,
+    explain,
+    report,
+)
 from flash_attention.tools.commands import tune as tuning
 from flash_attention.tools.commands.bench import command as bench
 from flash_attention.tools.commands.declared import calls, kernels, ladder, measuring
@@ -28,7 +36,7 @@ PAIRS: list[tuple[Callable[..., Any], Callable[..., Any]]] = [
     (measuring.tune, tuning.tune),
     (measuring.report, report.report),
     (kernels.inspect, inspect.inspect),
-    (kernels.emulate, emulate.emulate),
+    (kernels.emulate, emulate_either.emulate_either),
     (kernels.debug, debug.debug),
     (kernels.build, build.build),
     (kernels.doctor, doctor.doctor),

@@ -1,0 +1,52 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Memory that no other thread sees: local variables, and the parameters of the kernel."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from flash_attention.emulator.machine.access import Access, Bools, Ints, Memory
+from flash_attention.emulator.machine.storage import CHUNK, Storage
+
+if TYPE_CHECKING:
+    from flash_attention.emulator.machine.lanes import Selection
+    from flash_attention.emulator.machine.machine import Machine
+
+
+class PrivateMemory(Memory):
+    """`size` bytes from the address `base` on: of every thread, or the same of all of them."""
+
+    def __init__(
+        self, machine: Machine, space: str, base: int, size: int, of_all: bytes | None = None
+    ) -> None:
+        self.space = space
+        self.base = base
+        self._findings = machine.findings
+        self._numbers = machine.lanes.numbers
+        self._size = size
+        self._stride = 0 if of_all is not None else -(-size // CHUNK) * CHUNK
+        self._storage = Storage(max(size, self._stride * machine.num_lanes, CHUNK), poisoned=True)
+        if of_all is not None:
+            self._storage.bytes[:size] = list(of_all)
+
+    @property
+    def storage(self) -> Storage:
+        return self._storage
+
+    def read(self, access: Access) -> Access:
+        return self.resolve(access)
+
+    def write(self, access: Access) -> Access:
+        return self.resolve(access)
+
+    def covers(self, begin: int, end: int) -> bool:
+        return begin >= 0 and end <= self._size
+
+    def inside(self, offsets: Ints, nbytes: int) -> Bools:
+        return (offsets >= 0) & (offsets + nbytes <= self._size)
+
+    def outside(self, offset: int) -> str:
+        return f"at {self.space} byte {offset} of {self._size}"
+
+    def flat(self, sel: Selection, offsets: Ints) -> Ints:
+        return offsets + self._numbers[sel.index] * self._stride

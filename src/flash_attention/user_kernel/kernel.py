@@ -1,0 +1,190 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A kernel of anybody's, made ready to run, and what a run of it gives."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from flash_attention.emulator import (
+    Counters,
+    DeadlockError,
+    EmulatorError,
+    Finding,
+    GlobalMemory,
+    Program,
+    load_program,
+    run,
+)
+from flash_attention.emulator.ptx import parse
+from flash_attention.errors import LaunchError, UnsupportedError, quoted
+from flash_attention.user_kernel.arguments import Given, check_arguments, place_arguments
+from flash_attention.user_kernel.compiling import compile_cuda
+
+DEFAULT_ARCH = "sm_80"
+Shape = int | tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class UserRun:
+    """What a run gives: the arrays after it, what was found, what was counted and printed."""
+
+    arrays: tuple[NDArray[Any], ...]  # those among the arguments, in their order
+    variables: Mapping[str, NDArray[Any]]  # __device__ and __constant__ ones, as bytes
+    findings: tuple[Finding, ...]
+    counters: Counters
+    printed: str
+    seconds: float
+
+
+class UserKernel:
+    """One kernel of a CUDA or PTX text."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+
+    @classmethod
+    def of_file(
+        cls,
+        path: str | Path,
+        entry: str | None = None,
+        *,
+        arch: str = DEFAULT_ARCH,
+        include: Sequence[str | Path] = (),
+    ) -> UserKernel:
+        """The kernel of a .cu or .ptx file; `entry` names it where there are several.
+
+        `arch` is what CUDA is compiled for, `include` are folders of headers.
+        """
+        path = Path(path)
+        try:
+            text = path.read_text()
+        except (OSError, UnicodeDecodeError) as error:
+            raise UnsupportedError(f"cannot read {path}: {error}") from None
+        if path.suffix == ".ptx":
+            return cls.of_ptx(text, entry)
+        return cls.of_source(text, entry, arch=arch, include=(path.parent, *include), name=path)
+
+    @classmethod
+    def of_source(
+        cls,
+        source: str,
+        entry: str | None = None,
+        *,
+        arch: str = DEFAULT_ARCH,
+        include: Sequence[str | Path] = (),
+        name: str | Path = "kernel.cu",
+    ) -> UserKernel:
+        """The kernel of a CUDA text, compiled by NVRTC. `name` stands for the text in reports."""
+        folders = [Path(folder) for folder in include]
+        ptx = compile_cuda(source, name=str(name), arch=arch, include=folders)
+        return cls.of_ptx(ptx, entry)
+
+    @classmethod
+    def of_ptx(cls, ptx: str, entry: str | None = None) -> UserKernel:
+        """The kernel of a PTX text. Raises UnsupportedError with all that is not emulated."""
+        try:
+            return cls(load_program(ptx, _find_entry(list(parse(ptx)), entry)))
+        except EmulatorError as error:
+            raise UnsupportedError(str(error)) from error
+
+    def run(
+        self,
+        *args: Given,
+        grid: Shape,
+        block: Shape,
+        dynamic_smem: int = 0,
+        variables: Mapping[str, NDArray[Any]] | None = None,
+        names: Sequence[str] | None = None,
+        schedule: str = "lockstep",
+        seed: int = 0,
+        checks: bool = True,
+    ) -> UserRun:
+        """Run the kernel over a grid, as `kernel<<<grid, block, dynamic_smem>>>(args...)` would.
+
+        - `args`: NumPy arrays, which hold the results afterwards; Empty for memory that nothing was
+          written to; Tensor for what TMA moves; numbers; bytes or ctypes structures.
+        - `variables`: what __constant__ and __device__ variables hold before the launch.
+        - `names`: of the arguments, for reports.
+        - `schedule`, `seed`, `checks`: as in `flash_attention.emulator.run`.
+
+        Raises LaunchError if the kernel deadlocks, traps or fails an assertion.
+        """
+        params = self.program.kernel.params
+        called = list(names or (f"argument {index}" for index in range(len(args))))
+        check_arguments(params, args, called)
+        memory = GlobalMemory()
+        self._fill(variables or {}, memory)
+        arguments, arrays = place_arguments(params, args, called, memory)
+        start = time.perf_counter()
+        try:
+            result = run(
+                self.program,
+                memory,
+                grid=_three("grid", grid),
+                block=_three("block", block),
+                args=arguments,
+                dynamic_smem=dynamic_smem,
+                schedule=schedule,
+                seed=seed,
+                checks=checks,
+            )
+        except EmulatorError as error:
+            raise LaunchError(_stopped(error)) from error
+        seconds = time.perf_counter() - start
+        after = [memory.read(placed.address, placed.dtype, placed.shape) for placed in arrays]
+        for placed, array in zip(arrays, after, strict=True):
+            if placed.given is not None and placed.given.flags.writeable:
+                placed.given[...] = array
+        module = {
+            variable.name: memory.read(memory.variable(variable), np.uint8, (variable.size or 0,))
+            for variable in self.program.kernel.module
+        }
+        return UserRun(
+            tuple(after), module, tuple(result.findings), result.counters, result.printed, seconds
+        )
+
+    def _fill(self, given: Mapping[str, NDArray[Any]], memory: GlobalMemory) -> None:
+        known = {variable.name: variable for variable in self.program.kernel.module}
+        for name, array in given.items():
+            if name not in known or known[name].size != array.nbytes:
+                sizes = ", ".join(f"{v.name} ({v.size} bytes)" for v in known.values()) or "none"
+                raise UnsupportedError(
+                    f"{name} of {array.nbytes} bytes is no variable of the kernel; it has {sizes}"
+                )
+            memory.set_variable(known[name], array)
+
+
+def _three(what: str, shape: Shape) -> tuple[int, int, int]:
+    sizes = (shape,) if isinstance(shape, int) else tuple(shape)
+    if not 1 <= len(sizes) <= 3:
+        raise UnsupportedError(f"{what} is {quoted(shape)}; pass one to three whole numbers")
+    x, y, z = (*sizes, 1, 1)[:3]
+    return x, y, z
+
+
+def _find_entry(kernels: Sequence[str], entry: str | None) -> str:
+    """The kernel that is meant: by its name in PTX, or in C++."""
+    there = f"the text has {', '.join(kernels) or 'none'}"
+    if entry is None:
+        if len(kernels) != 1:
+            raise UnsupportedError(f"say which kernel is meant; {there}")
+        return kernels[0]
+    pattern = re.compile(rf"_Z(?:N.*?)?{len(entry)}{re.escape(entry)}(?![a-z_])")
+    found = [name for name in kernels if name == entry or pattern.match(name)]
+    if len(found) != 1:
+        raise UnsupportedError(f"{len(found)} kernels are called {quoted(entry)}; {there}")
+    return found[0]
+
+
+def _stopped(error: EmulatorError) -> str:
+    """Why the kernel did not come to an end, and what was found until then."""
+    found = error.findings if isinstance(error, DeadlockError) else ()
+    return "\n".join([str(error), *(f"found until then: {finding}" for finding in found)])
