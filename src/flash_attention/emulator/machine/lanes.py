@@ -79,6 +79,7 @@ class Lanes:
         threads = warps_per_cta * WARP_SIZE if block is None else block
         self._last_warp = slice(None) if threads % WARP_SIZE == 0 else slice(threads % WARP_SIZE)
         self._slices: dict[tuple[int, int], Selection] = {}
+        self.gone: Bools = self.warp * WARP_SIZE + self.lane >= threads  # lanes that do not run
 
     @cached_property
     def all(self) -> Selection:

@@ -38,6 +38,7 @@ from flash_attention.emulator.machine.tensor_map import TensorMap
 from flash_attention.emulator.machine.tma import Tma
 from flash_attention.emulator.machine.warp import WarpUnit
 from flash_attention.emulator.machine.wgmma import Wgmma
+from flash_attention.emulator.machine.written import WrittenRegisters
 from flash_attention.emulator.program.program import Program
 from flash_attention.emulator.types import SPECIAL_REGISTERS, numpy_type
 
@@ -96,6 +97,7 @@ class Machine:
         self.wgmma = Wgmma(self)
         self.named_barriers = NamedBarriers(self)
 
+        self.written = WrittenRegisters(self)
         self.registers = [np.zeros(self.num_lanes, t) for t in program.slot_types]
         self.constants = [np.full(self.num_lanes, value) for value in program.constant_arrays]
         block_of_parameters = self._parameter_block(args)

@@ -95,8 +95,9 @@ class MBarriers:
     def init(self, sel: Selection, addr: Array, count: Array, mask: Mask, pc: int) -> None:
         """mbarrier.init: a fresh object, phase 0 in progress."""
         machine = self._machine
-        machine.shared.resolve(Access(sel, addr, OBJECT_BYTES, mask, pc, "mbarrier.init"))
+        places = machine.shared.resolve(Access(sel, addr, OBJECT_BYTES, mask, pc, "mbarrier.init"))
         for thread in executing(sel, mask, pc):
+            machine.shared.hold_object(int(places.where[thread.lane]), held=True)
             key = thread.cta, int(addr[thread.lane])
             expected = int(count[thread.lane])
             if not 1 <= expected <= MAX_COUNT:
@@ -127,6 +128,8 @@ class MBarriers:
         for thread in executing(sel, mask, pc):
             if self.find(thread, addr) is not None:
                 del self._barriers[thread.cta, int(addr[thread.lane])]
+                place = int(addr[thread.lane]) + int(sel.shared_base[thread.lane])
+                self._machine.shared.hold_object(place, held=False)
 
     def arrive(
         self,

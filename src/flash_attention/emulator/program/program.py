@@ -23,6 +23,7 @@ from flash_attention.emulator.program.inflight import registers_in_flight
 from flash_attention.emulator.program.loops import loop_nests
 from flash_attention.emulator.program.order import priorities
 from flash_attention.emulator.program.unfenced import unfenced_products
+from flash_attention.emulator.program.unwritten import doubtful_registers
 from flash_attention.emulator.ptx.model import (
     Imm,
     Instruction,
@@ -128,6 +129,7 @@ class Program:
         self.loop_nests = loop_nests(self.blocks)
         self.in_flight = registers_in_flight(kernel, self.blocks)
         self.unfenced = unfenced_products(kernel, self.blocks)
+        self.doubts = doubtful_registers(self.blocks)
         layout = self._layout = Layout(kernel, self.blocks)
         # What is not emulated is refused here; the text for some lanes differs in no instruction.
         emitters = [BlockEmitter(layout, block, all_lanes=True) for block in self.blocks]
