@@ -89,3 +89,20 @@ def test_registers_that_some_lanes_have_not_written() -> None:
     copied = f"{some} mov.u32 %r12, %r10; mov.u32 %r10, 0;"
     assert found(f"{copied} bar.sync 0; add.u32 %r11, %r10, 1;") == []
     assert found(f"{copied} bar.sync 0; add.u32 %r11, %r12, 1;") == ["uninitialised-register"]
+
+
+def test_an_index_from_one_shared_array_into_the_next() -> None:
+    arrays = ".shared .align 16 .b8 first[256]; .shared .align 16 .b8 second[256];"
+    address = "mov.u32 %r5, first; shl.b32 %r6, %r0, 2; add.s32 %r7, %r5, %r6;"
+    assert found(f"{arrays} {address} st.shared.u32 [%r7], %r0;") == []
+    (finding,) = run_body(f"{arrays} {address} st.shared.u32 [%r7+4], %r0;")[1].findings
+    assert (finding.kind, finding.count, finding.lane) == ("stray-address", 2, 31)
+    assert "outside of first" in finding.detail
+
+
+def test_a_pointer_from_one_allocation_into_another() -> None:
+    far = 512 + 4096  # bytes of `in`, and of the gap behind it
+    assert found(f"ld.global.u32 %r10, [%rd4+{far}];") == ["stray-address"]
+    assert found("ld.global.u32 %r10, [%rd4]; st.global.u32 [%rd3], %r10;") == []
+    either = "setp.eq.u32 %p1, %r1, 0; selp.b64 %rd6, %rd3, %rd4, %p1;"
+    assert found(f"{either} ld.global.u32 %r10, [%rd6];") == []

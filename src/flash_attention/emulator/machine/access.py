@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flash_attention.emulator.machine.lanes import Selection
+from flash_attention.emulator.machine.owners import Owners
 from flash_attention.emulator.machine.storage import Storage
 
 if TYPE_CHECKING:
@@ -47,6 +49,7 @@ class Memory(ABC):
 
     space: str
     base: int  # the address of its first byte
+    owners: Owners = MappingProxyType({})  # the arrays that instructions have to stay inside of
     _findings: Findings
 
     @property
@@ -96,6 +99,12 @@ class Memory(ABC):
                 self._findings.report(kind, detail, pc, sel, bad, offsets + self.base)
                 mask = inside if mask is None else mask & inside
                 active = offsets[mask]
+        owner = self.owners.get(pc)
+        if owner is not None and (low < owner.begin or high + nbytes > owner.end):
+            stray = (offsets < owner.begin) | (offsets + nbytes > owner.end)
+            detail = f"{what} outside of {owner.name}, where the address comes from"
+            bad = stray if mask is None else mask & stray
+            self._findings.report("stray-address", detail, pc, sel, bad, offsets + self.base)
         if int(np.bitwise_or.reduce(active)) & (align - 1):
             bad = offsets % align != 0
             bad = bad if mask is None else mask & bad

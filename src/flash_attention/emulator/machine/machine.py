@@ -31,6 +31,7 @@ from flash_attention.emulator.machine.lanes import (
 )
 from flash_attention.emulator.machine.matrix import MatrixUnit
 from flash_attention.emulator.machine.mbarriers import MBarriers
+from flash_attention.emulator.machine.owners import global_owners, shared_owners
 from flash_attention.emulator.machine.printing import Printer
 from flash_attention.emulator.machine.private import PrivateMemory
 from flash_attention.emulator.machine.shared import SharedMemory
@@ -101,6 +102,9 @@ class Machine:
         self.registers = [np.zeros(self.num_lanes, t) for t in program.slot_types]
         self.constants = [np.full(self.num_lanes, value) for value in program.constant_arrays]
         block_of_parameters = self._parameter_block(args)
+        if checks:
+            self.shared.owners = shared_owners(program, self.shared_limit)
+            self.global_access.owners = global_owners(program, memory, block_of_parameters)
         self.parameters = PrivateMemory(
             self, "param", PARAM_BASE, len(block_of_parameters), block_of_parameters
         )
