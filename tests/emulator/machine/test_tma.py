@@ -279,7 +279,6 @@ def test_two_ctas_that_store_the_same_rows_conflict() -> None:
 
 
 def filled() -> Machine:
-    """A machine with a small tensor, and zeros in the shared memory of a box."""
     memory, tensor, _ = small()
     machine = machine_with(tensor, memory)
     fill_shared(machine, np.zeros(1024, np.uint8), BOX)
@@ -380,11 +379,10 @@ def test_a_load_nobody_waits_for_is_reported_at_the_end() -> None:
 def test_ordinary_stores_reach_a_bulk_store_by_a_proxy_fence(fenced: bool, synced: bool) -> None:
     machine = filled()
     overwrite(machine)
-    warp = machine.lanes.warps_of(0, 1)
     if fenced:
-        machine.clocks.fence_proxy(warp)
+        machine.clocks.fence_proxy(machine.lanes.warps_of(0, 1))
     if synced:
-        machine.clocks.sync_warp(warp)
+        machine.clocks.sync_warp(machine.lanes.warps_of(0, 1))
     store(machine, (0, 0))
     unfenced = [] if fenced else ["missing-proxy-fence"]
     assert kinds(machine) == ([] if synced else ["intra-warp-race"]) + unfenced
