@@ -45,12 +45,42 @@ TOO_MANY_BYTES = mutation_of(
     "too-many-bytes", "64 transaction bytes too many are expected", PING_PONG
 )
 
+SYNC, FENCE = "__syncwarp();", "ptx::wgmma_fence();"
+
 MUTATIONS = (
     Mutation("K is not waited for", "race", PING_PONG, (Edit(CONSUMER, FULL_K),)),
     mutation_of("early-release", "V is released before wgmma has read it", LAST),
     mutation_of("missing-proxy-fence", "O is stored without a proxy fence", PING_PONG),
     UNAWAITED_SCORES,
     UNCOMMITTED_SCORES,
+    Mutation(
+        "no fence before the products of Q and K",
+        "wgmma-unfenced",
+        LAST,
+        (Edit(PRODUCTS, FENCE),),
+        silent=True,
+    ),
+    Mutation(
+        "no fence between the weights and their product with V",
+        "wgmma-unfenced",
+        PING_PONG,
+        (Edit(PRODUCTS, FENCE, nth=1),),
+        silent=True,
+    ),
+    Mutation(
+        "a lane stores O before the others have written it",
+        "intra-warp-race",
+        PING_PONG,
+        (Edit(STAGING, SYNC, nth=1),),
+        silent=True,
+    ),
+    Mutation(
+        "one lane waits for the stores of O, and the others do not wait for it",
+        "race",
+        OWN_OUTPUT,
+        (Edit("sm90/output/own_buffer.cuh", SYNC),),
+        silent=True,
+    ),
     Mutation(
         "wrong parity at the first wait for an empty buffer",
         DEADLOCK,

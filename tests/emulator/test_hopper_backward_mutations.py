@@ -27,7 +27,9 @@ ORDERED, WRITER = f"{FOLDER}/query_gradient/ordered.cuh", f"{FOLDER}/sum_writer.
 STORED = f"{FOLDER}/query_gradient/workspace.cuh"
 DQ, QUERIES = f"{FOLDER}/query_product.cuh", f"{FOLDER}/queries.cuh"
 PAIRED, STAGED = f"{FOLDER}/schedule/paired.cuh", f"{FOLDER}/staged_rows.cuh"
-FENCE = "ptx::fence_proxy_async();"
+PRODUCTS = f"{FOLDER}/products.cuh"
+FENCE, WGMMA_FENCE = "ptx::fence_proxy_async();", "ptx::wgmma_fence();"
+SYNC = "__syncwarp();"
 ADDED = config(64, derivative="pairs", schedule="paired")
 IN_WORKSPACE = config(64, dq="workspace", schedule="paired")
 IN_ORDER = config(64, dq="ordered", schedule="paired", order="dynamic_8")
@@ -92,6 +94,30 @@ MUTATIONS = [
         "wgmma-in-flight",
         Edit(PAIRED, "w.template wait_products<0>();"),
     ),
+    Mutation("no fence before S", "wgmma-unfenced", Edit(PRODUCTS, WGMMA_FENCE)),
+    Mutation("no fence behind P", "wgmma-unfenced", Edit(PRODUCTS, WGMMA_FENCE, nth=1)),
+    Mutation("no fence before dQ", "wgmma-unfenced", Edit(DQ, WGMMA_FENCE)),
+    Mutation(
+        "no fence before dQ of stored dS",
+        "wgmma-unfenced",
+        Edit(QUERIES, WGMMA_FENCE),
+        kernel=IN_WORKSPACE,
+    ),
+    Mutation("a lane hands dS over before the others wrote it", "race", Edit(BUFFERS, SYNC)),
+    Mutation(
+        "a lane stores dS before the others wrote it",
+        "intra-warp-race",
+        Edit(STORED, SYNC, nth=1),
+        kernel=IN_WORKSPACE,
+    ),
+    Mutation(
+        "one lane waits for the stores of dS alone",
+        "race",
+        Edit(STORED, SYNC),
+        kernel=IN_WORKSPACE,
+    ),
+    Mutation("a lane stores dK before the others wrote it", "intra-warp-race", Edit(STAGED, SYNC)),
+    Mutation("one lane waits for the stores of dK alone", "race", Edit(KEYS, SYNC, nth=1)),
     Mutation("a store does not see dK", "missing-proxy-fence", Edit(STAGED, FENCE)),
     Mutation(
         "queries are scored against one lse",

@@ -60,7 +60,7 @@ def run(
         raise EmulatorError(f"{prod(shape)} threads in a block; a GPU takes up to {MAX_THREADS}")
     machine = Machine(program, memory, grid, block, args, dynamic_smem, checks)
     if checks:
-        machine.report_in_flight()
+        machine.report_registers()
     scheduler = Scheduler(machine, schedule, seed)
     scheduler.run()
     machine.copies.report_unfinished()

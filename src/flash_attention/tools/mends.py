@@ -41,6 +41,17 @@ PROBLEMS = {
     "mbarrier-transaction": (
         "More bytes arrive than the barrier expects, so a phase ends too early or never."
     ),
+    "uninitialised-register": "The register holds what another thread or kernel left there.",
+    "membermask": (
+        "The hardware waits for lanes that never come, or exchanges values with lanes that have "
+        "none."
+    ),
+    "stray-address": "The access meets another array, and changes it in silence.",
+    "mbarrier-overwritten": "An mbarrier that holds data completes its phases at random.",
+    "wgmma-unfenced": (
+        "Tensor cores read and write registers in their own time. Without the fence they may meet "
+        "the value of before, or overwrite one that is still read."
+    ),
     "deadlock": "No warp can go on. On a GPU the launch would never end.",
 }
 
@@ -75,8 +86,15 @@ MENDS = {
     "mbarrier-transaction": _ARRIVALS,
     "mbarrier-uninitialised": "Let one thread init the mbarrier, then a barrier, then use it.",
     "mbarrier-reinitialised": "Init an mbarrier once; a ring reuses it by the parity of its phase.",
+    "mbarrier-overwritten": "Give mbarriers bytes of their own, and compare the offsets of tiles.",
+    "membermask": "Let the mask name the lanes that reach the instruction together, no others.",
+    "stray-address": "Compare the index with the size of the array that the address starts in.",
+    "uninitialised-register": "Give the variable a value on every path that leads to its use.",
     "wgmma-in-flight": _WGMMA,
-    "wgmma-unfenced": _WGMMA,
+    "wgmma-unfenced": (
+        "Put wgmma_fence between the last use of the accumulator or of A by other instructions and "
+        "the product."
+    ),
     "wgmma-descriptor": "Compare start, strides and swizzle of the descriptor with the tile's.",
     "tma-alignment": (
         "Put the tile at a multiple of 128 bytes, or of its swizzle pattern. Addresses and sizes "

@@ -4,16 +4,19 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from flash_attention.emulator.machine.clocks import Released
 from tests.emulator.machine.machines import make_machine, warp
 
 
 def test_every_agent_has_its_own_number_and_name() -> None:
     clocks = make_machine(warps=8).clocks
-    numbers = [*range(8), *(clocks.copy_agent(w) for w in range(8))]
+    numbers = [*range(8), *(clocks.lane_agent(w) for w in range(8))]
+    numbers += [clocks.copy_agent(w) for w in range(8)]
     numbers += [clocks.barrier_agent(s) for s in range(64)]
     numbers += [clocks.wgmma_agent(g) for g in range(2)] + [clocks.bulk_agent(w) for w in range(8)]
     assert numbers == list(range(clocks.num_agents))
     assert clocks.describe(3) == "warp 3"
+    assert clocks.describe(clocks.lane_agent(2)) == "one lane of warp 2"
     assert clocks.describe(clocks.copy_agent(5)) == "cp.async of warp 5"
     assert clocks.describe(clocks.barrier_agent(9)) == "a bulk load on mbarrier slot 9"
     assert clocks.describe(clocks.wgmma_agent(1)) == "wgmma of warpgroup 1"
@@ -22,11 +25,11 @@ def test_every_agent_has_its_own_number_and_name() -> None:
 
 def test_a_barrier_of_all_warps_stays_inside_each_cta() -> None:
     clocks = make_machine(ctas=2, warps=2).clocks
-    clocks.seen[0, clocks.copy_agent(0)] = 5  # warp 0 of CTA 0
-    clocks.join_all()
     agent = clocks.copy_agent(0)
-    assert clocks.seen[:, agent].tolist() == [5, 0, 5, 0]
-    assert clocks.seen_by_lanes[:, agent].tolist() == [5, 0, 5, 0]
+    clocks.learn(0, agent, 5, alone=False)  # warp 0 of CTA 0
+    clocks.join_all()
+    assert clocks.seen[:, agent].tolist() == [5, 0, 5, 0] * 2
+    assert clocks.seen_by_lanes[:, agent].tolist() == [5, 0, 5, 0] * 2
     # Warp 0 of CTA 0 knows epoch 1 of warp 1 and is in its own second epoch.
     assert clocks.seen[0, :2].tolist() == [2, 1]
     assert clocks.seen_by_lanes[0, :2].tolist() == [1, 1]
@@ -70,14 +73,37 @@ def test_a_warp_is_not_its_lanes() -> None:
     clocks = machine.clocks
     lanes = warp(machine, 1)
     others = np.full(clocks.num_agents, 4, np.int32)
-    clocks.acquire(1, others, others - 1, whole_warp=False)
+    clocks.acquire(1, Released(others, others - 1))
     assert clocks.seen[1].min() == 4
     assert clocks.seen_by_proxy[1].min() == 3
     assert clocks.seen_by_lanes[1].max() == 0
     clocks.sync_warp(lanes)
     assert clocks.seen_by_lanes[1].min() == 4
-    clocks.acquire(1, others + 5, others, whole_warp=True)
+    clocks.acquire(1, Released(others + 5, others), whole_warp=True)
     assert clocks.seen_by_lanes[1].min() == 9
+
+
+def test_what_one_lane_learns_reaches_the_others_by_syncwarp() -> None:
+    machine = make_machine(warps=2)
+    clocks = machine.clocks
+    agent = clocks.bulk_agent(1)
+    clocks.learn(1, agent, 3, alone=True)
+    assert clocks.seen[1, agent] == 0
+    assert clocks.known(1, alone=True).seen[agent] == 3
+    clocks.sync_warp(machine.lanes.select(np.array([32])))  # one lane alone synchronises nobody
+    assert clocks.seen[1, agent] == 0
+    clocks.sync_warp(warp(machine, 1))
+    assert clocks.seen[1, agent] == 3
+
+
+def test_one_lane_releases_what_the_others_did_before_syncwarp() -> None:
+    machine = make_machine(warps=2)
+    clocks = machine.clocks
+    lane = clocks.lane_agent(1)
+    assert clocks.known(1, alone=False).seen[[1, lane]].tolist() == [1, 1]
+    assert clocks.known(1, alone=True).seen[[1, lane]].tolist() == [0, 1]
+    clocks.sync_warp(warp(machine, 1))
+    assert clocks.known(1, alone=True).seen[[1, lane]].tolist() == [1, 2]
 
 
 @pytest.mark.parametrize("release", ["tick", "sync_warp", "fence_proxy"])

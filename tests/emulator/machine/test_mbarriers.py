@@ -125,7 +125,8 @@ def test_what_lands_after_the_phase_is_over_stays_on_its_way() -> None:
     assert (finding.kind, finding.count) == ("bulk-load-unwaited", 1)
     waiter = one_lane(machine, 3)
     machine.mbarriers.acquire(waiter, each(waiter, BAR))
-    assert machine.clocks.seen[3, agent] == 1
+    assert machine.clocks.known(3, alone=True).seen[agent] == 1
+    assert machine.clocks.seen[3, agent] == 0  # the other lanes have not waited
 
 
 def test_more_bytes_than_expected_are_reported_and_the_barrier_sticks() -> None:
@@ -214,6 +215,7 @@ def test_a_wait_acquires_what_arrivals_released_and_no_more() -> None:
     writer, reader = machine.lanes.warps_of(0, 1), machine.lanes.warps_of(3, 1)
     address = (SHARED_BASE + 4 * writer.lane).astype(np.uint32)
     machine.shared.store(writer, address, 4, [address], None, 10)
+    machine.clocks.sync_warp(writer)
     arrive(machine, 0)
     machine.shared.store(writer, address + 128, 4, [address], None, 11)
     assert machine.mbarriers.ready(reader, each(reader, BAR), each(reader, 0), 2).all()
@@ -222,6 +224,39 @@ def test_a_wait_acquires_what_arrivals_released_and_no_more() -> None:
     assert kinds(machine) == []
     machine.shared.load(reader, address + 128, 4, 1, None, 13)
     assert kinds(machine) == ["race"]
+
+
+@pytest.mark.parametrize("everyone", [False, True])
+def test_one_lane_arrives_for_what_it_did_itself(everyone: bool) -> None:
+    """What its warp did it releases only behind a __syncwarp."""
+    machine = machine_with_barrier(1)
+    writer = machine.lanes.warps_of(0, 1) if everyone else one_lane(machine)
+    reader = machine.lanes.warps_of(3, 1)
+    address = (SHARED_BASE + 4 * writer.lane).astype(np.uint32)
+    machine.shared.store(writer, address, 4, [address], None, 10)
+    arrive(machine, 0)
+    assert machine.mbarriers.ready(reader, each(reader, BAR), each(reader, 0), 2).all()
+    machine.mbarriers.acquire(reader, each(reader, BAR))
+    machine.shared.load(reader, each(reader, SHARED_BASE), 4, 1, None, 12)
+    assert kinds(machine) == (["race"] if everyone else [])
+
+
+@pytest.mark.parametrize("synced", [False, True])
+def test_one_lane_waits_for_its_warp(synced: bool) -> None:
+    machine = machine_with_barrier(32)
+    writer, reader = machine.lanes.warps_of(0, 1), machine.lanes.warps_of(3, 1)
+    address = (SHARED_BASE + 4 * writer.lane).astype(np.uint32)
+    machine.shared.store(writer, address, 4, [address], None, 10)
+    machine.mbarriers.arrive(writer, each(writer, BAR), None, None, None, 11)
+    waiter = one_lane(machine, 3)
+    assert machine.mbarriers.ready(waiter, each(waiter, BAR), each(waiter, 0), 2).all()
+    machine.mbarriers.acquire(waiter, each(waiter, BAR))
+    machine.shared.load(waiter, each(waiter, SHARED_BASE), 4, 1, None, 12)
+    assert kinds(machine) == []
+    if synced:
+        machine.clocks.sync_warp(reader)
+    machine.shared.load(reader, address, 4, 1, None, 13)
+    assert kinds(machine) == ([] if synced else ["race"])
 
 
 def test_a_deadlock_is_described_by_barrier_and_count() -> None:

@@ -216,9 +216,7 @@ def test_reading_a_box_before_its_barrier_is_a_race() -> None:
 
 
 def test_loading_over_what_others_still_read_is_a_race() -> None:
-    memory, tensor, _ = small()
-    machine = machine_with(tensor, memory)
-    fill_shared(machine, np.zeros(1024, np.uint8), BOX)
+    machine = filled()
     sel = machine.lanes.warps_of(1, 1)
     machine.shared.load(sel, (BOX + 4 * sel.lane).astype(np.uint32), 4, 1, None, 5)
     load(machine, (0, 0))
@@ -280,6 +278,13 @@ def test_two_ctas_that_store_the_same_rows_conflict() -> None:
         assert kinds(machine) == found
 
 
+def filled() -> Machine:
+    memory, tensor, _ = small()
+    machine = machine_with(tensor, memory)
+    fill_shared(machine, np.zeros(1024, np.uint8), BOX)
+    return machine
+
+
 def overwrite(machine: Machine) -> None:
     sel = machine.lanes.warps_of(0, 1)
     address = (BOX + 4 * sel.lane).astype(np.uint32)
@@ -287,25 +292,21 @@ def overwrite(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("read", [False, True])
-@pytest.mark.parametrize(("commit", "pending"), [(True, 0), (True, 1), (False, 0)])
-def test_the_source_is_free_once_its_group_is_waited_for(
-    commit: bool, pending: int, read: bool
-) -> None:
-    memory, tensor, _ = small()
-    machine = machine_with(tensor, memory)
-    fill_shared(machine, np.zeros(1024, np.uint8), BOX)
+@pytest.mark.parametrize("missing", ["nothing", "commit", "wait", "sync"])
+def test_the_source_is_free_once_its_group_is_waited_for(missing: str, read: bool) -> None:
+    machine = filled()
     store(machine, (0, 0))
-    if commit:
+    if missing != "commit":
         machine.bulk_groups.commit(one_lane(machine))
-    machine.bulk_groups.wait(one_lane(machine), pending, read)
+    machine.bulk_groups.wait(one_lane(machine), 1 if missing == "wait" else 0, read)
+    if missing != "sync":
+        machine.clocks.sync_warp(machine.lanes.warps_of(0, 1))
     overwrite(machine)
-    assert kinds(machine) == ([] if commit and pending == 0 else ["race"])
+    assert kinds(machine) == ([] if missing == "nothing" else ["race"])
 
 
 def test_bulk_groups_belong_to_a_thread() -> None:
-    memory, tensor, _ = small()
-    machine = machine_with(tensor, memory)
-    fill_shared(machine, np.zeros(1024, np.uint8), BOX)
+    machine = filled()
     store(machine, (0, 0), lane=0)
     machine.bulk_groups.commit(one_lane(machine, lane=0))
     machine.bulk_groups.wait(one_lane(machine, lane=1), 0, True)
@@ -373,16 +374,18 @@ def test_a_load_nobody_waits_for_is_reported_at_the_end() -> None:
     assert kinds(machine) == ["bulk-load-unwaited"]
 
 
+@pytest.mark.parametrize("synced", [False, True])
 @pytest.mark.parametrize("fenced", [False, True])
-def test_ordinary_stores_reach_a_bulk_store_through_a_proxy_fence(fenced: bool) -> None:
-    memory, tensor, _ = small()
-    machine = machine_with(tensor, memory)
-    fill_shared(machine, np.zeros(1024, np.uint8), BOX)
+def test_ordinary_stores_reach_a_bulk_store_by_a_proxy_fence(fenced: bool, synced: bool) -> None:
+    machine = filled()
     overwrite(machine)
     if fenced:
         machine.clocks.fence_proxy(machine.lanes.warps_of(0, 1))
+    if synced:
+        machine.clocks.sync_warp(machine.lanes.warps_of(0, 1))
     store(machine, (0, 0))
-    assert kinds(machine) == ([] if fenced else ["missing-proxy-fence"])
+    unfenced = [] if fenced else ["missing-proxy-fence"]
+    assert kinds(machine) == ([] if synced else ["intra-warp-race"]) + unfenced
 
 
 def test_sectors_and_bytes_are_counted() -> None:

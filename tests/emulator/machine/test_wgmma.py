@@ -42,7 +42,6 @@ def multiply(
     sel = machine.lanes.all
     matrix = np.zeros((machine.num_warps // 4, 64, n), np.float32) if before is None else before
     left = each(sel, a, np.uint64) if isinstance(a, int) else a
-    machine.wgmma.fence(sel)
     return machine.wgmma.multiply(
         sel, n, dtype, left, each(sel, b, np.uint64), scale_d, *trans, matrix, 0
     )
@@ -158,7 +157,6 @@ def test_ctas_may_use_different_descriptors() -> None:
     sel = machine.lanes.all
     starts = SHARED_BASE + sel.cta * 8192
     descriptors = (PLAIN.descriptor(0) + (starts >> 4)).astype(np.uint64)
-    machine.wgmma.fence(sel)
     zero = np.zeros((2, 64, 64), np.float32)
     result = machine.wgmma.multiply(
         sel, 64, "f16", descriptors, descriptors, False, False, False, zero, 0
@@ -218,7 +216,6 @@ def test_a_descriptor_belongs_to_the_whole_warpgroup() -> None:
     starts = SHARED_BASE + np.where(sel.warp == 2, 8192, 0)
     b = (PLAIN.descriptor(0) + (starts >> 4)).astype(np.uint64)
     a = each(sel, PLAIN.descriptor(SHARED_BASE), np.uint64)
-    machine.wgmma.fence(sel)
     zero = np.zeros((1, 64, 64), np.float32)
     machine.wgmma.multiply(sel, 64, "f16", a, b, False, False, False, zero, 0)
     assert kinds(machine) == ["wgmma-descriptor"]
@@ -247,16 +244,6 @@ def test_all_of_a_warpgroup_takes_part() -> None:
         sel = machine.lanes.select(index)
         with pytest.raises(EmulatorError, match="part of a warpgroup"):
             machine.wgmma.gather(sel, (each(sel, 0, np.float32),) * 4)
-
-
-def test_the_first_product_needs_a_fence() -> None:
-    machine = make_machine()
-    fill_shared(machine, np.zeros(8192, np.uint8))
-    sel = machine.lanes.all
-    good = each(sel, PLAIN.descriptor(SHARED_BASE), np.uint64)
-    zero = np.zeros((1, 64, 64), np.float32)
-    machine.wgmma.multiply(sel, 64, "f16", good, good, False, False, False, zero, 0)
-    assert kinds(machine) == ["wgmma-unfenced"]
 
 
 @pytest.mark.parametrize(

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from flash_attention.emulator.emit.block import BlockEmitter
 from flash_attention.emulator.emit.registry import emits, refuse, type_of
+from flash_attention.emulator.emit.warp import check_members
 from flash_attention.emulator.ptx.model import Imm, Instruction
 
+NUMBERS = 16
 MODES = {"sync", "arrive", "warp", "cta", "aligned", "red", "popc", "and", "or", "pred", "u32"}
 
 
@@ -20,9 +22,12 @@ def barrier(emitter: BlockEmitter, instruction: Instruction, predicate: str | No
     if not parts <= MODES or predicate is not None:
         raise refuse(instruction)
     if "warp" in parts:
+        check_members(emitter, instruction.operands[0], predicate)
         emitter.line("m.clocks.sync_warp(s)")
         return
     operands = list(instruction.operands)
+    if isinstance(operands[0], Imm) and operands[0].bits >= NUMBERS:
+        raise refuse(instruction, f"a CTA has the barriers 0 to {NUMBERS - 1}")
     number = emitter.array(operands[0], "u32")
     if "red" in parts:
         *operands, vote = operands

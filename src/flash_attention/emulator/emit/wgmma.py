@@ -19,8 +19,8 @@ def wgmma(emitter: BlockEmitter, instruction: Instruction, predicate: str | None
     if predicate is not None:
         raise refuse(instruction)
     if kind == "fence":
-        emitter.line("m.wgmma.fence(s)")
-    elif kind == "commit_group":
+        return  # it moves nothing; the program looks for missing ones before it runs
+    if kind == "commit_group":
         emitter.line("m.wgmma.commit(s)")
     elif kind == "wait_group":
         (pending,) = instruction.operands

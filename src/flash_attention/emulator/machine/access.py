@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flash_attention.emulator.machine.lanes import Selection
+from flash_attention.emulator.machine.owners import Owners
 from flash_attention.emulator.machine.storage import Storage
 
 if TYPE_CHECKING:
@@ -47,6 +49,7 @@ class Memory(ABC):
 
     space: str
     base: int  # the address of its first byte
+    owners: Owners = MappingProxyType({})  # the arrays that instructions have to stay inside of
     _findings: Findings
 
     @property
@@ -96,6 +99,12 @@ class Memory(ABC):
                 self._findings.report(kind, detail, pc, sel, bad, offsets + self.base)
                 mask = inside if mask is None else mask & inside
                 active = offsets[mask]
+        owner = self.owners.get(pc)
+        if owner is not None and (low < owner.begin or high + nbytes > owner.end):
+            stray = (offsets < owner.begin) | (offsets + nbytes > owner.end)
+            detail = f"{what} outside of {owner.name}, where the address comes from"
+            bad = stray if mask is None else mask & stray
+            self._findings.report("stray-address", detail, pc, sel, bad, offsets + self.base)
         if int(np.bitwise_or.reduce(active)) & (align - 1):
             bad = offsets % align != 0
             bad = bad if mask is None else mask & bad
@@ -133,6 +142,7 @@ class Thread(NamedTuple):
     sel: Selection
     lane: int
     pc: int
+    alone: bool = False  # whether no other lane of its warp executes it
 
     @property
     def mask(self) -> Bools:
@@ -155,5 +165,15 @@ class Thread(NamedTuple):
 
 def executing(sel: Selection, mask: Mask, pc: int) -> list[Thread]:
     """The lanes of `sel` for which `mask` holds, one by one."""
+    alone = alone_among(sel, mask)
     lanes = range(sel.count) if mask is None else np.flatnonzero(mask).tolist()
-    return [Thread(sel, lane, pc) for lane in lanes]
+    return [Thread(sel, lane, pc, bool(alone[lane])) for lane in lanes]
+
+
+def alone_among(sel: Selection, mask: Mask) -> Bools:
+    """Whether each lane for which `mask` holds is the only one of its warp."""
+    if mask is None:
+        return sel.alone
+    warps = np.searchsorted(sel.warps, sel.warp_id)
+    alone: Bools = mask & (np.bincount(warps, mask, sel.num_warps) == 1)[warps]
+    return alone

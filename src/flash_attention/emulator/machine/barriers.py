@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from flash_attention.emulator.machine.machine import Machine
 
 Words = NDArray[np.uint32]
+NUMBERS = 16  # of barriers in a CTA
 Votes = tuple[int, int]  # how many said yes, how many voted
 Waiting = list[tuple[int, Ints]]  # (block they wait at the end of, lane numbers)
 
@@ -47,11 +48,13 @@ class NamedBarriers:
 
     def arrive(self, s: Selection, numbers: Words, threads: Words) -> None:
         """bar.arrive: count the lanes and let them go on."""
+        _check_numbers(numbers)
         self._enter(s, numbers, threads, waiting_at=None)
 
     def wait(self, s: Selection, numbers: Words, threads: Words, block: int) -> None:
         """bar.sync at the end of `block`."""
         machine = self._machine
+        _check_numbers(numbers)
         machine.counters.barrier_wait(s.num_warps)
         undisturbed = not self._open and not self._exited.any()
         if s.is_all and undisturbed and _of_whole_ctas(numbers, threads, machine.block):
@@ -80,6 +83,7 @@ class NamedBarriers:
     def exited(self, s: Selection) -> None:
         """Lanes returned: barriers of the whole CTA no longer wait for them."""
         self._exited += np.bincount(s.cta, minlength=len(self._exited))
+        self._machine.lanes.gone[s.index] = True
         for key in list(self._open):
             self._complete(key)
 
@@ -138,9 +142,15 @@ class NamedBarriers:
 
 def _by_barrier(s: Selection, numbers: Words) -> Iterator[tuple[int, int, Bools]]:
     """CTA, number and lanes of every barrier that the lanes of a selection name."""
-    keys = s.cta * 16 + numbers
+    keys = s.cta * NUMBERS + numbers
     for key in np.unique(keys):
-        yield *divmod(int(key), 16), keys == key
+        yield *divmod(int(key), NUMBERS), keys == key
+
+
+def _check_numbers(numbers: Words) -> None:
+    highest = int(numbers.max())
+    if highest >= NUMBERS:
+        raise EmulatorError(f"barrier {highest}: a CTA has the barriers 0 to {NUMBERS - 1}")
 
 
 def _of_whole_ctas(numbers: Words, threads: Words, block: int) -> bool:

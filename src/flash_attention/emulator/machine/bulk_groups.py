@@ -51,14 +51,8 @@ class BulkGroups:
         machine = self._machine
         self._epochs[thread.warp_id] += 1
         epoch = int(self._epochs[thread.warp_id])
-        machine.shared.engine_read(
-            chunks[None],
-            np.array([[thread.warp_id]]),
-            np.array([machine.clocks.bulk_agent(thread.warp)]),
-            np.array([epoch]),
-            thread.sel,
-            thread.pc,
-        )
+        agent = machine.clocks.bulk_agent(thread.warp)
+        machine.shared.bulk_read(thread, chunks, agent, epoch)
         number = int(machine.lanes.numbers[thread.sel.index][thread.lane])
         queue = self._queues.setdefault(number, _Queue())
         queue.open.append(_Store(thread, chunks, put, epoch))
@@ -79,9 +73,9 @@ class BulkGroups:
             over = max(0, len(queue.groups) - pending)
             for store in (store for group in queue.groups[:over] for store in group):
                 data = self._read_shared(store)
-                seen = clocks.seen[store.thread.warp_id]
-                agent = clocks.bulk_agent(store.thread.warp)
-                seen[agent] = max(seen[agent], store.epoch)
+                thread = store.thread
+                agent = clocks.bulk_agent(thread.warp)
+                clocks.learn(thread.warp_id, agent, store.epoch, thread.alone)
                 if not read:
                     store.put(data)
             if not read:

@@ -23,37 +23,45 @@ Index = TypeVar("Index", int, NDArray[np.int64])
 
 @dataclass(frozen=True)
 class Released:
-    """What a warp had seen when it arrived at a barrier without waiting there."""
+    """What a warp has seen, as it arrives at a barrier and does not wait there."""
 
     seen: Clock
     seen_by_proxy: Clock
 
 
 class Clocks:
-    """One vector clock per warp, with one component per agent of its CTA.
+    """Two vector clocks per warp, with one component per agent of its CTA.
 
-    Agents are numbered inside a CTA: its warps, the cp.async engine of every warp, mbarrier slots,
-    the wgmma engine of every warpgroup, the bulk-store engine of every warp. A warp's own component
-    is its epoch. `seen` is what happened before for the warp, `seen_by_proxy` for its asynchronous
-    engines, and `seen_by_lanes` for each of its lanes as to what the other lanes did.
+    Agents are numbered inside a CTA: its warps, a lane of every warp that acts alone, the cp.async
+    engine of every warp, mbarrier slots, the wgmma engine of every warpgroup, the bulk-store engine
+    of every warp. `seen` is what happened before for the agent of a row, `seen_by_proxy` for its
+    asynchronous engines, and `seen_by_lanes` as to what other lanes of the warp did.
+
+    Row w belongs to the lanes of warp w that act together. Row w + `num_warps` belongs to a lane of
+    it that acts alone: it takes part in what they do together, and may have seen more. What it has
+    seen reaches the others by __syncwarp, and so does what they did reach it.
     """
 
     def __init__(self, machine: Machine) -> None:
         self.num_ctas = machine.num_ctas
+        self.num_warps = machine.num_warps
         self.warps_per_cta = machine.warps_per_cta
         self.groups_per_cta = -(-self.warps_per_cta // WARPS_PER_GROUP)
-        self._copies = self.warps_per_cta
-        self._barriers = 2 * self.warps_per_cta
+        self._copies = 2 * self.warps_per_cta
+        self._barriers = self._copies + self.warps_per_cta
         self._wgmma = self._barriers + MBARRIER_SLOTS
         self._bulk = self._wgmma + self.groups_per_cta
         self.num_agents = self._bulk + self.warps_per_cta
-        shape = (machine.num_warps, self.num_agents)
+        shape = (2 * self.num_warps, self.num_agents)
         self.seen: Clock = np.zeros(shape, np.int32)
         self.seen_by_proxy: Clock = np.zeros(shape, np.int32)
         self.seen_by_lanes: Clock = np.zeros(shape, np.int32)
-        self._warps: NDArray[np.int64] = np.arange(machine.num_warps)
-        self.seen[self._warps, self._warps // self.num_ctas] = 1
+        self._warps: NDArray[np.int64] = np.arange(self.num_warps)
         self.version = 0  # changes with any warp's epoch
+        self._tick(self._warps)
+
+    def lane_agent(self, warp: Index) -> Index:
+        return self.warps_per_cta + warp
 
     def copy_agent(self, warp: Index) -> Index:
         return self._copies + warp
@@ -69,8 +77,10 @@ class Clocks:
 
     def describe(self, agent: int) -> str:
         """An agent in words."""
-        if agent < self._copies:
+        if agent < self.warps_per_cta:
             return f"warp {agent}"
+        if agent < self._copies:
+            return f"one lane of warp {agent - self.warps_per_cta}"
         if agent < self._barriers:
             return f"cp.async of warp {agent - self._copies}"
         if agent < self._wgmma:
@@ -80,7 +90,7 @@ class Clocks:
         return f"a bulk store of warp {agent - self._bulk}"
 
     def epochs(self, warp_ids: NDArray[np.int64]) -> Clock:
-        """The epochs of warps: their own entries."""
+        """The epochs of warps, which those of their single lanes are too."""
         epochs: Clock = self.seen[warp_ids, warp_ids // self.num_ctas]
         return epochs
 
@@ -90,25 +100,48 @@ class Clocks:
 
     def sync_warp(self, sel: Selection) -> None:
         """__syncwarp: lanes may rely on each other's past."""
-        self.seen_by_lanes[sel.warps] = self.seen[sel.warps]
-        self._tick(sel.warps)
+        warps = sel.warps_together
+        for clock in (self.seen, self.seen_by_proxy):
+            clock[warps] = clock[warps + self.num_warps]
+        self._settle(warps)
+        self._tick(warps)
 
     def fence_proxy(self, sel: Selection) -> None:
         """fence.proxy.async: the past becomes visible to asynchronous engines."""
-        self.seen_by_proxy[sel.warps] = self.seen[sel.warps]
+        for rows in (sel.warps_together, sel.warps + self.num_warps):
+            self.seen_by_proxy[rows] = self.seen[rows]
         self._tick(sel.warps)
 
-    def acquire(self, warp_id: int, seen: Clock, seen_by_proxy: Clock, whole_warp: bool) -> None:
-        """A wait that passed: one warp takes over what others released."""
-        np.maximum(self.seen[warp_id], seen, out=self.seen[warp_id])
-        np.maximum(self.seen_by_proxy[warp_id], seen_by_proxy, out=self.seen_by_proxy[warp_id])
-        if whole_warp:
-            lanes = self.seen_by_lanes[warp_id]
-            np.maximum(lanes, seen, out=lanes)
+    def learn(self, warp_id: int, agent: int, epoch: int, alone: bool) -> None:
+        """Lanes of a warp, or one lane, know that an engine has got as far as an epoch."""
+        for row in self._rows(warp_id, alone):
+            self.seen[row, agent] = max(self.seen[row, agent], epoch)
 
-    def release(self, warp_id: int) -> Released:
-        """A warp arrives at a barrier and goes on; give the result to `join`."""
-        released = Released(self.seen[warp_id].copy(), self.seen_by_proxy[warp_id].copy())
+    def acquire(
+        self, warp_id: int, visible: Released, *, alone: bool = False, whole_warp: bool = False
+    ) -> None:
+        """A wait that passed: lanes of a warp, or one lane, take over what others released."""
+        for row in self._rows(warp_id, alone):
+            seen, by_proxy = self.seen[row], self.seen_by_proxy[row]
+            np.maximum(seen, visible.seen, out=seen)
+            np.maximum(by_proxy, visible.seen_by_proxy, out=by_proxy)
+            if alone or whole_warp:
+                known = self.seen_by_lanes[row]
+                np.maximum(known, visible.seen, out=known)
+
+    def known(self, warp_id: int, alone: bool) -> Released:
+        """What the lanes of a warp that act together may release, or one that acts alone."""
+        row = warp_id + self.num_warps
+        known = Released(self.seen[row].copy(), self.seen_by_proxy[row].copy())
+        if alone:
+            warp = warp_id // self.num_ctas
+            for clock in (known.seen, known.seen_by_proxy):
+                clock[warp] = min(clock[warp], self.seen_by_lanes[row, warp])
+        return known
+
+    def release(self, warp_id: int, alone: bool = False) -> Released:
+        """A warp, or a lane alone, arrives at a barrier and goes on; give the result to `join`."""
+        released = self.known(warp_id, alone)
         self._tick(np.array([warp_id]))
         return released
 
@@ -128,23 +161,36 @@ class Clocks:
         for group in groups:
             warps = np.atleast_2d(group)
             for clock in (self.seen, self.seen_by_proxy):
-                known = clock[warps].max(axis=1)
+                known = clock[warps + self.num_warps].max(axis=1)
                 for arrived in released:
                     more = arrived.seen if clock is self.seen else arrived.seen_by_proxy
                     np.maximum(known, more, out=known)
-                clock[warps] = known[:, None]
-            self.seen_by_lanes[warps] = self.seen[warps]
+                clock[warps] = clock[warps + self.num_warps] = known[:, None]
+        self._settle(warp_ids)
         self._tick(warp_ids)
 
     def join_all(self) -> None:
         """A barrier of all warps of every CTA."""
-        shape = (self.warps_per_cta, self.num_ctas, self.num_agents)
+        shape = (2, self.warps_per_cta, self.num_ctas, self.num_agents)
         for clock in (self.seen, self.seen_by_proxy):
             by_warp = clock.reshape(shape)
-            by_warp[:] = by_warp.max(axis=0)
+            by_warp[:] = by_warp[1].max(axis=0)
         self.seen_by_lanes[:] = self.seen
         self._tick(self._warps)
 
+    def _rows(self, warp_id: int, alone: bool) -> tuple[int, ...]:
+        row = warp_id + self.num_warps
+        return (row,) if alone else (warp_id, row)
+
+    def _settle(self, warp_ids: NDArray[np.int64]) -> None:
+        """Let the lanes of warps rely on all that these have seen."""
+        seen = self.seen[warp_ids]
+        self.seen_by_lanes[warp_ids] = self.seen_by_lanes[warp_ids + self.num_warps] = seen
+
     def _tick(self, warp_ids: NDArray[np.int64]) -> None:
-        self.seen[warp_ids, warp_ids // self.num_ctas] += 1
+        warp = warp_ids // self.num_ctas
+        epochs = self.seen[warp_ids, warp] + 1
+        for row in (warp_ids, warp_ids + self.num_warps):
+            self.seen[row, warp] = epochs
+            self.seen[row, self.lane_agent(warp)] = epochs
         self.version += 1

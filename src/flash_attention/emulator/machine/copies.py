@@ -106,7 +106,8 @@ class AsyncCopies:
             by_warp = np.full(len(sel.warps), np.iinfo(np.int32).max)
             np.minimum.at(by_warp, np.searchsorted(sel.warps, sel.warp_id), done[sel.index])
         agents = clocks.copy_agent(sel.warps // clocks.num_ctas)
-        clocks.seen[sel.warps, agents] = np.maximum(clocks.seen[sel.warps, agents], by_warp)
+        for rows in (sel.warps, sel.warps + clocks.num_warps):
+            clocks.seen[rows, agents] = np.maximum(clocks.seen[rows, agents], by_warp)
 
     def unfinished(self) -> int:
         """How many copies have not landed."""

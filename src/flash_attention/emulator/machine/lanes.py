@@ -45,6 +45,20 @@ class Selection:
     def num_warps(self) -> int:
         return len(self.warps)
 
+    @cached_property
+    def alone(self) -> Bools:
+        """Whether each lane is the only one of its warp."""
+        if self.whole_warps:
+            return np.zeros(self.count, bool)
+        lanes = np.bincount(np.searchsorted(self.warps, self.warp_id))
+        alone: Bools = np.repeat(lanes == 1, lanes)
+        return alone
+
+    @cached_property
+    def warps_together(self) -> Ints:
+        """The warps of which more than one lane is selected."""
+        return self.warps if self.whole_warps else np.unique(self.warp_id[~self.alone])
+
 
 class Lanes:
     """The lanes of a launch, and the selections made of them."""
@@ -65,6 +79,7 @@ class Lanes:
         threads = warps_per_cta * WARP_SIZE if block is None else block
         self._last_warp = slice(None) if threads % WARP_SIZE == 0 else slice(threads % WARP_SIZE)
         self._slices: dict[tuple[int, int], Selection] = {}
+        self.gone: Bools = self.warp * WARP_SIZE + self.lane >= threads  # lanes that do not run
 
     @cached_property
     def all(self) -> Selection:

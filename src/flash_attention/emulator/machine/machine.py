@@ -31,6 +31,7 @@ from flash_attention.emulator.machine.lanes import (
 )
 from flash_attention.emulator.machine.matrix import MatrixUnit
 from flash_attention.emulator.machine.mbarriers import MBarriers
+from flash_attention.emulator.machine.owners import global_owners, shared_owners
 from flash_attention.emulator.machine.printing import Printer
 from flash_attention.emulator.machine.private import PrivateMemory
 from flash_attention.emulator.machine.shared import SharedMemory
@@ -39,6 +40,7 @@ from flash_attention.emulator.machine.tma import Tma
 from flash_attention.emulator.machine.warp import WarpUnit
 from flash_attention.emulator.machine.wgmma import Wgmma
 from flash_attention.emulator.machine.wmma import Wmma
+from flash_attention.emulator.machine.written import WrittenRegisters
 from flash_attention.emulator.program.program import Program
 from flash_attention.emulator.types import SPECIAL_REGISTERS, numpy_type
 
@@ -98,9 +100,13 @@ class Machine:
         self.wmma = Wmma(self)
         self.named_barriers = NamedBarriers(self)
 
+        self.written = WrittenRegisters(self)
         self.registers = [np.zeros(self.num_lanes, t) for t in program.slot_types]
         self.constants = [np.full(self.num_lanes, value) for value in program.constant_arrays]
         block_of_parameters = self._parameter_block(args)
+        if checks:
+            self.shared.owners = shared_owners(program, self.shared_limit)
+            self.global_access.owners = global_owners(program, memory, block_of_parameters)
         self.parameters = PrivateMemory(
             self, "param", PARAM_BASE, len(block_of_parameters), block_of_parameters
         )
@@ -125,18 +131,18 @@ class Machine:
                 f" lane {part.lane[0]}"
             )
 
-    def report_in_flight(self) -> None:
-        """Registers of a wgmma that are touched before it is waited for: seen in the text alone."""
+    def report_registers(self) -> None:
+        """Mistakes with the registers of a wgmma, which follow from the text alone."""
+        report = self.findings.report
         for pc, register, wgmma_pc in self.program.in_flight:
-            self.findings.report(
-                "wgmma-in-flight",
-                f"{register} belongs to a wgmma that is not waited for",
-                pc,
-                None,
-                None,
-                None,
-                wgmma_pc,
-            )
+            detail = f"{register} belongs to a wgmma that is not waited for"
+            report("wgmma-in-flight", detail, pc, None, None, None, wgmma_pc)
+        for missing in self.program.unfenced:
+            detail = "wgmma.mma_async comes before any wgmma.fence"
+            if missing.register is not None:
+                detail = f"{missing.register} is used by another instruction, and no wgmma.fence"
+                detail += " stands between that and the wgmma"
+            report("wgmma-unfenced", detail, missing.index, None, None, None, missing.accessed)
 
     def _special_registers(self) -> dict[Any, Any]:
         lanes = self.lanes

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flash_attention.emulator.errors import EmulatorError
-from flash_attention.emulator.machine.access import Access, Mask, Thread, executing
+from flash_attention.emulator.machine.access import Access, Mask, Thread, alone_among, executing
+from flash_attention.emulator.machine.clocks import Released
 
 if TYPE_CHECKING:
     from flash_attention.emulator.machine.lanes import Selection
@@ -94,8 +95,9 @@ class MBarriers:
     def init(self, sel: Selection, addr: Array, count: Array, mask: Mask, pc: int) -> None:
         """mbarrier.init: a fresh object, phase 0 in progress."""
         machine = self._machine
-        machine.shared.resolve(Access(sel, addr, OBJECT_BYTES, mask, pc, "mbarrier.init"))
+        places = machine.shared.resolve(Access(sel, addr, OBJECT_BYTES, mask, pc, "mbarrier.init"))
         for thread in executing(sel, mask, pc):
+            machine.shared.hold_object(int(places.where[thread.lane]), held=True)
             key = thread.cta, int(addr[thread.lane])
             expected = int(count[thread.lane])
             if not 1 <= expected <= MAX_COUNT:
@@ -126,6 +128,8 @@ class MBarriers:
         for thread in executing(sel, mask, pc):
             if self.find(thread, addr) is not None:
                 del self._barriers[thread.cta, int(addr[thread.lane])]
+                place = int(addr[thread.lane]) + int(sel.shared_base[thread.lane])
+                self._machine.shared.hold_object(place, held=False)
 
     def arrive(
         self,
@@ -142,14 +146,15 @@ class MBarriers:
         """
         machine = self._machine
         state = np.zeros(sel.count, np.uint64)
+        alone = alone_among(sel, mask)
         for lanes in _by_warp_and_address(sel, addr, mask):
             thread = Thread(sel, int(lanes[0]), pc)
             barrier = self.find(thread, addr)
             if barrier is None:
                 continue
             state[lanes] = barrier.parity
-            clocks = machine.clocks
-            barrier.release(clocks.seen[thread.warp_id], clocks.seen_by_proxy[thread.warp_id])
+            known = machine.clocks.known(thread.warp_id, bool(alone[thread.lane]))
+            barrier.release(known.seen, known.seen_by_proxy)
             if tx is not None:
                 self._expect(barrier, int(tx[lanes].astype(np.int64).sum()), thread, addr)
             arrivals = len(lanes) if count is None else int(count[lanes].astype(np.int64).sum())
@@ -194,7 +199,10 @@ class MBarriers:
             barrier = self._barriers.get((int(sel.cta[lane]), int(addr[lane])))
             if barrier is not None:
                 self._machine.clocks.acquire(
-                    int(sel.warp_id[lane]), *barrier.visible, sel.whole_warps
+                    int(sel.warp_id[lane]),
+                    Released(*barrier.visible),
+                    alone=bool(sel.alone[lane]),
+                    whole_warp=sel.whole_warps,
                 )
 
     def find(self, thread: Thread, addr: Array) -> Barrier | None:

@@ -100,6 +100,7 @@ class Scheduler:
         group = self._next_group()
         block, lanes = program.blocks[group.block], group.lanes
         machine.counters.block(block.index, lanes.num_warps)
+        machine.written.run(block.index, lanes)
         function = program.function(block.index, lanes.is_all)
         result = function(machine, lanes, machine.registers, machine.constants, machine.inputs)
         self._leave(block, lanes, result)

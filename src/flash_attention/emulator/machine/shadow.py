@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flash_attention.emulator.machine.lanes import SHARED_BASE, WARP_SIZE
+from flash_attention.emulator.machine.access import alone_among
+from flash_attention.emulator.machine.lanes import WARP_SIZE
 from flash_attention.emulator.machine.shadow_state import (
-    CHUNK,
     COLLECTIVE,
     LANE_BITS,
     LANE_MASK,
@@ -24,20 +24,25 @@ from flash_attention.emulator.machine.shadow_state import (
 )
 
 if TYPE_CHECKING:
-    from flash_attention.emulator.machine.access import Access, Thread
+    from flash_attention.emulator.machine.access import Access
     from flash_attention.emulator.machine.findings import Findings
     from flash_attention.emulator.machine.lanes import Selection
     from flash_attention.emulator.machine.machine import Machine
 
 UNORDERED = ", with no wait or barrier in between"
+UNSYNCED = ", with no __syncwarp in between"
 
 
 @dataclass
 class _Accessors:
-    """The lanes of an access, with what the checks need of them; stays valid for one version."""
+    """The lanes of an access, with what the checks need of them; stays valid for one version.
+
+    The agent of a lane is its warp, or the lane itself if it acts alone.
+    """
 
     clock_row: Ints  # of the flattened clocks
     chunk_row: Ints  # of the flattened table of reads
+    agent: Ints
     warp: Ints
     lane: Ints
     version: int
@@ -50,6 +55,7 @@ class _Accessors:
             self,
             clock_row=self.clock_row[mask],
             chunk_row=self.chunk_row[mask],
+            agent=self.agent[mask],
             warp=self.warp[mask],
             lane=self.lane[mask],
             epochs=self.epochs[mask],
@@ -68,15 +74,21 @@ class Shadow:
         instructions = machine.program.kernel.instructions
         self._atomics = [pc for pc, i in enumerate(instructions) if i.parts[0] in ("atom", "red")]
         self._warps_per_cta = machine.warps_per_cta
+        self._lane_agents = 2 * self._warps_per_cta  # warps and single lanes have the first numbers
         warps = np.arange(self._warps_per_cta)
         groups = np.arange(clocks.groups_per_cta)
         self._readers: Ints = np.concatenate(
-            (warps, clocks.wgmma_agent(groups), clocks.bulk_agent(warps))
+            (
+                warps,
+                clocks.lane_agent(warps),
+                clocks.wgmma_agent(groups),
+                clocks.bulk_agent(warps),
+            )
         )
         self._reader_of_agent: Ints = np.zeros(clocks.num_agents, np.int64)
         self._reader_of_agent[self._readers] = np.arange(len(self._readers))
         num_bytes = machine.num_ctas * machine.shared_stride
-        self._state = ShadowState(num_bytes, self._warps_per_cta, len(self._readers))
+        self._state = ShadowState(num_bytes, self._lane_agents, len(self._readers))
         self._latest_read: Epochs = np.zeros(len(self._readers), np.int32)
         self._latest_lane_read: Epochs = np.zeros(len(self._readers), np.int32)
 
@@ -101,9 +113,9 @@ class Shadow:
             state.read_by_warps(chunks, who.chunk_row, who.epochs, tag)
             return
         np.maximum(self._latest_lane_read, who.latest, out=self._latest_lane_read)
-        synced = self._clocks.seen_by_lanes.reshape(-1).take(who.clock_row + who.warp)
+        synced = self._clocks.seen_by_lanes.reshape(-1).take(who.clock_row + who.agent)
         state.read_by_lanes(
-            offsets, access.nbytes, who.warp, who.lane, who.epochs, synced, access.pc
+            offsets, access.nbytes, who.agent, who.lane, who.epochs, synced, access.pc
         )
 
     def check_write(
@@ -120,7 +132,7 @@ class Shadow:
         if offsets.size == 0:
             return
         chosen = slice(None) if access.mask is None else access.mask
-        agents = who.warp if agent is None else agent[chosen]
+        agents = who.agent if agent is None else agent[chosen]
         epochs: NDArray[Any] = who.epochs if epoch is None else epoch[chosen]
         state = self._state
         chunks = offsets >> 4
@@ -153,99 +165,62 @@ class Shadow:
             self._report("race", detail, access, _lanes(late), other)
         self._check_readers(access, who, offsets)
         tags = who.lane + (access.pc << LANE_BITS)
-        self._state.write(offsets, access.nbytes, who.warp, who.epochs, tags)
-
-    def engine_write(self, thread: Thread, begin: int, end: int, agent: int, epoch: int) -> None:
-        """An engine writes the flat bytes [begin, end), whole chunks, for the thread's warp."""
-        if not self._checks:
-            return
-        state = self._state
-        seen = self._clocks.seen[thread.warp_id]
-        site = thread.pc, thread.sel, thread.mask
-        chunks: Ints = np.arange(begin // CHUNK, -(-end // CHUNK))
-        writers = state.last_writers(chunks * CHUNK, CHUNK)
-        late = writers.epoch > seen[writers.agent]
-        if late.any():
-            detail, other = self._explain("write over bytes written by", writers, late)
-            where = chunks[late.any(axis=1)]
-            self._report_engine("race", detail, *site, where, other)
-        known = seen[self._readers]
-        for reader in np.flatnonzero(self._latest_read > known).tolist():
-            read, tags = state.late_reads(reader, chunks * CHUNK, CHUNK, known[reader])
-            if read.any():
-                detail, other = self._explain_reader(reader, tags[read])
-                self._report_engine("race", detail, *site, chunks[read], other)
-        tag = COLLECTIVE + (thread.pc << LANE_BITS)
-        state.write_range(int(chunks[0]), int(chunks[-1]) + 1, agent, epoch, tag)
-
-    def engine_read(
-        self,
-        chunks: Ints,
-        warp_ids: Ints,
-        reader_agents: Ints,
-        epochs: NDArray[Any],
-        sel: Selection,
-        pc: int,
-    ) -> None:
-        """Engines read flat 16-byte chunks [g, n] for the warps [g, m] that started them."""
-        if not self._checks:
-            return
-        clocks = self._clocks
-        groups, count = chunks.shape
-        writers = self._state.last_writers(chunks.reshape(-1) * CHUNK, CHUNK)
-        place = writers.agent + np.repeat(np.arange(groups) * clocks.num_agents, count)[:, None]
-        unset = writers.epoch == 0
-        late = writers.epoch > clocks.seen[warp_ids].min(axis=1).reshape(-1).take(place)
-        generic = (writers.agent < self._warps_per_cta) & ~late & ~unset
-        if generic.any():
-            fenced = clocks.seen_by_proxy[warp_ids].max(axis=1).reshape(-1).take(place)
-            generic &= writers.epoch > fenced
-        for kind, bad in (
-            ("uninitialised-shared", unset),
-            ("race", late),
-            ("missing-proxy-fence", generic),
-        ):
-            if bad.any():
-                where = bad.any(axis=1).reshape(groups, count)
-                lanes = np.isin(sel.warp_id, warp_ids[where.any(axis=1)])
-                detail, other = self._explain_engine_read(kind, writers, bad)
-                self._report_engine(kind, detail, pc, sel, lanes, chunks[where], other)
-        readers = self._reader_of_agent[reader_agents]
-        tag = COLLECTIVE + (pc << LANE_BITS)
-        self._state.read_by_engines(chunks, readers, epochs, tag)
-        np.maximum.at(self._latest_read, readers, epochs.astype(np.int32))
+        self._state.write(offsets, access.nbytes, who.agent, who.epochs, tags)
 
     def _accessors(self, access: Access) -> tuple[_Accessors, Ints]:
         """The lanes that make a resolved access, and their offsets."""
-        who = self._all_lanes(access.sel)
-        if access.mask is None:
-            return who, access.where
-        return who.part(access.mask), access.where[access.mask]
+        sel, mask = access.sel, access.mask
+        if mask is None:
+            return self._lanes_of(sel), access.where
+        offsets = access.where[mask]
+        if len(offsets) > sel.num_warps:
+            return self._lanes_of(sel).part(mask), offsets
+        return self._lanes_of(sel, alone_among(sel, mask)).part(mask), offsets
 
-    def _all_lanes(self, sel: Selection) -> _Accessors:
+    def _lanes_of(self, sel: Selection, alone: Bools | None = None) -> _Accessors:
+        """All lanes of a selection; those act alone that do so in it, or of which `alone` holds."""
         clocks = self._clocks
-        known = sel.memo.get("shadow")
+        known = sel.memo.get("shadow") if alone is None else None
         if isinstance(known, _Accessors) and known.version == clocks.version:
             return known
-        if isinstance(known, _Accessors):
-            clock_row, chunk_row = known.clock_row, known.chunk_row
-        else:
-            clock_row = sel.warp_id * clocks.num_agents
-            chunk_row = sel.warp * self._state.num_chunks
-        by_warp = clocks.epochs(sel.warps)
+        if not isinstance(known, _Accessors):
+            known = self._placed(sel, sel.alone if alone is None else alone)
+        epochs = clocks.epochs(sel.warp_id)
+        rows = known.clock_row // clocks.num_agents
         latest: Epochs = np.zeros(len(self._readers), np.int32)
-        np.maximum.at(latest, sel.warps // clocks.num_ctas, by_warp)
-        fresh = sel.memo["shadow"] = _Accessors(
-            clock_row=clock_row,
-            chunk_row=chunk_row,
+        if sel.whole_warps and alone is None:
+            np.maximum.at(latest, sel.warps // clocks.num_ctas, epochs[::WARP_SIZE])
+            rows = sel.warps
+        else:
+            np.maximum.at(latest, known.agent, epochs)
+        fresh = replace(
+            known,
+            version=clocks.version,
+            epochs=epochs,
+            latest=latest,
+            oldest_seen=clocks.seen[rows].min(axis=0)[self._readers],
+        )
+        if alone is None:
+            sel.memo["shadow"] = fresh
+        return fresh
+
+    def _placed(self, sel: Selection, alone: Bools) -> _Accessors:
+        """The lanes of a selection with what does not change."""
+        clocks = self._clocks
+        agent = np.where(alone, clocks.lane_agent(sel.warp), sel.warp)
+        row = np.where(alone, sel.warp_id + clocks.num_warps, sel.warp_id)
+        nothing: Epochs = np.zeros(0, np.int32)
+        return _Accessors(
+            clock_row=row * clocks.num_agents,
+            chunk_row=agent * self._state.num_chunks,
+            agent=agent,
             warp=sel.warp,
             lane=sel.lane,
-            version=clocks.version,
-            epochs=by_warp.repeat(WARP_SIZE) if sel.whole_warps else clocks.epochs(sel.warp_id),
-            latest=latest,
-            oldest_seen=clocks.seen[sel.warps].min(axis=0)[self._readers],
+            version=-1,
+            epochs=nothing,
+            latest=nothing,
+            oldest_seen=nothing,
         )
-        return fresh
 
     def _inspect_read(
         self, access: Access, who: _Accessors, offsets: Ints, collective: bool
@@ -263,12 +238,13 @@ class Shadow:
             self._report("race", detail, access, _lanes(late), other)
         warp = who.warp[:, None]
         own = (writers.agent == warp) | (writers.agent == clocks.copy_agent(warp))
+        own |= writers.agent == clocks.lane_agent(warp)
         own &= ~late & (writers.epoch > clocks.seen_by_lanes.reshape(-1).take(place))
         if not collective:
             own &= (writers.tag & LANE_MASK) != who.lane[:, None]
         if own.any():
-            detail = "read of bytes another lane of the warp wrote, with no __syncwarp in between"
-            other = _pc(writers.tag[own])
+            detail = f"read of bytes another lane of the warp wrote{UNSYNCED}"
+            other = pc_of(writers.tag[own])
             self._report("intra-warp-race", detail, access, _lanes(own), other)
 
     def _inspect_overwrite(self, access: Access, who: _Accessors, offsets: Ints) -> None:
@@ -284,39 +260,29 @@ class Shadow:
         clocks = self._clocks
         if (self._latest_read > who.oldest_seen).any():
             seen = clocks.seen.reshape(-1)
-            oldest = clocks.seen[access.sel.warps].min(axis=0)[self._readers]
-            for reader in np.flatnonzero(self._latest_read > oldest).tolist():
+            for reader in np.flatnonzero(self._latest_read > who.oldest_seen).tolist():
                 known = seen.take(who.clock_row + self._readers[reader])
                 late, tags = self._state.late_reads(reader, offsets, access.nbytes, known)
                 if late.any():
                     detail, other = self._explain_reader(reader, tags[late])
                     self._report("race", detail, access, late, other)
-        own = clocks.seen_by_lanes.reshape(-1).take(who.clock_row + who.warp)
-        if (self._latest_lane_read.take(who.warp) > own).any():
-            late, tags = self._state.late_reads(who.warp, offsets, access.nbytes, own)
-            lane = tags & LANE_MASK
-            late &= (lane != COLLECTIVE) & (lane != who.lane)
-            if late.any():
-                detail = "write over bytes another lane of the warp read, with no __syncwarp"
-                self._report("intra-warp-race", detail, access, late, _pc(tags[late]))
+        for agent in (who.warp, clocks.lane_agent(who.warp)):
+            own = clocks.seen_by_lanes.reshape(-1).take(who.clock_row + agent)
+            if (self._latest_lane_read.take(agent) > own).any():
+                late, tags = self._state.late_reads(agent, offsets, access.nbytes, own)
+                lane = tags & LANE_MASK
+                late &= (lane != COLLECTIVE) & (lane != who.lane)
+                if late.any():
+                    detail = f"write over bytes another lane of the warp read{UNSYNCED}"
+                    self._report("intra-warp-race", detail, access, late, pc_of(tags[late]))
 
     def _explain(self, what: str, writers: Writers, bad: Bools) -> tuple[str, int]:
         agent = self._clocks.describe(int(writers.agent[bad][0]))
-        return f"{what} {agent}{UNORDERED}", _pc(writers.tag[bad])
+        return f"{what} {agent}{UNORDERED}", pc_of(writers.tag[bad])
 
     def _explain_reader(self, reader: int, tags: Tags) -> tuple[str, int]:
         agent = self._clocks.describe(int(self._readers[reader]))
-        return f"write over bytes read by {agent}{UNORDERED}", _pc(tags)
-
-    def _explain_engine_read(
-        self, kind: str, writers: Writers, bad: Bools
-    ) -> tuple[str, int | None]:
-        if kind == "uninitialised-shared":
-            return "asynchronous read of shared memory that nothing was written to", None
-        detail, other = self._explain("asynchronous read of bytes written by", writers, bad)
-        if kind == "missing-proxy-fence":
-            detail = detail.replace(UNORDERED, ", with no fence.proxy.async in between")
-        return detail, other
+        return f"write over bytes read by {agent}{UNORDERED}", pc_of(tags)
 
     def _report(
         self, kind: str, detail: str, access: Access, bad: Bools, other_pc: int | None = None
@@ -328,21 +294,8 @@ class Shadow:
         address = access.where - sel.shared_base
         self._findings.report(kind, detail, access.pc, sel, bad_lanes, address, other_pc)
 
-    def _report_engine(
-        self,
-        kind: str,
-        detail: str,
-        pc: int,
-        sel: Selection,
-        lanes: Bools,
-        chunks: Ints,
-        other_pc: int | None,
-    ) -> None:
-        address = int(chunks[0]) * CHUNK % self._stride + SHARED_BASE
-        self._findings.report(kind, detail, pc, sel, lanes, np.full(sel.count, address), other_pc)
 
-
-def _pc(tags: Tags) -> int:
+def pc_of(tags: Tags) -> int:
     return int(tags.reshape(-1)[0]) >> LANE_BITS
 
 

@@ -9,19 +9,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flash_attention.emulator.machine.access import Access, Bools, Ints, Mask, Memory
+from flash_attention.emulator.machine.access import Access, Bools, Ints, Mask, Memory, alone_among
 from flash_attention.emulator.machine.atomics import apply_atomic
 from flash_attention.emulator.machine.clocks import Released
+from flash_attention.emulator.machine.engine_shadow import EngineShadow
 from flash_attention.emulator.machine.lanes import SHARED_BASE
-from flash_attention.emulator.machine.shadow import Shadow
 from flash_attention.emulator.machine.storage import CHUNK, Storage
 
+OBJECT = 8  # bytes of an mbarrier
+
 if TYPE_CHECKING:
+    from flash_attention.emulator.machine.access import Thread
     from flash_attention.emulator.machine.lanes import Selection
     from flash_attention.emulator.machine.machine import Machine
 
 
-class SharedMemory(Shadow, Memory):
+class SharedMemory(EngineShadow, Memory):
     """One flat array, CTA after CTA; it starts poisoned."""
 
     space = "shared"
@@ -34,6 +37,7 @@ class SharedMemory(Shadow, Memory):
         size = max(machine.num_ctas * machine.shared_stride, CHUNK)
         self._storage = Storage(size, poisoned=True)
         self._met: dict[int, Released] = {}
+        self._objects: Bools | None = None  # units of 8 bytes that hold an mbarrier
         self.bytes = self.storage.bytes
         self.words = self.storage.words
         self.chunks = self.storage.chunks
@@ -70,9 +74,40 @@ class SharedMemory(Shadow, Memory):
     ) -> Access:
         resolved = self.resolve(access)
         if self._checks:
+            self._check_objects(resolved)
             self.check_write(resolved, collective, agent, epoch)
             self._counters.shared_access(access)
         return resolved
+
+    def hold_object(self, place: int, held: bool) -> None:
+        """The 8 bytes at a flat place are an mbarrier, or are so no more."""
+        if self._objects is None:
+            self._objects = np.zeros(self.bytes.size // OBJECT, bool)
+        self._objects[place // OBJECT] = held
+
+    def engine_write(self, thread: Thread, begin: int, end: int, agent: int, epoch: int) -> None:
+        objects = self._objects
+        if self._checks and objects is not None and objects[begin // OBJECT : end // OBJECT].any():
+            place = begin + int(objects[begin // OBJECT :].argmax()) * OBJECT
+            address = np.full(thread.sel.count, place) - thread.sel.shared_base
+            detail = "a copy over an mbarrier"
+            self._findings.report_thread("mbarrier-overwritten", detail, thread, address)
+        super().engine_write(thread, begin, end, agent, epoch)
+
+    def _check_objects(self, access: Access) -> None:
+        """Look for writes of data over an mbarrier."""
+        if self._objects is None:
+            return
+        last = access.where + (access.nbytes - 1)
+        over = self._objects[access.where // OBJECT] | self._objects[last // OBJECT]
+        if access.mask is not None:
+            over &= access.mask
+        if over.any():
+            detail = f"{access.what} of {access.nbytes} bytes over an mbarrier"
+            address = access.where - access.sel.shared_base
+            self._findings.report(
+                "mbarrier-overwritten", detail, access.pc, access.sel, over, address
+            )
 
     def atomic(
         self,
@@ -118,6 +153,7 @@ class SharedMemory(Shadow, Memory):
         resolved = self.resolve(access)
         if self._checks:
             self._counters.shared_access(access)
+            self._check_objects(resolved)
             if ordered:
                 self._meet(resolved)
             self.check_atomic(resolved)
@@ -138,10 +174,11 @@ class SharedMemory(Shadow, Memory):
 
     def _meet(self, access: Access) -> None:
         """Warps see what others did before their atomics on the same places."""
-        clocks, sel = self._clocks, access.sel
-        keys = np.stack((access.where[access.lanes], sel.warp_id[access.lanes]), axis=1)
-        for place, warp in np.unique(keys, axis=0).tolist():
+        clocks, sel, lanes = self._clocks, access.sel, access.lanes
+        alone = alone_among(sel, access.mask)[lanes]
+        keys = np.stack((access.where[lanes], sel.warp_id[lanes], alone), axis=1)
+        for place, warp, by_itself in np.unique(keys, axis=0).tolist():
             before = self._met.get(place)
             if before is not None:
-                clocks.acquire(warp, before.seen, before.seen_by_proxy, False)
-            self._met[place] = clocks.release(warp)
+                clocks.acquire(warp, before, alone=bool(by_itself))
+            self._met[place] = clocks.release(warp, alone=bool(by_itself))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flash_attention.emulator.machine.access import Mask
 from flash_attention.emulator.machine.lanes import WARP_SIZE, Bools, Selection
 from flash_attention.emulator.machine.storage import POISON
 
@@ -26,11 +27,35 @@ REDUCTIONS: dict[str, Any] = {
 }
 
 
+ALL = np.uint32(0xFFFFFFFF)
+
+
 class WarpUnit:
     """The exchanges of the warps of a selection."""
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
+
+    def check_members(self, s: Selection, members: Words, mask: Mask, pc: int) -> None:
+        """Every lane names itself, and those it names execute the instruction with it, or have
+        ended."""
+        machine = self._machine
+        if not machine.checks or (s.whole_warps and mask is None and (members == ALL).all()):
+            return
+        active = np.ones(s.count, bool) if mask is None else mask
+        place = np.searchsorted(s.warps, s.warp_id)
+        bits = (1 << s.lane).astype(np.int64)
+        present = np.bincount(place, bits * active, s.num_warps).astype(np.int64)
+        gone = machine.lanes.gone.reshape(-1, WARP_SIZE)[s.warps] @ (1 << np.arange(WARP_SIZE))
+        named = members.astype(np.int64)
+        absent = named & ~(present | gone)[place]
+        report = machine.findings.report
+        detail = "the lane is not in the membermask that it gives"
+        report("membermask", detail, pc, s, active & (named & bits == 0))
+        bad = active & (absent != 0)
+        first = int(bad.argmax())
+        detail = f"the membermask {int(named[first]):#x} names lanes that do not take part"
+        report("membermask", f"{detail}: {int(absent[first]):#x}", pc, s, bad)
 
     def shuffle(
         self, s: Selection, mode: str, value: Words, lane: Words, clamp: Words

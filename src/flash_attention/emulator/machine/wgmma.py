@@ -96,7 +96,6 @@ class Wgmma:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._committed = np.zeros(machine.num_warps, np.int32)
-        self._fenced = np.zeros(machine.num_warps, bool)
         self._layouts: dict[tuple[Descriptor, int, bool], NDArray[np.int64]] = {}
 
     def gather(self, sel: Selection, registers: tuple[Floats, ...]) -> Floats:
@@ -134,9 +133,6 @@ class Wgmma:
     ) -> Floats:
         """wgmma.mma_async: A x B, plus `matrix` where `scale_d` holds."""
         groups = self._groups(sel)
-        if not self._fenced[sel.warps].all():
-            detail = "wgmma.mma_async comes before any wgmma.fence"
-            self._report("wgmma-unfenced", detail, sel, pc)
         right = self._operand(sel, groups, b, n, dtype, bool(trans_b), pc)
         if isinstance(a, tuple):
             left = _from_fragments(a, dtype, sel, groups)
@@ -153,10 +149,6 @@ class Wgmma:
             return product + matrix
         return product + np.where(keep[:, None, None], matrix, np.float32(0))
 
-    def fence(self, sel: Selection) -> None:
-        """wgmma.fence: registers written before it may be read by wgmma."""
-        self._fenced[sel.warps] = True
-
     def commit(self, sel: Selection) -> None:
         self._committed[sel.warps] += 1
 
@@ -165,9 +157,8 @@ class Wgmma:
         clocks = self._machine.clocks
         for warp_id in sel.warps.tolist():
             group = warp_id // self._machine.num_ctas // GROUP_WARPS
-            seen = clocks.seen[warp_id]
-            agent = clocks.wgmma_agent(group)
-            seen[agent] = max(seen[agent], self._committed[warp_id] - pending)
+            over = int(self._committed[warp_id]) - pending
+            clocks.learn(warp_id, clocks.wgmma_agent(group), over, alone=False)
 
     def _operand(
         self,

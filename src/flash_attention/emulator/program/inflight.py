@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from flash_attention.emulator.errors import PtxError, quoted
 from flash_attention.emulator.program.blocks import Block, defines_and_uses, registers_of
+from flash_attention.emulator.program.dataflow import states_at_entry
 from flash_attention.emulator.ptx.model import Imm, Instruction, Kernel, Operand, Vector
 
 
@@ -29,24 +30,25 @@ def registers_in_flight(kernel: Kernel, blocks: Sequence[Block]) -> list[tuple[i
     Both numbers are instruction indices. A wgmma of the same shape may add to an accumulator that
     is in flight, and several may read the same fragments of A.
     """
-    found: dict[tuple[int, str], int] = {}
-    entry_states: list[_State | None] = [None] * len(blocks)
-    entry_states[0] = {}
-    pending = [0]
-    while pending:
-        block = blocks[pending.pop()]
-        state = dict(entry_states[block.index] or {})
+    found: list[tuple[int, str, int]] = []
+    nothing: _State = {}
+    states = states_at_entry(blocks, nothing, _through, _join)
+    for block, at_entry in zip(blocks, states, strict=True):
+        state = dict(at_entry or {})
         for index, instruction in enumerate(block.instructions, block.start):
-            for register in _touched(kernel, instruction, state):
-                found[index, register] = state[register].issued
+            found += [
+                (index, register, state[register].issued)
+                for register in _touched(kernel, instruction, state)
+            ]
             state = _after(index, instruction, state)
-        for successor in block.successors:
-            before = entry_states[successor]
-            joined = state if before is None else _join(before, state)
-            if joined != before:
-                entry_states[successor] = joined
-                pending.append(successor)
-    return [(index, register, found[index, register]) for index, register in sorted(found)]
+    return found
+
+
+def _through(block: Block, state: _State) -> _State:
+    state = dict(state)
+    for index, instruction in enumerate(block.instructions, block.start):
+        state = _after(index, instruction, state)
+    return state
 
 
 def _touched(kernel: Kernel, instruction: Instruction, state: _State) -> list[str]:

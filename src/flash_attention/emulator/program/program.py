@@ -22,6 +22,9 @@ from flash_attention.emulator.program.blocks import (
 from flash_attention.emulator.program.inflight import registers_in_flight
 from flash_attention.emulator.program.loops import loop_nests
 from flash_attention.emulator.program.order import priorities
+from flash_attention.emulator.program.origins import origins_of_addresses
+from flash_attention.emulator.program.unfenced import unfenced_products
+from flash_attention.emulator.program.unwritten import doubtful_registers
 from flash_attention.emulator.ptx.model import (
     Imm,
     Instruction,
@@ -126,6 +129,9 @@ class Program:
         self.priorities = priorities(self.blocks)
         self.loop_nests = loop_nests(self.blocks)
         self.in_flight = registers_in_flight(kernel, self.blocks)
+        self.unfenced = unfenced_products(kernel, self.blocks)
+        self.doubts = doubtful_registers(self.blocks)
+        self.origins = origins_of_addresses(kernel)
         layout = self._layout = Layout(kernel, self.blocks)
         # What is not emulated is refused here; the text for some lanes differs in no instruction.
         emitters = [BlockEmitter(layout, block, all_lanes=True) for block in self.blocks]
@@ -133,6 +139,7 @@ class Program:
         refusals = [refusal for emitter in emitters for refusal in emitter.refusals]
         if refusals:
             raise RefusedKernelError(kernel.name, refusals)
+        self.symbol_address = layout.symbol_address
         self.static_smem = layout.static_smem
         self.local_bytes = layout.local_bytes
         self.shared_addresses = {v.name: layout.symbol_address(v.name) for v in kernel.shared}
