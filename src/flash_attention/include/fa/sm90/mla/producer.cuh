@@ -3,7 +3,7 @@
 // K into shared memory as buffers become empty.
 #pragma once
 #include <fa/sm90/mailbox.cuh>
-#include <fa/sm90/mla/rows.cuh>
+#include <fa/sm90/halves/rows.cuh>
 #include <fa/sm90/mla/shared_memory.cuh>
 #include <fa/sm90/mla/tensor_maps.cuh>
 
@@ -36,7 +36,7 @@ class Producer {
 
  private:
   __device__ void load(const Tile& tile) {
-    const auto range = key_range<Config>(tile, typename Config::Mask(args_), sequence_);
+    const auto range = halves::key_range<Config>(tile, typename Config::Mask(args_), sequence_);
     const int index = tile_index<Config>(tile, args_);
     const int first = Config::Splits::first_block(range, index, tile.split, args_);
     int block = Config::Splits::end_block(range, index, tile.split, args_) - 1;
@@ -46,7 +46,7 @@ class Producer {
   }
 
   __device__ void load_q(const Tile& tile) {
-    const int row = first_row<Config>(tile);
+    const int row = halves::first_row<Config>(tile);
     ptx::mbarrier_wait(smem_.q_empty(), tile_parity_ ^ 1);  // the previous Q was read
     ptx::mbarrier_arrive_expect(smem_.q_full(), Shape<Config>::kQLoadBytes);
 #pragma unroll
