@@ -22,7 +22,7 @@ struct HalfOutput : Config {
   static constexpr int kDHead = Config::kDV / kHalves;
 };
 
-// Own: run_blocks(), read_queries(), and before_weights(), after which P may be written.
+// Own::run_blocks() computes the blocks of a tile.
 template <class Own, class Config_, class Math_, class Memory>
 class Consumer : public Math_ {
  public:
@@ -46,7 +46,7 @@ class Consumer : public Math_ {
   __device__ void run() {
     while (take_tile<Config>(smem_.mail(), args_, tile_, sequence_, tile_parity_)) {
       begin();
-      own().run_blocks();
+      static_cast<Own&>(*this).run_blocks();
       release(smem_.q_empty());
       store();
     }
@@ -90,7 +90,6 @@ class Consumer : public Math_ {
   }
   // Gives P and the maxima to the other warpgroup.
   __device__ void write_weights(const Weights& p) {
-    own().before_weights();
     Math::write(smem_.p(half_), warp_in_group() * kWarpRows, p);
     ptx::st_shared_8(smem_.maxima(half_), {stats_.max[0][0], stats_.max[0][1]});
     ptx::fence_proxy_async();  // products see what this lane wrote
@@ -145,7 +144,6 @@ class Consumer : public Math_ {
   Ring<kStages> ring_;
 
  private:
-  __device__ Own& own() { return static_cast<Own&>(*this); }
   __device__ int warp_row() const { return first_row<Config>(tile_) + warp_in_group() * kWarpRows; }
 
   // Waits for Q, and clears O and the statistics.
@@ -159,7 +157,6 @@ class Consumer : public Math_ {
     o_.zero();
     ptx::mbarrier_wait(smem_.q_full(), tile_parity_);  // Q has arrived
     tile_parity_ ^= 1;
-    own().read_queries();
   }
 
   // Both warpgroups have the same maxima. Each has summed its own blocks.

@@ -33,24 +33,19 @@ class ExchangeMemory {
   __device__ ptx::Mbarrier q_empty() const { return barrier(1); }
   // P of the stage is written, and the maxima that it is relative to.
   __device__ ptx::Mbarrier p_full(int stage) const { return barrier(2 + stage); }
-  // S of the stage is complete.
-  __device__ ptx::Mbarrier s_full(int stage) const { return barrier(2 + kStages + stage); }
   __device__ Mail mail() const {
     const u32 at = barrier(kBarriers).address;
     return {barrier(kBarriers - 2), barrier(kBarriers - 1), at, at + kChunkBytes, 0};
   }
 
  protected:
-  __device__ ptx::Mbarrier own_barrier(int i) const { return barrier(2 + 2 * kStages + i); }
+  __device__ ptx::Mbarrier own_barrier(int i) const { return barrier(2 + kStages + i); }
 
   __device__ void init_exchange_barriers() const {
     ptx::mbarrier_init(q_full(), 1);
     ptx::mbarrier_init(q_empty(), kHalves * kGroupWarps);
 #pragma unroll
-    for (int stage = 0; stage < kStages; ++stage) {
-      ptx::mbarrier_init(p_full(stage), kGroupWarps);
-      ptx::mbarrier_init(s_full(stage), kGroupWarps);
-    }
+    for (int stage = 0; stage < kStages; ++stage) ptx::mbarrier_init(p_full(stage), kGroupWarps);
     ptx::mbarrier_init(mail().full, 1);
     ptx::mbarrier_init(mail().empty, kHalves * kGroupWarps);
     ptx::fence_mbarrier_init();  // TMA sees them
@@ -59,7 +54,7 @@ class ExchangeMemory {
   const u32 base_;
 
  private:
-  static constexpr int kBarriers = 2 + 2 * kStages + OwnBarriers + 2;  // an even number
+  static constexpr int kBarriers = 2 + kStages + OwnBarriers + 2;  // an even number
   static_assert(kBarriers % 2 == 0 && TileBytes % kChunkBytes == 0);
   static_assert(kBarriers * ptx::kMbarrierBytes + 2 * kChunkBytes <= Config::kBarrierBytes);
 

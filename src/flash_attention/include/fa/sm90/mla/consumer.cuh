@@ -20,7 +20,7 @@ class Consumer : public Exchanging<Config_> {
   using Base = Exchanging<Config>;
   using Math = Products<Config>;
   using typename Math::KOperand, typename Math::POperand, typename Math::QOperand;
-  using typename Math::Scores, typename Math::VOperand;
+  using typename Math::Scores, typename Math::VOperand, typename Math::Weights;
   using VTile = typename Tiles<Config>::VTile;
 
   __device__ Consumer(const SharedMemory<Config>& smem, const ForwardKernelArgs& args, int half)
@@ -30,11 +30,12 @@ class Consumer : public Exchanging<Config_> {
         v_operand_(smem.v(0, half).column_operand()),
         p_operand_(smem.p(0).row_operand()) {}
 
-  __device__ void run_blocks() { Config::Schedule::run(*this); }
-  __device__ void read_queries() {
-    if (!Config::kRotaryInRegisters) return;
-    Math::read(rotary_q_, smem_.q(), Base::warp_in_group() * kWarpRows);
-    __syncwarp();  // all lanes have read, before one of them releases Q
+  __device__ void run_blocks() {
+    if (Config::kRotaryInRegisters) {
+      Math::read(rotary_q_, smem_.q(), Base::warp_in_group() * kWarpRows);
+      __syncwarp();  // all lanes have read, before one of them releases Q
+    }
+    Config::Schedule::run(*this);
   }
 
   // operands of the products, in the stage of the block
@@ -55,10 +56,11 @@ class Consumer : public Exchanging<Config_> {
   }
   // The tensor cores have computed the scores of this block.
   __device__ void announce_scores() { Base::release(smem_.s_full(half_)); }
-  // P is written over the rotary columns.
-  __device__ void before_weights() {
+  // Gives P and the maxima to the other warpgroup. P is written over the rotary columns.
+  __device__ void write_weights(const Weights& p) {
     sync_warpgroup(half_);  // all four warps' products have read the rotary columns
     Base::clear_tail(VTile(smem_.k(half_).address));
+    Base::write_weights(p);
   }
   // This warp will not read the block again, of which the other warpgroup reads P.
   __device__ void release_own() {

@@ -17,9 +17,10 @@ __device__ inline int nth_part(int stage, int n) {
 }
 
 template <class Config>
-using Exchange = halves::ExchangeMemory<
-    Config, Tiles<Config>::QTile::kBytes + kStages * Tiles<Config>::KTile::kBytes,
-    2 * kStages * kParts>;
+using Exchange =
+    halves::ExchangeMemory<Config,
+                           Tiles<Config>::QTile::kBytes + kStages * Tiles<Config>::KTile::kBytes,
+                           (2 * kParts + 1) * kStages>;
 
 template <class Config>
 class SharedMemory : public Exchange<Config> {
@@ -50,16 +51,23 @@ class SharedMemory : public Exchange<Config> {
     return this->own_barrier((kStages + stage) * kParts + part);
   }
 
+  // S of the stage is complete.
+  __device__ ptx::Mbarrier s_full(int stage) const {
+    return this->own_barrier(2 * kStages * kParts + stage);
+  }
+
   // Each part of a stage is released by the four warps of one warpgroup: a half of V by the one that
   // multiplies with it, the rotary columns by the one that reads P there.
   __device__ void init_barriers() const {
 #pragma unroll
-    for (int stage = 0; stage < kStages; ++stage)
+    for (int stage = 0; stage < kStages; ++stage) {
 #pragma unroll
       for (int part = 0; part < kParts; ++part) {
         ptx::mbarrier_init(k_full(stage, part), 1);
         ptx::mbarrier_init(k_empty(stage, part), halves::kGroupWarps);
       }
+      ptx::mbarrier_init(s_full(stage), halves::kGroupWarps);
+    }
     this->init_exchange_barriers();
   }
 };
