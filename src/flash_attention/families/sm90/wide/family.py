@@ -32,6 +32,7 @@ from flash_attention.families.values import smallest_holding
 
 MAPS = tuple(f"const __grid_constant__ fa::TensorMap {tensor}_map" for tensor in "qkv")
 RESCALE_THRESHOLD = 8
+MIN_CHUNK_BLOCKS = 2  # a chunk of one block leaves half of a CTA without work
 NARROWER = max(forward_rules.CHOICES["d_head"])  # what other kernels have
 NEEDS_HOPPER = f"head dimensions over {NARROWER} need sm_90 (H100, H200)"
 
@@ -148,7 +149,7 @@ class Sm90Wide(Family[HopperWideKernelConfig]):
             return config
         if why := why_not_short(problem):
             return why
-        chunks = chunks_of(problem, config.B_c, num_sms, split_keys)
+        chunks = chunks_of(problem, config.B_c, num_sms, split_keys, MIN_CHUNK_BLOCKS)
         return chunks if isinstance(chunks, str) else (config, chunks)
 
     def built_features(self) -> tuple[Features, ...]:
