@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow  # left out of `make quick`
 FOLDER = "sm90/wide"
 CONSUMER, PRODUCER = f"{FOLDER}/consumer.cuh", f"{FOLDER}/producer.cuh"
 SCHEDULE, PRODUCTS = f"{FOLDER}/schedule.cuh", f"{FOLDER}/products.cuh"
-MEMORY = f"{FOLDER}/shared_memory.cuh"
+MEMORY, SHARED_PRODUCER = f"{FOLDER}/shared_memory.cuh", "sm90/halves/producer.cuh"
 PLAIN = Case("", 70, 700, 128, 128, heads=2)
 LENGTHS = Case("", 70, 320, 128, 128, heads=2, batch=2, used=(130, 200))
 
@@ -102,7 +102,7 @@ MUTATIONS = [
     Mutation(
         "heads read the K of other heads",
         NUMBERS,
-        Edit(PRODUCER, "tile.head / args_.heads_per_kv", "tile.head"),
+        Edit(SHARED_PRODUCER, "tile.head / args_.heads_per_kv", "tile.head"),
         Case("", 70, 70, 128, 128, heads=4, heads_k=2),
     ),
     Mutation(

@@ -24,13 +24,13 @@ def choose_chunks(
 
     Without `split_keys` the keys are split evenly if there are fewer tiles than multiprocessors.
     """
-    if why := why_not_short(problem):
-        return why
     if not hopper_d_head(problem):
         most = max(CHOICES["d_head"])
         return (
             f"d_head is {max(problem.d_head, problem.d_v)}, and Hopper kernels have {most} at most"
         )
+    if why := why_not_short(problem):
+        return why
     keys = PAGE_BLOCK_KEYS if problem.page_keys or split_keys is not None else BLOCK_KEYS
     config = _config(problem, keys)
     if violation := config.broken_rule(arch):

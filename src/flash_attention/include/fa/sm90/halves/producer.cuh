@@ -38,12 +38,14 @@ class Producer {
   const Maps& maps_;
   const ForwardKernelArgs& args_;
   attn::Sequence sequence_ = {};
+  int kv_head_ = 0;  // of the tile; a division per load would delay it
   Ring<kStages> ring_;
 
  private:
   __device__ void load(const Tile& tile) {
     Own& own = static_cast<Own&>(*this);
     const auto range = key_range<Config>(tile, typename Config::Mask(args_), sequence_);
+    kv_head_ = Rows::kGroup > 1 ? tile.head : tile.head / args_.heads_per_kv;
     const int index = tile_index<Config>(tile, args_);
     const int first = Config::Splits::first_block(range, index, tile.split, args_);
     int block = Config::Splits::end_block(range, index, tile.split, args_) - 1;

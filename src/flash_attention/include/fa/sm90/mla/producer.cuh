@@ -31,15 +31,15 @@ class Producer
   }
 
  private:
-  using Base::args_, Base::maps_, Base::ring_, Base::sequence_, Base::smem_;
+  using Base::args_, Base::kv_head_, Base::maps_, Base::ring_, Base::sequence_, Base::smem_;
 
   template <class PartTile>
   __device__ void load_part(PartTile to, int part, const Tile& tile, int block) {
     const ptx::Mbarrier full = smem_.k_full(ring_.stage, part);
     ptx::mbarrier_wait(smem_.k_empty(ring_.stage, part), ring_.parity ^ 1);  // it was released
     ptx::mbarrier_arrive_expect(full, PartTile::kBytes);
-    Config::Pages::load(to, maps_.k, full, /*kv_head=*/0, block * Config::kBC, tile.batch,
-                        sequence_, args_, part * kHalfColumns);
+    Config::Pages::load(to, maps_.k, full, kv_head_, block * Config::kBC, tile.batch, sequence_,
+                        args_, part * kHalfColumns);
   }
 };
 

@@ -32,7 +32,7 @@ class Producer
   }
 
  private:
-  using Base::args_, Base::maps_, Base::ring_, Base::sequence_, Base::smem_;
+  using Base::args_, Base::kv_head_, Base::maps_, Base::ring_, Base::sequence_, Base::smem_;
 
   template <class PartTile>
   __device__ void load_part(PartTile to, int part, const Tile& tile, int block) {
@@ -44,9 +44,8 @@ class Producer
   template <class KeysTile>
   __device__ void load_keys(KeysTile to, const TensorMap& map, ptx::Mbarrier full, const Tile& tile,
                             int block, int column) {
-    const int kv_head = Config::Rows::kGroup > 1 ? tile.head : tile.head / args_.heads_per_kv;
     ptx::mbarrier_arrive_expect(full, KeysTile::kBytes);
-    Config::Pages::load(to, map, full, kv_head, block * Config::kBC, tile.batch, sequence_, args_,
+    Config::Pages::load(to, map, full, kv_head_, block * Config::kBC, tile.batch, sequence_, args_,
                         column);
   }
 };
