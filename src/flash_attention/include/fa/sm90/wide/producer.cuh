@@ -23,8 +23,11 @@ class Producer
       load_part(typename T::PartTile(smem_.k_part(part)), part, tile, block);
     load_part(typename T::LastTile(smem_.k_part(T::kParts - 1)), T::kParts - 1, tile, block);
     meanwhile();
+    // The warpgroup that computes the scores of this block does so before it multiplies with the V before,
+    // so its half is released last.
 #pragma unroll
-    for (int half = 0; half < kHalves; ++half) {
+    for (int n = 0; n < kHalves; ++n) {
+      const int half = n == 0 ? 1 - ring_.stage : ring_.stage;
       ptx::mbarrier_wait(smem_.v_empty(half), ring_.stage ^ 1);  // the previous V was read
       load_keys(smem_.v(half), maps_.v, smem_.v_full(half), tile, block, half * T::kHalfColumns);
     }
