@@ -83,7 +83,7 @@ def launched(
     driver.ready_kernel(function, device.index, smem)
     shape = (*three_sizes("grid", launch["grid"]), *three_sizes("block", launch["block"]), smem)
     stream = torch.cuda.current_stream(device).cuda_stream
-    driver.launch_kernel(function, shape, ctypes.addressof(pointers), stream, device.index)
+    driver.Launch(shape, device.index)(function, ctypes.addressof(pointers), stream)
     torch.cuda.synchronize(device)
     return [
         tensor.cpu().numpy().view(array.dtype).reshape(array.shape)
