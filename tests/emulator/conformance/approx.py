@@ -91,7 +91,7 @@ def _beyond_the_reciprocal() -> tuple[Array, Array]:
     rng = np.random.default_rng(16)
     a = np.ldexp(rng.standard_normal(SIZE), rng.integers(-20, 127, SIZE)).astype(np.float32)
     b = np.ldexp(rng.uniform(1, 2, SIZE), rng.integers(90, 128, SIZE)).astype(np.float32)
-    b *= rng.choice(np.float32([1, -1]), SIZE)
+    b *= rng.choice(np.array([1, -1], np.float32), SIZE)
     a[:8] = [np.inf, -np.inf, np.nan, 3.4e38, -3.4e38, 0.0, -0.0, 1.0]
     b[:4], b[4:8] = 1.5 * 2.0**126, -(2.0**127)
     a[8:10], b[8:10] = 2.0**126, [2.0**126, np.nextafter(np.float32(2.0**126), np.float32(np.inf))]

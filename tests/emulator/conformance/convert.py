@@ -197,7 +197,7 @@ def _to_wide(rounding: Callable[[Array], Array], low: int, high: int) -> Callabl
     def convert(x: float) -> int:
         if np.isnan(x):
             return 1 << (high - low).bit_length() - 1
-        limited = (low if x < 0 else high) if np.isinf(x) else int(rounding(np.float64(x)))
+        limited = (low if x < 0 else high) if np.isinf(x) else int(rounding(np.array(x)))
         return min(max(limited, low), high) & MASK_64
 
     def apply(x: Array) -> Array:

@@ -39,7 +39,7 @@ def _ties() -> Floats:
     """Products half way between two floats, and what to add to them: too little for a double."""
     j = np.arange(32)
     factors = [np.full(32, 1 + 2.0**-12), 1 + (2 * j + 1) * 2.0**-12]
-    return np.array([*factors, np.where(j % 2, 1, -1) * 2.0**-70], np.float32)
+    return np.array([*factors, np.where(j % 4 < 2, 1, -1) * 2.0**-70], np.float32)
 
 
 def flush(x: Floats) -> Floats:

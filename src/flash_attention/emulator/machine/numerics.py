@@ -185,7 +185,7 @@ def reverse_bits(x: Array) -> Array:
     return np.ascontiguousarray(packed[:, ::-1]).view(x.dtype).reshape(-1)
 
 
-def to_integer(x: Floats, target: Any) -> Array:
+def to_integer(x: Array, target: Any) -> Array:
     """A rounded float as an integer: out of range it stops at the end.
 
     NaN is zero; of or to 64 bits it is the integer whose highest bit alone is set.
