@@ -7,6 +7,7 @@ from collections.abc import Collection
 
 from flash_attention.emulator.emit.block import BlockEmitter
 from flash_attention.emulator.emit.registry import emits, expect_parts, refuse, type_of
+from flash_attention.emulator.program.ordering import scope_of_fence
 from flash_attention.emulator.ptx.model import Instruction, Memory, Operand, Reg, Vector
 from flash_attention.emulator.types import numpy_name, size_of
 
@@ -154,7 +155,9 @@ def reduce(emitter: BlockEmitter, instruction: Instruction, predicate: str | Non
 
 @emits("fence", "membar")
 def fence(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
-    """Fences between threads order nothing more here; those between proxies are checked, where
-    they concern shared memory."""
-    if "proxy" in instruction.parts and "global" not in instruction.parts:
+    """Between threads of a scope, or between proxies; the latter only in shared memory."""
+    scope = scope_of_fence(instruction)
+    if scope is not None:
+        emitter.line(f"m.clocks.fence(s, {scope!r}, {predicate})")
+    elif "global" not in instruction.parts:
         emitter.line("m.clocks.fence_proxy(s)")

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +15,9 @@ from flash_attention.emulator.errors import EmulatorError
 from flash_attention.emulator.machine.access import Access, Bools, Ints, Mask, Memory
 from flash_attention.emulator.machine.allocation import Allocation
 from flash_attention.emulator.machine.atomics import apply_atomic
-from flash_attention.emulator.machine.cta_order import CtaOrder
+from flash_attention.emulator.machine.global_shadow import ADDITION, ATOMIC, GlobalShadow, Values
 from flash_attention.emulator.machine.lanes import GLOBAL_BASE
 from flash_attention.emulator.machine.storage import POISON, Storage
-from flash_attention.emulator.program.blocks import STRONG
 from flash_attention.emulator.ptx.model import Instruction, Variable
 
 if TYPE_CHECKING:
@@ -27,7 +26,6 @@ if TYPE_CHECKING:
 
 GAP = 4096  # unallocated bytes, at least, around every allocation
 ALIGNMENT = 256
-CONFLICT = "cta-write-conflict"
 
 
 class GlobalMemory:
@@ -40,7 +38,7 @@ class GlobalMemory:
         self._starts: list[int] = []
         self.allocations: list[Allocation] = []
         self._variables: dict[str, int] = {}
-        self.writers = 0  # CTAs of all launches so far
+        self.writers = 0  # agents of all launches so far
 
     @property
     def storage(self) -> Storage:
@@ -140,12 +138,15 @@ class GlobalAccess(Memory):
         self._findings = machine.findings
         self._checks = machine.checks
         self._launch = memory.writers
-        self._order = CtaOrder(machine.num_ctas)
-        instructions = machine.program.kernel.instructions
-        self._strong_loads = _places(instructions, "ld", STRONG)
-        self._acquires = _places(instructions, "ld", {"acquire"})
-        self._releases = _places(instructions, "red", {"release", "acq_rel"})
-        memory.writers += machine.num_ctas
+        self._fenced = machine.program.has_fences
+        self._written: set[int | None] | None = None  # starts of allocations that are stored to
+        self._shadow = GlobalShadow(machine, self._launch)
+        self._writing = [
+            pc
+            for pc, instruction in enumerate(machine.program.kernel.instructions)
+            if instruction.parts[0] in ("st", "atom", "red") and _may_be_global(instruction)
+        ]
+        memory.writers += self._shadow.num_writers
 
     @property
     def storage(self) -> Storage:
@@ -155,17 +156,34 @@ class GlobalAccess(Memory):
         resolved = self.resolve(access)
         if self._checks:
             self._counters.global_access(access)
-            if access.pc in self._acquires:
-                for lane in resolved.lanes.tolist():
-                    self._order.acquire(int(access.sel.cta[lane]), int(resolved.where[lane]))
+            if self._shadow.ordering(access.pc).strong:
+                self._shadow.observe(resolved)
             self.check_read(resolved)
         return resolved
 
     def write(self, access: Access) -> Access:
+        return self._write(access, None)
+
+    def store(
+        self,
+        sel: Selection,
+        addr: NDArray[Any],
+        size: int,
+        values: Sequence[NDArray[Any]],
+        mask: Mask,
+        pc: int,
+    ) -> None:
+        access = Access(sel, addr, size * len(values), mask, pc, "store")
+        resolved = self._write(access, Values(values, self.storage))
+        self.storage.scatter(resolved.where, size, values, resolved.mask)
+
+    def _write(self, access: Access, values: Values | None) -> Access:
         resolved = self.resolve(access)
         if self._checks:
             self._counters.global_access(access)
-            self.check_write(resolved)
+            self.check_write(resolved, values)
+            if self._shadow.ordering(access.pc).strong:
+                self._shadow.publish(resolved, adds=False)
         return resolved
 
     def check_read(self, access: Access) -> None:
@@ -173,26 +191,29 @@ class GlobalAccess(Memory):
         for allocation, lanes in self._by_allocation(access):
             if not allocation.filled:
                 self._check_written(allocation, lanes, access)
-            if allocation.newest > self._launch and access.pc not in self._strong_loads:
-                self._check_order(allocation, lanes, access)
+            tracked = self._may_be_written(allocation)
+            if tracked or allocation.newest > self._launch:
+                self._shadow.read(allocation, lanes, access, tracked)
 
     def watches(self, offset: int) -> bool:
         """Whether a read of the allocation there has to be looked at."""
         allocation = self.memory.find(offset)
         if allocation is None:
             return False
-        return allocation.newest > self._launch or not allocation.filled
+        written = allocation.newest > self._launch or self._may_be_written(allocation)
+        return written or not allocation.filled
 
-    def check_write(self, access: Access) -> None:
-        """Record a write that is resolved."""
+    def check_write(self, access: Access, values: Values | None = None) -> None:
+        """Check and record a write that is resolved, of `values` if they are known."""
         for allocation, lanes in self._by_allocation(access):
-            where, ctas = access.where[lanes], access.sel.cta[lanes]
-            if allocation.changed:
-                self._check_order(allocation, lanes, access)
-            met = allocation.write(where, access.nbytes, ctas, self._order, self._launch)
-            if met.any():
-                detail = f"bytes of {_name(allocation)} that another CTA stores too"
-                self._report(CONFLICT, detail, access, lanes[met])
+            self._shadow.write(allocation, lanes, access, values)
+
+    def _may_be_written(self, allocation: Allocation) -> bool:
+        """Whether stores of threads may reach it, as far as their addresses tell."""
+        if self._written is None:
+            owners = [self.owners.get(pc) for pc in self._writing]
+            self._written = {owner and owner.begin for owner in owners}
+        return allocation.start in self._written or None in self._written
 
     def atomic(
         self,
@@ -208,16 +229,17 @@ class GlobalAccess(Memory):
     ) -> NDArray[Any]:
         """The value before; accesses to one address happen in the order of the lanes.
 
-        They order the CTAs that make them if somebody looks at the value before.
+        They order the threads that make them if somebody looks at the value before.
         """
         access = Access(sel, addr, value.dtype.itemsize, mask, pc, "atomic")
         resolved = self.resolve(access)
         before = np.zeros(sel.count, value.dtype)
-        before[resolved.lanes] = self.change(resolved, op, type, (value,), compare)
+        kind = ATOMIC if ordered else ADDITION
+        before[resolved.lanes] = self.change(resolved, op, type, (value,), compare, kind)
         if self._checks:
             self._counters.global_access(access)
-            for lane in resolved.lanes.tolist() if ordered else ():
-                self._order.meet(int(sel.cta[lane]), int(resolved.where[lane]))
+            if ordered and value.dtype.kind != "f":
+                self._shadow.meet(resolved)
         return before
 
     def reduce(
@@ -237,9 +259,8 @@ class GlobalAccess(Memory):
         if not self._checks:
             return
         self._counters.global_access(access)
-        if pc in self._releases:
-            for lane in resolved.lanes.tolist():
-                self._order.release(int(sel.cta[lane]), int(resolved.where[lane]))
+        if values[0].dtype.kind != "f" and (self._fenced or self._shadow.ordering(pc).releases):
+            self._shadow.publish(resolved, adds=True)
 
     def change(
         self,
@@ -248,11 +269,12 @@ class GlobalAccess(Memory):
         type: str,
         values: Sequence[NDArray[Any]],
         compare: NDArray[Any] | None = None,
+        kind: int = ADDITION,
     ) -> NDArray[Any]:
         """Apply atomics that are resolved; the values before at the last of the places."""
         lanes = access.lanes
         if self._checks:
-            self._check_change(access)
+            self._check_change(access, kind)
         cells = self.storage.bytes.view(values[0].dtype)
         first = access.where[lanes] // values[0].dtype.itemsize
         expected = None if compare is None else compare[lanes]
@@ -260,22 +282,10 @@ class GlobalAccess(Memory):
             before = apply_atomic(cells, op, type, first + index, value[lanes], expected)
         return before
 
-    def _check_change(self, access: Access) -> None:
+    def _check_change(self, access: Access, kind: int) -> None:
         for allocation, lanes in self._by_allocation(access):
             self._check_written(allocation, lanes, access)
-            where, ctas = access.where[lanes], access.sel.cta[lanes]
-            met = allocation.change(where, access.nbytes, ctas, self._order, self._launch)
-            detail = f"{access.what} on bytes of {_name(allocation)} that another CTA stores"
-            self._report(CONFLICT, detail, access, lanes[met])
-
-    def _check_order(self, allocation: Allocation, lanes: Ints, access: Access) -> None:
-        where, ctas = access.where[lanes], access.sel.cta[lanes]
-        met = allocation.unordered(where, access.nbytes, ctas, self._order, self._launch)
-        detail = (
-            f"{access.what} of bytes of {_name(allocation)} that another CTA changes, and nothing"
-            " orders the two"
-        )
-        self._report(CONFLICT, detail, access, lanes[met])
+            self._shadow.change(allocation, lanes, access, kind)
 
     def covers(self, begin: int, end: int) -> bool:
         allocation = self.memory.find(begin)
@@ -306,23 +316,16 @@ class GlobalAccess(Memory):
     def _check_written(self, allocation: Allocation, lanes: Ints, access: Access) -> None:
         unset = allocation.unwritten(access.where[lanes], access.nbytes)
         detail = f"{access.what} of {_name(allocation)} that nothing was written to"
-        self._report("uninitialised-global", detail, access, lanes[unset])
-
-    def _report(self, kind: str, detail: str, access: Access, lanes: Ints) -> None:
-        """Note a mistake of some lanes of an access at offsets in this memory."""
         bad = np.zeros(access.sel.count, bool)
-        bad[lanes] = True
+        bad[lanes[unset]] = True
         address = access.where + GLOBAL_BASE
-        self._findings.report(kind, detail, access.pc, access.sel, bad, address)
+        self._findings.report("uninitialised-global", detail, access.pc, access.sel, bad, address)
 
 
-def _places(instructions: Sequence[Instruction], opcode: str, parts: Set[str]) -> set[int]:
-    """The places of the instructions that have one of some parts."""
-    return {
-        pc
-        for pc, instruction in enumerate(instructions)
-        if instruction.parts[0] == opcode and not parts.isdisjoint(instruction.parts)
-    }
+def _may_be_global(instruction: Instruction) -> bool:
+    """Whether an access names global memory, or none."""
+    spaces = {part.split("::")[0] for part in instruction.parts}
+    return spaces.isdisjoint({"shared", "local", "param", "const"})
 
 
 def _name(allocation: Allocation) -> str:

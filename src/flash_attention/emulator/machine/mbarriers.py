@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from flash_attention.emulator.machine.machine import Machine
 
 Array = NDArray[Any]
-Clock = NDArray[np.int32]
 
 OBJECT_BYTES = 8
 MAX_COUNT = (1 << 20) - 1
@@ -43,7 +42,7 @@ class Barrier:
     """One mbarrier of one CTA.
 
     `released` gathers what arriving warps and landed transfers make visible; it becomes `visible`
-    when the phase completes. Both hold a clock for the generic and one for the async proxy.
+    when the phase completes. Both hold the views of a clock.
     """
 
     address: int
@@ -51,8 +50,8 @@ class Barrier:
     count: int
     pending: int
     initialised_by: tuple[int, int, int]  # agent, its epoch, pc
-    visible: tuple[Clock, Clock]
-    released: tuple[Clock, Clock]
+    visible: Released
+    released: Released
     phase: int = 0
     tx: int = 0
     issued: int = 0
@@ -63,17 +62,15 @@ class Barrier:
         """Parity of the phase in progress; a wait for the other one passes."""
         return self.phase & 1
 
-    def release(self, seen: Clock, seen_by_proxy: Clock) -> None:
-        for clock, more in zip(self.released, (seen, seen_by_proxy), strict=True):
-            np.maximum(clock, more, out=clock)
+    def release(self, known: Released) -> None:
+        np.maximum(self.released, known, out=self.released)
 
     def complete_if_done(self) -> None:
         if self.pending or self.tx:
             return
         self.phase += 1
         self.pending = self.count
-        for clock, more in zip(self.visible, self.released, strict=True):
-            np.maximum(clock, more, out=clock)
+        np.maximum(self.visible, self.released, out=self.visible)
 
     def describe(self) -> str:
         flight = sum(transfer.nbytes for transfer in self.transfers)
@@ -110,15 +107,15 @@ class MBarriers:
                     "mbarrier-reinitialised", detail, thread, addr, before.initialised_by[2]
                 )
             epoch = int(machine.clocks.seen[thread.warp_id, thread.warp])
-            agents = machine.clocks.seen.shape[1]
+            nothing = np.zeros_like(machine.clocks.views[:, 0])
             self._barriers[key] = Barrier(
                 address=key[1],
                 slot=self._slot(key[1]),
                 count=expected,
                 pending=expected,
                 initialised_by=(thread.warp, epoch, pc),
-                visible=(np.zeros(agents, np.int32), np.zeros(agents, np.int32)),
-                released=(np.zeros(agents, np.int32), np.zeros(agents, np.int32)),
+                visible=nothing,
+                released=nothing.copy(),
                 issued=0 if before is None else before.issued,
             )
             self._unsettled = True
@@ -153,8 +150,7 @@ class MBarriers:
             if barrier is None:
                 continue
             state[lanes] = barrier.parity
-            known = machine.clocks.known(thread.warp_id, bool(alone[thread.lane]))
-            barrier.release(known.seen, known.seen_by_proxy)
+            barrier.release(machine.clocks.known(thread.warp_id, bool(alone[thread.lane])))
             if tx is not None:
                 self._expect(barrier, int(tx[lanes].astype(np.int64).sum()), thread, addr)
             arrivals = len(lanes) if count is None else int(count[lanes].astype(np.int64).sum())
@@ -200,7 +196,7 @@ class MBarriers:
             if barrier is not None:
                 self._machine.clocks.acquire(
                     int(sel.warp_id[lane]),
-                    Released(*barrier.visible),
+                    barrier.visible,
                     alone=bool(sel.alone[lane]),
                     whole_warp=sel.whole_warps,
                 )
@@ -299,8 +295,7 @@ class MBarriers:
             transfer = barrier.transfers.popleft()
             transfer.land()
             barrier.tx -= transfer.nbytes
-            for clock in barrier.released:
-                clock[agent] = transfer.epoch
+            barrier.released[:, agent] = transfer.epoch
             if barrier.tx < 0:
                 self._report_excess(barrier, transfer)
             barrier.complete_if_done()

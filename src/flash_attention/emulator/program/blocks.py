@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from flash_attention.emulator.errors import PtxError, quoted
+from flash_attention.emulator.program.ordering import STRONG
 from flash_attention.emulator.ptx.model import (
     Instruction,
     Kernel,
@@ -19,7 +20,6 @@ from flash_attention.emulator.ptx.model import (
     Vector,
 )
 
-STRONG = {"relaxed", "acquire", "volatile", "mmio"}  # loads that do not race with atomics
 _WITHOUT_RESULT = ("bra", "cp", "nanosleep", "pmevent", "setmaxnreg")
 
 

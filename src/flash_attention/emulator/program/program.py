@@ -22,6 +22,7 @@ from flash_attention.emulator.program.blocks import (
 from flash_attention.emulator.program.inflight import registers_in_flight
 from flash_attention.emulator.program.loops import loop_nests
 from flash_attention.emulator.program.order import priorities
+from flash_attention.emulator.program.ordering import has_fences
 from flash_attention.emulator.program.origins import origins_of_addresses
 from flash_attention.emulator.program.unfenced import unfenced_products
 from flash_attention.emulator.program.unwritten import doubtful_registers
@@ -149,6 +150,7 @@ class Program:
         self.constant_arrays = layout.constant_arrays
         self.param_reads = sorted(layout.param_reads)
         self.param_bytes = max((p.offset + p.size for p in kernel.params), default=0)
+        self.has_fences = has_fences(kernel.instructions)
         self.uses_wgmma = any(i.parts[0] == "wgmma" for i in kernel.instructions)
         self._namespace: dict[str, Any] = {
             "np": np,
