@@ -128,7 +128,8 @@ class GlobalShadow:
         met = allocation.write(where, access.nbytes, who.touches, replaces=True)
         if not strong and met.any():
             meeting = lanes[np.isin(where, where[met])]
-            self._report_at_once(allocation, meeting, access, values)
+            rest = self._report_ctas_at_once(allocation, meeting, access)
+            self._report_warps_at_once(allocation, rest, access, values)
 
     def change(self, allocation: Allocation, lanes: Ints, access: Access, kind: int) -> None:
         """Check and record resolved atomics."""
@@ -136,7 +137,11 @@ class GlobalShadow:
             kind = CTA_ATOMIC
         who = self._who(access, lanes, kind)
         self._check_before(allocation, lanes, access, who, None)
-        allocation.write(access.where[lanes], access.nbytes, who.touches, replaces=False)
+        where = access.where[lanes]
+        met = allocation.write(where, access.nbytes, who.touches, replaces=False)
+        if kind == CTA_ATOMIC and met.any():
+            meeting = lanes[np.isin(where, where[met])]
+            self._report_ctas_at_once(allocation, meeting, access)
 
     def observe(self, access: Access) -> None:
         """Strong loads learn from their places."""
@@ -257,21 +262,25 @@ class GlobalShadow:
         if written.any():
             self._report(READ_ONLY, allocation, lanes, access, written, writes, "wrote")
 
-    def _report_at_once(
-        self, allocation: Allocation, lanes: Ints, access: Access, values: Values | None
-    ) -> None:
-        """Stores of one instruction that meet: of several CTAs, or of several warps."""
+    def _report_ctas_at_once(self, allocation: Allocation, lanes: Ints, access: Access) -> Ints:
+        """Lanes of one instruction that meet, of several CTAs; returns those of one CTA alone."""
         where, cta = access.where[lanes], access.sel.cta[lanes]
         order = np.argsort(where, kind="stable")
         first = order[np.searchsorted(where[order], where)]
-        several = np.isin(where, where[cta != cta[first]])
-        detail = f"store of bytes of {_name(allocation)} that another CTA stores at the same time"
+        several: Bools = np.isin(where, where[cta != cta[first]])
+        detail = f"{access.what} of bytes of {_name(allocation)} that another CTA"
+        detail += " changes at the same time"
         self._note(CONFLICT, detail, access, lanes[several], None)
-        warps = lanes[~several]
+        return lanes[~several]
+
+    def _report_warps_at_once(
+        self, allocation: Allocation, lanes: Ints, access: Access, values: Values | None
+    ) -> None:
+        """Stores of one instruction that meet, of several warps; they may store the same."""
         if values is not None:
-            warps = warps[~values.agreed(access, warps)]
-        detail = f"store of bytes of {_name(allocation)} that another warp stores at the same time"
-        self._note("race", detail, access, warps, None)
+            lanes = lanes[~values.agreed(access, lanes)]
+        detail = f"{access.what} of bytes of {_name(allocation)} that another warp stores"
+        self._note("race", f"{detail} at the same time", access, lanes, None)
 
     def _report(
         self,
