@@ -92,10 +92,17 @@ class NamedBarriers:
         return released
 
     def describe(self) -> list[str]:
-        return [
-            f"CTA {cta} barrier {number}: {barrier.arrived} of {self._needed(cta, barrier)} threads"
-            for (cta, number), barrier in self._open.items()
-        ]
+        """Every barrier that somebody waits at, and where its warps wait."""
+        lines = []
+        for (cta, number), barrier in self._open.items():
+            needed = self._needed(cta, barrier)
+            lines.append(f"CTA {cta} barrier {number}: {barrier.arrived} of {needed} threads")
+            for block, numbers in barrier.waiting:
+                instruction = self._machine.program.blocks[block].instructions[-1]
+                warps = np.unique(self._machine.lanes.warp[numbers]).tolist()
+                listed = ", ".join(map(str, warps))
+                lines.append(f"  at PTX line {instruction.ptx_line}: warps {listed}")
+        return lines
 
     def _enter(
         self, s: Selection, numbers: Words, threads: Words, *, waiting_at: int | None

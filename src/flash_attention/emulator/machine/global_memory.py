@@ -280,6 +280,7 @@ class GlobalAccess(Memory):
         expected = None if compare is None else compare[lanes]
         for index, value in enumerate(values):
             before = apply_atomic(cells, op, type, first + index, value[lanes], expected)
+            self.storage.changes += bool((cells[first + index] != before).any())
         return before
 
     def _check_change(self, access: Access, kind: int) -> None:

@@ -88,7 +88,7 @@ class Machine:
         self.constant_access = ConstantAccess(self.global_access)
         self.generic = GenericAccess(self)
         self.printer = Printer(self)
-        self._ticks = 0
+        self.ticks = 0
         self.copies = AsyncCopies(self)
         self.matrix = MatrixUnit(self)
         self.warp = WarpUnit(self)
@@ -118,8 +118,8 @@ class Machine:
 
     def read_timer(self, s: Selection, shift: int) -> Any:
         """A clock that goes on at every look at it; the emulator measures no time."""
-        self._ticks += TICK
-        return np.full(s.count, self._ticks >> shift, np.uint64)
+        self.ticks += TICK
+        return np.full(s.count, self.ticks >> shift, np.uint64)
 
     def trap(self, s: Selection, mask: Bools | None, pc: int) -> None:
         """A trap ends the launch, as on the hardware."""

@@ -170,7 +170,10 @@ class SharedMemory(EngineShadow, Memory):
     ) -> NDArray[Any]:
         lanes = access.lanes
         places = access.where[lanes] // value.dtype.itemsize + index
-        return apply_atomic(self.bytes.view(value.dtype), op, type, places, value[lanes], expected)
+        cells = self.bytes.view(value.dtype)
+        before = apply_atomic(cells, op, type, places, value[lanes], expected)
+        self.storage.changes += bool((cells[places] != before).any())
+        return before
 
     def _meet(self, access: Access) -> None:
         """Warps see what others did before their atomics on the same places."""

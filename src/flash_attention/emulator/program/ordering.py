@@ -42,3 +42,21 @@ def has_fences(instructions: tuple[Instruction, ...]) -> bool:
     """Whether a kernel has fences between threads."""
     fences = (i for i in instructions if i.parts[0] in ("fence", "membar"))
     return any(scope_of_fence(fence) is not None for fence in fences)
+
+
+def ctas_exchange(instructions: tuple[Instruction, ...]) -> bool:
+    """Whether CTAs may learn from each other, so that their order matters: by atomics and strong
+    accesses to global memory, or by additions of copy engines."""
+    return any(
+        i.parts[:2] == ("cp", "reduce") or (_strong_access(i) and not _on_shared(i))
+        for i in instructions
+    )
+
+
+def _strong_access(instruction: Instruction) -> bool:
+    accesses = ("ld", "st", "atom", "red")
+    return instruction.parts[0] in accesses and ordering_of(instruction).strong
+
+
+def _on_shared(instruction: Instruction) -> bool:
+    return any(part.split("::")[0] == "shared" for part in instruction.parts)

@@ -22,10 +22,11 @@ from flash_attention.emulator.program.blocks import (
 from flash_attention.emulator.program.inflight import registers_in_flight
 from flash_attention.emulator.program.loops import loop_nests
 from flash_attention.emulator.program.order import priorities
-from flash_attention.emulator.program.ordering import has_fences
+from flash_attention.emulator.program.ordering import ctas_exchange, has_fences
 from flash_attention.emulator.program.origins import origins_of_addresses
 from flash_attention.emulator.program.unfenced import unfenced_products
 from flash_attention.emulator.program.unwritten import doubtful_registers
+from flash_attention.emulator.program.waiting import waiting_loops
 from flash_attention.emulator.ptx.model import (
     Imm,
     Instruction,
@@ -129,6 +130,7 @@ class Program:
         self.blocks = build_blocks(kernel)
         self.priorities = priorities(self.blocks)
         self.loop_nests = loop_nests(self.blocks)
+        self.waiting_loops = waiting_loops(self.blocks, self.loop_nests)
         self.in_flight = registers_in_flight(kernel, self.blocks)
         self.unfenced = unfenced_products(kernel, self.blocks)
         self.doubts = doubtful_registers(self.blocks)
@@ -150,6 +152,7 @@ class Program:
         self.constant_arrays = layout.constant_arrays
         self.param_reads = sorted(layout.param_reads)
         self.param_bytes = max((p.offset + p.size for p in kernel.params), default=0)
+        self.ctas_exchange = ctas_exchange(kernel.instructions)
         self.has_fences = has_fences(kernel.instructions)
         self.uses_wgmma = any(i.parts[0] == "wgmma" for i in kernel.instructions)
         self._namespace: dict[str, Any] = {
@@ -159,6 +162,10 @@ class Program:
             **layout.scalars,
         }
         self._functions: dict[tuple[int, bool], BlockFunction] = {}
+
+    def live_slots(self, index: int) -> list[int]:
+        """The registers whose values at the start of a block matter."""
+        return [self._layout.slots[name] for name in sorted(self.blocks[index].live_in)]
 
     def function(self, index: int, all_lanes: bool) -> BlockFunction:
         """The function of a block, for all lanes or for some; most blocks need one of the two."""
