@@ -39,6 +39,7 @@ def run(
     schedule: str = "lockstep",
     seed: int = 0,
     checks: bool = True,
+    cluster: tuple[int, int, int] | None = None,
 ) -> RunResult:
     """Run a kernel over a grid.
 
@@ -48,6 +49,7 @@ def run(
     - `dynamic_smem`: bytes of dynamic shared memory of a CTA.
     - `schedule`: "lockstep", "depth-first" or "random", which is the order of the warps.
     - `seed`: the seed of a random schedule.
+    - `cluster`: the CTAs of a cluster in x, y and z; None: as the kernel says.
     - `checks`: look for races and uninitialised reads, and count. Without it a run is faster.
 
     Returns a RunResult. Raises DeadlockError if no warp can continue, and EmulatorError if the
@@ -58,11 +60,12 @@ def run(
         raise EmulatorError(f"grid {grid} of {block} threads each: a GPU launches no empty grid")
     if prod(shape) > MAX_THREADS:
         raise EmulatorError(f"{prod(shape)} threads in a block; a GPU takes up to {MAX_THREADS}")
-    machine = Machine(program, memory, grid, block, args, dynamic_smem, checks)
+    machine = Machine(program, memory, grid, block, args, dynamic_smem, checks, cluster)
     if checks:
         machine.report_registers()
     scheduler = Scheduler(machine, schedule, seed)
     scheduler.run()
+    machine.shared.report_unfinished()
     machine.copies.report_unfinished()
     machine.mbarriers.report_unfinished()
     machine.bulk_groups.report_unfinished()

@@ -40,6 +40,7 @@ PROBLEMS = {
     "read-only-load": (
         "__ldg and ld.global.nc read through a cache that is not told of stores of the same kernel."
     ),
+    "cluster-exit": ("The shared memory of a CTA belongs to another one as soon as it has ended."),
     "missing-proxy-fence": (
         "TMA and wgmma read on another path than ordinary stores write. Without the fence they may "
         "see the bytes of before."
@@ -84,6 +85,9 @@ MENDS = {
         "the stores and the atomic, and between the atomic and the loads."
     ),
     "read-only-load": "Drop __ldg, or const __restrict__, where the kernel also stores.",
+    "cluster-exit": (
+        "Put a cluster barrier behind the last access to the shared memory of another CTA."
+    ),
     "cp-async-unwaited": _WAIT,
     "bulk-load-unwaited": _WAIT,
     "bulk-store-unwaited": "Wait until the store has read its tile before the kernel ends.",

@@ -111,7 +111,7 @@ class BlockEmitter:
             case Negated(inner):
                 return self.temporary(f"~{self.read(inner, 'b1')}", "b1")
             case Special(name):
-                return self.cast(self._special(name), storage)
+                return self.cast(self.special(name), storage)
             case Symbol(name):
                 return self._symbol(name, storage)
             case Imm(bits, kind):
@@ -196,7 +196,7 @@ class BlockEmitter:
             return self.cast(self._input(repr(("symbol", name)), "u64"), storage)
         return self.constant(storage, self.layout.symbol_address(name))
 
-    def _special(self, name: str) -> str:
+    def special(self, name: str) -> str:
         if name in TIMERS:
             return self.temporary(f"m.read_timer(s, {TIMERS[name]})", "u64")
         if name not in SPECIAL_REGISTERS:

@@ -106,7 +106,16 @@ def store(emitter: BlockEmitter, instruction: Instruction, predicate: str | None
 
 OPERATIONS = ("add", "min", "max", "exch", "cas", "and", "or", "xor", "inc", "dec")
 ATOMIC = {
-    *("global", "shared", "shared::cta", "relaxed", "acquire", "release", "acq_rel"),
+    *(
+        "global",
+        "shared",
+        "shared::cta",
+        "shared::cluster",
+        "relaxed",
+        "acquire",
+        "release",
+        "acq_rel",
+    ),
     *("cta", "cluster", "gpu", "sys"),
     *OPERATIONS,
 }

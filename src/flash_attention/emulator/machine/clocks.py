@@ -46,7 +46,7 @@ class Clocks:
         self.groups_per_cta = -(-self.warps_per_cta // WARPS_PER_GROUP)
         self._copies = 2 * self.warps_per_cta
         self._barriers = self._copies + self.warps_per_cta
-        self._wgmma = self._barriers + MBARRIER_SLOTS
+        self._wgmma = self._barriers + MBARRIER_SLOTS * machine.clusters.size
         self._bulk = self._wgmma + self.groups_per_cta
         self.num_agents = self._bulk + self.warps_per_cta
         views = 4 if machine.program.has_fences else 2

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from flash_attention.emulator.errors import EmulatorError
 from flash_attention.emulator.machine.access import Access, Mask, Thread, alone_among, executing
 from flash_attention.emulator.machine.clocks import Released
+from flash_attention.emulator.machine.clusters import WINDOW
 
 if TYPE_CHECKING:
     from flash_attention.emulator.machine.lanes import Selection
@@ -93,6 +94,7 @@ class MBarriers:
         """mbarrier.init: a fresh object, phase 0 in progress."""
         machine = self._machine
         places = machine.shared.resolve(Access(sel, addr, OBJECT_BYTES, mask, pc, "mbarrier.init"))
+        addr = self._machine.shared.named(sel, addr)
         for thread in executing(sel, mask, pc):
             machine.shared.hold_object(int(places.where[thread.lane]), held=True)
             key = thread.cta, int(addr[thread.lane])
@@ -122,11 +124,13 @@ class MBarriers:
 
     def invalidate(self, sel: Selection, addr: Array, mask: Mask, pc: int) -> None:
         """mbarrier.inval: the object is plain memory again."""
+        what = "mbarrier.inval"
+        places = self._machine.shared.resolve(Access(sel, addr, OBJECT_BYTES, mask, pc, what))
+        addr = self._machine.shared.named(sel, addr)
         for thread in executing(sel, mask, pc):
             if self.find(thread, addr) is not None:
                 del self._barriers[thread.cta, int(addr[thread.lane])]
-                place = int(addr[thread.lane]) + int(sel.shared_base[thread.lane])
-                self._machine.shared.hold_object(place, held=False)
+                self._machine.shared.hold_object(int(places.where[thread.lane]), held=False)
 
     def arrive(
         self,
@@ -141,6 +145,7 @@ class MBarriers:
 
         Returns the state of each lane: the parity of the phase it arrived at.
         """
+        addr = self._machine.shared.named(sel, addr)
         machine = self._machine
         state = np.zeros(sel.count, np.uint64)
         alone = alone_among(sel, mask)
@@ -161,6 +166,7 @@ class MBarriers:
 
     def expect(self, sel: Selection, addr: Array, tx: Array, mask: Mask, pc: int) -> None:
         """mbarrier.expect_tx: more transaction bytes in the phase in progress."""
+        addr = self._machine.shared.named(sel, addr)
         for thread in executing(sel, mask, pc):
             barrier = self.find(thread, addr)
             if barrier is not None:
@@ -172,6 +178,7 @@ class MBarriers:
         Transfers land here and not before: when somebody waits for the phase and only their bytes
         are missing.
         """
+        addr = self._machine.shared.named(sel, addr)
         if self._unsettled:
             self._check_waits(sel, addr, pc)
         key = sel.cta.astype(np.int64) << 33 | addr.astype(np.int64) << 1
@@ -190,6 +197,7 @@ class MBarriers:
 
     def acquire(self, sel: Selection, addr: Array) -> None:
         """After a wait that passed: what the completed phase made visible."""
+        addr = self._machine.shared.named(sel, addr)
         for lanes in _by_warp_and_address(sel, addr, None):
             lane = int(lanes[0])
             barrier = self._barriers.get((int(sel.cta[lane]), int(addr[lane])))
@@ -204,6 +212,7 @@ class MBarriers:
     def find(self, thread: Thread, addr: Array) -> Barrier | None:
         """The mbarrier a thread names; None, and a finding, if there is none it may use."""
         findings, clocks = self._machine.findings, self._machine.clocks
+        addr = self._machine.shared.named(thread.sel, addr)
         barrier = self._barriers.get((thread.cta, int(addr[thread.lane])))
         if barrier is None:
             detail = "there is no initialised mbarrier at this address"
@@ -225,6 +234,7 @@ class MBarriers:
 
     def describe_waiters(self, sel: Selection, addr: Array, parity: Array) -> list[str]:
         """One sentence for each barrier these lanes wait for and each parity they wait with."""
+        addr = self._machine.shared.named(sel, addr)
         key = addr.astype(np.int64) << 1 | parity.astype(np.int64) & 1
         sentences = []
         for packed in np.unique(key).tolist():
@@ -232,12 +242,13 @@ class MBarriers:
             waiting = np.flatnonzero(key == packed)
             first = int(waiting[0])
             cta, warp = int(sel.cta[first]), int(sel.warp[first])
+            clusters = self._machine.clusters
             barrier = self._barriers.get((cta, address))
             what = "it was never initialised" if barrier is None else barrier.describe()
             sentences.append(
-                f"{len(np.unique(sel.warp_id[waiting]))} warps, the first being warp {warp} of "
-                f"CTA {cta}, wait for parity {waited} of the mbarrier at shared address "
-                f"{address:#x}: {what}"
+                f"{len(np.unique(sel.warp_id[waiting]))} warps, the first being warp "
+                f"{clusters.warp(warp)} of CTA {clusters.cta(cta, warp)}, wait for parity {waited} "
+                f"of the mbarrier at shared address {address % WINDOW:#x}: {what}"
             )
         return sentences
 
@@ -263,7 +274,7 @@ class MBarriers:
 
     def _slot(self, address: int) -> int:
         slot = self._slots.setdefault(address, len(self._slots))
-        if slot >= MAX_BARRIERS:
+        if slot >= MAX_BARRIERS * self._machine.clusters.size:
             raise EmulatorError(f"a kernel may have up to {MAX_BARRIERS} mbarriers a CTA")
         return slot
 

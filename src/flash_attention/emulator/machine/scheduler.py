@@ -162,6 +162,8 @@ class Scheduler:
             case "barrier":
                 numbers, threads = result
                 self._machine.named_barriers.wait(lanes, numbers, threads, block.index)
+            case "cluster_wait":
+                self._machine.named_barriers.cluster.wait(lanes, block.index)
             case "mbarrier_wait":
                 address, parity = result
                 self._waiters.append(_Waiter(block.index, lanes, address.copy(), parity.copy()))

@@ -87,8 +87,7 @@ class Shadow:
         )
         self._reader_of_agent: Ints = np.zeros(clocks.num_agents, np.int64)
         self._reader_of_agent[self._readers] = np.arange(len(self._readers))
-        num_bytes = machine.num_ctas * machine.shared_stride
-        self._state = ShadowState(num_bytes, self._lane_agents, len(self._readers))
+        self._state = ShadowState(machine.shared_bytes, self._lane_agents, len(self._readers))
         self._latest_read: Epochs = np.zeros(len(self._readers), np.int32)
         self._latest_lane_read: Epochs = np.zeros(len(self._readers), np.int32)
 

@@ -40,7 +40,7 @@ class Spinners:
 
     def try_again(self) -> list[Spinner]:
         """Those that rest, who do so no more; none if they would find what they found before."""
-        self._resting.sort(key=lambda spinner: int(spinner.lanes.warp_id[0]))
+        self._resting.sort(key=lambda at: (int(at.lanes.warp_id[0]), int(at.lanes.lane[0])))
         state = self._state()
         if not self._resting or state == self._tried:
             return []

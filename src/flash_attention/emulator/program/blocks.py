@@ -28,7 +28,8 @@ class Block:
     """Instructions that run one after the other, and what comes next.
 
     `terminator` is one of fall, jump, branch (predicated), return, branch_return (predicated),
-    barrier and mbarrier_wait; `next` is the block that follows in the text, `target` the label's.
+    barrier, cluster_wait and mbarrier_wait; `next` is the block that follows in the text, `target`
+    the label's.
     """
 
     index: int
@@ -127,6 +128,8 @@ def _terminator(instruction: Instruction) -> str:
         return "branch" if predicated else "jump"
     if parts[0] in ("ret", "exit"):
         return "branch_return" if predicated else "return"
+    if parts[:3] == ("barrier", "cluster", "wait"):
+        return "cluster_wait"
     if parts[0] in ("bar", "barrier") and "warp" not in parts and "cluster" not in parts:
         return "barrier" if "sync" in parts or "red" in parts else "fall"
     if parts[0] == "mbarrier" and ("try_wait" in parts or "test_wait" in parts):

@@ -11,7 +11,7 @@ import numpy as np
 
 from flash_attention.emulator.emit import BlockEmitter
 from flash_attention.emulator.errors import EmulatorError, RefusedKernelError
-from flash_attention.emulator.machine import integers, numerics
+from flash_attention.emulator.machine import clusters, integers, numerics
 from flash_attention.emulator.machine.lanes import LOCAL_BASE, PARAM_BASE, SHARED_BASE
 from flash_attention.emulator.program.blocks import (
     Block,
@@ -159,6 +159,7 @@ class Program:
             "np": np,
             "numerics": numerics,
             "integers": integers,
+            "clusters": clusters,
             **layout.scalars,
         }
         self._functions: dict[tuple[int, bool], BlockFunction] = {}

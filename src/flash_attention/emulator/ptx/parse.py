@@ -9,6 +9,7 @@ from dataclasses import replace
 from flash_attention.emulator.errors import PtxError, quoted
 from flash_attention.emulator.ptx.declarations import (
     NAME,
+    cluster_shape,
     max_threads,
     read_params,
     read_registers,
@@ -138,6 +139,7 @@ class _Module:
             instructions=tuple(body.instructions),
             labels=body.labels,
             max_threads=max_threads(match["directives"]),
+            cluster=cluster_shape(match["directives"]),
             target=self.target,
             local=tuple(body.local),
             module=tuple(v for v in named if v.space in ("global", "const")),
