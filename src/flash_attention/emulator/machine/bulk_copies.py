@@ -66,18 +66,20 @@ class BulkCopies(CopyEngine):
         mask: Mask,
         pc: int,
     ) -> None:
-        """From the shared memory of a CTA to that of another one of its cluster."""
+        """From the shared memory of a CTA to that of another one of its cluster.
+
+        What is read is taken at once: nothing tells when the source may be written again.
+        """
         shared, clocks = self._machine.shared, self._machine.clocks
         for thread in executing(sel, mask, pc):
-            moved = self._range(thread, dst, src, nbytes)
+            moved = self._range(thread, dst, src, nbytes, "shared source address")
             barrier = self._machine.mbarriers.find(thread, mbarrier)
             order: Ints = np.arange(int(nbytes[thread.lane]) // CHUNK)
             address = int(src[thread.lane])
             chunks = self.chunks_in_shared(thread, address, order, "the bulk copy")
             if moved is None or barrier is None or chunks is None:
                 continue
-            agent = clocks.barrier_agent(barrier.slot)
-            shared.bulk_read(thread, chunks, agent, barrier.issued + 1)
+            shared.bulk_read(thread, chunks, clocks.bulk_agent(thread.warp), epoch=0)
             data = shared.chunks.take(chunks)
             self.start_load(thread, moved.chunks, data, barrier, moved.nbytes)
 
@@ -110,13 +112,20 @@ class BulkCopies(CopyEngine):
             if moved is not None:
                 self.start_store(thread, moved.chunks, partial(self._add, moved))
 
-    def _range(self, thread: Thread, shared: Array, outside: Array, nbytes: Array) -> _Range | None:
+    def _range(
+        self,
+        thread: Thread,
+        shared: Array,
+        outside: Array,
+        nbytes: Array,
+        other: str = "global address",
+    ) -> _Range | None:
         """What one thread moves; None, and a finding, if it cannot be moved."""
         size = int(nbytes[thread.lane])
         starts = []
         for what, given in (
             ("shared address", shared),
-            ("other address", outside),
+            (other, outside),
             ("size", nbytes),
         ):
             value = int(given[thread.lane])
