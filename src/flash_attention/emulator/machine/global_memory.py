@@ -139,7 +139,7 @@ class GlobalAccess(Memory):
         self._checks = machine.checks
         self._launch = memory.writers
         self._fenced = machine.program.has_fences
-        self._written: set[int | None] | None = None  # starts of allocations that are stored to
+        self._written: set[int] | None = None  # starts of allocations that are stored to
         self._shadow = GlobalShadow(machine, self._launch)
         self._writing = [
             pc
@@ -209,11 +209,11 @@ class GlobalAccess(Memory):
             self._shadow.write(allocation, lanes, access, values)
 
     def _may_be_written(self, allocation: Allocation) -> bool:
-        """Whether stores of threads may reach it, as far as their addresses tell."""
+        """Whether stores of threads reach it, as far as their addresses tell."""
         if self._written is None:
-            owners = [self.owners.get(pc) for pc in self._writing]
-            self._written = {owner and owner.begin for owner in owners}
-        return allocation.start in self._written or None in self._written
+            owners = (self.owners.get(pc) for pc in self._writing)
+            self._written = {owner.begin for owner in owners if owner is not None}
+        return allocation.start in self._written
 
     def atomic(
         self,

@@ -38,6 +38,10 @@ MET = {  # the accesses that one has to be ordered with, if they are of the same
     CTA_ATOMIC: ({PLAIN}, EVERY),
 }
 MET |= {ATOMIC: MET[STRONG], ADDITION: MET[STRONG]}
+MEETS = {
+    kind: tuple(np.isin(np.arange(KINDS + 1), list(kinds)) for kinds in met)
+    for kind, met in MET.items()
+}
 DID = {ATOMIC: "an atomic", ADDITION: "an addition", CTA_ATOMIC: "an atomic of CTA scope"}
 
 WEAK = Ordering(strong=False, acquires=False, releases=False, scope="gpu", read_only=False)
@@ -205,15 +209,16 @@ class GlobalShadow:
         """Report the accesses that come in no order behind those of others. Of the kinds in `loose`
         a flag without fences is enough."""
         clocks = self._clocks
-        near_kinds, far_kinds = (np.isin(np.arange(8), list(kinds)) for kinds in MET[who.kind])
         for touches in before:
+            fresh = touches.number > self._launch
+            if not fresh.any():
+                continue
+            near_kinds, far_kinds = MEETS[who.kind]
             theirs = np.maximum(touches.number - (self._launch + 1), 0).astype(np.int64)
             cta, agent = np.divmod(theirs, self._agents)
             kind = touches.tag >> LANE_BITS & KINDS
             near = cta == who.cta[:, None]
-            met = (touches.number > self._launch) & np.where(
-                near, near_kinds[kind], far_kinds[kind]
-            )
+            met = fresh & np.where(near, near_kinds[kind], far_kinds[kind])
             place = who.row[:, None] * clocks.num_agents + agent
             own = near & (agent % clocks.warps_per_cta == who.warp[:, None])
             seen = np.where(own, clocks.seen_by_lanes.take(place), clocks.seen.take(place))

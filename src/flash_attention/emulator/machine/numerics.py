@@ -36,9 +36,10 @@ def fma(a: Floats, b: Floats, c: Floats) -> Floats:
     result = total.astype(np.float32)
     if not (total.view(np.uint64) & HALF_WAY).all():
         doubtful = np.flatnonzero(((total.view(np.uint64) & HALF_WAY) == 0) & (result != total))
-        wide = np.broadcast_to(c, total.shape)[doubtful].astype(np.float64)
-        odd = _to_odd(*_sum_and_error(product[doubtful], wide))
-        result[doubtful] = odd.astype(np.float32)
+        if doubtful.size:
+            wide = np.broadcast_to(c, total.shape)[doubtful].astype(np.float64)
+            odd = _to_odd(*_sum_and_error(product[doubtful], wide))
+            result[doubtful] = odd.astype(np.float32)
     return result
 
 
