@@ -7,11 +7,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from flash_attention.emulator import SCHEDULES
 from flash_attention.errors import LaunchError
-from flash_attention.user_kernel import UserKernel
+from flash_attention.user_kernel import Tensor, UserKernel
 from tests.user_kernel.corpus_kernels import CORPUS, clean, corpus_kernel, floats, integers
+from tests.user_kernel.test_on_gpu import HOPPER, launched
 
 FILE, ARCH = "clusters.cu", "sm_90a"
 
@@ -56,6 +58,52 @@ def test_a_cluster_computes_what_numpy_does(entry: str, schedule: str) -> None:
     arguments, shape, expected = launch(entry)
     clean(corpus_kernel(FILE, entry, ARCH), *arguments, **shape, schedule=schedule)
     assert np.allclose(arguments[0].reshape(expected.shape), expected)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_the_gpu_stores_the_same(entry: str) -> None:
+    if torch.cuda.get_device_capability() != HOPPER:
+        pytest.skip("needs a Hopper GPU")
+    arguments, shape, expected = launch(entry)
+    kernel = corpus_kernel(FILE, entry, ARCH)
+    got = launched(kernel, FILE, tuple(arguments), shape)[0]
+    assert np.allclose(got.reshape(expected.shape), expected)
+
+
+TENSOR_MULTICAST = """
+extern "C" __global__ void __cluster_dims__(2, 1, 1)
+tiles(float* out, const __grid_constant__ Map map) {
+  __shared__ u64 full;
+  __shared__ alignas(128) float tile[2][8 * 16];
+  if (threadIdx.x == 0) {
+    init_barrier(&full, 1);
+    expect_bytes(&full, sizeof(tile));
+  }
+  sync_cluster();
+  if (threadIdx.x == 0)
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+        ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(address_of(tile[rank()])),
+        "l"(&map), "r"(16 * (int)rank()), "r"(0), "r"(address_of(&full)),
+        "h"((unsigned short)3)
+        : "memory");
+  wait_barrier(&full, 0);
+  for (int i = threadIdx.x; i < 256; i += blockDim.x)
+    out[blockIdx.x * 256 + i] = tile[i / 128][i % 128];
+  sync_cluster();
+}
+"""
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_each_cta_loads_half_of_the_boxes_for_both(schedule: str) -> None:
+    helpers = (CORPUS / FILE).read_text().split("// Every CTA of a cluster sums")[0]
+    source = helpers + "struct alignas(64) Map { char bytes[128]; };" + TENSOR_MULTICAST
+    kernel = UserKernel.of_source(source, "tiles", arch=ARCH)
+    x, out = floats(8, 32), np.zeros((2, 2, 8, 16), np.float32)
+    clean(kernel, out, Tensor(x, box=(8, 16)), grid=2, block=64, schedule=schedule)
+    assert (out == np.stack((x[:, :16], x[:, 16:]))).all()
 
 
 def planted(entry: str, before: str, after: str, turn: int = 0) -> set[str]:
