@@ -183,6 +183,14 @@ def test_special_registers_number_the_ctas_of_a_cluster() -> None:
     assert out.tolist() == [values.tolist() for values in expected]
 
 
+def test_a_launch_may_say_the_size_of_its_clusters() -> None:
+    text = (CORPUS / FILE).read_text().replace("__cluster_dims__(4, 1, 1) ", "")
+    x, out = floats(4, 64), np.zeros((4, 64), np.float32)
+    kernel = UserKernel.of_source(text, "rotate_rows", arch=ARCH)
+    clean(kernel, out, x, grid=4, block=64, cluster=2)
+    assert (out == x[[1, 0, 3, 2]]).all()
+
+
 def test_a_grid_that_is_not_cut_into_clusters_is_refused() -> None:
     arguments, _, _ = launch("rotate_rows")
     kernel = corpus_kernel(FILE, "rotate_rows", ARCH)

@@ -109,6 +109,7 @@ class UserKernel:
         grid: Shape,
         block: Shape,
         dynamic_smem: int = 0,
+        cluster: Shape | None = None,
         variables: Mapping[str, NDArray[Any]] | None = None,
         names: Sequence[str] | None = None,
         schedule: str = "lockstep",
@@ -119,6 +120,7 @@ class UserKernel:
 
         - `args`: NumPy arrays, which hold the results afterwards; Empty for memory that nothing was
           written to; Tensor for what TMA moves; numbers; bytes or ctypes structures.
+        - `cluster`: the CTAs of a cluster; None: as __cluster_dims__ says.
         - `variables`: what __constant__ and __device__ variables hold before the launch.
         - `names`: of the arguments, for reports.
         - `schedule`, `seed`, `checks`: as in `flash_attention.emulator.run`.
@@ -140,6 +142,7 @@ class UserKernel:
                 block=three_sizes("block", block),
                 args=arguments,
                 dynamic_smem=dynamic_smem,
+                cluster=None if cluster is None else three_sizes("cluster", cluster),
                 schedule=schedule,
                 seed=seed,
                 checks=checks,
