@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flash_attention.emulator.errors import EmulatorError
+from flash_attention.emulator.machine.lanes import Lanes
 
 Ints = NDArray[np.int64]
 Shape = tuple[int, int, int]
@@ -59,6 +60,11 @@ class Clusters:
         """How many clusters there are in x, y and z."""
         x, y, z = (g // c for g, c in zip(self.grid, self.shape, strict=True))
         return x, y, z
+
+    def lanes(self, shared_stride: int) -> Lanes:
+        """All threads of the grid."""
+        warps, threads = self.size * self.warps_in_cta, self.size * self.threads
+        return Lanes(self.count, warps, shared_stride, threads, self.size)
 
     def cta(self, cluster: Any, warp: Any) -> Any:
         """The number in the grid of the CTA that a warp of a cluster belongs to."""

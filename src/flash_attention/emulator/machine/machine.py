@@ -72,17 +72,15 @@ class Machine:
         self.block = prod(self.block_shape)
         self.checks = checks
         shape = cluster or program.kernel.cluster or (1, 1, 1)
-        self.clusters = Clusters(grid, shape, self.block)
-        self.num_ctas = self.clusters.count  # of which each may be a cluster
-        self.warps_per_cta = self.clusters.size * self.clusters.warps_in_cta
+        self.clusters = clusters = Clusters(grid, shape, self.block)
+        self.num_ctas = clusters.count  # of which each may be a cluster
+        self.warps_per_cta = clusters.size * clusters.warps_in_cta
         self.num_warps = self.num_ctas * self.warps_per_cta
         self.dynamic_smem = dynamic_smem
         self.shared_limit = program.static_smem + dynamic_smem
         self.shared_stride = -(-self.shared_limit // SHARED_GRANULE) * SHARED_GRANULE
         self.shared_bytes = prod(grid) * self.shared_stride
-        ranks = self.clusters.size
-        threads = self.block * ranks
-        self.lanes = Lanes(self.num_ctas, self.warps_per_cta, self.shared_stride, threads, ranks)
+        self.lanes = clusters.lanes(self.shared_stride)
         self.num_lanes = self.lanes.count
         self.tensor_maps: dict[int, TensorMap] = {}
 
@@ -117,11 +115,8 @@ class Machine:
         self.parameters = PrivateMemory(
             self, "param", PARAM_BASE, len(block_of_parameters), block_of_parameters
         )
-        self.inputs = (
-            self._special_registers()
-            | self._parameters(block_of_parameters)
-            | self._module_variables(memory)
-        )
+        variables = self._parameters(block_of_parameters) | self._module_variables(memory)
+        self.inputs = self._special_registers() | variables
 
     def read_timer(self, s: Selection, shift: int) -> Any:
         """A clock that goes on at every look at it; the emulator measures no time."""
