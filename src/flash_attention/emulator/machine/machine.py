@@ -27,7 +27,6 @@ from flash_attention.emulator.machine.lanes import (
     PARAM_BASE,
     WARP_SIZE,
     Bools,
-    Lanes,
     Selection,
 )
 from flash_attention.emulator.machine.matrix import MatrixUnit
@@ -108,15 +107,17 @@ class Machine:
         self.written = WrittenRegisters(self)
         self.registers = [np.zeros(self.num_lanes, t) for t in program.slot_types]
         self.constants = [np.full(self.num_lanes, value) for value in program.constant_arrays]
-        block_of_parameters = self._parameter_block(args)
-        if checks:
-            self.shared.owners = shared_owners(program, self.shared_limit)
-            self.global_access.owners = global_owners(program, memory, block_of_parameters)
-        self.parameters = PrivateMemory(
-            self, "param", PARAM_BASE, len(block_of_parameters), block_of_parameters
+        self._take_arguments(self._parameter_block(args), memory)
+
+    def _take_arguments(self, block: bytes, memory: GlobalMemory) -> None:
+        """Place the parameters, and bind what is known before the first instruction."""
+        if self.checks:
+            self.shared.owners = shared_owners(self.program, self.shared_limit)
+            self.global_access.owners = global_owners(self.program, memory, block)
+        self.parameters = PrivateMemory(self, "param", PARAM_BASE, len(block), block)
+        self.inputs = (
+            self._special_registers() | self._parameters(block) | self._module_variables(memory)
         )
-        variables = self._parameters(block_of_parameters) | self._module_variables(memory)
-        self.inputs = self._special_registers() | variables
 
     def read_timer(self, s: Selection, shift: int) -> Any:
         """A clock that goes on at every look at it; the emulator measures no time."""
