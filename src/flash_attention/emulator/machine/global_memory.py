@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import copy
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence, Set
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -28,6 +29,14 @@ if TYPE_CHECKING:
 GAP = 4096  # unallocated bytes, at least, around every allocation
 ALIGNMENT = 256
 CONFLICT = "cta-write-conflict"
+USES = {"cp.async": "load"}  # accesses that are a use under another name
+
+
+class Saved(NamedTuple):
+    """Global memory at some time."""
+
+    bytes: NDArray[np.uint8]
+    allocations: list[Allocation]
 
 
 class GlobalMemory:
@@ -110,6 +119,15 @@ class GlobalMemory:
             raise EmulatorError(f"{size} bytes at address {address:#x} are not allocated")
         return self._storage.bytes[start : start + size].view(dtype).reshape(tuple(shape)).copy()
 
+    def saved(self) -> Saved:
+        """What is allocated, and all that it holds; give it to `restore`."""
+        return Saved(self._storage.bytes[: self._top].copy(), copy.deepcopy(self.allocations))
+
+    def restore(self, saved: Saved) -> None:
+        """Undo what kernels did since `saved`."""
+        self._storage.bytes[: self._top] = saved.bytes
+        self.allocations = saved.allocations
+
     def find(self, offset: int) -> Allocation | None:
         """Return the allocation that contains address GLOBAL_BASE + `offset`, or None."""
         index = bisect_right(self._starts, offset) - 1
@@ -146,6 +164,7 @@ class GlobalAccess(Memory):
         self._acquires = _places(instructions, "ld", {"acquire"})
         self._releases = _places(instructions, "red", {"release", "acq_rel"})
         memory.writers += machine.num_ctas
+        self._uses: dict[int, set[str]] = {}  # what was done to each allocation
 
     @property
     def storage(self) -> Storage:
@@ -167,6 +186,11 @@ class GlobalAccess(Memory):
             self._counters.global_access(access)
             self.check_write(resolved)
         return resolved
+
+    @property
+    def exchanges(self) -> bool:
+        """Whether threads may have exchanged data: an allocation was used in more than one way."""
+        return any(len(uses) > 1 for uses in self._uses.values())
 
     def check_read(self, access: Access) -> None:
         """Look at a read that is resolved: was everything written, and by whom?"""
@@ -299,6 +323,7 @@ class GlobalAccess(Memory):
             allocation = self.memory.find(int(offsets[lanes[0]]))
             if allocation is None:
                 raise EmulatorError("an access outside of what is allocated was let through")
+            self._uses.setdefault(allocation.start, set()).add(USES.get(access.what, access.what))
             there = (offsets[lanes] >= allocation.start) & (offsets[lanes] < allocation.end)
             yield allocation, lanes[there]
             lanes = lanes[~there]

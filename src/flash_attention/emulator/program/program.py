@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -21,6 +21,7 @@ from flash_attention.emulator.program.blocks import (
 )
 from flash_attention.emulator.program.inflight import registers_in_flight
 from flash_attention.emulator.program.loops import loop_nests
+from flash_attention.emulator.program.meetings import meets_at_barriers
 from flash_attention.emulator.program.order import priorities
 from flash_attention.emulator.program.origins import origins_of_addresses
 from flash_attention.emulator.program.unfenced import unfenced_products
@@ -157,6 +158,10 @@ class Program:
             **layout.scalars,
         }
         self._functions: dict[tuple[int, bool], BlockFunction] = {}
+
+    @cached_property
+    def meets_at_barriers(self) -> bool:
+        return meets_at_barriers(self.kernel, self.blocks, self._layout.used)
 
     def function(self, index: int, all_lanes: bool) -> BlockFunction:
         """The function of a block, for all lanes or for some; most blocks need one of the two."""
