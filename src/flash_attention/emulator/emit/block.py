@@ -201,6 +201,7 @@ class BlockEmitter:
             return self.temporary(f"m.read_timer(s, {TIMERS[name]})", "u64")
         if name not in SPECIAL_REGISTERS:
             raise EmulatorError(f"%{name} is not emulated")
+        self.layout.special_registers.add(name)
         return self._input(repr(name), "u32")
 
     def _input(self, key: str, storage: str) -> str:

@@ -70,6 +70,19 @@ class Counters:
 
     def shared_access(self, access: Access) -> None:
         """Count an access to shared memory."""
+        self.add_shared(access.pc, self.shared_pattern(access))
+
+    def add_shared(self, pc: int, counts: SharedSite) -> None:
+        """Add to the counts of an instruction on shared memory."""
+        site = self.shared_sites.get(pc)
+        if site is None:
+            site = self.shared_sites[pc] = SharedSite()
+        site.requests += counts.requests
+        site.wavefronts += counts.wavefronts
+        site.ideal += counts.ideal
+
+    def shared_pattern(self, access: Access) -> SharedSite:
+        """What an access to shared memory counts."""
         rows, active = _by_warp(access)
         alike = _ctas_alike(access.sel)
         times = 1
@@ -83,14 +96,14 @@ class Counters:
             if same:
                 rows, times = by_cta[:, 0], alike
         nbytes = access.nbytes
-        key = nbytes, rows.tobytes(), None if active is None else active.tobytes()
+        relative = rows - (rows[:, :1] & ~rows.dtype.type(WAVEFRONT_BYTES - 1))
+        key = nbytes, relative.tobytes(), None if active is None else active.tobytes()
         pattern = self._bank_patterns.get(key)
         if pattern is None:
             pattern = self._bank_patterns[key] = bank_wavefronts(rows, active, nbytes)
-        site = self.shared_sites.setdefault(access.pc, SharedSite())
-        site.requests += times * pattern.requests
-        site.wavefronts += times * pattern.wavefronts
-        site.ideal += times * pattern.ideal
+        return SharedSite(
+            times * pattern.requests, times * pattern.wavefronts, times * pattern.ideal
+        )
 
     def global_access(self, access: Access) -> None:
         """Count an access to global memory."""

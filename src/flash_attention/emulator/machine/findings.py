@@ -57,6 +57,7 @@ class Findings:
     def __init__(self, program: Program) -> None:
         self._kernel = program.kernel
         self._found: dict[tuple[str, int | None, int | None], Finding] = {}
+        self.reports = 0  # how often an error was recorded
 
     @property
     def items(self) -> list[Finding]:
@@ -82,6 +83,7 @@ class Findings:
         count = 1 if bad is None else int(np.count_nonzero(bad))
         if count == 0:
             return
+        self.reports += 1
         key = (kind, pc, other_pc)
         known = self._found.get(key)
         if known is not None:

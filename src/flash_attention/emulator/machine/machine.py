@@ -165,8 +165,8 @@ class Machine:
             "total_smem_size": self.shared_limit,
         }
         return {
-            name: np.broadcast_to(np.asarray(value, np.uint32), self.num_lanes).copy()
-            for name, value in values.items()
+            name: np.broadcast_to(np.asarray(values[name], np.uint32), self.num_lanes).copy()
+            for name in self.program.special_registers
         }
 
     def _module_variables(self, memory: GlobalMemory) -> dict[Any, Any]:

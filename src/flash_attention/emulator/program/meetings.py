@@ -2,8 +2,8 @@
 """Whether the order of the warps can change what a kernel does.
 
 Warps that meet at barriers of the whole CTA alone, and exchange data through shared memory alone,
-do the same in every order, unless they race; and races are found in every order. What else warps can
-learn from each other makes their order matter: results of atomics, sums of floats, mbarriers,
+do the same in every order, unless they race; and races are found in every order. What else warps
+can learn from each other makes their order matter: results of atomics, sums of floats, mbarriers,
 barriers of some warps, copies in bulk, wgmma, clocks, calls, and global memory that a kernel both
 loads and stores, which only a run tells.
 """

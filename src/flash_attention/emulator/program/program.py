@@ -49,6 +49,7 @@ class Layout:
         live = sorted({register for block in blocks for register in block.live_in})
         self.slots = {register: slot for slot, register in enumerate(live)}
         self.param_reads: set[tuple[str, int]] = set()
+        self.special_registers: set[str] = set()
         self.scalars: dict[str, Any] = {}
         self._constants: dict[tuple[str, int], int] = {}
         self.used = {
@@ -150,6 +151,7 @@ class Program:
         self.constant_arrays = layout.constant_arrays
         self.param_reads = sorted(layout.param_reads)
         self.param_bytes = max((p.offset + p.size for p in kernel.params), default=0)
+        self.special_registers = sorted(layout.special_registers)
         self.uses_wgmma = any(i.parts[0] == "wgmma" for i in kernel.instructions)
         self._namespace: dict[str, Any] = {
             "np": np,
