@@ -86,7 +86,8 @@ class SharedMemory(EngineShadow, Memory):
     def _pattern(self, access: Access) -> Pattern:
         """The pattern of an access. One with a finding is made anew, and found again, each time."""
         patterns, mask = access.sel.patterns, access.mask
-        key = access.pc, access.where.tobytes(), None if mask is None else mask.tobytes()
+        lanes = None if mask is None else mask.tobytes()
+        key = access.pc, access.nbytes, access.where.tobytes(), lanes
         known = patterns.get(key)
         if known is not None:
             return known
