@@ -13,6 +13,7 @@ from flash_attention.emulator.machine.findings import Finding
 from flash_attention.emulator.machine.global_memory import GlobalMemory
 from flash_attention.emulator.machine.machine import Argument, Machine
 from flash_attention.emulator.machine.scheduler import LOCKSTEP, Scheduler, check_schedule
+from flash_attention.emulator.program.hooks import Debugger
 from flash_attention.emulator.program.program import Program
 
 MAX_THREADS = 1024  # of a block
@@ -39,6 +40,7 @@ def run(
     schedule: str = "lockstep",
     seed: int = 0,
     checks: bool = True,
+    debugger: Debugger | None = None,
 ) -> RunResult:
     """Run a kernel over a grid.
 
@@ -48,6 +50,7 @@ def run(
     - `dynamic_smem`: bytes of dynamic shared memory of a CTA.
     - `schedule`: "lockstep", "depth-first" or "random", which is the order of the warps.
     - `seed`: the seed of a random schedule.
+    - `debugger`: is told of what its hooks, which the program has to have too, ask for.
     - `checks`: look for races and uninitialised reads, and count. Without it a run is faster.
 
     Where no order of the warps can change what a kernel does, unless something is found, the warps
@@ -63,7 +66,10 @@ def run(
     if prod(shape) > MAX_THREADS:
         raise EmulatorError(f"{prod(shape)} threads in a block; a GPU takes up to {MAX_THREADS}")
     machine = Machine(program, memory, grid, block, args, dynamic_smem, checks)
-    if schedule == LOCKSTEP or not checks or not program.meets_at_barriers:
+    if debugger is not None:
+        machine.debugger = debugger
+        debugger.attach(machine)
+    if schedule == LOCKSTEP or debugger or not checks or not program.meets_at_barriers:
         return _run(machine, schedule, seed)
     before = memory.saved()
     together = _run_together(machine)

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from flash_attention.emulator.emit.debug import emit_hooks
 from flash_attention.emulator.emit.products import PendingProducts
 from flash_attention.emulator.emit.registry import EMITTERS, refuse
 from flash_attention.emulator.errors import EmulatorError, PtxError
@@ -225,6 +226,7 @@ class BlockEmitter:
             self.pc = self.block.start + offset
             try:
                 self._emit(instruction)
+                emit_hooks(self, instruction)
             except PtxError as refusal:
                 self.refusals.append(refusal)
         self.products.settle_all()

@@ -41,6 +41,7 @@ from flash_attention.emulator.machine.warp import WarpUnit
 from flash_attention.emulator.machine.wgmma import Wgmma
 from flash_attention.emulator.machine.wmma import Wmma
 from flash_attention.emulator.machine.written import WrittenRegisters
+from flash_attention.emulator.program.hooks import Debugger
 from flash_attention.emulator.program.program import Program
 from flash_attention.emulator.types import SPECIAL_REGISTERS, numpy_type
 
@@ -53,6 +54,8 @@ SHARED_GRANULE = 1024  # CTAs' shared memories start at multiples of the widest 
 
 class Machine:
     """One launch: `program` over a grid, with its arguments and its memory."""
+
+    debugger: Debugger | None = None
 
     def __init__(
         self,

@@ -19,6 +19,7 @@ from flash_attention.emulator.program.blocks import (
     defines_and_uses,
     written_by,
 )
+from flash_attention.emulator.program.hooks import Hooks
 from flash_attention.emulator.program.inflight import registers_in_flight
 from flash_attention.emulator.program.loops import loop_nests
 from flash_attention.emulator.program.meetings import meets_at_barriers
@@ -44,8 +45,9 @@ BlockFunction = Callable[..., Any]
 class Layout:
     """Where things are: registers that cross blocks, constants, symbols, parameters."""
 
-    def __init__(self, kernel: Kernel, blocks: list[Block]) -> None:
+    def __init__(self, kernel: Kernel, blocks: list[Block], hooks: Hooks) -> None:
         self.kernel = kernel
+        self.hooks = hooks
         live = sorted({register for block in blocks for register in block.live_in})
         self.slots = {register: slot for slot, register in enumerate(live)}
         self.param_reads: set[tuple[str, int]] = set()
@@ -125,7 +127,7 @@ def _addresses(variables: Sequence[Variable], base: int) -> tuple[dict[str, int]
 class Program:
     """A kernel, translated to a Python function per basic block."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Kernel, hooks: Hooks | None = None) -> None:
         self.kernel = kernel
         self.blocks = build_blocks(kernel)
         self.priorities = priorities(self.blocks)
@@ -134,7 +136,7 @@ class Program:
         self.unfenced = unfenced_products(kernel, self.blocks)
         self.doubts = doubtful_registers(self.blocks)
         self.origins = origins_of_addresses(kernel)
-        layout = self._layout = Layout(kernel, self.blocks)
+        layout = self._layout = Layout(kernel, self.blocks, hooks or Hooks())
         # What is not emulated is refused here; the text for some lanes differs in no instruction.
         emitters = [BlockEmitter(layout, block, all_lanes=True) for block in self.blocks]
         self._texts = [emitter.source() for emitter in emitters]
