@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from flash_attention.emulator.emit.debug import emit_hooks
 from flash_attention.emulator.emit.products import PendingProducts
 from flash_attention.emulator.emit.registry import EMITTERS, refuse
 from flash_attention.emulator.errors import EmulatorError, PtxError
@@ -201,6 +202,7 @@ class BlockEmitter:
             return self.temporary(f"m.read_timer(s, {TIMERS[name]})", "u64")
         if name not in SPECIAL_REGISTERS:
             raise EmulatorError(f"%{name} is not emulated")
+        self.layout.special_registers.add(name)
         return self._input(repr(name), "u32")
 
     def _input(self, key: str, storage: str) -> str:
@@ -224,6 +226,7 @@ class BlockEmitter:
             self.pc = self.block.start + offset
             try:
                 self._emit(instruction)
+                emit_hooks(self, instruction)
             except PtxError as refusal:
                 self.refusals.append(refusal)
         self.products.settle_all()

@@ -7,37 +7,15 @@ from collections.abc import Collection
 
 from flash_attention.emulator.emit.block import BlockEmitter
 from flash_attention.emulator.emit.registry import emits, expect_parts, refuse, type_of
+from flash_attention.emulator.emit.spaces import COMPONENTS, items_of, space_of
 from flash_attention.emulator.program.ordering import scope_of_fence
-from flash_attention.emulator.ptx.model import Instruction, Memory, Operand, Reg, Vector
+from flash_attention.emulator.ptx.model import Instruction, Memory, Operand, Reg
 from flash_attention.emulator.types import numpy_name, size_of
-
-# The machine's component for a space, and the width of the addresses there.
-COMPONENTS = {
-    "shared": ("m.shared", "u32"),
-    "global": ("m.global_access", "u64"),
-    "const": ("m.constant_access", "u64"),
-    "local": ("m.local", "u64"),
-    "param": ("m.parameters", "u64"),
-    "generic": ("m.generic", "u64"),
-}
-
-
-def space_of(instruction: Instruction) -> str:
-    """The memory that an instruction names; "generic" where the address tells."""
-    for part in instruction.parts:
-        space = part.split("::")[0]
-        if space in COMPONENTS:
-            return space
-    return "generic"
 
 
 def _component(instruction: Instruction) -> tuple[str, str]:
     """The machine's component for the instruction's space, and the width of its addresses."""
     return COMPONENTS[space_of(instruction)]
-
-
-def items_of(operand: Operand) -> tuple[Operand, ...]:
-    return operand.items if isinstance(operand, Vector) else (operand,)
 
 
 @emits("ld", "ldu")

@@ -56,6 +56,7 @@ class Clocks:
         self.seen_by_lanes: Clock = np.zeros_like(self.seen)
         self._warps: NDArray[np.int64] = np.arange(self.num_warps)
         self.version = 0  # changes with any warp's epoch
+        self.joins = 0  # barriers of all warps so far
         self._tick(self._warps)
 
     def lane_agent(self, warp: Index) -> Index:
@@ -181,6 +182,7 @@ class Clocks:
         by_warp = self.views.reshape(shape)
         by_warp[:] = by_warp[:, 1].max(axis=1)[:, None, None]
         self.seen_by_lanes[:] = self.seen
+        self.joins += 1
         self._tick(self._warps)
 
     def _rows(self, warp_id: int, alone: bool) -> tuple[int, ...]:

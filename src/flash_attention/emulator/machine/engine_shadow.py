@@ -34,6 +34,8 @@ class EngineShadow(Shadow):
         """An engine writes the flat bytes [begin, end), whole chunks, for a thread."""
         if not self._checks:
             return
+        self._record_reads()
+        self._unsettled = self._engines_wrote = True
         state = self._state
         seen = self._clocks.known(thread.warp_id, thread.alone)[SEEN]
         chunks: Ints = np.arange(begin // CHUNK, -(-end // CHUNK))

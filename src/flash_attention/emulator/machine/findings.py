@@ -59,6 +59,7 @@ class Findings:
         self._kernel = program.kernel
         self._clusters = clusters
         self._found: dict[tuple[str, int | None, int | None], Finding] = {}
+        self.reports = 0  # how often an error was recorded
 
     @property
     def items(self) -> list[Finding]:
@@ -84,6 +85,7 @@ class Findings:
         count = 1 if bad is None else int(np.count_nonzero(bad))
         if count == 0:
             return
+        self.reports += 1
         key = (kind, pc, other_pc)
         known = self._found.get(key)
         if known is not None:

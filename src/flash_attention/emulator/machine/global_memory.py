@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import copy
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -26,12 +27,20 @@ if TYPE_CHECKING:
 
 GAP = 4096  # unallocated bytes, at least, around every allocation
 ALIGNMENT = 256
+USES = {"cp.async": "load"}  # accesses that are a use under another name
+
+
+class Saved(NamedTuple):
+    """Global memory at some time."""
+
+    bytes: NDArray[np.uint8]
+    allocations: list[Allocation]
 
 
 class GlobalMemory:
     """Global memory that the host allocates and fills. It grows as needed."""
 
-    def __init__(self, capacity: int = 1 << 26) -> None:
+    def __init__(self, capacity: int = 1 << 20) -> None:
         self._storage = Storage(max(capacity, 2 * GAP), poisoned=False)
         self._storage.bytes[:GAP].view(np.uint32)[:] = POISON
         self._top = GAP
@@ -108,6 +117,15 @@ class GlobalMemory:
             raise EmulatorError(f"{size} bytes at address {address:#x} are not allocated")
         return self._storage.bytes[start : start + size].view(dtype).reshape(tuple(shape)).copy()
 
+    def saved(self) -> Saved:
+        """What is allocated, and all that it holds; give it to `restore`."""
+        return Saved(self._storage.bytes[: self._top].copy(), copy.deepcopy(self.allocations))
+
+    def restore(self, saved: Saved) -> None:
+        """Undo what kernels did since `saved`."""
+        self._storage.bytes[: self._top] = saved.bytes
+        self.allocations = saved.allocations
+
     def find(self, offset: int) -> Allocation | None:
         """Return the allocation that contains address GLOBAL_BASE + `offset`, or None."""
         index = bisect_right(self._starts, offset) - 1
@@ -147,6 +165,7 @@ class GlobalAccess(Memory):
             if instruction.parts[0] in ("st", "atom", "red") and _may_be_global(instruction)
         ]
         memory.writers += self._shadow.num_writers
+        self._uses: dict[int, set[str]] = {}  # what was done to each allocation
 
     @property
     def storage(self) -> Storage:
@@ -185,6 +204,11 @@ class GlobalAccess(Memory):
             if self._shadow.ordering(access.pc).strong:
                 self._shadow.publish(resolved, adds=False)
         return resolved
+
+    @property
+    def exchanges(self) -> bool:
+        """Whether threads may have exchanged data: an allocation was used in more than one way."""
+        return any(len(uses) > 1 for uses in self._uses.values())
 
     def check_read(self, access: Access) -> None:
         """Look at a read that is resolved: was everything written, and by whom?"""
@@ -310,6 +334,7 @@ class GlobalAccess(Memory):
             allocation = self.memory.find(int(offsets[lanes[0]]))
             if allocation is None:
                 raise EmulatorError("an access outside of what is allocated was let through")
+            self._uses.setdefault(allocation.start, set()).add(USES.get(access.what, access.what))
             there = (offsets[lanes] >= allocation.start) & (offsets[lanes] < allocation.end)
             yield allocation, lanes[there]
             lanes = lanes[~there]

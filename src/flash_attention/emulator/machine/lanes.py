@@ -10,10 +10,13 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from flash_attention.emulator.machine.patterns import Pattern
 
 WARP_SIZE = 32
 SHARED_BASE = 1024  # address of the first byte of shared memory: 0 is no valid address
@@ -41,6 +44,7 @@ class Selection:
     is_all: bool
     key: Hashable | None  # equal keys, equal lanes; None for scattered ones
     memo: dict[str, object] = field(default_factory=dict)
+    patterns: dict[Hashable, Pattern] = field(default_factory=dict)  # of accesses to shared memory
 
     @property
     def num_warps(self) -> int:

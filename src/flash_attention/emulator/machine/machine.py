@@ -41,6 +41,7 @@ from flash_attention.emulator.machine.warp import WarpUnit
 from flash_attention.emulator.machine.wgmma import Wgmma
 from flash_attention.emulator.machine.wmma import Wmma
 from flash_attention.emulator.machine.written import WrittenRegisters
+from flash_attention.emulator.program.hooks import Debugger
 from flash_attention.emulator.program.program import Program
 from flash_attention.emulator.types import SPECIAL_REGISTERS, numpy_type
 
@@ -53,6 +54,8 @@ SHARED_GRANULE = 1024  # CTAs' shared memories start at multiples of the widest 
 
 class Machine:
     """One launch: `program` over a grid, with its arguments and its memory."""
+
+    debugger: Debugger | None = None
 
     def __init__(
         self,
@@ -174,8 +177,8 @@ class Machine:
             "total_smem_size": self.shared_limit,
         }
         return {
-            name: np.broadcast_to(np.asarray(value, np.uint32), self.num_lanes).copy()
-            for name, value in values.items()
+            name: np.broadcast_to(np.asarray(values[name], np.uint32), self.num_lanes).copy()
+            for name in self.program.special_registers
         }
 
     def _module_variables(self, memory: GlobalMemory) -> dict[Any, Any]:

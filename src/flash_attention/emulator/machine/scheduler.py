@@ -31,9 +31,15 @@ from flash_attention.emulator.program.blocks import Block
 if TYPE_CHECKING:
     from flash_attention.emulator.machine.machine import Machine
 
-SCHEDULES = ("lockstep", "depth-first", "random")
+LOCKSTEP = "lockstep"
+SCHEDULES = (LOCKSTEP, "depth-first", "random")
 MAX_STEPS = 5_000_000  # basic blocks; kernels of this project take some thousands in tests
 WARPGROUP = 4
+
+
+def check_schedule(schedule: str) -> None:
+    if schedule not in SCHEDULES:
+        raise EmulatorError(f"schedule {schedule!r}: use one of {', '.join(SCHEDULES)}")
 
 
 @dataclass
@@ -57,10 +63,8 @@ class Scheduler:
     """Runs a machine to its end."""
 
     def __init__(self, machine: Machine, schedule: str, seed: int) -> None:
-        if schedule not in SCHEDULES:
-            raise EmulatorError(f"schedule {schedule!r}: use one of {', '.join(SCHEDULES)}")
         self._machine = machine
-        self._together = schedule == "lockstep"
+        self._together = schedule == LOCKSTEP
         self._random = random.Random(seed) if schedule == "random" else None
         self._unit = WARPGROUP if machine.program.uses_wgmma else 1
         self._groups: list[_Group] = []

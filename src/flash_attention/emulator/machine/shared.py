@@ -16,10 +16,12 @@ from flash_attention.emulator.machine.clocks import Released
 from flash_attention.emulator.machine.clusters import WINDOW, map_address, rank_of
 from flash_attention.emulator.machine.engine_shadow import EngineShadow
 from flash_attention.emulator.machine.lanes import SHARED_BASE
+from flash_attention.emulator.machine.patterns import Pattern
 from flash_attention.emulator.machine.storage import CHUNK, Storage
 from flash_attention.emulator.machine.visits import Visits
 
 OBJECT = 8  # bytes of an mbarrier
+MOST_PATTERNS = 2048  # that a selection remembers
 
 if TYPE_CHECKING:
     from flash_attention.emulator.machine.access import Thread
@@ -93,11 +95,12 @@ class SharedMemory(EngineShadow, Memory):
         return access._replace(sel=replace(sel, shared_base=base, key=None, memo={}), where=where)
 
     def read(self, access: Access, collective: bool = False) -> Access:
-        resolved = self.resolve(access)
-        if self._checks:
-            self.check_read(resolved, collective)
-            self._counters.shared_access(access)
-        return resolved
+        if not self._checks:
+            return self.resolve(access)
+        pattern = self._pattern(access)
+        self.check_read(pattern.access, collective, pattern)
+        self._counters.add_shared(access.pc, pattern.counts)
+        return pattern.access
 
     def write(
         self,
@@ -106,12 +109,29 @@ class SharedMemory(EngineShadow, Memory):
         agent: Ints | None = None,
         epoch: Ints | None = None,
     ) -> Access:
-        resolved = self.resolve(access)
-        if self._checks:
-            self._check_objects(resolved)
-            self.check_write(resolved, collective, agent, epoch)
-            self._counters.shared_access(access)
-        return resolved
+        if not self._checks:
+            return self.resolve(access)
+        pattern = self._pattern(access)
+        self._check_objects(pattern.access)
+        self.check_write(pattern.access, collective, agent, epoch)
+        self._counters.add_shared(access.pc, pattern.counts)
+        return pattern.access
+
+    def _pattern(self, access: Access) -> Pattern:
+        """The pattern of an access. One with a finding is made anew, and found again, each time."""
+        patterns, mask = access.sel.patterns, access.mask
+        lanes = None if mask is None else mask.tobytes()
+        key = access.pc, access.nbytes, access.where.tobytes(), lanes
+        known = patterns.get(key)
+        if known is not None:
+            return known
+        reports = self._findings.reports
+        pattern = Pattern(self.resolve(access), self._counters.shared_pattern(access))
+        if self._findings.reports == reports:
+            if len(patterns) == MOST_PATTERNS:
+                patterns.clear()
+            patterns[key] = pattern
+        return pattern
 
     def report_unfinished(self) -> None:
         """At the end of the kernel, find accesses to the memory of CTAs that may have ended."""

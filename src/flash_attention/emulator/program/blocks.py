@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from flash_attention.emulator.errors import PtxError, quoted
 from flash_attention.emulator.program.ordering import STRONG
@@ -43,7 +44,7 @@ class Block:
     live_out: frozenset[str] = frozenset()
     defines: frozenset[str] = frozenset()
 
-    @property
+    @cached_property
     def spins(self) -> bool:
         """Whether it repeats itself, and reads what another CTA may change."""
         return self.target == self.index and any(
