@@ -73,6 +73,8 @@ def _load_parameter(
 def store(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
     storage = type_of(instruction)
     memory, source = instruction.operands[:2]
+    if "async" in instruction.parts:
+        raise refuse(instruction)
     if space_of(instruction) in ("param", "const"):
         raise refuse(instruction, f".{space_of(instruction)} memory is not written")
     component, width = _component(instruction)
