@@ -65,7 +65,8 @@ def test_a_thread_at_a_line() -> None:
 
 
 def test_a_line_that_the_thread_does_not_reach() -> None:
-    assert told(breaks=["kernel.cu:8"], thread=70) == []
+    (stop,) = told(breaks=["kernel.cu:8"], thread=40)
+    assert "visits" not in stop  # thread 40 compares, and does not store
 
 
 def test_a_run_of_copies() -> None:
@@ -96,6 +97,7 @@ __global__ void fetch(int* out, const int* in) {
         ({"watch": ["out[60:65]"]}, "out has 64 elements of float32"),
         ({"breaks": ["kernel.cu"]}, "break is 'kernel.cu'; write it as kernel.cu:42"),
         ({"breaks": ["kernel.cu:99"]}, "no instruction comes from kernel.cu:99"),
+        ({"thread": 70}, "no thread 70 of CTA 0; the launch has 1 CTAs of 64 threads"),
     ],
 )
 def test_what_cannot_be_told(asked: dict[str, Any], message: str) -> None:

@@ -58,6 +58,15 @@ class UserDebugger:
 
     def attach(self, machine: Machine) -> None:
         self._machine = machine
+        everyone = machine.lanes.all
+        cta, thread = self._threads(everyone)
+        chosen = (cta == self._debug.cta) & (thread == self._debug.thread)
+        if not chosen.any():
+            raise UnsupportedError(
+                f"there is no thread {self._debug.thread} of CTA {self._debug.cta}; the launch has"
+                f" {cta.max() + 1} CTAs of {machine.block} threads"
+            )
+        self._shared_base = int(everyone.shared_base[chosen.argmax()])
         places = [self._find(watched) for watched in self._watched]
         self._places = [(place, self._read(place)) for place in places]
 
@@ -80,7 +89,8 @@ class UserDebugger:
     def stop(self, s: Selection, pc: int, registers: Mapping[str, Any]) -> None:
         """Tell of registers and memory, if the thread is among those that come by."""
         debug, stop = self._debug, self._stops[pc]
-        there = (s.cta == debug.cta) & (s.warp * WARP_SIZE + s.lane == debug.thread)
+        cta, thread = self._threads(s)
+        there = (cta == debug.cta) & (thread == debug.thread)
         if not there.any():
             return
         lane = int(there.argmax())
@@ -133,9 +143,8 @@ class UserDebugger:
             offset, data = address - GLOBAL_BASE, machine.global_access.storage.bytes
             known = machine.global_access.memory.find(offset) is not None
         elif SHARED_BASE <= address < LOCAL_BASE:
-            inside = address - SHARED_BASE
-            known = inside + size <= machine.shared_limit
-            offset, data = self._debug.cta * machine.shared_stride + inside, machine.shared.bytes
+            known = address - SHARED_BASE + size <= machine.shared_limit
+            offset, data = address + self._shared_base, machine.shared.bytes
         else:
             return None
         return data[offset : offset + size].copy() if known else None
@@ -151,12 +160,17 @@ class UserDebugger:
             return ", by a copy or by a whole warp"
         start = address.astype(np.int64)
         there = (start <= element) & (element < start + nbytes)
+        cta, thread = self._threads(s)
         if element < LOCAL_BASE:
-            there &= s.cta == self._debug.cta
+            there &= cta == self._debug.cta
         if not there.any():
             return ", by a copy that landed before"
         lane = int(np.flatnonzero(there)[-1])
-        return f", by CTA {s.cta[lane]} warp {s.warp[lane]} lane {s.lane[lane]}"
+        return f", by CTA {cta[lane]} warp {thread[lane] // WARP_SIZE} lane {s.lane[lane]}"
+
+    def _threads(self, s: Selection) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The CTAs of lanes, and their numbers there."""
+        return s.cta, s.warp * WARP_SIZE + s.lane
 
     def _find(self, watched: Watched) -> _Place:
         """Where the elements are; arguments come before variables of the same name."""
