@@ -334,6 +334,27 @@ LAUNCHES = (
         (Edit(COMBINED, "tile_counter + tile * Config::kConsumers", "tile_counter"),),
     ),
     Mutation(
+        "a CTA arrives at the counter without a fence behind its partial results",
+        "cta-write-conflict",
+        AT_ONCE,
+        (Edit(COMBINED, "__threadfence();                       // other CTAs", "// other CTAs"),),
+        silent=True,
+    ),
+    Mutation(
+        "a CTA arrives at the counter before its warps have stored",
+        "cta-write-conflict",
+        AT_ONCE,
+        (Edit(COMBINED, "sync_warpgroup(consumer.warpgroup());  // and those of all four warps"),),
+        silent=True,
+    ),
+    Mutation(
+        "the last CTA loads partial results without a fence behind the counter",
+        "cta-write-conflict",
+        AT_ONCE,
+        (Edit(COMBINED, "__threadfence();  // this thread sees the parts of all CTAs"),),
+        silent=True,
+    ),
+    Mutation(
         "a warp reads whether it is the last before that is known",
         "race",
         AT_ONCE,

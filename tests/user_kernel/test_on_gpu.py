@@ -12,21 +12,29 @@ import pytest
 import torch
 
 from flash_attention.compile.nvrtc import compile_source
+from flash_attention.emulator.types import numpy_type
 from flash_attention.launch import driver
 from flash_attention.user_kernel import Empty
 from flash_attention.user_kernel.host_headers import HOST_HEADERS
 from flash_attention.user_kernel.kernel import UserKernel, three_sizes
 from tests.user_kernel.corpus_kernels import CORPUS, clean, corpus_kernel
 from tests.user_kernel.corpus_launches import FILES, launches, more_launches
+from tests.user_kernel.pattern_cases import cases
 
 HOPPER = (9, 0)
 Launch = dict[str, Any]
 
 
+PATTERNS = cases()
+KERNELS = FILES | {name: case.file for name, case in PATTERNS.items() if not case.variables}
+NEED_HOPPER = ("hopper.cu", "pipelines.cu")
+
+
 def case(entry: str) -> tuple[UserKernel, tuple[Any, ...], Launch]:
-    arguments, launch = {**launches(), **more_launches()}[entry]
-    file = FILES[entry]
-    kernel = corpus_kernel(file, entry, "sm_90a" if file == "hopper.cu" else "sm_80")
+    launched_as = {name: (case.arguments, case.launch) for name, case in PATTERNS.items()}
+    arguments, launch = {**launches(), **more_launches(), **launched_as}[entry]
+    file = KERNELS[entry]
+    kernel = corpus_kernel(file, entry, "sm_90a" if file in NEED_HOPPER else "sm_80")
     return kernel, copy.deepcopy(arguments), launch
 
 
@@ -39,12 +47,12 @@ def test_the_emulator_runs_every_case(entry: str) -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("entry", FILES)
+@pytest.mark.parametrize("entry", KERNELS)
 def test_the_gpu_stores_the_same(entry: str) -> None:
-    if FILES[entry] == "hopper.cu" and torch.cuda.get_device_capability() != HOPPER:
+    if KERNELS[entry] in NEED_HOPPER and torch.cuda.get_device_capability() != HOPPER:
         pytest.skip("needs a Hopper GPU")
     kernel, arguments, launch = case(entry)
-    got = launched(kernel, FILES[entry], arguments, launch)
+    got = launched(kernel, KERNELS[entry], arguments, launch)
     wanted = clean(kernel, *arguments, **launch).arrays
     for ours, theirs in zip(wanted, got, strict=True):
         if ours.dtype.kind == "f":
@@ -75,7 +83,7 @@ def launched(
     blocks = []
     for param, value, tensor in zip(kernel.program.kernel.params, arguments, tensors, strict=True):
         number = value if tensor is None else tensor.data_ptr()
-        block = int(number).to_bytes(param.size, "little", signed=number < 0)
+        block = np.array(number).astype(numpy_type(param.type)).tobytes()
         blocks.append((ctypes.c_ubyte * param.size).from_buffer_copy(block))
     pointers = (ctypes.c_void_p * len(blocks))(*map(ctypes.addressof, blocks))
     smem = launch.get("dynamic_smem", 0)

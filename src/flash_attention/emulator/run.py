@@ -12,7 +12,8 @@ from flash_attention.emulator.machine.counters import Counters
 from flash_attention.emulator.machine.findings import Finding
 from flash_attention.emulator.machine.global_memory import GlobalMemory
 from flash_attention.emulator.machine.machine import Argument, Machine
-from flash_attention.emulator.machine.scheduler import Scheduler
+from flash_attention.emulator.machine.scheduler import LOCKSTEP, Scheduler, check_schedule
+from flash_attention.emulator.program.hooks import Debugger
 from flash_attention.emulator.program.program import Program
 
 MAX_THREADS = 1024  # of a block
@@ -39,6 +40,8 @@ def run(
     schedule: str = "lockstep",
     seed: int = 0,
     checks: bool = True,
+    cluster: tuple[int, int, int] | None = None,
+    debugger: Debugger | None = None,
 ) -> RunResult:
     """Run a kernel over a grid.
 
@@ -48,21 +51,52 @@ def run(
     - `dynamic_smem`: bytes of dynamic shared memory of a CTA.
     - `schedule`: "lockstep", "depth-first" or "random", which is the order of the warps.
     - `seed`: the seed of a random schedule.
+    - `cluster`: the CTAs of a cluster in x, y and z; None: as the kernel says.
+    - `debugger`: is told of what its hooks, which the program has to have too, ask for.
     - `checks`: look for races and uninitialised reads, and count. Without it a run is faster.
+
+    Where no order of the warps can change what a kernel does, unless something is found, the warps
+    run together first, and in the order of the schedule if something was found.
 
     Returns a RunResult. Raises DeadlockError if no warp can continue, and EmulatorError if the
     launch is not valid.
     """
+    check_schedule(schedule)
     shape = (block, 1, 1) if isinstance(block, int) else block
     if min(*grid, *shape) < 1:
         raise EmulatorError(f"grid {grid} of {block} threads each: a GPU launches no empty grid")
     if prod(shape) > MAX_THREADS:
         raise EmulatorError(f"{prod(shape)} threads in a block; a GPU takes up to {MAX_THREADS}")
-    machine = Machine(program, memory, grid, block, args, dynamic_smem, checks)
-    if checks:
+    machine = Machine(program, memory, grid, block, args, dynamic_smem, checks, cluster)
+    if debugger is not None:
+        machine.debugger = debugger
+        debugger.attach(machine)
+    if schedule == LOCKSTEP or debugger or not checks or not program.meets_at_barriers:
+        return _run(machine, schedule, seed)
+    before = memory.saved()
+    together = _run_together(machine)
+    if together is not None:
+        return together
+    memory.restore(before)
+    machine = Machine(program, memory, grid, block, args, dynamic_smem, checks, cluster)
+    return _run(machine, schedule, seed)
+
+
+def _run_together(machine: Machine) -> RunResult | None:
+    """What a run gives in every order of the warps; None where the order may matter."""
+    try:
+        result = _run(machine, LOCKSTEP, 0)
+    except EmulatorError:
+        return None
+    return None if result.findings or machine.global_access.exchanges else result
+
+
+def _run(machine: Machine, schedule: str, seed: int) -> RunResult:
+    if machine.checks:
         machine.report_registers()
     scheduler = Scheduler(machine, schedule, seed)
     scheduler.run()
+    machine.shared.report_unfinished()
     machine.copies.report_unfinished()
     machine.mbarriers.report_unfinished()
     machine.bulk_groups.report_unfinished()

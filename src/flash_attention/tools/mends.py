@@ -33,7 +33,14 @@ PROBLEMS = {
     "local-out-of-bounds": "The access meets another variable of the thread.",
     "shared-misaligned": "The hardware stops the launch with an error.",
     "global-misaligned": "The hardware stops the launch with an error.",
-    "cta-write-conflict": "CTAs run in any order, so the last one to run decides what is there.",
+    "cta-write-conflict": (
+        "CTAs run in any order. The last one to run decides what is there, and a load may come "
+        "before the store that it needs, or find an old value in a cache."
+    ),
+    "read-only-load": (
+        "__ldg and ld.global.nc read through a cache that is not told of stores of the same kernel."
+    ),
+    "cluster-exit": ("The shared memory of a CTA belongs to another one as soon as it has ended."),
     "missing-proxy-fence": (
         "TMA and wgmma read on another path than ordinary stores write. Without the fence they may "
         "see the bytes of before."
@@ -73,8 +80,13 @@ MENDS = {
     "shared-misaligned": _ALIGN,
     "global-misaligned": _ALIGN,
     "cta-write-conflict": (
-        "Give each CTA rows of its own: compare its tile with its neighbours'. What several CTAs "
-        "add to is loaded or stored by another kernel, or behind a counter that all of them met."
+        "Give each CTA rows of its own: compare its tile with its neighbours'. What other CTAs "
+        "write is loaded by another kernel, or behind a flag or a counter: __threadfence() between "
+        "the stores and the atomic, and between the atomic and the loads."
+    ),
+    "read-only-load": "Drop __ldg, or const __restrict__, where the kernel also stores.",
+    "cluster-exit": (
+        "Put a cluster barrier behind the last access to the shared memory of another CTA."
     ),
     "cp-async-unwaited": _WAIT,
     "bulk-load-unwaited": _WAIT,

@@ -6,6 +6,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -47,6 +48,10 @@ class Placed:
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     given: NDArray[Any] | None  # to be written back to
+
+    @property
+    def nbytes(self) -> int:
+        return prod(self.shape) * self.dtype.itemsize
 
 
 def place_arguments(

@@ -26,12 +26,16 @@ from flash_attention.emulator import (
 from flash_attention.emulator.ptx import parse
 from flash_attention.errors import LaunchError, UnsupportedError, quoted
 from flash_attention.user_kernel.arguments import (
+    Empty,
     Given,
     Placed,
+    Tensor,
     check_arguments,
     place_arguments,
 )
 from flash_attention.user_kernel.compiling import compile_cuda
+from flash_attention.user_kernel.debugger import UserDebugger
+from flash_attention.user_kernel.debugging import Debug, find_stops, read_watch
 from flash_attention.user_kernel.places import place_of
 
 DEFAULT_ARCH = "sm_80"
@@ -109,18 +113,22 @@ class UserKernel:
         grid: Shape,
         block: Shape,
         dynamic_smem: int = 0,
+        cluster: Shape | None = None,
         variables: Mapping[str, NDArray[Any]] | None = None,
         names: Sequence[str] | None = None,
         schedule: str = "lockstep",
         seed: int = 0,
         checks: bool = True,
+        debug: Debug | None = None,
     ) -> UserRun:
         """Run the kernel over a grid, as `kernel<<<grid, block, dynamic_smem>>>(args...)` would.
 
         - `args`: NumPy arrays, which hold the results afterwards; Empty for memory that nothing was
           written to; Tensor for what TMA moves; numbers; bytes or ctypes structures.
+        - `cluster`: the CTAs of a cluster; None: as __cluster_dims__ says.
         - `variables`: what __constant__ and __device__ variables hold before the launch.
         - `names`: of the arguments, for reports.
+        - `debug`: what to tell of lines of the source, and of elements of arrays.
         - `schedule`, `seed`, `checks`: as in `flash_attention.emulator.run`.
 
         Raises LaunchError if the kernel deadlocks, traps or fails an assertion.
@@ -131,23 +139,39 @@ class UserKernel:
         memory = GlobalMemory()
         self._fill(variables or {}, memory)
         arguments, arrays = place_arguments(params, args, called, memory)
+        debugger = None if debug is None else self._debugger(debug, args, called, arrays)
+        program = Program(self.program.kernel, debugger.hooks) if debugger else self.program
         start = time.perf_counter()
         try:
             result = run(
-                self.program,
+                program,
                 memory,
                 grid=three_sizes("grid", grid),
                 block=three_sizes("block", block),
                 args=arguments,
                 dynamic_smem=dynamic_smem,
+                cluster=None if cluster is None else three_sizes("cluster", cluster),
                 schedule=schedule,
                 seed=seed,
                 checks=checks,
+                debugger=debugger,
             )
         except EmulatorError as error:
             message = str(error).replace(self.program.kernel.name, self.name)
             raise LaunchError(message) from error
         return self._outcome(result, time.perf_counter() - start, arrays, memory)
+
+    def _debugger(
+        self, debug: Debug, given: Sequence[Given], names: Sequence[str], arrays: Sequence[Placed]
+    ) -> UserDebugger:
+        placed = iter(arrays)
+        known = {
+            name: next(placed)
+            for name, value in zip(names, given, strict=True)
+            if isinstance(value, np.ndarray | Empty | Tensor)
+        }
+        stops = find_stops(self.program.kernel, self.program.blocks, debug.breaks)
+        return UserDebugger(debug, [read_watch(text) for text in debug.watch], stops, known)
 
     def _outcome(
         self, result: RunResult, seconds: float, arrays: Sequence[Placed], memory: GlobalMemory

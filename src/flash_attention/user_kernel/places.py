@@ -24,10 +24,11 @@ def place_of(address: int | None, program: Program, memory: GlobalMemory) -> str
         return ""
     starts = {program.shared_addresses[v.name]: v.name for v in program.kernel.shared}
     below = [start for start in starts if start <= address]
-    return _offset(_plain(starts[max(below)]), address - max(below)) if below else ""
+    return _offset(plain_variable(starts[max(below)]), address - max(below)) if below else ""
 
 
-def _plain(name: str) -> str:
+def plain_variable(name: str) -> str:
+    """The name of a variable in C++, without the function that it is local to."""
     found = _LAST_NAME.match(name) if name.startswith("_Z") else None
     return name[found.end() : found.end() + int(found[1])] if found else name
 

@@ -86,8 +86,32 @@ DIVISION = [
 ]
 
 
+def _beyond_the_reciprocal() -> tuple[Array, Array]:
+    """Divisors whose reciprocals are subnormal, beside the largest whose are not."""
+    rng = np.random.default_rng(16)
+    a = np.ldexp(rng.standard_normal(SIZE), rng.integers(-20, 127, SIZE)).astype(np.float32)
+    b = np.ldexp(rng.uniform(1, 2, SIZE), rng.integers(90, 128, SIZE)).astype(np.float32)
+    b *= rng.choice(np.array([1, -1], np.float32), SIZE)
+    a[:8] = [np.inf, -np.inf, np.nan, 3.4e38, -3.4e38, 0.0, -0.0, 1.0]
+    b[:4], b[4:8] = 1.5 * 2.0**126, -(2.0**127)
+    a[8:10], b[8:10] = 2.0**126, [2.0**126, np.nextafter(np.float32(2.0**126), np.float32(np.inf))]
+    return bits(a), bits(b)
+
+
+def _by_reciprocal(a: Array, b: Array) -> Array:
+    """a / b, and a times zero where b is beyond 2^126."""
+    return np.where(np.abs(b) > 2.0**126, a * np.copysign(0.0, b), a / b)
+
+
+FAST_DIVISION = [
+    Op("div.approx.ftz", "div.approx.ftz.f32 %0, %1, %2;", _wide(_by_reciprocal, ftz=True), 2),
+    Op("div.approx", "div.approx.f32 %0, %1, %2;", _wide(_by_reciprocal, ftz=False), 2),
+]
+
+
 def cases() -> list[Case]:
     return [
         elementwise("approximate functions", OPS, operands()),
         elementwise("approximate division", DIVISION, _quotients()),
+        elementwise("division by reciprocals", FAST_DIVISION, _beyond_the_reciprocal()),
     ]

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 
 from tests.emulator.conformance.case import Array, Case, Op, bits, elementwise, floats
+from tests.emulator.conformance.float32 import flush
 
 SIZE = 512
 CANONICAL_NAN = 0x7FFF
@@ -163,6 +164,87 @@ HALVES = [
 ]
 
 
+def _flushed(function: Callable[[Array, Array], Array]) -> Callable[[Array, Array], Array]:
+    return lambda a, b: function(bits(flush(floats(a))), bits(flush(floats(b))))
+
+
+FLUSHED = [
+    *(
+        Op(
+            f"cvt.{name}.ftz.s32.f32",
+            f"cvt.{name}.ftz.s32.f32 %0, %1;",
+            _flushed(_to_integer(function, *SIGNED)),
+        )
+        for name, function in ROUNDINGS.items()
+    ),
+    Op(
+        "cvt.rpi.ftz.f32.f32",
+        "cvt.rpi.ftz.f32.f32 %0, %1;",
+        _flushed(lambda a, b: bits(np.ceil(floats(a)))),
+        real=True,
+    ),
+    Op(
+        "cvt.ftz.sat.f32.f32",
+        "cvt.ftz.sat.f32.f32 %0, %1;",
+        _flushed(lambda a, b: bits(np.clip(np.nan_to_num(floats(a)), 0, 1) + np.float32(0))),
+    ),
+]
+
+
+def _to_wide(rounding: Callable[[Array], Array], low: int, high: int) -> Callable[[Array], Array]:
+    """Python's integers; of or to 64 bits NaN is the integer whose highest bit alone is set."""
+
+    def convert(x: float) -> int:
+        if np.isnan(x):
+            return 1 << (high - low).bit_length() - 1
+        limited = (low if x < 0 else high) if np.isinf(x) else int(rounding(np.array(x)))
+        return min(max(limited, low), high) & MASK_64
+
+    def apply(x: Array) -> Array:
+        return np.array([convert(float(value)) for value in x], np.uint64)
+
+    return apply
+
+
+def _doubles(x: Array) -> Array:
+    """The same numbers, and some that single precision does not have."""
+    with np.errstate(invalid="ignore"):
+        wide = floats(x).astype(np.float64)
+    wide[:8] = [2.0**63, -(2.0**63), 2.0**64, 2.0**31 - 0.5, -(2.0**31) - 0.5, 1e300, 0.5, -0.5]
+    return wide.view(np.uint64)
+
+
+MASK_64 = (1 << 64) - 1
+SIGNED_64, UNSIGNED_64 = (-(1 << 63), (1 << 63) - 1), (0, MASK_64)
+
+
+def _of_singles(target: str, limits: tuple[int, int], rounding: str = "rzi") -> Op:
+    name = f"cvt.{rounding}.{target}.f32"
+    exact = _to_wide(ROUNDINGS[rounding], *limits)
+    return Op(name, f"{name} %0, %1;", lambda a: exact(floats(a)))
+
+
+def _of_doubles(target: str, limits: tuple[int, int]) -> Op:
+    name, exact = f"cvt.rzi.{target}.f64", _to_wide(np.trunc, *limits)
+    width = f"{{.reg .b32 w; {name} w, %1; cvt.u64.u32 %0, w;}}"
+    text = width if target.endswith("32") else f"{name} %0, %1;"
+    mask = np.uint64(0xFFFFFFFF if target.endswith("32") else MASK_64)
+    return Op(name, text, lambda a: exact(a.view(np.float64)) & mask)
+
+
+WIDE = [
+    _of_singles("s64", SIGNED_64),
+    _of_singles("u64", UNSIGNED_64),
+    _of_singles("s64", SIGNED_64, "rpi"),
+]
+OF_DOUBLES = [
+    _of_doubles("s64", SIGNED_64),
+    _of_doubles("u64", UNSIGNED_64),
+    _of_doubles("s32", SIGNED),
+    _of_doubles("u32", UNSIGNED),
+]
+
+
 def cases() -> list[Case]:
     x, y = operands()
     every_half = np.arange(0, 65536, 64, dtype=np.uint32)
@@ -171,5 +253,8 @@ def cases() -> list[Case]:
         elementwise("float32 to 16 bits", PACKED, (x, y)),
         elementwise("float32 to 8 bits", E4M3_PAIRS, of_all_scales(), arch="sm_90a"),
         elementwise("floats and integers", NUMBERS, (x, y)),
+        elementwise("subnormals before conversions", FLUSHED, (x, y)),
+        elementwise("floats to 64 bits", WIDE, (x,), result=np.uint64),
+        elementwise("doubles to integers", OF_DOUBLES, (_doubles(x),), result=np.uint64),
         elementwise("narrow types", HALVES, (every_half | 0xABCD0000,)),
     ]

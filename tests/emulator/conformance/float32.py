@@ -30,8 +30,16 @@ def operands() -> tuple[Array, Array, Array]:
     with np.errstate(all="ignore"):
         values[2, :128] = -(values[0] * values[1])[:128]
     values[2, np.isnan(values[2])] = 1
+    values[:, -32:] = _ties()
     a, b, c = bits(values)
     return a, b, c
+
+
+def _ties() -> Floats:
+    """Products half way between two floats, and what to add to them: too little for a double."""
+    j = np.arange(32)
+    factors = [np.full(32, 1 + 2.0**-12), 1 + (2 * j + 1) * 2.0**-12]
+    return np.array([*factors, np.where(j % 4 < 2, 1, -1) * 2.0**-70], np.float32)
 
 
 def flush(x: Floats) -> Floats:
@@ -124,9 +132,11 @@ ORDERED = {
 }
 
 
-def _compare(name: str, function: Callable[[Floats, Floats], Array]) -> Op:
+def _compare(name: str, function: Callable[[Floats, Floats], Array], ftz: str = "") -> Op:
     def apply(a: Array, b: Array) -> Array:
         x, y = floats(a), floats(b)
+        if ftz:
+            x, y = flush(x), flush(y)
         unordered = np.isnan(x) | np.isnan(y)
         if name == "nan":
             return unordered
@@ -134,13 +144,15 @@ def _compare(name: str, function: Callable[[Floats, Floats], Array]) -> Op:
             return ~unordered
         return np.where(unordered, name.endswith("u"), function(x, y))
 
-    text = f"{{.reg .pred p; setp.{name}.f32 p, %1, %2; selp.u32 %0, 1, 0, p;}}"
-    return Op(f"setp.{name}.f32", text, apply)
+    text = f"{{.reg .pred p; setp.{name}{ftz}.f32 p, %1, %2; selp.u32 %0, 1, 0, p;}}"
+    return Op(f"setp.{name}{ftz}.f32", text, apply)
 
 
 COMPARISONS = [
     *(_compare(name, function) for name, function in ORDERED.items()),
     *(_compare(f"{name}u", function) for name, function in ORDERED.items()),
+    *(_compare(name, function, ".ftz") for name, function in ORDERED.items()),
+    *(_compare(f"{name}u", function, ".ftz") for name, function in ORDERED.items()),
     _compare("nan", np.equal),
     _compare("num", np.equal),
 ]

@@ -15,13 +15,11 @@ REFUSED = [
     "atom.global.add.noftz.f16x2 %r10, [%rd3], %r11;",
     "atom.global.add.v4.f32 {%f1, %f2, %f3, %f4}, [%rd3], {%f5, %f6, %f7, %f8};",
     "red.global.add.noftz.bf16x2 [%rd3], %r11;",
-    "cp.async.bulk.shared::cluster.shared::cta.mbarrier::complete_tx::bytes"
-    " [%r10], [%r11], 16, [%r12];",
-    "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
-    " [%r10], [%rd3], 16, [%r12], %h1;",
+    "st.async.shared::cluster.mbarrier::complete_tx::bytes.u32 [%r10], %r11, [%r12];",
+    "red.async.relaxed.cluster.shared::cluster.mbarrier::complete_tx::bytes.add.u32"
+    " [%r10], %r11, [%r12];",
     "cp.reduce.async.bulk.global.shared::cta.bulk_group.max.u32 [%rd3], [%r10], 16;",
     "add.cc.u32 %r10, %r11, %r12;",
-    "mapa.shared::cluster.u32 %r10, %r11, %r12;",
     "mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%rd5, %rd6}, {%rd7}, {%rd8}, {%rd5, %rd6};",
 ]
 

@@ -20,7 +20,7 @@ PLACES = """.version 8.7
 {
 .reg .b32 %r<8>;
 .reg .b64 %rd<4>;
-.shared .align 16 .b8 buffer[16];
+.extern .shared .align 16 .b8 buffer[];
 .loc 1 10 0
 st.shared.u32 [buffer], %r0;
 .loc 1 11 0
@@ -45,11 +45,12 @@ def make_machine(
     shared: int = 4096,
     memory: GlobalMemory | None = None,
     checks: bool = True,
+    fences: bool = False,
 ) -> Machine:
-    """A machine with `shared` bytes of shared memory a CTA."""
-    program = load_program(PLACES)
+    """A machine with `shared` bytes of shared memory a CTA. `fences`: its program has some."""
+    program = load_program(PLACES.replace("bar.sync", "membar.gl;\nbar.sync") if fences else PLACES)
     given = memory or GlobalMemory()
-    return Machine(program, given, (ctas, 1, 1), 32 * warps, (), shared - 16, checks)
+    return Machine(program, given, (ctas, 1, 1), 32 * warps, (), shared, checks)
 
 
 def warp(machine: Machine, number: int) -> Selection:

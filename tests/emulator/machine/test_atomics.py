@@ -87,6 +87,7 @@ def test_stores_behind_atomics_and_atomics_on_nothing() -> None:
     machine.global_access.atomic(lanes, "add", "u32", where, ones, None, None, GLOBAL_STORE)
     (finding,) = machine.findings.items
     assert finding.count == 64
+    machine.clocks.sync_warp(lanes)
     last = lanes.lane == 0
     one = machine.lanes.part(lanes, last & (lanes.cta == 1))
     machine.global_access.store(one, where[:1], 4, (ones[:1],), None, GLOBAL_STORE)
@@ -122,9 +123,9 @@ def test_a_vector_is_added_at_a_multiple_of_its_size() -> None:
 
 
 CONFLICTS = [
-    ("load", "that another CTA changes, and nothing orders the two"),
-    ("store", "that another CTA changes, and nothing orders the two"),
-    ("store before", "atomic on bytes of sums that another CTA stores"),
+    ("load", "that CTA 0 warp 0 wrote by an addition, and nothing orders the two"),
+    ("store", "that CTA 0 warp 0 wrote by an addition, and nothing orders the two"),
+    ("store before", "atomic of bytes of sums that CTA 1 warp 0 wrote, and nothing orders the two"),
 ]
 
 
@@ -191,22 +192,38 @@ def test_the_launch_after_the_additions_may_load_and_store() -> None:
         assert kinds(machine) == []
 
 
-@pytest.mark.parametrize("counted", [False, True])
-def test_a_counter_orders_the_last_cta_behind_the_others(counted: bool) -> None:
+@pytest.mark.parametrize(
+    ("counted", "before", "behind"),
+    [(True, "gpu", "gpu"), (False, "gpu", "gpu")]
+    + [(True, before, "gpu") for before in ("", "cta")]
+    + [(True, "gpu", behind) for behind in ("", "cta")],
+)
+def test_a_counter_between_fences_orders_the_last_cta_behind_the_others(
+    counted: bool, before: str, behind: str
+) -> None:
     memory = GlobalMemory()
-    machine = make_machine(ctas=3, memory=memory)
+    machine = make_machine(ctas=3, memory=memory, fences=True)
     place, counter = memory.alloc(np.zeros(32, np.float32)), memory.alloc(np.zeros(1, np.uint32))
     access = machine.global_access
     for cta in range(3):
         lanes = machine.lanes.select(slice(32 * cta, 32 * cta + 32))
         where = at(place, lanes.lane * 4)
         access.reduce(lanes, "add", "f32", where, [np.ones(32, np.float32)], None, 9)
+        if before:
+            machine.clocks.fence(lanes, before, None)
+        machine.clocks.sync_warp(lanes)
         one = machine.lanes.part(lanes, lanes.lane == 0)
         if counted or cta == 2:
             value = np.ones(1, np.uint32)
             access.atomic(one, "add", "u32", at(counter, [0]), value, None, None, 10)
+    machine.clocks.sync_warp(lanes)
+    if behind:
+        machine.clocks.fence(lanes, behind, None)
     access.load(lanes, where, 4, 1, None, GLOBAL_LOAD)
-    assert kinds(machine) == ([] if counted else ["cta-write-conflict"])
+    right = counted and before == behind == "gpu"
+    assert kinds(machine) == ([] if right else ["cta-write-conflict"])
+    if counted and not right:
+        assert "no fence before or behind it" in machine.findings.items[0].detail
 
 
 def test_an_unknown_atomic_is_refused() -> None:

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from flash_attention.emulator.machine.access import Access, Thread
-from flash_attention.emulator.machine.clocks import Released
 from flash_attention.emulator.machine.lanes import Selection
 from flash_attention.emulator.machine.machine import Machine
 from tests.emulator.machine.machines import LOAD, STORE, kinds, make_machine, warp
@@ -271,7 +270,7 @@ def test_a_bulk_load_must_be_waited_for() -> None:
     assert "mbarrier slot 0" in finding.detail
     visible = np.zeros(machine.clocks.num_agents, np.int32)
     visible[machine.clocks.barrier_agent(0)] = 1
-    machine.clocks.acquire(1, Released(visible, visible), whole_warp=True)
+    machine.clocks.acquire(1, np.stack((visible, visible)), whole_warp=True)
     read(machine, reader, 0, 16, pc=4, collective=True)
     assert len(machine.findings) == 1
 

@@ -44,7 +44,7 @@ def load(
     tensor = machine.tensor_maps[MAP]
     tx = each(lane, tensor.box_bytes if expected is None else expected)
     machine.mbarriers.arrive(lane, each(lane, BAR), tx, None, None, 1)
-    machine.tma.load(lane, each(lane, to), place(lane, *at), each(lane, BAR), None, 2)
+    machine.tma.load(lane, each(lane, to), place(lane, *at), each(lane, BAR), None, None, 2)
 
 
 def store(machine: Machine, at: tuple[int, ...], *, cta: int = 0, lane: int = 0) -> None:

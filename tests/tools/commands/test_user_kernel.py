@@ -82,6 +82,23 @@ def test_another_schedule_shows_wrong_numbers() -> None:
     assert line in DOCUMENT
 
 
+def test_an_element_is_watched_and_a_thread_is_stopped() -> None:
+    asked = ("--schedule", "depth-first", "--watch", "partial[64]", "--break", "block_sum.cu:12")
+    printed = SUM.emulate(KERNELS / "block_sum.cu", *asked, exit_code=1)
+    told = printed[: printed.index("block_sum, sm_80")].strip().splitlines()
+    first, last = told[0], told[-1]
+    assert first.endswith("(block_sum.cu:7), by CTA 0 warp 2 lane 0")
+    assert last.endswith("(block_sum.cu:10), by CTA 0 warp 2 lane 0")
+    stored = next(n for n, line in enumerate(told) if "], out: " in line)
+    assert "\n".join((first, "...", *told[stored - 6 :])) in DOCUMENT
+
+
+def test_a_thread_is_named_by_two_numbers() -> None:
+    source = str(KERNELS / "block_sum.cu")
+    error = refuse("emulate", source, *SUM.launch.split(), "--break", "k.cu:1", "--thread", "3")
+    assert "--thread is '3'; pass the CTA and the thread: 0,5" in error
+
+
 @pytest.mark.parametrize("example", [SUM, PRODUCT, COPY], ids=lambda example: example.name)
 def test_mended_kernels_are_clean(example: Example, tmp_path: Path) -> None:
     assert all(line.strip() in DOCUMENT for line in example.after.splitlines())

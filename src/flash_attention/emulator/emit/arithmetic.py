@@ -177,7 +177,9 @@ def divide(emitter: BlockEmitter, instruction: Instruction, predicate: str | Non
     expect_parts(instruction, {"full", "approx"} | FLOAT_MODIFIERS)
     storage = type_of(instruction)
     a, b = operands(emitter, instruction, storage)
-    if storage[0] == "f":
+    if "approx" in instruction.parts:
+        expression = f"numerics.approximate_quotient({a}, {b})"
+    elif storage[0] == "f":
         expression = f"({a} / {b})"
     elif storage[0] == "u":
         expression = f"numerics.unsigned_quotient({a}, {b})"

@@ -16,6 +16,9 @@ MODES = {"sync", "arrive", "warp", "cta", "aligned", "red", "popc", "and", "or",
 def barrier(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
     """bar.sync ends its block and returns (barrier numbers, thread counts); 0: all of the CTA."""
     parts = set(instruction.parts[1:])
+    if "cluster" in parts:
+        _of_the_cluster(emitter, instruction, predicate)
+        return
     if "voted" in parts:
         _take_result(emitter, instruction)
         return
@@ -37,6 +40,17 @@ def barrier(emitter: BlockEmitter, instruction: Instruction, predicate: str | No
         emitter.line(f"m.named_barriers.arrive(s, {number}, {count})")
     else:
         emitter.result = f"({number}, {count})"
+
+
+def _of_the_cluster(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+    """barrier.cluster: the wait ends its block."""
+    kind, *modifiers = instruction.parts[2:]
+    if predicate is not None or not set(modifiers) <= {"release", "acquire", "relaxed", "aligned"}:
+        raise refuse(instruction)
+    if kind == "arrive":
+        emitter.line(f"m.named_barriers.cluster.arrive(s, {'relaxed' not in modifiers})")
+    elif kind != "wait":
+        raise refuse(instruction)
 
 
 def _take_result(emitter: BlockEmitter, instruction: Instruction) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from flash_attention.emulator.emit.debug import emit_hooks
 from flash_attention.emulator.emit.products import PendingProducts
 from flash_attention.emulator.emit.registry import EMITTERS, refuse
 from flash_attention.emulator.errors import EmulatorError, PtxError
@@ -111,7 +112,7 @@ class BlockEmitter:
             case Negated(inner):
                 return self.temporary(f"~{self.read(inner, 'b1')}", "b1")
             case Special(name):
-                return self.cast(self._special(name), storage)
+                return self.cast(self.special(name), storage)
             case Symbol(name):
                 return self._symbol(name, storage)
             case Imm(bits, kind):
@@ -196,11 +197,12 @@ class BlockEmitter:
             return self.cast(self._input(repr(("symbol", name)), "u64"), storage)
         return self.constant(storage, self.layout.symbol_address(name))
 
-    def _special(self, name: str) -> str:
+    def special(self, name: str) -> str:
         if name in TIMERS:
             return self.temporary(f"m.read_timer(s, {TIMERS[name]})", "u64")
         if name not in SPECIAL_REGISTERS:
             raise EmulatorError(f"%{name} is not emulated")
+        self.layout.special_registers.add(name)
         return self._input(repr(name), "u32")
 
     def _input(self, key: str, storage: str) -> str:
@@ -224,6 +226,7 @@ class BlockEmitter:
             self.pc = self.block.start + offset
             try:
                 self._emit(instruction)
+                emit_hooks(self, instruction)
             except PtxError as refusal:
                 self.refusals.append(refusal)
         self.products.settle_all()

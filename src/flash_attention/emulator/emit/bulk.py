@@ -11,11 +11,18 @@ ASYNC = {"async", "ca", "cg", "shared", "shared::cta", "global", "L2::64B", "L2:
 BULK = {
     *("async", "bulk", "tensor", "1d", "2d", "3d", "4d", "5d", "tile", "global", "bulk_group"),
     *("shared::cta", "shared::cluster", "mbarrier::complete_tx::bytes", "L2::cache_hint"),
+    "multicast::cluster",
 }
+MULTICAST = ("multicast::cluster",)
 LOAD = {
-    ("cp", "async", "bulk", space, "global", "mbarrier::complete_tx::bytes")
-    for space in ("shared::cta", "shared::cluster")
+    ("cp", "async", "bulk", space, "global", "mbarrier::complete_tx::bytes", *more)
+    for space, more in (
+        ("shared::cta", ()),
+        ("shared::cluster", ()),
+        ("shared::cluster", MULTICAST),
+    )
 }
+SEND = ("cp", "async", "bulk", "shared::cluster", "shared::cta", "mbarrier::complete_tx::bytes")
 STORE = ("cp", "async", "bulk", "global", "shared::cta", "bulk_group")
 ADDITION = ("cp", "reduce", "async", "bulk", "global", "shared::cta", "bulk_group", "add", "f32")
 
@@ -31,7 +38,7 @@ def copy(emitter: BlockEmitter, instruction: Instruction, predicate: str | None)
         _bulk(emitter, instruction, predicate)
     elif parts[:2] != ("cp", "async"):
         raise refuse(instruction)
-    elif parts[2:5] == ("mbarrier", "arrive", "noinc"):
+    elif parts[2:4] == ("mbarrier", "arrive"):
         _arrive_behind_copies(emitter, instruction, predicate)
     elif parts[2] == "commit_group":
         emitter.line("m.copies.commit(s)")
@@ -47,13 +54,17 @@ def copy(emitter: BlockEmitter, instruction: Instruction, predicate: str | None)
 def _arrive_behind_copies(
     emitter: BlockEmitter, instruction: Instruction, predicate: str | None
 ) -> None:
-    """cp.async.mbarrier.arrive: the copies so far land at once, and then the thread arrives."""
+    """cp.async.mbarrier.arrive: the copies so far land at once, and then the thread arrives.
+
+    Without .noinc the mbarrier expects this arrival in addition to its count, so it changes none.
+    """
     if predicate is not None:
         raise refuse(instruction)
     address = emitter.address(instruction.operands[0], "u32")
     emitter.line("m.copies.commit(s)")
     emitter.line("m.copies.wait(s, 0)")
-    emitter.line(f"m.mbarriers.arrive(s, {address}, None, None, None, {emitter.pc})")
+    count = "None" if "noinc" in instruction.parts else emitter.constant("u32", 0)
+    emitter.line(f"m.mbarriers.arrive(s, {address}, None, {count}, None, {emitter.pc})")
 
 
 def _by_threads(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
@@ -82,6 +93,8 @@ def _bulk(emitter: BlockEmitter, instruction: Instruction, predicate: str | None
         _tensor(emitter, instruction, predicate)
     elif parts in LOAD:
         _linear(emitter, instruction, predicate, "load")
+    elif parts == SEND:
+        _linear(emitter, instruction, predicate, "send")
     elif parts == STORE:
         _linear(emitter, instruction, predicate, "store")
     else:
@@ -91,12 +104,14 @@ def _bulk(emitter: BlockEmitter, instruction: Instruction, predicate: str | None
 def _linear(
     emitter: BlockEmitter, instruction: Instruction, predicate: str | None, method: str
 ) -> None:
-    """Bytes one after the other; a load names its mbarrier last."""
+    """Bytes one after the other; a load names its mbarrier, and the CTAs of a multicast."""
     target, source, size, *rest = instruction.operands
-    widths = ("u32", "u64") if method == "load" else ("u64", "u32")
+    widths = {"load": ("u32", "u64"), "send": ("u32", "u32")}.get(method, ("u64", "u32"))
     values = [emitter.address(target, widths[0]), emitter.address(source, widths[1])]
     values.append(emitter.array(size, "u32"))
-    values += [emitter.address(barrier, "u32") for barrier in rest]
+    values += [emitter.address(barrier, "u32") for barrier in rest[:1]]
+    if method == "load":
+        values.append(_ranks(emitter, instruction, rest))
     emitter.line(f"m.bulk_copies.{method}(s, {', '.join(values)}, {predicate}, {emitter.pc})")
 
 
@@ -104,12 +119,18 @@ def _tensor(emitter: BlockEmitter, instruction: Instruction, predicate: str | No
     first, second, *rest = instruction.operands
     if instruction.parts[5].startswith("shared"):
         to, barrier = emitter.address(first, "u32"), emitter.address(rest[0], "u32")
-        tensor = _place(emitter, second)
-        emitter.line(f"m.tma.load(s, {to}, {tensor}, {barrier}, {predicate}, {emitter.pc})")
+        tensor, ranks = _place(emitter, second), _ranks(emitter, instruction, rest)
+        where = f"{to}, {tensor}, {barrier}, {ranks}"
+        emitter.line(f"m.tma.load(s, {where}, {predicate}, {emitter.pc})")
     else:
         tensor = _place(emitter, first)
         source = emitter.address(second, "u32")
         emitter.line(f"m.tma.store(s, {tensor}, {source}, {predicate}, {emitter.pc})")
+
+
+def _ranks(emitter: BlockEmitter, instruction: Instruction, rest: list[Operand]) -> str:
+    """The mask of the CTAs that a multicast goes to, behind the mbarrier."""
+    return emitter.array(rest[1], "u16") if "multicast::cluster" in instruction.parts else "None"
 
 
 def _place(emitter: BlockEmitter, operand: Operand) -> str:

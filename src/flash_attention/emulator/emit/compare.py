@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from flash_attention.emulator.emit.arithmetic import flushed
 from flash_attention.emulator.emit.block import BlockEmitter
 from flash_attention.emulator.emit.registry import emits, refuse, type_of
 from flash_attention.emulator.ptx.model import Instruction, Operand, Pair
@@ -64,6 +65,7 @@ def _comparison(emitter: BlockEmitter, instruction: Instruction) -> str:
     b = emitter.value(instruction.operands[2], storage)
     if rest[-1] == "bf16":
         a, b, storage = f"numerics.bf16_to_f32({a})", f"numerics.bf16_to_f32({b})", "f32"
+    a, b = flushed(instruction, a), flushed(instruction, b)
     form = {**ORDERED, **UNORDERED}[comparison]
     if comparison == "ne" and storage[0] == "f":
         form = "(({a} < {b}) | ({a} > {b}))"

@@ -3,9 +3,10 @@
 
 from __future__ import annotations
 
+from flash_attention.emulator.emit.arithmetic import flushed
 from flash_attention.emulator.emit.block import BlockEmitter
 from flash_attention.emulator.emit.registry import emits, expect_parts, refuse
-from flash_attention.emulator.ptx.model import Instruction
+from flash_attention.emulator.ptx.model import Instruction, Operand
 from flash_attention.emulator.types import STORAGE_OF_PTX, numpy_name
 
 TO_INTEGER = {"rzi": "trunc", "rni": "rint", "rmi": "floor", "rpi": "ceil"}
@@ -24,7 +25,7 @@ def convert(emitter: BlockEmitter, instruction: Instruction, predicate: str | No
         raise refuse(instruction)
     toward_zero = "rz" in instruction.parts
     if target in ("f16x2", "bf16x2"):
-        high, low = (emitter.array(o, "f32") for o in instruction.operands[1:])
+        high, low = (_float(emitter, instruction, o) for o in instruction.operands[1:])
         expression = f"numerics.pack_{target[:-2]}({low}, {high}, toward_zero={toward_zero})"
         emitter.write(instruction.operands[0], expression, "u32", predicate)
         return
@@ -32,12 +33,14 @@ def convert(emitter: BlockEmitter, instruction: Instruction, predicate: str | No
         _bfloat16(emitter, instruction, target, toward_zero, predicate)
         return
     if (target, source) == ("f16", "f32"):
-        value = emitter.array(instruction.operands[1], "f32")
+        value = _float(emitter, instruction, instruction.operands[1])
         expression = f"numerics.to_f16({value}, toward_zero={toward_zero})"
         emitter.write(instruction.operands[0], expression, "u16", predicate)
         return
     have, want = STORAGE_OF_PTX[source], STORAGE_OF_PTX[target]
     value = emitter.array(instruction.operands[1], have)
+    if have == "f32":
+        value = flushed(instruction, value)
     rounding = next((TO_INTEGER[p] for p in instruction.parts if p in TO_INTEGER), None)
     if have[0] == "f" and want[0] != "f":
         expression = f"numerics.to_integer(np.{rounding}({value}), {numpy_name(want)})"
@@ -47,9 +50,16 @@ def convert(emitter: BlockEmitter, instruction: Instruction, predicate: str | No
         expression = f"np.{rounding}({value}).astype({numpy_name(want)})"
     else:
         expression = f"{value}.astype({numpy_name(want)})"
+    if want == "f32":
+        expression = flushed(instruction, expression)
     if saturated:
         expression = f"numerics.saturate({expression})"
     emitter.write(instruction.operands[0], expression, want, predicate)
+
+
+def _float(emitter: BlockEmitter, instruction: Instruction, source: Operand) -> str:
+    """A single-precision source; .ftz makes its subnormals zero."""
+    return flushed(instruction, emitter.array(source, "f32"))
 
 
 def _pack_e4m3(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
@@ -72,6 +82,6 @@ def _bfloat16(
         expression = f"numerics.bf16_to_f32({emitter.array(source, 'u16')})"
         emitter.write(instruction.operands[0], expression, "f32", predicate)
     else:
-        value = emitter.array(source, "f32")
+        value = _float(emitter, instruction, source)
         expression = f"numerics.to_bf16({value}, toward_zero={toward_zero})"
         emitter.write(instruction.operands[0], expression, "u16", predicate)

@@ -4,8 +4,8 @@
 from __future__ import annotations
 
 from flash_attention.emulator.emit.block import BlockEmitter
-from flash_attention.emulator.emit.memory import items_of
 from flash_attention.emulator.emit.registry import emits, expect_parts, refuse
+from flash_attention.emulator.emit.spaces import items_of
 from flash_attention.emulator.ptx.model import Instruction, Operand, Reg
 
 GATHERED = {("f16", "f16"), ("bf16", "bf16")}

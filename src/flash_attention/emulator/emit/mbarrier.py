@@ -9,7 +9,7 @@ from flash_attention.emulator.ptx.model import Instruction
 
 KNOWN = {
     *("init", "inval", "arrive", "expect_tx", "try_wait", "test_wait", "parity", "release"),
-    *("acquire", "relaxed", "cta", "cluster", "shared", "shared::cta", "b64"),
+    *("acquire", "relaxed", "cta", "cluster", "shared", "shared::cta", "shared::cluster", "b64"),
 }
 
 

@@ -7,36 +7,15 @@ from collections.abc import Collection
 
 from flash_attention.emulator.emit.block import BlockEmitter
 from flash_attention.emulator.emit.registry import emits, expect_parts, refuse, type_of
-from flash_attention.emulator.ptx.model import Instruction, Memory, Operand, Reg, Vector
+from flash_attention.emulator.emit.spaces import COMPONENTS, items_of, space_of
+from flash_attention.emulator.program.ordering import scope_of_fence
+from flash_attention.emulator.ptx.model import Instruction, Memory, Operand, Reg
 from flash_attention.emulator.types import numpy_name, size_of
-
-# The machine's component for a space, and the width of the addresses there.
-COMPONENTS = {
-    "shared": ("m.shared", "u32"),
-    "global": ("m.global_access", "u64"),
-    "const": ("m.constant_access", "u64"),
-    "local": ("m.local", "u64"),
-    "param": ("m.parameters", "u64"),
-    "generic": ("m.generic", "u64"),
-}
-
-
-def space_of(instruction: Instruction) -> str:
-    """The memory that an instruction names; "generic" where the address tells."""
-    for part in instruction.parts:
-        space = part.split("::")[0]
-        if space in COMPONENTS:
-            return space
-    return "generic"
 
 
 def _component(instruction: Instruction) -> tuple[str, str]:
     """The machine's component for the instruction's space, and the width of its addresses."""
     return COMPONENTS[space_of(instruction)]
-
-
-def items_of(operand: Operand) -> tuple[Operand, ...]:
-    return operand.items if isinstance(operand, Vector) else (operand,)
 
 
 @emits("ld", "ldu")
@@ -94,6 +73,8 @@ def _load_parameter(
 def store(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
     storage = type_of(instruction)
     memory, source = instruction.operands[:2]
+    if "async" in instruction.parts:
+        raise refuse(instruction)
     if space_of(instruction) in ("param", "const"):
         raise refuse(instruction, f".{space_of(instruction)} memory is not written")
     component, width = _component(instruction)
@@ -105,7 +86,16 @@ def store(emitter: BlockEmitter, instruction: Instruction, predicate: str | None
 
 OPERATIONS = ("add", "min", "max", "exch", "cas", "and", "or", "xor", "inc", "dec")
 ATOMIC = {
-    *("global", "shared", "shared::cta", "relaxed", "acquire", "release", "acq_rel"),
+    *(
+        "global",
+        "shared",
+        "shared::cta",
+        "shared::cluster",
+        "relaxed",
+        "acquire",
+        "release",
+        "acq_rel",
+    ),
     *("cta", "cluster", "gpu", "sys"),
     *OPERATIONS,
 }
@@ -154,7 +144,9 @@ def reduce(emitter: BlockEmitter, instruction: Instruction, predicate: str | Non
 
 @emits("fence", "membar")
 def fence(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
-    """Fences between threads order nothing more here; those between proxies are checked, where
-    they concern shared memory."""
-    if "proxy" in instruction.parts and "global" not in instruction.parts:
+    """Between threads of a scope, or between proxies; the latter only in shared memory."""
+    scope = scope_of_fence(instruction)
+    if scope is not None:
+        emitter.line(f"m.clocks.fence(s, {scope!r}, {predicate})")
+    elif "global" not in instruction.parts:
         emitter.line("m.clocks.fence_proxy(s)")

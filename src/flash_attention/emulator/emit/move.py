@@ -41,3 +41,21 @@ def convert_address(emitter: BlockEmitter, instruction: Instruction, predicate: 
         raise refuse(instruction)
     destination, source = instruction.operands
     emitter.write(destination, emitter.array(source, storage), storage, predicate)
+
+
+@emits("mapa")
+def map_address(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+    """The same address in the shared memory of another CTA of the cluster."""
+    storage = type_of(instruction)
+    destination, source, rank = instruction.operands
+    address, number = emitter.array(source, storage), emitter.array(rank, "u32")
+    expression = f"clusters.map_address({address}, {number})"
+    emitter.write(destination, expression, storage, predicate)
+
+
+@emits("getctarank")
+def rank_of_address(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+    destination, source = instruction.operands
+    address = emitter.array(source, type_of(instruction))
+    expression = f"clusters.rank_of({address}, {emitter.special('cluster_ctarank')})"
+    emitter.write(destination, expression, "u32", predicate)

@@ -6,8 +6,8 @@ from __future__ import annotations
 import re
 
 from flash_attention.emulator.emit.block import BlockEmitter
-from flash_attention.emulator.emit.memory import COMPONENTS, items_of, space_of
 from flash_attention.emulator.emit.registry import emits, refuse
+from flash_attention.emulator.emit.spaces import COMPONENTS, items_of, space_of
 from flash_attention.emulator.ptx.model import Instruction, Operand
 
 SHAPE = re.compile(r"m(\d+)n(\d+)k(\d+)")

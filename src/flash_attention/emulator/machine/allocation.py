@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A range of global memory, and who wrote every part of it."""
+"""A range of global memory, and who touched every part of it."""
 
 from __future__ import annotations
 
@@ -9,18 +9,50 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flash_attention.emulator.machine.access import Bools, Ints
-from flash_attention.emulator.machine.cta_order import CtaOrder
 from flash_attention.emulator.machine.storage import CHUNK
 
-BY_ATOMICS = -1  # writer of bytes that atomics changed
+Numbers = NDArray[np.int32]
+
+
+class Touches(NamedTuple):
+    """Who touched parts, by numbers that no two agents of any launches share (0 is nobody), in
+    which epoch of theirs, and a tag that says how."""
+
+    number: Numbers
+    epoch: Numbers
+    tag: Numbers
+
+    def take(self, parts: Ints) -> Touches:
+        return Touches(*(field.take(parts) for field in self))
+
+    def put(self, parts: Ints, touches: Touches) -> None:
+        for field, values in zip(self, touches, strict=True):
+            field[parts] = values
+
+
+class _Record:
+    """The last touch of every part, and the last one before it by somebody else."""
+
+    def __init__(self, parts: int) -> None:
+        self.last = Touches(*np.zeros((3, parts), np.int32))
+        self.other = Touches(*np.zeros((3, parts), np.int32))
+
+    def cut(self, times: int) -> None:
+        self.last = Touches(*(field.repeat(times) for field in self.last))
+        self.other = Touches(*(field.repeat(times) for field in self.other))
+
+    def add(self, parts: Ints, mine: Touches) -> None:
+        """Add touches [lanes, parts], of which some may meet."""
+        before = self.last.take(parts)
+        moved = (before.number != mine.number) & (before.number != 0)
+        self.other.put(parts[moved], Touches(*(field[moved] for field in before)))
+        self.last.put(parts, mine)
+        lost = self.last.number.take(parts) != mine.number
+        self.other.put(parts[lost], Touches(*(field[lost] for field in mine)))
 
 
 class Allocation:
-    """A range of global memory, and who wrote every part of it.
-
-    Writers are numbers that no two CTAs of any launches share; 0 is nobody. They are kept for parts
-    as small as the narrowest access so far.
-    """
+    """A range of global memory. Touches are kept for parts as small as the narrowest access."""
 
     def __init__(self, start: int, size: int, name: str, filled: bool, owned: Bools | None) -> None:
         self.start = start
@@ -29,10 +61,11 @@ class Allocation:
         self.filled = filled
         self.owned = owned
         self.newest = 0  # the largest number of a writer
+        self.newest_reader = 0
         self._part = CHUNK
-        self._writer: NDArray[np.int32] = np.zeros(-(-size // CHUNK), np.int32)
-        self._epoch: NDArray[np.int32] = np.zeros_like(self._writer)  # of a store, in its CTA
-        self._changes: list[_Changes] = []  # the last atomics, and the last ones of another CTA
+        self._num_parts = -(-size // CHUNK)
+        self._writes = _Record(self._num_parts)
+        self._reads: _Record | None = None
 
     def owns(self, offsets: Ints, nbytes: int) -> Bools:
         """Whether all bytes of the accesses at `offsets`, which lie inside, may be used."""
@@ -46,80 +79,55 @@ class Allocation:
         if self.filled:
             return np.zeros(len(offsets), bool)
         parts = self._parts(offsets, nbytes)
-        unwritten: Bools = (self._writer.take(parts) == 0).any(axis=1)
+        unwritten: Bools = (self._writes.last.number.take(parts) == 0).any(axis=1)
         return unwritten
 
-    def write(self, offsets: Ints, nbytes: int, ctas: Ints, order: CtaOrder, launch: int) -> Bools:
-        """Record writes; returns those that meet a write of another CTA since writer `launch`, in
-        no order."""
+    def writes(self, offsets: Ints, nbytes: int) -> tuple[Touches, Touches]:
+        """The last writes of the parts of accesses, [lanes, parts]: by somebody, by another."""
         parts = self._parts(offsets, nbytes)
-        mine = (launch + 1 + ctas)[:, None]
-        met = order.unseen(self._writer.take(parts), self._epoch.take(parts), ctas, launch)
-        self._writer[parts] = mine
-        self._epoch[parts] = order.epochs(ctas)[:, None]
-        self.newest = max(self.newest, int(mine.max(initial=0)))
-        at_once: Bools = (self._writer.take(parts) != mine).any(axis=1)
-        return met | at_once
+        return self._writes.last.take(parts), self._writes.other.take(parts)
 
-    @property
-    def changed(self) -> bool:
-        """Whether atomics ever changed anything here."""
-        return bool(self._changes)
-
-    def change(self, offsets: Ints, nbytes: int, ctas: Ints, order: CtaOrder, launch: int) -> Bools:
-        """Record atomics; returns those that meet a store of another CTA since writer `launch`, in
-        no order."""
+    def reads(self, offsets: Ints, nbytes: int) -> tuple[Touches, ...]:
         parts = self._parts(offsets, nbytes)
-        before = self._writer.take(parts)
-        met = order.unseen(before, self._epoch.take(parts), ctas, launch)
-        writers, epochs = launch + 1 + ctas, order.epochs(ctas)
-        mine = writers[:, None]
-        self._writer[parts] = np.where(before == mine, mine, BY_ATOMICS)
-        self.newest = max(self.newest, int(mine.max(initial=0)))
-        if not self._changes:
-            self._changes = [_Changes.none(len(self._writer)) for _ in range(2)]
-        last, other = self._changes
-        for writer in np.unique(writers):
-            lanes = writers == writer
-            places = parts[lanes].ravel()
-            taken = places[last.writer[places] != writer]
-            other.writer[taken], other.epoch[taken] = last.writer[taken], last.epoch[taken]
-            last.writer[places], last.epoch[places] = writer, epochs[lanes][0]
-        return met
+        if self._reads is None:
+            return ()
+        return self._reads.last.take(parts), self._reads.other.take(parts)
 
-    def unordered(
-        self, offsets: Ints, nbytes: int, ctas: Ints, order: CtaOrder, launch: int
-    ) -> Bools:
-        """Which accesses meet a store or atomics of another CTA since writer `launch`, in no
-        order."""
+    def write(self, offsets: Ints, nbytes: int, mine: Touches, replaces: bool) -> Bools:
+        """Record writes, one touch a lane, that replace what was written or add to it; returns
+        those that meet one of another agent at once."""
         parts = self._parts(offsets, nbytes)
-        met = np.zeros(len(offsets), bool)
-        for changes in (_Changes(self._writer, self._epoch), *self._changes):
-            writers, epochs = changes.writer.take(parts), changes.epoch.take(parts)
-            met |= order.unseen(writers, epochs, ctas, launch)
-        return met
+        touches = _spread(mine, parts)
+        if replaces:
+            self._writes.last.put(parts, touches)
+            self._writes.other.number[parts] = 0
+        else:
+            self._writes.add(parts, touches)
+        self.newest = max(self.newest, int(mine.number.max(initial=0)))
+        at_once: Bools = (self._writes.last.number.take(parts) != touches.number).any(axis=1)
+        return at_once
+
+    def read(self, offsets: Ints, nbytes: int, mine: Touches) -> None:
+        parts = self._parts(offsets, nbytes)
+        if self._reads is None:
+            self._reads = _Record(self._num_parts)
+        self._reads.add(parts, _spread(mine, parts))
+        self.newest_reader = max(self.newest_reader, int(mine.number.max(initial=0)))
 
     def _parts(self, offsets: Ints, nbytes: int) -> Ints:
         granule = nbytes & -nbytes
         if granule < self._part:
             times = self._part // granule
-            self._writer, self._epoch = self._writer.repeat(times), self._epoch.repeat(times)
-            self._changes = [changes.cut(times) for changes in self._changes]
+            self._writes.cut(times)
+            if self._reads is not None:
+                self._reads.cut(times)
+            self._num_parts *= times
             self._part = granule
         first = (offsets - self.start) // self._part
         parts: Ints = first[:, None] + np.arange(nbytes // self._part)
         return parts
 
 
-class _Changes(NamedTuple):
-    """Who changed the parts of an allocation by atomics, and in which epoch of its CTA."""
-
-    writer: NDArray[np.int32]
-    epoch: NDArray[np.int32]
-
-    @classmethod
-    def none(cls, parts: int) -> _Changes:
-        return cls(np.zeros(parts, np.int32), np.zeros(parts, np.int32))
-
-    def cut(self, times: int) -> _Changes:
-        return _Changes(self.writer.repeat(times), self.epoch.repeat(times))
+def _spread(touches: Touches, parts: Ints) -> Touches:
+    """Touches of lanes, for all parts of their accesses."""
+    return Touches(*(np.broadcast_to(field[:, None], parts.shape) for field in touches))

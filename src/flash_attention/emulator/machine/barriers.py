@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from flash_attention.emulator.errors import EmulatorError
 from flash_attention.emulator.machine.clocks import Released
+from flash_attention.emulator.machine.cluster_barriers import ClusterBarriers
 from flash_attention.emulator.machine.lanes import Bools, Ints, Selection
 
 if TYPE_CHECKING:
@@ -37,14 +38,16 @@ class NamedBarriers:
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
         self._open: dict[tuple[int, int], _Barrier] = {}
-        self._exited = np.zeros(machine.num_ctas, np.int64)
+        self._ranks = machine.clusters.size
+        self._exited = np.zeros(machine.num_ctas * self._ranks, np.int64)
+        self.cluster = ClusterBarriers(machine)
         self._released: Waiting = []
         self._votes: dict[tuple[int, int], Votes] = {}  # of threads that wait
         self._voted: dict[tuple[int, int], Votes] = {}  # at barriers that are complete
 
     @property
     def any_open(self) -> bool:
-        return bool(self._open)
+        return bool(self._open) or self.cluster.any_open
 
     def arrive(self, s: Selection, numbers: Words, threads: Words) -> None:
         """bar.arrive: count the lanes and let them go on."""
@@ -57,7 +60,12 @@ class NamedBarriers:
         _check_numbers(numbers)
         machine.counters.barrier_wait(s.num_warps)
         undisturbed = not self._open and not self._exited.any()
-        if s.is_all and undisturbed and _of_whole_ctas(numbers, threads, machine.block):
+        if (
+            s.is_all
+            and self._ranks == 1
+            and undisturbed
+            and _of_whole_ctas(numbers, threads, machine.block)
+        ):
             machine.clocks.join_all()
             self._voted |= self._votes
             self._votes = {}
@@ -67,7 +75,7 @@ class NamedBarriers:
 
     def vote(self, s: Selection, numbers: Words, values: Bools) -> None:
         """bar.red: threads that are about to wait at a barrier say yes or no."""
-        for cta, number, mask in _by_barrier(s, numbers):
+        for cta, number, mask in _by_barrier(self._ctas(s), numbers):
             yes, total = self._votes.get((cta, number), (0, 0))
             count = int(np.count_nonzero(values[mask]))
             self._votes[cta, number] = yes + count, total + int(np.count_nonzero(mask))
@@ -75,33 +83,48 @@ class NamedBarriers:
     def voted(self, s: Selection, numbers: Words, mode: str) -> NDArray[Any]:
         """The outcome behind the barrier: how many said yes, whether one did, whether all did."""
         result: NDArray[Any] = np.zeros(s.count, np.uint32 if mode == "popc" else np.bool_)
-        for cta, number, mask in _by_barrier(s, numbers):
+        for cta, number, mask in _by_barrier(self._ctas(s), numbers):
             yes, total = self._voted[cta, number]
             result[mask] = {"popc": yes, "or": yes > 0, "and": yes == total}[mode]
         return result
 
     def exited(self, s: Selection) -> None:
         """Lanes returned: barriers of the whole CTA no longer wait for them."""
-        self._exited += np.bincount(s.cta, minlength=len(self._exited))
+        self._exited += np.bincount(self._ctas(s), minlength=len(self._exited))
+        self.cluster.exited(s)
         self._machine.lanes.gone[s.index] = True
         for key in list(self._open):
             self._complete(key)
 
     def take_released(self) -> Waiting:
         released, self._released = self._released, []
-        return released
+        return released + self.cluster.take_released()
 
     def describe(self) -> list[str]:
-        return [
-            f"CTA {cta} barrier {number}: {barrier.arrived} of {self._needed(cta, barrier)} threads"
-            for (cta, number), barrier in self._open.items()
-        ]
+        """Every barrier that somebody waits at, and where its warps wait."""
+        lines = []
+        for (which, number), barrier in self._open.items():
+            needed = self._needed(which, barrier)
+            cluster, rank = divmod(which, self._ranks)
+            clusters = self._machine.clusters
+            cta = clusters.cta(cluster, rank * clusters.warps_in_cta)
+            lines.append(f"CTA {cta} barrier {number}: {barrier.arrived} of {needed} threads")
+            for block, numbers in barrier.waiting:
+                instruction = self._machine.program.blocks[block].instructions[-1]
+                warps = np.unique(clusters.warp(self._machine.lanes.warp[numbers])).tolist()
+                listed = ", ".join(map(str, warps))
+                lines.append(f"  at PTX line {instruction.ptx_line}: warps {listed}")
+        return lines + self.cluster.describe()
+
+    def _ctas(self, s: Selection) -> Ints:
+        """The CTAs that lanes belong to; those of one cluster have numbers behind one another."""
+        return s.cta * self._ranks + self._machine.lanes.rank[s.index]
 
     def _enter(
         self, s: Selection, numbers: Words, threads: Words, *, waiting_at: int | None
     ) -> None:
         lanes = self._machine.lanes.numbers[s.index]
-        for cta, number, mask in _by_barrier(s, numbers):
+        for cta, number, mask in _by_barrier(self._ctas(s), numbers):
             expected = int(threads[mask][0])
             barrier = self._open.setdefault((cta, number), _Barrier(expected))
             if barrier.threads != expected or (threads[mask] != expected).any():
@@ -140,9 +163,9 @@ class NamedBarriers:
             self._machine.clocks.join(warps, barrier.passed)
 
 
-def _by_barrier(s: Selection, numbers: Words) -> Iterator[tuple[int, int, Bools]]:
-    """CTA, number and lanes of every barrier that the lanes of a selection name."""
-    keys = s.cta * NUMBERS + numbers
+def _by_barrier(ctas: Ints, numbers: Words) -> Iterator[tuple[int, int, Bools]]:
+    """CTA, number and lanes of every barrier that lanes of CTAs name."""
+    keys = ctas * NUMBERS + numbers
     for key in np.unique(keys):
         yield *divmod(int(key), NUMBERS), keys == key
 

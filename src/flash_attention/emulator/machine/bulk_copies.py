@@ -41,23 +41,58 @@ class BulkCopies(CopyEngine):
         src: Array,
         nbytes: Array,
         mbarrier: Array,
+        ranks: Array | None,
         mask: Mask,
         pc: int,
     ) -> None:
-        """Global to shared: poison now, data when somebody waits for the mbarrier's phase."""
+        """Global to shared: poison now, data when somebody waits for the mbarrier's phase.
+
+        A multicast goes to all CTAs of the cluster that `ranks` names.
+        """
         for thread in executing(sel, mask, pc):
-            moved = self._range(thread, dst, src, nbytes)
+            for to, completed in self.copies(thread, dst, mbarrier, ranks):
+                moved = self._range(thread, to, src, nbytes)
+                barrier = self._machine.mbarriers.find(thread, completed)
+                if moved is not None and barrier is not None:
+                    self.start_load(thread, moved.chunks, self._read(moved), barrier, moved.nbytes)
+
+    def send(
+        self,
+        sel: Selection,
+        dst: Array,
+        src: Array,
+        nbytes: Array,
+        mbarrier: Array,
+        mask: Mask,
+        pc: int,
+    ) -> None:
+        """From the shared memory of a CTA to that of another one of its cluster.
+
+        What is read is taken at once: nothing tells when the source may be written again.
+        """
+        shared, clocks = self._machine.shared, self._machine.clocks
+        for thread in executing(sel, mask, pc):
+            moved = self._range(thread, dst, src, nbytes, "shared source address")
             barrier = self._machine.mbarriers.find(thread, mbarrier)
-            if moved is None or barrier is None:
+            order: Ints = np.arange(int(nbytes[thread.lane]) // CHUNK)
+            address = int(src[thread.lane])
+            chunks = self.chunks_in_shared(thread, address, order, "the bulk copy")
+            if moved is None or barrier is None or chunks is None:
                 continue
-            memory = self._machine.global_access
-            source = self._resolve(moved, "bulk load")
-            if self._machine.checks:
-                memory.check_read(source)
-            data = memory.storage.chunks.take(source.where // CHUNK)
-            if source.mask is not None:
-                data[~source.mask] = 0
+            shared.bulk_read(thread, chunks, clocks.bulk_agent(thread.warp), epoch=0)
+            data = shared.chunks.take(chunks)
             self.start_load(thread, moved.chunks, data, barrier, moved.nbytes)
+
+    def _read(self, moved: _Range) -> Array:
+        """The bytes in global memory; zero where they may not be accessed."""
+        memory = self._machine.global_access
+        source = self._resolve(moved, "bulk load")
+        if self._machine.checks:
+            memory.check_read(source)
+        data: Array = memory.storage.chunks.take(source.where // CHUNK)
+        if source.mask is not None:
+            data[~source.mask] = 0
+        return data
 
     def store(
         self, sel: Selection, dst: Array, src: Array, nbytes: Array, mask: Mask, pc: int
@@ -77,13 +112,20 @@ class BulkCopies(CopyEngine):
             if moved is not None:
                 self.start_store(thread, moved.chunks, partial(self._add, moved))
 
-    def _range(self, thread: Thread, shared: Array, outside: Array, nbytes: Array) -> _Range | None:
+    def _range(
+        self,
+        thread: Thread,
+        shared: Array,
+        outside: Array,
+        nbytes: Array,
+        other: str = "global address",
+    ) -> _Range | None:
         """What one thread moves; None, and a finding, if it cannot be moved."""
         size = int(nbytes[thread.lane])
         starts = []
         for what, given in (
             ("shared address", shared),
-            ("global address", outside),
+            (other, outside),
             ("size", nbytes),
         ):
             value = int(given[thread.lane])

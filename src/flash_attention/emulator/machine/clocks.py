@@ -4,14 +4,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from flash_attention.emulator.machine.lanes import Selection
+    from flash_attention.emulator.machine.lanes import Bools, Selection
     from flash_attention.emulator.machine.machine import Machine
 
 MBARRIER_SLOTS = 64
@@ -19,23 +18,20 @@ WARPS_PER_GROUP = 4
 
 Clock = NDArray[np.int32]
 Index = TypeVar("Index", int, NDArray[np.int64])
+Released = Clock  # what a warp lets others see, [views, agents]
 
-
-@dataclass(frozen=True)
-class Released:
-    """What a warp has seen, as it arrives at a barrier and does not wait there."""
-
-    seen: Clock
-    seen_by_proxy: Clock
+SEEN, BY_PROXY, BEHIND_CTA_FENCE, BEHIND_GPU_FENCE = range(4)  # views
+FENCES = {"cta": (BEHIND_CTA_FENCE,), "gpu": (BEHIND_CTA_FENCE, BEHIND_GPU_FENCE)}
 
 
 class Clocks:
-    """Two vector clocks per warp, with one component per agent of its CTA.
+    """Vector clocks per warp, with one component per agent of its CTA.
 
     Agents are numbered inside a CTA: its warps, a lane of every warp that acts alone, the cp.async
     engine of every warp, mbarrier slots, the wgmma engine of every warpgroup, the bulk-store engine
     of every warp. `seen` is what happened before for the agent of a row, `seen_by_proxy` for its
-    asynchronous engines, and `seen_by_lanes` as to what other lanes of the warp did.
+    asynchronous engines, and `seen_by_lanes` as to what other lanes of the warp did. Kernels with
+    fences between threads have two views more: what happened before the last fence of a scope.
 
     Row w belongs to the lanes of warp w that act together. Row w + `num_warps` belongs to a lane of
     it that acts alone: it takes part in what they do together, and may have seen more. What it has
@@ -43,21 +39,24 @@ class Clocks:
     """
 
     def __init__(self, machine: Machine) -> None:
+        self._lanes = machine.lanes
         self.num_ctas = machine.num_ctas
         self.num_warps = machine.num_warps
         self.warps_per_cta = machine.warps_per_cta
         self.groups_per_cta = -(-self.warps_per_cta // WARPS_PER_GROUP)
         self._copies = 2 * self.warps_per_cta
         self._barriers = self._copies + self.warps_per_cta
-        self._wgmma = self._barriers + MBARRIER_SLOTS
+        self._wgmma = self._barriers + MBARRIER_SLOTS * machine.clusters.size
         self._bulk = self._wgmma + self.groups_per_cta
         self.num_agents = self._bulk + self.warps_per_cta
-        shape = (2 * self.num_warps, self.num_agents)
-        self.seen: Clock = np.zeros(shape, np.int32)
-        self.seen_by_proxy: Clock = np.zeros(shape, np.int32)
-        self.seen_by_lanes: Clock = np.zeros(shape, np.int32)
+        views = 4 if machine.program.has_fences else 2
+        self.views: Clock = np.zeros((views, 2 * self.num_warps, self.num_agents), np.int32)
+        self.seen: Clock = self.views[SEEN]
+        self.seen_by_proxy: Clock = self.views[BY_PROXY]
+        self.seen_by_lanes: Clock = np.zeros_like(self.seen)
         self._warps: NDArray[np.int64] = np.arange(self.num_warps)
         self.version = 0  # changes with any warp's epoch
+        self.joins = 0  # barriers of all warps so far
         self._tick(self._warps)
 
     def lane_agent(self, warp: Index) -> Index:
@@ -98,11 +97,13 @@ class Clocks:
         """Start a new epoch: what follows is not covered by what was released before."""
         self._tick(sel.warps)
 
+    def tick_warp(self, warp_id: int) -> None:
+        self._tick(np.array([warp_id]))
+
     def sync_warp(self, sel: Selection) -> None:
         """__syncwarp: lanes may rely on each other's past."""
         warps = sel.warps_together
-        for clock in (self.seen, self.seen_by_proxy):
-            clock[warps] = clock[warps + self.num_warps]
+        self.views[:, warps] = self.views[:, warps + self.num_warps]
         self._settle(warps)
         self._tick(warps)
 
@@ -111,6 +112,16 @@ class Clocks:
         for rows in (sel.warps_together, sel.warps + self.num_warps):
             self.seen_by_proxy[rows] = self.seen[rows]
         self._tick(sel.warps)
+
+    def fence(self, sel: Selection, scope: str, mask: Bools | None) -> None:
+        """A fence between threads: the past is visible to those of a scope that learn of it."""
+        lanes = self._lanes.part(sel, mask) if mask is None or mask.any() else None
+        if lanes is None:
+            return
+        for rows in (lanes.warps_together, lanes.warps + self.num_warps):
+            for view in FENCES[scope]:
+                self.views[view, rows] = self.seen[rows]
+        self._tick(lanes.warps)
 
     def learn(self, warp_id: int, agent: int, epoch: int, alone: bool) -> None:
         """Lanes of a warp, or one lane, know that an engine has got as far as an epoch."""
@@ -122,27 +133,25 @@ class Clocks:
     ) -> None:
         """A wait that passed: lanes of a warp, or one lane, take over what others released."""
         for row in self._rows(warp_id, alone):
-            seen, by_proxy = self.seen[row], self.seen_by_proxy[row]
-            np.maximum(seen, visible.seen, out=seen)
-            np.maximum(by_proxy, visible.seen_by_proxy, out=by_proxy)
+            views = self.views[:, row]
+            np.maximum(views, visible, out=views)
             if alone or whole_warp:
                 known = self.seen_by_lanes[row]
-                np.maximum(known, visible.seen, out=known)
+                np.maximum(known, visible[SEEN], out=known)
 
     def known(self, warp_id: int, alone: bool) -> Released:
         """What the lanes of a warp that act together may release, or one that acts alone."""
         row = warp_id + self.num_warps
-        known = Released(self.seen[row].copy(), self.seen_by_proxy[row].copy())
+        known = self.views[:, row].copy()
         if alone:
             warp = warp_id // self.num_ctas
-            for clock in (known.seen, known.seen_by_proxy):
-                clock[warp] = min(clock[warp], self.seen_by_lanes[row, warp])
+            known[:, warp] = np.minimum(known[:, warp], self.seen_by_lanes[row, warp])
         return known
 
     def release(self, warp_id: int, alone: bool = False) -> Released:
         """A warp, or a lane alone, arrives at a barrier and goes on; give the result to `join`."""
         released = self.known(warp_id, alone)
-        self._tick(np.array([warp_id]))
+        self.tick_warp(warp_id)
         return released
 
     def join(self, warp_ids: NDArray[np.int64], released: Sequence[Released] = ()) -> None:
@@ -160,22 +169,20 @@ class Clocks:
         groups = [ids.reshape(len(sizes), -1)] if same_size else np.split(ids, bounds)
         for group in groups:
             warps = np.atleast_2d(group)
-            for clock in (self.seen, self.seen_by_proxy):
-                known = clock[warps + self.num_warps].max(axis=1)
-                for arrived in released:
-                    more = arrived.seen if clock is self.seen else arrived.seen_by_proxy
-                    np.maximum(known, more, out=known)
-                clock[warps] = clock[warps + self.num_warps] = known[:, None]
+            known = self.views[:, warps + self.num_warps].max(axis=2)
+            for arrived in released:
+                np.maximum(known, arrived[:, None], out=known)
+            self.views[:, warps] = self.views[:, warps + self.num_warps] = known[:, :, None]
         self._settle(warp_ids)
         self._tick(warp_ids)
 
     def join_all(self) -> None:
         """A barrier of all warps of every CTA."""
-        shape = (2, self.warps_per_cta, self.num_ctas, self.num_agents)
-        for clock in (self.seen, self.seen_by_proxy):
-            by_warp = clock.reshape(shape)
-            by_warp[:] = by_warp[1].max(axis=0)
+        shape = (len(self.views), 2, self.warps_per_cta, self.num_ctas, self.num_agents)
+        by_warp = self.views.reshape(shape)
+        by_warp[:] = by_warp[:, 1].max(axis=1)[:, None, None]
         self.seen_by_lanes[:] = self.seen
+        self.joins += 1
         self._tick(self._warps)
 
     def _rows(self, warp_id: int, alone: bool) -> tuple[int, ...]:

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flash_attention.emulator.machine.access import Access, Ints, Mask, Thread
+from flash_attention.emulator.machine.clusters import map_address
 from flash_attention.emulator.machine.lanes import SHARED_BASE
 from flash_attention.emulator.machine.storage import CHUNK, POISONED
 
@@ -45,12 +46,30 @@ class CopyEngine:
             machine.shared.engine_write(thread, begin, end, agent, epoch)
             target[chunks] = POISONED[CHUNK]
 
+    def copies(
+        self, thread: Thread, dst: Array, mbarrier: Array, ranks: Array | None
+    ) -> Iterator[tuple[Array, Array]]:
+        """Where a thread's load goes: its address and mbarrier, or those at the same places in
+        every CTA of the cluster whose bit is set in `ranks`."""
+        if ranks is None:
+            yield dst, mbarrier
+            return
+        chosen = int(ranks[thread.lane])
+        size = self._machine.clusters.size
+        if chosen >> size or chosen == 0:
+            detail = f"a multicast to the CTAs of mask {chosen:#x}, in a cluster of {size}"
+            self.report("tma-coordinates", detail, thread)
+        for rank in (rank for rank in range(size) if chosen >> rank & 1):
+            number = np.full(len(dst), rank, np.uint32)
+            yield map_address(dst, number), map_address(mbarrier, number)
+
     def start_store(self, thread: Thread, chunks: Ints, put: Callable[[Array], None]) -> None:
         """Read the chunks, and give their bytes to `put`, when the waits of the thread ask."""
         self._machine.bulk_groups.start(thread, chunks, put)
 
     def chunks_in_shared(self, thread: Thread, address: int, order: Ints, what: str) -> Ints | None:
         """Flat chunks at `order` from an address; None, and a finding, where there are none."""
+        address, base = self._machine.shared.located(thread, address)
         offset = address - SHARED_BASE
         first = offset + int(order.min(initial=0)) * CHUNK
         last = offset + (int(order.max(initial=-1)) + 1) * CHUNK
@@ -59,7 +78,7 @@ class CopyEngine:
             detail = f"{what} covers shared bytes {first} to {last} of {limit}"
             self.report("shared-out-of-bounds", detail, thread, np.full(thread.sel.count, address))
             return None
-        chunks: Ints = order + (int(thread.sel.shared_base[thread.lane]) + address) // CHUNK
+        chunks: Ints = order + (base + address) // CHUNK
         return chunks
 
     def access(self, thread: Thread, where: Array, size: int, mask: Mask, what: str) -> Access:

@@ -20,8 +20,12 @@ if TYPE_CHECKING:
 WAVEFRONT_BYTES = 128
 BANKS = 32
 SECTOR_BYTES = 32
+SECTOR_START = np.uint64(2**64 - SECTOR_BYTES)  # the bits of an address that name its sector
+LAST_ADDRESS = np.uint64(2**64 - 1)
+NOWHERE = np.int64(-(2**63))  # lies before all addresses
 
 Ints = NDArray[np.int64]
+Pattern = tuple[int, bytes, bytes | None]  # bytes of an access, relative addresses, active lanes
 
 
 @dataclass
@@ -57,8 +61,8 @@ class Counters:
         self.global_sites: dict[int, GlobalSite] = {}
         self.tensor_operations = 0
         self._barrier_waits = 0
-        self._bank_patterns: dict[tuple[int, bytes, bytes | None], SharedSite] = {}
-        self._sector_patterns: dict[tuple[int, bytes], tuple[int, int]] = {}
+        self._bank_patterns: dict[Pattern, SharedSite] = {}
+        self._sector_patterns: dict[Pattern, tuple[int, int, int, int]] = {}
 
     def block(self, index: int, warps: int) -> None:
         """Count that `warps` warps executed a basic block."""
@@ -70,6 +74,19 @@ class Counters:
 
     def shared_access(self, access: Access) -> None:
         """Count an access to shared memory."""
+        self.add_shared(access.pc, self.shared_pattern(access))
+
+    def add_shared(self, pc: int, counts: SharedSite) -> None:
+        """Add to the counts of an instruction on shared memory."""
+        site = self.shared_sites.get(pc)
+        if site is None:
+            site = self.shared_sites[pc] = SharedSite()
+        site.requests += counts.requests
+        site.wavefronts += counts.wavefronts
+        site.ideal += counts.ideal
+
+    def shared_pattern(self, access: Access) -> SharedSite:
+        """What an access to shared memory counts."""
         rows, active = _by_warp(access)
         alike = _ctas_alike(access.sel)
         times = 1
@@ -83,35 +100,32 @@ class Counters:
             if same:
                 rows, times = by_cta[:, 0], alike
         nbytes = access.nbytes
-        key = nbytes, rows.tobytes(), None if active is None else active.tobytes()
+        relative = rows - (rows[:, :1] & ~rows.dtype.type(WAVEFRONT_BYTES - 1))
+        key = nbytes, relative.tobytes(), None if active is None else active.tobytes()
         pattern = self._bank_patterns.get(key)
         if pattern is None:
             pattern = self._bank_patterns[key] = bank_wavefronts(rows, active, nbytes)
-        site = self.shared_sites.setdefault(access.pc, SharedSite())
-        site.requests += times * pattern.requests
-        site.wavefronts += times * pattern.wavefronts
-        site.ideal += times * pattern.ideal
+        return SharedSite(
+            times * pattern.requests, times * pattern.wavefronts, times * pattern.ideal
+        )
 
     def global_access(self, access: Access) -> None:
         """Count an access to global memory."""
-        pc, nbytes = access.pc, access.nbytes
         rows, active = _by_warp(access)
-        rows = rows.astype(np.int64)
+        times = 1
         if active is None:
-            relative = rows - (rows[:, :1] & -SECTOR_BYTES)
+            relative = rows - (rows[:, :1] & SECTOR_START)
             if (relative == relative[0]).all():
-                key = nbytes, relative[0].tobytes()
-                pattern = self._sector_patterns.get(key)
-                if pattern is None:
-                    pattern = self._sector_patterns[key] = count_sectors(relative[:1], None, nbytes)
-                sectors, ideal = (len(rows) * count for count in pattern)
-                self.add_global(pc, len(rows), sectors, ideal, rows.size * nbytes)
-                return
-            self.add_global(pc, len(rows), *count_sectors(rows, None, nbytes), rows.size * nbytes)
-            return
-        requests = int(np.count_nonzero(active.any(axis=1)))
-        moved = int(np.count_nonzero(active)) * nbytes
-        self.add_global(pc, requests, *count_sectors(rows, active, nbytes), moved)
+                times, relative = len(relative), relative[:1]
+        else:
+            lowest = np.where(active, rows, LAST_ADDRESS).min(axis=1, keepdims=True)
+            relative = np.where(active, rows - (lowest & SECTOR_START), 0)
+        key = access.nbytes, relative.tobytes(), None if active is None else active.tobytes()
+        counts = self._sector_patterns.get(key)
+        if counts is None:
+            counts = _global_counts(relative.astype(np.int64), active, access.nbytes)
+            self._sector_patterns[key] = counts
+        self.add_global(access.pc, *(times * count for count in counts))
 
     def add_global(self, pc: int, requests: int, sectors: int, ideal: int, nbytes: int) -> None:
         """Add to the counts of an instruction on global memory."""
@@ -211,6 +225,13 @@ def bank_wavefronts(addresses: NDArray[Any], active: Mask, nbytes: int) -> Share
     )
 
 
+def _global_counts(addresses: Ints, active: Mask, nbytes: int) -> tuple[int, int, int, int]:
+    """Requests, sectors, the fewest of them and bytes of warp accesses [warps, 32]."""
+    on = np.ones(addresses.shape, bool) if active is None else active
+    requests, lanes = np.count_nonzero(on.any(axis=1)), np.count_nonzero(on)
+    return int(requests), *count_sectors(addresses, active, nbytes), int(lanes) * nbytes
+
+
 def count_sectors(addresses: Ints, active: Mask, nbytes: int) -> tuple[int, int]:
     """Sectors that warp accesses [warps, 32] touch, and the fewest their bytes could lie in."""
     sectors = _distinct(addresses // SECTOR_BYTES, active)
@@ -220,11 +241,10 @@ def count_sectors(addresses: Ints, active: Mask, nbytes: int) -> tuple[int, int]
 
 def _distinct(values: Ints, active: Mask) -> Ints:
     """How many different values every row has."""
-    nothing = np.iinfo(np.int64).min
-    ordered = np.sort(values if active is None else np.where(active, values, nothing), axis=1)
-    new = ordered != nothing
+    ordered = np.sort(values if active is None else np.where(active, values, NOWHERE), axis=1)
+    new = ordered != NOWHERE
     new[:, 1:] &= ordered[:, 1:] != ordered[:, :-1]
-    counts: Ints = np.count_nonzero(new, axis=1).astype(np.int64)
+    counts: Ints = np.add.reduce(new, axis=1, dtype=np.int64)
     return counts
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flash_attention.emulator.machine.clocks import SEEN
 from flash_attention.emulator.machine.lanes import SHARED_BASE
 from flash_attention.emulator.machine.shadow import UNORDERED, UNSYNCED, Shadow, pc_of
 from flash_attention.emulator.machine.shadow_state import (
@@ -33,8 +34,10 @@ class EngineShadow(Shadow):
         """An engine writes the flat bytes [begin, end), whole chunks, for a thread."""
         if not self._checks:
             return
+        self._record_reads()
+        self._unsettled = self._engines_wrote = True
         state = self._state
-        seen = self._clocks.known(thread.warp_id, thread.alone).seen
+        seen = self._clocks.known(thread.warp_id, thread.alone)[SEEN]
         chunks: Ints = np.arange(begin // CHUNK, -(-end // CHUNK))
         writers = state.last_writers(chunks * CHUNK, CHUNK)
         late = writers.epoch > seen[writers.agent]
@@ -61,7 +64,7 @@ class EngineShadow(Shadow):
         clocks = self._clocks
         if thread.alone:
             writers = self._state.last_writers(chunks * CHUNK, CHUNK)
-            synced = clocks.known(thread.warp_id, alone=True).seen[thread.warp]
+            synced = clocks.known(thread.warp_id, alone=True)[SEEN, thread.warp]
             late = (writers.agent == thread.warp) & (writers.epoch > synced)
             late &= ~_by_thread(thread, writers.agent, writers.tag)
             if late.any():

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from flash_attention.emulator.machine.access import Thread
+    from flash_attention.emulator.machine.clusters import Clusters
     from flash_attention.emulator.machine.lanes import Selection
     from flash_attention.emulator.program.program import Program
 
@@ -54,9 +55,11 @@ def _place(ptx_line: int | None, source: str | None) -> str:
 class Findings:
     """All findings of a run, in the order of their first occurrence."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, clusters: Clusters) -> None:
         self._kernel = program.kernel
+        self._clusters = clusters
         self._found: dict[tuple[str, int | None, int | None], Finding] = {}
+        self.reports = 0  # how often an error was recorded
 
     @property
     def items(self) -> list[Finding]:
@@ -82,20 +85,22 @@ class Findings:
         count = 1 if bad is None else int(np.count_nonzero(bad))
         if count == 0:
             return
+        self.reports += 1
         key = (kind, pc, other_pc)
         known = self._found.get(key)
         if known is not None:
             self._found[key] = replace(known, count=known.count + count)
             return
         first = 0 if bad is None else int(bad.argmax())
+        warp = 0 if sel is None else int(sel.warp[first])
         ptx_line, source = self._locate(pc)
         other_ptx_line, other_source = self._locate(other_pc)
         self._found[key] = Finding(
             kind=kind,
             detail=detail,
             kernel=self._kernel.name,
-            cta=None if sel is None else int(sel.cta[first]),
-            warp=None if sel is None else int(sel.warp[first]),
+            cta=None if sel is None else self._clusters.cta(int(sel.cta[first]), warp),
+            warp=None if sel is None else self._clusters.warp(warp),
             lane=None if sel is None else int(sel.lane[first]),
             address=None if address is None else int(address[first]),
             ptx_line=ptx_line,

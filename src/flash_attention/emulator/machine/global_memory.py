@@ -3,10 +3,11 @@
 
 from __future__ import annotations
 
+import copy
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence, Set
+from collections.abc import Iterator, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -15,10 +16,9 @@ from flash_attention.emulator.errors import EmulatorError
 from flash_attention.emulator.machine.access import Access, Bools, Ints, Mask, Memory
 from flash_attention.emulator.machine.allocation import Allocation
 from flash_attention.emulator.machine.atomics import apply_atomic
-from flash_attention.emulator.machine.cta_order import CtaOrder
+from flash_attention.emulator.machine.global_shadow import ADDITION, ATOMIC, GlobalShadow, Values
 from flash_attention.emulator.machine.lanes import GLOBAL_BASE
 from flash_attention.emulator.machine.storage import POISON, Storage
-from flash_attention.emulator.program.blocks import STRONG
 from flash_attention.emulator.ptx.model import Instruction, Variable
 
 if TYPE_CHECKING:
@@ -27,20 +27,27 @@ if TYPE_CHECKING:
 
 GAP = 4096  # unallocated bytes, at least, around every allocation
 ALIGNMENT = 256
-CONFLICT = "cta-write-conflict"
+USES = {"cp.async": "load"}  # accesses that are a use under another name
+
+
+class Saved(NamedTuple):
+    """Global memory at some time."""
+
+    bytes: NDArray[np.uint8]
+    allocations: list[Allocation]
 
 
 class GlobalMemory:
     """Global memory that the host allocates and fills. It grows as needed."""
 
-    def __init__(self, capacity: int = 1 << 26) -> None:
+    def __init__(self, capacity: int = 1 << 20) -> None:
         self._storage = Storage(max(capacity, 2 * GAP), poisoned=False)
         self._storage.bytes[:GAP].view(np.uint32)[:] = POISON
         self._top = GAP
         self._starts: list[int] = []
         self.allocations: list[Allocation] = []
         self._variables: dict[str, int] = {}
-        self.writers = 0  # CTAs of all launches so far
+        self.writers = 0  # agents of all launches so far
 
     @property
     def storage(self) -> Storage:
@@ -110,6 +117,15 @@ class GlobalMemory:
             raise EmulatorError(f"{size} bytes at address {address:#x} are not allocated")
         return self._storage.bytes[start : start + size].view(dtype).reshape(tuple(shape)).copy()
 
+    def saved(self) -> Saved:
+        """What is allocated, and all that it holds; give it to `restore`."""
+        return Saved(self._storage.bytes[: self._top].copy(), copy.deepcopy(self.allocations))
+
+    def restore(self, saved: Saved) -> None:
+        """Undo what kernels did since `saved`."""
+        self._storage.bytes[: self._top] = saved.bytes
+        self.allocations = saved.allocations
+
     def find(self, offset: int) -> Allocation | None:
         """Return the allocation that contains address GLOBAL_BASE + `offset`, or None."""
         index = bisect_right(self._starts, offset) - 1
@@ -140,12 +156,16 @@ class GlobalAccess(Memory):
         self._findings = machine.findings
         self._checks = machine.checks
         self._launch = memory.writers
-        self._order = CtaOrder(machine.num_ctas)
-        instructions = machine.program.kernel.instructions
-        self._strong_loads = _places(instructions, "ld", STRONG)
-        self._acquires = _places(instructions, "ld", {"acquire"})
-        self._releases = _places(instructions, "red", {"release", "acq_rel"})
-        memory.writers += machine.num_ctas
+        self._fenced = machine.program.has_fences
+        self._written: set[int] | None = None  # starts of allocations that are stored to
+        self._shadow = GlobalShadow(machine, self._launch)
+        self._writing = [
+            pc
+            for pc, instruction in enumerate(machine.program.kernel.instructions)
+            if instruction.parts[0] in ("st", "atom", "red") and _may_be_global(instruction)
+        ]
+        memory.writers += self._shadow.num_writers
+        self._uses: dict[int, set[str]] = {}  # what was done to each allocation
 
     @property
     def storage(self) -> Storage:
@@ -155,44 +175,69 @@ class GlobalAccess(Memory):
         resolved = self.resolve(access)
         if self._checks:
             self._counters.global_access(access)
-            if access.pc in self._acquires:
-                for lane in resolved.lanes.tolist():
-                    self._order.acquire(int(access.sel.cta[lane]), int(resolved.where[lane]))
+            if self._shadow.ordering(access.pc).strong:
+                self._shadow.observe(resolved)
             self.check_read(resolved)
         return resolved
 
     def write(self, access: Access) -> Access:
+        return self._write(access, None)
+
+    def store(
+        self,
+        sel: Selection,
+        addr: NDArray[Any],
+        size: int,
+        values: Sequence[NDArray[Any]],
+        mask: Mask,
+        pc: int,
+    ) -> None:
+        access = Access(sel, addr, size * len(values), mask, pc, "store")
+        resolved = self._write(access, Values(values, self.storage))
+        self.storage.scatter(resolved.where, size, values, resolved.mask)
+
+    def _write(self, access: Access, values: Values | None) -> Access:
         resolved = self.resolve(access)
         if self._checks:
             self._counters.global_access(access)
-            self.check_write(resolved)
+            self.check_write(resolved, values)
+            if self._shadow.ordering(access.pc).strong:
+                self._shadow.publish(resolved, adds=False)
         return resolved
+
+    @property
+    def exchanges(self) -> bool:
+        """Whether threads may have exchanged data: an allocation was used in more than one way."""
+        return any(len(uses) > 1 for uses in self._uses.values())
 
     def check_read(self, access: Access) -> None:
         """Look at a read that is resolved: was everything written, and by whom?"""
         for allocation, lanes in self._by_allocation(access):
             if not allocation.filled:
                 self._check_written(allocation, lanes, access)
-            if allocation.newest > self._launch and access.pc not in self._strong_loads:
-                self._check_order(allocation, lanes, access)
+            tracked = self._may_be_written(allocation)
+            if tracked or allocation.newest > self._launch:
+                self._shadow.read(allocation, lanes, access, tracked)
 
     def watches(self, offset: int) -> bool:
         """Whether a read of the allocation there has to be looked at."""
         allocation = self.memory.find(offset)
         if allocation is None:
             return False
-        return allocation.newest > self._launch or not allocation.filled
+        written = allocation.newest > self._launch or self._may_be_written(allocation)
+        return written or not allocation.filled
 
-    def check_write(self, access: Access) -> None:
-        """Record a write that is resolved."""
+    def check_write(self, access: Access, values: Values | None = None) -> None:
+        """Check and record a write that is resolved, of `values` if they are known."""
         for allocation, lanes in self._by_allocation(access):
-            where, ctas = access.where[lanes], access.sel.cta[lanes]
-            if allocation.changed:
-                self._check_order(allocation, lanes, access)
-            met = allocation.write(where, access.nbytes, ctas, self._order, self._launch)
-            if met.any():
-                detail = f"bytes of {_name(allocation)} that another CTA stores too"
-                self._report(CONFLICT, detail, access, lanes[met])
+            self._shadow.write(allocation, lanes, access, values)
+
+    def _may_be_written(self, allocation: Allocation) -> bool:
+        """Whether stores of threads reach it, as far as their addresses tell."""
+        if self._written is None:
+            owners = (self.owners.get(pc) for pc in self._writing)
+            self._written = {owner.begin for owner in owners if owner is not None}
+        return allocation.start in self._written
 
     def atomic(
         self,
@@ -208,16 +253,17 @@ class GlobalAccess(Memory):
     ) -> NDArray[Any]:
         """The value before; accesses to one address happen in the order of the lanes.
 
-        They order the CTAs that make them if somebody looks at the value before.
+        They order the threads that make them if somebody looks at the value before.
         """
         access = Access(sel, addr, value.dtype.itemsize, mask, pc, "atomic")
         resolved = self.resolve(access)
         before = np.zeros(sel.count, value.dtype)
-        before[resolved.lanes] = self.change(resolved, op, type, (value,), compare)
+        kind = ATOMIC if ordered else ADDITION
+        before[resolved.lanes] = self.change(resolved, op, type, (value,), compare, kind)
         if self._checks:
             self._counters.global_access(access)
-            for lane in resolved.lanes.tolist() if ordered else ():
-                self._order.meet(int(sel.cta[lane]), int(resolved.where[lane]))
+            if ordered and value.dtype.kind != "f":
+                self._shadow.meet(resolved)
         return before
 
     def reduce(
@@ -237,9 +283,8 @@ class GlobalAccess(Memory):
         if not self._checks:
             return
         self._counters.global_access(access)
-        if pc in self._releases:
-            for lane in resolved.lanes.tolist():
-                self._order.release(int(sel.cta[lane]), int(resolved.where[lane]))
+        if values[0].dtype.kind != "f" and (self._fenced or self._shadow.ordering(pc).releases):
+            self._shadow.publish(resolved, adds=True)
 
     def change(
         self,
@@ -248,34 +293,24 @@ class GlobalAccess(Memory):
         type: str,
         values: Sequence[NDArray[Any]],
         compare: NDArray[Any] | None = None,
+        kind: int = ADDITION,
     ) -> NDArray[Any]:
         """Apply atomics that are resolved; the values before at the last of the places."""
         lanes = access.lanes
         if self._checks:
-            self._check_change(access)
+            self._check_change(access, kind)
         cells = self.storage.bytes.view(values[0].dtype)
         first = access.where[lanes] // values[0].dtype.itemsize
         expected = None if compare is None else compare[lanes]
         for index, value in enumerate(values):
             before = apply_atomic(cells, op, type, first + index, value[lanes], expected)
+            self.storage.changes += bool((cells[first + index] != before).any())
         return before
 
-    def _check_change(self, access: Access) -> None:
+    def _check_change(self, access: Access, kind: int) -> None:
         for allocation, lanes in self._by_allocation(access):
             self._check_written(allocation, lanes, access)
-            where, ctas = access.where[lanes], access.sel.cta[lanes]
-            met = allocation.change(where, access.nbytes, ctas, self._order, self._launch)
-            detail = f"{access.what} on bytes of {_name(allocation)} that another CTA stores"
-            self._report(CONFLICT, detail, access, lanes[met])
-
-    def _check_order(self, allocation: Allocation, lanes: Ints, access: Access) -> None:
-        where, ctas = access.where[lanes], access.sel.cta[lanes]
-        met = allocation.unordered(where, access.nbytes, ctas, self._order, self._launch)
-        detail = (
-            f"{access.what} of bytes of {_name(allocation)} that another CTA changes, and nothing"
-            " orders the two"
-        )
-        self._report(CONFLICT, detail, access, lanes[met])
+            self._shadow.change(allocation, lanes, access, kind)
 
     def covers(self, begin: int, end: int) -> bool:
         allocation = self.memory.find(begin)
@@ -299,6 +334,7 @@ class GlobalAccess(Memory):
             allocation = self.memory.find(int(offsets[lanes[0]]))
             if allocation is None:
                 raise EmulatorError("an access outside of what is allocated was let through")
+            self._uses.setdefault(allocation.start, set()).add(USES.get(access.what, access.what))
             there = (offsets[lanes] >= allocation.start) & (offsets[lanes] < allocation.end)
             yield allocation, lanes[there]
             lanes = lanes[~there]
@@ -306,23 +342,16 @@ class GlobalAccess(Memory):
     def _check_written(self, allocation: Allocation, lanes: Ints, access: Access) -> None:
         unset = allocation.unwritten(access.where[lanes], access.nbytes)
         detail = f"{access.what} of {_name(allocation)} that nothing was written to"
-        self._report("uninitialised-global", detail, access, lanes[unset])
-
-    def _report(self, kind: str, detail: str, access: Access, lanes: Ints) -> None:
-        """Note a mistake of some lanes of an access at offsets in this memory."""
         bad = np.zeros(access.sel.count, bool)
-        bad[lanes] = True
+        bad[lanes[unset]] = True
         address = access.where + GLOBAL_BASE
-        self._findings.report(kind, detail, access.pc, access.sel, bad, address)
+        self._findings.report("uninitialised-global", detail, access.pc, access.sel, bad, address)
 
 
-def _places(instructions: Sequence[Instruction], opcode: str, parts: Set[str]) -> set[int]:
-    """The places of the instructions that have one of some parts."""
-    return {
-        pc
-        for pc, instruction in enumerate(instructions)
-        if instruction.parts[0] == opcode and not parts.isdisjoint(instruction.parts)
-    }
+def _may_be_global(instruction: Instruction) -> bool:
+    """Whether an access names global memory, or none."""
+    spaces = {part.split("::")[0] for part in instruction.parts}
+    return spaces.isdisjoint({"shared", "local", "param", "const"})
 
 
 def _name(allocation: Allocation) -> str:

@@ -10,9 +10,13 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from flash_attention.emulator.machine.patterns import Pattern
 
 WARP_SIZE = 32
 SHARED_BASE = 1024  # address of the first byte of shared memory: 0 is no valid address
@@ -40,6 +44,7 @@ class Selection:
     is_all: bool
     key: Hashable | None  # equal keys, equal lanes; None for scattered ones
     memo: dict[str, object] = field(default_factory=dict)
+    patterns: dict[Hashable, Pattern] = field(default_factory=dict)  # of accesses to shared memory
 
     @property
     def num_warps(self) -> int:
@@ -64,8 +69,14 @@ class Lanes:
     """The lanes of a launch, and the selections made of them."""
 
     def __init__(
-        self, num_ctas: int, warps_per_cta: int, shared_stride: int, block: int | None = None
+        self,
+        num_ctas: int,
+        warps_per_cta: int,
+        shared_stride: int,
+        block: int | None = None,
+        ranks: int = 1,
     ) -> None:
+        """Warps of CTAs, or of clusters of `ranks` CTAs with a part of shared memory each."""
         self.num_ctas = num_ctas
         self.warps_per_cta = warps_per_cta
         self.num_warps = num_ctas * warps_per_cta
@@ -75,11 +86,17 @@ class Lanes:
         self.warp_id: Ints = self.numbers // WARP_SIZE
         self.cta: Ints = self.warp_id % num_ctas
         self.warp: Ints = self.warp_id // num_ctas
-        self._shared_base: Ints = self.cta * shared_stride - SHARED_BASE
+        self._shared_stride, self._ranks = shared_stride, ranks
+        self.rank: Ints = self.warp // (warps_per_cta // ranks)
+        self._shared_base: Ints = self.shared_base(self.cta, self.rank)
         threads = warps_per_cta * WARP_SIZE if block is None else block
         self._last_warp = slice(None) if threads % WARP_SIZE == 0 else slice(threads % WARP_SIZE)
         self._slices: dict[tuple[int, int], Selection] = {}
         self.gone: Bools = self.warp * WARP_SIZE + self.lane >= threads  # lanes that do not run
+
+    def shared_base(self, cta: Any, rank: Any) -> Any:
+        """Flat byte offset of shared address 0 of a CTA."""
+        return (cta * self._ranks + rank) * self._shared_stride - SHARED_BASE
 
     @cached_property
     def all(self) -> Selection:

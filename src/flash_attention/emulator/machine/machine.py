@@ -15,6 +15,7 @@ from flash_attention.emulator.machine.barriers import NamedBarriers
 from flash_attention.emulator.machine.bulk_copies import BulkCopies
 from flash_attention.emulator.machine.bulk_groups import BulkGroups
 from flash_attention.emulator.machine.clocks import Clocks
+from flash_attention.emulator.machine.clusters import Clusters, Shape, coordinates
 from flash_attention.emulator.machine.constant import ConstantAccess
 from flash_attention.emulator.machine.copies import AsyncCopies
 from flash_attention.emulator.machine.counters import Counters
@@ -26,7 +27,6 @@ from flash_attention.emulator.machine.lanes import (
     PARAM_BASE,
     WARP_SIZE,
     Bools,
-    Lanes,
     Selection,
 )
 from flash_attention.emulator.machine.matrix import MatrixUnit
@@ -41,6 +41,7 @@ from flash_attention.emulator.machine.warp import WarpUnit
 from flash_attention.emulator.machine.wgmma import Wgmma
 from flash_attention.emulator.machine.wmma import Wmma
 from flash_attention.emulator.machine.written import WrittenRegisters
+from flash_attention.emulator.program.hooks import Debugger
 from flash_attention.emulator.program.program import Program
 from flash_attention.emulator.types import SPECIAL_REGISTERS, numpy_type
 
@@ -54,6 +55,8 @@ SHARED_GRANULE = 1024  # CTAs' shared memories start at multiples of the widest 
 class Machine:
     """One launch: `program` over a grid, with its arguments and its memory."""
 
+    debugger: Debugger | None = None
+
     def __init__(
         self,
         program: Program,
@@ -63,23 +66,27 @@ class Machine:
         args: Sequence[Argument],
         dynamic_smem: int,
         checks: bool,
+        cluster: tuple[int, int, int] | None = None,
     ) -> None:
         self.program = program
         self.grid = grid
         self.block_shape = (block, 1, 1) if isinstance(block, int) else block
         self.block = prod(self.block_shape)
         self.checks = checks
-        self.num_ctas = grid[0] * grid[1] * grid[2]
-        self.warps_per_cta = -(-self.block // WARP_SIZE)
+        shape = cluster or program.kernel.cluster or (1, 1, 1)
+        self.clusters = clusters = Clusters(grid, shape, self.block)
+        self.num_ctas = clusters.count  # of which each may be a cluster
+        self.warps_per_cta = clusters.size * clusters.warps_in_cta
         self.num_warps = self.num_ctas * self.warps_per_cta
         self.dynamic_smem = dynamic_smem
         self.shared_limit = program.static_smem + dynamic_smem
         self.shared_stride = -(-self.shared_limit // SHARED_GRANULE) * SHARED_GRANULE
-        self.lanes = Lanes(self.num_ctas, self.warps_per_cta, self.shared_stride, self.block)
+        self.shared_bytes = prod(grid) * self.shared_stride
+        self.lanes = clusters.lanes(self.shared_stride)
         self.num_lanes = self.lanes.count
         self.tensor_maps: dict[int, TensorMap] = {}
 
-        self.findings = Findings(program)
+        self.findings = Findings(program, self.clusters)
         self.counters = Counters(program)
         self.clocks = Clocks(self)
         self.shared = SharedMemory(self)
@@ -88,7 +95,7 @@ class Machine:
         self.constant_access = ConstantAccess(self.global_access)
         self.generic = GenericAccess(self)
         self.printer = Printer(self)
-        self._ticks = 0
+        self.ticks = 0
         self.copies = AsyncCopies(self)
         self.matrix = MatrixUnit(self)
         self.warp = WarpUnit(self)
@@ -103,31 +110,32 @@ class Machine:
         self.written = WrittenRegisters(self)
         self.registers = [np.zeros(self.num_lanes, t) for t in program.slot_types]
         self.constants = [np.full(self.num_lanes, value) for value in program.constant_arrays]
-        block_of_parameters = self._parameter_block(args)
-        if checks:
-            self.shared.owners = shared_owners(program, self.shared_limit)
-            self.global_access.owners = global_owners(program, memory, block_of_parameters)
-        self.parameters = PrivateMemory(
-            self, "param", PARAM_BASE, len(block_of_parameters), block_of_parameters
-        )
+        self._take_arguments(self._parameter_block(args), memory)
+
+    def _take_arguments(self, block: bytes, memory: GlobalMemory) -> None:
+        """Place the parameters, and bind what is known before the first instruction."""
+        if self.checks:
+            self.shared.owners = shared_owners(self.program, self.shared_limit)
+            self.global_access.owners = global_owners(self.program, memory, block)
+        self.parameters = PrivateMemory(self, "param", PARAM_BASE, len(block), block)
         self.inputs = (
-            self._special_registers()
-            | self._parameters(block_of_parameters)
-            | self._module_variables(memory)
+            self._special_registers() | self._parameters(block) | self._module_variables(memory)
         )
 
     def read_timer(self, s: Selection, shift: int) -> Any:
         """A clock that goes on at every look at it; the emulator measures no time."""
-        self._ticks += TICK
-        return np.full(s.count, self._ticks >> shift, np.uint64)
+        self.ticks += TICK
+        return np.full(s.count, self.ticks >> shift, np.uint64)
 
     def trap(self, s: Selection, mask: Bools | None, pc: int) -> None:
         """A trap ends the launch, as on the hardware."""
         if mask is None or mask.any():
             part = self.lanes.part(s, mask)
             instruction = self.program.kernel.instructions[pc]
+            cta = self.clusters.cta(part.cta[0], part.warp[0])
+            warp = self.clusters.warp(part.warp[0])
             raise EmulatorError(
-                f"PTX line {instruction.ptx_line}: trap in CTA {part.cta[0]} warp {part.warp[0]}"
+                f"PTX line {instruction.ptx_line}: trap in CTA {cta} warp {warp}"
                 f" lane {part.lane[0]}"
             )
 
@@ -145,17 +153,21 @@ class Machine:
             report("wgmma-unfenced", detail, missing.index, None, None, None, missing.accessed)
 
     def _special_registers(self) -> dict[Any, Any]:
-        lanes = self.lanes
+        lanes, clusters = self.lanes, self.clusters
+        warp = clusters.warp(lanes.warp)
         below = (1 << lanes.lane) - 1
         values: dict[str, Any] = dict.fromkeys(SPECIAL_REGISTERS, 0) | {
-            **_coordinates("tid", lanes.warp * WARP_SIZE + lanes.lane, self.block_shape),
-            **_coordinates("ctaid", lanes.cta, self.grid),
-            **_coordinates("clusterid", lanes.cta, self.grid),
+            **_coordinates("tid", warp * WARP_SIZE + lanes.lane, self.block_shape),
+            **_coordinates("ctaid", clusters.cta(lanes.cta, lanes.warp), self.grid),
+            **_coordinates("clusterid", lanes.cta, clusters.in_grid),
+            **_coordinates("ctaid", lanes.rank, clusters.shape, "cluster_"),
             "laneid": lanes.lane,
-            "warpid": lanes.warp,
-            "nwarpid": self.warps_per_cta,
-            **dict.fromkeys(("cluster_nctarank", "nsmid"), 1),
-            **dict.fromkeys(("cluster_nctaid.x", "cluster_nctaid.y", "cluster_nctaid.z"), 1),
+            "warpid": warp,
+            "nwarpid": clusters.warps_in_cta,
+            "cluster_ctarank": lanes.rank,
+            "cluster_nctarank": clusters.size,
+            "is_explicit_cluster": clusters.size > 1,
+            "nsmid": 1,
             "lanemask_eq": below + 1,
             "lanemask_lt": below,
             "lanemask_le": 2 * below + 1,
@@ -165,8 +177,8 @@ class Machine:
             "total_smem_size": self.shared_limit,
         }
         return {
-            name: np.broadcast_to(np.asarray(value, np.uint32), self.num_lanes).copy()
-            for name, value in values.items()
+            name: np.broadcast_to(np.asarray(values[name], np.uint32), self.num_lanes).copy()
+            for name in self.program.special_registers
         }
 
     def _module_variables(self, memory: GlobalMemory) -> dict[Any, Any]:
@@ -204,11 +216,10 @@ class Machine:
         }
 
 
-def _coordinates(name: str, number: Any, shape: tuple[int, int, int]) -> dict[str, Any]:
+def _coordinates(name: str, number: Any, shape: Shape, prefix: str = "") -> dict[str, Any]:
     """The coordinates of numbers in a grid, x running fastest, and how many there are."""
-    x, y, z = shape
-    place = {"x": number % x, "y": number // x % y, "z": number // (x * y)}
+    place = zip("xyz", coordinates(number, shape), strict=True)
     return {
-        **{f"{name}.{axis}": where for axis, where in place.items()},
-        **{f"n{name}.{axis}": size for axis, size in zip("xyz", (x, y, z), strict=True)},
+        **{f"{prefix}{name}.{axis}": where for axis, where in place},
+        **{f"{prefix}n{name}.{axis}": size for axis, size in zip("xyz", shape, strict=True)},
     }

@@ -14,13 +14,13 @@ from numpy.typing import NDArray
 from flash_attention.emulator.errors import EmulatorError
 from flash_attention.emulator.machine.access import Access, Mask, Thread, alone_among, executing
 from flash_attention.emulator.machine.clocks import Released
+from flash_attention.emulator.machine.clusters import WINDOW
 
 if TYPE_CHECKING:
     from flash_attention.emulator.machine.lanes import Selection
     from flash_attention.emulator.machine.machine import Machine
 
 Array = NDArray[Any]
-Clock = NDArray[np.int32]
 
 OBJECT_BYTES = 8
 MAX_COUNT = (1 << 20) - 1
@@ -43,7 +43,7 @@ class Barrier:
     """One mbarrier of one CTA.
 
     `released` gathers what arriving warps and landed transfers make visible; it becomes `visible`
-    when the phase completes. Both hold a clock for the generic and one for the async proxy.
+    when the phase completes. Both hold the views of a clock.
     """
 
     address: int
@@ -51,8 +51,8 @@ class Barrier:
     count: int
     pending: int
     initialised_by: tuple[int, int, int]  # agent, its epoch, pc
-    visible: tuple[Clock, Clock]
-    released: tuple[Clock, Clock]
+    visible: Released
+    released: Released
     phase: int = 0
     tx: int = 0
     issued: int = 0
@@ -63,17 +63,15 @@ class Barrier:
         """Parity of the phase in progress; a wait for the other one passes."""
         return self.phase & 1
 
-    def release(self, seen: Clock, seen_by_proxy: Clock) -> None:
-        for clock, more in zip(self.released, (seen, seen_by_proxy), strict=True):
-            np.maximum(clock, more, out=clock)
+    def release(self, known: Released) -> None:
+        np.maximum(self.released, known, out=self.released)
 
     def complete_if_done(self) -> None:
         if self.pending or self.tx:
             return
         self.phase += 1
         self.pending = self.count
-        for clock, more in zip(self.visible, self.released, strict=True):
-            np.maximum(clock, more, out=clock)
+        np.maximum(self.visible, self.released, out=self.visible)
 
     def describe(self) -> str:
         flight = sum(transfer.nbytes for transfer in self.transfers)
@@ -96,6 +94,7 @@ class MBarriers:
         """mbarrier.init: a fresh object, phase 0 in progress."""
         machine = self._machine
         places = machine.shared.resolve(Access(sel, addr, OBJECT_BYTES, mask, pc, "mbarrier.init"))
+        addr = self._machine.shared.named(sel, addr)
         for thread in executing(sel, mask, pc):
             machine.shared.hold_object(int(places.where[thread.lane]), held=True)
             key = thread.cta, int(addr[thread.lane])
@@ -110,26 +109,28 @@ class MBarriers:
                     "mbarrier-reinitialised", detail, thread, addr, before.initialised_by[2]
                 )
             epoch = int(machine.clocks.seen[thread.warp_id, thread.warp])
-            agents = machine.clocks.seen.shape[1]
+            nothing = np.zeros_like(machine.clocks.views[:, 0])
             self._barriers[key] = Barrier(
                 address=key[1],
                 slot=self._slot(key[1]),
                 count=expected,
                 pending=expected,
                 initialised_by=(thread.warp, epoch, pc),
-                visible=(np.zeros(agents, np.int32), np.zeros(agents, np.int32)),
-                released=(np.zeros(agents, np.int32), np.zeros(agents, np.int32)),
+                visible=nothing,
+                released=nothing.copy(),
                 issued=0 if before is None else before.issued,
             )
             self._unsettled = True
 
     def invalidate(self, sel: Selection, addr: Array, mask: Mask, pc: int) -> None:
         """mbarrier.inval: the object is plain memory again."""
+        what = "mbarrier.inval"
+        places = self._machine.shared.resolve(Access(sel, addr, OBJECT_BYTES, mask, pc, what))
+        addr = self._machine.shared.named(sel, addr)
         for thread in executing(sel, mask, pc):
             if self.find(thread, addr) is not None:
                 del self._barriers[thread.cta, int(addr[thread.lane])]
-                place = int(addr[thread.lane]) + int(sel.shared_base[thread.lane])
-                self._machine.shared.hold_object(place, held=False)
+                self._machine.shared.hold_object(int(places.where[thread.lane]), held=False)
 
     def arrive(
         self,
@@ -144,6 +145,7 @@ class MBarriers:
 
         Returns the state of each lane: the parity of the phase it arrived at.
         """
+        addr = self._machine.shared.named(sel, addr)
         machine = self._machine
         state = np.zeros(sel.count, np.uint64)
         alone = alone_among(sel, mask)
@@ -153,8 +155,7 @@ class MBarriers:
             if barrier is None:
                 continue
             state[lanes] = barrier.parity
-            known = machine.clocks.known(thread.warp_id, bool(alone[thread.lane]))
-            barrier.release(known.seen, known.seen_by_proxy)
+            barrier.release(machine.clocks.known(thread.warp_id, bool(alone[thread.lane])))
             if tx is not None:
                 self._expect(barrier, int(tx[lanes].astype(np.int64).sum()), thread, addr)
             arrivals = len(lanes) if count is None else int(count[lanes].astype(np.int64).sum())
@@ -165,6 +166,7 @@ class MBarriers:
 
     def expect(self, sel: Selection, addr: Array, tx: Array, mask: Mask, pc: int) -> None:
         """mbarrier.expect_tx: more transaction bytes in the phase in progress."""
+        addr = self._machine.shared.named(sel, addr)
         for thread in executing(sel, mask, pc):
             barrier = self.find(thread, addr)
             if barrier is not None:
@@ -176,6 +178,7 @@ class MBarriers:
         Transfers land here and not before: when somebody waits for the phase and only their bytes
         are missing.
         """
+        addr = self._machine.shared.named(sel, addr)
         if self._unsettled:
             self._check_waits(sel, addr, pc)
         key = sel.cta.astype(np.int64) << 33 | addr.astype(np.int64) << 1
@@ -194,13 +197,14 @@ class MBarriers:
 
     def acquire(self, sel: Selection, addr: Array) -> None:
         """After a wait that passed: what the completed phase made visible."""
+        addr = self._machine.shared.named(sel, addr)
         for lanes in _by_warp_and_address(sel, addr, None):
             lane = int(lanes[0])
             barrier = self._barriers.get((int(sel.cta[lane]), int(addr[lane])))
             if barrier is not None:
                 self._machine.clocks.acquire(
                     int(sel.warp_id[lane]),
-                    Released(*barrier.visible),
+                    barrier.visible,
                     alone=bool(sel.alone[lane]),
                     whole_warp=sel.whole_warps,
                 )
@@ -208,6 +212,7 @@ class MBarriers:
     def find(self, thread: Thread, addr: Array) -> Barrier | None:
         """The mbarrier a thread names; None, and a finding, if there is none it may use."""
         findings, clocks = self._machine.findings, self._machine.clocks
+        addr = self._machine.shared.named(thread.sel, addr)
         barrier = self._barriers.get((thread.cta, int(addr[thread.lane])))
         if barrier is None:
             detail = "there is no initialised mbarrier at this address"
@@ -229,6 +234,7 @@ class MBarriers:
 
     def describe_waiters(self, sel: Selection, addr: Array, parity: Array) -> list[str]:
         """One sentence for each barrier these lanes wait for and each parity they wait with."""
+        addr = self._machine.shared.named(sel, addr)
         key = addr.astype(np.int64) << 1 | parity.astype(np.int64) & 1
         sentences = []
         for packed in np.unique(key).tolist():
@@ -236,12 +242,13 @@ class MBarriers:
             waiting = np.flatnonzero(key == packed)
             first = int(waiting[0])
             cta, warp = int(sel.cta[first]), int(sel.warp[first])
+            clusters = self._machine.clusters
             barrier = self._barriers.get((cta, address))
             what = "it was never initialised" if barrier is None else barrier.describe()
             sentences.append(
-                f"{len(np.unique(sel.warp_id[waiting]))} warps, the first being warp {warp} of "
-                f"CTA {cta}, wait for parity {waited} of the mbarrier at shared address "
-                f"{address:#x}: {what}"
+                f"{len(np.unique(sel.warp_id[waiting]))} warps, the first being warp "
+                f"{clusters.warp(warp)} of CTA {clusters.cta(cta, warp)}, wait for parity {waited} "
+                f"of the mbarrier at shared address {address % WINDOW:#x}: {what}"
             )
         return sentences
 
@@ -267,7 +274,7 @@ class MBarriers:
 
     def _slot(self, address: int) -> int:
         slot = self._slots.setdefault(address, len(self._slots))
-        if slot >= MAX_BARRIERS:
+        if slot >= MAX_BARRIERS * self._machine.clusters.size:
             raise EmulatorError(f"a kernel may have up to {MAX_BARRIERS} mbarriers a CTA")
         return slot
 
@@ -299,8 +306,7 @@ class MBarriers:
             transfer = barrier.transfers.popleft()
             transfer.land()
             barrier.tx -= transfer.nbytes
-            for clock in barrier.released:
-                clock[agent] = transfer.epoch
+            barrier.released[:, agent] = transfer.epoch
             if barrier.tx < 0:
                 self._report_excess(barrier, transfer)
             barrier.complete_if_done()

@@ -14,6 +14,8 @@ Floats = NDArray[np.float32]
 Words = Any  # an array of np.uint32, which NumPy's types lose in mixed arithmetic
 
 SMALLEST_NORMAL = np.finfo(np.float32).tiny
+LARGEST_DIVISOR = np.float32(2.0**126)  # of div.approx
+HALF_WAY = np.uint64((1 << 28) - 1)  # the digits of a double that are 0 between two floats
 CANONICAL_NAN_BF16 = np.uint16(0x7FFF)
 CANONICAL_NAN_F16 = np.uint16(0x7FFF)
 
@@ -24,8 +26,26 @@ def flush(x: Floats) -> Floats:
 
 
 def fma(a: Floats, b: Floats, c: Floats) -> Floats:
-    """a b + c: exact product, sum in double, one more rounding to float."""
-    return (a.astype(np.float64) * b + c).astype(np.float32)
+    """a b + c, rounded once.
+
+    The product is exact in double. A sum that was rounded to a double between two floats would be
+    rounded twice, and goes to odd instead.
+    """
+    product = a.astype(np.float64) * b
+    total = product + c
+    result = total.astype(np.float32)
+    if not (total.view(np.uint64) & HALF_WAY).all():
+        doubtful = np.flatnonzero(((total.view(np.uint64) & HALF_WAY) == 0) & (result != total))
+        if doubtful.size:
+            wide = np.broadcast_to(c, total.shape)[doubtful].astype(np.float64)
+            odd = _to_odd(*_sum_and_error(product[doubtful], wide))
+            result[doubtful] = odd.astype(np.float32)
+    return result
+
+
+def approximate_quotient(a: Floats, b: Floats) -> Floats:
+    """a times the reciprocal of b, which is zero where b is beyond 2^126."""
+    return np.where(np.abs(b) > LARGEST_DIVISOR, a * np.copysign(np.float32(0), b), a / b)
 
 
 def smaller(a: Array, b: Array) -> Array:
@@ -166,14 +186,19 @@ def reverse_bits(x: Array) -> Array:
     return np.ascontiguousarray(packed[:, ::-1]).view(x.dtype).reshape(-1)
 
 
-def to_integer(x: Floats, target: Any) -> Array:
-    """A rounded float as an integer: out of range it stops at the end, NaN is zero."""
+def to_integer(x: Array, target: Any) -> Array:
+    """A rounded float as an integer: out of range it stops at the end.
+
+    NaN is zero; of or to 64 bits it is the integer whose highest bit alone is set.
+    """
     limits = np.iinfo(target)
+    lost = 1 << limits.bits - 1 if 8 in (x.dtype.itemsize, limits.bits // 8) else 0
     wide = np.nan_to_num(x.astype(np.float64), nan=0.0)
     inside = np.clip(wide, float(limits.min), float(limits.max))
     result = inside.astype(target)
     result = np.where(wide >= float(limits.max), target(limits.max), result)
-    return np.where(wide <= float(limits.min), target(limits.min), result)
+    result = np.where(wide <= float(limits.min), target(limits.min), result)
+    return np.where(np.isnan(x), np.array(lost, np.uint64).astype(target), result)
 
 
 def to_bf16(x: Floats, toward_zero: bool = False) -> NDArray[np.uint16]:

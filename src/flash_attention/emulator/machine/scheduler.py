@@ -8,7 +8,10 @@ first: earlier iterations before later ones, and loops before their exits. Betwe
 schedule decides: all together, one unit as far as it gets, or at random. The hardware may run units
 in any order, so the three schedules reveal what a kernel wrongly relies on.
 
-Lanes that spin, reading global memory until it changes, rest until nothing else can run.
+A unit is one of all CTAs, unless CTAs learn from each other. Then the later half of them runs
+before the other one when units run as far as they get, and a random half apart at random.
+
+Lanes that spin until memory changes rest until nothing else can run.
 """
 
 from __future__ import annotations
@@ -22,14 +25,21 @@ import numpy as np
 
 from flash_attention.emulator.errors import DeadlockError, EmulatorError
 from flash_attention.emulator.machine.lanes import Bools, Ints, Selection
+from flash_attention.emulator.machine.spinning import Spinners
 from flash_attention.emulator.program.blocks import Block
 
 if TYPE_CHECKING:
     from flash_attention.emulator.machine.machine import Machine
 
-SCHEDULES = ("lockstep", "depth-first", "random")
+LOCKSTEP = "lockstep"
+SCHEDULES = (LOCKSTEP, "depth-first", "random")
 MAX_STEPS = 5_000_000  # basic blocks; kernels of this project take some thousands in tests
 WARPGROUP = 4
+
+
+def check_schedule(schedule: str) -> None:
+    if schedule not in SCHEDULES:
+        raise EmulatorError(f"schedule {schedule!r}: use one of {', '.join(SCHEDULES)}")
 
 
 @dataclass
@@ -49,45 +59,32 @@ class _Waiter:
     parity: Any
 
 
-@dataclass
-class _Spinner:
-    """Lanes that read global memory in a loop of one block until it changes."""
-
-    block: int
-    lanes: Selection
-
-
 class Scheduler:
     """Runs a machine to its end."""
 
     def __init__(self, machine: Machine, schedule: str, seed: int) -> None:
-        if schedule not in SCHEDULES:
-            raise EmulatorError(f"schedule {schedule!r}: use one of {', '.join(SCHEDULES)}")
         self._machine = machine
-        self._together = schedule == "lockstep"
+        self._together = schedule == LOCKSTEP
         self._random = random.Random(seed) if schedule == "random" else None
         self._unit = WARPGROUP if machine.program.uses_wgmma else 1
         self._groups: list[_Group] = []
         self._waiters: list[_Waiter] = []
-        self._spinners: list[_Spinner] = []
-        self._stuck = False  # nothing but spinners has run since all of them tried
+        self._spinners = Spinners(machine)
+        self._units = self._numbered_units()  # by lane
         headers = {header for nest in machine.program.loop_nests for header in nest}
         self._turns = {header: np.zeros(machine.num_lanes, np.int64) for header in headers}
         self.steps = 0
 
     def run(self) -> None:
         machine = self._machine
-        if self._together:
-            self._enter(0, machine.lanes.all)
-        else:
-            size = min(self._unit, machine.warps_per_cta)
-            for warp in range(0, machine.warps_per_cta, self._unit):
-                self._enter(0, machine.lanes.warps_of(warp, size))
+        everyone = machine.lanes.numbers[machine.lanes.all.index]
+        for lanes in self._by_unit(everyone):
+            self._enter(0, lanes)
         with np.errstate(all="ignore"):
             while (
                 self._groups or self._waiters or self._spinners or machine.named_barriers.any_open
             ):
-                if not self._groups and not self._wake() and not self._try_spinners():
+                if not self._groups and not self._wake() and not self._spin():
                     raise DeadlockError(self._describe(), machine.findings.items)
                 if self._groups:
                     self._step()
@@ -95,7 +92,10 @@ class Scheduler:
     def _step(self) -> None:
         self.steps += 1
         if self.steps > MAX_STEPS:
-            raise EmulatorError(f"the kernel did not end within {MAX_STEPS} blocks")
+            raise DeadlockError(
+                f"the kernel did not end within {MAX_STEPS} blocks.\n{self._describe()}",
+                self._machine.findings.items,
+            )
         machine, program = self._machine, self._machine.program
         group = self._next_group()
         block, lanes = program.blocks[group.block], group.lanes
@@ -124,7 +124,27 @@ class Scheduler:
         return _Group(first.block, self._machine.lanes.gather(together), first.when)
 
     def _unit_of(self, lanes: Selection) -> int:
-        return int(lanes.warp[0]) // self._unit
+        first = lanes.index.start if isinstance(lanes.index, slice) else lanes.index[0]
+        return int(self._units[first])
+
+    def _numbered_units(self) -> Ints:
+        lanes = self._machine.lanes
+        if self._together:
+            return np.zeros(lanes.count, np.int64)
+        apart = np.zeros(lanes.num_ctas, np.int64)
+        if self._machine.program.ctas_exchange:
+            ctas = list(range(lanes.num_ctas))
+            if self._random:
+                self._random.shuffle(ctas)
+            apart[ctas[lanes.num_ctas // 2 :]] = 1
+        units = -(-lanes.warps_per_cta // self._unit)
+        numbers: Ints = apart[lanes.cta] * units + lanes.warp // self._unit
+        return numbers
+
+    def _by_unit(self, numbers: Ints) -> Iterator[Selection]:
+        units = self._units[numbers]
+        for unit in np.unique(units):
+            yield self._machine.lanes.gather(numbers[units == unit])
 
     def _leave(self, block: Block, lanes: Selection, result: Any) -> None:
         match block.terminator:
@@ -136,10 +156,7 @@ class Scheduler:
                 self._machine.named_barriers.exited(lanes)
             case "branch":
                 for target, part in self._split(lanes, result, block.target, block.next):
-                    if target == block.index and block.spins:
-                        self._spinners.append(_Spinner(target, part))
-                    else:
-                        self._enter(target, part, block.index)
+                    self._enter(target, part, block.index)
             case "branch_return":
                 for target, part in self._split(lanes, result, None, block.next):
                     if target is None:
@@ -149,6 +166,8 @@ class Scheduler:
             case "barrier":
                 numbers, threads = result
                 self._machine.named_barriers.wait(lanes, numbers, threads, block.index)
+            case "cluster_wait":
+                self._machine.named_barriers.cluster.wait(lanes, block.index)
             case "mbarrier_wait":
                 address, parity = result
                 self._waiters.append(_Waiter(block.index, lanes, address.copy(), parity.copy()))
@@ -170,39 +189,39 @@ class Scheduler:
         """Move lanes to a block from `source`, and count the iterations of loops."""
         if block is None:
             raise EmulatorError("the kernel runs past its last instruction")
-        self._stuck = False
         program = self._machine.program
-        nest = program.loop_nests[block]
         if block in self._turns:
             again = source is not None and block in program.loop_nests[source]
             turns = self._turns[block]
             turns[lanes.index] = turns[lanes.index] + 1 if again else 0
+            patience = program.waiting_loops.get(block)
+            if again and patience is not None and int(turns[lanes.index][0]) % patience == 0:
+                self._spinners.rest(block, lanes)
+                return
+        self._ready(block, lanes)
+
+    def _ready(self, block: int, lanes: Selection) -> None:
+        """Let lanes run a block, at their place in program order."""
+        program = self._machine.program
         first = lanes.index.start if isinstance(lanes.index, slice) else lanes.index[0]
         place: list[int] = []
-        for header in nest:
+        for header in program.loop_nests[block]:
             place += (program.priorities[header], int(self._turns[header][first]))
         when = (*place, program.priorities[block])
         self._groups.append(_Group(block, lanes, when))
 
     def _go_on(self, block: int, numbers: Ints) -> None:
         """Let lanes continue after the wait at the end of `block`, by unit unless in lockstep."""
-        lanes, after = self._machine.lanes, self._machine.program.blocks[block].next
-        if self._together:
-            self._enter(after, lanes.gather(numbers), block)
-            return
-        units = lanes.warp[numbers] // self._unit
-        for unit in np.unique(units):
-            self._enter(after, lanes.gather(numbers[units == unit]), block)
+        after = self._machine.program.blocks[block].next
+        for lanes in self._by_unit(numbers):
+            self._enter(after, lanes, block)
 
-    def _try_spinners(self) -> bool:
-        """Let all spinners read again, unless nothing has run since they did."""
-        if self._stuck or not self._spinners:
-            return False
-        spinners, self._spinners = self._spinners, []
+    def _spin(self) -> bool:
+        """Let lanes that rest look at memory again, unless they would find the same."""
+        spinners = self._spinners.try_again()
         for spinner in spinners:
-            self._enter(spinner.block, spinner.lanes, spinner.block)
-        self._stuck = True
-        return True
+            self._ready(spinner.block, spinner.lanes)
+        return bool(spinners)
 
     def _wake(self) -> bool:
         """Let lanes continue that waited for a phase that has completed."""
@@ -235,13 +254,11 @@ class Scheduler:
                 waiter.lanes, waiter.address, waiter.parity
             )
             lines += [f"    {line}" for line in waiting]
-        for spinner in self._spinners:
-            instruction = program.blocks[spinner.block].instructions[0]
-            places = zip(spinner.lanes.cta.tolist(), spinner.lanes.warp.tolist(), strict=True)
-            lines.append(f"  at PTX line {instruction.ptx_line}:")
-            lines += [
-                f"    CTA {cta} warp {warp} reads global memory until it changes"
-                for cta, warp in dict.fromkeys(places)
-            ]
+        lines += self._spinners.describe()
+        for group in self._groups:
+            instruction = program.blocks[group.block].instructions[0]
+            cta, warp = int(group.lanes.cta[0]), int(group.lanes.warp[0])
+            others = f" and {group.lanes.num_warps - 1} more" if group.lanes.num_warps > 1 else ""
+            lines.append(f"  CTA {cta} warp {warp}{others} runs at PTX line {instruction.ptx_line}")
         lines += [f"  {line}" for line in self._machine.named_barriers.describe()]
         return "\n".join(lines)

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,9 +28,11 @@ if TYPE_CHECKING:
     from flash_attention.emulator.machine.findings import Findings
     from flash_attention.emulator.machine.lanes import Selection
     from flash_attention.emulator.machine.machine import Machine
+    from flash_attention.emulator.machine.patterns import Pattern
 
 UNORDERED = ", with no wait or barrier in between"
 UNSYNCED = ", with no __syncwarp in between"
+MOST_PENDING = 512
 
 
 @dataclass
@@ -62,6 +64,16 @@ class _Accessors:
         )
 
 
+class _Read(NamedTuple):
+    """A read that is checked; reads of lanes know the epochs that were in order with them."""
+
+    pc: int
+    offsets: Ints
+    nbytes: int
+    who: _Accessors
+    synced: Epochs | None
+
+
 class Shadow:
     """Checks accesses to shared memory and reports those that are not ordered."""
 
@@ -87,18 +99,61 @@ class Shadow:
         )
         self._reader_of_agent: Ints = np.zeros(clocks.num_agents, np.int64)
         self._reader_of_agent[self._readers] = np.arange(len(self._readers))
-        num_bytes = machine.num_ctas * machine.shared_stride
-        self._state = ShadowState(num_bytes, self._lane_agents, len(self._readers))
+        self._state = ShadowState(machine.shared_bytes, self._lane_agents, len(self._readers))
+        self._joins = 0  # barriers of all warps until the last look
+        self._unsettled = False  # whether somebody wrote since then
+        self._engines_wrote = False
+        self._pending: list[_Read] = []  # not yet entered into the tables
         self._latest_read: Epochs = np.zeros(len(self._readers), np.int32)
         self._latest_lane_read: Epochs = np.zeros(len(self._readers), np.int32)
 
-    def check_read(self, access: Access, collective: bool = False) -> None:
+    def check_read(
+        self, access: Access, collective: bool = False, pattern: Pattern | None = None
+    ) -> None:
         """A read at flat offsets; a collective one belongs to the whole warp."""
         if not self._checks:
             return
         who, offsets = self._accessors(access)
         if offsets.size == 0:
             return
+        self._forget_what_all_know()
+        if self._unsettled or pattern is None or not pattern.written:
+            reports = self._findings.reports
+            self._check_writers(access, who, offsets, collective)
+            if pattern is not None:
+                pattern.written = self._findings.reports == reports
+        synced = None
+        if not collective:
+            synced = self._clocks.seen_by_lanes.reshape(-1).take(who.clock_row + who.agent)
+        self._pending.append(_Read(access.pc, offsets, access.nbytes, who, synced))
+        if len(self._pending) == MOST_PENDING:
+            self._record_reads()
+
+    def _forget_what_all_know(self) -> None:
+        """Behind a barrier of all warps no access before it matters, but those of engines."""
+        if self._joins != self._clocks.joins:
+            self._joins = self._clocks.joins
+            self._unsettled = self._engines_wrote
+            self._pending.clear()
+
+    def _record_reads(self) -> None:
+        """Enter the reads that were put off into the tables."""
+        self._forget_what_all_know()
+        state = self._state
+        for pc, offsets, nbytes, who, synced in self._pending:
+            np.maximum(self._latest_read, who.latest, out=self._latest_read)
+            if synced is None:
+                tag = COLLECTIVE + (pc << LANE_BITS)
+                state.read_by_warps(offsets >> 4, who.chunk_row, who.epochs, tag)
+                continue
+            np.maximum(self._latest_lane_read, who.latest, out=self._latest_lane_read)
+            state.read_by_lanes(offsets, nbytes, who.agent, who.lane, who.epochs, synced, pc)
+        self._pending.clear()
+
+    def _check_writers(
+        self, access: Access, who: _Accessors, offsets: Ints, collective: bool
+    ) -> None:
+        """Look for writes that the readers do not know, and for bytes that nobody wrote."""
         state = self._state
         chunks = offsets >> 4
         epoch = state.epoch.take(chunks)
@@ -107,16 +162,6 @@ class Shadow:
         # As unsigned numbers, never written (0) and split (-1) are later than any known epoch.
         if ((epoch - 1).view(np.uint32) >= known.view(np.uint32)).any():
             self._inspect_read(access, who, offsets, collective)
-        np.maximum(self._latest_read, who.latest, out=self._latest_read)
-        if collective:
-            tag = COLLECTIVE + (access.pc << LANE_BITS)
-            state.read_by_warps(chunks, who.chunk_row, who.epochs, tag)
-            return
-        np.maximum(self._latest_lane_read, who.latest, out=self._latest_lane_read)
-        synced = self._clocks.seen_by_lanes.reshape(-1).take(who.clock_row + who.agent)
-        state.read_by_lanes(
-            offsets, access.nbytes, who.agent, who.lane, who.epochs, synced, access.pc
-        )
 
     def check_write(
         self,
@@ -131,6 +176,9 @@ class Shadow:
         who, offsets = self._accessors(access)
         if offsets.size == 0:
             return
+        self._record_reads()
+        self._unsettled = True
+        self._engines_wrote |= agent is not None
         chosen = slice(None) if access.mask is None else access.mask
         agents = who.agent if agent is None else agent[chosen]
         epochs: NDArray[Any] = who.epochs if epoch is None else epoch[chosen]
@@ -152,6 +200,8 @@ class Shadow:
         who, offsets = self._accessors(access)
         if not self._checks or offsets.size == 0:
             return
+        self._record_reads()
+        self._unsettled = True
         writers = self._state.last_writers(offsets, access.nbytes)
         unset = _lanes(writers.epoch == 0)
         if unset.any():

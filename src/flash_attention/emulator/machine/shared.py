@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,11 +13,15 @@ from numpy.typing import NDArray
 from flash_attention.emulator.machine.access import Access, Bools, Ints, Mask, Memory, alone_among
 from flash_attention.emulator.machine.atomics import apply_atomic
 from flash_attention.emulator.machine.clocks import Released
+from flash_attention.emulator.machine.clusters import WINDOW, map_address, rank_of
 from flash_attention.emulator.machine.engine_shadow import EngineShadow
 from flash_attention.emulator.machine.lanes import SHARED_BASE
+from flash_attention.emulator.machine.patterns import Pattern
 from flash_attention.emulator.machine.storage import CHUNK, Storage
+from flash_attention.emulator.machine.visits import Visits
 
 OBJECT = 8  # bytes of an mbarrier
+MOST_PATTERNS = 2048  # that a selection remembers
 
 if TYPE_CHECKING:
     from flash_attention.emulator.machine.access import Thread
@@ -34,7 +39,9 @@ class SharedMemory(EngineShadow, Memory):
         super().__init__(machine)
         self._counters = machine.counters
         self._limit = machine.shared_limit
-        size = max(machine.num_ctas * machine.shared_stride, CHUNK)
+        size = max(machine.shared_bytes, CHUNK)
+        self._lanes, self._ranks = machine.lanes, machine.clusters.size
+        self._visits = Visits(machine)
         self._storage = Storage(size, poisoned=True)
         self._met: dict[int, Released] = {}
         self._objects: Bools | None = None  # units of 8 bytes that hold an mbarrier
@@ -58,12 +65,42 @@ class SharedMemory(EngineShadow, Memory):
     def flat(self, sel: Selection, offsets: Ints) -> Ints:
         return offsets + (sel.shared_base + SHARED_BASE)
 
-    def read(self, access: Access, collective: bool = False) -> Access:
-        resolved = self.resolve(access)
+    def resolve(self, access: Access) -> Access:
+        return super().resolve(access if self._ranks == 1 else self._in_cluster(access))
+
+    def located(self, thread: Thread, address: int) -> tuple[int, int]:
+        """An address of a thread's cluster: that in its CTA, and where this CTA's memory starts."""
+        window, local = divmod(address, WINDOW)
+        if window == 0 or window > self._ranks:
+            return address, int(thread.sel.shared_base[thread.lane])
+        return local, int(self._lanes.shared_base(thread.cta, window - 1))
+
+    def named(self, sel: Selection, address: NDArray[Any]) -> NDArray[Any]:
+        """The addresses by which all CTAs of a cluster know the same bytes."""
+        if self._ranks == 1:
+            return address
+        return map_address(address, rank_of(address, self._lanes.rank[sel.index]))
+
+    def _in_cluster(self, access: Access) -> Access:
+        """The same access, as one to the shared memories that the addresses lie in."""
+        window, local = np.divmod(access.where.astype(np.int64), WINDOW)
+        other = (window > 0) & (window <= self._ranks)
+        if not other.any():
+            return access
+        sel = access.sel
+        base = np.where(other, self._lanes.shared_base(sel.cta, window - 1), sel.shared_base)
+        where = np.where(other, local, access.where.astype(np.int64))
         if self._checks:
-            self.check_read(resolved, collective)
-            self._counters.shared_access(access)
-        return resolved
+            self._visits.add(access, window - 1, other)
+        return access._replace(sel=replace(sel, shared_base=base, key=None, memo={}), where=where)
+
+    def read(self, access: Access, collective: bool = False) -> Access:
+        if not self._checks:
+            return self.resolve(access)
+        pattern = self._pattern(access)
+        self.check_read(pattern.access, collective, pattern)
+        self._counters.add_shared(access.pc, pattern.counts)
+        return pattern.access
 
     def write(
         self,
@@ -72,12 +109,33 @@ class SharedMemory(EngineShadow, Memory):
         agent: Ints | None = None,
         epoch: Ints | None = None,
     ) -> Access:
-        resolved = self.resolve(access)
-        if self._checks:
-            self._check_objects(resolved)
-            self.check_write(resolved, collective, agent, epoch)
-            self._counters.shared_access(access)
-        return resolved
+        if not self._checks:
+            return self.resolve(access)
+        pattern = self._pattern(access)
+        self._check_objects(pattern.access)
+        self.check_write(pattern.access, collective, agent, epoch)
+        self._counters.add_shared(access.pc, pattern.counts)
+        return pattern.access
+
+    def _pattern(self, access: Access) -> Pattern:
+        """The pattern of an access. One with a finding is made anew, and found again, each time."""
+        patterns, mask = access.sel.patterns, access.mask
+        lanes = None if mask is None else mask.tobytes()
+        key = access.pc, access.nbytes, access.where.tobytes(), lanes
+        known = patterns.get(key)
+        if known is not None:
+            return known
+        reports = self._findings.reports
+        pattern = Pattern(self.resolve(access), self._counters.shared_pattern(access))
+        if self._findings.reports == reports:
+            if len(patterns) == MOST_PATTERNS:
+                patterns.clear()
+            patterns[key] = pattern
+        return pattern
+
+    def report_unfinished(self) -> None:
+        """At the end of the kernel, find accesses to the memory of CTAs that may have ended."""
+        self._visits.report()
 
     def hold_object(self, place: int, held: bool) -> None:
         """The 8 bytes at a flat place are an mbarrier, or are so no more."""
@@ -170,7 +228,10 @@ class SharedMemory(EngineShadow, Memory):
     ) -> NDArray[Any]:
         lanes = access.lanes
         places = access.where[lanes] // value.dtype.itemsize + index
-        return apply_atomic(self.bytes.view(value.dtype), op, type, places, value[lanes], expected)
+        cells = self.bytes.view(value.dtype)
+        before = apply_atomic(cells, op, type, places, value[lanes], expected)
+        self.storage.changes += bool((cells[places] != before).any())
+        return before
 
     def _meet(self, access: Access) -> None:
         """Warps see what others did before their atomics on the same places."""

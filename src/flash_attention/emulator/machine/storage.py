@@ -25,6 +25,7 @@ class Storage:
     """A flat byte array that starts poisoned or zero; `chunks` moves 16 bytes as one number."""
 
     def __init__(self, num_bytes: int, poisoned: bool) -> None:
+        self.changes = 0  # stores and atomics so far, without those that changed nothing
         self.bytes: NDArray[np.uint8] = np.zeros(-(-num_bytes // CHUNK) * CHUNK, np.uint8)
         self.views: dict[int, NDArray[Any]] = {
             width: self.bytes.view(wide) for width, wide in _WIDE.items()
@@ -56,6 +57,7 @@ class Storage:
         allowed: NDArray[np.bool_] | None,
     ) -> None:
         """Put the values, of `size` bytes each, behind one another at every allowed offset."""
+        self.changes += 1
         if allowed is not None:
             offsets = offsets[allowed]
             values = [value[allowed] for value in values]

@@ -75,16 +75,27 @@ class Tma(CopyEngine):
         self._pieces: dict[tuple[TensorMap, _Bounds, int], _Pieces] = {}
 
     def load(
-        self, sel: Selection, dst: Array, tensor: Place, mbarrier: Array, mask: Mask, pc: int
+        self,
+        sel: Selection,
+        dst: Array,
+        tensor: Place,
+        mbarrier: Array,
+        ranks: Array | None,
+        mask: Mask,
+        pc: int,
     ) -> None:
-        """Global to shared: poison now, data when somebody waits for the mbarrier's phase."""
+        """Global to shared: poison now, data when somebody waits for the mbarrier's phase.
+
+        A multicast goes to all CTAs of the cluster that `ranks` names.
+        """
         for thread in executing(sel, mask, pc):
-            box = self._box(thread, dst, tensor)
-            barrier = self._machine.mbarriers.find(thread, mbarrier)
-            if box is None or barrier is None:
-                continue
-            data = self._read_tensor(box)
-            self.start_load(thread, box.chunks, data, barrier, box.tensor.box_bytes)
+            for to, completed in self.copies(thread, dst, mbarrier, ranks):
+                box = self._box(thread, to, tensor)
+                barrier = self._machine.mbarriers.find(thread, completed)
+                if box is None or barrier is None:
+                    continue
+                data = self._read_tensor(box)
+                self.start_load(thread, box.chunks, data, barrier, box.tensor.box_bytes)
 
     def store(self, sel: Selection, tensor: Place, src: Array, mask: Mask, pc: int) -> None:
         """Shared to global: part of the thread's open bulk group."""

@@ -254,7 +254,9 @@ class Wgmma:
             warps % num_ctas != warps[:, :1] % num_ctas
         ).any():
             raise incomplete
-        base = (warps[:, 0] % num_ctas) * self._machine.shared_stride - SHARED_BASE
+        lanes = self._machine.lanes
+        first = warps[:, 0] * WARP_SIZE
+        base = lanes.shared_base(lanes.cta[first], lanes.rank[first])
         groups = _Groups(order, np.argsort(order), warps, members[:, 0] // GROUP_WARPS, base)
         sel.memo["wgmma"] = groups
         return groups

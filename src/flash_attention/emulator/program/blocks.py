@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from flash_attention.emulator.errors import PtxError, quoted
+from flash_attention.emulator.program.ordering import STRONG
 from flash_attention.emulator.ptx.model import (
     Instruction,
     Kernel,
@@ -19,7 +21,6 @@ from flash_attention.emulator.ptx.model import (
     Vector,
 )
 
-STRONG = {"relaxed", "acquire", "volatile", "mmio"}  # loads that do not race with atomics
 _WITHOUT_RESULT = ("bra", "cp", "nanosleep", "pmevent", "setmaxnreg")
 
 
@@ -28,7 +29,8 @@ class Block:
     """Instructions that run one after the other, and what comes next.
 
     `terminator` is one of fall, jump, branch (predicated), return, branch_return (predicated),
-    barrier and mbarrier_wait; `next` is the block that follows in the text, `target` the label's.
+    barrier, cluster_wait and mbarrier_wait; `next` is the block that follows in the text, `target`
+    the label's.
     """
 
     index: int
@@ -42,7 +44,7 @@ class Block:
     live_out: frozenset[str] = frozenset()
     defines: frozenset[str] = frozenset()
 
-    @property
+    @cached_property
     def spins(self) -> bool:
         """Whether it repeats itself, and reads what another CTA may change."""
         return self.target == self.index and any(
@@ -127,6 +129,8 @@ def _terminator(instruction: Instruction) -> str:
         return "branch" if predicated else "jump"
     if parts[0] in ("ret", "exit"):
         return "branch_return" if predicated else "return"
+    if parts[:3] == ("barrier", "cluster", "wait"):
+        return "cluster_wait"
     if parts[0] in ("bar", "barrier") and "warp" not in parts and "cluster" not in parts:
         return "barrier" if "sync" in parts or "red" in parts else "fall"
     if parts[0] == "mbarrier" and ("try_wait" in parts or "test_wait" in parts):

@@ -4,14 +4,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
 
 from flash_attention.emulator.emit import BlockEmitter
 from flash_attention.emulator.errors import EmulatorError, RefusedKernelError
-from flash_attention.emulator.machine import integers, numerics
+from flash_attention.emulator.machine import clusters, integers, numerics
 from flash_attention.emulator.machine.lanes import LOCAL_BASE, PARAM_BASE, SHARED_BASE
 from flash_attention.emulator.program.blocks import (
     Block,
@@ -19,12 +19,16 @@ from flash_attention.emulator.program.blocks import (
     defines_and_uses,
     written_by,
 )
+from flash_attention.emulator.program.hooks import Hooks
 from flash_attention.emulator.program.inflight import registers_in_flight
 from flash_attention.emulator.program.loops import loop_nests
+from flash_attention.emulator.program.meetings import meets_at_barriers
 from flash_attention.emulator.program.order import priorities
+from flash_attention.emulator.program.ordering import ctas_exchange, has_fences
 from flash_attention.emulator.program.origins import origins_of_addresses
 from flash_attention.emulator.program.unfenced import unfenced_products
 from flash_attention.emulator.program.unwritten import doubtful_registers
+from flash_attention.emulator.program.waiting import waiting_loops
 from flash_attention.emulator.ptx.model import (
     Imm,
     Instruction,
@@ -43,11 +47,13 @@ BlockFunction = Callable[..., Any]
 class Layout:
     """Where things are: registers that cross blocks, constants, symbols, parameters."""
 
-    def __init__(self, kernel: Kernel, blocks: list[Block]) -> None:
+    def __init__(self, kernel: Kernel, blocks: list[Block], hooks: Hooks) -> None:
         self.kernel = kernel
+        self.hooks = hooks
         live = sorted({register for block in blocks for register in block.live_in})
         self.slots = {register: slot for slot, register in enumerate(live)}
         self.param_reads: set[tuple[str, int]] = set()
+        self.special_registers: set[str] = set()
         self.scalars: dict[str, Any] = {}
         self._constants: dict[tuple[str, int], int] = {}
         self.used = {
@@ -123,16 +129,17 @@ def _addresses(variables: Sequence[Variable], base: int) -> tuple[dict[str, int]
 class Program:
     """A kernel, translated to a Python function per basic block."""
 
-    def __init__(self, kernel: Kernel) -> None:
+    def __init__(self, kernel: Kernel, hooks: Hooks | None = None) -> None:
         self.kernel = kernel
         self.blocks = build_blocks(kernel)
         self.priorities = priorities(self.blocks)
         self.loop_nests = loop_nests(self.blocks)
+        self.waiting_loops = waiting_loops(self.blocks, self.loop_nests)
         self.in_flight = registers_in_flight(kernel, self.blocks)
         self.unfenced = unfenced_products(kernel, self.blocks)
         self.doubts = doubtful_registers(self.blocks)
         self.origins = origins_of_addresses(kernel)
-        layout = self._layout = Layout(kernel, self.blocks)
+        layout = self._layout = Layout(kernel, self.blocks, hooks or Hooks())
         # What is not emulated is refused here; the text for some lanes differs in no instruction.
         emitters = [BlockEmitter(layout, block, all_lanes=True) for block in self.blocks]
         self._texts = [emitter.source() for emitter in emitters]
@@ -149,14 +156,26 @@ class Program:
         self.constant_arrays = layout.constant_arrays
         self.param_reads = sorted(layout.param_reads)
         self.param_bytes = max((p.offset + p.size for p in kernel.params), default=0)
+        self.ctas_exchange = ctas_exchange(kernel.instructions)
+        self.has_fences = has_fences(kernel.instructions)
+        self.special_registers = sorted(layout.special_registers)
         self.uses_wgmma = any(i.parts[0] == "wgmma" for i in kernel.instructions)
         self._namespace: dict[str, Any] = {
             "np": np,
             "numerics": numerics,
             "integers": integers,
+            "clusters": clusters,
             **layout.scalars,
         }
         self._functions: dict[tuple[int, bool], BlockFunction] = {}
+
+    def live_slots(self, index: int) -> list[int]:
+        """The registers whose values at the start of a block matter."""
+        return [self._layout.slots[name] for name in sorted(self.blocks[index].live_in)]
+
+    @cached_property
+    def meets_at_barriers(self) -> bool:
+        return meets_at_barriers(self.kernel, self.blocks, self._layout.used)
 
     def function(self, index: int, all_lanes: bool) -> BlockFunction:
         """The function of a block, for all lanes or for some; most blocks need one of the two."""

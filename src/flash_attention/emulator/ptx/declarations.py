@@ -34,6 +34,7 @@ _DECLARATOR = re.compile(
 )
 _ALIGN = re.compile(r"\.align\s+(\d+)")
 _DIMENSION = re.compile(r"\[\s*(\d*)\s*\]")
+_CLUSTER = re.compile(r"\.reqnctapercluster\s+(\d+(?:\s*,\s*\d+)*)")
 _THREADS = re.compile(r"\.(maxntid|reqntid)\s+(\d+(?:\s*,\s*\d+)*)")
 
 _TYPE_BYTES = {
@@ -53,6 +54,15 @@ def max_threads(directives: str) -> int | None:
     """Threads of a CTA that the directives of a kernel ask for or allow."""
     found = {name: prod(map(int, sizes.split(","))) for name, sizes in _THREADS.findall(directives)}
     return found.get("reqntid", found.get("maxntid"))
+
+
+def cluster_shape(directives: str) -> tuple[int, int, int] | None:
+    """The CTAs of a cluster in x, y and z, if the directives of a kernel say."""
+    found = _CLUSTER.search(directives)
+    if found is None:
+        return None
+    x, y, z = (*map(int, found[1].split(",")), 1, 1)[:3]
+    return x, y, z
 
 
 def read_params(text: str, line: int) -> tuple[Param, ...]:

@@ -138,3 +138,4 @@ class Kernel:
     target: str
     local: tuple[Variable, ...] = ()
     module: tuple[Variable, ...] = ()  # in global and constant memory
+    cluster: tuple[int, int, int] | None = None  # CTAs of a cluster

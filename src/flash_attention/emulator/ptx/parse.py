@@ -9,6 +9,7 @@ from dataclasses import replace
 from flash_attention.emulator.errors import PtxError, quoted
 from flash_attention.emulator.ptx.declarations import (
     NAME,
+    cluster_shape,
     max_threads,
     read_params,
     read_registers,
@@ -29,8 +30,8 @@ from flash_attention.emulator.ptx.model import (
 from flash_attention.emulator.ptx.operands import read_operands
 
 _COMMENT = re.compile(r'"[^"\n]*"|//[^\n]*|/\*.*?\*/', re.DOTALL)
-_FILE = re.compile(r'^\s*\.file\s+(\d+)\s+"([^"]*)"(?:\s+"([^"]*)")?', re.MULTILINE)
-_TARGET = re.compile(r"^\s*\.target\s+(\w+)", re.MULTILINE)
+_FILE = re.compile(r'^[ \t]*\.file\s+(\d+)\s+"([^"]*)"(?:\s+"([^"]*)")?', re.MULTILINE)
+_TARGET = re.compile(r"^[ \t]*\.target\s+(\w+)", re.MULTILINE)
 _LOC = re.compile(r"\.loc\s+(\d+)\s+(\d+)\b(?:.*\binlined_at\s+(\d+)\s+(\d+))?")
 _BLANK = re.compile(r"\s*")
 _MODULE_ITEM = re.compile(
@@ -138,6 +139,7 @@ class _Module:
             instructions=tuple(body.instructions),
             labels=body.labels,
             max_threads=max_threads(match["directives"]),
+            cluster=cluster_shape(match["directives"]),
             target=self.target,
             local=tuple(body.local),
             module=tuple(v for v in named if v.space in ("global", "const")),

@@ -35,13 +35,18 @@ def emulate_either(
     include: list[Path] | None,
     compare: str | None,
     tolerance: float | None,
+    watch: list[str] | None,
+    break_: list[str] | None,
+    thread: str | None,
 ) -> None:
     """Run what is named; options of the other kind of kernel are refused."""
     of_rungs: dict[str, Any] = {"rung": rung, "config": config, "plant": plant, "seq": seq}
     launch: dict[str, Any] = {"entry": entry, "grid": grid, "block": block, "compare": compare}
     order: dict[str, Any] = {"schedule": schedule, "seed": seed}
     if source is None:
-        _refuse({**launch, "arg": arg, "include": include, "smem": smem}, "a .cu or .ptx file")
+        debug = {"watch": watch, "break": break_, "thread": thread}
+        given = {**launch, **debug, "arg": arg, "include": include, "smem": smem}
+        _refuse(given, "a .cu or .ptx file")
         problem: dict[str, Any] = {"heads": heads, "batch": batch, "d_head": d_head, "dtype": dtype}
         emulate(**of_rungs, **problem, **order, causal=causal, arch=arch, json=json)
         return
@@ -56,6 +61,9 @@ def emulate_either(
         tolerance=tolerance,
         arch=arch,
         json=json,
+        watch=watch or [],
+        breaks=break_ or [],
+        thread=thread,
     )
 
 

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import replace
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from flash_attention.emulator import DeadlockError, Finding, RefusedKernelError
 from flash_attention.emulator.machine.storage import POISON
-from flash_attention.errors import LaunchError, UnsupportedError
+from flash_attention.errors import LaunchError, UnsupportedError, quoted
 from flash_attention.files import write_record
 from flash_attention.tools.commands.console import output, report_table
 from flash_attention.tools.commands.counted import print_sites
@@ -23,7 +24,7 @@ from flash_attention.tools.commands.findings import print_findings, print_lines,
 from flash_attention.tools.commands.options import numbers_of
 from flash_attention.tools.commands.user_arguments import read_arguments
 from flash_attention.tools.user_reference import Compared, compare_arrays, load_reference
-from flash_attention.user_kernel import Empty, UserKernel, UserRun
+from flash_attention.user_kernel import Debug, Empty, UserKernel, UserRun
 from flash_attention.user_kernel.kernel import DEFAULT_ARCH
 
 VALUES_SHOWN = 6
@@ -44,6 +45,9 @@ def emulate_user_kernel(
     seed: int,
     arch: str | None,
     json: Path | None,
+    watch: Sequence[str] = (),
+    breaks: Sequence[str] = (),
+    thread: str | None = None,
 ) -> None:
     """Run a kernel of a .cu or .ptx file: what is wrong with it, its output, what it does."""
     shape = {"grid": numbers_of("--grid", grid), "block": numbers_of("--block", block)}
@@ -62,6 +66,7 @@ def emulate_user_kernel(
             dynamic_smem=smem,
             schedule=schedule,
             seed=seed,
+            debug=_debug(watch, breaks, thread),
         )
     except LaunchError as error:
         print_stopped(error)
@@ -79,6 +84,16 @@ def emulate_user_kernel(
         write_record(json, _record(result, compared))
     if result.findings or not all(each.ok for each in compared):
         raise typer.Exit(1)
+
+
+def _debug(watch: Sequence[str], breaks: Sequence[str], thread: str | None) -> Debug | None:
+    if not watch and not breaks:
+        return None
+    match = re.fullmatch(r"(\d+),(\d+)", thread or "0,0")
+    if match is None:
+        raise UnsupportedError(f"--thread is {quoted(thread)}; pass the CTA and the thread: 0,5")
+    cta, number = map(int, match.groups())
+    return Debug(watch, breaks, cta, number, lambda text: print_lines(text.splitlines()))
 
 
 def _compared(

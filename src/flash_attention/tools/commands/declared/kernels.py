@@ -22,6 +22,7 @@ from flash_attention.tools.commands.declared.options import (
 )
 from flash_attention.tools.commands.declared.user_kernel import (
     ArgumentOption,
+    BreakOption,
     CompareOption,
     EntryOption,
     IncludeOption,
@@ -29,7 +30,9 @@ from flash_attention.tools.commands.declared.user_kernel import (
     LaunchGridOption,
     SharedMemoryOption,
     SourceArgument,
+    ThreadOption,
     ToleranceOption,
+    WatchOption,
 )
 
 FORMS = f"a short form, rung:N, or selected: and a problem as in 'selected:{EXAMPLE}'"
@@ -103,6 +106,9 @@ def emulate(
     include: IncludeOption = None,
     compare: CompareOption = None,
     tolerance: ToleranceOption = None,
+    watch: WatchOption = None,
+    break_: BreakOption = None,
+    thread: ThreadOption = None,
 ) -> None:
     """Run a kernel's PTX on the CPU: its error, what is wrong with it, what it does.
 

@@ -45,3 +45,27 @@ ToleranceOption = Annotated[
     float | None,
     typer.Option(help="FILE: allowed error, relative to the largest value", min=0),
 ]
+WatchOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="ARRAY[3:5]",
+        help="FILE: tell of every change of these elements",
+        show_default=False,
+    ),
+]
+BreakOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--break",
+        metavar="FILE:LINE",
+        help="FILE: show the registers and the memory that a line names, whenever the thread"
+        " comes by",
+        show_default=False,
+    ),
+]
+ThreadOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="CTA,THREAD", help="FILE: the thread that --break is about; 0,0", show_default=False
+    ),
+]
