@@ -170,7 +170,8 @@ class UserDebugger:
 
     def _threads(self, s: Selection) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The CTAs of lanes, and their numbers there."""
-        return s.cta, s.warp * WARP_SIZE + s.lane
+        clusters = self._machine.clusters
+        return clusters.cta(s.cta, s.warp), clusters.warp(s.warp) * WARP_SIZE + s.lane
 
     def _find(self, watched: Watched) -> _Place:
         """Where the elements are; arguments come before variables of the same name."""

@@ -130,7 +130,7 @@ def test_everything_that_is_not_emulated_is_named_at_once(tmp_path: Path) -> Non
     source = tmp_path / "refused.cu"
     source.write_text(
         "__global__ void k(int* out) {\n"
-        '  asm volatile("barrier.cluster.arrive;");\n'
+        '  asm volatile("brkpt;");\n'
         "  out[0] = 1;\n"
         '  asm volatile("discard.global.L2 [%0], 128;" :: "l"(out));\n'
         "}\n"
