@@ -146,40 +146,44 @@ def check_extras(call: Call, q: TensorView, k: TensorView) -> None:
     if call.block_table is not None:
         _check_paging(call)
         _check_table(call.block_table, q, batch, page_keys=k.shape[1])
-    _check_descales(call, q, k)
+    _check_descales(call, q, k, batch)
 
 
-def _check_descales(call: Call, q: TensorView, k: TensorView) -> None:
+def _check_descales(call: Call, q: TensorView, k: TensorView, batch: int) -> None:
     """Check the factors of 8-bit tensors, which 16-bit ones do not have."""
-    if q.dtype != E4M3:
-        for name in DESCALES:
-            if getattr(call, name) is not None:
+    if q.dtype == E4M3:
+        for name in call.extras:
+            if name in ("cu_seqlens_q", "cu_seqlens_k", "block_table"):
                 raise UnsupportedError(
-                    f"{name} is given, and q is {q.dtype}; only {E4M3} tensors have descale"
-                    " factors: leave it out, or convert q, k and v"
+                    f"{name} is given, and q is {E4M3}; 8-bit queries are neither packed nor beside"
+                    " pages: pass q, k and v with a batch dimension and seqused_k, or a 16-bit q"
                 )
-        return
-    for name in call.extras:
-        if name in ("cu_seqlens_q", "cu_seqlens_k", "block_table"):
+    for name, of, dtype in zip(DESCALES, "qkv", (q.dtype, k.dtype, k.dtype), strict=True):
+        if dtype != E4M3 and getattr(call, name) is not None:
             raise UnsupportedError(
-                f"{name} is given, and q is {E4M3}; 8-bit sequences are neither packed nor in"
-                " pages: pass q, k and v with a batch dimension and seqused_k, or 16-bit tensors"
+                f"{name} is given, and {of} is {dtype}; only {E4M3} tensors have descale factors:"
+                f" leave it out, or convert {of}"
             )
-    for name in DESCALES:
-        if getattr(call, name) is None:
-            raise UnsupportedError(
-                f"q is {E4M3}, and {name} is missing; pass q_descale, k_descale and v_descale, the"
-                " factors that the tensors are multiplied by: float32 (batch, heads_k), or (1,) for"
-                " all, as torch.ones(1, device=q.device) is for unscaled ones"
-            )
-        view = TensorView.of(name, getattr(call, name), (SIZES[name],))
-        _check_kind(view, torch.float32, q)
-        of_heads = (q.shape[0], k.shape[-2])
-        if view.shape not in ((), (1,), of_heads):
-            raise UnsupportedError(
-                f"{name} has shape {shown(view.shape)}; it must be (batch, heads_k) ="
-                f" {shown(of_heads)}, or (1,) for all"
-            )
+        if dtype == E4M3:
+            _check_descale(call, name, of, (batch, k.shape[-2]), q)
+
+
+def _check_descale(
+    call: Call, name: str, of: str, of_heads: tuple[int, int], q: TensorView
+) -> None:
+    if getattr(call, name) is None:
+        raise UnsupportedError(
+            f"{of} is {E4M3}, and {name} is missing; pass the factor that {of} is multiplied by:"
+            " float32 (batch, heads_k), or (1,) for all, as torch.ones(1, device=q.device) is for"
+            " an unscaled tensor"
+        )
+    view = TensorView.of(name, getattr(call, name), (SIZES[name],))
+    _check_kind(view, torch.float32, q)
+    if view.shape not in ((), (1,), of_heads):
+        raise UnsupportedError(
+            f"{name} has shape {shown(view.shape)}; it must be (batch, heads_k) ="
+            f" {shown(of_heads)}, or (1,) for all"
+        )
 
 
 def _check_paging(call: Call) -> None:

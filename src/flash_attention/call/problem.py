@@ -44,7 +44,8 @@ class Problem:
     pages: int = 0  # pages of k and of v
     table_stride: int = 0  # elements from one row of the block table to the next
     out_dtype: torch.dtype | None = None  # of the output, if q, k and v are e4m3
-    descale_strides: tuple[tuple[int, int], ...] = ()  # of q_descale, k_descale and v_descale
+    kv_dtype: torch.dtype | None = None  # of k and v, if it is not that of q
+    descale_strides: tuple[tuple[str, tuple[int, int]], ...] = ()  # of the given factors, by name
 
     @classmethod
     def of(cls, call: Call) -> Problem:
@@ -82,14 +83,17 @@ class Problem:
             pages=pages,
             table_stride=table_stride,
             out_dtype=output_dtype(q, call.out) if q.dtype == E4M3 else None,
-            descale_strides=tuple(map(_descale_strides, call.descales)),
+            kv_dtype=None if k.dtype == q.dtype else k.dtype,
+            descale_strides=tuple(
+                (name, _descale_strides(factor)) for name, factor in call.descales.items()
+            ),
         )
 
     @property
     def described(self) -> dict[str, Any]:
         """The fields by name, element types as text."""
-        text = {"dtype": str(self.dtype), "out_dtype": self.out_dtype and str(self.out_dtype)}
-        return asdict(self) | text
+        names = ("dtype", "out_dtype", "kv_dtype")
+        return asdict(self) | {name: (d := getattr(self, name)) and str(d) for name in names}
 
     def __str__(self) -> str:
         heads = f"{self.heads} heads"
@@ -108,6 +112,8 @@ class Problem:
         }
         features = "".join(f", {word}" for word, on in words.items() if on)
         dtype = str(self.dtype).removeprefix("torch.")
+        if self.kv_dtype is not None:
+            dtype += f" (k and v {str(self.kv_dtype).removeprefix('torch.')})"
         return (
             f"batch {self.batch}, {longest}{self.seq_q} x {self.seq_k} queries and keys,"
             f" {heads}, {width}, {dtype}{features}"

@@ -118,8 +118,8 @@ def check_shapes(
             _check_paged_dims(view)
         else:
             _check_dims(view, packing.kv, "cu_seqlens_k")
+    _check_dtypes(q, k, v)
     for view in (k, v):
-        _check_same(view, q, "dtype")
         _check_same(view, q, "device")
     if k.shape[:-1] != v.shape[:-1]:
         raise UnsupportedError(
@@ -226,9 +226,9 @@ def check_differentiable(call: Call) -> None:
 
 def check_16_bit(call: Call) -> None:
     """Check that the tensors of a call whose gradients are computed are not 8-bit."""
-    if getattr(call.q, "dtype", None) == E4M3:
+    if getattr(call.k, "dtype", None) == E4M3:
         raise UnsupportedError(
-            f"q is {E4M3}, and there are no gradients of 8-bit tensors; pass 16-bit tensors, or"
+            f"k is {E4M3}, and there are no gradients of 8-bit tensors; pass 16-bit tensors, or"
             " call under torch.no_grad()"
         )
 
@@ -328,6 +328,18 @@ def _check_same(view: TensorView, q: TensorView, what: str) -> None:
             f"{view.name} has {what} {given}, q has {what} {wanted};"
             f" q and {view.name} must agree in {what}"
         )
+
+
+def _check_dtypes(q: TensorView, k: TensorView, v: TensorView) -> None:
+    """k and v have the dtype of q, or 8 bits."""
+    if k.dtype == E4M3:
+        if v.dtype != E4M3:
+            raise UnsupportedError(
+                f"k has dtype {k.dtype}, v has dtype {v.dtype}; k and v must agree in dtype"
+            )
+        return
+    for view in (k, v):
+        _check_same(view, q, "dtype")
 
 
 def _check_columns(q: TensorView, v: TensorView) -> None:

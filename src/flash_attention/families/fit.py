@@ -27,6 +27,11 @@ def check_dtype(config: KernelConfig, problem: Problem) -> None:
             f"the kernel config is for {config.input_dtype}, the tensors are {problem.dtype};"
             " pass a config of their dtype or convert them"
         )
+    if (given := problem.kv_dtype or problem.dtype) != config.kv_dtype:
+        raise UnsupportedError(
+            f"the kernel config is for k and v of {config.kv_dtype}, they are {given};"
+            " leave config out, or convert them"
+        )
 
 
 def check_columns(config: KernelConfig, problem: Problem) -> None:

@@ -68,19 +68,30 @@ def _rounded_softmax(scores: Tensor) -> Tensor:
 
 def dequantised(call: Call, precision: torch.dtype) -> Call:
     """Return the call with tensors of 8 bits multiplied by their descale factors."""
-    if call.q.dtype != E4M3:
+    if call.k.dtype != E4M3:
         return call
-    factors = zip(call[:3], call.descales, strict=True)
-    q, k, v = (_multiplied(tensor.to(precision), factor) for tensor, factor in factors)
+    q, k, v = (
+        tensor if factor is None else _multiplied(tensor.to(precision), factor, starts)
+        for tensor, factor, starts in (
+            (call.q, call.q_descale, call.cu_seqlens_q),
+            (call.k, call.k_descale, call.cu_seqlens_k),
+            (call.v, call.v_descale, call.cu_seqlens_k),
+        )
+    )
     return call._replace(q=q, k=k, v=v, q_descale=None, k_descale=None, v_descale=None)
 
 
-def _multiplied(tensor: Tensor, factor: Tensor) -> Tensor:
-    """A factor is for all, or (batch, heads_k) for the heads that use one of k and v."""
+def _multiplied(tensor: Tensor, factor: Tensor, starts: Tensor | None) -> Tensor:
+    """A factor is for all, or (batch, heads_k) for the heads that use one of k and v. A packed
+    tensor has the cu_seqlens `starts`."""
     if factor.ndim < 2:
         return tensor * factor
-    shared_by = tensor.shape[2] // factor.shape[1]
-    return tensor * factor.repeat_interleave(shared_by, dim=1)[:, None, :, None]
+    of_heads = factor.repeat_interleave(tensor.shape[-2] // factor.shape[1], dim=1)
+    if starts is None:
+        return tensor * of_heads[:, None, :, None]
+    rows = torch.arange(len(tensor), dtype=torch.int32, device=tensor.device)
+    sequence = torch.searchsorted(starts, rows, right=True) - 1
+    return tensor * of_heads[sequence.clamp(0, len(factor) - 1), :, None]
 
 
 def without_pages(call: Call) -> Call:

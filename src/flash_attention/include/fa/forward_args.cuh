@@ -5,6 +5,11 @@
 
 namespace fa {
 
+// Element strides of a [batch, heads of k] tensor of descale factors; zeros if there is one factor.
+struct DescaleStrides {
+  i64 batch, head;
+};
+
 struct ForwardKernelArgs : CallArgs {
   const void* q;
   const void* k;
@@ -20,6 +25,10 @@ struct ForwardKernelArgs : CallArgs {
   int key_blocks;    // of the longest sequence, with split-KV
   int split_blocks;  // key blocks per CTA, with split-KV
   int pages;         // of a paged KV cache
+  const float* q_descale;  // the factors of tensors of 8 bits; null for those of 16
+  const float* k_descale;
+  const float* v_descale;
+  DescaleStrides q_descale_stride, k_descale_stride, v_descale_stride;
 };
 
 }  // namespace fa

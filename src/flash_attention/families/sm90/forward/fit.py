@@ -8,7 +8,7 @@ from flash_attention.errors import UnsupportedError
 from flash_attention.families.config import KernelConfig
 from flash_attention.families.fit import check_columns, check_dtype
 from flash_attention.families.sm90.forward.config import HopperForwardKernelConfig
-from flash_attention.families.sm90.forward.heuristic import box_is_aligned
+from flash_attention.families.sm90.forward.heuristic import box_is_aligned, box_row_bytes
 from flash_attention.families.sm90.forward.splits import Chunks
 
 MAX_GRID_X = (1 << 31) - 1  # CUDA's limit on the first grid dimension
@@ -57,7 +57,7 @@ def _check_page_fits(config: HopperForwardKernelConfig, page_keys: int) -> None:
     """Check that TMA can write the keys that a page and a key block have in common."""
     if not box_is_aligned(config, page_keys):
         raise UnsupportedError(
-            f"k and v have pages of {page_keys} keys, and a panel of the config has"
-            f" {config.panel_columns} columns; pages with an odd number of keys need a d_head that"
-            " is a multiple of 64: leave config out, or pass one with such a d_head"
+            f"k and v have pages of {page_keys} keys, and the config loads rows of"
+            f" {box_row_bytes(config)} bytes; a page that is no multiple of 8 keys needs rows of 128"
+            " bytes: leave config out, or pass one with a d_head of 64, or 128 for k and v of 8 bits"
         )

@@ -38,7 +38,8 @@ def choose_chunks(
         return (
             f"d_head is {max(problem.d_head, problem.d_v)}, and Hopper kernels have {most} at most"
         )
-    keys = PAGE_BLOCK_KEYS if problem.page_keys or split_keys is not None else BLOCK_KEYS
+    small = problem.page_keys or problem.kv_dtype is not None or split_keys is not None
+    keys = PAGE_BLOCK_KEYS if small else BLOCK_KEYS
     config = _config(problem, keys)
     if violation := config.broken_rule(arch):
         return violation.message
@@ -71,10 +72,11 @@ def _config(problem: Problem, keys: int) -> HopperForwardKernelConfig:
         d_head=hopper_d_head(problem),
         consumers=1,
         B_c=keys,
-        stages=2 if keys == BLOCK_KEYS else 3,
+        stages=2 if keys == BLOCK_KEYS or problem.kv_dtype is not None else 3,
         tma=True,
         specialised=True,
         overlap=True,
         rescale_threshold=8,
         watch_sums=True,
+        kv_8_bit=problem.kv_dtype is not None,
     )

@@ -13,23 +13,11 @@ from flash_attention.families.call_args import Fields, layout_asserts, parameter
 from flash_attention.families.forward_args import ForwardKernelArgs, fill_forward_args
 
 
-class DescaleStrides(ctypes.Structure):
-    """The element strides of a (batch, heads_k) tensor of descale factors."""
-
-    _fields_ = (("batch", ctypes.c_int64), ("head", ctypes.c_int64))
-
-
 class Fp8KernelArgs(ForwardKernelArgs):
     """Mirror of `fa::Fp8KernelArgs` (include/fa/sm90/fp8/args.cuh)."""
 
     _fields_: ClassVar[Fields] = (
-        ("q_descale", ctypes.c_void_p),  # float32 (batch, heads_k), or one number
-        ("k_descale", ctypes.c_void_p),
-        ("v_descale", ctypes.c_void_p),
         ("v_tiles", ctypes.c_void_p),  # V transposed, tile by tile
-        ("q_descale_stride", DescaleStrides),
-        ("k_descale_stride", DescaleStrides),
-        ("v_descale_stride", DescaleStrides),
         ("v_tiles_keys", ctypes.c_int32),  # of one head, whole blocks
         ("zero", ctypes.c_uint32),  # 0, which the compiler does not know
     )
@@ -43,6 +31,4 @@ def fp8_args(problem: Problem, views: Sequence[TensorView], *, v_tiles_keys: int
     """Make the arguments of a kernel without addresses, from views of q, k, v and o."""
     args = Fp8KernelArgs(v_tiles_keys=v_tiles_keys)
     fill_forward_args(args, problem, views)
-    for name, strides in zip("qkv", problem.descale_strides, strict=True):
-        setattr(args, f"{name}_descale_stride", DescaleStrides(*strides))
     return args

@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+// The converter: warps of the producer's warpgroup that turn K and V of 8 bits into elements of 16 bits,
+// from where they land to where the products read them. The numbers stay the same.
+#pragma once
+#include <fa/ptx/e4m3.cuh>
+#include <fa/ptx/memory.cuh>
+#include <fa/ptx/tma.cuh>
+#include <fa/sm90/landing.cuh>
+#include <fa/sm90/mailbox.cuh>
+#include <fa/sm90/visited_blocks.cuh>
+
+namespace fa::sm90 {
+
+template <class Config>
+class Converter {
+  using Converted = SharedMemory<Config>;
+  using Landing = LandingMemory<Config>;
+  static constexpr int kThreads = Config::Roles::kConvertingWarps * kWarpSize;
+
+ public:
+  // `thread` counts those that convert.
+  __device__ Converter(const Landing& smem, const ForwardKernelArgs& args, int thread)
+      : landing_(smem), converted_(smem), args_(args), thread_(thread) {}
+
+  __device__ void run() {
+    Tile tile;
+    attn::Sequence sequence;
+    u32 tile_parity = 0;
+    for (; take_tile<Config>(landing_.mail(), args_, tile, sequence, tile_parity);
+         tile_parity ^= 1) {
+      const auto [first, end] = visited_blocks<Config>(tile, sequence, args_);
+#pragma unroll 1
+      for (int block = end - 1; block >= first; --block) convert_block();
+    }
+  }
+
+ private:
+  __device__ void convert_block() {
+    const int stage = ring_.stage;
+    wait(landing_.k_full(stage), converted_.k_empty(stage));
+    convert(landing_.k(stage), converted_.k(stage));
+    pass_on(landing_.k_empty(stage), converted_.k_full(stage));
+    wait(landing_.v_full(stage), converted_.v_empty(stage));
+    convert(landing_.v(stage), converted_.v(stage));
+    pass_on(landing_.v_empty(stage), converted_.v_full(stage));
+    ring_.advance();
+  }
+
+  __device__ void wait(ptx::Mbarrier full, ptx::Mbarrier empty) const {
+    ptx::mbarrier_wait(full, ring_.parity);       // the tile of 8 bits has arrived
+    ptx::mbarrier_wait(empty, ring_.parity ^ 1);  // all consumers have released that of 16 bits
+  }
+
+  __device__ void convert(typename Landing::KVTile from, typename Converted::KVTile to) const {
+    constexpr int kRowChunks = Landing::KVTile::kRowBytes / kChunkBytes;
+#pragma unroll 2
+    for (int i = thread_; i < Landing::KVTile::kBytes / kChunkBytes; i += kThreads) {
+      const ptx::Chunk x = ptx::ld_shared_16(from.address + i * kChunkBytes);
+      const int row = i / kRowChunks, chunk = 2 * (i % kRowChunks);
+      ptx::st_shared_16(to.chunk(row, chunk), {low(x.x), high(x.x), low(x.y), high(x.y)});
+      ptx::st_shared_16(to.chunk(row, chunk + 1), {low(x.z), high(x.z), low(x.w), high(x.w)});
+    }
+  }
+
+  __device__ void pass_on(ptx::Mbarrier empty, ptx::Mbarrier full) const {
+    ptx::fence_proxy_async();  // products see what was written; the copy engine writes after the reads
+    __syncwarp();              // all lanes have come so far
+    if (lane_id() > 0) return;
+    ptx::mbarrier_arrive(full);
+    ptx::mbarrier_arrive(empty);
+  }
+
+  // The first and the last two of four numbers.
+  static __device__ u32 low(u32 bytes) {
+    return Config::DType::from_halves(ptx::E4m3::to_f16x2(static_cast<unsigned short>(bytes)));
+  }
+  static __device__ u32 high(u32 bytes) { return low(bytes >> 16); }
+
+  const Landing& landing_;
+  const Converted& converted_;
+  const ForwardKernelArgs& args_;
+  const int thread_;
+  Ring<Config::kStages> ring_;
+};
+
+}  // namespace fa::sm90
