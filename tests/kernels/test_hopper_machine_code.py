@@ -104,6 +104,7 @@ TOGGLES: dict[str, tuple[HopperForwardKernelConfig, Any]] = {
     "B_c": (PLAIN, 64),
     "group_mib": (LADDER[-1][1], 1),
     "skip_empty": (LADDER[-1][1], True),
+    "kv_8_bit": (replace(LADDER[-1][1], consumers=2, own_output=False), True),
 }
 
 

@@ -22,9 +22,9 @@ struct ForwardKernelArgs : CallArgs {
   int* tile_counter;       // {tiles taken, CTAs done}, or parts stored of every tile; zero at first
   Strides q_stride, k_stride, v_stride, o_stride;
   i64 block_table_stride;
-  int key_blocks;    // of the longest sequence, with split-KV
-  int split_blocks;  // key blocks per CTA, with split-KV
-  int pages;         // of a paged KV cache
+  int key_blocks;          // of the longest sequence, with split-KV
+  int split_blocks;        // key blocks per CTA, with split-KV
+  int pages;               // of a paged KV cache
   const float* q_descale;  // the factors of tensors of 8 bits; null for those of 16
   const float* k_descale;
   const float* v_descale;

@@ -51,7 +51,7 @@ class Case:
         if self.sharp:
             q, k[:, ::97] = q * 3, k[:, ::97] * 3
         of = (self.batch, self.heads_k) if self.per_head else (1,)
-        extras: dict[str, Tensor] = {
+        extras: dict[str, Any] = {
             name: torch.rand(of, generator=generator) + 0.5 for name in ("k_descale", "v_descale")
         }
         if self.sinks:
@@ -65,14 +65,12 @@ class Case:
                 k[entry, used:] = v[entry, used:] = torch.nan
         if self.page:
             k, v, extras["block_table"] = _in_pages(k, v, self.page, generator)
-        longest = {f"max_seqlen_{n}": max(ls) for n, ls in zip("qk", self._packed, strict=True) if ls}
-        tensors = [t.to(device) for t in (q, k.to(E4M3), v.to(E4M3))]
-        given = {name: t.to(device) for name, t in extras.items()}
-        return Call(*tensors, **given, **longest, **dict(self.keywords), return_lse=True)
-
-    @property
-    def _packed(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        return self.lengths_q, self.lengths_k
+        q, k, v = (t.to(device) for t in (q, k.to(E4M3), v.to(E4M3)))
+        given: dict[str, Any] = {name: t.to(device) for name, t in extras.items()}
+        for name, lengths in (("q", self.lengths_q), ("k", self.lengths_k)):
+            if lengths:
+                given[f"max_seqlen_{name}"] = max(lengths)
+        return Call(q, k, v, **given, **dict(self.keywords), return_lse=True)
 
 
 def _in_pages(

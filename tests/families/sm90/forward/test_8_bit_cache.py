@@ -1,13 +1,20 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keys and values of 8 bits with queries of 16 bits, in the emulator: right numbers, no findings."""
+"""Keys and values of 8 bits with queries of 16 bits, in the emulator: numbers and findings."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from flash_attention import HopperForwardKernelConfig, KernelConfigError, UnsupportedError
+from flash_attention import (
+    HopperForwardKernelConfig,
+    KernelConfigError,
+    UnsupportedError,
+    attention,
+)
 from flash_attention.call.call import Call
 from flash_attention.call.dtype import DType
 from flash_attention.emulator import SCHEDULES
@@ -87,17 +94,29 @@ ONE = torch.ones(1)
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"k_descale": None}, "k is torch.float8_e4m3fn, and k_descale is missing; pass the factor"),
+        (
+            {"k_descale": None},
+            "k is torch.float8_e4m3fn, and k_descale is missing; pass the factor",
+        ),
         ({"v_descale": None}, "v is torch.float8_e4m3fn, and v_descale is missing"),
-        ({"q_descale": ONE}, "q_descale is given, and q is torch.bfloat16; only torch.float8_e4m3fn"),
-        ({"k_descale": torch.ones(1, 3)}, r"k_descale has shape \(1, 3\); it must be \(batch, heads"),
+        (
+            {"q_descale": ONE},
+            "q_descale is given, and q is torch.bfloat16; only torch.float8_e4m3fn",
+        ),
+        (
+            {"k_descale": torch.ones(1, 3)},
+            r"k_descale has shape \(1, 3\); it must be \(batch, heads",
+        ),
         ({"v_descale": torch.ones(1).double()}, "v_descale is torch.float64; pass torch.float32"),
         ({"v": torch.zeros(1, 300, 2, 128).bfloat16()}, "k and v must agree in dtype"),
-        ({"k": torch.zeros(1, 300, 2, 128).to(torch.float8_e5m2)}, "k has dtype torch.float8_e5m2"),
+        (
+            {"k": torch.zeros(1, 300, 2, 128).to(torch.float8_e5m2)},
+            "k is torch.float8_e5m2; allowed are",
+        ),
         ({"q": torch.zeros(1, 2, 4, 128)}, "q is torch.float32; allowed are torch.float16"),
     ],
 )
-def test_what_does_not_fit_is_refused(change: dict[str, Tensor | None], message: str) -> None:
+def test_what_does_not_fit_is_refused(change: dict[str, Any], message: str) -> None:
     with pytest.raises(UnsupportedError, match=message):
         Plan(Case().call()._replace(**change))
 
@@ -105,19 +124,17 @@ def test_what_does_not_fit_is_refused(change: dict[str, Tensor | None], message:
 def test_configs_of_16_bits_refuse_8_and_the_other_way_round() -> None:
     call = Case(140, 140).call()
     of_16_bits = "hopper(BF16, 128, 2, 64, 2): tma+specialised"
-    with pytest.raises(UnsupportedError, match="for k and v of torch.bfloat16, they are torch.flo"):
+    with pytest.raises(UnsupportedError, match=r"for k and v of torch\.bfloat16, they are torch"):
         Plan(call, of_16_bits)
     wide = Call(call.q, call.k.bfloat16(), call.v.bfloat16())
-    with pytest.raises(UnsupportedError, match="for k and v of torch.float8_e4m3fn, they are torch"):
+    with pytest.raises(UnsupportedError, match=r"for k and v of torch\.float8_e4m3fn, they"):
         Plan(wide, f"{of_16_bits}+kv_8_bit")
-    with pytest.raises(UnsupportedError, match="for k and v of torch.bfloat16, they are torch.flo"):
+    with pytest.raises(UnsupportedError, match=r"for k and v of torch\.bfloat16, they are torch"):
         Plan(call, "rung:16")
 
 
 def test_gradients_are_refused() -> None:
     call = Case(140, 140).call()
-    from flash_attention import attention
-
     with pytest.raises(UnsupportedError, match="there are no gradients of 8-bit tensors"):
         attention(call.q.requires_grad_(), call.k, call.v, k_descale=ONE, v_descale=ONE)
 

@@ -32,6 +32,7 @@ OTHER_VALUES: dict[str, Any] = {
     "watch_sums": False,
     "prefetch_q": False,
     "skip_empty": False,
+    "kv_8_bit": True,
 }
 
 
@@ -137,6 +138,7 @@ def test_cpp_struct_says_every_choice() -> None:
         "  using Queries = fa::sm90::queries::Prefetched;",
         "  using Rescale = fa::attn::rescale::Watched<8>;",
         "  using Exponential = fa::attn::exponential::FusedExp2;",
+        "  using Descale = fa::sm90::descale::None;",
         "};",
     ]
 
@@ -179,6 +181,8 @@ def test_a_kernel_without_producer_binds_only_the_slots_it_has() -> None:
         ),
         ({"consumers": 3}, "static constexpr int kConsumerRegisters = 160;"),
         ({"skip_empty": False}, "static constexpr int kSkipEmpty = 0;"),
+        ({"kv_8_bit": True}, "using Roles = fa::sm90::roles::Converting;"),
+        ({"kv_8_bit": True}, "using Descale = fa::sm90::descale::PerHead;"),
     ],
 )
 def test_a_switch_picks_its_variant(change: dict[str, Any], line: str) -> None:

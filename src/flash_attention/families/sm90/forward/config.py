@@ -162,7 +162,7 @@ class HopperForwardKernelConfig(KernelConfig):
             roles = Variant("Roles", "sm90/roles", "Unified")
             return (dtype, *tile, copy, roles, self._rescale(), exponential)
         roles = Variant("Roles", "sm90/roles", "Converting" if self.kv_8_bit else "Specialised")
-        descale = Variant("Descale", "attn/descale", "PerHead" if self.kv_8_bit else "None")
+        descale = Variant("Descale", "sm90/descale", "PerHead" if self.kv_8_bit else "None")
         return (dtype, *tile, *self._pipeline(), roles, *self._order(), exponential, descale)
 
     def _pipeline(self) -> tuple[Number, ...]:

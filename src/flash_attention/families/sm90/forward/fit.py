@@ -3,12 +3,18 @@
 
 from __future__ import annotations
 
+from math import gcd
+
 from flash_attention.call.problem import Problem
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.config import KernelConfig
 from flash_attention.families.fit import check_columns, check_dtype
 from flash_attention.families.sm90.forward.config import HopperForwardKernelConfig
-from flash_attention.families.sm90.forward.heuristic import box_is_aligned, box_row_bytes
+from flash_attention.families.sm90.forward.heuristic import (
+    TMA_ALIGNMENT,
+    box_is_aligned,
+    box_row_bytes,
+)
 from flash_attention.families.sm90.forward.splits import Chunks
 
 MAX_GRID_X = (1 << 31) - 1  # CUDA's limit on the first grid dimension
@@ -58,6 +64,7 @@ def _check_page_fits(config: HopperForwardKernelConfig, page_keys: int) -> None:
     if not box_is_aligned(config, page_keys):
         raise UnsupportedError(
             f"k and v have pages of {page_keys} keys, and the config loads rows of"
-            f" {box_row_bytes(config)} bytes; a page that is no multiple of 8 keys needs rows of 128"
-            " bytes: leave config out, or pass one with a d_head of 64, or 128 for k and v of 8 bits"
+            f" {box_row_bytes(config)} bytes, {gcd(page_keys, config.B_c)} at a time; TMA writes"
+            f" multiples of {TMA_ALIGNMENT} bytes: leave config out, or pass one with a d_head that"
+            f" is a multiple of {TMA_ALIGNMENT // config.kv_dtype.itemsize}"
         )

@@ -63,7 +63,7 @@ class Converter {
   }
 
   __device__ void pass_on(ptx::Mbarrier empty, ptx::Mbarrier full) const {
-    ptx::fence_proxy_async();  // products see what was written; the copy engine writes after the reads
+    ptx::fence_proxy_async();  // products see the writes, and the copy engine comes after the reads
     __syncwarp();              // all lanes have come so far
     if (lane_id() > 0) return;
     ptx::mbarrier_arrive(full);

@@ -6,7 +6,7 @@
 namespace fa {
 
 struct Fp8KernelArgs : ForwardKernelArgs {
-  void* v_tiles;  // V transposed, tile by tile (fp8/value_tile.cuh)
+  void* v_tiles;     // V transposed, tile by tile (fp8/value_tile.cuh)
   int v_tiles_keys;  // of one head, whole blocks
   u32 zero;          // 0, which the compiler does not know
 };

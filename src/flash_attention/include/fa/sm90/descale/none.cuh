@@ -3,7 +3,7 @@
 #pragma once
 #include <fa/forward_args.cuh>
 
-namespace fa::attn::descale {
+namespace fa::sm90::descale {
 
 struct None {
   static constexpr bool kPerHead = false;
@@ -15,4 +15,4 @@ struct None {
   };
 };
 
-}  // namespace fa::attn::descale
+}  // namespace fa::sm90::descale

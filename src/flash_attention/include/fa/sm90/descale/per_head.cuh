@@ -4,7 +4,7 @@
 #pragma once
 #include <fa/forward_args.cuh>
 
-namespace fa::attn::descale {
+namespace fa::sm90::descale {
 
 struct PerHead {
   static constexpr bool kPerHead = true;
@@ -36,4 +36,4 @@ struct PerHead {
   };
 };
 
-}  // namespace fa::attn::descale
+}  // namespace fa::sm90::descale
