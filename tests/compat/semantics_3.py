@@ -85,9 +85,8 @@ VERSION_3 = (
     Row(
         "q_descale, k_descale, v_descale",
         "(batch, nheads_k): scales of fp8 tensors; None is 1",
-        "equal; q may have 16 bits beside k and v of e4m3; q of e4m3 is neither packed nor beside"
-        " pages; a factor of 16-bit tensors raises `only torch.float8_e4m3fn tensors have descale"
-        " factors`, and caches of e4m3 are not rotated",
+        "equal; q may have 16 bits beside k and v of e4m3; a factor of a 16-bit tensor raises `only"
+        " torch.float8_e4m3fn tensors have descale factors`, and caches of e4m3 are not rotated",
         (
             "test_what_version_3_has_more_is_refused",
             "test_keys_and_values_are_multiplied_by_their_factors",

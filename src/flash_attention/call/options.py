@@ -151,13 +151,6 @@ def check_extras(call: Call, q: TensorView, k: TensorView) -> None:
 
 def _check_descales(call: Call, q: TensorView, k: TensorView, batch: int) -> None:
     """Check the factors of 8-bit tensors, which 16-bit ones do not have."""
-    if q.dtype == E4M3:
-        for name in call.extras:
-            if name in ("cu_seqlens_q", "cu_seqlens_k", "block_table"):
-                raise UnsupportedError(
-                    f"{name} is given, and q is {E4M3}; 8-bit queries are neither packed nor beside"
-                    " pages: pass q, k and v with a batch dimension and seqused_k, or a 16-bit q"
-                )
     for name, of, dtype in zip(DESCALES, "qkv", (q.dtype, k.dtype, k.dtype), strict=True):
         if dtype != E4M3 and getattr(call, name) is not None:
             raise UnsupportedError(

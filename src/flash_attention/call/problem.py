@@ -130,6 +130,16 @@ class Problem:
         )
 
     @property
+    def output_dtype(self) -> torch.dtype:
+        """The element type of the output."""
+        return self.out_dtype or self.dtype
+
+    @property
+    def kv_8_bit(self) -> bool:
+        """Whether k and v are e4m3."""
+        return (self.kv_dtype or self.dtype) == E4M3
+
+    @property
     def per_batch(self) -> bool:
         """Whether sequences may differ in length."""
         return self.total_q is not None or self.total_k is not None or self.seqused_k

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Calls with keys and values of 8 bits and queries of 16, and their results judged."""
+"""Calls with keys and values of 8 bits, queries of 16 or 8, and their results judged."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from torch import Tensor
 
 from flash_attention.call.call import Call
 from flash_attention.reference.judge import check_lse, check_output, cu_seqlens
+from flash_attention.reference.oracle import oracle
 
 E4M3 = torch.float8_e4m3fn
+MOST_RMS = 4e-3  # of the error relative to the output, which is bfloat16
 
 
 @dataclass(frozen=True)
@@ -34,6 +36,7 @@ class Case:
     sinks: bool = False
     per_head: bool = True  # descale factors
     sharp: bool = False  # the maximum of a row keeps rising
+    q_8_bit: bool = False
     keywords: tuple[tuple[str, Any], ...] = ()
 
     def call(self, device: str = "cpu") -> Call:
@@ -54,6 +57,8 @@ class Case:
         extras: dict[str, Any] = {
             name: torch.rand(of, generator=generator) + 0.5 for name in ("k_descale", "v_descale")
         }
+        if self.q_8_bit:
+            q, extras["q_descale"] = q.to(E4M3), torch.rand(of, generator=generator) + 0.5
         if self.sinks:
             extras["sinks"] = drawn(self.heads)
         for name, lengths in (("q", self.lengths_q), ("k", self.lengths_k)):
@@ -90,6 +95,9 @@ def assert_right(call: Call, out: Tensor, lse: Tensor | None) -> None:
     """Judge the results of a call."""
     check = check_output(out, *call[:3], **call.keywords)
     assert check.ok, check
+    if call.q.dtype == E4M3:  # the judge allows weights of 8 bits, and these have 16
+        exact = oracle(*call[:3], **call.keywords)
+        assert (out.double() - exact).norm() <= MOST_RMS * exact.norm()
     assert lse is not None
     of_lse = check_lse(lse, call.q, call.k, **call.keywords)
     assert of_lse.ok, of_lse
@@ -125,5 +133,15 @@ CASES = {
     "packed": Case(batch=3, lengths_q=(5, 0, 140), lengths_k=(70, 10, 200), keywords=CAUSAL),
     "packed queries, pages": Case(
         seq_k=320, batch=3, lengths_q=(1, 130, 4), page=16, used=(320, 200, 0), keywords=CAUSAL
+    ),
+    "q of 8 bits, decoding": Case(3, 700, heads=8, batch=2, keywords=CAUSAL, q_8_bit=True),
+    "q of 8 bits, one factor": Case(1, 200, d=96, d_v=48, per_head=False, q_8_bit=True),
+    "q of 8 bits, three heads together": Case(2, 200, heads=6, q_8_bit=True),
+    "q of 8 bits, pages": Case(1, 320, batch=3, page=16, used=(320, 0, 77), q_8_bit=True),
+    "q of 8 bits, packed": Case(
+        batch=3, lengths_q=(5, 0, 140), lengths_k=(70, 10, 200), keywords=CAUSAL, q_8_bit=True
+    ),
+    "q of 8 bits, packed, pages": Case(
+        seq_k=320, batch=3, lengths_q=(1, 130, 4), page=16, used=(320, 200, 0), q_8_bit=True
     ),
 }

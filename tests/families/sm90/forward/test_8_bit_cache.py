@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Keys and values of 8 bits with queries of 16 bits, in the emulator: numbers and findings."""
+"""Keys and values of 8 bits with queries of 16 bits or 8, in the emulator: numbers and findings."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from flash_attention import (
     HopperForwardKernelConfig,
+    HopperFp8KernelConfig,
     KernelConfigError,
     UnsupportedError,
     attention,
@@ -22,7 +23,10 @@ from flash_attention.launch.emulation import Settings, emulate_plan
 from flash_attention.launch.plan import Plan
 from tests.families.sm90.forward.cases_8_bit import CASES, E4M3, Case, assert_right
 
-EVERY_ORDER = ["decoding", "decoding, pages of 16", "prefill, causal", "packed queries, pages"]
+EVERY_ORDER = [
+    *("decoding", "decoding, pages of 16", "prefill, causal", "packed queries, pages"),
+    *("q of 8 bits, decoding", "q of 8 bits, packed, pages"),
+]
 
 
 def emulated(call: Call, schedule: str = "lockstep") -> tuple[Tensor, Tensor | None]:
@@ -81,6 +85,20 @@ def test_a_factor_of_zero_weighs_all_keys_alike() -> None:
     assert_right(call, *emulated(call))
 
 
+def test_queries_of_8_bits_may_have_an_output_of_fp16() -> None:
+    call = Case(1, 200, q_8_bit=True).call()
+    call = call._replace(out=torch.empty(call.q.shape, dtype=torch.float16))
+    out, lse = emulated(call)
+    assert out.dtype == torch.float16
+    assert_right(call, out, lse)
+
+
+def test_long_dense_queries_of_8_bits_have_products_of_8_bits() -> None:
+    dense, paged = Case(200, 200, q_8_bit=True), Case(200, 200, page=10, used=(9,), q_8_bit=True)
+    assert isinstance(Plan(dense.call()).config, HopperFp8KernelConfig)
+    assert isinstance(Plan(paged.call()).config, HopperForwardKernelConfig)
+
+
 def test_a_chosen_kernel_says_that_it_converts() -> None:
     plan = Plan(Case().call())
     assert isinstance(plan.config, HopperForwardKernelConfig)
@@ -133,6 +151,16 @@ def test_configs_of_16_bits_refuse_8_and_the_other_way_round() -> None:
         Plan(call, "rung:16")
 
 
+def test_fp8_configs_refuse_what_they_do_not_read() -> None:
+    fp8 = "hopper_fp8(BF16, 128, 2, 64, 2): persistent"
+    for name, message in (
+        ("q of 8 bits, pages", "FP8 kernels read no pages; leave config out"),
+        ("q of 8 bits, packed", "FP8 kernels read no packed sequences; leave config out"),
+    ):
+        with pytest.raises(UnsupportedError, match=message):
+            Plan(CASES[name].call(), fp8)
+
+
 def test_gradients_are_refused() -> None:
     call = Case(140, 140).call()
     with pytest.raises(UnsupportedError, match="there are no gradients of 8-bit tensors"):
@@ -145,4 +173,8 @@ def test_a_converter_needs_a_producer_and_its_registers() -> None:
     with pytest.raises(KernelConfigError, match="use 1 or 2 consumers or set kv_8_bit=False"):
         HopperForwardKernelConfig(
             DType.BF16, 64, 3, 64, 2, tma=True, specialised=True, kv_8_bit=True
+        )
+    with pytest.raises(KernelConfigError, match="set kv_8_bit=True or q_8_bit=False"):
+        HopperForwardKernelConfig(
+            DType.BF16, 64, 2, 64, 2, tma=True, specialised=True, q_8_bit=True
         )

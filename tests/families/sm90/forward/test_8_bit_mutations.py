@@ -19,6 +19,9 @@ pytestmark = pytest.mark.slow  # left out of `make quick`
 
 CONVERTER, PER_HEAD = "sm90/converter.cuh", "sm90/descale/per_head.cuh"
 CASE = Case(140, 430, heads=4, heads_k=2)
+PACKED = Case(
+    batch=2, lengths_q=(70, 140), lengths_k=(90, 430), keywords=(("causal", True),), q_8_bit=True
+)
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,7 @@ class Mutation:
     name: str
     caught_by: str
     edit: Edit
+    case: Case = CASE
 
 
 MUTATIONS = [
@@ -54,12 +58,12 @@ MUTATIONS = [
     Mutation(
         "where keys land is never empty again",
         DEADLOCK,
-        Edit(CONVERTER, "ptx::mbarrier_arrive(empty);"),
+        Edit(CONVERTER, ", landing_.k_empty(stage)"),
     ),
     Mutation(
         "keys are passed on by one warp of three",
         DEADLOCK,
-        Edit(CONVERTER, "if (lane_id() > 0) return;", "if (threadIdx.x != kWarpSize) return;"),
+        Edit(CONVERTER, "if (lane_id() == 0)", "if (threadIdx.x == kWarpSize)"),
     ),
     Mutation(
         "the later numbers of a chunk are the earlier ones",
@@ -76,12 +80,36 @@ MUTATIONS = [
         NUMBERS,
         Edit(PER_HEAD, " + kv_head * stride.head"),
     ),
+    Mutation(
+        "Q is overwritten while it is read",
+        "race",
+        Edit(CONVERTER, "ptx::mbarrier_wait(converted_.q_empty(w), parity ^ 1);"),
+        PACKED,
+    ),
+    Mutation(
+        "Q is passed on by nobody",
+        DEADLOCK,
+        Edit(CONVERTER, "pass_on(converted_.q_full(w));"),
+        PACKED,
+    ),
+    Mutation(
+        "all sequences have the queries of the first",
+        NUMBERS,
+        Edit(CONVERTER, "(sequence.q_first + position)", "position"),
+        PACKED,
+    ),
+    Mutation(
+        "the factor of Q is left out",
+        NUMBERS,
+        Edit(PER_HEAD, "if (args.q_descale)", "if (false)"),
+        PACKED,
+    ),
 ]
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: m.name)
 def test_the_mistake_is_caught_as_predicted(mutation: Mutation, tmp_path: Path) -> None:
-    call = CASE.call()
+    call = mutation.case.call()
     compile_unit = compiler(edited_headers((mutation.edit,), tmp_path))
 
     def run() -> Emulation:

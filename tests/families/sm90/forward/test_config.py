@@ -33,6 +33,7 @@ OTHER_VALUES: dict[str, Any] = {
     "prefetch_q": False,
     "skip_empty": False,
     "kv_8_bit": True,
+    "q_8_bit": True,
 }
 
 
@@ -182,6 +183,7 @@ def test_a_kernel_without_producer_binds_only_the_slots_it_has() -> None:
         ({"consumers": 3}, "static constexpr int kConsumerRegisters = 160;"),
         ({"skip_empty": False}, "static constexpr int kSkipEmpty = 0;"),
         ({"kv_8_bit": True}, "using Roles = fa::sm90::roles::Converting;"),
+        ({"kv_8_bit": True, "q_8_bit": True}, "using Roles = fa::sm90::roles::ConvertingAll;"),
         ({"kv_8_bit": True}, "using Descale = fa::sm90::descale::PerHead;"),
     ],
 )

@@ -69,6 +69,7 @@ class HopperForwardKernelConfig(KernelConfig):
     prefetch_q: bool = False  # prefetch the next tile's Q into L2
     skip_empty: bool = False  # consumers whose rows hold no query compute nothing
     kv_8_bit: bool = False  # k and v are e4m3, and warps beside the producer convert them to dtype
+    q_8_bit: bool = False  # q is e4m3, too, and they convert it as well
 
     oldest_arch: ClassVar[Arch] = HOPPER
     prefix: ClassVar[str] = "hopper"
@@ -80,8 +81,12 @@ class HopperForwardKernelConfig(KernelConfig):
         return TARGET
 
     @property
+    def input_dtype(self) -> torch.dtype:
+        return E4M3 if self.q_8_bit else self.dtype.to_torch_dtype()
+
+    @property
     def kv_dtype(self) -> torch.dtype:
-        return E4M3 if self.kv_8_bit else self.input_dtype
+        return E4M3 if self.kv_8_bit else self.dtype.to_torch_dtype()
 
     @property
     def B_r(self) -> int:
@@ -161,7 +166,9 @@ class HopperForwardKernelConfig(KernelConfig):
         if not self.specialised:
             roles = Variant("Roles", "sm90/roles", "Unified")
             return (dtype, *tile, copy, roles, self._rescale(), exponential)
-        roles = Variant("Roles", "sm90/roles", "Converting" if self.kv_8_bit else "Specialised")
+        converting = "ConvertingAll" if self.q_8_bit else "Converting"
+        converts = self.kv_8_bit or self.q_8_bit
+        roles = Variant("Roles", "sm90/roles", converting if converts else "Specialised")
         descale = Variant("Descale", "sm90/descale", "PerHead" if self.kv_8_bit else "None")
         return (dtype, *tile, *self._pipeline(), roles, *self._order(), exponential, descale)
 
@@ -226,6 +233,7 @@ class HopperForwardKernelConfig(KernelConfig):
             self.prefetch_q and "prefetch_q",
             self.skip_empty and "skip_empty",
             self.kv_8_bit and "kv_8_bit",
+            self.q_8_bit and "q_8_bit",
         )
         return [token for token in tokens if token] or [PLAIN]
 

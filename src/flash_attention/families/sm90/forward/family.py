@@ -11,7 +11,7 @@ from flash_attention.call.dtype import DType
 from flash_attention.call.features import CAUSAL, PLAIN, Features
 from flash_attention.call.problem import Problem
 from flash_attention.call.results import E4M3
-from flash_attention.call.tensors import TensorView
+from flash_attention.call.tensors import DTYPES, TensorView
 from flash_attention.compile.elf import ENTRY
 from flash_attention.compile.unit import Unit, render
 from flash_attention.families.family import Family
@@ -52,6 +52,7 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
 
     name = "sm_90"
     config_type = HopperForwardKernelConfig
+    inputs = (*DTYPES, E4M3)
     kv_inputs = (E4M3,)
     extrapolates = True
     splits_keys = True

@@ -10,6 +10,7 @@ from typing import Any
 from flash_attention.arch import Arch
 from flash_attention.call.dtype import DType
 from flash_attention.call.problem import Problem
+from flash_attention.call.results import E4M3
 from flash_attention.families.config import changed
 from flash_attention.families.sm90.forward.config import (
     WARPGROUP_ROWS,
@@ -33,8 +34,8 @@ NARROW_STEP = 32  # few widths of the last keys, and so few kernels for all leng
 def heuristic(problem: Problem, arch: Arch) -> HopperForwardKernelConfig | str:
     """Return the config for a problem, or why there is none."""
     config = _config(problem)
-    if config is not None and problem.kv_dtype is not None:
-        config = _for_8_bits(config)
+    if config is not None and problem.kv_8_bit:
+        config = _for_8_bits(config, problem.dtype == E4M3)
     if config is None:
         return f"Hopper kernels have head dimensions up to {max(CHOICES['d_head'])}"
     if problem.page_keys:
@@ -48,7 +49,7 @@ def heuristic(problem: Problem, arch: Arch) -> HopperForwardKernelConfig | str:
 def hopper_d_head(problem: Problem) -> int:
     """Return the smallest d_head of the Hopper kernels that fits the problem, or 0."""
     choices = CHOICES["d_head"]
-    if problem.kv_dtype is not None:
+    if problem.kv_8_bit:
         step = TMA_ALIGNMENT // gcd(problem.page_keys, TMA_ALIGNMENT)  # bytes of a row
         choices = tuple(d for d in choices if d % step == 0)
     elif problem.page_keys % 2:  # boxes of one row begin at multiples of 128 bytes
@@ -57,7 +58,7 @@ def hopper_d_head(problem: Problem) -> int:
 
 
 def _config(problem: Problem) -> HopperForwardKernelConfig | None:
-    dtype, d_head = DType.from_string(str(problem.dtype)), hopper_d_head(problem)
+    dtype, d_head = DType.from_string(str(problem.output_dtype)), hopper_d_head(problem)
     if not d_head:
         return None
     causal, short = problem.causal or problem.window is not None, problem.seq_q <= SHORT
@@ -111,7 +112,9 @@ def _config(problem: Problem) -> HopperForwardKernelConfig | None:
     )
 
 
-def _for_8_bits(config: HopperForwardKernelConfig) -> HopperForwardKernelConfig | None:
+def _for_8_bits(
+    config: HopperForwardKernelConfig, q_8_bit: bool
+) -> HopperForwardKernelConfig | None:
     """Return the config for k and v of 8 bits, with fewer keys if those of 16 bits and of 8 do not
     both fit."""
     consumers = min(config.consumers, 2)
@@ -123,6 +126,7 @@ def _for_8_bits(config: HopperForwardKernelConfig) -> HopperForwardKernelConfig 
             narrow_keys=min(config.narrow_keys, keys // 2 // 16 * 16),
             own_output=False,
             kv_8_bit=True,
+            q_8_bit=q_8_bit,
         )
         if smaller is not None:
             return smaller

@@ -35,6 +35,7 @@ PRODUCER_FIELDS = (
     "prefetch_q",
     "skip_empty",
     "kv_8_bit",
+    "q_8_bit",
 )
 """Fields that need a producer, in the order they are checked."""
 
@@ -115,6 +116,11 @@ def _switches_at_odds(cfg: HopperForwardKernelConfig) -> Iterator[Violation]:
             "kv_8_bit_needs_registers",
             "kv_8_bit=True converts in the producer's warpgroup, which has too few registers beside"
             " consumers=3: use 1 or 2 consumers or set kv_8_bit=False",
+        )
+    if cfg.q_8_bit and not cfg.kv_8_bit:
+        yield Violation(
+            "q_8_bit_needs_kv_8_bit",
+            "q_8_bit=True is for k and v of 8 bits: set kv_8_bit=True or q_8_bit=False",
         )
     if cfg.tile_order is not TileOrder.DYNAMIC and cfg.group_mib:
         yield Violation(

@@ -24,7 +24,7 @@ from flash_attention.families.sm90.forward.tensor_maps import WIDE_PROMOTION, de
 from flash_attention.families.sm90.forward.tile_order import TileOrder
 from flash_attention.families.sm90.fp8.args import LAYOUT_ASSERTS, PARAMETER, fp8_args
 from flash_attention.families.sm90.fp8.config import HopperFp8KernelConfig
-from flash_attention.families.sm90.fp8.heuristic import heuristic
+from flash_attention.families.sm90.fp8.heuristic import heuristic, packed
 from flash_attention.families.sm90.fp8.parse import parse, parse_name
 from flash_attention.families.sm90.fp8.transpose import padded_keys, transpose_unit, transposing
 from flash_attention.families.sm90.wgmma import E4M3, from_registers_by_rows, from_shared
@@ -48,8 +48,8 @@ class Sm90Fp8Forward(Family[HopperFp8KernelConfig]):
     def resolve(self, config: HopperFp8KernelConfig, features: Features) -> Features:
         if features.page_keys:
             raise UnsupportedError(
-                "block_table is asked for, and FP8 kernels read no pages; pass 16-bit tensors, or k"
-                " and v as dense tensors"
+                "block_table is asked for, and FP8 kernels read no pages; leave config out, or pass"
+                " k and v as dense tensors"
             )
         return features
 
@@ -88,7 +88,9 @@ class Sm90Fp8Forward(Family[HopperFp8KernelConfig]):
         setting: Setting,
     ) -> Recipe:
         features = self.features(config, problem)
-        _check_types(config, problem)
+        if why := packed(problem):
+            raise UnsupportedError(f"{why}; leave config out, or pass dense tensors")
+        check_dtype(config, problem)
         check_columns(config, problem)
         check_tiles(config, problem)
         tiles = problem.num_tiles(config.B_r)
@@ -129,15 +131,6 @@ def _maps(config: HopperFp8KernelConfig, views: Sequence[TensorView]) -> dict[st
         name: describe(view, box, WIDE_PROMOTION)
         for name, view, box in zip("qk", views, boxes, strict=False)
     }
-
-
-def _check_types(config: HopperFp8KernelConfig, problem: Problem) -> None:
-    check_dtype(config, problem)
-    if problem.out_dtype != config.dtype.to_torch_dtype():
-        raise UnsupportedError(
-            f"the kernel config stores {config.dtype.to_torch_dtype()}, the output is"
-            f" {problem.out_dtype}; pass a config of its dtype, or another out"
-        )
 
 
 SM90_FP8: Sm90Fp8Forward = Sm90Fp8Forward()

@@ -20,8 +20,19 @@ the output was 1.03e-2 for 1,024 keys, and it grows with their number."""
 TWO_CONSUMERS = 128  # queries that two consumers hold
 
 
+def packed(problem: Problem) -> str | None:
+    """Say why V of a problem is not transposed by a kernel before, or return None if it is."""
+    if problem.page_keys:
+        return "FP8 kernels read no pages"
+    if problem.total_q is not None or problem.total_k is not None:
+        return "FP8 kernels read no packed sequences"
+    return None
+
+
 def heuristic(problem: Problem, arch: Arch) -> HopperFp8KernelConfig | str:
     """Return the config for a problem, or why there is none."""
+    if why := packed(problem):
+        return why
     d_head = smallest_holding(CHOICES["d_head"], problem.d_head, problem.d_v)
     if not d_head:
         return f"FP8 kernels have head dimensions up to {max(CHOICES['d_head'])}"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The converter: warps of the producer's warpgroup that turn K and V of 8 bits into elements of 16 bits,
-// from where they land to where the products read them. The numbers stay the same.
+// from where they land to where the products read them. The numbers stay the same. Q of 8 bits, which is
+// read once, comes straight from global memory.
 #pragma once
 #include <fa/ptx/e4m3.cuh>
 #include <fa/ptx/memory.cuh>
@@ -28,6 +29,7 @@ class Converter {
     u32 tile_parity = 0;
     for (; take_tile<Config>(landing_.mail(), args_, tile, sequence, tile_parity);
          tile_parity ^= 1) {
+      if (Config::Roles::kConvertsQueries) convert_queries(tile, sequence, tile_parity);
       const auto [first, end] = visited_blocks<Config>(tile, sequence, args_);
 #pragma unroll 1
       for (int block = end - 1; block >= first; --block) convert_block();
@@ -35,14 +37,44 @@ class Converter {
   }
 
  private:
+  __device__ void convert_queries(const Tile& tile, const attn::Sequence& sequence, u32 parity) {
+#pragma unroll 1
+    for (int w = 0; w < Config::kConsumers; ++w) {
+      ptx::mbarrier_wait(converted_.q_empty(w), parity ^ 1);  // the previous Q was read
+      read_queries(converted_.q(w), tile, w, sequence);
+      pass_on(converted_.q_full(w));
+    }
+  }
+
+  // Rows without a query and columns that Q does not have are zero.
+  __device__ void read_queries(typename Shape<Config>::QTile to, const Tile& tile, int warpgroup,
+                               const attn::Sequence& sequence) const {
+    using Rows = typename Config::Rows;
+    constexpr int kRowChunks = Landing::KVTile::kRowBytes / kChunkBytes;
+    const int first_row = tile.q_block * Shape<Config>::kBR + warpgroup * Shape<Config>::kRows;
+#pragma unroll 1
+    for (int i = thread_; i < Shape<Config>::kRows * kRowChunks; i += kThreads) {
+      const int row = i / kRowChunks, chunk = i % kRowChunks;
+      const int position = Rows::position(first_row + row);
+      ptx::Chunk x = {};
+      if (position < sequence.q_len && chunk * kChunkBytes < args_.d_qk) {
+        const i64 at = sequence.q_batch * args_.q_stride.batch +
+                       (sequence.q_first + position) * args_.q_stride.seq +
+                       Rows::head(tile.head, first_row + row) * args_.q_stride.head;
+        x = ptx::ld_global_16(static_cast<const char*>(args_.q) + at + chunk * kChunkBytes);
+      }
+      write(to, row, chunk, x);
+    }
+  }
+
   __device__ void convert_block() {
     const int stage = ring_.stage;
     wait(landing_.k_full(stage), converted_.k_empty(stage));
     convert(landing_.k(stage), converted_.k(stage));
-    pass_on(landing_.k_empty(stage), converted_.k_full(stage));
+    pass_on(converted_.k_full(stage), landing_.k_empty(stage));
     wait(landing_.v_full(stage), converted_.v_empty(stage));
     convert(landing_.v(stage), converted_.v(stage));
-    pass_on(landing_.v_empty(stage), converted_.v_full(stage));
+    pass_on(converted_.v_full(stage), landing_.v_empty(stage));
     ring_.advance();
   }
 
@@ -56,18 +88,22 @@ class Converter {
 #pragma unroll 2
     for (int i = thread_; i < Landing::KVTile::kBytes / kChunkBytes; i += kThreads) {
       const ptx::Chunk x = ptx::ld_shared_16(from.address + i * kChunkBytes);
-      const int row = i / kRowChunks, chunk = 2 * (i % kRowChunks);
-      ptx::st_shared_16(to.chunk(row, chunk), {low(x.x), high(x.x), low(x.y), high(x.y)});
-      ptx::st_shared_16(to.chunk(row, chunk + 1), {low(x.z), high(x.z), low(x.w), high(x.w)});
+      write(to, i / kRowChunks, i % kRowChunks, x);
     }
   }
 
-  __device__ void pass_on(ptx::Mbarrier empty, ptx::Mbarrier full) const {
+  // 16 numbers of 8 bits are two chunks of 16 bits.
+  template <class To>
+  static __device__ void write(To to, int row, int chunk, const ptx::Chunk& x) {
+    ptx::st_shared_16(to.chunk(row, 2 * chunk), {low(x.x), high(x.x), low(x.y), high(x.y)});
+    ptx::st_shared_16(to.chunk(row, 2 * chunk + 1), {low(x.z), high(x.z), low(x.w), high(x.w)});
+  }
+
+  template <class... Barriers>
+  static __device__ void pass_on(Barriers... barriers) {
     ptx::fence_proxy_async();  // products see the writes, and the copy engine comes after the reads
     __syncwarp();              // all lanes have come so far
-    if (lane_id() > 0) return;
-    ptx::mbarrier_arrive(full);
-    ptx::mbarrier_arrive(empty);
+    if (lane_id() == 0) (ptx::mbarrier_arrive(barriers), ...);
   }
 
   // The first and the last two of four numbers.

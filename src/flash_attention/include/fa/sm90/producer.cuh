@@ -83,6 +83,7 @@ class Producer {
   }
 
   __device__ void load_q(Tile tile) {
+    if (Config::Roles::kConvertsQueries) return;
 #pragma unroll
     for (int w = 0; w < Config::kConsumers; ++w) {
       ptx::mbarrier_wait(smem_.q_empty(w), tile_parity_ ^ 1);  // the previous Q was read

@@ -67,15 +67,15 @@ class SharedMemory {
             at + 2 * kChunkBytes};
   }
 
-  // Every warp of a consumer arrives once at an empty barrier. K and V are full when the copy engine has
-  // filled them, or all warps that convert them.
+  // Every warp of a consumer arrives once at an empty barrier. A buffer is full when the copy engine has
+  // filled it, or all warps that convert.
   __device__ void init_barriers() const {
     constexpr int kWarps = kWarpgroupSize / kWarpSize;
     constexpr int kConverters = Config::Roles::kConvertingWarps;
     constexpr int kFillers = kConverters ? kConverters : 1;
 #pragma unroll
     for (int w = 0; w < kConsumers; ++w) {
-      ptx::mbarrier_init(q_full(w), 1);
+      ptx::mbarrier_init(q_full(w), Config::Roles::kConvertsQueries ? kConverters : 1);
       ptx::mbarrier_init(q_empty(w), kWarps);
     }
 #pragma unroll

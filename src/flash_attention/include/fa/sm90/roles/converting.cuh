@@ -9,6 +9,7 @@ namespace fa::sm90::roles {
 
 struct Converting {
   static constexpr int kConvertingWarps = kWarpgroupSize / kWarpSize - 1;
+  static constexpr bool kConvertsQueries = false;
   template <class Config>
   using Memory = LandingMemory<Config>;
 

@@ -7,6 +7,7 @@ namespace fa::sm90::roles {
 
 struct Specialised {
   static constexpr int kConvertingWarps = 0;
+  static constexpr bool kConvertsQueries = false;
   template <class Config>
   using Memory = SharedMemory<Config>;
 
