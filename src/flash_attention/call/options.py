@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from flash_attention.call.call import DESCALES, Call
-from flash_attention.call.results import E4M3
+from flash_attention.call.results import BLOCK_DIMS, DESCALED_KEYS, E4M3
 from flash_attention.call.tensors import MAX_ROWS, TensorView, shown
 from flash_attention.errors import UnsupportedError, quoted
 
@@ -159,6 +159,8 @@ def _check_descales(call: Call, q: TensorView, k: TensorView, batch: int) -> Non
             )
         if dtype == E4M3:
             _check_descale(call, name, of, (batch, k.shape[-2]), q)
+    if k.dtype == E4M3:
+        _check_blocks(call, k)
 
 
 def _check_descale(
@@ -172,10 +174,41 @@ def _check_descale(
         )
     view = TensorView.of(name, getattr(call, name), (SIZES[name],))
     _check_kind(view, torch.float32, q)
-    if view.shape not in ((), (1,), of_heads):
+    in_blocks = of != "q" and len(view.shape) == len(BLOCK_DIMS) and view.shape[:2] == of_heads
+    if view.shape not in ((), (1,), of_heads) and not in_blocks:
+        or_blocks = (
+            "" if of == "q" else f", or {shown(BLOCK_DIMS)} for blocks of {DESCALED_KEYS} keys"
+        )
         raise UnsupportedError(
             f"{name} has shape {shown(view.shape)}; it must be (batch, heads_k) ="
-            f" {shown(of_heads)}, or (1,) for all"
+            f" {shown(of_heads)}, or (1,) for all{or_blocks}"
+        )
+
+
+def _check_blocks(call: Call, k: TensorView) -> None:
+    """Check that both k and v have factors for blocks of keys, or none, and enough of them."""
+    k_descale, v_descale = call.k_descale, call.v_descale
+    if k_descale is None or v_descale is None:
+        return
+    shapes = tuple(k_descale.shape), tuple(v_descale.shape)
+    of_blocks = [shape for shape in shapes if len(shape) == len(BLOCK_DIMS)]
+    if not of_blocks:
+        return
+    if shapes[0] != shapes[1]:
+        raise UnsupportedError(
+            f"k_descale has shape {shown(shapes[0])}, v_descale {shown(shapes[1])}; factors for"
+            " blocks of keys have the same shape: expand the other one, or pass one factor a head"
+            " of both"
+        )
+    keys = k.shape[-3] if call.max_seqlen_k is None else int(call.max_seqlen_k)
+    if call.block_table is not None:
+        keys *= call.block_table.shape[-1]
+    least = -(-keys // DESCALED_KEYS)
+    if shapes[0][-1] < least:
+        raise UnsupportedError(
+            f"k_descale has {shapes[0][-1]} blocks, and a sequence has up to {keys} keys; pass at"
+            f" least {least} blocks, one for every {DESCALED_KEYS} keys of a sequence, counted from"
+            " its first"
         )
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from flash_attention.call.call import Call, Window
 from flash_attention.call.features import Features, MaskKind
 from flash_attention.call.mla import is_mla
-from flash_attention.call.results import E4M3, output_dtype
+from flash_attention.call.results import BLOCK_DIMS, E4M3, output_dtype
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,8 @@ class Problem:
     table_stride: int = 0  # elements from one row of the block table to the next
     out_dtype: torch.dtype | None = None  # of the output, if q, k and v are e4m3
     kv_dtype: torch.dtype | None = None  # of k and v, if it is not that of q
-    descale_strides: tuple[tuple[str, tuple[int, int]], ...] = ()  # of the given factors, by name
+    descale_strides: tuple[tuple[str, tuple[int, ...]], ...] = ()  # of the given factors, by name
+    block_descales: bool = False  # k_descale and v_descale have factors for blocks of keys
 
     @classmethod
     def of(cls, call: Call) -> Problem:
@@ -87,6 +88,7 @@ class Problem:
             descale_strides=tuple(
                 (name, _descale_strides(factor)) for name, factor in call.descales.items()
             ),
+            block_descales=any(factor.ndim == len(BLOCK_DIMS) for factor in call.descales.values()),
         )
 
     @property
@@ -127,6 +129,7 @@ class Problem:
             *(mask, self.softcap > 0, self.per_batch),
             page_keys=self.page_keys,
             sinks=self.sinks,
+            block_descales=self.block_descales,
         )
 
     @property
@@ -177,9 +180,10 @@ class Problem:
         return no_pages or 0 in (self.batch, rows_q, rows_k, self.heads)
 
 
-def _descale_strides(descale: Tensor) -> tuple[int, int]:
-    """Return the strides of a (batch, heads_k) tensor; zeros if it holds one number for all."""
-    return (descale.stride(0), descale.stride(1)) if descale.ndim == 2 else (0, 0)
+def _descale_strides(descale: Tensor) -> tuple[int, ...]:
+    """Return the strides of a (batch, heads_k) or (batch, heads_k, blocks) tensor; zeros if it has
+    one number for all."""
+    return descale.stride() if descale.ndim > 1 else (0, 0)
 
 
 def normalised_mask(

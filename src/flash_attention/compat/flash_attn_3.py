@@ -314,7 +314,7 @@ def leave_out_queries(options: Keywords, starts_q: Tensor, starts_k: Tensor, use
     if (keys := options.get("seqused_k")) is not None:
         options["seqused_k"] = _interleaved(keys, torch.zeros_like(keys), keys[:0])
     for name in DESCALES:
-        if isinstance(factor := options.get(name), Tensor) and factor.ndim == 2:
+        if isinstance(factor := options.get(name), Tensor) and factor.ndim > 1:
             options |= cast(Keywords, {name: factor.repeat_interleave(2, 0)})
 
 

@@ -21,9 +21,9 @@ from flash_attention.families.call_args import (
 
 
 class DescaleStrides(ctypes.Structure):
-    """The element strides of a (batch, heads_k) tensor of descale factors."""
+    """The element strides of a (batch, heads_k, blocks) tensor of descale factors."""
 
-    _fields_ = (("batch", ctypes.c_int64), ("head", ctypes.c_int64))
+    _fields_ = (("batch", ctypes.c_int64), ("head", ctypes.c_int64), ("block", ctypes.c_int64))
 
 
 class ForwardKernelArgs(CallArgs):
@@ -47,7 +47,7 @@ class ForwardKernelArgs(CallArgs):
         ("key_blocks", ctypes.c_int32),
         ("split_blocks", ctypes.c_int32),
         ("pages", ctypes.c_int32),
-        ("q_descale", ctypes.c_void_p),  # float32 (batch, heads_k), or one number; null: 16 bits
+        ("q_descale", ctypes.c_void_p),  # float32; null for tensors of 16 bits
         ("k_descale", ctypes.c_void_p),
         ("v_descale", ctypes.c_void_p),
         ("q_descale_stride", DescaleStrides),

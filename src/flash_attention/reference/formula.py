@@ -16,7 +16,7 @@ from torch import Tensor
 
 from flash_attention.call.call import Call
 from flash_attention.call.problem import Problem
-from flash_attention.call.results import E4M3
+from flash_attention.call.results import DESCALED_KEYS, E4M3
 from flash_attention.call.tensors import MAX_ROWS
 
 SCORES_BYTES = 1 << 30  # of the scores that are stored at a time
@@ -82,16 +82,20 @@ def dequantised(call: Call, precision: torch.dtype) -> Call:
 
 
 def _multiplied(tensor: Tensor, factor: Tensor, starts: Tensor | None) -> Tensor:
-    """A factor is for all, or (batch, heads_k) for the heads that use one of k and v. A packed
-    tensor has the cu_seqlens `starts`."""
+    """A factor is for all, or (batch, heads_k) for the heads that use one of k and v, or (batch,
+    heads_k, blocks) for blocks of their rows. A packed tensor has the cu_seqlens `starts`."""
     if factor.ndim < 2:
         return tensor * factor
-    of_heads = factor.repeat_interleave(tensor.shape[-2] // factor.shape[1], dim=1)
-    if starts is None:
-        return tensor * of_heads[:, None, :, None]
-    rows = torch.arange(len(tensor), dtype=torch.int32, device=tensor.device)
-    sequence = torch.searchsorted(starts, rows, right=True) - 1
-    return tensor * of_heads[sequence.clamp(0, len(factor) - 1), :, None]
+    rows = torch.arange(tensor.shape[-3], dtype=torch.int32, device=tensor.device)
+    sequence = torch.arange(len(factor), device=tensor.device)[:, None]
+    if starts is not None:
+        sequence = (torch.searchsorted(starts, rows, right=True) - 1).clamp(0, len(factor) - 1)
+        rows = rows - starts[sequence]
+    if factor.ndim == 2:
+        of_rows = factor[sequence]  # (..., heads_k)
+    else:
+        of_rows = factor.transpose(1, 2)[sequence, rows // DESCALED_KEYS]
+    return tensor * of_rows.repeat_interleave(tensor.shape[-2] // factor.shape[1], -1)[..., None]
 
 
 def without_pages(call: Call) -> Call:

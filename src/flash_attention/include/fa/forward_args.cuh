@@ -5,9 +5,10 @@
 
 namespace fa {
 
-// Element strides of a [batch, heads of k] tensor of descale factors; zeros if there is one factor.
+// Element strides of a [batch, heads of k, blocks of keys] tensor of descale factors; zeros if a factor is
+// for all.
 struct DescaleStrides {
-  i64 batch, head;
+  i64 batch, head, block;
 };
 
 struct ForwardKernelArgs : CallArgs {

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from flash_attention.call.call import Call
+from flash_attention.call.results import BLOCK_DIMS, output_dtype
+from flash_attention.reference.formula import dequantised, without_pages
 from flash_attention.reference.judge import check_lse, check_output, cu_seqlens
 from flash_attention.reference.oracle import oracle
 
@@ -35,6 +37,7 @@ class Case:
     lengths_k: tuple[int, ...] = ()
     sinks: bool = False
     per_head: bool = True  # descale factors
+    blocks: int = 0  # descale factors for blocks of keys
     sharp: bool = False  # the maximum of a row keeps rising
     q_8_bit: bool = False
     keywords: tuple[tuple[str, Any], ...] = ()
@@ -54,8 +57,10 @@ class Case:
         if self.sharp:
             q, k[:, ::97] = q * 3, k[:, ::97] * 3
         of = (self.batch, self.heads_k) if self.per_head else (1,)
+        of_keys = (*of, self.blocks) if self.blocks else of
         extras: dict[str, Any] = {
-            name: torch.rand(of, generator=generator) + 0.5 for name in ("k_descale", "v_descale")
+            name: torch.rand(of_keys, generator=generator) + 0.5
+            for name in ("k_descale", "v_descale")
         }
         if self.q_8_bit:
             q, extras["q_descale"] = q.to(E4M3), torch.rand(of, generator=generator) + 0.5
@@ -91,8 +96,19 @@ def _in_pages(
     return k, v, table.reshape(batch, -1)
 
 
+def rounded(call: Call) -> Call:
+    """The call with k and v multiplied by their factors, and rounded to 16 bits. q is as well, and
+    has no bits to lose if its factor is 1."""
+    wide = dequantised(without_pages(call), torch.float32)
+    q, k, v = (t.to(output_dtype(call.q)) for t in wide[:3])
+    return wide._replace(q=q, k=k, v=v)
+
+
 def assert_right(call: Call, out: Tensor, lse: Tensor | None) -> None:
     """Judge the results of a call."""
+    assert call.k_descale is not None
+    if call.k_descale.ndim == len(BLOCK_DIMS):
+        call = rounded(call)
     check = check_output(out, *call[:3], **call.keywords)
     assert check.ok, check
     if call.q.dtype == E4M3:  # the judge allows weights of 8 bits, and these have 16
@@ -143,5 +159,15 @@ CASES = {
     ),
     "q of 8 bits, packed, pages": Case(
         seq_k=320, batch=3, lengths_q=(1, 130, 4), page=16, used=(320, 200, 0), q_8_bit=True
+    ),
+    "blocks, decoding": Case(1, 700, heads=8, batch=2, blocks=6),
+    "blocks, more than keys": Case(1, 100, dtype=torch.float16, blocks=4),
+    "blocks, pages": Case(1, 320, batch=3, page=16, used=(320, 0, 77), blocks=3),
+    "blocks, prefill": Case(200, 330, keywords=CAUSAL, blocks=3),
+    "blocks that key blocks do not divide": Case(
+        140, 400, heads=1, heads_k=1, d=160, keywords=CAUSAL, blocks=4
+    ),
+    "blocks, packed": Case(
+        batch=3, lengths_q=(5, 0, 140), lengths_k=(70, 10, 200), keywords=CAUSAL, blocks=2
     ),
 }

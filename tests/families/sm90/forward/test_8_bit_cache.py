@@ -23,9 +23,10 @@ from flash_attention.launch.emulation import Settings, emulate_plan
 from flash_attention.launch.plan import Plan
 from tests.families.sm90.forward.cases_8_bit import CASES, E4M3, Case, assert_right
 
+ONE = torch.ones(1)
 EVERY_ORDER = [
     *("decoding", "decoding, pages of 16", "prefill, causal", "packed queries, pages"),
-    *("q of 8 bits, decoding", "q of 8 bits, packed, pages"),
+    *("q of 8 bits, decoding", "q of 8 bits, packed, pages", "blocks, packed"),
 ]
 
 
@@ -85,6 +86,32 @@ def test_a_factor_of_zero_weighs_all_keys_alike() -> None:
     assert_right(call, *emulated(call))
 
 
+def test_queries_of_8_bits_have_one_factor_for_blocks_of_keys() -> None:
+    call = Case(140, 200, q_8_bit=True, blocks=2).call()
+    call = call._replace(q_descale=ONE)
+    assert_right(call, *emulated(call))
+    with pytest.raises(
+        UnsupportedError, match="FP8 kernels have one factor for all keys of a head"
+    ):
+        Plan(call, "hopper_fp8(BF16, 128, 2, 64, 2): persistent")
+
+
+def test_equal_factors_of_all_blocks_are_one_factor() -> None:
+    call = (
+        Case(2, 300).call()._replace(k_descale=torch.tensor([2.0]), v_descale=torch.tensor([0.5]))
+    )
+    of_blocks = call._replace(
+        k_descale=torch.full((1, 2, 3), 2.0), v_descale=torch.full((1, 2, 3), 0.5)
+    )
+    assert torch.equal(emulated(call)[0], emulated(of_blocks)[0])
+
+
+def test_key_blocks_are_no_larger_than_blocks_with_a_factor() -> None:
+    large = "hopper(BF16, 64, 2, 144, 2): tma+specialised+kv_8_bit"
+    with pytest.raises(UnsupportedError, match=r"of the config has 144 keys; .* up to 128"):
+        Plan(Case(140, 300, d=64, blocks=3).call(), large)
+
+
 def test_queries_of_8_bits_may_have_an_output_of_fp16() -> None:
     call = Case(1, 200, q_8_bit=True).call()
     call = call._replace(out=torch.empty(call.q.shape, dtype=torch.float16))
@@ -106,9 +133,6 @@ def test_a_chosen_kernel_says_that_it_converts() -> None:
     assert "k and v float8_e4m3fn" in str(plan.problem)
 
 
-ONE = torch.ones(1)
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -124,6 +148,18 @@ ONE = torch.ones(1)
         (
             {"k_descale": torch.ones(1, 3)},
             r"k_descale has shape \(1, 3\); it must be \(batch, heads",
+        ),
+        (
+            {"k_descale": torch.ones(1, 2, 3), "v_descale": torch.ones(1, 2)},
+            "factors for blocks of keys have the same shape: expand the other",
+        ),
+        (
+            {"k_descale": torch.ones(1, 2, 2), "v_descale": torch.ones(1, 2, 2)},
+            "k_descale has 2 blocks, and a sequence has up to 300 keys; pass at least 3 blocks",
+        ),
+        (
+            {"k_descale": torch.ones(2, 1, 3)},
+            r"it must be .* or \(batch, heads_k, blocks\) for blocks of 128 keys",
         ),
         ({"v_descale": torch.ones(1).double()}, "v_descale is torch.float64; pass torch.float32"),
         ({"v": torch.zeros(1, 300, 2, 128).bfloat16()}, "k and v must agree in dtype"),

@@ -18,7 +18,9 @@ from tests.families.sm90.forward.cases_8_bit import Case, assert_right
 pytestmark = pytest.mark.slow  # left out of `make quick`
 
 CONVERTER, PER_HEAD = "sm90/converter.cuh", "sm90/descale/per_head.cuh"
+PER_BLOCK, FACTOR = "sm90/descale/per_block.cuh", "sm90/descale/factor.cuh"
 CASE = Case(140, 430, heads=4, heads_k=2)
+IN_BLOCKS = Case(140, 400, heads=1, heads_k=1, d=160, blocks=4)
 PACKED = Case(
     batch=2, lengths_q=(70, 140), lengths_k=(90, 430), keywords=(("causal", True),), q_8_bit=True
 )
@@ -73,12 +75,24 @@ MUTATIONS = [
     Mutation(
         "the factor of V is that of K",
         NUMBERS,
-        Edit(PER_HEAD, "at(args.v_descale,", "at(args.k_descale,"),
+        Edit(PER_HEAD, "factor(args.v_descale,", "factor(args.k_descale,"),
     ),
     Mutation(
         "all heads have the factor of the first",
         NUMBERS,
-        Edit(PER_HEAD, " + kv_head * stride.head"),
+        Edit(FACTOR, " + kv_head * stride.head"),
+    ),
+    Mutation(
+        "a key block has the factor of its first key",
+        NUMBERS,
+        Edit(PER_BLOCK, "row < rows_of_first_ ? first_ : second_", "first_"),
+        IN_BLOCKS,
+    ),
+    Mutation(
+        "blocks of keys are counted from the last key",
+        NUMBERS,
+        Edit(PER_BLOCK, "first_key / kKeys)", "last_key / kKeys)"),
+        IN_BLOCKS,
     ),
     Mutation(
         "Q is overwritten while it is read",
@@ -101,7 +115,7 @@ MUTATIONS = [
     Mutation(
         "the factor of Q is left out",
         NUMBERS,
-        Edit(PER_HEAD, "if (args.q_descale)", "if (false)"),
+        Edit(FACTOR, "if (args.q_descale)", "if (false)"),
         PACKED,
     ),
 ]

@@ -113,10 +113,11 @@ def test_every_field_changes_the_struct_and_the_names() -> None:
 
 def test_the_order_of_the_tiles_and_the_output_are_bound_with_the_features() -> None:
     """Both follow from what is asked too; whatever else the config says stands before them."""
-    assert struct_of_unit(FULL).splitlines()[: len(FULL.bindings()) + 3] == [
+    assert struct_of_unit(FULL).splitlines()[: len(FULL.bindings()) + 4] == [
         *FULL.to_cpp_struct().splitlines()[:-1],
         "  using TileOrder = fa::sm90::tile_order::Dynamic;",
         "  using Output = fa::sm90::output::OwnBuffer;",
+        "  using Descale = fa::sm90::descale::None;",
     ]
 
 
@@ -139,7 +140,6 @@ def test_cpp_struct_says_every_choice() -> None:
         "  using Queries = fa::sm90::queries::Prefetched;",
         "  using Rescale = fa::attn::rescale::Watched<8>;",
         "  using Exponential = fa::attn::exponential::FusedExp2;",
-        "  using Descale = fa::sm90::descale::None;",
         "};",
     ]
 

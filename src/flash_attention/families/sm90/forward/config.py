@@ -169,8 +169,7 @@ class HopperForwardKernelConfig(KernelConfig):
         converting = "ConvertingAll" if self.q_8_bit else "Converting"
         converts = self.kv_8_bit or self.q_8_bit
         roles = Variant("Roles", "sm90/roles", converting if converts else "Specialised")
-        descale = Variant("Descale", "sm90/descale", "PerHead" if self.kv_8_bit else "None")
-        return (dtype, *tile, *self._pipeline(), roles, *self._order(), exponential, descale)
+        return (dtype, *tile, *self._pipeline(), roles, *self._order(), exponential)
 
     def _pipeline(self) -> tuple[Number, ...]:
         producer, consumer = self.register_split

@@ -218,7 +218,10 @@ def _features(
     rows are unused. The rows of a warp are whole queries.
     """
     asked = problem.features
-    own = Sm90Features(*(asked.mask, asked.softcap, asked.per_batch, asked.page_keys, asked.sinks))
+    own = Sm90Features(
+        *(asked.mask, asked.softcap, asked.per_batch, asked.page_keys, asked.sinks),
+        block_descales=asked.block_descales,
+    )
     if split is not None:
         return replace(
             own,

@@ -24,7 +24,7 @@ from flash_attention.families.sm90.forward.tensor_maps import WIDE_PROMOTION, de
 from flash_attention.families.sm90.forward.tile_order import TileOrder
 from flash_attention.families.sm90.fp8.args import LAYOUT_ASSERTS, PARAMETER, fp8_args
 from flash_attention.families.sm90.fp8.config import HopperFp8KernelConfig
-from flash_attention.families.sm90.fp8.heuristic import heuristic, packed
+from flash_attention.families.sm90.fp8.heuristic import heuristic, unreadable
 from flash_attention.families.sm90.fp8.parse import parse, parse_name
 from flash_attention.families.sm90.fp8.transpose import padded_keys, transpose_unit, transposing
 from flash_attention.families.sm90.wgmma import E4M3, from_registers_by_rows, from_shared
@@ -88,7 +88,7 @@ class Sm90Fp8Forward(Family[HopperFp8KernelConfig]):
         setting: Setting,
     ) -> Recipe:
         features = self.features(config, problem)
-        if why := packed(problem):
+        if why := unreadable(problem):
             raise UnsupportedError(f"{why}; leave config out, or pass dense tensors")
         check_dtype(config, problem)
         check_columns(config, problem)

@@ -20,8 +20,10 @@ the output was 1.03e-2 for 1,024 keys, and it grows with their number."""
 TWO_CONSUMERS = 128  # queries that two consumers hold
 
 
-def packed(problem: Problem) -> str | None:
-    """Say why V of a problem is not transposed by a kernel before, or return None if it is."""
+def unreadable(problem: Problem) -> str | None:
+    """Say why FP8 kernels do not read the tensors of a problem, or return None if they do."""
+    if problem.block_descales:
+        return "FP8 kernels have one factor for all keys of a head"
     if problem.page_keys:
         return "FP8 kernels read no pages"
     if problem.total_q is not None or problem.total_k is not None:
@@ -31,7 +33,7 @@ def packed(problem: Problem) -> str | None:
 
 def heuristic(problem: Problem, arch: Arch) -> HopperFp8KernelConfig | str:
     """Return the config for a problem, or why there is none."""
-    if why := packed(problem):
+    if why := unreadable(problem):
         return why
     d_head = smallest_holding(CHOICES["d_head"], problem.d_head, problem.d_v)
     if not d_head:

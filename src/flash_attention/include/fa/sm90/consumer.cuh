@@ -188,7 +188,7 @@ class Consumer : public Products<Config_> {
       end = first_block_ = whole_first;  // the sequence's queries end before these rows
     unseen_after_ = first_block_ - whole_first;
     descale_.read(args_, tile_.batch, kv_head<Config>(tile_, args_));
-    if (Config::Descale::kPerHead) factor_ = {Exponential::factor(scale())};
+    if (Config::Descale::kPerTile) factor_ = {Exponential::factor(scale())};
     stats_.reset();
     o_.zero();
     stats_.grew = false;

@@ -16,6 +16,7 @@ template <class Config>
 class Converter {
   using Converted = SharedMemory<Config>;
   using Landing = LandingMemory<Config>;
+  using FactorsOfRows = typename Config::Descale::Rows;
   static constexpr int kThreads = Config::Roles::kConvertingWarps * kWarpSize;
 
  public:
@@ -32,7 +33,8 @@ class Converter {
       if (Config::Roles::kConvertsQueries) convert_queries(tile, sequence, tile_parity);
       const auto [first, end] = visited_blocks<Config>(tile, sequence, args_);
 #pragma unroll 1
-      for (int block = end - 1; block >= first; --block) convert_block();
+      for (int block = end - 1; block >= first; --block)
+        convert_block(tile, block * Config::kBC, sequence.k_len);
     }
   }
 
@@ -63,17 +65,22 @@ class Converter {
                        Rows::head(tile.head, first_row + row) * args_.q_stride.head;
         x = ptx::ld_global_16(static_cast<const char*>(args_.q) + at + chunk * kChunkBytes);
       }
-      write(to, row, chunk, x);
+      write(to, row, chunk, x, Config::DType::from_halves);
     }
   }
 
-  __device__ void convert_block() {
-    const int stage = ring_.stage;
+  __device__ void convert_block(const Tile& tile, int first_key, int num_keys) {
+    const int stage = ring_.stage, head = kv_head<Config>(tile, args_);
+    const int last_key = min(first_key + Config::kBC, num_keys) - 1;
+    const FactorsOfRows k_factors(args_.k_descale, args_.k_descale_stride, tile.batch, head,
+                                  first_key, last_key);
+    const FactorsOfRows v_factors(args_.v_descale, args_.v_descale_stride, tile.batch, head,
+                                  first_key, last_key);
     wait(landing_.k_full(stage), converted_.k_empty(stage));
-    convert(landing_.k(stage), converted_.k(stage));
+    convert(landing_.k(stage), converted_.k(stage), k_factors);
     pass_on(converted_.k_full(stage), landing_.k_empty(stage));
     wait(landing_.v_full(stage), converted_.v_empty(stage));
-    convert(landing_.v(stage), converted_.v(stage));
+    convert(landing_.v(stage), converted_.v(stage), v_factors);
     pass_on(converted_.v_full(stage), landing_.v_empty(stage));
     ring_.advance();
   }
@@ -83,18 +90,26 @@ class Converter {
     ptx::mbarrier_wait(empty, ring_.parity ^ 1);  // all consumers have released that of 16 bits
   }
 
-  __device__ void convert(typename Landing::KVTile from, typename Converted::KVTile to) const {
+  __device__ void convert(typename Landing::KVTile from, typename Converted::KVTile to,
+                          const FactorsOfRows& factors) const {
     constexpr int kRowChunks = Landing::KVTile::kRowBytes / kChunkBytes;
 #pragma unroll 2
     for (int i = thread_; i < Landing::KVTile::kBytes / kChunkBytes; i += kThreads) {
       const ptx::Chunk x = ptx::ld_shared_16(from.address + i * kChunkBytes);
-      write(to, i / kRowChunks, i % kRowChunks, x);
+      const int row = i / kRowChunks;
+      write(to, row, i % kRowChunks, x, [&](u32 halves) {
+        return factors.template convert<typename Config::DType>(halves, row);
+      });
     }
   }
 
   // 16 numbers of 8 bits are two chunks of 16 bits.
-  template <class To>
-  static __device__ void write(To to, int row, int chunk, const ptx::Chunk& x) {
+  template <class To, class Convert>
+  static __device__ void write(To to, int row, int chunk, const ptx::Chunk& x, Convert convert) {
+    const auto low = [&](u32 bytes) {
+      return convert(ptx::E4m3::to_f16x2(static_cast<unsigned short>(bytes)));
+    };
+    const auto high = [&](u32 bytes) { return low(bytes >> 16); };
     ptx::st_shared_16(to.chunk(row, 2 * chunk), {low(x.x), high(x.x), low(x.y), high(x.y)});
     ptx::st_shared_16(to.chunk(row, 2 * chunk + 1), {low(x.z), high(x.z), low(x.w), high(x.w)});
   }
@@ -105,12 +120,6 @@ class Converter {
     __syncwarp();              // all lanes have come so far
     if (lane_id() == 0) (ptx::mbarrier_arrive(barriers), ...);
   }
-
-  // The first and the last two of four numbers.
-  static __device__ u32 low(u32 bytes) {
-    return Config::DType::from_halves(ptx::E4m3::to_f16x2(static_cast<unsigned short>(bytes)));
-  }
-  static __device__ u32 high(u32 bytes) { return low(bytes >> 16); }
 
   const Landing& landing_;
   const Converted& converted_;

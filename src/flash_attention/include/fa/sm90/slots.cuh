@@ -64,7 +64,7 @@ concept RescaleSlot =
 
 template <class T>
 concept DescaleSlot = requires(typename T::Factors& factors, const ForwardKernelArgs& args) {
-  { T::kPerHead } -> Same<const bool&>;
+  { T::kPerTile } -> Same<const bool&>;
   factors.read(args, 0, 0);
   factors.scaled(args);
   { factors.of_values() } -> Same<float>;
@@ -151,7 +151,7 @@ __device__ constexpr bool check_specialised_slots() {
       PagesSlot<typename Config::Pages, Config>,
       "Pages: kBoxKeys<Keys>, load(tile, map, full, kv_head, key, batch, sequence, args)");
   static_assert(DescaleSlot<typename Config::Descale>,
-                "Descale: kPerHead, Factors with read(args, batch, kv_head), scaled(call), "
+                "Descale: kPerTile, Factors with read(args, batch, kv_head), scaled(call), "
                 "of_values()");
   static_assert(TurnsSlot<typename Config::Turns, Config>,
                 "Turns: Order<Consumers>(warpgroup) with begin(), end(), finish()");

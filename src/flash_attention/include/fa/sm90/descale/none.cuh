@@ -6,7 +6,7 @@
 namespace fa::sm90::descale {
 
 struct None {
-  static constexpr bool kPerHead = false;
+  static constexpr bool kPerTile = false;
 
   struct Factors {
     __device__ void read(const ForwardKernelArgs&, int /*batch*/, int /*kv_head*/) {}

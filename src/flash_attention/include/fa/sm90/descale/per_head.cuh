@@ -1,41 +1,35 @@
 // SPDX-License-Identifier: Apache-2.0
-// K and V of 8 bits have a descale factor for each head of a sequence, or one for all; so may Q for the heads
-// that share one of K. Those of Q and K are part of the softmax scale, and that of V is a factor of the
-// output.
+// K and V of 8 bits have a descale factor for each head of a sequence, or one for all. Those of Q and K are
+// part of the softmax scale, and that of V is a factor of the output.
 #pragma once
-#include <fa/forward_args.cuh>
+#include <fa/sm90/descale/factor.cuh>
 
 namespace fa::sm90::descale {
 
 struct PerHead {
-  static constexpr bool kPerHead = true;
+  static constexpr bool kPerTile = true;
 
-  class Factors {
-   public:
+  struct Factors {
+    float scale, value;
+
     __device__ void read(const ForwardKernelArgs& args, int batch, int kv_head) {
-      softmax_scale_ =
-          args.softmax_scale * at(args.k_descale, args.k_descale_stride, batch, kv_head);
-      if (args.q_descale)
-        softmax_scale_ *= at(args.q_descale, args.q_descale_stride, batch, kv_head);
-      if (softmax_scale_ == 0.f) softmax_scale_ = 0x1p-64f;  // hidden scores stay -inf
-      of_values_ = at(args.v_descale, args.v_descale_stride, batch, kv_head);
+      const float key = factor(args.k_descale, args.k_descale_stride, batch, kv_head);
+      scale = softmax_scale(args, batch, kv_head, key);
+      value = factor(args.v_descale, args.v_descale_stride, batch, kv_head);
     }
+    __device__ CallArgs scaled(const CallArgs& call) const { return rescaled(call, scale); }
+    __device__ float of_values() const { return value; }
+  };
 
-    // The caller's arguments with the factors of Q and K in the softmax scale.
-    __device__ CallArgs scaled(const CallArgs& call) const {
-      CallArgs changed = call;
-      changed.softmax_scale = softmax_scale_;
-      return changed;
+  // The rows of a block of K or V are converted as they are.
+  struct Rows {
+    __device__ Rows(const float*, const DescaleStrides&, int /*batch*/, int /*kv_head*/,
+                    int /*first_key*/, int /*last_key*/) {}
+
+    template <class DType>
+    __device__ u32 convert(u32 halves, int /*row*/) const {
+      return DType::from_halves(halves);
     }
-    __device__ float of_values() const { return of_values_; }
-
-   private:
-    static __device__ float at(const float* factors, const DescaleStrides& stride, int batch,
-                               int kv_head) {
-      return factors[batch * stride.batch + kv_head * stride.head];
-    }
-
-    float softmax_scale_, of_values_;
   };
 };
 
