@@ -155,7 +155,7 @@ CASES = {
     "q of 8 bits, three heads together": Case(2, 200, heads=6, q_8_bit=True),
     "q of 8 bits, pages": Case(1, 320, batch=3, page=16, used=(320, 0, 77), q_8_bit=True),
     "q of 8 bits, packed": Case(
-        batch=3, lengths_q=(5, 0, 140), lengths_k=(70, 10, 200), keywords=CAUSAL, q_8_bit=True
+        batch=3, lengths_q=(5, 0, 30), lengths_k=(70, 10, 200), keywords=CAUSAL, q_8_bit=True
     ),
     "q of 8 bits, packed, pages": Case(
         seq_k=320, batch=3, lengths_q=(1, 130, 4), page=16, used=(320, 200, 0), q_8_bit=True

@@ -21,9 +21,7 @@ CONVERTER, PER_HEAD = "sm90/converter.cuh", "sm90/descale/per_head.cuh"
 PER_BLOCK, FACTOR = "sm90/descale/per_block.cuh", "sm90/descale/factor.cuh"
 CASE = Case(140, 430, heads=4, heads_k=2)
 IN_BLOCKS = Case(140, 400, heads=1, heads_k=1, d=160, blocks=4)
-PACKED = Case(
-    batch=2, lengths_q=(70, 140), lengths_k=(90, 430), keywords=(("causal", True),), q_8_bit=True
-)
+PACKED = Case(*(2, 432, 4, 2, 2), page=16, used=(90, 430), lengths_q=(70, 140), q_8_bit=True)
 
 
 @dataclass(frozen=True)

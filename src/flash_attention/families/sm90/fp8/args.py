@@ -18,7 +18,8 @@ class Fp8KernelArgs(ForwardKernelArgs):
 
     _fields_: ClassVar[Fields] = (
         ("v_tiles", ctypes.c_void_p),  # V transposed, tile by tile
-        ("v_tiles_keys", ctypes.c_int32),  # of one head, whole blocks
+        ("v_tiles_keys", ctypes.c_int32),  # of one head of a sequence, or of all packed ones
+        ("v_tiles_step", ctypes.c_int32),
         ("zero", ctypes.c_uint32),  # 0, which the compiler does not know
     )
 
@@ -27,8 +28,10 @@ PARAMETER = parameter(Fp8KernelArgs)
 LAYOUT_ASSERTS = layout_asserts(Fp8KernelArgs)
 
 
-def fp8_args(problem: Problem, views: Sequence[TensorView], *, v_tiles_keys: int) -> Fp8KernelArgs:
+def fp8_args(
+    problem: Problem, views: Sequence[TensorView], *, v_tiles_keys: int, v_tiles_step: int
+) -> Fp8KernelArgs:
     """Make the arguments of a kernel without addresses, from views of q, k, v and o."""
-    args = Fp8KernelArgs(v_tiles_keys=v_tiles_keys)
+    args = Fp8KernelArgs(v_tiles_keys=v_tiles_keys, v_tiles_step=v_tiles_step)
     fill_forward_args(args, problem, views)
     return args
