@@ -19,6 +19,7 @@ from flash_attention.kernel_configs import (
     FP8_CHOICES,
     MLA_CHOICES,
     SET_VARIABLE,
+    WIDE_CHOICES,
     DType,
     FlashForwardKernelConfig,
     HopperForwardKernelConfig,
@@ -89,9 +90,10 @@ def test_all_is_both_without_repeats(arch: Arch) -> None:
     parts = {*get_kernel_progression_configs(arch), *get_autotuning_kernel_configs(arch)}
     examples = set(map(parse_kernel_config, EXAMPLES))
     of_8_bits = [c for c in map(parse_kernel_config, FP8_CHOICES) if not c.broken_rule(arch)]
-    of_mla = [c for c in map(parse_kernel_config, MLA_CHOICES) if not c.broken_rule(arch)]
-    assert set(everything) == parts | examples | set(of_8_bits) | set(of_mla)
-    assert (len(of_8_bits), len(of_mla)) == ((3, 2) if arch is SM90 else (0, 0))
+    wide_forms = (*MLA_CHOICES, *WIDE_CHOICES)
+    of_wide_heads = [c for c in map(parse_kernel_config, wide_forms) if not c.broken_rule(arch)]
+    assert set(everything) == parts | examples | {*of_8_bits, *of_wide_heads}
+    assert (len(of_8_bits), len(of_wide_heads)) == ((3, 4) if arch is SM90 else (0, 0))
     assert len(examples) == 4
     assert {cfg.tile() for cfg in examples} == {("FP16", 128, 64, 32, 4)}
 

@@ -23,6 +23,7 @@ from flash_attention.families.sm90.forward.config import HopperForwardKernelConf
 from flash_attention.families.sm90.forward.tile_order import TileOrder
 from flash_attention.families.sm90.fp8.config import HopperFp8KernelConfig
 from flash_attention.families.sm90.mla.config import HopperMlaKernelConfig
+from flash_attention.families.sm90.wide.config import HopperWideKernelConfig
 from flash_attention.forward import forward, forward_timed
 from flash_attention.launch.kernels import forward_kernels
 from flash_attention.launch.use import use_table
@@ -50,6 +51,7 @@ __all__ = [
     "HopperForwardKernelConfig",
     "HopperFp8KernelConfig",
     "HopperMlaKernelConfig",
+    "HopperWideKernelConfig",
     "KernelConfig",
     "KernelConfigError",
     "LaunchError",

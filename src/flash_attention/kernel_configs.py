@@ -22,6 +22,7 @@ from flash_attention.families.sm90.forward.config import HopperForwardKernelConf
 from flash_attention.families.sm90.forward.tile_order import TileOrder
 from flash_attention.families.sm90.fp8.config import HopperFp8KernelConfig
 from flash_attention.families.sm90.mla.config import HopperMlaKernelConfig
+from flash_attention.families.sm90.wide.config import HopperWideKernelConfig
 from flash_attention.families.values import Violation, smallest_holding
 from flash_attention.ladder import LADDER_D_HEADS, get_ladder, pick_rung
 
@@ -32,6 +33,7 @@ __all__ = [
     "HopperForwardKernelConfig",
     "HopperFp8KernelConfig",
     "HopperMlaKernelConfig",
+    "HopperWideKernelConfig",
     "KernelConfig",
     "TileOrder",
     "Violation",
@@ -128,7 +130,8 @@ def get_kernels_to_build(
 ) -> list[KernelConfig]:
     """Return the ladder, the search spaces and the examples of a pass together, sorted, without
     repeats."""
-    forms = (*EXAMPLES, *FP8_CHOICES, *MLA_CHOICES) if pass_ is Pass.FORWARD else ()
+    others = (*FP8_CHOICES, *MLA_CHOICES, *WIDE_CHOICES)
+    forms = (*EXAMPLES, *others) if pass_ is Pass.FORWARD else ()
     examples = map(parse_kernel_config, forms)
     sets = (
         get_kernel_progression_configs(arch, pass_),
@@ -154,6 +157,8 @@ FP8_CHOICES = tuple(
 """What the heuristic chooses for long sequences of e4m3 tensors without a mask."""
 MLA_CHOICES = tuple(f"hopper_mla({dtype.name}, 512): lazy_8+rotary_in_registers" for dtype in DType)
 """What the heuristic chooses for MLA decoding."""
+WIDE_CHOICES = tuple(f"hopper_wide({dtype.name}, 512, 512): lazy_8" for dtype in DType)
+"""What the heuristic chooses for head dimensions of 512."""
 KERNEL_SETS = {
     "progression": get_kernel_progression_configs,
     "autotune": get_autotuning_kernel_configs,

@@ -34,11 +34,11 @@ def test_padding_is_for_what_is_no_multiple_of_8(d: int, d_v: int, needed: bool)
 
 
 def test_what_is_too_wide_or_no_tensor_is_left_to_the_checks() -> None:
-    q, k, v = made(257)
+    q, k, v = made(513)
     assert not needs_padding(q, v)
     assert not needs_padding(torch.tensor(1.0), v)
     assert not needs_padding("q", v)  # type: ignore[arg-type]
-    with pytest.raises(UnsupportedError, match="q has d_head 257; the kernels take at most 256"):
+    with pytest.raises(UnsupportedError, match="q has d_head 513; the kernels take at most 512"):
         attention(q, k, v, config=SM80)
 
 

@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 import torch
 
+from flash_attention.arch import ARCHES
 from flash_attention.call.call import Call
 from flash_attention.call.tensors import (
     MAX_D_HEAD,
+    MAX_GRADIENT_D_HEAD,
     MAX_ROWS,
     OUTPUT,
     Packing,
@@ -26,7 +28,8 @@ from flash_attention.call.tensors import (
     check_pointers,
 )
 from flash_attention.errors import UnsupportedError
-from flash_attention.families.registry import FAMILIES
+from flash_attention.families.passes import Pass
+from flash_attention.kernel_configs import get_kernels_to_build
 
 GPU = torch.device("cuda", 0)
 SHAPE = (2, 128, 4, 128)
@@ -104,8 +107,8 @@ def test_what_is_no_dense_tensor_is_refused(thing: object, message: str) -> None
         ),
         ({"shape": (2, 128, 4, 100)}, r"q has d_head 100; allowed are multiples of 8: pad .* 104"),
         ({"shape": (2, 128, 4, 0)}, r"q has shape \(2, 128, 4, 0\), .* a d_head of at least 1"),
-        ({"shape": (2, 128, 4, 264)}, r"q has d_head 264; the kernels take at most 256, torch's"),
-        ({"shape": (2, 128, 4, 300)}, r"q has d_head 300; the kernels take at most 256, torch's"),
+        ({"shape": (2, 128, 4, 520)}, r"q has d_head 520; the kernels take at most 512, torch's"),
+        ({"shape": (2, 128, 4, 600)}, r"q has d_head 600; the kernels take at most 512, torch's"),
         ({"shape": (1, *SHAPE), "strides": (0, *DENSE)}, r"has 5 dimensions"),
         ({"shape": (2, MAX_ROWS + 1, 4, 128)}, r"q has 1073741825 rows; a launch takes at most"),
         ({"strides": (65536, 512, 1, 4)}, r"last dimension of q has stride 4; it must be contig"),
@@ -286,8 +289,12 @@ def test_gradients_are_refused_only_where_they_would_be_recorded(name: str) -> N
 
 
 def test_the_widest_tensor_is_as_wide_as_the_widest_config() -> None:
-    widths = [config.d_head for family in FAMILIES for config in family.search_space()]
+    widths = [
+        config.d_head for config in get_kernels_to_build(ARCHES["sm_90"]) if not config.v_in_k
+    ]
     assert max(widths) == MAX_D_HEAD
+    gradients = get_kernels_to_build(ARCHES["sm_90"], Pass.BACKWARD)
+    assert max(config.d_head for config in gradients) == MAX_GRADIENT_D_HEAD
 
 
 def test_views_that_negate_are_refused() -> None:

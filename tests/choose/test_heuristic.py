@@ -17,6 +17,7 @@ from flash_attention.kernel_configs import (
     DType,
     FlashForwardKernelConfig,
     HopperForwardKernelConfig,
+    HopperWideKernelConfig,
 )
 from tests.hopper_configs import square
 
@@ -69,11 +70,23 @@ def test_pages_are_for_both_families(page_keys: int) -> None:
         assert isinstance(select_config(problem, arch), FlashForwardKernelConfig)
 
 
-def test_a_head_dimension_of_neither_family_is_refused_everywhere() -> None:
+def test_head_dimensions_over_256_are_for_hopper() -> None:
+    wide = square(DType.FP16, 264, 512)
+    assert isinstance(select_config(wide, SM90), HopperWideKernelConfig)
+    for arch in OTHERS:
+        message = (
+            rf"no kernel runs .*d 264.* on {arch.name}: head dimensions over 256 need sm_90"
+            r" \(H100, H200\); .*; sm_80 kernels have head dimensions up to 256"
+        )
+        with pytest.raises(UnsupportedError, match=message):
+            select_config(wide, arch)
+
+
+def test_a_head_dimension_of_no_family_is_refused_everywhere() -> None:
     for arch in ARCHES.values():
         message = (
-            rf"no kernel runs .*d 264.* on {arch.name}: Hopper kernels have head dimensions up to"
+            rf"no kernel runs .*d 520.* on {arch.name}: Hopper kernels have head dimensions up to"
             " 256; sm_80 kernels have head dimensions up to 256"
         )
         with pytest.raises(UnsupportedError, match=message):
-            select_config(square(DType.FP16, 264, 512), arch)
+            select_config(square(DType.FP16, 520, 512), arch)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from flash_attention.distributed.mask import Mask
 from flash_attention.distributed.plan import Plan, make_plan, seen
 from flash_attention.distributed.spans import Span, Spans, common, joined
-from flash_attention.distributed.tasks import Task, tasks_of
+from flash_attention.distributed.tasks import Task, halves, tasks_of
 from tests.distributed.sequences import masks, pairs_of, plans, rows
 
 CAUSAL = Mask(None, 0)
@@ -77,3 +77,30 @@ def test_whole_documents_are_one_packed_call() -> None:
     assert task.packed is not None
     assert task.packed.starts_q == task.packed.starts_k == tuple(range(0, 211, 7))
     assert task.mask == CAUSAL
+
+
+@given(plans, masks, st.booleans(), st.data())
+def test_halves_compute_every_pair_once(
+    plan: Plan, mask: Mask, may_pack: bool, data: st.DataObject
+) -> None:
+    held = plan.pieces[data.draw(st.integers(0, plan.ranks - 1))]
+    tasks = tuple(tasks_of(plan, mask, held, held, may_pack))
+    opening, closing = halves(tasks)
+    pairs = Counter(pair for task in tasks for pair in computed(task))
+    assert Counter(pair for task in opening + closing for pair in computed(task)) == pairs
+
+
+def test_a_single_task_is_halved_by_its_queries() -> None:
+    whole = Task(Span(2, 9), Span(0, 7), Mask())
+    assert halves((whole,)) == (
+        (whole._replace(queries=Span(2, 5)),),
+        (whole._replace(queries=Span(5, 9)),),
+    )
+    causal = whole._replace(mask=CAUSAL)
+    assert halves((causal,)) == (
+        (causal._replace(queries=Span(2, 5), keys=Span(0, 3)),),
+        (causal._replace(queries=Span(5, 9)),),
+    )
+    ahead = whole._replace(mask=Mask(3, None))
+    assert halves((ahead,)) == ((ahead,), ())
+    assert halves((causal, whole)) == ((causal,), (whole,))

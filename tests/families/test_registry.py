@@ -69,7 +69,7 @@ def test_a_config_belongs_to_the_family_of_its_very_type() -> None:
 @pytest.mark.parametrize(
     ("which", "types"),
     [
-        (Pass.FORWARD, ("FlashForward", "HopperForward", "HopperFp8", "HopperMla")),
+        (Pass.FORWARD, ("FlashForward", "HopperForward", "HopperFp8", "HopperWide", "HopperMla")),
         (Pass.BACKWARD, ("FlashBackward", "HopperBackward")),
     ],
 )

@@ -33,7 +33,7 @@ def sliced() -> Tensors:
 
 REFUSED: dict[str, tuple[Tensors, dict[str, Any], str]] = {
     "dtype": (tensors(dtype=torch.float32), {}, "q is torch.float32; allowed are torch.float16"),
-    "wide heads": (tensors(264), {}, "264"),
+    "wide heads": (tensors(520), {}, "520"),
     "strides": (
         tuple(t.transpose(2, 3).contiguous().transpose(2, 3) for t in tensors()),
         {},

@@ -27,7 +27,8 @@ OUTPUT = "the output"  # its name in messages, since `attention` calls it out an
 DTYPES = (torch.float16, torch.bfloat16)
 DEVICE_TYPES = ("cuda", "cpu")  # run on the GPU, and run in the emulator
 ALIGNMENT = 16  # bytes of one copy instruction, which its address is a multiple of
-MAX_D_HEAD = 256  # of the widest kernel config, but for MLA
+MAX_D_HEAD = 512  # of the widest kernel config, but for MLA
+MAX_GRADIENT_D_HEAD = 256  # of the widest one whose gradients kernels compute
 MAX_ROWS = 1 << 30  # so that sums of two numbers of rows fit in 32 bits
 
 
@@ -221,7 +222,19 @@ def check_differentiable(call: Call) -> None:
     check_16_bit(call)
     check_not_paged(call)
     check_not_mla(call)
+    _check_not_wide(call)
     check_no_tangent(call)
+
+
+def _check_not_wide(call: Call) -> None:
+    """Check that kernels compute the gradients of a call's head dimensions."""
+    for name, tensor in (("q", call.q), ("v", call.v)):
+        if (d_head := tensor.shape[-1]) > MAX_GRADIENT_D_HEAD and not tensor.is_cpu:
+            raise UnsupportedError(
+                f"{name} has d_head {d_head}, and kernels compute gradients of d_head up to"
+                f" {MAX_GRADIENT_D_HEAD}; call under torch.no_grad(), or call torch's own"
+                " scaled_dot_product_attention"
+            )
 
 
 def check_16_bit(call: Call) -> None:

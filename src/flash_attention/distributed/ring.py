@@ -31,6 +31,7 @@ from flash_attention.distributed.block import (
 )
 from flash_attention.distributed.rounds import Round
 from flash_attention.distributed.spans import Spans, count_rows
+from flash_attention.distributed.tasks import Task, halves
 from flash_attention.distributed.transport import Exchange
 from flash_attention.merge import merge
 
@@ -98,26 +99,47 @@ def _forward(
 
 
 def _backward(ring: Ring, rows: Rows, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Compute half of the own round at the end, while the gradients of the last keys travel."""
     precision = precision_of_lse(rows.q.dtype)
     dq, dk, dv = (torch.zeros_like(t, dtype=precision) for t in (rows.q, k, v))
+    own = ring.rounds[0]
+    opening, closing = halves(own.tasks) if len(ring.rounds) > 1 else (own.tasks, ())
     returning: list[tuple[Round, Exchange]] = []
     for now, keys, values in _arriving(ring, k, v):
-        sums = tuple(torch.zeros_like(t, dtype=precision) for t in (keys, values))
-        for task in now.tasks:
-            found = differentiate(task, ring.score, rows, keys, values, ring.deterministic)
-            places = (task.queries, task.keys, task.keys)
-            for total, span, part in zip((dq, *sums), places, found, strict=False):
-                if part is not None:
-                    rows_at(total, span).add_(part)
+        tasks = opening if now is own else now.tasks
+        sums = _differentiate(ring, tasks, rows, keys, values, dq)
         _finish(ring, returning, dk, dv)
         returning.append((now, _return(ring, now, k, *sums)))
-        if ring.rank in now.sources:
-            at, here = now.sources[ring.rank], now.sent[ring.rank]
-            for total, part in zip((dk, dv), sums, strict=True):
-                _add(total, here, take(part, at))
+        _keep(ring, now, sums, dk, dv)
+    if closing:
+        here = own.sent[ring.rank]
+        sums = _differentiate(ring, closing, rows, take(k, here), take(v, here), dq)
+        _keep(ring, own, sums, dk, dv)
     _finish(ring, returning, dk, dv)
     dtype = rows.q.dtype
     return dq.to(dtype), dk.to(dtype), dv.to(dtype)
+
+
+def _differentiate(
+    ring: Ring, tasks: tuple[Task, ...], rows: Rows, keys: Tensor, values: Tensor, dq: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Compute tasks of a round: add to dq, and return the gradients of its keys and values."""
+    dk, dv = (torch.zeros_like(t, dtype=dq.dtype) for t in (keys, values))
+    for task in tasks:
+        found = differentiate(task, ring.score, rows, keys, values, ring.deterministic)
+        places = (task.queries, task.keys, task.keys)
+        for total, span, part in zip((dq, dk, dv), places, found, strict=False):
+            if part is not None:
+                rows_at(total, span).add_(part)
+    return dk, dv
+
+
+def _keep(ring: Ring, now: Round, sums: tuple[Tensor, Tensor], dk: Tensor, dv: Tensor) -> None:
+    """Add the gradients of the keys that are held here."""
+    if ring.rank in now.sources:
+        at, here = now.sources[ring.rank], now.sent[ring.rank]
+        for total, part in zip((dk, dv), sums, strict=True):
+            _add(total, here, take(part, at))
 
 
 def _arriving(ring: Ring, k: Tensor, v: Tensor) -> Iterator[tuple[Round, Tensor, Tensor]]:

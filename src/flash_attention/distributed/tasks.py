@@ -69,6 +69,23 @@ def tasks_of(plan: Plan, mask: Mask, queries: Spans, keys: Spans, may_pack: bool
     return list(map(_task, groups))
 
 
+def halves(tasks: tuple[Task, ...]) -> tuple[tuple[Task, ...], tuple[Task, ...]]:
+    """Divide tasks into some to compute first and some to compute last. A single task is divided
+    by its queries, if that leaves both parts a mask that is aligned at their last key."""
+    if len(tasks) != 1:
+        return tasks[: len(tasks) // 2], tasks[len(tasks) // 2 :]
+    (task,) = tasks
+    queries, keys, mask, packed = task
+    middle = queries.start + queries.rows // 2
+    last = Span(middle, queries.end)
+    seen = keys if mask == FULL else Span(keys.start, keys.end - last.rows)
+    aligned = mask == FULL or mask.right == 0
+    if packed is not None or not aligned or queries.rows < 2 or seen.rows <= 0:
+        return tasks, ()
+    first = task._replace(queries=Span(queries.start, middle), keys=seen)
+    return (first,), (task._replace(queries=last),)
+
+
 def _task(pairs: list[Pair]) -> Task:
     first, last = pairs[0], pairs[-1]
     queries = Span(first.queries.start, last.queries.end)

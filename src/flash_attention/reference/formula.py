@@ -19,7 +19,7 @@ from flash_attention.call.problem import Problem
 from flash_attention.call.results import DESCALED_KEYS, E4M3
 from flash_attention.call.tensors import MAX_ROWS
 
-SCORES_BYTES = 1 << 30  # of the scores that are stored at a time
+SCORES_BYTES = 1 << 30  # of the scores, or of the copied keys, that are stored at a time
 
 
 def evaluate(
@@ -157,7 +157,7 @@ class Formula:
         first = int(max(0, -ahead - self.right))
         row_bytes = seq_k * self.precision.itemsize
         count = max(1, min(seq_q - first, SCORES_BYTES // row_bytes))
-        together = max(1, SCORES_BYTES // (count * row_bytes))
+        together = max(1, SCORES_BYTES // (max(count, k.shape[-1]) * row_bytes))  # k is copied
         for h, r in itertools.product(range(0, heads, together), range(first, seq_q, count)):
             some = slice(h, min(h + together, heads))
             rows = slice(r, min(r + count, seq_q))

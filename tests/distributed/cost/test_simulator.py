@@ -85,13 +85,10 @@ def ring(length: int, **given: Any) -> Estimate:
     return next(e for e in found if e.schedule == "ring" and e.mesh == (8,))
 
 
-@pytest.mark.parametrize(
-    ("backward", "least"),
-    [(False, 0.95), (True, 0.9)],  # nothing is left to compute while the last gradients travel
-)
-def test_a_ring_of_eight_hides_communication(backward: bool, least: float) -> None:
+@pytest.mark.parametrize("backward", [False, True])
+def test_a_ring_of_eight_hides_communication(backward: bool) -> None:
     found = ring(1 << 20, heads=32, heads_k=8, d=128, backward=backward)
-    assert found.hidden >= least
+    assert found.hidden >= 0.95
     assert found.seconds == pytest.approx(found.computing, rel=0.01)
 
 

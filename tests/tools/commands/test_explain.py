@@ -59,7 +59,7 @@ def test_json_on_standard_output_comes_alone() -> None:
         (("--window", "5"), "--window is '5'; pass whole numbers from -1 on, left,right"),
         (("--arch", "sm_1"), "unknown architecture 'sm_1'"),
         (("--dtype", "fp8"), "dtype 'fp8' is not supported"),
-        (("--d", "260"), "q has d_head 260; the kernels take at most 256"),
+        (("--d", "520"), "q has d_head 520; the kernels take at most 512"),
         (("--config", "fastest"), "not a kernel config"),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",

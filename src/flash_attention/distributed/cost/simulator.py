@@ -100,11 +100,12 @@ def simulate_schedule(
 
 def _ring(problem: _Problem) -> tuple[float, float, float, float, float]:
     """Follow all ranks through the rounds: the keys of the next round travel while this one is
-    computed, and in the backward pass gradients go back while the next one is."""
+    computed. In the backward pass gradients go back while the next one is, and half of the own
+    round comes last."""
     ranks, back = problem.plan.ranks, problem.pass_ == BACKWARD
     posted, arrived, ended = np.zeros((3, ranks))
     computing, communicating, exposed, moved = np.zeros((4, ranks))
-    returning = np.zeros(ranks)
+    returning, closing = np.zeros((2, ranks))
     for step, work in enumerate(problem.rounds(problem.plan, problem.mask)):
         travel = problem.travel(work)
         both = np.maximum(posted, posted[work.source])
@@ -112,14 +113,16 @@ def _ring(problem: _Problem) -> tuple[float, float, float, float, float]:
         started = np.where(travel > 0, np.maximum(ended, arrived), ended)
         exposed += started - ended
         time = problem.compute(work, own=step == 0)
-        posted, ended = started, started + time
         computing += time
+        if back and step == 0 and ranks > 1:
+            closing = time = time / 2
+        posted, ended = started, started + time
         communicating += travel * (2 if back else 1)
         moved += problem.shape.key_bytes(work.rows) * (2 if back else 1)
         returning = travel if back else returning
-    tail = returning  # the gradients of the last round
+    tail = np.maximum(returning - closing, 0)  # of the gradients of the last round
     return (
-        float((ended + tail).max()),
+        float((ended + closing + tail).max()),
         float(computing.max()),
         float(communicating.max()),
         float((exposed + tail).max()),

@@ -69,7 +69,7 @@ class EmulatedProblem:
         stored = generate_qkvo(
             *(batch, seq_len, stored_heads, config.d_head, config.input_dtype),
             n_heads_k=1 if config.v_in_k else stored_heads,
-            d_v=config.value_columns if config.v_in_k else config.d_head,
+            d_v=config.value_columns,
         )
         self.q, self.k, self.v, self.o = (tensor[:, :, :heads] for tensor in stored)
         if config.v_in_k:

@@ -102,7 +102,7 @@ def test_every_order_serves_sequences_of_one_length(
 ) -> None:
     resolved = resolve(config, features)
     assert (resolved.mask, resolved.sinks) == (features.mask, features.sinks)
-    assert resolved.walk(config) is Walk[config.tile_order.name]
+    assert resolved.walk(config.tile_order) is Walk[config.tile_order.name]
 
 
 @pytest.mark.parametrize("config", [ONE_EACH, PERSISTENT])
@@ -132,7 +132,7 @@ def test_sequences_of_their_own_lengths_need_the_counter(
     with refused(message):
         resolve(config, features)
     dynamic = replace(config, tile_order=TileOrder.DYNAMIC)
-    assert resolve(dynamic, features).walk(dynamic) is Walk.PACKED
+    assert resolve(dynamic, features).walk(dynamic.tile_order) is Walk.PACKED
 
 
 @pytest.mark.parametrize("per_batch", [False, True])
@@ -159,7 +159,7 @@ def test_short_queries_leave_no_field_idle(
         resolve(replace(ONE_EACH, **change), features)
     even = splits is SplitKind.EVEN
     resolved = resolve(ONE_EACH, features)
-    assert resolved.walk(ONE_EACH) is (Walk.DEALT if even else Walk.ONE_EACH)
+    assert resolved.walk(ONE_EACH.tile_order) is (Walk.DEALT if even else Walk.ONE_EACH)
 
 
 def test_only_walks_that_take_tiles_from_a_counter_have_one() -> None:

@@ -16,8 +16,9 @@ from flash_attention.call.problem import Problem
 from flash_attention.choose.decision import Decision, Rule, Where
 from flash_attention.families.parse import parse_kernel_config
 from flash_attention.families.sm90.forward.splits import Chunks
+from flash_attention.families.sm90.halves import BLOCK_KEYS
 from flash_attention.families.sm90.mla import splits
-from flash_attention.families.sm90.mla.config import BLOCK_KEYS, HopperMlaKernelConfig
+from flash_attention.families.sm90.mla.config import HopperMlaKernelConfig
 from flash_attention.families.sm90.mla.features import ctas_of_tile
 from flash_attention.launch import plan as plans
 from flash_attention.launch.plan import Plan

@@ -201,7 +201,7 @@ def test_other_shapes_are_refused() -> None:
     lengths = torch.tensor([0, 1], dtype=torch.int32)
     with pytest.raises(UnsupportedError, match="q with a batch dimension, and it is packed"):
         forward(FULL, q[0], k, k[..., :512], cu_seqlens_q=lengths, max_seqlen_q=1)
-    with pytest.raises(UnsupportedError, match=r"at most 256, or 576 with a v of 512 columns of"):
+    with pytest.raises(UnsupportedError, match=r"at most 512, or 576 with a v of 512 columns of"):
         forward(FULL, q, k, k[..., :256])
 
 

@@ -17,11 +17,11 @@ from tests.families.sm90.mla.cases import NARROW, Case, MadeCase
 
 pytestmark = pytest.mark.slow  # left out of `make quick`
 
-FOLDER = "sm90/mla"
+FOLDER, SHARED = "sm90/mla", "sm90/halves"
 CONSUMER, PRODUCER = f"{FOLDER}/consumer.cuh", f"{FOLDER}/producer.cuh"
-SCHEDULE, ROWS = f"{FOLDER}/schedule/values_first.cuh", f"{FOLDER}/rows.cuh"
-TURNS = f"{FOLDER}/block_turns.cuh"
-MEMORY, ENTRY = f"{FOLDER}/shared_memory.cuh", f"{FOLDER}/forward.cuh"
+SCHEDULE, TURNS = f"{FOLDER}/schedule/values_first.cuh", f"{FOLDER}/block_turns.cuh"
+EXCHANGE, ROWS = f"{SHARED}/consumer.cuh", f"{SHARED}/rows.cuh"
+ENTRY = f"{SHARED}/forward.cuh"
 PLAIN = Case(2, 700, heads=24, sharp=True, causal=True)
 DEALT = Case(2, 330, heads=128, batch=2, ctas=3, causal=True)
 LENGTHS = Case(1, 320, batch=2, used=(130, 200), sharp=True)
@@ -38,6 +38,7 @@ class Mutation:
     schedule: str = "lockstep"
 
 
+NO_KEYS = Case(1, 64, batch=4, used=(0, 0, 0, 0), ctas=1)
 MUTATIONS = [
     Mutation(
         "K is not waited for",
@@ -47,12 +48,12 @@ MUTATIONS = [
     Mutation(
         "P of the other warpgroup is not waited for",
         "race",
-        Edit(CONSUMER, "ptx::mbarrier_wait(smem_.p_full(ring_.stage), ring_.parity);"),
+        Edit(EXCHANGE, "ptx::mbarrier_wait(smem_.p_full(ring_.stage), ring_.parity);"),
     ),
     Mutation(
         "P is written without a fence between the proxies",
         "missing-proxy-fence",
-        Edit(CONSUMER, "ptx::fence_proxy_async();  // products see what this lane wrote"),
+        Edit(EXCHANGE, "ptx::fence_proxy_async();  // products see what this lane wrote"),
     ),
     Mutation(
         "the producer does not wait until K was read",
@@ -67,12 +68,12 @@ MUTATIONS = [
     Mutation(
         "the rotary columns are not released",
         DEADLOCK,
-        Edit(CONSUMER, "release(smem_.k_empty(ring_.stage, kRotaryPart));"),
+        Edit(CONSUMER, "Base::release(smem_.k_empty(ring_.stage, kRotaryPart));"),
     ),
     Mutation(
         "Q is not waited for",
         "race",
-        Edit(CONSUMER, "ptx::mbarrier_wait(smem_.q_full(), tile_parity_);"),
+        Edit(EXCHANGE, "ptx::mbarrier_wait(smem_.q_full(), tile_parity_);"),
         DEALT,
     ),
     Mutation(
@@ -88,29 +89,29 @@ MUTATIONS = [
     Mutation(
         "O is not rescaled to the maxima of the other warpgroup",
         NUMBERS,
-        Edit(CONSUMER, "    attn::rescale_rows(o, stats_);\n"),
+        Edit(EXCHANGE, "    attn::rescale_rows(o, stats_);\n"),
     ),
     Mutation(
         "each warpgroup keeps its own sums",
         NUMBERS,
-        Edit(CONSUMER, "stats_.sum[0][0] += theirs.x;"),
+        Edit(EXCHANGE, "stats_.sum[0][0] += theirs.x;"),
     ),
     Mutation(
         "sums are read before they are written",
         "race",
-        Edit(CONSUMER, "sync_halves();  // both have written their sums"),
+        Edit(EXCHANGE, "sync_halves();  // both have written their sums"),
     ),
     Mutation(
         "sums of the next tile overwrite those that are read",
         "race",
-        Edit(CONSUMER, "sync_halves();  // both have read them"),
-        Case(1, 64, batch=4, used=(0, 0, 0, 0), ctas=1),
+        Edit(EXCHANGE, "sync_halves();  // both have read them"),
+        NO_KEYS,
         schedule="random",
     ),
     Mutation(
         "keys beyond the last are multiplied",
         NUMBERS,
-        Edit(CONSUMER, "    clear_tail();\n"),
+        Edit(CONSUMER, "Base::clear_tail(VTile(smem_.k(half_).address));"),
         LENGTHS,
     ),
     Mutation(
@@ -127,7 +128,7 @@ MUTATIONS = [
     Mutation(
         "both halves of O are stored in the same columns",
         NUMBERS,
-        Edit(CONSUMER, "half_ * Math::kHalfColumns};", "0};"),
+        Edit(EXCHANGE, "half_ * Math::kHalfColumns};", "0};"),
     ),
 ]
 

@@ -20,7 +20,7 @@ from flash_attention.families.sm90.forward.heuristic import NEEDS_HOPPER
 from flash_attention.families.values import smallest_holding
 
 FEW_KEYS = 1024  # up to so many, taking turns is faster than sums to clear and convert
-GROUP_HEADS = 8  # heads of k whose tiles run side by side
+GROUP_HEADS = 8  # heads of q whose tiles run side by side
 ROWS_IN_L2 = {64: 1 << 16, 128: 1 << 14}  # by d_head: of Q, with dO and the sums of dQ
 EVEN_COLUMNS = (256, 4096)  # of all heads side by side whose tiles take turns: the least, the most
 UNEVEN_COLUMNS = (2048, 8192)
@@ -72,7 +72,7 @@ def _config(problem: BackwardProblem) -> HopperBackwardKernelConfig:
         derivative=derivative,
         schedule=schedule,
         tile_order=TileOrder.GROUPED if wide else TileOrder.DYNAMIC,
-        group_heads=_heads_in_order(problem, d_head) if in_order else GROUP_HEADS,
+        group_heads=_heads_in_order(problem, d_head) if in_order else _heads(problem),
     )
 
 
@@ -88,6 +88,12 @@ def _query_gradient(problem: BackwardProblem, d_head: int) -> QueryGradient:
     if problem.deterministic or short or (d_head == 64 and not _is_uneven(problem)):
         return QueryGradient.ORDERED
     return QueryGradient.OWN_WARPGROUP
+
+
+def _heads(problem: BackwardProblem) -> int:
+    """Return how many heads of k run side by side. The tile of a head of k goes through all heads
+    of q that share it, so that fewer of k are at work on as many rows of q."""
+    return max(2, GROUP_HEADS // problem.heads_per_kv)
 
 
 def _heads_in_order(problem: BackwardProblem, d_head: int) -> int:

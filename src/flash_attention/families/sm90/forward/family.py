@@ -109,7 +109,7 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
         arch, split = setting.arch, setting.split
         features = self.features(config, problem, split=split)
         check_fits(config, problem, split)
-        walk = features.walk(config)
+        walk = features.walk(config.tile_order)
         ctas = _num_ctas(config, problem, walk, setting)
         main = Step(
             self.unit(config, features, arch),

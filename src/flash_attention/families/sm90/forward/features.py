@@ -101,11 +101,12 @@ class Sm90Features(Features):
         """Return the keys of a TMA box of k or v, which lies in one key block and one page."""
         return gcd(block_keys, self.page_keys)
 
-    def walk(self, config: HopperForwardKernelConfig) -> Walk:
-        """Return the order in which the tiles of a kernel are computed."""
+    def walk(self, order: TileOrder) -> Walk:
+        """Return the order in which the tiles of a kernel are computed: `order`, unless the lengths
+        or the splits ask for another."""
         if self.short_queries:
             return Walk.DEALT if self.splits is SplitKind.EVEN else Walk.ONE_EACH
-        return Walk.PACKED if self.per_batch else Walk[config.tile_order.name]
+        return Walk.PACKED if self.per_batch else Walk[order.name]
 
     def pages(self, block_keys: int) -> Variant:
         """The variant that loads a block of keys."""
@@ -123,7 +124,7 @@ class Sm90Features(Features):
         own: tuple[Binding, ...] = (*shared, self.rows(), splits, self.pages(config.B_c), *numbers)
         if not config.specialised:
             return own
-        order = Variant("TileOrder", "sm90/tile_order", self.walk(config).value)
+        order = Variant("TileOrder", "sm90/tile_order", self.walk(config.tile_order).value)
         output = Variant("Output", "sm90/output", self._output(config))
         return (order, output, Variant("Descale", "sm90/descale", self._descale(config)), *own)
 

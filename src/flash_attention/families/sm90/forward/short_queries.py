@@ -14,7 +14,7 @@ from flash_attention.families.sm90.forward.splits import Chunks
 
 BLOCK_KEYS = 96  # two CTAs of two stages fill the shared memory of a multiprocessor at d_head 128
 PAGE_BLOCK_KEYS = 64  # pages and chunks of a given size are multiples of it
-MIN_CHUNK_BLOCKS = 4  # shorter chunks cost more than they gain
+MIN_CHUNK_BLOCKS = 4
 BUSY = 0.9  # the share of the multiprocessors that saturates the memory
 
 
@@ -25,42 +25,59 @@ def choose_chunks(
 
     Without `split_keys` the keys are split evenly if there are fewer tiles than multiprocessors.
     """
-    rows = problem.seq_q * problem.heads_per_kv
-    if problem.total_q is not None:
-        return "q is packed (cu_seqlens_q), and the keys of packed queries are not split"
-    if problem.idle:
-        return "there is nothing to compute"
-    if rows > WARPGROUP_ROWS:
-        group = problem.heads_per_kv
-        of_heads = f" of {group} heads that share one of k and v" if group > 1 else ""
-        return f"{problem.seq_q} queries{of_heads} do not fit in {WARPGROUP_ROWS} rows"
     if not hopper_d_head(problem):
         most = max(CHOICES["d_head"])
         return (
             f"d_head is {max(problem.d_head, problem.d_v)}, and Hopper kernels have {most} at most"
         )
+    if why := why_not_short(problem):
+        return why
     small = problem.page_keys or problem.kv_8_bit or split_keys is not None
     keys = PAGE_BLOCK_KEYS if small else BLOCK_KEYS
     config = _config(problem, keys)
     if violation := config.broken_rule(arch):
         return violation.message
+    chunks = chunks_of(problem, config.B_c, num_sms, split_keys)
+    return chunks if isinstance(chunks, str) else (config, chunks.with_launches(problem))
+
+
+def why_not_short(problem: Problem) -> str | None:
+    """Return why a problem's queries are not short, or None if a warpgroup has room for them."""
+    if problem.total_q is not None:
+        return "q is packed (cu_seqlens_q), and the keys of packed queries are not split"
+    if problem.idle:
+        return "there is nothing to compute"
+    if problem.seq_q * problem.heads_per_kv > WARPGROUP_ROWS:
+        group = problem.heads_per_kv
+        of_heads = f" of {group} heads that share one of k and v" if group > 1 else ""
+        return f"{problem.seq_q} queries{of_heads} do not fit in {WARPGROUP_ROWS} rows"
+    return None
+
+
+def chunks_of(
+    problem: Problem,
+    block_keys: int,
+    num_sms: int,
+    split_keys: int | None,
+    least: int = MIN_CHUNK_BLOCKS,
+) -> Chunks | str:
+    """Return the chunks of short queries' keys, or why another kernel is better. Chunks of fewer
+    than `least` blocks cost more than they gain."""
     if split_keys is not None:
-        return config, Chunks.of_keys(problem, config.B_c, split_keys).with_launches(problem)
-    whole = Chunks.whole(problem, config.B_c)
-    if why := _why_whole(problem, whole, num_sms):
-        if problem.heads_per_kv > 1:  # K and V are read once for all heads that share them
-            return config, whole
-        return f"{why}, and no heads share one of k and v"
-    chunks = Chunks.for_ctas(problem, config.B_c, num_sms, MIN_CHUNK_BLOCKS)
-    return config, chunks.with_launches(problem)
+        return Chunks.of_keys(problem, block_keys, split_keys)
+    whole = Chunks.whole(problem, block_keys)
+    if why := _why_whole(problem, whole, num_sms, least):
+        # K and V are read once for all heads that share them.
+        return whole if problem.heads_per_kv > 1 else f"{why}, and no heads share one of k and v"
+    return Chunks.for_ctas(problem, block_keys, num_sms, least)
 
 
-def _why_whole(problem: Problem, whole: Chunks, num_sms: int) -> str | None:
+def _why_whole(problem: Problem, whole: Chunks, num_sms: int, least: int) -> str | None:
     """Return why the keys should not be split, or None if they should."""
     tiles = whole.num_tiles(problem, consumers=1)
     if tiles >= BUSY * num_sms:
         return f"{tiles} tiles keep {num_sms} multiprocessors busy"
-    if whole.key_blocks <= MIN_CHUNK_BLOCKS:
+    if whole.key_blocks <= least:
         return f"{problem.seq_k} keys are too few to split"
     if problem.window is not None and 2 * (sum(problem.window) + problem.seq_q) < problem.seq_k:
         return "the keys that the window shows lie in few of any chunks"

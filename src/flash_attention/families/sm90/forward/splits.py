@@ -72,7 +72,7 @@ class Chunks:
         left to a second kernel, which has a CTA for every row. The bits are the same."""
         rows = min(problem.seq_q * self.heads_together, WARPGROUP_ROWS)
         parts = -(-self.key_blocks // self.blocks) + (self.splits is SplitKind.EVEN)
-        return replace(self, one_launch=rows * parts <= MOST_ROWS_AT_ONCE)
+        return replace(self, one_launch=self.in_parts and rows * parts <= MOST_ROWS_AT_ONCE)
 
     @property
     def in_parts(self) -> bool:

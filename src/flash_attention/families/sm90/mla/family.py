@@ -22,12 +22,9 @@ from flash_attention.families.sm90.forward.features import SplitKind
 from flash_attention.families.sm90.forward.heuristic import NEEDS_HOPPER
 from flash_attention.families.sm90.forward.splits import Chunks
 from flash_attention.families.sm90.forward.tensor_maps import describe
+from flash_attention.families.sm90.halves import BLOCK_KEYS, PANEL_COLUMNS
 from flash_attention.families.sm90.mla import splits
-from flash_attention.families.sm90.mla.config import (
-    BLOCK_KEYS,
-    PANEL_COLUMNS,
-    HopperMlaKernelConfig,
-)
+from flash_attention.families.sm90.mla.config import HopperMlaKernelConfig
 from flash_attention.families.sm90.mla.features import (
     MlaFeatures,
     bindings,

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from flash_attention.call.problem import Problem
 from flash_attention.families.sm90.forward.splits import Chunks
-from flash_attention.families.sm90.mla.config import BLOCK_KEYS
+from flash_attention.families.sm90.halves import BLOCK_KEYS
 from flash_attention.families.sm90.mla.features import ctas_of_tile
 
 BUSY = 0.9  # the share of the multiprocessors that is as good as all of them

@@ -3,31 +3,23 @@
 // columns.
 #pragma once
 #include <fa/ptx/ldmatrix.cuh>
-#include <fa/ptx/stmatrix.cuh>
+#include <fa/sm90/halves/products.cuh>
 #include <fa/sm90/mla/shared_memory.cuh>
 
 namespace fa::sm90::mla {
 
 template <class Config>
-struct Products {
+struct Products : halves::ValueProducts<Config, typename Tiles<Config>::HalfTile,
+                                        typename Tiles<Config>::PTile> {
   using DType = typename Config::DType;
-  using PTile = typename Tiles<Config>::PTile;
+  using typename halves::ValueProducts<Config, typename Tiles<Config>::HalfTile,
+                                       typename Tiles<Config>::PTile>::Scores;
   using QOperand = typename Tiles<Config>::QTile::RowOperand;
   using KOperand = typename Tiles<Config>::KTile::RowOperand;
-  using VOperand = typename Tiles<Config>::HalfTile::ColumnOperand;
-  using POperand = typename PTile::RowOperand;
-  static constexpr int kHalfColumns = Tiles<Config>::kHalfColumns;
-  static constexpr int kKeySteps = Config::kBC / 16;
 
   // How far the next part of a tile's columns is, in a descriptor.
   template <class Tile>
   static constexpr int kHalfSpan = Tiles<Config>::HalfTile::kCount * Tile::kPanelBytes >> 4;
-
-  using Scores = Accumulator<kWarpRows, Config::kBC>;
-  using Output = Accumulator<kWarpRows, kHalfColumns>;
-  struct Weights {  // P as the A operand: pairs of elements, 16 keys in four registers
-    u32 step[kKeySteps][4];
-  };
 
   // The rotary columns of Q, which may stay in registers.
   static constexpr int kRotarySteps = Tiles<Config>::kRotaryColumns / 16;
@@ -51,7 +43,8 @@ struct Products {
 #pragma unroll
     for (int n = 0; n < kParts; ++n) {
       const int part = nth_part(half, n);
-      const int columns = n == kRotaryTurn ? Tiles<Config>::kRotaryColumns : kHalfColumns;
+      const int columns =
+          n == kRotaryTurn ? Tiles<Config>::kRotaryColumns : Tiles<Config>::kHalfColumns;
       const QOperand q_part = {q.descriptor + part * (kHalfSpan<typename Tiles<Config>::QTile>)};
       const KOperand k_part = {k.descriptor + part * (kHalfSpan<typename Tiles<Config>::KTile>)};
       wait(part);
@@ -66,47 +59,6 @@ struct Products {
                                                         n != 0 || d != 0);
     }
     ptx::wgmma_commit();
-  }
-
-  // O += P V, asynchronously, with P in registers, ...
-  static __device__ void issue_accumulate(Output& o, const Weights& p, VOperand v) {
-    ptx::wgmma_fence();  // what was done with these registers before is done
-#pragma unroll
-    for (int n = 0; n < kKeySteps; ++n)
-      ptx::WgmmaFromRegisters<DType, kHalfColumns>::run(o, p.step[n], v.step(n));
-    ptx::wgmma_commit();
-  }
-  // ... or in shared memory.
-  static __device__ void issue_accumulate(Output& o, POperand p, VOperand v) {
-    ptx::wgmma_fence();  // what was done with these registers before is done
-#pragma unroll
-    for (int n = 0; n < kKeySteps; ++n)
-      ptx::WgmmaBothShared<DType, kHalfColumns, false, true>::run(o, p.step(n), v.step(n));
-    ptx::wgmma_commit();
-  }
-
-  // Waits until all but the latest `Pending` products have read their operands and stored their results.
-  template <int Pending>
-  static __device__ void wait_products() {
-    ptx::wgmma_wait<Pending>();
-  }
-
-  // The accumulator has the same lane map as the operand.
-  static __device__ void convert(Weights& p, const Scores& s) {
-#pragma unroll
-    for (int n = 0; n < kKeySteps; ++n)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) {
-        const float (&x)[4] = s.v[0][2 * n + e / 2];
-        p.step[n][e] = DType::pack(x[e % 2 * 2], x[e % 2 * 2 + 1]);
-      }
-  }
-
-  // Writes a warp's rows of P, which start at `row` of the tile.
-  static __device__ void write(PTile tile, int row, const Weights& p) {
-#pragma unroll
-    for (int n = 0; n < kKeySteps; ++n)
-      ptx::stmatrix_x4(tile.chunk(row + lane_id() % 16, 2 * n + lane_id() / 16), p.step[n]);
   }
 };
 

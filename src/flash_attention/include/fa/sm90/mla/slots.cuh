@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The slots of MLA kernels, and the numbers that the host uses for launches and tensor maps. The host
-// computes them and passes them in Config; these asserts check that the headers compute the same.
+// The slots of MLA kernels.
 #pragma once
-#include <fa/sm90/mla/shared_memory.cuh>
-#include <fa/sm90/slots.cuh>
+#include <fa/sm90/halves/slots.cuh>
 
 namespace fa::sm90::mla {
 
@@ -16,25 +14,8 @@ concept ScheduleSlot = requires(Consumer<Config>& consumer) { T::run(consumer); 
 // Fails to compile at the first slot whose variant does not satisfy its concept.
 template <class Config>
 __device__ constexpr bool check_slots() {
-  static_assert(sm90::check_slots<Config>());
-  static_assert(
-      PagesSlot<typename Config::Pages, Config>,
-      "Pages: kBoxKeys<Keys>, load(tile, map, full, kv_head, key, batch, sequence, args, column)");
-  static_assert(TileOrderSlot<typename Config::TileOrder, Config>,
-                "TileOrder: Walk<Config>(args) with next(tile), request(), finish()");
+  static_assert(halves::check_slots<Config>());
   static_assert(ScheduleSlot<typename Config::Schedule, Config>, "Schedule: run(consumer)");
-  return true;
-}
-
-template <class Config>
-__device__ constexpr bool check_host_numbers() {
-  static_assert(Config::kSmemBytes == SharedMemory<Config>::kBytes, "shared memory of a CTA");
-  static_assert(Config::kTileRows == Shape<Config>::kBR, "rows of a tile");
-  static_assert(Config::kQBoxHeads * Config::kQBoxQueries == Shape<Config>::kRows,
-                "rows of a box of Q");
-  static_assert(Config::kPanelColumns == Tiles<Config>::KTile::kColumns, "columns of a box");
-  static_assert(Config::kBoxKeys == Config::Pages::template kBoxKeys<Config::kBC>,
-                "keys of a box of K");
   return true;
 }
 

@@ -7,6 +7,11 @@ namespace fa::sm90::mla {
 
 struct TensorMaps {
   const TensorMap &q, &k;
+
+  __device__ void prefetch() const {
+    ptx::tma_prefetch_map(q);
+    ptx::tma_prefetch_map(k);
+  }
 };
 
 }  // namespace fa::sm90::mla

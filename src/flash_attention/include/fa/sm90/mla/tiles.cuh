@@ -2,11 +2,11 @@
 // The shared tiles of MLA decoding. A row of K is the latent vector, which is a row of V too, and the
 // rotary columns. After the scores of a block nothing reads its rotary columns, so that P is written there.
 #pragma once
-#include <fa/sm90/shape.cuh>
+#include <fa/sm90/halves/shared_memory.cuh>
 
 namespace fa::sm90::mla {
 
-inline constexpr int kHalves = 2;  // of V and O, one for each consumer warpgroup
+using halves::kHalves, halves::kStages;
 
 template <class Config>
 struct Tiles {

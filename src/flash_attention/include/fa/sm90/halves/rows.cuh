@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The rows of a CTA. All heads of a query share the only head of K. If they are more than a warpgroup
-// has rows, the CTAs of one column of the grid share a tile, and visit its keys at the same time.
+// The rows of a CTA, which two warpgroups share. If CTAs of one column of the grid share a tile, they have
+// different rows of it, and visit its keys at the same time.
 #pragma once
 #include <fa/attn/key_range.cuh>
 #include <fa/sm90/tile.cuh>
 
-namespace fa::sm90::mla {
+namespace fa::sm90::halves {
 
 // The first row of this CTA.
 template <class Config>
@@ -23,4 +23,4 @@ __device__ auto key_range(const Tile& tile, const typename Config::Mask& mask,
       sequence);
 }
 
-}  // namespace fa::sm90::mla
+}  // namespace fa::sm90::halves

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+// The verbs of consumers of wide heads about K and V. The schedule calls them, and those of the exchange, in
+// order.
+#pragma once
+#include <fa/sm90/halves/consumer.cuh>
+#include <fa/sm90/wide/products.cuh>
+#include <fa/sm90/wide/schedule.cuh>
+#include <fa/sm90/wide/shared_memory.cuh>
+
+namespace fa::sm90::wide {
+
+template <class Config>
+class Consumer;
+template <class Config>
+using Exchanging =
+    halves::Consumer<Consumer<Config>, Config, Products<Config>, SharedMemory<Config>>;
+
+template <class Config_>
+class Consumer : public Exchanging<Config_> {
+ public:
+  using Config = Config_;
+  using Base = Exchanging<Config>;
+  using Math = Products<Config>;
+  using typename Math::KOperand, typename Math::POperand, typename Math::QOperand;
+  using typename Math::Scores, typename Math::VOperand;
+
+  __device__ Consumer(const SharedMemory<Config>& smem, const ForwardKernelArgs& args, int half)
+      : Base(smem, args, half),
+        q_operand_(smem.q().row_operand()),
+        k_operand_(smem.k().row_operand()),
+        v_operand_(smem.v(half).column_operand()),
+        their_p_(smem.p(1 - half).row_operand()) {}
+
+  __device__ void run_blocks() { Schedule::run(*this); }
+
+  __device__ VOperand v() const { return v_operand_; }
+  __device__ POperand their_p() const { return their_p_; }
+
+  // S = Q K^T of this warpgroup's block, as K arrives. `ring` is at that block.
+  __device__ void issue_scores(Scores& s, Ring<kStages> ring) {
+    Math::issue_scores(
+        s, q_operand_, k_operand_,
+        [this, ring](int part) {
+          ptx::mbarrier_wait(smem_.k_full(half_, part), ring.parity);  // these columns have arrived
+        },
+        [this](int part) { Base::release(smem_.k_empty(half_, part)); });
+  }
+  // This warp will not read K again, of which only the last part was not released.
+  __device__ void release_keys() { Base::release(smem_.k_empty(half_, Tiles<Config>::kParts - 1)); }
+
+  // Waits for this warpgroup's half of V. Both warpgroups visit all blocks, so its parity alternates.
+  __device__ void wait_values() {
+    ptx::mbarrier_wait(smem_.v_full(half_), ring_.stage);
+    Base::clear_tail(smem_.v(half_));
+  }
+  // This warp will not read V again.
+  __device__ void release_values() { Base::release(smem_.v_empty(half_)); }
+
+ private:
+  using Base::smem_, Base::half_, Base::ring_;
+
+  const QOperand q_operand_;
+  const KOperand k_operand_;
+  const VOperand v_operand_;
+  const POperand their_p_;
+};
+
+}  // namespace fa::sm90::wide

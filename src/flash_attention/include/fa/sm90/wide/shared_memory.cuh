@@ -1,0 +1,69 @@
+// SPDX-License-Identifier: Apache-2.0
+// The shared memory of a CTA: the tiles, then what the two warpgroups exchange.
+#pragma once
+#include <fa/sm90/wide/tiles.cuh>
+
+namespace fa::sm90::wide {
+
+template <class Config>
+using Exchange =
+    halves::ExchangeMemory<Config,
+                           Tiles<Config>::QTile::kBytes + Tiles<Config>::KTile::kBytes +
+                               kHalves * Tiles<Config>::HalfTile::kBytes +
+                               kStages * Tiles<Config>::PTile::kBytes,
+                           2 * kStages * Tiles<Config>::kParts + 2 * kHalves>;
+
+template <class Config>
+class SharedMemory : public Exchange<Config> {
+  using QTile = typename Tiles<Config>::QTile;
+  using KTile = typename Tiles<Config>::KTile;
+  using HalfTile = typename Tiles<Config>::HalfTile;
+  using PTile = typename Tiles<Config>::PTile;
+  static constexpr int kParts = Tiles<Config>::kParts;
+
+ public:
+  using Exchange<Config>::Exchange;
+
+  __device__ QTile q() const { return QTile(this->base_); }
+  __device__ KTile k() const { return KTile(this->base_ + QTile::kBytes); }
+  // The first columns of part `n` of K.
+  __device__ u32 k_part(int n) const { return k().panel(n * Tiles<Config>::PartTile::kCount); }
+  __device__ HalfTile v(int half) const {
+    return HalfTile(k().address + KTile::kBytes).after(half);
+  }
+  __device__ PTile p(int stage) const { return PTile(v(kHalves).address).after(stage); }
+
+  // Full: the data has arrived. Empty: its readers are done. There is one buffer of K, but its barriers
+  // alternate, so that a warpgroup, which computes every other block's scores, misses no phase of its own.
+  __device__ ptx::Mbarrier k_full(int stage, int part) const {
+    return this->own_barrier(stage * kParts + part);
+  }
+  __device__ ptx::Mbarrier k_empty(int stage, int part) const {
+    return this->own_barrier((kStages + stage) * kParts + part);
+  }
+  __device__ ptx::Mbarrier v_full(int half) const {
+    return this->own_barrier(2 * kStages * kParts + half);
+  }
+  __device__ ptx::Mbarrier v_empty(int half) const {
+    return this->own_barrier(2 * kStages * kParts + kHalves + half);
+  }
+
+  // K is released by the warpgroup that computes its scores, a half of V by the one that multiplies with it.
+  __device__ void init_barriers() const {
+#pragma unroll
+    for (int stage = 0; stage < kStages; ++stage)
+#pragma unroll
+      for (int part = 0; part < kParts; ++part) {
+        ptx::mbarrier_init(k_full(stage, part), 1);
+        ptx::mbarrier_init(k_empty(stage, part), halves::kGroupWarps);
+      }
+#pragma unroll
+    for (int half = 0; half < kHalves; ++half) {
+      ptx::mbarrier_init(v_full(half), 1);
+      ptx::mbarrier_init(v_empty(half), halves::kGroupWarps);
+    }
+    this->init_exchange_barriers();
+  }
+};
+
+}  // namespace fa::sm90::wide

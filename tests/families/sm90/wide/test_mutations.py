@@ -1,0 +1,138 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mistakes planted in the kernels for wide heads: each is found, or gives wrong numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from flash_attention.emulator import DeadlockError, Finding
+from flash_attention.errors import LaunchError
+from flash_attention.launch.emulation import Settings, emulate_plan
+from flash_attention.launch.plan import Plan
+from flash_attention.tools.mends import DEADLOCK, NUMBERS
+from tests.emulator.edits import Edit, compiler, edited_headers
+from tests.families.sm90.wide.cases import MIDDLE, NARROW, sharp
+from tests.feature_cases import Case, MadeCase
+
+pytestmark = pytest.mark.slow  # left out of `make quick`
+
+FOLDER = "sm90/wide"
+CONSUMER, PRODUCER = f"{FOLDER}/consumer.cuh", f"{FOLDER}/producer.cuh"
+SCHEDULE, PRODUCTS = f"{FOLDER}/schedule.cuh", f"{FOLDER}/products.cuh"
+MEMORY, SHARED_PRODUCER = f"{FOLDER}/shared_memory.cuh", "sm90/halves/producer.cuh"
+PLAIN = Case("", 70, 700, 128, 128, heads=2)
+LENGTHS = Case("", 70, 320, 128, 128, heads=2, batch=2, used=(130, 200))
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A mistake in a kernel, and the kind of finding that tells of it."""
+
+    name: str
+    caught_by: str
+    edit: Edit
+    case: Case = PLAIN
+
+
+MUTATIONS = [
+    Mutation(
+        "K is not waited for",
+        "race",
+        Edit(CONSUMER, "ptx::mbarrier_wait(smem_.k_full(half_, part), ring.parity);"),
+    ),
+    Mutation(
+        "V is not waited for",
+        "race",
+        Edit(CONSUMER, "ptx::mbarrier_wait(smem_.v_full(half_), ring_.stage);"),
+    ),
+    Mutation(
+        "the barriers of K do not alternate",
+        "race",
+        Edit(MEMORY, "this->own_barrier(stage * kParts + part)", "this->own_barrier(part)"),
+    ),
+    Mutation(
+        "the producer does not wait until K was read",
+        "race",
+        Edit(
+            PRODUCER,
+            "ptx::mbarrier_wait(smem_.k_empty(1 - ring_.stage, part), ring_.parity ^ "
+            "(1 - ring_.stage));",
+        ),
+    ),
+    Mutation(
+        "the producer does not wait until V was read",
+        "race",
+        Edit(PRODUCER, "ptx::mbarrier_wait(smem_.v_empty(half), ring_.stage ^ 1);"),
+    ),
+    Mutation(
+        "a part of K is released while it is read",
+        "race",
+        Edit(PRODUCTS, "Base::template wait_products<1>();"),
+        Case("", 70, 700, 256, 128, heads=2),
+    ),
+    Mutation("the last part of K is not released", DEADLOCK, Edit(SCHEDULE, "c.release_keys();")),
+    Mutation(
+        "P is written before the other warpgroup's was read",
+        "race",
+        Edit(
+            SCHEDULE,
+            "c.template wait_products<0>();  // O is complete, V and P of the block before were r",
+            "// ",
+        ),
+    ),
+    Mutation(
+        "O is complete before it is rescaled",
+        "wgmma-in-flight",
+        Edit(SCHEDULE, "c.template wait_products<0>();            // O is complete, V was read"),
+    ),
+    Mutation(
+        "the maxima of the other warpgroup are not followed",
+        NUMBERS,
+        Edit(SCHEDULE, "c.follow_maxima(c.o());"),
+    ),
+    Mutation(
+        "keys beyond the last are multiplied",
+        NUMBERS,
+        Edit(CONSUMER, "Base::clear_tail(smem_.v(half_));"),
+        LENGTHS,
+    ),
+    Mutation(
+        "heads read the K of other heads",
+        NUMBERS,
+        Edit(SHARED_PRODUCER, "tile.head / args_.heads_per_kv", "tile.head"),
+        Case("", 70, 70, 128, 128, heads=4, heads_k=2),
+    ),
+    Mutation(
+        "both warpgroups load the same half of V",
+        NUMBERS,
+        Edit(PRODUCER, "half * T::kHalfColumns", "0"),
+    ),
+]
+
+
+def kinds_of(mutation: Mutation, made: MadeCase, include: Path) -> set[str]:
+    """The kinds of findings, and whether numbers are wrong."""
+    call = made.call(return_lse=True)
+    plan = Plan(call, NARROW if mutation.case.d_qk <= 128 else MIDDLE)
+    try:
+        result = emulate_plan(plan, call, Settings(), compile_unit=compiler(include))
+    except LaunchError as error:
+        deadlock = error.__cause__
+        assert isinstance(deadlock, DeadlockError)
+        return {DEADLOCK, *(f.kind for f in deadlock.findings if isinstance(f, Finding))}
+    kinds = {finding.kind for finding in result.findings}
+    try:
+        made.assert_right(result.output.nan_to_num(nan=1e9), result.lse)
+    except AssertionError:
+        kinds.add(NUMBERS)
+    return kinds
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: m.name)
+def test_the_mistake_is_caught_as_predicted(mutation: Mutation, tmp_path: Path) -> None:
+    made = sharp(mutation.case.make())
+    include = edited_headers((mutation.edit,), tmp_path)
+    assert mutation.caught_by in kinds_of(mutation, made, include)
