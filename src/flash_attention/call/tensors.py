@@ -119,8 +119,10 @@ def check_shapes(
             _check_paged_dims(view)
         else:
             _check_dims(view, packing.kv, "cu_seqlens_k")
-    _check_dtypes(q, k, v)
+    of_8_bits = k.dtype == v.dtype == E4M3  # q may have more
     for view in (k, v):
+        if not of_8_bits:
+            _check_same(view, q, "dtype")
         _check_same(view, q, "device")
     if k.shape[:-1] != v.shape[:-1]:
         raise UnsupportedError(
@@ -341,18 +343,6 @@ def _check_same(view: TensorView, q: TensorView, what: str) -> None:
             f"{view.name} has {what} {given}, q has {what} {wanted};"
             f" q and {view.name} must agree in {what}"
         )
-
-
-def _check_dtypes(q: TensorView, k: TensorView, v: TensorView) -> None:
-    """k and v have the dtype of q, or 8 bits."""
-    if k.dtype == E4M3:
-        if v.dtype != E4M3:
-            raise UnsupportedError(
-                f"k has dtype {k.dtype}, v has dtype {v.dtype}; k and v must agree in dtype"
-            )
-        return
-    for view in (k, v):
-        _check_same(view, q, "dtype")
 
 
 def _check_columns(q: TensorView, v: TensorView) -> None:
