@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""KV caches on a GPU: a prefix that is read once, pages of several sizes, updates of a cache.
+"""KV caches on a GPU: a prefix that is read once, pages, updates of a cache, caches of 8 bits.
 
 Run on a machine with a GPU: PYTHONPATH=. python benchmarks/caches.py RESULTS [--repeats 60]
 
@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from flash_attention import attention, merge
 from flash_attention.call.cache_call import CacheCall
+from flash_attention.call.results import DESCALED_KEYS, E4M3
 from flash_attention.files import write_record
 from flash_attention.launch.cache_update import update_cache
 from flash_attention.reference.cache import update_with_torch
@@ -27,6 +29,7 @@ from flash_attention.tools.bench.timing import Contender, time_in_turn
 
 HEADS, HEADS_K, D, PAGE = 32, 8, 128, 64
 DEVICE = torch.device("cuda")
+MOST_ERROR = 2e-2
 Functions = Mapping[str, Callable[[], Tensor]]
 
 
@@ -96,6 +99,36 @@ def paged(q: Tensor, pages: list[Tensor], given: dict[str, Any]) -> Callable[[],
     return lambda: attention(q, pages[0], pages[1], **given)
 
 
+def of_8_bits(batch: int, keys: int, queries: int = 1) -> Functions:
+    """Queries of each sequence see the same numbers in 16 bits and in 8, dense and in pages."""
+    q, k, v = (
+        random(batch, rows, heads, D).to(E4M3)
+        for rows, heads in ((queries, HEADS), (keys, HEADS_K), (keys, HEADS_K))
+    )
+    wide = [t.bfloat16() for t in (q, k, v)]
+    table = torch.arange(batch * keys // PAGE, device=DEVICE, dtype=torch.int32).view(batch, -1)
+    given: dict[str, Any] = {"block_table": table, "seqused_k": numbers([keys] * batch)}
+    one = torch.ones(1, device=DEVICE)
+    factors: dict[str, Any] = {"k_descale": one, "v_descale": one}
+    in_blocks = torch.ones(batch, HEADS_K, -(-keys // DESCALED_KEYS), device=DEVICE)
+    k_pages, v_pages = (t.view(-1, PAGE, HEADS_K, D) for t in (k, v))
+    wide_pages = [t.view(-1, PAGE, HEADS_K, D) for t in wide[1:]]
+    found: dict[str, Callable[[], Tensor]] = {
+        "16 bits": lambda: attention(*wide, causal=True),
+        "8 bits": lambda: attention(wide[0], k, v, causal=True, **factors),
+        "8 bits, factors for blocks": lambda: attention(
+            wide[0], k, v, causal=True, k_descale=in_blocks, v_descale=in_blocks
+        ),
+        "16 bits in pages": lambda: attention(wide[0], *wide_pages, causal=True, **given),
+        "8 bits in pages": lambda: attention(
+            wide[0], k_pages, v_pages, causal=True, **given, **factors
+        ),
+    }
+    if queries == 1:  # more have products of 8 bits, which benchmarks/fp8.py times
+        found["8 bits, q too"] = partial(attention, q, k, v, q_descale=one, **factors)
+    return found
+
+
 def updates(batch: int, new: int) -> Functions:
     """New keys of each sequence go into pages."""
     columns = 4096 // PAGE
@@ -125,6 +158,9 @@ def points() -> Iterator[tuple[str, Functions]]:
             )
     for batch, keys in ((1, 8192), (16, 8192), (64, 2048)):
         yield f"batch {batch}, {keys} keys", pages_of(batch, keys)
+    for batch, keys in ((1, 8192), (4, 512), (16, 8192), (64, 2048), (8, 65536)):
+        yield f"decoding, batch {batch}, {keys} keys", of_8_bits(batch, keys)
+    yield "prefill, batch 4, 4096 keys", of_8_bits(4, 4096, 4096)
     for batch, new in ((1, 1), (64, 1), (8, 512)):
         yield f"batch {batch}, {new} new keys", updates(batch, new)
 
@@ -154,7 +190,7 @@ def main() -> None:
         wanted = next(iter(functions.values()))().clone()
 
         def check(_: str, found: Tensor, wanted: Tensor = wanted) -> None:
-            torch.testing.assert_close(found, wanted, rtol=2e-2, atol=2e-2)
+            torch.testing.assert_close(found, wanted, rtol=MOST_ERROR, atol=MOST_ERROR)
 
         contenders = [Contender(each, captured(run)) for each, run in functions.items()]
         timings = time_in_turn(contenders, device=DEVICE, repeats=asked.repeats, check=check)

@@ -88,7 +88,7 @@ def selected(
 
 
 def sample_hopper_configs(seed: int) -> Iterator[HopperForwardKernelConfig]:
-    """Valid configs of the Hopper family for ever, every field drawn from all its values.
+    """Valid configs for tensors of 16 bits for ever, every other field drawn from all its values.
 
     Every third draw has no producer: field by field hardly any such config would be valid.
     """

@@ -85,11 +85,16 @@ VERSION_3 = (
     Row(
         "q_descale, k_descale, v_descale",
         "(batch, nheads_k): scales of fp8 tensors; None is 1",
-        "the same for tensors of e4m3 that are neither packed nor in pages; with others a value"
-        " raises `only"
-        " torch.float8_e4m3fn tensors have descale factors`",
+        "equal; q may have 16 bits beside k and v of e4m3; a factor of a 16-bit tensor raises `only"
+        " torch.float8_e4m3fn tensors have descale factors`, and caches of e4m3 are not rotated",
         (
             "test_what_version_3_has_more_is_refused",
+            "test_keys_and_values_are_multiplied_by_their_factors",
+            "test_packed_sequences_have_their_own_factors",
+            "test_a_cache_stores_new_rows_of_8_bits",
+            "test_rows_of_8_bits_are_not_rotated",
+            "test_an_odd_row_is_refused",
+            "test_the_kernel_stores_pairs_as_torch_does",
             "test_tensors_of_8_bits_are_multiplied_by_their_descale_factors",
         ),
     ),

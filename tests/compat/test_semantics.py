@@ -14,6 +14,7 @@ import pytest
 from benchmarks.render.blocks import marked_block
 from flash_attention.compat import bert_padding, flash_attn, flash_attn_3
 from tests.compat import (
+    test_8_bit_cache,
     test_bert_padding,
     test_flash_attn,
     test_flash_attn_3,
@@ -26,6 +27,7 @@ from tests.compat.semantics import TABLES, block
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "flash_attn_semantics.md"
 MODULES = (
+    test_8_bit_cache,
     test_bert_padding,
     test_flash_attn,
     test_flash_attn_3,

@@ -54,9 +54,17 @@ def numbers(args: ForwardKernelArgs) -> dict[str, object]:
     """The members that are not zero; strides as tuples."""
     members = {name: getattr(args, name) for name in fields_of(ForwardKernelArgs)}
     for name, value in members.items():
-        if isinstance(value, Strides):
-            members[name] = (value.batch, value.seq, value.head)
+        if isinstance(value, ctypes.Structure):
+            strides = tuple(getattr(value, field[0]) for field in value._fields_)
+            members[name] = strides if any(strides) else ()
     return {name: value for name, value in members.items() if value}
+
+
+def test_descale_factors_have_the_strides_of_the_problem() -> None:
+    strides = (("k_descale", (6, 3, 1)), ("v_descale", (2, 1)), ("q_descale", (0, 0)))
+    args = forward_args(replace(PROBLEM, descale_strides=strides), views_of(PROBLEM))
+    found = {n: v for n, v in numbers(args).items() if n.endswith("descale_stride")}
+    assert found == {"k_descale_stride": (6, 3, 1), "v_descale_stride": (2, 1, 0)}
 
 
 def test_arguments_are_what_the_problem_and_the_strides_say() -> None:

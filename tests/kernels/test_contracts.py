@@ -62,6 +62,7 @@ MISSING = [
     Missing("Splits", "sm90/splits/whole.cuh", "end_block("),
     Missing("Splits", "sm90/splits/whole.cuh", "count(", SHORT, Sm90Features(few_queries=True)),
     Missing("Splits", "sm90/splits/even.cuh", "part(", SHORT, EVEN),
+    Missing("Descale", "sm90/descale/none.cuh", "of_values("),
     Missing("Rescale", "attn/rescale/watched.cuh", "guess(Block"),
     Missing("Copy", "sm90/copy/cp_async.cuh", "store(", UNIFIED),
     Missing("Pages", "sm90/pages/contiguous.cuh", "load("),

@@ -97,6 +97,7 @@ def test_every_rung_is_new_code_without_spills_or_remarks(
 LADDER = hopper_ladder(DType.FP16, 64)
 SHOWN_BY_RUNGS = {rung.field for rung, _ in LADDER[1:]}
 PLAIN = LADDER[0][1]
+TWO_CONSUMERS = replace(LADDER[-1][1], consumers=2, own_output=False)
 TOGGLES: dict[str, tuple[HopperForwardKernelConfig, Any]] = {
     "dtype": (PLAIN, DType.BF16),
     "d_head": (PLAIN, 96),
@@ -104,6 +105,8 @@ TOGGLES: dict[str, tuple[HopperForwardKernelConfig, Any]] = {
     "B_c": (PLAIN, 64),
     "group_mib": (LADDER[-1][1], 1),
     "skip_empty": (LADDER[-1][1], True),
+    "kv_8_bit": (TWO_CONSUMERS, True),
+    "q_8_bit": (replace(TWO_CONSUMERS, kv_8_bit=True), True),
 }
 
 

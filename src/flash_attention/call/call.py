@@ -44,9 +44,10 @@ class Call(NamedTuple):
     return_lse: bool = False
 
     @property
-    def descales(self) -> list[Tensor]:
-        """The descale factors of q, k and v that are given."""
-        return [factor for factor in self[9:12] if factor is not None]
+    def descales(self) -> dict[str, Tensor]:
+        """The descale factors of q, k and v that are given, by name."""
+        named = zip(DESCALES, self[9:12], strict=True)
+        return {name: factor for name, factor in named if factor is not None}
 
     @property
     def extras(self) -> dict[str, Tensor]:

@@ -24,11 +24,12 @@ class Features:
     per_batch: bool = False  # the sequences of a batch differ in length
     page_keys: int = 0  # keys per page of a paged KV cache; 0 if it is not paged
     sinks: bool = False  # a logit per head is added to the softmax denominator
+    block_descales: bool = False  # blocks of keys have descale factors
 
     @property
     def dense(self) -> bool:
         """Whether the only feature is a causal mask, or there is none."""
-        others = (self.softcap, self.per_batch, self.page_keys, self.sinks)
+        others = (*(self.softcap, self.per_batch, self.page_keys, self.sinks, self.block_descales),)
         return self.mask is not MaskKind.WINDOW and not any(others)
 
     def words(self) -> list[str]:
@@ -39,6 +40,7 @@ class Features:
             "per_batch": self.per_batch,
             f"page_{self.page_keys}": self.page_keys > 0,
             "sinks": self.sinks,
+            "block_descales": self.block_descales,
         }
         return [word for word, on in words.items() if on]
 
@@ -50,6 +52,7 @@ class Features:
             "softcap": self.softcap,
             "a length of its own for every sequence": self.per_batch,
             "block_table": self.page_keys > 0,
+            "descale factors for blocks of keys": self.block_descales,
         }
         return [word for word, on in words.items() if on]
 

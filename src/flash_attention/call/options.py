@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from flash_attention.call.call import DESCALES, Call
-from flash_attention.call.results import E4M3
+from flash_attention.call.results import BLOCK_DIMS, DESCALED_KEYS, E4M3
 from flash_attention.call.tensors import MAX_ROWS, TensorView, shown
 from flash_attention.errors import UnsupportedError, quoted
 
@@ -146,40 +146,70 @@ def check_extras(call: Call, q: TensorView, k: TensorView) -> None:
     if call.block_table is not None:
         _check_paging(call)
         _check_table(call.block_table, q, batch, page_keys=k.shape[1])
-    _check_descales(call, q, k)
+    _check_descales(call, q, k, batch)
 
 
-def _check_descales(call: Call, q: TensorView, k: TensorView) -> None:
+def _check_descales(call: Call, q: TensorView, k: TensorView, batch: int) -> None:
     """Check the factors of 8-bit tensors, which 16-bit ones do not have."""
-    if q.dtype != E4M3:
-        for name in DESCALES:
-            if getattr(call, name) is not None:
-                raise UnsupportedError(
-                    f"{name} is given, and q is {q.dtype}; only {E4M3} tensors have descale"
-                    " factors: leave it out, or convert q, k and v"
-                )
+    for name, of, dtype in zip(DESCALES, "qkv", (q.dtype, k.dtype, k.dtype), strict=True):
+        if dtype != E4M3 and getattr(call, name) is not None:
+            raise UnsupportedError(
+                f"{name} is given, and {of} is {dtype}; only {E4M3} tensors have descale factors:"
+                f" leave it out, or convert {of}"
+            )
+        if dtype == E4M3:
+            _check_descale(call, name, of, (batch, k.shape[-2]), q)
+    if k.dtype == E4M3:
+        _check_blocks(call, k)
+
+
+def _check_descale(
+    call: Call, name: str, of: str, of_heads: tuple[int, int], q: TensorView
+) -> None:
+    if getattr(call, name) is None:
+        raise UnsupportedError(
+            f"{of} is {E4M3}, and {name} is missing; pass the factor that {of} is multiplied by:"
+            " float32 (batch, heads_k), or (1,) for all, as torch.ones(1, device=q.device) is for"
+            " an unscaled tensor"
+        )
+    view = TensorView.of(name, getattr(call, name), (SIZES[name],))
+    _check_kind(view, torch.float32, q)
+    in_blocks = of != "q" and len(view.shape) == len(BLOCK_DIMS) and view.shape[:2] == of_heads
+    if view.shape not in ((), (1,), of_heads) and not in_blocks:
+        or_blocks = (
+            "" if of == "q" else f", or {shown(BLOCK_DIMS)} for blocks of {DESCALED_KEYS} keys"
+        )
+        raise UnsupportedError(
+            f"{name} has shape {shown(view.shape)}; it must be (batch, heads_k) ="
+            f" {shown(of_heads)}, or (1,) for all{or_blocks}"
+        )
+
+
+def _check_blocks(call: Call, k: TensorView) -> None:
+    """Check that both k and v have factors for blocks of keys, or none, and enough of them."""
+    k_descale, v_descale = call.k_descale, call.v_descale
+    if k_descale is None or v_descale is None:
         return
-    for name in call.extras:
-        if name in ("cu_seqlens_q", "cu_seqlens_k", "block_table"):
-            raise UnsupportedError(
-                f"{name} is given, and q is {E4M3}; 8-bit sequences are neither packed nor in"
-                " pages: pass q, k and v with a batch dimension and seqused_k, or 16-bit tensors"
-            )
-    for name in DESCALES:
-        if getattr(call, name) is None:
-            raise UnsupportedError(
-                f"q is {E4M3}, and {name} is missing; pass q_descale, k_descale and v_descale, the"
-                " factors that the tensors are multiplied by: float32 (batch, heads_k), or (1,) for"
-                " all, as torch.ones(1, device=q.device) is for unscaled ones"
-            )
-        view = TensorView.of(name, getattr(call, name), (SIZES[name],))
-        _check_kind(view, torch.float32, q)
-        of_heads = (q.shape[0], k.shape[-2])
-        if view.shape not in ((), (1,), of_heads):
-            raise UnsupportedError(
-                f"{name} has shape {shown(view.shape)}; it must be (batch, heads_k) ="
-                f" {shown(of_heads)}, or (1,) for all"
-            )
+    shapes = tuple(k_descale.shape), tuple(v_descale.shape)
+    of_blocks = [shape for shape in shapes if len(shape) == len(BLOCK_DIMS)]
+    if not of_blocks:
+        return
+    if shapes[0] != shapes[1]:
+        raise UnsupportedError(
+            f"k_descale has shape {shown(shapes[0])}, v_descale {shown(shapes[1])}; factors for"
+            " blocks of keys have the same shape: expand the other one, or pass one factor a head"
+            " of both"
+        )
+    keys = k.shape[-3] if call.max_seqlen_k is None else int(call.max_seqlen_k)
+    if call.block_table is not None:
+        keys *= call.block_table.shape[-1]
+    least = -(-keys // DESCALED_KEYS)
+    if shapes[0][-1] < least:
+        raise UnsupportedError(
+            f"k_descale has {shapes[0][-1]} blocks, and a sequence has up to {keys} keys; pass at"
+            f" least {least} blocks, one for every {DESCALED_KEYS} keys of a sequence, counted from"
+            " its first"
+        )
 
 
 def _check_paging(call: Call) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 from flash_attention.call.call import Call, Window
 from flash_attention.call.features import Features, MaskKind
 from flash_attention.call.mla import is_mla
-from flash_attention.call.results import E4M3, output_dtype
+from flash_attention.call.results import BLOCK_DIMS, E4M3, output_dtype
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,9 @@ class Problem:
     pages: int = 0  # pages of k and of v
     table_stride: int = 0  # elements from one row of the block table to the next
     out_dtype: torch.dtype | None = None  # of the output, if q, k and v are e4m3
-    descale_strides: tuple[tuple[int, int], ...] = ()  # of q_descale, k_descale and v_descale
+    kv_dtype: torch.dtype | None = None  # of k and v, if it is not that of q
+    descale_strides: tuple[tuple[str, tuple[int, ...]], ...] = ()  # of the given factors, by name
+    block_descales: bool = False  # k_descale and v_descale have factors for blocks of keys
 
     @classmethod
     def of(cls, call: Call) -> Problem:
@@ -82,14 +84,18 @@ class Problem:
             pages=pages,
             table_stride=table_stride,
             out_dtype=output_dtype(q, call.out) if q.dtype == E4M3 else None,
-            descale_strides=tuple(map(_descale_strides, call.descales)),
+            kv_dtype=None if k.dtype == q.dtype else k.dtype,
+            descale_strides=tuple(
+                (name, _descale_strides(factor)) for name, factor in call.descales.items()
+            ),
+            block_descales=any(factor.ndim == len(BLOCK_DIMS) for factor in call.descales.values()),
         )
 
     @property
     def described(self) -> dict[str, Any]:
         """The fields by name, element types as text."""
-        text = {"dtype": str(self.dtype), "out_dtype": self.out_dtype and str(self.out_dtype)}
-        return asdict(self) | text
+        names = ("dtype", "out_dtype", "kv_dtype")
+        return asdict(self) | {name: (d := getattr(self, name)) and str(d) for name in names}
 
     def __str__(self) -> str:
         heads = f"{self.heads} heads"
@@ -108,6 +114,8 @@ class Problem:
         }
         features = "".join(f", {word}" for word, on in words.items() if on)
         dtype = str(self.dtype).removeprefix("torch.")
+        if self.kv_dtype is not None:
+            dtype += f" (k and v {str(self.kv_dtype).removeprefix('torch.')})"
         return (
             f"batch {self.batch}, {longest}{self.seq_q} x {self.seq_k} queries and keys,"
             f" {heads}, {width}, {dtype}{features}"
@@ -121,7 +129,18 @@ class Problem:
             *(mask, self.softcap > 0, self.per_batch),
             page_keys=self.page_keys,
             sinks=self.sinks,
+            block_descales=self.block_descales,
         )
+
+    @property
+    def output_dtype(self) -> torch.dtype:
+        """The element type of the output."""
+        return self.out_dtype or self.dtype
+
+    @property
+    def kv_8_bit(self) -> bool:
+        """Whether k and v are e4m3."""
+        return (self.kv_dtype or self.dtype) == E4M3
 
     @property
     def per_batch(self) -> bool:
@@ -161,9 +180,10 @@ class Problem:
         return no_pages or 0 in (self.batch, rows_q, rows_k, self.heads)
 
 
-def _descale_strides(descale: Tensor) -> tuple[int, int]:
-    """Return the strides of a (batch, heads_k) tensor; zeros if it holds one number for all."""
-    return (descale.stride(0), descale.stride(1)) if descale.ndim == 2 else (0, 0)
+def _descale_strides(descale: Tensor) -> tuple[int, ...]:
+    """Return the strides of a (batch, heads_k) or (batch, heads_k, blocks) tensor; zeros if it has
+    one number for all."""
+    return descale.stride() if descale.ndim > 1 else (0, 0)
 
 
 def normalised_mask(

@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 E4M3 = torch.float8_e4m3fn
+BLOCK_DIMS = ("batch", "heads_k", "blocks")  # of descale factors for blocks of keys
+DESCALED_KEYS = 128  # of such a block
 
 
 def output_dtype(q: Tensor, out: Tensor | None = None) -> torch.dtype:

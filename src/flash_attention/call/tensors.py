@@ -119,8 +119,10 @@ def check_shapes(
             _check_paged_dims(view)
         else:
             _check_dims(view, packing.kv, "cu_seqlens_k")
+    of_8_bits = k.dtype == v.dtype == E4M3  # q may have more
     for view in (k, v):
-        _check_same(view, q, "dtype")
+        if not of_8_bits:
+            _check_same(view, q, "dtype")
         _check_same(view, q, "device")
     if k.shape[:-1] != v.shape[:-1]:
         raise UnsupportedError(
@@ -239,9 +241,9 @@ def _check_not_wide(call: Call) -> None:
 
 def check_16_bit(call: Call) -> None:
     """Check that the tensors of a call whose gradients are computed are not 8-bit."""
-    if getattr(call.q, "dtype", None) == E4M3:
+    if getattr(call.k, "dtype", None) == E4M3:
         raise UnsupportedError(
-            f"q is {E4M3}, and there are no gradients of 8-bit tensors; pass 16-bit tensors, or"
+            f"k is {E4M3}, and there are no gradients of 8-bit tensors; pass 16-bit tensors, or"
             " call under torch.no_grad()"
         )
 

@@ -55,6 +55,8 @@ class DenseProblem:
         if its tensors are not 16-bit, or if there is nothing to compute."""
         if not problem.features.dense or problem.idle or problem.dtype not in DTYPES:
             return None
+        if problem.kv_dtype is not None:
+            return None
         values = {name: getattr(problem, name) for name in SHARED_FIELDS}
         dtype = DType.from_string(str(problem.dtype))
         if not isinstance(problem, BackwardProblem):

@@ -9,12 +9,12 @@ docs/flash_attn_semantics.md describes every parameter.
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import torch
 from torch import Tensor
 
-from flash_attention.call.call import Keywords, Window
+from flash_attention.call.call import DESCALES, Keywords, Window
 from flash_attention.call.checks import check_dense
 from flash_attention.call.merge_call import MergeCall
 from flash_attention.call.results import E4M3
@@ -84,7 +84,7 @@ def flash_attn_func(
         sm_margin=sm_margin,
     )
     options = options_of(softmax_scale, causal, window_size, softcap)
-    options |= _descales(q, q_descale, k_descale, v_descale)
+    options |= _descales(q, k, q_descale, k_descale, v_descale)
     options["split_keys"] = split_keys(num_splits, k.shape[1])
     out, lse = attend(q, k, v, options, return_attn_probs, deterministic)
     return out if lse is None else (out, lse)
@@ -166,7 +166,7 @@ def flash_attn_varlen_func(
         sm_margin=sm_margin,
     )
     options = options_of(softmax_scale, causal, window_size, softcap)
-    options |= _descales(q, q_descale, k_descale, v_descale)
+    options |= _descales(q, k, q_descale, k_descale, v_descale)
     check_dense("k", k)
     options["split_keys"] = split_keys(num_splits, k.shape[0])
     options["cu_seqlens_q"], options["max_seqlen_q"] = cu_seqlens_q, whole(max_seqlen_q)
@@ -224,7 +224,7 @@ def flash_attn_with_kvcache(
     )
     check_inference(q, k_cache, v_cache)
     options = options_of(softmax_scale, causal, window_size, softcap)
-    options |= _descales(q, q_descale, k_descale, v_descale)
+    options |= _descales(q, k_cache, q_descale, k_descale, v_descale)
     cache = Cache.of(k_cache, v_cache, page_table, cache_batch_idx, cache_leftpad)
     options["split_keys"] = split_keys(num_splits, cache.max_keys)
     if cu_seqlens_q is not None:
@@ -313,17 +313,23 @@ def leave_out_queries(options: Keywords, starts_q: Tensor, starts_k: Tensor, use
     options["cu_seqlens_k"] = _interleaved(starts_k[:-1], starts_k[1:], starts_k[-1:])
     if (keys := options.get("seqused_k")) is not None:
         options["seqused_k"] = _interleaved(keys, torch.zeros_like(keys), keys[:0])
+    for name in DESCALES:
+        if isinstance(factor := options.get(name), Tensor) and factor.ndim > 1:
+            options |= cast(Keywords, {name: factor.repeat_interleave(2, 0)})
 
 
 def _interleaved(first: Tensor, second: Tensor, last: Tensor) -> Tensor:
     return torch.cat((torch.stack((first, second), 1).flatten(), last))
 
 
-def _descales(q: Tensor, *factors: Tensor | None) -> Keywords:
+def _descales(q: Tensor, k: Tensor, *factors: Tensor | None) -> Keywords:
     """Return the descale factors of a call. One of an fp8 tensor that is not given is 1."""
-    if getattr(q, "dtype", None) == E4M3:
-        factors = tuple(q.new_ones(1, dtype=torch.float32) if f is None else f for f in factors)
-    q_descale, k_descale, v_descale = factors
+    q_descale, k_descale, v_descale = (
+        t.new_ones(1, dtype=torch.float32)
+        if factor is None and getattr(t, "dtype", None) == E4M3
+        else factor
+        for t, factor in zip((q, k, k), factors, strict=True)
+    )
     return {"q_descale": q_descale, "k_descale": k_descale, "v_descale": v_descale}
 
 

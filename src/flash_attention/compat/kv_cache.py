@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from flash_attention.call.cache_call import CacheCall, CachedKeys, Rotary
 from flash_attention.call.call import Call, Keywords
 from flash_attention.call.checks import check_dense, check_meaning
+from flash_attention.call.results import E4M3
 from flash_attention.call.tensors import DIMS, DTYPES, MAX_ROWS, check_no_grad
 from flash_attention.compat.rotary import check_rotary
 from flash_attention.errors import UnsupportedError
@@ -88,9 +89,10 @@ class Cache:
         none is stored, and it has no keys.
         """
         call = self._call(q, k, v, cache_seqlens, rotary, options)
-        if self.k.is_cuda and self.k.dtype not in DTYPES:
+        if self.k.is_cuda and self.k.dtype not in (*DTYPES, E4M3):
             raise UnsupportedError(
-                f"k_cache is {self.k.dtype}; allowed on a GPU are torch.float16 and torch.bfloat16"
+                f"k_cache is {self.k.dtype}; allowed on a GPU are torch.float16, torch.bfloat16 and"
+                f" {E4M3}"
             )
         if not call.needs_update:
             return q, *self._given_keys(call, cache_seqlens, options)
@@ -135,8 +137,13 @@ class Cache:
                 _check_new(name, given, cache, (batch, rows))
             k, v = _contiguous_rows(k), _contiguous_rows(v)
         q = q if rotary is None else _contiguous_rows(q)
+        k_cache, v_cache = self.k, self.v
+        if k_cache.dtype == E4M3:
+            _check_not_rotated(rotary)
+            k_cache, v_cache = _in_pairs("k_cache", k_cache), _in_pairs("v_cache", v_cache)
+            k, v = k if k is None else _in_pairs("k", k), v if v is None else _in_pairs("v", v)
         call = CacheCall(
-            *(q, self.k, self.v, self.max_keys if lengths is None else lengths, batch, k, v),
+            *(q, k_cache, v_cache, self.max_keys if lengths is None else lengths, batch, k, v),
             *(self.table, self.index, self.leftpad, rotary),
             *(starts, options.get("max_seqlen_q")),
         )
@@ -264,6 +271,26 @@ def _check_places(call: CacheCall) -> None:
             f"block_table or cache_batch_idx is {entries} where new keys of sequence {sequence} go;"
             f" the cache has {len(call.k_cache)} entries, allowed are 0 to {len(call.k_cache) - 1}"
         )
+
+
+def _check_not_rotated(rotary: Rotary | None) -> None:
+    if rotary is not None:
+        raise UnsupportedError(
+            f"rotary_cos is given, and k_cache is {E4M3}; numbers of 8 bits are not rotated: rotate"
+            " q and k in 16 bits, then convert k, and leave rotary_cos and rotary_sin out"
+        )
+
+
+def _in_pairs(name: str, tensor: Tensor) -> Tensor:
+    """Return a tensor of 8 bits as pairs, which an update moves as if they were 16-bit numbers."""
+    *strides, last = tensor.stride()
+    if last != 1 or any(n % 2 for n in (tensor.shape[-1], tensor.storage_offset(), *strides)):
+        raise UnsupportedError(
+            f"{name} has shape {tuple(tensor.shape)} and strides {tensor.stride()}; rows of 8 bits"
+            " that are stored in a cache are contiguous, and have an even number of elements: pass"
+            f" {name}.contiguous(), with an even d"
+        )
+    return tensor.view(torch.float16)
 
 
 def _contiguous_rows(tensor: Tensor) -> Tensor:

@@ -62,8 +62,13 @@ class KernelConfig(ABC):
 
     @property
     def input_dtype(self) -> torch.dtype:
-        """The element type of q, k and v."""
+        """The element type of q."""
         return self.dtype.to_torch_dtype()
+
+    @property
+    def kv_dtype(self) -> torch.dtype:
+        """The element type of k and v."""
+        return self.input_dtype
 
     @property
     def value_columns(self) -> int:

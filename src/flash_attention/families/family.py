@@ -35,7 +35,8 @@ class Family(ABC, Generic[Config]):
     name: ClassVar[str]  # of the oldest architecture that runs them
     pass_: ClassVar[Pass] = Pass.FORWARD
     config_type: type[Config]
-    inputs: ClassVar[tuple[torch.dtype, ...]] = DTYPES  # element types of q, k and v
+    inputs: ClassVar[tuple[torch.dtype, ...]] = DTYPES  # element types of q, and of k and v
+    kv_inputs: ClassVar[tuple[torch.dtype, ...]] = ()  # other element types of k and v
 
     # names
 
@@ -92,7 +93,7 @@ class Family(ABC, Generic[Config]):
 
     def is_for(self, problem: Problem) -> bool:
         """Whether kernels are for problems of this kind, whether or not they run this one."""
-        return problem.dtype in self.inputs
+        return problem.dtype in self.inputs and problem.kv_dtype in (None, *self.kv_inputs)
 
     def heuristic(self, problem: Problem, arch: Arch) -> Config | str:
         """Return the config for a problem that was not tuned, or why there is none."""

@@ -27,6 +27,16 @@ def check_dtype(config: KernelConfig, problem: Problem) -> None:
             f"the kernel config is for {config.input_dtype}, the tensors are {problem.dtype};"
             " pass a config of their dtype or convert them"
         )
+    if problem.output_dtype != config.dtype.to_torch_dtype():
+        raise UnsupportedError(
+            f"the kernel config stores {config.dtype.to_torch_dtype()}, the output is"
+            f" {problem.output_dtype}; pass a config of its dtype, or another out"
+        )
+    if (given := problem.kv_dtype or problem.dtype) != config.kv_dtype:
+        raise UnsupportedError(
+            f"the kernel config is for k and v of {config.kv_dtype}, they are {given};"
+            " leave config out, or convert them"
+        )
 
 
 def check_columns(config: KernelConfig, problem: Problem) -> None:

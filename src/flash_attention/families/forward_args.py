@@ -20,6 +20,12 @@ from flash_attention.families.call_args import (
 )
 
 
+class DescaleStrides(ctypes.Structure):
+    """The element strides of a (batch, heads_k, blocks) tensor of descale factors."""
+
+    _fields_ = (("batch", ctypes.c_int64), ("head", ctypes.c_int64), ("block", ctypes.c_int64))
+
+
 class ForwardKernelArgs(CallArgs):
     """Mirror of `fa::ForwardKernelArgs` (include/fa/forward_args.cuh)."""
 
@@ -41,6 +47,12 @@ class ForwardKernelArgs(CallArgs):
         ("key_blocks", ctypes.c_int32),
         ("split_blocks", ctypes.c_int32),
         ("pages", ctypes.c_int32),
+        ("q_descale", ctypes.c_void_p),  # float32; null for tensors of 16 bits
+        ("k_descale", ctypes.c_void_p),
+        ("v_descale", ctypes.c_void_p),
+        ("q_descale_stride", DescaleStrides),
+        ("k_descale_stride", DescaleStrides),
+        ("v_descale_stride", DescaleStrides),
     )
 
 
@@ -73,3 +85,5 @@ def fill_forward_args(
         setattr(args, name, value)
     for name, view in zip("qkvo", views, strict=True):
         setattr(args, f"{name}_stride", Strides(*view.strides[:3]))
+    for name, strides in problem.descale_strides:
+        setattr(args, f"{name}_stride", DescaleStrides(*strides))

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from flash_attention.call.call import Call
 from flash_attention.call.problem import Problem
-from flash_attention.call.results import E4M3
+from flash_attention.call.results import DESCALED_KEYS, E4M3
 from flash_attention.call.tensors import MAX_ROWS
 
 SCORES_BYTES = 1 << 30  # of the scores, or of the copied keys, that are stored at a time
@@ -68,19 +68,34 @@ def _rounded_softmax(scores: Tensor) -> Tensor:
 
 def dequantised(call: Call, precision: torch.dtype) -> Call:
     """Return the call with tensors of 8 bits multiplied by their descale factors."""
-    if call.q.dtype != E4M3:
+    if call.k.dtype != E4M3:
         return call
-    factors = zip(call[:3], call.descales, strict=True)
-    q, k, v = (_multiplied(tensor.to(precision), factor) for tensor, factor in factors)
+    q, k, v = (
+        tensor if factor is None else _multiplied(tensor.to(precision), factor, starts)
+        for tensor, factor, starts in (
+            (call.q, call.q_descale, call.cu_seqlens_q),
+            (call.k, call.k_descale, call.cu_seqlens_k),
+            (call.v, call.v_descale, call.cu_seqlens_k),
+        )
+    )
     return call._replace(q=q, k=k, v=v, q_descale=None, k_descale=None, v_descale=None)
 
 
-def _multiplied(tensor: Tensor, factor: Tensor) -> Tensor:
-    """A factor is for all, or (batch, heads_k) for the heads that use one of k and v."""
+def _multiplied(tensor: Tensor, factor: Tensor, starts: Tensor | None) -> Tensor:
+    """A factor is for all, or (batch, heads_k) for the heads that use one of k and v, or (batch,
+    heads_k, blocks) for blocks of their rows. A packed tensor has the cu_seqlens `starts`."""
     if factor.ndim < 2:
         return tensor * factor
-    shared_by = tensor.shape[2] // factor.shape[1]
-    return tensor * factor.repeat_interleave(shared_by, dim=1)[:, None, :, None]
+    rows = torch.arange(tensor.shape[-3], dtype=torch.int32, device=tensor.device)
+    sequence = torch.arange(len(factor), device=tensor.device)[:, None]
+    if starts is not None:
+        sequence = (torch.searchsorted(starts, rows, right=True) - 1).clamp(0, len(factor) - 1)
+        rows = rows - starts[sequence]
+    if factor.ndim == 2:
+        of_rows = factor[sequence]  # (..., heads_k)
+    else:
+        of_rows = factor.transpose(1, 2)[sequence, rows // DESCALED_KEYS]
+    return tensor * of_rows.repeat_interleave(tensor.shape[-2] // factor.shape[1], -1)[..., None]
 
 
 def without_pages(call: Call) -> Call:

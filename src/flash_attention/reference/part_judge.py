@@ -54,7 +54,7 @@ class PartJudge:
             keywords["sinks"] = sinks[self.heads]
         for name in DESCALES:
             factor: Tensor | None = getattr(Call(q, k, v, **keywords), name)
-            if factor is not None and factor.ndim == 2:
+            if factor is not None and factor.ndim > 1:
                 keywords = cast(Keywords, keywords | {name: factor[:, of_k]})
         self._keywords = keywords
         self._judge = Judge(self._q, self._k, some_v, **keywords)

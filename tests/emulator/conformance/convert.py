@@ -89,6 +89,30 @@ E4M3_PAIRS = [
 ]
 
 
+def halves_of_e4m3(codes: Array) -> Array:
+    """The pair of halves of two codes, the first in the lower byte."""
+    numbers = torch.arange(256, dtype=torch.uint8).view(torch.float8_e4m3fn).to(torch.float16)
+    known = np.where(numbers.isnan(), CANONICAL_NAN, numbers.view(torch.uint16).numpy())
+    known = known.astype(np.uint32)
+    found: Array = known[codes >> 8 & 0xFF] << 16 | known[codes & 0xFF]
+    return found
+
+
+def every_e4m3() -> tuple[Array, Array]:
+    """Pairs of codes, in which every one is first and second."""
+    code = np.arange(SIZE, dtype=np.uint32) % 256
+    return code | np.roll(code, 7) << 8, code
+
+
+FROM_E4M3 = [
+    Op(
+        "cvt.rn.f16x2.e4m3x2",
+        "{.reg .b16 h; cvt.u16.u32 h, %1; cvt.rn.f16x2.e4m3x2 %0, h;}",
+        lambda a, b: halves_of_e4m3(a),
+    ),
+]
+
+
 def of_all_scales() -> tuple[Array, Array]:
     """Numbers of all scales of e4m3, and all that lie half way between two of its numbers."""
     rng = np.random.default_rng(15)
@@ -252,6 +276,7 @@ def cases() -> list[Case]:
     return [
         elementwise("float32 to 16 bits", PACKED, (x, y)),
         elementwise("float32 to 8 bits", E4M3_PAIRS, of_all_scales(), arch="sm_90a"),
+        elementwise("8 bits to 16", FROM_E4M3, every_e4m3(), arch="sm_90a"),
         elementwise("floats and integers", NUMBERS, (x, y)),
         elementwise("subnormals before conversions", FLUSHED, (x, y)),
         elementwise("floats to 64 bits", WIDE, (x,), result=np.uint64),

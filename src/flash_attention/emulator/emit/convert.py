@@ -15,7 +15,9 @@ TO_INTEGER = {"rzi": "trunc", "rni": "rint", "rmi": "floor", "rpi": "ceil"}
 @emits("cvt")
 def convert(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
     if "e4m3x2" in instruction.parts:
-        _pack_e4m3(emitter, instruction, predicate)
+        (_unpack_e4m3 if "f16x2" in instruction.parts else _pack_e4m3)(
+            emitter, instruction, predicate
+        )
         return
     expect_parts(instruction, {"rn", "rz", "ftz", "sat", *TO_INTEGER})
     types = [part for part in instruction.parts[1:] if part in STORAGE_OF_PTX]
@@ -68,6 +70,14 @@ def _pack_e4m3(emitter: BlockEmitter, instruction: Instruction, predicate: str |
     high, low = (emitter.array(o, "f32") for o in instruction.operands[1:])
     expression = f"numerics.pack_e4m3({low}, {high})"
     emitter.write(instruction.operands[0], expression, "u16", predicate)
+
+
+def _unpack_e4m3(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+    if instruction.parts[1:] != ("rn", "f16x2", "e4m3x2"):
+        raise refuse(instruction)
+    bytes_ = emitter.array(instruction.operands[1], "u16")
+    expression = f"numerics.unpack_e4m3({bytes_})"
+    emitter.write(instruction.operands[0], expression, "u32", predicate)
 
 
 def _bfloat16(

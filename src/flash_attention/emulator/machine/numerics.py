@@ -270,6 +270,13 @@ def pack_e4m3(low: Floats, high: Floats) -> NDArray[np.uint16]:
     return to_e4m3(low) | to_e4m3(high).astype(np.uint16) << np.uint16(8)
 
 
+def unpack_e4m3(pair: NDArray[np.uint16]) -> NDArray[np.uint32]:
+    """Two e4m3 numbers as a pair of f16."""
+    values = (E4M3_VALUES[code.astype(np.uint8)] for code in (pair & 0xFF, pair >> 8))
+    low, high = (to_f16(value).astype(np.uint32) for value in values)
+    return low | high << np.uint32(16)
+
+
 def to_f16(x: Floats, toward_zero: bool = False) -> NDArray[np.uint16]:
     half = x.astype(np.float16)
     if toward_zero:

@@ -5,6 +5,12 @@
 
 namespace fa {
 
+// Element strides of a [batch, heads of k, blocks of keys] tensor of descale factors; zeros if a factor is
+// for all.
+struct DescaleStrides {
+  i64 batch, head, block;
+};
+
 struct ForwardKernelArgs : CallArgs {
   const void* q;
   const void* k;
@@ -17,9 +23,13 @@ struct ForwardKernelArgs : CallArgs {
   int* tile_counter;       // {tiles taken, CTAs done}, or parts stored of every tile; zero at first
   Strides q_stride, k_stride, v_stride, o_stride;
   i64 block_table_stride;
-  int key_blocks;    // of the longest sequence, with split-KV
-  int split_blocks;  // key blocks per CTA, with split-KV
-  int pages;         // of a paged KV cache
+  int key_blocks;          // of the longest sequence, with split-KV
+  int split_blocks;        // key blocks per CTA, with split-KV
+  int pages;               // of a paged KV cache
+  const float* q_descale;  // the factors of tensors of 8 bits; null for those of 16
+  const float* k_descale;
+  const float* v_descale;
+  DescaleStrides q_descale_stride, k_descale_stride, v_descale_stride;
 };
 
 }  // namespace fa

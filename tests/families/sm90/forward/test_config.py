@@ -32,6 +32,8 @@ OTHER_VALUES: dict[str, Any] = {
     "watch_sums": False,
     "prefetch_q": False,
     "skip_empty": False,
+    "kv_8_bit": True,
+    "q_8_bit": True,
 }
 
 
@@ -111,10 +113,11 @@ def test_every_field_changes_the_struct_and_the_names() -> None:
 
 def test_the_order_of_the_tiles_and_the_output_are_bound_with_the_features() -> None:
     """Both follow from what is asked too; whatever else the config says stands before them."""
-    assert struct_of_unit(FULL).splitlines()[: len(FULL.bindings()) + 3] == [
+    assert struct_of_unit(FULL).splitlines()[: len(FULL.bindings()) + 4] == [
         *FULL.to_cpp_struct().splitlines()[:-1],
         "  using TileOrder = fa::sm90::tile_order::Dynamic;",
         "  using Output = fa::sm90::output::OwnBuffer;",
+        "  using Descale = fa::sm90::descale::None;",
     ]
 
 
@@ -179,6 +182,9 @@ def test_a_kernel_without_producer_binds_only_the_slots_it_has() -> None:
         ),
         ({"consumers": 3}, "static constexpr int kConsumerRegisters = 160;"),
         ({"skip_empty": False}, "static constexpr int kSkipEmpty = 0;"),
+        ({"kv_8_bit": True}, "using Roles = fa::sm90::roles::Converting;"),
+        ({"kv_8_bit": True, "q_8_bit": True}, "using Roles = fa::sm90::roles::ConvertingAll;"),
+        ({"kv_8_bit": True}, "using Descale = fa::sm90::descale::PerHead;"),
     ],
 )
 def test_a_switch_picks_its_variant(change: dict[str, Any], line: str) -> None:

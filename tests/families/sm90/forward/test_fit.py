@@ -76,7 +76,7 @@ def test_odd_pages_need_panels_of_64_columns() -> None:
     narrow = replace(HOPPER, d_head=96)
     problem = replace(PROBLEM, d_head=96, d_v=96, seqused_k=True, pages=9)
     check_fits(narrow, replace(problem, page_keys=6), None)
-    with refused("pages of 3 keys, and a panel of the config has 32 columns; .* multiple of 64"):
+    with refused("pages of 3 keys, .* rows of 64 bytes, 1 at a time; TMA .* multiple of 64"):
         check_fits(narrow, replace(problem, page_keys=3), None)
 
 

@@ -100,6 +100,8 @@ def test_each_rule_is_named_and_says_what_to_change(
         ({"watch_sums": True}, "watch_sums_needs_specialised", "or watch_sums=False"),
         ({"prefetch_q": True}, "prefetch_q_needs_specialised", "or prefetch_q=False"),
         ({"skip_empty": True}, "skip_empty_needs_specialised", "or skip_empty=False"),
+        ({"kv_8_bit": True}, "kv_8_bit_needs_specialised", "or kv_8_bit=False"),
+        ({"q_8_bit": True}, "q_8_bit_needs_specialised", "or q_8_bit=False"),
     ],
 )
 def test_what_needs_a_producer_says_so(change: dict[str, Any], rule: str, says: str) -> None:

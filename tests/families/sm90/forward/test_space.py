@@ -87,5 +87,6 @@ def test_samples_are_valid_varied_and_repeatable() -> None:
     assert {16, 192} <= {cfg.B_c for cfg in drawn}
     assert len({cfg.group_mib for cfg in drawn}) > 100
     assert {cfg.tile_order for cfg in drawn} == set(TileOrder)
-    switches = [f.name for f in fields(HopperForwardKernelConfig) if f.type == "bool"]
+    switches = {f.name for f in fields(HopperForwardKernelConfig) if f.type == "bool"}
+    switches -= {"kv_8_bit", "q_8_bit"}  # samples are for tensors of 16 bits
     assert all({getattr(cfg, name) for cfg in drawn} == {False, True} for name in switches)

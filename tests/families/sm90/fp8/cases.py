@@ -58,6 +58,7 @@ class Case:
     sharp: bool = False  # the maximum of a row keeps rising
     scale: float = 1.0  # of all scores
     mean: float = 0.0  # of v
+    whole: bool = False  # q and k hold numbers from -2 to 2, whose products 14 bits add exactly
 
     def call(self, d_head: int, device: str = "cpu") -> Call:
         """The call with tensors of at most `d_head` columns."""
@@ -74,6 +75,8 @@ def _made(case: Case, d: int, device: str) -> Call:
     q = drawn(case.batch, case.seq_q, case.heads, d)
     k = drawn(case.batch, case.seq_k, case.heads_k, d)
     v = drawn(case.batch, case.seq_k, case.heads_k, case.d_v or d) + case.mean
+    if case.whole:
+        q, k = q.round().clamp(-2, 2), k.round().clamp(-2, 2)
     if case.sharp:
         q *= 3
         k[:, ::97] *= 3

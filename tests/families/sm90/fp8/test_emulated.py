@@ -63,6 +63,11 @@ def test_scores_of_any_magnitude_are_right(config: KernelConfig, scale: float) -
     assert_right(call, out, lse)
 
 
+def test_whole_scores_of_a_large_magnitude_are_right() -> None:
+    call = Case(70, 330, scale=1e9, keywords=(("causal", True),), whole=True).call(128)
+    assert_right(call, *emulated(OVERLAPPED, call))
+
+
 def test_row_sums_in_float32_have_an_exact_lse() -> None:
     call = Case(70, 330).call(128)
     _, lse = emulated(PLAIN, call)

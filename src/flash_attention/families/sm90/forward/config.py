@@ -6,8 +6,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
+
 from flash_attention.arch import MEASURED_ARCH, RESERVED_SMEM_PER_CTA, WARP_SIZE, Arch
 from flash_attention.call.dtype import DType
+from flash_attention.call.results import E4M3
 from flash_attention.compile.binding import Binding, Number, Variant
 from flash_attention.families.bindings import dtype_binding
 from flash_attention.families.config import KernelConfig
@@ -21,6 +24,7 @@ WARPGROUP_ROWS = 64  # query rows of one wgmma
 WARP_ROWS = 16  # of them, the rows of one warp
 WARPGROUP_THREADS = 128
 BARRIER_BYTES = 256  # mbarriers and the words of the tile scheduler
+LANDING_BARRIER_BYTES = 128  # more mbarriers, if K and V are converted
 
 
 def used_rows(heads_together: int) -> int:
@@ -64,6 +68,8 @@ class HopperForwardKernelConfig(KernelConfig):
     watch_sums: bool = False  # unmasked blocks keep the old maximum while row sums are small
     prefetch_q: bool = False  # prefetch the next tile's Q into L2
     skip_empty: bool = False  # consumers whose rows hold no query compute nothing
+    kv_8_bit: bool = False  # k and v are e4m3, and warps beside the producer convert them to dtype
+    q_8_bit: bool = False  # q is e4m3, too, and they convert it as well
 
     oldest_arch: ClassVar[Arch] = HOPPER
     prefix: ClassVar[str] = "hopper"
@@ -73,6 +79,14 @@ class HopperForwardKernelConfig(KernelConfig):
 
     def target(self, arch: Arch) -> str:
         return TARGET
+
+    @property
+    def input_dtype(self) -> torch.dtype:
+        return E4M3 if self.q_8_bit else self.dtype.to_torch_dtype()
+
+    @property
+    def kv_dtype(self) -> torch.dtype:
+        return E4M3 if self.kv_8_bit else self.dtype.to_torch_dtype()
 
     @property
     def B_r(self) -> int:
@@ -113,8 +127,20 @@ class HopperForwardKernelConfig(KernelConfig):
 
     def smem_bytes(self, elem_size: int = 2) -> int:
         """Return the bytes of dynamic shared memory of a CTA: Q, K, V, and O with `own_output`."""
-        rows = self.B_r * (1 + self.own_output) + 2 * self.stages * self.B_c
-        return rows * self._held_columns(self.panel_columns) * elem_size + BARRIER_BYTES
+        keys = 2 * self.stages * self.B_c
+        rows = self.B_r * (1 + self.own_output) + keys
+        landing = keys * self.landing_columns + LANDING_BARRIER_BYTES if self.kv_8_bit else 0
+        return rows * self.held_columns * elem_size + BARRIER_BYTES + landing
+
+    @property
+    def held_columns(self) -> int:
+        """The columns of a row of a shared-memory tile."""
+        return self._held_columns(self.panel_columns)
+
+    @property
+    def landing_columns(self) -> int:
+        """The columns of a row of K or V before it is converted, a byte each."""
+        return self.held_columns
 
     @property
     def computing_warps(self) -> int:
@@ -140,7 +166,9 @@ class HopperForwardKernelConfig(KernelConfig):
         if not self.specialised:
             roles = Variant("Roles", "sm90/roles", "Unified")
             return (dtype, *tile, copy, roles, self._rescale(), exponential)
-        roles = Variant("Roles", "sm90/roles", "Specialised")
+        converting = "ConvertingAll" if self.q_8_bit else "Converting"
+        converts = self.kv_8_bit or self.q_8_bit
+        roles = Variant("Roles", "sm90/roles", converting if converts else "Specialised")
         return (dtype, *tile, *self._pipeline(), roles, *self._order(), exponential)
 
     def _pipeline(self) -> tuple[Number, ...]:
@@ -151,6 +179,13 @@ class HopperForwardKernelConfig(KernelConfig):
             Number("producer_registers", producer),
             Number("consumer_registers", consumer),
             Number("skip_empty", int(self.skip_empty)),
+            *(self._landing() if self.kv_8_bit else ()),
+        )
+
+    def _landing(self) -> tuple[Number, ...]:
+        return (
+            Number("landing_columns", self.landing_columns),
+            Number("landing_barrier_bytes", LANDING_BARRIER_BYTES),
         )
 
     def _order(self) -> tuple[Variant, ...]:
@@ -196,6 +231,8 @@ class HopperForwardKernelConfig(KernelConfig):
             self.watch_sums and "watch_sums",
             self.prefetch_q and "prefetch_q",
             self.skip_empty and "skip_empty",
+            self.kv_8_bit and "kv_8_bit",
+            self.q_8_bit and "q_8_bit",
         )
         return [token for token in tokens if token] or [PLAIN]
 

@@ -10,7 +10,8 @@ from flash_attention.arch import Arch
 from flash_attention.call.dtype import DType
 from flash_attention.call.features import CAUSAL, PLAIN, Features
 from flash_attention.call.problem import Problem
-from flash_attention.call.tensors import TensorView
+from flash_attention.call.results import E4M3
+from flash_attention.call.tensors import DTYPES, TensorView
 from flash_attention.compile.elf import ENTRY
 from flash_attention.compile.unit import Unit, render
 from flash_attention.families.family import Family
@@ -51,6 +52,8 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
 
     name = "sm_90"
     config_type = HopperForwardKernelConfig
+    inputs = (*DTYPES, E4M3)
+    kv_inputs = (E4M3,)
     extrapolates = True
     splits_keys = True
 
@@ -215,7 +218,10 @@ def _features(
     rows are unused. The rows of a warp are whole queries.
     """
     asked = problem.features
-    own = Sm90Features(*(asked.mask, asked.softcap, asked.per_batch, asked.page_keys, asked.sinks))
+    own = Sm90Features(
+        *(asked.mask, asked.softcap, asked.per_batch, asked.page_keys, asked.sinks),
+        block_descales=asked.block_descales,
+    )
     if split is not None:
         return replace(
             own,

@@ -8,6 +8,7 @@ from enum import Enum
 from math import gcd
 
 from flash_attention.call.features import Features
+from flash_attention.call.results import DESCALED_KEYS
 from flash_attention.compile.binding import Binding, Number, Variant
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.bindings import shared_bindings
@@ -124,7 +125,8 @@ class Sm90Features(Features):
         if not config.specialised:
             return own
         order = Variant("TileOrder", "sm90/tile_order", self.walk(config.tile_order).value)
-        return (order, Variant("Output", "sm90/output", self._output(config)), *own)
+        output = Variant("Output", "sm90/output", self._output(config))
+        return (order, output, Variant("Descale", "sm90/descale", self._descale(config)), *own)
 
     def _host_numbers(self, config: HopperForwardKernelConfig) -> tuple[Number, ...]:
         """Return the numbers that launches and tensor maps use too. The headers assert them."""
@@ -143,6 +145,11 @@ class Sm90Features(Features):
             "box_keys": self.box_keys(config.B_c),
         }
         return tuple(Number(name, value) for name, value in numbers.items())
+
+    def _descale(self, config: HopperForwardKernelConfig) -> str:
+        if not config.kv_8_bit:
+            return "None"
+        return "PerBlock" if self.block_descales else "PerHead"
 
     def _output(self, config: HopperForwardKernelConfig) -> str:
         if self.short_queries:
@@ -171,6 +178,11 @@ def resolve(config: HopperForwardKernelConfig, features: Features) -> Sm90Featur
         raise UnsupportedError(
             f"{said}, and with lengths per sequence consumers without a query are always skipped;"
             " pass a config with skip_empty=False, or leave config out"
+        )
+    if resolved.block_descales and config.B_c > DESCALED_KEYS:
+        raise UnsupportedError(
+            f"{said}, and a key block of the config has {config.B_c} keys; there the blocks"
+            f" have {DESCALED_KEYS}: pass a config with B_c up to {DESCALED_KEYS}, or leave it out"
         )
     if resolved.short_queries:
         _refuse_idle_fields(config)

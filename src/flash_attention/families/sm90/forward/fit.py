@@ -3,12 +3,18 @@
 
 from __future__ import annotations
 
+from math import gcd
+
 from flash_attention.call.problem import Problem
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.config import KernelConfig
 from flash_attention.families.fit import check_columns, check_dtype
 from flash_attention.families.sm90.forward.config import HopperForwardKernelConfig
-from flash_attention.families.sm90.forward.heuristic import box_is_aligned
+from flash_attention.families.sm90.forward.heuristic import (
+    TMA_ALIGNMENT,
+    box_is_aligned,
+    box_row_bytes,
+)
 from flash_attention.families.sm90.forward.splits import Chunks
 
 MAX_GRID_X = (1 << 31) - 1  # CUDA's limit on the first grid dimension
@@ -57,7 +63,8 @@ def _check_page_fits(config: HopperForwardKernelConfig, page_keys: int) -> None:
     """Check that TMA can write the keys that a page and a key block have in common."""
     if not box_is_aligned(config, page_keys):
         raise UnsupportedError(
-            f"k and v have pages of {page_keys} keys, and a panel of the config has"
-            f" {config.panel_columns} columns; pages with an odd number of keys need a d_head that"
-            " is a multiple of 64: leave config out, or pass one with such a d_head"
+            f"k and v have pages of {page_keys} keys, and the config loads rows of"
+            f" {box_row_bytes(config)} bytes, {gcd(page_keys, config.B_c)} at a time; TMA writes"
+            f" multiples of {TMA_ALIGNMENT} bytes: leave config out, or pass one with a d_head that"
+            f" is a multiple of {TMA_ALIGNMENT // config.kv_dtype.itemsize}"
         )

@@ -10,6 +10,8 @@ from typing import Any
 from flash_attention.arch import Arch
 from flash_attention.call.dtype import DType
 from flash_attention.call.problem import Problem
+from flash_attention.call.results import E4M3
+from flash_attention.families.config import changed
 from flash_attention.families.sm90.forward.config import (
     WARPGROUP_ROWS,
     HopperForwardKernelConfig,
@@ -32,6 +34,8 @@ NARROW_STEP = 32  # few widths of the last keys, and so few kernels for all leng
 def heuristic(problem: Problem, arch: Arch) -> HopperForwardKernelConfig | str:
     """Return the config for a problem, or why there is none."""
     config = _config(problem)
+    if config is not None and problem.kv_8_bit:
+        config = _for_8_bits(config, problem.dtype == E4M3)
     if config is None:
         return f"Hopper kernels have head dimensions up to {max(CHOICES['d_head'])}"
     if problem.page_keys:
@@ -45,13 +49,16 @@ def heuristic(problem: Problem, arch: Arch) -> HopperForwardKernelConfig | str:
 def hopper_d_head(problem: Problem) -> int:
     """Return the smallest d_head of the Hopper kernels that fits the problem, or 0."""
     choices = CHOICES["d_head"]
-    if problem.page_keys % 2:  # boxes of one row begin at multiples of 128 bytes
+    if problem.kv_8_bit:
+        step = TMA_ALIGNMENT // gcd(problem.page_keys, TMA_ALIGNMENT)  # bytes of a row
+        choices = tuple(d for d in choices if d % step == 0)
+    elif problem.page_keys % 2:  # boxes of one row begin at multiples of 128 bytes
         choices = tuple(d for d in choices if d % 64 == 0)
     return smallest_holding(choices, problem.d_head, problem.d_v)
 
 
 def _config(problem: Problem) -> HopperForwardKernelConfig | None:
-    dtype, d_head = DType.from_string(str(problem.dtype)), hopper_d_head(problem)
+    dtype, d_head = DType.from_string(str(problem.output_dtype)), hopper_d_head(problem)
     if not d_head:
         return None
     causal, short = problem.causal or problem.window is not None, problem.seq_q <= SHORT
@@ -105,6 +112,27 @@ def _config(problem: Problem) -> HopperForwardKernelConfig | None:
     )
 
 
+def _for_8_bits(
+    config: HopperForwardKernelConfig, q_8_bit: bool
+) -> HopperForwardKernelConfig | None:
+    """Return the config for k and v of 8 bits, with fewer keys if those of 16 bits and of 8 do not
+    both fit."""
+    consumers = min(config.consumers, 2)
+    for keys in range(config.B_c, 0, -16):
+        smaller = changed(
+            config,
+            consumers=consumers,
+            B_c=keys,
+            narrow_keys=min(config.narrow_keys, keys // 2 // 16 * 16),
+            own_output=False,
+            kv_8_bit=True,
+            q_8_bit=q_8_bit,
+        )
+        if smaller is not None:
+            return smaller
+    return None
+
+
 def narrow_keys(keys: int, block: int) -> int:
     """Return how wide the block after the last whole one is, or 0 if it is over half full."""
     rest = keys % block
@@ -140,8 +168,14 @@ def _for_pages(config: HopperForwardKernelConfig, page_keys: int) -> HopperForwa
 def box_is_aligned(config: HopperForwardKernelConfig, page_keys: int) -> bool:
     """Whether boxes of the keys that a page and a key block have in common begin where TMA can
     write: at multiples of 128 bytes."""
-    row_bytes = config.panel_columns * config.dtype.to_torch_dtype().itemsize
-    return gcd(page_keys, config.B_c) * row_bytes % TMA_ALIGNMENT == 0
+    return gcd(page_keys, config.B_c) * box_row_bytes(config) % TMA_ALIGNMENT == 0
+
+
+def box_row_bytes(config: HopperForwardKernelConfig) -> int:
+    """Return the bytes of a row of a box of k or v."""
+    if config.kv_8_bit:
+        return config.landing_columns
+    return config.panel_columns * config.dtype.itemsize
 
 
 def group_mib(problem: Problem) -> int:

@@ -34,6 +34,8 @@ PRODUCER_FIELDS = (
     "watch_sums",
     "prefetch_q",
     "skip_empty",
+    "kv_8_bit",
+    "q_8_bit",
 )
 """Fields that need a producer, in the order they are checked."""
 
@@ -108,6 +110,17 @@ def _switches_at_odds(cfg: HopperForwardKernelConfig) -> Iterator[Violation]:
             "skip_empty_needs_consumers",
             "skip_empty=True is for a tile whose last consumers have no query, and the only one of"
             " consumers=1 always has: use 2 or 3 consumers or set skip_empty=False",
+        )
+    if cfg.kv_8_bit and cfg.consumers == 3:
+        yield Violation(
+            "kv_8_bit_needs_registers",
+            "kv_8_bit=True converts in the producer's warpgroup, which has too few registers beside"
+            " consumers=3: use 1 or 2 consumers or set kv_8_bit=False",
+        )
+    if cfg.q_8_bit and not cfg.kv_8_bit:
+        yield Violation(
+            "q_8_bit_needs_kv_8_bit",
+            "q_8_bit=True is for k and v of 8 bits: set kv_8_bit=True or q_8_bit=False",
         )
     if cfg.tile_order is not TileOrder.DYNAMIC and cfg.group_mib:
         yield Violation(

@@ -6,6 +6,7 @@ from __future__ import annotations
 from flash_attention.arch import Arch
 from flash_attention.call.dtype import DType
 from flash_attention.call.problem import Problem
+from flash_attention.call.results import E4M3
 from flash_attention.families.sm90.forward.config import WARPGROUP_ROWS, HopperForwardKernelConfig
 from flash_attention.families.sm90.forward.heuristic import hopper_d_head
 from flash_attention.families.sm90.forward.rules import CHOICES
@@ -31,7 +32,8 @@ def choose_chunks(
         )
     if why := why_not_short(problem):
         return why
-    keys = PAGE_BLOCK_KEYS if problem.page_keys or split_keys is not None else BLOCK_KEYS
+    small = problem.page_keys or problem.kv_8_bit or split_keys is not None
+    keys = PAGE_BLOCK_KEYS if small else BLOCK_KEYS
     config = _config(problem, keys)
     if violation := config.broken_rule(arch):
         return violation.message
@@ -84,14 +86,16 @@ def _why_whole(problem: Problem, whole: Chunks, num_sms: int, least: int) -> str
 
 def _config(problem: Problem, keys: int) -> HopperForwardKernelConfig:
     return HopperForwardKernelConfig(
-        dtype=DType.from_string(str(problem.dtype)),
+        dtype=DType.from_string(str(problem.output_dtype)),
         d_head=hopper_d_head(problem),
         consumers=1,
         B_c=keys,
-        stages=2 if keys == BLOCK_KEYS else 3,
+        stages=2 if keys == BLOCK_KEYS or problem.kv_8_bit else 3,
         tma=True,
         specialised=True,
         overlap=True,
         rescale_threshold=8,
         watch_sums=True,
+        kv_8_bit=problem.kv_8_bit,
+        q_8_bit=problem.dtype == E4M3,
     )

@@ -15,7 +15,9 @@ MAX_STRIDE_BYTES = 1 << 40  # TMA needs smaller strides
 WIDE_PROMOTION = 256  # bytes that one load brings into L2
 
 
-def describe(view: TensorView, box: tuple[int, int, int], promotion: int = 0) -> MapDescription:
+def describe(
+    view: TensorView, box: tuple[int, int, int], promotion: int = 0, *, swizzled: bool = True
+) -> MapDescription:
     """Describe a (batch, seq, heads, d) tensor with a box of columns, heads and rows. Where a box
     extends beyond the tensor, TMA loads zeros and stores nothing."""
     batch, seq, heads, d_head = view.shape
@@ -35,7 +37,7 @@ def describe(view: TensorView, box: tuple[int, int, int], promotion: int = 0) ->
         dims=(d_head, heads, seq, batch),
         strides=tuple(strides),
         box=(*box, 1),
-        swizzle=box[0] * size,
+        swizzle=box[0] * size if swizzled else 0,
         dtype=view.dtype,
         promotion=promotion,
     )
@@ -46,12 +48,20 @@ def describe_all(
 ) -> dict[str, MapDescription]:
     """Describe q, k, v and o. Boxes hold a warpgroup's rows of q, a key block, a warp's rows of o.
 
-    A box is as wide as a panel of a shared-memory tile. Rows of q may belong to several heads. A
-    box of keys is not larger than a page.
+    A box is as wide as a panel of a shared-memory tile; if keys are converted, it has whole rows.
+    Rows of q may belong to several heads. A box of keys is not larger than a page.
     """
     panel = config.panel_columns
-    keys = (panel, 1, features.box_keys(config.B_c))
-    boxes = ((panel, *features.q_box), keys, keys, (panel, *features.o_box))
+    q, k, v, o = views
+    keys = (
+        config.landing_columns if config.kv_8_bit else panel,
+        1,
+        features.box_keys(config.B_c),
+    )
     once = 0 if features.short_queries else WIDE_PROMOTION  # saves 2 to 5 % in decoding
-    promotions = (WIDE_PROMOTION, once, once, 0)
-    return dict(zip("qkvo", map(describe, views, boxes, promotions), strict=True))
+    return {
+        "q": describe(q, (panel, *features.q_box), WIDE_PROMOTION),
+        "k": describe(k, keys, once, swizzled=not config.kv_8_bit),
+        "v": describe(v, keys, once, swizzled=not config.kv_8_bit),
+        "o": describe(o, (panel, *features.o_box)),
+    }

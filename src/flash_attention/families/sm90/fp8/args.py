@@ -13,24 +13,13 @@ from flash_attention.families.call_args import Fields, layout_asserts, parameter
 from flash_attention.families.forward_args import ForwardKernelArgs, fill_forward_args
 
 
-class DescaleStrides(ctypes.Structure):
-    """The element strides of a (batch, heads_k) tensor of descale factors."""
-
-    _fields_ = (("batch", ctypes.c_int64), ("head", ctypes.c_int64))
-
-
 class Fp8KernelArgs(ForwardKernelArgs):
     """Mirror of `fa::Fp8KernelArgs` (include/fa/sm90/fp8/args.cuh)."""
 
     _fields_: ClassVar[Fields] = (
-        ("q_descale", ctypes.c_void_p),  # float32 (batch, heads_k), or one number
-        ("k_descale", ctypes.c_void_p),
-        ("v_descale", ctypes.c_void_p),
         ("v_tiles", ctypes.c_void_p),  # V transposed, tile by tile
-        ("q_descale_stride", DescaleStrides),
-        ("k_descale_stride", DescaleStrides),
-        ("v_descale_stride", DescaleStrides),
-        ("v_tiles_keys", ctypes.c_int32),  # of one head, whole blocks
+        ("v_tiles_keys", ctypes.c_int32),  # of one head of a sequence, or of all packed ones
+        ("v_tiles_step", ctypes.c_int32),
         ("zero", ctypes.c_uint32),  # 0, which the compiler does not know
     )
 
@@ -39,10 +28,10 @@ PARAMETER = parameter(Fp8KernelArgs)
 LAYOUT_ASSERTS = layout_asserts(Fp8KernelArgs)
 
 
-def fp8_args(problem: Problem, views: Sequence[TensorView], *, v_tiles_keys: int) -> Fp8KernelArgs:
+def fp8_args(
+    problem: Problem, views: Sequence[TensorView], *, v_tiles_keys: int, v_tiles_step: int
+) -> Fp8KernelArgs:
     """Make the arguments of a kernel without addresses, from views of q, k, v and o."""
-    args = Fp8KernelArgs(v_tiles_keys=v_tiles_keys)
+    args = Fp8KernelArgs(v_tiles_keys=v_tiles_keys, v_tiles_step=v_tiles_step)
     fill_forward_args(args, problem, views)
-    for name, strides in zip("qkv", problem.descale_strides, strict=True):
-        setattr(args, f"{name}_descale_stride", DescaleStrides(*strides))
     return args

@@ -119,7 +119,8 @@ class HopperFp8KernelConfig(KernelConfig):
         copy = self.B_r * self.d_head * FLOAT_BYTES if self.promote_blocks else 0
         return (queries + keys) * elem_size + copy + BARRIER_BYTES
 
-    def bindings(self) -> tuple[Binding, ...]:
+    def bindings(self, *, uneven: bool = False) -> tuple[Binding, ...]:
+        """Return the C++ types and numbers. With `uneven`, sequences differ in length."""
         producer, consumer = self.register_split
         numbers = {
             "d_head": self.d_head,
@@ -150,7 +151,7 @@ class HopperFp8KernelConfig(KernelConfig):
         order = {
             TileOrder.ONE_EACH: "OneEach",
             TileOrder.PERSISTENT: "Persistent",
-            TileOrder.DYNAMIC: "Dynamic",
+            TileOrder.DYNAMIC: "Packed" if uneven else "Dynamic",
         }[self.tile_order]
         return (
             dtype_binding(self.dtype),

@@ -24,9 +24,15 @@ from flash_attention.families.sm90.forward.tensor_maps import WIDE_PROMOTION, de
 from flash_attention.families.sm90.forward.tile_order import TileOrder
 from flash_attention.families.sm90.fp8.args import LAYOUT_ASSERTS, PARAMETER, fp8_args
 from flash_attention.families.sm90.fp8.config import HopperFp8KernelConfig
-from flash_attention.families.sm90.fp8.heuristic import heuristic
+from flash_attention.families.sm90.fp8.heuristic import heuristic, unreadable
 from flash_attention.families.sm90.fp8.parse import parse, parse_name
-from flash_attention.families.sm90.fp8.transpose import padded_keys, transpose_unit, transposing
+from flash_attention.families.sm90.fp8.transpose import (
+    step_keys,
+    tiles_bytes,
+    tiles_keys,
+    transpose_unit,
+    transposing,
+)
 from flash_attention.families.sm90.wgmma import E4M3, from_registers_by_rows, from_shared
 
 MAPS = tuple(f"const __grid_constant__ fa::TensorMap {tensor}_map" for tensor in "qk")
@@ -48,8 +54,8 @@ class Sm90Fp8Forward(Family[HopperFp8KernelConfig]):
     def resolve(self, config: HopperFp8KernelConfig, features: Features) -> Features:
         if features.page_keys:
             raise UnsupportedError(
-                "block_table is asked for, and FP8 kernels read no pages; pass 16-bit tensors, or k"
-                " and v as dense tensors"
+                "block_table is asked for, and FP8 kernels read no pages; leave config out, or pass"
+                " k and v as dense tensors"
             )
         return features
 
@@ -64,7 +70,7 @@ class Sm90Fp8Forward(Family[HopperFp8KernelConfig]):
             title=config.short_form(),
             header="fa/sm90/fp8/forward.cuh",
             bindings=(
-                *config.bindings(),
+                *config.bindings(uneven=resolved.per_batch),
                 *shared_bindings(resolved),
                 Variant("Rows", "attn/rows", "OneHead"),
                 Variant("Splits", "sm90/splits", "Whole"),
@@ -88,7 +94,15 @@ class Sm90Fp8Forward(Family[HopperFp8KernelConfig]):
         setting: Setting,
     ) -> Recipe:
         features = self.features(config, problem)
-        _check_types(config, problem)
+        if why := unreadable(problem):
+            raise UnsupportedError(f"{why}; leave config out, or pass dense tensors")
+        if problem.total_q is not None and config.tile_order is not TileOrder.DYNAMIC:
+            raise UnsupportedError(
+                "cu_seqlens_q is given, and tiles of sequences of different lengths are handed out"
+                f" by a counter; the config has tile_order=TileOrder.{config.tile_order.name}: pass"
+                " one with TileOrder.DYNAMIC, or leave config out"
+            )
+        check_dtype(config, problem)
         check_columns(config, problem)
         check_tiles(config, problem)
         tiles = problem.num_tiles(config.B_r)
@@ -100,12 +114,15 @@ class Sm90Fp8Forward(Family[HopperFp8KernelConfig]):
             {} if problem.idle else _maps(config, views),
             starts_early=True,
         )
-        keys = padded_keys(config, problem)
         return Recipe(
             features,
             (transposing(config, problem, target), main),
-            fp8_args(problem, views, v_tiles_keys=keys),
-            scratch={"v_tiles": problem.batch * problem.heads_k * keys * config.value_rows},
+            fp8_args(
+                *(problem, views),
+                v_tiles_keys=tiles_keys(config, problem),
+                v_tiles_step=step_keys(config),
+            ),
+            scratch={"v_tiles": tiles_bytes(config, problem)},
             counts_tiles=config.tile_order is TileOrder.DYNAMIC and not problem.idle,
             tiles=tiles,
             main=1,
@@ -129,15 +146,6 @@ def _maps(config: HopperFp8KernelConfig, views: Sequence[TensorView]) -> dict[st
         name: describe(view, box, WIDE_PROMOTION)
         for name, view, box in zip("qk", views, boxes, strict=False)
     }
-
-
-def _check_types(config: HopperFp8KernelConfig, problem: Problem) -> None:
-    check_dtype(config, problem)
-    if problem.out_dtype != config.dtype.to_torch_dtype():
-        raise UnsupportedError(
-            f"the kernel config stores {config.dtype.to_torch_dtype()}, the output is"
-            f" {problem.out_dtype}; pass a config of its dtype, or another out"
-        )
 
 
 SM90_FP8: Sm90Fp8Forward = Sm90Fp8Forward()

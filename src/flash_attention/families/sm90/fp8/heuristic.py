@@ -8,7 +8,12 @@ from typing import Any
 from flash_attention.arch import Arch
 from flash_attention.call.dtype import DType
 from flash_attention.call.problem import Problem
-from flash_attention.families.sm90.forward.heuristic import NEEDS_HOPPER, group_mib
+from flash_attention.families.sm90.forward.config import WARPGROUP_ROWS
+from flash_attention.families.sm90.forward.heuristic import (
+    NEEDS_HOPPER,
+    PACKED_GROUP_MIB,
+    group_mib,
+)
 from flash_attention.families.sm90.forward.tile_order import TileOrder
 from flash_attention.families.sm90.fp8.config import HopperFp8KernelConfig
 from flash_attention.families.sm90.fp8.rules import CHOICES
@@ -20,8 +25,21 @@ the output was 1.03e-2 for 1,024 keys, and it grows with their number."""
 TWO_CONSUMERS = 128  # queries that two consumers hold
 
 
+def unreadable(problem: Problem) -> str | None:
+    """Say why FP8 kernels do not read the tensors of a problem, or return None if they do."""
+    if problem.block_descales:
+        return "FP8 kernels have one factor for all keys of a head"
+    if problem.page_keys:
+        return "FP8 kernels read no pages"
+    return None
+
+
 def heuristic(problem: Problem, arch: Arch) -> HopperFp8KernelConfig | str:
     """Return the config for a problem, or why there is none."""
+    if why := unreadable(problem):
+        return why
+    if problem.total_q is not None and problem.seq_q * problem.heads_per_kv <= WARPGROUP_ROWS:
+        return "V of short packed queries is not worth a transposition"
     d_head = smallest_holding(CHOICES["d_head"], problem.d_head, problem.d_v)
     if not d_head:
         return f"FP8 kernels have head dimensions up to {max(CHOICES['d_head'])}"
@@ -29,7 +47,8 @@ def heuristic(problem: Problem, arch: Arch) -> HopperFp8KernelConfig | str:
     uneven = masked or problem.per_batch  # tiles differ in length
     order: dict[str, Any] = {"tile_order": TileOrder.PERSISTENT}
     if uneven:
-        order = {"tile_order": TileOrder.DYNAMIC, "group_mib": group_mib(problem)}
+        group = PACKED_GROUP_MIB if problem.per_batch else group_mib(problem)
+        order = {"tile_order": TileOrder.DYNAMIC, "group_mib": group}
     dtype = DType.from_string(str(problem.out_dtype))
     config = HopperFp8KernelConfig(dtype, d_head, **_shape(d_head, problem), **order)
     return NEEDS_HOPPER if config.broken_rule(arch) else config

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from math import lcm
 
 from flash_attention.arch import WARP_SIZE
 from flash_attention.call.problem import Problem
@@ -40,10 +41,29 @@ def parse_transpose_name(name: str) -> TransposeConfig | None:
     return found and TransposeConfig(int(found[1]), bool(found[2]), bool(found[3]))
 
 
+def step_keys(config: HopperFp8KernelConfig) -> int:
+    """Return how many keys are whole blocks, and whole CTAs of this kernel."""
+    return lcm(config.B_c, KEYS)
+
+
 def padded_keys(config: HopperFp8KernelConfig, problem: Problem) -> int:
-    """Count the keys of a head in the result: whole blocks, whole CTAs of this kernel."""
-    blocks = -(-problem.seq_k // config.B_c) * config.B_c
-    return -(-blocks // KEYS) * KEYS
+    """Count the keys of a head of the longest sequence in the result, in whole steps."""
+    return -(-problem.seq_k // step_keys(config)) * step_keys(config)
+
+
+def tiles_keys(config: HopperFp8KernelConfig, problem: Problem) -> int:
+    """Count the keys of a head in the result: of one sequence, or of all packed ones, which lose
+    less than a step each."""
+    if problem.total_k is None:
+        return padded_keys(config, problem)
+    step = step_keys(config)
+    return -(-(problem.total_k + problem.batch * (step - 1)) // step) * step
+
+
+def tiles_bytes(config: HopperFp8KernelConfig, problem: Problem) -> int:
+    """Count the bytes of the result."""
+    heads = problem.heads_k * (problem.batch if problem.total_k is None else 1)
+    return heads * tiles_keys(config, problem) * config.value_rows
 
 
 def transpose_unit(config: HopperFp8KernelConfig, target: str, per_batch: bool = False) -> Unit:

@@ -35,10 +35,11 @@ struct RowEnds {
       : row{{quad_sum(stats.sum[0][0]), stats.max[0][0] * scale},
             {quad_sum(stats.sum[0][1]), stats.max[0][1] * scale}} {}
 
+  // `factor` is that of the values.
   template <int Dim>
-  __device__ void normalise(Accumulator<16, Dim>& o) const {
+  __device__ void normalise(Accumulator<16, Dim>& o, float factor = 1.f) const {
 #pragma unroll
-    for (int h = 0; h < 2; ++h) rescale_row(o, 0, h, row[h].inverse());
+    for (int h = 0; h < 2; ++h) rescale_row(o, 0, h, row[h].inverse() * factor);
   }
 };
 

@@ -11,6 +11,7 @@ struct Fp16 {
 
   static __device__ u32 pack(float lo, float hi) { return ptx::pack_f16x2(lo, hi); }
   static __device__ u32 multiply(u32 x, u32 y) { return ptx::multiply_f16x2(x, y); }
+  static __device__ u32 from_halves(u32 pair) { return pair; }
   static __device__ float low(u32 pair) { return ptx::f16_to_f32(pair & 0xffff); }
   static __device__ float high(u32 pair) { return ptx::f16_to_f32(pair >> 16); }
 };

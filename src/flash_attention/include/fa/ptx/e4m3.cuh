@@ -16,6 +16,13 @@ struct E4m3 {
     asm("mov.b32 %0, {%1, %2};" : "=r"(packed) : "h"(low), "h"(high));
     return packed;
   }
+
+  // The numbers in two bytes as a pair of halves, exactly. NaN remains NaN.
+  static __device__ u32 to_f16x2(unsigned short bytes) {
+    u32 pair;
+    asm("cvt.rn.f16x2.e4m3x2 %0, %1;" : "=r"(pair) : "h"(bytes));
+    return pair;
+  }
 };
 
 }  // namespace fa::ptx

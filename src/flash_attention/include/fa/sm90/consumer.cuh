@@ -8,6 +8,7 @@
 #include <fa/sm90/mailbox.cuh>
 #include <fa/sm90/products.cuh>
 #include <fa/sm90/tensor_maps.cuh>
+#include <fa/sm90/visited_blocks.cuh>
 #include <fa/sm90/warp_output.cuh>
 
 namespace fa::sm90 {
@@ -103,12 +104,12 @@ class Consumer : public Products<Config_> {
   // Applies the score variant to S, and sets it to -inf where a row does not see the key.
   template <int Keys, class Block>
   __device__ void mask(Scores<Keys>& s, Block) {
-    Config::Score::change(s, args_);
+    Config::Score::change(s, descale_.scaled(args_));
     if (Block::kHidden && uniform(range_.hides(block_))) hide(s);
   }
   template <int Keys>
   __device__ void mask(Scores<Keys>& s, attn::FirstMasked) {
-    Config::Score::change(s, args_);
+    Config::Score::change(s, descale_.scaled(args_));
     hide(s);
   }
   // S becomes P with the old maxima, if Rescale tries that. If they do not suffice, the scores are
@@ -155,7 +156,7 @@ class Consumer : public Products<Config_> {
 
   __device__ void scores_again(Scores<Config::kBC>& s) const {
     Math::scores_again(s, q_tile(), warp_in_group() * kWarpRows, smem_.k(k_.stage));
-    Config::Score::change(s, args_);
+    Config::Score::change(s, descale_.scaled(args_));
   }
   template <int Keys>
   __device__ void hide(Scores<Keys>& s) const {
@@ -177,18 +178,17 @@ class Consumer : public Products<Config_> {
 
   // Waits for Q, clears O and the statistics, and skips blocks that only other rows see.
   __device__ void begin() {
-    const Range whole(mask_, Rows::position(tile_.q_block * Shape<Config>::kBR),
-                      Shape<Config>::kBR / Rows::kGroup, sequence_);
+    const auto [whole_first, whole_end] = visited_blocks<Config>(tile_, sequence_, args_);
     range_ =
         Range(mask_, Rows::position(tile_row()), Shape<Config>::kRows / Rows::kGroup, sequence_);
     const int index = tile_index<Config>(tile_, args_);
-    const int whole_first = Config::Splits::first_block(whole, index, tile_.split, args_);
-    const int whole_end = Config::Splits::end_block(whole, index, tile_.split, args_);
     int end = Config::Splits::end_block(range_, index, tile_.split, args_);
     first_block_ = Config::Splits::first_block(range_, index, tile_.split, args_);
     if (kSkipsEmpty && Rows::position(tile_row()) >= sequence_.q_len)
       end = first_block_ = whole_first;  // the sequence's queries end before these rows
     unseen_after_ = first_block_ - whole_first;
+    descale_.read(args_, tile_.batch, kv_head<Config>(tile_, args_));
+    if (Config::Descale::kPerTile) factor_ = {Exponential::factor(scale())};
     stats_.reset();
     o_.zero();
     stats_.grew = false;
@@ -198,6 +198,8 @@ class Consumer : public Products<Config_> {
     tail_keys_ = whole_end > whole_first ? sequence_.k_len - (whole_end - 1) * Config::kBC : 0;
     pass_blocks(whole_end - end);
   }
+
+  __device__ float scale() const { return Config::Score::scale(descale_.scaled(args_)); }
 
   __device__ void pass_blocks(int count) {
 #pragma unroll(kSkipsEmpty ? 1 : kMostUnseen)
@@ -215,8 +217,8 @@ class Consumer : public Products<Config_> {
 
   __device__ void store() {
     const WarpOutput<Config> warp = {o_, args_, sequence_, tile_, tile_row()};
-    const attn::RowEnds ends = warp.ends(stats_);
-    ends.normalise(o_);
+    const attn::RowEnds ends = warp.ends(stats_, scale());
+    ends.normalise(o_, descale_.of_values());
     Config::Output::store(*this, warp, ends);
   }
 
@@ -226,6 +228,7 @@ class Consumer : public Products<Config_> {
   const int warpgroup_;
   const typename Config::Turns::template Order<Config::kConsumers> turns_;
   const Mask mask_;
+  typename Config::Descale::Factors descale_;
   attn::Factor factor_;
   const QOperand q_operand_;
   const KOperand k_operand_;  // of the first stage

@@ -2,21 +2,21 @@
 // The producer: one thread that goes through the tiles, tells the consumers about each, and loads Q, K
 // and V into shared memory as buffers become empty.
 #pragma once
-#include <fa/attn/key_range.cuh>
 #include <fa/ptx/tma.cuh>
 #include <fa/sm90/mailbox.cuh>
 #include <fa/sm90/tensor_maps.cuh>
+#include <fa/sm90/visited_blocks.cuh>
 
 namespace fa::sm90 {
 
 template <class Config>
 class Producer {
   using QTile = typename Shape<Config>::QTile;
-  using KVTile = typename Shape<Config>::KVTile;
+  using Memory = typename Config::Roles::template Memory<Config>;
+  using KVTile = typename Memory::KVTile;
 
  public:
-  __device__ Producer(const SharedMemory<Config>& smem, const TensorMaps& maps,
-                      const ForwardKernelArgs& args)
+  __device__ Producer(const Memory& smem, const TensorMaps& maps, const ForwardKernelArgs& args)
       : smem_(smem), maps_(maps), args_(args) {}
 
   __device__ void run() {
@@ -51,13 +51,9 @@ class Producer {
   // `meanwhile` runs once, after the load of the first block was issued.
   template <class Work>
   __device__ void load(Tile tile, Work meanwhile) {
-    const attn::KeyRange<typename Config::Mask, Config::kBC> range(
-        typename Config::Mask(args_), Config::Rows::position(tile.q_block * Shape<Config>::kBR),
-        Shape<Config>::kBR / Config::Rows::kGroup, sequence_);
-    kv_head_ = Config::Rows::kGroup > 1 ? tile.head : tile.head / args_.heads_per_kv;
-    const int index = tile_index<Config>(tile, args_);
-    const int first = Config::Splits::first_block(range, index, tile.split, args_);
-    int block = Config::Splits::end_block(range, index, tile.split, args_) - 1;
+    const auto [first, end] = visited_blocks<Config>(tile, sequence_, args_);
+    int block = end - 1;
+    kv_head_ = kv_head<Config>(tile, args_);
     if (block >= first) load_k(tile, block);
     load_q(tile);
     if (block >= first) load_v(tile, block);
@@ -87,6 +83,7 @@ class Producer {
   }
 
   __device__ void load_q(Tile tile) {
+    if (Config::Roles::kConvertsQueries) return;
 #pragma unroll
     for (int w = 0; w < Config::kConsumers; ++w) {
       ptx::mbarrier_wait(smem_.q_empty(w), tile_parity_ ^ 1);  // the previous Q was read
@@ -103,7 +100,7 @@ class Producer {
     return sequence_.q_first + Config::Rows::position(row);
   }
 
-  const SharedMemory<Config>& smem_;
+  const Memory& smem_;
   const TensorMaps& maps_;
   const ForwardKernelArgs& args_;
   attn::Sequence sequence_ = {};

@@ -29,14 +29,14 @@ struct Mail {
 template <class Config>
 class SharedMemory {
   using QTile = typename Shape<Config>::QTile;
-  using KVTile = typename Shape<Config>::KVTile;
   static constexpr int kStages = Config::kStages;
   static constexpr int kConsumers = Config::kConsumers;
   static constexpr int kQBytes = kConsumers * QTile::kBytes;
-  static constexpr int kKBytes = kStages * KVTile::kBytes;
+  static constexpr int kKBytes = kStages * Shape<Config>::KVTile::kBytes;
   static constexpr int kOBytes = Config::Output::kOwnBuffer ? kQBytes : 0;
 
  public:
+  using KVTile = typename Shape<Config>::KVTile;
   static constexpr int kBytes = kQBytes + 2 * kKBytes + kOBytes + Config::kBarrierBytes;
 
   __device__ explicit SharedMemory(u32 base) : base_(base) {}
@@ -67,23 +67,26 @@ class SharedMemory {
             at + 2 * kChunkBytes};
   }
 
-  // Every warp of a consumer arrives once at an empty barrier.
+  // Every warp of a consumer arrives once at an empty barrier. A buffer is full when the copy engine has
+  // filled it, or all warps that convert.
   __device__ void init_barriers() const {
     constexpr int kWarps = kWarpgroupSize / kWarpSize;
+    constexpr int kConverters = Config::Roles::kConvertingWarps;
+    constexpr int kFillers = kConverters ? kConverters : 1;
 #pragma unroll
     for (int w = 0; w < kConsumers; ++w) {
-      ptx::mbarrier_init(q_full(w), 1);
+      ptx::mbarrier_init(q_full(w), Config::Roles::kConvertsQueries ? kConverters : 1);
       ptx::mbarrier_init(q_empty(w), kWarps);
     }
 #pragma unroll
     for (int stage = 0; stage < kStages; ++stage) {
-      ptx::mbarrier_init(k_full(stage), 1);
-      ptx::mbarrier_init(v_full(stage), 1);
+      ptx::mbarrier_init(k_full(stage), kFillers);
+      ptx::mbarrier_init(v_full(stage), kFillers);
       ptx::mbarrier_init(k_empty(stage), kConsumers * kWarps);
       ptx::mbarrier_init(v_empty(stage), kConsumers * kWarps);
     }
     ptx::mbarrier_init(mail().full, 1);
-    ptx::mbarrier_init(mail().empty, kConsumers * kWarps);
+    ptx::mbarrier_init(mail().empty, kConsumers * kWarps + kConverters);
     ptx::fence_mbarrier_init();  // TMA sees them
   }
 

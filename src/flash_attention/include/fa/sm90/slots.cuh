@@ -62,6 +62,14 @@ concept RescaleSlot =
     RescalesBlock<T, Config, attn::Masked> && RescalesBlock<T, Config, attn::FirstMasked> &&
     RescalesBlock<T, Config, attn::Open>;
 
+template <class T>
+concept DescaleSlot = requires(typename T::Factors& factors, const ForwardKernelArgs& args) {
+  { T::kPerTile } -> Same<const bool&>;
+  factors.read(args, 0, 0);
+  factors.scaled(args);
+  { factors.of_values() } -> Same<float>;
+};
+
 template <class T, class Config>
 concept CopySlot = requires(typename T::template Transfers<Config>& transfers,
                             const WarpOutput<Config>& warp, typename Shape<Config>::QTile q_tile,
@@ -142,6 +150,9 @@ __device__ constexpr bool check_specialised_slots() {
   static_assert(
       PagesSlot<typename Config::Pages, Config>,
       "Pages: kBoxKeys<Keys>, load(tile, map, full, kv_head, key, batch, sequence, args)");
+  static_assert(DescaleSlot<typename Config::Descale>,
+                "Descale: kPerTile, Factors with read(args, batch, kv_head), scaled(call), "
+                "of_values()");
   static_assert(TurnsSlot<typename Config::Turns, Config>,
                 "Turns: Order<Consumers>(warpgroup) with begin(), end(), finish()");
   static_assert(TileOrderSlot<typename Config::TileOrder, Config>,

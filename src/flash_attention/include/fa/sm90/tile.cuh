@@ -40,4 +40,10 @@ __device__ int tile_index(const Tile& tile, const ForwardKernelArgs& args) {
   return head_of_all * num_q_blocks<Config>(args) + tile.q_block;
 }
 
+// The head of K and V that a tile's heads share.
+template <class Config>
+__device__ int kv_head(const Tile& tile, const ForwardKernelArgs& args) {
+  return Config::Rows::kGroup > 1 ? tile.head : tile.head / args.heads_per_kv;
+}
+
 }  // namespace fa::sm90

@@ -37,8 +37,9 @@ struct WarpOutput {
     return warp_in_group() * kWarpRows + r < Shape<Config>::kRows && position(r) < sequence.q_len;
   }
 
-  __device__ attn::RowEnds ends(const attn::RowStats<kWarpRows>& stats) const {
-    attn::RowEnds ends(stats, Config::Score::scale(args));
+  // `scale` is that of the maxima.
+  __device__ attn::RowEnds ends(const attn::RowStats<kWarpRows>& stats, float scale) const {
+    attn::RowEnds ends(stats, scale);
 #pragma unroll
     for (int h = 0; h < 2; ++h) Config::Sinks::add(ends.row[h], args, head(lane_row(h)));
     return ends;

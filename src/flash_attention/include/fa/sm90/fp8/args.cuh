@@ -5,19 +5,25 @@
 
 namespace fa {
 
-// Element strides of a [batch, heads of k] tensor of descale factors; zeros if there is one factor.
-struct DescaleStrides {
-  i64 batch, head;
-};
-
 struct Fp8KernelArgs : ForwardKernelArgs {
-  const float* q_descale;
-  const float* k_descale;
-  const float* v_descale;
-  void* v_tiles;  // V transposed, tile by tile (fp8/value_tile.cuh)
-  DescaleStrides q_descale_stride, k_descale_stride, v_descale_stride;
-  int v_tiles_keys;  // of one head, whole blocks
+  void* v_tiles;     // V transposed, tile by tile (fp8/value_tile.cuh)
+  int v_tiles_keys;  // of one head of a sequence, or of one head of all packed sequences
+  int v_tiles_step;  // keys of a sequence begin at a multiple of it
   u32 zero;          // 0, which the compiler does not know
 };
+
+namespace sm90::fp8 {
+
+// Where the keys of a head of a sequence begin in v_tiles, in keys of all heads. Packed sequences of any
+// length do not overlap, although each is rounded up to whole steps.
+__device__ inline i64 first_in_tiles(const Fp8KernelArgs& args, int batch, int kv_head) {
+  const int heads = args.heads / args.heads_per_kv;
+  if (!args.cu_seqlens_k) return static_cast<i64>(batch * heads + kv_head) * args.v_tiles_keys;
+  const int steps =
+      (args.cu_seqlens_k[batch] + batch * (args.v_tiles_step - 1)) / args.v_tiles_step;
+  return static_cast<i64>(kv_head) * args.v_tiles_keys + steps * args.v_tiles_step;
+}
+
+}  // namespace sm90::fp8
 
 }  // namespace fa

@@ -48,9 +48,8 @@ class Producer {
     const attn::KeyRange<typename Config::Mask, Config::kBC> range(
         typename Config::Mask(args_), tile.q_block * kTileRows, kTileRows, sequence_);
     const int kv_head = tile.head / args_.heads_per_kv;
-    const int head_of_all = tile.batch * (args_.heads / args_.heads_per_kv) + kv_head;
     const char* const values = static_cast<const char*>(args_.v_tiles) +
-                               static_cast<i64>(head_of_all) * args_.v_tiles_keys * VTile::kRows;
+                               first_in_tiles(args_, tile.batch, kv_head) * VTile::kRows;
     const int first = range.first_block();
     int block = range.end_block() - 1;
     if (block >= first) load_k(kv_head, block);

@@ -2,6 +2,7 @@
 // Transposes V into the tiles of value_tile.cuh, before the attention kernel. A CTA has 64 keys of a head, a
 // warp 16 of them. Keys after the last and columns that V does not have are zero.
 #pragma once
+#include <fa/attn/sequence.cuh>
 #include <fa/ptx/grid_dependency.cuh>
 #include <fa/ptx/ldmatrix.cuh>
 #include <fa/ptx/memory.cuh>
@@ -18,13 +19,18 @@ __device__ void transpose(const Fp8KernelArgs& args) {
   constexpr int kPitch = Config::kDHead + kChunkBytes;  // reads of ldmatrix meet no bank conflict
   __shared__ __align__(16) char rows[Config::kTransposedKeys * kPitch];
   ptx::launch_dependents();
-  const int blocks = args.v_tiles_keys / Config::kTransposedKeys;
+  const int step = args.v_tiles_step;
+  const int blocks = (args.seq_len_k + step - 1) / step * step / Config::kTransposedKeys;
   const int head_of_all = blockIdx.x / blocks;
   const int heads = args.heads / args.heads_per_kv, batch = head_of_all / heads;
+  const int head = head_of_all % heads;
   const int first_key = blockIdx.x % blocks * Config::kTransposedKeys;
-  const int num_keys = Config::Lengths::sequence(args, batch).k_len;
-  const char* const from = static_cast<const char*>(args.v) + batch * args.v_stride.batch +
-                           head_of_all % heads * args.v_stride.head;
+  const attn::Sequence sequence = Config::Lengths::sequence(args, batch);
+  const int num_keys = sequence.k_len;
+  if (args.cu_seqlens_k && first_key >= (num_keys + step - 1) / step * step) return;
+  const char* const from = static_cast<const char*>(args.v) +
+                           sequence.k_batch * args.v_stride.batch +
+                           sequence.k_first * args.v_stride.seq + head * args.v_stride.head;
   const u32 staged = ptx::smem_address(rows);
 #pragma unroll
   for (int i = threadIdx.x; i < Config::kTransposedKeys * kRowChunks; i += kThreads) {
@@ -35,7 +41,8 @@ __device__ void transpose(const Fp8KernelArgs& args) {
     ptx::st_shared_16(staged + key * kPitch + chunk * kChunkBytes, x);
   }
   __syncthreads();  // all 64 keys are staged
-  char* const to = static_cast<char*>(args.v_tiles) + static_cast<i64>(blockIdx.x) * Tile::kBytes +
+  char* const to = static_cast<char*>(args.v_tiles) +
+                   (first_in_tiles(args, batch, head) + first_key) * Tile::kRows +
                    warp_id() * Tile::kGroupBytes + lane_id() * 4;
   // Matrices of byte pairs: keys 0 to 7 and 8 to 15 of 16 columns, then of the next 16. A lane gets two
   // neighbouring columns of its keys; the bytes of one column of each are a word of the transpose.

@@ -176,7 +176,7 @@ class Consumer : public Math_ {
     add_sums();
     const WarpOutput<HalfOutput<Config>> warp = {
         o_, args_, sequence_, tile_, first_row<Config>(tile_), half_ * Math::kHalfColumns};
-    const attn::RowEnds ends = warp.ends(stats_);
+    const attn::RowEnds ends = warp.ends(stats_, Config::Score::scale(args_));
     ends.normalise(o_);
     Config::Output::store(*this, warp, ends);
   }

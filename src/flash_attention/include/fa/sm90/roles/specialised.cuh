@@ -1,38 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// Warp specialisation: warpgroup 0 produces with few registers, the others consume with many.
+// Warp specialisation: one thread loads, the consumers compute.
 #pragma once
-#include <fa/ptx/register_pool.cuh>
-#include <fa/sm90/consumer.cuh>
-#include <fa/sm90/host_numbers.cuh>
-#include <fa/sm90/producer.cuh>
-#include <fa/sm90/slots.cuh>
-#include <fa/sm90/verbs.cuh>
+#include <fa/sm90/specialise.cuh>
 
 namespace fa::sm90::roles {
 
 struct Specialised {
+  static constexpr int kConvertingWarps = 0;
+  static constexpr bool kConvertsQueries = false;
   template <class Config>
-  static constexpr bool kMovesRegisters = Config::kConsumerRegisters > 0;
+  using Memory = SharedMemory<Config>;
 
   template <class Config>
   static __device__ void run(const TensorMaps& maps, const ForwardKernelArgs& args, u32 base) {
-    static_assert(check_specialised_slots<Config>());
-    static_assert(ScheduledConsumer<Consumer<Config>>, "Consumer: the verbs of a schedule");
-    static_assert(StoringConsumer<Consumer<Config>>, "Consumer: what Output needs");
-    static_assert(PrefetchingProducer<Producer<Config>>, "Producer: what Queries needs");
-    static_assert(check_host_numbers<Config, SharedMemory<Config>::kBytes>());
-    Config::Splits::begin();
-    const SharedMemory<Config> smem(base);
-    if (threadIdx.x == 0) smem.init_barriers();
-    __syncthreads();  // the barriers are ready
-    const int warpgroup = __shfl_sync(~0u, threadIdx.x / kWarpgroupSize, 0);
-    if (warpgroup == 0) {
-      if constexpr (kMovesRegisters<Config>) ptx::shrink_to<Config::kProducerRegisters>();
-      if (threadIdx.x == 0) Producer<Config>(smem, maps, args).run();
-    } else {
-      if constexpr (kMovesRegisters<Config>) ptx::grow_to<Config::kConsumerRegisters>();
-      Consumer<Config>(smem, maps, args, warpgroup - 1).run();
-    }
+    specialise<Config>(maps, args, base, [](const SharedMemory<Config>&) {});
   }
 };
 

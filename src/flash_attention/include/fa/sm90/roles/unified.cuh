@@ -77,7 +77,7 @@ struct Unified {
     }
     const WarpOutput<Config> warp = {o, args, sequence, tile,
                                      first_row + warpgroup * kWarpgroupRows};
-    const attn::RowEnds ends = warp.ends(stats);
+    const attn::RowEnds ends = warp.ends(stats, Config::Score::scale(args));
     ends.normalise(o);
     warp.store_lse(ends);
     transfers.store(warp, q_tile);

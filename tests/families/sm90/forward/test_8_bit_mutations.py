@@ -1,0 +1,139 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mistakes planted in the conversion of keys and values: each is found, or gives wrong numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from flash_attention.errors import LaunchError
+from flash_attention.launch.emulation import Emulation, Settings, emulate_plan
+from flash_attention.launch.plan import Plan
+from flash_attention.tools.mends import DEADLOCK, NUMBERS
+from tests.emulator.edits import Edit, compiler, edited_headers
+from tests.families.sm90.forward.cases_8_bit import Case, assert_right
+
+pytestmark = pytest.mark.slow  # left out of `make quick`
+
+CONVERTER, PER_HEAD = "sm90/converter.cuh", "sm90/descale/per_head.cuh"
+PER_BLOCK, FACTOR = "sm90/descale/per_block.cuh", "sm90/descale/factor.cuh"
+CASE = Case(140, 430, heads=4, heads_k=2)
+IN_BLOCKS = Case(140, 400, heads=1, heads_k=1, d=160, blocks=4)
+PACKED = Case(*(2, 432, 4, 2, 2), page=16, used=(90, 430), lengths_q=(70, 140), q_8_bit=True)
+
+
+@dataclass(frozen=True)
+class Mutation:
+    """A mistake in a kernel, and the kind of finding that tells of it."""
+
+    name: str
+    caught_by: str
+    edit: Edit
+    case: Case = CASE
+
+
+MUTATIONS = [
+    Mutation(
+        "what is converted has not arrived",
+        "race",
+        Edit(CONVERTER, "ptx::mbarrier_wait(full, ring_.parity);"),
+    ),
+    Mutation(
+        "the consumers still read what is overwritten",
+        "race",
+        Edit(CONVERTER, "ptx::mbarrier_wait(empty, ring_.parity ^ 1);"),
+    ),
+    Mutation(
+        "the products do not see what was written",
+        "missing-proxy-fence",
+        Edit(CONVERTER, "ptx::fence_proxy_async();"),
+    ),
+    Mutation(
+        "a warp passes a tile on before its lanes are done",
+        "race",
+        Edit(CONVERTER, "__syncwarp();"),
+    ),
+    Mutation(
+        "where keys land is never empty again",
+        DEADLOCK,
+        Edit(CONVERTER, ", landing_.k_empty(stage)"),
+    ),
+    Mutation(
+        "keys are passed on by one warp of three",
+        DEADLOCK,
+        Edit(CONVERTER, "if (lane_id() == 0)", "if (threadIdx.x == kWarpSize)"),
+    ),
+    Mutation(
+        "the later numbers of a chunk are the earlier ones",
+        NUMBERS,
+        Edit(CONVERTER, "low(bytes >> 16)", "low(bytes)"),
+    ),
+    Mutation(
+        "the factor of V is that of K",
+        NUMBERS,
+        Edit(PER_HEAD, "factor(args.v_descale,", "factor(args.k_descale,"),
+    ),
+    Mutation(
+        "all heads have the factor of the first",
+        NUMBERS,
+        Edit(FACTOR, " + kv_head * stride.head"),
+    ),
+    Mutation(
+        "a key block has the factor of its first key",
+        NUMBERS,
+        Edit(PER_BLOCK, "row < rows_of_first_ ? first_ : second_", "first_"),
+        IN_BLOCKS,
+    ),
+    Mutation(
+        "blocks of keys are counted from the last key",
+        NUMBERS,
+        Edit(PER_BLOCK, "first_key / kKeys)", "last_key / kKeys)"),
+        IN_BLOCKS,
+    ),
+    Mutation(
+        "Q is overwritten while it is read",
+        "race",
+        Edit(CONVERTER, "ptx::mbarrier_wait(converted_.q_empty(w), parity ^ 1);"),
+        PACKED,
+    ),
+    Mutation(
+        "Q is passed on by nobody",
+        DEADLOCK,
+        Edit(CONVERTER, "pass_on(converted_.q_full(w));"),
+        PACKED,
+    ),
+    Mutation(
+        "all sequences have the queries of the first",
+        NUMBERS,
+        Edit(CONVERTER, "(sequence.q_first + position)", "position"),
+        PACKED,
+    ),
+    Mutation(
+        "the factor of Q is left out",
+        NUMBERS,
+        Edit(FACTOR, "if (args.q_descale)", "if (false)"),
+        PACKED,
+    ),
+]
+
+
+@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: m.name)
+def test_the_mistake_is_caught_as_predicted(mutation: Mutation, tmp_path: Path) -> None:
+    call = mutation.case.call()
+    compile_unit = compiler(edited_headers((mutation.edit,), tmp_path))
+
+    def run() -> Emulation:
+        return emulate_plan(Plan(call), call, Settings(), compile_unit=compile_unit)
+
+    if mutation.caught_by == DEADLOCK:
+        with pytest.raises(LaunchError, match="does not end"):
+            run()
+        return
+    result = run()
+    if mutation.caught_by == NUMBERS:
+        with pytest.raises(AssertionError):
+            assert_right(call, result.output.nan_to_num(nan=1e9), result.lse)
+    else:
+        assert mutation.caught_by in {finding.kind for finding in result.findings}
