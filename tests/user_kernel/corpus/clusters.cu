@@ -42,8 +42,8 @@ __device__ void expect_bytes(u64* barrier, u32 bytes) {
 }
 __device__ void wait_barrier(u64* barrier, u32 parity) {
   asm volatile(
-      "{.reg .pred p; AGAIN: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @!p bra AGAIN;}" ::
-          "r"(address_of(barrier)),
+      "{.reg .pred p; AGAIN: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1; @!p bra "
+      "AGAIN;}" ::"r"(address_of(barrier)),
       "r"(parity)
       : "memory");
 }
@@ -176,7 +176,8 @@ __global__ void held_by_copies(float* out, const float* in) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(address_of(&row[threadIdx.x])),
                "l"(in + threadIdx.x)
                : "memory");
-  asm volatile("cp.async.mbarrier.arrive.shared::cta.b64 [%0];" ::"r"(address_of(&full)) : "memory");
+  asm volatile("cp.async.mbarrier.arrive.shared::cta.b64 [%0];" ::"r"(address_of(&full))
+               : "memory");
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(address_of(&full)) : "memory");
   wait_barrier(&full, 0);
   out[threadIdx.x] = row[63 - threadIdx.x];
