@@ -144,8 +144,8 @@ class Judge:
     """Checks outputs of one problem by FlashAttention's rule. The oracle is computed once.
 
     The largest error of an output may be twice that of 16-bit torch (of 8-bit tensors three times
-    that of rounded weights), plus one rounding step. q, k,
-    v and the keywords are those of `attention`.
+    that of rounded weights), plus one rounding step. q, k, v and the keywords are those of
+    `attention`.
     """
 
     def __init__(self, q: Tensor, k: Tensor, v: Tensor, **keywords: Unpack[Keywords]) -> None:
