@@ -110,7 +110,7 @@ MUTATIONS = (
         "mbarriers are used without a barrier after their initialisation",
         "race",
         PING_PONG,
-        (Edit("sm90/roles/specialised.cuh", "__syncthreads();"),),
+        (Edit("sm90/specialise.cuh", "__syncthreads();"),),
         silent=True,
     ),
     Mutation(

@@ -84,6 +84,7 @@ struct Products {
       }
     }
     ptx::fence_proxy_async();  // these reads come before the copy engine's next writes
+    __syncwarp();              // of all lanes, for one of which the tiles are released
   }
 };
 
