@@ -79,7 +79,16 @@ def bound_by_features() -> Iterator[tuple[Binding, ...]]:
         short = Sm90Features(heads_together=4, few_queries=True, page_keys=16, splits=splits)
         yield short.bindings(hopper)
         yield replace(short, one_launch=True).bindings(hopper)
+    for blocks in (False, True):
+        yield Sm90Features(block_descales=blocks).bindings(EVERY_8_BIT_VARIANT[0])
 
+
+EVERY_8_BIT_VARIANT = [
+    HopperForwardKernelConfig(
+        *(DType.BF16, 64, 2, 64, 2), tma=True, specialised=True, kv_8_bit=True, q_8_bit=queries
+    )
+    for queries in (False, True)
+]
 
 EVERY_FP8_VARIANT = [
     HopperFp8KernelConfig(DType.BF16, 128, 2, 128, 2),
@@ -101,7 +110,8 @@ EVERY_MLA_VARIANT = [
 
 def test_every_variant_header_exists_and_every_variant_file_is_used() -> None:
     named = {h for cfg in get_kernels_to_build(ARCHES["sm_90"]) for h in cfg.headers()}
-    named |= {h for cfg in (*EVERY_FP8_VARIANT, *EVERY_MLA_VARIANT) for h in cfg.headers()}
+    others = (*EVERY_8_BIT_VARIANT, *EVERY_FP8_VARIANT, *EVERY_MLA_VARIANT)
+    named |= {h for cfg in others for h in cfg.headers()}
     named |= {header for bindings in bound_by_features() for header in headers(bindings)}
     assert {h for h in named if not (INCLUDE_DIR / h).is_file()} == set()
     slots = {str((INCLUDE_DIR / h).parent) for h in named}

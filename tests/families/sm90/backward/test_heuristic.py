@@ -25,8 +25,9 @@ PROBLEM = BackwardProblem(
 )
 NO_DQ = Wanted(dq=False)
 LONG = {"seq_k": 4096}
-ADDED = {"order": "dynamic_8"}
-ADDED_64 = {"d_head": 64, "derivative": "pairs", "schedule": "paired", "order": "dynamic_8"}
+ADDED = {"order": "dynamic_4"}
+OTHER = {"order": "dynamic_8"}
+ADDED_64 = {"d_head": 64, "derivative": "pairs", "schedule": "paired", "order": "dynamic_4"}
 ORDERED = {"dq": "ordered", "schedule": "paired", "order": "dynamic_16"}
 ORDERED_64 = {**ADDED_64, "dq": "ordered", "order": "dynamic_64"}
 SPLIT = {"d_head": 256, "dq": "workspace", "derivative": "exact", "schedule": "split"}
@@ -59,7 +60,7 @@ def problem(d_head: int) -> BackwardProblem:
         ({"d_head": 64, "d_v": 64, "deterministic": True, "causal": True}, ORDERED_64),
         (
             {"wanted": NO_DQ, "causal": True},
-            {**ADDED, "dq": "none", "ds": 0, "derivative": "exact"},
+            {**OTHER, "dq": "none", "ds": 0, "derivative": "exact"},
         ),
         ({"d_v": 136, "causal": True}, SPLIT),
         ({"d_head": 256}, SPLIT),
@@ -69,13 +70,20 @@ def problem(d_head: int) -> BackwardProblem:
             {**CAPPED, "d_head": 64, "d_v": 64, "deterministic": True},
             {**ORDERED_64, "tile": "64, 128"},
         ),
-        (CAPPED, {**ADDED, "dq": "workspace"}),
-        ({**CAPPED, "wanted": NO_DQ}, {**ADDED, "dq": "none", "ds": 0}),
+        (CAPPED, {**OTHER, "dq": "workspace"}),
+        ({**CAPPED, "wanted": NO_DQ}, {**OTHER, "dq": "none", "ds": 0}),
         ({**CAPPED, "d_head": 256}, {**SPLIT, "derivative": "rounded"}),
     ],
 )
 def test_choices(change: dict[str, Any], words: dict[str, Any]) -> None:
     assert heuristic(replace(PROBLEM, **change), MEASURED_ARCH) == config(**words)
+
+
+@pytest.mark.parametrize(("heads_k", "group"), [(64, 8), (32, 4), (8, 2), (1, 2)])
+def test_heads_of_k_side_by_side_where_dq_is_added(heads_k: int, group: int) -> None:
+    kernel = heuristic(replace(problem(128), heads=64, heads_k=heads_k), MEASURED_ARCH)
+    assert not isinstance(kernel, str)
+    assert kernel.group_heads == group
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ MUTATIONS = [
     ),
     Mutation(
         "V is not waited for",
-        "race",
+        "uninitialised-shared",
         Edit(CONSUMER, "ptx::mbarrier_wait(smem_.v_full(half_), ring_.stage);"),
     ),
     Mutation(

@@ -72,7 +72,7 @@ def _config(problem: BackwardProblem) -> HopperBackwardKernelConfig:
         derivative=derivative,
         schedule=schedule,
         tile_order=TileOrder.GROUPED if wide else TileOrder.DYNAMIC,
-        group_heads=_heads_in_order(problem, d_head) if in_order else _heads(problem),
+        group_heads=_group_heads(problem, d_head, query_gradient),
     )
 
 
@@ -90,10 +90,14 @@ def _query_gradient(problem: BackwardProblem, d_head: int) -> QueryGradient:
     return QueryGradient.OWN_WARPGROUP
 
 
-def _heads(problem: BackwardProblem) -> int:
-    """Return how many heads of k run side by side. The tile of a head of k goes through all heads
-    of q that share it, so that fewer of k are at work on as many rows of q."""
-    return max(2, GROUP_HEADS // problem.heads_per_kv)
+def _group_heads(problem: BackwardProblem, d_head: int, query_gradient: QueryGradient) -> int:
+    """Return how many heads of k run side by side. Where dQ is added, the tile of a head of k goes
+    through all heads of q that share it, so that fewer of k are at work on as many rows of q."""
+    if query_gradient is QueryGradient.ORDERED:
+        return _heads_in_order(problem, d_head)
+    if query_gradient is QueryGradient.OWN_WARPGROUP:
+        return max(2, GROUP_HEADS // problem.heads_per_kv)
+    return GROUP_HEADS
 
 
 def _heads_in_order(problem: BackwardProblem, d_head: int) -> int:

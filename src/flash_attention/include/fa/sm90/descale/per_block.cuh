@@ -3,7 +3,7 @@
 // it when they are converted, and rounded to 16 bits. The factor of Q is part of the softmax scale.
 #pragma once
 #include <fa/ptx/math.cuh>
-#include <fa/sm90/descale/factor.cuh>
+#include <fa/sm90/descale_factor.cuh>
 
 namespace fa::sm90::descale {
 

@@ -2,7 +2,7 @@
 // K and V of 8 bits have a descale factor for each head of a sequence, or one for all. Those of Q and K are
 // part of the softmax scale, and that of V is a factor of the output.
 #pragma once
-#include <fa/sm90/descale/factor.cuh>
+#include <fa/sm90/descale_factor.cuh>
 
 namespace fa::sm90::descale {
 
