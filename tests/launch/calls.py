@@ -11,7 +11,7 @@ from torch import Tensor
 
 from flash_attention.call.call import Call
 from flash_attention.families.call_args import Strides, fields_of
-from flash_attention.families.forward_args import ForwardKernelArgs
+from flash_attention.families.forward_args import DescaleStrides, ForwardKernelArgs
 from flash_attention.kernel_configs import (
     DType,
     FlashForwardKernelConfig,
@@ -54,5 +54,9 @@ def grouped(
 def values(args: ForwardKernelArgs) -> dict[str, Any]:
     """What the arguments of a kernel hold, by name."""
     fields = {name: getattr(args, name) for name in fields_of(type(args))}
-    strides = {n: (s.batch, s.seq, s.head) for n, s in fields.items() if isinstance(s, Strides)}
+    strides = {
+        name: tuple(getattr(value, each) for each, _ in value._fields_)
+        for name, value in fields.items()
+        if isinstance(value, Strides | DescaleStrides)
+    }
     return fields | strides

@@ -52,6 +52,8 @@ def test_a_plan_packs_strides_lengths_scale_and_the_call_adds_addresses() -> Non
         "o": o.data_ptr(),
         **dict.fromkeys(("lse", "sinks", "cu_seqlens_q", "cu_seqlens_k", "seqused_k")),
         **dict.fromkeys(("block_table", "o_parts", "lse_parts", "tile_counter")),
+        **dict.fromkeys(("q_descale", "k_descale", "v_descale")),
+        **dict.fromkeys(("q_descale_stride", "k_descale_stride", "v_descale_stride"), (0, 0, 0)),
         "q_stride": (SEQ * 2 * HEADS * D_HEAD, 2 * HEADS * D_HEAD, D_HEAD),
         "k_stride": (SEQ * 2 * HEADS * D_HEAD, 2 * HEADS * D_HEAD, D_HEAD),
         "v_stride": (HEADS * SEQ * D_HEAD, D_HEAD, SEQ * D_HEAD),
