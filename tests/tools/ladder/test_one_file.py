@@ -29,7 +29,7 @@ pytestmark = pytest.mark.slow  # left out of `make quick`
 LADDER, BACKWARD = get_ladder(), get_ladder(pass_=Pass.BACKWARD)
 LAST = len(LADDER)
 NUMBERS = range(1, LAST + 1)
-LINES, LINES_OF_THE_FIRST, COLUMNS = 940, 400, 120
+LINES, LINES_OF_THE_FIRST, COLUMNS = 980, 400, 120
 BACKWARD_LINES, LINES_OF_THE_FIRST_BACKWARD = 1200, 540
 SECTIONS = [
     "numbers and arguments",

@@ -25,6 +25,7 @@ WARP_ROWS = 16  # of them, the rows of one warp
 WARPGROUP_THREADS = 128
 BARRIER_BYTES = 256  # mbarriers and the words of the tile scheduler
 LANDING_BARRIER_BYTES = 128  # more mbarriers, if K and V are converted
+CONVERTING_WARPS = 3  # of the producer's warpgroup, whose first warp loads
 
 
 def used_rows(heads_together: int) -> int:
@@ -166,9 +167,7 @@ class HopperForwardKernelConfig(KernelConfig):
         if not self.specialised:
             roles = Variant("Roles", "sm90/roles", "Unified")
             return (dtype, *tile, copy, roles, self._rescale(), exponential)
-        converting = "ConvertingAll" if self.q_8_bit else "Converting"
-        converts = self.kv_8_bit or self.q_8_bit
-        roles = Variant("Roles", "sm90/roles", converting if converts else "Specialised")
+        roles = Variant("Roles", "sm90/roles", "Converting" if self.kv_8_bit else "Specialised")
         return (dtype, *tile, *self._pipeline(), roles, *self._order(), exponential)
 
     def _pipeline(self) -> tuple[Number, ...]:
@@ -179,6 +178,8 @@ class HopperForwardKernelConfig(KernelConfig):
             Number("producer_registers", producer),
             Number("consumer_registers", consumer),
             Number("skip_empty", int(self.skip_empty)),
+            Number("converting_warps", CONVERTING_WARPS if self.kv_8_bit else 0),
+            Number("convert_queries", int(self.q_8_bit)),
             *(self._landing() if self.kv_8_bit else ()),
         )
 

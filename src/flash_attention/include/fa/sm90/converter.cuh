@@ -17,7 +17,7 @@ class Converter {
   using Converted = SharedMemory<Config>;
   using Landing = LandingMemory<Config>;
   using FactorsOfRows = typename Config::Descale::Rows;
-  static constexpr int kThreads = Config::Roles::kConvertingWarps * kWarpSize;
+  static constexpr int kThreads = Config::kConvertingWarps * kWarpSize;
 
  public:
   // `thread` counts those that convert.
@@ -30,7 +30,7 @@ class Converter {
     u32 tile_parity = 0;
     for (; take_tile<Config>(landing_.mail(), args_, tile, sequence, tile_parity);
          tile_parity ^= 1) {
-      if (Config::Roles::kConvertsQueries) convert_queries(tile, sequence, tile_parity);
+      if (Config::kConvertQueries) convert_queries(tile, sequence, tile_parity);
       const auto [first, end] = visited_blocks<Config>(tile, sequence, args_);
 #pragma unroll 1
       for (int block = end - 1; block >= first; --block)

@@ -43,7 +43,7 @@ class LandingMemory : public SharedMemory<Config> {
 
   // Every warp that converts arrives once at an empty barrier.
   __device__ void init_barriers() const {
-    constexpr int kConverters = Config::Roles::kConvertingWarps;
+    constexpr int kConverters = Config::kConvertingWarps;
 #pragma unroll
     for (int stage = 0; stage < kStages; ++stage) {
       ptx::mbarrier_init(k_full(stage), 1);

@@ -9,10 +9,9 @@
 
 namespace fa::sm90 {
 
-template <class Config>
+template <class Config, class Memory>
 class Producer {
   using QTile = typename Shape<Config>::QTile;
-  using Memory = typename Config::Roles::template Memory<Config>;
   using KVTile = typename Memory::KVTile;
 
  public:
@@ -83,7 +82,7 @@ class Producer {
   }
 
   __device__ void load_q(Tile tile) {
-    if (Config::Roles::kConvertsQueries) return;
+    if (Config::kConvertQueries) return;
 #pragma unroll
     for (int w = 0; w < Config::kConsumers; ++w) {
       ptx::mbarrier_wait(smem_.q_empty(w), tile_parity_ ^ 1);  // the previous Q was read

@@ -71,11 +71,11 @@ class SharedMemory {
   // filled it, or all warps that convert.
   __device__ void init_barriers() const {
     constexpr int kWarps = kWarpgroupSize / kWarpSize;
-    constexpr int kConverters = Config::Roles::kConvertingWarps;
+    constexpr int kConverters = Config::kConvertingWarps;
     constexpr int kFillers = kConverters ? kConverters : 1;
 #pragma unroll
     for (int w = 0; w < kConsumers; ++w) {
-      ptx::mbarrier_init(q_full(w), Config::Roles::kConvertsQueries ? kConverters : 1);
+      ptx::mbarrier_init(q_full(w), Config::kConvertQueries ? kConverters : 1);
       ptx::mbarrier_init(q_empty(w), kWarps);
     }
 #pragma unroll

@@ -13,6 +13,8 @@
 namespace fa::sm90 {
 
 template <class Config>
+class SharedMemory;
+template <class Config, class Memory>
 class Producer;
 template <class Config>
 class Consumer;
@@ -109,8 +111,9 @@ concept OutputSlot = requires(Consumer<Config>& consumer, const WarpOutput<Confi
 };
 
 template <class T, class Config>
-concept QueriesSlot =
-    requires(const Producer<Config>& producer, Tile tile) { T::expect(producer, tile); };
+concept QueriesSlot = requires(const Producer<Config, SharedMemory<Config>>& producer, Tile tile) {
+  T::expect(producer, tile);
+};
 
 template <class T, class Config>
 concept FirstBlockSlot = requires(Consumer<Config>& consumer) { T::run(consumer); };

@@ -14,23 +14,21 @@ template <class Config>
 inline constexpr bool kMovesRegisters = Config::kConsumerRegisters > 0;
 
 // The first thread produces. `help(smem)` is what the other warps of its warpgroup do.
-template <class Config, class Help>
-__device__ void specialise(const TensorMaps& maps, const ForwardKernelArgs& args, u32 base,
+template <class Config, class Memory, class Help>
+__device__ void specialise(const TensorMaps& maps, const ForwardKernelArgs& args, Memory smem,
                            Help help) {
-  using Memory = typename Config::Roles::template Memory<Config>;
   static_assert(check_specialised_slots<Config>());
   static_assert(ScheduledConsumer<Consumer<Config>>, "Consumer: the verbs of a schedule");
   static_assert(StoringConsumer<Consumer<Config>>, "Consumer: what Output needs");
-  static_assert(PrefetchingProducer<Producer<Config>>, "Producer: what Queries needs");
+  static_assert(PrefetchingProducer<Producer<Config, Memory>>, "Producer: what Queries needs");
   static_assert(check_host_numbers<Config, Memory::kBytes>());
   Config::Splits::begin();
-  const Memory smem(base);
   if (threadIdx.x == 0) smem.init_barriers();
   __syncthreads();  // the barriers are ready
   const int warpgroup = __shfl_sync(~0u, threadIdx.x / kWarpgroupSize, 0);
   if (warpgroup == 0) {
     if constexpr (kMovesRegisters<Config>) ptx::shrink_to<Config::kProducerRegisters>();
-    if (threadIdx.x == 0) Producer<Config>(smem, maps, args).run();
+    if (threadIdx.x == 0) Producer<Config, Memory>(smem, maps, args).run();
     if (threadIdx.x >= kWarpSize) help(smem);
   } else {
     if constexpr (kMovesRegisters<Config>) ptx::grow_to<Config::kConsumerRegisters>();

@@ -8,14 +8,10 @@
 namespace fa::sm90::roles {
 
 struct Converting {
-  static constexpr int kConvertingWarps = kWarpgroupSize / kWarpSize - 1;
-  static constexpr bool kConvertsQueries = false;
-  template <class Config>
-  using Memory = LandingMemory<Config>;
-
   template <class Config>
   static __device__ void run(const TensorMaps& maps, const ForwardKernelArgs& args, u32 base) {
-    specialise<Config>(maps, args, base, [&](const LandingMemory<Config>& smem) {
+    const LandingMemory<Config> smem(base);
+    specialise<Config>(maps, args, smem, [&](const LandingMemory<Config>& smem) {
       Converter<Config>(smem, args, threadIdx.x - kWarpSize).run();
     });
   }

@@ -6,14 +6,9 @@
 namespace fa::sm90::roles {
 
 struct Specialised {
-  static constexpr int kConvertingWarps = 0;
-  static constexpr bool kConvertsQueries = false;
-  template <class Config>
-  using Memory = SharedMemory<Config>;
-
   template <class Config>
   static __device__ void run(const TensorMaps& maps, const ForwardKernelArgs& args, u32 base) {
-    specialise<Config>(maps, args, base, [](const SharedMemory<Config>&) {});
+    specialise<Config>(maps, args, SharedMemory<Config>(base), [](const SharedMemory<Config>&) {});
   }
 };
 
