@@ -30,7 +30,7 @@ _SECTIONS = {
     "tiles": (),  # all others
     "the schedule": ("/schedule/", "/loop/", "/turns/", "/tile_order/"),
     "the kernel": (
-        *("/forward.cuh", "/consumer.cuh", "/producer.cuh", "/roles/"),
+        *("/forward.cuh", "/consumer.cuh", "/producer.cuh", "/specialise.cuh", "/roles/"),
         *("/backward.cuh", "/block.cuh", "/key_warpgroup.cuh", _UNIT),
     ),
 }
