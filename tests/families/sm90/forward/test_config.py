@@ -133,6 +133,8 @@ def test_cpp_struct_says_every_choice() -> None:
         "  static constexpr int kProducerRegisters = 40;",
         "  static constexpr int kConsumerRegisters = 232;",
         "  static constexpr int kSkipEmpty = 1;",
+        "  static constexpr int kConvertingWarps = 0;",
+        "  static constexpr int kConvertQueries = 0;",
         "  using Roles = fa::sm90::roles::Specialised;",
         "  using Turns = fa::sm90::turns::PingPong;",
         "  using Schedule = fa::sm90::schedule::Overlapped;",
@@ -183,7 +185,8 @@ def test_a_kernel_without_producer_binds_only_the_slots_it_has() -> None:
         ({"consumers": 3}, "static constexpr int kConsumerRegisters = 160;"),
         ({"skip_empty": False}, "static constexpr int kSkipEmpty = 0;"),
         ({"kv_8_bit": True}, "using Roles = fa::sm90::roles::Converting;"),
-        ({"kv_8_bit": True, "q_8_bit": True}, "using Roles = fa::sm90::roles::ConvertingAll;"),
+        ({"kv_8_bit": True}, "static constexpr int kConvertingWarps = 3;"),
+        ({"kv_8_bit": True, "q_8_bit": True}, "static constexpr int kConvertQueries = 1;"),
         ({"kv_8_bit": True}, "using Descale = fa::sm90::descale::PerHead;"),
     ],
 )
