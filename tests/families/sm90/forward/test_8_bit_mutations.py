@@ -4,16 +4,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from flash_attention.errors import LaunchError
-from flash_attention.launch.emulation import Emulation, Settings, emulate_plan
 from flash_attention.launch.plan import Plan
 from flash_attention.tools.mends import DEADLOCK, NUMBERS
-from tests.emulator.edits import Edit, compiler, edited_headers
+from tests.emulator.edits import Edit
 from tests.families.sm90.forward.cases_8_bit import Case, assert_right
+from tests.families.sm90.planted import kinds_caught
 
 pytestmark = pytest.mark.slow  # left out of `make quick`
 
@@ -122,18 +122,5 @@ MUTATIONS = [
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: m.name)
 def test_the_mistake_is_caught_as_predicted(mutation: Mutation, tmp_path: Path) -> None:
     call = mutation.case.call()
-    compile_unit = compiler(edited_headers((mutation.edit,), tmp_path))
-
-    def run() -> Emulation:
-        return emulate_plan(Plan(call), call, Settings(), compile_unit=compile_unit)
-
-    if mutation.caught_by == DEADLOCK:
-        with pytest.raises(LaunchError, match="does not end"):
-            run()
-        return
-    result = run()
-    if mutation.caught_by == NUMBERS:
-        with pytest.raises(AssertionError):
-            assert_right(call, result.output.nan_to_num(nan=1e9), result.lse)
-    else:
-        assert mutation.caught_by in {finding.kind for finding in result.findings}
+    right = partial(assert_right, call)
+    assert mutation.caught_by in kinds_caught(mutation.edit, tmp_path, Plan(call), call, right)

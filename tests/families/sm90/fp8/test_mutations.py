@@ -4,17 +4,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from flash_attention.errors import LaunchError
 from flash_attention.families.sm90.fp8.config import HopperFp8KernelConfig
-from flash_attention.launch.emulation import Emulation, Settings, emulate_plan
 from flash_attention.launch.plan import Plan
 from flash_attention.tools.mends import DEADLOCK, NUMBERS
-from tests.emulator.edits import Edit, compiler, edited_headers
+from tests.emulator.edits import Edit
 from tests.families.sm90.fp8.cases import LINEAR, OVERLAPPED, SERIAL, Case, assert_right
+from tests.families.sm90.planted import kinds_caught
 
 pytestmark = pytest.mark.slow  # left out of `make quick`
 
@@ -128,19 +128,6 @@ MUTATIONS = [
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: m.name)
 def test_the_mistake_is_caught_as_predicted(mutation: Mutation, tmp_path: Path) -> None:
     call = CASE.call(mutation.config.d_head)
-    compile_unit = compiler(edited_headers((mutation.edit,), tmp_path))
-
-    def run() -> Emulation:
-        plan = Plan(call, mutation.config)
-        return emulate_plan(plan, call, Settings(), compile_unit=compile_unit)
-
-    if mutation.caught_by == DEADLOCK:
-        with pytest.raises(LaunchError, match="does not end"):
-            run()
-        return
-    result = run()
-    if mutation.caught_by == NUMBERS:
-        with pytest.raises(AssertionError):
-            assert_right(call, result.output.nan_to_num(nan=1e9), result.lse)
-    else:
-        assert mutation.caught_by in {finding.kind for finding in result.findings}
+    plan = Plan(call, mutation.config)
+    right = partial(assert_right, call)
+    assert mutation.caught_by in kinds_caught(mutation.edit, tmp_path, plan, call, right)

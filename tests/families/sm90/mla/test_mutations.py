@@ -8,12 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from flash_attention.emulator import DeadlockError, Finding
-from flash_attention.errors import LaunchError
-from flash_attention.launch.emulation import Emulation, Settings, emulate_plan
 from flash_attention.tools.mends import DEADLOCK, NUMBERS
-from tests.emulator.edits import Edit, compiler, edited_headers
-from tests.families.sm90.mla.cases import NARROW, Case, MadeCase
+from tests.emulator.edits import Edit
+from tests.families.sm90.mla.cases import NARROW, Case
+from tests.families.sm90.planted import kinds_caught
 
 pytestmark = pytest.mark.slow  # left out of `make quick`
 
@@ -133,32 +131,9 @@ MUTATIONS = [
 ]
 
 
-def findings(error: LaunchError) -> set[str]:
-    """The kinds of findings until a kernel could not go on."""
-    deadlock = error.__cause__
-    assert isinstance(deadlock, DeadlockError)
-    return {DEADLOCK, *(item.kind for item in deadlock.findings if isinstance(item, Finding))}
-
-
-def right(made: MadeCase, result: Emulation) -> bool:
-    try:
-        made.assert_right(result.output.nan_to_num(nan=1e9), result.lse)
-    except AssertionError:
-        return False
-    return True
-
-
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: m.name)
 def test_the_mistake_is_caught_as_predicted(mutation: Mutation, tmp_path: Path) -> None:
     made = mutation.case.make(NARROW.d_v)
-    compile_unit = compiler(edited_headers((mutation.edit,), tmp_path))
-    settings = Settings(mutation.schedule)
-    try:
-        result = emulate_plan(made.plan(NARROW), made.call, settings, compile_unit=compile_unit)
-    except LaunchError as error:
-        kinds = findings(error)
-    else:
-        kinds = {finding.kind for finding in result.findings}
-        if not right(made, result):
-            kinds.add(NUMBERS)
+    plan, right = made.plan(NARROW), made.assert_right
+    kinds = kinds_caught(mutation.edit, tmp_path, plan, made.call, right, mutation.schedule)
     assert mutation.caught_by in kinds

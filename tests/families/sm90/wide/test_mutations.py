@@ -8,14 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from flash_attention.emulator import DeadlockError, Finding
-from flash_attention.errors import LaunchError
-from flash_attention.launch.emulation import Settings, emulate_plan
 from flash_attention.launch.plan import Plan
 from flash_attention.tools.mends import DEADLOCK, NUMBERS
-from tests.emulator.edits import Edit, compiler, edited_headers
+from tests.emulator.edits import Edit
+from tests.families.sm90.planted import kinds_caught
 from tests.families.sm90.wide.cases import MIDDLE, NARROW, sharp
-from tests.feature_cases import Case, MadeCase
+from tests.feature_cases import Case
 
 pytestmark = pytest.mark.slow  # left out of `make quick`
 
@@ -113,26 +111,10 @@ MUTATIONS = [
 ]
 
 
-def kinds_of(mutation: Mutation, made: MadeCase, include: Path) -> set[str]:
-    """The kinds of findings, and whether numbers are wrong."""
-    call = made.call(return_lse=True)
-    plan = Plan(call, NARROW if mutation.case.d_qk <= 128 else MIDDLE)
-    try:
-        result = emulate_plan(plan, call, Settings(), compile_unit=compiler(include))
-    except LaunchError as error:
-        deadlock = error.__cause__
-        assert isinstance(deadlock, DeadlockError)
-        return {DEADLOCK, *(f.kind for f in deadlock.findings if isinstance(f, Finding))}
-    kinds = {finding.kind for finding in result.findings}
-    try:
-        made.assert_right(result.output.nan_to_num(nan=1e9), result.lse)
-    except AssertionError:
-        kinds.add(NUMBERS)
-    return kinds
-
-
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: m.name)
 def test_the_mistake_is_caught_as_predicted(mutation: Mutation, tmp_path: Path) -> None:
     made = sharp(mutation.case.make())
-    include = edited_headers((mutation.edit,), tmp_path)
-    assert mutation.caught_by in kinds_of(mutation, made, include)
+    call = made.call(return_lse=True)
+    plan = Plan(call, NARROW if mutation.case.d_qk <= 128 else MIDDLE)
+    kinds = kinds_caught(mutation.edit, tmp_path, plan, call, made.assert_right)
+    assert mutation.caught_by in kinds

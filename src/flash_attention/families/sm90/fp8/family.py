@@ -11,8 +11,7 @@ from flash_attention.call.problem import Problem
 from flash_attention.call.results import E4M3 as E4M3_TENSOR
 from flash_attention.call.tensors import TensorView
 from flash_attention.compile.binding import Variant
-from flash_attention.compile.elf import ENTRY
-from flash_attention.compile.unit import Unit, render
+from flash_attention.compile.unit import Unit
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.bindings import shared_bindings
 from flash_attention.families.family import Family
@@ -33,9 +32,8 @@ from flash_attention.families.sm90.fp8.transpose import (
     transpose_unit,
     transposing,
 )
+from flash_attention.families.sm90.unit import forward_unit
 from flash_attention.families.sm90.wgmma import E4M3, from_registers_by_rows, from_shared
-
-MAPS = tuple(f"const __grid_constant__ fa::TensorMap {tensor}_map" for tensor in "qk")
 
 
 class Sm90Fp8Forward(Family[HopperFp8KernelConfig]):
@@ -61,30 +59,22 @@ class Sm90Fp8Forward(Family[HopperFp8KernelConfig]):
 
     def unit(self, config: HopperFp8KernelConfig, features: Features, arch: Arch) -> Unit:
         resolved = self.resolve(config, features)
-        name = config.kernel_name() + resolved.suffix
         scores = from_registers_by_rows if config.q_in_registers else from_shared
-        wrappers = [scores(E4M3, config.B_c)]
         weighted = from_registers_by_rows(E4M3, config.value_rows)
-        source = render(
-            entry=f"{ENTRY}_{name}",
-            title=config.short_form(),
-            header="fa/sm90/fp8/forward.cuh",
+        return forward_unit(
+            *(config, resolved.suffix, arch),
+            folder="fp8",
+            mapped="qk",
             bindings=(
                 *config.bindings(uneven=resolved.per_batch),
                 *shared_bindings(resolved),
                 Variant("Rows", "attn/rows", "OneHead"),
                 Variant("Splits", "sm90/splits", "Whole"),
             ),
-            wrappers=list(dict.fromkeys((*wrappers, weighted))),
+            wrappers=list(dict.fromkeys((scores(E4M3, config.B_c), weighted))),
+            parameter=PARAMETER,
             asserts=LAYOUT_ASSERTS,
-            bounds=f"{config.num_threads}, 1",
-            parameters=(*MAPS, PARAMETER),
-            body=(
-                "extern __shared__ __align__(1024) char smem[];",
-                "fa::sm90::fp8::forward<Config>({q_map, k_map}, args, smem);",
-            ),
         )
-        return Unit(name, config.target(arch), source)
 
     def recipe(
         self,

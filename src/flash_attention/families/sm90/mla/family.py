@@ -11,10 +11,9 @@ from flash_attention.call.dtype import DType
 from flash_attention.call.features import PLAIN, Features
 from flash_attention.call.problem import Problem
 from flash_attention.call.tensors import TensorView
-from flash_attention.compile.elf import ENTRY
-from flash_attention.compile.unit import Unit, render
+from flash_attention.compile.unit import Unit
 from flash_attention.families.family import Family
-from flash_attention.families.forward_args import LAYOUT_ASSERTS, PARAMETER, forward_args
+from flash_attention.families.forward_args import forward_args
 from flash_attention.families.recipe import Geometry, MapDescription, Recipe, Setting, Step
 from flash_attention.families.sm90.forward.combine import combine_unit, combining
 from flash_attention.families.sm90.forward.config import tile_rows
@@ -22,7 +21,7 @@ from flash_attention.families.sm90.forward.features import SplitKind
 from flash_attention.families.sm90.forward.heuristic import NEEDS_HOPPER
 from flash_attention.families.sm90.forward.splits import Chunks
 from flash_attention.families.sm90.forward.tensor_maps import describe
-from flash_attention.families.sm90.halves import BLOCK_KEYS, PANEL_COLUMNS
+from flash_attention.families.sm90.halves import BLOCK_KEYS, HALVES, PANEL_COLUMNS
 from flash_attention.families.sm90.mla import splits
 from flash_attention.families.sm90.mla.config import HopperMlaKernelConfig
 from flash_attention.families.sm90.mla.features import (
@@ -33,6 +32,7 @@ from flash_attention.families.sm90.mla.features import (
 )
 from flash_attention.families.sm90.mla.fit import check_fits, refusal
 from flash_attention.families.sm90.mla.parse import parse, parse_name
+from flash_attention.families.sm90.unit import forward_unit
 from flash_attention.families.sm90.wgmma import (
     both_shared,
     from_registers,
@@ -40,7 +40,6 @@ from flash_attention.families.sm90.wgmma import (
     from_shared,
 )
 
-MAPS = tuple(f"const __grid_constant__ fa::TensorMap {tensor}_map" for tensor in "qk")
 RESCALE_THRESHOLD = 8
 BUILT = replace(resolve(PLAIN), splits=SplitKind.EVEN)
 """The features of decoding with a dense cache, of the usual number of heads."""
@@ -73,12 +72,11 @@ class Sm90Mla(Family[HopperMlaKernelConfig]):
 
     def unit(self, config: HopperMlaKernelConfig, features: Features, arch: Arch) -> Unit:
         resolved = resolve(features)
-        name = config.kernel_name() + resolved.suffix
-        half = config.d_v // 2
-        source = render(
-            entry=f"{ENTRY}_{name}",
-            title=config.short_form(),
-            header="fa/sm90/mla/forward.cuh",
+        half = config.d_v // HALVES
+        return forward_unit(
+            *(config, resolved.suffix, arch),
+            folder="mla",
+            mapped="qk",
             bindings=(*config.bindings(), *bindings(config, resolved)),
             wrappers=(
                 from_shared(config.dtype, config.B_c),
@@ -86,15 +84,7 @@ class Sm90Mla(Family[HopperMlaKernelConfig]):
                 from_registers(config.dtype, half),
                 both_shared(config.dtype, half, a_along_rows=False, b_along_width=True),
             ),
-            asserts=LAYOUT_ASSERTS,
-            bounds=f"{config.num_threads}, 1",
-            parameters=(*MAPS, PARAMETER),
-            body=(
-                "extern __shared__ __align__(1024) char smem[];",
-                "fa::sm90::mla::forward<Config>({q_map, k_map}, args, smem);",
-            ),
         )
-        return Unit(name, config.target(arch), source)
 
     def recipe(
         self,

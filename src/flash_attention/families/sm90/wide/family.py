@@ -10,10 +10,9 @@ from flash_attention.call.dtype import DType
 from flash_attention.call.features import CAUSAL, PLAIN, Features
 from flash_attention.call.problem import Problem
 from flash_attention.call.tensors import TensorView
-from flash_attention.compile.elf import ENTRY
-from flash_attention.compile.unit import Unit, render
+from flash_attention.compile.unit import Unit
 from flash_attention.families.family import Family
-from flash_attention.families.forward_args import LAYOUT_ASSERTS, PARAMETER, forward_args
+from flash_attention.families.forward_args import forward_args
 from flash_attention.families.recipe import Geometry, MapDescription, Recipe, Setting, Step
 from flash_attention.families.sm90.forward import rules as forward_rules
 from flash_attention.families.sm90.forward.combine import combining
@@ -22,6 +21,7 @@ from flash_attention.families.sm90.forward.short_queries import chunks_of, why_n
 from flash_attention.families.sm90.forward.splits import Chunks
 from flash_attention.families.sm90.forward.tensor_maps import WIDE_PROMOTION, describe
 from flash_attention.families.sm90.halves import BLOCK_KEYS, HALVES, PANEL_COLUMNS
+from flash_attention.families.sm90.unit import forward_unit
 from flash_attention.families.sm90.wgmma import both_shared, from_registers, from_shared
 from flash_attention.families.sm90.wide.config import HopperWideKernelConfig
 from flash_attention.families.sm90.wide.features import bindings, features_of, resolve, walk_of
@@ -30,7 +30,6 @@ from flash_attention.families.sm90.wide.parse import parse, parse_name
 from flash_attention.families.sm90.wide.rules import CHOICES
 from flash_attention.families.values import smallest_holding
 
-MAPS = tuple(f"const __grid_constant__ fa::TensorMap {tensor}_map" for tensor in "qkv")
 RESCALE_THRESHOLD = 8
 MIN_CHUNK_BLOCKS = 2  # a chunk of one block leaves half of a CTA without work
 NARROWER = max(forward_rules.CHOICES["d_head"])  # what other kernels have
@@ -64,27 +63,18 @@ class Sm90Wide(Family[HopperWideKernelConfig]):
 
     def unit(self, config: HopperWideKernelConfig, features: Features, arch: Arch) -> Unit:
         resolved = resolve(features)
-        name = config.kernel_name() + resolved.suffix
         half = config.d_v // HALVES
-        source = render(
-            entry=f"{ENTRY}_{name}",
-            title=config.short_form(),
-            header="fa/sm90/wide/forward.cuh",
+        return forward_unit(
+            *(config, resolved.suffix, arch),
+            folder="wide",
+            mapped="qkv",
             bindings=(*config.bindings(), *bindings(config, resolved)),
             wrappers=(
                 from_shared(config.dtype, config.B_c),
                 from_registers(config.dtype, half),
                 both_shared(config.dtype, half, a_along_rows=False, b_along_width=True),
             ),
-            asserts=LAYOUT_ASSERTS,
-            bounds=f"{config.num_threads}, 1",
-            parameters=(*MAPS, PARAMETER),
-            body=(
-                "extern __shared__ __align__(1024) char smem[];",
-                "fa::sm90::wide::forward<Config>({q_map, k_map, v_map}, args, smem);",
-            ),
         )
-        return Unit(name, config.target(arch), source)
 
     def recipe(
         self,
