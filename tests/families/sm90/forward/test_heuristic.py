@@ -8,6 +8,7 @@ from math import gcd
 from typing import Any
 
 import pytest
+import torch
 
 from flash_attention.arch import ARCHES
 from flash_attention.call.problem import Problem
@@ -138,6 +139,18 @@ def test_long_queries_of_pages_have_a_config(page_keys: int, d_head: int, causal
     check_fits(config, problem, None)
     shared = gcd(page_keys, config.B_c)
     assert shared >= gcd(page_keys, 64) or shared == page_keys
+
+
+@pytest.mark.parametrize("page_keys", [1, 3, 8, 16, 32, 48, 64, 128, 192, 256])
+@pytest.mark.parametrize("d_head", D_HEADS)
+@pytest.mark.parametrize("causal", [False, True])
+def test_pages_of_8_bits_have_a_config(page_keys: int, d_head: int, causal: bool) -> None:
+    problem = replace(PROBLEM, seq_q=4096, d_head=d_head, d_v=d_head, causal=causal)
+    problem = replace(problem, seqused_k=True, page_keys=page_keys, pages=1000)
+    config = chosen(replace(problem, kv_dtype=torch.float8_e4m3fn))
+    config.check(ARCH)
+    shared = gcd(page_keys, config.B_c)
+    assert shared >= gcd(page_keys, min(64, 1 << config.B_c.bit_length() - 1))
 
 
 def test_groups_are_powers_of_two_that_grow_with_the_keys_and_stay_in_l2() -> None:

@@ -159,10 +159,11 @@ def _empty_rows(rows: int) -> bool:
 
 def _for_pages(config: HopperForwardKernelConfig, page_keys: int) -> HopperForwardKernelConfig:
     """Return the config with the key blocks that have larger boxes in common with pages."""
-    shared, of_64 = gcd(page_keys, config.B_c), gcd(page_keys, 64)
-    if shared == min(page_keys, config.B_c) or shared >= of_64:
+    even = min(1 << config.B_c.bit_length() - 1, 64)
+    shared = gcd(page_keys, config.B_c)
+    if shared == min(page_keys, config.B_c) or shared >= gcd(page_keys, even):
         return config
-    return replace(config, B_c=64, narrow_keys=min(config.narrow_keys, 32))
+    return replace(config, B_c=even, narrow_keys=min(config.narrow_keys, even // 2))
 
 
 def box_is_aligned(config: HopperForwardKernelConfig, page_keys: int) -> bool:
