@@ -56,14 +56,13 @@ def heuristic(problem: Problem, arch: Arch) -> HopperFp8KernelConfig | str:
 
 def _shape(d_head: int, problem: Problem) -> dict[str, Any]:
     long = problem.seq_k > PROMOTED_KEYS
-    if d_head == 64:
+    if d_head < 256:
+        common = {"B_c": 128, "q_in_registers": True, "tensor_sums": True}
+        common["promote_blocks"] = _blocks(128, long)
+        if d_head == 128:
+            return common | {"consumers": 2, "stages": 3, "overlap": True}
         consumers = 3 if problem.seq_q > TWO_CONSUMERS else 2
-        tile = {"consumers": consumers, "B_c": 128, "stages": 4, "q_buffers": 2}
-        return tile | {"tensor_sums": True, "promote_blocks": _blocks(128, long)}
-    if d_head == 128:
-        tile = {"consumers": 2, "B_c": 128, "stages": 3, "q_in_registers": True}
-        others = {"overlap": True, "tensor_sums": True, "promote_blocks": _blocks(128, long)}
-        return tile | others
+        return common | {"consumers": consumers, "stages": 4, "q_buffers": 2}
     if long:  # the copy of O leaves less room for keys
         return {"consumers": 2, "B_c": 64, "stages": 2, "promote_blocks": _blocks(64, long)} | {
             "overlap": True
