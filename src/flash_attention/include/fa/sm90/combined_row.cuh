@@ -79,12 +79,12 @@ class CombinedRow {
   // O of a row with at most as many partial results as a warp has lanes. The first ones are on their way
   // while the weights are computed.
   __device__ void store_few() const {
-    const float lse = first_ + lane_id() < end_ ? lse_of(first_ + lane_id()) : -attn::kInfinity;
     float4 parts[kAtOnce];
     read_parts(parts, first_, 0);
-    const Weights all = weights_of(lse);
-    const float own_weight = weight_of(lse, all.offset) * all.inverse();
-    for (int chunk = 0; column(chunk) - 4 * lane_id() < args_.d_v; ++chunk) {
+    const Weights all = weights();
+    const int own = min(first_ + lane_id(), end_ - 1);
+    const float own_weight = weight_of(lse_of(own), all.offset) * all.inverse();
+    for (int chunk = 0; chunk * kColumns < args_.d_v; ++chunk) {
       float4 sums[kSums] = {};
       for (int split = first_; split < end_; split += kAtOnce) {
         if (split > first_ || chunk > 0) read_parts(parts, split, chunk);
@@ -127,13 +127,6 @@ class CombinedRow {
 
  private:
   static constexpr int kAtOnce = 8;  // partial results in registers
-
-  __device__ Weights weights_of(float lse) const {
-    const float sink = args_.sinks ? args_.sinks[head_] : -attn::kInfinity;
-    const float max = warp_max(fmaxf(sink, lse));
-    const float offset = max == -attn::kInfinity ? 0.f : max;
-    return {max, offset, warp_sum(weight_of(lse, offset)) + weight_of(sink, offset)};
-  }
 
   __device__ i64 part_row(int split) const {
     return rows_.at(Config::Splits::part(tile_, split, args_), row_);
