@@ -24,7 +24,7 @@ EVERY, EXACT = f"{FOLDER}/promotion/every.cuh", f"{FOLDER}/powers/exact.cuh"
 LINE = f"{FOLDER}/powers/linear.cuh"
 STEP, SUMS = f"{FOLDER}/schedule/overlapped.cuh", f"{FOLDER}/sums/tensor_cores.cuh"
 TRANSPOSE = f"{FOLDER}/transpose.cuh"
-EXPECTED = "arrive_expect(full, VTile::kBytes"
+EXPECTED = "arrive_expect(full, VTile::kLoadedBytes"
 CASE = Case(200, 700, heads=2, heads_k=2, sharp=True)
 
 
