@@ -92,8 +92,8 @@ class Packing:
     @classmethod
     def of(cls, call: Call) -> Packing:
         """Read the packing from the arguments of a call."""
-        packed = (call.cu_seqlens_q, call.cu_seqlens_k, call.block_table)
-        return cls(*(tensor is not None for tensor in packed), has_transposed_v(call))
+        q, kv = call.cu_seqlens_q is not None, call.cu_seqlens_k is not None
+        return cls(q, kv, call.block_table is not None, has_transposed_v(call))
 
 
 NOT_PACKED = Packing()
@@ -136,8 +136,7 @@ def check_shapes(
             f"k has shape {shown(k.shape)}, q has shape {shown(q.shape)}; q and k must agree in"
             " d_head"
         )
-    packed = packing.q or packing.kv or packing.paged
-    if not packed and k.shape[0] != q.shape[0]:
+    if not (packing.q or packing.kv or packing.paged) and k.shape[0] != q.shape[0]:
         raise UnsupportedError(
             f"k has shape {shown(k.shape)}, q has shape {shown(q.shape)}; q, k and v must agree in"
             " batch"

@@ -27,7 +27,7 @@ class Producer {
   __device__ void run() {
     ptx::tma_prefetch_map(maps_.q);
     ptx::tma_prefetch_map(maps_.k);
-    Values::wait_for_values(maps_);
+    Values::before_loads(maps_);
     typename Config::TileOrder::template Walk<Config> walk(args_);
     Tile tile, next;
     for (bool more = walk.next(tile); more; tile = next) {

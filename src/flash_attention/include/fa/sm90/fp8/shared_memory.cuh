@@ -14,7 +14,8 @@ template <class Config>
 struct Tiles {
   using QTile = SharedTile<Config::kDHead / 2, kWarpgroupRows>;  // of one warpgroup
   using KTile = SharedTile<Config::kDHead / 2, Config::kBC>;
-  using VTile = typename Config::Values::template Tile<Config::kDHead, Config::Sums::kRows, Config::kBC>;
+  using VTile =
+      typename Config::Values::template Tile<Config::kDHead, Config::Sums::kRows, Config::kBC>;
 };
 
 template <class Config>

@@ -62,7 +62,7 @@ concept ValuesSlot =
       { T::scores(s, 0, 0) } -> Same<Four>;
       { T::template outputs<Config::kDHead>(o, 0, 0) } -> Same<Four>;
       T::template write_sums<Config>(smem);
-      T::wait_for_values(maps);
+      T::before_loads(maps);
       source.load_k(smem.k(0), full, 0);
       source.load_v(smem.v(0), full, 0);
     };
@@ -78,8 +78,8 @@ template <class Config>
 __device__ constexpr bool check_slots() {
   static_assert(attn::check_slots<Config>());
   static_assert(SumsSlot<typename Config::Sums>,
-                "Sums: kRows, store_rows(lane), write_rows<RowBytes>(smem), add(sum, x, y, z, w), take(o, "
-                "stats, zero)");
+                "Sums: kRows, store_rows(lane), write_rows<RowBytes>(smem), add(sum, x, y, z, w), "
+                "take(o, stats, zero)");
   static_assert(PowersSlot<typename Config::Powers, typename Config::Sums>,
                 "Powers: kBias, Watch with large(), weights<Sums>(group, s, offset, factor, sum, "
                 "watch)");
@@ -91,7 +91,7 @@ __device__ constexpr bool check_slots() {
                 "end(release)");
   static_assert(ValuesSlot<typename Config::Values, Config>,
                 "Values: Maps, KeyOrder, Tile<DHead, SumRows, Keys>, scores(s, n, h), "
-                "outputs<DHead>(o, d, h), write_sums<Config>(smem), wait_for_values(maps), "
+                "outputs<DHead>(o, d, h), write_sums<Config>(smem), before_loads(maps), "
                 "Source<Config> with load_k(to, full, block) and load_v");
   static_assert(TileOrderSlot<typename Config::TileOrder, Config>,
                 "TileOrder: Walk<Config>(args) with next(tile), request(), finish()");

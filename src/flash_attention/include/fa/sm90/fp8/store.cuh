@@ -37,8 +37,7 @@ __device__ void store_rows(const WarpOutput<Widened<Config, Columns>>& warp,
     for (int d = 0; d < Config::kDHead / 16; ++d) {
       const Four x = Config::Values::template outputs<Config::kDHead>(warp.o, d, h);
       if (16 * d < args.d_v)
-        ptx::st_global_8(to + 16 * d * kElementBytes,
-                         Config::DType::pack(x.v[0] * by, x.v[1] * by),
+        ptx::st_global_8(to + 16 * d * kElementBytes, Config::DType::pack(x.v[0] * by, x.v[1] * by),
                          Config::DType::pack(x.v[2] * by, x.v[3] * by));
     }
   }

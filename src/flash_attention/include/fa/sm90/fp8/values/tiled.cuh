@@ -33,7 +33,7 @@ struct Tiled {
   template <class Config, class Smem>
   static __device__ void write_sums(const Smem&) {}
 
-  static __device__ void wait_for_values(const Maps&) {
+  static __device__ void before_loads(const Maps&) {
     ptx::wait_for_grid();  // V is transposed
   }
 

@@ -64,7 +64,7 @@ struct Transposed {
     }
   }
 
-  static __device__ void wait_for_values(const Maps& maps) { ptx::tma_prefetch_map(maps.v); }
+  static __device__ void before_loads(const Maps& maps) { ptx::tma_prefetch_map(maps.v); }
 
   template <class Config>
   class Source {
