@@ -4,8 +4,9 @@
 python benchmarks/fp8.py [--out results/h200_fp8.json] [--linear] [--repeats 15]
 
 The time includes the kernel that transposes V, but for "transposed", where V is given with
-contiguous keys. cuDNN's output is e4m3, since it has no other on Hopper. With --linear the kernels with half of their weights piecewise linear run as well, and
---drift tells the error for V = normal + 1 and 8,192 keys.
+contiguous keys. cuDNN's output is e4m3, since it has no other on Hopper. With --linear the kernels
+with half of their weights piecewise linear run as well, and --drift tells the error for V = normal
++ 1 and 8,192 keys.
 """
 
 from __future__ import annotations

@@ -86,6 +86,7 @@ def copy_case(
     Stores may not start before a tensor, and have no steps.
     """
     each = steps or (1,) * len(dims)
+    stepped = f" steps {steps}" if steps else ""
     extents = tuple(-(-size // step) for size, step in zip(box, each, strict=True))
     store_at = tuple(max(0, c) for c in at)
     store_dims = (-(-dims[0] // 8) * 8, *dims[1:])
@@ -104,7 +105,7 @@ def copy_case(
     )
     size = np.uint32(values.nbytes).tobytes()
     return HopperCase(
-        name=f"tensor copy {dims} box {box} swizzle {span} at {at} steps {each}",
+        name=f"tensor copy {dims} box {box} swizzle {span} at {at}{stepped}",
         source=tensor_copy_source(len(dims)),
         entry="tensor_copy",
         threads=32,
