@@ -95,7 +95,7 @@ class Family(ABC, Generic[Config]):
     def is_for(self, problem: Problem) -> bool:
         """Whether kernels are for problems of this kind, whether or not they run this one."""
         types = problem.dtype in self.inputs and problem.kv_dtype in (None, *self.kv_inputs)
-        return types and self.takes_transposed_v >= problem.v_transposed
+        return types and (self.takes_transposed_v or not problem.v_transposed)
 
     def heuristic(self, problem: Problem, arch: Arch) -> Config | str:
         """Return the config for a problem that was not tuned, or why there is none."""

@@ -145,6 +145,7 @@ class HopperFp8KernelConfig(KernelConfig):
             "consumer_registers": consumer,
             "warpgroup_rows": WARPGROUP_ROWS,
             "panel_columns": self.panel_columns,
+            **({"panel_keys": self.panel_keys} if self.values_transposed else {}),
             "barrier_bytes": BARRIER_BYTES,
             "smem_bytes": self.smem_bytes(),
         }

@@ -84,6 +84,7 @@ struct Transposed {
     }
     template <class VTile>
     __device__ void load_v(VTile to, ptx::Mbarrier full, int block) const {
+      static_assert(Config::kPanelKeys == VTile::kRowBytes, "keys of a box");
 #pragma unroll
       for (int p = 0; p < VTile::kCount; ++p)
 #pragma unroll
