@@ -77,6 +77,11 @@ def test_columns_start_on_16_bytes() -> None:
         check_call(call_with(room=40))
 
 
+def test_a_factor_that_is_no_tensor_is_refused() -> None:
+    with pytest.raises(UnsupportedError, match="v_descale is a float; pass a torch.Tensor"):
+        check_call(call_with(v_descale=0.5))
+
+
 def test_the_batches_of_a_transposed_v_are_those_of_q() -> None:
     call = call_with()
     with pytest.raises(UnsupportedError, match="q, k and v must agree in batch"):
