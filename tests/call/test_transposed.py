@@ -78,7 +78,7 @@ def test_columns_start_on_16_bytes() -> None:
 
 
 def test_a_factor_that_is_no_tensor_is_refused() -> None:
-    with pytest.raises(UnsupportedError, match="v_descale is a float; pass a torch.Tensor"):
+    with pytest.raises(UnsupportedError, match=r"v_descale is a float; pass a torch\.Tensor"):
         check_call(call_with(v_descale=0.5))
 
 
