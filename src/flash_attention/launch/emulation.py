@@ -291,6 +291,7 @@ def _maps(step: Step, arguments: Any) -> list[TensorMap]:
             *(getattr(arguments, name), each.dims, each.strides, each.box),
             element_bytes=each.dtype.itemsize,
             swizzle=each.swizzle,
+            steps=each.steps,
         )
         for name, each in step.maps.items()
     ]

@@ -50,7 +50,8 @@ def heuristic(problem: Problem, arch: Arch) -> HopperFp8KernelConfig | str:
         group = PACKED_GROUP_MIB if problem.per_batch else group_mib(problem)
         order = {"tile_order": TileOrder.DYNAMIC, "group_mib": group}
     dtype = DType.from_string(str(problem.out_dtype))
-    config = HopperFp8KernelConfig(dtype, d_head, **_shape(d_head, problem), **order)
+    shape = _shape(d_head, problem) | {"values_transposed": problem.v_transposed}
+    config = HopperFp8KernelConfig(dtype, d_head, **shape, **order)
     return NEEDS_HOPPER if config.broken_rule(arch) else config
 
 
@@ -67,7 +68,8 @@ def _shape(d_head: int, problem: Problem) -> dict[str, Any]:
         return {"consumers": 2, "B_c": 64, "stages": 2, "promote_blocks": _blocks(64, long)} | {
             "overlap": True
         }
-    return {"consumers": 2, "B_c": 96, "stages": 3, "q_buffers": 2, "overlap": True}
+    keys = {"B_c": 64, "stages": 4} if problem.v_transposed else {"B_c": 96, "stages": 3}
+    return {"consumers": 2, **keys, "q_buffers": 2, "overlap": True}
 
 
 def _blocks(keys: int, long: bool) -> int:

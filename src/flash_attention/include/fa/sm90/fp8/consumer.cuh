@@ -117,7 +117,8 @@ class Consumer {
   __device__ void mask(Scores& s, Block) {
     Config::Score::change(s, descaled());
     if (Block::kHidden && uniform(range_.hides(block_)))
-      attn::hide<Rows>(s, mask_, warp_row(), block_ * Config::kBC, sequence_);
+      attn::hide<Rows, typename Config::Values::KeyOrder>(s, mask_, warp_row(),
+                                                          block_ * Config::kBC, sequence_);
   }
   // S becomes P.
   template <class Block>
