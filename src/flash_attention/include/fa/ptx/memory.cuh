@@ -81,6 +81,12 @@ __device__ inline u32 copy(u32 x) {
   return y;
 }
 
+// The compiler does not compute the address again for every access, as it does behind branches.
+__device__ inline char* computed_once(char* address) {
+  asm volatile("" : "+l"(address));
+  return address;
+}
+
 struct FloatPair {
   float x, y;
 };

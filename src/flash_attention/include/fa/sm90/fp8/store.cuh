@@ -32,7 +32,8 @@ __device__ void store_rows(const WarpOutput<Widened<Config, Columns>>& warp,
     const i64 row = warp.sequence.q_batch * args.o_stride.batch +
                     warp.head(r) * args.o_stride.head +
                     (warp.sequence.q_first + warp.position(r)) * args.o_stride.seq;
-    char* const to = static_cast<char*>(args.o) + (row + 4 * (lane_id() % 4)) * kElementBytes;
+    char* const to = ptx::computed_once(static_cast<char*>(args.o) +
+                                        (row + 4 * (lane_id() % 4)) * kElementBytes);
 #pragma unroll
     for (int d = 0; d < Config::kDHead / 16; ++d) {
       const Four x = Config::Values::template outputs<Config::kDHead>(warp.o, d, h);
