@@ -82,7 +82,8 @@ __device__ inline u32 copy(u32 x) {
 }
 
 // The compiler does not compute the address again for every access, as it does behind branches.
-__device__ inline char* computed_once(char* address) {
+template <class T>
+__device__ T* computed_once(T* address) {
   asm volatile("" : "+l"(address));
   return address;
 }
