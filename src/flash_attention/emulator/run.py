@@ -93,7 +93,7 @@ def _run_together(machine: Machine) -> RunResult | None:
 
 def _run(machine: Machine, schedule: str, seed: int) -> RunResult:
     if machine.checks:
-        machine.report_registers()
+        machine.report_text()
     scheduler = Scheduler(machine, schedule, seed)
     scheduler.run()
     machine.shared.report_unfinished()

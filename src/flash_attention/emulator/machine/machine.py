@@ -139,9 +139,12 @@ class Machine:
                 f" lane {part.lane[0]}"
             )
 
-    def report_registers(self) -> None:
-        """Mistakes with the registers of a wgmma, which follow from the text alone."""
+    def report_text(self) -> None:
+        """Mistakes with waits and the registers of a wgmma, which follow from the text alone."""
         report = self.findings.report
+        for pc in self.program.untested:
+            detail = "the wait may end before the phase does, and nothing looks at its result"
+            report("mbarrier-untested", detail, pc, None, None, None)
         for pc, register, wgmma_pc in self.program.in_flight:
             detail = f"{register} belongs to a wgmma that is not waited for"
             report("wgmma-in-flight", detail, pc, None, None, None, wgmma_pc)
