@@ -90,16 +90,16 @@ def sites(ptx: str) -> list[Site]:
     ]
 
 
-def spread(ptx: str, count: int) -> list[Site]:
-    """`count` sites: the rules take turns until all seats are taken, and each spreads its own
-    evenly over its sites."""
-    by_rule = [[site for site in sites(ptx) if site.rule is rule] for rule in RULES]
+def spread(found: Sequence[Site], count: int) -> list[Site]:
+    """`count` of the sites: the rules take turns until all seats are taken, and each spreads its
+    own evenly over its sites, one rule beginning a little later than the one before."""
+    by_rule = [[site for site in found if site.rule is rule] for rule in RULES]
     seats = [0] * len(by_rule)
-    for rule in _turns([len(found) for found in by_rule], count):
+    for rule in _turns([len(own) for own in by_rule], count):
         seats[rule] += 1
     return [
-        found[(2 * seat + 1) * len(found) // (2 * taken)]
-        for found, taken in zip(by_rule, seats, strict=True)
+        own[(seat * len(RULES) + number) * len(own) // (taken * len(RULES))]
+        for number, (own, taken) in enumerate(zip(by_rule, seats, strict=True))
         for seat in range(taken)
     ]
 

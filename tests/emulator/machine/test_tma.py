@@ -28,6 +28,7 @@ def machine_with(tensor: TensorMap, memory: GlobalMemory, ctas: int = 1) -> Mach
     for cta in range(ctas):
         lane = one_lane(machine, cta=cta)
         machine.mbarriers.init(lane, each(lane, BAR), each(lane, 1), None, 0)
+        machine.mbarriers.fence_inits(lane, None)
     machine.clocks.join_all()
     return machine
 

@@ -112,7 +112,9 @@ class Clocks:
         self._settle(warps)
         self._tick(warps)
 
-    def fence_proxy(self, sel: Selection, spaces: Sequence[str], mask: Bools | None) -> None:
+    def fence_proxy(
+        self, sel: Selection, spaces: Sequence[str] = (), mask: Bools | None = None
+    ) -> None:
         """fence.proxy.async: the past becomes visible to asynchronous engines, in some spaces or in
         all of them."""
         self._fence(sel, [PROXIES[space] for space in spaces or PROXIES], mask)

@@ -102,7 +102,7 @@ class GlobalShadow:
             for pc, instruction in enumerate(instructions)
             if instruction.parts[0] in ("ld", "st", "atom", "red")
         }
-        self._in_bulk: Bools = np.array([moves_in_bulk(instruction) for instruction in instructions])
+        self._bulk_pcs = [pc for pc, each in enumerate(instructions) if moves_in_bulk(each)]
 
     def ordering(self, pc: int) -> Ordering:
         return self._orderings.get(pc, WEAK)
@@ -249,19 +249,19 @@ class GlobalShadow:
     ) -> Bools:
         """Those of the accesses that no flag orders either."""
         lane, part = np.nonzero(late)
-        in_bulk = self._in_bulk[touches.tag >> LANE_BITS + KIND_BITS]
-        theirs = (field[lane, part] for field in (cta, agent, touches.epoch, loose, in_bulk))
-        keys = np.stack((who.row[lane], *theirs), axis=1)
+        theirs = (field[lane, part] for field in (cta, agent, touches.epoch, loose))
+        first = np.isin(touches.tag[lane, part] >> LANE_BITS + KIND_BITS, self._bulk_pcs)
+        keys = np.stack((who.row[lane], *theirs, first), axis=1)
         distinct, inverse = np.unique(keys, axis=0, return_inverse=True)
-        covered = [self._covered(*key, int(self._in_bulk[pc])) for key in distinct.tolist()]
+        covered = [self._covered(pc in self._bulk_pcs, *key) for key in distinct.tolist()]
         rest = late.copy()
         rest[lane, part] = ~np.array(covered)[inverse.reshape(-1)]
         return rest
 
     def _covered(
-        self, row: int, cta: int, agent: int, epoch: int, loose: int, first: int, second: int
+        self, second: bool, row: int, cta: int, agent: int, epoch: int, loose: int, first: int
     ) -> bool:
-        place, by_engines = (row, cta, agent, epoch), Pair(bool(first), bool(second))
+        place, by_engines = (row, cta, agent, epoch), Pair(bool(first), second)
         if self._flags.covers(*place, loose=False, by_engines=by_engines):
             return True
         return bool(loose) and self._flags.covers(*place, loose=True, by_engines=by_engines)

@@ -1,0 +1,159 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The kernels whose PTX is mutated: five that together hold every kind of synchronisation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from typing import Any, NamedTuple
+
+import torch
+
+from flash_attention.compile import CompiledKernel
+from flash_attention.compile.unit import Unit
+from flash_attention.emulator import Counters, DeadlockError, Finding, load_program
+from flash_attention.errors import LaunchError
+from flash_attention.launch.backward import BackwardPlan
+from flash_attention.launch.backward_emulation import emulate_backward_plan
+from flash_attention.launch.emulation import Settings, compiled_unit, emulate_plan
+from flash_attention.tools.mends import DEADLOCK, NUMBERS
+from tests.backward_cases import assert_right, backward_of
+from tests.emulator import ampere_mutations, hopper_mutations, short_mutations
+from tests.emulator.planting import TILE_COUNTER, Scene
+from tests.families.sm90.backward.cases import config
+from tests.feature_cases import Case
+
+Compiler = Callable[[Unit], CompiledKernel]
+
+
+class Seen(NamedTuple):
+    """What a run gave away, and the counters of the kernel that is mutated."""
+
+    kinds: frozenset[str]
+    counters: Counters | None = None
+
+
+class Forward:
+    """A call of a forward kernel."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._made = scene.make()
+        self._call = scene.call(self._made)
+        self._plan = scene.plan(self._call)
+        self.unit = self._plan.recipe.steps[self._plan.recipe.main].unit
+
+    def run(self, settings: Settings, compile_unit: Compiler) -> Seen:
+        result = emulate_plan(self._plan, self._call, settings, compile_unit=compile_unit)
+        kinds = {finding.kind for finding in result.findings}
+        try:
+            self._made.assert_right(result.output.nan_to_num(nan=torch.inf), result.lse)
+        except AssertionError:
+            kinds.add(NUMBERS)
+        return Seen(frozenset(kinds), result.counters)
+
+
+class Backward:
+    """A call of a Hopper backward kernel."""
+
+    def __init__(self, kernel: Any, case: Case) -> None:
+        self._call = backward_of(case.make())
+        self._plan = BackwardPlan(self._call, kernel)
+        steps = [step.unit for step in self._plan.recipe.steps]
+        self._main = next(n for n, unit in enumerate(steps) if unit.name.startswith("hopper"))
+        self.unit = steps[self._main]
+
+    def run(self, settings: Settings, compile_unit: Compiler) -> Seen:
+        result = emulate_backward_plan(
+            self._plan, self._call, settings, compile_unit=compile_unit
+        )
+        kinds = {finding.kind for finding in result.findings}
+        try:
+            assert_right(result.gradients, self._call)
+        except AssertionError:
+            kinds.add(NUMBERS)
+        return Seen(frozenset(kinds), result.counters[self._main])
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel, and calls that together reach most of its lines."""
+
+    name: str
+    made: Sequence[Callable[[], Forward | Backward]]
+
+    @cached_property
+    def calls(self) -> list[Forward | Backward]:
+        calls = [make() for make in self.made]
+        assert len({call.unit for call in calls}) == 1, "the calls of a kernel share its text"
+        return calls
+
+    @cached_property
+    def ptx(self) -> str:
+        return compiled_unit(self.calls[0].unit).ptx
+
+    @cached_property
+    def reached(self) -> list[frozenset[int]]:
+        """The lines of PTX that each call reaches."""
+        blocks = load_program(self.ptx).blocks
+        runs = [call.run(Settings(), compiled_unit) for call in self.calls]
+        return [
+            frozenset(
+                instruction.ptx_line
+                for index in run.counters.blocks
+                for instruction in blocks[index].instructions
+            )
+            for run in runs
+            if run.counters is not None
+        ]
+
+    def run(self, ptx: str, settings: Settings, line: int) -> frozenset[str]:
+        """What other PTX gives away in the calls that reach a line."""
+        found: set[str] = set()
+        for call, lines in zip(self.calls, self.reached, strict=True):
+            if line in lines:
+                found |= _run(call, ptx, settings)
+        return frozenset(found)
+
+
+def _run(call: Forward | Backward, ptx: str, settings: Settings) -> frozenset[str]:
+    def compile_unit(unit: Unit) -> CompiledKernel:
+        compiled = compiled_unit(unit)
+        return replace(compiled, ptx=ptx) if unit == call.unit else compiled
+
+    try:
+        return call.run(settings, compile_unit).kinds
+    except LaunchError as error:
+        deadlock = error.__cause__
+        if not isinstance(deadlock, DeadlockError):
+            return frozenset({TILE_COUNTER})
+        found = {item.kind for item in deadlock.findings if isinstance(item, Finding)}
+        return frozenset({DEADLOCK, *found})
+
+
+def _forward(scene: Scene, *cases: Case) -> list[Callable[[], Forward]]:
+    return [lambda case=case: Forward(replace(scene, case=case)) for case in cases]
+
+
+IN_ORDER = config(64, dq="ordered", schedule="paired", order="dynamic_8")
+LONG = replace(hopper_mutations.CASE, seq_k=850)  # the producer goes round its loop
+LAST = [replace(hopper_mutations.CASE, seq_q=300, seq_k=keys) for keys in (1000, 1088)]
+SPLIT = replace(short_mutations.FEW, seq_k=600, used=(600, 300, 0))
+GROUPED = Case("", 300, 330, heads=2, heads_k=1, causal=True)
+ODD = Case("", 1000, 256, heads=1, heads_k=1, causal=True)  # an odd number of query blocks
+
+KERNELS = (
+    Kernel("sm_80 forward, rung 16", _forward(ampere_mutations.rung(16), ampere_mutations.CASE)),
+    Kernel("sm_90 forward, rung 21", _forward(hopper_mutations.PING_PONG, LONG)),
+    Kernel("sm_90 forward, rung 29", _forward(hopper_mutations.LAST, *LAST)),
+    Kernel("sm_90 split keys, one launch", _forward(short_mutations.AT_ONCE, SPLIT)),
+    Kernel(
+        "sm_90 backward, dQ in order",
+        [lambda case=case: Backward(IN_ORDER, case) for case in (GROUPED, ODD)],
+    ),
+)
+
+
+@cache
+def kernel(name: str) -> Kernel:
+    return next(kernel for kernel in KERNELS if kernel.name == name)
