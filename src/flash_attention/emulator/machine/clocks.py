@@ -31,8 +31,8 @@ class Clocks:
     """Vector clocks per warp, with one component per agent of its CTA.
 
     Agents are numbered inside a CTA: its warps, a lane of every warp that acts alone, the cp.async
-    engine of every warp, mbarrier slots, the wgmma engine of every warpgroup, the bulk-store engine
-    of every warp. `seen` is what happened before for the agent of a row, `seen_by_proxy` for its
+    engine of every warp, mbarrier slots, the wgmma engine and the bulk-store engine of every warp.
+    `seen` is what happened before for the agent of a row, `seen_by_proxy` for its
     asynchronous engines, and `seen_by_lanes` as to what other lanes of the warp did. Kernels whose
     CTAs exchange what copy engines move have one view more, and those with fences between threads
     three: what happened before the last fence of a kind.
@@ -51,7 +51,7 @@ class Clocks:
         self._copies = 2 * self.warps_per_cta
         self._barriers = self._copies + self.warps_per_cta
         self._wgmma = self._barriers + MBARRIER_SLOTS * machine.clusters.size
-        self._bulk = self._wgmma + self.groups_per_cta
+        self._bulk = self._wgmma + WARPS_PER_GROUP * self.groups_per_cta
         self.num_agents = self._bulk + self.warps_per_cta
         program = machine.program
         views = 5 if program.has_fences else 3 if program.copies_meet_flags else 2
@@ -73,8 +73,8 @@ class Clocks:
     def barrier_agent(self, slot: Index) -> Index:
         return self._barriers + slot
 
-    def wgmma_agent(self, group: Index) -> Index:
-        return self._wgmma + group
+    def wgmma_agent(self, warp: Index) -> Index:
+        return self._wgmma + warp
 
     def bulk_agent(self, warp: Index) -> Index:
         return self._bulk + warp
@@ -90,7 +90,7 @@ class Clocks:
         if agent < self._wgmma:
             return f"a bulk load on mbarrier slot {agent - self._barriers}"
         if agent < self._bulk:
-            return f"wgmma of warpgroup {agent - self._wgmma}"
+            return f"wgmma of warpgroup {(agent - self._wgmma) // WARPS_PER_GROUP}"
         return f"a bulk store of warp {agent - self._bulk}"
 
     def epochs(self, warp_ids: NDArray[np.int64]) -> Clock:
@@ -163,6 +163,15 @@ class Clocks:
         released = self.known(warp_id, alone)
         self.tick_warp(warp_id)
         return released
+
+    def known_of_group(self, warp_id: int, alone: bool) -> Released:
+        """What a warp, or a lane alone, may release, for the products of its whole warpgroup too:
+        kernels let one warp hand over what all four have multiplied."""
+        known = self.known(warp_id, alone)
+        warp = warp_id // self.num_ctas
+        first = self._wgmma + warp - warp % WARPS_PER_GROUP
+        known[:, first : first + WARPS_PER_GROUP] = known[:, [self.wgmma_agent(warp)]]
+        return known
 
     def join(self, warp_ids: NDArray[np.int64], released: Sequence[Released] = ()) -> None:
         """A barrier that completes: the waiting warps of every CTA learn what all of them knew.

@@ -182,7 +182,8 @@ class MBarriers:
             if barrier is None:
                 continue
             state[lanes] = barrier.parity
-            barrier.release(machine.clocks.known(thread.warp_id, bool(alone[thread.lane])))
+            known = machine.clocks.known_of_group(thread.warp_id, bool(alone[thread.lane]))
+            barrier.release(known)
             if tx is not None:
                 self._expect(barrier, int(tx[lanes].astype(np.int64).sum()), thread, addr)
             arrivals = len(lanes) if count is None else int(count[lanes].astype(np.int64).sum())
