@@ -3,9 +3,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -21,17 +21,25 @@ from flash_attention.tools.mends import DEADLOCK, NUMBERS
 from tests.backward_cases import assert_right, backward_of
 from tests.emulator import ampere_mutations, hopper_mutations, short_mutations
 from tests.emulator.planting import TILE_COUNTER, Scene
+from tests.emulator.ptx_sites import Site, sites
 from tests.families.sm90.backward.cases import config
 from tests.feature_cases import Case
 
 Compiler = Callable[[Unit], CompiledKernel]
 
 
+class Found(NamedTuple):
+    """A kind of finding, and the line of PTX that it names; 0 if it names none."""
+
+    kind: str
+    line: int = 0
+
+
 class Seen(NamedTuple):
     """What a run gave away, and the counters of the kernel that is mutated."""
 
-    kinds: frozenset[str]
-    counters: Counters | None = None
+    found: set[Found]
+    counters: Counters
 
 
 class Forward:
@@ -45,12 +53,12 @@ class Forward:
 
     def run(self, settings: Settings, compile_unit: Compiler) -> Seen:
         result = emulate_plan(self._plan, self._call, settings, compile_unit=compile_unit)
-        kinds = {finding.kind for finding in result.findings}
+        found = _places(result.findings)
         try:
             self._made.assert_right(result.output.nan_to_num(nan=torch.inf), result.lse)
         except AssertionError:
-            kinds.add(NUMBERS)
-        return Seen(frozenset(kinds), result.counters)
+            found.add(Found(NUMBERS))
+        return Seen(found, result.counters)
 
 
 class Backward:
@@ -64,15 +72,17 @@ class Backward:
         self.unit = steps[self._main]
 
     def run(self, settings: Settings, compile_unit: Compiler) -> Seen:
-        result = emulate_backward_plan(
-            self._plan, self._call, settings, compile_unit=compile_unit
-        )
-        kinds = {finding.kind for finding in result.findings}
+        result = emulate_backward_plan(self._plan, self._call, settings, compile_unit=compile_unit)
+        found = _places(result.findings)
         try:
             assert_right(result.gradients, self._call)
         except AssertionError:
-            kinds.add(NUMBERS)
-        return Seen(frozenset(kinds), result.counters[self._main])
+            found.add(Found(NUMBERS))
+        return Seen(found, result.counters[self._main])
+
+
+def _places(findings: Iterable[object]) -> set[Found]:
+    return {Found(each.kind, each.ptx_line or 0) for each in findings if isinstance(each, Finding)}
 
 
 @dataclass(frozen=True)
@@ -104,35 +114,39 @@ class Kernel:
                 for instruction in blocks[index].instructions
             )
             for run in runs
-            if run.counters is not None
         ]
 
-    def run(self, ptx: str, settings: Settings, line: int) -> frozenset[str]:
+    @cached_property
+    def sites(self) -> list[Site]:
+        """The sites that some call reaches."""
+        reached = frozenset().union(*self.reached)
+        return [site for site in sites(self.ptx) if site.number in reached]
+
+    def run(self, ptx: str, schedule: str, line: int) -> set[Found]:
         """What other PTX gives away in the calls that reach a line."""
-        found: set[str] = set()
+        found: set[Found] = set()
         for call, lines in zip(self.calls, self.reached, strict=True):
             if line in lines:
-                found |= _run(call, ptx, settings)
-        return frozenset(found)
+                found |= _run(call, ptx, Settings(schedule))
+        return found
 
 
-def _run(call: Forward | Backward, ptx: str, settings: Settings) -> frozenset[str]:
+def _run(call: Forward | Backward, ptx: str, settings: Settings) -> set[Found]:
     def compile_unit(unit: Unit) -> CompiledKernel:
         compiled = compiled_unit(unit)
         return replace(compiled, ptx=ptx) if unit == call.unit else compiled
 
     try:
-        return call.run(settings, compile_unit).kinds
+        return call.run(settings, compile_unit).found
     except LaunchError as error:
         deadlock = error.__cause__
         if not isinstance(deadlock, DeadlockError):
-            return frozenset({TILE_COUNTER})
-        found = {item.kind for item in deadlock.findings if isinstance(item, Finding)}
-        return frozenset({DEADLOCK, *found})
+            return {Found(TILE_COUNTER)}
+        return {Found(DEADLOCK), *_places(deadlock.findings)}
 
 
 def _forward(scene: Scene, *cases: Case) -> list[Callable[[], Forward]]:
-    return [lambda case=case: Forward(replace(scene, case=case)) for case in cases]
+    return [partial(Forward, replace(scene, case=case)) for case in cases]
 
 
 IN_ORDER = config(64, dq="ordered", schedule="paired", order="dynamic_8")
@@ -149,11 +163,6 @@ KERNELS = (
     Kernel("sm_90 split keys, one launch", _forward(short_mutations.AT_ONCE, SPLIT)),
     Kernel(
         "sm_90 backward, dQ in order",
-        [lambda case=case: Backward(IN_ORDER, case) for case in (GROUPED, ODD)],
+        [partial(Backward, IN_ORDER, case) for case in (GROUPED, ODD)],
     ),
 )
-
-
-@cache
-def kernel(name: str) -> Kernel:
-    return next(kernel for kernel in KERNELS if kernel.name == name)

@@ -75,19 +75,18 @@ def run(
         given = grid, block, args, dynamic_smem, checks, cluster, starts_early
         return Machine(program, memory, *given)
 
-    machine = launched()
-    if debugger is not None:
-        machine.debugger = debugger
-        debugger.attach(machine)
     if schedule == LOCKSTEP or debugger or not checks or not program.meets_at_barriers:
+        machine = launched()
+        if debugger is not None:
+            machine.debugger = debugger
+            debugger.attach(machine)
         return _run(machine, schedule, seed)
     before = memory.saved()
-    together = _run_together(machine)
+    together = _run_together(launched())
     if together is not None:
         return together
     memory.restore(before)
-    machine = launched()
-    return _run(machine, schedule, seed)
+    return _run(launched(), schedule, seed)
 
 
 def _run_together(machine: Machine) -> RunResult | None:

@@ -45,8 +45,11 @@ class Actor(NamedTuple):
 class Pair(NamedTuple):
     """Whether a copy engine made each of two accesses, the first and the second one."""
 
-    first: bool = False
-    second: bool = False
+    first: bool
+    second: bool
+
+
+NEITHER = Pair(False, False)
 
 
 class _Observed:
@@ -117,7 +120,7 @@ class FlagOrder:
                 self._observed[cta].setdefault(key, _Observed()).add(epoch, counts)
 
     def covers(
-        self, row: int, cta: int, agent: int, epoch: int, loose: bool, by_engines: Pair = Pair()
+        self, row: int, cta: int, agent: int, epoch: int, loose: bool, by_engines: Pair = NEITHER
     ) -> bool:
         """Whether the agent of a row knows what an agent of a CTA did in an epoch, or engines know
         that engines did."""
@@ -129,7 +132,7 @@ class FlagOrder:
         return False
 
     def _with_engines(self, released: Clock, known: Clock) -> Clock:
-        """What is released, and as much of it as copy engines did behind a fence between proxies."""
+        """What is released, and how much of it copy engines did before a fence between proxies."""
         if len(known) <= BY_GLOBAL_PROXY:
             return np.stack((released, released))
         return np.stack((released, np.minimum(released, known[BY_GLOBAL_PROXY])))

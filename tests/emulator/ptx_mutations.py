@@ -1,0 +1,144 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Mutates lines of the PTX of five kernels by rule, and writes the table of what was found:
+
+python -m tests.emulator.ptx_mutations run                          # all of them, in minutes
+python -m tests.emulator.ptx_mutations docs/emulator_mutations.md   # the table, from that run
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from benchmarks.render.blocks import replace_block, table, wrap
+from flash_attention.compile.nvrtc import nvrtc_version
+from flash_attention.emulator import SCHEDULES, load_program
+from tests.emulator.ptx_kernels import KERNELS, Found, Kernel
+from tests.emulator.ptx_reasons import REASONS, Reason
+from tests.emulator.ptx_sites import Site, spread
+
+RESULTS = Path(__file__).resolve().parents[2] / "results" / "emulator_mutations.json"
+A_KERNEL = 20  # mutations
+HEADER = ("PTX line", "instruction", "mistake", "where", "found", "why nothing is found")
+
+
+def chosen(kernel: Kernel) -> list[Site]:
+    return spread(kernel.sites, A_KERNEL)
+
+
+def listed(kernel: Kernel, site: Site) -> dict[str, Any]:
+    """What names a mutation: all that a run of it does not tell."""
+    return {
+        "line": site.number,
+        "instruction": " ".join(site.text.split()),
+        "mistake": site.rule.mistake,
+        "where": _header(kernel, site),
+    }
+
+
+def _header(kernel: Kernel, site: Site) -> str:
+    """The header that the instruction comes from, or that calls the wrapper of the instruction."""
+    instructions = load_program(kernel.ptx).kernel.instructions
+    source = next(i.source for i in instructions if i.ptx_line == site.number) or ""
+    headers: list[str] = re.findall(r"include/fa/([\w/]+\.cuh)", source)
+    return next((header for header in headers if not header.startswith("ptx/")), headers[-1])
+
+
+def kinds(found: Iterable[Found]) -> list[str]:
+    return sorted({each.kind for each in found})
+
+
+def outcome(kernel: Kernel, site: Site) -> dict[str, list[str]]:
+    """The kinds of findings of a mutation under every schedule of the warps."""
+    ptx = site.plant(kernel.ptx)
+    return {schedule: kinds(kernel.run(ptx, schedule, site.number)) for schedule in SCHEDULES}
+
+
+def proof(kernel: Kernel, site: Site, reason: Reason) -> list[str]:
+    """What a mutation adds to the findings of the one that takes away what makes it harmless."""
+    if reason.beside is None:
+        return []
+    number, mistake = reason.beside
+    other = next(s for s in kernel.sites if (s.number, s.rule.mistake) == (number, mistake))
+    alone = other.plant(kernel.ptx)
+    added: set[Found] = set()
+    for schedule in SCHEDULES:
+        both = kernel.run(site.plant(alone), schedule, site.number)
+        added |= both - kernel.run(alone, schedule, site.number)
+    return kinds(added)
+
+
+def run_kernel(kernel: Kernel) -> dict[str, Any]:
+    rows = []
+    for site in chosen(kernel):
+        row = listed(kernel, site) | {"found": outcome(kernel, site)}
+        reason = REASONS.get((kernel.name, site.number, site.rule.mistake))
+        if reason is not None:
+            row["both"] = proof(kernel, site, reason)
+        print(kernel.name, *row.values(), flush=True)
+        rows.append(row)
+    return {"name": kernel.name, "sites": len(kernel.sites), "mutations": rows}
+
+
+def run(path: Path) -> None:
+    kernels = [run_kernel(kernel) for kernel in KERNELS]
+    results = {"nvrtc": nvrtc_version(), "kernels": kernels}
+    path.write_text(json.dumps(results, indent=1) + "\n")
+
+
+def found(row: dict[str, Any]) -> str:
+    """The kinds of findings, and the schedules that show none of them."""
+    by_schedule = row["found"]
+    every = sorted({kind for seen in by_schedule.values() for kind in seen})
+    without = [schedule for schedule, seen in by_schedule.items() if not seen]
+    if not every:
+        return "nothing"
+    return ", ".join(every) + (f" (not in {', '.join(without)})" if without else "")
+
+
+def why(name: str, row: dict[str, Any]) -> str:
+    """Why a mutation is harmless, and what shows it."""
+    reason = REASONS.get((name, row["line"], row["mistake"]))
+    if reason is None or found(row) != "nothing":
+        return ""
+    if reason.beside is None:
+        return reason.text
+    line, mistake = reason.beside
+    return f"{reason.text} With line {line} changed too ({mistake}): {', '.join(row['both'])}."
+
+
+def block(results: dict[str, Any]) -> str:
+    """The tables of all kernels."""
+    lines = []
+    for kernel in results["kernels"]:
+        rows = [
+            [
+                str(row["line"]),
+                f"`{row['instruction']}`",
+                row["mistake"],
+                f"`{row['where']}`",
+                found(row),
+                why(kernel["name"], row),
+            ]
+            for row in kernel["mutations"]
+        ]
+        caught = sum(found(row) != "nothing" for row in kernel["mutations"])
+        title = f"**{kernel['name']}**: {caught} of {len(rows)} are found; {kernel['sites']} sites."
+        lines += [title, "", *table(HEADER, rows, left=len(HEADER)), ""]
+    return wrap("ptx-mutations", lines[:-1])
+
+
+def main(argument: str) -> None:
+    if argument == "run":
+        run(RESULTS)
+        return
+    document, results = Path(argument), json.loads(RESULTS.read_text())
+    document.write_text(replace_block(document.read_text(), "ptx-mutations", block(results)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
