@@ -122,12 +122,12 @@ class Kernel:
         reached = frozenset().union(*self.reached)
         return [site for site in sites(self.ptx) if site.number in reached]
 
-    def run(self, ptx: str, schedule: str, line: int) -> set[Found]:
+    def run(self, ptx: str, settings: Settings, line: int) -> set[Found]:
         """What other PTX gives away in the calls that reach a line."""
         found: set[Found] = set()
         for call, lines in zip(self.calls, self.reached, strict=True):
             if line in lines:
-                found |= _run(call, ptx, Settings(schedule))
+                found |= _run(call, ptx, settings)
         return found
 
 
@@ -153,7 +153,7 @@ IN_ORDER = config(64, dq="ordered", schedule="paired", order="dynamic_8")
 LONG = replace(hopper_mutations.CASE, seq_k=850)  # the producer goes round its loop
 LAST = [replace(hopper_mutations.CASE, seq_q=300, seq_k=keys) for keys in (1000, 1088)]
 SPLIT = replace(short_mutations.FEW, seq_k=600, used=(600, 300, 0))
-GROUPED = Case("", 300, 330, heads=2, heads_k=1, causal=True)
+QUEUED = Case("", 140, 330, heads=2, heads_k=2, causal=True)  # six tiles for two CTAs
 ODD = Case("", 1000, 256, heads=1, heads_k=1, causal=True)  # an odd number of query blocks
 
 KERNELS = (
@@ -163,6 +163,6 @@ KERNELS = (
     Kernel("sm_90 split keys, one launch", _forward(short_mutations.AT_ONCE, SPLIT)),
     Kernel(
         "sm_90 backward, dQ in order",
-        [partial(Backward, IN_ORDER, case) for case in (GROUPED, ODD)],
+        [partial(Backward, IN_ORDER, case) for case in (QUEUED, ODD)],
     ),
 )

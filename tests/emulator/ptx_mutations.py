@@ -2,7 +2,8 @@
 """Mutates lines of the PTX of five kernels by rule, and writes the table of what was found:
 
 python -m tests.emulator.ptx_mutations run                          # all of them, in minutes
-python -m tests.emulator.ptx_mutations docs/emulator_mutations.md   # the table, from that run
+python -m tests.emulator.ptx_mutations run 2 5                      # those of two of the kernels
+python -m tests.emulator.ptx_mutations docs/emulator_mutations.md   # the table, from these runs
 """
 
 from __future__ import annotations
@@ -10,19 +11,21 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 from benchmarks.render.blocks import replace_block, table, wrap
 from flash_attention.compile.nvrtc import nvrtc_version
 from flash_attention.emulator import SCHEDULES, load_program
+from flash_attention.launch.emulation import Settings
 from tests.emulator.ptx_kernels import KERNELS, Found, Kernel
 from tests.emulator.ptx_reasons import REASONS, Reason
 from tests.emulator.ptx_sites import Site, spread
 
 RESULTS = Path(__file__).resolve().parents[2] / "results" / "emulator_mutations.json"
 A_KERNEL = 20  # mutations
+SEEDS = range(1, 5)  # of more random orders, for mutations that nothing else shows
 HEADER = ("PTX line", "instruction", "mistake", "where", "found", "why nothing is found")
 
 
@@ -53,9 +56,17 @@ def kinds(found: Iterable[Found]) -> list[str]:
 
 
 def outcome(kernel: Kernel, site: Site) -> dict[str, list[str]]:
-    """The kinds of findings of a mutation under every schedule of the warps."""
-    ptx = site.plant(kernel.ptx)
-    return {schedule: kinds(kernel.run(ptx, schedule, site.number)) for schedule in SCHEDULES}
+    """The kinds of findings of a mutation under every schedule of the warps. Where there are none
+    it runs in more random orders."""
+    ptx, seen = site.plant(kernel.ptx), {}
+    for schedule in SCHEDULES:
+        seen[schedule] = kinds(kernel.run(ptx, Settings(schedule), site.number))
+    for seed in SEEDS:
+        if any(seen.values()):
+            break
+        settings = Settings("random", seed)
+        seen[f"random {seed}"] = kinds(kernel.run(ptx, settings, site.number))
+    return seen
 
 
 def proof(kernel: Kernel, site: Site, reason: Reason) -> list[str]:
@@ -67,8 +78,8 @@ def proof(kernel: Kernel, site: Site, reason: Reason) -> list[str]:
     alone = other.plant(kernel.ptx)
     added: set[Found] = set()
     for schedule in SCHEDULES:
-        both = kernel.run(site.plant(alone), schedule, site.number)
-        added |= both - kernel.run(alone, schedule, site.number)
+        both = kernel.run(site.plant(alone), Settings(schedule), site.number)
+        added |= both - kernel.run(alone, Settings(schedule), site.number)
     return kinds(added)
 
 
@@ -84,10 +95,15 @@ def run_kernel(kernel: Kernel) -> dict[str, Any]:
     return {"name": kernel.name, "sites": len(kernel.sites), "mutations": rows}
 
 
-def run(path: Path) -> None:
-    kernels = [run_kernel(kernel) for kernel in KERNELS]
-    results = {"nvrtc": nvrtc_version(), "kernels": kernels}
-    path.write_text(json.dumps(results, indent=1) + "\n")
+def run(numbers: Sequence[str]) -> None:
+    """Run the mutations of some kernels, by their numbers from 1, or of all, and keep the rest."""
+    before = json.loads(RESULTS.read_text())["kernels"] if RESULTS.exists() else []
+    kernels = {kernel["name"]: kernel for kernel in before}
+    for kernel in [KERNELS[int(number) - 1] for number in numbers] or KERNELS:
+        kernels[kernel.name] = run_kernel(kernel)
+        ordered = [kernels[each.name] for each in KERNELS if each.name in kernels]
+        results = {"nvrtc": nvrtc_version(), "kernels": ordered}
+        RESULTS.write_text(json.dumps(results, indent=1) + "\n")
 
 
 def found(row: dict[str, Any]) -> str:
@@ -132,13 +148,13 @@ def block(results: dict[str, Any]) -> str:
     return wrap("ptx-mutations", lines[:-1])
 
 
-def main(argument: str) -> None:
+def main(argument: str, *numbers: str) -> None:
     if argument == "run":
-        run(RESULTS)
+        run(numbers)
         return
     document, results = Path(argument), json.loads(RESULTS.read_text())
     document.write_text(replace_block(document.read_text(), "ptx-mutations", block(results)))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])
