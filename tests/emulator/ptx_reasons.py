@@ -35,8 +35,8 @@ REASONS: dict[tuple[str, int, str], Reason] = {
         "Each store is waited for at line 317 until it has read shared memory.", (317, NO_WAIT)
     ),
     (SPLIT, 2059, NO_BARRIER): Reason(
-        "It orders nothing: all four warps wait for K themselves, at the mbarrier before it. It tells"
-        " the compiler that the warps converge."
+        "It orders nothing: each of the four warps waits for K itself, at the mbarrier before it."
+        " The barrier tells the compiler that the warps converge."
     ),
     (SPLIT, 4753, NO_WAIT): Reason(_NO_STORES),
     (SPLIT, 4753, ONE_MORE): Reason(_NO_STORES),
