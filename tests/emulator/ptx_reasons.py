@@ -20,7 +20,7 @@ class Reason(NamedTuple):
 NO_BARRIER, NO_WAIT = "no barrier", "no wait for a group"
 ONE_MORE = "one more group may be pending"
 AMPERE, PING_PONG = "sm_80 forward, rung 16", "sm_90 forward, rung 21"
-SPLIT = "sm_90 split keys, one launch"
+SPLIT, BACKWARD = "sm_90 split keys, one launch", "sm_90 backward, dQ in order"
 
 _Q_LATER = "Q is read behind the wait at line 417 and the barrier at line 420, which cover it."
 _NO_STORES = (
@@ -40,4 +40,8 @@ REASONS: dict[tuple[str, int, str], Reason] = {
     ),
     (SPLIT, 4753, NO_WAIT): Reason(_NO_STORES),
     (SPLIT, 4753, ONE_MORE): Reason(_NO_STORES),
+    (BACKWARD, 5502, "no fence of wgmma"): Reason(
+        "A and B are in shared memory, and the fence at line 5457 stands behind the last use of the"
+        " accumulator by other instructions, on every path."
+    ),
 }
