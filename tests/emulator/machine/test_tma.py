@@ -16,22 +16,18 @@ from tests.emulator.hopper_machine import each, fill_shared, kinds, make_machine
 
 Array = NDArray[Any]
 MAP = 1 << 40
-BAR = SHARED_BASE
-BOX = SHARED_BASE + 1024
+BAR, BOX = SHARED_BASE, SHARED_BASE + 1024
 POISON = 0x7FFF
 
 
-def machine_with(
-    tensor: TensorMap, memory: GlobalMemory, ctas: int = 1, fenced: bool = True
-) -> Machine:
+def machine_with(tensor: TensorMap, memory: GlobalMemory, ctas: int = 1) -> Machine:
     """A machine that knows one tensor map and has one initialised mbarrier a CTA."""
     machine = make_machine(ctas=ctas, warps=2, memory=memory)
     machine.tensor_maps[MAP] = tensor
     for cta in range(ctas):
         lane = one_lane(machine, cta=cta)
         machine.mbarriers.init(lane, each(lane, BAR), each(lane, 1), None, 0)
-        if fenced:
-            machine.mbarriers.fence_inits(lane, None)
+        machine.mbarriers.fence_inits(lane, None)
     machine.clocks.join_all()
     return machine
 
@@ -217,17 +213,6 @@ def test_reading_a_box_before_its_barrier_is_a_race() -> None:
     (finding,) = machine.findings.items
     assert finding.kind == "race"
     assert "bulk load on mbarrier slot 0" in finding.detail
-
-
-@pytest.mark.parametrize("fence", ["none", "mbarrier_init", "proxy", "proxy of the other"])
-def test_a_box_completes_at_an_mbarrier_behind_a_fence(fence: str) -> None:
-    memory, tensor, _ = small()
-    machine = machine_with(tensor, memory, fenced=fence == "mbarrier_init")
-    if fence.startswith("proxy"):
-        machine.clocks.fence_proxy(one_lane(machine, warp=1 if fence != "proxy" else 0))
-    load(machine, (0, 0))
-    heeded = fence in ("mbarrier_init", "proxy")
-    assert kinds(machine) == ([] if heeded else ["missing-proxy-fence"])
 
 
 def test_loading_over_what_others_still_read_is_a_race() -> None:
