@@ -127,11 +127,16 @@ def why(name: str, row: dict[str, Any]) -> str:
     return f"{reason.text} With line {line} changed too ({mistake}): {', '.join(row['both'])}."
 
 
+def _caught(rows: Sequence[dict[str, Any]]) -> int:
+    return sum(found(row) != "nothing" for row in rows)
+
+
 def block(results: dict[str, Any]) -> str:
     """The tables of all kernels."""
-    lines = []
+    rows = [row for kernel in results["kernels"] for row in kernel["mutations"]]
+    lines = [f"{_caught(rows)} of {len(rows)} mutations are found.", ""]
     for kernel in results["kernels"]:
-        rows = [
+        cells = [
             [
                 str(row["line"]),
                 f"`{row['instruction']}`",
@@ -142,9 +147,9 @@ def block(results: dict[str, Any]) -> str:
             ]
             for row in kernel["mutations"]
         ]
-        caught = sum(found(row) != "nothing" for row in kernel["mutations"])
-        title = f"**{kernel['name']}**: {caught} of {len(rows)} are found; {kernel['sites']} sites."
-        lines += [title, "", *table(HEADER, rows, left=len(HEADER)), ""]
+        caught, sites = _caught(kernel["mutations"]), kernel["sites"]
+        title = f"**{kernel['name']}**: {caught} of {len(cells)} are found. The kernel has {sites} sites."
+        lines += [title, "", *table(HEADER, cells, left=len(HEADER)), ""]
     return wrap("ptx-mutations", lines[:-1])
 
 

@@ -34,14 +34,14 @@ REASONS: dict[tuple[str, int, str], Reason] = {
     (PING_PONG, 3368, ONE_MORE): Reason(
         "Each store is waited for at line 317 until it has read shared memory.", (317, NO_WAIT)
     ),
-    (SPLIT, 2059, NO_BARRIER): Reason(
+    (SPLIT, 898, NO_BARRIER): Reason(
         "It orders nothing: each of the four warps waits for K itself, at the mbarrier before it."
         " The barrier tells the compiler that the warps converge."
     ),
     (SPLIT, 4753, NO_WAIT): Reason(_NO_STORES),
     (SPLIT, 4753, ONE_MORE): Reason(_NO_STORES),
-    (BACKWARD, 5502, "no fence of wgmma"): Reason(
-        "A and B are in shared memory, and the fence at line 5457 stands behind the last use of the"
-        " accumulator by other instructions, on every path."
+    (BACKWARD, 6646, "no fence of wgmma"): Reason(
+        "A and B are in shared memory. Other instructions use the accumulator at lines 6814 to 7418"
+        " alone, and several fences stand between these and the products; the last is line 5502."
     ),
 }

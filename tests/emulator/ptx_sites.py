@@ -56,7 +56,8 @@ _FLIPPED = _operand_changed("xor.b32 changed, \\g<last>, 1")
 _GROUP = r"(?P<wait>(?:cp\.async\.|cp\.async\.bulk\.|wgmma\.)wait_group\S*\s+)(?P<pending>\d+);"
 
 RULES = (
-    Rule("no proxy fence", r"fence\.proxy\.async\S*;"),
+    Rule("no proxy fence", r"fence\.proxy\.async(?!\.global)\S*;"),
+    Rule("no proxy fence of global memory", r"fence\.proxy\.async\.global;"),
     Rule("no fence behind mbarrier.init", r"fence\.mbarrier_init\S*;"),
     Rule("no fence between threads", r"(?:membar|fence\.(?:acq_rel|sc))\S*;"),
     Rule("no acquire", r"(ld|atom|red)\.acquire(.*)", r"\1.relaxed\2"),
