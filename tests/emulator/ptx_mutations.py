@@ -147,8 +147,8 @@ def block(results: dict[str, Any]) -> str:
             ]
             for row in kernel["mutations"]
         ]
-        caught, sites = _caught(kernel["mutations"]), kernel["sites"]
-        title = f"**{kernel['name']}**: {caught} of {len(cells)} are found. The kernel has {sites} sites."
+        title = f"**{kernel['name']}**: {_caught(kernel['mutations'])} of {len(cells)} are found."
+        title += f" The kernel has {kernel['sites']} sites."
         lines += [title, "", *table(HEADER, cells, left=len(HEADER)), ""]
     return wrap("ptx-mutations", lines[:-1])
 
