@@ -34,13 +34,19 @@ def chosen(kernel: Kernel) -> list[Site]:
 
 
 def listed(kernel: Kernel, site: Site) -> dict[str, Any]:
-    """What names a mutation: all that a run of it does not tell."""
+    """What names a mutation: all that a run of it does not tell. Its place is that among the sites
+    of its rule, which stays when lines move."""
     return {
         "line": site.number,
+        "place": place(kernel, site),
         "instruction": " ".join(site.text.split()),
         "mistake": site.rule.mistake,
         "where": _header(kernel, site),
     }
+
+
+def place(kernel: Kernel, site: Site) -> int:
+    return [each for each in kernel.sites if each.rule is site.rule].index(site)
 
 
 def _header(kernel: Kernel, site: Site) -> str:
@@ -69,13 +75,16 @@ def outcome(kernel: Kernel, site: Site) -> dict[str, list[str]]:
     return seen
 
 
+def beside(kernel: Kernel, named: tuple[str, int]) -> Site:
+    mistake, number = named
+    return [site for site in kernel.sites if site.rule.mistake == mistake][number]
+
+
 def proof(kernel: Kernel, site: Site, reason: Reason) -> list[str]:
     """What a mutation adds to the findings of the one that takes away what makes it harmless."""
     if reason.beside is None:
         return []
-    number, mistake = reason.beside
-    other = next(s for s in kernel.sites if (s.number, s.rule.mistake) == (number, mistake))
-    alone = other.plant(kernel.ptx)
+    alone = beside(kernel, reason.beside).plant(kernel.ptx)
     added: set[Found] = set()
     for schedule in SCHEDULES:
         both = kernel.run(site.plant(alone), Settings(schedule), site.number)
@@ -87,8 +96,9 @@ def run_kernel(kernel: Kernel) -> dict[str, Any]:
     rows = []
     for site in chosen(kernel):
         row = listed(kernel, site) | {"found": outcome(kernel, site)}
-        reason = REASONS.get((kernel.name, site.number, site.rule.mistake))
-        if reason is not None:
+        reason = REASONS.get((kernel.name, row["mistake"], row["place"]))
+        if reason is not None and reason.beside is not None:
+            row["beside"] = beside(kernel, reason.beside).number
             row["both"] = proof(kernel, site, reason)
         print(kernel.name, *row.values(), flush=True)
         rows.append(row)
@@ -118,13 +128,13 @@ def found(row: dict[str, Any]) -> str:
 
 def why(name: str, row: dict[str, Any]) -> str:
     """Why a mutation is harmless, and what shows it."""
-    reason = REASONS.get((name, row["line"], row["mistake"]))
+    reason = REASONS.get((name, row["mistake"], row["place"]))
     if reason is None or found(row) != "nothing":
         return ""
     if reason.beside is None:
         return reason.text
-    line, mistake = reason.beside
-    return f"{reason.text} With line {line} changed too ({mistake}): {', '.join(row['both'])}."
+    added = ", ".join(row["both"])
+    return f"{reason.text} With line {row['beside']} changed too ({reason.beside[0]}): {added}."
 
 
 def _caught(rows: Sequence[dict[str, Any]]) -> int:

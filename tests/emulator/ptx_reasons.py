@@ -11,10 +11,10 @@ from typing import NamedTuple
 
 
 class Reason(NamedTuple):
-    """Why a mutation is harmless, and the mutation (line, mistake) beside which it is not."""
+    """Why a mutation is harmless, and the mutation (mistake, place) beside which it is not."""
 
     text: str
-    beside: tuple[int, str] | None = None
+    beside: tuple[str, int] | None = None
 
 
 NO_BARRIER, NO_WAIT = "no barrier", "no wait for a group"
@@ -22,26 +22,27 @@ ONE_MORE = "one more group may be pending"
 AMPERE, PING_PONG = "sm_80 forward, rung 16", "sm_90 forward, rung 21"
 SPLIT, BACKWARD = "sm_90 split keys, one launch", "sm_90 backward, dQ in order"
 
-_Q_LATER = "Q is read behind the wait at line 417 and the barrier at line 420, which cover it."
+_Q_LATER = "Q is read behind the next wait and the next barrier, those of K, which cover it."
 _NO_STORES = (
     "No bulk store is in flight: this kernel stores O and its partial results by `st.global`."
 )
 
-REASONS: dict[tuple[str, int, str], Reason] = {
-    (AMPERE, 410, NO_BARRIER): Reason(_Q_LATER, (420, NO_BARRIER)),
-    (AMPERE, 407, NO_WAIT): Reason(_Q_LATER, (417, NO_WAIT)),
-    (AMPERE, 407, ONE_MORE): Reason(_Q_LATER, (417, NO_WAIT)),
-    (PING_PONG, 3368, ONE_MORE): Reason(
-        "Each store is waited for at line 317 until it has read shared memory.", (317, NO_WAIT)
+# By kernel, mistake, and place among the sites of the mistake's rule.
+REASONS: dict[tuple[str, str, int], Reason] = {
+    (AMPERE, NO_BARRIER, 0): Reason(_Q_LATER, (NO_BARRIER, 1)),
+    (AMPERE, NO_WAIT, 0): Reason(_Q_LATER, (NO_WAIT, 1)),
+    (AMPERE, ONE_MORE, 0): Reason(_Q_LATER, (NO_WAIT, 1)),
+    (PING_PONG, ONE_MORE, 5): Reason(
+        "Each store has been waited for before, until it has read shared memory.", (NO_WAIT, 0)
     ),
-    (SPLIT, 898, NO_BARRIER): Reason(
+    (SPLIT, NO_BARRIER, 1): Reason(
         "It orders nothing: each of the four warps waits for K itself, at the mbarrier before it."
         " The barrier tells the compiler that the warps converge."
     ),
-    (SPLIT, 4753, NO_WAIT): Reason(_NO_STORES),
-    (SPLIT, 4753, ONE_MORE): Reason(_NO_STORES),
-    (BACKWARD, 6646, "no fence of wgmma"): Reason(
-        "A and B are in shared memory. Other instructions use the accumulator at lines 6814 to 7418"
-        " alone, and several fences stand between these and the products; the last is line 5502."
+    (SPLIT, NO_WAIT, 4): Reason(_NO_STORES),
+    (SPLIT, ONE_MORE, 4): Reason(_NO_STORES),
+    (BACKWARD, "no fence of wgmma", 6): Reason(
+        "A and B are in shared memory. Other instructions use the accumulator only behind these"
+        " products, and other fences stand between that use and the next products, on every path."
     ),
 }

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +35,14 @@ def rows(kernel: Kernel) -> list[dict[str, Any]]:
 @pytest.mark.slow
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
 def test_the_stored_mutations_are_those_of_the_kernel(kernel: Kernel) -> None:
-    stored = [{k: v for k, v in row.items() if k not in ("found", "both")} for row in rows(kernel)]
-    assert [listed(kernel, site) for site in chosen(kernel)] == stored, RUN_AGAIN
+    """But for the numbers of lines and registers, which move with every change of a kernel."""
+    here = [_named(listed(kernel, site)) for site in chosen(kernel)]
+    assert here == [_named(row) for row in rows(kernel)], RUN_AGAIN
+
+
+def _named(row: dict[str, Any]) -> tuple[str, int, str, str]:
+    instruction = re.sub(r"%(\w+?)\d+", r"%\1", row["instruction"])
+    return row["mistake"], row["place"], row["where"], instruction
 
 
 @same_compiler
@@ -61,7 +68,7 @@ def test_there_are_a_hundred_mutations() -> None:
 
 
 def test_what_is_not_found_is_harmless_for_a_reason() -> None:
-    missed = {(name, r["line"], r["mistake"]): r for name, r in ROWS if found(r) == "nothing"}
+    missed = {(name, r["mistake"], r["place"]): r for name, r in ROWS if found(r) == "nothing"}
     assert missed.keys() == REASONS.keys()
     unproved = [key for key, row in missed.items() if REASONS[key].beside and not row["both"]]
     assert unproved == []
