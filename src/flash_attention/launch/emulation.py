@@ -202,6 +202,7 @@ def run_steps(
                 block=geometry.block,
                 args=[*_maps(step, arguments), arguments],
                 dynamic_smem=own_smem,
+                starts_early=step.starts_early,
                 **asdict(settings),
             )
         except DeadlockError as deadlock:

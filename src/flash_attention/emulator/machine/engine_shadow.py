@@ -46,7 +46,7 @@ class EngineShadow(Shadow):
             agent_before, other = int(writers.agent[late][0]), pc_of(writers.tag[late])
             where = chunks[late.any(axis=1)]
             self._report_overwrite(thread, "written", agent_before, where, other)
-        known = seen[self._readers]
+        known = self._seen_of_readers(seen)
         for reader in np.flatnonzero(self._latest_read > known).tolist():
             read, tags = state.late_reads(reader, chunks * CHUNK, CHUNK, known[reader])
             agent_before = int(self._readers[reader])

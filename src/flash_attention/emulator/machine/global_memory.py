@@ -35,6 +35,8 @@ class Saved(NamedTuple):
 
     bytes: NDArray[np.uint8]
     allocations: list[Allocation]
+    writers: int
+    last_launch: int
 
 
 class GlobalMemory:
@@ -48,6 +50,7 @@ class GlobalMemory:
         self.allocations: list[Allocation] = []
         self._variables: dict[str, int] = {}
         self.writers = 0  # agents of all launches so far
+        self.last_launch = 0  # those of all launches but the last one
 
     @property
     def storage(self) -> Storage:
@@ -119,12 +122,14 @@ class GlobalMemory:
 
     def saved(self) -> Saved:
         """What is allocated, and all that it holds; give it to `restore`."""
-        return Saved(self._storage.bytes[: self._top].copy(), copy.deepcopy(self.allocations))
+        stored = self._storage.bytes[: self._top].copy()
+        return Saved(stored, copy.deepcopy(self.allocations), self.writers, self.last_launch)
 
     def restore(self, saved: Saved) -> None:
         """Undo what kernels did since `saved`."""
         self._storage.bytes[: self._top] = saved.bytes
         self.allocations = saved.allocations
+        self.writers, self.last_launch = saved.writers, saved.last_launch
 
     def find(self, offset: int) -> Allocation | None:
         """Return the allocation that contains address GLOBAL_BASE + `offset`, or None."""
@@ -164,6 +169,8 @@ class GlobalAccess(Memory):
             for pc, instruction in enumerate(machine.program.kernel.instructions)
             if instruction.parts[0] in ("st", "atom", "red") and _may_be_global(instruction)
         ]
+        self._kernel_before = machine.kernel_before
+        memory.last_launch = memory.writers
         memory.writers += self._shadow.num_writers
         self._uses: dict[int, set[str]] = {}  # what was done to each allocation
 
@@ -215,6 +222,7 @@ class GlobalAccess(Memory):
         for allocation, lanes in self._by_allocation(access):
             if not allocation.filled:
                 self._check_written(allocation, lanes, access)
+            self._kernel_before.check(allocation, lanes, access)
             tracked = self._may_be_written(allocation)
             if tracked or allocation.newest > self._launch:
                 self._shadow.read(allocation, lanes, access, tracked)
@@ -225,11 +233,12 @@ class GlobalAccess(Memory):
         if allocation is None:
             return False
         written = allocation.newest > self._launch or self._may_be_written(allocation)
-        return written or not allocation.filled
+        return written or not allocation.filled or self._kernel_before.watched
 
     def check_write(self, access: Access, values: Values | None = None) -> None:
         """Check and record a write that is resolved, of `values` if they are known."""
         for allocation, lanes in self._by_allocation(access):
+            self._kernel_before.check(allocation, lanes, access)
             self._shadow.write(allocation, lanes, access, values)
 
     def _may_be_written(self, allocation: Allocation) -> bool:
@@ -310,6 +319,7 @@ class GlobalAccess(Memory):
     def _check_change(self, access: Access, kind: int) -> None:
         for allocation, lanes in self._by_allocation(access):
             self._check_written(allocation, lanes, access)
+            self._kernel_before.check(allocation, lanes, access)
             self._shadow.change(allocation, lanes, access, kind)
 
     def covers(self, begin: int, end: int) -> bool:

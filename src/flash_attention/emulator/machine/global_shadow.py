@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from flash_attention.emulator.machine.access import Access, Bools, Ints, alone_among
 from flash_attention.emulator.machine.allocation import Allocation, Touches
-from flash_attention.emulator.machine.flag_order import Actor, FlagOrder
+from flash_attention.emulator.machine.flag_order import Actor, FlagOrder, Pair
 from flash_attention.emulator.machine.lanes import GLOBAL_BASE
 from flash_attention.emulator.machine.shadow_state import LANE_BITS, LANE_MASK
 from flash_attention.emulator.machine.storage import Storage
-from flash_attention.emulator.program.ordering import Ordering, ordering_of
+from flash_attention.emulator.program.ordering import Ordering, moves_in_bulk, ordering_of
 
 if TYPE_CHECKING:
     from flash_attention.emulator.machine.machine import Machine
@@ -102,6 +102,7 @@ class GlobalShadow:
             for pc, instruction in enumerate(instructions)
             if instruction.parts[0] in ("ld", "st", "atom", "red")
         }
+        self._bulk_pcs = [pc for pc, each in enumerate(instructions) if moves_in_bulk(each)]
 
     def ordering(self, pc: int) -> Ordering:
         return self._orderings.get(pc, WEAK)
@@ -227,7 +228,7 @@ class GlobalShadow:
             late = met & ~known
             if late.any():
                 late = self._without_flags(
-                    late, who, cta, agent, touches, np.isin(kind, list(loose))
+                    late, who, cta, agent, touches, np.isin(kind, list(loose)), access.pc
                 )
             if values is not None and (late & near).any():
                 late &= ~near | ~values.unchanged(access, lanes)[:, None]
@@ -244,21 +245,26 @@ class GlobalShadow:
         agent: Ints,
         touches: Touches,
         loose: Bools,
+        pc: int,
     ) -> Bools:
         """Those of the accesses that no flag orders either."""
         lane, part = np.nonzero(late)
         theirs = (field[lane, part] for field in (cta, agent, touches.epoch, loose))
-        keys = np.stack((who.row[lane], *theirs), axis=1)
+        first = np.isin(touches.tag[lane, part] >> LANE_BITS + KIND_BITS, self._bulk_pcs)
+        keys = np.stack((who.row[lane], *theirs, first), axis=1)
         distinct, inverse = np.unique(keys, axis=0, return_inverse=True)
-        covered = [self._covered(*key) for key in distinct.tolist()]
+        covered = [self._covered(pc in self._bulk_pcs, *key) for key in distinct.tolist()]
         rest = late.copy()
         rest[lane, part] = ~np.array(covered)[inverse.reshape(-1)]
         return rest
 
-    def _covered(self, row: int, cta: int, agent: int, epoch: int, loose: int) -> bool:
-        if self._flags.covers(row, cta, agent, epoch, loose=False):
+    def _covered(
+        self, second: bool, row: int, cta: int, agent: int, epoch: int, loose: int, first: int
+    ) -> bool:
+        place, by_engines = (row, cta, agent, epoch), Pair(bool(first), second)
+        if self._flags.covers(*place, loose=False, by_engines=by_engines):
             return True
-        return bool(loose) and self._flags.covers(row, cta, agent, epoch, loose=True)
+        return bool(loose) and self._flags.covers(*place, loose=True, by_engines=by_engines)
 
     def _check_read_only(
         self, allocation: Allocation, lanes: Ints, access: Access, writes: Touches
@@ -318,8 +324,10 @@ class GlobalShadow:
         lane, part = (int(index[0]) for index in np.nonzero(bad))
         cta, agent = divmod(int(touches.number[lane, part]) - self._launch - 1, self._agents)
         who = self._who(access, lanes, PLAIN)
-        epoch = int(touches.epoch[lane, part])
-        if self._flags.covers(int(who.row[lane]), cta, agent, epoch, loose=True):
+        place = int(who.row[lane]), cta, agent, int(touches.epoch[lane, part])
+        if self._flags.covers(*place, loose=False):
+            return ", and the flag that orders the two has no fence.proxy.async before or behind it"
+        if self._flags.covers(*place, loose=True):
             return ", and the flag that orders the two has no fence before or behind it"
         return ", and nothing orders the two"
 
