@@ -26,7 +26,7 @@ from flash_attention.families.sm90.forward.tile_order import TileOrder
 from flash_attention.families.sm90.fp8.rules import first_violation
 from flash_attention.families.values import Violation
 
-FLOAT_BYTES = 4
+COPY_BYTES = 2  # the copy of O is bf16
 SUM_ROWS = 8  # rows of the transpose of V that give row sums, with tensor_sums
 PANEL_BYTES = 128  # the most columns of a panel of a shared-memory tile
 
@@ -51,7 +51,7 @@ class HopperFp8KernelConfig(KernelConfig):
     overlap: bool = False  # issue Q K^T of the next key block before the softmax of this one
     tensor_sums: bool = False  # the tensor cores add the row sums, with a column of ones
     linear_groups: int = 0  # of four groups of 16 keys, those with a piecewise linear 2^x
-    promote_blocks: int = 0  # key blocks after which O is added to a copy in fp32; 0: never
+    promote_blocks: int = 0  # key blocks after which O is added to a copy; 0: never
     values_transposed: bool = False  # v is given with contiguous keys
     tile_order: TileOrder = TileOrder.PERSISTENT  # which CTA computes which tile
     group_mib: int = 0  # MiB of K and V that DYNAMIC keeps in L2; 0: those of one head
@@ -128,7 +128,7 @@ class HopperFp8KernelConfig(KernelConfig):
         """Return the bytes of dynamic shared memory of a CTA: Q, K, V, and the copy of O."""
         queries = self.q_buffers * self.B_r * self.d_head
         keys = self.stages * self.B_c * (self.d_head + self.value_rows)
-        copy = self.B_r * self.d_head * FLOAT_BYTES if self.promote_blocks else 0
+        copy = self.B_r * self.d_head * COPY_BYTES if self.promote_blocks else 0
         return (queries + keys) * elem_size + copy + BARRIER_BYTES
 
     def bindings(self, *, uneven: bool = False) -> tuple[Binding, ...]:

@@ -80,7 +80,8 @@ class Consumer : public Products<Config_> {
   __device__ Scores<Config::kBC>& s() { return s_; }
   __device__ Weights<Config::kBC>& p() { return p_; }
   __device__ Output& o() { return o_; }
-  __device__ QOperand q() const { return q_operand_; }
+  // The descriptors of 16 steps do not stay in uniform registers without help.
+  __device__ QOperand q() const { return Config::kDHead < 256 ? q_operand_ : q_operand_.uniform(); }
   __device__ KOperand k() const { return k_operand_.after(k_.stage); }
   __device__ VOperand v() const { return v_operand_.after(v_.stage); }
 
@@ -194,6 +195,7 @@ class Consumer : public Products<Config_> {
     stats_.grew = false;
     ptx::mbarrier_wait(smem_.q_full(warpgroup_), tile_parity_);  // Q has arrived
     tile_parity_ ^= 1;
+    __syncwarp();  // the compiler knows that the lanes are together: stages stay in uniform registers
     block_ = end - 1;
     tail_keys_ = whole_end > whole_first ? sequence_.k_len - (whole_end - 1) * Config::kBC : 0;
     pass_blocks(whole_end - end);

@@ -3,14 +3,15 @@
 // Config::Roles says who copies and who computes.
 #pragma once
 #include <fa/forward_args.cuh>
-#include <fa/ptx/memory.cuh>
+#include <fa/sm90/smem_start.cuh>
 #include <fa/sm90/tensor_maps.cuh>
 
 namespace fa::sm90 {
 
 template <class Config, class Maps>
 __device__ void forward(const Maps& maps, const ForwardKernelArgs& args, const void* smem) {
-  Config::Roles::template run<Config>(maps, args, ptx::smem_address(smem));
+  check_smem_start(smem);
+  Config::Roles::template run<Config>(maps, args, kSmemStart);
 }
 
 }  // namespace fa::sm90

@@ -45,6 +45,10 @@ struct SharedTile : Panels<DHead> {
     }
     // The same operand of the n-th tile after this one.
     __device__ RowOperand after(int n) const { return {descriptor + n * (kBytes >> 4)}; }
+    // The operand of the first lane, in uniform registers, from which products read it.
+    __device__ RowOperand uniform() const {
+      return {descriptor >> 32 << 32 | __shfl_sync(~0u, static_cast<u32>(descriptor), 0)};
+    }
   };
 
   // V: contiguous along d, which is the width of the product; panels are `leading` apart.

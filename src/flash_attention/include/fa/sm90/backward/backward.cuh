@@ -37,7 +37,7 @@ __device__ void backward(const TensorMaps& maps, const BackwardKernelArgs& args,
   static_assert(Shape<Config>::kKeyWarpgroups == 2);
   static_assert(Smem::kBytes == Config::kSmemBytes, "the host's bytes of shared memory");
   if (threadIdx.x == 0) {
-    if (ptx::smem_address(smem) != kSmemStart) __trap();
+    check_smem_start(smem);
     Smem::init_barriers();
     ptx::wait_for_grid();
   }

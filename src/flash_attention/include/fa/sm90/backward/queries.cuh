@@ -147,7 +147,7 @@ __device__ void queries(const TensorMap& k_map, const TensorMap& dq_map,
   const QueryRows<Config> tile(args, blockIdx.x);
   if (tile.empty()) return;
   if (threadIdx.x == 0) {
-    if (ptx::smem_address(smem) != kSmemStart) __trap();
+    check_smem_start(smem);
     Smem::init_barriers();
   }
   __syncthreads();  // the barriers are ready

@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // The shared memory of a CTA: K and V of its keys, ring buffers of Q and dO with the statistics of their
-// rows, dS, dQ, and dV and dK on their way, then the mbarriers and the mailboxes. Dynamic shared memory starts at a
-// known address on sm_90, so all addresses are constants and take no registers.
+// rows, dS, dQ, and dV and dK on their way, then the mbarriers and the mailboxes. All addresses are constants.
 #pragma once
 #include <fa/ptx/mbarrier.cuh>
 #include <fa/sm90/backward/shape.cuh>
 #include <fa/sm90/backward/work.cuh>
 #include <fa/sm90/shared_memory.cuh>
+#include <fa/sm90/smem_start.cuh>
 
 namespace fa::sm90::backward {
-
-inline constexpr u32 kSmemStart = 1024;
 
 template <class Config>
 struct SharedMemory {

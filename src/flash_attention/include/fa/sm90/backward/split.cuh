@@ -21,7 +21,7 @@ __device__ void split(const TensorMaps& maps, const BackwardKernelArgs& args, co
   const attn::Sequence sequence = Config::Lengths::sequence(args, tile.batch);
   if (tile.key_first >= sequence.k_len) return;  // other sequences are longer
   if (threadIdx.x == 0) {
-    if (ptx::smem_address(smem) != kSmemStart) __trap();
+    check_smem_start(smem);
     Smem::init_barriers();
     const TileRange<Config> range(typename Config::Mask(args), tile.key_first, Config::kBC,
                                   sequence);

@@ -68,8 +68,8 @@ class Consumer {
   __device__ Scores& s() { return s_; }
   __device__ P& p() { return p_; }
   __device__ Output& o() { return o_; }
-  __device__ KOperand k() const { return k_operand_.after(uniform_stage(k_)); }
-  __device__ VOperand v() const { return v_operand_.after(uniform_stage(v_)); }
+  __device__ KOperand k() const { return k_operand_.after(k_.stage); }
+  __device__ VOperand v() const { return v_operand_.after(v_.stage); }
 
   // Wait until the next K, or the next V, is in its stage.
   __device__ void wait_k() { ptx::mbarrier_wait(smem_.k_full(k_.stage), k_.parity); }
@@ -137,10 +137,12 @@ class Consumer {
   // O after a block
 
   __device__ void rescale(Output& o) {
-    if (stats_.grew) attn::rescale_rows(o, stats_);
+    if (!stats_.grew) return;
+    attn::rescale_rows(o, stats_);
+    copy_.rescale(stats_);
   }
   __device__ void take_sums(Output& o) { Sums::take(o, stats_, zero()); }
-  __device__ void promote(Output& o) { copy_.count(o, stats_, zero()); }
+  __device__ void promote(Output& o) { copy_.count(o); }
 
  private:
   // Blocks that the last warpgroup's rows see, and this warpgroup's rows may not see.
@@ -149,11 +151,6 @@ class Consumer {
 
   // The value is the same in all lanes. The shuffle tells the compiler, which keeps loops convergent.
   static __device__ bool uniform(bool condition) { return __any_sync(~0u, condition); }
-
-  // Products read their descriptors from uniform registers.
-  static __device__ int uniform_stage(const Ring<Config::kStages>& ring) {
-    return __shfl_sync(~0u, ring.stage, 0);
-  }
 
   static __device__ int warp_in_group() { return warp_id() % (kWarpgroupSize / kWarpSize); }
   __device__ int warp_row() const { return tile_row() + warp_in_group() * kWarpRows; }
@@ -198,6 +195,7 @@ class Consumer {
     copy_.begin();
     ptx::mbarrier_wait(smem_.q_full(q_ring_.stage), q_ring_.parity);  // Q has arrived
     mail_parity_ ^= 1;
+    __syncwarp();  // the compiler knows that the lanes are together: stages stay in uniform registers
     q_.begin(smem_.q(q_ring_.stage, warpgroup_), warp_in_group() * kWarpRows,
              [this] { release_q(); });
     pass_blocks(whole.end_block() - range_.end_block());

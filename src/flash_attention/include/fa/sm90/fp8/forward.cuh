@@ -5,6 +5,7 @@
 #include <fa/sm90/fp8/consumer.cuh>
 #include <fa/sm90/fp8/producer.cuh>
 #include <fa/sm90/fp8/slots.cuh>
+#include <fa/sm90/smem_start.cuh>
 
 namespace fa::sm90::fp8 {
 
@@ -15,7 +16,8 @@ __device__ void forward(const typename Config::Values::Maps& maps, const Fp8Kern
   static_assert(Config::kSmemBytes == SharedMemory<Config>::kBytes, "shared memory of a CTA");
   static_assert(Config::kWarpgroupRows == kWarpgroupRows, "rows of a box of Q");
   static_assert(Config::kPanelColumns == Tiles<Config>::KTile::kRowBytes, "columns of a box");
-  const SharedMemory<Config> smem(ptx::smem_address(dynamic));
+  check_smem_start(dynamic);
+  const SharedMemory<Config> smem(kSmemStart);
   if (threadIdx.x == 0) smem.init_barriers();
   Config::Values::template write_sums<Config>(smem);
   __syncthreads();  // the barriers and the rows for sums are ready

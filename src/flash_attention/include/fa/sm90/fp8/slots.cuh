@@ -35,7 +35,8 @@ concept PromotionSlot = requires(typename T::template Copy<16>& copy, Accumulato
   { T::template kThreadBytes<16> } -> Same<const int&>;
   { typename T::template Copy<16>(smem) };
   copy.begin();
-  copy.count(o, stats, 0.f);
+  copy.rescale(stats);
+  copy.count(o);
   copy.end(o);
 };
 
@@ -83,9 +84,10 @@ __device__ constexpr bool check_slots() {
   static_assert(PowersSlot<typename Config::Powers, typename Config::Sums>,
                 "Powers: kBias, Watch with large(), weights<Sums>(group, s, offset, factor, sum, "
                 "watch)");
-  static_assert(PromotionSlot<typename Config::Promotion>,
-                "Promotion: kThreadBytes<Columns>, Copy<Columns>(smem) with begin(), count(o, "
-                "stats, zero), end(o)");
+  static_assert(
+      PromotionSlot<typename Config::Promotion>,
+      "Promotion: kThreadBytes<Columns>, Copy<Columns>(smem) with begin(), rescale(stats), "
+      "count(o), end(o)");
   static_assert(QueryOperandSlot<typename Config::QueryOperand, Config>,
                 "QueryOperand: Operand<Tile, DHead> with begin(tile, row, release), issue(s, k), "
                 "end(release)");

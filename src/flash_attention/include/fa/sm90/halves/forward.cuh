@@ -6,13 +6,15 @@
 #include <fa/ptx/register_pool.cuh>
 #include <fa/sm90/clear.cuh>
 #include <fa/sm90/halves/shared_memory.cuh>
+#include <fa/sm90/smem_start.cuh>
 
 namespace fa::sm90::halves {
 
 template <class Config, class Memory, class Producer, class Consumer, class Maps>
 __device__ void run(const Maps& maps, const ForwardKernelArgs& args, const void* dynamic) {
   Config::Splits::begin();
-  const Memory smem(ptx::smem_address(dynamic));
+  check_smem_start(dynamic);
+  const Memory smem(kSmemStart);
   if (threadIdx.x == 0) smem.init_barriers();
   if (Shape<Config>::kRows < kWarpgroupRows)  // rows of Q that no load fills
     clear_rows<(kHalves + 1) * kWarpgroupSize>(smem.q(), Shape<Config>::kRows, threadIdx.x);

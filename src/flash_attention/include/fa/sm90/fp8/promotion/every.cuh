@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // The accumulators of 8-bit products keep some 14 bits and cut off the rest of every product, so sums of
-// many numbers of one sign drift. After every `Blocks` key blocks O is added to a copy in fp32, in the
-// shared memory of its own thread, and starts again from zero.
+// many numbers of one sign drift. After every `Blocks` key blocks O is added to a copy in bf16, in the
+// shared memory of its own thread. The accumulators keep what the copy rounds off, so nothing is lost.
 #pragma once
 #include <fa/attn/row_stats.cuh>
+#include <fa/dtype/bf16.cuh>
 #include <fa/ptx/memory.cuh>
 
 namespace fa::sm90::fp8::promotion {
@@ -11,10 +12,10 @@ namespace fa::sm90::fp8::promotion {
 template <int Blocks>
 struct Every {
   template <int Columns>
-  static constexpr int kThreadBytes = Columns / 2 * 4;
+  static constexpr int kThreadBytes = Columns / 2 * 2;
 
   // Of the first `Columns` columns of O. `smem` is the address of this thread among those of a
-  // warpgroup: 16 bytes for each, 8 columns after the other.
+  // warpgroup: 16 bytes for each, 16 columns after the other.
   template <int Columns>
   class Copy {
    public:
@@ -26,22 +27,24 @@ struct Every {
       shrink_[0] = shrink_[1] = 1.f;
     }
 
-    // After every block but the last. O is complete.
+    // The maxima grew: the copy stands for smaller numbers.
+    __device__ void rescale(const attn::RowStats<16>& stats) {
+      shrink_[0] *= stats.shrink[0][0];
+      shrink_[1] *= stats.shrink[0][1];
+    }
+
+    // Before a block is added to O, which is complete.
     template <int All>
-    __device__ void count(Accumulator<16, All>& o, const attn::RowStats<16>& stats, float zero) {
-      if (stats.grew) {
-        shrink_[0] *= stats.shrink[0][0];
-        shrink_[1] *= stats.shrink[0][1];
-      }
-      if (!__any_sync(~0u, ++blocks_ == Blocks)) return;
+    __device__ void count(Accumulator<16, All>& o) {
+      if (!__any_sync(~0u, blocks_++ == Blocks)) return;
       end(o);
 #pragma unroll
-      for (int j = 0; j < Columns / 8; ++j) {
-        ptx::st_shared_floats(place(j), o.v[0][j]);
-#pragma unroll
-        for (float& x : o.v[0][j]) x *= zero;  // a constant would make ptxas wait for every product
+      for (int j = 0; j < Columns / 16; ++j) {
+        float (&x)[4] = o.v[0][2 * j], (&y)[4] = o.v[0][2 * j + 1];
+        ptx::st_shared_16(place(j),
+                          {take(x[0], x[1]), take(x[2], x[3]), take(y[0], y[1]), take(y[2], y[3])});
       }
-      blocks_ = 0;
+      blocks_ = 1;
       held_ = true;
       shrink_[0] = shrink_[1] = 1.f;
     }
@@ -51,17 +54,28 @@ struct Every {
     __device__ void end(Accumulator<16, All>& o) const {
       if (!__any_sync(~0u, held_)) return;
 #pragma unroll
-      for (int j = 0; j < Columns / 8; ++j) {
+      for (int j = 0; j < Columns / 16; ++j) {
         const ptx::Chunk copy = ptx::ld_shared_16(place(j));
-        float (&x)[4] = o.v[0][j];
-        x[0] = fmaf(__uint_as_float(copy.x), shrink_[0], x[0]);
-        x[1] = fmaf(__uint_as_float(copy.y), shrink_[0], x[1]);
-        x[2] = fmaf(__uint_as_float(copy.z), shrink_[1], x[2]);
-        x[3] = fmaf(__uint_as_float(copy.w), shrink_[1], x[3]);
+        float (&x)[4] = o.v[0][2 * j], (&y)[4] = o.v[0][2 * j + 1];
+        add(x[0], x[1], copy.x, shrink_[0]);
+        add(x[2], x[3], copy.y, shrink_[1]);
+        add(y[0], y[1], copy.z, shrink_[0]);
+        add(y[2], y[3], copy.w, shrink_[1]);
       }
     }
 
    private:
+    // Both numbers in bf16. They keep what is rounded off.
+    static __device__ u32 take(float& x, float& y) {
+      const u32 pair = dtype::Bf16::pack(x, y);
+      x -= dtype::Bf16::low(pair);
+      y -= dtype::Bf16::high(pair);
+      return pair;
+    }
+    static __device__ void add(float& x, float& y, u32 pair, float by) {
+      x = fmaf(dtype::Bf16::low(pair), by, x);
+      y = fmaf(dtype::Bf16::high(pair), by, y);
+    }
     static constexpr int kWarpgroupThreads = 128;
     __device__ u32 place(int j) const { return smem_ + j * kWarpgroupThreads * kChunkBytes; }
 

@@ -14,7 +14,8 @@ struct Overlapped {
     const auto v = c.v();
     c.wait_k();  // K has arrived
     c.begin_turn();
-    c.issue_scores(c.s(), k);             // S = Q K^T
+    c.issue_scores(c.s(), k);  // S = Q K^T
+    c.promote(c.o());
     c.wait_v();                           // V of the previous block has arrived
     c.issue_accumulate(c.o(), c.p(), v);  // O += P V of the previous block
     c.template wait_products<1>();        // S is complete
@@ -26,7 +27,6 @@ struct Overlapped {
     c.replace(c.p(), next);
     c.rescale(c.o());
     c.take_sums(c.o());
-    c.promote(c.o());
     c.next_block();
   }
 };

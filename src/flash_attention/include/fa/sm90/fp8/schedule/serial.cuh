@@ -14,6 +14,7 @@ struct Serial {
     c.wait_v();  // V of the previous block has arrived
     c.wait_k();  // K has arrived
     c.begin_turn();
+    c.promote(c.o());
     c.issue_accumulate(c.o(), c.p(), v);  // O += P V of the previous block
     c.issue_scores(c.s(), k);             // S = Q K^T
     c.template wait_products<0>();        // S and O are complete
@@ -23,7 +24,6 @@ struct Serial {
     c.mask(c.s(), block);
     c.weigh(c.p(), c.s(), block);
     c.rescale(c.o());
-    c.promote(c.o());
     c.next_block();
   }
 };
