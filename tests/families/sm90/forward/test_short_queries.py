@@ -45,24 +45,38 @@ def chosen(problem: Problem, split_keys: int | None = None) -> Chunks | None:
     return chunks
 
 
-@pytest.mark.parametrize("batch", [1, 2, 5, 14])
+@pytest.mark.parametrize(
+    ("batch", "splits"),
+    [
+        (1, SplitKind.CHUNKED),
+        (2, SplitKind.CHUNKED),
+        (5, SplitKind.EVEN),
+        (14, SplitKind.EVEN),
+    ],
+)
 @pytest.mark.parametrize("seq_k", [32768, 32767, 40000])
-def test_every_multiprocessor_gets_as_many_keys(batch: int, seq_k: int) -> None:
+def test_every_multiprocessor_gets_as_many_keys(batch: int, splits: SplitKind, seq_k: int) -> None:
     problem = replace(DECODE, batch=batch, seq_k=seq_k)
     chunks = chosen(problem)
     assert chunks is not None
     assert 0.95 * SMS <= chunks.num_ctas(problem, consumers=1) <= SMS
-    assert chunks.splits is SplitKind.EVEN
+    assert chunks.splits is splits  # chunks span tiles if they would be much longer otherwise
     assert chunks.heads_together == 4
 
 
-def test_few_keys_have_a_cta_for_every_block() -> None:
-    chunks = chosen(replace(DECODE, seq_k=1000))
+@pytest.mark.parametrize("seq_k", [512, 1000, 1024, 2048, 4096, 8192])
+def test_few_keys_of_a_tile_are_split_in_eight(seq_k: int) -> None:
+    chunks = chosen(replace(DECODE, seq_k=seq_k))
+    blocks = -(-seq_k // BLOCK_KEYS)
     assert chunks == Chunks(
-        SplitKind.EVEN, blocks=1, key_blocks=16, heads_together=4, one_launch=True
+        SplitKind.CHUNKED, -(-blocks // 8), blocks, heads_together=4, one_launch=True
     )
-    few = chosen(replace(DECODE, seq_k=BLOCK_KEYS))
-    assert few == Chunks(SplitKind.WHOLE, blocks=1, key_blocks=1, heads_together=4)
+
+
+@pytest.mark.parametrize(("batch", "blocks"), [(1, 1), (1, 4), (4, 8)])
+def test_few_blocks_are_not_split(batch: int, blocks: int) -> None:
+    chunks = chosen(replace(DECODE, batch=batch, seq_k=blocks * BLOCK_KEYS))
+    assert chunks == Chunks(SplitKind.WHOLE, blocks, blocks, heads_together=4)
 
 
 def test_the_last_cta_combines_few_rows_of_few_parts() -> None:

@@ -115,7 +115,7 @@ MUTATIONS = [
     Mutation(
         "O is stored twice, in the copy and in the accumulators",
         NUMBERS,
-        Edit(EVERY, "x *= zero;", ";"),
+        Edit(EVERY, "x -= dtype::Bf16::low(pair);"),
         SERIAL,
     ),
     Mutation(

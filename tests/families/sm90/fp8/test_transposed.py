@@ -110,7 +110,7 @@ def test_explain_tells_the_layout_and_one_kernel() -> None:
     call = case(200, 330).call(128)
     text = str(explain(*call[:3], **call.keywords))
     assert "float8_e4m3fn, v transposed" in text
-    assert "tensor_sums+values_transposed+persistent" in text
+    assert "tensor_sums+linear_1+values_transposed+persistent" in text
     assert "transpose_d128" not in text
 
 

@@ -192,4 +192,5 @@ def group_mib(problem: Problem) -> int:
     if problem.d_head <= 64:
         heads *= 2
     size = heads * problem.seq_k * problem.d_head * 2 * problem.dtype.itemsize
-    return min(max(1 << round(size / MIB).bit_length() - 1, 4), 256) if size >= MIB else 4
+    nearly = size * 8 // 7  # seven eighths of a power of two count as that
+    return min(max(1 << round(nearly / MIB).bit_length() - 1, 4), 256) if size >= MIB else 4

@@ -14,7 +14,9 @@ from flash_attention.families.sm90.forward.splits import Chunks
 
 BLOCK_KEYS = 64  # pages and chunks of a given size are multiples of it
 STAGES = 3  # two CTAs fill the shared memory of a multiprocessor at d_head 128
-MIN_CHUNK_BLOCKS = 1  # so that all keys of a short cache are on their way at once
+FEW_BLOCKS = 4  # to combine the results of fewer blocks takes longer than to visit them
+CHUNKS_OF_A_TILE = 8  # more take longer to combine than their blocks to visit, up to
+LONG_CHUNK = 16  # blocks of a chunk
 BUSY = 0.9  # the share of the multiprocessors that saturates the memory
 
 
@@ -35,7 +37,9 @@ def choose_chunks(
     config = _config(problem)
     if violation := config.broken_rule(arch):
         return violation.message
-    chunks = chunks_of(problem, config.B_c, num_sms, split_keys)
+    blocks = -(-problem.seq_k // config.B_c)
+    least = min(-(-blocks // CHUNKS_OF_A_TILE), LONG_CHUNK)
+    chunks = chunks_of(problem, config.B_c, num_sms, split_keys, FEW_BLOCKS, least)
     return chunks if isinstance(chunks, str) else (config, chunks.with_launches(problem))
 
 
@@ -57,25 +61,27 @@ def chunks_of(
     block_keys: int,
     num_sms: int,
     split_keys: int | None,
-    least: int = MIN_CHUNK_BLOCKS,
+    most_whole: int,
+    least: int,
 ) -> Chunks | str:
-    """Return the chunks of short queries' keys, or why another kernel is better. Chunks of fewer
-    than `least` blocks cost more than they gain."""
+    """Return the chunks of short queries' keys, or why another kernel is better. Up to `most_whole`
+    blocks are not split, or twice as many if there is no CTA for each. A chunk has `least` of them
+    or more."""
     if split_keys is not None:
         return Chunks.of_keys(problem, block_keys, split_keys)
     whole = Chunks.whole(problem, block_keys)
-    if why := _why_whole(problem, whole, num_sms, least):
+    if why := _why_whole(problem, whole, num_sms, most_whole):
         # K and V are read once for all heads that share them.
         return whole if problem.heads_per_kv > 1 else f"{why}, and no heads share one of k and v"
     return Chunks.for_ctas(problem, block_keys, num_sms, least)
 
 
-def _why_whole(problem: Problem, whole: Chunks, num_sms: int, least: int) -> str | None:
+def _why_whole(problem: Problem, whole: Chunks, num_sms: int, most_whole: int) -> str | None:
     """Return why the keys should not be split, or None if they should."""
     tiles = whole.num_tiles(problem, consumers=1)
     if tiles >= BUSY * num_sms:
         return f"{tiles} tiles keep {num_sms} multiprocessors busy"
-    if whole.key_blocks <= least:
+    if whole.key_blocks <= (most_whole if tiles * whole.key_blocks <= num_sms else 2 * most_whole):
         return f"{problem.seq_k} keys are too few to split"
     if problem.window is not None and 2 * (sum(problem.window) + problem.seq_q) < problem.seq_k:
         return "the keys that the window shows lie in few of any chunks"

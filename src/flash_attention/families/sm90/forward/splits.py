@@ -12,6 +12,8 @@ from flash_attention.families.sm90.forward.config import WARPGROUP_ROWS, tile_ro
 from flash_attention.families.sm90.forward.features import SplitKind
 
 FLOAT_BYTES = 4
+NEXT_TILE_BLOCKS = 4  # key blocks that a CTA visits in the time of going over to another tile
+NEXT_TILE_SHARE = 0.04  # of many key blocks, by which whole tiles may be slower
 MOST_ROWS_AT_ONCE = 80  # rows of partial results that the last CTA of a tile combines
 MOST_PARTS_AT_ONCE = WARP_SIZE  # of a row, a lane for each
 
@@ -63,10 +65,15 @@ class Chunks:
         heads_together: int = 0,
         consumers: int = 1,
     ) -> Chunks:
-        """Make one chunk per CTA for `count` CTAs, or fewer chunks of at least `least` blocks."""
+        """Make one chunk per CTA for `count` CTAs, or fewer chunks of at least `least` blocks. They
+        span tiles if they would be much longer otherwise."""
         whole = cls.whole(problem, block_keys, heads_together)
         blocks = -(-whole.num_tiles(problem, consumers) * whole.key_blocks // count)
         blocks = max(blocks, min(least, whole.key_blocks))
+        if blocks <= whole.key_blocks:
+            in_tile = -(-whole.key_blocks // (whole.key_blocks // blocks))
+            if in_tile - blocks <= max(NEXT_TILE_BLOCKS, NEXT_TILE_SHARE * blocks):
+                return replace(whole, splits=SplitKind.CHUNKED, blocks=in_tile)
         return replace(whole, splits=SplitKind.EVEN, blocks=blocks)
 
     def with_launches(self, problem: Problem) -> Chunks:

@@ -139,7 +139,11 @@ class Sm90Wide(Family[HopperWideKernelConfig]):
             return config
         if why := why_not_short(problem):
             return why
-        chunks = chunks_of(problem, config.B_c, num_sms, split_keys, MIN_CHUNK_BLOCKS)
+        chunks = chunks_of(
+            *(problem, config.B_c, num_sms, split_keys),
+            most_whole=MIN_CHUNK_BLOCKS,
+            least=MIN_CHUNK_BLOCKS,
+        )
         return chunks if isinstance(chunks, str) else (config, chunks)
 
     def built_features(self) -> tuple[Features, ...]:
