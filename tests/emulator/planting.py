@@ -51,7 +51,7 @@ class Scene:
             chunks = Chunks.of_keys(problem, block_keys, self.split_keys)
             return replace(chunks, one_launch=self.one_launch)
         if self.ctas:
-            chunks = Chunks.for_ctas(problem, block_keys, self.ctas, least=1)
+            chunks = Chunks.even(problem, block_keys, self.ctas, least=1)
             return replace(chunks, one_launch=self.one_launch)
         return Chunks.whole(problem, block_keys) if self.heads_together else None
 

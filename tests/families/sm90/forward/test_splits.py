@@ -10,7 +10,7 @@ import torch
 
 from flash_attention import attention
 from flash_attention.call.problem import Problem
-from flash_attention.families.sm90.forward import short_queries, splits
+from flash_attention.families.sm90.forward import short_queries
 from flash_attention.families.sm90.forward.features import SplitKind
 from flash_attention.families.sm90.forward.splits import Chunks
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig
@@ -51,13 +51,6 @@ def segments(chunks: Chunks) -> set[tuple[int, int]]:
     return {(block // chunks.key_blocks, block // chunks.blocks) for block in line}
 
 
-@pytest.fixture
-def spanning(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Chunks span tiles, however short they are."""
-    monkeypatch.setattr(splits, "NEXT_TILE_BLOCKS", -1)
-    monkeypatch.setattr(splits, "NEXT_TILE_SHARE", -1)
-
-
 @pytest.mark.parametrize(
     ("count", "kind", "blocks"),
     [
@@ -71,16 +64,13 @@ def spanning(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_chunks_begin_with_their_tile_if_that_makes_them_little_longer(
     count: int, kind: SplitKind, blocks: int
 ) -> None:
-    chunks = Chunks.for_ctas(PROBLEM, 64, count, least=1)
+    chunks = Chunks.even(PROBLEM, 64, count, least=1).within_tiles()
     assert (chunks.splits, chunks.blocks) == (kind, blocks)
 
 
 @pytest.mark.parametrize("count", [1, 5, 11, 12, 13, 60, 1000])
-def test_even_chunks_share_the_line_and_their_parts_do_not_collide(
-    count: int, spanning: None
-) -> None:
-    chunks = Chunks.for_ctas(PROBLEM, 64, count, least=1)
-    assert chunks.splits is SplitKind.EVEN
+def test_even_chunks_share_the_line_and_their_parts_do_not_collide(count: int) -> None:
+    chunks = Chunks.even(PROBLEM, 64, count, least=1)
     ctas = chunks.num_ctas(PROBLEM, consumers=1)
     assert ctas <= count
     assert {cta for _, cta in segments(chunks)} == set(range(ctas))
@@ -115,10 +105,10 @@ def test_chunks_of_so_many_keys_begin_anew_with_every_tile() -> None:
     ],
 )
 def test_few_rows_of_partial_results_are_combined_at_once(
-    seq_q: int, keys: int, heads: int, one: bool, spanning: None
+    seq_q: int, keys: int, heads: int, one: bool
 ) -> None:
     problem = replace(PROBLEM, seq_q=seq_q, seq_k=keys, heads=heads, heads_k=1, batch=1)
-    chunks = Chunks.for_ctas(problem, 96, 132, least=4)
+    chunks = Chunks.even(problem, 96, 132, least=4)
     assert not chunks.one_launch
     assert chunks.with_launches(problem).one_launch == one
     assert replace(chunks.with_launches(problem), one_launch=False) == chunks
@@ -133,10 +123,11 @@ def test_heads_lie_side_by_side_if_a_warpgroup_has_rows_for_all(group: int, toge
 @pytest.mark.parametrize("sms", [3, 40])
 @pytest.mark.parametrize("short", SHORT_CASES, ids=lambda short: short.name)
 def test_every_cut_of_the_line_of_blocks_gives_the_same(
-    short: ShortCase, sms: int, spanning: None, monkeypatch: pytest.MonkeyPatch
+    short: ShortCase, sms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(short_queries, "FEW_BLOCKS", 0)
     monkeypatch.setattr(short_queries, "CHUNKS_OF_A_TILE", 99)
+    monkeypatch.setattr(Chunks, "within_tiles", lambda chunks: chunks)
     monkeypatch.setattr(short_queries, "BUSY", 99)
     monkeypatch.setattr(device, "EMULATED_SMS", sms)
     made = short.make()

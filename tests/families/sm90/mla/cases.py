@@ -94,7 +94,7 @@ class MadeCase:
             return splits.of_keys(problem, self.case.split_keys)
         if not self.case.ctas:
             return splits.whole(problem)
-        return Chunks.for_ctas(
+        return Chunks.even(
             *(problem, BLOCK_KEYS, self.case.ctas, 1),
             heads_together=problem.heads,
             consumers=ctas_of_tile(problem.heads, problem.seq_q),

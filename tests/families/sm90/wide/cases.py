@@ -44,7 +44,7 @@ def dealt(call: Call, config: HopperWideKernelConfig, ctas: int) -> Plan:
     """The plan of a call whose keys are dealt evenly among so many CTAs."""
 
     def decide(problem: Problem, where: Where, **asked: Any) -> Decision:
-        chunks = Chunks.for_ctas(problem, config.B_c, ctas, 1)
+        chunks = Chunks.even(problem, config.B_c, ctas, 1)
         return Decision(config, config.default_arch, chunks, Rule.GIVEN)
 
     with patch.object(plans, "decide", decide):

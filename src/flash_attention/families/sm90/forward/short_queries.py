@@ -73,7 +73,7 @@ def chunks_of(
     if why := _why_whole(problem, whole, num_sms, most_whole):
         # K and V are read once for all heads that share them.
         return whole if problem.heads_per_kv > 1 else f"{why}, and no heads share one of k and v"
-    return Chunks.for_ctas(problem, block_keys, num_sms, least)
+    return Chunks.even(problem, block_keys, num_sms, least).within_tiles()
 
 
 def _why_whole(problem: Problem, whole: Chunks, num_sms: int, most_whole: int) -> str | None:

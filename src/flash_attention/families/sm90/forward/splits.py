@@ -55,7 +55,7 @@ class Chunks:
         return cls(SplitKind.WHOLE, key_blocks, key_blocks, together)
 
     @classmethod
-    def for_ctas(
+    def even(
         cls,
         problem: Problem,
         block_keys: int,
@@ -65,16 +65,21 @@ class Chunks:
         heads_together: int = 0,
         consumers: int = 1,
     ) -> Chunks:
-        """Make one chunk per CTA for `count` CTAs, or fewer chunks of at least `least` blocks. They
-        span tiles if they would be much longer otherwise."""
+        """Make one chunk per CTA for `count` CTAs, or fewer chunks of at least `least` blocks. A
+        chunk may span tiles."""
         whole = cls.whole(problem, block_keys, heads_together)
         blocks = -(-whole.num_tiles(problem, consumers) * whole.key_blocks // count)
         blocks = max(blocks, min(least, whole.key_blocks))
-        if blocks <= whole.key_blocks:
-            in_tile = -(-whole.key_blocks // (whole.key_blocks // blocks))
-            if in_tile - blocks <= max(NEXT_TILE_BLOCKS, NEXT_TILE_SHARE * blocks):
-                return replace(whole, splits=SplitKind.CHUNKED, blocks=in_tile)
         return replace(whole, splits=SplitKind.EVEN, blocks=blocks)
+
+    def within_tiles(self) -> Chunks:
+        """Return chunks that each tile starts anew, unless they are much longer."""
+        if self.blocks > self.key_blocks:
+            return self
+        blocks = -(-self.key_blocks // (self.key_blocks // self.blocks))
+        if blocks - self.blocks > max(NEXT_TILE_BLOCKS, NEXT_TILE_SHARE * self.blocks):
+            return self
+        return replace(self, splits=SplitKind.CHUNKED, blocks=blocks)
 
     def with_launches(self, problem: Problem) -> Chunks:
         """Return the chunks with `one_launch` if a tile has few rows of partial results. More are
