@@ -19,10 +19,10 @@ from flash_attention.families.sm90.fp8.config import HopperFp8KernelConfig
 from flash_attention.families.sm90.fp8.rules import CHOICES
 from flash_attention.families.values import smallest_holding
 
-UNPROMOTED_KEYS = 1024
-"""As many keys are added to O in the accumulators. With 8,192 keys and V = normal + 1 the error of
-the output is then 9.5e-3, and it grows with their number."""
-UNPROMOTED_WIDE = 896  # of longer sequences with a head dimension of 256, whose error is 8.6e-3
+PROMOTED_KEYS = 896
+"""The keys after which O leaves the accumulators. With 8,192 keys and V = normal + 1 the error of
+the output was 8.6e-3, and it grows with their number: 1.03e-2 for 1,024 keys."""
+MOST_UNPROMOTED = 1024  # keys that O is computed from in the accumulators alone
 LINEAR_KEYS = {64: 8192, 128: 32768}
 """Up to as many keys a quarter of the weights is piecewise linear. The relative RMS error of normal
 data grows with their number, and stays below 3e-2."""
@@ -60,17 +60,17 @@ def heuristic(problem: Problem, arch: Arch) -> HopperFp8KernelConfig | str:
 
 
 def _shape(d_head: int, problem: Problem) -> dict[str, Any]:
-    long = problem.seq_k > UNPROMOTED_KEYS
+    long = problem.seq_k > MOST_UNPROMOTED
     if d_head < 256:
         shape: dict[str, Any] = {"B_c": 128, "q_in_registers": True, "tensor_sums": True}
         shape["linear_groups"] = int(problem.seq_k <= LINEAR_KEYS[d_head])
-        shape["promote_blocks"] = UNPROMOTED_KEYS // 128 if long else 0
+        shape["promote_blocks"] = PROMOTED_KEYS // 128 if long else 0
         if d_head == 128:
             return shape | {"consumers": 2, "stages": 3, "overlap": True}
         consumers = 3 if problem.seq_q > TWO_CONSUMERS else 2
         return shape | {"consumers": consumers, "stages": 4, "q_buffers": 2}
     shape = {"consumers": 2, "overlap": True}
     if long:
-        return shape | {"B_c": 64, "stages": 4, "promote_blocks": UNPROMOTED_WIDE // 64}
+        return shape | {"B_c": 64, "stages": 4, "promote_blocks": PROMOTED_KEYS // 64}
     keys = {"B_c": 64, "stages": 4} if problem.v_transposed else {"B_c": 96, "stages": 3}
     return shape | keys | {"q_buffers": 2}
