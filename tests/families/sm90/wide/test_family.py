@@ -77,7 +77,7 @@ def test_one_head_of_k_with_dimensions_of_mla_is_mla_and_several_are_not() -> No
 
 @pytest.mark.parametrize(
     ("queries", "heads_k", "splits"),
-    [(1, 2, SplitKind.EVEN), (16, 2, SplitKind.EVEN), (17, 2, None), (4096, 8, None)],
+    [(1, 2, SplitKind.CHUNKED), (16, 2, SplitKind.CHUNKED), (17, 2, None), (4096, 8, None)],
 )
 def test_the_keys_of_short_queries_are_split(
     queries: int, heads_k: int, splits: SplitKind | None

@@ -35,12 +35,11 @@ def choose_chunks(problem: Problem, num_sms: int) -> Chunks:
     if BUSY * num_sms <= ctas <= num_sms or one_each.key_blocks <= MIN_CHUNK_BLOCKS:
         return one_each
     least = max(MIN_CHUNK_BLOCKS, ceil(sqrt(one_each.key_blocks / PARTS_OF_A_BLOCK)))
-    chunks = Chunks.even(
+    return Chunks.even(
         *(problem, BLOCK_KEYS, max(num_sms // sharing, 1), least),
         heads_together=_together(problem),
         consumers=sharing,
     )
-    return chunks.within_tiles()
 
 
 def _together(problem: Problem) -> int:

@@ -45,7 +45,8 @@ struct SharedTile : Panels<DHead> {
     }
     // The same operand of the n-th tile after this one.
     __device__ RowOperand after(int n) const { return {descriptor + n * (kBytes >> 4)}; }
-    // The operand of the first lane, in uniform registers, from which products read it.
+    // The operand of the first lane, in uniform registers, from which products read it. The compiler keeps
+    // fewer than 16 steps there by itself.
     __device__ RowOperand uniform() const {
       return {descriptor >> 32 << 32 | __shfl_sync(~0u, static_cast<u32>(descriptor), 0)};
     }
