@@ -67,7 +67,9 @@ def arguments(kind: str, packed_q: bool = False, rotated: bool = False) -> dict[
 
 def result(given: dict[str, Any], device: str = "cpu") -> list[Tensor]:
     """The output and the caches."""
-    moved = {n: t.clone().to(device) if isinstance(t, Tensor) else t for n, t in given.items()}
+    moved: dict[str, Any] = {
+        n: t.clone().to(device) if isinstance(t, Tensor) else t for n, t in given.items()
+    }
     out: Any = flash_attn_with_kvcache(**moved)
     return [t.cpu() for t in (out, moved["k_cache"], moved["v_cache"])]
 
@@ -82,10 +84,13 @@ def one_by_one(given: dict[str, Any]) -> list[Tensor]:
     index = given.pop("cache_batch_idx", entries)
     for entry in range(len(starts) - 1):
         some, news = slice(entry, entry + 1), slice(starts[entry], starts[entry + 1])
-        own = {n: given[n][some] for n in ("cache_seqlens", "cache_leftpad") if n in given}
+        own: dict[str, Any] = {
+            n: t[some] for n, t in given.items() if n in ("cache_seqlens", "cache_leftpad")
+        }
         rows = q[some] if starts_q is None else q[None, starts_q[entry] : starts_q[entry + 1]]
         new = {"k": k[None, news], "v": v[None, news], "cache_batch_idx": index[some]}
-        out: Any = flash_attn_with_kvcache(rows, **{**given, **own, **new})
+        asked: dict[str, Any] = {**given, **own, **new}
+        out: Any = flash_attn_with_kvcache(rows, **asked)
         outs.append(out)
     out = torch.cat(outs) if starts_q is None else torch.cat(outs, 1)[0]
     return [out, given["k_cache"], given["v_cache"]]
@@ -153,7 +158,7 @@ def test_packed_new_keys_are_stored_in_a_compiled_function_too() -> None:
     wanted = result(given)
     torch._dynamo.reset()
     step = torch.compile(flash_attn_with_kvcache, backend="aot_eager", fullgraph=True)
-    moved = {n: t.clone() if isinstance(t, Tensor) else t for n, t in given.items()}
+    moved: dict[str, Any] = {n: t.clone() if isinstance(t, Tensor) else t for n, t in given.items()}
     out: Any = step(**moved)
     check([out, moved["k_cache"], moved["v_cache"]], wanted)
 
@@ -187,7 +192,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_packed_new_keys_are_described_by_their_starts(case: str) -> None:
     changed, message = REFUSED[case]
-    given = {**arguments("rows"), **changed}
+    given: dict[str, Any] = {**arguments("rows"), **changed}
     before = given["k_cache"].clone()
     with pytest.raises(UnsupportedError, match=message):
         flash_attn_with_kvcache(**given)
