@@ -60,6 +60,7 @@ concept ValuesSlot =
              const Accumulator<16, Config::kBC>& s, const Accumulator<16, Config::kDHead>& o,
              const typename T::template Source<Config>& source) {
       typename T::KeyOrder;
+      { T::kAnythingAfterKeys } -> Same<const bool&>;
       { T::scores(s, 0, 0) } -> Same<Four>;
       { T::template outputs<Config::kDHead>(o, 0, 0) } -> Same<Four>;
       T::template write_sums<Config>(smem);
@@ -91,10 +92,11 @@ __device__ constexpr bool check_slots() {
   static_assert(QueryOperandSlot<typename Config::QueryOperand, Config>,
                 "QueryOperand: Operand<Tile, DHead> with begin(tile, row, release), issue(s, k), "
                 "end(release)");
-  static_assert(ValuesSlot<typename Config::Values, Config>,
-                "Values: Maps, KeyOrder, Tile<DHead, SumRows, Keys>, scores(s, n, h), "
-                "outputs<DHead>(o, d, h), write_sums<Config>(smem), before_loads(maps), "
-                "Source<Config> with load_k(to, full, block) and load_v");
+  static_assert(
+      ValuesSlot<typename Config::Values, Config>,
+      "Values: Maps, KeyOrder, kAnythingAfterKeys, Tile<DHead, SumRows, Keys>, scores(s, n, h), "
+      "outputs<DHead>(o, d, h), write_sums<Config>(smem), before_loads(maps), "
+      "Source<Config> with load_k(to, full, block) and load_v");
   static_assert(TileOrderSlot<typename Config::TileOrder, Config>,
                 "TileOrder: Walk<Config>(args) with next(tile), request(), finish()");
   static_assert(ScheduleSlot<typename Config::Schedule, Config>, "Schedule: step(consumer, block)");

@@ -15,6 +15,7 @@ namespace fa::sm90::fp8::values {
 struct Tiled {
   using Maps = TensorMaps;
   using KeyOrder = attn::InOrder;
+  static constexpr bool kAnythingAfterKeys = false;  // the tiles have zeros
   template <int DHead, int SumRows, int Keys>
   using Tile = ValueTile<DHead + SumRows, Keys>;
 

@@ -9,6 +9,7 @@
 // The columns of V are loaded in the same order, so that a lane's outputs are four neighbours, too.
 #pragma once
 #include <fa/attn/sequence.cuh>
+#include <fa/ptx/memory.cuh>
 #include <fa/ptx/tma.cuh>
 #include <fa/sm90/fp8/args.cuh>
 #include <fa/sm90/fp8/four.cuh>
@@ -29,6 +30,8 @@ struct EvenKeysFirst {
 struct Transposed {
   using Maps = TensorMapsWithValues;
   using KeyOrder = EvenKeysFirst;
+  static constexpr bool kAnythingAfterKeys =
+      true;  // of a sequence, if it is shorter than the tensor
 
   // A row is a column of V; the last ones are for sums. In bytes it is a 16-bit tile of half the keys.
   template <int DHead, int SumRows, int Keys>
@@ -64,6 +67,23 @@ struct Transposed {
     }
   }
 
+  // Clears the keys of a block from `keys` on, with all consumers. A thread has whole rows.
+  template <class Config, class VTile>
+  static __device__ void clear_keys(VTile tile, int keys) {
+    constexpr int kChunks = Config::kBC / kChunkBytes;
+    const int first = keys / kChunkBytes, kept = keys % kChunkBytes;
+    for (int row = threadIdx.x - kWarpgroupSize; row < Config::kDHead;
+         row += Config::kConsumers * kWarpgroupSize) {
+      const ptx::Chunk c = ptx::ld_shared_16(tile.chunk(row, first));
+      ptx::st_shared_16(tile.chunk(row, first),
+                        {first_bytes(c.x, kept), first_bytes(c.y, kept - 4),
+                         first_bytes(c.z, kept - 8), first_bytes(c.w, kept - 12)});
+      for (int chunk = first + 1; chunk < kChunks; ++chunk)
+        ptx::st_shared_16(tile.chunk(row, chunk), {0, 0, 0, 0});
+    }
+    ptx::fence_proxy_async();  // the products see the zeros
+  }
+
   static __device__ void before_loads(const Maps& maps) { ptx::tma_prefetch_map(maps.v); }
 
   template <class Config>
@@ -97,6 +117,12 @@ struct Transposed {
     const Maps& maps_;
     const int batch_, kv_head_;
   };
+
+ private:
+  // The first `count` bytes of a word; the others become zeros.
+  static __device__ u32 first_bytes(u32 word, int count) {
+    return count >= 4 ? word : count <= 0 ? 0 : word & ((1u << 8 * count) - 1);
+  }
 };
 
 }  // namespace fa::sm90::fp8::values
