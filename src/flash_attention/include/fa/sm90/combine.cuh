@@ -13,7 +13,7 @@ concept PlaceSlot = requires(const T& place, const ForwardKernelArgs& args, cons
   { place.position() } -> Same<int>;
   { place.head() } -> Same<int>;
   { place.batch() } -> Same<int>;
-  { T::first_tile(args, rows, 0, 0) } -> Same<i64>;
+  { T::tile(args, rows, 0, 0, 0) } -> Same<int>;
   { T::o_batch(0) } -> Same<i64>;
   { T::o_row(args, 0, 0) } -> Same<int>;
 };
@@ -26,15 +26,15 @@ __device__ void combine(const ForwardKernelArgs& args) {
                 "Splits: part(tile, split, args), first_split(tile, args), end_split");
   static_assert(
       PlaceSlot<typename Config::Place, PartRows<typename Config::Rows, Config::kTileRows>>,
-      "Place: exists(), position(), head(), batch(), first_tile, o_batch, o_row");
+      "Place: exists(), position(), head(), batch(), tile, o_batch, o_row");
   using Row = CombinedRow<Config, typename Config::Place>;
   static_assert(Config::kWarps == Row::kSums, "a warp has one of the sums");
   constexpr int kChunks = Config::kColumns / Row::kColumns;
   __shared__ float4 shared[kChunks][Row::kSums][kWarpSize];
   const typename Config::Place place{args, static_cast<int>(blockIdx.x)};
-  if (!place.exists()) return;
   const Row row(args, place);
   ptx::wait_for_grid();  // the partial results are stored
+  if (!place.exists()) return;
   const auto weights = row.weights();
   if (args.lse && threadIdx.x == 0) row.store_lse(weights);
   float4 sums[kChunks] = {};

@@ -23,7 +23,7 @@ __device__ inline float warp_sum(float x) {
   return x;
 }
 
-// `Tensors` says which tile a sequence starts with, and which row of O is a query's.
+// `Tensors` says which tile a row is in, and which row of O it is.
 template <class Config, class Tensors = place::InBatch>
 class CombinedRow {
   static constexpr float kLog2e = 1.4426950408889634f;
@@ -42,7 +42,7 @@ class CombinedRow {
         head_(place.head()),
         batch_(place.batch()),
         row_(position_ * kGroup + head_ % kGroup),
-        tile_(Tensors::first_tile(args, rows_, batch_, head_) + row_ / Config::kTileRows),
+        tile_(Tensors::tile(args, rows_, batch_, head_, row_)),
         first_(Config::Splits::first_split(tile_, args)),
         end_(Config::Splits::end_split(tile_, args)) {}
 

@@ -15,9 +15,10 @@ struct InBatch {
   __device__ int batch() const { return index / args.seq_len_q / args.heads; }
 
   template <class Rows, int TileRows>
-  static __device__ i64 first_tile(const ForwardKernelArgs& args,
-                                   const PartRows<Rows, TileRows>& rows, i64 batch, int head) {
-    return (batch * (args.heads / Rows::kGroup) + head / Rows::kGroup) * rows.q_blocks();
+  static __device__ int tile(const ForwardKernelArgs& args, const PartRows<Rows, TileRows>& rows,
+                             i64 batch, int head, int row) {
+    return (batch * (args.heads / Rows::kGroup) + head / Rows::kGroup) * rows.q_blocks() +
+           row / TileRows;
   }
   static __device__ i64 o_batch(i64 batch) { return batch; }
   static __device__ int o_row(const ForwardKernelArgs&, i64 /*batch*/, int position) {

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The heads of all rows of a packed q, one after the other. All heads share a tile.
+// The heads of all rows of a packed q, one after the other. All heads share a tile. cu_seqlens_q may be read
+// while the kernel before runs, which reads it, too.
 #pragma once
 #include <fa/sm90/packed_tiles.cuh>
 #include <fa/sm90/part_rows.cuh>
@@ -24,9 +25,9 @@ class Packed {
   __device__ int batch() const { return batch_; }
 
   template <class Rows, int TileRows>
-  static __device__ i64 first_tile(const ForwardKernelArgs& args, const PartRows<Rows, TileRows>&,
-                                   i64 batch, int /*head*/) {
-    return PackedTiles<Rows, TileRows>{args}.first(batch);
+  static __device__ int tile(const ForwardKernelArgs& args, const PartRows<Rows, TileRows>&,
+                             i64 batch, int /*head*/, int row) {
+    return PackedTiles<Rows, TileRows>{args}.first(batch) + row / TileRows;
   }
   static __device__ i64 o_batch(i64 /*batch*/) { return 0; }
   static __device__ int o_row(const ForwardKernelArgs& args, i64 batch, int position) {
