@@ -61,14 +61,14 @@ class Sm90Fp8Forward(Family[HopperFp8KernelConfig]):
     def unit(self, config: HopperFp8KernelConfig, features: Features, arch: Arch) -> Unit:
         resolved = self.resolve(config, features)
         scores = from_registers_by_rows if config.q_in_registers else from_shared
-        packed = resolved.per_batch and not config.values_transposed  # it needs a dense q
+        uneven = resolved.per_batch and not config.values_transposed  # with which q is dense
         weighted = from_registers_by_rows(E4M3, config.value_rows)
         return forward_unit(
             *(config, resolved.suffix, arch),
             folder="fp8",
             mapped="qkv" if config.values_transposed else "qk",
             bindings=(
-                *config.bindings(uneven=packed),
+                *config.bindings(uneven=uneven),
                 *shared_bindings(resolved),
                 Variant("Rows", "attn/rows", "OneHead"),
                 Variant("Splits", "sm90/splits", "Whole"),
