@@ -164,7 +164,7 @@ MUTATIONS = [
     Mutation(
         "what follows the keys of a sequence is multiplied",
         NUMBERS,
-        Edit(CONSUMER, "clear_tail(whole.first_block(), whole.end_block());"),
+        Edit(TRANSPOSED, "clear_keys<Config>(tile, keys);"),
         OVERLAPPED_T,
         LENGTHS,
     ),
@@ -178,14 +178,14 @@ MUTATIONS = [
     Mutation(
         "V is cleared before it is loaded",
         "race",
-        Edit(CONSUMER, "wait_v();  // what is cleared has been loaded"),
+        Edit(TRANSPOSED, "wait();  // what is cleared has been loaded"),
         OVERLAPPED_T,
         LENGTHS,
     ),
     Mutation(
         "V is read before all consumers have cleared it",
         "race",
-        Edit(CONSUMER, "sync_consumers<Config>();  // all have stored their zeros"),
+        Edit(TRANSPOSED, "sync_consumers<Config>();  // all have stored their zeros"),
         OVERLAPPED_T,
         LENGTHS,
     ),

@@ -10,7 +10,6 @@
 #include <fa/sm90/fp8/store.cuh>
 #include <fa/sm90/fp8/weights.cuh>
 #include <fa/sm90/mailbox.cuh>
-#include <fa/sm90/named_barriers.cuh>
 #include <fa/sm90/turns/free.cuh>
 
 namespace fa::sm90::fp8 {
@@ -199,20 +198,9 @@ class Consumer {
     __syncwarp();  // the compiler knows that the lanes are together: stages stay in uniform registers
     q_.begin(smem_.q(q_ring_.stage, warpgroup_), warp_in_group() * kWarpRows,
              [this] { release_q(); });
-    clear_tail(whole.first_block(), whole.end_block());
+    Config::Values::template clear_tail<Config>(smem_.v(v_.stage), whole, sequence_.k_len,
+                                                [this] { wait_v(); });
     pass_blocks(whole.end_block() - range_.end_block());
-  }
-
-  // V beyond the last key of a sequence may hold anything. All consumers clear it in the first block of the
-  // tile, whether their rows see the block or not.
-  __device__ void clear_tail(int first_block, int end_block) {
-    if constexpr (Config::Lengths::kPerBatch && Config::Values::kAnythingAfterKeys) {
-      const int keys = sequence_.k_len - (end_block - 1) * Config::kBC;
-      if (!uniform(end_block > first_block && keys < Config::kBC)) return;
-      wait_v();  // what is cleared has been loaded
-      Config::Values::template clear_keys<Config>(smem_.v(v_.stage), keys);
-      sync_consumers<Config>();  // all have stored their zeros
-    }
   }
 
   __device__ void pass_blocks(int count) {

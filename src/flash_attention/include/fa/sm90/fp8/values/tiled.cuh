@@ -15,7 +15,6 @@ namespace fa::sm90::fp8::values {
 struct Tiled {
   using Maps = TensorMaps;
   using KeyOrder = attn::InOrder;
-  static constexpr bool kAnythingAfterKeys = false;  // the tiles have zeros
   template <int DHead, int SumRows, int Keys>
   using Tile = ValueTile<DHead + SumRows, Keys>;
 
@@ -33,6 +32,10 @@ struct Tiled {
   // The tiles have the rows for sums.
   template <class Config, class Smem>
   static __device__ void write_sums(const Smem&) {}
+
+  // The tiles have zeros after the last key.
+  template <class Config, class VTile, class Range, class Wait>
+  static __device__ void clear_tail(VTile, const Range&, int /*k_len*/, Wait) {}
 
   static __device__ void before_loads(const Maps&) {
     ptx::wait_for_grid();  // V is transposed

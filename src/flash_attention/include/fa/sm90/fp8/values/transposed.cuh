@@ -14,6 +14,7 @@
 #include <fa/sm90/fp8/args.cuh>
 #include <fa/sm90/fp8/four.cuh>
 #include <fa/sm90/fp8/tensor_maps.cuh>
+#include <fa/sm90/named_barriers.cuh>
 #include <fa/sm90/shape.cuh>
 
 namespace fa::sm90::fp8::values {
@@ -30,8 +31,6 @@ struct EvenKeysFirst {
 struct Transposed {
   using Maps = TensorMapsWithValues;
   using KeyOrder = EvenKeysFirst;
-  static constexpr bool kAnythingAfterKeys =
-      true;  // of a sequence, if it is shorter than the tensor
 
   // A row is a column of V; the last ones are for sums. In bytes it is a 16-bit tile of half the keys.
   template <int DHead, int SumRows, int Keys>
@@ -67,21 +66,18 @@ struct Transposed {
     }
   }
 
-  // Clears the keys of a block from `keys` on, with all consumers. A thread has whole rows.
-  template <class Config, class VTile>
-  static __device__ void clear_keys(VTile tile, int keys) {
-    constexpr int kChunks = Config::kBC / kChunkBytes;
-    const int first = keys / kChunkBytes, kept = keys % kChunkBytes;
-    for (int row = threadIdx.x - kWarpgroupSize; row < Config::kDHead;
-         row += Config::kConsumers * kWarpgroupSize) {
-      const ptx::Chunk c = ptx::ld_shared_16(tile.chunk(row, first));
-      ptx::st_shared_16(tile.chunk(row, first),
-                        {first_bytes(c.x, kept), first_bytes(c.y, kept - 4),
-                         first_bytes(c.z, kept - 8), first_bytes(c.w, kept - 12)});
-      for (int chunk = first + 1; chunk < kChunks; ++chunk)
-        ptx::st_shared_16(tile.chunk(row, chunk), {0, 0, 0, 0});
+  // What follows the last key of a sequence may hold anything. All consumers clear it in the first block of a
+  // tile, for which `wait` waits, whether their rows see the block or not.
+  template <class Config, class VTile, class Range, class Wait>
+  static __device__ void clear_tail(VTile tile, const Range& visited, int k_len, Wait wait) {
+    if constexpr (Config::Lengths::kPerBatch) {
+      const int keys = k_len - (visited.end_block() - 1) * Config::kBC;
+      const bool any = visited.end_block() > visited.first_block() && keys < Config::kBC;
+      if (!__any_sync(~0u, any)) return;
+      wait();  // what is cleared has been loaded
+      clear_keys<Config>(tile, keys);
+      sync_consumers<Config>();  // all have stored their zeros
     }
-    ptx::fence_proxy_async();  // the products see the zeros
   }
 
   static __device__ void before_loads(const Maps& maps) { ptx::tma_prefetch_map(maps.v); }
@@ -119,6 +115,22 @@ struct Transposed {
   };
 
  private:
+  // Clears the keys of a block from `keys` on. A thread has whole rows.
+  template <class Config, class VTile>
+  static __device__ void clear_keys(VTile tile, int keys) {
+    constexpr int kChunks = Config::kBC / kChunkBytes;
+    const int first = keys / kChunkBytes, kept = keys % kChunkBytes;
+    for (int row = threadIdx.x - kWarpgroupSize; row < Config::kDHead;
+         row += Config::kConsumers * kWarpgroupSize) {
+      const ptx::Chunk c = ptx::ld_shared_16(tile.chunk(row, first));
+      ptx::st_shared_16(tile.chunk(row, first),
+                        {first_bytes(c.x, kept), first_bytes(c.y, kept - 4),
+                         first_bytes(c.z, kept - 8), first_bytes(c.w, kept - 12)});
+      for (int chunk = first + 1; chunk < kChunks; ++chunk)
+        ptx::st_shared_16(tile.chunk(row, chunk), {0, 0, 0, 0});
+    }
+    ptx::fence_proxy_async();  // the products see the zeros
+  }
   // The first `count` bytes of a word; the others become zeros.
   static __device__ u32 first_bytes(u32 word, int count) {
     return count >= 4 ? word : count <= 0 ? 0 : word & ((1u << 8 * count) - 1);
