@@ -9,9 +9,11 @@ import torch
 from torch import Tensor
 
 from flash_attention.call.cache_call import CacheCall, Rotary
+from flash_attention.reference.judge import cu_seqlens
 
 BATCH, NEW, HEADS, HEADS_K, QUERIES, POSITIONS = 3, 3, 4, 2, 5, 64
 PAGE, PAGES, COLUMNS = 8, 14, 5  # of a table: sequences have room for 40 rows
+COUNTS = (4, 3, 0)  # packed new rows
 FAR = 10**6  # a page that no cache has
 KINDS = (
     "rows",
@@ -67,6 +69,16 @@ def cache_call(kind: str, lengths: str = "some", **options: Any) -> CacheCall:
         rotary(dtype, **turn) if turn else None,
     )
     return call._replace(**options)
+
+
+def packed_call(kind: str, lengths: str = "some", **options: Any) -> CacheCall:
+    """The same with packed new rows, `COUNTS` of each sequence. The first and the last one are no
+    sequence's."""
+    call = cache_call(kind, lengths, **options)
+    assert call.k is not None
+    assert call.v is not None
+    starts = cu_seqlens(COUNTS) + 1
+    return call._replace(k=call.k.flatten(0, 1), v=call.v.flatten(0, 1), cu_seqlens_k_new=starts)
 
 
 def rotary(

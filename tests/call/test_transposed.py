@@ -32,6 +32,7 @@ def test_contiguous_keys_are_seen_in_the_strides() -> None:
     problem, views = check_call(call)
     assert problem.v_transposed
     assert str(problem).endswith("v transposed")
+    assert Problem.of(call._replace(seqused_k=LENGTHS)).v_transposed
     assert views[2].strides == (2 * 64 * 48, 1, 64 * 48, 48)
     rows = call._replace(v=call.v.contiguous())
     assert not Problem.of(rows).v_transposed
@@ -43,12 +44,11 @@ LENGTHS = torch.tensor([40, 40], dtype=torch.int32)
 @pytest.mark.parametrize(
     "others",
     [
-        {"seqused_k": LENGTHS},
         {"k_descale": torch.ones(2, 2, 1), "v_descale": torch.ones(2, 2, 1)},
         {"block_table": torch.zeros(2, 1, dtype=torch.int32), "seqused_k": LENGTHS},
         {"cu_seqlens_q": torch.tensor([0, 3, 7], dtype=torch.int32), "max_seqlen_q": 7},
     ],
-    ids=["lengths", "factors of blocks", "pages", "packed queries"],
+    ids=["factors of blocks", "pages", "packed queries"],
 )
 def test_other_calls_want_contiguous_columns(others: dict[str, Any]) -> None:
     call = call_with(**others)

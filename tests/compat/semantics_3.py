@@ -135,9 +135,18 @@ VERSION_3 = (
     ),
     Row(
         "cu_seqlens_k_new",
-        "in its code: new keys are packed",
-        "only None; a value raises `new keys are not packed here`",
-        ("test_what_a_cache_of_version_3_has_more_is_refused",),
+        "(batch + 1,) int32, in its code: where the new keys of each sequence start in k and v,"
+        " which are (total_new, nheads_k, headdim)",
+        f"{EQUAL}; with any description of the cache, and q packed or not",
+        (
+            "test_packed_new_keys_are_those_of_each_sequence",
+            "test_emulated_kernels_take_packed_new_keys",
+            "test_packed_new_keys_may_have_8_bits",
+            "test_packed_new_keys_that_do_not_fit_are_not_stored",
+            "test_packed_new_keys_are_stored_in_a_compiled_function_too",
+            "test_packed_new_keys_are_described_by_their_starts",
+            "test_a_captured_step_follows_packed_new_keys_that_change",
+        ),
     ),
     Row(
         "scheduler_metadata",

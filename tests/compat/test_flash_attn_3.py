@@ -182,7 +182,6 @@ def test_what_version_3_has_more_is_refused(name: str, value: Any, message: str)
     ("name", "message"),
     [
         ("rotary_seqlens", "rotary_seqlens is given without rotary_cos and rotary_sin"),
-        ("cu_seqlens_k_new", r"\(batch, seq_new, heads_k, d\)"),
         ("scheduler_metadata", "leave it out"),
     ],
 )

@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from flash_attention.compat import flash_attn, kv_cache
+from flash_attention.compat import flash_attn, flash_attn_3, kv_cache
 from flash_attention.launch.cache_update import update_cache
+from flash_attention.reference.judge import cu_seqlens
 from tests.compat.rotations import rotation
 from tests.compat.test_kv_cache import emulated
 
@@ -70,6 +71,10 @@ def drawn(seed: int) -> dict[str, Any]:
         tables = rotation(room + random.choice((0, 40)), dim)
         given["rotary_cos"], given["rotary_sin"] = (t.to(dtype) for t in tables)
         given["rotary_interleaved"] = random.random() < 0.5
+    if random.random() < 0.25:
+        counts = [random.randint(0, new) for _ in range(batch)]
+        given["cu_seqlens_k_new"] = cu_seqlens(counts)
+        given["k"], given["v"] = (given[n].flatten(0, 1)[: sum(counts)] for n in "kv")
     for sequence in range(batch):
         if random.random() < 0.125:
             lengths[sequence] = random.choice((room, room - new + 1, -1, 2**31 - 2))
@@ -81,9 +86,14 @@ def drawn(seed: int) -> dict[str, Any]:
 
 def result(given: dict[str, Any], device: str) -> list[Tensor]:
     """The output, the lse and the caches."""
-    moved = {n: t.clone().to(device) if isinstance(t, Tensor) else t for n, t in given.items()}
+    moved: dict[str, Any] = {
+        n: t.clone().to(device) if isinstance(t, Tensor) else t for n, t in given.items()
+    }
     function: Any = flash_attn.flash_attn_with_kvcache
-    out, lse = function(**moved, return_softmax_lse=True)
+    if "cu_seqlens_k_new" in moved:
+        function = flash_attn_3.flash_attn_with_kvcache
+        moved["page_table"] = moved.pop("block_table", None)
+    out, lse, *_ = function(**moved, return_softmax_lse=True)
     return [t.cpu() for t in (out, lse, moved["k_cache"], moved["v_cache"])]
 
 

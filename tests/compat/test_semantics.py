@@ -22,6 +22,7 @@ from tests.compat import (
     test_flash_attn_rotary,
     test_flash_attn_semantics,
     test_kv_cache,
+    test_new_rows,
 )
 from tests.compat.semantics import TABLES, block
 
@@ -35,6 +36,7 @@ MODULES = (
     test_flash_attn_rotary,
     test_flash_attn_semantics,
     test_kv_cache,
+    test_new_rows,
 )
 FUNCTIONS = [
     (getattr(module, name), tables)

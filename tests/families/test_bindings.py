@@ -17,6 +17,8 @@ from flash_attention.families.sm80.forward.features import Sm80Features
 from flash_attention.families.sm90.forward.features import Sm90Features, SplitKind
 from flash_attention.families.sm90.fp8.config import HopperFp8KernelConfig
 from flash_attention.families.sm90.mla.config import HopperMlaKernelConfig
+from flash_attention.families.sm90.mla.features import MlaFeatures
+from flash_attention.families.sm90.mla.features import bindings as mla_bindings
 from flash_attention.kernel_configs import (
     DType,
     HopperForwardKernelConfig,
@@ -79,6 +81,9 @@ def bound_by_features() -> Iterator[tuple[Binding, ...]]:
         short = Sm90Features(heads_together=4, few_queries=True, page_keys=16, splits=splits)
         yield short.bindings(hopper)
         yield replace(short, one_launch=True).bindings(hopper)
+    for splits in (SplitKind.WHOLE, SplitKind.EVEN):
+        packed = MlaFeatures(per_batch=True, packed_queries=True, splits=splits)
+        yield mla_bindings(EVERY_MLA_VARIANT[0], packed)
     for blocks in (False, True):
         yield Sm90Features(block_descales=blocks).bindings(EVERY_8_BIT_VARIANT[0])
 

@@ -17,7 +17,15 @@ from flash_attention.families.cache_update import cache_recipe, cache_tensors, h
 from flash_attention.launch import emulation
 from flash_attention.launch.cache_update import update_cache
 from flash_attention.reference.cache import update_with_torch
-from tests.cache_calls import KINDS, LENGTHS, QUERIES, cache_call, numbers, with_own_cache
+from tests.cache_calls import (
+    KINDS,
+    LENGTHS,
+    QUERIES,
+    cache_call,
+    numbers,
+    packed_call,
+    with_own_cache,
+)
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 TURNS: dict[str, dict[str, Any]] = {
@@ -68,6 +76,27 @@ def test_new_rows_are_stored_in_caches_of_every_kind(kind: str, lengths: str, de
 
 
 @pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("lengths", LENGTHS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_new_rows_may_be_packed(kind: str, lengths: str, device: str) -> None:
+    keys = check(packed_call(kind, lengths), device)
+    assert bool(keys.used.any()) == (lengths != "none fits")
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("turn", TURNS)
+def test_packed_rows_are_rotated_on_the_way(turn: str, device: str) -> None:
+    check(packed_call("pages index pad", d=60, d_v=40, **TURNS[turn]), device)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_more_packed_rows_than_queries_are_stored(device: str) -> None:
+    call = packed_call("rows")
+    assert call.k is not None
+    check(call._replace(cu_seqlens_k_new=numbers(0, 0, 0, len(call.k))), device)
+
+
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("turn", TURNS)
 @pytest.mark.parametrize("d", [64, 60, 32], ids=lambda d: f"d {d}")
@@ -103,6 +132,10 @@ def test_an_index_of_nobody_and_padding_of_more_than_there_is_store_nothing(devi
     for kind in ("index", "pages index", "pages index pad"):
         call = cache_call(kind)._replace(batch_index=numbers(2, 99, -1))
         assert check(call, device).used.tolist()[1:] == [0, 0]
+        packed = packed_call(kind)._replace(
+            batch_index=numbers(2, 0, -1)
+        )  # the last has no new row
+        assert check(packed, device).used.tolist()[2] == 0
     for kind in ("pad", "index pad"):
         call = cache_call(kind)._replace(leftpad=numbers(10, 4, -1))
         assert check(call, device).used.tolist() == [0, 0, 0]

@@ -26,6 +26,7 @@ from tests.emulator.edits import Edit, edited_headers
 from tests.launch.calls import HOPPER, grouped
 
 WAIT, CALL = "griddepcontrol.wait", "ptx::wait_for_grid();"
+EXISTS = "  if (!place.exists()) return;\n"
 WEIGHTS = "  const auto weights = row.weights();"
 ACCESS = re.compile(r"\b(ld|st|atom|red|cp)\.(?!param|shared)")
 BRANCH = re.compile(r"\bbra\b|^\$", re.MULTILINE)
@@ -80,11 +81,21 @@ def test_no_access_comes_before_the_wait(splits: SplitKind, heads_together: int)
     assert instruction_mix(opcode_counts(code))["global"] > 0
 
 
+def test_packed_queries_are_only_looked_up_before_the_wait() -> None:
+    features = Sm90Features(splits=SplitKind.EVEN, heads_together=128)
+    unit = combine_unit(DType.BF16, features, 128, 512, "sm_90a", packed=True)
+    ptx = compile_kernel(unit.source, arch=unit.target, name=unit.name).ptx
+    before, wait, _ = ptx.partition(WAIT)
+    assert wait
+    assert {access[1] for access in ACCESS.finditer(before)} == {"ld"}
+    assert not re.search(r"\b(ret|exit)\b", before)
+
+
 @pytest.mark.parametrize(
     ("old", "new"),
     [
         (CALL, ""),
-        (f"{CALL}  // the partial results are stored\n{WEIGHTS}", f"{WEIGHTS} {CALL}"),
+        (f"{CALL}  // the partial results are stored\n{EXISTS}{WEIGHTS}", f"{WEIGHTS} {CALL}"),
         (CALL, f"if (threadIdx.x == 0) {CALL}"),
     ],
     ids=["left out", "too late", "by one thread"],

@@ -11,11 +11,13 @@ from flash_attention.call.cache_call import CacheCall, Rotary
 from flash_attention.reference.cache import rotated, update_with_torch
 from tests.cache_calls import (
     BATCH,
+    COUNTS,
     KINDS,
     NEW,
     PAGE,
     cache_call,
     numbers,
+    packed_call,
     with_own_cache,
 )
 
@@ -53,6 +55,25 @@ def test_new_rows_go_behind_those_in_use(kind: str) -> None:
         check_keys(call, keys.table, keys.starts, sequence, pad, length + NEW)
     changed = (call.k_cache != before.k_cache).flatten(2).any(-1)
     assert int(changed.sum()) == BATCH * NEW
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_packed_new_rows_go_behind_those_in_use(kind: str) -> None:
+    call = packed_call(kind)
+    before = with_own_cache(call)
+    keys = update_with_torch(call)
+    assert call.k is not None
+    assert isinstance(call.lengths, Tensor)
+    pads = [0] * BATCH if call.leftpad is None else call.leftpad.tolist()
+    first = 1
+    for sequence, (length, count) in enumerate(zip(call.lengths.tolist(), COUNTS, strict=True)):
+        for row in range(count):
+            found = row_of(call, call.k_cache, sequence, length + row)
+            assert torch.equal(found, call.k[first + row])
+        assert int(keys.used[sequence]) == length + count - pads[sequence]
+        first += count
+    changed = (call.k_cache != before.k_cache).flatten(2).any(-1)
+    assert int(changed.sum()) == sum(COUNTS)
 
 
 def check_keys(

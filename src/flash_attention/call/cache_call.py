@@ -41,7 +41,7 @@ class CacheCall(NamedTuple):
     v_cache: Tensor
     lengths: Tensor | int  # rows in use of each sequence, int32 (batch,), or the same for all
     batch: int
-    k: Tensor | None = None  # new rows, (batch, new_rows, heads_k, d)
+    k: Tensor | None = None  # new rows, (batch, new_rows, heads_k, d), or packed, (n, heads_k, d)
     v: Tensor | None = None
     table: Tensor | None = None  # int32
     batch_index: Tensor | None = None  # int32 (batch,)
@@ -49,11 +49,12 @@ class CacheCall(NamedTuple):
     rotary: Rotary | None = None
     cu_seqlens_q: Tensor | None = None  # of a packed q
     max_seqlen_q: int | None = None
+    cu_seqlens_k_new: Tensor | None = None  # of packed new rows
 
     @property
     def new_rows(self) -> int:
-        """The number of new keys of each sequence."""
-        return 0 if self.k is None else self.k.shape[1]
+        """The number of new keys of each sequence; of packed ones, that of all sequences."""
+        return 0 if self.k is None else self.k.shape[-3]
 
     @property
     def max_rows(self) -> int:

@@ -22,10 +22,10 @@ def check_lengths(problem: Problem, call: Call) -> None:
         if (factors := getattr(call, name)) is not None:
             _check_factors(name, factors)
     if problem.total_q is not None and call.cu_seqlens_q is not None:
-        _check_starts("q", call.cu_seqlens_q, problem.total_q, problem.seq_q)
+        _check_packed("q", call.cu_seqlens_q, problem.total_q, problem.seq_q)
     keys = [problem.seq_k] * problem.batch
     if problem.total_k is not None and call.cu_seqlens_k is not None:
-        keys = _check_starts("k", call.cu_seqlens_k, problem.total_k, problem.seq_k)
+        keys = _check_packed("k", call.cu_seqlens_k, problem.total_k, problem.seq_k)
     if call.seqused_k is not None:
         for entry, (used, there) in enumerate(zip(call.seqused_k.tolist(), keys, strict=True)):
             if not 0 <= used <= there:
@@ -58,20 +58,29 @@ def _check_pages(problem: Problem, table: Tensor, used: Tensor) -> None:
                 )
 
 
-def _check_starts(of: str, cu_seqlens: Tensor, total: int, longest: int) -> list[int]:
-    """Check cu_seqlens, and return the lengths of the sequences."""
-    name, starts = f"cu_seqlens_{of}", cu_seqlens.tolist()
+def _check_packed(of: str, cu_seqlens: Tensor, total: int, longest: int) -> list[int]:
+    """Check packed sequences, and return their lengths."""
+    name = f"cu_seqlens_{of}"
+    lengths = check_starts(of, name, cu_seqlens, total)
+    for entry, length in enumerate(lengths):
+        if length > longest:
+            raise UnsupportedError(
+                f"sequence {entry} of {of} has {length} rows by {name}; max_seqlen_{of} is"
+                f" {longest}, pass at least {max(lengths)}"
+            )
+    return lengths
+
+
+def check_starts(of: str, name: str, cu_seqlens: Tensor, total: int) -> list[int]:
+    """Check where packed sequences of `of` start, and return their lengths. This waits for the
+    tensor's device."""
+    starts = cu_seqlens.tolist()
     lengths = [end - start for start, end in pairwise(starts)]
     for entry, length in enumerate(lengths):
         if length < 0:
             raise UnsupportedError(
                 f"{name} falls from {starts[entry]} to {starts[entry + 1]} at sequence {entry}; its"
                 " numbers never fall"
-            )
-        if length > longest:
-            raise UnsupportedError(
-                f"sequence {entry} of {of} has {length} rows by {name}; max_seqlen_{of} is"
-                f" {longest}, pass at least {max(lengths)}"
             )
     if starts[0] < 0 or starts[-1] > total:
         raise UnsupportedError(

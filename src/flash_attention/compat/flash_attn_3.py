@@ -47,7 +47,6 @@ INSTEAD = {
     " torch.cat((k, v), -1) for k, which give the same scores",
     "attention_chunk": "chunks that see only themselves are not masked here; pass each chunk as a"
     " sequence of its own, with cu_seqlens",
-    "cu_seqlens_k_new": "new keys are not packed here; pass k, v as (batch, seq_new, heads_k, d)",
     "scheduler_metadata": "tiles are scheduled by the kernels here; leave it out",
     "sm_margin": "kernels take the whole GPU here; pass 0",
 }
@@ -212,13 +211,13 @@ def flash_attn_with_kvcache(
 ) -> Tensor | tuple[Tensor, Tensor, None, None]:
     """Compute `compat.flash_attn.flash_attn_with_kvcache`; its block_table is `page_table` here.
 
-    With `cu_seqlens_q` and `max_seqlen_q` q is packed, (total, heads, d). Returns out, or with
-    `return_softmax_lse` (out, softmax_lse, None, None), because no partial results are kept.
+    With `cu_seqlens_q` and `max_seqlen_q` q is packed, (total, heads, d), and with
+    `cu_seqlens_k_new` k and v are. Returns out, or with `return_softmax_lse` (out, softmax_lse,
+    None, None), because no partial results are kept.
     """
     _refuse(
         qv=qv,
         attention_chunk=attention_chunk,
-        cu_seqlens_k_new=cu_seqlens_k_new,
         scheduler_metadata=scheduler_metadata,
         sm_margin=sm_margin,
     )
@@ -232,7 +231,7 @@ def flash_attn_with_kvcache(
     rotary = rotary_of(
         rotary_cos, rotary_sin, rotary_interleaved, causal, window_size, rotary_seqlens
     )
-    attended = cache.attended(q, k, v, cache_seqlens, rotary, options)
+    attended = cache.attended(q, k, v, cache_seqlens, rotary, options, cu_seqlens_k_new)
     out, lse = attend(*attended, options, return_softmax_lse)
     return out if lse is None else (out, lse, None, None)
 

@@ -14,6 +14,7 @@ from flash_attention.call.call import Call, Keywords
 from flash_attention.call.checks import check_dense, check_meaning
 from flash_attention.call.results import E4M3
 from flash_attention.call.tensors import DIMS, DTYPES, MAX_ROWS, check_no_grad
+from flash_attention.compat.new_rows import check_new, contiguous_rows, counts_of, in_pairs
 from flash_attention.compat.rotary import check_rotary
 from flash_attention.errors import UnsupportedError
 from flash_attention.launch.cache_update import update_cache
@@ -81,14 +82,15 @@ class Cache:
         cache_seqlens: int | Tensor | None,
         rotary: Rotary | None,
         options: Keywords,
+        cu_seqlens_k_new: Tensor | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Store new rows, and return q, k and v for `attention`; the keywords that describe them
-        are added to `options`.
+        are added to `options`. With `cu_seqlens_k_new` the new rows are packed.
 
         Nothing is stored if the call is refused. If the new rows of a sequence do not all fit,
         none is stored, and it has no keys.
         """
-        call = self._call(q, k, v, cache_seqlens, rotary, options)
+        call = self._call(q, k, v, cache_seqlens, rotary, options, cu_seqlens_k_new)
         if self.k.is_cuda and self.k.dtype not in (*DTYPES, E4M3):
             raise UnsupportedError(
                 f"k_cache is {self.k.dtype}; allowed on a GPU are torch.float16, torch.bfloat16 and"
@@ -116,9 +118,10 @@ class Cache:
         lengths: int | Tensor | None,
         rotary: Rotary | None,
         options: Keywords,
+        starts_new: Tensor | None = None,
     ) -> CacheCall:
         """Make a checked call."""
-        new = k is not None or v is not None or rotary is not None
+        new = not (k is v is starts_new is None) or rotary is not None
         if new and (k is None or v is None or lengths is None):
             names = {"k": k, "v": v, "cache_seqlens": lengths}
             missing = ", ".join(name for name, value in names.items() if value is None)
@@ -128,28 +131,35 @@ class Cache:
             )
         starts = options.get("cu_seqlens_q")
         batch = q.shape[0] if starts is None else len(starts) - 1
-        rows = 0 if k is None else _new_rows(k)
+        counts = [0] * batch
+        if k is not None and v is not None:
+            check_new(k, v, self.k, self.v, batch if starts_new is None else None)
+            counts = self._new_rows(k, starts_new, batch)
+            k, v = contiguous_rows(k), contiguous_rows(v)
         if not (lengths is self.leftpad is self.index is None):
             self._check_batch(batch)
-            self._check_lengths(self.max_keys if lengths is None else lengths, batch, rows)
-        if k is not None and v is not None:
-            for name, given, cache in (("k", k, self.k), ("v", v, self.v)):
-                _check_new(name, given, cache, (batch, rows))
-            k, v = _contiguous_rows(k), _contiguous_rows(v)
-        q = q if rotary is None else _contiguous_rows(q)
+            self._check_lengths(self.max_keys if lengths is None else lengths, counts)
+        q = q if rotary is None else contiguous_rows(q)
         k_cache, v_cache = self.k, self.v
         if k_cache.dtype == E4M3:
             _check_not_rotated(rotary)
-            k_cache, v_cache = _in_pairs("k_cache", k_cache), _in_pairs("v_cache", v_cache)
-            k, v = k if k is None else _in_pairs("k", k), v if v is None else _in_pairs("v", v)
+            k_cache, v_cache = in_pairs("k_cache", k_cache), in_pairs("v_cache", v_cache)
+            k, v = k if k is None else in_pairs("k", k), v if v is None else in_pairs("v", v)
         call = CacheCall(
             *(q, k_cache, v_cache, self.max_keys if lengths is None else lengths, batch, k, v),
             *(self.table, self.index, self.leftpad, rotary),
-            *(starts, options.get("max_seqlen_q")),
+            *(starts, options.get("max_seqlen_q"), starts_new),
         )
         if rotary is not None:
             check_rotary(call, rotary, values=has_values(self.k))
         return call
+
+    def _new_rows(self, k: Tensor, starts: Tensor | None, batch: int) -> list[int]:
+        """Return the number of new rows of each sequence, as far as it is known without waiting for
+        a GPU."""
+        if starts is not None:
+            _check_numbers("cu_seqlens_k_new", starts, self.k, "(batch + 1,)")
+        return counts_of(k, starts, batch, values=has_values(self.k))
 
     def _check_batch(self, batch: int) -> None:
         described = self.k if self.table is None else self.table
@@ -165,11 +175,12 @@ class Cache:
                 " sequence of q"
             )
 
-    def _check_lengths(self, given: int | Tensor, batch: int, new_rows: int) -> None:
-        """Check the rows in use. Raises UnsupportedError for rows that do not fit, if they are
-        known without waiting for a GPU."""
+    def _check_lengths(self, given: int | Tensor, new: list[int]) -> None:
+        """Check the rows in use before the new ones of each sequence. Raises UnsupportedError for
+        rows that do not fit, if they are known without waiting for a GPU."""
+        batch, most_new = len(new), max(new, default=0)
         if isinstance(given, int):
-            self._check_room("cache_seqlens", given, new_rows)
+            self._check_room("cache_seqlens", given, most_new)
         else:
             _check_numbers("cache_seqlens", given, self.k)
             if len(given) != batch:
@@ -177,19 +188,20 @@ class Cache:
                     f"cache_seqlens has {len(given)} numbers; pass {batch}, one for each sequence"
                     " of q"
                 )
-            self._check_room("the least of cache_seqlens", 0, new_rows)
+            self._check_room("the least of cache_seqlens", 0, most_new)
             if has_values(given):
-                for sequence, rows in enumerate(given.tolist()):
-                    self._check_room(f"cache_seqlens[{sequence}]", rows, new_rows)
+                for sequence, (rows, more) in enumerate(zip(given.tolist(), new, strict=True)):
+                    self._check_room(f"cache_seqlens[{sequence}]", rows, more)
         if self.leftpad is not None and has_values(self.leftpad):
             pads = self.leftpad.tolist()
             lengths = [given] * batch if isinstance(given, int) else given.tolist()
-            for sequence, (pad, rows) in enumerate(zip(pads, lengths, strict=True)):
-                if not 0 <= pad <= rows + new_rows:
+            keys = [rows + more for rows, more in zip(lengths, new, strict=True)]
+            for sequence, (pad, there) in enumerate(zip(pads, keys, strict=True)):
+                if not 0 <= pad <= there:
                     which = "negative" if pad < 0 else "more than the keys of the sequence"
                     raise UnsupportedError(
-                        f"cache_leftpad[{sequence}] is {pad}, {which}; allowed are 0 to"
-                        f" {rows + new_rows}, as many as it has by cache_seqlens and with k"
+                        f"cache_leftpad[{sequence}] is {pad}, {which}; allowed are 0 to {there}, as"
+                        " many as it has by cache_seqlens and with k"
                     )
 
     def _check_room(self, name: str, rows: int, new_rows: int) -> None:
@@ -281,39 +293,13 @@ def _check_not_rotated(rotary: Rotary | None) -> None:
         )
 
 
-def _in_pairs(name: str, tensor: Tensor) -> Tensor:
-    """Return a tensor of 8 bits as pairs, which an update moves as if they were 16-bit numbers."""
-    *strides, last = tensor.stride()
-    if last != 1 or any(n % 2 for n in (tensor.shape[-1], tensor.storage_offset(), *strides)):
-        raise UnsupportedError(
-            f"{name} has shape {tuple(tensor.shape)} and strides {tensor.stride()}; rows of 8 bits"
-            " that are stored in a cache are contiguous, and have an even number of elements: pass"
-            f" {name}.contiguous(), with an even d"
-        )
-    return tensor.view(torch.float16)
-
-
-def _contiguous_rows(tensor: Tensor) -> Tensor:
-    return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
-
-
-def _new_rows(new: Tensor) -> int:
-    """Return the number of new rows of each sequence."""
-    check_dense("k", new)
-    if new.ndim != len(DIMS):
-        raise UnsupportedError(
-            f"k has shape {tuple(new.shape)}; new keys are (batch, seq_new, heads_k, d)"
-        )
-    return new.shape[1]
-
-
 def _check_numbers(name: str, tensor: object, cache: Tensor, shape: str = "(batch,)") -> None:
     """Check that a tensor has contiguous rows of int32 on the device of the cache."""
     number = "an int, or " if name == "cache_seqlens" else ""
     wanted = f"pass {number}a torch.int32 tensor of shape {shape}, batch being that of q"
     if not isinstance(tensor, Tensor):
         raise UnsupportedError(f"{name} is a {type(tensor).__name__}; {wanted}")
-    if tensor.ndim != shape.count(" ") + 1 or tensor.dtype != torch.int32:
+    if tensor.ndim != len(shape.strip("(,)").split(", ")) or tensor.dtype != torch.int32:
         raise UnsupportedError(
             f"{name} has shape {tuple(tensor.shape)} and is {tensor.dtype}; {wanted}"
         )
@@ -342,22 +328,4 @@ def _check_entries_adjoin(name: str, cache: Tensor) -> None:
         raise UnsupportedError(
             f"cache_leftpad is given, and {name} has {entries} entries of {rows} rows; allowed are"
             f" {MAX_ROWS} rows in all, pass a part of the cache"
-        )
-
-
-def _check_new(name: str, new: Tensor, cache: Tensor, size: tuple[int, int]) -> None:
-    """Check that new rows have the heads, the head dimension and the dtype of the cache, and that
-    they can be stored."""
-    check_dense(name, new)
-    wanted = (*size, *cache.shape[2:])
-    if (tuple(new.shape), new.dtype, new.device) != (wanted, cache.dtype, cache.device):
-        raise UnsupportedError(
-            f"{name} has shape {tuple(new.shape)} and is {new.dtype} on {new.device}; to be stored"
-            f" in {name}_cache it must be (batch, seq_new, heads_k, d) = {wanted}, {cache.dtype} on"
-            f" {cache.device}"
-        )
-    if cache.stride(-1) != 1 and cache.shape[-1] > 1:
-        raise UnsupportedError(
-            f"the last dimension of {name}_cache has stride {cache.stride(-1)}; new rows are stored"
-            " in place: pass a cache whose last dimension is contiguous"
         )

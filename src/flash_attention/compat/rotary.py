@@ -93,8 +93,11 @@ def _check_positions(call: CacheCall, rotary: Rotary) -> None:
         queries = [call.q.shape[1]] * call.batch
     else:
         queries = call.cu_seqlens_q.diff().tolist()
-    for sequence, (start, rows) in enumerate(zip(starts, queries, strict=True)):
-        end = start + max(call.new_rows, 1 if rotary.one_position else rows)
+    new = [call.new_rows] * call.batch
+    if call.cu_seqlens_k_new is not None:
+        new = call.cu_seqlens_k_new.diff().tolist()
+    for sequence, (start, rows, more) in enumerate(zip(starts, queries, new, strict=True)):
+        end = start + max(more, 1 if rotary.one_position else rows)
         if start < 0 or end > len(rotary.cos):
             raise UnsupportedError(
                 f"sequence {sequence} has the positions {start} to {end - 1}; rotary_cos and"

@@ -13,19 +13,22 @@ def dtype_binding(dtype: DType) -> Variant:
     return Variant("DType", "dtype", dtype.to_cpp_str().rsplit("::", 1)[-1])
 
 
-def score_bindings(features: Features) -> tuple[Binding, ...]:
-    """Bind the mask, the score and the lengths."""
+def score_bindings(features: Features, lengths: str | None = None) -> tuple[Binding, ...]:
+    """Bind the mask, the score and the lengths, for which a family may have a type of its own."""
+    lengths = lengths or ("PerBatch" if features.per_batch else "Same")
     return (
         Variant("Mask", "attn/mask", features.mask.value),
         Variant("Score", "attn/score", "Softcap" if features.softcap else "Plain"),
-        Variant("Lengths", "attn/lengths", "PerBatch" if features.per_batch else "Same"),
+        Variant("Lengths", "attn/lengths", lengths),
     )
 
 
-def shared_bindings(features: Features, *, sinks: bool | None = None) -> tuple[Binding, ...]:
+def shared_bindings(
+    features: Features, *, sinks: bool | None = None, lengths: str | None = None
+) -> tuple[Binding, ...]:
     """Bind the mask, the score, the lengths and the sinks."""
     ends_with_sink = features.sinks if sinks is None else sinks
     return (
-        *score_bindings(features),
+        *score_bindings(features, lengths),
         Variant("Sinks", "attn/sinks", "PerHead" if ends_with_sink else "None"),
     )

@@ -10,7 +10,8 @@ from flash_attention.families.call_args import Fields, Strides
 
 TENSORS = (
     *("q", "k", "v", "rotated_q", "k_cache", "v_cache", "cos", "sin"),
-    *("cu_seqlens_q", "seqlens", "rotary_seqlens", "table", "index", "leftpad"),
+    *("cu_seqlens_q", "cu_seqlens_k_new", "seqlens", "rotary_seqlens"),
+    *("table", "index", "leftpad"),
     *("used", "starts", "own_table"),
 )
 STRIDED = ("q", "rotated_q", "k", "v", "k_cache", "v_cache")

@@ -32,6 +32,7 @@ def cache_tensors(call: CacheCall, keys: CachedKeys) -> dict[str, Tensor]:
         "sin": rotary and rotary.sin,
         "rotary_seqlens": rotary and rotary.seqlens,
         "cu_seqlens_q": call.cu_seqlens_q,
+        "cu_seqlens_k_new": call.cu_seqlens_k_new,
         "k": call.k,
         "v": call.v,
         "k_cache": call.k_cache,
@@ -68,9 +69,10 @@ def cache_recipe(
     rotary = call.rotary
     kind = "none" if rotary is None else "interleaved" if rotary.interleaved else "halves"
     columns = "vectors" if whole_chunks else "elements"
+    packed = call.cu_seqlens_k_new is not None
     dtype = DType.from_string(str(call.k_cache.dtype))
     unit = small_unit(
-        SmallKernel("cache_update", f"{dtype.name.lower()}_{columns}_{kind}"),
+        SmallKernel("cache_update", f"{dtype.name.lower()}_{columns}_{kind}" + "_packed" * packed),
         target,
         title=f"new {dtype.name} rows of a KV cache",
         header="fa/cache/update.cuh",
@@ -80,15 +82,24 @@ def cache_recipe(
             dtype_binding(dtype),
             Variant("Columns", "cache/columns", columns.capitalize()),
             Variant("Rotary", "cache/rotary", kind.capitalize()),
+            Variant("NewRows", "cache/new_rows", "Packed" if packed else "Padded"),
         ),
         arguments=CacheKernelArgs,
     )
-    rows = max(call.new_rows, _queries(call) if rotary else 0)
+    rows = max(_likely_new_rows(call), _queries(call) if rotary else 0)
     if call.own_page_rows:
         rows = max(rows, -(-call.max_rows // call.own_page_rows // THREADS))
     which = 3 if rotary else 2 if call.new_rows else 1  # K, V, Q
     grid = (call.batch, min(max(rows, 1), MAX_ROW_CTAS), which)
     return Recipe(PLAIN, (Step(unit, Geometry(grid, THREADS)),), _arguments(call, tensors))
+
+
+def _likely_new_rows(call: CacheCall) -> int:
+    """The number of new rows of the longest sequence. The host does not know it if they are packed;
+    a new key mostly comes with a query of its own."""
+    if call.cu_seqlens_k_new is None:
+        return call.new_rows
+    return max(-(-call.new_rows // call.batch), min(call.new_rows, _queries(call)))
 
 
 def _queries(call: CacheCall) -> int:

@@ -43,8 +43,8 @@ def check_values(config: KernelConfig, problem: Problem) -> None:
     """Check that the config is for the dimension of v that is contiguous."""
     if config.v_transposed and not problem.v_transposed:
         raise UnsupportedError(
-            "the kernel config is for a v of dense tensors whose keys are contiguous, all of them"
-            " used, and this v is another; leave config out, or pass one without values_transposed"
+            "the kernel config is for a v of dense tensors whose keys are contiguous, and this v is"
+            " another; leave config out, or pass one without values_transposed"
         )
     if problem.v_transposed and not config.v_transposed:
         raise UnsupportedError(

@@ -27,6 +27,7 @@ STEP, SUMS = f"{FOLDER}/schedule/overlapped.cuh", f"{FOLDER}/sums/tensor_cores.c
 TRANSPOSE, TRANSPOSED = f"{FOLDER}/transpose.cuh", f"{FOLDER}/values/transposed.cuh"
 EXPECTED = "arrive_expect(full, VTile::kLoadedBytes"
 CASE = Case(200, 700, heads=2, heads_k=2, sharp=True)
+LENGTHS = Case(140, 330, batch=2, keywords=(("seqused_k", (299, 72)), ("causal", True)))
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,7 @@ class Mutation:
     caught_by: str
     edit: Edit
     config: HopperFp8KernelConfig = OVERLAPPED
+    case: Case = CASE
 
 
 MUTATIONS = [
@@ -160,6 +162,41 @@ MUTATIONS = [
         OVERLAPPED_T,
     ),
     Mutation(
+        "what follows the keys of a sequence is multiplied",
+        NUMBERS,
+        Edit(TRANSPOSED, "clear_keys<Config>(tile, keys);"),
+        OVERLAPPED_T,
+        LENGTHS,
+    ),
+    Mutation(
+        "the last keys of a sequence are cleared, too",
+        NUMBERS,
+        Edit(TRANSPOSED, "first_bytes(c.x, kept)", "0"),
+        OVERLAPPED_T,
+        LENGTHS,
+    ),
+    Mutation(
+        "V is cleared before it is loaded",
+        "race",
+        Edit(TRANSPOSED, "wait();  // what is cleared has been loaded"),
+        OVERLAPPED_T,
+        LENGTHS,
+    ),
+    Mutation(
+        "V is read before all consumers have cleared it",
+        "race",
+        Edit(TRANSPOSED, "sync_consumers<Config>();  // all have stored their zeros"),
+        OVERLAPPED_T,
+        LENGTHS,
+    ),
+    Mutation(
+        "products may not see what was cleared",
+        "missing-proxy-fence",
+        Edit(TRANSPOSED, "ptx::fence_proxy_async();  // the products see the zeros"),
+        OVERLAPPED_T,
+        LENGTHS,
+    ),
+    Mutation(
         "a load overwrites the rows for sums",
         NUMBERS,
         Edit(
@@ -174,7 +211,7 @@ MUTATIONS = [
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: m.name)
 def test_the_mistake_is_caught_as_predicted(mutation: Mutation, tmp_path: Path) -> None:
-    case = replace(CASE, v_transposed=mutation.config.values_transposed)
+    case = replace(mutation.case, v_transposed=mutation.config.values_transposed)
     call = case.call(mutation.config.d_head)
     plan = Plan(call, mutation.config)
     right = partial(assert_right, call)

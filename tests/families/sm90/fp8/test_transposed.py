@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -25,7 +26,7 @@ from flash_attention.launch.plan import Plan
 from tests.families.sm90.fp8.cases import OVERLAPPED, assert_right, most_rms
 from tests.families.sm90.fp8.test_emulated import emulated
 from tests.families.sm90.fp8.test_family import problem
-from tests.families.sm90.fp8.transposed_cases import CASES, OVERLAPPED_T, case
+from tests.families.sm90.fp8.transposed_cases import CASES, OVERLAPPED_T, case, used
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -37,7 +38,9 @@ def test_the_output_and_its_lse_are_right(name: str) -> None:
 
 
 @pytest.mark.parametrize("schedule", [s for s in SCHEDULES if s != "lockstep"])
-@pytest.mark.parametrize("name", ["causal", "window", "serial", "d 256, causal, sharp"])
+@pytest.mark.parametrize(
+    "name", ["causal", "window", "serial", "d 256, causal, sharp", "lengths, causal"]
+)
 def test_they_are_right_in_every_order_of_warps(name: str, schedule: str) -> None:
     config, of_case = CASES[name]
     call = of_case.call(config.d_head)
@@ -77,17 +80,20 @@ def test_the_heuristic_follows_the_strides(d: int, seq: int, causal: bool) -> No
     assert isinstance(other, HopperFp8KernelConfig)
     assert not other.values_transposed
     assert (chosen.promote_blocks * chosen.B_c) == (other.promote_blocks * other.B_c)
+    uneven = replace(by_rows, v_transposed=True, seqused_k=True)
+    assert getattr(select_config(uneven, MEASURED_ARCH), "values_transposed", False)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("lengths", [False, True])
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("d", "seq"), [(64, 4096), (128, 4096), (256, 512), (256, 4096)])
 def test_loops_of_chosen_kernels_are_neither_serialised_nor_short_of_registers(
-    d: int, seq: int, causal: bool
+    d: int, seq: int, causal: bool, lengths: bool
 ) -> None:
-    transposed = replace(problem(seq, d, causal=causal), v_transposed=True)
+    transposed = replace(problem(seq, d, causal=causal), v_transposed=True, seqused_k=lengths)
     config = select_config(transposed, MEASURED_ARCH)
-    unit = unit_of(config, CAUSAL_FEATURES if causal else PLAIN)
+    unit = unit_of(config, replace(CAUSAL_FEATURES if causal else PLAIN, per_batch=lengths))
     compiled = compile_kernel(unit.source, arch=unit.target, name=unit.name)
     assert compiled.resources.notes == ()
     assert compiled.resources.spill_store_bytes <= 32  # at the ends of tiles
@@ -121,9 +127,6 @@ def test_a_config_is_for_one_layout_of_v() -> None:
         Plan(rows, OVERLAPPED_T)
     with pytest.raises(UnsupportedError, match="the keys of v are contiguous, and the kernel conf"):
         Plan(call, OVERLAPPED)
-    used = rows._replace(seqused_k=torch.tensor([130], dtype=torch.int32))
-    with pytest.raises(UnsupportedError, match="differ in length, and the kernel config has value"):
-        Plan(used, OVERLAPPED_T)
 
 
 def test_another_kernel_for_8_bits_is_refused() -> None:
@@ -161,8 +164,9 @@ def test_attention_of_no_keys_is_zero() -> None:
     assert (out.dtype, out.abs().max().item()) == (torch.bfloat16, 0)
 
 
-def test_a_traced_call_keeps_the_strides() -> None:
-    call = case(30, 40).call(128)
+@pytest.mark.parametrize("lengths", [(), used(21)])
+def test_a_traced_call_keeps_the_strides(lengths: tuple[tuple[str, Any], ...]) -> None:
+    call = case(30, 40, keywords=lengths).call(128)
 
     def traced(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
         return attention(q, k, v, **call.keywords, config=str(OVERLAPPED_T))

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -10,7 +12,7 @@ from flash_attention import attention
 from flash_attention.launch.plan import plan_for
 from tests.families.sm90.fp8.cases import assert_forward_right, assert_right, relative_rms
 from tests.families.sm90.fp8.test_on_gpu import MOST_DRIFT
-from tests.families.sm90.fp8.transposed_cases import CASES, CAUSAL, case
+from tests.families.sm90.fp8.transposed_cases import CASES, CAUSAL, case, used
 
 pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("on_hopper")]
 
@@ -30,6 +32,30 @@ def test_chosen_kernels_are_right(d: int, seq: int, causal: bool) -> None:
     assert len(plan_for(call).recipe.steps) == 1
     out, lse = attention(*call[:3], **call.keywords, return_lse=True)
     assert_right(call, out, lse)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("seq", [128, 1000, 4095])
+@pytest.mark.parametrize("d", [64, 128, 256])
+def test_chosen_kernels_stop_at_the_last_key(d: int, seq: int, causal: bool) -> None:
+    keywords = (*used(seq, 0, 1, seq // 2, seq - 17), ("causal", causal))
+    call = case(seq, seq, heads=4, heads_k=2, batch=5, keywords=keywords).call(d, "cuda")
+    assert len(plan_for(call).recipe.steps) == 1
+    out, lse = attention(*call[:3], **call.keywords, return_lse=True)
+    assert_right(call, out, lse)
+
+
+def test_a_graph_follows_lengths_that_change() -> None:
+    call = case(300, 1000, batch=2, keywords=used(1000, 1000)).call(128, "cuda")
+    lengths = torch.tensor([1000, 400], dtype=torch.int32, device="cuda")
+    options: Any = {**call.keywords, "seqused_k": lengths}
+    attention(*call[:3], **options)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = attention(*call[:3], **options)
+    lengths.copy_(torch.tensor([77, 999]))
+    graph.replay()
+    assert torch.equal(out, attention(*call[:3], **options))
 
 
 @pytest.mark.parametrize("d", [64, 128, 256])

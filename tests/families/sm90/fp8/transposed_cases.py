@@ -25,6 +25,11 @@ def case(seq_q: int = 200, seq_k: int = 330, **others: Any) -> Case:
     return Case(seq_q, seq_k, v_transposed=True, **others)
 
 
+def used(*lengths: int) -> tuple[tuple[str, tuple[int, ...]], ...]:
+    """The keys that count; NaN lies behind them."""
+    return (("seqused_k", lengths),)
+
+
 CAUSAL = (("causal", True),)
 CASES: dict[str, tuple[HopperFp8KernelConfig, Case]] = {
     "gqa": (OVERLAPPED_T, case(heads=4, heads_k=2)),
@@ -33,6 +38,23 @@ CASES: dict[str, tuple[HopperFp8KernelConfig, Case]] = {
     "window": (OVERLAPPED_T, case(300, 431, keywords=(("window", (90, 20)),))),
     "softcap": (OVERLAPPED_T, case(70, 130, keywords=(("softcap", 3.0),))),
     "sinks": (OVERLAPPED_T, case(70, 130, keywords=(("sinks", True),))),
+    "lengths": (OVERLAPPED_T, case(140, 330, batch=4, keywords=used(330, 0, 65, 128))),
+    "lengths, causal": (
+        OVERLAPPED_T,
+        case(300, 430, batch=3, heads=4, heads_k=2, keywords=(*used(429, 20, 193), *CAUSAL)),
+    ),
+    "lengths, window": (
+        OVERLAPPED_T,
+        case(200, 331, batch=2, keywords=(*used(300, 72), ("window", (90, 20)))),
+    ),
+    "lengths, serial": (SERIAL_T, case(140, 331, batch=3, keywords=used(1, 200, 127))),
+    "lengths, d 256": (WIDE_T, case(140, 330, batch=2, keywords=(*used(77, 310), *CAUSAL))),
+    "lengths, narrow": (OVERLAPPED_T, case(70, 129, batch=2, d=96, d_v=48, keywords=used(63, 101))),
+    "lengths, three panels": (THREE_PANELS, case(140, 450, batch=2, keywords=used(441, 211))),
+    "lengths, two panels": (
+        TWO_PANELS,
+        case(140, 450, batch=2, keywords=(*used(300, 130), *CAUSAL)),
+    ),
     "sharp": (OVERLAPPED_T, case(130, 700, sharp=True)),
     "narrow": (OVERLAPPED_T, case(70, 129, d=96, d_v=48, per_head=False)),
     "one key": (OVERLAPPED_T, case(1, 1)),

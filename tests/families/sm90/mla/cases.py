@@ -19,10 +19,10 @@ from flash_attention.families.sm90.forward.splits import Chunks
 from flash_attention.families.sm90.halves import BLOCK_KEYS
 from flash_attention.families.sm90.mla import splits
 from flash_attention.families.sm90.mla.config import HopperMlaKernelConfig
-from flash_attention.families.sm90.mla.features import ctas_of_tile
+from flash_attention.families.sm90.mla.features import ctas_of
 from flash_attention.launch import plan as plans
 from flash_attention.launch.plan import Plan
-from flash_attention.reference.judge import check_lse, check_output
+from flash_attention.reference.judge import check_lse, check_output, cu_seqlens
 from tests.short_queries import FAR, in_pages, shuffled_table
 
 
@@ -48,6 +48,7 @@ class Case:
     seq_k: int = 330
     heads: int = 16
     batch: int = 1
+    queries: tuple[int, ...] | None = None  # of packed sequences; seq_q is the most of one
     used: tuple[int, ...] | None = None  # keys that count; NaN lies behind them
     page_keys: int = 0
     split_keys: int = 0
@@ -97,7 +98,7 @@ class MadeCase:
         return Chunks.even(
             *(problem, BLOCK_KEYS, self.case.ctas, 1),
             heads_together=problem.heads,
-            consumers=ctas_of_tile(problem.heads, problem.seq_q),
+            consumers=ctas_of(problem),
         )
 
     def assert_right(self, out: Tensor, lse: Tensor | None) -> None:
@@ -116,7 +117,8 @@ def _made(case: Case, d_v: int, dtype: torch.dtype, device: str) -> MadeCase:
     def drawn(*shape: int) -> Tensor:
         return torch.randn(shape, generator=generator)
 
-    q = drawn(case.batch, case.seq_q, case.heads, d_v + 64) * case.large
+    rows = (case.batch, case.seq_q) if case.queries is None else (sum(case.queries),)
+    q = drawn(*rows, case.heads, d_v + 64) * case.large
     k = drawn(case.batch, case.seq_k, 1, d_v + 64)
     if case.sharp:
         q *= 6
@@ -128,6 +130,9 @@ def _made(case: Case, d_v: int, dtype: torch.dtype, device: str) -> MadeCase:
         "softmax_scale": case.softmax_scale,
         "sinks": drawn(case.heads).to(device) if case.sinks else None,
     }
+    if case.queries is not None:
+        keywords["cu_seqlens_q"] = cu_seqlens(case.queries).to(device)
+        keywords["max_seqlen_q"] = case.seq_q
     if case.used is not None:
         keywords["seqused_k"] = torch.tensor(case.used, dtype=torch.int32).to(device)
         for entry, used in zip(k, case.used, strict=True):
@@ -173,6 +178,36 @@ CASES = {
         NARROW,
         Case(2, 320, heads=128, batch=4, used=MIXED, page_keys=64, ctas=5, causal=True),
     ),
+    "packed": (NARROW, Case(3, 330, batch=3, queries=(3, 1, 2), causal=True)),
+    "packed, one query each": (NARROW, Case(1, 200, heads=128, batch=3, queries=(1, 1, 1))),
+    "packed, some without queries": (
+        NARROW,
+        Case(9, 130, batch=5, queries=(0, 9, 0, 1, 0), causal=True),
+    ),
+    "packed, dealt": (
+        NARROW,
+        Case(5, 330, heads=128, batch=4, queries=(1, 5, 0, 2), ctas=3, causal=True),
+    ),
+    "packed, chunks": (
+        NARROW,
+        Case(7, 330, heads=24, batch=3, queries=(2, 7, 1), split_keys=128, causal=True, sinks=True),
+    ),
+    "packed, pages": (
+        NARROW,
+        Case(4, 320, batch=4, queries=(1, 4, 2, 0), used=MIXED, page_keys=16, causal=True),
+    ),
+    "packed, pages, dealt": (
+        NARROW,
+        Case(
+            *(4, 320, 128, 4, (4, 1, 2, 3)),
+            used=MIXED,
+            page_keys=64,
+            ctas=5,
+            window=(100, 0),
+            sharp=True,
+        ),
+    ),
+    "packed, deferred": (DEFERRED, Case(6, 330, batch=2, queries=(6, 2), ctas=4, causal=True)),
     "sharp": (NARROW, Case(seq_k=700, sharp=True)),
     "sharp, dealt": (NARROW, Case(4, 700, sharp=True, ctas=3, causal=True)),
     "sharp, every block": (EVERY_BLOCK, Case(seq_k=330, sharp=True)),
@@ -193,6 +228,10 @@ CASES = {
     "512 columns, 128 heads, pages": (
         FULL,
         Case(2, 256, heads=128, batch=2, used=(130, 256), page_keys=64, ctas=2, causal=True),
+    ),
+    "512 columns, packed": (
+        FULL,
+        Case(2, 200, heads=128, batch=2, queries=(1, 2), used=(130, 200), ctas=3, causal=True),
     ),
     "512 columns, fp16": (FULL_FP16, Case(2, 200, heads=32, causal=True)),
 }

@@ -22,8 +22,12 @@ def random_case(seed: int, *, most_keys: int, most_batch: int, most_queries: int
     by_length = page_keys or draw.random() < 0.3
     used = tuple(draw.choice((0, 1, seq_k, draw.randint(0, seq_k))) for _ in range(batch))
     mask = draw.choice(("full", "causal", "causal", "window"))
+    heads = draw.choice(HEADS)
+    packed = draw.random() < 0.3
+    queries = (*(draw.randint(0, seq_q) for _ in range(batch - 1)), seq_q)
     return Case(
-        *(seq_q, seq_k, draw.choice(HEADS), batch),
+        *(seq_q, seq_k, heads, batch),
+        queries=queries if packed else None,
         used=used if by_length else None,
         page_keys=page_keys,
         split_keys=64 * draw.randint(1, 8) if draw.random() < 0.3 else 0,

@@ -9,11 +9,13 @@ import pytest
 import torch
 
 from flash_attention import attention
+from flash_attention.compat import flash_attn_3
 from flash_attention.compat.flash_attn import flash_attn_with_kvcache
 from flash_attention.errors import UnsupportedError
 from flash_attention.kernel_configs import KernelConfig
 from flash_attention.launch import strict
 from flash_attention.launch.plan import Plan
+from flash_attention.reference.judge import check_output, cu_seqlens
 from tests.families.sm90.mla.cases import FULL, Case
 
 D_V = FULL.d_v
@@ -57,6 +59,27 @@ def test_new_rows_are_stored_in_both(chosen: list[KernelConfig]) -> None:
     )
     assert torch.equal(cache[:, 5:7], new)
     assert FULL in chosen
+
+
+def test_packed_queries_and_new_rows(chosen: list[KernelConfig]) -> None:
+    cache = torch.randn(2, 64, 1, 576).bfloat16()
+    q, new = (torch.randn(4, heads, 576).bfloat16() for heads in (16, 1))
+    starts, lengths = cu_seqlens((3, 1)), torch.tensor([5, 9], dtype=torch.int32)
+    out = flash_attn_3.flash_attn_with_kvcache(
+        *(q, cache, cache[..., :D_V], new, new[..., :D_V]),
+        cache_seqlens=lengths,
+        cu_seqlens_q=starts,
+        cu_seqlens_k_new=starts,
+        max_seqlen_q=3,
+        causal=True,
+    )
+    assert FULL in chosen
+    assert torch.equal(torch.cat((cache[0, 5:8], cache[1, 9:10])), new)
+    assert isinstance(out, torch.Tensor)
+    packed: Any = {"cu_seqlens_q": starts, "max_seqlen_q": 3}
+    used = lengths + starts.diff()
+    check = check_output(out, q, cache, cache[..., :D_V], seqused_k=used, causal=True, **packed)
+    assert check.ok, str(check)
 
 
 def test_a_cache_with_its_own_v_is_refused(chosen: list[KernelConfig]) -> None:

@@ -39,7 +39,10 @@ def test_the_output_and_its_lse_are_right(name: str) -> None:
 @pytest.mark.parametrize("schedule", [s for s in SCHEDULES if s != "lockstep"])
 @pytest.mark.parametrize(
     "name",
-    ["four queries", "lengths, dealt", "pages, dealt", "sharp, dealt", "deferred, dealt"],
+    [
+        *("four queries", "lengths, dealt", "pages, dealt", "sharp, dealt", "deferred, dealt"),
+        "packed, pages, dealt",
+    ],
 )
 def test_they_are_right_in_every_order_of_warps(name: str, schedule: str, seed: int) -> None:
     if seed and schedule != "random":

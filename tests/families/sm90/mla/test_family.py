@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise, product
 from typing import Any
 
 import pytest
@@ -22,8 +23,8 @@ from flash_attention.families.recipe import Setting
 from flash_attention.families.registry import unit_of
 from flash_attention.families.sm90.forward.features import SplitKind
 from flash_attention.families.sm90.mla.family import SM90_MLA
-from flash_attention.families.sm90.mla.features import MlaFeatures, ctas_of_tile
-from flash_attention.families.sm90.mla.splits import choose_chunks
+from flash_attention.families.sm90.mla.features import MlaFeatures, ctas_of, ctas_of_tile
+from flash_attention.families.sm90.mla.splits import choose_chunks, whole
 from flash_attention.kernel_configs import DType
 from flash_attention.launch.plan import Plan
 from flash_attention.reference.judge import generate_qkv
@@ -46,7 +47,9 @@ def tensors(keys: int = 70, heads: int = 16, d: int = 576, batch: int = 1) -> tu
 # choosing
 
 
-@pytest.mark.parametrize("others", [{}, {"causal": True}, {"seqused_k": True}, {"page_keys": 64}])
+@pytest.mark.parametrize(
+    "others", [{}, {"causal": True}, {"seqused_k": True}, {"page_keys": 64}, {"total_q": 4}]
+)
 def test_head_dimensions_of_mla_choose_its_kernel(others: dict[str, Any]) -> None:
     pages = {"pages": 64} if "page_keys" in others else {}
     decision = decide(problem(4, 1024, **others, **pages), Where(SMS))
@@ -90,6 +93,24 @@ def test_rows_are_shared_evenly(heads: int, queries: int, ctas: int, box: tuple[
     assert MlaFeatures(heads_together=max(heads, 1)).q_box == box
 
 
+@pytest.mark.parametrize(
+    ("batch", "total", "longest", "heads", "tiles", "ctas"),
+    [
+        (4, 4, 1, 128, 4, 2),  # one query each
+        (4, 16, 4, 128, 4, 8),  # four each
+        (64, 575, 512, 128, 191, 8),  # one of 512, and 63 of one
+        (64, 67, 4, 128, 65, 4),  # nearly all of one: tiles of two queries
+        (3, 0, 0, 16, 0, 1),
+    ],
+)
+def test_tiles_of_packed_queries_are_few(
+    batch: int, total: int, longest: int, heads: int, tiles: int, ctas: int
+) -> None:
+    asked = problem(batch, 1024, heads=heads, queries=longest, total_q=total)
+    assert ctas_of(asked) == ctas
+    assert whole(asked).num_tiles(asked, ctas) == tiles
+
+
 def test_split_keys_makes_chunks_that_do_not_depend_on_the_batch() -> None:
     decision = decide(problem(4, 1000), Where(SMS), split_keys=256)
     assert (decision.split.splits, decision.split.blocks) == (SplitKind.CHUNKED, 4)
@@ -118,8 +139,10 @@ def test_loops_are_neither_serialised_nor_short_of_registers(
     config: Any, features: Features
 ) -> None:
     resolved = SM90_MLA.resolve(config, features)
-    for splits in (SplitKind.WHOLE, SplitKind.EVEN):
-        unit = SM90_MLA.unit(config, replace(resolved, splits=splits), MEASURED_ARCH)
+    packed = (False, True) if features.per_batch else (False,)
+    for splits, packed_queries in product((SplitKind.WHOLE, SplitKind.EVEN), packed):
+        compiled_for = replace(resolved, splits=splits, packed_queries=packed_queries)
+        unit = SM90_MLA.unit(config, compiled_for, MEASURED_ARCH)
         compiled = compile_kernel(unit.source, arch=unit.target, name=unit.name)
         assert compiled.resources.notes == ()
         assert compiled.resources.spill_store_bytes <= (16 if config.defer_values else 0)
@@ -147,6 +170,14 @@ def test_partial_results_of_all_heads_are_combined_by_a_second_kernel() -> None:
     assert main.geometry.grid == (3 * 3, 2, 1)
     assert combine.geometry.grid == (3 * 128, 1, 1)
     assert recipe.scratch == {"o_parts": 9 * 128 * 512 * 4, "lse_parts": 9 * 128 * 4}
+
+
+def test_rows_of_packed_queries_are_combined_one_by_one() -> None:
+    made = Case(4, 330, heads=128, batch=3, queries=(1, 4, 2), split_keys=128).make(512)
+    main, combine = Plan(made.call, FULL).recipe.steps
+    assert main.geometry.grid == (3 * 4, 6, 1)  # three chunks of a tile of three queries
+    assert combine.geometry.grid == (7 * 128, 1, 1)
+    assert combine.unit.name == "combine_bf16_384_heads_128_chunked_v512_packed"
 
 
 def test_keys_of_a_given_config_are_split_as_those_of_a_chosen_one() -> None:
@@ -198,9 +229,6 @@ def test_other_shapes_are_refused() -> None:
         forward(NARROW, q, k, k[..., :512])
     with pytest.raises(UnsupportedError, match=r"config is for torch\.bfloat16, the tensors are"):
         forward(FULL, q.half(), k.half(), k.half()[..., :512])
-    lengths = torch.tensor([0, 1], dtype=torch.int32)
-    with pytest.raises(UnsupportedError, match="q with a batch dimension, and it is packed"):
-        forward(FULL, q[0], k, k[..., :512], cu_seqlens_q=lengths, max_seqlen_q=1)
     with pytest.raises(UnsupportedError, match=r"at most 512, or 576 with a v of 512 columns of"):
         forward(FULL, q, k, k[..., :256])
 
@@ -236,6 +264,27 @@ def test_attention_of_no_queries_is_empty(shape: tuple[int, ...]) -> None:
     k = torch.zeros(shape[0], 70, 1, 576, dtype=torch.bfloat16)
     out = attention(torch.zeros(shape, dtype=torch.bfloat16), k, k[..., :512], config=FULL)
     assert out.shape == (*shape[:-1], 512)
+
+
+@pytest.mark.parametrize("starts", [(1, 2, 2, 4), (0, 0, 0, 0)])
+@pytest.mark.parametrize("split_keys", [None, 64])
+def test_rows_of_no_sequence_are_left_alone(
+    starts: tuple[int, ...], split_keys: int | None
+) -> None:
+    q, k = (t[..., :192].contiguous() for t in tensors(keys=130, batch=3))
+    rows = torch.cat((q, q))[:, 0]
+    packed: Any = {
+        "cu_seqlens_q": torch.tensor(starts, dtype=torch.int32),
+        "max_seqlen_q": max(b - a for a, b in pairwise(starts)),
+        "split_keys": split_keys,
+    }
+    out = forward(NARROW, rows, k, k[..., :128], **packed)  # the emulator fills it with NaN first
+    for sequence, (start, end) in enumerate(pairwise(starts)):
+        keys = k[sequence : sequence + 1]
+        exact = oracle(rows[None, start:end], keys, keys[..., :128])
+        torch.testing.assert_close(out[None, start:end].double(), exact, rtol=0, atol=1e-2)
+    outside = torch.cat((out[: starts[0]], out[starts[-1] :]))
+    assert bool(outside.isnan().all())  # as it was before
 
 
 def test_torch_computes_on_the_cpu() -> None:

@@ -22,6 +22,7 @@ EXCHANGE, ROWS = f"{SHARED}/consumer.cuh", f"{SHARED}/rows.cuh"
 ENTRY = f"{SHARED}/forward.cuh"
 PLAIN = Case(2, 700, heads=24, sharp=True, causal=True)
 DEALT = Case(2, 330, heads=128, batch=2, ctas=3, causal=True)
+PACKED = Case(9, 200, batch=3, queries=(9, 5, 1), ctas=3, causal=True)
 LENGTHS = Case(1, 320, batch=2, used=(130, 200), sharp=True)
 
 
@@ -117,6 +118,18 @@ MUTATIONS = [
         NUMBERS,
         Edit(ROWS, "blockIdx.y * Shape<Config>::kRows", "0"),
         DEALT,
+    ),
+    Mutation(
+        "tiles of packed queries have no room for a last one that is not full",
+        NUMBERS,
+        Edit("sm90/packed_tiles.cuh", " + static_cast<i64>(batch) * (kQueries - 1)"),
+        PACKED,
+    ),
+    Mutation(
+        "packed queries of a sequence start where those of the batch do",
+        NUMBERS,
+        Edit("sm90/place/packed.cuh", "args.cu_seqlens_q[batch] + position", "position"),
+        PACKED,
     ),
     Mutation(
         "rows of Q that are not loaded hold anything",

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ import torch
 from flash_attention import attention, explain
 from flash_attention.compat.flash_attn import flash_attn_with_kvcache
 from flash_attention.errors import UnsupportedError
-from flash_attention.reference.judge import check_output
+from flash_attention.reference.judge import check_output, cu_seqlens
 from tests.families.sm90.mla.cases import CASES, Case, MadeCase
 from tests.families.sm90.mla.random_cases import random_case
 
@@ -122,6 +123,29 @@ def test_a_dense_cache_of_flash_attn_takes_new_keys() -> None:
     assert isinstance(out, torch.Tensor)
     check = check_output(out, q, cache, cache[..., :D_V], seqused_k=lengths + 2, causal=True)
     assert check.ok, str(check)
+
+
+@pytest.mark.parametrize("batch", [4, 64])
+def test_packed_queries_of_decoding_and_prefill_are_right(batch: int) -> None:
+    queries = (200, *(1 + i % 4 for i in range(batch - 1)))
+    used = tuple(200 + (977 * i) % 1849 for i in range(batch))
+    case = Case(200, 2048, 128, batch, queries, used=used, page_keys=64, causal=True)
+    made = case.make(D_V, device="cuda")
+    made.assert_right(*computed(made))
+
+
+def test_a_graph_follows_packed_queries_that_change() -> None:
+    made = Case(4, 3000, 128, 3, (1, 4, 2), causal=True).make(D_V, device="cuda")
+    call = made.call
+    starts = cu_seqlens((1, 4, 2)).cuda()
+    options: Any = {**call.keywords, "cu_seqlens_q": starts}
+    attention(call.q, call.k, call.v, **options)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = attention(call.q, call.k, call.v, **options)
+    starts.copy_(cu_seqlens((3, 0, 4)))
+    graph.replay()
+    assert torch.equal(out, attention(call.q, call.k, call.v, **options))
 
 
 def test_v_elsewhere_is_refused_in_every_call() -> None:

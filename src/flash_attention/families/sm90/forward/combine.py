@@ -20,7 +20,7 @@ from flash_attention.families.sm90.forward.features import Sm90Features, SplitKi
 THREADS = 128
 CHUNK_COLUMNS = 4 * WARP_SIZE  # a lane has four columns of every chunk
 ENTRY = "flash_combine_kernel"
-_NAME = re.compile(r"combine_([a-z0-9]+)_(\d+)(?:_heads_(\d+))?_([a-z]+)(?:_v(\d+))?")
+_NAME = re.compile(r"combine_([a-z0-9]+)_(\d+)(?:_heads_(\d+))?_([a-z]+)(?:_v(\d+))?(_packed)?")
 
 
 @dataclass(frozen=True)
@@ -32,13 +32,16 @@ class CombineConfig:
     heads_together: int
     splits: SplitKind
     columns: int = CHUNK_COLUMNS  # of O, at most, in whole chunks
+    packed: bool = False  # the queries of all sequences follow each other
 
     def kernel_name(self) -> str:
         """Return a name for folders, logs and profiles, of letters, digits and underscores."""
         together = f"_heads_{self.heads_together}" if self.heads_together > 1 else ""
         splits = self.splits.name.lower()
         wide = f"_v{self.columns}" if self.columns > CHUNK_COLUMNS else ""
-        return f"combine_{self.dtype.name.lower()}_{self.tile_rows}{together}_{splits}{wide}"
+        packed = "_packed" if self.packed else ""
+        rows = f"{self.dtype.name.lower()}_{self.tile_rows}{together}"
+        return f"combine_{rows}_{splits}{wide}{packed}"
 
 
 def parse_combine_name(name: str) -> CombineConfig | None:
@@ -46,13 +49,14 @@ def parse_combine_name(name: str) -> CombineConfig | None:
     found = _NAME.fullmatch(name)
     if found is None:
         return None
-    dtype, rows, together, splits, columns = found.groups()
+    dtype, rows, together, splits, columns, packed = found.groups()
     return CombineConfig(
         DType.from_string(dtype),
         int(rows),
         int(together or 1),
         SplitKind[splits.upper()],
         int(columns or CHUNK_COLUMNS),
+        packed is not None,
     )
 
 
@@ -60,17 +64,28 @@ def combining(
     config: KernelConfig, problem: Problem, features: Sm90Features, tile_rows: int, arch: Arch
 ) -> Step:
     """Return the launch that combines partial results of tiles with `tile_rows` rows."""
-    unit = combine_unit(config.dtype, features, tile_rows, problem.d_v, config.target(arch))
-    ctas = problem.batch * problem.heads * problem.seq_q  # one per row
-    return Step(unit, Geometry((ctas, 1, 1), THREADS), starts_early=True)
+    rows = problem.batch * problem.seq_q if problem.total_q is None else problem.total_q
+    unit = combine_unit(
+        *(config.dtype, features, tile_rows, problem.d_v, config.target(arch)),
+        packed=problem.total_q is not None,
+    )
+    return Step(unit, Geometry((problem.heads * rows, 1, 1), THREADS), starts_early=True)
 
 
 def combine_unit(
-    dtype: DType, features: Sm90Features, tile_rows: int, d_v: int, target: str
+    dtype: DType,
+    features: Sm90Features,
+    tile_rows: int,
+    d_v: int,
+    target: str,
+    *,
+    packed: bool = False,
 ) -> Unit:
     """Return the translation unit for partial results of tiles with `tile_rows` rows."""
     columns = -(-d_v // CHUNK_COLUMNS) * CHUNK_COLUMNS
-    config = CombineConfig(dtype, tile_rows, features.heads_together, features.splits, columns)
+    config = CombineConfig(
+        dtype, tile_rows, features.heads_together, features.splits, columns, packed
+    )
     name = config.kernel_name()
     source = render(
         entry=f"{ENTRY}_{name.removeprefix('combine_')}",
@@ -83,6 +98,7 @@ def combine_unit(
             Number("warps", THREADS // WARP_SIZE),
             features.rows(),
             Variant("Splits", "sm90/splits", features.splits.value),
+            Variant("Place", "sm90/place", "Packed" if packed else "InBatch"),
         ),
         asserts=LAYOUT_ASSERTS,
         bounds=f"{THREADS}",

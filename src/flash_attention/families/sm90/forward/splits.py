@@ -99,10 +99,14 @@ class Chunks:
         return tile_rows(consumers, self.heads_together)
 
     def num_tiles(self, problem: Problem, consumers: int) -> int:
-        """Count the tiles of query rows, regardless of chunks."""
+        """Count the tiles of query rows, regardless of chunks. For packed sequences it is an upper
+        bound, which include/fa/sm90/packed_tiles.cuh explains."""
         rows = problem.seq_q * self.heads_together
-        q_blocks = -(-rows // self.tile_rows(consumers))
-        return problem.batch * (problem.heads // self.heads_together) * q_blocks
+        tiles = problem.batch * -(-rows // self.tile_rows(consumers))
+        if problem.total_q is not None:
+            queries = self.tile_rows(consumers) // self.heads_together
+            tiles = min(tiles, (problem.total_q + problem.batch * (queries - 1)) // queries)
+        return tiles * (problem.heads // self.heads_together)
 
     def num_ctas(self, problem: Problem, consumers: int) -> int:
         """Count the CTAs, one per chunk."""

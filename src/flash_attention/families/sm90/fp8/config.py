@@ -132,7 +132,8 @@ class HopperFp8KernelConfig(KernelConfig):
         return (queries + keys) * elem_size + copy + BARRIER_BYTES
 
     def bindings(self, *, uneven: bool = False) -> tuple[Binding, ...]:
-        """Return the C++ types and numbers. With `uneven`, sequences differ in length."""
+        """Return the C++ types and numbers. With `uneven`, sequences may differ in their
+        number of queries."""
         producer, consumer = self.register_split
         numbers = {
             "d_head": self.d_head,

@@ -56,23 +56,19 @@ class Sm90Fp8Forward(Family[HopperFp8KernelConfig]):
                 "block_table is asked for, and FP8 kernels read no pages; leave config out, or pass"
                 " k and v as dense tensors"
             )
-        if features.per_batch and config.values_transposed:
-            raise UnsupportedError(
-                "sequences differ in length, and the kernel config has values_transposed, where all"
-                " keys of v are used; leave config out, or pass one without values_transposed"
-            )
         return features
 
     def unit(self, config: HopperFp8KernelConfig, features: Features, arch: Arch) -> Unit:
         resolved = self.resolve(config, features)
         scores = from_registers_by_rows if config.q_in_registers else from_shared
+        uneven = resolved.per_batch and not config.values_transposed  # with which q is dense
         weighted = from_registers_by_rows(E4M3, config.value_rows)
         return forward_unit(
             *(config, resolved.suffix, arch),
             folder="fp8",
             mapped="qkv" if config.values_transposed else "qk",
             bindings=(
-                *config.bindings(uneven=resolved.per_batch),
+                *config.bindings(uneven=uneven),
                 *shared_bindings(resolved),
                 Variant("Rows", "attn/rows", "OneHead"),
                 Variant("Splits", "sm90/splits", "Whole"),

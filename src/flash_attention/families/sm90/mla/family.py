@@ -97,7 +97,7 @@ class Sm90Mla(Family[HopperMlaKernelConfig]):
         check_fits(config, problem, views, chunks)
         features = features_of(problem, chunks)
         ctas = features.ctas
-        grid = (chunks.num_ctas(problem, ctas), ctas, 1)
+        grid = (max(chunks.num_ctas(problem, ctas), 1), ctas, 1)  # packed queries may be none
         main = Step(
             self.unit(config, features, setting.arch),
             Geometry(grid, config.num_threads, config.smem_bytes()),

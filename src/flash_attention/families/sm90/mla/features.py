@@ -23,9 +23,11 @@ class MlaFeatures(Sm90Features):
     """The required features, and how the tiles of an MLA kernel implement them."""
 
     ctas: int = 1  # that share a tile
+    packed_queries: bool = False  # the queries of all sequences follow each other
 
     def words(self) -> list[str]:
-        return [*super().words(), *([f"ctas_{self.ctas}"] if self.ctas > 1 else [])]
+        words = {f"ctas_{self.ctas}": self.ctas > 1, "packed_queries": self.packed_queries}
+        return [*super().words(), *(word for word, on in words.items() if on)]
 
     @property
     def q_box(self) -> tuple[int, int]:
@@ -52,8 +54,18 @@ def features_of(problem: Problem, chunks: Chunks) -> MlaFeatures:
         heads_together=chunks.heads_together,
         few_queries=True,
         splits=chunks.splits,
-        ctas=ctas_of_tile(problem.heads, problem.seq_q),
+        ctas=ctas_of(problem),
+        packed_queries=problem.total_q is not None,
     )
+
+
+def ctas_of(problem: Problem) -> int:
+    """Count the CTAs that share a tile. Where sequences differ in their queries, a tile has room
+    for those of the mean one."""
+    if problem.total_q is None:
+        return ctas_of_tile(problem.heads, problem.seq_q)
+    mean = -(-problem.total_q // max(problem.batch, 1))
+    return ctas_of_tile(problem.heads, min(mean, problem.seq_q))
 
 
 def ctas_of_tile(heads: int, queries: int) -> int:
@@ -77,14 +89,24 @@ def bindings(config: HopperMlaKernelConfig, features: MlaFeatures) -> tuple[Bind
         "q_box_queries": box_queries,
         "box_keys": features.box_keys(config.B_c),
     }
-    dealt = features.splits is SplitKind.EVEN
     return (
-        Variant("TileOrder", "sm90/tile_order", "Dealt" if dealt else "OneEach"),
+        _tile_order(features),
         Variant("Output", "sm90/output", "Parts" if features.in_parts else "Direct"),
         # What combines partial results adds the sink of a row, so that it is added once.
-        *shared_bindings(features, sinks=features.sinks and not features.in_parts),
+        *shared_bindings(
+            features,
+            sinks=features.sinks and not features.in_parts,
+            lengths="PackedQueries" if features.packed_queries else None,
+        ),
         features.rows(),
         Variant("Splits", "sm90/splits", features.splits.value),
         features.pages(config.B_c),
         *(Number(name, value) for name, value in numbers.items()),
     )
+
+
+def _tile_order(features: MlaFeatures) -> Variant:
+    order = "Dealt" if features.splits is SplitKind.EVEN else "OneEach"
+    if features.packed_queries:
+        return Variant("TileOrder", "sm90/halves/tile_order", f"Packed{order}")
+    return Variant("TileOrder", "sm90/tile_order", order)

@@ -12,15 +12,13 @@ from flash_attention.families.fit import MAX_GRID_YZ, check_dtype
 from flash_attention.families.sm90.forward.fit import check_tiles
 from flash_attention.families.sm90.forward.splits import Chunks
 from flash_attention.families.sm90.mla.config import HopperMlaKernelConfig
-from flash_attention.families.sm90.mla.features import ctas_of_tile
+from flash_attention.families.sm90.mla.features import ctas_of
 
 
 def refusal(problem: Problem) -> str | None:
     """Say why MLA kernels do not run a problem with their head dimensions, or return None."""
     if problem.heads_k != 1:
         return f"MLA kernels read one head of k and v, and there are {problem.heads_k}"
-    if problem.total_q is not None:
-        return "MLA kernels read q with a batch dimension, and it is packed (cu_seqlens_q)"
     return None
 
 
@@ -40,7 +38,7 @@ def check_fits(
     if why := refusal(problem):
         raise UnsupportedError(f"{why}; pass other tensors, or another config")
     _check_view(*views[1:3])
-    if (ctas := ctas_of_tile(problem.heads, problem.seq_q)) > MAX_GRID_YZ:
+    if (ctas := ctas_of(problem)) > MAX_GRID_YZ:
         raise UnsupportedError(
             f"{problem.heads} heads of q need {ctas} CTAs that share a tile; a launch takes at most"
             f" {MAX_GRID_YZ}, pass a number of heads with a divisor up to 64"

@@ -8,7 +8,7 @@ from math import ceil, sqrt
 from flash_attention.call.problem import Problem
 from flash_attention.families.sm90.forward.splits import Chunks
 from flash_attention.families.sm90.halves import BLOCK_KEYS
-from flash_attention.families.sm90.mla.features import ctas_of_tile
+from flash_attention.families.sm90.mla.features import ctas_of
 
 BUSY = 0.9  # the share of the multiprocessors that is as good as all of them
 MIN_CHUNK_BLOCKS = 2  # a chunk of one block leaves half of a CTA without work
@@ -30,7 +30,7 @@ def choose_chunks(problem: Problem, num_sms: int) -> Chunks:
     tiles fill the GPU once, or there are too few keys. The key blocks of a chunk and the chunks to
     combine take the least time together. CTAs that share a tile run together, so that the second
     one to read a key finds it in L2."""
-    one_each, sharing = whole(problem), ctas_of_tile(problem.heads, problem.seq_q)
+    one_each, sharing = whole(problem), ctas_of(problem)
     ctas = one_each.num_tiles(problem, sharing) * sharing
     if BUSY * num_sms <= ctas <= num_sms or one_each.key_blocks <= MIN_CHUNK_BLOCKS:
         return one_each

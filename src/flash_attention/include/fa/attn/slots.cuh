@@ -55,6 +55,7 @@ concept SinksSlot = requires(RowEnd& end, const CallArgs& args) { T::add(end, ar
 template <class T>
 concept LengthsSlot = requires(const CallArgs& args, int batch) {
   { T::kPerBatch } -> Same<const bool&>;
+  { T::kPackedQueries } -> Same<const bool&>;
   { T::q_len(args, batch) } -> Same<int>;
   { T::sequence(args, batch) } -> Same<Sequence>;
 };
@@ -70,7 +71,7 @@ __device__ constexpr bool check_slots() {
                 "Mask: (args), kHasStart, first_key, end_key, first_query, end_query");
   static_assert(SinksSlot<typename Config::Sinks>, "Sinks: add(end, args, head)");
   static_assert(LengthsSlot<typename Config::Lengths>,
-                "Lengths: kPerBatch, q_len(args, batch), sequence(args, batch)");
+                "Lengths: kPerBatch, kPackedQueries, q_len(args, batch), sequence(args, batch)");
   return true;
 }
 

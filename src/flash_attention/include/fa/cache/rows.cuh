@@ -6,6 +6,7 @@
 
 namespace fa::cache {
 
+template <class NewRows>
 class Rows {
  public:
   __device__ Rows(const CacheKernelArgs& args, int batch)
@@ -13,23 +14,25 @@ class Rows {
         place_(args.index ? args.index[batch] : batch),
         in_use_(args.seqlens ? args.seqlens[batch] : args.all_in_use),
         pad_(args.leftpad ? args.leftpad[batch] : 0),
-        position_(args.rotary_seqlens ? args.rotary_seqlens[batch] : in_use_) {}
+        position_(args.rotary_seqlens ? args.rotary_seqlens[batch] : in_use_),
+        new_rows_(args, batch) {}
 
   __device__ int in_use() const { return in_use_; }
   __device__ int pad() const { return pad_; }
   __device__ int position() const { return position_; }  // of the first new row
+  __device__ const NewRows& new_rows() const { return new_rows_; }
 
   // Whether all new rows have a place, and they and `queries` queries an angle. All lanes of a warp call it
   // together and get the same answer.
   __device__ bool fit(bool rotates, int queries) const {
-    const int positions = max(args_.new_rows, args_.one_position ? 1 : queries);
+    const int positions = max(new_rows_.count(), args_.one_position ? 1 : queries);
     bool all = inside(place_, args_.table ? args_.table_rows : args_.entries) && in_use_ >= 0 &&
-               in_use_ <= args_.max_rows - args_.new_rows && pad_ >= 0 &&
-               pad_ <= in_use_ + args_.new_rows;
+               in_use_ <= args_.max_rows - new_rows_.count() && pad_ >= 0 &&
+               pad_ <= in_use_ + new_rows_.count();
     if (rotates) all = all && position_ >= 0 && position_ <= args_.rotary_rows - positions;
     if (all && args_.table)
       for (int row = in_use_ - in_use_ % args_.entry_rows + lane_id() * args_.entry_rows;
-           row < in_use_ + args_.new_rows; row += kWarpSize * args_.entry_rows)
+           row < in_use_ + new_rows_.count(); row += kWarpSize * args_.entry_rows)
         all = all && inside(entry(row), args_.entries);
     return __all_sync(~0u, all);
   }
@@ -58,6 +61,7 @@ class Rows {
   const CacheKernelArgs& args_;
   const int place_;  // its row of the table, or its entry
   const int in_use_, pad_, position_;
+  const NewRows new_rows_;
 };
 
 }  // namespace fa::cache

@@ -52,7 +52,7 @@ class Update {
 
   __device__ void describe() const {
     const int pad = fits_ ? rows_.pad() : 0;
-    const int used = fits_ ? rows_.in_use() + args_.new_rows - pad : 0;
+    const int used = fits_ ? rows_.in_use() + rows_.new_rows().count() - pad : 0;
     if (blockIdx.y == 0 && threadIdx.x == 0) {
       args_.used[batch_] = used;
       if (args_.starts) {
@@ -81,8 +81,8 @@ class Update {
   __device__ void store(const void* news, const Strides& stride, void* cache,
                         const Strides& cache_stride, int columns, Load load) const {
     if (!fits_) return;
-    each_chunk(args_.new_rows, args_.heads_k, columns, [&](int row, int head, int chunk) {
-      const char* const from = address(news, stride, batch_, row, head);
+    each_chunk(rows_.new_rows().count(), args_.heads_k, columns, [&](int row, int head, int chunk) {
+      const char* const from = address(news, stride, batch_, rows_.new_rows().first() + row, head);
       Columns::store(rows_.address(cache, cache_stride, rows_.in_use() + row, head), chunk, columns,
                      load(from, chunk, row));
     });
@@ -98,7 +98,7 @@ class Update {
 
   const CacheKernelArgs& args_;
   const int batch_;
-  const Rows rows_;
+  const Rows<typename Config::NewRows> rows_;
   const int q_first_, q_len_;
   const bool fits_;
 };

@@ -6,14 +6,16 @@
 
 namespace fa::sm90 {
 
-// The rows of all heads of all sequences, one after the other.
-struct PlaceInGrid {
-  const ForwardKernelArgs& args;
-  const int index;
-
-  __device__ int position() const { return index % args.seq_len_q; }
-  __device__ int head() const { return index / args.seq_len_q % args.heads; }
-  __device__ int batch() const { return index / args.seq_len_q / args.heads; }
+// Which query of which head a CTA combines.
+template <class T, class PartRows>
+concept PlaceSlot = requires(const T& place, const ForwardKernelArgs& args, const PartRows& rows) {
+  { place.exists() } -> Same<bool>;
+  { place.position() } -> Same<int>;
+  { place.head() } -> Same<int>;
+  { place.batch() } -> Same<int>;
+  { T::tile(args, rows, 0, 0, 0) } -> Same<int>;
+  { T::o_batch(0) } -> Same<i64>;
+  { T::o_row(args, 0, 0) } -> Same<int>;
 };
 
 template <class Config>
@@ -22,12 +24,17 @@ __device__ void combine(const ForwardKernelArgs& args) {
   static_assert(RowsSlot<typename Config::Rows>, "Rows: kGroup, position(row), head(tile, row)");
   static_assert(PartsOfSplits<typename Config::Splits>,
                 "Splits: part(tile, split, args), first_split(tile, args), end_split");
-  using Row = CombinedRow<Config>;
+  static_assert(
+      PlaceSlot<typename Config::Place, PartRows<typename Config::Rows, Config::kTileRows>>,
+      "Place: exists(), position(), head(), batch(), tile, o_batch, o_row");
+  using Row = CombinedRow<Config, typename Config::Place>;
   static_assert(Config::kWarps == Row::kSums, "a warp has one of the sums");
   constexpr int kChunks = Config::kColumns / Row::kColumns;
   __shared__ float4 shared[kChunks][Row::kSums][kWarpSize];
-  const Row row(args, PlaceInGrid{args, static_cast<int>(blockIdx.x)});
+  const typename Config::Place place{args, static_cast<int>(blockIdx.x)};
+  const Row row(args, place);
   ptx::wait_for_grid();  // the partial results are stored
+  if (!place.exists()) return;
   const auto weights = row.weights();
   if (args.lse && threadIdx.x == 0) row.store_lse(weights);
   float4 sums[kChunks] = {};

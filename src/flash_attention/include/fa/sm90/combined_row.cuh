@@ -6,6 +6,7 @@
 #include <fa/ptx/math.cuh>
 #include <fa/ptx/memory.cuh>
 #include <fa/sm90/part_rows.cuh>
+#include <fa/sm90/place/in_batch.cuh>
 #include <fa/sm90/slots.cuh>
 
 namespace fa::sm90 {
@@ -22,7 +23,8 @@ __device__ inline float warp_sum(float x) {
   return x;
 }
 
-template <class Config>
+// `Tensors` says which tile a row is in, and which row of O it is.
+template <class Config, class Tensors = place::InBatch>
 class CombinedRow {
   static constexpr float kLog2e = 1.4426950408889634f;
   static constexpr int kGroup = Config::Rows::kGroup;
@@ -40,8 +42,7 @@ class CombinedRow {
         head_(place.head()),
         batch_(place.batch()),
         row_(position_ * kGroup + head_ % kGroup),
-        tile_((batch_ * (args.heads / kGroup) + head_ / kGroup) * rows_.q_blocks() +
-              row_ / Config::kTileRows),
+        tile_(Tensors::tile(args, rows_, batch_, head_, row_)),
         first_(Config::Splits::first_split(tile_, args)),
         end_(Config::Splits::end_split(tile_, args)) {}
 
@@ -113,15 +114,17 @@ class CombinedRow {
 
   __device__ void store(int column, const float4& o) const {
     char* const row =
-        static_cast<char*>(args_.o) + (batch_ * args_.o_stride.batch + head_ * args_.o_stride.head +
-                                       position_ * args_.o_stride.seq) *
-                                          kElementBytes;
+        static_cast<char*>(args_.o) +
+        (Tensors::o_batch(batch_) * args_.o_stride.batch + head_ * args_.o_stride.head +
+         Tensors::o_row(args_, batch_, position_) * args_.o_stride.seq) *
+            kElementBytes;
     ptx::st_global_8(row + column * kElementBytes, Config::DType::pack(o.x, o.y),
                      Config::DType::pack(o.z, o.w));
   }
 
   __device__ void store_lse(const Weights& w) const {
-    args_.lse[batch_ * args_.lse_batch_stride + head_ * args_.lse_head_stride + position_] =
+    args_.lse[Tensors::o_batch(batch_) * args_.lse_batch_stride + head_ * args_.lse_head_stride +
+              Tensors::o_row(args_, batch_, position_)] =
         w.sum == 0.f ? -attn::kInfinity : w.max + ptx::log(w.sum);
   }
 

@@ -9,6 +9,7 @@ namespace fa::attn::lengths {
 
 struct PerBatch {
   static constexpr bool kPerBatch = true;
+  static constexpr bool kPackedQueries = false;
 
   static __device__ int q_len(const CallArgs& args, int batch) {
     if (!args.cu_seqlens_q) return args.seq_len_q;

@@ -7,6 +7,7 @@ namespace fa::attn::lengths {
 
 struct Same {
   static constexpr bool kPerBatch = false;
+  static constexpr bool kPackedQueries = false;
 
   static __device__ int q_len(const CallArgs& args, int /*batch*/) { return args.seq_len_q; }
   static __device__ Sequence sequence(const CallArgs& args, int batch) {

@@ -198,6 +198,8 @@ class Consumer {
     __syncwarp();  // the compiler knows that the lanes are together: stages stay in uniform registers
     q_.begin(smem_.q(q_ring_.stage, warpgroup_), warp_in_group() * kWarpRows,
              [this] { release_q(); });
+    Config::Values::template clear_tail<Config>(smem_.v(v_.stage), whole, sequence_.k_len,
+                                                [this] { wait_v(); });
     pass_blocks(whole.end_block() - range_.end_block());
   }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The concept of every slot of the FP8 kernels: what a variant must provide.
 #pragma once
+#include <fa/attn/key_range.cuh>
 #include <fa/attn/lse.cuh>
 #include <fa/attn/online.cuh>
 #include <fa/attn/slots.cuh>
@@ -58,11 +59,13 @@ template <class T, class Config>
 concept ValuesSlot =
     requires(const typename T::Maps& maps, const SharedMemory<Config>& smem, ptx::Mbarrier full,
              const Accumulator<16, Config::kBC>& s, const Accumulator<16, Config::kDHead>& o,
-             const typename T::template Source<Config>& source) {
+             const typename T::template Source<Config>& source,
+             const attn::KeyRange<typename Config::Mask, Config::kBC>& visited, Nothing wait) {
       typename T::KeyOrder;
       { T::scores(s, 0, 0) } -> Same<Four>;
       { T::template outputs<Config::kDHead>(o, 0, 0) } -> Same<Four>;
       T::template write_sums<Config>(smem);
+      T::template clear_tail<Config>(smem.v(0), visited, 0, wait);
       T::before_loads(maps);
       source.load_k(smem.k(0), full, 0);
       source.load_v(smem.v(0), full, 0);
@@ -91,10 +94,11 @@ __device__ constexpr bool check_slots() {
   static_assert(QueryOperandSlot<typename Config::QueryOperand, Config>,
                 "QueryOperand: Operand<Tile, DHead> with begin(tile, row, release), issue(s, k), "
                 "end(release)");
-  static_assert(ValuesSlot<typename Config::Values, Config>,
-                "Values: Maps, KeyOrder, Tile<DHead, SumRows, Keys>, scores(s, n, h), "
-                "outputs<DHead>(o, d, h), write_sums<Config>(smem), before_loads(maps), "
-                "Source<Config> with load_k(to, full, block) and load_v");
+  static_assert(
+      ValuesSlot<typename Config::Values, Config>,
+      "Values: Maps, KeyOrder, Tile<DHead, SumRows, Keys>, scores(s, n, h), "
+      "outputs<DHead>(o, d, h), write_sums<Config>(smem), clear_tail<Config>(tile, visited, k_len, "
+      "wait), before_loads(maps), Source<Config> with load_k(to, full, block) and load_v");
   static_assert(TileOrderSlot<typename Config::TileOrder, Config>,
                 "TileOrder: Walk<Config>(args) with next(tile), request(), finish()");
   static_assert(ScheduleSlot<typename Config::Schedule, Config>, "Schedule: step(consumer, block)");

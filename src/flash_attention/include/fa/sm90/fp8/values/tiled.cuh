@@ -33,6 +33,10 @@ struct Tiled {
   template <class Config, class Smem>
   static __device__ void write_sums(const Smem&) {}
 
+  // The tiles have zeros after the last key.
+  template <class Config, class VTile, class Range, class Wait>
+  static __device__ void clear_tail(VTile, const Range&, int /*k_len*/, Wait) {}
+
   static __device__ void before_loads(const Maps&) {
     ptx::wait_for_grid();  // V is transposed
   }

@@ -9,10 +9,12 @@
 // The columns of V are loaded in the same order, so that a lane's outputs are four neighbours, too.
 #pragma once
 #include <fa/attn/sequence.cuh>
+#include <fa/ptx/memory.cuh>
 #include <fa/ptx/tma.cuh>
 #include <fa/sm90/fp8/args.cuh>
 #include <fa/sm90/fp8/four.cuh>
 #include <fa/sm90/fp8/tensor_maps.cuh>
+#include <fa/sm90/named_barriers.cuh>
 #include <fa/sm90/shape.cuh>
 
 namespace fa::sm90::fp8::values {
@@ -64,6 +66,20 @@ struct Transposed {
     }
   }
 
+  // What follows the last key of a sequence may hold anything. All consumers clear it in the first block of a
+  // tile, for which `wait` waits, whether their rows see the block or not.
+  template <class Config, class VTile, class Range, class Wait>
+  static __device__ void clear_tail(VTile tile, const Range& visited, int k_len, Wait wait) {
+    if constexpr (Config::Lengths::kPerBatch) {
+      const int keys = k_len - (visited.end_block() - 1) * Config::kBC;
+      const bool any = visited.end_block() > visited.first_block() && keys < Config::kBC;
+      if (!__any_sync(~0u, any)) return;
+      wait();  // what is cleared has been loaded
+      clear_keys<Config>(tile, keys);
+      sync_consumers<Config>();  // all have stored their zeros
+    }
+  }
+
   static __device__ void before_loads(const Maps& maps) { ptx::tma_prefetch_map(maps.v); }
 
   template <class Config>
@@ -97,6 +113,28 @@ struct Transposed {
     const Maps& maps_;
     const int batch_, kv_head_;
   };
+
+ private:
+  // Clears the keys of a block from `keys` on. A thread has whole rows.
+  template <class Config, class VTile>
+  static __device__ void clear_keys(VTile tile, int keys) {
+    constexpr int kChunks = Config::kBC / kChunkBytes;
+    const int first = keys / kChunkBytes, kept = keys % kChunkBytes;
+    for (int row = threadIdx.x - kWarpgroupSize; row < Config::kDHead;
+         row += Config::kConsumers * kWarpgroupSize) {
+      const ptx::Chunk c = ptx::ld_shared_16(tile.chunk(row, first));
+      ptx::st_shared_16(tile.chunk(row, first),
+                        {first_bytes(c.x, kept), first_bytes(c.y, kept - 4),
+                         first_bytes(c.z, kept - 8), first_bytes(c.w, kept - 12)});
+      for (int chunk = first + 1; chunk < kChunks; ++chunk)
+        ptx::st_shared_16(tile.chunk(row, chunk), {0, 0, 0, 0});
+    }
+    ptx::fence_proxy_async();  // the products see the zeros
+  }
+  // The first `count` bytes of a word; the others become zeros.
+  static __device__ u32 first_bytes(u32 word, int count) {
+    return count >= 4 ? word : count <= 0 ? 0 : word & ((1u << 8 * count) - 1);
+  }
 };
 
 }  // namespace fa::sm90::fp8::values
