@@ -66,6 +66,7 @@ DOCUMENTS = (
     ("docs/attention.md", "h200_prefill_gqa_bf16.json"),
     ("docs/attention.md", "h200_random_problems.json"),
     ("docs/attention.md", "h200_tuned_models_bf16.json"),
+    ("docs/attention.md", "h200_uneven_bf16.json"),
     ("docs/attention.md", "h200_varlen_bf16.json"),
     ("docs/attention.md", "h200_window_bf16.json"),
     ("docs/backward.md", "h200_backward_bf16.json"),
