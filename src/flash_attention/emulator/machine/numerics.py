@@ -35,8 +35,8 @@ def fma(a: Floats, b: Floats, c: Floats) -> Floats:
     total = product + c
     result = total.astype(np.float32)
     if not (total.view(np.uint64) & HALF_WAY).all():
-        doubtful = np.flatnonzero(((total.view(np.uint64) & HALF_WAY) == 0) & (result != total))
-        if doubtful.size:
+        doubtful = np.nonzero(((total.view(np.uint64) & HALF_WAY) == 0) & (result != total))
+        if doubtful[0].size:
             wide = np.broadcast_to(c, total.shape)[doubtful].astype(np.float64)
             odd = _to_odd(*_sum_and_error(product[doubtful], wide))
             result[doubtful] = odd.astype(np.float32)

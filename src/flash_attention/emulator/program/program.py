@@ -26,6 +26,7 @@ from flash_attention.emulator.program.meetings import meets_at_barriers
 from flash_attention.emulator.program.order import priorities
 from flash_attention.emulator.program.ordering import ctas_exchange, has_fences
 from flash_attention.emulator.program.origins import origins_of_addresses
+from flash_attention.emulator.program.runs import Run, runs_of
 from flash_attention.emulator.program.unfenced import unfenced_products
 from flash_attention.emulator.program.unwritten import doubtful_registers
 from flash_attention.emulator.program.waiting import waiting_loops
@@ -56,6 +57,7 @@ class Layout:
         self.special_registers: set[str] = set()
         self.scalars: dict[str, Any] = {}
         self._constants: dict[tuple[str, int], int] = {}
+        self._runs: dict[int, list[Run]] = {}
         self.used = {
             name for i in kernel.instructions for name in defines_and_uses(i)[1]
         }  # registers whose value somebody looks at
@@ -65,6 +67,13 @@ class Layout:
         self._symbols |= local
         self._symbols |= {param.name: PARAM_BASE + param.offset for param in kernel.params}
         self._param_registers = _params_in_registers(kernel)
+
+    def runs(self, block: Block) -> list[Run]:
+        """What of a block runs as one."""
+        known = self._runs.get(block.index)
+        if known is None:
+            known = self._runs[block.index] = runs_of(block)
+        return known
 
     def symbol_address(self, name: str) -> int:
         if name not in self._symbols:
@@ -144,6 +153,7 @@ class Program:
         emitters = [BlockEmitter(layout, block, all_lanes=True) for block in self.blocks]
         self._texts = [emitter.source() for emitter in emitters]
         refusals = [refusal for emitter in emitters for refusal in emitter.refusals]
+        refusals.sort(key=lambda refusal: refusal.line or 0)
         if refusals:
             raise RefusedKernelError(kernel.name, refusals)
         self.symbol_address = layout.symbol_address
