@@ -15,6 +15,7 @@ from flash_attention.emulator.machine.lanes import WARP_SIZE
 if TYPE_CHECKING:
     from flash_attention.emulator.machine.access import Access, Mask
     from flash_attention.emulator.machine.lanes import Selection
+    from flash_attention.emulator.native import Native
     from flash_attention.emulator.program.program import Program
 
 WAVEFRONT_BYTES = 128
@@ -54,8 +55,9 @@ class GlobalSite:
 class Counters:
     """Counts of all CTAs of a launch."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, native: Native | None = None) -> None:
         self._program = program
+        self._native = native
         self._blocks: Counter[int] = Counter()
         self.shared_sites: dict[int, SharedSite] = {}
         self.global_sites: dict[int, GlobalSite] = {}
@@ -87,6 +89,12 @@ class Counters:
 
     def shared_pattern(self, access: Access) -> SharedSite:
         """What an access to shared memory counts."""
+        if self._native is not None:
+            sel, numbers = access.sel, self._native.numbers
+            warps, lanes = sel.warp_id, sel.lane
+            where, mask = access.where, access.mask
+            if self._native.wavefronts(where, mask, warps, lanes, access.nbytes, numbers) >= 0:
+                return SharedSite(*numbers.tolist()[:3])
         rows, active = _by_warp(access)
         alike = _ctas_alike(access.sel)
         times = 1
@@ -111,6 +119,12 @@ class Counters:
 
     def global_access(self, access: Access) -> None:
         """Count an access to global memory."""
+        if self._native is not None:
+            where, mask, numbers = access.where, access.mask, self._native.numbers
+            warps = access.sel.warp_id
+            if self._native.sectors(where, mask, warps, access.nbytes, numbers) >= 0:
+                self.add_global(access.pc, *numbers.tolist())
+                return
         rows, active = _by_warp(access)
         times = 1
         if active is None:

@@ -153,6 +153,7 @@ class GlobalAccess(Memory):
     def __init__(self, machine: Machine, memory: GlobalMemory) -> None:
         self.memory = memory
         self._counters = machine.counters
+        self._native = machine.native
         self._findings = machine.findings
         self._checks = machine.checks
         self._launch = memory.writers

@@ -41,6 +41,7 @@ from flash_attention.emulator.machine.warp import WarpUnit
 from flash_attention.emulator.machine.wgmma import Wgmma
 from flash_attention.emulator.machine.wmma import Wmma
 from flash_attention.emulator.machine.written import WrittenRegisters
+from flash_attention.emulator.native import load_native
 from flash_attention.emulator.program.hooks import Debugger
 from flash_attention.emulator.program.program import Program
 from flash_attention.emulator.types import SPECIAL_REGISTERS, numpy_type
@@ -87,7 +88,8 @@ class Machine:
         self.tensor_maps: dict[int, TensorMap] = {}
 
         self.findings = Findings(program, self.clusters)
-        self.counters = Counters(program)
+        self.native = load_native()
+        self.counters = Counters(program, self.native)
         self.clocks = Clocks(self)
         self.shared = SharedMemory(self)
         self.global_access = GlobalAccess(self, memory)

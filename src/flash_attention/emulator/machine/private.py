@@ -22,6 +22,7 @@ class PrivateMemory(Memory):
         self.space = space
         self.base = base
         self._findings = machine.findings
+        self._native = machine.native
         self._numbers = machine.lanes.numbers
         self._size = size
         self._stride = 0 if of_all is not None else -(-size // CHUNK) * CHUNK
@@ -48,5 +49,5 @@ class PrivateMemory(Memory):
     def outside(self, offset: int) -> str:
         return f"at {self.space} byte {offset} of {self._size}"
 
-    def flat(self, sel: Selection, offsets: Ints) -> Ints:
-        return offsets + self._numbers[sel.index] * self._stride
+    def starts(self, sel: Selection) -> tuple[Ints | None, int]:
+        return self._numbers[sel.index] * self._stride, 0

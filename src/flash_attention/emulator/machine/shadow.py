@@ -82,6 +82,7 @@ class Shadow:
         self._clocks = clocks
         self._findings: Findings = machine.findings
         self._checks = machine.checks
+        self._native = machine.native
         self._stride = machine.shared_stride
         instructions = machine.program.kernel.instructions
         self._atomics = [pc for pc, i in enumerate(instructions) if i.parts[0] in ("atom", "red")]
@@ -99,7 +100,9 @@ class Shadow:
         )
         self._reader_of_agent: Ints = np.zeros(clocks.num_agents, np.int64)
         self._reader_of_agent[self._readers] = np.arange(len(self._readers))
-        self._state = ShadowState(machine.shared_bytes, self._lane_agents, len(self._readers))
+        self._state = ShadowState(
+            machine.shared_bytes, self._lane_agents, len(self._readers), machine.native
+        )
         self._joins = 0  # barriers of all warps until the last look
         self._unsettled = False  # whether somebody wrote since then
         self._engines_wrote = False
@@ -117,15 +120,31 @@ class Shadow:
         if offsets.size == 0:
             return
         self._forget_what_all_know()
+        synced = None
+        if access.mask is None and self._native is not None:
+            seen = self._clocks.seen_by_lanes
+            if not collective:
+                synced = np.empty(len(offsets), np.int32)
+            tables, rows = self._state.tables(), who.clock_row
+            nbytes = access.nbytes
+            known = self._native.check_read(
+                offsets, nbytes, *tables, rows, who.agent, seen, synced
+            )
+            if known >= 0:
+                self._put_off(_Read(access.pc, offsets, access.nbytes, who, synced))
+                return
         if self._unsettled or pattern is None or not pattern.written:
             reports = self._findings.reports
             self._check_writers(access, who, offsets, collective)
             if pattern is not None:
                 pattern.written = self._findings.reports == reports
-        synced = None
         if not collective:
             synced = self._clocks.seen_by_lanes.reshape(-1).take(who.clock_row + who.agent)
-        self._pending.append(_Read(access.pc, offsets, access.nbytes, who, synced))
+        self._put_off(_Read(access.pc, offsets, access.nbytes, who, synced))
+
+    def _put_off(self, read: _Read) -> None:
+        """Enter a read into the tables when somebody needs them."""
+        self._pending.append(read)
         if len(self._pending) == MOST_PENDING:
             self._record_reads()
 
@@ -144,7 +163,7 @@ class Shadow:
             np.maximum(self._latest_read, who.latest, out=self._latest_read)
             if synced is None:
                 tag = COLLECTIVE + (pc << LANE_BITS)
-                state.read_by_warps(offsets >> 4, who.chunk_row, who.epochs, tag)
+                state.read_by_warps(offsets, who.chunk_row, who.epochs, tag)
                 continue
             np.maximum(self._latest_lane_read, who.latest, out=self._latest_lane_read)
             state.read_by_lanes(offsets, nbytes, who.agent, who.lane, who.epochs, synced, pc)
@@ -179,6 +198,10 @@ class Shadow:
         self._record_reads()
         self._unsettled = True
         self._engines_wrote |= agent is not None
+        if access.mask is None and self._native is not None and self._write_natively(
+            access, who, collective, agent, epoch
+        ):
+            return
         chosen = slice(None) if access.mask is None else access.mask
         agents = who.agent if agent is None else agent[chosen]
         epochs: NDArray[Any] = who.epochs if epoch is None else epoch[chosen]
@@ -192,8 +215,35 @@ class Shadow:
         tags = (COLLECTIVE if collective else who.lane) + (access.pc << LANE_BITS)
         clash = state.write(offsets, access.nbytes, agents, epochs, tags)
         if clash.any():
-            detail = "two warps write the same bytes with one instruction"
-            self._report("race", detail, access, clash, access.pc)
+            self._report_clash(access, clash)
+
+    def _write_natively(
+        self,
+        access: Access,
+        who: _Accessors,
+        collective: bool,
+        agent: Ints | None,
+        epoch: NDArray[Any] | None,
+    ) -> bool:
+        """Check and record a write of all lanes; False where it needs a closer look."""
+        native, state = self._native, self._state
+        offsets, nbytes = access.where, access.nbytes
+        state.prepare(nbytes)
+        tables = state.tables()
+        if native.check_write(offsets, nbytes, *tables, who.clock_row, self._clocks.seen) < 0:
+            return False
+        self._check_readers(access, who, offsets)
+        agents = who.agent if agent is None else agent
+        epochs = who.epochs if epoch is None else epoch.astype(np.int32)
+        lanes = None if collective else who.lane
+        if native.record_write(offsets, nbytes, *tables, agents, epochs, lanes, access.pc):
+            clash = (state.last_writers(offsets, nbytes).agent != agents[:, None]).any(axis=1)
+            self._report_clash(access, clash)
+        return True
+
+    def _report_clash(self, access: Access, clash: Bools) -> None:
+        detail = "two warps write the same bytes with one instruction"
+        self._report("race", detail, access, clash, access.pc)
 
     def check_atomic(self, access: Access) -> None:
         """An atomic at flat offsets. Atomics do not race with each other."""
@@ -316,6 +366,16 @@ class Shadow:
                 if late.any():
                     detail, other = self._explain_reader(reader, tags[late])
                     self._report("race", detail, access, late, other)
+        if self._native is not None:
+            latest, seen_by_lanes = self._latest_lane_read, clocks.seen_by_lanes
+            first = clocks.warps_per_cta
+            if (
+                self._native.check_lane_reads(
+                    who.clock_row, who.warp, first, latest, seen_by_lanes
+                )
+                >= 0
+            ):
+                return
         for agent in (who.warp, clocks.lane_agent(who.warp)):
             own = clocks.seen_by_lanes.reshape(-1).take(who.clock_row + agent)
             if (self._latest_lane_read.take(agent) > own).any():

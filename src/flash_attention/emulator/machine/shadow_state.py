@@ -8,10 +8,13 @@ writers are then kept by word, or by byte once something narrower than a word is
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from flash_attention.emulator.native import Native
 
 CHUNK = 16
 SPLIT = -1  # epoch of a chunk whose writers are kept by unit
@@ -50,12 +53,14 @@ class _Units:
 
     def of(self, offsets: Ints, nbytes: int) -> Ints:
         """Units [lanes, parts] of accesses of `nbytes` at `offsets`."""
-        if nbytes < self.size:
-            self._refine(nbytes)
+        self.narrow(nbytes)
         units: Ints = (offsets // self.size)[:, None] + np.arange(nbytes // self.size)
         return units
 
-    def _refine(self, size: int) -> None:
+    def narrow(self, size: int) -> None:
+        """Make the units as small as an access."""
+        if size >= self.size:
+            return
         times = self.size // size
         self.epoch = self.epoch.repeat(times)
         self.agent = self.agent.repeat(times)
@@ -72,7 +77,10 @@ class ShadowState:
     accesses narrower than a chunk.
     """
 
-    def __init__(self, num_bytes: int, warps: int, readers: int) -> None:
+    def __init__(
+        self, num_bytes: int, warps: int, readers: int, native: Native | None = None
+    ) -> None:
+        self._native = native
         self.num_chunks = num_bytes // CHUNK
         self.epoch: Epochs = np.zeros(self.num_chunks, np.int32)
         self.agent: Ints = np.zeros(self.num_chunks, np.int64)
@@ -81,6 +89,18 @@ class ShadowState:
         self._read_tag: Tags = np.zeros(readers * self.num_chunks, np.int32)
         self._warps = warps
         self._units: _Units | None = None
+
+    def tables(self) -> tuple[Any, ...]:
+        """The writers of chunks and of units, as native code takes them."""
+        chunks, fine = (self.epoch, self.agent, self._tag), self._units
+        if fine is None:
+            return (*chunks, None, None, None, 0)
+        return (*chunks, fine.epoch, fine.agent, fine.tag, fine.size)
+
+    def prepare(self, nbytes: int) -> None:
+        """Let accesses of `nbytes` have units of their own."""
+        if nbytes < CHUNK:
+            self._fine().narrow(nbytes)
 
     def last_writers(self, offsets: Ints, nbytes: int) -> Writers:
         chunks = offsets // CHUNK
@@ -123,9 +143,13 @@ class ShadowState:
         self.agent[first:last] = agent
         self._tag[first:last] = tag
 
-    def read_by_warps(self, chunks: Ints, warps: Ints, epochs: Epochs, tag: int) -> None:
+    def read_by_warps(self, offsets: Ints, warps: Ints, epochs: Epochs, tag: int) -> None:
         """Record chunks that warps read as a whole; `warps` is each lane's row, in chunks."""
-        place = warps + chunks
+        if self._native is not None:
+            tables = self._read_epoch, self._read_tag
+            self._native.record_warp_reads(offsets, warps, epochs, tag, *tables)
+            return
+        place = warps + (offsets >> 4)
         self._read_epoch[place] = epochs
         self._read_tag[place] = tag
 
@@ -147,14 +171,18 @@ class ShadowState:
     ) -> None:
         """Record reads of single lanes; lanes that read the same bytes since `synced` merge."""
         if nbytes == CHUNK:
-            place = (warps * self.num_chunks + offsets // CHUNK)[:, None]
-            epoch, tag = self._read_epoch, self._read_tag
+            size, row, epoch, tag = CHUNK, self.num_chunks, self._read_epoch, self._read_tag
         else:
             fine = self._fine()
             fine.any_read = True
-            parts = fine.of(offsets, nbytes)
-            place = warps[:, None] * fine.epoch.size + parts
+            fine.narrow(nbytes)
+            size, row = fine.size, fine.epoch.size
             epoch, tag = fine.read_epoch.reshape(-1), fine.read_tag.reshape(-1)
+        if self._native is not None:
+            where = offsets, nbytes, size, warps, row, lanes
+            if self._native.record_lane_reads(*where, epochs, synced, pc, epoch, tag) >= 0:
+                return
+        place = (warps * row + offsets // size)[:, None] + np.arange(nbytes // size)
         lane = lanes[:, None]
         before = tag.take(place) & LANE_MASK
         others = (epoch.take(place) > synced[:, None]) & (before != lane) & (before != COLLECTIVE)

@@ -38,6 +38,7 @@ class SharedMemory(EngineShadow, Memory):
     def __init__(self, machine: Machine) -> None:
         super().__init__(machine)
         self._counters = machine.counters
+        self._native = machine.native
         self._limit = machine.shared_limit
         size = max(machine.shared_bytes, CHUNK)
         self._lanes, self._ranks = machine.lanes, machine.clusters.size
@@ -62,8 +63,8 @@ class SharedMemory(EngineShadow, Memory):
     def outside(self, offset: int) -> str:
         return f"at shared byte {offset} of {self._limit}"
 
-    def flat(self, sel: Selection, offsets: Ints) -> Ints:
-        return offsets + (sel.shared_base + SHARED_BASE)
+    def starts(self, sel: Selection) -> tuple[Ints | None, int]:
+        return sel.shared_base, SHARED_BASE
 
     def resolve(self, access: Access) -> Access:
         return super().resolve(access if self._ranks == 1 else self._in_cluster(access))
@@ -97,6 +98,11 @@ class SharedMemory(EngineShadow, Memory):
     def read(self, access: Access, collective: bool = False) -> Access:
         if not self._checks:
             return self.resolve(access)
+        if self._native is not None:
+            resolved = self.resolve(access)
+            self.check_read(resolved, collective)
+            self._counters.shared_access(access)
+            return resolved
         pattern = self._pattern(access)
         self.check_read(pattern.access, collective, pattern)
         self._counters.add_shared(access.pc, pattern.counts)

@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+// What every access to memory needs: offsets of its addresses, and counts.
+#include "array.h"
+
+enum { WARP = 32, SECTOR = 32, WAVEFRONT = 128 };
+
+static uint64_t address(const Array* where, long lane) {
+  if (where->strides[0] == 8) return ((const uint64_t*)where->data)[lane];
+  return ((const uint32_t*)where->data)[lane];
+}
+
+// Offsets of addresses from `base` on, 0 for lanes that make no access, behind `starts` and
+// `start`. `bounds` gets the lowest and the highest of them, and the bits that any has.
+// Returns how many lanes make one.
+long offsets(const Array* where, const Array* mask, int64_t base, const Array* starts,
+             int64_t start, const Array* out, const Array* bounds) {
+  if (!is_plain(where) || !is_plain(mask) || !is_plain(starts)) return SUSPICIOUS;
+  if (where->strides[0] != 4 && where->strides[0] != 8) return SUSPICIOUS;
+  const uint8_t* active = data(mask);
+  const int64_t* first = data(starts);
+  int64_t *flat = out->data, *found = bounds->data;
+  int64_t low = INT64_MAX, high = INT64_MIN, bits = 0;
+  long count = 0, lanes = where->shape[0];
+  for (long i = 0; i < lanes; ++i) flat[i] = (int64_t)(address(where, i) - (uint64_t)base);
+  for (long i = 0; i < lanes; ++i) {
+    if (active && !active[i]) {
+      flat[i] = 0;
+      continue;
+    }
+    low = flat[i] < low ? flat[i] : low;
+    high = flat[i] > high ? flat[i] : high;
+    bits |= flat[i];
+    ++count;
+  }
+  for (long i = 0; i < lanes; ++i) flat[i] += start + (first ? first[i] : 0);
+  found[0] = low, found[1] = high, found[2] = bits;
+  return count;
+}
+
+// Wavefronts of accesses to shared memory: requests, wavefronts, the fewest possible ones.
+long wavefronts(const Array* where, const Array* mask, const Array* warps, const Array* lanes,
+               long nbytes, const Array* out) {
+  if (!is_plain(where) || !is_plain(mask) || (nbytes & (nbytes - 1))) return SUSPICIOUS;
+  const uint8_t* active = data(mask);
+  const int64_t *warp = warps->data, *lane = lanes->data;
+  int shift = __builtin_ctzl(nbytes > 4 ? nbytes : 4);  // of a lane's bytes, at least a word
+  int banks = WAVEFRONT >> shift, group_shift = __builtin_ctz(banks);
+  long count = where->shape[0];
+  int64_t requests = 0, total = 0, ideal = 0, last_warp = -1;
+  for (long i = 0; i < count;) {
+    long begin = i, group = lane[i] >> group_shift;
+    uint64_t units[WARP];
+    int load[WARP] = {0}, distinct = 0, most = 0, any = 0;
+    for (; i < count && warp[i] == warp[begin] && lane[i] >> group_shift == group; ++i) {
+      if (active && !active[i]) continue;
+      any = 1;
+      uint64_t unit = address(where, i) >> shift;
+      int bank = unit & (banks - 1), known = 0;
+      if (load[bank])
+        for (int j = 0; j < distinct && !known; ++j) known = units[j] == unit;
+      if (known) continue;
+      units[distinct++] = unit;
+      if (++load[bank] > most) most = load[bank];
+    }
+    if (any && warp[begin] != last_warp) ++requests, last_warp = warp[begin];
+    total += most, ideal += any;
+  }
+  int64_t* counts = out->data;
+  counts[0] = requests, counts[1] = total, counts[2] = ideal;
+  return CLEAN;
+}
+
+static int add_distinct(uint64_t* known, int count, uint64_t value) {
+  if (count && value > known[count - 1]) return known[count] = value, count + 1;
+  for (int j = count - 1; j >= 0; --j)
+    if (known[j] == value) return count;
+  // The last one stays the largest, so that rising values are seen to be new at once.
+  known[count] = value;
+  if (count && known[count - 1] > value) known[count] = known[count - 1], known[count - 1] = value;
+  return count + 1;
+}
+
+// Sectors of accesses to global memory: requests, sectors, the fewest possible ones, bytes.
+long sectors(const Array* where, const Array* mask, const Array* warps, long nbytes,
+            const Array* out) {
+  if (!is_plain(where) || !is_plain(mask) || where->strides[0] != 8) return SUSPICIOUS;
+  const uint8_t* active = data(mask);
+  const int64_t* warp = warps->data;
+  long count = where->shape[0], lanes = 0;
+  int64_t requests = 0, total = 0, needed = 0;
+  for (long i = 0; i < count;) {
+    uint64_t places[WARP], parts[WARP];
+    int num_places = 0, num_parts = 0;
+    for (long begin = i; i < count && warp[i] == warp[begin]; ++i) {
+      if (active && !active[i]) continue;
+      ++lanes;
+      uint64_t place = address(where, i);
+      num_places = add_distinct(places, num_places, place);
+      num_parts = add_distinct(parts, num_parts, place / SECTOR);
+    }
+    requests += num_places > 0;
+    total += num_parts;
+    needed += (num_places * nbytes + SECTOR - 1) / SECTOR;
+  }
+  int64_t* counts = out->data;
+  counts[0] = requests;
+  counts[1] = total * (nbytes / SECTOR > 1 ? nbytes / SECTOR : 1);
+  counts[2] = needed, counts[3] = lanes * nbytes;
+  return CLEAN;
+}
+

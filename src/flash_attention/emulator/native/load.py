@@ -1,0 +1,116 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Compile the C of this folder once a machine, and load it.
+
+The library lies in a folder of the user's own among the temporary files. Where there is no
+compiler, or anything else is unusual, nothing is loaded and NumPy does all of the work.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import shutil
+import stat
+import subprocess
+import tempfile
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+FOLDER = Path(__file__).parent
+COMPILERS = ("cc", "gcc", "clang")
+OPTIONS = ("-O3", "-march=native", "-shared", "-fPIC", f"-DOBJECT_BYTES={object.__basicsize__}")
+SECONDS = 60  # that a compiler may take
+
+ARRAY, NUMBER = ctypes.py_object, ctypes.c_int64
+TABLES = (ARRAY, NUMBER, *(ARRAY,) * 6, NUMBER)  # an access, and who wrote chunks and units
+ARGUMENTS: dict[str, tuple[Any, ...]] = {
+    "offsets": (ARRAY, ARRAY, NUMBER, ARRAY, NUMBER, ARRAY, ARRAY),
+    "wavefronts": (ARRAY, ARRAY, ARRAY, ARRAY, NUMBER, ARRAY),
+    "sectors": (ARRAY, ARRAY, ARRAY, NUMBER, ARRAY),
+    "check_read": (*TABLES, ARRAY, ARRAY, ARRAY, ARRAY),
+    "check_write": (*TABLES, ARRAY, ARRAY),
+    "record_write": (*TABLES, ARRAY, ARRAY, ARRAY, NUMBER),
+    "record_warp_reads": (ARRAY, ARRAY, ARRAY, NUMBER, ARRAY, ARRAY),
+    "record_lane_reads": (
+        *(ARRAY, NUMBER, NUMBER, ARRAY, NUMBER),
+        *(ARRAY, ARRAY, ARRAY, NUMBER, ARRAY, ARRAY),
+    ),
+    "check_lane_reads": (ARRAY, ARRAY, NUMBER, ARRAY, ARRAY),
+}
+
+
+class Native:
+    """The functions of the library. Each returns a negative number where NumPy has to look."""
+
+    offsets: Any
+    wavefronts: Any
+    sectors: Any
+    check_read: Any
+    check_write: Any
+    record_write: Any
+    record_warp_reads: Any
+    record_lane_reads: Any
+    check_lane_reads: Any
+
+    def __init__(self, library: ctypes.PyDLL) -> None:
+        for name, arguments in ARGUMENTS.items():
+            function = getattr(library, name)
+            function.argtypes, function.restype = arguments, NUMBER
+            setattr(self, name, function)
+        self.numbers = np.zeros(4, np.int64)  # that a function returns
+
+
+@lru_cache(maxsize=1)
+def load_native() -> Native | None:
+    """The compiled functions; None where there are none."""
+    compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
+    if compiler is None:
+        return None
+    try:
+        library = ctypes.PyDLL(str(_compiled(compiler)))
+        return Native(library) if _knows_arrays(library) else None
+    except (OSError, subprocess.SubprocessError, AttributeError):
+        return None
+
+
+def _compiled(compiler: str) -> Path:
+    folder = Path(tempfile.gettempdir()) / f"flash_attention-emulator-{os.geteuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    _check_owner(folder)
+    sources = sorted(FOLDER.glob("*.c"))
+    texts = [path.read_text() for path in (*sources, *FOLDER.glob("*.h"))]
+    key = repr((texts, compiler, OPTIONS)).encode()
+    library = folder / f"{hashlib.sha256(key).hexdigest()[:32]}.so"
+    if not library.exists():
+        unfinished = library.with_suffix(f".{os.getpid()}")
+        command = (compiler, *OPTIONS, *map(str, sources), "-o", str(unfinished))
+        subprocess.run(command, check=True, capture_output=True, timeout=SECONDS)
+        unfinished.replace(library)
+    return library
+
+
+def _check_owner(folder: Path) -> None:
+    """What others can change is not loaded."""
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
+        raise PermissionError(f"{folder} is not a folder of this user alone")
+
+
+def _knows_arrays(library: ctypes.PyDLL) -> bool:
+    """Whether the library finds its way in an array as this NumPy lays it out."""
+    library.remember_none.argtypes = (ARRAY,)
+    library.remember_none.restype = None
+    library.remember_none(None)
+    library.layout.argtypes = (ARRAY, ctypes.POINTER(ctypes.c_long))
+    for array in (np.zeros(3, np.int32), np.zeros((2, 6))[:, ::2]):
+        found = (ctypes.c_long * 5)()
+        library.layout(array, found)
+        plain = int(array.flags.c_contiguous)
+        wanted = [array.ctypes.data, array.ndim, array.shape[0], array.strides[0], plain]
+        if list(found) != wanted:
+            return False
+    return True

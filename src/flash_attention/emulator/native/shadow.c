@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+// The tables of the race detector of shared memory, as machine/shadow_state.py describes them:
+// writers by chunk of 16 bytes or, where a chunk is split, by unit; reads by reader.
+#include <stdlib.h>
+
+#include "array.h"
+
+enum { CHUNK = 16, SPLIT = -1, COLLECTIVE = 32, SEVERAL = 33, LANE_BITS = 6, LANE_MASK = 63 };
+
+typedef struct {
+  int32_t* epoch;
+  int64_t* agent;
+  int32_t* tag;
+} Chunks;
+
+typedef struct {
+  int32_t* epoch;  // NULL: no chunk is split
+  int16_t* agent;
+  int32_t* tag;
+  int shift;
+} Units;
+
+static Chunks chunks_of(const Array* epoch, const Array* agent, const Array* tag) {
+  return (Chunks){epoch->data, agent->data, tag->data};
+}
+
+static Units units_of(const Array* epoch, const Array* agent, const Array* tag, long size) {
+  if (epoch == none) return (Units){NULL, NULL, NULL, 0};
+  return (Units){epoch->data, agent->data, tag->data, __builtin_ctzl(size)};
+}
+
+static long parts_of(long nbytes, Units units) {
+  long parts = nbytes >> units.shift;
+  return parts ? parts : 1;
+}
+
+// A read of shared memory: does every reader know the last write? `synced` gets what the lanes of
+// a reading warp may rely on of each other.
+long check_read(const Array* where, long nbytes, const Array* epoch, const Array* agent,
+                const Array* tag, const Array* unit_epoch, const Array* unit_agent,
+                const Array* unit_tag, long unit_size, const Array* rows, const Array* readers,
+                const Array* seen_by_lanes, const Array* synced) {
+  Chunks chunks = chunks_of(epoch, agent, tag);
+  Units units = units_of(unit_epoch, unit_agent, unit_tag, unit_size);
+  const int64_t *offset = where->data, *row = rows->data, *reader = readers->data;
+  const int32_t* seen = seen_by_lanes->data;
+  long count = where->shape[0], parts = parts_of(nbytes, units);
+  for (long i = 0; i < count; ++i) {
+    int64_t chunk = offset[i] / CHUNK, unit = offset[i] >> units.shift;
+    if (chunks.epoch[chunk] == SPLIT) {
+      for (long part = unit; part < unit + parts; ++part)
+        // As an unsigned number, never written (0) is later than any known epoch.
+        if ((uint32_t)(units.epoch[part] - 1) >= (uint32_t)seen[row[i] + units.agent[part]])
+          return SUSPICIOUS;
+    } else if ((uint32_t)(chunks.epoch[chunk] - 1) >=
+               (uint32_t)seen[row[i] + chunks.agent[chunk]]) {
+      return SUSPICIOUS;
+    }
+  }
+  if (synced != none)
+    for (long i = 0; i < count; ++i) ((int32_t*)synced->data)[i] = seen[row[i] + reader[i]];
+  return CLEAN;
+}
+
+// A write to shared memory: does every writer know the last write?
+long check_write(const Array* where, long nbytes, const Array* epoch, const Array* agent,
+                 const Array* tag, const Array* unit_epoch, const Array* unit_agent,
+                 const Array* unit_tag, long unit_size, const Array* rows, const Array* seen_by_all) {
+  Chunks chunks = chunks_of(epoch, agent, tag);
+  Units units = units_of(unit_epoch, unit_agent, unit_tag, unit_size);
+  const int64_t *offset = where->data, *row = rows->data;
+  const int32_t* seen = seen_by_all->data;
+  long count = where->shape[0], parts = parts_of(nbytes, units);
+  for (long i = 0; i < count; ++i) {
+    int64_t chunk = offset[i] / CHUNK, unit = offset[i] >> units.shift;
+    if (chunks.epoch[chunk] == SPLIT) {
+      for (long part = unit; part < unit + parts; ++part)
+        if (units.epoch[part] > seen[row[i] + units.agent[part]]) return SUSPICIOUS;
+    } else if (chunks.epoch[chunk] > seen[row[i] + chunks.agent[chunk]]) {
+      return SUSPICIOUS;
+    }
+  }
+  return CLEAN;
+}
+
+static void split(Chunks chunks, Units units, int64_t chunk) {
+  long parts = CHUNK >> units.shift;
+  for (long part = chunk * parts; part < (chunk + 1) * parts; ++part) {
+    units.epoch[part] = chunks.epoch[chunk];
+    units.agent[part] = chunks.agent[chunk];
+    units.tag[part] = chunks.tag[chunk];
+  }
+  chunks.epoch[chunk] = SPLIT;
+  chunks.agent[chunk] = 0;
+}
+
+// Record a write; returns how many lanes find that another agent wrote their bytes at once.
+// `lanes` is none where the warp writes as a whole.
+long record_write(const Array* where, long nbytes, const Array* epoch, const Array* agent,
+                  const Array* tag, const Array* unit_epoch, const Array* unit_agent,
+                  const Array* unit_tag, long unit_size, const Array* agents, const Array* epochs,
+                  const Array* lanes, long pc) {
+  Chunks chunks = chunks_of(epoch, agent, tag);
+  Units units = units_of(unit_epoch, unit_agent, unit_tag, unit_size);
+  const int64_t *offset = where->data, *writer = agents->data, *lane = data(lanes);
+  const int32_t* when = epochs->data;
+  long count = where->shape[0], parts = parts_of(nbytes, units), clashes = 0;
+  for (long i = 0; i < count; ++i) {
+    int64_t chunk = offset[i] / CHUNK, unit = offset[i] >> units.shift;
+    int32_t mine = (lane ? lane[i] : COLLECTIVE) + (pc << LANE_BITS);
+    if (nbytes == CHUNK) {
+      chunks.epoch[chunk] = when[i], chunks.agent[chunk] = writer[i], chunks.tag[chunk] = mine;
+      continue;
+    }
+    if (chunks.epoch[chunk] != SPLIT) split(chunks, units, chunk);
+    for (long part = unit; part < unit + parts; ++part)
+      units.epoch[part] = when[i], units.agent[part] = writer[i], units.tag[part] = mine;
+  }
+  for (long i = 0; i < count; ++i) {
+    int64_t unit = offset[i] >> units.shift, clash = 0;
+    if (nbytes == CHUNK)
+      clash = chunks.agent[offset[i] / CHUNK] != writer[i];
+    else
+      for (long part = unit; part < unit + parts; ++part) clash |= units.agent[part] != writer[i];
+    clashes += clash != 0;
+  }
+  return clashes;
+}
+
+// Record that warps as a whole read chunks; `rows` is where the table of each reader begins.
+long record_warp_reads(const Array* where, const Array* rows, const Array* epochs, long tag,
+                       const Array* read_epoch, const Array* read_tag) {
+  const int64_t *offset = where->data, *row = rows->data;
+  const int32_t* when = epochs->data;
+  for (long i = 0; i < where->shape[0]; ++i) {
+    int64_t place = row[i] + offset[i] / CHUNK;
+    ((int32_t*)read_epoch->data)[place] = when[i];
+    ((int32_t*)read_tag->data)[place] = tag;
+  }
+  return CLEAN;
+}
+
+// Record reads of single lanes. Lanes that read the same bytes since `synced` merge.
+long record_lane_reads(const Array* where, long nbytes, long size, const Array* readers, long row,
+                       const Array* lanes, const Array* epochs, const Array* synced, long pc,
+                       const Array* read_epoch, const Array* read_tag) {
+  const int64_t *offset = where->data, *reader = readers->data, *lane = lanes->data;
+  const int32_t *when = epochs->data, *since = synced->data;
+  int32_t *epoch = read_epoch->data, *tag = read_tag->data;
+  long count = where->shape[0], parts = nbytes / size;
+  int32_t* mine = malloc(count * parts * sizeof(int32_t));
+  if (!mine) return SUSPICIOUS;
+  for (long i = 0; i < count; ++i)
+    for (long part = 0; part < parts; ++part) {
+      int64_t place = reader[i] * row + offset[i] / size + part, before = tag[place] & LANE_MASK;
+      int others = epoch[place] > since[i] && before != lane[i] && before != COLLECTIVE;
+      mine[i * parts + part] = (others ? SEVERAL : lane[i]) + (pc << LANE_BITS);
+    }
+  for (long i = 0; i < count; ++i)
+    for (long part = 0; part < parts; ++part) {
+      int64_t place = reader[i] * row + offset[i] / size + part;
+      epoch[place] = when[i], tag[place] = mine[i * parts + part];
+    }
+  for (long i = 0; i < count; ++i)
+    for (long part = 0; part < parts; ++part) {
+      int64_t place = reader[i] * row + offset[i] / size + part;
+      if (tag[place] != mine[i * parts + part]) tag[place] = SEVERAL + (pc << LANE_BITS);
+    }
+  free(mine);
+  return CLEAN;
+}
+
+// Whether lanes of the writing warps may have read, since they last met, what is written now.
+long check_lane_reads(const Array* rows, const Array* warps, long lane_agents,
+                      const Array* latest_read, const Array* seen_by_lanes) {
+  const int64_t *row = rows->data, *warp = warps->data;
+  const int32_t *latest = latest_read->data, *seen = seen_by_lanes->data;
+  for (long i = 0; i < rows->shape[0]; ++i) {
+    if (latest[warp[i]] > seen[row[i] + warp[i]]) return SUSPICIOUS;
+    int64_t alone = warp[i] + lane_agents;
+    if (latest[alone] > seen[row[i] + alone]) return SUSPICIOUS;
+  }
+  return CLEAN;
+}
