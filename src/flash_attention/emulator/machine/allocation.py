@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +11,11 @@ from numpy.typing import NDArray
 from flash_attention.emulator.machine.access import Bools, Ints
 from flash_attention.emulator.machine.storage import CHUNK
 
+if TYPE_CHECKING:
+    from flash_attention.emulator.native import Native
+
 Numbers = NDArray[np.int32]
+NOBODY: Bools = np.zeros(0, bool)
 
 
 class Touches(NamedTuple):
@@ -104,8 +108,21 @@ class Allocation:
         else:
             self._writes.add(parts, touches)
         self.newest = max(self.newest, int(mine.number.max(initial=0)))
-        at_once: Bools = (self._writes.last.number.take(parts) != touches.number).any(axis=1)
-        return at_once
+        return self._at_once(parts, mine)
+
+    def store(self, native: Native, offsets: Ints, nbytes: int, mine: Touches) -> Bools:
+        """Like `write` of what replaces."""
+        place = offsets, self.start, nbytes, self.part(nbytes)
+        last, other = self._writes.last, self._writes.other
+        self.newest = max(self.newest, int(np.maximum.reduce(mine.number)))
+        if native.record_stores(*place, *last, other.number, *mine) == 0:
+            return NOBODY
+        return self._at_once(self._parts(offsets, nbytes), mine)
+
+    def _at_once(self, parts: Ints, mine: Touches) -> Bools:
+        """Whose touches are not the last ones, [lanes]."""
+        lost: Bools = (self._writes.last.number.take(parts) != mine.number[:, None]).any(axis=1)
+        return lost
 
     def read(self, offsets: Ints, nbytes: int, mine: Touches) -> None:
         parts = self._parts(offsets, nbytes)
@@ -114,7 +131,16 @@ class Allocation:
         self._reads.add(parts, _spread(mine, parts))
         self.newest_reader = max(self.newest_reader, int(mine.number.max(initial=0)))
 
-    def _parts(self, offsets: Ints, nbytes: int) -> Ints:
+    @property
+    def write_records(self) -> tuple[Touches, ...]:
+        return self._writes.last, self._writes.other
+
+    @property
+    def read_records(self) -> tuple[Touches, ...]:
+        return () if self._reads is None else (self._reads.last, self._reads.other)
+
+    def part(self, nbytes: int) -> int:
+        """The bytes of a part, which is as small as an access of `nbytes` at most."""
         granule = nbytes & -nbytes
         if granule < self._part:
             times = self._part // granule
@@ -123,6 +149,10 @@ class Allocation:
                 self._reads.cut(times)
             self._num_parts *= times
             self._part = granule
+        return self._part
+
+    def _parts(self, offsets: Ints, nbytes: int) -> Ints:
+        self.part(nbytes)
         first = (offsets - self.start) // self._part
         parts: Ints = first[:, None] + np.arange(nbytes // self._part)
         return parts

@@ -144,6 +144,13 @@ class GlobalMemory:
         self._storage.bytes[: old.bytes.size] = old.bytes
 
 
+class _Within(NamedTuple):
+    """A resolved access of which all lanes lie in one allocation."""
+
+    access: Access
+    allocation: Allocation
+
+
 class GlobalAccess(Memory):
     """Loads, stores and atomics of one launch."""
 
@@ -166,6 +173,8 @@ class GlobalAccess(Memory):
             if instruction.parts[0] in ("st", "atom", "red") and _may_be_global(instruction)
         ]
         memory.writers += self._shadow.num_writers
+        self._covering: Allocation | None = None  # where the last access was looked for
+        self._within: _Within | None = None  # what was resolved last
         self._uses: dict[int, set[str]] = {}  # what was done to each allocation
 
     @property
@@ -313,8 +322,15 @@ class GlobalAccess(Memory):
             self._check_written(allocation, lanes, access)
             self._shadow.change(allocation, lanes, access, kind)
 
+    def _resolved(self, access: Access) -> Access | None:
+        self._covering = None
+        resolved = super()._resolved(access)
+        if resolved is not None and self._covering is not None:
+            self._within = _Within(resolved, self._covering)
+        return resolved
+
     def covers(self, begin: int, end: int) -> bool:
-        allocation = self.memory.find(begin)
+        allocation = self._covering = self.memory.find(begin)
         return allocation is not None and allocation.owned is None and end <= allocation.end
 
     def inside(self, offsets: Ints, nbytes: int) -> Bools:
@@ -331,6 +347,11 @@ class GlobalAccess(Memory):
     def _by_allocation(self, access: Access) -> Iterator[tuple[Allocation, Ints]]:
         """The lanes of a resolved access, by the allocation their offsets lie in."""
         lanes, offsets = access.lanes, access.where
+        if self._within is not None and self._within.access is access and lanes.size:
+            allocation = self._within.allocation
+            self._uses.setdefault(allocation.start, set()).add(USES.get(access.what, access.what))
+            yield allocation, lanes
+            return
         while lanes.size:
             allocation = self.memory.find(int(offsets[lanes[0]]))
             if allocation is None:

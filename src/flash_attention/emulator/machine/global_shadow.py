@@ -9,7 +9,7 @@ accesses (atomics, volatile, relaxed, acquire, release) need none among each oth
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -86,12 +86,21 @@ class _Who:
         return int(self.touches.tag[0]) >> LANE_BITS & KINDS
 
 
+@dataclass(frozen=True)
+class _Everyone:
+    """All lanes of a selection, as long as the clocks have a version."""
+
+    version: int
+    who: _Who
+
+
 class GlobalShadow:
     """Checks accesses to global memory and reports those that are not ordered."""
 
     def __init__(self, machine: Machine, launch: int) -> None:
         self._machine = machine
         self._clocks = machine.clocks
+        self._native = machine.native
         self._launch = launch
         self._agents = 2 * machine.warps_per_cta
         self.num_writers = machine.num_ctas * self._agents
@@ -111,11 +120,13 @@ class GlobalShadow:
         ordering = self.ordering(access.pc)
         where = access.where[lanes]
         if allocation.newest > self._launch:
-            writes = allocation.writes(where, access.nbytes)
             who = self._who(access, lanes, STRONG if ordering.strong else PLAIN)
+            everyone = len(lanes) == access.sel.count
             if ordering.read_only:
+                writes = allocation.writes(where, access.nbytes)
                 self._check_read_only(allocation, lanes, access, writes[0])
-            else:
+            elif not (everyone and self._knows_all(allocation, access, who, reads=False)):
+                writes = allocation.writes(where, access.nbytes)
                 self._check(allocation, lanes, access, who, writes, "wrote", set())
         if tracked:
             who = self._who(access, lanes, STRONG if ordering.strong else PLAIN)
@@ -126,14 +137,46 @@ class GlobalShadow:
     ) -> None:
         """Check and record a resolved store."""
         strong = self.ordering(access.pc).strong
-        who = self._who(access, lanes, STRONG if strong else PLAIN)
-        self._check_before(allocation, lanes, access, who, values)
-        where = access.where[lanes]
-        met = allocation.write(where, access.nbytes, who.touches, replaces=True)
+        met = self._store(allocation, lanes, access, STRONG if strong else PLAIN, values)
         if not strong and met.any():
+            where = access.where[lanes]
             meeting = lanes[np.isin(where, where[met])]
             rest = self._report_ctas_at_once(allocation, meeting, access)
             self._report_warps_at_once(allocation, rest, access, values)
+
+    def _store(
+        self,
+        allocation: Allocation,
+        lanes: Ints,
+        access: Access,
+        kind: int,
+        values: Values | None,
+    ) -> Bools:
+        """Check and record a store; returns the lanes that meet another agent at once."""
+        who = self._who(access, lanes, kind)
+        if self._native is None or len(lanes) < access.sel.count:
+            self._check_before(allocation, lanes, access, who, values)
+            where = access.where[lanes]
+            return allocation.write(where, access.nbytes, who.touches, replaces=True)
+        if not self._knows_all(allocation, access, who, reads=True):
+            self._check_before(allocation, lanes, access, who, values)
+        return allocation.store(self._native, access.where, access.nbytes, who.touches)
+
+    def _knows_all(self, allocation: Allocation, access: Access, who: _Who, reads: bool) -> bool:
+        """Whether all lanes surely know what was done with the bytes of their access."""
+        if self._native is None:
+            return False
+        clocks = self._clocks
+        counts = self._launch, self._agents, clocks.warps_per_cta, clocks.num_agents
+        lanes = who.row, who.cta, who.warp, who.lane, clocks.seen, clocks.seen_by_lanes
+        place = access.where, allocation.start, access.nbytes, allocation.part(access.nbytes)
+        records = allocation.write_records if allocation.newest > self._launch else ()
+        if reads and allocation.newest_reader > self._launch:
+            records = (*records, *allocation.read_records)
+        return all(
+            self._native.check_touches(*place, *touches, *counts, *lanes) >= 0
+            for touches in records
+        )
 
     def change(self, allocation: Allocation, lanes: Ints, access: Access, kind: int) -> None:
         """Check and record resolved atomics."""
@@ -172,15 +215,26 @@ class GlobalShadow:
         return [(Actor(warp, bool(alone)), place) for place, warp, alone in found]
 
     def _who(self, access: Access, lanes: Ints, kind: int) -> _Who:
-        sel, clocks = access.sel, self._clocks
-        warp_id, warp, cta, lane = (
-            field[lanes] for field in (sel.warp_id, sel.warp, sel.cta, sel.lane)
-        )
-        alone = _alone(access)[lanes]
+        how = (kind << LANE_BITS) + (access.pc << LANE_BITS + KIND_BITS)
+        sel = access.sel
+        if access.mask is not None or len(lanes) < sel.count:
+            fields = (field[lanes] for field in (sel.warp_id, sel.warp, sel.cta, sel.lane))
+            return self._actors_at(*fields, _alone(access)[lanes], how)
+        known = sel.memo.get("global")
+        if not isinstance(known, _Everyone) or known.version != self._clocks.version:
+            who = self._actors_at(sel.warp_id, sel.warp, sel.cta, sel.lane, _alone(access), 0)
+            known = sel.memo["global"] = _Everyone(self._clocks.version, who)
+        who = known.who
+        return replace(who, touches=who.touches._replace(tag=who.touches.tag + np.int32(how)))
+
+    def _actors_at(
+        self, warp_id: Ints, warp: Ints, cta: Ints, lane: Ints, alone: Bools, how: int
+    ) -> _Who:
+        clocks = self._clocks
         agent = np.where(alone, clocks.lane_agent(warp), warp)
         number = (self._launch + 1 + cta * self._agents + agent).astype(np.int32)
-        tag = (lane + (kind << LANE_BITS) + (access.pc << LANE_BITS + KIND_BITS)).astype(np.int32)
         row = np.where(alone, warp_id + clocks.num_warps, warp_id)
+        tag = (lane + how).astype(np.int32)
         return _Who(row, cta, warp, lane, Touches(number, clocks.epochs(warp_id), tag))
 
     def _check_before(

@@ -27,6 +27,7 @@ SECONDS = 60  # that a compiler may take
 
 ARRAY, NUMBER = ctypes.py_object, ctypes.c_int64
 TABLES = (ARRAY, NUMBER, *(ARRAY,) * 6, NUMBER)  # an access, and who wrote chunks and units
+PARTS = (ARRAY, NUMBER, NUMBER, NUMBER, ARRAY, ARRAY, ARRAY)  # an access, and who touched parts
 ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "offsets": (ARRAY, ARRAY, NUMBER, ARRAY, NUMBER, ARRAY, ARRAY),
     "wavefronts": (ARRAY, ARRAY, ARRAY, ARRAY, NUMBER, ARRAY),
@@ -40,6 +41,8 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
         *(ARRAY, ARRAY, ARRAY, NUMBER, ARRAY, ARRAY),
     ),
     "check_lane_reads": (ARRAY, ARRAY, NUMBER, ARRAY, ARRAY),
+    "check_touches": (*PARTS, *(NUMBER,) * 4, *(ARRAY,) * 6),
+    "record_stores": (*PARTS, *(ARRAY,) * 4),
 }
 
 
@@ -55,6 +58,8 @@ class Native:
     record_warp_reads: Any
     record_lane_reads: Any
     check_lane_reads: Any
+    check_touches: Any
+    record_stores: Any
 
     def __init__(self, library: ctypes.PyDLL) -> None:
         for name, arguments in ARGUMENTS.items():
