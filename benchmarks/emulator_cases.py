@@ -79,7 +79,7 @@ class Outcome(NamedTuple):
     counters: Any
 
 
-Case = Callable[[str], Outcome]  # runs under a schedule
+Case = Callable[[str], tuple[float, Outcome]]  # runs under a schedule: CPU seconds, outcome
 
 
 def cases() -> Iterator[tuple[str, Case]]:
@@ -97,9 +97,12 @@ def cases() -> Iterator[tuple[str, Case]]:
 
 
 def _launch(kernel: UserKernel, arguments: Any, launch: dict[str, Any]) -> Case:
-    def run(schedule: str) -> Outcome:
-        result = kernel.run(*copy.deepcopy(arguments), **launch, schedule=schedule, seed=1)
-        return Outcome(result.arrays, result.findings, result.counters)
+    def run(schedule: str) -> tuple[float, Outcome]:
+        given = copy.deepcopy(arguments)
+        start = time.process_time()
+        result = kernel.run(*given, **launch, schedule=schedule, seed=1)
+        seconds = time.process_time() - start
+        return seconds, Outcome(result.arrays, result.findings, result.counters)
 
     return run
 
@@ -107,10 +110,12 @@ def _launch(kernel: UserKernel, arguments: Any, launch: dict[str, Any]) -> Case:
 def _rung(config: Any) -> Case:
     qkv = generate_qkv(1, 256, 2, 128, DType.FP16)
 
-    def run(schedule: str) -> Outcome:
+    def run(schedule: str) -> tuple[float, Outcome]:
+        start = time.process_time()
         result = emulate(config, *qkv, schedule=schedule, seed=1)
+        seconds = time.process_time() - start
         output = result.output.view(torch.int16).numpy()
-        return Outcome([output], result.findings, result.counters)
+        return seconds, Outcome([output], result.findings, result.counters)
 
     return run
 
@@ -134,9 +139,7 @@ def serve() -> None:
     print(json.dumps(list(known)), flush=True)
     for line in sys.stdin:
         name, schedule = json.loads(line)
-        start = time.process_time()
-        outcome = known[name](schedule)
-        seconds = time.process_time() - start
+        seconds, outcome = known[name](schedule)
         print(json.dumps([seconds, *digests(outcome)]), flush=True)
 
 

@@ -21,7 +21,7 @@ from flash_attention.emulator.machine.flag_order import Actor, FlagOrder
 from flash_attention.emulator.machine.lanes import GLOBAL_BASE
 from flash_attention.emulator.machine.shadow_state import LANE_BITS, LANE_MASK
 from flash_attention.emulator.machine.storage import Storage
-from flash_attention.emulator.program.ordering import Ordering, ordering_of
+from flash_attention.emulator.program.ordering import Ordering
 
 if TYPE_CHECKING:
     from flash_attention.emulator.machine.machine import Machine
@@ -105,12 +105,7 @@ class GlobalShadow:
         self._agents = 2 * machine.warps_per_cta
         self.num_writers = machine.num_ctas * self._agents
         self._flags = FlagOrder(machine.clocks)
-        instructions = machine.program.kernel.instructions
-        self._orderings = {
-            pc: ordering_of(instruction)
-            for pc, instruction in enumerate(instructions)
-            if instruction.parts[0] in ("ld", "st", "atom", "red")
-        }
+        self._orderings = machine.program.orderings
 
     def ordering(self, pc: int) -> Ordering:
         return self._orderings.get(pc, WEAK)

@@ -15,7 +15,7 @@ from flash_attention.emulator.machine.barriers import NamedBarriers
 from flash_attention.emulator.machine.bulk_copies import BulkCopies
 from flash_attention.emulator.machine.bulk_groups import BulkGroups
 from flash_attention.emulator.machine.clocks import Clocks
-from flash_attention.emulator.machine.clusters import Clusters, Shape, coordinates
+from flash_attention.emulator.machine.clusters import Clusters, coordinates
 from flash_attention.emulator.machine.constant import ConstantAccess
 from flash_attention.emulator.machine.copies import AsyncCopies
 from flash_attention.emulator.machine.counters import Counters
@@ -44,7 +44,7 @@ from flash_attention.emulator.machine.written import WrittenRegisters
 from flash_attention.emulator.native import load_native
 from flash_attention.emulator.program.hooks import Debugger
 from flash_attention.emulator.program.program import Program
-from flash_attention.emulator.types import SPECIAL_REGISTERS, numpy_type
+from flash_attention.emulator.types import numpy_type
 
 Argument = int | float | bytes | ctypes.Structure | TensorMap
 
@@ -155,33 +155,55 @@ class Machine:
             report("wgmma-unfenced", detail, missing.index, None, None, None, missing.accessed)
 
     def _special_registers(self) -> dict[Any, Any]:
+        values = {name: self._special_register(name) for name in self.program.special_registers}
+        return {
+            name: np.broadcast_to(np.asarray(value, np.uint32), self.num_lanes).copy()
+            for name, value in values.items()
+        }
+
+    def _special_register(self, name: str) -> Any:
         lanes, clusters = self.lanes, self.clusters
-        warp = clusters.warp(lanes.warp)
-        below = (1 << lanes.lane) - 1
-        values: dict[str, Any] = dict.fromkeys(SPECIAL_REGISTERS, 0) | {
-            **_coordinates("tid", warp * WARP_SIZE + lanes.lane, self.block_shape),
-            **_coordinates("ctaid", clusters.cta(lanes.cta, lanes.warp), self.grid),
-            **_coordinates("clusterid", lanes.cta, clusters.in_grid),
-            **_coordinates("ctaid", lanes.rank, clusters.shape, "cluster_"),
+        if name[-2:] in (".x", ".y", ".z"):
+            return self._coordinate(name[:-2], "xyz".index(name[-1]))
+        if name.startswith("lanemask_"):
+            below = (1 << lanes.lane) - 1
+            return {
+                "eq": below + 1,
+                "lt": below,
+                "le": 2 * below + 1,
+                "gt": ALL_LANES - (2 * below + 1),
+                "ge": ALL_LANES - below,
+            }[name.removeprefix("lanemask_")]
+        return {
             "laneid": lanes.lane,
-            "warpid": warp,
+            "warpid": clusters.warp(lanes.warp),
             "nwarpid": clusters.warps_in_cta,
             "cluster_ctarank": lanes.rank,
             "cluster_nctarank": clusters.size,
             "is_explicit_cluster": clusters.size > 1,
             "nsmid": 1,
-            "lanemask_eq": below + 1,
-            "lanemask_lt": below,
-            "lanemask_le": 2 * below + 1,
-            "lanemask_gt": ALL_LANES - (2 * below + 1),
-            "lanemask_ge": ALL_LANES - below,
             "dynamic_smem_size": self.dynamic_smem,
             "total_smem_size": self.shared_limit,
+        }.get(name, 0)
+
+    def _coordinate(self, name: str, axis: int) -> Any:
+        """One coordinate of a thread, a CTA or a cluster, or how many of them there are."""
+        lanes, clusters = self.lanes, self.clusters
+        shapes = {
+            "tid": self.block_shape,
+            "ctaid": self.grid,
+            "clusterid": clusters.in_grid,
+            "cluster_ctaid": clusters.shape,
         }
-        return {
-            name: np.broadcast_to(np.asarray(values[name], np.uint32), self.num_lanes).copy()
-            for name in self.program.special_registers
-        }
+        if name not in shapes:
+            return {_count_of(key): shape for key, shape in shapes.items()}[name][axis]
+        number = {
+            "tid": lambda: clusters.warp(lanes.warp) * WARP_SIZE + lanes.lane,
+            "ctaid": lambda: clusters.cta(lanes.cta, lanes.warp),
+            "clusterid": lambda: lanes.cta,
+            "cluster_ctaid": lambda: lanes.rank,
+        }[name]()
+        return coordinates(number, shapes[name])[axis]
 
     def _module_variables(self, memory: GlobalMemory) -> dict[Any, Any]:
         return {
@@ -218,10 +240,7 @@ class Machine:
         }
 
 
-def _coordinates(name: str, number: Any, shape: Shape, prefix: str = "") -> dict[str, Any]:
-    """The coordinates of numbers in a grid, x running fastest, and how many there are."""
-    place = zip("xyz", coordinates(number, shape), strict=True)
-    return {
-        **{f"{prefix}{name}.{axis}": where for axis, where in place},
-        **{f"{prefix}n{name}.{axis}": size for axis, size in zip("xyz", shape, strict=True)},
-    }
+def _count_of(name: str) -> str:
+    """The register that says how many there are of what another one counts."""
+    prefix, _, last = name.rpartition("_")
+    return f"{prefix}_n{last}" if prefix else f"n{last}"

@@ -42,7 +42,7 @@ def check_schedule(schedule: str) -> None:
         raise EmulatorError(f"schedule {schedule!r}: use one of {', '.join(SCHEDULES)}")
 
 
-@dataclass
+@dataclass(eq=False)
 class _Group:
     block: int
     lanes: Selection
@@ -110,6 +110,8 @@ class Scheduler:
     def _next_group(self) -> _Group:
         """Return the group to run, merged with all others that can run with it."""
         candidates = self._groups
+        if len(candidates) == 1:
+            return candidates.pop()
         if not self._together:
             chosen = self._random.choice(candidates) if self._random else candidates[-1]
             unit = self._unit_of(chosen.lanes)
@@ -142,6 +144,9 @@ class Scheduler:
         return numbers
 
     def _by_unit(self, numbers: Ints) -> Iterator[Selection]:
+        if self._together:
+            yield self._machine.lanes.gather(numbers)
+            return
         units = self._units[numbers]
         for unit in np.unique(units):
             yield self._machine.lanes.gather(numbers[units == unit])

@@ -84,8 +84,7 @@ class Shadow:
         self._checks = machine.checks
         self._native = machine.native
         self._stride = machine.shared_stride
-        instructions = machine.program.kernel.instructions
-        self._atomics = [pc for pc, i in enumerate(instructions) if i.parts[0] in ("atom", "red")]
+        self._atomics = machine.program.atomics
         self._warps_per_cta = machine.warps_per_cta
         self._lane_agents = 2 * self._warps_per_cta  # warps and single lanes have the first numbers
         warps = np.arange(self._warps_per_cta)

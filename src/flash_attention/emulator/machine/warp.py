@@ -130,7 +130,8 @@ class WarpUnit:
 
     def elect(self, s: Selection) -> tuple[Words, Words]:
         """The lowest lane of every warp, known to all of them."""
-        _, first, inverse = np.unique(s.warp_id, return_index=True, return_inverse=True)
+        inverse, _ = self._warp_index(s)
+        first = np.searchsorted(inverse, np.arange(len(s.warps)))
         leader = s.lane[first][inverse]
         return leader.astype(np.uint32), (s.lane == leader).astype(np.uint32)
 
@@ -147,8 +148,7 @@ class WarpUnit:
         return known
 
     def _warp_index(self, s: Selection) -> tuple[NDArray[np.intp], int]:
-        distinct, inverse = np.unique(s.warp_id, return_inverse=True)
-        return inverse, len(distinct)
+        return self._first_lanes(s) // WARP_SIZE, len(s.warps)
 
     def _groups(self, s: Selection, members: Words) -> tuple[NDArray[np.intp], int]:
         """Which lanes of a warp act together: those that name the same members."""

@@ -24,7 +24,12 @@ from flash_attention.emulator.program.inflight import registers_in_flight
 from flash_attention.emulator.program.loops import loop_nests
 from flash_attention.emulator.program.meetings import meets_at_barriers
 from flash_attention.emulator.program.order import priorities
-from flash_attention.emulator.program.ordering import ctas_exchange, has_fences
+from flash_attention.emulator.program.ordering import (
+    Ordering,
+    ctas_exchange,
+    has_fences,
+    ordering_of,
+)
 from flash_attention.emulator.program.origins import origins_of_addresses
 from flash_attention.emulator.program.runs import Run, runs_of
 from flash_attention.emulator.program.unfenced import unfenced_products
@@ -182,6 +187,22 @@ class Program:
     def live_slots(self, index: int) -> list[int]:
         """The registers whose values at the start of a block matter."""
         return [self._layout.slots[name] for name in sorted(self.blocks[index].live_in)]
+
+    @cached_property
+    def orderings(self) -> dict[int, Ordering]:
+        """What accesses by threads say of their order, by instruction."""
+        accesses = ("ld", "st", "atom", "red")
+        return {
+            pc: ordering_of(instruction)
+            for pc, instruction in enumerate(self.kernel.instructions)
+            if instruction.parts[0] in accesses
+        }
+
+    @cached_property
+    def atomics(self) -> list[int]:
+        """The instructions that are atomics."""
+        instructions = enumerate(self.kernel.instructions)
+        return [pc for pc, i in instructions if i.parts[0] in ("atom", "red")]
 
     @cached_property
     def meets_at_barriers(self) -> bool:
