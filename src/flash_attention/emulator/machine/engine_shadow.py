@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flash_attention.emulator.machine.clocks import SEEN
+from flash_attention.emulator.machine.clocks import SEEN, Clock
 from flash_attention.emulator.machine.lanes import SHARED_BASE
 from flash_attention.emulator.machine.shadow import UNORDERED, UNSYNCED, Shadow, pc_of
 from flash_attention.emulator.machine.shadow_state import (
@@ -38,7 +38,12 @@ class EngineShadow(Shadow):
         self._unsettled = self._engines_wrote = True
         state = self._state
         seen = self._clocks.known(thread.warp_id, thread.alone)[SEEN]
-        chunks: Ints = np.arange(begin // CHUNK, -(-end // CHUNK))
+        tag = COLLECTIVE + (thread.pc << LANE_BITS)
+        first, last = begin // CHUNK, -(-end // CHUNK)
+        if self._knows_range(thread, first, last, seen):
+            state.write_range(first, last, agent, epoch, tag)
+            return
+        chunks: Ints = np.arange(first, last)
         writers = state.last_writers(chunks * CHUNK, CHUNK)
         late = writers.epoch > seen[writers.agent]
         late &= ~_by_thread(thread, writers.agent, writers.tag)
@@ -54,8 +59,23 @@ class EngineShadow(Shadow):
             if read.any():
                 other = pc_of(tags[read])
                 self._report_overwrite(thread, "read", agent_before, chunks[read], other)
-        tag = COLLECTIVE + (thread.pc << LANE_BITS)
-        state.write_range(int(chunks[0]), int(chunks[-1]) + 1, agent, epoch, tag)
+        state.write_range(first, last, agent, epoch, tag)
+
+    def _knows_range(self, thread: Thread, first: int, last: int, seen: Clock) -> bool:
+        """Whether a thread surely knows all accesses to chunks `first` .. `last - 1`."""
+        native, state = self._native, self._state
+        if native is None:
+            return False
+        me = thread.warp, int(thread.sel.lane[thread.lane])
+        if native.check_engine_write(first, last, *state.tables(), seen, *me) < 0:
+            return False
+        known = seen[self._readers]
+        return not any(
+            state.may_have_read(
+                reader, first, last, int(known[reader]), int(self._readers[reader]), me
+            )
+            for reader in np.flatnonzero(self._latest_read > known).tolist()
+        )
 
     def bulk_read(self, thread: Thread, chunks: Ints, agent: int, epoch: int) -> None:
         """An engine reads flat 16-byte chunks for a thread."""
@@ -95,6 +115,21 @@ class EngineShadow(Shadow):
         clocks."""
         if not self._checks:
             return
+        clocks, native, tables = self._clocks, self._native, self._state.tables()
+        counts = clocks.num_agents, self._lane_agents
+        if native is None or (
+            native.check_engine_read(
+                chunks, *tables, rows, *counts, clocks.seen, clocks.seen_by_proxy
+            )
+            < 0
+        ):
+            self._inspect_engine_read(chunks, rows, sel, pc)
+        readers = self._reader_of_agent[reader_agents]
+        tag = COLLECTIVE + (pc << LANE_BITS)
+        self._state.read_by_engines(chunks, readers, epochs, tag)
+        np.maximum.at(self._latest_read, readers, epochs.astype(np.int32))
+
+    def _inspect_engine_read(self, chunks: Ints, rows: Ints, sel: Selection, pc: int) -> None:
         clocks = self._clocks
         groups, count = chunks.shape
         writers = self._state.last_writers(chunks.reshape(-1) * CHUNK, CHUNK)
@@ -115,10 +150,6 @@ class EngineShadow(Shadow):
                 lanes = np.isin(sel.warp_id, rows[where.any(axis=1)] % clocks.num_warps)
                 detail, other = self._explain_engine_read(kind, writers, bad)
                 self._report_engine(kind, detail, pc, sel, lanes, chunks[where], other)
-        readers = self._reader_of_agent[reader_agents]
-        tag = COLLECTIVE + (pc << LANE_BITS)
-        self._state.read_by_engines(chunks, readers, epochs, tag)
-        np.maximum.at(self._latest_read, readers, epochs.astype(np.int32))
 
     def _report_overwrite(
         self, thread: Thread, did: str, agent: int, chunks: Ints, other_pc: int

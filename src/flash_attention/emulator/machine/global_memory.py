@@ -40,7 +40,7 @@ class Saved(NamedTuple):
 class GlobalMemory:
     """Global memory that the host allocates and fills. It grows as needed."""
 
-    def __init__(self, capacity: int = 1 << 20) -> None:
+    def __init__(self, capacity: int = 1 << 16) -> None:
         self._storage = Storage(max(capacity, 2 * GAP), poisoned=False)
         self._storage.bytes[:GAP].view(np.uint32)[:] = POISON
         self._top = GAP

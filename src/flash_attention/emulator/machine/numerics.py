@@ -212,6 +212,9 @@ def bf16_to_f32(x: NDArray[np.uint16]) -> Floats:
     return (x.astype(np.uint32) << 16).view(np.float32)
 
 
+F16_VALUES: Floats = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
+
+
 def element_bytes(dtype: str) -> int:
     """The bytes of a float of a PTX type that products take."""
     return 1 if dtype == "e4m3" else 2
@@ -224,7 +227,10 @@ def to_f32(narrow: NDArray[Any], dtype: str) -> Floats:
         return values
     if dtype == "e5m2":  # the upper half of an f16
         return (narrow.astype(np.uint16) << np.uint16(8)).view(np.float16).astype(np.float32)
-    return narrow.view(np.float16).astype(np.float32) if dtype == "f16" else bf16_to_f32(narrow)
+    if dtype == "bf16":
+        return bf16_to_f32(narrow)
+    halves: Floats = F16_VALUES.take(narrow)
+    return halves
 
 
 def elements(words: Words, dtype: str) -> Array:

@@ -155,6 +155,12 @@ class ShadowState:
 
     def read_by_engines(self, chunks: Ints, readers: Ints, epochs: NDArray[Any], tag: int) -> None:
         """Record chunks [g, n] that engines read."""
+        if self._native is not None:
+            tables = self._read_epoch, self._read_tag
+            when = epochs.astype(np.int64)
+            count = self.num_chunks
+            if self._native.record_engine_reads(chunks, readers, when, tag, count, *tables) >= 0:
+                return
         place = readers[:, None] * self.num_chunks + chunks
         self._read_epoch[place] = epochs[:, None]
         self._read_tag[place] = tag
@@ -192,6 +198,23 @@ class ShadowState:
         clash = tag.take(place) != mine
         if clash.any():
             tag[place[clash]] = SEVERAL + (pc << LANE_BITS)
+
+    def may_have_read(
+        self, reader: int, first: int, last: int, known: int, agent: int, me: tuple[int, int]
+    ) -> bool:
+        """Whether a reader, an agent, may have read chunks after `known`, besides the warp and lane
+        `me`. Native code has to be there."""
+        native, fine = self._native, self._units
+        if native is None:
+            return True
+        row, tables = reader * self.num_chunks, (self._read_epoch, self._read_tag)
+        if native.check_late_reads(first, last, CHUNK, *tables, row, known, agent, *me) < 0:
+            return True
+        if fine is None or not fine.any_read or reader >= self._warps:
+            return False
+        row, tables = reader * fine.epoch.size, (fine.read_epoch, fine.read_tag)
+        late = native.check_late_reads(first, last, fine.size, *tables, row, known, agent, *me)
+        return bool(late < 0)
 
     def late_reads(
         self, readers: Ints | int, offsets: Ints, nbytes: int, known: NDArray[Any]

@@ -26,21 +26,26 @@ OPTIONS = ("-O3", "-march=native", "-shared", "-fPIC", f"-DOBJECT_BYTES={object.
 SECONDS = 60  # that a compiler may take
 
 ARRAY, NUMBER = ctypes.py_object, ctypes.c_int64
-TABLES = (ARRAY, NUMBER, *(ARRAY,) * 6, NUMBER)  # an access, and who wrote chunks and units
+WRITERS = (*(ARRAY,) * 6, NUMBER)  # of chunks, and of units
+ACCESS = (ARRAY, NUMBER, *WRITERS)
 PARTS = (ARRAY, NUMBER, NUMBER, NUMBER, ARRAY, ARRAY, ARRAY)  # an access, and who touched parts
 ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "offsets": (ARRAY, ARRAY, NUMBER, ARRAY, NUMBER, ARRAY, ARRAY),
     "wavefronts": (ARRAY, ARRAY, ARRAY, ARRAY, NUMBER, ARRAY),
     "sectors": (ARRAY, ARRAY, ARRAY, NUMBER, ARRAY),
-    "check_read": (*TABLES, ARRAY, ARRAY, ARRAY, ARRAY),
-    "check_write": (*TABLES, ARRAY, ARRAY),
-    "record_write": (*TABLES, ARRAY, ARRAY, ARRAY, NUMBER),
+    "check_read": (*ACCESS, ARRAY, ARRAY, ARRAY, ARRAY),
+    "check_write": (*ACCESS, ARRAY, ARRAY),
+    "record_write": (*ACCESS, ARRAY, ARRAY, ARRAY, NUMBER),
     "record_warp_reads": (ARRAY, ARRAY, ARRAY, NUMBER, ARRAY, ARRAY),
     "record_lane_reads": (
         *(ARRAY, NUMBER, NUMBER, ARRAY, NUMBER),
         *(ARRAY, ARRAY, ARRAY, NUMBER, ARRAY, ARRAY),
     ),
     "check_lane_reads": (ARRAY, ARRAY, NUMBER, ARRAY, ARRAY),
+    "check_engine_write": (NUMBER, NUMBER, *WRITERS, ARRAY, NUMBER, NUMBER),
+    "check_late_reads": (NUMBER, NUMBER, NUMBER, ARRAY, ARRAY, *(NUMBER,) * 5),
+    "check_engine_read": (ARRAY, *WRITERS, ARRAY, NUMBER, NUMBER, ARRAY, ARRAY),
+    "record_engine_reads": (ARRAY, ARRAY, ARRAY, NUMBER, NUMBER, ARRAY, ARRAY),
     "check_touches": (*PARTS, *(NUMBER,) * 4, *(ARRAY,) * 6),
     "record_stores": (*PARTS, *(ARRAY,) * 4),
 }
@@ -58,6 +63,10 @@ class Native:
     record_warp_reads: Any
     record_lane_reads: Any
     check_lane_reads: Any
+    check_engine_write: Any
+    check_late_reads: Any
+    check_engine_read: Any
+    record_engine_reads: Any
     check_touches: Any
     record_stores: Any
 

@@ -1,59 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tables of the race detector of shared memory, as machine/shadow_state.py describes them:
-// writers by chunk of 16 bytes or, where a chunk is split, by unit; reads by reader.
+// Accesses of lanes in the tables of shared memory.
+#include "shadow.h"
+
 #include <stdlib.h>
 
-#include "array.h"
-
-enum { CHUNK = 16, SPLIT = -1, COLLECTIVE = 32, SEVERAL = 33, LANE_BITS = 6, LANE_MASK = 63 };
-
-typedef struct {
-  int32_t* epoch;
-  int64_t* agent;
-  int32_t* tag;
-} Chunks;
-
-typedef struct {
-  int32_t* epoch;  // NULL: no chunk is split
-  int16_t* agent;
-  int32_t* tag;
-  int shift;
-} Units;
-
-static Chunks chunks_of(const Array* epoch, const Array* agent, const Array* tag) {
-  return (Chunks){epoch->data, agent->data, tag->data};
-}
-
-static Units units_of(const Array* epoch, const Array* agent, const Array* tag, long size) {
-  if (epoch == none) return (Units){NULL, NULL, NULL, 0};
-  return (Units){epoch->data, agent->data, tag->data, __builtin_ctzl(size)};
-}
-
-static long parts_of(long nbytes, Units units) {
-  long parts = nbytes >> units.shift;
+static long parts_of(long nbytes, Tables t) {
+  long parts = nbytes >> t.shift;
   return parts ? parts : 1;
 }
 
 // A read of shared memory: does every reader know the last write? `synced` gets what the lanes of
 // a reading warp may rely on of each other.
-long check_read(const Array* where, long nbytes, const Array* epoch, const Array* agent,
-                const Array* tag, const Array* unit_epoch, const Array* unit_agent,
-                const Array* unit_tag, long unit_size, const Array* rows, const Array* readers,
+long check_read(const Array* where, long nbytes, TABLES, const Array* rows, const Array* readers,
                 const Array* seen_by_lanes, const Array* synced) {
-  Chunks chunks = chunks_of(epoch, agent, tag);
-  Units units = units_of(unit_epoch, unit_agent, unit_tag, unit_size);
+  Tables t = TABLES_OF_ARGUMENTS;
   const int64_t *offset = where->data, *row = rows->data, *reader = readers->data;
   const int32_t* seen = seen_by_lanes->data;
-  long count = where->shape[0], parts = parts_of(nbytes, units);
+  long count = where->shape[0], parts = parts_of(nbytes, t);
   for (long i = 0; i < count; ++i) {
-    int64_t chunk = offset[i] / CHUNK, unit = offset[i] >> units.shift;
-    if (chunks.epoch[chunk] == SPLIT) {
+    int64_t chunk = offset[i] / CHUNK, unit = offset[i] >> t.shift;
+    if (t.epoch[chunk] == SPLIT) {
       for (long part = unit; part < unit + parts; ++part)
         // As an unsigned number, never written (0) is later than any known epoch.
-        if ((uint32_t)(units.epoch[part] - 1) >= (uint32_t)seen[row[i] + units.agent[part]])
+        if ((uint32_t)(t.unit_epoch[part] - 1) >= (uint32_t)seen[row[i] + t.unit_agent[part]])
           return SUSPICIOUS;
-    } else if ((uint32_t)(chunks.epoch[chunk] - 1) >=
-               (uint32_t)seen[row[i] + chunks.agent[chunk]]) {
+    } else if ((uint32_t)(t.epoch[chunk] - 1) >=
+               (uint32_t)seen[row[i] + t.agent[chunk]]) {
       return SUSPICIOUS;
     }
   }
@@ -63,65 +35,59 @@ long check_read(const Array* where, long nbytes, const Array* epoch, const Array
 }
 
 // A write to shared memory: does every writer know the last write?
-long check_write(const Array* where, long nbytes, const Array* epoch, const Array* agent,
-                 const Array* tag, const Array* unit_epoch, const Array* unit_agent,
-                 const Array* unit_tag, long unit_size, const Array* rows, const Array* seen_by_all) {
-  Chunks chunks = chunks_of(epoch, agent, tag);
-  Units units = units_of(unit_epoch, unit_agent, unit_tag, unit_size);
+long check_write(const Array* where, long nbytes, TABLES, const Array* rows, const Array* seen_by_all) {
+  Tables t = TABLES_OF_ARGUMENTS;
   const int64_t *offset = where->data, *row = rows->data;
   const int32_t* seen = seen_by_all->data;
-  long count = where->shape[0], parts = parts_of(nbytes, units);
+  long count = where->shape[0], parts = parts_of(nbytes, t);
   for (long i = 0; i < count; ++i) {
-    int64_t chunk = offset[i] / CHUNK, unit = offset[i] >> units.shift;
-    if (chunks.epoch[chunk] == SPLIT) {
+    int64_t chunk = offset[i] / CHUNK, unit = offset[i] >> t.shift;
+    if (t.epoch[chunk] == SPLIT) {
       for (long part = unit; part < unit + parts; ++part)
-        if (units.epoch[part] > seen[row[i] + units.agent[part]]) return SUSPICIOUS;
-    } else if (chunks.epoch[chunk] > seen[row[i] + chunks.agent[chunk]]) {
+        if (t.unit_epoch[part] > seen[row[i] + t.unit_agent[part]]) return SUSPICIOUS;
+    } else if (t.epoch[chunk] > seen[row[i] + t.agent[chunk]]) {
       return SUSPICIOUS;
     }
   }
   return CLEAN;
 }
 
-static void split(Chunks chunks, Units units, int64_t chunk) {
-  long parts = CHUNK >> units.shift;
+static void split(Tables t, int64_t chunk) {
+  long parts = CHUNK >> t.shift;
   for (long part = chunk * parts; part < (chunk + 1) * parts; ++part) {
-    units.epoch[part] = chunks.epoch[chunk];
-    units.agent[part] = chunks.agent[chunk];
-    units.tag[part] = chunks.tag[chunk];
+    t.unit_epoch[part] = t.epoch[chunk];
+    t.unit_agent[part] = t.agent[chunk];
+    t.unit_tag[part] = t.tag[chunk];
   }
-  chunks.epoch[chunk] = SPLIT;
-  chunks.agent[chunk] = 0;
+  t.epoch[chunk] = SPLIT;
+  t.agent[chunk] = 0;
 }
 
 // Record a write; returns how many lanes find that another agent wrote their bytes at once.
 // `lanes` is none where the warp writes as a whole.
-long record_write(const Array* where, long nbytes, const Array* epoch, const Array* agent,
-                  const Array* tag, const Array* unit_epoch, const Array* unit_agent,
-                  const Array* unit_tag, long unit_size, const Array* agents, const Array* epochs,
-                  const Array* lanes, long pc) {
-  Chunks chunks = chunks_of(epoch, agent, tag);
-  Units units = units_of(unit_epoch, unit_agent, unit_tag, unit_size);
-  const int64_t *offset = where->data, *writer = agents->data, *lane = data(lanes);
-  const int32_t* when = epochs->data;
-  long count = where->shape[0], parts = parts_of(nbytes, units), clashes = 0;
+long record_write(const Array* where, long nbytes, TABLES, const Array* writers,
+                  const Array* when_written, const Array* lanes, long pc) {
+  Tables t = TABLES_OF_ARGUMENTS;
+  const int64_t *offset = where->data, *writer = writers->data, *lane = data(lanes);
+  const int32_t* when = when_written->data;
+  long count = where->shape[0], parts = parts_of(nbytes, t), clashes = 0;
   for (long i = 0; i < count; ++i) {
-    int64_t chunk = offset[i] / CHUNK, unit = offset[i] >> units.shift;
+    int64_t chunk = offset[i] / CHUNK, unit = offset[i] >> t.shift;
     int32_t mine = (lane ? lane[i] : COLLECTIVE) + (pc << LANE_BITS);
     if (nbytes == CHUNK) {
-      chunks.epoch[chunk] = when[i], chunks.agent[chunk] = writer[i], chunks.tag[chunk] = mine;
+      t.epoch[chunk] = when[i], t.agent[chunk] = writer[i], t.tag[chunk] = mine;
       continue;
     }
-    if (chunks.epoch[chunk] != SPLIT) split(chunks, units, chunk);
+    if (t.epoch[chunk] != SPLIT) split(t, chunk);
     for (long part = unit; part < unit + parts; ++part)
-      units.epoch[part] = when[i], units.agent[part] = writer[i], units.tag[part] = mine;
+      t.unit_epoch[part] = when[i], t.unit_agent[part] = writer[i], t.unit_tag[part] = mine;
   }
   for (long i = 0; i < count; ++i) {
-    int64_t unit = offset[i] >> units.shift, clash = 0;
+    int64_t unit = offset[i] >> t.shift, clash = 0;
     if (nbytes == CHUNK)
-      clash = chunks.agent[offset[i] / CHUNK] != writer[i];
+      clash = t.agent[offset[i] / CHUNK] != writer[i];
     else
-      for (long part = unit; part < unit + parts; ++part) clash |= units.agent[part] != writer[i];
+      for (long part = unit; part < unit + parts; ++part) clash |= t.unit_agent[part] != writer[i];
     clashes += clash != 0;
   }
   return clashes;
