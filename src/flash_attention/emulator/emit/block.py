@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING
 
 from flash_attention.emulator.emit.debug import emit_hooks
 from flash_attention.emulator.emit.products import PendingProducts
-from flash_attention.emulator.emit.registry import EMITTERS, refuse
+from flash_attention.emulator.emit.registry import EMITTERS, RUN_EMITTERS, refuse
 from flash_attention.emulator.emit.wide import Rows, emit_run
 from flash_attention.emulator.errors import EmulatorError, PtxError
 from flash_attention.emulator.program.blocks import Block
-from flash_attention.emulator.program.runs import WIDE, Run, in_text_order
+from flash_attention.emulator.program.runs import Run, in_text_order
 from flash_attention.emulator.ptx.model import (
     Imm,
     Instruction,
@@ -274,9 +274,12 @@ class BlockEmitter:
         """Emit a run; False where each instruction is to be emitted by itself."""
         self.pc = self.block.start + run[0]
         instructions = [self.block.instructions[place] for place in run]
-        if instructions[0].parts[0] not in WIDE: return False
+        emit_accesses = RUN_EMITTERS.get(instructions[0].parts[0])
         try:
-            return emit_run(self, instructions)
+            if emit_accesses is None:
+                return emit_run(self, instructions)
+            emit_accesses(self, instructions, [self.block.start + place for place in run])
+            return True
         except EmulatorError:
             return False
 

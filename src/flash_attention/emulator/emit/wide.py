@@ -8,7 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from flash_attention.emulator.errors import EmulatorError
-from flash_attention.emulator.ptx.model import Instruction, Operand, Reg
+from flash_attention.emulator.ptx.model import Instruction, Memory, Operand, Reg
+from flash_attention.emulator.types import size_of
 
 if TYPE_CHECKING:
     from flash_attention.emulator.emit.block import BlockEmitter
@@ -90,11 +91,7 @@ def emit_run(emitter: BlockEmitter, instructions: Sequence[Instruction]) -> bool
     result = emitter.wide_register(_storage(emitter, destinations))
     emitter.emit(replace(first, operands=(Reg(result), *sources)))
     name = emitter.current(result)
-    rows = emitter.rows.of(name, len(instructions), emitter.storage_of(name))
-    for destination, row in zip(destinations, rows, strict=True):
-        if isinstance(destination, Reg):
-            emitter.products.settle(destination.name)
-            emitter.bind(destination.name, row)
+    bind_rows(emitter, destinations, name, emitter.storage_of(name))
     return True
 
 
@@ -120,3 +117,33 @@ def _stack(emitter: BlockEmitter, column: Sequence[Operand]) -> str:
     register = emitter.wide_register(_storage(emitter, column))
     emitter.bind(register, array)
     return register
+
+
+def run_addresses(emitter: BlockEmitter, memories: Sequence[Operand], storage: str) -> str:
+    """The addresses of a run, with a row for each instruction."""
+    places = [memory for memory in memories if isinstance(memory, Memory)]
+    bases = {place.base for place in places}
+    if len(places) < len(memories) or not all(isinstance(base, Reg) for base in bases):
+        return emitter.rows.stacked([emitter.address(memory, storage) for memory in memories])
+    if len(bases) > 1 or len(places) == 1:
+        names = [emitter.read(place.base, storage) for place in places]
+        array = emitter.rows.stacked(names)
+    else:
+        array = emitter.read(places[0].base, storage)
+    offsets = [place.offset % (1 << 8 * size_of(storage)) for place in places]
+    if any(offsets) or len(bases) < len(places):
+        array = f"({array} + {emitter.layout.column(storage, offsets)})"
+    return array
+
+
+def bind_rows(
+    emitter: BlockEmitter, registers: Sequence[Operand], expression: str, storage: str
+) -> None:
+    """Bind registers to the rows of an array, in their order."""
+    known = emitter.is_temporary(expression)
+    array = expression if known else emitter.temporary(expression, storage)
+    rows = emitter.rows.of(array, len(registers), storage)
+    for register, row in zip(registers, rows, strict=True):
+        if isinstance(register, Reg):
+            emitter.products.settle(register.name)
+            emitter.bind(register.name, row)

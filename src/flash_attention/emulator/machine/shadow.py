@@ -119,27 +119,32 @@ class Shadow:
         if offsets.size == 0:
             return
         self._forget_what_all_know()
-        synced = None
-        if access.mask is None and self._native is not None:
-            seen = self._clocks.seen_by_lanes
-            if not collective:
-                synced = np.empty(len(offsets), np.int32)
-            tables, rows = self._state.tables(), who.clock_row
-            nbytes = access.nbytes
-            known = self._native.check_read(
-                offsets, nbytes, *tables, rows, who.agent, seen, synced
-            )
-            if known >= 0:
-                self._put_off(_Read(access.pc, offsets, access.nbytes, who, synced))
-                return
+        if access.mask is None and self.check_reads(access, (access.pc,), collective):
+            return
         if self._unsettled or pattern is None or not pattern.written:
             reports = self._findings.reports
             self._check_writers(access, who, offsets, collective)
             if pattern is not None:
                 pattern.written = self._findings.reports == reports
+        synced = None
         if not collective:
             synced = self._clocks.seen_by_lanes.reshape(-1).take(who.clock_row + who.agent)
         self._put_off(_Read(access.pc, offsets, access.nbytes, who, synced))
+
+    def check_reads(self, access: Access, pcs: tuple[int, ...], collective: bool) -> bool:
+        """Reads of all lanes by one instruction or, with a row of offsets each, by many; False
+        where they need a closer look."""
+        if self._native is None:
+            return False
+        self._forget_what_all_know()
+        who, offsets, nbytes = self._lanes_of(access.sel), access.where, access.nbytes
+        synced: Epochs | None = None if collective else np.empty(access.sel.count, np.int32)
+        clocks = who.clock_row, who.agent, self._clocks.seen_by_lanes, synced
+        if self._native.check_read(offsets, nbytes, *self._state.tables(), *clocks) < 0:
+            return False
+        for pc, row in zip(pcs, offsets.reshape(len(pcs), -1), strict=True):
+            self._put_off(_Read(pc, row, nbytes, who, synced))
+        return True
 
     def _put_off(self, read: _Read) -> None:
         """Enter a read into the tables when somebody needs them."""
@@ -360,6 +365,11 @@ class Shadow:
         if (self._latest_read > who.oldest_seen).any():
             seen = clocks.seen.reshape(-1)
             for reader in np.flatnonzero(self._latest_read > who.oldest_seen).tolist():
+                agent = int(self._readers[reader])
+                if access.mask is None and self._state.is_read_over(
+                    reader, offsets, access.nbytes, who.clock_row, agent, clocks.seen
+                ):
+                    continue
                 known = seen.take(who.clock_row + self._readers[reader])
                 late, tags = self._state.late_reads(reader, offsets, access.nbytes, known)
                 if late.any():

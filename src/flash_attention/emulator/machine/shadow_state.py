@@ -199,6 +199,27 @@ class ShadowState:
         if clash.any():
             tag[place[clash]] = SEVERAL + (pc << LANE_BITS)
 
+    def is_read_over(
+        self,
+        reader: int,
+        offsets: Ints,
+        nbytes: int,
+        rows: Ints,
+        agent: int,
+        seen: NDArray[np.int32],
+    ) -> bool:
+        """Whether lanes, with rows of the clocks, surely know all reads of a reader, an agent."""
+        native, fine = self._native, self._units
+        if native is None:
+            return False
+        lanes = offsets, nbytes, rows, agent, seen
+        if native.check_reader(*lanes, self._read_epoch, reader * self.num_chunks, CHUNK) < 0:
+            return False
+        if fine is None or not fine.any_read or reader >= self._warps:
+            return True
+        first = reader * fine.epoch.size
+        return bool(native.check_reader(*lanes, fine.read_epoch, first, fine.size) >= 0)
+
     def may_have_read(
         self, reader: int, first: int, last: int, known: int, agent: int, me: tuple[int, int]
     ) -> bool:

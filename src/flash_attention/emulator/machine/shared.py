@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from flash_attention.emulator.machine.access import Access, Bools, Ints, Mask, Memory, alone_among
 from flash_attention.emulator.machine.atomics import apply_atomic
 from flash_attention.emulator.machine.clocks import Released
+from flash_attention.emulator.machine.counters import SharedSite
 from flash_attention.emulator.machine.clusters import WINDOW, map_address, rank_of
 from flash_attention.emulator.machine.engine_shadow import EngineShadow
 from flash_attention.emulator.machine.lanes import SHARED_BASE
@@ -107,6 +108,51 @@ class SharedMemory(EngineShadow, Memory):
         self.check_read(pattern.access, collective, pattern)
         self._counters.add_shared(access.pc, pattern.counts)
         return pattern.access
+
+    def read_run(
+        self,
+        sel: Selection,
+        where: NDArray[Any],
+        nbytes: int,
+        pcs: tuple[int, ...],
+        what: str,
+        collective: bool = False,
+    ) -> Ints | None:
+        """Reads of all lanes by a run of instructions, at addresses [run, lanes], as offsets there;
+        None where each of them needs a look of its own."""
+        native = self._native
+        if native is None or not self._checks or self._ranks > 1:
+            return None
+        offsets: Ints = np.empty((len(pcs), sel.count), np.int64)
+        bounds = native.numbers
+        if native.offsets(where, None, self.base, *self.starts(sel), offsets, bounds) < 0:
+            return None
+        low, high, bits, _ = bounds.tolist()
+        owners = [owner for pc in pcs if (owner := self.owners.get(pc)) is not None]
+        stray = any(low < owner.begin or high + nbytes > owner.end for owner in owners)
+        if stray or bits & (nbytes - 1) or not self.covers(low, high + nbytes):
+            return None
+        counts: Ints = np.empty((len(pcs), 3), np.int64)
+        if native.wavefronts(where, None, sel.warp_id, sel.lane, nbytes, counts) < 0:
+            return None
+        first = Access(sel, offsets, nbytes, None, pcs[0], what)
+        if not self.check_reads(first, pcs, collective):
+            return None
+        for pc, numbers in zip(pcs, counts.tolist(), strict=True):
+            self._counters.add_shared(pc, SharedSite(*numbers))
+        return offsets
+
+    def load_run(
+        self, sel: Selection, where: NDArray[Any], size: int, n: int, pcs: tuple[int, ...]
+    ) -> NDArray[Any]:
+        """Loads of a run of instructions, [run * n, lanes]."""
+        offsets = self.read_run(sel, where, size * n, pcs, "load")
+        if offsets is None:
+            rows = zip(where, pcs, strict=True)
+            return np.concatenate([self.load(sel, row, size, n, None, pc) for row, pc in rows])
+        values = np.stack(self.storage.gather(offsets.reshape(-1), size, n))
+        by_place = values.reshape(n, len(pcs), sel.count).transpose(1, 0, 2)
+        return by_place.reshape(len(pcs) * n, sel.count)
 
     def write(
         self,

@@ -99,11 +99,11 @@ class Wgmma:
         self._layouts: dict[tuple[Descriptor, int, bool], NDArray[np.int64]] = {}
         self._operands: dict[tuple[int, int, bool], NDArray[np.int64]] = {}  # without a mistake
 
-    def gather(self, sel: Selection, registers: tuple[Floats, ...]) -> Floats:
-        """The accumulators of each warpgroup as a matrix, [groups, 64, 2 * registers]."""
+    def gather(self, sel: Selection, registers: Floats) -> Floats:
+        """Accumulators [registers, lanes] as a matrix a warpgroup, [groups, 64, 2 * registers]."""
         groups = self._groups(sel)
         eights = len(registers) // 4
-        values = np.stack(registers).reshape(eights, 2, 2, sel.num_warps, 8, 4)
+        values = np.ascontiguousarray(registers).reshape(eights, 2, 2, sel.num_warps, 8, 4)
         values = values[:, :, :, groups.order].reshape(
             eights, 2, 2, len(groups.warps), GROUP_WARPS, 8, 4
         )
@@ -111,13 +111,13 @@ class Wgmma:
             len(groups.warps), ROWS, eights * 8
         )
 
-    def scatter(self, sel: Selection, matrix: Floats, count: int) -> tuple[Floats, ...]:
-        """The `count` accumulator registers that hold a matrix of `gather`."""
+    def scatter(self, sel: Selection, matrix: Floats, count: int) -> Floats:
+        """The `count` accumulator registers that hold a matrix of `gather`, [count, lanes]."""
         groups = self._groups(sel)
         eights = count // 4
         values = matrix.reshape(len(groups.warps), GROUP_WARPS, 2, 8, eights, 4, 2)
         values = values.transpose(4, 2, 6, 0, 1, 3, 5).reshape(count, sel.num_warps, WARP_SIZE)
-        return tuple(values[:, groups.inverse].reshape(count, sel.count))
+        return values[:, groups.inverse].reshape(count, sel.count)
 
     def multiply(
         self,

@@ -5,24 +5,24 @@
 enum { WARP = 32, SECTOR = 32, WAVEFRONT = 128 };
 
 static uint64_t address(const Array* where, long lane) {
-  if (where->strides[0] == 8) return ((const uint64_t*)where->data)[lane];
+  if (item_bytes(where) == 8) return ((const uint64_t*)where->data)[lane];
   return ((const uint32_t*)where->data)[lane];
 }
 
-// Offsets of addresses from `base` on, 0 for lanes that make no access, behind `starts` and
+// Offsets of addresses, of one or many instructions, from `base` on, 0 for lanes that make no access, behind `starts` and
 // `start`. `bounds` gets the lowest and the highest of them, and the bits that any has.
 // Returns how many lanes make one.
 long offsets(const Array* where, const Array* mask, int64_t base, const Array* starts,
              int64_t start, const Array* out, const Array* bounds) {
   if (!is_plain(where) || !is_plain(mask) || !is_plain(starts)) return SUSPICIOUS;
-  if (where->strides[0] != 4 && where->strides[0] != 8) return SUSPICIOUS;
+  if (item_bytes(where) != 4 && item_bytes(where) != 8) return SUSPICIOUS;
   const uint8_t* active = data(mask);
   const int64_t* first = data(starts);
   int64_t *flat = out->data, *found = bounds->data;
   int64_t low = INT64_MAX, high = INT64_MIN, bits = 0;
-  long count = 0, lanes = where->shape[0];
-  for (long i = 0; i < lanes; ++i) flat[i] = (int64_t)(address(where, i) - (uint64_t)base);
-  for (long i = 0; i < lanes; ++i) {
+  long count = 0, lanes = lanes_of(where), total = rows_of(where) * lanes;
+  for (long i = 0; i < total; ++i) flat[i] = (int64_t)(address(where, i) - (uint64_t)base);
+  for (long i = 0; i < total; ++i) {
     if (active && !active[i]) {
       flat[i] = 0;
       continue;
@@ -32,21 +32,20 @@ long offsets(const Array* where, const Array* mask, int64_t base, const Array* s
     bits |= flat[i];
     ++count;
   }
-  for (long i = 0; i < lanes; ++i) flat[i] += start + (first ? first[i] : 0);
+  for (long i = 0; i < total; ++i) flat[i] += start;
+  for (long row = 0; first && row < total; row += lanes)
+    for (long i = 0; i < lanes; ++i) flat[row + i] += first[i];
   found[0] = low, found[1] = high, found[2] = bits;
   return count;
 }
 
-// Wavefronts of accesses to shared memory: requests, wavefronts, the fewest possible ones.
-long wavefronts(const Array* where, const Array* mask, const Array* warps, const Array* lanes,
-               long nbytes, const Array* out) {
-  if (!is_plain(where) || !is_plain(mask) || (nbytes & (nbytes - 1))) return SUSPICIOUS;
-  const uint8_t* active = data(mask);
-  const int64_t *warp = warps->data, *lane = lanes->data;
-  int shift = __builtin_ctzl(nbytes > 4 ? nbytes : 4);  // of a lane's bytes, at least a word
+// Wavefronts of one instruction, whose lanes have their addresses from `first` on.
+static void count_wavefronts(const Array* where, long first, const uint8_t* active,
+                             const int64_t* warp, const int64_t* lane, int shift,
+                             int64_t* counts) {
   int banks = WAVEFRONT >> shift, group_shift = __builtin_ctz(banks);
-  long count = where->shape[0];
-  int64_t requests = 0, total = 0, ideal = 0, last_warp = -1;
+  int64_t last_warp = -1;
+  long count = lanes_of(where);
   for (long i = 0; i < count;) {
     long begin = i, group = lane[i] >> group_shift;
     uint64_t units[WARP];
@@ -54,7 +53,7 @@ long wavefronts(const Array* where, const Array* mask, const Array* warps, const
     for (; i < count && warp[i] == warp[begin] && lane[i] >> group_shift == group; ++i) {
       if (active && !active[i]) continue;
       any = 1;
-      uint64_t unit = address(where, i) >> shift;
+      uint64_t unit = address(where, first + i) >> shift;
       int bank = unit & (banks - 1), known = 0;
       if (load[bank])
         for (int j = 0; j < distinct && !known; ++j) known = units[j] == unit;
@@ -62,11 +61,22 @@ long wavefronts(const Array* where, const Array* mask, const Array* warps, const
       units[distinct++] = unit;
       if (++load[bank] > most) most = load[bank];
     }
-    if (any && warp[begin] != last_warp) ++requests, last_warp = warp[begin];
-    total += most, ideal += any;
+    if (any && warp[begin] != last_warp) ++counts[0], last_warp = warp[begin];
+    counts[1] += most, counts[2] += any;
   }
-  int64_t* counts = out->data;
-  counts[0] = requests, counts[1] = total, counts[2] = ideal;
+}
+
+// Accesses to shared memory, for every instruction: requests, wavefronts, the fewest possible ones.
+long wavefronts(const Array* where, const Array* mask, const Array* warps, const Array* lanes,
+                long nbytes, const Array* out) {
+  if (!is_plain(where) || !is_plain(mask) || (nbytes & (nbytes - 1))) return SUSPICIOUS;
+  int shift = __builtin_ctzl(nbytes > 4 ? nbytes : 4);  // of a lane's bytes, at least a word
+  for (long row = 0; row < rows_of(where); ++row) {
+    int64_t* counts = (int64_t*)out->data + 3 * row;
+    counts[0] = counts[1] = counts[2] = 0;
+    count_wavefronts(where, row * lanes_of(where), data(mask), warps->data, lanes->data, shift,
+                     counts);
+  }
   return CLEAN;
 }
 
@@ -83,7 +93,7 @@ static int add_distinct(uint64_t* known, int count, uint64_t value) {
 // Sectors of accesses to global memory: requests, sectors, the fewest possible ones, bytes.
 long sectors(const Array* where, const Array* mask, const Array* warps, long nbytes,
             const Array* out) {
-  if (!is_plain(where) || !is_plain(mask) || where->strides[0] != 8) return SUSPICIOUS;
+  if (!is_plain(where) || !is_plain(mask) || item_bytes(where) != 8) return SUSPICIOUS;
   const uint8_t* active = data(mask);
   const int64_t* warp = warps->data;
   long count = where->shape[0], lanes = 0;

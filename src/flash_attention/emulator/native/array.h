@@ -25,4 +25,15 @@ static inline int is_plain(const Array* array) {
   return array == none || (array->flags & CONTIGUOUS);
 }
 
+// Accesses of many instructions are rows of an array [instructions, lanes].
+static inline long rows_of(const Array* array) {
+  return array->dimensions == 2 ? array->shape[0] : 1;
+}
+
+static inline long lanes_of(const Array* array) { return array->shape[array->dimensions - 1]; }
+
+static inline long item_bytes(const Array* array) {
+  return array->strides[array->dimensions - 1];
+}
+
 static inline void* data(const Array* array) { return array == none ? NULL : array->data; }

@@ -42,6 +42,11 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
         *(ARRAY, ARRAY, ARRAY, NUMBER, ARRAY, ARRAY),
     ),
     "check_lane_reads": (ARRAY, ARRAY, NUMBER, ARRAY, ARRAY),
+    "check_reader": (ARRAY, NUMBER, ARRAY, NUMBER, ARRAY, ARRAY, NUMBER, NUMBER),
+    "read_matrices": (ARRAY, ARRAY, NUMBER, ARRAY),
+    "widen_a": (ARRAY, NUMBER, NUMBER, ARRAY, ARRAY),
+    "widen_b": (ARRAY, NUMBER, NUMBER, NUMBER, ARRAY, ARRAY),
+    "spread": (ARRAY, NUMBER, NUMBER, ARRAY),
     "check_engine_write": (NUMBER, NUMBER, *WRITERS, ARRAY, NUMBER, NUMBER),
     "check_late_reads": (NUMBER, NUMBER, NUMBER, ARRAY, ARRAY, *(NUMBER,) * 5),
     "check_engine_read": (ARRAY, *WRITERS, ARRAY, NUMBER, NUMBER, ARRAY, ARRAY),
@@ -63,6 +68,11 @@ class Native:
     record_warp_reads: Any
     record_lane_reads: Any
     check_lane_reads: Any
+    check_reader: Any
+    read_matrices: Any
+    widen_a: Any
+    widen_b: Any
+    spread: Any
     check_engine_write: Any
     check_late_reads: Any
     check_engine_read: Any

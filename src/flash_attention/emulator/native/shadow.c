@@ -9,24 +9,26 @@ static long parts_of(long nbytes, Tables t) {
   return parts ? parts : 1;
 }
 
-// A read of shared memory: does every reader know the last write? `synced` gets what the lanes of
+// Reads of shared memory by one or many instructions: does every reader know the last write? `synced` gets what the lanes of
 // a reading warp may rely on of each other.
 long check_read(const Array* where, long nbytes, TABLES, const Array* rows, const Array* readers,
                 const Array* seen_by_lanes, const Array* synced) {
   Tables t = TABLES_OF_ARGUMENTS;
-  const int64_t *offset = where->data, *row = rows->data, *reader = readers->data;
+  const int64_t *row = rows->data, *reader = readers->data;
   const int32_t* seen = seen_by_lanes->data;
-  long count = where->shape[0], parts = parts_of(nbytes, t);
-  for (long i = 0; i < count; ++i) {
-    int64_t chunk = offset[i] / CHUNK, unit = offset[i] >> t.shift;
-    if (t.epoch[chunk] == SPLIT) {
-      for (long part = unit; part < unit + parts; ++part)
-        // As an unsigned number, never written (0) is later than any known epoch.
-        if ((uint32_t)(t.unit_epoch[part] - 1) >= (uint32_t)seen[row[i] + t.unit_agent[part]])
-          return SUSPICIOUS;
-    } else if ((uint32_t)(t.epoch[chunk] - 1) >=
-               (uint32_t)seen[row[i] + t.agent[chunk]]) {
-      return SUSPICIOUS;
+  long count = lanes_of(where), parts = parts_of(nbytes, t);
+  for (long k = 0; k < rows_of(where); ++k) {
+    const int64_t* offset = (const int64_t*)where->data + k * count;
+    for (long i = 0; i < count; ++i) {
+      int64_t chunk = offset[i] / CHUNK, unit = offset[i] >> t.shift;
+      // As unsigned numbers, never written (0) is later than any known epoch.
+      if (t.epoch[chunk] == SPLIT) {
+        for (long part = unit; part < unit + parts; ++part)
+          if ((uint32_t)(t.unit_epoch[part] - 1) >= (uint32_t)seen[row[i] + t.unit_agent[part]])
+            return SUSPICIOUS;
+      } else if ((uint32_t)(t.epoch[chunk] - 1) >= (uint32_t)seen[row[i] + t.agent[chunk]]) {
+        return SUSPICIOUS;
+      }
     }
   }
   if (synced != none)
@@ -146,5 +148,18 @@ long check_lane_reads(const Array* rows, const Array* warps, long lane_agents,
     int64_t alone = warp[i] + lane_agents;
     if (latest[alone] > seen[row[i] + alone]) return SUSPICIOUS;
   }
+  return CLEAN;
+}
+
+// Whether a reader may have read, after what the writing lanes know of it, what is written now.
+// `first` is where its row of the table begins, with entries for `size` bytes.
+long check_reader(const Array* where, long nbytes, const Array* rows, long agent,
+                  const Array* seen_by_all, const Array* read_epoch, long first, long size) {
+  const int64_t *offset = where->data, *row = rows->data;
+  const int32_t *seen = seen_by_all->data, *epoch = (const int32_t*)read_epoch->data + first;
+  long parts = nbytes > size ? nbytes / size : 1;
+  for (long i = 0; i < where->shape[0]; ++i)
+    for (long part = 0; part < parts; ++part)
+      if (epoch[offset[i] / size + part] > seen[row[i] + agent]) return SUSPICIOUS;
   return CLEAN;
 }

@@ -94,6 +94,12 @@ class Layout:
     def constant_slot(self, storage: str, bits: int) -> int:
         return self._constants.setdefault((storage, bits), len(self._constants))
 
+    def column(self, storage: str, values: Sequence[int]) -> str:
+        """The name of an array with one value a row."""
+        name = f"column_{storage}_" + "_".join(map(str, values))
+        self.scalars[name] = np.array(values, STORAGE[storage])[:, None]
+        return name
+
     def scalar_name(self, storage: str, bits: int) -> str:
         name = f"{storage}_{bits:x}" if bits >= 0 else f"{storage}_minus_{-bits:x}"
         self.scalars[name] = scalar(storage, bits)

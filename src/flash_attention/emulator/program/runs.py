@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Sequence
 
 from flash_attention.emulator.program.blocks import Block, defines_and_uses, registers_of
-from flash_attention.emulator.ptx.model import Imm, Instruction, Memory, Reg, Special, Symbol, Vector
+from flash_attention.emulator.program.ordering import STRONG
+from flash_attention.emulator.ptx.model import Imm, Instruction, Reg, Special, Symbol
 from flash_attention.emulator.types import TIMERS
 
 FEWEST = 3  # a run costs as much as this many instructions
@@ -27,7 +28,7 @@ ARITHMETIC = WIDE | frozenset(
     ("mov", "cvta", "set", "div", "rem", "sad", "dp4a", "copysign", "shf", "lop3", "prmt", "bfe")
     + ("bfi", "popc", "clz", "brev", "bfind", "sin", "cos")
 )
-TOGETHER = frozenset(("ldmatrix",))  # accesses that may be made as one
+SHARED = frozenset(("shared", "shared::cta"))
 
 Run = tuple[int, ...]  # places in the block
 
@@ -66,8 +67,11 @@ def is_arithmetic(instruction: Instruction) -> bool:
 
 def accesses_alike(first: Instruction, other: Instruction) -> bool:
     """Whether two accesses may be made as one."""
-    known = first.parts[0] in TOGETHER and first.predicate is None and other.predicate is None
-    return known and first.opcode == other.opcode
+    if first.opcode != other.opcode or first.predicate or other.predicate:
+        return False
+    if first.parts[0] == "ld":
+        return not SHARED.isdisjoint(first.parts) and STRONG.isdisjoint(first.parts)
+    return first.parts[0] == "ldmatrix"
 
 
 class _Planner:

@@ -1,0 +1,89 @@
+// SPDX-License-Identifier: Apache-2.0
+// Matrices of 16-bit elements between shared memory, registers and products. A register is a row
+// of words with one of every lane; 4 lanes hold a row of 8 elements.
+#include <string.h>
+
+#include "array.h"
+
+enum { WARP = 32, ROWS = 8, WORDS = 4, CHUNK = 16 };
+
+// ldmatrix: rows of 16 bytes at the offsets [k, lanes] that lanes give, 4 matrices a warp.
+long read_matrices(const Array* where, const Array* memory, long transposed, const Array* out) {
+  const int64_t* offset = where->data;
+  const char* bytes = memory->data;
+  long lanes = where->shape[1];
+  for (long k = 0; k < where->shape[0]; ++k)
+    for (long warp = 0; warp < lanes; warp += WARP)
+      for (long matrix = 0; matrix < 4; ++matrix) {
+        uint32_t words[ROWS][WORDS];
+        for (long row = 0; row < ROWS; ++row)
+          memcpy(words[row], bytes + offset[k * lanes + warp + matrix * ROWS + row], CHUNK);
+        uint32_t* to = (uint32_t*)out->data + (k * 4 + matrix) * lanes + warp;
+        if (!transposed) {
+          memcpy(to, words, sizeof words);
+          continue;
+        }
+        uint16_t(*halves)[ROWS] = (uint16_t(*)[ROWS])words, *half = (uint16_t*)to;
+        for (long column = 0; column < ROWS; ++column)
+          for (long row = 0; row < ROWS; ++row) *half++ = halves[row][column];
+      }
+  return 0;
+}
+
+static float widened(uint32_t half, const float* f16_values) {
+  if (f16_values) return f16_values[half];
+  uint32_t bits = half << 16;
+  float value;
+  memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+// The A operand of m16n8k16 products: registers [steps, 4, lanes] as [warps, 16, 16 * steps].
+// `f16_values` is none for bf16.
+long widen_a(const Array* words, long steps, long lanes, const Array* f16_values,
+             const Array* out) {
+  const uint32_t* word = words->data;
+  const float* values = data(f16_values);
+  float* to = out->data;
+  for (long step = 0; step < steps; ++step)
+    for (long part = 0; part < 4; ++part)
+      for (long lane = 0; lane < lanes; ++lane, ++word) {
+        long warp = lane / WARP, row = (part & 1) * 8 + lane % WARP / 4;
+        long column = step * 16 + (part >> 1) * 8 + lane % 4 * 2;
+        float* pair = to + (warp * 16 + row) * 16 * steps + column;
+        pair[0] = widened(*word & 0xFFFF, values), pair[1] = widened(*word >> 16, values);
+      }
+  return 0;
+}
+
+// The B operand: registers [fragments, steps, 2, lanes] as [warps, 16 * steps, 8 * fragments].
+long widen_b(const Array* words, long fragments, long steps, long lanes, const Array* f16_values,
+             const Array* out) {
+  const uint32_t* word = words->data;
+  const float* values = data(f16_values);
+  long width = 8 * fragments;
+  for (long fragment = 0; fragment < fragments; ++fragment)
+    for (long step = 0; step < steps; ++step)
+      for (long part = 0; part < 2; ++part)
+        for (long lane = 0; lane < lanes; ++lane, ++word) {
+          long warp = lane / WARP, row = step * 16 + part * 8 + lane % 4 * 2;
+          float* to = (float*)out->data + (warp * 16 * steps + row) * width;
+          to += fragment * 8 + lane % WARP / 4;
+          to[0] = widened(*word & 0xFFFF, values), to[width] = widened(*word >> 16, values);
+        }
+  return 0;
+}
+
+// Products [warps, 16, 8 * fragments] as registers [4 * fragments, lanes].
+long spread(const Array* products, long fragments, long lanes, const Array* out) {
+  const float* from = products->data;
+  float* to = out->data;
+  for (long fragment = 0; fragment < fragments; ++fragment)
+    for (long part = 0; part < 4; ++part)
+      for (long lane = 0; lane < lanes; ++lane) {
+        long warp = lane / WARP, row = (part >> 1) * 8 + lane % WARP / 4;
+        long column = fragment * 8 + lane % 4 * 2 + (part & 1);
+        *to++ = from[(warp * 16 + row) * 8 * fragments + column];
+      }
+  return 0;
+}
