@@ -163,6 +163,12 @@ class SharedMemory(EngineShadow, Memory):
     ) -> Access:
         if not self._checks:
             return self.resolve(access)
+        if self._native is not None:
+            resolved = self.resolve(access)
+            self._check_objects(resolved)
+            self.check_write(resolved, collective, agent, epoch)
+            self._counters.shared_access(access)
+            return resolved
         pattern = self._pattern(access)
         self._check_objects(pattern.access)
         self.check_write(pattern.access, collective, agent, epoch)

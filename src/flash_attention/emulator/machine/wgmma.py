@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from flash_attention.emulator.errors import EmulatorError
 from flash_attention.emulator.machine.access import Thread
 from flash_attention.emulator.machine.lanes import SHARED_BASE, WARP_SIZE
-from flash_attention.emulator.machine.numerics import element_bytes, to_f32
+from flash_attention.emulator.machine.numerics import F16_VALUES, element_bytes, to_f32
 from flash_attention.emulator.machine.tensor_map import CHUNK_BYTES, swizzle
 
 if TYPE_CHECKING:
@@ -185,15 +185,26 @@ class Wgmma:
                 continue
             chunks = (addresses[None, :] + groups.shared_base[chosen][:, None]) >> 4
             self._read(chunks, groups, chosen, sel, pc)
-            raw = self._machine.shared.chunks.take(chunks)
-            values = to_f32(raw.view(f"u{element_bytes(dtype)}"), dtype)
-            if transposed:
-                values = values.reshape(len(chosen), rows // 8, depth, 8).transpose(0, 1, 3, 2)
-            values = values.reshape(len(chosen), rows, depth)
+            values = self._elements(chunks, dtype, rows, transposed)
             if len(chosen) == len(bits):
                 return values
             operand[chosen] = values
         return operand
+
+    def _elements(self, chunks: Array, dtype: str, rows: int, transposed: bool) -> Floats:
+        """The elements in chunks [groups, n] as [groups, rows, depth]."""
+        depth = DEPTH_BYTES // element_bytes(dtype)
+        shape = len(chunks), rows, depth
+        native, shared = self._machine.native, self._machine.shared
+        if native is not None and dtype in ("f16", "bf16"):
+            values: Floats = np.empty(shape, np.float32)
+            table = F16_VALUES if dtype == "f16" else None
+            if native.widen_chunks(chunks, shared.bytes, table, depth, transposed, values) >= 0:
+                return values
+        values = to_f32(shared.chunks.take(chunks).view(f"u{element_bytes(dtype)}"), dtype)
+        if transposed:
+            values = values.reshape(len(chunks), rows // 8, depth, 8).transpose(0, 1, 3, 2)
+        return values.reshape(shape)
 
     def _addresses(
         self, bits: int, rows: int, transposed: bool, sel: Selection, pc: int

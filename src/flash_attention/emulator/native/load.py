@@ -46,6 +46,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "read_matrices": (ARRAY, ARRAY, NUMBER, ARRAY),
     "widen_a": (ARRAY, NUMBER, NUMBER, ARRAY, ARRAY),
     "widen_b": (ARRAY, NUMBER, NUMBER, NUMBER, ARRAY, ARRAY),
+    "widen_chunks": (ARRAY, ARRAY, ARRAY, NUMBER, NUMBER, ARRAY),
     "spread": (ARRAY, NUMBER, NUMBER, ARRAY),
     "check_engine_write": (NUMBER, NUMBER, *WRITERS, ARRAY, NUMBER, NUMBER),
     "check_late_reads": (NUMBER, NUMBER, NUMBER, ARRAY, ARRAY, *(NUMBER,) * 5),
@@ -72,6 +73,7 @@ class Native:
     read_matrices: Any
     widen_a: Any
     widen_b: Any
+    widen_chunks: Any
     spread: Any
     check_engine_write: Any
     check_late_reads: Any

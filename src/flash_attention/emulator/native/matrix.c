@@ -87,3 +87,21 @@ long spread(const Array* products, long fragments, long lanes, const Array* out)
       }
   return 0;
 }
+
+// Operands of a wgmma: 8 elements of every chunk. Where they are transposed, `depth` chunks
+// hold 8 rows as their columns.
+long widen_chunks(const Array* chunks, const Array* memory, const Array* f16_values, long depth,
+                  long transposed, const Array* out) {
+  if (!is_plain(chunks)) return SUSPICIOUS;
+  const int64_t* chunk = chunks->data;
+  const uint16_t* halves = memory->data;
+  const float* values = data(f16_values);
+  float* to = out->data;
+  long count = rows_of(chunks) * lanes_of(chunks);
+  for (long i = 0; i < count; ++i)
+    for (long e = 0; e < ROWS; ++e) {
+      long place = transposed ? (i / depth * ROWS + e) * depth + i % depth : i * ROWS + e;
+      to[place] = widened(halves[chunk[i] * ROWS + e], values);
+    }
+  return CLEAN;
+}
