@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -41,6 +42,12 @@ class _Record:
         self.last = Touches(*np.zeros((3, parts), np.int32))
         self.other = Touches(*np.zeros((3, parts), np.int32))
 
+    def copied(self) -> _Record:
+        same = copy(self)
+        same.last = Touches(*(field.copy() for field in self.last))
+        same.other = Touches(*(field.copy() for field in self.other))
+        return same
+
     def cut(self, times: int) -> None:
         self.last = Touches(*(field.repeat(times) for field in self.last))
         self.other = Touches(*(field.repeat(times) for field in self.other))
@@ -70,6 +77,13 @@ class Allocation:
         self._num_parts = -(-size // CHUNK)
         self._writes = _Record(self._num_parts)
         self._reads: _Record | None = None
+
+    def copied(self) -> Allocation:
+        """The allocation as it is now."""
+        same = copy(self)
+        same._writes = self._writes.copied()
+        same._reads = None if self._reads is None else self._reads.copied()
+        return same
 
     def owns(self, offsets: Ints, nbytes: int) -> Bools:
         """Whether all bytes of the accesses at `offsets`, which lie inside, may be used."""

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import copy
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from math import prod
@@ -19,7 +18,7 @@ from flash_attention.emulator.machine.atomics import apply_atomic
 from flash_attention.emulator.machine.global_shadow import ADDITION, ATOMIC, GlobalShadow, Values
 from flash_attention.emulator.machine.lanes import GLOBAL_BASE
 from flash_attention.emulator.machine.storage import POISON, Storage
-from flash_attention.emulator.ptx.model import Instruction, Variable
+from flash_attention.emulator.ptx.model import Variable
 
 if TYPE_CHECKING:
     from flash_attention.emulator.machine.lanes import Selection
@@ -119,7 +118,8 @@ class GlobalMemory:
 
     def saved(self) -> Saved:
         """What is allocated, and all that it holds; give it to `restore`."""
-        return Saved(self._storage.bytes[: self._top].copy(), copy.deepcopy(self.allocations))
+        allocations = [allocation.copied() for allocation in self.allocations]
+        return Saved(self._storage.bytes[: self._top].copy(), allocations)
 
     def restore(self, saved: Saved) -> None:
         """Undo what kernels did since `saved`."""
@@ -167,11 +167,7 @@ class GlobalAccess(Memory):
         self._fenced = machine.program.has_fences
         self._written: set[int] | None = None  # starts of allocations that are stored to
         self._shadow = GlobalShadow(machine, self._launch)
-        self._writing = [
-            pc
-            for pc, instruction in enumerate(machine.program.kernel.instructions)
-            if instruction.parts[0] in ("st", "atom", "red") and _may_be_global(instruction)
-        ]
+        self._writing = machine.program.global_writes
         memory.writers += self._shadow.num_writers
         self._covering: Allocation | None = None  # where the last access was looked for
         self._within: _Within | None = None  # what was resolved last
@@ -368,12 +364,6 @@ class GlobalAccess(Memory):
         bad[lanes[unset]] = True
         address = access.where + GLOBAL_BASE
         self._findings.report("uninitialised-global", detail, access.pc, access.sel, bad, address)
-
-
-def _may_be_global(instruction: Instruction) -> bool:
-    """Whether an access names global memory, or none."""
-    spaces = {part.split("::")[0] for part in instruction.parts}
-    return spaces.isdisjoint({"shared", "local", "param", "const"})
 
 
 def _name(allocation: Allocation) -> str:

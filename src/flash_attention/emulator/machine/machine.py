@@ -156,10 +156,10 @@ class Machine:
 
     def _special_registers(self) -> dict[Any, Any]:
         values = {name: self._special_register(name) for name in self.program.special_registers}
-        return {
-            name: np.broadcast_to(np.asarray(value, np.uint32), self.num_lanes).copy()
-            for name, value in values.items()
-        }
+        registers = {name: np.empty(self.num_lanes, np.uint32) for name in values}
+        for name, value in values.items():
+            registers[name][:] = value
+        return dict(registers)
 
     def _special_register(self, name: str) -> Any:
         lanes, clusters = self.lanes, self.clusters

@@ -211,6 +211,17 @@ class Program:
         return [pc for pc, i in instructions if i.parts[0] in ("atom", "red")]
 
     @cached_property
+    def global_writes(self) -> list[int]:
+        """The stores and atomics that name global memory, or none."""
+        elsewhere = {"shared", "local", "param", "const"}
+        return [
+            pc
+            for pc, instruction in enumerate(self.kernel.instructions)
+            if instruction.parts[0] in ("st", "atom", "red")
+            and elsewhere.isdisjoint(part.split("::")[0] for part in instruction.parts)
+        ]
+
+    @cached_property
     def meets_at_barriers(self) -> bool:
         return meets_at_barriers(self.kernel, self.blocks, self._layout.used)
 
