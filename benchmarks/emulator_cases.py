@@ -26,7 +26,7 @@ from flash_attention.user_kernel import Empty, UserKernel
 from tests.user_kernel.corpus_kernels import corpus_kernel, floats
 from tests.user_kernel.corpus_launches import FILES, launches, more_launches
 
-PRODUCTS = {
+PRODUCTS: dict[str, tuple[str, dict[str, Any], str]] = {
     "product, a register tile a thread": (
         "register_tiles",
         {"grid": 1, "block": 256},

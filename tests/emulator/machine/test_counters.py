@@ -44,7 +44,8 @@ def test_ldmatrix_on_rows_of_256_bytes(swizzled: bool, ways: int) -> None:
     row, column = lanes.lane % 16, lanes.lane // 16
     if swizzled:
         column = column ^ (row % 8)
-    machine.matrix.ldmatrix(lanes, addresses(lanes, row * ROW_BYTES + column * 16), 4, False, LOAD)
+    where = addresses(lanes, row * ROW_BYTES + column * 16)[None]
+    machine.matrix.ldmatrix(lanes, where, 4, False, (LOAD,))
     assert shared_site(machine, LOAD) == (4, 16 * ways, 16)
     assert machine.counters.conflicts == 16 * (ways - 1)
 

@@ -45,7 +45,9 @@ def load_matrices(
     count, trans = _shape(instructions[0], None)
     addresses = run_addresses(emitter, [i.operands[1] for i in instructions], "u32")
     call = f"m.matrix.ldmatrix(s, {addresses}, {count}, {trans}, {tuple(pcs)})"
-    bind_rows(emitter, [item for i in instructions for item in items_of(i.operands[0])], call, "u32")
+    bind_rows(
+        emitter, [item for i in instructions for item in items_of(i.operands[0])], call, "u32"
+    )
 
 
 @emits("stmatrix")

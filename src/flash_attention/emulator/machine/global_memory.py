@@ -344,18 +344,21 @@ class GlobalAccess(Memory):
         """The lanes of a resolved access, by the allocation their offsets lie in."""
         lanes, offsets = access.lanes, access.where
         if self._within is not None and self._within.access is access and lanes.size:
-            allocation = self._within.allocation
-            self._uses.setdefault(allocation.start, set()).add(USES.get(access.what, access.what))
-            yield allocation, lanes
+            self._use(self._within.allocation, access)
+            yield self._within.allocation, lanes
             return
         while lanes.size:
             allocation = self.memory.find(int(offsets[lanes[0]]))
             if allocation is None:
                 raise EmulatorError("an access outside of what is allocated was let through")
-            self._uses.setdefault(allocation.start, set()).add(USES.get(access.what, access.what))
+            self._use(allocation, access)
             there = (offsets[lanes] >= allocation.start) & (offsets[lanes] < allocation.end)
             yield allocation, lanes[there]
             lanes = lanes[~there]
+
+    def _use(self, allocation: Allocation, access: Access) -> None:
+        """Remember what was done to an allocation."""
+        self._uses.setdefault(allocation.start, set()).add(USES.get(access.what, access.what))
 
     def _check_written(self, allocation: Allocation, lanes: Ints, access: Access) -> None:
         unset = allocation.unwritten(access.where[lanes], access.nbytes)

@@ -213,16 +213,19 @@ class GlobalShadow:
         how = (kind << LANE_BITS) + (access.pc << LANE_BITS + KIND_BITS)
         sel = access.sel
         if access.mask is not None or len(lanes) < sel.count:
-            fields = (field[lanes] for field in (sel.warp_id, sel.warp, sel.cta, sel.lane))
-            return self._actors_at(*fields, _alone(access)[lanes], how)
+            alone = _alone(access)[lanes]
+            warp_id, warp, cta, lane = (
+                field[lanes] for field in (sel.warp_id, sel.warp, sel.cta, sel.lane)
+            )
+            return self._lanes_at(warp_id, warp, cta, lane, alone, how)
         known = sel.memo.get("global")
         if not isinstance(known, _Everyone) or known.version != self._clocks.version:
-            who = self._actors_at(sel.warp_id, sel.warp, sel.cta, sel.lane, _alone(access), 0)
+            who = self._lanes_at(sel.warp_id, sel.warp, sel.cta, sel.lane, _alone(access), 0)
             known = sel.memo["global"] = _Everyone(self._clocks.version, who)
         who = known.who
         return replace(who, touches=who.touches._replace(tag=who.touches.tag + np.int32(how)))
 
-    def _actors_at(
+    def _lanes_at(
         self, warp_id: Ints, warp: Ints, cta: Ints, lane: Ints, alone: Bools, how: int
     ) -> _Who:
         clocks = self._clocks

@@ -197,12 +197,12 @@ class Machine:
         }
         if name not in shapes:
             return {_count_of(key): shape for key, shape in shapes.items()}[name][axis]
-        number = {
-            "tid": lambda: clusters.warp(lanes.warp) * WARP_SIZE + lanes.lane,
-            "ctaid": lambda: clusters.cta(lanes.cta, lanes.warp),
-            "clusterid": lambda: lanes.cta,
-            "cluster_ctaid": lambda: lanes.rank,
-        }[name]()
+        if name == "tid":
+            number = clusters.warp(lanes.warp) * WARP_SIZE + lanes.lane
+        elif name == "ctaid":
+            number = clusters.cta(lanes.cta, lanes.warp)
+        else:
+            number = lanes.cta if name == "clusterid" else lanes.rank
         return coordinates(number, shapes[name])[axis]
 
     def _module_variables(self, memory: GlobalMemory) -> dict[Any, Any]:

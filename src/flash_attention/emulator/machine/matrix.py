@@ -48,9 +48,7 @@ class MatrixUnit:
         parts = [self._read(sel, row, count, trans, pc) for row, pc in zip(addr, pcs, strict=True)]
         return np.concatenate(parts)
 
-    def _read(
-        self, sel: Selection, addr: NDArray[Any], count: int, trans: bool, pc: int
-    ) -> Words:
+    def _read(self, sel: Selection, addr: NDArray[Any], count: int, trans: bool, pc: int) -> Words:
         """Those of one instruction."""
         access = self._machine.shared.read(_rows(sel, addr, count, pc, "ldmatrix"), collective=True)
         warps = sel.num_warps
@@ -90,9 +88,7 @@ class MatrixUnit:
         chosen = slice(None) if access.mask is None else access.mask
         self._machine.shared.chunks[access.where[chosen] >> 4] = chunks.reshape(-1)[chosen]
 
-    def mma(
-        self, sel: Selection, dtype: str, steps: int, a: Words, b: Words, c: Floats
-    ) -> Floats:
+    def mma(self, sel: Selection, dtype: str, steps: int, a: Words, b: Words, c: Floats) -> Floats:
         """Chains of m16n8k16 products that share their A operands.
 
         `a` holds 4 registers a step of k, [registers, lanes]; `b` holds, by output fragment and
@@ -108,9 +104,10 @@ class MatrixUnit:
         native, lanes = self._machine.native, sel.count
         if native is None:
             by_register = product.reshape(warps, 2, 8, fragments, 4, 2).transpose(3, 1, 5, 0, 2, 4)
-            return by_register.reshape(4 * fragments, lanes) + c
-        registers: Floats = np.empty((4 * fragments, lanes), np.float32)
-        native.spread(product, fragments, lanes, registers)
+            registers: Floats = by_register.reshape(4 * fragments, lanes)
+        else:
+            registers = np.empty((4 * fragments, lanes), np.float32)
+            native.spread(product, fragments, lanes, registers)
         return registers + c
 
     def _widened(

@@ -229,8 +229,7 @@ def to_f32(narrow: NDArray[Any], dtype: str) -> Floats:
         return (narrow.astype(np.uint16) << np.uint16(8)).view(np.float16).astype(np.float32)
     if dtype == "bf16":
         return bf16_to_f32(narrow)
-    halves: Floats = F16_VALUES.take(narrow)
-    return halves
+    return np.take(F16_VALUES, narrow)
 
 
 def elements(words: Words, dtype: str) -> Array:

@@ -3,13 +3,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flash_attention.emulator.machine.access import alone_among
+from flash_attention.emulator.machine.accessors import Accessors, Read
 from flash_attention.emulator.machine.lanes import WARP_SIZE
 from flash_attention.emulator.machine.shadow_state import (
     COLLECTIVE,
@@ -29,49 +30,11 @@ if TYPE_CHECKING:
     from flash_attention.emulator.machine.lanes import Selection
     from flash_attention.emulator.machine.machine import Machine
     from flash_attention.emulator.machine.patterns import Pattern
+    from flash_attention.emulator.native import Native
 
 UNORDERED = ", with no wait or barrier in between"
 UNSYNCED = ", with no __syncwarp in between"
 MOST_PENDING = 512
-
-
-@dataclass
-class _Accessors:
-    """The lanes of an access, with what the checks need of them; stays valid for one version.
-
-    The agent of a lane is its warp, or the lane itself if it acts alone.
-    """
-
-    clock_row: Ints  # of the flattened clocks
-    chunk_row: Ints  # of the flattened table of reads
-    agent: Ints
-    warp: Ints
-    lane: Ints
-    version: int
-    epochs: Epochs
-    latest: Epochs  # by reader, the newest epoch of the accessing warps
-    oldest_seen: Epochs  # by reader, what every accessing warp has seen of it
-
-    def part(self, mask: Bools) -> _Accessors:
-        return replace(
-            self,
-            clock_row=self.clock_row[mask],
-            chunk_row=self.chunk_row[mask],
-            agent=self.agent[mask],
-            warp=self.warp[mask],
-            lane=self.lane[mask],
-            epochs=self.epochs[mask],
-        )
-
-
-class _Read(NamedTuple):
-    """A read that is checked; reads of lanes know the epochs that were in order with them."""
-
-    pc: int
-    offsets: Ints
-    nbytes: int
-    who: _Accessors
-    synced: Epochs | None
 
 
 class Shadow:
@@ -82,7 +45,7 @@ class Shadow:
         self._clocks = clocks
         self._findings: Findings = machine.findings
         self._checks = machine.checks
-        self._native = machine.native
+        self._native: Native | None = machine.native
         self._stride = machine.shared_stride
         self._atomics = machine.program.atomics
         self._warps_per_cta = machine.warps_per_cta
@@ -105,7 +68,7 @@ class Shadow:
         self._joins = 0  # barriers of all warps until the last look
         self._unsettled = False  # whether somebody wrote since then
         self._engines_wrote = False
-        self._pending: list[_Read] = []  # not yet entered into the tables
+        self._pending: list[Read] = []  # not yet entered into the tables
         self._latest_read: Epochs = np.zeros(len(self._readers), np.int32)
         self._latest_lane_read: Epochs = np.zeros(len(self._readers), np.int32)
 
@@ -129,7 +92,7 @@ class Shadow:
         synced = None
         if not collective:
             synced = self._clocks.seen_by_lanes.reshape(-1).take(who.clock_row + who.agent)
-        self._put_off(_Read(access.pc, offsets, access.nbytes, who, synced))
+        self._put_off(Read(access.pc, offsets, access.nbytes, who, synced))
 
     def check_reads(self, access: Access, pcs: tuple[int, ...], collective: bool) -> bool:
         """Reads of all lanes by one instruction or, with a row of offsets each, by many; False
@@ -143,10 +106,10 @@ class Shadow:
         if self._native.check_read(offsets, nbytes, *self._state.tables(), *clocks) < 0:
             return False
         for pc, row in zip(pcs, offsets.reshape(len(pcs), -1), strict=True):
-            self._put_off(_Read(pc, row, nbytes, who, synced))
+            self._put_off(Read(pc, row, nbytes, who, synced))
         return True
 
-    def _put_off(self, read: _Read) -> None:
+    def _put_off(self, read: Read) -> None:
         """Enter a read into the tables when somebody needs them."""
         self._pending.append(read)
         if len(self._pending) == MOST_PENDING:
@@ -174,7 +137,7 @@ class Shadow:
         self._pending.clear()
 
     def _check_writers(
-        self, access: Access, who: _Accessors, offsets: Ints, collective: bool
+        self, access: Access, who: Accessors, offsets: Ints, collective: bool
     ) -> None:
         """Look for writes that the readers do not know, and for bytes that nobody wrote."""
         state = self._state
@@ -202,9 +165,7 @@ class Shadow:
         self._record_reads()
         self._unsettled = True
         self._engines_wrote |= agent is not None
-        if access.mask is None and self._native is not None and self._write_natively(
-            access, who, collective, agent, epoch
-        ):
+        if access.mask is None and self._write_natively(access, who, collective, agent, epoch):
             return
         chosen = slice(None) if access.mask is None else access.mask
         agents = who.agent if agent is None else agent[chosen]
@@ -224,13 +185,15 @@ class Shadow:
     def _write_natively(
         self,
         access: Access,
-        who: _Accessors,
+        who: Accessors,
         collective: bool,
         agent: Ints | None,
         epoch: NDArray[Any] | None,
     ) -> bool:
         """Check and record a write of all lanes; False where it needs a closer look."""
         native, state = self._native, self._state
+        if native is None:
+            return False
         offsets, nbytes = access.where, access.nbytes
         state.prepare(nbytes)
         tables = state.tables()
@@ -271,7 +234,7 @@ class Shadow:
         tags = who.lane + (access.pc << LANE_BITS)
         self._state.write(offsets, access.nbytes, who.agent, who.epochs, tags)
 
-    def _accessors(self, access: Access) -> tuple[_Accessors, Ints]:
+    def _accessors(self, access: Access) -> tuple[Accessors, Ints]:
         """The lanes that make a resolved access, and their offsets."""
         sel, mask = access.sel, access.mask
         if mask is None:
@@ -281,13 +244,13 @@ class Shadow:
             return self._lanes_of(sel).part(mask), offsets
         return self._lanes_of(sel, alone_among(sel, mask)).part(mask), offsets
 
-    def _lanes_of(self, sel: Selection, alone: Bools | None = None) -> _Accessors:
+    def _lanes_of(self, sel: Selection, alone: Bools | None = None) -> Accessors:
         """All lanes of a selection; those act alone that do so in it, or of which `alone` holds."""
         clocks = self._clocks
         known = sel.memo.get("shadow") if alone is None else None
-        if isinstance(known, _Accessors) and known.version == clocks.version:
+        if isinstance(known, Accessors) and known.version == clocks.version:
             return known
-        if not isinstance(known, _Accessors):
+        if not isinstance(known, Accessors):
             known = self._placed(sel, sel.alone if alone is None else alone)
         epochs = clocks.epochs(sel.warp_id)
         rows = known.clock_row // clocks.num_agents
@@ -308,13 +271,13 @@ class Shadow:
             sel.memo["shadow"] = fresh
         return fresh
 
-    def _placed(self, sel: Selection, alone: Bools) -> _Accessors:
+    def _placed(self, sel: Selection, alone: Bools) -> Accessors:
         """The lanes of a selection with what does not change."""
         clocks = self._clocks
         agent = np.where(alone, clocks.lane_agent(sel.warp), sel.warp)
         row = np.where(alone, sel.warp_id + clocks.num_warps, sel.warp_id)
         nothing: Epochs = np.zeros(0, np.int32)
-        return _Accessors(
+        return Accessors(
             clock_row=row * clocks.num_agents,
             chunk_row=agent * self._state.num_chunks,
             agent=agent,
@@ -327,7 +290,7 @@ class Shadow:
         )
 
     def _inspect_read(
-        self, access: Access, who: _Accessors, offsets: Ints, collective: bool
+        self, access: Access, who: Accessors, offsets: Ints, collective: bool
     ) -> None:
         clocks = self._clocks
         writers = self._state.last_writers(offsets, access.nbytes)
@@ -351,7 +314,7 @@ class Shadow:
             other = pc_of(writers.tag[own])
             self._report("intra-warp-race", detail, access, _lanes(own), other)
 
-    def _inspect_overwrite(self, access: Access, who: _Accessors, offsets: Ints) -> None:
+    def _inspect_overwrite(self, access: Access, who: Accessors, offsets: Ints) -> None:
         writers = self._state.last_writers(offsets, access.nbytes)
         place = writers.agent + who.clock_row[:, None]
         late = writers.epoch > self._clocks.seen.reshape(-1).take(place)
@@ -359,15 +322,15 @@ class Shadow:
             detail, other = self._explain("write over bytes written by", writers, late)
             self._report("race", detail, access, _lanes(late), other)
 
-    def _check_readers(self, access: Access, who: _Accessors, offsets: Ints) -> None:
+    def _check_readers(self, access: Access, who: Accessors, offsets: Ints) -> None:
         """Look for reads that the writing warps do not know to be over."""
         clocks = self._clocks
         if (self._latest_read > who.oldest_seen).any():
             seen = clocks.seen.reshape(-1)
             for reader in np.flatnonzero(self._latest_read > who.oldest_seen).tolist():
-                agent = int(self._readers[reader])
+                agent, rows = int(self._readers[reader]), who.clock_row
                 if access.mask is None and self._state.is_read_over(
-                    reader, offsets, access.nbytes, who.clock_row, agent, clocks.seen
+                    reader, agent, offsets, access.nbytes, rows, clocks.seen
                 ):
                     continue
                 known = seen.take(who.clock_row + self._readers[reader])
@@ -375,16 +338,10 @@ class Shadow:
                 if late.any():
                     detail, other = self._explain_reader(reader, tags[late])
                     self._report("race", detail, access, late, other)
-        if self._native is not None:
-            latest, seen_by_lanes = self._latest_lane_read, clocks.seen_by_lanes
-            first = clocks.warps_per_cta
-            if (
-                self._native.check_lane_reads(
-                    who.clock_row, who.warp, first, latest, seen_by_lanes
-                )
-                >= 0
-            ):
-                return
+        warps = who.clock_row, who.warp, clocks.warps_per_cta
+        tables = self._latest_lane_read, clocks.seen_by_lanes
+        if self._native is not None and self._native.check_lane_reads(*warps, *tables) >= 0:
+            return
         for agent in (who.warp, clocks.lane_agent(who.warp)):
             own = clocks.seen_by_lanes.reshape(-1).take(who.clock_row + agent)
             if (self._latest_lane_read.take(agent) > own).any():

@@ -202,10 +202,10 @@ class ShadowState:
     def is_read_over(
         self,
         reader: int,
+        agent: int,
         offsets: Ints,
         nbytes: int,
         rows: Ints,
-        agent: int,
         seen: NDArray[np.int32],
     ) -> bool:
         """Whether lanes, with rows of the clocks, surely know all reads of a reader, an agent."""

@@ -13,8 +13,8 @@ from numpy.typing import NDArray
 from flash_attention.emulator.machine.access import Access, Bools, Ints, Mask, Memory, alone_among
 from flash_attention.emulator.machine.atomics import apply_atomic
 from flash_attention.emulator.machine.clocks import Released
-from flash_attention.emulator.machine.counters import SharedSite
 from flash_attention.emulator.machine.clusters import WINDOW, map_address, rank_of
+from flash_attention.emulator.machine.counters import SharedSite
 from flash_attention.emulator.machine.engine_shadow import EngineShadow
 from flash_attention.emulator.machine.lanes import SHARED_BASE
 from flash_attention.emulator.machine.patterns import Pattern
@@ -39,7 +39,6 @@ class SharedMemory(EngineShadow, Memory):
     def __init__(self, machine: Machine) -> None:
         super().__init__(machine)
         self._counters = machine.counters
-        self._native = machine.native
         self._limit = machine.shared_limit
         size = max(machine.shared_bytes, CHUNK)
         self._lanes, self._ranks = machine.lanes, machine.clusters.size

@@ -19,16 +19,17 @@ from flash_attention.emulator.types import TIMERS
 
 FEWEST = 3  # a run costs as much as this many instructions
 # Arithmetic whose text works on one row of lanes and on many.
-WIDE = frozenset(
-    ("add", "sub", "mul", "mad", "fma", "min", "max", "neg", "abs", "cvt", "setp", "selp")
-    + ("and", "or", "xor", "not", "shl", "shr", "ex2", "lg2", "rcp", "sqrt", "rsqrt", "tanh")
-)
-NARROW_FORMS = frozenset(("hi", "e4m3x2", "e5m2x2"))
-ARITHMETIC = WIDE | frozenset(
-    ("mov", "cvta", "set", "div", "rem", "sad", "dp4a", "copysign", "shf", "lop3", "prmt", "bfe")
-    + ("bfi", "popc", "clz", "brev", "bfind", "sin", "cos")
-)
-SHARED = frozenset(("shared", "shared::cta"))
+WIDE = {
+    *("add", "sub", "mul", "mad", "fma", "min", "max", "neg", "abs", "cvt", "setp", "selp"),
+    *("and", "or", "xor", "not", "shl", "shr", "ex2", "lg2", "rcp", "sqrt", "rsqrt", "tanh"),
+}
+NARROW_FORMS = {"hi", "e4m3x2", "e5m2x2"}
+ARITHMETIC = {
+    *WIDE,
+    *("mov", "cvta", "set", "div", "rem", "sad", "dp4a", "copysign", "shf", "lop3", "prmt", "bfe"),
+    *("bfi", "popc", "clz", "brev", "bfind", "sin", "cos"),
+}
+SHARED = {"shared", "shared::cta"}
 
 Run = tuple[int, ...]  # places in the block
 
