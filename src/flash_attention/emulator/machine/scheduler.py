@@ -110,7 +110,7 @@ class Scheduler:
     def _next_group(self) -> _Group:
         """Return the group to run, merged with all others that can run with it."""
         candidates = self._groups
-        if len(candidates) == 1:
+        if len(candidates) == 1 and self._random is None:
             return candidates.pop()
         if not self._together:
             chosen = self._random.choice(candidates) if self._random else candidates[-1]

@@ -328,9 +328,9 @@ class Shadow:
         if (self._latest_read > who.oldest_seen).any():
             seen = clocks.seen.reshape(-1)
             for reader in np.flatnonzero(self._latest_read > who.oldest_seen).tolist():
-                agent, rows = int(self._readers[reader]), who.clock_row
+                engine, rows = int(self._readers[reader]), who.clock_row
                 if access.mask is None and self._state.is_read_over(
-                    reader, agent, offsets, access.nbytes, rows, clocks.seen
+                    reader, engine, offsets, access.nbytes, rows, clocks.seen
                 ):
                     continue
                 known = seen.take(who.clock_row + self._readers[reader])
