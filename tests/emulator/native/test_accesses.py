@@ -9,11 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from flash_attention.emulator.machine.counters import (
-    WARP_SIZE,
-    bank_wavefronts,
-    count_sectors,
-)
+from flash_attention.emulator.machine.counters import bank_wavefronts, count_sectors
+from flash_attention.emulator.machine.lanes import WARP_SIZE
 from flash_attention.emulator.native import Native, load_native
 
 WARPS = 5

@@ -57,7 +57,7 @@ def test_volatile_loads_and_those_from_global_memory_run_alone() -> None:
 @pytest.mark.parametrize("rung", [1, 8, 16, 22, 29])
 def test_every_instruction_runs_once_behind_all_that_it_needs(rung: int) -> None:
     config = get_ladder(n_heads=2)[rung - 1].config
-    arch = ARCHES["sm_80" if rung <= 16 else "sm_90a"]
+    arch = ARCHES["sm_80" if rung <= 16 else "sm_90"]
     (kernel,) = parse(compile_config(config, arch).ptx).values()
     for block in build_blocks(kernel):
         runs = runs_of(block)
