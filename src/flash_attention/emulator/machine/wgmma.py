@@ -172,24 +172,47 @@ class Wgmma:
         pc: int,
     ) -> Floats:
         """An operand in shared memory as [groups, rows, depth]."""
+        depth = DEPTH_BYTES // element_bytes(dtype)
+        if (descriptors == descriptors[0]).all():
+            everyone = np.arange(len(groups.warps))
+            one = self._read_operand(
+                int(descriptors[0]), everyone, sel, groups, rows, dtype, transposed, pc
+            )
+            if one is not None:
+                return one
+            return np.full((len(everyone), rows, depth), np.nan, np.float32)
         by_group = descriptors.reshape(-1, WARP_SIZE)[groups.order].reshape(len(groups.warps), -1)
         bits = by_group[:, 0]
         if (by_group != bits[:, None]).any():
             self._report("wgmma-descriptor", "descriptor differs inside a warpgroup", sel, pc)
-        depth = DEPTH_BYTES // element_bytes(dtype)
         operand = np.full((len(bits), rows, depth), np.nan, np.float32)
-        for value in bits[:1] if (bits == bits[0]).all() else np.unique(bits):
+        for value in np.unique(bits):
             chosen = np.flatnonzero(bits == value)
-            addresses = self._addresses(int(value), rows, transposed, sel, pc)
-            if addresses is None:
-                continue
-            chunks = (addresses[None, :] + groups.shared_base[chosen][:, None]) >> 4
-            self._read(chunks, groups, chosen, sel, pc)
-            values = self._elements(chunks, dtype, rows, transposed)
-            if len(chosen) == len(bits):
-                return values
-            operand[chosen] = values
+            values = self._read_operand(
+                int(value), chosen, sel, groups, rows, dtype, transposed, pc
+            )
+            if values is not None:
+                operand[chosen] = values
         return operand
+
+    def _read_operand(
+        self,
+        descriptor: int,
+        chosen: Array,
+        sel: Selection,
+        groups: _Groups,
+        rows: int,
+        dtype: str,
+        transposed: bool,
+        pc: int,
+    ) -> Floats | None:
+        """The operand of the chosen groups; None if it leaves shared memory."""
+        addresses = self._addresses(descriptor, rows, transposed, sel, pc)
+        if addresses is None:
+            return None
+        chunks = (addresses[None, :] + groups.shared_base[chosen][:, None]) >> 4
+        self._read(chunks, groups, chosen, sel, pc)
+        return self._elements(chunks, dtype, rows, transposed)
 
     def _elements(self, chunks: Array, dtype: str, rows: int, transposed: bool) -> Floats:
         """The elements in chunks [groups, n] as [groups, rows, depth]."""

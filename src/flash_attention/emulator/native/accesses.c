@@ -41,8 +41,7 @@ long offsets(const Array* where, const Array* mask, int64_t base, const Array* s
 
 // Wavefronts of one instruction, whose lanes have their addresses from `first` on.
 static void count_wavefronts(const Array* where, long first, const uint8_t* active,
-                             const int64_t* warp, const int64_t* lane, int shift,
-                             int64_t* counts) {
+                             const int64_t* warp, const int64_t* lane, int shift, int64_t* counts) {
   int banks = WAVEFRONT >> shift, group_shift = __builtin_ctz(banks);
   int64_t last_warp = -1;
   long count = lanes_of(where);
@@ -92,7 +91,7 @@ static int add_distinct(uint64_t* known, int count, uint64_t value) {
 
 // Sectors of accesses to global memory: requests, sectors, the fewest possible ones, bytes.
 long sectors(const Array* where, const Array* mask, const Array* warps, long nbytes,
-            const Array* out) {
+             const Array* out) {
   if (!is_plain(where) || !is_plain(mask) || item_bytes(where) != 8) return SUSPICIOUS;
   const uint8_t* active = data(mask);
   const int64_t* warp = warps->data;
@@ -118,4 +117,3 @@ long sectors(const Array* where, const Array* mask, const Array* warps, long nby
   counts[2] = needed, counts[3] = lanes * nbytes;
   return CLEAN;
 }
-

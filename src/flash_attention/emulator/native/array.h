@@ -32,8 +32,6 @@ static inline long rows_of(const Array* array) {
 
 static inline long lanes_of(const Array* array) { return array->shape[array->dimensions - 1]; }
 
-static inline long item_bytes(const Array* array) {
-  return array->strides[array->dimensions - 1];
-}
+static inline long item_bytes(const Array* array) { return array->strides[array->dimensions - 1]; }
 
 static inline void* data(const Array* array) { return array == none ? NULL : array->data; }

@@ -23,7 +23,7 @@ long read_matrices(const Array* where, const Array* memory, long transposed, con
           memcpy(to, words, sizeof words);
           continue;
         }
-        uint16_t(*halves)[ROWS] = (uint16_t(*)[ROWS])words, *half = (uint16_t*)to;
+        uint16_t (*halves)[ROWS] = (uint16_t (*)[ROWS])words, *half = (uint16_t*)to;
         for (long column = 0; column < ROWS; ++column)
           for (long row = 0; row < ROWS; ++row) *half++ = halves[row][column];
       }

@@ -37,7 +37,8 @@ long check_read(const Array* where, long nbytes, TABLES, const Array* rows, cons
 }
 
 // A write to shared memory: does every writer know the last write?
-long check_write(const Array* where, long nbytes, TABLES, const Array* rows, const Array* seen_by_all) {
+long check_write(const Array* where, long nbytes, TABLES, const Array* rows,
+                 const Array* seen_by_all) {
   Tables t = TABLES_OF_ARGUMENTS;
   const int64_t *offset = where->data, *row = rows->data;
   const int32_t* seen = seen_by_all->data;

@@ -17,9 +17,14 @@ typedef struct {
 } Tables;
 
 // The tables as arguments of a function, and as it uses them.
-#define TABLES                                                                                 \
-  const Array *epochs, const Array *agents, const Array *tags, const Array *unit_epochs,       \
+#define TABLES                                                                           \
+  const Array *epochs, const Array *agents, const Array *tags, const Array *unit_epochs, \
       const Array *unit_agents, const Array *unit_tags, long unit_size
-#define TABLES_OF_ARGUMENTS                                                                    \
-  {epochs->data,      agents->data,    tags->data, data(unit_epochs), data(unit_agents), \
-   data(unit_tags), unit_size ? __builtin_ctzl(unit_size) : 0}
+#define TABLES_OF_ARGUMENTS \
+  {epochs->data,            \
+   agents->data,            \
+   tags->data,              \
+   data(unit_epochs),       \
+   data(unit_agents),       \
+   data(unit_tags),         \
+   unit_size ? __builtin_ctzl(unit_size) : 0}
