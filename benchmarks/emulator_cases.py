@@ -79,7 +79,9 @@ class Outcome(NamedTuple):
     counters: Any
 
 
-Case = Callable[[str], tuple[float, Outcome]]  # runs under a schedule: CPU seconds, outcome
+Run = Callable[[], Outcome]
+Case = Callable[[str], Run]  # makes a run under a schedule ready
+SHORTEST = 0.02  # seconds that are measured; asking for the time costs a part of a millisecond
 
 
 def cases() -> Iterator[tuple[str, Case]]:
@@ -97,27 +99,43 @@ def cases() -> Iterator[tuple[str, Case]]:
 
 
 def _launch(kernel: UserKernel, arguments: Any, launch: dict[str, Any]) -> Case:
-    def run(schedule: str) -> tuple[float, Outcome]:
+    def prepared(schedule: str) -> Run:
         given = copy.deepcopy(arguments)
-        start = time.process_time()
-        result = kernel.run(*given, **launch, schedule=schedule, seed=1)
-        seconds = time.process_time() - start
-        return seconds, Outcome(result.arrays, result.findings, result.counters)
 
-    return run
+        def run() -> Outcome:
+            result = kernel.run(*given, **launch, schedule=schedule, seed=1)
+            return Outcome(result.arrays, result.findings, result.counters)
+
+        return run
+
+    return prepared
 
 
 def _rung(config: Any) -> Case:
     qkv = generate_qkv(1, 256, 2, 128, DType.FP16)
 
-    def run(schedule: str) -> tuple[float, Outcome]:
-        start = time.process_time()
-        result = emulate(config, *qkv, schedule=schedule, seed=1)
-        seconds = time.process_time() - start
-        output = result.output.view(torch.int16).numpy()
-        return seconds, Outcome([output], result.findings, result.counters)
+    def prepared(schedule: str) -> Run:
+        def run() -> Outcome:
+            result = emulate(config, *qkv, schedule=schedule, seed=1)
+            output = result.output.view(torch.int16).numpy()
+            return Outcome([output], result.findings, result.counters)
 
-    return run
+        return run
+
+    return prepared
+
+
+def measured(case: Case, schedule: str) -> tuple[float, Outcome]:
+    """CPU seconds of a run, the mean of as many as take some time, and what the last one did."""
+    seconds, runs, outcome = 0.0, 1, None
+    while outcome is None or seconds < SHORTEST:
+        prepared = [case(schedule) for _ in range(runs)]
+        start = time.process_time()
+        for run in prepared:
+            outcome = run()
+        seconds = time.process_time() - start
+        mean, runs = seconds / runs, 1 + int(1.2 * runs * SHORTEST / max(seconds, 1e-4))
+    return mean, outcome
 
 
 def digests(outcome: Outcome) -> list[str]:
@@ -139,7 +157,7 @@ def serve() -> None:
     print(json.dumps(list(known)), flush=True)
     for line in sys.stdin:
         name, schedule = json.loads(line)
-        seconds, outcome = known[name](schedule)
+        seconds, outcome = measured(known[name], schedule)
         print(json.dumps([seconds, *digests(outcome)]), flush=True)
 
 
