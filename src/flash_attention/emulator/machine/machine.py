@@ -88,7 +88,8 @@ class Machine:
         self.tensor_maps: dict[int, TensorMap] = {}
 
         self.findings = Findings(program, self.clusters)
-        self.native = load_native()
+        library = load_native()
+        self.native = None if library is None else library.of_a_launch()
         self.counters = Counters(program, self.native)
         self.clocks = Clocks(self)
         self.shared = SharedMemory(self)

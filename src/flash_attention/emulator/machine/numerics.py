@@ -14,6 +14,7 @@ Floats = NDArray[np.float32]
 Words = Any  # an array of np.uint32, which NumPy's types lose in mixed arithmetic
 
 SMALLEST_NORMAL = np.finfo(np.float32).tiny
+SIZE_BITS, SUBNORMALS = np.uint32(0x7FFFFFFF), np.uint32(0x7FFFFF)  # of a float; how many there are
 LARGEST_DIVISOR = np.float32(2.0**126)  # of div.approx
 HALF_WAY = np.uint64((1 << 28) - 1)  # the digits of a double that are 0 between two floats
 CANONICAL_NAN_BF16 = np.uint16(0x7FFF)
@@ -21,7 +22,10 @@ CANONICAL_NAN_F16 = np.uint16(0x7FFF)
 
 
 def flush(x: Floats) -> Floats:
-    """Subnormals become zero of their sign."""
+    """Subnormals become zero of their sign. What has none is returned as it is."""
+    size = x.view(np.uint32) & SIZE_BITS
+    if not np.count_nonzero(size - np.uint32(1) < SUBNORMALS):
+        return x
     return np.where(np.abs(x) < SMALLEST_NORMAL, np.copysign(np.float32(0), x), x)
 
 
@@ -164,26 +168,6 @@ def insert_field(field: Array, base: Array, position: Words, length: Words) -> A
     mask = shift_left(np.ones_like(field), length & 0xFF) - one
     mask = shift_left(mask, position & 0xFF)
     return (shift_left(field, position & 0xFF) & mask) | (base & ~mask)
-
-
-def _bit_matrix(x: Array) -> NDArray[np.uint8]:
-    """Bits of every element, most significant first."""
-    width = x.dtype.itemsize
-    return np.unpackbits(x.view(np.uint8).reshape(-1, width)[:, ::-1], axis=1)
-
-
-def count_ones(x: Array) -> Array:
-    return _bit_matrix(x).sum(axis=1)
-
-
-def leading_zeros(x: Array) -> Array:
-    bits = _bit_matrix(x)
-    return np.where(bits.any(axis=1), bits.argmax(axis=1), bits.shape[1])
-
-
-def reverse_bits(x: Array) -> Array:
-    packed = np.packbits(_bit_matrix(x)[:, ::-1], axis=1)
-    return np.ascontiguousarray(packed[:, ::-1]).view(x.dtype).reshape(-1)
 
 
 def to_integer(x: Array, target: Any) -> Array:

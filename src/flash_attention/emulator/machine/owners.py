@@ -6,11 +6,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
 from flash_attention.emulator.machine.lanes import GLOBAL_BASE, SHARED_BASE
 
 if TYPE_CHECKING:
+    from flash_attention.emulator.machine.allocation import Allocation
     from flash_attention.emulator.machine.global_memory import GlobalMemory
     from flash_attention.emulator.program.program import Program
 
@@ -43,12 +42,16 @@ def shared_owners(program: Program, shared_limit: int) -> Owners:
 def global_owners(program: Program, memory: GlobalMemory, parameters: bytes) -> Owners:
     """Of accesses to global memory; parameters are pointers if they lie in an allocation."""
     owners: dict[int, Owner] = {}
+    pointed: dict[int, Allocation | None] = {}
     for (space, pc), origins in program.origins.items():
         if space != "global":
             continue
         offsets = [o.parameter for o in origins if o.parameter is not None]
-        values = [int(np.frombuffer(parameters, np.int64, 1, offset)[0]) for offset in offsets]
-        found = [memory.find(value - GLOBAL_BASE) for value in values]
+        for offset in offsets:
+            if offset not in pointed:
+                value = int.from_bytes(parameters[offset : offset + 8], "little", signed=True)
+                pointed[offset] = memory.find(value - GLOBAL_BASE)
+        found = [pointed[offset] for offset in offsets]
         allocations = [allocation for allocation in found if allocation is not None]
         if len(allocations) == 1:
             (only,) = allocations

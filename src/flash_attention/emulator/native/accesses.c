@@ -9,9 +9,9 @@ static uint64_t address(const Array* where, long lane) {
   return ((const uint32_t*)where->data)[lane];
 }
 
-// Offsets of addresses, of one or many instructions, from `base` on, 0 for lanes that make no access, behind `starts` and
-// `start`. `bounds` gets the lowest and the highest of them, and the bits that any has.
-// Returns how many lanes make one.
+// Offsets from `base` of the addresses of one or many instructions, 0 for lanes that make no
+// access, behind `starts` and `start`. `bounds` gets the lowest and the highest of them, and the
+// bits that any has. Returns how many lanes make an access.
 long offsets(const Array* where, const Array* mask, int64_t base, const Array* starts,
              int64_t start, const Array* out, const Array* bounds) {
   if (!is_plain(where) || !is_plain(mask) || !is_plain(starts)) return SUSPICIOUS;

@@ -14,6 +14,7 @@ import shutil
 import stat
 import subprocess
 import tempfile
+from copy import copy
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -88,6 +89,12 @@ class Native:
             function.argtypes, function.restype = arguments, NUMBER
             setattr(self, name, function)
         self.numbers = np.zeros(4, np.int64)  # that a function returns
+
+    def of_a_launch(self) -> Native:
+        """The same functions, with numbers that no other launch touches."""
+        mine = copy(self)
+        mine.numbers = np.zeros(4, np.int64)
+        return mine
 
 
 @lru_cache(maxsize=1)
