@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
+import platform
 import shutil
 import stat
 import subprocess
@@ -116,7 +117,7 @@ def _compiled(compiler: str) -> Path:
     _check_owner(folder)
     sources = sorted(FOLDER.glob("*.c"))
     texts = [path.read_text() for path in (*sources, *FOLDER.glob("*.h"))]
-    key = repr((texts, compiler, OPTIONS)).encode()
+    key = repr((texts, compiler, OPTIONS, _processor())).encode()
     library = folder / f"{hashlib.sha256(key).hexdigest()[:32]}.so"
     if not library.exists():
         unfinished = library.with_suffix(f".{os.getpid()}")
@@ -124,6 +125,16 @@ def _compiled(compiler: str) -> Path:
         subprocess.run(command, check=True, capture_output=True, timeout=SECONDS)
         unfinished.replace(library)
     return library
+
+
+def _processor() -> str:
+    """What the processor can do, as another one may not run what was compiled for it."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    flags = (line for line in lines if line.lower().startswith(("flags", "features")))
+    return platform.machine() + next(flags, platform.processor())
 
 
 def _check_owner(folder: Path) -> None:
