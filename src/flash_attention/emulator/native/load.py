@@ -18,7 +18,7 @@ import tempfile
 from copy import copy
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -62,27 +62,9 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
 class Native:
     """The functions of the library. Each returns a negative number where NumPy has to look."""
 
-    offsets: Any
-    wavefronts: Any
-    sectors: Any
-    check_read: Any
-    check_write: Any
-    record_write: Any
-    record_warp_reads: Any
-    record_lane_reads: Any
-    check_lane_reads: Any
-    check_reader: Any
-    read_matrices: Any
-    widen_a: Any
-    widen_b: Any
-    widen_chunks: Any
-    spread: Any
-    check_engine_write: Any
-    check_late_reads: Any
-    check_engine_read: Any
-    record_engine_reads: Any
-    check_touches: Any
-    record_stores: Any
+    if TYPE_CHECKING:
+
+        def __getattr__(self, name: str) -> Any: ...
 
     def __init__(self, library: ctypes.PyDLL) -> None:
         for name, arguments in ARGUMENTS.items():
@@ -116,7 +98,7 @@ def _compiled(compiler: str) -> Path:
     folder.mkdir(mode=0o700, exist_ok=True)
     _check_owner(folder)
     sources = sorted(FOLDER.glob("*.c"))
-    texts = [path.read_text() for path in (*sources, *FOLDER.glob("*.h"))]
+    texts = [path.read_text() for path in (*sources, *sorted(FOLDER.glob("*.h")))]
     key = repr((texts, compiler, OPTIONS, _processor())).encode()
     library = folder / f"{hashlib.sha256(key).hexdigest()[:32]}.so"
     if not library.exists():
