@@ -69,7 +69,7 @@ FORMS = [
 
 
 def body_of(form: str) -> str:
-    """The form several times, on words that are made of the thread's own, and all results as one."""
+    """The form several times, on words made of the thread's own, and all results as one."""
     lines = ["ld.global.u32 %r9, [%rd4];", "mov.b32 %f9, %r9;", "cvt.u64.u32 %rd9, %r9;"]
     lines += ["setp.lt.u32 %p9, %r9, 2147483648;", "mov.u32 %r10, 0;"]
     for i in range(COUNT):
@@ -83,8 +83,9 @@ def body_of(form: str) -> str:
         results = {"r": f"%r{40 + i}", "f": f"%f{40 + i}", "d": f"%rd{20 + i}"}
         lines.append(form.format(a=a, b=b, c=c, x=x, y=y, z=z, i=i, **results) + ";")
     for i in range(COUNT):
-        if "{f}" in form:
-            lines.append(f"mov.b32 %r{40 + i}, %f{40 + i};")
+        if "{f}" in form:  # of NaN the emulator leaves the payload open
+            lines.append(f"setp.nan.f32 %p8, %f{40 + i}, %f{40 + i}; mov.b32 %r11, %f{40 + i};")
+            lines.append(f"selp.b32 %r{40 + i}, 2147483647, %r11, %p8;")
         if "{d}" in form:
             lines.append(f"xor.b64 %rd{20 + i}, %rd{20 + i}, %rd9; shr.u64 %rd8, %rd{20 + i}, 7;")
             lines.append(f"cvt.u32.u64 %r{40 + i}, %rd8;")

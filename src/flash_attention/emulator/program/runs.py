@@ -81,6 +81,7 @@ class _Planner:
     def __init__(self, instructions: Sequence[Instruction]) -> None:
         self._instructions = instructions
         self._waits: list[int] = []  # how many others an instruction waits for
+        self._levels: list[int] = []  # how many it waits for one after the other
         self._followers: list[list[int]] = [[] for _ in instructions]
         self._ordered: list[int] = []  # those with an effect beyond registers, latest first
         self._products: list[int] = []  # latest first
@@ -107,13 +108,14 @@ class _Planner:
         if self._alone:
             return (self._alone.pop(),)
         if self._alike:
-            return self._largest()
+            return self._earliest()
         if self._ordered and self._waits[self._ordered[-1]] == 0:
             return self._accesses()
         return (self._products.pop(),) if self._products else ()
 
-    def _largest(self) -> Run:
-        key = max(self._alike, key=lambda key: len(self._alike[key]))
+    def _earliest(self) -> Run:
+        """Those that waited for the fewest others in a row, so that what is alike meets."""
+        key = min(self._alike, key=lambda key: min(self._levels[p] for p in self._alike[key]))
         places = sorted(self._alike.pop(key))
         if len(places) >= FEWEST:
             return tuple(places)
@@ -165,6 +167,7 @@ class _Planner:
                 before.update(range(last))
             before.discard(place)
             self._waits.append(len(before))
+            self._levels.append(1 + max((self._levels[other] for other in before), default=0))
             for other in before:
                 self._followers[other].append(place)
             for name in defines:
