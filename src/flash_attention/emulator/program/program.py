@@ -16,7 +16,6 @@ from flash_attention.emulator.machine.lanes import LOCAL_BASE, PARAM_BASE, SHARE
 from flash_attention.emulator.program.blocks import (
     Block,
     build_blocks,
-    defines_and_uses,
     written_by,
 )
 from flash_attention.emulator.program.hooks import Hooks
@@ -64,7 +63,7 @@ class Layout:
         self._constants: dict[tuple[str, int], int] = {}
         self._runs: dict[int, list[Run]] = {}
         self.used = {
-            name for i in kernel.instructions for name in defines_and_uses(i)[1]
+            name for block in blocks for _, uses in block.effects for name in uses
         }  # registers whose value somebody looks at
         self.module = {variable.name for variable in kernel.module}
         self._symbols, self.static_smem = _addresses(kernel.shared, SHARED_BASE)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from flash_attention.emulator.program.blocks import Block, defines_and_uses, registers_of
+from flash_attention.emulator.program.blocks import Block, registers_of
 from flash_attention.emulator.program.ordering import STRONG
 from flash_attention.emulator.ptx.model import Imm, Instruction, Reg, Special, Symbol
 from flash_attention.emulator.types import TIMERS
@@ -40,7 +40,7 @@ def in_text_order(block: Block) -> list[Run]:
 
 def runs_of(block: Block) -> list[Run]:
     """The instructions of a block in the order in which they run, by what runs as one."""
-    return _Planner(block.instructions).runs()
+    return _Planner(block).runs()
 
 
 def likeness(instruction: Instruction) -> Hashable | None:
@@ -62,8 +62,9 @@ def likeness(instruction: Instruction) -> Hashable | None:
 
 def is_arithmetic(instruction: Instruction) -> bool:
     """Whether nothing but registers matters to it."""
-    timed = any(isinstance(o, Special) and o.name in TIMERS for o in instruction.operands)
-    return instruction.parts[0] in ARITHMETIC and not timed
+    if instruction.parts[0] not in ARITHMETIC:
+        return False
+    return not any(isinstance(o, Special) and o.name in TIMERS for o in instruction.operands)
 
 
 def accesses_alike(first: Instruction, other: Instruction) -> bool:
@@ -78,8 +79,9 @@ def accesses_alike(first: Instruction, other: Instruction) -> bool:
 class _Planner:
     """What is to run, what waits for what, and what is ready."""
 
-    def __init__(self, instructions: Sequence[Instruction]) -> None:
-        self._instructions = instructions
+    def __init__(self, block: Block) -> None:
+        self._instructions = instructions = block.instructions
+        self._arithmetic = [is_arithmetic(instruction) for instruction in instructions]
         self._waits: list[int] = []  # how many others an instruction waits for
         self._levels: list[int] = []  # how many it waits for one after the other
         self._followers: list[list[int]] = [[] for _ in instructions]
@@ -87,7 +89,7 @@ class _Planner:
         self._products: list[int] = []  # latest first
         self._alone: list[int] = []
         self._alike: dict[Hashable, list[int]] = {}
-        self._link()
+        self._link(block.effects)
 
     def runs(self) -> list[Run]:
         for place, waits in enumerate(self._waits):
@@ -132,16 +134,15 @@ class _Planner:
         return tuple(run)
 
     def _ready(self, place: int) -> None:
-        instruction = self._instructions[place]
-        if not is_arithmetic(instruction):
+        if not self._arithmetic[place]:
             return  # these are taken in order
-        key = likeness(instruction)
+        key = likeness(self._instructions[place])
         if key is None:
             self._alone.append(place)
         else:
             self._alike.setdefault(key, []).append(place)
 
-    def _link(self) -> None:
+    def _link(self, effects: Sequence[tuple[set[str], set[str]]]) -> None:
         """Find what every instruction waits for."""
         writer: dict[str, int] = {}
         readers: dict[str, list[int]] = {}
@@ -149,19 +150,18 @@ class _Planner:
         product: int | None = None
         touching: list[int] = []  # the accumulators, since the last product
         last = len(self._instructions) - 1
-        for place, instruction in enumerate(self._instructions):
-            defines, uses = defines_and_uses(instruction)
+        for place, (defines, uses) in enumerate(effects):
             before = {writer[name] for name in uses | defines if name in writer}
             before |= {reader for name in defines for reader in readers.get(name, ())}
-            if instruction.parts[0] == "mma":
+            if self._instructions[place].parts[0] == "mma":
                 before.update(touching if product is None else (product, *touching))
                 product, touching = place, []
                 self._products.append(place)
             else:
-                if not accumulators.isdisjoint(defines | uses):
+                if accumulators and not accumulators.isdisjoint(defines | uses):
                     before.update(() if product is None else (product,))
                     touching.append(place)
-                if not is_arithmetic(instruction):
+                if not self._arithmetic[place]:
                     self._ordered.append(place)
             if place == last:
                 before.update(range(last))
