@@ -99,15 +99,18 @@ class Memory(ABC):
         offsets: Ints = np.empty(sel.count, np.int64)
         bounds = self._native.numbers
         lanes = self._native.offsets(where, mask, self.base, *self.starts(sel), offsets, bounds)
-        if lanes < 0:
+        if lanes < 0 or (lanes and not self._fits(bounds, nbytes, align or nbytes, (pc,))):
             return None
-        if lanes:
-            low, high, bits, _ = bounds.tolist()
-            owner = self.owners.get(pc)
-            stray = owner is not None and (low < owner.begin or high + nbytes > owner.end)
-            if stray or bits & ((align or nbytes) - 1) or not self.covers(low, high + nbytes):
-                return None
         return Access(sel, offsets, nbytes, mask, pc, what, align)
+
+    def _fits(self, bounds: Ints, nbytes: int, align: int, pcs: Sequence[int]) -> bool:
+        """Whether accesses of instructions, with offsets in bounds, are aligned and in place."""
+        low, high, bits, _ = bounds.tolist()
+        for pc in pcs:
+            owner = self.owners.get(pc)
+            if owner is not None and (low < owner.begin or high + nbytes > owner.end):
+                return False
+        return not bits & (align - 1) and self.covers(low, high + nbytes)
 
     def _inspected(self, access: Access) -> Access:
         """The access, with a look at all that may be wrong with it."""

@@ -126,10 +126,7 @@ class SharedMemory(EngineShadow, Memory):
         bounds = native.numbers
         if native.offsets(where, None, self.base, *self.starts(sel), offsets, bounds) < 0:
             return None
-        low, high, bits, _ = bounds.tolist()
-        owners = [owner for pc in pcs if (owner := self.owners.get(pc)) is not None]
-        stray = any(low < owner.begin or high + nbytes > owner.end for owner in owners)
-        if stray or bits & (nbytes - 1) or not self.covers(low, high + nbytes):
+        if not self._fits(bounds, nbytes, nbytes, pcs):
             return None
         counts: Ints = np.empty((len(pcs), 3), np.int64)
         if native.wavefronts(where, None, sel.warp_id, sel.lane, nbytes, counts) < 0:
