@@ -27,6 +27,7 @@ from benchmarks.render.gradients import (
     is_gradients,
 )
 from benchmarks.render.grid_tables import grid_table, is_plain, point_table
+from benchmarks.render.inference import FP8, MLA, fp8_block, mla_block
 from benchmarks.render.ledger import (
     ABLATIONS,
     POINTS,
@@ -58,7 +59,10 @@ RESULTS = Path("results")
 DOCUMENTS = (
     ("README.md", ""),
     ("docs/attention.md", "h200_decode_bf16.json"),
+    ("docs/attention.md", "h200_decode_graph_bf16.json"),
+    ("docs/attention.md", "h200_fp8.json"),
     ("docs/attention.md", "h200_hopper_grid_bf16.json"),
+    ("docs/attention.md", "h200_mla.json"),
     ("docs/attention.md", "h200_prefill_gqa_bf16.json"),
     ("docs/attention.md", "h200_random_problems.json"),
     ("docs/attention.md", "h200_tuned_models_bf16.json"),
@@ -254,6 +258,10 @@ def render(text: str, record: Mapping[str, Any]) -> str | None:
         if begin(name) in text or begin(ABLATIONS) not in text:
             return replace_block(text, name, grid_block(record))
         return replace_block(text, ABLATIONS, ablations_block(record, _where(record)))
+    if "tb_s" in row:
+        return replace_block(text, MLA, mla_block(record, _where(record)))
+    if "relative_rms" in row:
+        return replace_block(text, FP8, fp8_block(record, _where(record)))
     if "timed" in row:
         return replace_block(text, TIMED, timed_block(record))
     if "ncu" in row:

@@ -130,10 +130,10 @@ class Problem:
         dims = (self.dim, self.dlse.ndim - 1, *[self.dim] * 3)
         whole = [unshard(t, plan, mesh, d) for t, d in zip(found, dims, strict=False)]
         for dsinks in found[5:]:
-            total = dsinks.cpu()
+            total = dsinks.clone()
             for dim in range(mesh.ndim):
                 dist.all_reduce(total, group=mesh.get_group(dim))
-            whole.append(total.to(dsinks.device))
+            whole.append(total)
         return whole
 
     def _with_gradients(

@@ -55,7 +55,11 @@ DEVICE void barrier_init(u32 bar, u32 count) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(count) : "memory");
 }
 DEVICE void barrier_init_done() {
+#ifdef PROXY_INIT_FENCE
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+#elif !defined(NO_INIT_FENCE)
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
 }
 DEVICE void barrier_arrive(u32 bar) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory");

@@ -148,7 +148,7 @@ PARTS = (
         "the sink is missing from the combined sum",
         NUMBERS,
         SINKS,
-        (Edit(COMBINED_ROW, " + ptx::exp2((sink - offset) * kLog2e)"),),
+        (Edit(COMBINED_ROW, " + weight_of(sink, offset)"),),
     ),
     Mutation(
         "weights are relative to -inf",
@@ -164,29 +164,16 @@ PARTS = (
         silent=True,
     ),
     Mutation(
-        "no barrier before the next columns",
-        "race",
-        WIDE,
-        (Edit(COMBINE, "if (first_column > 0) __syncthreads();"),),
-        silent=True,
-    ),
-    Mutation(
         "only the first 128 columns are combined",
         NUMBERS,
         WIDE,
-        (
-            Edit(
-                COMBINE,
-                "column < args.d_v; column += CombinedRow<Config>::kColumns",
-                "column < 1; ++column",
-            ),
-        ),
+        (Edit(COMBINE, "kChunks = Config::kColumns / Row::kColumns", "kChunks = 1"),),
     ),
     Mutation(
         "rows of partial results are 128 columns apart",
         "global-out-of-bounds",
         NARROW,
-        (Edit(COMBINED_ROW, "row * args_.d_v + column", "row * kColumns + column"),),
+        (Edit(COMBINED_ROW, "(split) * args_.d_v", "(split) * kColumns"),),
     ),
     Mutation(
         "rows without a query are stored",
@@ -337,21 +324,26 @@ LAUNCHES = (
         "a CTA arrives at the counter without a fence behind its partial results",
         "cta-write-conflict",
         AT_ONCE,
-        (Edit(COMBINED, "__threadfence();                       // other CTAs", "// other CTAs"),),
+        (Edit(COMBINED, "__threadfence();  // other CTAs", "// other CTAs"),),
         silent=True,
     ),
     Mutation(
         "a CTA arrives at the counter before its warps have stored",
         "cta-write-conflict",
         AT_ONCE,
-        (Edit(COMBINED, "sync_warpgroup(consumer.warpgroup());  // and those of all four warps"),),
+        (
+            Edit(
+                COMBINED,
+                "sync_warpgroup(consumer.warpgroup());  // all four warps have stored their part",
+            ),
+        ),
         silent=True,
     ),
     Mutation(
         "the last CTA loads partial results without a fence behind the counter",
         "cta-write-conflict",
         AT_ONCE,
-        (Edit(COMBINED, "__threadfence();  // this thread sees the parts of all CTAs"),),
+        (Edit(COMBINED, "__threadfence();  // the last CTA sees the parts of all"),),
         silent=True,
     ),
     Mutation(

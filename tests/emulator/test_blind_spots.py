@@ -72,6 +72,15 @@ def test_data_over_an_mbarrier() -> None:
     assert found(f"{INIT} bar.sync 0; {invalidated} bar.sync 0; {wide}") == []
 
 
+def test_a_wait_whose_result_nothing_looks_at() -> None:
+    arrived = f"{INIT} bar.sync 0; @%p1 mbarrier.arrive.shared.b64 _, [%r5];"
+    for kind in ("try_wait", "test_wait"):
+        wait = f"mbarrier.{kind}.parity.shared.b64 %p2, [%r5], 0;"
+        assert found(f"{arrived} {wait}") == ["mbarrier-untested"]
+        assert found(f"{arrived} {wait} mov.pred %p2, 0; @%p2 bra END; END:") != []
+        assert found(f"{arrived} AGAIN: {wait} @!%p2 bra AGAIN;") == []
+
+
 def test_registers_that_no_path_writes() -> None:
     (finding,) = run_body("add.u32 %r11, %r10, 1;")[1].findings
     assert (finding.kind, finding.count) == ("uninitialised-register", 128)

@@ -149,3 +149,40 @@ def test_warps_of_a_cta_may_store_the_same() -> None:
     assert kinds("@!%p2 bra END; st.global.u32 [%rd0], 7; END:".join((FIRST, ""))) == []
     differing = f"{FIRST} @!%p2 bra END; st.global.u32 [%rd0], %r0; END:"
     assert kinds(differing) == ["race"]
+
+
+FILL = "st.shared.v4.u32 [%r5], {%r1, %r1, %r1, %r1}; fence.proxy.async.shared::cta;"
+COMPLETE = "cp.async.bulk.commit_group; cp.async.bulk.wait_group 0;"
+BULK_STORE = f"{FILL} cp.async.bulk.global.shared::cta.bulk_group [%rd0], [%r5], 16; {COMPLETE}"
+BULK_ADD = f"""{FILL}
+cp.reduce.async.bulk.global.shared::cta.bulk_group.add.f32 [%rd0], [%r5], 16; {COMPLETE}"""
+THREAD_STORE = "st.global.u32 [%rd0], 0;"
+THREAD_LOAD = "ld.global.u32 %r10, [%rd0];"
+FENCE = "fence.proxy.async.global;"
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize(
+    ("first", "before", "behind", "second", "right"),
+    [
+        (BULK_STORE, FENCE, FENCE, BULK_ADD, True),
+        (BULK_STORE, "fence.proxy.async;", "fence.proxy.async;", BULK_ADD, True),
+        (BULK_STORE, "", FENCE, BULK_ADD, False),
+        (BULK_STORE, FENCE, "", BULK_ADD, False),
+        (BULK_STORE, "fence.proxy.async.shared::cta;", FENCE, BULK_ADD, False),
+        (BULK_STORE, FENCE, "", THREAD_LOAD, True),
+        (BULK_STORE, "", FENCE, THREAD_LOAD, False),
+        (THREAD_STORE, "", FENCE, BULK_ADD, True),
+        (THREAD_STORE, FENCE, "", BULK_ADD, False),
+        (THREAD_STORE, "", "", THREAD_LOAD, True),
+    ],
+)
+def test_a_flag_orders_bulk_copies_behind_fences_between_proxies(
+    first: str, before: str, behind: str, second: str, right: bool, schedule: str
+) -> None:
+    body = f"""{FIRST} mov.u32 %r5, buffer; @!%p1 bra END; @!%p2 bra READER;
+    {first} {before} {RELEASE} [%rd1], 1; bra END;
+    READER: {ACQUIRE} %r9, [%rd1]; setp.eq.u32 %p3, %r9, 0; @%p3 bra READER;
+    {behind} {second}
+    END:"""
+    assert kinds(body, schedule) == ([] if right else [CTA_CONFLICT])

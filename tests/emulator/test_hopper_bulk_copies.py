@@ -63,6 +63,8 @@ def test_bulk_stores_of_several_ctas_conflict() -> None:
 @pytest.mark.parametrize(
     ("defines", "found"),
     [
+        (("NO_INIT_FENCE",), ["missing-proxy-fence"]),
+        (("PROXY_INIT_FENCE",), []),
         (("NO_FULL_WAIT",), ["bulk-load-unwaited", "race"]),
         (("WRITE_BOX",), []),
         (("WRITE_BOX", "NO_PROXY_FENCE"), ["missing-proxy-fence"]),

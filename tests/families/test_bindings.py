@@ -100,6 +100,7 @@ EVERY_FP8_VARIANT = [
         promote_blocks=8,
     ),
     HopperFp8KernelConfig(DType.BF16, 128, 2, 128, 2, tensor_sums=True, linear_groups=2),
+    HopperFp8KernelConfig(DType.BF16, 128, 2, 128, 2, values_transposed=True),
 ]
 
 EVERY_MLA_VARIANT = [

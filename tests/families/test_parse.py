@@ -174,14 +174,15 @@ def test_every_kernel_of_a_backward_pass_has_a_name_that_reads_back(config: str)
 
 @pytest.mark.parametrize("heads", [1, 4])
 @pytest.mark.parametrize("splits", [SplitKind.CHUNKED, SplitKind.EVEN])
+@pytest.mark.parametrize("columns", [128, 512])
 @pytest.mark.parametrize("dtype", DType)
 def test_the_name_of_a_combining_kernel_carries_its_config(
-    dtype: DType, splits: SplitKind, heads: int
+    dtype: DType, columns: int, splits: SplitKind, heads: int
 ) -> None:
     features = Sm90Features(heads_together=heads, splits=splits)
-    unit = combine_unit(dtype, features, 64, "sm_90a")
+    unit = combine_unit(dtype, features, 64, columns, "sm_90a")
     (entry,) = re.findall(r"^(flash_combine_kernel_\w+)\($", unit.source, re.MULTILINE)
-    assert parse_kernel_name(entry) == CombineConfig(dtype, 64, heads, splits)
+    assert parse_kernel_name(entry) == CombineConfig(dtype, 64, heads, splits, columns)
     assert parse_kernel_name(unit.name) == parse_kernel_name(entry)
 
 

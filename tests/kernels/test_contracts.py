@@ -95,7 +95,9 @@ def test_splits_that_say_no_parts_are_named_where_parts_are_combined(tmp_path: P
     include = edited_headers(
         [Edit("sm90/splits/even.cuh", " end_split(", " no_end_split(")], tmp_path
     )
-    assert '"Splits: ' in first_error(combine_unit(DType.BF16, EVEN, 64, "sm_90a").source, include)
+    assert '"Splits: ' in first_error(
+        combine_unit(DType.BF16, EVEN, 64, 128, "sm_90a").source, include
+    )
 
 
 def test_every_slot_is_tried() -> None:

@@ -32,7 +32,7 @@ BRANCH = re.compile(r"\bbra\b|^\$", re.MULTILINE)
 
 
 def compiled(features: Sm90Features, include_dir: Path = INCLUDE_DIR) -> CompiledKernel:
-    unit = combine_unit(DType.BF16, features, tile_rows=64 // 7 * 7, target="sm_90a")
+    unit = combine_unit(DType.BF16, features, tile_rows=64 // 7 * 7, d_v=128, target="sm_90a")
     return compile_kernel(unit.source, arch=unit.target, name=unit.name, include_dir=include_dir)
 
 

@@ -171,7 +171,7 @@ def test_short_queries_are_split_unasked(
         k, v = (in_pages(t, table, page_keys) for t in (call.k, call.v))
         asked = asked._replace(k=k, v=v, block_table=table)
     plan = Plan(asked)
-    key_blocks = 12 if page_keys else 8
+    key_blocks = 12
     features, arguments = plan.recipe.features, plan.bind(asked)
     assert isinstance(features, Sm90Features)
     assert (features.splits, features.heads_together) == (SplitKind.EVEN, 3)

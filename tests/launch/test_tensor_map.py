@@ -56,6 +56,11 @@ def test_dimensions_and_byte_strides_run_from_the_innermost_out() -> None:
     assert described(view(strides=(0, 512, 0, 1))).strides == (0, 1024, 0)
 
 
+def test_a_box_may_have_every_other_row() -> None:
+    assert described(view()).steps == (1, 1, 1, 1)
+    assert describe(view(), (64, 1, 96), every=2).steps == (1, 1, 2, 1)
+
+
 @pytest.mark.parametrize(
     ("d_head", "panel", "swizzle"),
     [(64, 64, 128), (96, 32, 64), (128, 64, 128), (192, 64, 128), (256, 64, 128)],
@@ -106,13 +111,13 @@ def test_boxes_follow_heads_side_by_side_pages_and_short_queries() -> None:
 
 
 def test_the_emulator_gets_the_same_description() -> None:
-    seen = described(view())
+    seen = describe(view(), (64, 1, 64), every=2)
     step = Step(Unit("", "", ""), Geometry((1, 1, 1), 32), {"k": seen})
     (emulated,) = emulation._maps(step, ForwardKernelArgs(q=1 << 19, k=1 << 20))
     assert emulated.address == 1 << 20
     assert (emulated.dims, emulated.strides) == (seen.dims, seen.strides)
     assert (emulated.box, emulated.swizzle) == (seen.box, seen.swizzle)
-    assert emulated.box_bytes == 64 * 64 * 2
+    assert emulated.box_bytes == 64 * 32 * 2
 
 
 @pytest.mark.parametrize(
@@ -124,6 +129,7 @@ def test_the_emulator_gets_the_same_description() -> None:
         ({"swizzle": 64}, (9, 2, 0)),
         ({"swizzle": 32}, (9, 1, 0)),
         ({"swizzle": 0}, (9, 0, 0)),
+        ({"steps": (1, 1, 2, 1)}, (9, 3, 0)),
     ],
     ids=str,
 )
@@ -144,7 +150,7 @@ def test_the_driver_is_told_what_is_described(
     assert ctypes.addressof(encoded) % MAP_ALIGNMENT == 0
     element, swizzle, promotion = numbers
     assert [each.value for each in told[1:4]] == [element, 4, 1 << 30]
-    assert [tuple(each) for each in told[4:8]] == [seen.dims, seen.strides, seen.box, (1,) * 4]
+    assert [tuple(each) for each in told[4:8]] == [seen.dims, seen.strides, seen.box, seen.steps]
     assert [each.value for each in told[8:]] == [0, swizzle, promotion, 0]
 
 

@@ -13,6 +13,7 @@ from flash_attention.call.call import Call, Window
 from flash_attention.call.features import Features, MaskKind
 from flash_attention.call.mla import is_mla
 from flash_attention.call.results import BLOCK_DIMS, E4M3, output_dtype
+from flash_attention.call.transposed import has_transposed_v
 
 
 @dataclass(frozen=True)
@@ -47,6 +48,7 @@ class Problem:
     kv_dtype: torch.dtype | None = None  # of k and v, if it is not that of q
     descale_strides: tuple[tuple[str, tuple[int, ...]], ...] = ()  # of the given factors, by name
     block_descales: bool = False  # k_descale and v_descale have factors for blocks of keys
+    v_transposed: bool = False  # the keys of v are contiguous, and not its columns
 
     @classmethod
     def of(cls, call: Call) -> Problem:
@@ -89,6 +91,7 @@ class Problem:
                 (name, _descale_strides(factor)) for name, factor in call.descales.items()
             ),
             block_descales=any(factor.ndim == len(BLOCK_DIMS) for factor in call.descales.values()),
+            v_transposed=has_transposed_v(call),
         )
 
     @property
@@ -111,6 +114,7 @@ class Problem:
             f"softcap {self.softcap:g}": self.softcap > 0,
             "sinks": self.sinks,
             f"pages of {self.page_keys} keys": self.page_keys > 0,
+            "v transposed": self.v_transposed,
         }
         features = "".join(f", {word}" for word, on in words.items() if on)
         dtype = str(self.dtype).removeprefix("torch.")

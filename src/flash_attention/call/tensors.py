@@ -18,6 +18,7 @@ from flash_attention.call.call import Call
 from flash_attention.call.mla import check_not_mla, is_mla, or_mla
 from flash_attention.call.overlap import Layout, may_overlap, overlaps_itself
 from flash_attention.call.results import E4M3
+from flash_attention.call.transposed import KEYS, has_transposed_v
 from flash_attention.errors import UnsupportedError
 
 DIMS = ("batch", "seq", "heads", "d_head")
@@ -80,18 +81,19 @@ class TensorView:
 
 @dataclass(frozen=True)
 class Packing:
-    """Which tensors hold packed sequences, without a batch dimension, and whether k and v are a
-    paged KV cache."""
+    """Which tensors hold packed sequences, without a batch dimension, and how else k and v differ
+    from dense tensors with contiguous rows."""
 
     q: bool = False
     kv: bool = False
-    paged: bool = False
+    paged: bool = False  # a KV cache
+    v_transposed: bool = False  # the keys of v are contiguous
 
     @classmethod
     def of(cls, call: Call) -> Packing:
         """Read the packing from the arguments of a call."""
-        kv = call.cu_seqlens_k is not None
-        return cls(call.cu_seqlens_q is not None, kv, call.block_table is not None)
+        q, kv = call.cu_seqlens_q is not None, call.cu_seqlens_k is not None
+        return cls(q, kv, call.block_table is not None, has_transposed_v(call))
 
 
 NOT_PACKED = Packing()
@@ -106,7 +108,7 @@ def check_inputs(
     check_shapes(q, k, v, packing)
     _check_columns(q, v)
     for view in (q, k, v):
-        _check_memory(view)
+        _check_memory(view, KEYS if packing.v_transposed and view is v else -1)
 
 
 def check_shapes(
@@ -134,7 +136,7 @@ def check_shapes(
             f"k has shape {shown(k.shape)}, q has shape {shown(q.shape)}; q and k must agree in"
             " d_head"
         )
-    if packing == NOT_PACKED and k.shape[0] != q.shape[0]:
+    if not (packing.q or packing.kv or packing.paged) and k.shape[0] != q.shape[0]:
         raise UnsupportedError(
             f"k has shape {shown(k.shape)}, q has shape {shown(q.shape)}; q, k and v must agree in"
             " batch"
@@ -356,8 +358,8 @@ def _check_columns(q: TensorView, v: TensorView) -> None:
             )
 
 
-def _check_memory(view: TensorView) -> None:
-    """Check that 16-byte copies work with the sizes and the strides of a tensor."""
+def _check_memory(view: TensorView, contiguous: int = -1) -> None:
+    """Check that 16-byte copies work with a tensor, one of whose dimensions is contiguous."""
     dims = DIMS if len(view.shape) == len(DIMS) else PACKED_DIMS
     elements = ALIGNMENT // view.dtype.itemsize
     *_, rows, _, d_head = view.shape
@@ -368,14 +370,14 @@ def _check_memory(view: TensorView) -> None:
             f" to {padded} (torch.nn.functional.pad) and pass softmax_scale, whose default"
             " follows the padded d_head"
         )
-    if view.strides[-1] != 1:
+    if view.strides[contiguous] != 1:
         raise UnsupportedError(
             f"the last dimension of {view.name} has stride {view.strides[-1]};"
             " it must be contiguous (stride 1),"
             f" {_advice(view.name, f'copy it with {view.name}.contiguous()')}"
         )
-    for dim, size, stride in zip(dims[:-1], view.shape[:-1], view.strides[:-1], strict=True):
-        if size > 1 and stride % elements:
+    for dim, size, stride in zip(dims, view.shape, view.strides, strict=True):
+        if size > 1 and stride % elements and dim != dims[contiguous]:
             raise UnsupportedError(
                 f"the {dim} stride of {view.name} is {stride} elements; it must be a multiple of"
                 f" {elements}, so that every row starts on {ALIGNMENT} bytes;"

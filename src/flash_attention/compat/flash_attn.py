@@ -31,7 +31,7 @@ from flash_attention.call.checks import check_dense
 from flash_attention.compat.kv_cache import Cache, check_inference
 from flash_attention.compat.rotary import rotary_of
 from flash_attention.errors import UnsupportedError, quoted
-from flash_attention.families.sm90.forward.short_queries import PAGE_BLOCK_KEYS
+from flash_attention.families.sm90.forward.short_queries import BLOCK_KEYS
 
 __all__ = [
     "flash_attn_func",
@@ -293,5 +293,5 @@ def split_keys(num_splits: int, keys: int) -> int | None:
         )
     if num_splits == 0:
         return None
-    blocks = -(-max(1, keys) // PAGE_BLOCK_KEYS)
-    return -(-blocks // int(num_splits)) * PAGE_BLOCK_KEYS
+    blocks = -(-max(1, keys) // BLOCK_KEYS)
+    return -(-blocks // int(num_splits)) * BLOCK_KEYS

@@ -41,6 +41,7 @@ def run(
     seed: int = 0,
     checks: bool = True,
     cluster: tuple[int, int, int] | None = None,
+    starts_early: bool = False,
     debugger: Debugger | None = None,
 ) -> RunResult:
     """Run a kernel over a grid.
@@ -52,6 +53,8 @@ def run(
     - `schedule`: "lockstep", "depth-first" or "random", which is the order of the warps.
     - `seed`: the seed of a random schedule.
     - `cluster`: the CTAs of a cluster in x, y and z; None: as the kernel says.
+    - `starts_early`: the kernel may start before the one that ran before it on `memory` has ended,
+      and waits for it by griddepcontrol.wait.
     - `debugger`: is told of what its hooks, which the program has to have too, ask for.
     - `checks`: look for races and uninitialised reads, and count. Without it a run is faster.
 
@@ -67,19 +70,23 @@ def run(
         raise EmulatorError(f"grid {grid} of {block} threads each: a GPU launches no empty grid")
     if prod(shape) > MAX_THREADS:
         raise EmulatorError(f"{prod(shape)} threads in a block; a GPU takes up to {MAX_THREADS}")
-    machine = Machine(program, memory, grid, block, args, dynamic_smem, checks, cluster)
-    if debugger is not None:
-        machine.debugger = debugger
-        debugger.attach(machine)
+
+    def launched() -> Machine:
+        given = grid, block, args, dynamic_smem, checks, cluster, starts_early
+        return Machine(program, memory, *given)
+
     if schedule == LOCKSTEP or debugger or not checks or not program.meets_at_barriers:
+        machine = launched()
+        if debugger is not None:
+            machine.debugger = debugger
+            debugger.attach(machine)
         return _run(machine, schedule, seed)
     before = memory.saved()
-    together = _run_together(machine)
+    together = _run_together(launched())
     if together is not None:
         return together
     memory.restore(before)
-    machine = Machine(program, memory, grid, block, args, dynamic_smem, checks, cluster)
-    return _run(machine, schedule, seed)
+    return _run(launched(), schedule, seed)
 
 
 def _run_together(machine: Machine) -> RunResult | None:
@@ -93,7 +100,7 @@ def _run_together(machine: Machine) -> RunResult | None:
 
 def _run(machine: Machine, schedule: str, seed: int) -> RunResult:
     if machine.checks:
-        machine.report_registers()
+        machine.report_text()
     scheduler = Scheduler(machine, schedule, seed)
     scheduler.run()
     machine.shared.report_unfinished()

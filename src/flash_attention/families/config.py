@@ -81,6 +81,11 @@ class KernelConfig(ABC):
         return False
 
     @property
+    def v_transposed(self) -> bool:
+        """Whether the keys of v are contiguous, and not its columns."""
+        return False
+
+    @property
     def loaded_columns(self) -> int:
         """The columns of K and V together that the main loop loads."""
         return self.d_head if self.v_in_k else 2 * self.d_head

@@ -37,6 +37,7 @@ class Family(ABC, Generic[Config]):
     config_type: type[Config]
     inputs: ClassVar[tuple[torch.dtype, ...]] = DTYPES  # element types of q, and of k and v
     kv_inputs: ClassVar[tuple[torch.dtype, ...]] = ()  # other element types of k and v
+    takes_transposed_v: ClassVar[bool] = False  # v may have contiguous keys
 
     # names
 
@@ -93,7 +94,8 @@ class Family(ABC, Generic[Config]):
 
     def is_for(self, problem: Problem) -> bool:
         """Whether kernels are for problems of this kind, whether or not they run this one."""
-        return problem.dtype in self.inputs and problem.kv_dtype in (None, *self.kv_inputs)
+        types = problem.dtype in self.inputs and problem.kv_dtype in (None, *self.kv_inputs)
+        return types and (self.takes_transposed_v or not problem.v_transposed)
 
     def heuristic(self, problem: Problem, arch: Arch) -> Config | str:
         """Return the config for a problem that was not tuned, or why there is none."""

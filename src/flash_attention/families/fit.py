@@ -39,6 +39,20 @@ def check_dtype(config: KernelConfig, problem: Problem) -> None:
         )
 
 
+def check_values(config: KernelConfig, problem: Problem) -> None:
+    """Check that the config is for the dimension of v that is contiguous."""
+    if config.v_transposed and not problem.v_transposed:
+        raise UnsupportedError(
+            "the kernel config is for a v of dense tensors whose keys are contiguous, all of them"
+            " used, and this v is another; leave config out, or pass one without values_transposed"
+        )
+    if problem.v_transposed and not config.v_transposed:
+        raise UnsupportedError(
+            "the keys of v are contiguous, and the kernel config is for contiguous columns; leave"
+            " config out, pass one with values_transposed, or pass v.contiguous()"
+        )
+
+
 def check_columns(config: KernelConfig, problem: Problem) -> None:
     """Check that no tensor has a larger head dimension than the config."""
     for name, d_head in (("q and k have", problem.d_head), ("v has", problem.d_v)):

@@ -31,7 +31,8 @@ class MapDescription:
     """A tensor map without the tensor's address: the tensor and its box, innermost dimension first.
 
     `strides` are the strides in bytes of all dimensions but the innermost, which is contiguous. A
-    row of a swizzled box is as wide as the swizzle.
+    row of a swizzled box is as wide as the swizzle. A box has every `steps[i]`-th element of its
+    extent along dimension i, by default every one.
     """
 
     dims: tuple[int, ...]
@@ -40,6 +41,7 @@ class MapDescription:
     swizzle: int  # bytes
     dtype: torch.dtype
     promotion: int = 0  # L2 promotion in bytes; 0 means none
+    steps: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -202,6 +202,7 @@ def run_steps(
                 block=geometry.block,
                 args=[*_maps(step, arguments), arguments],
                 dynamic_smem=own_smem,
+                starts_early=step.starts_early,
                 **asdict(settings),
             )
         except DeadlockError as deadlock:
@@ -291,6 +292,7 @@ def _maps(step: Step, arguments: Any) -> list[TensorMap]:
             *(getattr(arguments, name), each.dims, each.strides, each.box),
             element_bytes=each.dtype.itemsize,
             swizzle=each.swizzle,
+            steps=each.steps,
         )
         for name, each in step.maps.items()
     ]

@@ -73,7 +73,7 @@ def encode(description: MapDescription, address: int, device_index: int) -> Enco
         (ctypes.c_uint64 * rank)(*description.dims),
         (ctypes.c_uint64 * max(1, rank - 1))(*description.strides),
         (ctypes.c_uint32 * rank)(*description.box),
-        (ctypes.c_uint32 * rank)(*[1] * rank),
+        (ctypes.c_uint32 * rank)(*(description.steps or [1] * rank)),
         ctypes.c_int(NO_INTERLEAVE),
         ctypes.c_int(SWIZZLES[description.swizzle]),
         ctypes.c_int(PROMOTIONS[description.promotion]),

@@ -54,6 +54,13 @@ PROBLEMS = {
         "none."
     ),
     "stray-address": "The access meets another array, and changes it in silence.",
+    "mbarrier-untested": (
+        "mbarrier.try_wait gives up after a while. A kernel that goes on then reads what has not "
+        "arrived."
+    ),
+    "early-access": (
+        "The kernel before may still run. Its results are not there yet, or it overwrites yours."
+    ),
     "mbarrier-overwritten": "An mbarrier that holds data completes its phases at random.",
     "wgmma-unfenced": (
         "Tensor cores read and write registers in their own time. Without the fence they may meet "
@@ -92,13 +99,16 @@ MENDS = {
     "bulk-load-unwaited": _WAIT,
     "bulk-store-unwaited": "Wait until the store has read its tile before the kernel ends.",
     "missing-proxy-fence": (
-        "Put fence.proxy.async behind the writes, before the barrier that lets TMA or wgmma read."
+        "Put fence.proxy.async behind the writes, before the barrier that lets TMA or wgmma read; "
+        "fence.mbarrier_init behind mbarrier.init."
     ),
     "mbarrier-overflow": _ARRIVALS,
     "mbarrier-transaction": _ARRIVALS,
     "mbarrier-uninitialised": "Let one thread init the mbarrier, then a barrier, then use it.",
     "mbarrier-reinitialised": "Init an mbarrier once; a ring reuses it by the parity of its phase.",
     "mbarrier-overwritten": "Give mbarriers bytes of their own, and compare the offsets of tiles.",
+    "mbarrier-untested": "Repeat mbarrier.try_wait until its result is true.",
+    "early-access": "Put griddepcontrol.wait before accesses to what the kernel before wrote.",
     "membermask": "Let the mask name the lanes that reach the instruction together, no others.",
     "stray-address": "Compare the index with the size of the array that the address starts in.",
     "uninitialised-register": "Give the variable a value on every path that leads to its use.",

@@ -201,6 +201,7 @@ def test_every_stored_measurement_is_shown() -> None:
     beside_others = {
         "h200_peaks.json",
         "h200_hopper_grid_bf16_again.json",
+        "h200_hopper_grid_bf16_vllm.json",
         "h200_sm80_tuned.json",  # a table of the tuner
     }
     assert files - shown == beside_others

@@ -24,6 +24,7 @@ class MapOf:
     strides: tuple[int, ...]
     box: tuple[int, ...]
     swizzle: int
+    steps: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ def emulated_hopper(case: HopperCase) -> tuple[dict[str, Array], list[Finding]]:
                     argument.strides,
                     argument.box,
                     swizzle=argument.swizzle,
+                    steps=argument.steps,
                 )
             )
         else:

@@ -24,6 +24,7 @@ def description(described: MapOf) -> MapDescription:
         described.box,
         described.swizzle,
         torch.float16,
+        steps=described.steps,
     )
 
 

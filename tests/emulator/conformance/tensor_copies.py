@@ -21,6 +21,15 @@ GEOMETRIES: list[tuple[tuple[int, ...], tuple[int, ...], int, list[tuple[int, ..
     ((20, 3, 4, 2, 3), (16, 2, 3, 1, 2), 32, [(0, 0, 0, 0, 0), (8, 2, 2, 1, 2)]),
 ]
 """Loads start anywhere that is a multiple of 16 bytes, even before the tensor."""
+STEPPED: list[
+    tuple[tuple[int, ...], tuple[int, ...], int, tuple[int, ...], list[tuple[int, ...]]]
+] = [
+    ((70, 21), (64, 18), 128, (1, 2), [(0, 0), (0, 1), (8, 12), (0, 19), (-8, -3)]),
+    ((40, 12), (32, 16), 64, (1, 3), [(0, 0), (8, 7)]),
+    ((64, 3, 13, 2), (64, 1, 8, 1), 128, (1, 1, 2, 1), [(0, 1, 0, 1), (0, 2, 9, 0)]),
+    ((20, 9, 7), (16, 8, 7), 32, (1, 4, 2), [(0, 0, 0), (8, 5, 1)]),
+]
+"""Boxes of every second, third or fourth element along some dimensions."""
 
 
 def _room(dims: tuple[int, ...], seed: int) -> tuple[Array, tuple[int, ...]]:
@@ -39,11 +48,15 @@ def _tensor(room: Array, dims: tuple[int, ...], strides: tuple[int, ...]) -> Arr
     return np.lib.stride_tricks.as_strided(room, shape, steps)
 
 
-def _box(tensor: Array, box: tuple[int, ...], at: tuple[int, ...]) -> Array:
+def _box(
+    tensor: Array, extents: tuple[int, ...], at: tuple[int, ...], steps: tuple[int, ...]
+) -> Array:
     """The box whose corner is `at`, zeros where the tensor ends."""
-    values = np.zeros(tuple(reversed(box)), np.uint16)
+    values = np.zeros(tuple(reversed(extents)), np.uint16)
     for index in np.ndindex(values.shape):
-        place = tuple(i + c for i, c in zip(index, reversed(at), strict=True))
+        place = tuple(
+            i * s + c for i, s, c in zip(index, reversed(steps), reversed(at), strict=True)
+        )
         if all(0 <= p < size for p, size in zip(place, tensor.shape, strict=True)):
             values[index] = tensor[place]
     return values
@@ -62,17 +75,24 @@ def _image(values: Array, row_bytes: int, span: int) -> Array:
 
 
 def copy_case(
-    dims: tuple[int, ...], box: tuple[int, ...], span: int, at: tuple[int, ...]
+    dims: tuple[int, ...],
+    box: tuple[int, ...],
+    span: int,
+    at: tuple[int, ...],
+    steps: tuple[int, ...] = (),
 ) -> HopperCase:
     """Load a box, show its image, and store it in another tensor, whose rows are whole chunks.
 
-    Stores may not start before a tensor.
+    Stores may not start before a tensor, and have no steps.
     """
+    each = steps or (1,) * len(dims)
+    stepped = f" steps {steps}" if steps else ""
+    extents = tuple(-(-size // step) for size, step in zip(box, each, strict=True))
     store_at = tuple(max(0, c) for c in at)
     store_dims = (-(-dims[0] // 8) * 8, *dims[1:])
     source, strides = _room(dims, 1)
     target, _ = _room(dims, 2)
-    values = _box(_tensor(source, dims, strides), box, at)
+    values = _box(_tensor(source, dims, strides), extents, at, each)
     stored = target.copy()
     tensor = _tensor(stored, store_dims, strides)
     for index in np.ndindex(values.shape):
@@ -85,7 +105,7 @@ def copy_case(
     )
     size = np.uint32(values.nbytes).tobytes()
     return HopperCase(
-        name=f"tensor copy {dims} box {box} swizzle {span} at {at}",
+        name=f"tensor copy {dims} box {box} swizzle {span} at {at}{stepped}",
         source=tensor_copy_source(len(dims)),
         entry="tensor_copy",
         threads=32,
@@ -96,8 +116,8 @@ def copy_case(
             "dump": np.zeros(values.size, np.uint16),
         },
         arguments=(
-            MapOf("from", dims, strides, box, span),
-            MapOf("to", store_dims, strides, box, span),
+            MapOf("from", dims, strides, box, span, steps),
+            MapOf("to", store_dims, strides, extents, span),
             load_corner,
             store_corner,
             np.uint32(OFFSET).tobytes(),
@@ -110,6 +130,12 @@ def copy_case(
 
 
 def cases() -> list[HopperCase]:
-    return [
+    whole = [
         copy_case(dims, box, span, at) for dims, box, span, corners in GEOMETRIES for at in corners
     ]
+    stepped = [
+        copy_case(dims, box, span, at, steps)
+        for dims, box, span, steps, corners in STEPPED
+        for at in corners
+    ]
+    return whole + stepped

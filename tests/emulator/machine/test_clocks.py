@@ -12,13 +12,13 @@ def test_every_agent_has_its_own_number_and_name() -> None:
     numbers = [*range(8), *(clocks.lane_agent(w) for w in range(8))]
     numbers += [clocks.copy_agent(w) for w in range(8)]
     numbers += [clocks.barrier_agent(s) for s in range(64)]
-    numbers += [clocks.wgmma_agent(g) for g in range(2)] + [clocks.bulk_agent(w) for w in range(8)]
+    numbers += [clocks.wgmma_agent(w) for w in range(8)] + [clocks.bulk_agent(w) for w in range(8)]
     assert numbers == list(range(clocks.num_agents))
     assert clocks.describe(3) == "warp 3"
     assert clocks.describe(clocks.lane_agent(2)) == "one lane of warp 2"
     assert clocks.describe(clocks.copy_agent(5)) == "cp.async of warp 5"
     assert clocks.describe(clocks.barrier_agent(9)) == "a bulk load on mbarrier slot 9"
-    assert clocks.describe(clocks.wgmma_agent(1)) == "wgmma of warpgroup 1"
+    assert clocks.describe(clocks.wgmma_agent(4)) == "wgmma of warpgroup 1"
     assert clocks.describe(clocks.bulk_agent(7)) == "a bulk store of warp 7"
 
 

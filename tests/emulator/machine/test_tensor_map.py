@@ -45,6 +45,13 @@ def test_the_bytes_of_a_box() -> None:
     assert TensorMap(**{**GOOD, "box": (32, 32, 1), "element_bytes": 4}).box_bytes == 4096
 
 
+def test_a_box_with_steps_has_fewer_elements_than_its_extent() -> None:
+    tensor = TensorMap(**{**GOOD, "box": (64, 33, 2), "steps": (1, 2, 2)})
+    assert tensor.extents == (64, 17, 1)
+    assert tensor.box_bytes == 64 * 17 * 2
+    assert TensorMap(**GOOD).extents == GOOD["box"]
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -65,6 +72,9 @@ def test_the_bytes_of_a_box() -> None:
         ({"box": (32, 32, 1)}, "64 bytes does not fill its 128-byte swizzle"),
         ({"swizzle": 16}, "not 16"),
         ({"element_bytes": 3}, "not 3"),
+        ({"steps": (1, 2)}, r"as many steps of 1 to 8, not \(1, 2\)"),
+        ({"steps": (1, 9, 1)}, "1 to 8"),
+        ({"steps": (2, 1, 1)}, "the innermost dimension has step 2"),
     ],
 )
 def test_what_the_driver_refuses_is_refused(change: dict[str, Any], message: str) -> None:

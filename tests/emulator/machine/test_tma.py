@@ -16,8 +16,7 @@ from tests.emulator.hopper_machine import each, fill_shared, kinds, make_machine
 
 Array = NDArray[Any]
 MAP = 1 << 40
-BAR = SHARED_BASE
-BOX = SHARED_BASE + 1024
+BAR, BOX = SHARED_BASE, SHARED_BASE + 1024
 POISON = 0x7FFF
 
 
@@ -28,6 +27,7 @@ def machine_with(tensor: TensorMap, memory: GlobalMemory, ctas: int = 1) -> Mach
     for cta in range(ctas):
         lane = one_lane(machine, cta=cta)
         machine.mbarriers.init(lane, each(lane, BAR), each(lane, 1), None, 0)
+        machine.mbarriers.fence_inits(lane, None)
     machine.clocks.join_all()
     return machine
 

@@ -11,7 +11,7 @@ from flash_attention.emulator.errors import EmulatorError
 from flash_attention.emulator.machine.lanes import SHARED_BASE
 from flash_attention.emulator.machine.machine import Machine
 from flash_attention.emulator.machine.wgmma import Descriptor
-from tests.emulator.hopper_machine import each, fill_shared, kinds, make_machine
+from tests.emulator.hopper_machine import each, fill_shared, kinds, make_machine, one_lane
 from tests.emulator.operand_layouts import OperandLayout, spread_layout
 
 Array = NDArray[Any]
@@ -261,9 +261,32 @@ def test_operands_are_free_once_their_group_is_waited_for(
     for _ in range(commits):
         machine.wgmma.commit(sel)
     machine.wgmma.wait(sel, pending)
+    machine.clocks.join_all()
     address = (SHARED_BASE + 4 * (sel.warp * 32 + sel.lane)).astype(np.uint32)
     machine.shared.store(sel, address, 4, [address], None, 1)
     assert kinds(machine) == ([] if ordered else ["race"])
+
+
+@pytest.mark.parametrize("handed_over", [False, True])
+def test_a_warp_waits_for_its_own_part_of_a_product(handed_over: bool) -> None:
+    """An arrival at an mbarrier counts for the warpgroup; a store of the warp itself does not."""
+    machine = make_machine()
+    fill_shared(machine, np.zeros(8192, np.uint8))
+    good = PLAIN.descriptor(SHARED_BASE)
+    multiply(machine, good, good, 64)
+    machine.wgmma.commit(machine.lanes.all)
+    writer = machine.lanes.warps_of(0, 1)
+    machine.wgmma.wait(writer, 0)
+    if handed_over:
+        lane, barrier = one_lane(machine), SHARED_BASE + 16384
+        machine.mbarriers.init(lane, each(lane, barrier), each(lane, 1), None, 0)
+        machine.clocks.sync_warp(writer)
+        machine.mbarriers.arrive(lane, each(lane, barrier), None, None, None, 0)
+        writer = machine.lanes.warps_of(1, 1)
+        machine.mbarriers.acquire(writer, each(writer, barrier))
+    address = (SHARED_BASE + 4 * writer.lane).astype(np.uint32)
+    machine.shared.store(writer, address, 4, [address], None, 1)
+    assert kinds(machine) == ([] if handed_over else ["race"])
 
 
 @pytest.mark.parametrize("fenced", [False, True])

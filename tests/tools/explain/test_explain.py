@@ -108,7 +108,7 @@ def test_a_short_call_is_cut_combined_and_bound_by_memory() -> None:
     config = explanation.config
     assert isinstance(config, HopperForwardKernelConfig)
     features = Sm90Features(heads_together=4, few_queries=True, splits=SplitKind.EVEN)
-    compiled = load_unit(combine_unit(config.dtype, features, 64, "sm_90a")).compiled
+    compiled = load_unit(combine_unit(config.dtype, features, 64, 128, "sm_90a")).compiled
     assert explanation.rule.startswith("short queries: 4 rows that share a head of k and v fit")
     assert explanation.features == ("heads_4", "even")
     assert (explanation.tiles, explanation.chunks) == (2, 43)  # of four of the 2 x 86 blocks

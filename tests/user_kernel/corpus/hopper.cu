@@ -81,6 +81,7 @@ __global__ void tensor_tile(float* out, const __grid_constant__ CUtensorMap map,
   __shared__ u64 barrier;
   if (threadIdx.x == 0) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(address_of(&barrier)));
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     asm volatile(
         "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(address_of(&barrier)),
         "r"((u32)sizeof(tile))

@@ -26,6 +26,13 @@ def set_registers(emitter: BlockEmitter, instruction: Instruction, predicate: st
         raise ValueError("setmaxnreg takes a multiple of 8 from 24 to 256")
 
 
-@emits("griddepcontrol", "nanosleep", "prefetch", "prefetchu", "pragma")
+@emits("griddepcontrol")
+def depend_on_grid(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+    """A wait for the kernel before; letting the next one start changes nothing."""
+    if "wait" in instruction.parts:
+        emitter.line(f"m.kernel_before.wait(s, {predicate})")
+
+
+@emits("nanosleep", "prefetch", "prefetchu", "pragma")
 def nothing(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
     pass

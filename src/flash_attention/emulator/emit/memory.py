@@ -173,9 +173,12 @@ def reduce(emitter: BlockEmitter, instruction: Instruction, predicate: str | Non
 
 @emits("fence", "membar")
 def fence(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
-    """Between threads of a scope, or between proxies; the latter only in shared memory."""
-    scope = scope_of_fence(instruction)
+    """Between threads of a scope, between proxies, or behind mbarrier.init."""
+    parts, scope = instruction.parts, scope_of_fence(instruction)
     if scope is not None:
         emitter.line(f"m.clocks.fence(s, {scope!r}, {predicate})")
-    elif "global" not in instruction.parts:
-        emitter.line("m.clocks.fence_proxy(s)")
+    elif "mbarrier_init" in parts:
+        emitter.line(f"m.mbarriers.fence_inits(s, {predicate})")
+    else:
+        spaces = {part.split("::")[0] for part in parts} & {"shared", "global"}
+        emitter.line(f"m.clocks.fence_proxy(s, {sorted(spaces)}, {predicate})")

@@ -20,7 +20,10 @@ Clock = NDArray[np.int32]
 Index = TypeVar("Index", int, NDArray[np.int64])
 Released = Clock  # what a warp lets others see, [views, agents]
 
-SEEN, BY_PROXY, BEHIND_CTA_FENCE, BEHIND_GPU_FENCE = range(4)  # views
+# Views: what happened before, what asynchronous engines may rely on of it in shared and in global
+# memory, and what happened before the last fence of a scope.
+SEEN, BY_PROXY, BY_GLOBAL_PROXY, BEHIND_CTA_FENCE, BEHIND_GPU_FENCE = range(5)
+PROXIES = {"shared": BY_PROXY, "global": BY_GLOBAL_PROXY}
 FENCES = {"cta": (BEHIND_CTA_FENCE,), "gpu": (BEHIND_CTA_FENCE, BEHIND_GPU_FENCE)}
 
 
@@ -28,10 +31,11 @@ class Clocks:
     """Vector clocks per warp, with one component per agent of its CTA.
 
     Agents are numbered inside a CTA: its warps, a lane of every warp that acts alone, the cp.async
-    engine of every warp, mbarrier slots, the wgmma engine of every warpgroup, the bulk-store engine
-    of every warp. `seen` is what happened before for the agent of a row, `seen_by_proxy` for its
-    asynchronous engines, and `seen_by_lanes` as to what other lanes of the warp did. Kernels with
-    fences between threads have two views more: what happened before the last fence of a scope.
+    engine of every warp, mbarrier slots, the wgmma engine and the bulk-store engine of every warp.
+    `seen` is what happened before for the agent of a row, `seen_by_proxy` for its
+    asynchronous engines, and `seen_by_lanes` as to what other lanes of the warp did. Kernels whose
+    CTAs exchange what copy engines move have one view more, and those with fences between threads
+    three: what happened before the last fence of a kind.
 
     Row w belongs to the lanes of warp w that act together. Row w + `num_warps` belongs to a lane of
     it that acts alone: it takes part in what they do together, and may have seen more. What it has
@@ -47,9 +51,10 @@ class Clocks:
         self._copies = 2 * self.warps_per_cta
         self._barriers = self._copies + self.warps_per_cta
         self._wgmma = self._barriers + MBARRIER_SLOTS * machine.clusters.size
-        self._bulk = self._wgmma + self.groups_per_cta
+        self._bulk = self._wgmma + WARPS_PER_GROUP * self.groups_per_cta
         self.num_agents = self._bulk + self.warps_per_cta
-        views = 4 if machine.program.has_fences else 2
+        program = machine.program
+        views = 5 if program.has_fences else 3 if program.copies_meet_flags else 2
         self.views: Clock = np.zeros((views, 2 * self.num_warps, self.num_agents), np.int32)
         self.seen: Clock = self.views[SEEN]
         self.seen_by_proxy: Clock = self.views[BY_PROXY]
@@ -68,8 +73,8 @@ class Clocks:
     def barrier_agent(self, slot: Index) -> Index:
         return self._barriers + slot
 
-    def wgmma_agent(self, group: Index) -> Index:
-        return self._wgmma + group
+    def wgmma_agent(self, warp: Index) -> Index:
+        return self._wgmma + warp
 
     def bulk_agent(self, warp: Index) -> Index:
         return self._bulk + warp
@@ -85,7 +90,7 @@ class Clocks:
         if agent < self._wgmma:
             return f"a bulk load on mbarrier slot {agent - self._barriers}"
         if agent < self._bulk:
-            return f"wgmma of warpgroup {agent - self._wgmma}"
+            return f"wgmma of warpgroup {(agent - self._wgmma) // WARPS_PER_GROUP}"
         return f"a bulk store of warp {agent - self._bulk}"
 
     def epochs(self, warp_ids: NDArray[np.int64]) -> Clock:
@@ -107,20 +112,25 @@ class Clocks:
         self._settle(warps)
         self._tick(warps)
 
-    def fence_proxy(self, sel: Selection) -> None:
-        """fence.proxy.async: the past becomes visible to asynchronous engines."""
-        for rows in (sel.warps_together, sel.warps + self.num_warps):
-            self.seen_by_proxy[rows] = self.seen[rows]
-        self._tick(sel.warps)
+    def fence_proxy(
+        self, sel: Selection, spaces: Sequence[str] = (), mask: Bools | None = None
+    ) -> None:
+        """fence.proxy.async: the past becomes visible to asynchronous engines, in some spaces or in
+        all of them."""
+        self._fence(sel, [PROXIES[space] for space in spaces or PROXIES], mask)
 
     def fence(self, sel: Selection, scope: str, mask: Bools | None) -> None:
         """A fence between threads: the past is visible to those of a scope that learn of it."""
+        self._fence(sel, FENCES[scope], mask)
+
+    def _fence(self, sel: Selection, views: Sequence[int], mask: Bools | None) -> None:
         lanes = self._lanes.part(sel, mask) if mask is None or mask.any() else None
         if lanes is None:
             return
         for rows in (lanes.warps_together, lanes.warps + self.num_warps):
-            for view in FENCES[scope]:
-                self.views[view, rows] = self.seen[rows]
+            for view in views:
+                if view < len(self.views):
+                    self.views[view, rows] = self.seen[rows]
         self._tick(lanes.warps)
 
     def learn(self, warp_id: int, agent: int, epoch: int, alone: bool) -> None:
@@ -154,6 +164,15 @@ class Clocks:
         self.tick_warp(warp_id)
         return released
 
+    def known_of_group(self, warp_id: int, alone: bool) -> Released:
+        """What a warp, or a lane alone, may release, for the products of its whole warpgroup too:
+        kernels let one warp hand over what all four have multiplied."""
+        known = self.known(warp_id, alone)
+        warp = warp_id // self.num_ctas
+        first = self._wgmma + warp - warp % WARPS_PER_GROUP
+        known[:, first : first + WARPS_PER_GROUP] = known[:, [self.wgmma_agent(warp)]]
+        return known
+
     def join(self, warp_ids: NDArray[np.int64], released: Sequence[Released] = ()) -> None:
         """A barrier that completes: the waiting warps of every CTA learn what all of them knew.
 
@@ -184,6 +203,10 @@ class Clocks:
         self.seen_by_lanes[:] = self.seen
         self.joins += 1
         self._tick(self._warps)
+
+    def row(self, warp_id: int, alone: bool) -> int:
+        """The row of lanes of a warp that act together, or of one that acts alone."""
+        return warp_id + self.num_warps * alone
 
     def _rows(self, warp_id: int, alone: bool) -> tuple[int, ...]:
         row = warp_id + self.num_warps

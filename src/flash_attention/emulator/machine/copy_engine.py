@@ -39,6 +39,7 @@ class CopyEngine:
         def land() -> None:
             target[chunks] = data
 
+        machine.mbarriers.check_fenced(thread, barrier)
         number = int(machine.lanes.numbers[thread.sel.index][thread.lane])
         agent, epoch = machine.mbarriers.start_transfer(barrier, nbytes, number, thread.pc, land)
         if chunks.size:

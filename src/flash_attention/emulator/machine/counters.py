@@ -58,7 +58,7 @@ class Counters:
     def __init__(self, program: Program, native: Native | None = None) -> None:
         self._program = program
         self._native = native
-        self._blocks: Counter[int] = Counter()
+        self.blocks: Counter[int] = Counter()
         self.shared_sites: dict[int, SharedSite] = {}
         self.global_sites: dict[int, GlobalSite] = {}
         self.tensor_operations = 0
@@ -68,7 +68,7 @@ class Counters:
 
     def block(self, index: int, warps: int) -> None:
         """Count that `warps` warps executed a basic block."""
-        self._blocks[index] += warps
+        self.blocks[index] += warps
 
     def barrier_wait(self, warps: int) -> None:
         """Count that `warps` warps waited at a barrier of their CTA."""
@@ -153,7 +153,7 @@ class Counters:
     def instructions(self) -> Counter[str]:
         """The number of warp instructions of each opcode."""
         counts: Counter[str] = Counter()
-        for index, warps in self._blocks.items():
+        for index, warps in self.blocks.items():
             for instruction in self._program.blocks[index].instructions:
                 counts[instruction.opcode] += warps
         return counts

@@ -51,7 +51,7 @@ class EngineShadow(Shadow):
             agent_before, other = int(writers.agent[late][0]), pc_of(writers.tag[late])
             where = chunks[late.any(axis=1)]
             self._report_overwrite(thread, "written", agent_before, where, other)
-        known = seen[self._readers]
+        known = self._seen_of_readers(seen)
         for reader in np.flatnonzero(self._latest_read > known).tolist():
             read, tags = state.late_reads(reader, chunks * CHUNK, CHUNK, known[reader])
             agent_before = int(self._readers[reader])
@@ -69,7 +69,7 @@ class EngineShadow(Shadow):
         me = thread.warp, int(thread.sel.lane[thread.lane])
         if native.check_engine_write(first, last, *state.tables(), seen, *me) < 0:
             return False
-        known = seen[self._readers]
+        known = self._seen_of_readers(seen)
         return not any(
             state.may_have_read(
                 reader, first, last, int(known[reader]), int(self._readers[reader]), me

@@ -4,6 +4,9 @@
 A thread that changes a flag publishes what it has seen: all of it by a release, what lies before
 its last fence otherwise. Who reads the flag may rely on that: at once by an acquire, behind a fence
 otherwise. Without any fence, atomics order only each other and the stores behind them (LOOSE).
+
+What copy engines do to global memory is ordered by flags only behind fence.proxy.async: between the
+wait for a copy and the flag, and between the flag and a copy.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ from numpy.typing import NDArray
 from flash_attention.emulator.machine.clocks import (
     BEHIND_CTA_FENCE,
     BEHIND_GPU_FENCE,
+    BY_GLOBAL_PROXY,
     SEEN,
     Clock,
     Clocks,
@@ -36,6 +40,16 @@ class Actor(NamedTuple):
 
     warp_id: int
     alone: bool
+
+
+class Pair(NamedTuple):
+    """Whether a copy engine made each of two accesses, the first and the second one."""
+
+    first: bool
+    second: bool
+
+
+NEITHER = Pair(False, False)
 
 
 class _Observed:
@@ -69,7 +83,7 @@ class FlagOrder:
         self._agents = 2 * clocks.warps_per_cta  # that access global memory
         self._flags: dict[tuple[int, int], Counts] = {}  # by place and reader
         self._numbers: dict[tuple[int, int], int] = {}  # of publishers, by row and reader
-        self._log: list[list[Clock]] = []  # by publisher
+        self._log: list[list[Clock]] = []  # by publisher: what threads did, and what engines did
         self._of_cta: defaultdict[tuple[int, bool], list[int]] = defaultdict(list)
         self._observed: defaultdict[int, dict[tuple[int, int, bool], _Observed]] = defaultdict(dict)
 
@@ -84,9 +98,9 @@ class FlagOrder:
             del views[ANYWHERE]
         for reader, view in views.items():
             if ordering.releases or view < len(known):
-                clock = known[SEEN if ordering.releases else view]
-                self._publish(actor, place, reader, clock, adds)
-        self._publish(actor, place, LOOSE, known[SEEN], adds)
+                released = known[SEEN if ordering.releases else view]
+                self._publish(actor, place, reader, self._with_engines(released, known), adds)
+        self._publish(actor, place, LOOSE, self._with_engines(known[SEEN], known), adds)
         clocks.tick_warp(actor.warp_id)
 
     def observe(self, actor: Actor, place: int, ordering: Ordering) -> None:
@@ -105,33 +119,42 @@ class FlagOrder:
                 key = agent, behind, reader == LOOSE
                 self._observed[cta].setdefault(key, _Observed()).add(epoch, counts)
 
-    def covers(self, row: int, cta: int, agent: int, epoch: int, loose: bool) -> bool:
-        """Whether the agent of a row knows what an agent of a CTA did in an epoch."""
-        known = self._knowledge(row, loose)
+    def covers(
+        self, row: int, cta: int, agent: int, epoch: int, loose: bool, by_engines: Pair = NEITHER
+    ) -> bool:
+        """Whether the agent of a row knows what an agent of a CTA did in an epoch, or engines know
+        that engines did."""
+        known = self._knowledge(row, loose, by_engines.second)
         for publisher in self._of_cta[cta, loose]:
             count = known[publisher] if publisher < len(known) else 0
-            if count and self._log[publisher][count - 1][agent] >= epoch:
+            if count and self._log[publisher][count - 1][int(by_engines.first), agent] >= epoch:
                 return True
         return False
 
+    def _with_engines(self, released: Clock, known: Clock) -> Clock:
+        """What is released, and how much of it copy engines did before a fence between proxies."""
+        if len(known) <= BY_GLOBAL_PROXY:
+            return np.stack((released, released))
+        return np.stack((released, np.minimum(released, known[BY_GLOBAL_PROXY])))
+
     def _publish(self, actor: Actor, place: int, reader: int, clock: Clock, adds: bool) -> None:
         clocks, loose = self._clocks, reader == LOOSE
-        row = actor.warp_id + clocks.num_warps * actor.alone
+        row = clocks.row(*actor)
         key = row, min(reader, 0)
         if key not in self._numbers:
             self._numbers[key] = len(self._log)
             self._of_cta[actor.warp_id % clocks.num_ctas, loose].append(len(self._log))
             self._log.append([])
         number = self._numbers[key]
-        self._log[number].append(clock[: self._agents].copy())
+        self._log[number].append(clock[:, : self._agents].copy())
         mine = np.zeros(number + 1, np.int32)
         mine[number] = len(self._log[number])
         counts = _merged(mine, self._knowledge(row, loose))
         before = self._flags.get((place, reader)) if adds else None
         self._flags[place, reader] = counts if before is None else _merged(counts, before)
 
-    def _knowledge(self, row: int, loose: bool) -> Counts:
-        """The publications that the agent of a row may rely on."""
+    def _knowledge(self, row: int, loose: bool, for_engine: bool = False) -> Counts:
+        """The publications that the agent of a row may rely on, or copies that it starts."""
         clocks = self._clocks
         warp, cta = divmod(row % clocks.num_warps, clocks.num_ctas)
         own = clocks.lane_agent(warp) if row >= clocks.num_warps else warp
@@ -140,6 +163,8 @@ class FlagOrder:
             if of_loose != loose or view >= len(clocks.views):
                 continue
             epoch = int(clocks.views[view, row, agent])
+            if for_engine and len(clocks.views) > BY_GLOBAL_PROXY:
+                epoch = min(epoch, int(clocks.views[BY_GLOBAL_PROXY, row, agent]))
             if agent != own and agent == clocks.lane_agent(warp):
                 epoch = min(epoch, int(clocks.seen_by_lanes[row, agent]))
             known = _merged(known, observed.until(epoch))

@@ -15,9 +15,10 @@ from flash_attention.emulator.errors import EmulatorError
 from flash_attention.emulator.machine.access import Access, Bools, Ints, Mask, Memory
 from flash_attention.emulator.machine.allocation import Allocation
 from flash_attention.emulator.machine.atomics import apply_atomic
-from flash_attention.emulator.machine.global_shadow import ADDITION, ATOMIC, GlobalShadow, Values
+from flash_attention.emulator.machine.global_shadow import ADDITION, ATOMIC, GlobalShadow
 from flash_attention.emulator.machine.lanes import GLOBAL_BASE
 from flash_attention.emulator.machine.storage import POISON, Storage
+from flash_attention.emulator.machine.values import Values
 from flash_attention.emulator.ptx.model import Variable
 
 if TYPE_CHECKING:
@@ -34,6 +35,8 @@ class Saved(NamedTuple):
 
     bytes: NDArray[np.uint8]
     allocations: list[Allocation]
+    writers: int
+    last_launch: int
 
 
 class GlobalMemory:
@@ -47,6 +50,7 @@ class GlobalMemory:
         self.allocations: list[Allocation] = []
         self._variables: dict[str, int] = {}
         self.writers = 0  # agents of all launches so far
+        self.last_launch = 0  # those of all launches but the last one
 
     @property
     def storage(self) -> Storage:
@@ -118,13 +122,19 @@ class GlobalMemory:
 
     def saved(self) -> Saved:
         """What is allocated, and all that it holds; give it to `restore`."""
+        stored = self._storage.bytes[: self._top].copy()
         allocations = [allocation.copied() for allocation in self.allocations]
-        return Saved(self._storage.bytes[: self._top].copy(), allocations)
+        return Saved(stored, allocations, self.writers, self.last_launch)
 
     def restore(self, saved: Saved) -> None:
-        """Undo what kernels did since `saved`."""
+        """Undo what kernels did since `saved`, and forget what was allocated since."""
+        self._top = saved.bytes.size
         self._storage.bytes[: self._top] = saved.bytes
         self.allocations = saved.allocations
+        self._starts = [allocation.start for allocation in saved.allocations]
+        end = GLOBAL_BASE + self._top
+        self._variables = {name: at for name, at in self._variables.items() if at < end}
+        self.writers, self.last_launch = saved.writers, saved.last_launch
 
     def find(self, offset: int) -> Allocation | None:
         """Return the allocation that contains address GLOBAL_BASE + `offset`, or None."""
@@ -168,6 +178,8 @@ class GlobalAccess(Memory):
         self._written: set[int] | None = None  # starts of allocations that are stored to
         self._shadow = GlobalShadow(machine, self._launch)
         self._writing = machine.program.global_writes
+        self._kernel_before = machine.kernel_before
+        memory.last_launch = memory.writers
         memory.writers += self._shadow.num_writers
         self._covering: Allocation | None = None  # where the last access was looked for
         self._within: _Within | None = None  # what was resolved last
@@ -221,6 +233,7 @@ class GlobalAccess(Memory):
         for allocation, lanes in self._by_allocation(access):
             if not allocation.filled:
                 self._check_written(allocation, lanes, access)
+            self._kernel_before.check(allocation, lanes, access)
             tracked = self._may_be_written(allocation)
             if tracked or allocation.newest > self._launch:
                 self._shadow.read(allocation, lanes, access, tracked)
@@ -231,11 +244,12 @@ class GlobalAccess(Memory):
         if allocation is None:
             return False
         written = allocation.newest > self._launch or self._may_be_written(allocation)
-        return written or not allocation.filled
+        return written or not allocation.filled or self._kernel_before.watched
 
     def check_write(self, access: Access, values: Values | None = None) -> None:
         """Check and record a write that is resolved, of `values` if they are known."""
         for allocation, lanes in self._by_allocation(access):
+            self._kernel_before.check(allocation, lanes, access)
             self._shadow.write(allocation, lanes, access, values)
 
     def _may_be_written(self, allocation: Allocation) -> bool:
@@ -316,6 +330,7 @@ class GlobalAccess(Memory):
     def _check_change(self, access: Access, kind: int) -> None:
         for allocation, lanes in self._by_allocation(access):
             self._check_written(allocation, lanes, access)
+            self._kernel_before.check(allocation, lanes, access)
             self._shadow.change(allocation, lanes, access, kind)
 
     def _resolved(self, access: Access) -> Access | None:

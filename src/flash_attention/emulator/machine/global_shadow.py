@@ -10,17 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flash_attention.emulator.machine.access import Access, Bools, Ints, alone_among
 from flash_attention.emulator.machine.allocation import Allocation, Touches
-from flash_attention.emulator.machine.flag_order import Actor, FlagOrder
+from flash_attention.emulator.machine.flag_order import Actor, FlagOrder, Pair
 from flash_attention.emulator.machine.lanes import GLOBAL_BASE
 from flash_attention.emulator.machine.shadow_state import LANE_BITS, LANE_MASK
-from flash_attention.emulator.machine.storage import Storage
+from flash_attention.emulator.machine.values import Values
 from flash_attention.emulator.program.ordering import Ordering
 
 if TYPE_CHECKING:
@@ -45,30 +44,6 @@ MEETS = {
 DID = {ATOMIC: "an atomic", ADDITION: "an addition", CTA_ATOMIC: "an atomic of CTA scope"}
 
 WEAK = Ordering(strong=False, acquires=False, releases=False, scope="gpu", read_only=False)
-
-
-class Values(NamedTuple):
-    """What the lanes of an access store, word by word."""
-
-    words: Sequence[NDArray[Any]]
-    storage: Storage
-
-    def unchanged(self, access: Access, lanes: Ints) -> Bools:
-        """Which lanes store what is there already."""
-        size = self.words[0].dtype.itemsize
-        there = self.storage.gather(access.where[lanes], size, len(self.words))
-        pairs = zip(self.words, there, strict=True)
-        same: Bools = np.logical_and.reduce([mine[lanes] == old for mine, old in pairs])
-        return same
-
-    def agreed(self, access: Access, lanes: Ints) -> Bools:
-        """Which lanes store the same as all that meet them."""
-        where = access.where[lanes]
-        order = np.argsort(where, kind="stable")
-        first = lanes[order[np.searchsorted(where[order], where)]]
-        same = np.logical_and.reduce([word[lanes] == word[first] for word in self.words])
-        agreed: Bools = ~np.isin(where, where[~same])
-        return agreed
 
 
 @dataclass(frozen=True)
@@ -106,6 +81,7 @@ class GlobalShadow:
         self.num_writers = machine.num_ctas * self._agents
         self._flags = FlagOrder(machine.clocks)
         self._orderings = machine.program.orderings
+        self._bulk_pcs = machine.program.bulk_copies
 
     def ordering(self, pc: int) -> Ordering:
         return self._orderings.get(pc, WEAK)
@@ -279,7 +255,7 @@ class GlobalShadow:
             late = met & ~known
             if late.any():
                 late = self._without_flags(
-                    late, who, cta, agent, touches, np.isin(kind, list(loose))
+                    late, who, cta, agent, touches, np.isin(kind, list(loose)), access.pc
                 )
             if values is not None and (late & near).any():
                 late &= ~near | ~values.unchanged(access, lanes)[:, None]
@@ -296,21 +272,26 @@ class GlobalShadow:
         agent: Ints,
         touches: Touches,
         loose: Bools,
+        pc: int,
     ) -> Bools:
         """Those of the accesses that no flag orders either."""
         lane, part = np.nonzero(late)
         theirs = (field[lane, part] for field in (cta, agent, touches.epoch, loose))
-        keys = np.stack((who.row[lane], *theirs), axis=1)
+        first = np.isin(touches.tag[lane, part] >> LANE_BITS + KIND_BITS, self._bulk_pcs)
+        keys = np.stack((who.row[lane], *theirs, first), axis=1)
         distinct, inverse = np.unique(keys, axis=0, return_inverse=True)
-        covered = [self._covered(*key) for key in distinct.tolist()]
+        covered = [self._covered(pc in self._bulk_pcs, *key) for key in distinct.tolist()]
         rest = late.copy()
         rest[lane, part] = ~np.array(covered)[inverse.reshape(-1)]
         return rest
 
-    def _covered(self, row: int, cta: int, agent: int, epoch: int, loose: int) -> bool:
-        if self._flags.covers(row, cta, agent, epoch, loose=False):
+    def _covered(
+        self, second: bool, row: int, cta: int, agent: int, epoch: int, loose: int, first: int
+    ) -> bool:
+        place, by_engines = (row, cta, agent, epoch), Pair(bool(first), second)
+        if self._flags.covers(*place, loose=False, by_engines=by_engines):
             return True
-        return bool(loose) and self._flags.covers(row, cta, agent, epoch, loose=True)
+        return bool(loose) and self._flags.covers(*place, loose=True, by_engines=by_engines)
 
     def _check_read_only(
         self, allocation: Allocation, lanes: Ints, access: Access, writes: Touches
@@ -370,8 +351,10 @@ class GlobalShadow:
         lane, part = (int(index[0]) for index in np.nonzero(bad))
         cta, agent = divmod(int(touches.number[lane, part]) - self._launch - 1, self._agents)
         who = self._who(access, lanes, PLAIN)
-        epoch = int(touches.epoch[lane, part])
-        if self._flags.covers(int(who.row[lane]), cta, agent, epoch, loose=True):
+        place = int(who.row[lane]), cta, agent, int(touches.epoch[lane, part])
+        if self._flags.covers(*place, loose=False):
+            return ", and the flag that orders the two has no fence.proxy.async before or behind it"
+        if self._flags.covers(*place, loose=True):
             return ", and the flag that orders the two has no fence before or behind it"
         return ", and nothing orders the two"
 

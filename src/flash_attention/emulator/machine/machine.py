@@ -22,6 +22,7 @@ from flash_attention.emulator.machine.counters import Counters
 from flash_attention.emulator.machine.findings import Findings
 from flash_attention.emulator.machine.generic import GenericAccess
 from flash_attention.emulator.machine.global_memory import GlobalAccess, GlobalMemory
+from flash_attention.emulator.machine.kernel_before import KernelBefore
 from flash_attention.emulator.machine.lanes import (
     LOCAL_BASE,
     PARAM_BASE,
@@ -68,6 +69,7 @@ class Machine:
         dynamic_smem: int,
         checks: bool,
         cluster: tuple[int, int, int] | None = None,
+        starts_early: bool = False,
     ) -> None:
         self.program = program
         self.grid = grid
@@ -92,6 +94,7 @@ class Machine:
         self.native = None if library is None else library.of_a_launch()
         self.counters = Counters(program, self.native)
         self.clocks = Clocks(self)
+        self.kernel_before = KernelBefore(self, memory, starts_early)
         self.shared = SharedMemory(self)
         self.global_access = GlobalAccess(self, memory)
         self.local = PrivateMemory(self, "local", LOCAL_BASE, program.local_bytes)
@@ -142,9 +145,12 @@ class Machine:
                 f" lane {part.lane[0]}"
             )
 
-    def report_registers(self) -> None:
-        """Mistakes with the registers of a wgmma, which follow from the text alone."""
+    def report_text(self) -> None:
+        """Mistakes with waits and the registers of a wgmma, which follow from the text alone."""
         report = self.findings.report
+        for pc in self.program.untested:
+            detail = "the wait may end before the phase does, and nothing looks at its result"
+            report("mbarrier-untested", detail, pc, None, None, None)
         for pc, register, wgmma_pc in self.program.in_flight:
             detail = f"{register} belongs to a wgmma that is not waited for"
             report("wgmma-in-flight", detail, pc, None, None, None, wgmma_pc)

@@ -51,6 +51,7 @@ class Barrier:
     count: int
     pending: int
     initialised_by: tuple[int, int, int]  # agent, its epoch, pc
+    fenced: bool  # whether copy engines may use it
     visible: Released
     released: Released
     phase: int = 0
@@ -116,11 +117,37 @@ class MBarriers:
                 count=expected,
                 pending=expected,
                 initialised_by=(thread.warp, epoch, pc),
+                fenced=False,
                 visible=nothing,
                 released=nothing.copy(),
                 issued=0 if before is None else before.issued,
             )
             self._unsettled = True
+
+    def fence_inits(self, sel: Selection, mask: Mask) -> None:
+        """fence.mbarrier_init: copy engines may use what these warps have initialised."""
+        if mask is not None and not mask.any():
+            return
+        warps = set(self._machine.lanes.part(sel, mask).warps.tolist())
+        for (cta, _), barrier in self._barriers.items():
+            if barrier.initialised_by[0] * self._machine.num_ctas + cta in warps:
+                barrier.fenced = True
+
+    def check_fenced(self, thread: Thread, barrier: Barrier) -> None:
+        """Whether an mbarrier that a thread gives to a copy engine was initialised before a fence
+        that the engine heeds."""
+        if barrier.fenced or not self._machine.checks:
+            return
+        agent, epoch, init_pc = barrier.initialised_by
+        clocks = self._machine.clocks
+        if clocks.seen_by_proxy[clocks.row(thread.warp_id, thread.alone), agent] < epoch:
+            detail = "a bulk copy completes at an mbarrier, with no fence.mbarrier_init or"
+            detail += " fence.proxy.async behind its mbarrier.init"
+            address = np.full(thread.sel.count, barrier.address)
+            self._machine.findings.report_thread(
+                "missing-proxy-fence", detail, thread, address, init_pc
+            )
+        barrier.fenced = True
 
     def invalidate(self, sel: Selection, addr: Array, mask: Mask, pc: int) -> None:
         """mbarrier.inval: the object is plain memory again."""
@@ -155,7 +182,8 @@ class MBarriers:
             if barrier is None:
                 continue
             state[lanes] = barrier.parity
-            barrier.release(machine.clocks.known(thread.warp_id, bool(alone[thread.lane])))
+            known = machine.clocks.known_of_group(thread.warp_id, bool(alone[thread.lane]))
+            barrier.release(known)
             if tx is not None:
                 self._expect(barrier, int(tx[lanes].astype(np.int64).sum()), thread, addr)
             arrivals = len(lanes) if count is None else int(count[lanes].astype(np.int64).sum())

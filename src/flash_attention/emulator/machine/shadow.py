@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from flash_attention.emulator.machine.access import alone_among
 from flash_attention.emulator.machine.accessors import Accessors, Read
+from flash_attention.emulator.machine.clocks import WARPS_PER_GROUP
 from flash_attention.emulator.machine.lanes import WARP_SIZE
 from flash_attention.emulator.machine.shadow_state import (
     COLLECTIVE,
@@ -51,7 +52,7 @@ class Shadow:
         self._warps_per_cta = machine.warps_per_cta
         self._lane_agents = 2 * self._warps_per_cta  # warps and single lanes have the first numbers
         warps = np.arange(self._warps_per_cta)
-        groups = np.arange(clocks.groups_per_cta)
+        groups = WARPS_PER_GROUP * np.arange(clocks.groups_per_cta)
         self._readers: Ints = np.concatenate(
             (
                 warps,
@@ -60,6 +61,7 @@ class Shadow:
                 clocks.bulk_agent(warps),
             )
         )
+        self._wgmma_readers = slice(self._lane_agents, self._lane_agents + len(groups))
         self._reader_of_agent: Ints = np.zeros(clocks.num_agents, np.int64)
         self._reader_of_agent[self._readers] = np.arange(len(self._readers))
         self._state = ShadowState(
@@ -234,6 +236,21 @@ class Shadow:
         tags = who.lane + (access.pc << LANE_BITS)
         self._state.write(offsets, access.nbytes, who.agent, who.epochs, tags)
 
+    def _agents_of_reader(self, reader: int) -> Ints:
+        """The agents that read as one: the tensor cores of the four warps of a warpgroup do."""
+        readers = self._wgmma_readers
+        several = WARPS_PER_GROUP if readers.start <= reader < readers.stop else 1
+        return np.arange(self._readers[reader], self._readers[reader] + several)
+
+    def _seen_of_readers(self, seen: Epochs) -> Epochs:
+        """By reader, what a clock has seen of it: of a warpgroup what it has of all four warps."""
+        known: Epochs = seen[self._readers]
+        first = self._readers[self._wgmma_readers]
+        if len(first):
+            of_warps = seen[first[0] : first[-1] + WARPS_PER_GROUP].reshape(-1, WARPS_PER_GROUP)
+            known[self._wgmma_readers] = of_warps.min(axis=1)
+        return known
+
     def _accessors(self, access: Access) -> tuple[Accessors, Ints]:
         """The lanes that make a resolved access, and their offsets."""
         sel, mask = access.sel, access.mask
@@ -265,7 +282,7 @@ class Shadow:
             version=clocks.version,
             epochs=epochs,
             latest=latest,
-            oldest_seen=clocks.seen[rows].min(axis=0)[self._readers],
+            oldest_seen=self._seen_of_readers(clocks.seen[rows].min(axis=0)),
         )
         if alone is None:
             sel.memo["shadow"] = fresh
@@ -328,12 +345,12 @@ class Shadow:
         if (self._latest_read > who.oldest_seen).any():
             seen = clocks.seen.reshape(-1)
             for reader in np.flatnonzero(self._latest_read > who.oldest_seen).tolist():
-                engine, rows = int(self._readers[reader]), who.clock_row
+                agents = self._agents_of_reader(reader)
                 if access.mask is None and self._state.is_read_over(
-                    reader, engine, offsets, access.nbytes, rows, clocks.seen
+                    reader, agents, offsets, access.nbytes, who.clock_row, clocks.seen
                 ):
                     continue
-                known = seen.take(who.clock_row + self._readers[reader])
+                known = seen.take(who.clock_row[:, None] + agents).min(axis=1)
                 late, tags = self._state.late_reads(reader, offsets, access.nbytes, known)
                 if late.any():
                     detail, other = self._explain_reader(reader, tags[late])

@@ -202,17 +202,18 @@ class ShadowState:
     def is_read_over(
         self,
         reader: int,
-        agent: int,
+        agents: Ints,
         offsets: Ints,
         nbytes: int,
         rows: Ints,
         seen: NDArray[np.int32],
     ) -> bool:
-        """Whether lanes, with rows of the clocks, surely know all reads of a reader, an agent."""
+        """Whether lanes, with rows of the clocks, surely know all reads of a reader: of agents with
+        numbers in a row."""
         native, fine = self._native, self._units
         if native is None:
             return False
-        lanes = offsets, nbytes, rows, agent, seen
+        lanes = offsets, nbytes, rows, int(agents[0]), len(agents), seen
         if native.check_reader(*lanes, self._read_epoch, reader * self.num_chunks, CHUNK) < 0:
             return False
         if fine is None or not fine.any_read or reader >= self._warps:

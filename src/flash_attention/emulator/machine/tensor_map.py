@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ SWIZZLES = (0, 32, 64, 128)
 CHUNK_BYTES = 16
 _MAX_RANK = 5
 _MAX_BOX = 256
+_MAX_STEP = 8
 _MAX_DIM = 1 << 32
 _MAX_STRIDE = 1 << 40
 
@@ -35,7 +37,8 @@ def swizzle(address: NDArray[np.int64], span: int, base_offset: int = 0) -> NDAr
 class TensorMap:
     """A tensor in global memory and the box that TMA moves, innermost dimension first.
 
-    `strides` are the strides in bytes of all dimensions but the innermost, which is contiguous.
+    `strides` are the strides in bytes of all dimensions but the innermost, which is contiguous. A
+    box has every `steps[i]`-th element of its extent along dimension i, by default every one.
     """
 
     address: int
@@ -44,8 +47,11 @@ class TensorMap:
     box: tuple[int, ...]
     element_bytes: int = 2
     swizzle: int = 128
+    steps: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
+        if not self.steps:
+            object.__setattr__(self, "steps", (1,) * self.rank)
         self._check_shape()
         self._check_layout()
 
@@ -59,16 +65,26 @@ class TensorMap:
         return self.box[0] * self.element_bytes
 
     @cached_property
+    def extents(self) -> tuple[int, ...]:
+        """The elements of the box along every dimension."""
+        return tuple(-(-extent // step) for extent, step in zip(self.box, self.steps, strict=True))
+
+    @cached_property
     def box_bytes(self) -> int:
         """Bytes of the whole box; a load completes as many, out of bounds or not."""
-        size = self.element_bytes
-        for extent in self.box:
-            size *= extent
-        return size
+        return self.element_bytes * prod(self.extents)
 
     def _check_shape(self) -> None:
         if not 1 <= self.rank <= _MAX_RANK:
             raise EmulatorError(f"a tensor map has 1 to {_MAX_RANK} dimensions, not {self.rank}")
+        if len(self.steps) != self.rank or not all(1 <= step <= _MAX_STEP for step in self.steps):
+            raise EmulatorError(
+                f"{self.rank} dimensions take as many steps of 1 to {_MAX_STEP}, not {self.steps}"
+            )
+        if self.steps[0] != 1:
+            raise EmulatorError(
+                f"the innermost dimension has step {self.steps[0]}; TMA moves it whole, take 1"
+            )
         if len(self.box) != self.rank or len(self.strides) != self.rank - 1:
             raise EmulatorError(
                 f"{self.rank} dimensions take as many box extents and one stride less; "

@@ -50,10 +50,11 @@ class _Box:
     @property
     def inside(self) -> tuple[tuple[int, int], ...] | None:
         """The range of every dimension that lies in the tensor, relative to the box, or None."""
+        tensor = self.tensor
         bounds = tuple(
-            (max(0, -start), min(extent, dim - start))
-            for start, extent, dim in zip(
-                self.start, self.tensor.box, self.tensor.dims, strict=True
+            (max(0, -(start // step)), min(extent, -((start - dim) // step)))
+            for start, extent, dim, step in zip(
+                *(self.start, tensor.extents, tensor.dims, tensor.steps), strict=True
             )
         )
         return bounds if all(low < high for low, high in bounds) else None
@@ -201,8 +202,10 @@ class Tma(CopyEngine):
         tensor = box.tensor
         strides = (tensor.element_bytes, *tensor.strides)
         first = tensor.address + sum(
-            (start + low) * stride
-            for start, (low, _), stride in zip(box.start, inside, strides, strict=True)
+            (start + low * step) * stride
+            for start, (low, _), step, stride in zip(
+                *(box.start, inside, tensor.steps, strides), strict=True
+            )
         )
         key = tensor, inside, first % SECTOR_BYTES
         pieces = self._pieces.get(key)
@@ -244,10 +247,11 @@ def _cut(tensor: TensorMap, inside: _Bounds, residue: int) -> _Pieces:
     offsets = np.arange(0, row, size)
     places = np.arange(first, first + row, size)
     pitch = tensor.row_bytes
-    for (low, high), stride, extent in zip(outer, tensor.strides, tensor.box[1:], strict=True):
-        steps = np.arange(high - low)[:, None]
-        offsets = (steps * stride + offsets).ravel()
-        places = ((steps + low) * pitch + places).ravel()
+    of_dims = zip(outer, tensor.strides, tensor.steps[1:], tensor.extents[1:], strict=True)
+    for (low, high), stride, step, extent in of_dims:
+        rows = np.arange(high - low)[:, None]
+        offsets = (rows * step * stride + offsets).ravel()
+        places = ((rows + low) * pitch + places).ravel()
         pitch *= extent
     sectors = len(np.unique((offsets + residue) // SECTOR_BYTES))
     extent = int(offsets[-1]) + size

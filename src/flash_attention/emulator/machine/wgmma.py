@@ -154,12 +154,13 @@ class Wgmma:
         self._committed[sel.warps] += 1
 
     def wait(self, sel: Selection, pending: int) -> None:
-        """wgmma.wait_group: all but the newest `pending` groups have read their operands."""
+        """wgmma.wait_group: all but the newest `pending` groups have read their operands, as far as
+        the waiting warps' parts of the products go."""
         clocks = self._machine.clocks
         for warp_id in sel.warps.tolist():
-            group = warp_id // self._machine.num_ctas // GROUP_WARPS
+            warp = warp_id // self._machine.num_ctas
             over = int(self._committed[warp_id]) - pending
-            clocks.learn(warp_id, clocks.wgmma_agent(group), over, alone=False)
+            clocks.learn(warp_id, clocks.wgmma_agent(warp), over, alone=False)
 
     def _operand(
         self,
@@ -280,7 +281,7 @@ class Wgmma:
             return
         clocks = self._machine.clocks
         warps = groups.warps[chosen]
-        agents = np.array([clocks.wgmma_agent(int(g)) for g in groups.number[chosen]])
+        agents = clocks.wgmma_agent(GROUP_WARPS * groups.number[chosen])
         epochs = self._committed[warps[:, 0]] + 1
         self._machine.shared.engine_read(chunks, warps, agents, epochs, sel, pc)
 

@@ -44,7 +44,7 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
         *(ARRAY, ARRAY, ARRAY, NUMBER, ARRAY, ARRAY),
     ),
     "check_lane_reads": (ARRAY, ARRAY, NUMBER, ARRAY, ARRAY),
-    "check_reader": (ARRAY, NUMBER, ARRAY, NUMBER, ARRAY, ARRAY, NUMBER, NUMBER),
+    "check_reader": (ARRAY, NUMBER, ARRAY, NUMBER, NUMBER, ARRAY, ARRAY, NUMBER, NUMBER),
     "read_matrices": (ARRAY, ARRAY, NUMBER, ARRAY),
     "widen_a": (ARRAY, NUMBER, NUMBER, ARRAY, ARRAY),
     "widen_b": (ARRAY, NUMBER, NUMBER, NUMBER, ARRAY, ARRAY),

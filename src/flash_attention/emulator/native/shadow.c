@@ -9,8 +9,8 @@ static long parts_of(long nbytes, Tables t) {
   return parts ? parts : 1;
 }
 
-// Reads of shared memory by one or many instructions: does every reader know the last write? `synced` gets what the lanes of
-// a reading warp may rely on of each other.
+// Reads of shared memory by one or many instructions: does every reader know the last write?
+// `synced` gets what the lanes of a reading warp may rely on of each other.
 long check_read(const Array* where, long nbytes, TABLES, const Array* rows, const Array* readers,
                 const Array* seen_by_lanes, const Array* synced) {
   Tables t = TABLES_OF_ARGUMENTS;
@@ -153,14 +153,16 @@ long check_lane_reads(const Array* rows, const Array* warps, long lane_agents,
 }
 
 // Whether a reader may have read, after what the writing lanes know of it, what is written now.
-// `first` is where its row of the table begins, with entries for `size` bytes.
-long check_reader(const Array* where, long nbytes, const Array* rows, long agent,
+// It is `several` agents from `agent` on, of which the lanes have to know all. `first` is where its
+// row of the table begins, with entries for `size` bytes.
+long check_reader(const Array* where, long nbytes, const Array* rows, long agent, long several,
                   const Array* seen_by_all, const Array* read_epoch, long first, long size) {
   const int64_t *offset = where->data, *row = rows->data;
   const int32_t *seen = seen_by_all->data, *epoch = (const int32_t*)read_epoch->data + first;
   long parts = nbytes > size ? nbytes / size : 1;
   for (long i = 0; i < where->shape[0]; ++i)
     for (long part = 0; part < parts; ++part)
-      if (epoch[offset[i] / size + part] > seen[row[i] + agent]) return SUSPICIOUS;
+      for (long member = agent; member < agent + several; ++member)
+        if (epoch[offset[i] / size + part] > seen[row[i] + member]) return SUSPICIOUS;
   return CLEAN;
 }

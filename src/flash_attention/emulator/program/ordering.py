@@ -32,8 +32,9 @@ def ordering_of(instruction: Instruction) -> Ordering:
 
 
 def scope_of_fence(instruction: Instruction) -> str | None:
-    """The threads that a fence orders, "cta" or "gpu"; None of one between proxies."""
-    if "proxy" in instruction.parts:
+    """The threads that a fence orders, "cta" or "gpu"; None of one between proxies, or of one that
+    orders nothing but mbarrier.init."""
+    if not {"proxy", "mbarrier_init"}.isdisjoint(instruction.parts):
         return None
     return "cta" if "cta" in instruction.parts else "gpu"
 
@@ -42,6 +43,16 @@ def has_fences(instructions: tuple[Instruction, ...]) -> bool:
     """Whether a kernel has fences between threads."""
     fences = (i for i in instructions if i.parts[0] in ("fence", "membar"))
     return any(scope_of_fence(fence) is not None for fence in fences)
+
+
+def moves_in_bulk(instruction: Instruction) -> bool:
+    """Whether a copy engine accesses global memory."""
+    return instruction.parts[0] == "cp" and {"bulk", "global"} <= set(instruction.parts)
+
+
+def copies_meet_flags(instructions: tuple[Instruction, ...]) -> bool:
+    """Whether flags may have to order what copy engines do to global memory."""
+    return ctas_exchange(instructions) and any(map(moves_in_bulk, instructions))
 
 
 def ctas_exchange(instructions: tuple[Instruction, ...]) -> bool:

@@ -25,15 +25,17 @@ from flash_attention.emulator.program.meetings import meets_at_barriers
 from flash_attention.emulator.program.order import priorities
 from flash_attention.emulator.program.ordering import (
     Ordering,
+    copies_meet_flags,
     ctas_exchange,
     has_fences,
+    moves_in_bulk,
     ordering_of,
 )
 from flash_attention.emulator.program.origins import origins_of_addresses
 from flash_attention.emulator.program.runs import Run, runs_of
 from flash_attention.emulator.program.unfenced import unfenced_products
 from flash_attention.emulator.program.unwritten import doubtful_registers
-from flash_attention.emulator.program.waiting import waiting_loops
+from flash_attention.emulator.program.waiting import untested_waits, waiting_loops
 from flash_attention.emulator.ptx.model import (
     Imm,
     Instruction,
@@ -156,6 +158,7 @@ class Program:
         self.waiting_loops = waiting_loops(self.blocks, self.loop_nests)
         self.in_flight = registers_in_flight(kernel, self.blocks)
         self.unfenced = unfenced_products(kernel, self.blocks)
+        self.untested = untested_waits(self.blocks)
         self.doubts = doubtful_registers(self.blocks)
         self.origins = origins_of_addresses(kernel)
         layout = self._layout = Layout(kernel, self.blocks, hooks or Hooks())
@@ -177,6 +180,7 @@ class Program:
         self.param_reads = sorted(layout.param_reads)
         self.param_bytes = max((p.offset + p.size for p in kernel.params), default=0)
         self.ctas_exchange = ctas_exchange(kernel.instructions)
+        self.copies_meet_flags = copies_meet_flags(kernel.instructions)
         self.has_fences = has_fences(kernel.instructions)
         self.special_registers = sorted(layout.special_registers)
         self.uses_wgmma = any(i.parts[0] == "wgmma" for i in kernel.instructions)
@@ -202,6 +206,11 @@ class Program:
             for pc, instruction in enumerate(self.kernel.instructions)
             if instruction.parts[0] in accesses
         }
+
+    @cached_property
+    def bulk_copies(self) -> list[int]:
+        """The instructions by which copy engines access global memory."""
+        return [pc for pc, i in enumerate(self.kernel.instructions) if moves_in_bulk(i)]
 
     @cached_property
     def atomics(self) -> list[int]:

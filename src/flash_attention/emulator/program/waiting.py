@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flash_attention.emulator.program.blocks import Block
+from flash_attention.emulator.program.blocks import Block, written_by
 from flash_attention.emulator.program.ordering import ordering_of
 from flash_attention.emulator.ptx.model import Instruction
 
@@ -19,6 +19,17 @@ def waiting_loops(blocks: Sequence[Block], nests: Sequence[tuple[int, ...]]) -> 
         if nest and any(_looks(block.instructions, opcode) for opcode in ("ld", "atom")):
             found |= {header: 1 if blocks[header].spins else PATIENCE for header in nest}
     return found
+
+
+def untested_waits(blocks: Sequence[Block]) -> list[int]:
+    """The mbarrier.try_wait and test_wait whose result nothing looks at. They may fail, but only a
+    look at the result tells."""
+    return [
+        block.start + len(block.instructions) - 1
+        for block in blocks
+        if block.terminator == "mbarrier_wait"
+        and block.live_out.isdisjoint(written_by(block.instructions[-1]))
+    ]
 
 
 def _looks(instructions: Sequence[Instruction], opcode: str) -> bool:

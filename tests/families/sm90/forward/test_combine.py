@@ -16,7 +16,7 @@ EVEN = Sm90Features(splits=SplitKind.EVEN, heads_together=4)
 
 @pytest.mark.parametrize(("dtype", "header"), [(DType.FP16, "fp16"), (DType.BF16, "bf16")])
 def test_parts_are_combined_by_a_kernel_of_their_own(dtype: DType, header: str) -> None:
-    unit = combine_unit(dtype, EVEN, 64, "sm_90a")
+    unit = combine_unit(dtype, EVEN, 64, 128, "sm_90a")
     bounds = f'extern "C" __global__ void __launch_bounds__({THREADS})'
     assert unit.source.count(bounds) == 1
     closure = include_closure(unit.source)
@@ -29,13 +29,14 @@ def test_parts_are_combined_by_a_kernel_of_their_own(dtype: DType, header: str) 
 def test_units_differ_whenever_their_arguments_do() -> None:
     chunked = Sm90Features(splits=SplitKind.CHUNKED)
     units = [
-        combine_unit(DType.BF16, EVEN, 64, "sm_90a"),
-        combine_unit(DType.FP16, EVEN, 64, "sm_90a"),
-        combine_unit(DType.BF16, chunked, 64, "sm_90a"),
-        combine_unit(DType.BF16, EVEN, 128, "sm_90a"),
-        combine_unit(DType.BF16, Sm90Features(splits=SplitKind.EVEN), 64, "sm_90a"),
+        combine_unit(DType.BF16, EVEN, 64, 128, "sm_90a"),
+        combine_unit(DType.FP16, EVEN, 64, 128, "sm_90a"),
+        combine_unit(DType.BF16, chunked, 64, 128, "sm_90a"),
+        combine_unit(DType.BF16, EVEN, 128, 128, "sm_90a"),
+        combine_unit(DType.BF16, Sm90Features(splits=SplitKind.EVEN), 64, 128, "sm_90a"),
+        combine_unit(DType.BF16, EVEN, 64, 512, "sm_90a"),
     ]
     assert len({unit.source for unit in units}) == len({unit.name for unit in units}) == len(units)
-    for unit in units[:3]:
+    for unit in (*units[:3], units[-1]):
         compiled = compile_kernel(unit.source, arch=unit.target, name=unit.name)
         assert compiled.resources.spill_bytes == 0

@@ -8,6 +8,7 @@ from math import gcd
 from typing import Any
 
 import pytest
+import torch
 
 from flash_attention.arch import ARCHES
 from flash_attention.call.problem import Problem
@@ -140,6 +141,18 @@ def test_long_queries_of_pages_have_a_config(page_keys: int, d_head: int, causal
     assert shared >= gcd(page_keys, 64) or shared == page_keys
 
 
+@pytest.mark.parametrize("page_keys", [1, 3, 8, 16, 32, 48, 64, 128, 192, 256])
+@pytest.mark.parametrize("d_head", D_HEADS)
+@pytest.mark.parametrize("causal", [False, True])
+def test_pages_of_8_bits_have_a_config(page_keys: int, d_head: int, causal: bool) -> None:
+    problem = replace(PROBLEM, seq_q=4096, d_head=d_head, d_v=d_head, causal=causal)
+    problem = replace(problem, seqused_k=True, page_keys=page_keys, pages=1000)
+    config = chosen(replace(problem, kv_dtype=torch.float8_e4m3fn))
+    config.check(ARCH)
+    shared = gcd(page_keys, config.B_c)
+    assert shared >= gcd(page_keys, min(64, 1 << config.B_c.bit_length() - 1))
+
+
 def test_groups_are_powers_of_two_that_grow_with_the_keys_and_stay_in_l2() -> None:
     for d_head in D_HEADS:
         sizes = [group_mib(square(DType.BF16, d_head, n)) for n in (1, *LENGTHS)]
@@ -187,7 +200,8 @@ def test_two_consumers_where_tiles_of_three_would_be_half_empty(rows: int, consu
         (197, 64, (1, 112, 0), (256, 224)),  # 2 x 128 rows and keys cover 256 x 256
         (256, 64, (1, 112, 32), (256, 256)),
         (257, 64, (1, 96, 0), (320, 288)),  # 2 x 192 rows, 3 x 128 keys: 384 x 384
-        (257, 80, (1, 96, 0), (320, 288)),
+        (256, 80, (1, 112, 32), (256, 256)),
+        (257, 80, (3, 96, 0), (320, 288)),  # one consumer of the last tile is skipped
         (320, 96, (1, 96, 32), (320, 320)),
         (321, 64, (3, 128, 0), (384, 384)),
         (577, 64, (3, 128, 0), (768, 640)),
@@ -210,7 +224,7 @@ def test_tiles_of_full_attention_fit_short_sequences(
     assert (-(-rows // unit) * unit, whole * config.B_c + last) == covered
 
 
-@pytest.mark.parametrize("d_head", range(16, 97, 16))
+@pytest.mark.parametrize("d_head", [16, 32, 48, 64, 96])
 def test_tiles_of_one_consumer_share_a_multiprocessor(d_head: int) -> None:
     """On 132 multiprocessors 32 x 16 heads of 257 rows are 2,560 tiles: 264 at a time."""
     problem = replace(square(DType.BF16, d_head, 257), batch=32)

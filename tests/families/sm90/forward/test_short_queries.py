@@ -56,18 +56,27 @@ def test_every_multiprocessor_gets_as_many_keys(batch: int, seq_k: int) -> None:
     assert chunks.heads_together == 4
 
 
-def test_a_chunk_has_four_blocks_at_least() -> None:
+def test_few_keys_have_a_cta_for_every_block() -> None:
     chunks = chosen(replace(DECODE, seq_k=1000))
     assert chunks == Chunks(
-        SplitKind.EVEN, blocks=4, key_blocks=11, heads_together=4, one_launch=True
+        SplitKind.EVEN, blocks=1, key_blocks=16, heads_together=4, one_launch=True
     )
-    few = chosen(replace(DECODE, seq_k=4 * BLOCK_KEYS))
-    assert few == Chunks(SplitKind.WHOLE, blocks=4, key_blocks=4, heads_together=4)
+    few = chosen(replace(DECODE, seq_k=BLOCK_KEYS))
+    assert few == Chunks(SplitKind.WHOLE, blocks=1, key_blocks=1, heads_together=4)
+
+
+def test_the_last_cta_combines_few_rows_of_few_parts() -> None:
+    decode = replace(DECODE, seq_k=20 * BLOCK_KEYS, heads_k=32)
+    many = Chunks(SplitKind.CHUNKED, blocks=1, key_blocks=33, heads_together=1)
+    assert not many.with_launches(decode).one_launch
+    assert replace(many, key_blocks=32).with_launches(decode).one_launch
+    assert replace(many, key_blocks=20, heads_together=4).with_launches(decode).one_launch
+    assert not replace(many, key_blocks=21, heads_together=4).with_launches(decode).one_launch
 
 
 @pytest.mark.parametrize(
     ("heads", "chunks"),
-    [(32, Chunks(SplitKind.WHOLE, blocks=86, key_blocks=86, heads_together=4)), (8, None)],
+    [(32, Chunks(SplitKind.WHOLE, blocks=128, key_blocks=128, heads_together=4)), (8, None)],
 )
 def test_many_entries_are_not_split(heads: int, chunks: Chunks | None) -> None:
     assert chosen(replace(DECODE, batch=17, heads=heads)) == chunks
@@ -101,7 +110,7 @@ def test_a_window_that_hides_most_keys_is_not_split() -> None:
         ({"seq_k": 0}, "there is nothing to compute"),
         ({"d_head": 264}, "d_head"),
         ({"window": (99, 0), "heads": 8}, "the window shows lie in few of any chunks, and no"),
-        ({"seq_k": 300, "heads": 8}, "300 keys are too few to split, and no heads share"),
+        ({"seq_k": 64, "heads": 8}, "64 keys are too few to split, and no heads share"),
         ({"batch": 17, "heads": 8}, "136 tiles keep 132 multiprocessors busy, and no heads share"),
     ],
 )

@@ -59,6 +59,7 @@ class Case:
     scale: float = 1.0  # of all scores
     mean: float = 0.0  # of v
     whole: bool = False  # q and k hold numbers from -2 to 2, whose products 14 bits add exactly
+    v_transposed: bool = False  # the keys of v are contiguous
 
     def call(self, d_head: int, device: str = "cpu") -> Call:
         """The call with tensors of at most `d_head` columns."""
@@ -92,8 +93,16 @@ def _made(case: Case, d: int, device: str) -> Call:
         keywords["sinks"] = drawn(case.heads).to(device)
     names = ("q_descale", "k_descale", "v_descale")
     q, k, v = (t.to(E4M3).to(device) for t in (q, k, v))
+    v = with_contiguous_keys(v) if case.v_transposed else v
     keywords |= {n: f.to(device) for n, f in zip(names, factors, strict=True)}
     return Call(q, k, v, **keywords, return_lse=True)
+
+
+def with_contiguous_keys(v: Tensor) -> Tensor:
+    """Copy v so that its keys are contiguous. NaN follows the last one, up to 16 bytes."""
+    batch, keys, heads, d = v.shape
+    room = torch.full((batch, heads, d, -(-keys // 16) * 16), torch.nan, device=v.device).to(E4M3)
+    return room[..., :keys].permute(0, 3, 1, 2).copy_(v)
 
 
 def assert_right(call: Call, out: Tensor, lse: Tensor | None, most_rms: float = MOST_RMS) -> None:

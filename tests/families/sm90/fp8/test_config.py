@@ -19,8 +19,10 @@ from flash_attention.families.sm90.fp8.transpose import TransposeConfig
 from flash_attention.kernel_configs import DType, TileOrder
 from tests.families.sm90.fp8.cases import LINEAR, OVERLAPPED, PLAIN, SERIAL, WIDE
 
+TRANSPOSED = replace(OVERLAPPED, values_transposed=True)
 
-@pytest.mark.parametrize("config", [OVERLAPPED, SERIAL, WIDE, LINEAR, PLAIN], ids=str)
+
+@pytest.mark.parametrize("config", [OVERLAPPED, SERIAL, WIDE, LINEAR, PLAIN, TRANSPOSED], ids=str)
 def test_a_config_is_read_back_from_its_short_form_and_its_names(
     config: HopperFp8KernelConfig,
 ) -> None:
@@ -31,6 +33,10 @@ def test_a_config_is_read_back_from_its_short_form_and_its_names(
 def test_the_short_form_names_every_switch() -> None:
     assert str(OVERLAPPED) == (
         "hopper_fp8(BF16, 128, 2, 64, 2): q_in_registers+overlap+tensor_sums+promote_2+dynamic_4"
+    )
+    assert str(TRANSPOSED) == (
+        "hopper_fp8(BF16, 128, 2, 64, 2):"
+        " q_in_registers+overlap+tensor_sums+promote_2+values_transposed+dynamic_4"
     )
     with pytest.raises(KernelConfigError, match="unknown word 'overlop'; did you mean 'overlap'"):
         parse_kernel_config("hopper_fp8(BF16, 128, 2, 64, 2): overlop")
@@ -56,6 +62,11 @@ def test_the_kernel_that_transposes_has_a_name_too() -> None:
             {"linear_groups": 2, "tensor_sums": False},
             "linear_groups_need_tensor_sums",
             "linear_groups=2 makes weights that only the tensor cores sum",
+        ),
+        (
+            {"values_transposed": True, "B_c": 96},
+            "values_transposed",
+            "values_transposed=True loads panels of 64 keys, B_c=96: use a multiple of 64",
         ),
         ({"tile_order": TileOrder.PERSISTENT}, "group_mib", "set group_mib=0"),
         ({"B_c": 256, "stages": 4}, "shared_memory", "the buffers of Q, K, V and the copy of O"),
@@ -94,6 +105,7 @@ def code_of(config: HopperFp8KernelConfig) -> bytes:
         {"tensor_sums": False},
         {"linear_groups": 1},
         {"promote_blocks": 0},
+        {"values_transposed": True},
         {"tile_order": TileOrder.PERSISTENT, "group_mib": 0},
         {"group_mib": 8},
     ],

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from flash_attention.launch.plan import Plan
 from flash_attention.tools.mends import DEADLOCK, NUMBERS
 from tests.emulator.edits import Edit
 from tests.families.sm90.fp8.cases import LINEAR, OVERLAPPED, SERIAL, Case, assert_right
+from tests.families.sm90.fp8.transposed_cases import OVERLAPPED_T, SERIAL_T
 from tests.families.sm90.planted import kinds_caught
 
 pytestmark = pytest.mark.slow  # left out of `make quick`
@@ -23,8 +24,8 @@ CONSUMER, PRODUCER = f"{FOLDER}/consumer.cuh", f"{FOLDER}/producer.cuh"
 EVERY, EXACT = f"{FOLDER}/promotion/every.cuh", f"{FOLDER}/powers/exact.cuh"
 LINE = f"{FOLDER}/powers/linear.cuh"
 STEP, SUMS = f"{FOLDER}/schedule/overlapped.cuh", f"{FOLDER}/sums/tensor_cores.cuh"
-TRANSPOSE = f"{FOLDER}/transpose.cuh"
-EXPECTED = "arrive_expect(full, VTile::kBytes"
+TRANSPOSE, TRANSPOSED = f"{FOLDER}/transpose.cuh", f"{FOLDER}/values/transposed.cuh"
+EXPECTED = "arrive_expect(full, VTile::kLoadedBytes"
 CASE = Case(200, 700, heads=2, heads_k=2, sharp=True)
 
 
@@ -122,12 +123,59 @@ MUTATIONS = [
         NUMBERS,
         Edit(CONSUMER, "descale(args_.v_descale,", "descale(args_.k_descale,"),
     ),
+    Mutation(
+        "the keys of a block are loaded in their own order",
+        NUMBERS,
+        Edit(TRANSPOSED, "block * Config::kBC + odd, batch_", "block * Config::kBC, batch_"),
+        OVERLAPPED_T,
+    ),
+    Mutation(
+        "the weights of a lane are in the order of the accumulators",
+        NUMBERS,
+        Edit(TRANSPOSED, "interleaved(s.v[0][n],", "in_turn(s.v[0][n],"),
+        OVERLAPPED_T,
+    ),
+    Mutation(
+        "keys beyond the last are hidden as if they were in order",
+        NUMBERS,
+        Edit(TRANSPOSED, "16 * (j % kHalf) + 2 * e + j / kHalf", "8 * j + e"),
+        OVERLAPPED_T,
+    ),
+    Mutation(
+        "outputs are stored as if columns were in order",
+        NUMBERS,
+        Edit(TRANSPOSED, "interleaved(o.v[0][d],", "in_turn(o.v[0][d],"),
+        OVERLAPPED_T,
+    ),
+    Mutation(
+        "products may not see the rows for sums",
+        "missing-proxy-fence",
+        Edit(SUMS, "ptx::fence_proxy_async();  // products see the rows"),
+        SERIAL_T,
+    ),
+    Mutation(
+        "the rows for sums are expected of a load",
+        DEADLOCK,
+        Edit(TRANSPOSED, "Base::kCount * DHead *", "Base::kCount * (DHead + SumRows) *"),
+        OVERLAPPED_T,
+    ),
+    Mutation(
+        "a load overwrites the rows for sums",
+        NUMBERS,
+        Edit(
+            TRANSPOSED,
+            "odd * (Config::kDHead / 2) * VTile",
+            "odd * (Config::kDHead / 2 + 8) * VTile",
+        ),
+        OVERLAPPED_T,
+    ),
 ]
 
 
 @pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: m.name)
 def test_the_mistake_is_caught_as_predicted(mutation: Mutation, tmp_path: Path) -> None:
-    call = CASE.call(mutation.config.d_head)
+    case = replace(CASE, v_transposed=mutation.config.values_transposed)
+    call = case.call(mutation.config.d_head)
     plan = Plan(call, mutation.config)
     right = partial(assert_right, call)
     assert mutation.caught_by in kinds_caught(mutation.edit, tmp_path, plan, call, right)

@@ -248,7 +248,7 @@ def test_explain_counts_the_bytes_of_k_once() -> None:
     q, k = tensors(keys=1000, heads=128)
     text = str(explain(q, k, k[..., :512]))
     assert "hopper_mla(BF16, 512): lazy_8+rotary_in_registers" in text
-    assert "combine_bf16_128_heads_128_even" in text
+    assert "combine_bf16_128_heads_128_even_v512" in text
     num_bytes = 2 * (1000 * 576 + 128 * (576 + 512))
     assert f"{num_bytes / 1e6:.3f} MB" in text
 
@@ -265,7 +265,7 @@ def test_build_compiles_what_decoding_launches() -> None:
     assert plain == decide_features(problem(16, 8192))
     assert paged == decide_features(problem(16, 8192, seqused_k=True, page_keys=64, pages=2048))
     (combine,) = SM90_MLA.companions(FULL, MEASURED_ARCH)
-    assert combine.name == "combine_bf16_128_heads_128_even"
+    assert combine.name == "combine_bf16_128_heads_128_even_v512"
 
 
 def decide_features(asked: Problem) -> Features:

@@ -18,8 +18,9 @@ from flash_attention.families.recipe import Geometry, Step
 from flash_attention.families.sm90.forward.features import Sm90Features, SplitKind
 
 THREADS = 128
+CHUNK_COLUMNS = 4 * WARP_SIZE  # a lane has four columns of every chunk
 ENTRY = "flash_combine_kernel"
-_NAME = re.compile(r"combine_([a-z0-9]+)_(\d+)(?:_heads_(\d+))?_([a-z]+)")
+_NAME = re.compile(r"combine_([a-z0-9]+)_(\d+)(?:_heads_(\d+))?_([a-z]+)(?:_v(\d+))?")
 
 
 @dataclass(frozen=True)
@@ -30,12 +31,14 @@ class CombineConfig:
     tile_rows: int
     heads_together: int
     splits: SplitKind
+    columns: int = CHUNK_COLUMNS  # of O, at most, in whole chunks
 
     def kernel_name(self) -> str:
         """Return a name for folders, logs and profiles, of letters, digits and underscores."""
         together = f"_heads_{self.heads_together}" if self.heads_together > 1 else ""
         splits = self.splits.name.lower()
-        return f"combine_{self.dtype.name.lower()}_{self.tile_rows}{together}_{splits}"
+        wide = f"_v{self.columns}" if self.columns > CHUNK_COLUMNS else ""
+        return f"combine_{self.dtype.name.lower()}_{self.tile_rows}{together}_{splits}{wide}"
 
 
 def parse_combine_name(name: str) -> CombineConfig | None:
@@ -43,23 +46,31 @@ def parse_combine_name(name: str) -> CombineConfig | None:
     found = _NAME.fullmatch(name)
     if found is None:
         return None
-    dtype, rows, together, splits = found.groups()
-    heads = int(together or 1)
-    return CombineConfig(DType.from_string(dtype), int(rows), heads, SplitKind[splits.upper()])
+    dtype, rows, together, splits, columns = found.groups()
+    return CombineConfig(
+        DType.from_string(dtype),
+        int(rows),
+        int(together or 1),
+        SplitKind[splits.upper()],
+        int(columns or CHUNK_COLUMNS),
+    )
 
 
 def combining(
     config: KernelConfig, problem: Problem, features: Sm90Features, tile_rows: int, arch: Arch
 ) -> Step:
     """Return the launch that combines partial results of tiles with `tile_rows` rows."""
-    unit = combine_unit(config.dtype, features, tile_rows, config.target(arch))
+    unit = combine_unit(config.dtype, features, tile_rows, problem.d_v, config.target(arch))
     ctas = problem.batch * problem.heads * problem.seq_q  # one per row
     return Step(unit, Geometry((ctas, 1, 1), THREADS), starts_early=True)
 
 
-def combine_unit(dtype: DType, features: Sm90Features, tile_rows: int, target: str) -> Unit:
+def combine_unit(
+    dtype: DType, features: Sm90Features, tile_rows: int, d_v: int, target: str
+) -> Unit:
     """Return the translation unit for partial results of tiles with `tile_rows` rows."""
-    config = CombineConfig(dtype, tile_rows, features.heads_together, features.splits)
+    columns = -(-d_v // CHUNK_COLUMNS) * CHUNK_COLUMNS
+    config = CombineConfig(dtype, tile_rows, features.heads_together, features.splits, columns)
     name = config.kernel_name()
     source = render(
         entry=f"{ENTRY}_{name.removeprefix('combine_')}",
@@ -68,6 +79,7 @@ def combine_unit(dtype: DType, features: Sm90Features, tile_rows: int, target: s
         bindings=(
             dtype_binding(dtype),
             Number("tile_rows", tile_rows),
+            Number("columns", columns),
             Number("warps", THREADS // WARP_SIZE),
             features.rows(),
             Variant("Splits", "sm90/splits", features.splits.value),

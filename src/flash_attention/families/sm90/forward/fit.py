@@ -8,7 +8,7 @@ from math import gcd
 from flash_attention.call.problem import Problem
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.config import KernelConfig
-from flash_attention.families.fit import check_columns, check_dtype
+from flash_attention.families.fit import check_columns, check_dtype, check_values
 from flash_attention.families.sm90.forward.config import HopperForwardKernelConfig
 from flash_attention.families.sm90.forward.heuristic import (
     TMA_ALIGNMENT,
@@ -23,6 +23,7 @@ MAX_GRID_X = (1 << 31) - 1  # CUDA's limit on the first grid dimension
 def check_fits(config: HopperForwardKernelConfig, problem: Problem, split: Chunks | None) -> None:
     """Raise UnsupportedError unless kernels of the config can run the problem."""
     check_dtype(config, problem)
+    check_values(config, problem)
     if not config.tma:
         _check_d_head(config, problem)
     check_columns(config, problem)

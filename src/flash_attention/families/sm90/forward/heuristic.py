@@ -26,7 +26,9 @@ PACKED_GROUP_MIB = 32  # for packed sequences; the kernel does not depend on the
 TMA_ALIGNMENT = 128  # bytes, of a box in shared memory
 NEEDS_HOPPER = "Hopper kernels need sm_90 (H100, H200)"
 SHORT = 1024  # rows of Q up to which the ends of tiles cost more than their key blocks
-FEW_ROWS = 320  # of Q, for which two CTAs of 64 rows share a multiprocessor: at 197 that is faster
+FEW_ROWS = {64: 320, 80: 256, 96: 320}
+"""Rows of Q up to which two CTAs of 64 rows share a multiprocessor, by d_head at most. That is
+faster at 197 rows of d_head 64, and slower at 257 of d_head 80, where three consumers skip one."""
 SIDE_BY_SIDE_KEYS = (112, 96)  # two such CTAs fit in shared memory
 NARROW_STEP = 32  # few widths of the last keys, and so few kernels for all lengths
 
@@ -87,7 +89,7 @@ def _config(problem: Problem) -> HopperForwardKernelConfig | None:
 
     if d_head <= 96:
         finish = {"own_output": True, "watch_sums": True, "prefetch_q": True}
-        if problem.seq_q <= FEW_ROWS and few_keys:
+        if problem.seq_q <= FEW_ROWS[smallest_holding((64, 80, 96), d_head)] and few_keys:
             keys = min(SIDE_BY_SIDE_KEYS, key=lambda keys: _cost(problem.seq_k, keys))
             return config(1, keys, 2, narrow_keys=narrow(keys), **finish)
         three = d_head <= 80 and not ((causal and short) or problem.per_batch)
@@ -159,10 +161,11 @@ def _empty_rows(rows: int) -> bool:
 
 def _for_pages(config: HopperForwardKernelConfig, page_keys: int) -> HopperForwardKernelConfig:
     """Return the config with the key blocks that have larger boxes in common with pages."""
-    shared, of_64 = gcd(page_keys, config.B_c), gcd(page_keys, 64)
-    if shared == min(page_keys, config.B_c) or shared >= of_64:
+    even = min(1 << config.B_c.bit_length() - 1, 64)
+    shared = gcd(page_keys, config.B_c)
+    if shared == min(page_keys, config.B_c) or shared >= gcd(page_keys, even):
         return config
-    return replace(config, B_c=64, narrow_keys=min(config.narrow_keys, 32))
+    return replace(config, B_c=even, narrow_keys=min(config.narrow_keys, even // 2))
 
 
 def box_is_aligned(config: HopperForwardKernelConfig, page_keys: int) -> bool:

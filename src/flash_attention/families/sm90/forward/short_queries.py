@@ -12,9 +12,9 @@ from flash_attention.families.sm90.forward.heuristic import hopper_d_head
 from flash_attention.families.sm90.forward.rules import CHOICES
 from flash_attention.families.sm90.forward.splits import Chunks
 
-BLOCK_KEYS = 96  # two CTAs of two stages fill the shared memory of a multiprocessor at d_head 128
-PAGE_BLOCK_KEYS = 64  # pages and chunks of a given size are multiples of it
-MIN_CHUNK_BLOCKS = 4
+BLOCK_KEYS = 64  # pages and chunks of a given size are multiples of it
+STAGES = 3  # two CTAs fill the shared memory of a multiprocessor at d_head 128
+MIN_CHUNK_BLOCKS = 1  # a short wait for all keys at once, where blocks after another wait for each
 BUSY = 0.9  # the share of the multiprocessors that saturates the memory
 
 
@@ -32,9 +32,7 @@ def choose_chunks(
         )
     if why := why_not_short(problem):
         return why
-    small = problem.page_keys or problem.kv_8_bit or split_keys is not None
-    keys = PAGE_BLOCK_KEYS if small else BLOCK_KEYS
-    config = _config(problem, keys)
+    config = _config(problem)
     if violation := config.broken_rule(arch):
         return violation.message
     chunks = chunks_of(problem, config.B_c, num_sms, split_keys)
@@ -84,13 +82,13 @@ def _why_whole(problem: Problem, whole: Chunks, num_sms: int, least: int) -> str
     return None
 
 
-def _config(problem: Problem, keys: int) -> HopperForwardKernelConfig:
+def _config(problem: Problem) -> HopperForwardKernelConfig:
     return HopperForwardKernelConfig(
         dtype=DType.from_string(str(problem.output_dtype)),
         d_head=hopper_d_head(problem),
         consumers=1,
-        B_c=keys,
-        stages=2 if keys == BLOCK_KEYS or problem.kv_8_bit else 3,
+        B_c=BLOCK_KEYS,
+        stages=2 if problem.kv_8_bit else STAGES,
         tma=True,
         specialised=True,
         overlap=True,

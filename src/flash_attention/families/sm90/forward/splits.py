@@ -5,13 +5,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from flash_attention.arch import WARP_SIZE
 from flash_attention.call.problem import Problem
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.sm90.forward.config import WARPGROUP_ROWS, tile_rows
 from flash_attention.families.sm90.forward.features import SplitKind
 
 FLOAT_BYTES = 4
-MOST_ROWS_AT_ONCE = 32  # rows of partial results that the last CTA of a tile combines
+MOST_ROWS_AT_ONCE = 80  # rows of partial results that the last CTA of a tile combines
+MOST_PARTS_AT_ONCE = WARP_SIZE  # of a row, a lane for each
 
 
 @dataclass(frozen=True)
@@ -72,7 +74,8 @@ class Chunks:
         left to a second kernel, which has a CTA for every row. The bits are the same."""
         rows = min(problem.seq_q * self.heads_together, WARPGROUP_ROWS)
         parts = -(-self.key_blocks // self.blocks) + (self.splits is SplitKind.EVEN)
-        return replace(self, one_launch=self.in_parts and rows * parts <= MOST_ROWS_AT_ONCE)
+        few = parts <= MOST_PARTS_AT_ONCE and rows * parts <= MOST_ROWS_AT_ONCE
+        return replace(self, one_launch=self.in_parts and few)
 
     @property
     def in_parts(self) -> bool:

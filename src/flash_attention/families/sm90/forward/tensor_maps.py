@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from flash_attention.call.tensors import DIMS, TensorView
+from flash_attention.call.tensors import ALIGNMENT, DIMS, TensorView
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.recipe import MapDescription
 from flash_attention.families.sm90.forward.config import HopperForwardKernelConfig
@@ -16,16 +16,23 @@ WIDE_PROMOTION = 256  # bytes that one load brings into L2
 
 
 def describe(
-    view: TensorView, box: tuple[int, int, int], promotion: int = 0, *, swizzled: bool = True
+    view: TensorView,
+    box: tuple[int, int, int],
+    promotion: int = 0,
+    *,
+    swizzled: bool = True,
+    every: int = 1,
 ) -> MapDescription:
-    """Describe a (batch, seq, heads, d) tensor with a box of columns, heads and rows. Where a box
-    extends beyond the tensor, TMA loads zeros and stores nothing."""
+    """Describe a (batch, seq, heads, d) tensor with a box of columns, heads and rows, of which it
+    has every `every`-th. Where a box extends beyond the tensor, TMA loads zeros and stores
+    nothing."""
     batch, seq, heads, d_head = view.shape
     size = view.dtype.itemsize
     strides = []
     for dim in (2, 1, 0):
         # torch may report any stride for a dimension of size 1, and TMA does not use it.
-        stride = size * (view.strides[dim] if view.shape[dim] > 1 else d_head)
+        unused = -(-d_head * size // ALIGNMENT) * ALIGNMENT
+        stride = size * view.strides[dim] if view.shape[dim] > 1 else unused
         if stride >= MAX_STRIDE_BYTES:
             raise UnsupportedError(
                 f"the {DIMS[dim]} stride of {view.name} is {stride} bytes; TMA takes less than"
@@ -40,6 +47,7 @@ def describe(
         swizzle=box[0] * size if swizzled else 0,
         dtype=view.dtype,
         promotion=promotion,
+        steps=(1, 1, every, 1),
     )
 
 

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import gcd
 from typing import ClassVar
 
 import torch
@@ -36,7 +37,8 @@ class HopperFp8KernelConfig(KernelConfig):
     is compiled.
 
     A consumer is a warpgroup that computes 64 query rows. A producer warpgroup loads K and V ahead
-    of them, into `stages` buffers each. A kernel before this one transposes V.
+    of them, into `stages` buffers each. A kernel before this one transposes V, unless it is given
+    transposed.
     """
 
     dtype: DType  # the element type of the output
@@ -50,6 +52,7 @@ class HopperFp8KernelConfig(KernelConfig):
     tensor_sums: bool = False  # the tensor cores add the row sums, with a column of ones
     linear_groups: int = 0  # of four groups of 16 keys, those with a piecewise linear 2^x
     promote_blocks: int = 0  # key blocks after which O is added to a copy in fp32; 0: never
+    values_transposed: bool = False  # v is given with contiguous keys
     tile_order: TileOrder = TileOrder.PERSISTENT  # which CTA computes which tile
     group_mib: int = 0  # MiB of K and V that DYNAMIC keeps in L2; 0: those of one head
 
@@ -108,9 +111,18 @@ class HopperFp8KernelConfig(KernelConfig):
         return self.value_rows
 
     @property
+    def v_transposed(self) -> bool:
+        return self.values_transposed
+
+    @property
     def panel_columns(self) -> int:
         """The columns of a panel of a shared-memory tile of Q or K."""
         return min(self.d_head, PANEL_BYTES)
+
+    @property
+    def panel_keys(self) -> int:
+        """The keys of a panel of a shared-memory tile of a V that is given transposed."""
+        return gcd(self.B_c, PANEL_BYTES)
 
     def smem_bytes(self, elem_size: int = 1) -> int:
         """Return the bytes of dynamic shared memory of a CTA: Q, K, V, and the copy of O."""
@@ -133,6 +145,7 @@ class HopperFp8KernelConfig(KernelConfig):
             "consumer_registers": consumer,
             "warpgroup_rows": WARPGROUP_ROWS,
             "panel_columns": self.panel_columns,
+            **({"panel_keys": self.panel_keys} if self.values_transposed else {}),
             "barrier_bytes": BARRIER_BYTES,
             "smem_bytes": self.smem_bytes(),
         }
@@ -159,6 +172,9 @@ class HopperFp8KernelConfig(KernelConfig):
             Variant("QueryOperand", "sm90/fp8/query_operand", operand),
             Variant("Schedule", "sm90/fp8/schedule", schedule),
             self.sums_binding,
+            Variant(
+                *("Values", "sm90/fp8/values"), "Transposed" if self.values_transposed else "Tiled"
+            ),
             powers,
             promotion,
             Variant("TileOrder", "sm90/tile_order", order),
@@ -191,6 +207,7 @@ class HopperFp8KernelConfig(KernelConfig):
             self.tensor_sums and "tensor_sums",
             self.linear_groups and f"linear_{self.linear_groups}",
             self.promote_blocks and f"promote_{self.promote_blocks}",
+            self.values_transposed and "values_transposed",
             order[self.tile_order],
         )
         return [token for token in tokens if token]

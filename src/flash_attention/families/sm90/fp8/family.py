@@ -15,16 +15,15 @@ from flash_attention.compile.unit import Unit
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.bindings import shared_bindings
 from flash_attention.families.family import Family
-from flash_attention.families.fit import check_columns, check_dtype
-from flash_attention.families.recipe import Geometry, MapDescription, Recipe, Setting, Step
-from flash_attention.families.sm90.forward.config import WARPGROUP_ROWS
+from flash_attention.families.fit import check_columns, check_dtype, check_values
+from flash_attention.families.recipe import Geometry, Recipe, Setting, Step
 from flash_attention.families.sm90.forward.fit import check_tiles
-from flash_attention.families.sm90.forward.tensor_maps import WIDE_PROMOTION, describe
 from flash_attention.families.sm90.forward.tile_order import TileOrder
 from flash_attention.families.sm90.fp8.args import LAYOUT_ASSERTS, PARAMETER, fp8_args
 from flash_attention.families.sm90.fp8.config import HopperFp8KernelConfig
 from flash_attention.families.sm90.fp8.heuristic import heuristic, unreadable
 from flash_attention.families.sm90.fp8.parse import parse, parse_name
+from flash_attention.families.sm90.fp8.tensor_maps import describe_all
 from flash_attention.families.sm90.fp8.transpose import (
     step_keys,
     tiles_bytes,
@@ -37,11 +36,13 @@ from flash_attention.families.sm90.wgmma import E4M3, from_registers_by_rows, fr
 
 
 class Sm90Fp8Forward(Family[HopperFp8KernelConfig]):
-    """The sm_90 forward kernels for e4m3. Another kernel transposes V before each."""
+    """The sm_90 forward kernels for e4m3. Another kernel transposes V before each, unless V is
+    given transposed."""
 
     name = "sm_90"
     config_type = HopperFp8KernelConfig
     inputs = (E4M3_TENSOR,)
+    takes_transposed_v = True
 
     def parse(self, tile: Sequence[str], words: Sequence[str]) -> HopperFp8KernelConfig:
         return parse(tile, words)
@@ -55,6 +56,11 @@ class Sm90Fp8Forward(Family[HopperFp8KernelConfig]):
                 "block_table is asked for, and FP8 kernels read no pages; leave config out, or pass"
                 " k and v as dense tensors"
             )
+        if features.per_batch and config.values_transposed:
+            raise UnsupportedError(
+                "sequences differ in length, and the kernel config has values_transposed, where all"
+                " keys of v are used; leave config out, or pass one without values_transposed"
+            )
         return features
 
     def unit(self, config: HopperFp8KernelConfig, features: Features, arch: Arch) -> Unit:
@@ -64,7 +70,7 @@ class Sm90Fp8Forward(Family[HopperFp8KernelConfig]):
         return forward_unit(
             *(config, resolved.suffix, arch),
             folder="fp8",
-            mapped="qk",
+            mapped="qkv" if config.values_transposed else "qk",
             bindings=(
                 *config.bindings(uneven=resolved.per_batch),
                 *shared_bindings(resolved),
@@ -93,32 +99,36 @@ class Sm90Fp8Forward(Family[HopperFp8KernelConfig]):
                 " one with TileOrder.DYNAMIC, or leave config out"
             )
         check_dtype(config, problem)
+        check_values(config, problem)
         check_columns(config, problem)
         check_tiles(config, problem)
         tiles = problem.num_tiles(config.B_r)
         ctas = tiles if config.tile_order is TileOrder.ONE_EACH else min(tiles, setting.num_sms)
         target = config.target(setting.arch)
+        before = transposing(config, problem, target)
         main = Step(
             self.unit(config, features, setting.arch),
             Geometry((ctas, 1, 1), config.num_threads, config.smem_bytes()),
-            {} if problem.idle else _maps(config, views),
-            starts_early=True,
+            {} if problem.idle else describe_all(config, views),
+            starts_early=bool(before),
         )
         return Recipe(
             features,
-            (transposing(config, problem, target), main),
+            (*before, main),
             fp8_args(
                 *(problem, views),
                 v_tiles_keys=tiles_keys(config, problem),
                 v_tiles_step=step_keys(config),
             ),
-            scratch={"v_tiles": tiles_bytes(config, problem)},
+            scratch={"v_tiles": tiles_bytes(config, problem)} if before else {},
             counts_tiles=config.tile_order is TileOrder.DYNAMIC and not problem.idle,
             tiles=tiles,
-            main=1,
+            main=len(before),
         )
 
     def companions(self, config: HopperFp8KernelConfig, arch: Arch) -> list[Unit]:
+        if config.values_transposed:
+            return []
         return [transpose_unit(config, config.target(arch))]
 
     def heuristic(self, problem: Problem, arch: Arch) -> HopperFp8KernelConfig | str:
@@ -126,16 +136,6 @@ class Sm90Fp8Forward(Family[HopperFp8KernelConfig]):
 
     def built_features(self) -> tuple[Features, ...]:
         return PLAIN, CAUSAL
-
-
-def _maps(config: HopperFp8KernelConfig, views: Sequence[TensorView]) -> dict[str, MapDescription]:
-    """Describe q and k. Boxes hold a warpgroup's rows of q, and a key block."""
-    panel = config.panel_columns
-    boxes = ((panel, 1, WARPGROUP_ROWS), (panel, 1, config.B_c))
-    return {
-        name: describe(view, box, WIDE_PROMOTION)
-        for name, view, box in zip("qk", views, boxes, strict=False)
-    }
 
 
 SM90_FP8: Sm90Fp8Forward = Sm90Fp8Forward()

@@ -50,25 +50,26 @@ def heuristic(problem: Problem, arch: Arch) -> HopperFp8KernelConfig | str:
         group = PACKED_GROUP_MIB if problem.per_batch else group_mib(problem)
         order = {"tile_order": TileOrder.DYNAMIC, "group_mib": group}
     dtype = DType.from_string(str(problem.out_dtype))
-    config = HopperFp8KernelConfig(dtype, d_head, **_shape(d_head, problem), **order)
+    shape = _shape(d_head, problem) | {"values_transposed": problem.v_transposed}
+    config = HopperFp8KernelConfig(dtype, d_head, **shape, **order)
     return NEEDS_HOPPER if config.broken_rule(arch) else config
 
 
 def _shape(d_head: int, problem: Problem) -> dict[str, Any]:
     long = problem.seq_k > PROMOTED_KEYS
-    if d_head == 64:
+    if d_head < 256:
+        common = {"B_c": 128, "q_in_registers": True, "tensor_sums": True}
+        common["promote_blocks"] = _blocks(128, long)
+        if d_head == 128:
+            return common | {"consumers": 2, "stages": 3, "overlap": True}
         consumers = 3 if problem.seq_q > TWO_CONSUMERS else 2
-        tile = {"consumers": consumers, "B_c": 128, "stages": 4, "q_buffers": 2}
-        return tile | {"tensor_sums": True, "promote_blocks": _blocks(128, long)}
-    if d_head == 128:
-        tile = {"consumers": 2, "B_c": 128, "stages": 3, "q_in_registers": True}
-        others = {"overlap": True, "tensor_sums": True, "promote_blocks": _blocks(128, long)}
-        return tile | others
+        return common | {"consumers": consumers, "stages": 4, "q_buffers": 2}
     if long:  # the copy of O leaves less room for keys
         return {"consumers": 2, "B_c": 64, "stages": 2, "promote_blocks": _blocks(64, long)} | {
             "overlap": True
         }
-    return {"consumers": 2, "B_c": 96, "stages": 3, "q_buffers": 2, "overlap": True}
+    keys = {"B_c": 64, "stages": 4} if problem.v_transposed else {"B_c": 96, "stages": 3}
+    return {"consumers": 2, **keys, "q_buffers": 2, "overlap": True}
 
 
 def _blocks(keys: int, long: bool) -> int:

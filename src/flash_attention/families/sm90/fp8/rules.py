@@ -25,6 +25,7 @@ CHOICES: Choices = {
     "group_mib": range(4097),
 }
 MAX_PRODUCT_COLUMNS = 256  # of one wgmma
+PANEL_KEYS = 64  # the fewest of a panel of a V that is given transposed
 OTHER_REGISTERS = 32  # row maxima and sums, addresses, descriptors, barrier phases
 
 
@@ -49,6 +50,12 @@ def _violations(cfg: HopperFp8KernelConfig, arch: Arch) -> Iterator[Violation]:
             "linear_groups_need_tensor_sums",
             f"linear_groups={cfg.linear_groups} makes weights that only the tensor cores sum:"
             " set tensor_sums=True or linear_groups=0",
+        )
+    if cfg.values_transposed and cfg.B_c % PANEL_KEYS:
+        yield Violation(
+            "values_transposed",
+            f"values_transposed=True loads panels of {PANEL_KEYS} keys, B_c={cfg.B_c}: use a"
+            f" multiple of {PANEL_KEYS}",
         )
     if cfg.tile_order is not TileOrder.DYNAMIC and cfg.group_mib:
         yield Violation(

@@ -87,8 +87,10 @@ def transpose_unit(config: HopperFp8KernelConfig, target: str, per_batch: bool =
     return Unit(name, target, source)
 
 
-def transposing(config: HopperFp8KernelConfig, problem: Problem, target: str) -> Step:
-    """Return the kernel that transposes V of a problem."""
+def transposing(config: HopperFp8KernelConfig, problem: Problem, target: str) -> tuple[Step, ...]:
+    """Return the kernel that transposes V of a problem, if it is not transposed."""
+    if config.values_transposed:
+        return ()
     ctas = padded_keys(config, problem) // KEYS * problem.heads_k * problem.batch
     geometry = Geometry((ctas, 1, 1), KEYS // GROUP_KEYS * WARP_SIZE)
-    return Step(transpose_unit(config, target, problem.per_batch), geometry)
+    return (Step(transpose_unit(config, target, problem.per_batch), geometry),)

@@ -149,7 +149,7 @@ class Sm90Mla(Family[HopperMlaKernelConfig]):
 
     def companions(self, config: HopperMlaKernelConfig, arch: Arch) -> list[Unit]:
         rows = tile_rows(BUILT.ctas, BUILT.heads_together)
-        return [combine_unit(config.dtype, BUILT, rows, config.target(arch))]
+        return [combine_unit(config.dtype, BUILT, rows, config.d_v, config.target(arch))]
 
 
 def _maps(

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from math import ceil, sqrt
+
 from flash_attention.call.problem import Problem
 from flash_attention.families.sm90.forward.splits import Chunks
 from flash_attention.families.sm90.halves import BLOCK_KEYS
@@ -10,6 +12,7 @@ from flash_attention.families.sm90.mla.features import ctas_of_tile
 
 BUSY = 0.9  # the share of the multiprocessors that is as good as all of them
 MIN_CHUNK_BLOCKS = 2  # a chunk of one block leaves half of a CTA without work
+PARTS_OF_A_BLOCK = 8  # that are combined in the time of a key block
 
 
 def whole(problem: Problem) -> Chunks:
@@ -24,14 +27,16 @@ def of_keys(problem: Problem, keys: int) -> Chunks:
 
 def choose_chunks(problem: Problem, num_sms: int) -> Chunks:
     """Split the keys so that every multiprocessor has the same number of key blocks, unless the
-    tiles fill the GPU once, or there are too few keys. CTAs that share a tile run together, so that
-    the second one to read a key finds it in L2."""
+    tiles fill the GPU once, or there are too few keys. The key blocks of a chunk and the chunks to
+    combine take the least time together. CTAs that share a tile run together, so that the second
+    one to read a key finds it in L2."""
     one_each, sharing = whole(problem), ctas_of_tile(problem.heads, problem.seq_q)
     ctas = one_each.num_tiles(problem, sharing) * sharing
     if BUSY * num_sms <= ctas <= num_sms or one_each.key_blocks <= MIN_CHUNK_BLOCKS:
         return one_each
+    least = max(MIN_CHUNK_BLOCKS, ceil(sqrt(one_each.key_blocks / PARTS_OF_A_BLOCK)))
     return Chunks.for_ctas(
-        *(problem, BLOCK_KEYS, max(num_sms // sharing, 1), MIN_CHUNK_BLOCKS),
+        *(problem, BLOCK_KEYS, max(num_sms // sharing, 1), least),
         heads_together=_together(problem),
         consumers=sharing,
     )

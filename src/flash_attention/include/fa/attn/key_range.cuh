@@ -39,8 +39,18 @@ struct KeyRange {
   }
 };
 
+// The columns of S are the keys in order.
+struct InOrder {
+  static constexpr int kLaneKeys = 2;  // from a lane of a quad to the next
+  // The key of element e of fragment j in the first lane of a quad.
+  template <int Columns>
+  static __device__ constexpr int key(int j, int e) {
+    return 8 * j + e;
+  }
+};
+
 // Masks S of the tile with first row `row` and first key `key`: scores of unseen keys become -inf.
-template <class Rows, class Mask, int TileRows, int Cols>
+template <class Rows, class Order = InOrder, class Mask, int TileRows, int Cols>
 __device__ void hide(Accumulator<TileRows, Cols>& s, const Mask& mask, int row, int key,
                      const Sequence& sequence) {
 #pragma unroll
@@ -48,15 +58,17 @@ __device__ void hide(Accumulator<TileRows, Cols>& s, const Mask& mask, int row, 
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       const int position = Rows::position(row + 16 * i + lane_id() / 4 + 8 * h);
-      const int lane_key = key + 2 * (lane_id() % 4);
+      const int lane_key = key + Order::kLaneKeys * (lane_id() % 4);
       const int end = mask.end_key(position, sequence) - lane_key;
       const int first = mask.first_key(position, sequence) - lane_key;
 #pragma unroll
       for (int j = 0; j < Cols / 8; ++j)
 #pragma unroll
-        for (int e = 0; e < 2; ++e)
-          if (8 * j + e >= end || (Mask::kHasStart && 8 * j + e < first))
+        for (int e = 0; e < 2; ++e) {
+          const int column = Order::template key<Cols>(j, e);
+          if (column >= end || (Mask::kHasStart && column < first))
             s.v[i][j][2 * h + e] = -kInfinity;
+        }
     }
 }
 

@@ -81,6 +81,13 @@ __device__ inline u32 copy(u32 x) {
   return y;
 }
 
+// The compiler does not compute the address again for every access, as it does behind branches.
+template <class T>
+__device__ T* computed_once(T* address) {
+  asm volatile("" : "+l"(address));
+  return address;
+}
+
 struct FloatPair {
   float x, y;
 };

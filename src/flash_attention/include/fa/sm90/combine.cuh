@@ -17,35 +17,31 @@ struct PlaceInGrid {
 };
 
 template <class Config>
-__device__ void store_columns(const CombinedRow<Config>& row, int first_column, int end_column,
-                              float offset, float inverse) {
-  using Row = CombinedRow<Config>;
-  __shared__ float4 sums[Row::kSums][kWarpSize];
-  const int column = first_column + 4 * lane_id();
-  const bool there = column < end_column;
-  if (first_column > 0) __syncthreads();  // the sums of the previous columns were read
-  if (there) sums[warp_id()][lane_id()] = row.sum_of_parts(warp_id(), column, offset, inverse);
-  __syncthreads();  // the sums of all warps are stored
-  if (warp_id() > 0 || !there) return;
-  float4 o = sums[0][lane_id()];
-#pragma unroll
-  for (int n = 1; n < Row::kSums; ++n) Row::add(o, sums[n][lane_id()]);
-  row.store(column, o);
-}
-
-template <class Config>
 __device__ void combine(const ForwardKernelArgs& args) {
   static_assert(attn::DTypeSlot<typename Config::DType>, "DType: kLargestSum, pack(lo, hi)");
   static_assert(RowsSlot<typename Config::Rows>, "Rows: kGroup, position(row), head(tile, row)");
   static_assert(PartsOfSplits<typename Config::Splits>,
                 "Splits: part(tile, split, args), first_split(tile, args), end_split");
-  static_assert(Config::kWarps == CombinedRow<Config>::kSums, "a warp has one of the sums");
-  const CombinedRow<Config> row(args, PlaceInGrid{args, static_cast<int>(blockIdx.x)});
+  using Row = CombinedRow<Config>;
+  static_assert(Config::kWarps == Row::kSums, "a warp has one of the sums");
+  constexpr int kChunks = Config::kColumns / Row::kColumns;
+  __shared__ float4 shared[kChunks][Row::kSums][kWarpSize];
+  const Row row(args, PlaceInGrid{args, static_cast<int>(blockIdx.x)});
   ptx::wait_for_grid();  // the partial results are stored
   const auto weights = row.weights();
-  for (int column = 0; column < args.d_v; column += CombinedRow<Config>::kColumns)
-    store_columns(row, column, args.d_v, weights.offset, weights.inverse());
   if (args.lse && threadIdx.x == 0) row.store_lse(weights);
+  float4 sums[kChunks] = {};
+  row.sum_of_parts(sums, warp_id(), weights);
+#pragma unroll
+  for (int chunk = 0; chunk < kChunks; ++chunk) shared[chunk][warp_id()][lane_id()] = sums[chunk];
+  __syncthreads();  // the sums of all warps are stored
+  for (int chunk = warp_id(); chunk < kChunks; chunk += Row::kSums) {
+    if (Row::column(chunk) >= args.d_v) return;
+    float4 o = shared[chunk][0][lane_id()];
+#pragma unroll
+    for (int n = 1; n < Row::kSums; ++n) Row::add(o, 1.f, shared[chunk][n][lane_id()]);
+    row.store(Row::column(chunk), o);
+  }
 }
 
 }  // namespace fa::sm90

@@ -59,38 +59,57 @@ class CombinedRow {
     const float offset = max == -attn::kInfinity ? 0.f : max;
     float sum = 0.f;
     for (int split = first_ + lane_id(); split < end_; split += kWarpSize)
-      sum += ptx::exp2((lse_of(split) - offset) * kLog2e);
-    return {max, offset, warp_sum(sum) + ptx::exp2((sink - offset) * kLog2e)};
+      sum += weight_of(lse_of(split), offset);
+    return {max, offset, warp_sum(sum) + weight_of(sink, offset)};
   }
 
-  // The n-th sum, for a lane's columns.
-  __device__ float4 sum_of_parts(int n, int column, float offset, float inverse) const {
-    float4 o = {};
-#pragma unroll 8
-    for (int split = first_ + n; split < end_; split += kSums)
-      add_part(o, split, column, offset, inverse);
-    return o;
-  }
-
-  // All sums together, added in their order.
-  __device__ float4 sum_of_all_parts(int column, float offset, float inverse) const {
-    float4 sums[kSums] = {};
-#pragma unroll 4
-    for (int split = first_; split < end_; split += kSums)
+  // The n-th sum, for a lane's columns of every chunk.
+  template <int Chunks>
+  __device__ void sum_of_parts(float4 (&o)[Chunks], int n, const Weights& weights) const {
+    const float inverse = weights.inverse();
+#pragma unroll(Chunks > 2 ? 4 : 8)
+    for (int split = first_ + n; split < end_; split += kSums) {
+      const float weight = weight_of(lse_of(split), weights.offset) * inverse;
 #pragma unroll
-      for (int n = 0; n < kSums; ++n)
-        if (split + n < end_) add_part(sums[n], split + n, column, offset, inverse);
-#pragma unroll
-    for (int n = 1; n < kSums; ++n) add(sums[0], sums[n]);
-    return sums[0];
+      for (int chunk = 0; chunk < Chunks; ++chunk)
+        if (column(chunk) < args_.d_v) add(o[chunk], weight, part(split, column(chunk)));
+    }
   }
 
-  static __device__ void add(float4& o, const float4& more) {
-    o.x += more.x;
-    o.y += more.y;
-    o.z += more.z;
-    o.w += more.w;
+  // O of a row with at most as many partial results as a warp has lanes. The first ones are on their way
+  // while the weights are computed.
+  __device__ void store_few() const {
+    float4 parts[kAtOnce];
+    read_parts(parts, first_, 0);
+    const Weights all = weights();
+    const int own = min(first_ + lane_id(), end_ - 1);
+    const float own_weight = weight_of(lse_of(own), all.offset) * all.inverse();
+    for (int chunk = 0; chunk * kColumns < args_.d_v; ++chunk) {
+      float4 sums[kSums] = {};
+      for (int split = first_; split < end_; split += kAtOnce) {
+        if (split > first_ || chunk > 0) read_parts(parts, split, chunk);
+#pragma unroll
+        for (int i = 0; i < kAtOnce; ++i) {
+          const float weight = __shfl_sync(~0u, own_weight, split - first_ + i);
+          if (split + i < end_) add(sums[i % kSums], weight, parts[i]);
+        }
+      }
+#pragma unroll
+      for (int n = 1; n < kSums; ++n) add(sums[0], 1.f, sums[n]);
+      if (column(chunk) < args_.d_v) store(column(chunk), sums[0]);
+    }
+    if (args_.lse && lane_id() == 0) store_lse(all);
   }
+
+  static __device__ void add(float4& o, float weight, const float4& part) {
+    o.x += weight * part.x;
+    o.y += weight * part.y;
+    o.z += weight * part.z;
+    o.w += weight * part.w;
+  }
+
+  // The first of a lane's four columns of a chunk.
+  static __device__ int column(int chunk) { return chunk * kColumns + 4 * lane_id(); }
 
   __device__ void store(int column, const float4& o) const {
     char* const row =
@@ -107,19 +126,24 @@ class CombinedRow {
   }
 
  private:
+  static constexpr int kAtOnce = 8;  // partial results in registers
+
   __device__ i64 part_row(int split) const {
     return rows_.at(Config::Splits::part(tile_, split, args_), row_);
   }
   __device__ float lse_of(int split) const { return args_.lse_parts[part_row(split)]; }
-
-  __device__ void add_part(float4& o, int split, int column, float offset, float inverse) const {
-    const i64 row = part_row(split);
-    const float4 part = *reinterpret_cast<const float4*>(args_.o_parts + row * args_.d_v + column);
-    const float weight = ptx::exp2((args_.lse_parts[row] - offset) * kLog2e) * inverse;
-    o.x += weight * part.x;
-    o.y += weight * part.y;
-    o.z += weight * part.z;
-    o.w += weight * part.w;
+  static __device__ float weight_of(float lse, float offset) {
+    return ptx::exp2((lse - offset) * kLog2e);
+  }
+  __device__ float4 part(int split, int column) const {
+    return *reinterpret_cast<const float4*>(args_.o_parts + part_row(split) * args_.d_v + column);
+  }
+  __device__ void read_parts(float4 (&parts)[kAtOnce], int split, int chunk) const {
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const bool there = split + i < end_ && column(chunk) < args_.d_v;
+      parts[i] = there ? part(split + i, column(chunk)) : float4{};
+    }
   }
 
   const ForwardKernelArgs& args_;

@@ -68,8 +68,8 @@ class Consumer {
   __device__ Scores& s() { return s_; }
   __device__ P& p() { return p_; }
   __device__ Output& o() { return o_; }
-  __device__ KOperand k() const { return k_operand_.after(k_.stage); }
-  __device__ VOperand v() const { return v_operand_.after(v_.stage); }
+  __device__ KOperand k() const { return k_operand_.after(uniform_stage(k_)); }
+  __device__ VOperand v() const { return v_operand_.after(uniform_stage(v_)); }
 
   // Wait until the next K, or the next V, is in its stage.
   __device__ void wait_k() { ptx::mbarrier_wait(smem_.k_full(k_.stage), k_.parity); }
@@ -117,7 +117,8 @@ class Consumer {
   __device__ void mask(Scores& s, Block) {
     Config::Score::change(s, descaled());
     if (Block::kHidden && uniform(range_.hides(block_)))
-      attn::hide<Rows>(s, mask_, warp_row(), block_ * Config::kBC, sequence_);
+      attn::hide<Rows, typename Config::Values::KeyOrder>(s, mask_, warp_row(),
+                                                          block_ * Config::kBC, sequence_);
   }
   // S becomes P.
   template <class Block>
@@ -149,6 +150,11 @@ class Consumer {
   // The value is the same in all lanes. The shuffle tells the compiler, which keeps loops convergent.
   static __device__ bool uniform(bool condition) { return __any_sync(~0u, condition); }
 
+  // Products read their descriptors from uniform registers.
+  static __device__ int uniform_stage(const Ring<Config::kStages>& ring) {
+    return __shfl_sync(~0u, ring.stage, 0);
+  }
+
   static __device__ int warp_in_group() { return warp_id() % (kWarpgroupSize / kWarpSize); }
   __device__ int warp_row() const { return tile_row() + warp_in_group() * kWarpRows; }
   __device__ int tile_row() const {
@@ -176,6 +182,7 @@ class Consumer {
   __device__ void begin() {
     const float descaled_score = descale(args_.q_descale, args_.q_descale_stride) *
                                  descale(args_.k_descale, args_.k_descale_stride);
+    v_descale_ = descale(args_.v_descale, args_.v_descale_stride);
     softmax_scale_ = args_.softmax_scale * descaled_score;
     if (softmax_scale_ == 0.f) softmax_scale_ = 0x1p-64f;  // hidden scores stay -inf
     factor_ = {attn::exponential::FusedExp2::factor(Config::Score::scale(descaled()))};
@@ -211,8 +218,7 @@ class Consumer {
     q_ring_.advance();
     copy_.end(o_);
     const WarpOutput<Widened<Config, kColumns>> warp = {o_, args_, sequence_, tile_, tile_row()};
-    store_rows(warp, stats_, Config::Score::scale(descaled()),
-               descale(args_.v_descale, args_.v_descale_stride));
+    store_rows(warp, stats_, Config::Score::scale(descaled()), v_descale_);
   }
 
   const SharedMemory<Config>& smem_;
@@ -231,7 +237,7 @@ class Consumer {
   attn::Sequence sequence_;
   Range range_;
   int block_, first_block_, unseen_after_;
-  float softmax_scale_;
+  float softmax_scale_, v_descale_;
   attn::Factor factor_;
   Scores s_;
   P p_;

@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // The producer: one thread that goes through the tiles, tells the consumers about each, and loads Q, K
-// and the transpose of V into shared memory as buffers become empty.
+// and V into shared memory as buffers become empty.
 #pragma once
 #include <fa/attn/key_range.cuh>
-#include <fa/ptx/bulk.cuh>
-#include <fa/ptx/grid_dependency.cuh>
+#include <fa/ptx/tma.cuh>
 #include <fa/sm90/fp8/args.cuh>
 #include <fa/sm90/fp8/shared_memory.cuh>
-#include <fa/sm90/fp8/tensor_maps.cuh>
 #include <fa/sm90/mailbox.cuh>
 
 namespace fa::sm90::fp8 {
@@ -17,17 +15,19 @@ class Producer {
   using QTile = typename Tiles<Config>::QTile;
   using KTile = typename Tiles<Config>::KTile;
   using VTile = typename Tiles<Config>::VTile;
+  using Values = typename Config::Values;
+  using Source = typename Values::template Source<Config>;
   static constexpr int kTileRows = Config::kConsumers * kWarpgroupRows;
 
  public:
-  __device__ Producer(const SharedMemory<Config>& smem, const TensorMaps& maps,
+  __device__ Producer(const SharedMemory<Config>& smem, const typename Values::Maps& maps,
                       const Fp8KernelArgs& args)
       : smem_(smem), maps_(maps), args_(args) {}
 
   __device__ void run() {
     ptx::tma_prefetch_map(maps_.q);
     ptx::tma_prefetch_map(maps_.k);
-    ptx::wait_for_grid();  // V is transposed
+    Values::before_loads(maps_);
     typename Config::TileOrder::template Walk<Config> walk(args_);
     Tile tile, next;
     for (bool more = walk.next(tile); more; tile = next) {
@@ -47,38 +47,31 @@ class Producer {
   __device__ void load(Tile tile, Work meanwhile) {
     const attn::KeyRange<typename Config::Mask, Config::kBC> range(
         typename Config::Mask(args_), tile.q_block * kTileRows, kTileRows, sequence_);
-    const int kv_head = tile.head / args_.heads_per_kv;
-    const char* const values = static_cast<const char*>(args_.v_tiles) +
-                               first_in_tiles(args_, tile.batch, kv_head) * VTile::kRows;
+    const Source source(maps_, args_, sequence_, tile.batch, tile.head / args_.heads_per_kv);
     const int first = range.first_block();
     int block = range.end_block() - 1;
-    if (block >= first) load_k(kv_head, block);
+    if (block >= first) load_k(source, block);
     load_q(tile);
-    if (block >= first) load_v(values, block);
+    if (block >= first) load_v(source, block);
     meanwhile();
     while (--block >= first) {
-      load_k(kv_head, block);
-      load_v(values, block);
+      load_k(source, block);
+      load_v(source, block);
     }
   }
 
-  __device__ void load_k(int kv_head, int block) {
+  __device__ void load_k(const Source& source, int block) {
     const ptx::Mbarrier full = smem_.k_full(ring_.stage);
     ptx::mbarrier_wait(smem_.k_empty(ring_.stage), ring_.parity ^ 1);  // all have released it
     ptx::mbarrier_arrive_expect(full, KTile::kBytes);
-    const KTile to = smem_.k(ring_.stage);
-#pragma unroll
-    for (int p = 0; p < KTile::kCount; ++p)
-      ptx::tma_load_4d(to.panel(p), maps_.k, full, p * KTile::kRowBytes, kv_head,
-                       sequence_.k_first + block * Config::kBC, sequence_.k_batch);
+    source.load_k(smem_.k(ring_.stage), full, block);
   }
 
-  __device__ void load_v(const char* values, int block) {
+  __device__ void load_v(const Source& source, int block) {
     const ptx::Mbarrier full = smem_.v_full(ring_.stage);
     ptx::mbarrier_wait(smem_.v_empty(ring_.stage), ring_.parity ^ 1);  // all have released it
-    ptx::mbarrier_arrive_expect(full, VTile::kBytes);
-    ptx::bulk_load(smem_.v(ring_.stage).address, values + static_cast<i64>(block) * VTile::kBytes,
-                   VTile::kBytes, full);
+    ptx::mbarrier_arrive_expect(full, VTile::kLoadedBytes);
+    source.load_v(smem_.v(ring_.stage), full, block);
     ring_.advance();
   }
 
@@ -97,7 +90,7 @@ class Producer {
   }
 
   const SharedMemory<Config>& smem_;
-  const TensorMaps& maps_;
+  const typename Values::Maps& maps_;
   const Fp8KernelArgs& args_;
   attn::Sequence sequence_ = {};
   Ring<Config::kStages> ring_;

@@ -3,7 +3,6 @@
 // then the mbarriers and the mailbox for the next tile.
 #pragma once
 #include <fa/ptx/mbarrier.cuh>
-#include <fa/sm90/fp8/value_tile.cuh>
 #include <fa/sm90/shape.cuh>
 #include <fa/sm90/shared_memory.cuh>
 
@@ -15,7 +14,8 @@ template <class Config>
 struct Tiles {
   using QTile = SharedTile<Config::kDHead / 2, kWarpgroupRows>;  // of one warpgroup
   using KTile = SharedTile<Config::kDHead / 2, Config::kBC>;
-  using VTile = ValueTile<Config::kDHead + Config::Sums::kRows, Config::kBC>;
+  using VTile =
+      typename Config::Values::template Tile<Config::kDHead, Config::Sums::kRows, Config::kBC>;
 };
 
 template <class Config>
@@ -42,7 +42,7 @@ class SharedMemory {
     return QTile(base_).after(buffer * kConsumers + warpgroup);
   }
   __device__ KTile k(int stage) const { return KTile(base_ + kKOffset).after(stage); }
-  __device__ VTile v(int stage) const { return {base_ + kVOffset + stage * VTile::kBytes}; }
+  __device__ VTile v(int stage) const { return VTile(base_ + kVOffset + stage * VTile::kBytes); }
   // What this thread of a warpgroup has of the copy of O.
   __device__ u32 copy(int warpgroup) const {
     return base_ + kCopyOffset + warpgroup * kCopyBytes +

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The tensor maps of q and k. V is loaded from its transpose, and O is stored from registers.
+// The tensor maps of q and k, and of v if it is loaded as the caller has it. O is stored from registers.
 #pragma once
 #include <fa/ptx/tma.cuh>
 
@@ -7,6 +7,10 @@ namespace fa::sm90::fp8 {
 
 struct TensorMaps {
   const TensorMap &q, &k;
+};
+
+struct TensorMapsWithValues {
+  const TensorMap &q, &k, &v;  // v: keys, heads, columns, sequences
 };
 
 }  // namespace fa::sm90::fp8

@@ -20,6 +20,7 @@ struct ValueTile {
   static constexpr int kGroupKeys = 16;
   static constexpr int kGroupBytes = Rows * kGroupKeys;
   static constexpr int kBytes = Keys / kGroupKeys * kGroupBytes;
+  static constexpr int kLoadedBytes = kBytes;
 
   struct Operand {
     u64 descriptor;
@@ -33,6 +34,8 @@ struct ValueTile {
   };
 
   u32 address;
+
+  __device__ explicit ValueTile(u32 in_shared_memory) : address(in_shared_memory) {}
 
   __device__ Operand operand() const {
     return {ptx::wgmma_descriptor(address, kGroupBytes, 8 * kGroupKeys, 0)};

@@ -6,6 +6,7 @@
 #pragma once
 #include <fa/attn/exponential/fused_exp2.cuh>
 #include <fa/attn/online.cuh>
+#include <fa/sm90/fp8/four.cuh>
 #include <fa/sm90/fp8/value_tile.cuh>
 
 namespace fa::sm90::fp8 {
@@ -29,10 +30,9 @@ __device__ bool exponentiate(const Accumulator<16, Config::kBC>& s, Weights<Conf
   for (int n = 0; n < Config::kBC / 16; ++n)
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      const float (&x)[4] = s.v[0][2 * n], (&y)[4] = s.v[0][2 * n + 1];
-      const float four[4] = {x[2 * h], x[2 * h + 1], y[2 * h], y[2 * h + 1]};
+      const Four scores = Config::Values::scores(s, n, h);
       p.step[n / 2][n % 2 * 2 + h] = Powers::template weights<typename Config::Sums>(
-          n, four, stats.offset[0][h], factor, sum[h], watch);
+          n, scores.v, stats.offset[0][h], factor, sum[h], watch);
     }
   stats.sum[0][0] += sum[0];
   stats.sum[0][1] += sum[1];

@@ -25,14 +25,14 @@ struct Combined : Parts {
   template <class Consumer, class Warp>
   static __device__ void store(Consumer& consumer, const Warp& warp, const attn::RowEnds& ends) {
     Parts::store(consumer, warp, ends);
-    __threadfence();                       // other CTAs see this thread's part before it arrives
-    sync_warpgroup(consumer.warpgroup());  // and those of all four warps
-    if (threadIdx.x % kWarpgroupSize == 0)
+    sync_warpgroup(consumer.warpgroup());  // all four warps have stored their part
+    if (threadIdx.x % kWarpgroupSize == 0) {
+      __threadfence();  // other CTAs see the part before this one arrives
       ptx::st_shared_4(consumer.word(), arrives_last<typename Warp::Config>(consumer, warp));
+      __threadfence();  // the last CTA sees the parts of all
+    }
     sync_warpgroup(consumer.warpgroup());  // the answer is there
-    if (!ptx::ld_shared_4(consumer.word())) return;
-    __threadfence();  // this thread sees the parts of all CTAs
-    combine_rows(warp);
+    if (ptx::ld_shared_4(consumer.word())) combine_rows(warp);
   }
 
  private:
@@ -52,17 +52,11 @@ struct Combined : Parts {
   template <class Warp>
   static __device__ void combine_rows(const Warp& warp) {
     using Config = typename Warp::Config;
-    using Row = CombinedRow<Config>;
-    const ForwardKernelArgs& args = warp.args;
 #pragma unroll 1
     for (int r = warp.warp_in_group(); r < Shape<Config>::kRows; r += kWarpgroupSize / kWarpSize) {
       const PlaceInTile<Warp> place = {warp, r};
-      if (place.position() >= args.seq_len_q) return;
-      const Row row(args, place);
-      const auto weights = row.weights();
-      for (int column = 4 * lane_id(); column < args.d_v; column += Row::kColumns)
-        row.store(column, row.sum_of_all_parts(column, weights.offset, weights.inverse()));
-      if (args.lse && lane_id() == 0) row.store_lse(weights);
+      if (place.position() >= warp.args.seq_len_q) return;
+      CombinedRow<Config>(warp.args, place).store_few();
     }
   }
 };

@@ -17,7 +17,7 @@ struct Direct : OutsideQueries {
       const i64 row = warp.sequence.q_batch * args.o_stride.batch +
                       warp.head(r) * args.o_stride.head +
                       (warp.sequence.q_first + warp.position(r)) * args.o_stride.seq;
-      char* const to = static_cast<char*>(args.o) + row * kElementBytes;
+      char* const to = ptx::computed_once(static_cast<char*>(args.o) + row * kElementBytes);
       return [to](int column, float x, float y) {
         ptx::st_global_4(to + column * kElementBytes, Warp::Config::DType::pack(x, y));
       };

@@ -20,7 +20,7 @@ struct Parts : OutsideQueries {
     warp.store_pairs([&](int r, int h) {
       const i64 row = rows.at(part, warp.row(r));
       if (lane_id() % 4 == 0 && warp.stores_row_values()) args.lse_parts[row] = ends.row[h].lse();
-      float* const to = args.o_parts + row * args.d_v;
+      float* const to = ptx::computed_once(args.o_parts + row * args.d_v);
       return [to](int column, float x, float y) { ptx::st_global_8(to + column, x, y); };
     });
   }

@@ -10,12 +10,14 @@ struct Overlapped {
   template <class Consumer, class Block>
   static __device__ void step(Consumer& c, Block block) {
     typename Consumer::P next;
+    const auto k = c.k();
+    const auto v = c.v();
     c.wait_k();  // K has arrived
     c.begin_turn();
-    c.issue_scores(c.s(), c.k());             // S = Q K^T
-    c.wait_v();                               // V of the previous block has arrived
-    c.issue_accumulate(c.o(), c.p(), c.v());  // O += P V of the previous block
-    c.template wait_products<1>();            // S is complete
+    c.issue_scores(c.s(), k);             // S = Q K^T
+    c.wait_v();                           // V of the previous block has arrived
+    c.issue_accumulate(c.o(), c.p(), v);  // O += P V of the previous block
+    c.template wait_products<1>();        // S is complete
     c.release_k();
     c.mask(c.s(), block);
     c.weigh(next, c.s(), block);

@@ -9,12 +9,14 @@ namespace fa::sm90::fp8::schedule {
 struct Serial {
   template <class Consumer, class Block>
   static __device__ void step(Consumer& c, Block block) {
+    const auto k = c.k();
+    const auto v = c.v();
     c.wait_v();  // V of the previous block has arrived
     c.wait_k();  // K has arrived
     c.begin_turn();
-    c.issue_accumulate(c.o(), c.p(), c.v());  // O += P V of the previous block
-    c.issue_scores(c.s(), c.k());             // S = Q K^T
-    c.template wait_products<0>();            // S and O are complete
+    c.issue_accumulate(c.o(), c.p(), v);  // O += P V of the previous block
+    c.issue_scores(c.s(), k);             // S = Q K^T
+    c.template wait_products<0>();        // S and O are complete
     c.release_v();
     c.release_k();
     c.take_sums(c.o());

@@ -9,6 +9,8 @@ struct Registers {
   static constexpr int kRows = 0;  // of the transpose of V
 
   static __device__ void store_rows(char*) {}
+  template <int RowBytes>
+  static __device__ void write_rows(u32) {}
   static __device__ void add(float& sum, float x, float y, float z, float w) {
     sum += (x + y) + (z + w);
   }

@@ -4,6 +4,7 @@
 #pragma once
 #include <fa/attn/row_stats.cuh>
 #include <fa/ptx/memory.cuh>
+#include <fa/ptx/tma.cuh>
 
 namespace fa::sm90::fp8::sums {
 
@@ -12,8 +13,16 @@ struct TensorCores {
 
   // The words of a warp: 16 keys of eight rows.
   static __device__ void store_rows(char* lane) {
-    constexpr u32 kOnes = 0x38383838;
     ptx::st_global_4(lane, lane_id() < 4 ? kOnes : 0);
+  }
+  // Eight rows in shared memory. A swizzle moves the chunks of a row, which are equal.
+  template <int RowBytes>
+  static __device__ void write_rows(u32 smem) {
+    constexpr int kRowChunks = RowBytes / kChunkBytes;
+    const u32 x = threadIdx.x < kRowChunks ? kOnes : 0;
+    if (threadIdx.x < kRows * kRowChunks)
+      ptx::st_shared_16(smem + threadIdx.x * kChunkBytes, {x, x, x, x});
+    ptx::fence_proxy_async();  // products see the rows
   }
   static __device__ void add(float&, float, float, float, float) {}
 
@@ -28,6 +37,9 @@ struct TensorCores {
       sums[2 * h] *= zero;
     }
   }
+
+ private:
+  static constexpr u32 kOnes = 0x38383838;
 };
 
 }  // namespace fa::sm90::fp8::sums

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+// A kernel before this one has transposed V into tiles (value_tile.cuh). The tiles have the keys in the
+// order of P, so the columns of S are the keys in their own order.
+#pragma once
+#include <fa/attn/key_range.cuh>
+#include <fa/ptx/bulk.cuh>
+#include <fa/ptx/grid_dependency.cuh>
+#include <fa/sm90/fp8/args.cuh>
+#include <fa/sm90/fp8/four.cuh>
+#include <fa/sm90/fp8/tensor_maps.cuh>
+#include <fa/sm90/fp8/value_tile.cuh>
+
+namespace fa::sm90::fp8::values {
+
+struct Tiled {
+  using Maps = TensorMaps;
+  using KeyOrder = attn::InOrder;
+  template <int DHead, int SumRows, int Keys>
+  using Tile = ValueTile<DHead + SumRows, Keys>;
+
+  // The scores of a lane whose weights are four bytes of the n-th 16 keys of the A operand.
+  template <int Keys>
+  static __device__ Four scores(const Accumulator<16, Keys>& s, int n, int h) {
+    return in_turn(s.v[0][2 * n], s.v[0][2 * n + 1], h);
+  }
+  // The columns of O from 16 d + 4 (lane % 4) on.
+  template <int DHead, int Columns>
+  static __device__ Four outputs(const Accumulator<16, Columns>& o, int d, int h) {
+    return interleaved(o.v[0][2 * d], o.v[0][2 * d + 1], h);
+  }
+
+  // The tiles have the rows for sums.
+  template <class Config, class Smem>
+  static __device__ void write_sums(const Smem&) {}
+
+  static __device__ void before_loads(const Maps&) {
+    ptx::wait_for_grid();  // V is transposed
+  }
+
+  // Loads blocks of a head of K and V.
+  template <class Config>
+  class Source {
+   public:
+    __device__ Source(const Maps& maps, const Fp8KernelArgs& args, const attn::Sequence& sequence,
+                      int batch, int kv_head)
+        : maps_(maps),
+          sequence_(sequence),
+          kv_head_(kv_head),
+          tiles_(static_cast<const char*>(args.v_tiles) +
+                 first_in_tiles(args, batch, kv_head) * (Config::kDHead + Config::Sums::kRows)) {}
+
+    template <class KTile>
+    __device__ void load_k(KTile to, ptx::Mbarrier full, int block) const {
+#pragma unroll
+      for (int p = 0; p < KTile::kCount; ++p)
+        ptx::tma_load_4d(to.panel(p), maps_.k, full, p * KTile::kRowBytes, kv_head_,
+                         sequence_.k_first + block * Config::kBC, sequence_.k_batch);
+    }
+    template <class VTile>
+    __device__ void load_v(VTile to, ptx::Mbarrier full, int block) const {
+      ptx::bulk_load(to.address, tiles_ + static_cast<i64>(block) * VTile::kBytes, VTile::kBytes,
+                     full);
+    }
+
+   private:
+    const Maps& maps_;
+    const attn::Sequence& sequence_;
+    const int kv_head_;
+    const char* const tiles_;
+  };
+};
+
+}  // namespace fa::sm90::fp8::values

@@ -1,0 +1,102 @@
+// SPDX-License-Identifier: Apache-2.0
+// The caller's V has contiguous keys, and TMA loads it as it is. The order of the bytes of the A operand is
+// then that of the keys: of every 16 keys, lane t of a quad has bytes 4 t to 4 t + 3. Of the accumulators it has
+// columns 8 j + 2 t + e (e 0 or 1) of every fragment j. P stays in these registers because K is loaded so
+// that they are the right keys: TMA puts the even keys of a block first, then the odd ones. Column c of the
+// first half is key 2 c, so element e of fragment n is key 16 n + 4 t + 2 e, and the same element of fragment
+// n + keys / 16, in the second half, is the key after it. The four are the bytes of the operand, without a shuffle.
+//
+// The columns of V are loaded in the same order, so that a lane's outputs are four neighbours, too.
+#pragma once
+#include <fa/attn/sequence.cuh>
+#include <fa/ptx/tma.cuh>
+#include <fa/sm90/fp8/args.cuh>
+#include <fa/sm90/fp8/four.cuh>
+#include <fa/sm90/fp8/tensor_maps.cuh>
+#include <fa/sm90/shape.cuh>
+
+namespace fa::sm90::fp8::values {
+
+struct EvenKeysFirst {
+  static constexpr int kLaneKeys = 4;
+  template <int Columns>
+  static __device__ constexpr int key(int j, int e) {
+    constexpr int kHalf = Columns / 16;  // fragments with even keys
+    return 16 * (j % kHalf) + 2 * e + j / kHalf;
+  }
+};
+
+struct Transposed {
+  using Maps = TensorMapsWithValues;
+  using KeyOrder = EvenKeysFirst;
+
+  // A row is a column of V; the last ones are for sums. In bytes it is a 16-bit tile of half the keys.
+  template <int DHead, int SumRows, int Keys>
+  struct Tile : SharedTile<Keys / 2, DHead + SumRows> {
+    using Base = SharedTile<Keys / 2, DHead + SumRows>;
+    using Operand = typename Base::RowOperand;
+    static constexpr int kLoadedBytes = Base::kCount * DHead * Base::kRowBytes;
+    static_assert(Base::kCount * Base::kRowBytes == Keys, "panels have no gaps");
+
+    using Base::Base;
+    __device__ Operand operand() const { return Base::row_operand(); }
+  };
+
+  template <int Keys>
+  static __device__ Four scores(const Accumulator<16, Keys>& s, int n, int h) {
+    return interleaved(s.v[0][n], s.v[0][n + Keys / 16], h);
+  }
+  template <int DHead, int Columns>
+  static __device__ Four outputs(const Accumulator<16, Columns>& o, int d, int h) {
+    return interleaved(o.v[0][d], o.v[0][d + DHead / 16], h);
+  }
+
+  // Writes the rows for sums of all stages. No load overwrites them.
+  template <class Config, class Smem>
+  static __device__ void write_sums(const Smem& smem) {
+#pragma unroll
+    for (int stage = 0; stage < Config::kStages; ++stage) {
+      const auto tile = smem.v(stage);
+#pragma unroll
+      for (int p = 0; p < tile.kCount; ++p)
+        Config::Sums::template write_rows<tile.kRowBytes>(tile.panel(p) +
+                                                          Config::kDHead * tile.kRowBytes);
+    }
+  }
+
+  static __device__ void before_loads(const Maps& maps) { ptx::tma_prefetch_map(maps.v); }
+
+  template <class Config>
+  class Source {
+   public:
+    __device__ Source(const Maps& maps, const Fp8KernelArgs&, const attn::Sequence&, int batch,
+                      int kv_head)
+        : maps_(maps), batch_(batch), kv_head_(kv_head) {}
+
+    template <class KTile>
+    __device__ void load_k(KTile to, ptx::Mbarrier full, int block) const {
+#pragma unroll
+      for (int p = 0; p < KTile::kCount; ++p)
+#pragma unroll
+        for (int odd = 0; odd < 2; ++odd)  // a box has every other key
+          ptx::tma_load_4d(to.panel(p) + odd * (Config::kBC / 2) * KTile::kRowBytes, maps_.k, full,
+                           p * KTile::kRowBytes, kv_head_, block * Config::kBC + odd, batch_);
+    }
+    template <class VTile>
+    __device__ void load_v(VTile to, ptx::Mbarrier full, int block) const {
+      static_assert(Config::kPanelKeys == VTile::kRowBytes, "keys of a box");
+#pragma unroll
+      for (int p = 0; p < VTile::kCount; ++p)
+#pragma unroll
+        for (int odd = 0; odd < 2; ++odd)  // a box has every other column
+          ptx::tma_load_4d(to.panel(p) + odd * (Config::kDHead / 2) * VTile::kRowBytes, maps_.v,
+                           full, block * Config::kBC + p * VTile::kRowBytes, kv_head_, odd, batch_);
+    }
+
+   private:
+    const Maps& maps_;
+    const int batch_, kv_head_;
+  };
+};
+
+}  // namespace fa::sm90::fp8::values

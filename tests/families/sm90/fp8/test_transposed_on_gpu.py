@@ -1,0 +1,67 @@
+# SPDX-License-Identifier: Apache-2.0
+"""FP8 kernels with a v whose keys are contiguous, on a Hopper GPU."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from flash_attention import attention, forward
+from flash_attention.launch.plan import plan_for
+from tests.families.sm90.fp8.cases import assert_right, most_rms, relative_rms
+from tests.families.sm90.fp8.test_on_gpu import MOST_DRIFT
+from tests.families.sm90.fp8.transposed_cases import CASES, CAUSAL, case
+
+pytestmark = pytest.mark.gpu
+
+
+@pytest.fixture(autouse=True)
+def _on_hopper() -> None:
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("FP8 kernels run on sm_90 alone")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_gpu_computes_what_the_emulator_does(name: str) -> None:
+    config, of_case = CASES[name]
+    call = of_case.call(config.d_head, "cuda")
+    out = torch.empty(
+        (*call.q.shape[:-1], call.v.shape[-1]), dtype=config.dtype.to_torch_dtype(), device="cuda"
+    )
+    result, lse = forward(config, *call[:3], out, **call.keywords, return_lse=True)
+    assert_right(call, result, lse, most_rms(config))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("seq", [128, 1000, 1024, 4095, 8192])
+@pytest.mark.parametrize("d", [64, 128, 256])
+def test_chosen_kernels_are_right(d: int, seq: int, causal: bool) -> None:
+    of_case = case(seq, seq, heads=4, heads_k=2, batch=2, keywords=(("causal", causal),))
+    call = of_case.call(d, "cuda")
+    assert len(plan_for(call).recipe.steps) == 1
+    out, lse = attention(*call[:3], **call.keywords, return_lse=True)
+    assert_right(call, out, lse)
+
+
+@pytest.mark.parametrize("d", [64, 128, 256])
+def test_the_output_does_not_drift(d: int) -> None:
+    call = case(8192, 8192, heads=1, mean=1.0).call(d, "cuda")
+    assert relative_rms(call, attention(*call[:3], **call.keywords)) <= MOST_DRIFT
+
+
+def test_results_have_the_same_bits_in_every_run() -> None:
+    call = case(2000, 3001, heads=8, heads_k=2, keywords=CAUSAL).call(128, "cuda")
+    first = attention(*call[:3], **call.keywords)
+    for _ in range(20):
+        assert torch.equal(attention(*call[:3], **call.keywords), first)
+
+
+def test_a_call_follows_the_kernel_that_writes_v() -> None:
+    """The kernel reads v from its first instruction on, and nothing transposes it before."""
+    call = case(500, 500, heads=8, heads_k=8, keywords=CAUSAL).call(128, "cuda")
+    wanted = attention(*call[:3], **call.keywords)
+    for _ in range(20):
+        late = torch.empty_strided(
+            call.v.shape, call.v.stride(), dtype=call.v.dtype, device="cuda"
+        ).copy_(call.v)
+        assert torch.equal(attention(call.q, call.k, late, **call.keywords), wanted)
