@@ -15,14 +15,19 @@ from flash_attention.emulator.machine import machine
 from flash_attention.emulator.native import load_native
 from flash_attention.errors import LaunchError
 from flash_attention.ladder import get_ladder
-from flash_attention.launch.emulation import emulate
+from flash_attention.launch.emulation import Settings, compiled_unit, emulate
 from flash_attention.testing import generate_qkv
 from flash_attention.user_kernel import UserKernel
+from tests.emulator.ptx_kernels import KERNELS, Kernel
+from tests.emulator.ptx_mutations import chosen
 from tests.user_kernel.corpus_kernels import corpus_kernel
 from tests.user_kernel.corpus_launches import FILES, launches, more_launches
 from tests.user_kernel.test_planted import PLANTS, Planted, planted_text
 
 pytestmark = pytest.mark.skipif(load_native() is None, reason="needs a C compiler")
+
+# Mutations of PTX, by kernel: those that leave out fences, waits and barriers of every kind.
+MUTATIONS = {0: (12,), 1: (1, 14, 17), 2: (6, 18), 3: (3, 7), 4: (2, 5, 7, 19)}
 
 
 def outcome(kernel: UserKernel, arguments: Any, launch: dict[str, Any], schedule: str) -> Any:
@@ -69,3 +74,29 @@ def test_rungs_of_the_ladder(monkeypatch: pytest.MonkeyPatch, rung: int) -> None
     assert torch.equal(native.output, numpy.output)
     assert native.findings == numpy.findings == ()
     assert native.counters.to_dict() == numpy.counters.to_dict()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+def test_kernels_of_every_synchronisation(monkeypatch: pytest.MonkeyPatch, kernel: Kernel) -> None:
+    def seen() -> Any:
+        runs = [call.run(Settings(), compiled_unit) for call in kernel.calls]
+        return [(run.found, run.counters.to_dict()) for run in runs]
+
+    native = seen()
+    monkeypatch.setattr(machine, "load_native", lambda: None)
+    assert native == seen()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kernel", "place"),
+    [(KERNELS[number], place) for number, places in MUTATIONS.items() for place in places],
+    ids=lambda value: value.name if isinstance(value, Kernel) else str(value),
+)
+def test_mutated_ptx(monkeypatch: pytest.MonkeyPatch, kernel: Kernel, place: int) -> None:
+    site = chosen(kernel)[place]
+    given = site.plant(kernel.ptx), Settings(), site.number
+    native = kernel.run(*given)
+    monkeypatch.setattr(machine, "load_native", lambda: None)
+    assert native == kernel.run(*given) != set()
