@@ -93,8 +93,8 @@ def attention(
     - `q_descale`, `k_descale`, `v_descale`: float32 (batch, heads_k) or (1,), the factors of q, k
       and v of torch.float8_e4m3fn (on Hopper, not differentiable). q may also have 16 bits, without
       a factor. Those of k and v may be (batch, heads_k, n), one for every 128 keys of a sequence.
-      The output has the dtype of q, or is bfloat16. If all three have 8 bits and v.stride(1) is 1,
-      v is read transposed, as it is.
+      The output has the dtype of q, or is bfloat16. If all three have 8 bits, v may have contiguous
+      keys (v.stride(1) is 1) instead of contiguous columns.
     - `validate`: check the values of lengths, block_table and factors, and wait for the GPU.
     - `split_keys`: the chunk length of split-KV. The default, and its rounding, follow the batch.
     - `config`, `backward_config`: as in `forward`, `backward`. On the CPU the emulator runs them.

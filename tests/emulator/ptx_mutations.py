@@ -18,6 +18,7 @@ from typing import Any
 from benchmarks.render.blocks import replace_block, table, wrap
 from flash_attention.compile.nvrtc import nvrtc_version
 from flash_attention.emulator import SCHEDULES, load_program
+from flash_attention.files import write_record
 from flash_attention.launch.emulation import Settings
 from tests.emulator.ptx_kernels import KERNELS, Found, Kernel
 from tests.emulator.ptx_reasons import REASONS, Reason
@@ -113,7 +114,7 @@ def run(numbers: Sequence[str]) -> None:
         kernels[kernel.name] = run_kernel(kernel)
         ordered = [kernels[each.name] for each in KERNELS if each.name in kernels]
         results = {"nvrtc": nvrtc_version(), "kernels": ordered}
-        RESULTS.write_text(json.dumps(results, indent=1) + "\n")
+        write_record(RESULTS, results)
 
 
 def found(row: dict[str, Any]) -> str:

@@ -111,8 +111,8 @@ def test_a_short_call_is_cut_combined_and_bound_by_memory() -> None:
     compiled = load_unit(combine_unit(config.dtype, features, 64, 128, "sm_90a")).compiled
     assert explanation.rule.startswith("short queries: 4 rows that share a head of k and v fit")
     assert explanation.features == ("heads_4", "even")
-    assert (explanation.tiles, explanation.chunks) == (2, 43)  # of four of the 2 x 86 blocks
-    assert forward.grid == (43, 1, 1)
+    assert (explanation.tiles, explanation.chunks) == (2, 128)  # of two of the 2 x 128 blocks
+    assert forward.grid == (128, 1, 1)
     assert combine.name == "combine_bf16_64_heads_4_even"
     assert combine.registers == compiled.resources.registers
     assert combine.grid == (8, 1, 1)

@@ -83,7 +83,8 @@ def test_chunks_of_so_many_keys_begin_anew_with_every_tile() -> None:
         (1, 8192, 4, False),  # 22 chunks and a border: 92
         (2, 512, 4, True),
         (4, 2048, 4, False),
-        (1, 2048, 8, False),
+        (1, 2048, 8, True),  # 56
+        (2, 2048, 8, False),
     ],
 )
 def test_few_rows_of_partial_results_are_combined_at_once(

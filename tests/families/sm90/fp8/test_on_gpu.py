@@ -6,29 +6,24 @@ from __future__ import annotations
 import pytest
 import torch
 
-from flash_attention import attention, forward
+from flash_attention import attention
 from flash_attention.reference.judge import check_lse
-from tests.families.sm90.fp8.cases import CASES, Case, assert_right, most_rms, relative_rms
+from tests.families.sm90.fp8.cases import (
+    CASES,
+    Case,
+    assert_forward_right,
+    assert_right,
+    relative_rms,
+)
 
-pytestmark = pytest.mark.gpu
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("on_hopper")]
 MOST_DRIFT = 1e-2  # relative error of the output if the columns of V have a mean of one
-
-
-@pytest.fixture(autouse=True)
-def _on_hopper() -> None:
-    if torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("FP8 kernels run on sm_90 alone")
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_gpu_computes_what_the_emulator_does(name: str) -> None:
     config, case = CASES[name]
-    call = case.call(config.d_head, "cuda")
-    out = torch.empty(
-        (*call.q.shape[:-1], call.v.shape[-1]), dtype=config.dtype.to_torch_dtype(), device="cuda"
-    )
-    result, lse = forward(config, *call[:3], out, **call.keywords, return_lse=True)
-    assert_right(call, result, lse, most_rms(config))
+    assert_forward_right(config, case.call(config.d_head, "cuda"))
 
 
 @pytest.mark.parametrize("causal", [False, True])

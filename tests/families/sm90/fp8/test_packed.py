@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import torch
 
 from flash_attention import HopperFp8KernelConfig, attention
 from flash_attention.emulator import SCHEDULES
@@ -80,20 +79,18 @@ def test_the_values_of_sequences_have_room_and_do_not_overlap() -> None:
 
 
 @pytest.mark.gpu
+@pytest.mark.usefixtures("on_hopper")
 @pytest.mark.parametrize("name", CASES)
 def test_packed_sequences_are_right_on_a_gpu(name: str) -> None:
-    if torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("FP8 kernels run on sm_90 alone")
     call = CASES[name].call("cuda")
     out, lse = attention(*call[:3], **call.keywords, return_lse=True)
     assert_right(call, out, lse)
 
 
 @pytest.mark.gpu
+@pytest.mark.usefixtures("on_hopper")
 @pytest.mark.parametrize("d", [64, 128, 256])
 def test_long_packed_sequences_are_right_on_a_gpu(d: int) -> None:
-    if torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("FP8 kernels run on sm_90 alone")
     lengths = (1000, 1, 0, 2048, 333)
     case = Case(batch=5, d=d, lengths_q=lengths, lengths_k=lengths, keywords=CAUSAL, q_8_bit=True)
     call = case.call("cuda")

@@ -6,30 +6,19 @@ from __future__ import annotations
 import pytest
 import torch
 
-from flash_attention import attention, forward
+from flash_attention import attention
 from flash_attention.launch.plan import plan_for
-from tests.families.sm90.fp8.cases import assert_right, most_rms, relative_rms
+from tests.families.sm90.fp8.cases import assert_forward_right, assert_right, relative_rms
 from tests.families.sm90.fp8.test_on_gpu import MOST_DRIFT
 from tests.families.sm90.fp8.transposed_cases import CASES, CAUSAL, case
 
-pytestmark = pytest.mark.gpu
-
-
-@pytest.fixture(autouse=True)
-def _on_hopper() -> None:
-    if torch.cuda.get_device_capability() != (9, 0):
-        pytest.skip("FP8 kernels run on sm_90 alone")
+pytestmark = [pytest.mark.gpu, pytest.mark.usefixtures("on_hopper")]
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_the_gpu_computes_what_the_emulator_does(name: str) -> None:
     config, of_case = CASES[name]
-    call = of_case.call(config.d_head, "cuda")
-    out = torch.empty(
-        (*call.q.shape[:-1], call.v.shape[-1]), dtype=config.dtype.to_torch_dtype(), device="cuda"
-    )
-    result, lse = forward(config, *call[:3], out, **call.keywords, return_lse=True)
-    assert_right(call, result, lse, most_rms(config))
+    assert_forward_right(config, of_case.call(config.d_head, "cuda"))
 
 
 @pytest.mark.parametrize("causal", [False, True])

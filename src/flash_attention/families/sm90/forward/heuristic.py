@@ -27,8 +27,8 @@ TMA_ALIGNMENT = 128  # bytes, of a box in shared memory
 NEEDS_HOPPER = "Hopper kernels need sm_90 (H100, H200)"
 SHORT = 1024  # rows of Q up to which the ends of tiles cost more than their key blocks
 FEW_ROWS = {64: 320, 80: 256, 96: 320}
-"""Rows of Q up to which two CTAs of 64 rows share a multiprocessor, by d_head at most. That is
-faster at 197 rows of d_head 64, and slower at 257 of d_head 80, where three consumers skip one."""
+"""The rows of Q up to which two CTAs of 64 rows share a multiprocessor, by the largest d_head. Two
+are faster at 197 rows of d_head 64, and slower than three consumers at 257 of d_head 80."""
 SIDE_BY_SIDE_KEYS = (112, 96)  # two such CTAs fit in shared memory
 NARROW_STEP = 32  # few widths of the last keys, and so few kernels for all lengths
 
@@ -89,7 +89,7 @@ def _config(problem: Problem) -> HopperForwardKernelConfig | None:
 
     if d_head <= 96:
         finish = {"own_output": True, "watch_sums": True, "prefetch_q": True}
-        if problem.seq_q <= FEW_ROWS[smallest_holding((64, 80, 96), d_head)] and few_keys:
+        if problem.seq_q <= FEW_ROWS[smallest_holding(FEW_ROWS, d_head)] and few_keys:
             keys = min(SIDE_BY_SIDE_KEYS, key=lambda keys: _cost(problem.seq_k, keys))
             return config(1, keys, 2, narrow_keys=narrow(keys), **finish)
         three = d_head <= 80 and not ((causal and short) or problem.per_batch)

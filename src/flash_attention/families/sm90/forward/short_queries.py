@@ -14,7 +14,7 @@ from flash_attention.families.sm90.forward.splits import Chunks
 
 BLOCK_KEYS = 64  # pages and chunks of a given size are multiples of it
 STAGES = 3  # two CTAs fill the shared memory of a multiprocessor at d_head 128
-MIN_CHUNK_BLOCKS = 1  # a short wait for all keys at once, where blocks after another wait for each
+MIN_CHUNK_BLOCKS = 1  # so that all keys of a short cache are on their way at once
 BUSY = 0.9  # the share of the multiprocessors that saturates the memory
 
 

@@ -65,9 +65,8 @@ def _shape(d_head: int, problem: Problem) -> dict[str, Any]:
         consumers = 3 if problem.seq_q > TWO_CONSUMERS else 2
         return common | {"consumers": consumers, "stages": 4, "q_buffers": 2}
     if long:  # the copy of O leaves less room for keys
-        return {"consumers": 2, "B_c": 64, "stages": 2, "promote_blocks": _blocks(64, long)} | {
-            "overlap": True
-        }
+        promoted = {"promote_blocks": _blocks(64, long), "overlap": True}
+        return {"consumers": 2, "B_c": 64, "stages": 2, **promoted}
     keys = {"B_c": 64, "stages": 4} if problem.v_transposed else {"B_c": 96, "stages": 3}
     return {"consumers": 2, **keys, "q_buffers": 2, "overlap": True}
 

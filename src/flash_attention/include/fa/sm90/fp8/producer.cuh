@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The producer: one thread that goes through the tiles, tells the consumers about each, and loads Q, K
-// and V into shared memory as buffers become empty.
+// The producer of 8-bit kernels: one thread that goes through the tiles, tells the consumers about each, and
+// loads Q, and K and V as Config::Values has them, as buffers become empty.
 #pragma once
 #include <fa/attn/key_range.cuh>
 #include <fa/ptx/tma.cuh>
