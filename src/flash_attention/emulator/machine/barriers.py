@@ -92,7 +92,7 @@ class NamedBarriers:
         """Lanes returned: barriers of the whole CTA no longer wait for them."""
         self._exited += np.bincount(self._ctas(s), minlength=len(self._exited))
         self.cluster.exited(s)
-        self._machine.lanes.gone[s.index] = True
+        self._machine.gone[s.index] = True
         for key in list(self._open):
             self._complete(key)
 

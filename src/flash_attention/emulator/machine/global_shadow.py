@@ -23,8 +23,10 @@ from flash_attention.emulator.machine.values import Values
 from flash_attention.emulator.program.ordering import Ordering
 
 if TYPE_CHECKING:
+    from flash_attention.emulator.machine.lanes import Selection
     from flash_attention.emulator.machine.machine import Machine
 
+MOST_KNOWN = 512  # selections
 CONFLICT = "cta-write-conflict"
 READ_ONLY = "read-only-load"
 PLAIN, STRONG, ATOMIC, ADDITION, CTA_ATOMIC = range(5)  # how an access was made
@@ -82,6 +84,7 @@ class GlobalShadow:
         self._flags = FlagOrder(machine.clocks)
         self._orderings = machine.program.orderings
         self._bulk_pcs = machine.program.bulk_copies
+        self._known: dict[Selection, _Everyone] = {}
 
     def ordering(self, pc: int) -> Ordering:
         return self._orderings.get(pc, WEAK)
@@ -194,10 +197,12 @@ class GlobalShadow:
                 field[lanes] for field in (sel.warp_id, sel.warp, sel.cta, sel.lane)
             )
             return self._lanes_at(warp_id, warp, cta, lane, alone, how)
-        known = sel.memo.get("global")
-        if not isinstance(known, _Everyone) or known.version != self._clocks.version:
+        known = self._known.get(sel)
+        if known is None or known.version != self._clocks.version:
             who = self._lanes_at(sel.warp_id, sel.warp, sel.cta, sel.lane, _alone(access), 0)
-            known = sel.memo["global"] = _Everyone(self._clocks.version, who)
+            if len(self._known) == MOST_KNOWN:
+                self._known.clear()
+            known = self._known[sel] = _Everyone(self._clocks.version, who)
         who = known.who
         return replace(who, touches=who.touches._replace(tag=who.touches.tag + np.int32(how)))
 

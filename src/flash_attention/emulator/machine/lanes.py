@@ -10,13 +10,10 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-
-if TYPE_CHECKING:
-    from flash_attention.emulator.machine.patterns import Pattern
 
 WARP_SIZE = 32
 SHARED_BASE = 1024  # address of the first byte of shared memory: 0 is no valid address
@@ -44,8 +41,7 @@ class Selection:
     warps: Ints  # distinct warp ids
     is_all: bool
     key: Hashable | None  # equal keys, equal lanes; None for scattered ones
-    memo: dict[str, object] = field(default_factory=dict)
-    patterns: dict[Hashable, Pattern] = field(default_factory=dict)  # of accesses to shared memory
+    memo: dict[str, object] = field(default_factory=dict)  # what holds in every launch
 
     @property
     def num_warps(self) -> int:
@@ -94,7 +90,7 @@ class Lanes:
         self._last_warp = slice(None) if threads % WARP_SIZE == 0 else slice(threads % WARP_SIZE)
         self._slices: dict[tuple[int, int], Selection] = {}
         self._scattered: dict[bytes, Selection] = {}
-        self.gone: Bools = self.warp * WARP_SIZE + self.lane >= threads  # lanes that do not run
+        self.missing: Bools = self.warp * WARP_SIZE + self.lane >= threads  # of the last warp
 
     def shared_base(self, cta: Any, rank: Any) -> Any:
         """Flat byte offset of shared address 0 of a CTA."""

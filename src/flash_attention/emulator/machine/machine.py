@@ -15,18 +15,17 @@ from flash_attention.emulator.machine.barriers import NamedBarriers
 from flash_attention.emulator.machine.bulk_copies import BulkCopies
 from flash_attention.emulator.machine.bulk_groups import BulkGroups
 from flash_attention.emulator.machine.clocks import Clocks
-from flash_attention.emulator.machine.clusters import Clusters, coordinates
 from flash_attention.emulator.machine.constant import ConstantAccess
 from flash_attention.emulator.machine.copies import AsyncCopies
 from flash_attention.emulator.machine.counters import Counters
 from flash_attention.emulator.machine.findings import Findings
 from flash_attention.emulator.machine.generic import GenericAccess
+from flash_attention.emulator.machine.geometry import geometry_of
 from flash_attention.emulator.machine.global_memory import GlobalAccess, GlobalMemory
 from flash_attention.emulator.machine.kernel_before import KernelBefore
 from flash_attention.emulator.machine.lanes import (
     LOCAL_BASE,
     PARAM_BASE,
-    WARP_SIZE,
     Bools,
     Selection,
 )
@@ -50,8 +49,6 @@ from flash_attention.emulator.types import numpy_type
 Argument = int | float | bytes | ctypes.Structure | TensorMap
 
 TICK = 64  # cycles and nanoseconds from one look at a clock to the next
-ALL_LANES = (1 << WARP_SIZE) - 1
-SHARED_GRANULE = 1024  # CTAs' shared memories start at multiples of the widest swizzle atom
 
 
 class Machine:
@@ -77,16 +74,17 @@ class Machine:
         self.block = prod(self.block_shape)
         self.checks = checks
         shape = cluster or program.kernel.cluster or (1, 1, 1)
-        self.clusters = clusters = Clusters(grid, shape, self.block)
-        self.num_ctas = clusters.count  # of which each may be a cluster
-        self.warps_per_cta = clusters.size * clusters.warps_in_cta
-        self.num_warps = self.num_ctas * self.warps_per_cta
-        self.dynamic_smem = dynamic_smem
-        self.shared_limit = program.static_smem + dynamic_smem
-        self.shared_stride = -(-self.shared_limit // SHARED_GRANULE) * SHARED_GRANULE
+        geometry = geometry_of(program, grid, self.block_shape, shape, dynamic_smem)
+        self.clusters = geometry.clusters
+        self.num_ctas = geometry.num_ctas
+        self.warps_per_cta = geometry.warps_per_cta
+        self.num_warps = geometry.num_warps
+        self.shared_limit = geometry.shared_limit
+        self.shared_stride = geometry.shared_stride
         self.shared_bytes = prod(grid) * self.shared_stride
-        self.lanes = clusters.lanes(self.shared_stride)
+        self.lanes = geometry.lanes
         self.num_lanes = self.lanes.count
+        self.gone = self.lanes.missing.copy()  # lanes that do not run, or not any more
         self.tensor_maps: dict[int, TensorMap] = {}
 
         self.findings = Findings(program, self.clusters)
@@ -115,8 +113,9 @@ class Machine:
 
         self.written = WrittenRegisters(self)
         self.registers = [np.zeros(self.num_lanes, t) for t in program.slot_types]
-        self.constants = [np.full(self.num_lanes, value) for value in program.constant_arrays]
+        self.constants = geometry.constants
         self._take_arguments(self._parameter_block(args), memory)
+        self.inputs |= geometry.special_registers
 
     def _take_arguments(self, block: bytes, memory: GlobalMemory) -> None:
         """Place the parameters, and bind what is known before the first instruction."""
@@ -124,9 +123,7 @@ class Machine:
             self.shared.owners = shared_owners(self.program, self.shared_limit)
             self.global_access.owners = global_owners(self.program, memory, block)
         self.parameters = PrivateMemory(self, "param", PARAM_BASE, len(block), block)
-        self.inputs = (
-            self._special_registers() | self._parameters(block) | self._module_variables(memory)
-        )
+        self.inputs = self._parameters(block) | self._module_variables(memory)
 
     def read_timer(self, s: Selection, shift: int) -> Any:
         """A clock that goes on at every look at it; the emulator measures no time."""
@@ -160,57 +157,6 @@ class Machine:
                 detail = f"{missing.register} is used by another instruction, and no wgmma.fence"
                 detail += " stands between that and the wgmma"
             report("wgmma-unfenced", detail, missing.index, None, None, None, missing.accessed)
-
-    def _special_registers(self) -> dict[Any, Any]:
-        values = {name: self._special_register(name) for name in self.program.special_registers}
-        registers = {name: np.empty(self.num_lanes, np.uint32) for name in values}
-        for name, value in values.items():
-            registers[name][:] = value
-        return dict(registers)
-
-    def _special_register(self, name: str) -> Any:
-        lanes, clusters = self.lanes, self.clusters
-        if name[-2:] in (".x", ".y", ".z"):
-            return self._coordinate(name[:-2], "xyz".index(name[-1]))
-        if name.startswith("lanemask_"):
-            below = (1 << lanes.lane) - 1
-            return {
-                "eq": below + 1,
-                "lt": below,
-                "le": 2 * below + 1,
-                "gt": ALL_LANES - (2 * below + 1),
-                "ge": ALL_LANES - below,
-            }[name.removeprefix("lanemask_")]
-        return {
-            "laneid": lanes.lane,
-            "warpid": clusters.warp(lanes.warp),
-            "nwarpid": clusters.warps_in_cta,
-            "cluster_ctarank": lanes.rank,
-            "cluster_nctarank": clusters.size,
-            "is_explicit_cluster": clusters.size > 1,
-            "nsmid": 1,
-            "dynamic_smem_size": self.dynamic_smem,
-            "total_smem_size": self.shared_limit,
-        }.get(name, 0)
-
-    def _coordinate(self, name: str, axis: int) -> Any:
-        """One coordinate of a thread, a CTA or a cluster, or how many of them there are."""
-        lanes, clusters = self.lanes, self.clusters
-        shapes = {
-            "tid": self.block_shape,
-            "ctaid": self.grid,
-            "clusterid": clusters.in_grid,
-            "cluster_ctaid": clusters.shape,
-        }
-        if name not in shapes:
-            return {_count_of(key): shape for key, shape in shapes.items()}[name][axis]
-        if name == "tid":
-            number = clusters.warp(lanes.warp) * WARP_SIZE + lanes.lane
-        elif name == "ctaid":
-            number = clusters.cta(lanes.cta, lanes.warp)
-        else:
-            number = lanes.cta if name == "clusterid" else lanes.rank
-        return coordinates(number, shapes[name])[axis]
 
     def _module_variables(self, memory: GlobalMemory) -> dict[Any, Any]:
         return {
@@ -246,8 +192,3 @@ class Machine:
             for type_name, offset in self.program.param_reads
         }
 
-
-def _count_of(name: str) -> str:
-    """The register that says how many there are of what another one counts."""
-    prefix, _, last = name.rpartition("_")
-    return f"{prefix}_n{last}" if prefix else f"n{last}"

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 UNORDERED = ", with no wait or barrier in between"
 UNSYNCED = ", with no __syncwarp in between"
 MOST_PENDING = 512
+MOST_KNOWN = 512  # selections
 
 
 class Shadow:
@@ -73,6 +74,7 @@ class Shadow:
         self._pending: list[Read] = []  # not yet entered into the tables
         self._latest_read: Epochs = np.zeros(len(self._readers), np.int32)
         self._latest_lane_read: Epochs = np.zeros(len(self._readers), np.int32)
+        self._known: dict[Selection, Accessors] = {}
 
     def check_read(
         self, access: Access, collective: bool = False, pattern: Pattern | None = None
@@ -264,11 +266,11 @@ class Shadow:
     def _lanes_of(self, sel: Selection, alone: Bools | None = None) -> Accessors:
         """All lanes of a selection; those act alone that do so in it, or of which `alone` holds."""
         clocks = self._clocks
-        known = sel.memo.get("shadow") if alone is None else None
-        if isinstance(known, Accessors) and known.version == clocks.version:
+        known = self._known.get(sel) if alone is None else None
+        if known is not None and known.version == clocks.version:
             return known
-        if not isinstance(known, Accessors):
-            known = self._placed(sel, sel.alone if alone is None else alone)
+        if known is None:
+            known = self._placed(sel) if alone is None else self._place(sel, alone)
         epochs = clocks.epochs(sel.warp_id)
         rows = known.clock_row // clocks.num_agents
         latest: Epochs = np.zeros(len(self._readers), np.int32)
@@ -285,10 +287,18 @@ class Shadow:
             oldest_seen=self._seen_of_readers(clocks.seen[rows].min(axis=0)),
         )
         if alone is None:
-            sel.memo["shadow"] = fresh
+            if len(self._known) == MOST_KNOWN:
+                self._known.clear()
+            self._known[sel] = fresh
         return fresh
 
-    def _placed(self, sel: Selection, alone: Bools) -> Accessors:
+    def _placed(self, sel: Selection) -> Accessors:
+        placed = sel.memo.get("accessors")
+        if not isinstance(placed, Accessors):
+            placed = sel.memo["accessors"] = self._place(sel, sel.alone)
+        return placed
+
+    def _place(self, sel: Selection, alone: Bools) -> Accessors:
         """The lanes of a selection with what does not change."""
         clocks = self._clocks
         agent = np.where(alone, clocks.lane_agent(sel.warp), sel.warp)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -44,6 +44,7 @@ class SharedMemory(EngineShadow, Memory):
         self._lanes, self._ranks = machine.lanes, machine.clusters.size
         self._visits = Visits(machine)
         self._storage = Storage(size, poisoned=True)
+        self._patterns: dict[Selection, dict[Hashable, Pattern]] = {}
         self._met: dict[int, Released] = {}
         self._objects: Bools | None = None  # units of 8 bytes that hold an mbarrier
         self.bytes = self.storage.bytes
@@ -173,7 +174,8 @@ class SharedMemory(EngineShadow, Memory):
 
     def _pattern(self, access: Access) -> Pattern:
         """The pattern of an access. One with a finding is made anew, and found again, each time."""
-        patterns, mask = access.sel.patterns, access.mask
+        mask = access.mask
+        patterns = self._patterns.setdefault(access.sel, {})
         lanes = None if mask is None else mask.tobytes()
         key = access.pc, access.nbytes, access.where.tobytes(), lanes
         known = patterns.get(key)

@@ -55,7 +55,7 @@ class WarpUnit:
         place = np.searchsorted(s.warps, s.warp_id)
         bits = (1 << s.lane).astype(np.int64)
         present = np.bincount(place, bits * active, s.num_warps).astype(np.int64)
-        gone = machine.lanes.gone.reshape(-1, WARP_SIZE)[s.warps] @ (1 << np.arange(WARP_SIZE))
+        gone = machine.gone.reshape(-1, WARP_SIZE)[s.warps] @ (1 << np.arange(WARP_SIZE))
         named = members.astype(np.int64)
         absent = named & ~(present | gone)[place]
         report = machine.findings.report
