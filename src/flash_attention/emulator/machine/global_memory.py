@@ -15,6 +15,7 @@ from flash_attention.emulator.errors import EmulatorError
 from flash_attention.emulator.machine.access import Access, Bools, Ints, Mask, Memory
 from flash_attention.emulator.machine.allocation import Allocation
 from flash_attention.emulator.machine.atomics import apply_atomic
+from flash_attention.emulator.machine.direct import DirectAccess
 from flash_attention.emulator.machine.global_shadow import ADDITION, ATOMIC, GlobalShadow
 from flash_attention.emulator.machine.lanes import GLOBAL_BASE
 from flash_attention.emulator.machine.storage import POISON, Storage
@@ -184,6 +185,10 @@ class GlobalAccess(Memory):
         self._covering: Allocation | None = None  # where the last access was looked for
         self._within: _Within | None = None  # what was resolved last
         self._uses: dict[int, set[str]] = {}  # what was done to each allocation
+        self._direct: DirectAccess | None = None
+        if machine.native is not None and machine.checks and not machine.kernel_before.watched:
+            agents = self._shadow.agents
+            self._direct = DirectAccess(machine, self, machine.native, self._launch, agents)
 
     @property
     def storage(self) -> Storage:
@@ -210,9 +215,31 @@ class GlobalAccess(Memory):
         mask: Mask,
         pc: int,
     ) -> None:
+        met = -1
+        if self._direct is not None:
+            met = self._direct.store(sel, addr, size, values, mask, pc)
+            if met == 0:
+                return
         access = Access(sel, addr, size * len(values), mask, pc, "store")
-        resolved = self._write(access, Values(values, self.storage))
+        stored = Values(values, self.storage)
+        resolved = self._write(access, stored) if met < 0 else self._met(access, stored)
         self.storage.scatter(resolved.where, size, values, resolved.mask)
+
+    def _met(self, access: Access, values: Values) -> Access:
+        """Look at a store that is recorded, of which lanes met other agents'."""
+        resolved = self.resolve(access)
+        for allocation, lanes in self._by_allocation(resolved):
+            self._shadow.meet_at_once(allocation, lanes, resolved, values)
+        return resolved
+
+    def load(
+        self, sel: Selection, addr: NDArray[Any], size: int, n: int, mask: Mask, pc: int
+    ) -> tuple[NDArray[Any], ...]:
+        if self._direct is not None:
+            loaded = self._direct.load(sel, addr, size, n, mask, pc)
+            if loaded is not None:
+                return loaded
+        return super().load(sel, addr, size, n, mask, pc)
 
     def _write(self, access: Access, values: Values | None) -> Access:
         resolved = self.resolve(access)
@@ -234,7 +261,7 @@ class GlobalAccess(Memory):
             if not allocation.filled:
                 self._check_written(allocation, lanes, access)
             self._kernel_before.check(allocation, lanes, access)
-            tracked = self._may_be_written(allocation)
+            tracked = self.may_be_written(allocation)
             if tracked or allocation.newest > self._launch:
                 self._shadow.read(allocation, lanes, access, tracked)
 
@@ -243,7 +270,7 @@ class GlobalAccess(Memory):
         allocation = self.memory.find(offset)
         if allocation is None:
             return False
-        written = allocation.newest > self._launch or self._may_be_written(allocation)
+        written = allocation.newest > self._launch or self.may_be_written(allocation)
         return written or not allocation.filled or self._kernel_before.watched
 
     def check_write(self, access: Access, values: Values | None = None) -> None:
@@ -252,7 +279,7 @@ class GlobalAccess(Memory):
             self._kernel_before.check(allocation, lanes, access)
             self._shadow.write(allocation, lanes, access, values)
 
-    def _may_be_written(self, allocation: Allocation) -> bool:
+    def may_be_written(self, allocation: Allocation) -> bool:
         """Whether stores of threads reach it, as far as their addresses tell."""
         if self._written is None:
             owners = (self.owners.get(pc) for pc in self._writing)
@@ -359,21 +386,21 @@ class GlobalAccess(Memory):
         """The lanes of a resolved access, by the allocation their offsets lie in."""
         lanes, offsets = access.lanes, access.where
         if self._within is not None and self._within.access is access and lanes.size:
-            self._use(self._within.allocation, access)
+            self.use(self._within.allocation, access.what)
             yield self._within.allocation, lanes
             return
         while lanes.size:
             allocation = self.memory.find(int(offsets[lanes[0]]))
             if allocation is None:
                 raise EmulatorError("an access outside of what is allocated was let through")
-            self._use(allocation, access)
+            self.use(allocation, access.what)
             there = (offsets[lanes] >= allocation.start) & (offsets[lanes] < allocation.end)
             yield allocation, lanes[there]
             lanes = lanes[~there]
 
-    def _use(self, allocation: Allocation, access: Access) -> None:
+    def use(self, allocation: Allocation, what: str) -> None:
         """Remember what was done to an allocation."""
-        self._uses.setdefault(allocation.start, set()).add(USES.get(access.what, access.what))
+        self._uses.setdefault(allocation.start, set()).add(USES.get(what, what))
 
     def _check_written(self, allocation: Allocation, lanes: Ints, access: Access) -> None:
         unset = allocation.unwritten(access.where[lanes], access.nbytes)

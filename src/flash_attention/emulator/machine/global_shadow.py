@@ -79,8 +79,8 @@ class GlobalShadow:
         self._clocks = machine.clocks
         self._native = machine.native
         self._launch = launch
-        self._agents = 2 * machine.warps_per_cta
-        self.num_writers = machine.num_ctas * self._agents
+        self.agents = 2 * machine.warps_per_cta
+        self.num_writers = machine.num_ctas * self.agents
         self._flags = FlagOrder(machine.clocks)
         self._orderings = machine.program.orderings
         self._bulk_pcs = machine.program.bulk_copies
@@ -113,10 +113,28 @@ class GlobalShadow:
         strong = self.ordering(access.pc).strong
         met = self._store(allocation, lanes, access, STRONG if strong else PLAIN, values)
         if not strong and met.any():
-            where = access.where[lanes]
-            meeting = lanes[np.isin(where, where[met])]
-            rest = self._report_ctas_at_once(allocation, meeting, access)
-            self._report_warps_at_once(allocation, rest, access, values)
+            self._report_at_once(allocation, lanes, access, met, values)
+
+    def meet_at_once(
+        self, allocation: Allocation, lanes: Ints, access: Access, values: Values
+    ) -> None:
+        """Look at a store that is recorded, and of which lanes met those of other agents."""
+        mine = self._who(access, lanes, PLAIN).touches
+        met = allocation.lost(access.where[lanes], access.nbytes, mine)
+        self._report_at_once(allocation, lanes, access, met, values)
+
+    def _report_at_once(
+        self,
+        allocation: Allocation,
+        lanes: Ints,
+        access: Access,
+        met: Bools,
+        values: Values | None,
+    ) -> None:
+        where = access.where[lanes]
+        meeting = lanes[np.isin(where, where[met])]
+        rest = self._report_ctas_at_once(allocation, meeting, access)
+        self._report_warps_at_once(allocation, rest, access, values)
 
     def _store(
         self,
@@ -141,7 +159,7 @@ class GlobalShadow:
         if self._native is None:
             return False
         clocks = self._clocks
-        counts = self._launch, self._agents, clocks.warps_per_cta, clocks.num_agents
+        counts = self._launch, self.agents, clocks.warps_per_cta, clocks.num_agents
         lanes = who.row, who.cta, who.warp, who.lane, clocks.seen, clocks.seen_by_lanes
         place = access.where, allocation.start, access.nbytes, allocation.part(access.nbytes)
         records = allocation.write_records if allocation.newest > self._launch else ()
@@ -211,7 +229,7 @@ class GlobalShadow:
     ) -> _Who:
         clocks = self._clocks
         agent = np.where(alone, clocks.lane_agent(warp), warp)
-        number = (self._launch + 1 + cta * self._agents + agent).astype(np.int32)
+        number = (self._launch + 1 + cta * self.agents + agent).astype(np.int32)
         row = np.where(alone, warp_id + clocks.num_warps, warp_id)
         tag = (lane + how).astype(np.int32)
         return _Who(row, cta, warp, lane, Touches(number, clocks.epochs(warp_id), tag))
@@ -248,7 +266,7 @@ class GlobalShadow:
                 continue
             near_kinds, far_kinds = MEETS[who.kind]
             theirs = np.maximum(touches.number - (self._launch + 1), 0).astype(np.int64)
-            cta, agent = np.divmod(theirs, self._agents)
+            cta, agent = np.divmod(theirs, self.agents)
             kind = touches.tag >> LANE_BITS & KINDS
             near = cta == who.cta[:, None]
             met = fresh & np.where(near, near_kinds[kind], far_kinds[kind])
@@ -337,7 +355,7 @@ class GlobalShadow:
     ) -> None:
         lane, part = (int(index[0]) for index in np.nonzero(bad))
         number, tag = int(touches.number[lane, part]), int(touches.tag[lane, part])
-        cta, agent = divmod(number - self._launch - 1, self._agents)
+        cta, agent = divmod(number - self._launch - 1, self.agents)
         how = DID.get(tag >> LANE_BITS & KINDS)
         what = f"{did} by {how}" if how else did
         who = f"CTA {cta} warp {agent % self._machine.warps_per_cta}"
@@ -354,7 +372,7 @@ class GlobalShadow:
     def _why(self, bad: Bools, lanes: Ints, access: Access, touches: Touches) -> str:
         """What is missing between two CTAs: a flag, or the fences around it."""
         lane, part = (int(index[0]) for index in np.nonzero(bad))
-        cta, agent = divmod(int(touches.number[lane, part]) - self._launch - 1, self._agents)
+        cta, agent = divmod(int(touches.number[lane, part]) - self._launch - 1, self.agents)
         who = self._who(access, lanes, PLAIN)
         place = int(who.row[lane]), cta, agent, int(touches.epoch[lane, part])
         if self._flags.covers(*place, loose=False):

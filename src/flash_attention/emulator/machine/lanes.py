@@ -15,6 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flash_attention.emulator.native.frames import frame
+
 WARP_SIZE = 32
 SHARED_BASE = 1024  # address of the first byte of shared memory: 0 is no valid address
 LOCAL_BASE = 1 << 36
@@ -46,6 +48,11 @@ class Selection:
     @property
     def num_warps(self) -> int:
         return len(self.warps)
+
+    @cached_property
+    def frame(self) -> Ints:
+        """The lanes as native code takes them."""
+        return frame(self.count, self.warp_id, self.lane, self.warp, self.shared_base)
 
     @cached_property
     def alone(self) -> Bools:

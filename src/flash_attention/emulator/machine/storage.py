@@ -12,13 +12,13 @@ from numpy.typing import NDArray
 POISON = np.uint32(0x7FFF7FFF)  # NaN as two fp16, as two bf16 and as one fp32
 CHUNK = 16
 
-_UNSIGNED: dict[int, type[np.unsignedinteger[Any]]] = {
+UNSIGNED: dict[int, type[np.unsignedinteger[Any]]] = {
     1: np.uint8,
     2: np.uint16,
     4: np.uint32,
     8: np.uint64,
 }
-_WIDE: dict[int, type[np.generic]] = {**_UNSIGNED, CHUNK: np.complex128}
+_WIDE: dict[int, type[np.generic]] = {**UNSIGNED, CHUNK: np.complex128}
 
 
 class Storage:
@@ -40,7 +40,7 @@ class Storage:
         if count == 1:
             return (self.views[size].take(offsets // size),)
         wide = self.gather_wide(offsets, size * count)
-        return tuple(wide.view(_UNSIGNED[size]).reshape(-1, count).T.copy())
+        return tuple(wide.view(UNSIGNED[size]).reshape(-1, count).T.copy())
 
     def gather_wide(self, offsets: NDArray[np.int64], nbytes: int) -> NDArray[Any]:
         """The `nbytes` at every offset, as numbers of the widest kind."""
@@ -65,7 +65,7 @@ class Storage:
             self.views[size][offsets // size] = values[0]
             return
         nbytes = size * len(values)
-        joined = np.empty((len(offsets), len(values)), _UNSIGNED[size])
+        joined = np.empty((len(offsets), len(values)), UNSIGNED[size])
         for column, value in enumerate(values):
             joined[:, column] = value
         if nbytes > CHUNK:

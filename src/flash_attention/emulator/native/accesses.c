@@ -1,13 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // What every access to memory needs: offsets of its addresses, and counts.
-#include "array.h"
+#include "frames.h"
 
-enum { WARP = 32, SECTOR = 32, WAVEFRONT = 128 };
-
-static uint64_t address(const Array* where, long lane) {
-  if (item_bytes(where) == 8) return ((const uint64_t*)where->data)[lane];
-  return ((const uint32_t*)where->data)[lane];
-}
+enum { SECTOR = 32, WAVEFRONT = 128 };
 
 // Offsets from `base` of the addresses of one or many instructions, 0 for lanes that make no
 // access, behind `starts` and `start`. `bounds` gets the lowest and the highest of them, and the
@@ -40,8 +35,9 @@ long offsets(const Array* where, const Array* mask, int64_t base, const Array* s
 }
 
 // Wavefronts of one instruction, whose lanes have their addresses from `first` on.
-static void count_wavefronts(const Array* where, long first, const uint8_t* active,
-                             const int64_t* warp, const int64_t* lane, int shift, int64_t* counts) {
+void add_wavefronts(const Array* where, long first, const uint8_t* active, const int64_t* warp,
+                    const int64_t* lane, long nbytes, int64_t* counts) {
+  int shift = __builtin_ctzl(nbytes > 4 ? nbytes : 4);  // of a lane's bytes, at least a word
   int banks = WAVEFRONT >> shift, group_shift = __builtin_ctz(banks);
   int64_t last_warp = -1;
   long count = lanes_of(where);
@@ -69,12 +65,11 @@ static void count_wavefronts(const Array* where, long first, const uint8_t* acti
 long wavefronts(const Array* where, const Array* mask, const Array* warps, const Array* lanes,
                 long nbytes, const Array* out) {
   if (!is_plain(where) || !is_plain(mask) || (nbytes & (nbytes - 1))) return SUSPICIOUS;
-  int shift = __builtin_ctzl(nbytes > 4 ? nbytes : 4);  // of a lane's bytes, at least a word
   for (long row = 0; row < rows_of(where); ++row) {
     int64_t* counts = (int64_t*)out->data + 3 * row;
     counts[0] = counts[1] = counts[2] = 0;
-    count_wavefronts(where, row * lanes_of(where), data(mask), warps->data, lanes->data, shift,
-                     counts);
+    add_wavefronts(where, row * lanes_of(where), data(mask), warps->data, lanes->data, nbytes,
+                   counts);
   }
   return CLEAN;
 }
@@ -89,12 +84,8 @@ static int add_distinct(uint64_t* known, int count, uint64_t value) {
   return count + 1;
 }
 
-// Sectors of accesses to global memory: requests, sectors, the fewest possible ones, bytes.
-long sectors(const Array* where, const Array* mask, const Array* warps, long nbytes,
-             const Array* out) {
-  if (!is_plain(where) || !is_plain(mask) || item_bytes(where) != 8) return SUSPICIOUS;
-  const uint8_t* active = data(mask);
-  const int64_t* warp = warps->data;
+void add_sectors(const Array* where, const uint8_t* active, const int64_t* warp, long nbytes,
+                 int64_t* counts) {
   long count = where->shape[0], lanes = 0;
   int64_t requests = 0, total = 0, needed = 0;
   for (long i = 0; i < count;) {
@@ -111,9 +102,17 @@ long sectors(const Array* where, const Array* mask, const Array* warps, long nby
     total += num_parts;
     needed += (num_places * nbytes + SECTOR - 1) / SECTOR;
   }
+  counts[0] += requests;
+  counts[1] += total * (nbytes / SECTOR > 1 ? nbytes / SECTOR : 1);
+  counts[2] += needed, counts[3] += lanes * nbytes;
+}
+
+// Sectors of accesses to global memory: requests, sectors, the fewest possible ones, bytes.
+long sectors(const Array* where, const Array* mask, const Array* warps, long nbytes,
+             const Array* out) {
+  if (!is_plain(where) || !is_plain(mask) || item_bytes(where) != 8) return SUSPICIOUS;
   int64_t* counts = out->data;
-  counts[0] = requests;
-  counts[1] = total * (nbytes / SECTOR > 1 ? nbytes / SECTOR : 1);
-  counts[2] = needed, counts[3] = lanes * nbytes;
+  counts[0] = counts[1] = counts[2] = counts[3] = 0;
+  add_sectors(where, data(mask), warps->data, nbytes, counts);
   return CLEAN;
 }

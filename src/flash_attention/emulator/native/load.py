@@ -31,6 +31,7 @@ ARRAY, NUMBER = ctypes.py_object, ctypes.c_int64
 WRITERS = (*(ARRAY,) * 6, NUMBER)  # of chunks, and of units
 ACCESS = (ARRAY, NUMBER, *WRITERS)
 PARTS = (ARRAY, NUMBER, NUMBER, NUMBER, ARRAY, ARRAY, ARRAY)  # an access, and who touched parts
+LANES_AT = (ARRAY,) * 5  # frames of a launch, of lanes and of a site, addresses and a mask
 ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "offsets": (ARRAY, ARRAY, NUMBER, ARRAY, NUMBER, ARRAY, ARRAY),
     "wavefronts": (ARRAY, ARRAY, ARRAY, ARRAY, NUMBER, ARRAY),
@@ -54,6 +55,8 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "check_late_reads": (NUMBER, NUMBER, NUMBER, ARRAY, ARRAY, *(NUMBER,) * 5),
     "check_engine_read": (ARRAY, *WRITERS, ARRAY, NUMBER, NUMBER, ARRAY, ARRAY),
     "record_engine_reads": (ARRAY, ARRAY, ARRAY, NUMBER, NUMBER, ARRAY, ARRAY),
+    "load_global": (*LANES_AT, NUMBER, NUMBER, ARRAY, ARRAY, ARRAY),
+    "store_global": (*LANES_AT, NUMBER, NUMBER, ARRAY, ARRAY, *(ARRAY,) * 4),
     "check_touches": (*PARTS, *(NUMBER,) * 4, *(ARRAY,) * 6),
     "record_stores": (*PARTS, *(ARRAY,) * 4),
 }
