@@ -23,7 +23,6 @@ class Accessors:
     lane: Ints
     version: int
     epochs: Epochs
-    latest: Epochs  # by reader, the newest epoch of the accessing warps
     oldest_seen: Epochs  # by reader, what every accessing warp has seen of it
 
     def part(self, mask: Bools) -> Accessors:
@@ -39,10 +38,14 @@ class Accessors:
 
 
 class Read(NamedTuple):
-    """A read that is checked; reads of lanes know the epochs that were in order with them."""
+    """Reads that are checked, by one instruction or by many.
 
-    pc: int
-    offsets: Ints
+    `who` has, by field and lane, the row of the flattened clocks, the agent, the lane, its epoch
+    and the epoch until which its warp has met.
+    """
+
+    pcs: Ints
+    places: Ints  # [instructions, lanes]
     nbytes: int
-    who: Accessors
-    synced: Epochs | None
+    who: Ints
+    collective: bool  # by warps as a whole

@@ -40,10 +40,10 @@ class MatrixUnit:
         native, shared = self._machine.native, self._machine.shared
         _need_whole_warps(sel, "ldmatrix")
         if native is not None and count * ROWS == WARP_SIZE:
-            offsets = shared.read_run(sel, addr, ROW_BYTES, pcs, "ldmatrix", collective=True)
-            if offsets is not None:
+            found = shared.direct_read(sel, addr, ROW_BYTES, None, pcs, True)
+            if found is not None:
                 words: Words = np.empty((len(pcs) * count, sel.count), np.uint32)
-                native.read_matrices(offsets, shared.bytes, trans, words)
+                native.read_matrices(found[0], shared.bytes, trans, words)
                 return words
         parts = [self._read(sel, row, count, trans, pc) for row, pc in zip(addr, pcs, strict=True)]
         return np.concatenate(parts)

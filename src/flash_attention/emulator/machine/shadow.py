@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from flash_attention.emulator.machine.access import alone_among
 from flash_attention.emulator.machine.accessors import Accessors, Read
 from flash_attention.emulator.machine.clocks import WARPS_PER_GROUP
-from flash_attention.emulator.machine.lanes import WARP_SIZE
+from flash_attention.emulator.machine.direct_shared import NO_VALUES, DirectShared
 from flash_attention.emulator.machine.shadow_state import (
     COLLECTIVE,
     LANE_BITS,
@@ -75,6 +76,12 @@ class Shadow:
         self._latest_read: Epochs = np.zeros(len(self._readers), np.int32)
         self._latest_lane_read: Epochs = np.zeros(len(self._readers), np.int32)
         self._known: dict[Selection, Accessors] = {}
+        several = np.ones(len(self._readers), np.int64)
+        several[self._wgmma_readers] = WARPS_PER_GROUP
+        self._direct: DirectShared | None = None
+        if machine.native is not None and machine.checks:
+            readers, latest = (self._readers, several), (self._latest_read, self._latest_lane_read)
+            self._direct = DirectShared(machine, machine.native, self._state, readers, latest)
 
     def check_read(
         self, access: Access, collective: bool = False, pattern: Pattern | None = None
@@ -86,32 +93,69 @@ class Shadow:
         if offsets.size == 0:
             return
         self._forget_what_all_know()
-        if access.mask is None and self.check_reads(access, (access.pc,), collective):
-            return
         if self._unsettled or pattern is None or not pattern.written:
             reports = self._findings.reports
             self._check_writers(access, who, offsets, collective)
             if pattern is not None:
                 pattern.written = self._findings.reports == reports
-        synced = None
-        if not collective:
-            synced = self._clocks.seen_by_lanes.reshape(-1).take(who.clock_row + who.agent)
-        self._put_off(Read(access.pc, offsets, access.nbytes, who, synced))
+        synced = self._clocks.seen_by_lanes.reshape(-1).take(who.clock_row + who.agent)
+        fields: Ints = np.stack((who.clock_row, who.agent, who.lane, who.epochs, synced))
+        pcs = np.array([access.pc])
+        self._put_off(Read(pcs, offsets[None], access.nbytes, fields, collective))
 
-    def check_reads(self, access: Access, pcs: tuple[int, ...], collective: bool) -> bool:
-        """Reads of all lanes by one instruction or, with a row of offsets each, by many; False
-        where they need a closer look."""
-        if self._native is None:
-            return False
+    def direct_read(
+        self,
+        sel: Selection,
+        where: NDArray[Any],
+        nbytes: int,
+        mask: Bools | None,
+        pcs: tuple[int, ...],
+        collective: bool,
+        size: int = 0,
+    ) -> tuple[Ints, NDArray[Any] | None] | None:
+        """Reads by instructions of which nothing has to be said: the places of the lanes that read
+        and, unless `size` is 0, values of `size` bytes. None where they need a closer look."""
+        if self._direct is None:
+            return None
         self._forget_what_all_know()
-        who, offsets, nbytes = self._lanes_of(access.sel), access.where, access.nbytes
-        synced: Epochs | None = None if collective else np.empty(access.sel.count, np.int32)
-        clocks = who.clock_row, who.agent, self._clocks.seen_by_lanes, synced
-        if self._native.check_read(offsets, nbytes, *self._state.tables(), *clocks) < 0:
-            return False
-        for pc, row in zip(pcs, offsets.reshape(len(pcs), -1), strict=True):
-            self._put_off(Read(pc, row, nbytes, who, synced))
-        return True
+        found = self._direct.read(sel, where, nbytes, mask, pcs, collective, size)
+        if found is None:
+            return None
+        read, values = found
+        if read.places.size:
+            self._put_off(read)
+        return read.places, values
+
+    def direct_write(
+        self,
+        access: Access,
+        collective: bool = False,
+        epochs: Ints | None = None,
+        values: Sequence[NDArray[Any] | None] = NO_VALUES,
+    ) -> Access | None:
+        """Writes of which nothing has to be said, resolved; None where they need a closer look."""
+        if self._direct is None:
+            return None
+        sel, where, nbytes, mask, pc, *_ = access
+        self._record_reads()
+        written = self._direct.write(sel, where, nbytes, mask, pc, collective, epochs, values)
+        if written is None:
+            return None
+        self._unsettled = True
+        self._engines_wrote |= epochs is not None
+        clashes, places = written
+        if mask is not None:
+            spread: Ints = np.zeros(sel.count, np.int64)
+            spread[mask] = places[: int(np.count_nonzero(mask))]
+            places = spread
+        resolved = access._replace(where=places)
+        if clashes:
+            agents = self._accessors(resolved)[0].agent
+            if epochs is not None:
+                agents = self._clocks.copy_agent(sel.warp[resolved.lanes])
+            last = self._state.last_writers(places[resolved.lanes], nbytes).agent
+            self._report_clash(resolved, (last != agents[:, None]).any(axis=1))
+        return resolved
 
     def _put_off(self, read: Read) -> None:
         """Enter a read into the tables when somebody needs them."""
@@ -129,15 +173,15 @@ class Shadow:
     def _record_reads(self) -> None:
         """Enter the reads that were put off into the tables."""
         self._forget_what_all_know()
-        state = self._state
-        for pc, offsets, nbytes, who, synced in self._pending:
-            np.maximum(self._latest_read, who.latest, out=self._latest_read)
-            if synced is None:
-                tag = COLLECTIVE + (pc << LANE_BITS)
-                state.read_by_warps(offsets, who.chunk_row, who.epochs, tag)
+        for read in self._pending:
+            if self._direct is not None:
+                self._direct.record(read)
                 continue
-            np.maximum(self._latest_lane_read, who.latest, out=self._latest_lane_read)
-            state.read_by_lanes(offsets, nbytes, who.agent, who.lane, who.epochs, synced, pc)
+            _, agent, _, epoch, _ = read.who
+            np.maximum.at(self._latest_read, agent, epoch.astype(np.int32))
+            if not read.collective:
+                np.maximum.at(self._latest_lane_read, agent, epoch.astype(np.int32))
+            self._state.read(read)
         self._pending.clear()
 
     def _check_writers(
@@ -169,8 +213,6 @@ class Shadow:
         self._record_reads()
         self._unsettled = True
         self._engines_wrote |= agent is not None
-        if access.mask is None and self._write_natively(access, who, collective, agent, epoch):
-            return
         chosen = slice(None) if access.mask is None else access.mask
         agents = who.agent if agent is None else agent[chosen]
         epochs: NDArray[Any] = who.epochs if epoch is None else epoch[chosen]
@@ -185,32 +227,6 @@ class Shadow:
         clash = state.write(offsets, access.nbytes, agents, epochs, tags)
         if clash.any():
             self._report_clash(access, clash)
-
-    def _write_natively(
-        self,
-        access: Access,
-        who: Accessors,
-        collective: bool,
-        agent: Ints | None,
-        epoch: NDArray[Any] | None,
-    ) -> bool:
-        """Check and record a write of all lanes; False where it needs a closer look."""
-        native, state = self._native, self._state
-        if native is None:
-            return False
-        offsets, nbytes = access.where, access.nbytes
-        state.prepare(nbytes)
-        tables = state.tables()
-        if native.check_write(offsets, nbytes, *tables, who.clock_row, self._clocks.seen) < 0:
-            return False
-        self._check_readers(access, who, offsets)
-        agents = who.agent if agent is None else agent
-        epochs = who.epochs if epoch is None else epoch.astype(np.int32)
-        lanes = None if collective else who.lane
-        if native.record_write(offsets, nbytes, *tables, agents, epochs, lanes, access.pc):
-            clash = (state.last_writers(offsets, nbytes).agent != agents[:, None]).any(axis=1)
-            self._report_clash(access, clash)
-        return True
 
     def _report_clash(self, access: Access, clash: Bools) -> None:
         detail = "two warps write the same bytes with one instruction"
@@ -273,17 +289,12 @@ class Shadow:
             known = self._placed(sel) if alone is None else self._place(sel, alone)
         epochs = clocks.epochs(sel.warp_id)
         rows = known.clock_row // clocks.num_agents
-        latest: Epochs = np.zeros(len(self._readers), np.int32)
         if sel.whole_warps and alone is None:
-            np.maximum.at(latest, sel.warps // clocks.num_ctas, epochs[::WARP_SIZE])
             rows = sel.warps
-        else:
-            np.maximum.at(latest, known.agent, epochs)
         fresh = replace(
             known,
             version=clocks.version,
             epochs=epochs,
-            latest=latest,
             oldest_seen=self._seen_of_readers(clocks.seen[rows].min(axis=0)),
         )
         if alone is None:
@@ -312,7 +323,6 @@ class Shadow:
             lane=sel.lane,
             version=-1,
             epochs=nothing,
-            latest=nothing,
             oldest_seen=nothing,
         )
 
@@ -356,19 +366,11 @@ class Shadow:
             seen = clocks.seen.reshape(-1)
             for reader in np.flatnonzero(self._latest_read > who.oldest_seen).tolist():
                 agents = self._agents_of_reader(reader)
-                if access.mask is None and self._state.is_read_over(
-                    reader, agents, offsets, access.nbytes, who.clock_row, clocks.seen
-                ):
-                    continue
                 known = seen.take(who.clock_row[:, None] + agents).min(axis=1)
                 late, tags = self._state.late_reads(reader, offsets, access.nbytes, known)
                 if late.any():
                     detail, other = self._explain_reader(reader, tags[late])
                     self._report("race", detail, access, late, other)
-        warps = who.clock_row, who.warp, clocks.warps_per_cta
-        tables = self._latest_lane_read, clocks.seen_by_lanes
-        if self._native is not None and self._native.check_lane_reads(*warps, *tables) >= 0:
-            return
         for agent in (who.warp, clocks.lane_agent(who.warp)):
             own = clocks.seen_by_lanes.reshape(-1).take(who.clock_row + agent)
             if (self._latest_lane_read.take(agent) > own).any():

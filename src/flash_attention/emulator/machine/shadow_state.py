@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
+    from flash_attention.emulator.machine.accessors import Read
     from flash_attention.emulator.native import Native
 
 CHUNK = 16
@@ -53,7 +54,6 @@ class _Units:
 
     def of(self, offsets: Ints, nbytes: int) -> Ints:
         """Units [lanes, parts] of accesses of `nbytes` at `offsets`."""
-        self.narrow(nbytes)
         units: Ints = (offsets // self.size)[:, None] + np.arange(nbytes // self.size)
         return units
 
@@ -89,6 +89,7 @@ class ShadowState:
         self._read_tag: Tags = np.zeros(readers * self.num_chunks, np.int32)
         self._warps = warps
         self._units: _Units | None = None
+        self.layout = 0  # changes with any table's place
 
     def tables(self) -> tuple[Any, ...]:
         """The writers of chunks and of units, as native code takes them."""
@@ -97,10 +98,37 @@ class ShadowState:
             return (*chunks, None, None, None, 0)
         return (*chunks, fine.epoch, fine.agent, fine.tag, fine.size)
 
+    def frame_of_writers(self) -> tuple[Any, ...]:
+        """The same, as they stand in a frame."""
+        fine = self._units
+        if fine is None:
+            return (self.epoch, self.agent, self._tag, 0, 0, 0, 0)
+        units = fine.epoch, fine.agent, fine.tag, fine.size.bit_length() - 1
+        return (self.epoch, self.agent, self._tag, *units)
+
+    def frame_of_reads(self) -> tuple[Any, ...]:
+        """How many units there are, and the reads of chunks and of units."""
+        fine = self._units
+        if fine is None or not fine.any_read:
+            units = 0 if fine is None else fine.epoch.size
+            return (units, self._read_epoch, self._read_tag, 0, 0)
+        reads = self._read_epoch, self._read_tag, fine.read_epoch, fine.read_tag
+        return (fine.epoch.size, *reads)
+
     def prepare(self, nbytes: int) -> None:
         """Let accesses of `nbytes` have units of their own."""
         if nbytes < CHUNK:
-            self._fine().narrow(nbytes)
+            fine = self._fine()
+            if nbytes < fine.size:
+                fine.narrow(nbytes)
+                self.layout += 1
+
+    def prepare_reads(self, nbytes: int) -> None:
+        """Let reads of `nbytes` be recorded."""
+        self.prepare(nbytes)
+        if nbytes < CHUNK and not self._fine().any_read:
+            self._fine().any_read = True
+            self.layout += 1
 
     def last_writers(self, offsets: Ints, nbytes: int) -> Writers:
         chunks = offsets // CHUNK
@@ -110,6 +138,7 @@ class ShadowState:
         split = epoch == SPLIT
         if self._units is None or not split.any():
             return Writers(epoch, agent, tag)
+        self.prepare(nbytes)
         units = self._units.of(offsets, nbytes)
         return Writers(
             np.where(split, self._units.epoch.take(units), epoch),
@@ -128,6 +157,7 @@ class ShadowState:
             self._tag[chunks] = tags
             clash: Bools = self.agent.take(chunks) != agents
             return clash
+        self.prepare(nbytes)
         fine = self._fine()
         units = fine.of(offsets, nbytes)
         self._split(fine, np.unique(chunks[self.epoch.take(chunks) != SPLIT]))
@@ -143,15 +173,36 @@ class ShadowState:
         self.agent[first:last] = agent
         self._tag[first:last] = tag
 
-    def read_by_warps(self, offsets: Ints, warps: Ints, epochs: Epochs, tag: int) -> None:
-        """Record chunks that warps read as a whole; `warps` is each lane's row, in chunks."""
-        if self._native is not None:
-            tables = self._read_epoch, self._read_tag
-            self._native.record_warp_reads(offsets, warps, epochs, tag, *tables)
-            return
-        place = warps + (offsets >> 4)
-        self._read_epoch[place] = epochs
-        self._read_tag[place] = tag
+    def read(self, read: Read) -> None:
+        """Record reads by NumPy: chunks that warps read as a whole, or what single lanes did."""
+        _, agent, *_ = read.who
+        for pc, places in zip(read.pcs.tolist(), read.places, strict=True):
+            if read.collective:
+                place = agent * self.num_chunks + places // CHUNK
+                self._read_epoch[place] = read.who[3]
+                self._read_tag[place] = COLLECTIVE + (pc << LANE_BITS)
+            else:
+                self._read_by_lanes(places, read.nbytes, read.who, pc)
+
+    def _read_by_lanes(self, offsets: Ints, nbytes: int, who: Ints, pc: int) -> None:
+        """Record reads of single lanes; lanes that read the same bytes since they met merge."""
+        self.prepare_reads(nbytes)
+        size, row, epoch, tag = CHUNK, self.num_chunks, self._read_epoch, self._read_tag
+        if nbytes < CHUNK:
+            fine = self._fine()
+            size, row = fine.size, fine.epoch.size
+            epoch, tag = fine.read_epoch.reshape(-1), fine.read_tag.reshape(-1)
+        _, agent, lanes, epochs, synced = who
+        place = (agent * row + offsets // size)[:, None] + np.arange(nbytes // size)
+        lane = lanes[:, None]
+        before = tag.take(place) & LANE_MASK
+        others = (epoch.take(place) > synced[:, None]) & (before != lane) & (before != COLLECTIVE)
+        mine = np.where(others, SEVERAL, lane) + (pc << LANE_BITS)
+        epoch[place] = epochs[:, None]
+        tag[place] = mine
+        clash = tag.take(place) != mine
+        if clash.any():
+            tag[place[clash]] = SEVERAL + (pc << LANE_BITS)
 
     def read_by_engines(self, chunks: Ints, readers: Ints, epochs: NDArray[Any], tag: int) -> None:
         """Record chunks [g, n] that engines read."""
@@ -164,62 +215,6 @@ class ShadowState:
         place = readers[:, None] * self.num_chunks + chunks
         self._read_epoch[place] = epochs[:, None]
         self._read_tag[place] = tag
-
-    def read_by_lanes(
-        self,
-        offsets: Ints,
-        nbytes: int,
-        warps: Ints,
-        lanes: Ints,
-        epochs: Epochs,
-        synced: Epochs,
-        pc: int,
-    ) -> None:
-        """Record reads of single lanes; lanes that read the same bytes since `synced` merge."""
-        if nbytes == CHUNK:
-            size, row, epoch, tag = CHUNK, self.num_chunks, self._read_epoch, self._read_tag
-        else:
-            fine = self._fine()
-            fine.any_read = True
-            fine.narrow(nbytes)
-            size, row = fine.size, fine.epoch.size
-            epoch, tag = fine.read_epoch.reshape(-1), fine.read_tag.reshape(-1)
-        if self._native is not None:
-            where = offsets, nbytes, size, warps, row, lanes
-            if self._native.record_lane_reads(*where, epochs, synced, pc, epoch, tag) >= 0:
-                return
-        place = (warps * row + offsets // size)[:, None] + np.arange(nbytes // size)
-        lane = lanes[:, None]
-        before = tag.take(place) & LANE_MASK
-        others = (epoch.take(place) > synced[:, None]) & (before != lane) & (before != COLLECTIVE)
-        mine = np.where(others, SEVERAL, lane) + (pc << LANE_BITS)
-        epoch[place] = epochs[:, None]
-        tag[place] = mine
-        clash = tag.take(place) != mine
-        if clash.any():
-            tag[place[clash]] = SEVERAL + (pc << LANE_BITS)
-
-    def is_read_over(
-        self,
-        reader: int,
-        agents: Ints,
-        offsets: Ints,
-        nbytes: int,
-        rows: Ints,
-        seen: NDArray[np.int32],
-    ) -> bool:
-        """Whether lanes, with rows of the clocks, surely know all reads of a reader: of agents with
-        numbers in a row."""
-        native, fine = self._native, self._units
-        if native is None:
-            return False
-        lanes = offsets, nbytes, rows, int(agents[0]), len(agents), seen
-        if native.check_reader(*lanes, self._read_epoch, reader * self.num_chunks, CHUNK) < 0:
-            return False
-        if fine is None or not fine.any_read or reader >= self._warps:
-            return True
-        first = reader * fine.epoch.size
-        return bool(native.check_reader(*lanes, fine.read_epoch, first, fine.size) >= 0)
 
     def may_have_read(
         self, reader: int, first: int, last: int, known: int, agent: int, me: tuple[int, int]
@@ -248,6 +243,7 @@ class ShadowState:
         fine = self._units
         if fine is None or not fine.any_read or not np.all(np.less(readers, self._warps)):
             return late, tags
+        self.prepare(nbytes)
         parts = fine.of(offsets, nbytes)
         parts = np.reshape(readers, (-1, 1)) * fine.epoch.size + parts
         late_parts = fine.read_epoch.reshape(-1).take(parts) > np.reshape(known, (-1, 1))
@@ -268,4 +264,5 @@ class ShadowState:
     def _fine(self) -> _Units:
         if self._units is None:
             self._units = _Units(self.num_chunks * CHUNK, self._warps)
+            self.layout += 1
         return self._units

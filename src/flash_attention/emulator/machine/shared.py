@@ -14,7 +14,7 @@ from flash_attention.emulator.machine.access import Access, Bools, Ints, Mask, M
 from flash_attention.emulator.machine.atomics import apply_atomic
 from flash_attention.emulator.machine.clocks import Released
 from flash_attention.emulator.machine.clusters import WINDOW, map_address, rank_of
-from flash_attention.emulator.machine.counters import SharedSite
+from flash_attention.emulator.machine.direct_shared import MOST_VALUES, NO_VALUES
 from flash_attention.emulator.machine.engine_shadow import EngineShadow
 from flash_attention.emulator.machine.lanes import SHARED_BASE
 from flash_attention.emulator.machine.patterns import Pattern
@@ -99,57 +99,32 @@ class SharedMemory(EngineShadow, Memory):
     def read(self, access: Access, collective: bool = False) -> Access:
         if not self._checks:
             return self.resolve(access)
-        if self._native is not None:
-            resolved = self.resolve(access)
-            self.check_read(resolved, collective)
-            self._counters.shared_access(access)
-            return resolved
+        sel, where, nbytes, mask, pc, *_ = access
+        found = self.direct_read(sel, where, nbytes, mask, (pc,), collective)
+        if found is not None:
+            return access._replace(where=self._spread(sel, found[0][0], mask))
         pattern = self._pattern(access)
         self.check_read(pattern.access, collective, pattern)
         self._counters.add_shared(access.pc, pattern.counts)
         return pattern.access
 
-    def read_run(
-        self,
-        sel: Selection,
-        where: NDArray[Any],
-        nbytes: int,
-        pcs: tuple[int, ...],
-        what: str,
-        collective: bool = False,
-    ) -> Ints | None:
-        """Reads of all lanes by a run of instructions, at addresses [run, lanes], as offsets there;
-        None where each of them needs a look of its own."""
-        native = self._native
-        if native is None or not self._checks or self._ranks > 1:
-            return None
-        offsets: Ints = np.empty((len(pcs), sel.count), np.int64)
-        bounds = native.numbers
-        if native.offsets(where, None, self.base, *self.starts(sel), offsets, bounds) < 0:
-            return None
-        if not self._fits(bounds, nbytes, nbytes, pcs):
-            return None
-        counts: Ints = np.empty((len(pcs), 3), np.int64)
-        if native.wavefronts(where, None, sel.warp_id, sel.lane, nbytes, counts) < 0:
-            return None
-        first = Access(sel, offsets, nbytes, None, pcs[0], what)
-        if not self.check_reads(first, pcs, collective):
-            return None
-        for pc, numbers in zip(pcs, counts.tolist(), strict=True):
-            self._counters.add_shared(pc, SharedSite(*numbers))
-        return offsets
+    def load(
+        self, sel: Selection, addr: NDArray[Any], size: int, n: int, mask: Mask, pc: int
+    ) -> tuple[NDArray[Any], ...]:
+        found = self.direct_read(sel, addr, size * n, mask, (pc,), False, size)
+        if found is None or found[1] is None:
+            return super().load(sel, addr, size, n, mask, pc)
+        return tuple(found[1])
 
     def load_run(
         self, sel: Selection, where: NDArray[Any], size: int, n: int, pcs: tuple[int, ...]
     ) -> NDArray[Any]:
         """Loads of a run of instructions, [run * n, lanes]."""
-        offsets = self.read_run(sel, where, size * n, pcs, "load")
-        if offsets is None:
+        found = self.direct_read(sel, where, size * n, None, pcs, False, size)
+        if found is None or found[1] is None:
             rows = zip(where, pcs, strict=True)
             return np.concatenate([self.load(sel, row, size, n, None, pc) for row, pc in rows])
-        values = np.stack(self.storage.gather(offsets.reshape(-1), size, n))
-        by_place = values.reshape(n, len(pcs), sel.count).transpose(1, 0, 2)
-        return by_place.reshape(len(pcs) * n, sel.count)
+        return found[1]
 
     def write(
         self,
@@ -160,17 +135,39 @@ class SharedMemory(EngineShadow, Memory):
     ) -> Access:
         if not self._checks:
             return self.resolve(access)
-        if self._native is not None:
-            resolved = self.resolve(access)
-            self._check_objects(resolved)
-            self.check_write(resolved, collective, agent, epoch)
-            self._counters.shared_access(access)
+        resolved = self.direct_write(access, collective, epoch)
+        if resolved is not None:
             return resolved
         pattern = self._pattern(access)
         self._check_objects(pattern.access)
         self.check_write(pattern.access, collective, agent, epoch)
         self._counters.add_shared(access.pc, pattern.counts)
         return pattern.access
+
+    def store(
+        self,
+        sel: Selection,
+        addr: NDArray[Any],
+        size: int,
+        values: Sequence[NDArray[Any]],
+        mask: Mask,
+        pc: int,
+    ) -> None:
+        if self._checks and len(values) <= MOST_VALUES:
+            access = Access(sel, addr, size * len(values), mask, pc, "store")
+            given = (*values, *NO_VALUES[len(values) :])
+            if self.direct_write(access, values=given) is not None:
+                self.storage.changes += 1
+                return
+        super().store(sel, addr, size, values, mask, pc)
+
+    def _spread(self, sel: Selection, places: Ints, mask: Mask) -> Ints:
+        """Places of the lanes of a mask as those of all; where the others would be, if anywhere."""
+        if mask is None:
+            return places
+        everywhere: Ints = sel.shared_base + SHARED_BASE
+        everywhere[mask] = places
+        return everywhere
 
     def _pattern(self, access: Access) -> Pattern:
         """The pattern of an access. One with a finding is made anew, and found again, each time."""
@@ -197,6 +194,8 @@ class SharedMemory(EngineShadow, Memory):
         """The 8 bytes at a flat place are an mbarrier, or are so no more."""
         if self._objects is None:
             self._objects = np.zeros(self.bytes.size // OBJECT, bool)
+            if self._direct is not None:
+                self._direct.hold(self._objects)
         self._objects[place // OBJECT] = held
 
     def engine_write(self, thread: Thread, begin: int, end: int, agent: int, epoch: int) -> None:

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Numbers and addresses that stay the same for many accesses, as frames.py lays them out.
 #pragma once
+#include <string.h>
+
 #include "array.h"
 
 enum { WARP = 32 };
@@ -24,6 +26,16 @@ static inline int is_alone(const Lanes* lanes, const uint8_t* active, long i) {
   for (long j = i + 1; j < lanes->count && lanes->warp_id[j] == lanes->warp_id[i]; ++j)
     if (!active || active[j]) return 0;
   return 1;
+}
+
+static inline void copy_value(void* to, const void* from, long bytes) {
+  switch (bytes) {  // sizes that are known are copied without a call
+    case 1: memcpy(to, from, 1); break;
+    case 2: memcpy(to, from, 2); break;
+    case 4: memcpy(to, from, 4); break;
+    case 8: memcpy(to, from, 8); break;
+    default: memcpy(to, from, 16);
+  }
 }
 
 // Counts of accesses to global memory, and to shared memory by `banks` lanes at once, added to

@@ -3,7 +3,6 @@
 // machine/allocation.py describes them: who touched each part of an allocation last, in which epoch
 // and how, and who did before that.
 #include <stdlib.h>
-#include <string.h>
 
 #include "frames.h"
 
@@ -167,15 +166,6 @@ static Access access_of(const Array* launch, const Array* lanes, const Array* si
   return a;
 }
 
-static inline void copy(void* to, const void* from, long bytes) {
-  switch (bytes) {
-    case 4: memcpy(to, from, 4); break;
-    case 2: memcpy(to, from, 2); break;
-    case 8: memcpy(to, from, 8); break;
-    default: memcpy(to, from, bytes);
-  }
-}
-
 // Loads into `out`, [values, lanes]. Lanes that make no access get what is at the start of memory.
 // Returns how many lanes make one.
 long load_global(const Array* launch, const Array* lanes, const Array* site, const Array* where,
@@ -196,8 +186,8 @@ long load_global(const Array* launch, const Array* lanes, const Array* site, con
   for (long i = 0; i < count; ++i) {
     int64_t offset = a.active && !a.active[i] ? 0 : address(where, i) - a.launch->base;
     for (long value = 0; value < values; ++value)
-      copy((char*)out->data + (value * count + i) * size, a.launch->bytes + offset + value * size,
-           size);
+      copy_value((char*)out->data + (value * count + i) * size, a.launch->bytes + offset + value * size,
+                 size);
   }
   return active;
 }
@@ -223,7 +213,7 @@ long store_global(const Array* launch, const Array* lanes, const Array* site, co
     if (a.active && !a.active[i]) continue;
     uint8_t* place = a.launch->bytes + found[lane++].offset;
     for (int value = 0; value < 4 && values[value] != none; ++value)
-      copy(place + value * size, (char*)values[value]->data + i * size, size);
+      copy_value(place + value * size, (char*)values[value]->data + i * size, size);
   }
   free(found);
   return met;

@@ -29,23 +29,15 @@ SECONDS = 60  # that a compiler may take
 
 ARRAY, NUMBER = ctypes.py_object, ctypes.c_int64
 WRITERS = (*(ARRAY,) * 6, NUMBER)  # of chunks, and of units
-ACCESS = (ARRAY, NUMBER, *WRITERS)
 PARTS = (ARRAY, NUMBER, NUMBER, NUMBER, ARRAY, ARRAY, ARRAY)  # an access, and who touched parts
 LANES_AT = (ARRAY,) * 5  # frames of a launch, of lanes and of a site, addresses and a mask
 ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "offsets": (ARRAY, ARRAY, NUMBER, ARRAY, NUMBER, ARRAY, ARRAY),
     "wavefronts": (ARRAY, ARRAY, ARRAY, ARRAY, NUMBER, ARRAY),
     "sectors": (ARRAY, ARRAY, ARRAY, NUMBER, ARRAY),
-    "check_read": (*ACCESS, ARRAY, ARRAY, ARRAY, ARRAY),
-    "check_write": (*ACCESS, ARRAY, ARRAY),
-    "record_write": (*ACCESS, ARRAY, ARRAY, ARRAY, NUMBER),
-    "record_warp_reads": (ARRAY, ARRAY, ARRAY, NUMBER, ARRAY, ARRAY),
-    "record_lane_reads": (
-        *(ARRAY, NUMBER, NUMBER, ARRAY, NUMBER),
-        *(ARRAY, ARRAY, ARRAY, NUMBER, ARRAY, ARRAY),
-    ),
-    "check_lane_reads": (ARRAY, ARRAY, NUMBER, ARRAY, ARRAY),
-    "check_reader": (ARRAY, NUMBER, ARRAY, NUMBER, NUMBER, ARRAY, ARRAY, NUMBER, NUMBER),
+    "read_shared": (*LANES_AT, NUMBER, ARRAY, ARRAY, ARRAY),
+    "write_shared": (*LANES_AT, NUMBER, ARRAY, ARRAY, ARRAY, *(ARRAY,) * 4),
+    "record_reads": (ARRAY, ARRAY, ARRAY, NUMBER, ARRAY, NUMBER),
     "read_matrices": (ARRAY, ARRAY, NUMBER, ARRAY),
     "widen_a": (ARRAY, NUMBER, NUMBER, ARRAY, ARRAY),
     "widen_b": (ARRAY, NUMBER, NUMBER, NUMBER, ARRAY, ARRAY),

@@ -28,3 +28,8 @@ typedef struct {
    data(unit_agents),       \
    data(unit_tags),         \
    unit_size ? __builtin_ctzl(unit_size) : 0}
+
+static inline long parts_of(long nbytes, Tables t) {
+  long parts = nbytes >> t.shift;
+  return parts ? parts : 1;
+}

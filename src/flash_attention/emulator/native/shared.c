@@ -1,0 +1,382 @@
+// SPDX-License-Identifier: Apache-2.0
+// Accesses of lanes to shared memory, with the tables of its race detector as
+// machine/shadow_state.py describes them.
+#include <stdlib.h>
+#include <string.h>
+
+#include "frames.h"
+#include "shadow.h"
+
+enum { COLUMNS = 4, OBJECT = 8 };
+static const uint32_t POISON = 0x7FFF7FFF;
+
+// Shared memory of a launch: its bytes, the clocks, who wrote and who read what.
+typedef struct {
+  uint8_t* bytes;
+  int64_t* counts;  // by instruction, COLUMNS each
+  const int32_t *seen, *seen_by_lanes;
+  int64_t base, num_agents, num_ctas, num_warps, warps_per_cta;
+  Tables tables;
+  int64_t num_chunks, num_units;
+  int32_t *read_epoch, *read_tag, *unit_read_epoch, *unit_read_tag;
+  int64_t num_readers;
+  const int64_t *reader_agent, *reader_agents;  // of a reader: its first agent, and how many it is
+  int32_t *latest_read, *latest_lane_read;
+  const uint8_t* objects;  // places of mbarriers; NULL: there are none
+} Shared;
+
+// One instruction, or many that do the same.
+typedef struct {
+  int64_t rows;
+  const int64_t* pcs;
+  int64_t nbytes, size, begin, end;
+} Site;
+
+// The lanes that make an access: their rows of the clocks, their numbers as readers and in their
+// warps, their epochs, and until when their warp has met.
+typedef struct {
+  int64_t *clock, *agent, *lane, *epoch, *synced;
+} Who;
+
+static Who who_in(int64_t* table, long count) {
+  return (Who){table, table + count, table + 2 * count, table + 3 * count, table + 4 * count};
+}
+
+// A lane acts alone if no other one of its warp is there. Of many lanes, all that are selected are.
+static const uint8_t* lanes_that_count(const Lanes* lanes, const uint8_t* active) {
+  long warps = 0, count = 0;
+  for (long i = 0; active && i < lanes->count; ++i) {
+    warps += i == 0 || lanes->warp_id[i] != lanes->warp_id[i - 1];
+    count += active[i];
+  }
+  return count > warps ? NULL : active;
+}
+
+static long find_lanes(const Shared* m, const Lanes* lanes, const uint8_t* active, Who who) {
+  const uint8_t* others = lanes_that_count(lanes, active);
+  long found = 0;
+  for (long i = 0; i < lanes->count; ++i) {
+    if (active && !active[i]) continue;
+    int64_t warp = lanes->warp[i], row = lanes->warp_id[i], agent = warp;
+    who.epoch[found] = m->seen[row * m->num_agents + warp];
+    if (is_alone(lanes, others, i)) row += m->num_warps, agent += m->warps_per_cta;
+    who.clock[found] = row * m->num_agents, who.agent[found] = agent;
+    who.lane[found] = lanes->lane[i];
+    who.synced[found] = m->seen_by_lanes[row * m->num_agents + agent];
+    ++found;
+  }
+  return found;
+}
+
+// Places in the memory of all CTAs, of active lanes; 0 where an access is not aligned or not inside
+// of the site.
+static int find_places(const Shared* m, const Lanes* lanes, const Site* site, const Array* where,
+                       const uint8_t* active, int64_t* out) {
+  int64_t last = site->end - site->nbytes, bits = 0;
+  int outside = 0;
+  for (long row = 0; row < site->rows; ++row)
+    for (long i = 0; i < lanes->count; ++i) {
+      if (active && !active[i]) continue;
+      int64_t offset = address(where, row * lanes->count + i) - m->base;
+      outside |= offset < site->begin || offset > last;
+      bits |= offset;
+      *out++ = offset + lanes->shared_base[i] + m->base;
+    }
+  return !outside && !(bits & (site->nbytes - 1));
+}
+
+static int may_read(const Shared* m, const Who* who, long i, int32_t epoch, int64_t agent,
+                    int32_t tag, int collective) {
+  if (epoch == 0) return 0;
+  int64_t place = who->clock[i] + agent;
+  if (epoch <= m->seen_by_lanes[place]) return 1;
+  if (epoch > m->seen[place]) return 0;
+  int64_t wpc = m->warps_per_cta, warp = who->agent[i] % wpc;
+  if (agent >= 3 * wpc || agent % wpc != warp) return 1;  // neither the warp, a lane nor a copy of it
+  return !collective && (tag & LANE_MASK) == who->lane[i];
+}
+
+static int is_written(const Shared* m, const Who* who, long count, const int64_t* places,
+                      long nbytes, int collective) {
+  Tables t = m->tables;
+  long parts = parts_of(nbytes, t);
+  for (long i = 0; i < count; ++i) {
+    int64_t chunk = places[i] / CHUNK, unit = places[i] >> t.shift;
+    if (t.epoch[chunk] == SPLIT) {
+      for (long part = unit; part < unit + parts; ++part)
+        if (!may_read(m, who, i, t.unit_epoch[part], t.unit_agent[part], t.unit_tag[part],
+                      collective))
+          return 0;
+    } else if (!may_read(m, who, i, t.epoch[chunk], t.agent[chunk], t.tag[chunk], collective)) {
+      return 0;
+    }
+  }
+  return 1;
+}
+
+static void gather(const Shared* m, const Lanes* lanes, const Site* site, const Array* where,
+                   const uint8_t* active, const Array* out) {
+  long values = site->nbytes / site->size, count = lanes->count, size = site->size;
+  for (long row = 0; row < site->rows; ++row)
+    for (long i = 0; i < count; ++i) {
+      int on = !active || active[i];
+      int64_t offset = on ? (int64_t)(address(where, row * count + i) - m->base) : 0;
+      const uint8_t* from = m->bytes + offset + lanes->shared_base[i] + m->base;
+      for (long value = 0; value < values; ++value)
+        copy_value((char*)out->data + ((row * values + value) * count + i) * size,
+                   from + value * size, size);
+    }
+}
+
+static void count_access(const Shared* m, const Lanes* lanes, const Site* site, const Array* where,
+                         const uint8_t* active) {
+  for (long row = 0; row < site->rows; ++row) {
+    int64_t* counts = m->counts + COLUMNS * site->pcs[row];
+    add_wavefronts(where, row * lanes->count, active, lanes->warp_id, lanes->lane, site->nbytes,
+                   counts);
+    counts[COLUMNS - 1] += 1;
+  }
+}
+
+static int is_usual(const Array* where, const Array* mask, const Site* site) {
+  return is_plain(where) && is_plain(mask) && !(site->nbytes & (site->nbytes - 1)) &&
+         (item_bytes(where) == 4 || item_bytes(where) == 8);
+}
+
+// Reads. `places` gets where active lanes read, `readers` who they are, and `out`, unless it is
+// none, the values [instructions * values, lanes]. Returns how many lanes are active.
+long read_shared(const Array* memory, const Array* selection, const Array* at, const Array* where,
+                 const Array* mask, long collective, const Array* places, const Array* readers,
+                 const Array* out) {
+  const Shared* m = memory->data;
+  const Lanes* lanes = lanes_in(selection);
+  const Site* site = at->data;
+  const uint8_t* active = data(mask);
+  if (!is_usual(where, mask, site)) return SUSPICIOUS;
+  if (!find_places(m, lanes, site, where, active, places->data)) return SUSPICIOUS;
+  Who who = who_in(readers->data, lanes->count);
+  long count = find_lanes(m, lanes, active, who);
+  for (long row = 0; row < site->rows; ++row)
+    if (!is_written(m, &who, count, (int64_t*)places->data + row * count, site->nbytes, collective))
+      return SUSPICIOUS;
+  count_access(m, lanes, site, where, active);
+  if (out != none) gather(m, lanes, site, where, active, out);
+  return count;
+}
+
+// Whether a table of reads has one of `reader`, at places of a lane, later than `known`.
+static int reads_after(const int32_t* epochs, int64_t place, long size, long nbytes, int64_t known) {
+  long parts = nbytes > size ? nbytes / size : 1;
+  for (long part = 0; part < parts; ++part)
+    if (epochs[place / size + part] > known) return 1;
+  return 0;
+}
+
+static int was_read_after(const Shared* m, int64_t reader, int64_t place, long nbytes,
+                          int64_t known) {
+  if (reads_after(m->read_epoch + reader * m->num_chunks, place, CHUNK, CHUNK, known)) return 1;
+  return m->unit_read_epoch && reader < 2 * m->warps_per_cta &&
+         reads_after(m->unit_read_epoch + reader * m->num_units, place, 1 << m->tables.shift,
+                     nbytes, known);
+}
+
+// Whether another lane of the warp, or its single lane, read after `known` what a lane writes.
+static int another_read_after(const Shared* m, int64_t reader, int64_t place, long nbytes,
+                              int64_t known, int64_t lane) {
+  int64_t chunk = reader * m->num_chunks + place / CHUNK;
+  int64_t by = m->read_tag[chunk] & LANE_MASK;
+  if (m->read_epoch[chunk] > known && by != COLLECTIVE && by != lane) return 1;
+  if (!m->unit_read_epoch) return 0;
+  int64_t first = reader * m->num_units + (place >> m->tables.shift);
+  for (int64_t part = first; part < first + parts_of(nbytes, m->tables); ++part) {
+    by = m->unit_read_tag[part] & LANE_MASK;
+    if (m->unit_read_epoch[part] > known && by != COLLECTIVE && by != lane) return 1;
+  }
+  return 0;
+}
+
+// What the agents of a reader have done at least, as far as a row of the clocks tells.
+static int32_t known_of(const Shared* m, int64_t clock, long reader) {
+  int64_t first = clock + m->reader_agent[reader];
+  int32_t known = m->seen[first];
+  for (int64_t agent = first + 1; agent < first + m->reader_agents[reader]; ++agent)
+    if (m->seen[agent] < known) known = m->seen[agent];
+  return known;
+}
+
+static int is_read_over(const Shared* m, const Who* who, long i, int64_t place, long nbytes,
+                        const uint8_t* doubtful) {
+  for (long reader = 0; reader < m->num_readers; ++reader)
+    if (doubtful[reader] &&
+        was_read_after(m, reader, place, nbytes, known_of(m, who->clock[i], reader)))
+      return 0;
+  int64_t warp = who->agent[i] % m->warps_per_cta;
+  for (int64_t agent = warp; agent < 2 * m->warps_per_cta; agent += m->warps_per_cta) {
+    int32_t met = m->seen_by_lanes[who->clock[i] + agent];
+    if (m->latest_lane_read[agent] > met &&
+        another_read_after(m, agent, place, nbytes, met, who->lane[i]))
+      return 0;
+  }
+  return 1;
+}
+
+// Whether writing lanes know all that others did to their bytes.
+static int may_write(const Shared* m, const Who* who, long count, const int64_t* places,
+                     long nbytes) {
+  Tables t = m->tables;
+  long parts = parts_of(nbytes, t);
+  uint8_t doubtful[m->num_readers];
+  for (long i = 0; i < count; ++i) {
+    int64_t chunk = places[i] / CHUNK, unit = places[i] >> t.shift, clock = who->clock[i];
+    if (t.epoch[chunk] == SPLIT) {
+      for (long part = unit; part < unit + parts; ++part)
+        if (t.unit_epoch[part] > m->seen[clock + t.unit_agent[part]]) return 0;
+    } else if (t.epoch[chunk] > m->seen[clock + t.agent[chunk]]) {
+      return 0;
+    }
+    if (i == 0 || clock != who->clock[i - 1])
+      for (long reader = 0; reader < m->num_readers; ++reader)
+        doubtful[reader] = m->latest_read[reader] > known_of(m, clock, reader);
+    if (!is_read_over(m, who, i, places[i], nbytes, doubtful)) return 0;
+    if (m->objects && (m->objects[places[i] / OBJECT] ||
+                       m->objects[(places[i] + nbytes - 1) / OBJECT]))
+      return 0;
+  }
+  return 1;
+}
+
+static void split(Tables t, int64_t chunk) {
+  long parts = CHUNK >> t.shift;
+  for (long part = chunk * parts; part < (chunk + 1) * parts; ++part) {
+    t.unit_epoch[part] = t.epoch[chunk];
+    t.unit_agent[part] = t.agent[chunk];
+    t.unit_tag[part] = t.tag[chunk];
+  }
+  t.epoch[chunk] = SPLIT;
+  t.agent[chunk] = 0;
+}
+
+// Record writes; returns how many lanes find that another agent wrote their bytes at once.
+static long record_writes(const Shared* m, const Who* who, long count, const int64_t* places,
+                          const Site* site, int collective) {
+  Tables t = m->tables;
+  long nbytes = site->nbytes, parts = parts_of(nbytes, t), clashes = 0;
+  for (long i = 0; i < count; ++i) {
+    int64_t chunk = places[i] / CHUNK, unit = places[i] >> t.shift;
+    int32_t mine = (collective ? COLLECTIVE : who->lane[i]) + (site->pcs[0] << LANE_BITS);
+    if (nbytes == CHUNK) {
+      t.epoch[chunk] = who->epoch[i], t.agent[chunk] = who->agent[i], t.tag[chunk] = mine;
+      continue;
+    }
+    if (t.epoch[chunk] != SPLIT) split(t, chunk);
+    for (long part = unit; part < unit + parts; ++part)
+      t.unit_epoch[part] = who->epoch[i], t.unit_agent[part] = who->agent[i],
+      t.unit_tag[part] = mine;
+  }
+  for (long i = 0; i < count; ++i) {
+    int64_t unit = places[i] >> t.shift, clash = 0;
+    if (nbytes == CHUNK)
+      clash = t.agent[places[i] / CHUNK] != who->agent[i];
+    else
+      for (long part = unit; part < unit + parts; ++part)
+        clash |= t.unit_agent[part] != who->agent[i];
+    clashes += clash != 0;
+  }
+  return clashes;
+}
+
+static void scatter(const Shared* m, const Site* site, const Lanes* lanes, const uint8_t* active,
+                    const int64_t* places, const Array** values) {
+  for (long i = 0; i < lanes->count; ++i) {
+    if (active && !active[i]) continue;
+    uint8_t* to = m->bytes + *places++;
+    for (int value = 0; value < 4 && values[value] != none; ++value)
+      copy_value(to + value * site->size, (char*)values[value]->data + i * site->size, site->size);
+  }
+}
+
+// Writes of up to four values a lane, or of none, by the lanes themselves. With `epochs` they are
+// those of the copy engines of their warps, in those epochs, and the bytes are poisoned. `places`
+// gets where active lanes write. Returns how many of them find another agent's write at once.
+long write_shared(const Array* memory, const Array* selection, const Array* at, const Array* where,
+                  const Array* mask, long collective, const Array* epochs, const Array* places,
+                  const Array* writers, const Array* first, const Array* second,
+                  const Array* third, const Array* fourth) {
+  const Shared* m = memory->data;
+  const Lanes* lanes = lanes_in(selection);
+  const Site* site = at->data;
+  const Array* values[] = {first, second, third, fourth};
+  const uint8_t* active = data(mask);
+  if (!is_usual(where, mask, site)) return SUSPICIOUS;
+  for (int value = 0; value < 4; ++value)
+    if (!is_plain(values[value])) return SUSPICIOUS;
+  if (!find_places(m, lanes, site, where, active, places->data)) return SUSPICIOUS;
+  Who who = who_in(writers->data, lanes->count);
+  long count = find_lanes(m, lanes, active, who);
+  if (!may_write(m, &who, count, places->data, site->nbytes)) return SUSPICIOUS;
+  if (epochs != none)
+    for (long i = 0, found = 0; i < lanes->count; ++i) {
+      if (active && !active[i]) continue;
+      who.agent[found] = 2 * m->warps_per_cta + lanes->warp[i];
+      who.epoch[found++] = ((const int64_t*)epochs->data)[i];
+    }
+  long clashes = record_writes(m, &who, count, places->data, site, collective);
+  count_access(m, lanes, site, where, active);
+  scatter(m, site, lanes, active, places->data, values);
+  if (epochs != none)
+    for (long i = 0; i < count; ++i)
+      for (long word = 0; word < site->nbytes; word += sizeof(POISON))
+        memcpy(m->bytes + ((int64_t*)places->data)[i] + word, &POISON, sizeof(POISON));
+  return clashes;
+}
+
+static void record_lane_reads(const Shared* m, const Who* who, long count, const int64_t* places,
+                              long nbytes, int64_t pc, int32_t* mine) {
+  int fine = nbytes != CHUNK;
+  long size = fine ? 1 << m->tables.shift : CHUNK, parts = nbytes / size;
+  int64_t row = fine ? m->num_units : m->num_chunks;
+  int32_t* epoch = fine ? m->unit_read_epoch : m->read_epoch;
+  int32_t* tag = fine ? m->unit_read_tag : m->read_tag;
+  for (int step = 0; step < 3; ++step)
+    for (long i = 0; i < count; ++i)
+      for (long part = 0; part < parts; ++part) {
+        int64_t place = who->agent[i] * row + places[i] / size + part;
+        int32_t* me = &mine[i * parts + part];
+        if (step == 0) {
+          int64_t before = tag[place] & LANE_MASK;
+          int others = epoch[place] > who->synced[i] && before != who->lane[i] &&
+                       before != COLLECTIVE;
+          *me = (others ? SEVERAL : who->lane[i]) + (pc << LANE_BITS);
+        } else if (step == 1) {
+          epoch[place] = who->epoch[i], tag[place] = *me;
+        } else if (tag[place] != *me) {
+          tag[place] = SEVERAL + (pc << LANE_BITS);
+        }
+      }
+}
+
+// Enter reads into the tables. Lanes that read the same bytes since they met merge.
+long record_reads(const Array* memory, const Array* pcs, const Array* all_places, long nbytes,
+                  const Array* readers, long collective) {
+  const Shared* m = memory->data;
+  long count = all_places->shape[1];
+  Who who = who_in(readers->data, readers->shape[1]);
+  int32_t* mine = collective ? NULL : malloc(count * CHUNK * sizeof(int32_t));
+  if (!collective && !mine) return SUSPICIOUS;
+  for (long row = 0; row < all_places->shape[0]; ++row) {
+    const int64_t* places = (int64_t*)all_places->data + row * count;
+    int64_t pc = ((int64_t*)pcs->data)[row];
+    if (!collective) record_lane_reads(m, &who, count, places, nbytes, pc, mine);
+    for (long i = 0; collective && i < count; ++i) {
+      int64_t place = who.agent[i] * m->num_chunks + places[i] / CHUNK;
+      m->read_epoch[place] = who.epoch[i], m->read_tag[place] = COLLECTIVE + (pc << LANE_BITS);
+    }
+  }
+  for (long i = 0; i < count; ++i) {
+    int32_t *latest = &m->latest_read[who.agent[i]], *of_lanes = &m->latest_lane_read[who.agent[i]];
+    if (who.epoch[i] > *latest) *latest = who.epoch[i];
+    if (!collective && who.epoch[i] > *of_lanes) *of_lanes = who.epoch[i];
+  }
+  free(mine);
+  return CLEAN;
+}
