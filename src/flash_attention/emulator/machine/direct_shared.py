@@ -18,7 +18,6 @@ from flash_attention.emulator.native.frames import frame
 if TYPE_CHECKING:
     from flash_attention.emulator.machine.lanes import Selection
     from flash_attention.emulator.machine.machine import Machine
-    from flash_attention.emulator.machine.owners import Owners
     from flash_attention.emulator.machine.shadow_state import Epochs, ShadowState
     from flash_attention.emulator.native import Native
 
@@ -44,12 +43,11 @@ class DirectShared:
         self._machine = machine
         self._native = native
         self._state = state
-        self._kept = *readers, *latest
         self._readers, self._latest = readers, latest
         self._objects: Bools | None = None
         self._layout = -1
         self._frame: Ints = np.zeros(0, np.int64)
-        self._sites: dict[_Key, tuple[Ints, Ints]] = {}  # frames, and instructions in them
+        self._sites: dict[_Key, tuple[Ints, Ints]] = {}  # frames, and what they point to
 
     def read(
         self,
@@ -72,7 +70,7 @@ class DirectShared:
             return None
         if lanes < count:
             places = places.reshape(-1)[: rows * lanes].reshape(rows, lanes)
-        return Read(numbers, places, nbytes, who, collective), out
+        return Read(numbers[0], places, nbytes, who, collective), out
 
     def write(
         self,
@@ -110,10 +108,10 @@ class DirectShared:
         key = pcs, nbytes, size
         known = self._sites.get(key)
         if known is None:
-            shared = self._machine.shared
-            begin, end = _bounds(shared.owners, pcs, self._machine.shared_limit)
-            numbers = np.array(pcs, np.int64)
-            known = frame(len(pcs), numbers, nbytes, size, begin, end), numbers
+            owners, whole = self._machine.shared.owners, (0, self._machine.shared_limit)
+            bounds = [owners[pc][:2] if pc in owners else whole for pc in pcs]
+            numbers = np.array([pcs, *zip(*bounds, strict=True)], np.int64)
+            known = frame(len(pcs), *numbers, nbytes, size), numbers
             self._sites[key] = known
         return known
 
@@ -134,9 +132,3 @@ class DirectShared:
             )
         return self._frame
 
-
-def _bounds(owners: Owners, pcs: tuple[int, ...], limit: int) -> tuple[int, int]:
-    """The bytes that all instructions may reach."""
-    mine = [owners[pc] for pc in pcs if pc in owners]
-    begin = max((owner.begin for owner in mine), default=0)
-    return begin, min((owner.end for owner in mine), default=limit)

@@ -34,6 +34,16 @@ long offsets(const Array* where, const Array* mask, int64_t base, const Array* s
   return count;
 }
 
+// Whether lanes in a row read one unit, or as many units in a row: no two meet in a bank.
+static int is_plain_row(const Array* where, long first, long lanes, int shift) {
+  uint64_t unit = address(where, first) >> shift, apart = 0, same = 0;
+  for (long i = 1; i < lanes; ++i) {
+    uint64_t mine = address(where, first + i) >> shift;
+    same |= mine ^ unit, apart |= mine ^ (unit + i);
+  }
+  return !same || !apart;
+}
+
 // Wavefronts of one instruction, whose lanes have their addresses from `first` on.
 void add_wavefronts(const Array* where, long first, const uint8_t* active, const int64_t* warp,
                     const int64_t* lane, long nbytes, int64_t* counts) {
@@ -42,7 +52,13 @@ void add_wavefronts(const Array* where, long first, const uint8_t* active, const
   int64_t last_warp = -1;
   long count = lanes_of(where);
   for (long i = 0; i < count;) {
-    long begin = i, group = lane[i] >> group_shift;
+    long begin = i, group = lane[i] >> group_shift, last = i + banks - 1;
+    if (!active && last < count && warp[last] == warp[i] && lane[last] == lane[i] + banks - 1 &&
+        lane[last] >> group_shift == group && is_plain_row(where, first + i, banks, shift)) {
+      if (warp[i] != last_warp) ++counts[0], last_warp = warp[i];
+      ++counts[1], ++counts[2], i += banks;
+      continue;
+    }
     uint64_t units[WARP];
     int load[WARP] = {0}, distinct = 0, most = 0, any = 0;
     for (; i < count && warp[i] == warp[begin] && lane[i] >> group_shift == group; ++i) {

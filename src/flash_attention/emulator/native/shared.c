@@ -28,8 +28,8 @@ typedef struct {
 // One instruction, or many that do the same.
 typedef struct {
   int64_t rows;
-  const int64_t* pcs;
-  int64_t nbytes, size, begin, end;
+  const int64_t *pcs, *begins, *ends;  // of an instruction: its number, the bytes it may reach
+  int64_t nbytes, size;
 } Site;
 
 // The lanes that make an access: their rows of the clocks, their numbers as readers and in their
@@ -69,28 +69,35 @@ static long find_lanes(const Shared* m, const Lanes* lanes, const uint8_t* activ
 }
 
 // Places in the memory of all CTAs, of active lanes; 0 where an access is not aligned or not inside
-// of the site.
-static int find_places(const Shared* m, const Lanes* lanes, const Site* site, const Array* where,
-                       const uint8_t* active, int64_t* out) {
-  int64_t last = site->end - site->nbytes, bits = 0;
-  int outside = 0;
-  for (long row = 0; row < site->rows; ++row)
-    for (long i = 0; i < lanes->count; ++i) {
-      if (active && !active[i]) continue;
-      int64_t offset = address(where, row * lanes->count + i) - m->base;
-      outside |= offset < site->begin || offset > last;
-      bits |= offset;
-      *out++ = offset + lanes->shared_base[i] + m->base;
-    }
-  return !outside && !(bits & (site->nbytes - 1));
+// of the site. `wide` tells how wide addresses are.
+static inline __attribute__((always_inline)) int find_places_of(
+    const Shared* m, const Lanes* lanes, const Site* site, long row, const void* where, int wide,
+    const uint8_t* active, int64_t* out) {
+  int64_t first = site->begins[row], span = site->ends[row] - site->nbytes - first;
+  int64_t bits = 0, outside = 0;
+  for (long i = 0, found = 0; i < lanes->count; ++i) {
+    if (active && !active[i]) continue;
+    int64_t place = wide ? ((const int64_t*)where)[i] : ((const uint32_t*)where)[i];
+    outside |= (uint64_t)(place - m->base - first) > (uint64_t)span;
+    bits |= place - m->base;
+    out[found++] = place + lanes->shared_base[i];
+  }
+  return !outside && span >= 0 && !(bits & (site->nbytes - 1));
 }
 
+static int find_places(const Shared* m, const Lanes* lanes, const Site* site, const Array* where,
+                       long row, const uint8_t* active, int64_t* out) {
+  const char* first = (char*)where->data + row * lanes->count * item_bytes(where);
+  if (item_bytes(where) == 8) return find_places_of(m, lanes, site, row, first, 1, active, out);
+  if (active) return find_places_of(m, lanes, site, row, first, 0, active, out);
+  return find_places_of(m, lanes, site, row, first, 0, NULL, out);
+}
+
+// Whether a lane may read what its warp has not met about.
 static int may_read(const Shared* m, const Who* who, long i, int32_t epoch, int64_t agent,
                     int32_t tag, int collective) {
   if (epoch == 0) return 0;
-  int64_t place = who->clock[i] + agent;
-  if (epoch <= m->seen_by_lanes[place]) return 1;
-  if (epoch > m->seen[place]) return 0;
+  if (epoch > m->seen[who->clock[i] + agent]) return 0;
   int64_t wpc = m->warps_per_cta, warp = who->agent[i] % wpc;
   if (agent >= 3 * wpc || agent % wpc != warp) return 1;  // neither the warp, a lane nor a copy of it
   return !collective && (tag & LANE_MASK) == who->lane[i];
@@ -100,40 +107,74 @@ static int is_written(const Shared* m, const Who* who, long count, const int64_t
                       long nbytes, int collective) {
   Tables t = m->tables;
   long parts = parts_of(nbytes, t);
+  const int32_t* met = m->seen_by_lanes;
   for (long i = 0; i < count; ++i) {
-    int64_t chunk = places[i] / CHUNK, unit = places[i] >> t.shift;
-    if (t.epoch[chunk] == SPLIT) {
-      for (long part = unit; part < unit + parts; ++part)
-        if (!may_read(m, who, i, t.unit_epoch[part], t.unit_agent[part], t.unit_tag[part],
-                      collective))
-          return 0;
-    } else if (!may_read(m, who, i, t.epoch[chunk], t.agent[chunk], t.tag[chunk], collective)) {
-      return 0;
+    int64_t chunk = places[i] / CHUNK, clock = who->clock[i];
+    int32_t epoch = t.epoch[chunk];
+    // As unsigned numbers, never written (0) and split (-1) are later than any known epoch.
+    if ((uint32_t)(epoch - 1) < (uint32_t)met[clock + t.agent[chunk]]) continue;
+    if (epoch != SPLIT) {
+      if (!may_read(m, who, i, epoch, t.agent[chunk], t.tag[chunk], collective)) return 0;
+      continue;
+    }
+    int64_t unit = places[i] >> t.shift;
+    for (long part = unit; part < unit + parts; ++part) {
+      int64_t agent = t.unit_agent[part];
+      if ((uint32_t)(t.unit_epoch[part] - 1) < (uint32_t)met[clock + agent]) continue;
+      if (!may_read(m, who, i, t.unit_epoch[part], agent, t.unit_tag[part], collective)) return 0;
     }
   }
   return 1;
 }
 
-static void gather(const Shared* m, const Lanes* lanes, const Site* site, const Array* where,
-                   const uint8_t* active, const Array* out) {
-  long values = site->nbytes / site->size, count = lanes->count, size = site->size;
-  for (long row = 0; row < site->rows; ++row)
-    for (long i = 0; i < count; ++i) {
-      int on = !active || active[i];
-      int64_t offset = on ? (int64_t)(address(where, row * count + i) - m->base) : 0;
-      const uint8_t* from = m->bytes + offset + lanes->shared_base[i] + m->base;
-      for (long value = 0; value < values; ++value)
-        copy_value((char*)out->data + ((row * values + value) * count + i) * size,
-                   from + value * size, size);
-    }
+static inline __attribute__((always_inline)) void gather_sized(const Shared* m, long count,
+                                                               const int64_t* places, long size,
+                                                               long values, char* out) {
+  for (long value = 0; value < values; ++value)
+    for (long i = 0; i < count; ++i)
+      copy_value(out + (value * count + i) * size, m->bytes + places[i] + value * size, size);
+}
+
+static void gather(const Shared* m, long count, const int64_t* places, long size, long values,
+                   char* out) {
+  if (size == 4 && values == 1) return gather_sized(m, count, places, 4, 1, out);
+  if (size == 4) return gather_sized(m, count, places, 4, values, out);
+  gather_sized(m, count, places, size, values, out);
+}
+
+// Values of some lanes; the others get what is at the start of the memory of their CTA.
+static void gather_some(const Shared* m, const Lanes* lanes, const uint8_t* active,
+                        const int64_t* places, long size, long values, char* out) {
+  for (long i = 0; i < lanes->count; ++i) {
+    const uint8_t* from = m->bytes + (active[i] ? *places++ : lanes->shared_base[i] + m->base);
+    for (long value = 0; value < values; ++value)
+      copy_value(out + (value * lanes->count + i) * size, from + value * size, size);
+  }
+}
+
+// Whether an instruction of a run has the addresses of the first one, all as far away: it has the
+// same conflicts, in other banks.
+static int is_shifted(const Array* where, long row, long count, long nbytes) {
+  if (item_bytes(where) != 4 || row == 0) return 0;
+  const uint32_t *first = where->data, *mine = first + row * count;
+  uint32_t step = mine[0] - first[0], differs = step & ((nbytes > 4 ? nbytes : 4) - 1);
+  for (long i = 0; i < count; ++i) differs |= mine[i] - first[i] - step;
+  return !differs;
 }
 
 static void count_access(const Shared* m, const Lanes* lanes, const Site* site, const Array* where,
                          const uint8_t* active) {
+  int64_t first[COLUMNS] = {0};
+  add_wavefronts(where, 0, active, lanes->warp_id, lanes->lane, site->nbytes, first);
   for (long row = 0; row < site->rows; ++row) {
+    int64_t mine[COLUMNS] = {first[0], first[1], first[2]};
+    if (row && !is_shifted(where, row, lanes->count, site->nbytes)) {
+      memset(mine, 0, sizeof(mine));
+      add_wavefronts(where, row * lanes->count, active, lanes->warp_id, lanes->lane, site->nbytes,
+                     mine);
+    }
     int64_t* counts = m->counts + COLUMNS * site->pcs[row];
-    add_wavefronts(where, row * lanes->count, active, lanes->warp_id, lanes->lane, site->nbytes,
-                   counts);
+    for (int column = 0; column < COLUMNS - 1; ++column) counts[column] += mine[column];
     counts[COLUMNS - 1] += 1;
   }
 }
@@ -153,14 +194,19 @@ long read_shared(const Array* memory, const Array* selection, const Array* at, c
   const Site* site = at->data;
   const uint8_t* active = data(mask);
   if (!is_usual(where, mask, site)) return SUSPICIOUS;
-  if (!find_places(m, lanes, site, where, active, places->data)) return SUSPICIOUS;
   Who who = who_in(readers->data, lanes->count);
-  long count = find_lanes(m, lanes, active, who);
-  for (long row = 0; row < site->rows; ++row)
-    if (!is_written(m, &who, count, (int64_t*)places->data + row * count, site->nbytes, collective))
-      return SUSPICIOUS;
+  long count = find_lanes(m, lanes, active, who), size = site->size, values = site->nbytes / size;
+  for (long row = 0; row < site->rows; ++row) {
+    int64_t* mine = (int64_t*)places->data + row * count;
+    if (!find_places(m, lanes, site, where, row, active, mine)) return SUSPICIOUS;
+    if (!is_written(m, &who, count, mine, site->nbytes, collective)) return SUSPICIOUS;
+    char* to = out == none ? NULL : (char*)out->data + row * values * lanes->count * size;
+    if (to && active)
+      gather_some(m, lanes, active, mine, size, values, to);
+    else if (to)
+      gather(m, count, mine, size, values, to);
+  }
   count_access(m, lanes, site, where, active);
-  if (out != none) gather(m, lanes, site, where, active, out);
   return count;
 }
 
@@ -310,7 +356,7 @@ long write_shared(const Array* memory, const Array* selection, const Array* at, 
   if (!is_usual(where, mask, site)) return SUSPICIOUS;
   for (int value = 0; value < 4; ++value)
     if (!is_plain(values[value])) return SUSPICIOUS;
-  if (!find_places(m, lanes, site, where, active, places->data)) return SUSPICIOUS;
+  if (!find_places(m, lanes, site, where, 0, active, places->data)) return SUSPICIOUS;
   Who who = who_in(writers->data, lanes->count);
   long count = find_lanes(m, lanes, active, who);
   if (!may_write(m, &who, count, places->data, site->nbytes)) return SUSPICIOUS;
