@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flash_attention.emulator.native import load_native
+
 Array = Any  # an array of the element type that the instruction says
 Floats = NDArray[np.float32]
 Words = Any  # an array of np.uint32, which NumPy's types lose in mixed arithmetic
@@ -23,6 +25,9 @@ CANONICAL_NAN_F16 = np.uint16(0x7FFF)
 
 def flush(x: Floats) -> Floats:
     """Subnormals become zero of their sign. What has none is returned as it is."""
+    native = load_native()
+    if native is not None and type(x) is np.ndarray and native.has_subnormals(x) == 0:
+        return x
     size = x.view(np.uint32) & SIZE_BITS
     if not np.count_nonzero(size - np.uint32(1) < SUBNORMALS):
         return x
@@ -35,6 +40,11 @@ def fma(a: Floats, b: Floats, c: Floats) -> Floats:
     The product is exact in double. A sum that was rounded to a double between two floats would be
     rounded twice, and goes to odd instead.
     """
+    native = load_native()
+    if native is not None:
+        fused: Floats = np.empty(_shape_of(a, b, c), np.float32)
+        if native.fused_multiply_add(a, b, c, fused) >= 0:
+            return fused
     product = a.astype(np.float64) * b
     total = product + c
     result = total.astype(np.float32)
@@ -54,6 +64,9 @@ def approximate_quotient(a: Floats, b: Floats) -> Floats:
 
 def smaller(a: Array, b: Array) -> Array:
     """The number if one is NaN; of two zeros the negative one, which NumPy leaves to the host."""
+    chosen = _larger_of_two(a, b, -1.0)
+    if chosen is not None:
+        return chosen
     result = np.fmin(a, b)
     zero = result == 0
     if zero.any():
@@ -64,7 +77,26 @@ def smaller(a: Array, b: Array) -> Array:
 
 def larger(a: Array, b: Array) -> Array:
     """The number if one is NaN; of two zeros the positive one, which NumPy leaves to the host."""
-    return -smaller(-a, -b)
+    chosen = _larger_of_two(a, b, 1.0)
+    return -smaller(-a, -b) if chosen is None else chosen
+
+
+def _larger_of_two(a: Array, b: Array, sign: float) -> Array | None:
+    """The larger numbers, or with sign -1 the smaller ones; None where NumPy has to look."""
+    native = load_native()
+    arrays = type(a) is type(b) is np.ndarray
+    if native is None or not arrays or not a.dtype == b.dtype == np.float32:
+        return None
+    chosen = np.empty(_shape_of(a, b), np.float32)
+    return chosen if native.larger_of_two(a, b, sign, chosen) >= 0 else None
+
+
+def _shape_of(*arrays: Array) -> tuple[int, ...]:
+    """The shape of arrays of lanes, or of rows of lanes, that are broadcast."""
+    shapes = {array.shape for array in arrays}
+    if len(shapes) == 1:
+        return shapes.pop()
+    return np.broadcast_shapes(*shapes)
 
 
 def smaller_or_nan(a: Array, b: Array) -> Array:

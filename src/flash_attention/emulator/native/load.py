@@ -47,6 +47,9 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "check_late_reads": (NUMBER, NUMBER, NUMBER, ARRAY, ARRAY, *(NUMBER,) * 5),
     "check_engine_read": (ARRAY, *WRITERS, ARRAY, NUMBER, NUMBER, ARRAY, ARRAY),
     "record_engine_reads": (ARRAY, ARRAY, ARRAY, NUMBER, NUMBER, ARRAY, ARRAY),
+    "has_subnormals": (ARRAY,),
+    "fused_multiply_add": (ARRAY,) * 4,
+    "larger_of_two": (ARRAY, ARRAY, ctypes.c_double, ARRAY),
     "load_global": (*LANES_AT, NUMBER, NUMBER, ARRAY, ARRAY, ARRAY),
     "store_global": (*LANES_AT, NUMBER, NUMBER, ARRAY, ARRAY, *(ARRAY,) * 4),
     "check_touches": (*PARTS, *(NUMBER,) * 4, *(ARRAY,) * 6),
@@ -98,7 +101,7 @@ def _compiled(compiler: str) -> Path:
     library = folder / f"{hashlib.sha256(key).hexdigest()[:32]}.so"
     if not library.exists():
         unfinished = library.with_suffix(f".{os.getpid()}")
-        command = (compiler, *OPTIONS, *map(str, sources), "-o", str(unfinished))
+        command = (compiler, *OPTIONS, *map(str, sources), "-lm", "-o", str(unfinished))
         subprocess.run(command, check=True, capture_output=True, timeout=SECONDS)
         unfinished.replace(library)
     return library

@@ -3,6 +3,10 @@
 // of words with one of every lane; 4 lanes hold a row of 8 elements.
 #include <string.h>
 
+#ifdef __F16C__
+#include <immintrin.h>
+#endif
+
 #include "array.h"
 
 enum { WARP = 32, ROWS = 8, WORDS = 4, CHUNK = 16 };
@@ -30,8 +34,12 @@ long read_matrices(const Array* where, const Array* memory, long transposed, con
   return 0;
 }
 
-static float widened(uint32_t half, const float* f16_values) {
+static inline float widened(uint32_t half, const float* f16_values) {
+#ifdef __F16C__
+  if (f16_values) return _cvtsh_ss(half);
+#else
   if (f16_values) return f16_values[half];
+#endif
   uint32_t bits = half << 16;
   float value;
   memcpy(&value, &bits, sizeof value);

@@ -23,6 +23,7 @@ WIDE = {
     *("add", "sub", "mul", "mad", "fma", "min", "max", "neg", "abs", "cvt", "setp", "selp"),
     *("and", "or", "xor", "not", "shl", "shr", "ex2", "lg2", "rcp", "sqrt", "rsqrt", "tanh"),
 }
+WIDE_FLOATS = {"div"}  # of floats alone
 NARROW_FORMS = {"hi", "e4m3x2", "e5m2x2"}
 ARITHMETIC = {
     *WIDE,
@@ -45,7 +46,9 @@ def runs_of(block: Block) -> list[Run]:
 
 def likeness(instruction: Instruction) -> Hashable | None:
     """Equal for arithmetic that may run as one; None for what runs alone."""
-    if instruction.predicate is not None or instruction.parts[0] not in WIDE:
+    if instruction.predicate is not None or instruction.parts[0] not in WIDE | WIDE_FLOATS:
+        return None
+    if instruction.parts[0] in WIDE_FLOATS and instruction.parts[-1] not in ("f32", "f64"):
         return None
     if not NARROW_FORMS.isdisjoint(instruction.parts):
         return None
