@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 from flash_attention.emulator.machine.access import Ints, Mask
 from flash_attention.emulator.machine.allocation import Allocation
 from flash_attention.emulator.machine.lanes import GLOBAL_BASE
-from flash_attention.emulator.machine.storage import UNSIGNED
+from flash_attention.emulator.machine.storage import WIDE
 from flash_attention.emulator.native.frames import frame
+from flash_attention.emulator.program.ordering import WEAK
 
 if TYPE_CHECKING:
     from flash_attention.emulator.machine.global_memory import GlobalAccess
@@ -75,7 +76,7 @@ class DirectAccess:
         if site.tracked:
             allocation.keep_reads()
         part = allocation.part(size * n) if how else 1
-        out = np.empty((n, sel.count), UNSIGNED[size])
+        out = np.empty((n, sel.count), WIDE[size])
         where = self._frame, sel.frame, site.frame, addr, mask
         lanes = self._native.load_global(*where, part, how, *allocation.tables, out)
         if lanes < 0:
@@ -129,8 +130,8 @@ class DirectAccess:
     def _find(self, addr: NDArray[Any], key: _Key) -> _Site | None:
         """The site of an instruction; None where it is not made directly."""
         pc, size, n = key
-        ordering = self._orderings.get(pc)
-        if ordering is None or ordering.strong or self._memory.storage.bytes is not self._bytes:
+        ordering = self._orderings.get(pc, WEAK)
+        if ordering.strong or self._memory.storage.bytes is not self._bytes:
             self._sites[key] = None
             return None
         owner = self._memory.owners.get(pc)

@@ -241,6 +241,14 @@ class GlobalAccess(Memory):
                 return loaded
         return super().load(sel, addr, size, n, mask, pc)
 
+    def fetch(self, access: Access) -> NDArray[Any] | None:
+        """What a plain load reads, as numbers of the widest kind; None where it has to be made."""
+        sel, where, nbytes, mask, pc, *_ = access
+        if self._direct is None:
+            return None
+        loaded = self._direct.load(sel, where, nbytes, 1, mask, pc)
+        return None if loaded is None else loaded[0]
+
     def _write(self, access: Access, values: Values | None) -> Access:
         resolved = self.resolve(access)
         if self._checks:

@@ -20,7 +20,7 @@ from flash_attention.emulator.machine.flag_order import Actor, FlagOrder, Pair
 from flash_attention.emulator.machine.lanes import GLOBAL_BASE
 from flash_attention.emulator.machine.shadow_state import LANE_BITS, LANE_MASK
 from flash_attention.emulator.machine.values import Values
-from flash_attention.emulator.program.ordering import Ordering
+from flash_attention.emulator.program.ordering import WEAK, Ordering
 
 if TYPE_CHECKING:
     from flash_attention.emulator.machine.lanes import Selection
@@ -44,8 +44,6 @@ MEETS = {
     for kind, met in MET.items()
 }
 DID = {ATOMIC: "an atomic", ADDITION: "an addition", CTA_ATOMIC: "an atomic of CTA scope"}
-
-WEAK = Ordering(strong=False, acquires=False, releases=False, scope="gpu", read_only=False)
 
 
 @dataclass(frozen=True)

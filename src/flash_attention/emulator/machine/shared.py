@@ -133,16 +133,21 @@ class SharedMemory(EngineShadow, Memory):
         agent: Ints | None = None,
         epoch: Ints | None = None,
     ) -> Access:
-        if not self._checks:
-            return self.resolve(access)
-        resolved = self.direct_write(access, collective, epoch)
+        """A write of lanes, or of the copy engines of their warps, which poison the bytes."""
+        resolved = self.direct_write(access, collective, epoch) if self._checks else None
         if resolved is not None:
             return resolved
-        pattern = self._pattern(access)
-        self._check_objects(pattern.access)
-        self.check_write(pattern.access, collective, agent, epoch)
-        self._counters.add_shared(access.pc, pattern.counts)
-        return pattern.access
+        if self._checks:
+            pattern = self._pattern(access)
+            resolved = pattern.access
+            self._check_objects(resolved)
+            self.check_write(resolved, collective, agent, epoch)
+            self._counters.add_shared(access.pc, pattern.counts)
+        else:
+            resolved = self.resolve(access)
+        if epoch is not None:
+            self.storage.poison(resolved.where[resolved.lanes], access.nbytes)
+        return resolved
 
     def store(
         self,

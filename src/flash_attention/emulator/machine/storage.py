@@ -18,7 +18,7 @@ UNSIGNED: dict[int, type[np.unsignedinteger[Any]]] = {
     4: np.uint32,
     8: np.uint64,
 }
-_WIDE: dict[int, type[np.generic]] = {**UNSIGNED, CHUNK: np.complex128}
+WIDE: dict[int, type[np.generic]] = {**UNSIGNED, CHUNK: np.complex128}
 
 
 class Storage:
@@ -28,7 +28,7 @@ class Storage:
         self.changes = 0  # stores and atomics so far, without those that changed nothing
         self.bytes: NDArray[np.uint8] = np.zeros(-(-num_bytes // CHUNK) * CHUNK, np.uint8)
         self.views: dict[int, NDArray[Any]] = {
-            width: self.bytes.view(wide) for width, wide in _WIDE.items()
+            width: self.bytes.view(wide) for width, wide in WIDE.items()
         }
         self.words: NDArray[np.uint32] = self.views[4]
         self.chunks: NDArray[np.complex128] = self.views[CHUNK]
@@ -72,11 +72,11 @@ class Storage:
             places = (offsets // CHUNK)[:, None] + np.arange(nbytes // CHUNK)
             self.chunks[places] = joined.view(np.complex128)
         else:
-            self.views[nbytes][offsets // nbytes] = joined.view(_WIDE[nbytes])[:, 0]
+            self.views[nbytes][offsets // nbytes] = joined.view(WIDE[nbytes])[:, 0]
 
     def poison(self, offsets: NDArray[np.int64], nbytes: int) -> None:
         """Overwrite `nbytes`, 4 to 16 of them, at every offset."""
         self.views[nbytes][offsets // nbytes] = POISONED[nbytes]
 
 
-POISONED = {width: np.full(4, POISON, np.uint32).view(_WIDE[width])[0] for width in (4, 8, CHUNK)}
+POISONED = {width: np.full(4, POISON, np.uint32).view(WIDE[width])[0] for width in (4, 8, CHUNK)}

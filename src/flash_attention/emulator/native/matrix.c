@@ -50,16 +50,18 @@ static inline float widened(uint32_t half, const float* f16_values) {
 // `f16_values` is none for bf16.
 long widen_a(const Array* words, long steps, long lanes, const Array* f16_values,
              const Array* out) {
-  const uint32_t* word = words->data;
   const float* values = data(f16_values);
-  float* to = out->data;
-  for (long step = 0; step < steps; ++step)
-    for (long part = 0; part < 4; ++part)
-      for (long lane = 0; lane < lanes; ++lane, ++word) {
-        long warp = lane / WARP, row = (part & 1) * 8 + lane % WARP / 4;
-        long column = step * 16 + (part >> 1) * 8 + lane % 4 * 2;
-        float* pair = to + (warp * 16 + row) * 16 * steps + column;
-        pair[0] = widened(*word & 0xFFFF, values), pair[1] = widened(*word >> 16, values);
+  for (long warp = 0; warp < lanes / WARP; ++warp)
+    for (long step = 0; step < steps; ++step)
+      for (long part = 0; part < 4; ++part) {
+        const uint32_t* word = (uint32_t*)words->data + (step * 4 + part) * lanes + warp * WARP;
+        float* to = (float*)out->data + (warp * 16 + (part & 1) * 8) * 16 * steps;
+        to += step * 16 + (part >> 1) * 8;
+        for (long lane = 0; lane < WARP; ++lane) {
+          float* pair = to + lane / 4 * 16 * steps + lane % 4 * 2;
+          pair[0] = widened(word[lane] & 0xFFFF, values);
+          pair[1] = widened(word[lane] >> 16, values);
+        }
       }
   return 0;
 }
@@ -67,31 +69,35 @@ long widen_a(const Array* words, long steps, long lanes, const Array* f16_values
 // The B operand: registers [fragments, steps, 2, lanes] as [warps, 16 * steps, 8 * fragments].
 long widen_b(const Array* words, long fragments, long steps, long lanes, const Array* f16_values,
              const Array* out) {
-  const uint32_t* word = words->data;
   const float* values = data(f16_values);
   long width = 8 * fragments;
-  for (long fragment = 0; fragment < fragments; ++fragment)
+  for (long warp = 0; warp < lanes / WARP; ++warp)
     for (long step = 0; step < steps; ++step)
       for (long part = 0; part < 2; ++part)
-        for (long lane = 0; lane < lanes; ++lane, ++word) {
-          long warp = lane / WARP, row = step * 16 + part * 8 + lane % 4 * 2;
-          float* to = (float*)out->data + (warp * 16 * steps + row) * width;
-          to += fragment * 8 + lane % WARP / 4;
-          to[0] = widened(*word & 0xFFFF, values), to[width] = widened(*word >> 16, values);
+        for (long fragment = 0; fragment < fragments; ++fragment) {
+          const uint32_t* word = words->data;
+          word += ((fragment * steps + step) * 2 + part) * lanes + warp * WARP;
+          float* to = (float*)out->data + (warp * 16 * steps + step * 16 + part * 8) * width;
+          to += fragment * 8;
+          for (long lane = 0; lane < WARP; ++lane) {
+            float* pair = to + lane % 4 * 2 * width + lane / 4;
+            pair[0] = widened(word[lane] & 0xFFFF, values);
+            pair[width] = widened(word[lane] >> 16, values);
+          }
         }
   return 0;
 }
 
 // Products [warps, 16, 8 * fragments] as registers [4 * fragments, lanes].
 long spread(const Array* products, long fragments, long lanes, const Array* out) {
-  const float* from = products->data;
-  float* to = out->data;
-  for (long fragment = 0; fragment < fragments; ++fragment)
-    for (long part = 0; part < 4; ++part)
-      for (long lane = 0; lane < lanes; ++lane) {
-        long warp = lane / WARP, row = (part >> 1) * 8 + lane % WARP / 4;
-        long column = fragment * 8 + lane % 4 * 2 + (part & 1);
-        *to++ = from[(warp * 16 + row) * 8 * fragments + column];
+  for (long warp = 0; warp < lanes / WARP; ++warp)
+    for (long fragment = 0; fragment < fragments; ++fragment)
+      for (long part = 0; part < 4; ++part) {
+        const float* from = (float*)products->data + (warp * 16 + (part >> 1) * 8) * 8 * fragments;
+        from += fragment * 8 + (part & 1);
+        float* to = (float*)out->data + (fragment * 4 + part) * lanes + warp * WARP;
+        for (long lane = 0; lane < WARP; ++lane)
+          to[lane] = from[lane / 4 * 8 * fragments + lane % 4 * 2];
       }
   return 0;
 }
