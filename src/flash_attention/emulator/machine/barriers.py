@@ -97,6 +97,8 @@ class NamedBarriers:
             self._complete(key)
 
     def take_released(self) -> Waiting:
+        if not self._released and not self.cluster.any_released:
+            return []
         released, self._released = self._released, []
         return released + self.cluster.take_released()
 
@@ -118,6 +120,8 @@ class NamedBarriers:
 
     def _ctas(self, s: Selection) -> Ints:
         """The CTAs that lanes belong to; those of one cluster have numbers behind one another."""
+        if self._ranks == 1:
+            return s.cta
         return s.cta * self._ranks + self._machine.lanes.rank[s.index]
 
     def _enter(

@@ -11,6 +11,7 @@ import numpy as np
 
 from flash_attention.emulator.machine.clusters import Clusters, Shape, coordinates
 from flash_attention.emulator.machine.lanes import WARP_SIZE
+from flash_attention.emulator.machine.owners import shared_owners
 from flash_attention.emulator.program.program import Program
 
 ALL_LANES = (1 << WARP_SIZE) - 1
@@ -34,6 +35,7 @@ class Geometry:
         self.num_warps = self.num_ctas * self.warps_per_cta
         self.shared_limit = program.static_smem + dynamic_smem
         self.shared_stride = -(-self.shared_limit // SHARED_GRANULE) * SHARED_GRANULE
+        self.shared_owners = shared_owners(program, self.shared_limit)
         self.lanes = clusters.lanes(self.shared_stride)
         self.special_registers = {
             name: self._of_all(self._special_register(name), np.uint32)

@@ -31,7 +31,7 @@ from flash_attention.emulator.machine.lanes import (
 )
 from flash_attention.emulator.machine.matrix import MatrixUnit
 from flash_attention.emulator.machine.mbarriers import MBarriers
-from flash_attention.emulator.machine.owners import global_owners, shared_owners
+from flash_attention.emulator.machine.owners import global_owners
 from flash_attention.emulator.machine.printing import Printer
 from flash_attention.emulator.machine.private import PrivateMemory
 from flash_attention.emulator.machine.shared import SharedMemory
@@ -94,6 +94,8 @@ class Machine:
         self.clocks = Clocks(self)
         self.kernel_before = KernelBefore(self, memory, starts_early)
         self.shared = SharedMemory(self)
+        if checks:
+            self.shared.owners = geometry.shared_owners
         self.global_access = GlobalAccess(self, memory)
         self.local = PrivateMemory(self, "local", LOCAL_BASE, program.local_bytes)
         self.constant_access = ConstantAccess(self.global_access)
@@ -120,7 +122,6 @@ class Machine:
     def _take_arguments(self, block: bytes, memory: GlobalMemory) -> None:
         """Place the parameters, and bind what is known before the first instruction."""
         if self.checks:
-            self.shared.owners = shared_owners(self.program, self.shared_limit)
             self.global_access.owners = global_owners(self.program, memory, block)
         self.parameters = PrivateMemory(self, "param", PARAM_BASE, len(block), block)
         self.inputs = self._parameters(block) | self._module_variables(memory)

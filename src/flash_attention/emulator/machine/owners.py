@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
 from flash_attention.emulator.machine.lanes import GLOBAL_BASE, SHARED_BASE
@@ -42,18 +42,22 @@ def shared_owners(program: Program, shared_limit: int) -> Owners:
 def global_owners(program: Program, memory: GlobalMemory, parameters: bytes) -> Owners:
     """Of accesses to global memory; parameters are pointers if they lie in an allocation."""
     owners: dict[int, Owner] = {}
-    pointed: dict[int, Allocation | None] = {}
-    for (space, pc), origins in program.origins.items():
-        if space != "global":
-            continue
-        offsets = [o.parameter for o in origins if o.parameter is not None]
-        for offset in offsets:
-            if offset not in pointed:
-                value = int.from_bytes(parameters[offset : offset + 8], "little", signed=True)
-                pointed[offset] = memory.find(value - GLOBAL_BASE)
-        found = [pointed[offset] for offset in offsets]
-        allocations = [allocation for allocation in found if allocation is not None]
-        if len(allocations) == 1:
-            (only,) = allocations
-            owners[pc] = Owner(only.start, only.end, only.name or "an allocation")
+    pointed: dict[tuple[int, ...], Owner | None] = {}
+    for pc, offsets in program.pointers:
+        if offsets not in pointed:
+            values = (parameters[offset : offset + 8] for offset in offsets)
+            found = (int.from_bytes(value, "little", signed=True) for value in values)
+            pointed[offsets] = _only(memory.find(value - GLOBAL_BASE) for value in found)
+        owner = pointed[offsets]
+        if owner is not None:
+            owners[pc] = owner
     return owners
+
+
+def _only(found: Iterable[Allocation | None]) -> Owner | None:
+    """The owner, if there is one allocation."""
+    allocations = [allocation for allocation in found if allocation is not None]
+    if len(allocations) != 1:
+        return None
+    (only,) = allocations
+    return Owner(only.start, only.end, only.name or "an allocation")

@@ -208,6 +208,15 @@ class Program:
         }
 
     @cached_property
+    def pointers(self) -> list[tuple[int, tuple[int, ...]]]:
+        """The accesses to global memory, with the parameters that their addresses come from."""
+        return [
+            (pc, tuple(o.parameter for o in origins if o.parameter is not None))
+            for (space, pc), origins in self.origins.items()
+            if space == "global"
+        ]
+
+    @cached_property
     def bulk_copies(self) -> list[int]:
         """The instructions by which copy engines access global memory."""
         return [pc for pc, i in enumerate(self.kernel.instructions) if moves_in_bulk(i)]
