@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from flash_attention.emulator.machine.access import Bools, Ints
-from flash_attention.emulator.machine.storage import CHUNK
+from flash_attention.emulator.machine.storage import CHUNK, sparse_zeros
 
 if TYPE_CHECKING:
     from flash_attention.emulator.native import Native
@@ -44,7 +44,7 @@ class _Record:
 
     @classmethod
     def of_nobody(cls, parts: int) -> _Record:
-        return cls(np.zeros((6, parts), np.int32))
+        return cls(sparse_zeros((6, parts), np.int32))
 
     def copied(self) -> _Record:
         return _Record(self.table.copy())

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flash_attention.emulator.machine.storage import CHUNK, sparse_zeros
+
 if TYPE_CHECKING:
     from flash_attention.emulator.machine.accessors import Read
     from flash_attention.emulator.native import Native
 
-CHUNK = 16
 SPLIT = -1  # epoch of a chunk whose writers are kept by unit
 COLLECTIVE = 32  # lane of accesses that a warp or an engine makes as a whole
 SEVERAL = 33  # lane of reads that more than one lane made
@@ -45,11 +46,11 @@ class _Units:
     def __init__(self, num_bytes: int, readers: int) -> None:
         self.size = 4
         units = num_bytes // self.size
-        self.epoch: Epochs = np.zeros(units, np.int32)
-        self.agent: NDArray[np.int16] = np.zeros(units, np.int16)
-        self.tag: Tags = np.zeros(units, np.int32)
-        self.read_epoch: Epochs = np.zeros((readers, units), np.int32)
-        self.read_tag: Tags = np.zeros((readers, units), np.int32)
+        self.epoch: Epochs = sparse_zeros((units,), np.int32)
+        self.agent: NDArray[np.int16] = sparse_zeros((units,), np.int16)
+        self.tag: Tags = sparse_zeros((units,), np.int32)
+        self.read_epoch: Epochs = sparse_zeros((readers, units), np.int32)
+        self.read_tag: Tags = sparse_zeros((readers, units), np.int32)
         self.any_read = False
 
     def of(self, offsets: Ints, nbytes: int) -> Ints:
@@ -85,8 +86,8 @@ class ShadowState:
         self.epoch: Epochs = np.zeros(self.num_chunks, np.int32)
         self.agent: Ints = np.zeros(self.num_chunks, np.int64)
         self._tag: Tags = np.zeros(self.num_chunks, np.int32)
-        self._read_epoch: Epochs = np.zeros(readers * self.num_chunks, np.int32)
-        self._read_tag: Tags = np.zeros(readers * self.num_chunks, np.int32)
+        self._read_epoch: Epochs = sparse_zeros((readers * self.num_chunks,), np.int32)
+        self._read_tag: Tags = sparse_zeros((readers * self.num_chunks,), np.int32)
         self._warps = warps
         self._units: _Units | None = None
         self.layout = 0  # changes with any table's place

@@ -4,13 +4,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
+from mmap import mmap
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 POISON = np.uint32(0x7FFF7FFF)  # NaN as two fp16, as two bf16 and as one fp32
 CHUNK = 16
+LARGE = 1 << 20  # bytes
 
 UNSIGNED: dict[int, type[np.unsignedinteger[Any]]] = {
     1: np.uint8,
@@ -19,6 +22,15 @@ UNSIGNED: dict[int, type[np.unsignedinteger[Any]]] = {
     8: np.uint64,
 }
 WIDE: dict[int, type[np.generic]] = {**UNSIGNED, CHUNK: np.complex128}
+
+
+def sparse_zeros(shape: tuple[int, ...], dtype: DTypeLike) -> NDArray[Any]:
+    """Zeros of which a kernel may touch few. For a large array NumPy asks for huge pages, each of
+    which is cleared as a whole when it is touched."""
+    nbytes = prod(shape) * np.dtype(dtype).itemsize
+    if nbytes < LARGE:
+        return np.zeros(shape, dtype)
+    return np.frombuffer(mmap(-1, nbytes), dtype).reshape(shape)
 
 
 class Storage:
