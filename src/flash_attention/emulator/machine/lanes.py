@@ -43,7 +43,7 @@ class Selection:
     warps: Ints  # distinct warp ids
     is_all: bool
     key: Hashable | None  # equal keys, equal lanes; None for scattered ones
-    memo: dict[str, object] = field(default_factory=dict)  # what holds in every launch
+    memo: dict[Hashable, object] = field(default_factory=dict)  # what holds in every launch
 
     @property
     def num_warps(self) -> int:
@@ -95,6 +95,7 @@ class Lanes:
         self._shared_base: Ints = self.shared_base(self.cta, self.rank)
         threads = warps_per_cta * WARP_SIZE if block is None else block
         self._last_warp = slice(None) if threads % WARP_SIZE == 0 else slice(threads % WARP_SIZE)
+        self.at_start: dict[int, NDArray[np.int32]] = {}  # clocks, by how many views there are
         self._slices: dict[tuple[int, int], Selection] = {}
         self._scattered: dict[bytes, Selection] = {}
         self.missing: Bools = self.warp * WARP_SIZE + self.lane >= threads  # of the last warp
