@@ -100,6 +100,21 @@ class DirectShared:
             self._state.prepare_reads(nbytes)
         self._native.record_reads(self._current(), pcs, places, nbytes, who, collective)
 
+    def engine_write(
+        self, first: int, last: int, seen: Epochs, me: tuple[int, int], written: tuple[int, ...]
+    ) -> bool:
+        """An engine writes chunks for the warp and lane `me`, who have `seen` what others did:
+        agent, epoch and tag of the write are recorded if nothing has to be said of it."""
+        given = self._current(), first, last, seen, *me, *written
+        return bool(self._native.write_chunks(*given) >= 0)
+
+    def engine_read(
+        self, chunks: Ints, rows: Ints, readers: Ints, epochs: Ints, tag: int, looked_at: bool
+    ) -> bool:
+        """Engines read chunks; they are recorded if nothing has to be said, or was `looked_at`."""
+        given = self._current(), chunks, rows, readers, epochs, tag, looked_at
+        return bool(self._native.read_chunks(*given) >= 0)
+
     def hold(self, objects: Bools) -> None:
         """Where mbarriers are."""
         self._objects, self._layout = objects, -1
@@ -124,7 +139,7 @@ class DirectShared:
             clocks = machine.clocks
             self._frame = frame(
                 *(storage.bytes, machine.counters.shared_counts, clocks.seen),
-                *(clocks.seen_by_lanes, SHARED_BASE, clocks.num_agents, clocks.num_ctas),
+                *(clocks.seen_by_lanes, clocks.seen_by_proxy, SHARED_BASE, clocks.num_agents, clocks.num_ctas),
                 *(clocks.num_warps, clocks.warps_per_cta, *state.frame_of_writers()),
                 *(state.num_chunks, *state.frame_of_reads(), len(self._readers[0])),
                 *(*self._readers, *self._latest),

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flash_attention.emulator.machine.clocks import SEEN, Clock
+from flash_attention.emulator.machine.clocks import SEEN
 from flash_attention.emulator.machine.lanes import SHARED_BASE
 from flash_attention.emulator.machine.shadow import UNORDERED, UNSYNCED, Shadow, pc_of
 from flash_attention.emulator.machine.shadow_state import (
@@ -40,8 +40,9 @@ class EngineShadow(Shadow):
         seen = self._clocks.known(thread.warp_id, thread.alone)[SEEN]
         tag = COLLECTIVE + (thread.pc << LANE_BITS)
         first, last = begin // CHUNK, -(-end // CHUNK)
-        if self._knows_range(thread, first, last, seen):
-            state.write_range(first, last, agent, epoch, tag)
+        me = thread.warp, int(thread.sel.lane[thread.lane])
+        written = agent, epoch, tag
+        if self._direct is not None and self._direct.engine_write(first, last, seen, me, written):
             return
         chunks: Ints = np.arange(first, last)
         writers = state.last_writers(chunks * CHUNK, CHUNK)
@@ -60,22 +61,6 @@ class EngineShadow(Shadow):
                 other = pc_of(tags[read])
                 self._report_overwrite(thread, "read", agent_before, chunks[read], other)
         state.write_range(first, last, agent, epoch, tag)
-
-    def _knows_range(self, thread: Thread, first: int, last: int, seen: Clock) -> bool:
-        """Whether a thread surely knows all accesses to chunks `first` .. `last - 1`."""
-        native, state = self._native, self._state
-        if native is None:
-            return False
-        me = thread.warp, int(thread.sel.lane[thread.lane])
-        if native.check_engine_write(first, last, *state.tables(), seen, *me) < 0:
-            return False
-        known = self._seen_of_readers(seen)
-        return not any(
-            state.may_have_read(
-                reader, first, last, int(known[reader]), int(self._readers[reader]), me
-            )
-            for reader in np.flatnonzero(self._latest_read > known).tolist()
-        )
 
     def bulk_read(self, thread: Thread, chunks: Ints, agent: int, epoch: int) -> None:
         """An engine reads flat 16-byte chunks for a thread."""
@@ -115,17 +100,16 @@ class EngineShadow(Shadow):
         clocks."""
         if not self._checks:
             return
-        clocks, native, tables = self._clocks, self._native, self._state.tables()
-        counts = clocks.num_agents, self._lane_agents
-        if native is None or (
-            native.check_engine_read(
-                chunks, *tables, rows, *counts, clocks.seen, clocks.seen_by_proxy
-            )
-            < 0
-        ):
-            self._inspect_engine_read(chunks, rows, sel, pc)
         readers = self._reader_of_agent[reader_agents]
         tag = COLLECTIVE + (pc << LANE_BITS)
+        if self._direct is not None:
+            flat, when = np.ascontiguousarray(chunks), epochs.astype(np.int64)
+            given = flat, np.ascontiguousarray(rows), readers, when, tag
+            if not self._direct.engine_read(*given, looked_at=False):
+                self._inspect_engine_read(chunks, rows, sel, pc)
+                self._direct.engine_read(*given, looked_at=True)
+            return
+        self._inspect_engine_read(chunks, rows, sel, pc)
         self._state.read_by_engines(chunks, readers, epochs, tag)
         np.maximum.at(self._latest_read, readers, epochs.astype(np.int32))
 

@@ -66,9 +66,7 @@ class Shadow:
         self._wgmma_readers = slice(self._lane_agents, self._lane_agents + len(groups))
         self._reader_of_agent: Ints = np.zeros(clocks.num_agents, np.int64)
         self._reader_of_agent[self._readers] = np.arange(len(self._readers))
-        self._state = ShadowState(
-            machine.shared_bytes, self._lane_agents, len(self._readers), machine.native
-        )
+        self._state = ShadowState(machine.shared_bytes, self._lane_agents, len(self._readers))
         self._joins = 0  # barriers of all warps until the last look
         self._unsettled = False  # whether somebody wrote since then
         self._engines_wrote = False

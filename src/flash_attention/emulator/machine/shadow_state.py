@@ -17,7 +17,6 @@ from flash_attention.emulator.machine.storage import CHUNK, sparse_zeros
 
 if TYPE_CHECKING:
     from flash_attention.emulator.machine.accessors import Read
-    from flash_attention.emulator.native import Native
 
 SPLIT = -1  # epoch of a chunk whose writers are kept by unit
 COLLECTIVE = 32  # lane of accesses that a warp or an engine makes as a whole
@@ -78,10 +77,7 @@ class ShadowState:
     accesses narrower than a chunk.
     """
 
-    def __init__(
-        self, num_bytes: int, warps: int, readers: int, native: Native | None = None
-    ) -> None:
-        self._native = native
+    def __init__(self, num_bytes: int, warps: int, readers: int) -> None:
         self.num_chunks = num_bytes // CHUNK
         self.epoch: Epochs = np.zeros(self.num_chunks, np.int32)
         self.agent: Ints = np.zeros(self.num_chunks, np.int64)
@@ -92,15 +88,8 @@ class ShadowState:
         self._units: _Units | None = None
         self.layout = 0  # changes with any table's place
 
-    def tables(self) -> tuple[Any, ...]:
-        """The writers of chunks and of units, as native code takes them."""
-        chunks, fine = (self.epoch, self.agent, self._tag), self._units
-        if fine is None:
-            return (*chunks, None, None, None, 0)
-        return (*chunks, fine.epoch, fine.agent, fine.tag, fine.size)
-
     def frame_of_writers(self) -> tuple[Any, ...]:
-        """The same, as they stand in a frame."""
+        """The writers of chunks and of units, as they stand in a frame of native code."""
         fine = self._units
         if fine is None:
             return (self.epoch, self.agent, self._tag, 0, 0, 0, 0)
@@ -207,32 +196,9 @@ class ShadowState:
 
     def read_by_engines(self, chunks: Ints, readers: Ints, epochs: NDArray[Any], tag: int) -> None:
         """Record chunks [g, n] that engines read."""
-        if self._native is not None:
-            tables = self._read_epoch, self._read_tag
-            when = epochs.astype(np.int64)
-            count = self.num_chunks
-            if self._native.record_engine_reads(chunks, readers, when, tag, count, *tables) >= 0:
-                return
         place = readers[:, None] * self.num_chunks + chunks
         self._read_epoch[place] = epochs[:, None]
         self._read_tag[place] = tag
-
-    def may_have_read(
-        self, reader: int, first: int, last: int, known: int, agent: int, me: tuple[int, int]
-    ) -> bool:
-        """Whether a reader, an agent, may have read chunks after `known`, besides the warp and lane
-        `me`. Native code has to be there."""
-        native, fine = self._native, self._units
-        if native is None:
-            return True
-        row, tables = reader * self.num_chunks, (self._read_epoch, self._read_tag)
-        if native.check_late_reads(first, last, CHUNK, *tables, row, known, agent, *me) < 0:
-            return True
-        if fine is None or not fine.any_read or reader >= self._warps:
-            return False
-        row, tables = reader * fine.epoch.size, (fine.read_epoch, fine.read_tag)
-        late = native.check_late_reads(first, last, fine.size, *tables, row, known, agent, *me)
-        return bool(late < 0)
 
     def late_reads(
         self, readers: Ints | int, offsets: Ints, nbytes: int, known: NDArray[Any]

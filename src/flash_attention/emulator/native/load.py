@@ -27,7 +27,6 @@ OPTIONS = ("-O3", "-march=native", "-shared", "-fPIC", f"-DOBJECT_BYTES={object.
 SECONDS = 60  # that a compiler may take
 
 ARRAY, NUMBER = ctypes.py_object, ctypes.c_int64
-WRITERS = (*(ARRAY,) * 6, NUMBER)  # of chunks, and of units
 PARTS = (ARRAY, NUMBER, NUMBER, NUMBER, ARRAY, ARRAY, ARRAY)  # an access, and who touched parts
 LANES_AT = (ARRAY,) * 5  # frames of a launch, of lanes and of a site, addresses and a mask
 ARGUMENTS: dict[str, tuple[Any, ...]] = {
@@ -42,10 +41,8 @@ ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "widen_b": (ARRAY, NUMBER, NUMBER, NUMBER, ARRAY, ARRAY),
     "widen_chunks": (ARRAY, ARRAY, ARRAY, NUMBER, NUMBER, ARRAY),
     "spread": (ARRAY, NUMBER, NUMBER, ARRAY),
-    "check_engine_write": (NUMBER, NUMBER, *WRITERS, ARRAY, NUMBER, NUMBER),
-    "check_late_reads": (NUMBER, NUMBER, NUMBER, ARRAY, ARRAY, *(NUMBER,) * 5),
-    "check_engine_read": (ARRAY, *WRITERS, ARRAY, NUMBER, NUMBER, ARRAY, ARRAY),
-    "record_engine_reads": (ARRAY, ARRAY, ARRAY, NUMBER, NUMBER, ARRAY, ARRAY),
+    "write_chunks": (ARRAY, NUMBER, NUMBER, ARRAY, *(NUMBER,) * 5),
+    "read_chunks": (*(ARRAY,) * 5, NUMBER, NUMBER),
     "has_subnormals": (ARRAY,),
     "fused_multiply_add": (ARRAY,) * 4,
     "larger_of_two": (ARRAY, ARRAY, ctypes.c_double, ARRAY),

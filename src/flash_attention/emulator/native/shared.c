@@ -4,26 +4,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "frames.h"
 #include "shadow.h"
 
 enum { COLUMNS = 4, OBJECT = 8 };
 static const uint32_t POISON = 0x7FFF7FFF;
-
-// Shared memory of a launch: its bytes, the clocks, who wrote and who read what.
-typedef struct {
-  uint8_t* bytes;
-  int64_t* counts;  // by instruction, COLUMNS each
-  const int32_t *seen, *seen_by_lanes;
-  int64_t base, num_agents, num_ctas, num_warps, warps_per_cta;
-  Tables tables;
-  int64_t num_chunks, num_units;
-  int32_t *read_epoch, *read_tag, *unit_read_epoch, *unit_read_tag;
-  int64_t num_readers;
-  const int64_t *reader_agent, *reader_agents;  // of a reader: its first agent, and how many it is
-  int32_t *latest_read, *latest_lane_read;
-  const uint8_t* objects;  // places of mbarriers; NULL: there are none
-} Shared;
 
 // One instruction, or many that do the same.
 typedef struct {
@@ -241,20 +225,11 @@ static int another_read_after(const Shared* m, int64_t reader, int64_t place, lo
   return 0;
 }
 
-// What the agents of a reader have done at least, as far as a row of the clocks tells.
-static int32_t known_of(const Shared* m, int64_t clock, long reader) {
-  int64_t first = clock + m->reader_agent[reader];
-  int32_t known = m->seen[first];
-  for (int64_t agent = first + 1; agent < first + m->reader_agents[reader]; ++agent)
-    if (m->seen[agent] < known) known = m->seen[agent];
-  return known;
-}
-
 static int is_read_over(const Shared* m, const Who* who, long i, int64_t place, long nbytes,
                         const uint8_t* doubtful) {
   for (long reader = 0; reader < m->num_readers; ++reader)
     if (doubtful[reader] &&
-        was_read_after(m, reader, place, nbytes, known_of(m, who->clock[i], reader)))
+        was_read_after(m, reader, place, nbytes, known_of(m, m->seen + who->clock[i], reader)))
       return 0;
   int64_t warp = who->agent[i] % m->warps_per_cta;
   for (int64_t agent = warp; agent < 2 * m->warps_per_cta; agent += m->warps_per_cta) {
@@ -282,7 +257,7 @@ static int may_write(const Shared* m, const Who* who, long count, const int64_t*
     }
     if (i == 0 || clock != who->clock[i - 1])
       for (long reader = 0; reader < m->num_readers; ++reader)
-        doubtful[reader] = m->latest_read[reader] > known_of(m, clock, reader);
+        doubtful[reader] = m->latest_read[reader] > known_of(m, m->seen + clock, reader);
     if (!is_read_over(m, who, i, places[i], nbytes, doubtful)) return 0;
     if (m->objects && (m->objects[places[i] / OBJECT] ||
                        m->objects[(places[i] + nbytes - 1) / OBJECT]))
