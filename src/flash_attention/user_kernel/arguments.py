@@ -37,7 +37,8 @@ class Tensor:
 
 TENSOR_MAP_BYTES = 128
 _ACCEPTED = (np.ndarray, Empty, Tensor, int, float, np.generic, bytes, ctypes.Structure)
-_ARRAYS, _POINTERS, _RAW = (np.ndarray, Empty, Tensor), (np.ndarray, Empty), (bytes, ctypes.Structure)
+_POINTERS, _RAW = (np.ndarray, Empty), (bytes, ctypes.Structure)
+_ARRAYS = (*_POINTERS, Tensor)
 Given = NDArray[Any] | Empty | Tensor | int | float | np.generic | bytes | ctypes.Structure
 
 

@@ -139,11 +139,11 @@ class DirectShared:
             clocks = machine.clocks
             self._frame = frame(
                 *(storage.bytes, machine.counters.shared_counts, clocks.seen),
-                *(clocks.seen_by_lanes, clocks.seen_by_proxy, SHARED_BASE, clocks.num_agents, clocks.num_ctas),
+                *(clocks.seen_by_lanes, clocks.seen_by_proxy, SHARED_BASE),
+                *(clocks.num_agents, clocks.num_ctas),
                 *(clocks.num_warps, clocks.warps_per_cta, *state.frame_of_writers()),
                 *(state.num_chunks, *state.frame_of_reads(), len(self._readers[0])),
                 *(*self._readers, *self._latest),
                 0 if self._objects is None else self._objects,
             )
         return self._frame
-

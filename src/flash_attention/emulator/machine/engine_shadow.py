@@ -12,7 +12,6 @@ from flash_attention.emulator.machine.clocks import SEEN
 from flash_attention.emulator.machine.lanes import SHARED_BASE
 from flash_attention.emulator.machine.shadow import UNORDERED, UNSYNCED, Shadow, pc_of
 from flash_attention.emulator.machine.shadow_state import (
-    CHUNK,
     COLLECTIVE,
     LANE_BITS,
     LANE_MASK,
@@ -21,6 +20,7 @@ from flash_attention.emulator.machine.shadow_state import (
     Tags,
     Writers,
 )
+from flash_attention.emulator.machine.storage import CHUNK
 
 if TYPE_CHECKING:
     from flash_attention.emulator.machine.access import Thread

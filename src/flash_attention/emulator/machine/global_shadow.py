@@ -61,14 +61,6 @@ class _Who:
         return int(self.touches.tag[0]) >> LANE_BITS & KINDS
 
 
-@dataclass(frozen=True)
-class _Everyone:
-    """All lanes of a selection, as long as the clocks have a version."""
-
-    version: int
-    who: _Who
-
-
 class GlobalShadow:
     """Checks accesses to global memory and reports those that are not ordered."""
 
@@ -82,7 +74,7 @@ class GlobalShadow:
         self._flags = FlagOrder(machine.clocks)
         self._orderings = machine.program.orderings
         self._bulk_pcs = machine.program.bulk_copies
-        self._known: dict[Selection, _Everyone] = {}
+        self._known: dict[Selection, tuple[int, _Who]] = {}  # with the version of the clocks
 
     def ordering(self, pc: int) -> Ordering:
         return self._orderings.get(pc, WEAK)
@@ -214,12 +206,12 @@ class GlobalShadow:
             )
             return self._lanes_at(warp_id, warp, cta, lane, alone, how)
         known = self._known.get(sel)
-        if known is None or known.version != self._clocks.version:
+        if known is None or known[0] != self._clocks.version:
             who = self._lanes_at(sel.warp_id, sel.warp, sel.cta, sel.lane, _alone(access), 0)
             if len(self._known) == MOST_KNOWN:
                 self._known.clear()
-            known = self._known[sel] = _Everyone(self._clocks.version, who)
-        who = known.who
+            known = self._known[sel] = self._clocks.version, who
+        _, who = known
         return replace(who, touches=who.touches._replace(tag=who.touches.tag + np.int32(how)))
 
     def _lanes_at(

@@ -20,8 +20,9 @@ from flash_attention.emulator.machine.copies import AsyncCopies
 from flash_attention.emulator.machine.counters import Counters
 from flash_attention.emulator.machine.findings import Findings
 from flash_attention.emulator.machine.generic import GenericAccess
-from flash_attention.emulator.machine.geometry import geometry_of
-from flash_attention.emulator.machine.global_memory import GlobalAccess, GlobalMemory
+from flash_attention.emulator.machine.geometry import Geometry, geometry_of
+from flash_attention.emulator.machine.global_access import GlobalAccess
+from flash_attention.emulator.machine.global_memory import GlobalMemory
 from flash_attention.emulator.machine.kernel_before import KernelBefore
 from flash_attention.emulator.machine.lanes import (
     LOCAL_BASE,
@@ -75,15 +76,7 @@ class Machine:
         self.checks = checks
         shape = cluster or program.kernel.cluster or (1, 1, 1)
         geometry = geometry_of(program, grid, self.block_shape, shape, dynamic_smem)
-        self.clusters = geometry.clusters
-        self.num_ctas = geometry.num_ctas
-        self.warps_per_cta = geometry.warps_per_cta
-        self.num_warps = geometry.num_warps
-        self.shared_limit = geometry.shared_limit
-        self.shared_stride = geometry.shared_stride
-        self.shared_bytes = prod(grid) * self.shared_stride
-        self.lanes = geometry.lanes
-        self.num_lanes = self.lanes.count
+        self._take_geometry(geometry)
         self.gone = self.lanes.missing.copy()  # lanes that do not run, or not any more
         self.tensor_maps: dict[int, TensorMap] = {}
 
@@ -118,6 +111,17 @@ class Machine:
         self.constants = geometry.constants
         self._take_arguments(self._parameter_block(args), memory)
         self.inputs |= geometry.special_registers
+
+    def _take_geometry(self, geometry: Geometry) -> None:
+        self.clusters = geometry.clusters
+        self.num_ctas = geometry.num_ctas
+        self.warps_per_cta = geometry.warps_per_cta
+        self.num_warps = geometry.num_warps
+        self.shared_limit = geometry.shared_limit
+        self.shared_stride = geometry.shared_stride
+        self.shared_bytes = prod(self.grid) * self.shared_stride
+        self.lanes = geometry.lanes
+        self.num_lanes = self.lanes.count
 
     def _take_arguments(self, block: bytes, memory: GlobalMemory) -> None:
         """Place the parameters, and bind what is known before the first instruction."""
@@ -192,4 +196,3 @@ class Machine:
             )
             for type_name, offset in self.program.param_reads
         }
-

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flash_attention.emulator.machine.exact import product_and_error, sum_and_error, to_odd
 from flash_attention.emulator.native import load_native
 
 Array = Any  # an array of the element type that the instruction says
@@ -52,7 +53,7 @@ def fma(a: Floats, b: Floats, c: Floats) -> Floats:
         doubtful = np.nonzero(((total.view(np.uint64) & HALF_WAY) == 0) & (result != total))
         if doubtful[0].size:
             wide = np.broadcast_to(c, total.shape)[doubtful].astype(np.float64)
-            odd = _to_odd(*_sum_and_error(product[doubtful], wide))
+            odd = to_odd(*sum_and_error(product[doubtful], wide))
             result[doubtful] = odd.astype(np.float32)
     return result
 
@@ -93,10 +94,8 @@ def _larger_of_two(a: Array, b: Array, sign: float) -> Array | None:
 
 def _shape_of(*arrays: Array) -> tuple[int, ...]:
     """The shape of arrays of lanes, or of rows of lanes, that are broadcast."""
-    shapes = {array.shape for array in arrays}
-    if len(shapes) == 1:
-        return shapes.pop()
-    return np.broadcast_shapes(*shapes)
+    shapes: set[tuple[int, ...]] = {array.shape for array in arrays}
+    return shapes.pop() if len(shapes) == 1 else np.broadcast_shapes(*shapes)
 
 
 def smaller_or_nan(a: Array, b: Array) -> Array:
@@ -338,40 +337,18 @@ def multiply_16(a: Floats, b: Floats) -> Floats:
 
 def fma_16(a: Floats, b: Floats, c: Floats) -> Floats:
     """a b + c of 16-bit floats, rounded to odd: one more rounding to 16 bits gives the nearest."""
-    total = _to_odd(*_sum_and_error(a.astype(np.float64) * b, c.astype(np.float64)))
+    total = to_odd(*sum_and_error(a.astype(np.float64) * b, c.astype(np.float64)))
     single = total.astype(np.float32)
-    odd: Floats = _to_odd(single, total - single)
+    odd: Floats = to_odd(single, total - single)
     return odd
-
-
-def _sum_and_error(a: Array, b: Array) -> tuple[Array, Array]:
-    """The sum, and what it lost in rounding, exactly."""
-    total = a + b
-    shown = total - a
-    return total, (a - (total - shown)) + (b - shown)
-
-
-def _product_and_error(a: Array, b: Array) -> tuple[Array, Array]:
-    """The product in double, and what it lost in rounding, unless that underflows."""
-    product = a * b
-    (a_high, a_low), (b_high, b_low) = _split(a), _split(b)
-    error = ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
-    return product, np.where(np.isfinite(error), error, 0.0)
-
-
-def _split(x: Array) -> tuple[Array, Array]:
-    """Two numbers of half the digits whose sum it is."""
-    scaled = x * np.float64((1 << 27) + 1)
-    high = scaled - (scaled - x)
-    return high, x - high
 
 
 def fma_64(a: Array, b: Array, c: Array) -> Array:
     """a b + c in double, rounded once: the small parts are added to odd before the large one."""
-    product, low = _product_and_error(a, b)
-    total, lost = _sum_and_error(product, c)
+    product, low = product_and_error(a, b)
+    total, lost = sum_and_error(product, c)
     plain = product + c
-    small = _to_odd(*_sum_and_error(lost, low))
+    small = to_odd(*sum_and_error(lost, low))
     return np.where(np.isfinite(plain) & np.isfinite(small), total + small, plain)
 
 
@@ -379,11 +356,11 @@ def directed(name: str, mode: str, a: Array, b: Array, c: Array = None) -> Array
     """A sum, difference, product or fma, rounded to zero (rz), down (rm) or up (rp)."""
     x, y = a.astype(np.float64), b.astype(np.float64)
     if name in ("add", "sub"):
-        exact, lost = _sum_and_error(x, y if name == "add" else -y)
+        exact, lost = sum_and_error(x, y if name == "add" else -y)
     elif c is None:
         exact, lost = x * y, np.zeros_like(x)
     else:
-        exact, lost = _sum_and_error(x * y, c.astype(np.float64))
+        exact, lost = sum_and_error(x * y, c.astype(np.float64))
     near = exact.astype(np.float32)
     beyond = np.where(exact == near, -lost, near - exact)  # of the exact result, with its sign
     wrong = {
@@ -398,14 +375,6 @@ def directed(name: str, mode: str, a: Array, b: Array, c: Array = None) -> Array
 def saturate(x: Floats) -> Floats:
     """Between 0 and 1; NaN is 0."""
     return np.where(x > 0, np.minimum(x, x.dtype.type(1)), x.dtype.type(0))
-
-
-def _to_odd(rounded: Array, lost: Array) -> Array:
-    """Where something was lost, the neighbour whose last bit is set."""
-    bits = rounded.view(f"u{rounded.dtype.itemsize}")
-    even = np.isfinite(lost + 0 * rounded) & (lost != 0) & (bits & 1 == 0)
-    toward = np.copysign(np.inf, lost).astype(rounded.dtype)
-    return np.where(even, np.nextafter(rounded, toward), rounded)
 
 
 def pack_f16(low: Floats, high: Floats, toward_zero: bool = False) -> Words:

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +12,7 @@ from numpy.typing import NDArray
 from flash_attention.emulator.machine.access import alone_among
 from flash_attention.emulator.machine.accessors import Accessors, Read
 from flash_attention.emulator.machine.clocks import WARPS_PER_GROUP
-from flash_attention.emulator.machine.direct_shared import NO_VALUES, DirectShared
+from flash_attention.emulator.machine.direct_shared import DirectShared
 from flash_attention.emulator.machine.shadow_state import (
     COLLECTIVE,
     LANE_BITS,
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from flash_attention.emulator.machine.lanes import Selection
     from flash_attention.emulator.machine.machine import Machine
     from flash_attention.emulator.machine.patterns import Pattern
-    from flash_attention.emulator.native import Native
 
 UNORDERED = ", with no wait or barrier in between"
 UNSYNCED = ", with no __syncwarp in between"
@@ -48,7 +46,6 @@ class Shadow:
         self._clocks = clocks
         self._findings: Findings = machine.findings
         self._checks = machine.checks
-        self._native: Native | None = machine.native
         self._stride = machine.shared_stride
         self._atomics = machine.program.atomics
         self._warps_per_cta = machine.warps_per_cta
@@ -100,60 +97,6 @@ class Shadow:
         fields: Ints = np.stack((who.clock_row, who.agent, who.lane, who.epochs, synced))
         pcs = np.array([access.pc])
         self._put_off(Read(pcs, offsets[None], access.nbytes, fields, collective))
-
-    def direct_read(
-        self,
-        sel: Selection,
-        where: NDArray[Any],
-        nbytes: int,
-        mask: Bools | None,
-        pcs: tuple[int, ...],
-        collective: bool,
-        size: int = 0,
-    ) -> tuple[Ints, NDArray[Any] | None] | None:
-        """Reads by instructions of which nothing has to be said: the places of the lanes that read
-        and, unless `size` is 0, values of `size` bytes. None where they need a closer look."""
-        if self._direct is None:
-            return None
-        self._forget_what_all_know()
-        found = self._direct.read(sel, where, nbytes, mask, pcs, collective, size)
-        if found is None:
-            return None
-        read, values = found
-        if read.places.size:
-            self._put_off(read)
-        return read.places, values
-
-    def direct_write(
-        self,
-        access: Access,
-        collective: bool = False,
-        epochs: Ints | None = None,
-        values: Sequence[NDArray[Any] | None] = NO_VALUES,
-    ) -> Access | None:
-        """Writes of which nothing has to be said, resolved; None where they need a closer look."""
-        if self._direct is None:
-            return None
-        sel, where, nbytes, mask, pc, *_ = access
-        self._record_reads()
-        written = self._direct.write(sel, where, nbytes, mask, pc, collective, epochs, values)
-        if written is None:
-            return None
-        self._unsettled = True
-        self._engines_wrote |= epochs is not None
-        clashes, places = written
-        if mask is not None:
-            spread: Ints = np.zeros(sel.count, np.int64)
-            spread[mask] = places[: int(np.count_nonzero(mask))]
-            places = spread
-        resolved = access._replace(where=places)
-        if clashes:
-            agents = self._accessors(resolved)[0].agent
-            if epochs is not None:
-                agents = self._clocks.copy_agent(sel.warp[resolved.lanes])
-            last = self._state.last_writers(places[resolved.lanes], nbytes).agent
-            self._report_clash(resolved, (last != agents[:, None]).any(axis=1))
-        return resolved
 
     def _put_off(self, read: Read) -> None:
         """Enter a read into the tables when somebody needs them."""

@@ -166,6 +166,58 @@ class SharedMemory(EngineShadow, Memory):
                 return
         super().store(sel, addr, size, values, mask, pc)
 
+    def direct_read(
+        self,
+        sel: Selection,
+        where: NDArray[Any],
+        nbytes: int,
+        mask: Bools | None,
+        pcs: tuple[int, ...],
+        collective: bool,
+        size: int = 0,
+    ) -> tuple[Ints, NDArray[Any] | None] | None:
+        """Reads by instructions of which nothing has to be said: the places of the lanes that read
+        and, unless `size` is 0, values of `size` bytes. None where they need a closer look."""
+        if self._direct is None:
+            return None
+        self._forget_what_all_know()
+        found = self._direct.read(sel, where, nbytes, mask, pcs, collective, size)
+        if found is None:
+            return None
+        read, values = found
+        if read.places.size:
+            self._put_off(read)
+        return read.places, values
+
+    def direct_write(
+        self,
+        access: Access,
+        collective: bool = False,
+        epochs: Ints | None = None,
+        values: Sequence[NDArray[Any] | None] = NO_VALUES,
+    ) -> Access | None:
+        """Writes of which nothing has to be said, resolved; None where they need a closer look."""
+        if self._direct is None:
+            return None
+        sel, where, nbytes, mask, pc, *_ = access
+        self._record_reads()
+        written = self._direct.write(sel, where, nbytes, mask, pc, collective, epochs, values)
+        if written is None:
+            return None
+        self._unsettled = True
+        self._engines_wrote |= epochs is not None
+        clashes, places = written
+        if mask is not None:
+            places = self._spread(sel, places[: int(np.count_nonzero(mask))], mask)
+        resolved = access._replace(where=places)
+        if clashes:
+            agents = self._accessors(resolved)[0].agent
+            if epochs is not None:
+                agents = self._clocks.copy_agent(sel.warp[resolved.lanes])
+            last = self._state.last_writers(places[resolved.lanes], nbytes).agent
+            self._report_clash(resolved, (last != agents[:, None]).any(axis=1))
+        return resolved
+
     def _spread(self, sel: Selection, places: Ints, mask: Mask) -> Ints:
         """Places of the lanes of a mask as those of all; where the others would be, if anywhere."""
         if mask is None:

@@ -30,11 +30,20 @@ static inline int is_alone(const Lanes* lanes, const uint8_t* active, long i) {
 
 static inline void copy_value(void* to, const void* from, long bytes) {
   switch (bytes) {  // sizes that are known are copied without a call
-    case 1: memcpy(to, from, 1); break;
-    case 2: memcpy(to, from, 2); break;
-    case 4: memcpy(to, from, 4); break;
-    case 8: memcpy(to, from, 8); break;
-    default: memcpy(to, from, 16);
+    case 1:
+      memcpy(to, from, 1);
+      break;
+    case 2:
+      memcpy(to, from, 2);
+      break;
+    case 4:
+      memcpy(to, from, 4);
+      break;
+    case 8:
+      memcpy(to, from, 8);
+      break;
+    default:
+      memcpy(to, from, 16);
   }
 }
 

@@ -52,7 +52,8 @@ static Touches touches_in(const Array* table, int other) {
 static Lane lane_of(const Access* a, long i) {
   const Launch* launch = a->launch;
   Lane me = {a->lanes->warp_id[i]};
-  me.cta = me.row % launch->num_ctas, me.warp = me.row / launch->num_ctas, me.lane = a->lanes->lane[i];
+  me.cta = me.row % launch->num_ctas, me.warp = me.row / launch->num_ctas,
+  me.lane = a->lanes->lane[i];
   me.epoch = launch->seen[me.row * launch->num_agents + me.warp];
   me.offset = address(a->where, i) - launch->base;
   me.first = (me.offset - a->site->start) >> a->shift;
@@ -186,8 +187,8 @@ long load_global(const Array* launch, const Array* lanes, const Array* site, con
   for (long i = 0; i < count; ++i) {
     int64_t offset = a.active && !a.active[i] ? 0 : address(where, i) - a.launch->base;
     for (long value = 0; value < values; ++value)
-      copy_value((char*)out->data + (value * count + i) * size, a.launch->bytes + offset + value * size,
-                 size);
+      copy_value((char*)out->data + (value * count + i) * size,
+                 a.launch->bytes + offset + value * size, size);
   }
   return active;
 }

@@ -54,9 +54,11 @@ static long find_lanes(const Shared* m, const Lanes* lanes, const uint8_t* activ
 
 // Places in the memory of all CTAs, of active lanes; 0 where an access is not aligned or not inside
 // of the site. `wide` tells how wide addresses are.
-static inline __attribute__((always_inline)) int find_places_of(
-    const Shared* m, const Lanes* lanes, const Site* site, long row, const void* where, int wide,
-    const uint8_t* active, int64_t* out) {
+static inline __attribute__((always_inline)) int find_places_of(const Shared* m, const Lanes* lanes,
+                                                                const Site* site, long row,
+                                                                const void* where, int wide,
+                                                                const uint8_t* active,
+                                                                int64_t* out) {
   int64_t first = site->begins[row], span = site->ends[row] - site->nbytes - first;
   int64_t bits = 0, outside = 0;
   for (long i = 0, found = 0; i < lanes->count; ++i) {
@@ -83,7 +85,8 @@ static int may_read(const Shared* m, const Who* who, long i, int32_t epoch, int6
   if (epoch == 0) return 0;
   if (epoch > m->seen[who->clock[i] + agent]) return 0;
   int64_t wpc = m->warps_per_cta, warp = who->agent[i] % wpc;
-  if (agent >= 3 * wpc || agent % wpc != warp) return 1;  // neither the warp, a lane nor a copy of it
+  if (agent >= 3 * wpc || agent % wpc != warp)
+    return 1;  // neither the warp, a lane nor a copy of it
   return !collective && (tag & LANE_MASK) == who->lane[i];
 }
 
@@ -195,7 +198,8 @@ long read_shared(const Array* memory, const Array* selection, const Array* at, c
 }
 
 // Whether a table of reads has one of `reader`, at places of a lane, later than `known`.
-static int reads_after(const int32_t* epochs, int64_t place, long size, long nbytes, int64_t known) {
+static int reads_after(const int32_t* epochs, int64_t place, long size, long nbytes,
+                       int64_t known) {
   long parts = nbytes > size ? nbytes / size : 1;
   for (long part = 0; part < parts; ++part)
     if (epochs[place / size + part] > known) return 1;
@@ -259,8 +263,8 @@ static int may_write(const Shared* m, const Who* who, long count, const int64_t*
       for (long reader = 0; reader < m->num_readers; ++reader)
         doubtful[reader] = m->latest_read[reader] > known_of(m, m->seen + clock, reader);
     if (!is_read_over(m, who, i, places[i], nbytes, doubtful)) return 0;
-    if (m->objects && (m->objects[places[i] / OBJECT] ||
-                       m->objects[(places[i] + nbytes - 1) / OBJECT]))
+    if (m->objects &&
+        (m->objects[places[i] / OBJECT] || m->objects[(places[i] + nbytes - 1) / OBJECT]))
       return 0;
   }
   return 1;
@@ -321,8 +325,8 @@ static void scatter(const Shared* m, const Site* site, const Lanes* lanes, const
 // gets where active lanes write. Returns how many of them find another agent's write at once.
 long write_shared(const Array* memory, const Array* selection, const Array* at, const Array* where,
                   const Array* mask, long collective, const Array* epochs, const Array* places,
-                  const Array* writers, const Array* first, const Array* second,
-                  const Array* third, const Array* fourth) {
+                  const Array* writers, const Array* first, const Array* second, const Array* third,
+                  const Array* fourth) {
   const Shared* m = memory->data;
   const Lanes* lanes = lanes_in(selection);
   const Site* site = at->data;
@@ -365,8 +369,8 @@ static void record_lane_reads(const Shared* m, const Who* who, long count, const
         int32_t* me = &mine[i * parts + part];
         if (step == 0) {
           int64_t before = tag[place] & LANE_MASK;
-          int others = epoch[place] > who->synced[i] && before != who->lane[i] &&
-                       before != COLLECTIVE;
+          int others =
+              epoch[place] > who->synced[i] && before != who->lane[i] && before != COLLECTIVE;
           *me = (others ? SEVERAL : who->lane[i]) + (pc << LANE_BITS);
         } else if (step == 1) {
           epoch[place] = who->epoch[i], tag[place] = *me;

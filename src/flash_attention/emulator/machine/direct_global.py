@@ -18,7 +18,7 @@ from flash_attention.emulator.native.frames import frame
 from flash_attention.emulator.program.ordering import WEAK
 
 if TYPE_CHECKING:
-    from flash_attention.emulator.machine.global_memory import GlobalAccess
+    from flash_attention.emulator.machine.global_access import GlobalAccess
     from flash_attention.emulator.machine.lanes import Selection
     from flash_attention.emulator.machine.machine import Machine
     from flash_attention.emulator.native import Native
@@ -41,7 +41,7 @@ class _Site:
     used: bool = False
 
 
-class DirectAccess:
+class DirectGlobal:
     """The accesses of which nothing has to be said. Where anything is unusual, or may be wrong,
     nothing is done, and the caller has to look."""
 
