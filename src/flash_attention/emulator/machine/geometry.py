@@ -15,6 +15,8 @@ from flash_attention.emulator.machine.owners import shared_owners
 from flash_attention.emulator.program.program import Program
 
 ALL_LANES = (1 << WARP_SIZE) - 1
+MOST_KEPT = 16  # geometries
+LARGEST_KEPT = 1 << 15  # threads of a launch whose geometry is kept
 SHARED_GRANULE = 1024  # CTAs' shared memories start at multiples of the widest swizzle atom
 
 
@@ -101,9 +103,12 @@ def _count_of(name: str) -> str:
     return f"{prefix}_n{last}" if prefix else f"n{last}"
 
 
-@lru_cache(maxsize=128)
 def geometry_of(
     program: Program, grid: Shape, block: Shape, cluster: Shape, dynamic_smem: int
 ) -> Geometry:
-    """The geometry of a launch; made once for all launches that are alike."""
-    return Geometry(program, grid, block, cluster, dynamic_smem)
+    """The geometry of a launch; small ones are made once for launches that are alike."""
+    make = _kept if prod(grid) * prod(block) <= LARGEST_KEPT else Geometry
+    return make(program, grid, block, cluster, dynamic_smem)
+
+
+_kept = lru_cache(maxsize=MOST_KEPT)(Geometry)
