@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A machine with an empty kernel, to drive its units by hand."""
+"""A machine with an idle kernel, to drive its units by hand."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ from flash_attention.emulator import GlobalMemory, load_program
 from flash_attention.emulator.machine.lanes import SHARED_BASE, Selection
 from flash_attention.emulator.machine.machine import Machine
 
-_EMPTY = """.version 8.7
+# Tests name instructions by number; these do nothing.
+_IDLE = """.version 8.7
 .target sm_90a
 .address_size 64
-.visible .entry empty()
+.visible .entry idle()
 {
-ret;
-}
+.reg .b32 %r<1>;
 """
+_IDLE += "mov.b32 %r0, 0;\n" * 15 + "ret;\n}\n"
 
 
 def make_machine(
     ctas: int = 1, warps: int = 4, smem: int = 1 << 16, memory: GlobalMemory | None = None
 ) -> Machine:
-    program = load_program(_EMPTY)
+    program = load_program(_IDLE)
     given = GlobalMemory(1 << 20) if memory is None else memory
     return Machine(program, given, (ctas, 1, 1), 32 * warps, [], smem, True)
 

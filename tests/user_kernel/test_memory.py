@@ -10,10 +10,18 @@ import pytest
 
 from flash_attention.emulator import SCHEDULES
 from flash_attention.errors import LaunchError
-from flash_attention.user_kernel import Empty
+from flash_attention.user_kernel import Empty, UserKernel
 from tests.user_kernel.corpus_kernels import clean, corpus_kernel, floats, integers
 
 FILE = "memory.cu"
+SWAP = """
+__device__ int told[64];
+extern "C" __global__ void swap(int* out) {
+  told[threadIdx.x] = threadIdx.x;
+  __syncthreads();
+  out[threadIdx.x] = told[threadIdx.x ^ 32];
+}
+"""
 
 
 def test_a_transpose_with_blocks_of_two_dimensions() -> None:
@@ -49,6 +57,13 @@ def test_constants_and_variables_of_the_module() -> None:
     other = np.array([0, 0, 1, 0, 0], np.float32)
     clean(kernel, out, x, 100, grid=2, block=64, variables={"filter": other})
     np.testing.assert_array_equal(out, x)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_warps_exchange_data_in_a_variable(schedule: str) -> None:
+    out = np.zeros(64, np.int32)
+    clean(UserKernel.of_source(SWAP, "swap"), out, grid=1, block=64, schedule=schedule)
+    np.testing.assert_array_equal(out, np.arange(64) ^ 32)
 
 
 def test_arrays_of_a_thread() -> None:

@@ -37,6 +37,8 @@ class Tensor:
 
 TENSOR_MAP_BYTES = 128
 _ACCEPTED = (np.ndarray, Empty, Tensor, int, float, np.generic, bytes, ctypes.Structure)
+_POINTERS, _RAW = (np.ndarray, Empty), (bytes, ctypes.Structure)
+_ARRAYS = (*_POINTERS, Tensor)
 Given = NDArray[Any] | Empty | Tensor | int | float | np.generic | bytes | ctypes.Structure
 
 
@@ -61,12 +63,12 @@ def place_arguments(
     arguments: list[Argument] = []
     arrays: list[Placed] = []
     for param, value, name in zip(params, given, names, strict=True):
-        if isinstance(value, np.ndarray | Empty | Tensor):
+        if isinstance(value, _ARRAYS):
             placed = _place(value, name, memory)
             arrays.append(placed)
             tensor = isinstance(value, Tensor)
             arguments.append(_tensor_map(value, placed) if tensor else placed.address)
-        elif isinstance(value, bytes | ctypes.Structure):
+        elif isinstance(value, _RAW):
             arguments.append(value)
         else:
             arguments.append(_number(param, value, name))
@@ -81,7 +83,7 @@ def check_arguments(params: Sequence[Param], given: Sequence[Given], names: Sequ
             f"{len(given)} arguments for {len(params)} parameters; the kernel takes ({types})"
         )
     for param, value, name in zip(params, given, names, strict=True):
-        if isinstance(value, np.ndarray | Empty) and param.size != 8:
+        if isinstance(value, _POINTERS) and param.size != 8:
             raise UnsupportedError(
                 f"{name} is an array, and the parameter has {param.size} bytes; a pointer has 8"
             )

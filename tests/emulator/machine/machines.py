@@ -32,6 +32,9 @@ ld.global.u32 %r2, [%rd0];
 .loc 1 14 0
 st.global.u32 [%rd1], %r2;
 bar.sync 0;
+mov.b32 %r3, 0;
+mov.b32 %r3, 0;
+mov.b32 %r3, 0;
 ret;
 }
 """

@@ -9,6 +9,7 @@ import pytest
 from flash_attention.emulator import EmulatorError, GlobalMemory
 from flash_attention.emulator.machine.global_memory import GAP
 from flash_attention.emulator.machine.lanes import GLOBAL_BASE
+from flash_attention.emulator.ptx.model import Variable
 from tests.emulator.machine.machines import GLOBAL_LOAD, GLOBAL_STORE, at, kinds, make_machine
 
 UNSIGNED: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
@@ -38,6 +39,24 @@ def test_memory_grows() -> None:
     places = [memory.alloc(array) for array in arrays]
     for place, array in zip(places, arrays, strict=True):
         assert (memory.read(place, np.int64, (5000,)) == array).all()
+
+
+def test_what_was_done_and_allocated_since_is_undone() -> None:
+    memory = GlobalMemory(capacity=1 << 14)
+    place = memory.alloc(np.arange(64, dtype=np.uint8))
+    kept, late = (Variable(name, 4, 4, "global", name.encode()) for name in ("kept", "late"))
+    first = memory.variable(kept)
+    before = memory.saved()
+    second = memory.variable(late)
+    memory.bytes[:] = 7
+    lost = memory.alloc(nbytes=1 << 16)
+    memory.restore(before)
+    assert (memory.read(place, np.uint8, (64,)) == np.arange(64)).all()
+    assert memory.read(first, np.uint8, (4,)).tobytes() == b"kept"
+    for address in (second, lost):
+        assert memory.find(address - GLOBAL_BASE) is None
+    assert (memory.variable(kept), memory.variable(late)) == (first, second)
+    assert memory.read(second, np.uint8, (4,)).tobytes() == b"late"
 
 
 def test_wrong_requests_of_the_host_are_refused() -> None:

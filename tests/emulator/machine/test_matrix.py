@@ -38,7 +38,8 @@ def test_ldmatrix_by_its_definition(count: int, trans: bool) -> None:
     rng = np.random.default_rng(count)
     rows = rng.integers(0, SHARED // 16, lanes.count) * 16
     rows[lanes.lane >= 8 * count] = 1 << 20  # addresses that are not looked at
-    registers = machine.matrix.ldmatrix(lanes, addresses(lanes, rows), count, trans, LOAD)
+    where = addresses(lanes, rows)[None]
+    registers = machine.matrix.ldmatrix(lanes, where, count, trans, (LOAD,))
     assert len(registers) == count
     for lane in range(lanes.count):
         own, cta = int(lanes.lane[lane]), int(lanes.cta[lane])
@@ -68,7 +69,7 @@ def test_stmatrix_is_the_inverse_of_ldmatrix(count: int, trans: bool) -> None:
     untouched = machine.shared.bytes.copy()
     machine.matrix.stmatrix(lanes, where, count, trans, values, STORE)
     machine.clocks.sync_warp(lanes)
-    back = machine.matrix.ldmatrix(lanes, where, count, trans, LOAD)
+    back = machine.matrix.ldmatrix(lanes, where[None], count, trans, (LOAD,))
     for value, again in zip(values, back, strict=True):
         assert (value == again).all()
     changed = np.flatnonzero(untouched != machine.shared.bytes)
@@ -91,7 +92,7 @@ def test_matrix_moves_out_of_bounds() -> None:
     machine = filled(1, 1)
     lanes = machine.lanes.all
     where = addresses(lanes, np.where(lanes.lane == 20, SHARED, lanes.lane * 16))
-    machine.matrix.ldmatrix(lanes, where, 4, False, LOAD)
+    machine.matrix.ldmatrix(lanes, where[None], 4, False, (LOAD,))
     machine.matrix.stmatrix(lanes, where, 4, False, (np.zeros(32, np.uint32),) * 4, STORE)
     assert [(f.kind, f.lane, f.count) for f in machine.findings.items] == [
         ("shared-out-of-bounds", 20, 1)
@@ -157,7 +158,9 @@ def test_mma_against_float64(dtype: str, steps: int, fragments: int) -> None:
         for e in (0, 1)
     ]
     c_registers = [by_warp(lambda w, at=at: c[w][at]) for at in places]
-    result = machine.matrix.mma(lanes, dtype, a_steps, b_registers, c_registers)
+    result = machine.matrix.mma(
+        lanes, dtype, steps, np.concatenate(a_steps), np.stack(b_registers), np.stack(c_registers)
+    )
     exact = from_bits(a, dtype) @ from_bits(b, dtype) + c
     size = np.abs(from_bits(a, dtype)) @ np.abs(from_bits(b, dtype)) + np.abs(c)
     assert len(result) == 4 * fragments
@@ -175,7 +178,9 @@ def test_products_that_fit_are_exact() -> None:
     threes = np.full(32, 0x42004200, np.uint32)  # 3.0 twice
     halves_ = np.full(32, 0x38003800, np.uint32)  # 0.5 twice
     ten = np.full(32, 10, np.float32)
-    result = machine.matrix.mma(lanes, "f16", [(threes,) * 4], [halves_] * 2, [ten] * 4)
+    result = machine.matrix.mma(
+        lanes, "f16", 1, np.stack([threes] * 4), np.stack([halves_] * 2), ten
+    )
     assert [set(register.tolist()) for register in result] == [{10 + 16 * 1.5}] * 4
 
 
@@ -184,8 +189,8 @@ def test_part_of_a_warp_cannot_move_matrices() -> None:
     part = machine.lanes.select(np.arange(16))
     zeros = np.zeros(16, np.uint32)
     with pytest.raises(EmulatorError, match="ldmatrix is executed by part of a warp"):
-        machine.matrix.ldmatrix(part, addresses(part, 0), 4, False, LOAD)
+        machine.matrix.ldmatrix(part, addresses(part, 0)[None], 4, False, (LOAD,))
     with pytest.raises(EmulatorError, match="stmatrix is executed by part of a warp"):
         machine.matrix.stmatrix(part, addresses(part, 0), 1, False, (zeros,), STORE)
     with pytest.raises(EmulatorError, match="mma is executed by part of a warp"):
-        machine.matrix.mma(part, "f16", [(zeros,) * 4], [zeros] * 2, [zeros.view(np.float32)] * 4)
+        machine.matrix.mma(part, "f16", 1, zeros, zeros, zeros.view(np.float32))

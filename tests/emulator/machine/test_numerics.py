@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flash_attention.emulator.machine import numerics
+from flash_attention.emulator.machine import integers, numerics
 
 WORD = st.integers(0, 2**32 - 1)
 SIGNED = st.integers(-(2**31), 2**31 - 1)
@@ -94,9 +94,9 @@ def test_shifts_beyond_the_width(x: int, amount: int) -> None:
 
 @given(WORD)
 def test_bit_counts(x: int) -> None:
-    assert numerics.count_ones(words(x))[0] == x.bit_count()
-    assert numerics.leading_zeros(words(x))[0] == 32 - x.bit_length()
-    assert numerics.reverse_bits(words(x))[0] == int(f"{x:032b}"[::-1], 2)
+    assert integers.count_ones(words(x))[0] == x.bit_count()
+    assert integers.leading_zeros(words(x))[0] == 32 - x.bit_length()
+    assert integers.reverse_bits(words(x))[0] == int(f"{x:032b}"[::-1], 2)
 
 
 @given(st.integers(0, 1023), st.integers(-120, -60), st.sampled_from((1, -1)))

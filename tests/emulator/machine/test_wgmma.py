@@ -243,7 +243,7 @@ def test_all_of_a_warpgroup_takes_part() -> None:
     for index in (slice(0, 96), slice(64, 192), np.arange(127)):
         sel = machine.lanes.select(index)
         with pytest.raises(EmulatorError, match="part of a warpgroup"):
-            machine.wgmma.gather(sel, (each(sel, 0, np.float32),) * 4)
+            machine.wgmma.gather(sel, np.stack([each(sel, 0, np.float32)] * 4))
 
 
 @pytest.mark.parametrize(

@@ -102,7 +102,7 @@ def count_bits(emitter: BlockEmitter, instruction: Instruction, predicate: str |
     names = {"popc": "count_ones", "clz": "leading_zeros", "brev": "reverse_bits"}
     function = names[instruction.parts[0]]
     result = storage if instruction.parts[0] == "brev" else "u32"
-    expression = f"numerics.{function}({source}).astype({numpy_name(result)})"
+    expression = f"integers.{function}({source}).astype({numpy_name(result)})"
     emitter.write(instruction.operands[0], expression, result, predicate)
 
 

@@ -16,9 +16,11 @@ from typing import TYPE_CHECKING
 
 from flash_attention.emulator.emit.debug import emit_hooks
 from flash_attention.emulator.emit.products import PendingProducts
-from flash_attention.emulator.emit.registry import EMITTERS, refuse
+from flash_attention.emulator.emit.registry import EMITTERS, RUN_EMITTERS, refuse
+from flash_attention.emulator.emit.wide import Rows, emit_run
 from flash_attention.emulator.errors import EmulatorError, PtxError
 from flash_attention.emulator.program.blocks import Block
+from flash_attention.emulator.program.runs import Run, in_text_order
 from flash_attention.emulator.ptx.model import (
     Imm,
     Instruction,
@@ -59,6 +61,8 @@ class BlockEmitter:
         self._current: dict[str, str] = {}  # register -> the temporary that holds it
         self._views: dict[tuple[str, str], str] = {}
         self._borrowed: set[str] = set()  # temporaries that share memory with something else
+        self.rows = Rows(self)
+        self._wide: dict[str, str] = {}  # registers that stand for many, and their storage
 
     # Temporaries.
 
@@ -72,6 +76,16 @@ class BlockEmitter:
         for name in fresh:
             self._types[name] = storage
         return fresh
+
+    def declare(self, name: str, storage: str) -> None:
+        """An expression that may stand for a temporary."""
+        self._types[name] = storage
+
+    def storage_of(self, name: str) -> str:
+        return self._types[name]
+
+    def is_temporary(self, name: str) -> bool:
+        return name in self._types
 
     def temporary(self, expression: str, storage: str, *, borrowed: bool = False) -> str:
         (name,) = self.names(1, storage)
@@ -108,7 +122,7 @@ class BlockEmitter:
         """An expression for the operand: a temporary, or a literal for an immediate."""
         match operand:
             case Reg(name):
-                return self.cast(self._register(name), storage)
+                return self.cast(self.current(name), storage)
             case Negated(inner):
                 return self.temporary(f"~{self.read(inner, 'b1')}", "b1")
             case Special(name):
@@ -164,7 +178,7 @@ class BlockEmitter:
             raise EmulatorError(f"{operand} cannot be written")
         self.products.settle(operand.name)
         if predicate is not None:
-            old = self.cast(self._register(operand.name), storage)
+            old = self.cast(self.current(operand.name), storage)
             expression = f"np.where({predicate}, {expression}, {old})"
         known = expression in self._types
         self.bind(operand.name, expression if known else self.temporary(expression, storage))
@@ -174,10 +188,19 @@ class BlockEmitter:
     def bind(self, register: str, name: str) -> None:
         self._current[register] = name
 
+    def wide_register(self, storage: str) -> str:
+        """A register of which every lane has many."""
+        name = f"wide {len(self._wide)}"
+        self._wide[name] = storage
+        return name
+
     def register_storage(self, register: str) -> str:
+        if register in self._wide:
+            return self._wide[register]
         return STORAGE_OF_PTX[self.layout.kernel.registers[register]]
 
-    def _register(self, register: str) -> str:
+    def current(self, register: str) -> str:
+        """The temporary that holds a register."""
         self.products.settle(register)
         if register not in self._current:
             storage = self.register_storage(register)
@@ -222,13 +245,11 @@ class BlockEmitter:
 
     def source(self) -> str:
         """The function's text."""
-        for offset, instruction in enumerate(self.block.instructions):
-            self.pc = self.block.start + offset
-            try:
-                self._emit(instruction)
-                emit_hooks(self, instruction)
-            except PtxError as refusal:
-                self.refusals.append(refusal)
+        hooked = bool(self.layout.hooks.stops) or self.layout.hooks.watching
+        for run in in_text_order(self.block) if hooked else self.layout.runs(self.block):
+            if len(run) == 1 or not self._emit_as_one(run):
+                for place in run:
+                    self._emit_alone(place)
         self.products.settle_all()
         self._store_registers()
         if self.result is not None:
@@ -240,7 +261,29 @@ class BlockEmitter:
     def function_name(self) -> str:
         return f"block_{self.block.index}" + ("" if self.all_lanes else "_some")
 
-    def _emit(self, instruction: Instruction) -> None:
+    def _emit_alone(self, place: int) -> None:
+        instruction = self.block.instructions[place]
+        self.pc = self.block.start + place
+        try:
+            self.emit(instruction)
+            emit_hooks(self, instruction)
+        except PtxError as refusal:
+            self.refusals.append(refusal)
+
+    def _emit_as_one(self, run: Run) -> bool:
+        """Emit a run; False where each instruction is to be emitted by itself."""
+        self.pc = self.block.start + run[0]
+        instructions = [self.block.instructions[place] for place in run]
+        emit_accesses = RUN_EMITTERS.get(instructions[0].parts[0])
+        try:
+            if emit_accesses is None:
+                return emit_run(self, instructions)
+            emit_accesses(self, instructions, [self.block.start + place for place in run])
+            return True
+        except EmulatorError:
+            return False
+
+    def emit(self, instruction: Instruction) -> None:
         emitter = EMITTERS.get(instruction.parts[0])
         if emitter is None:
             raise refuse(instruction)

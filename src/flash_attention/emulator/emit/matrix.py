@@ -3,9 +3,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from flash_attention.emulator.emit.block import BlockEmitter
-from flash_attention.emulator.emit.registry import emits, expect_parts, refuse
+from flash_attention.emulator.emit.registry import emits, emits_run, expect_parts, refuse
 from flash_attention.emulator.emit.spaces import items_of
+from flash_attention.emulator.emit.wide import bind_rows, run_addresses
 from flash_attention.emulator.ptx.model import Instruction, Operand, Reg
 
 GATHERED = {("f16", "f16"), ("bf16", "bf16")}
@@ -31,16 +34,20 @@ def _shape(instruction: Instruction, predicate: str | None) -> tuple[int, bool]:
 
 @emits("ldmatrix")
 def load_matrix(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
-    count, trans = _shape(instruction, predicate)
-    destination, memory = instruction.operands
-    address = emitter.address(memory, "u32")
-    names = emitter.names(count, "u32")
-    emitter.line(
-        f"{', '.join(names)}, = m.matrix.ldmatrix(s, {address}, {count}, {trans}, {emitter.pc})"
+    _shape(instruction, predicate)
+    load_matrices(emitter, [instruction], [emitter.pc])
+
+
+@emits_run("ldmatrix")
+def load_matrices(
+    emitter: BlockEmitter, instructions: Sequence[Instruction], pcs: Sequence[int]
+) -> None:
+    count, trans = _shape(instructions[0], None)
+    addresses = run_addresses(emitter, [i.operands[1] for i in instructions], "u32")
+    call = f"m.matrix.ldmatrix(s, {addresses}, {count}, {trans}, {tuple(pcs)})"
+    bind_rows(
+        emitter, [item for i in instructions for item in items_of(i.operands[0])], call, "u32"
     )
-    emitter.borrow(names)
-    for item, name in zip(items_of(destination), names, strict=True):
-        emitter.write(item, name, "u32")
 
 
 @emits("stmatrix")

@@ -3,11 +3,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from flash_attention.emulator.emit.block import BlockEmitter
-from flash_attention.emulator.emit.registry import emits, expect_parts, refuse, type_of
+from flash_attention.emulator.emit.registry import (
+    emits,
+    emits_run,
+    expect_parts,
+    refuse,
+    type_of,
+)
 from flash_attention.emulator.emit.spaces import COMPONENTS, items_of, space_of
+from flash_attention.emulator.emit.wide import bind_rows, run_addresses
+from flash_attention.emulator.errors import EmulatorError
 from flash_attention.emulator.program.ordering import scope_of_fence
 from flash_attention.emulator.ptx.model import Instruction, Memory, Operand, Reg
 from flash_attention.emulator.types import numpy_name, size_of
@@ -37,6 +45,27 @@ def load(emitter: BlockEmitter, instruction: Instruction, predicate: str | None)
     )
     for item, name in zip(items, names, strict=True):
         _write_loaded(emitter, item, name, storage, predicate)
+
+
+@emits_run("ld")
+def load_together(
+    emitter: BlockEmitter, instructions: Sequence[Instruction], pcs: Sequence[int]
+) -> None:
+    """Loads from shared memory."""
+    storage = type_of(instructions[0])
+    size = size_of(storage)
+    items = [item for i in instructions for item in items_of(i.operands[0])]
+    widths = {size_of(emitter.register_storage(i.name)) for i in items if isinstance(i, Reg)}
+    if len(widths) != 1:
+        raise EmulatorError("registers of several widths in one run")
+    addresses = run_addresses(emitter, [i.operands[1] for i in instructions], "u32")
+    count = len(items) // len(instructions)
+    call = f"m.shared.load_run(s, {addresses}, {size}, {count}, {tuple(pcs)})"
+    values = emitter.cast(emitter.temporary(call, f"u{8 * size}"), storage)
+    if widths != {size}:
+        storage = f"{storage[0] if storage[0] in 'iu' else 'u'}{8 * widths.pop()}"
+        values = emitter.temporary(f"{values}.astype({numpy_name(storage)})", storage)
+    bind_rows(emitter, items, values, storage)
 
 
 def _write_loaded(

@@ -80,10 +80,9 @@ class PendingProducts:
 
     def _settle_matrix(self, registers: Registers) -> None:
         emitter = self._emitter
-        names = emitter.names(len(registers), "f32")
-        matrix = self._matrices.pop(registers)
-        emitter.line(f"{', '.join(names)}, = m.wgmma.scatter(s, {matrix}, {len(names)})")
-        self._bind(registers, names)
+        matrix, count = self._matrices.pop(registers), len(registers)
+        values = emitter.temporary(f"m.wgmma.scatter(s, {matrix}, {count})", "f32")
+        self._bind(registers, emitter.rows.of(values, count, "f32"))
 
     def _settle_chains(self) -> None:
         alike: dict[tuple[str, tuple[Registers, ...]], list[tuple[Registers, _Chain]]] = {}
@@ -97,18 +96,20 @@ class PendingProducts:
         self, dtype: str, a_steps: tuple[Registers, ...], chains: list[tuple[Registers, _Chain]]
     ) -> None:
         emitter = self._emitter
-        names = emitter.names(4 * len(chains), "f32")
-        a = ", ".join(f"({', '.join(step)})" for step in a_steps)
-        b = ", ".join(name for _, chain in chains for step in chain.b_steps for name in step)
-        c = ", ".join(name for _, chain in chains for name in chain.before)
-        emitter.line(f"{', '.join(names)}, = m.matrix.mma(s, {dtype!r}, ({a},), ({b},), ({c},))")
+        stacked = emitter.rows.stacked
+        a = stacked([name for step in a_steps for name in step])
+        b = stacked([name for _, chain in chains for step in chain.b_steps for name in step])
+        before = [name for _, chain in chains for name in chain.before]
+        c = before[0] if len(set(before)) == 1 else stacked(before)
+        call = f"m.matrix.mma(s, {dtype!r}, {len(a_steps)}, {a}, {b}, {c})"
+        values = emitter.temporary(call, "f32")
+        names = emitter.rows.of(values, 4 * len(chains), "f32")
         for index, (registers, _) in enumerate(chains):
             self._bind(registers, names[4 * index : 4 * index + 4])
 
     def _bind(self, registers: Registers, names: list[str]) -> None:
         if len(registers) != len(names):
             raise EmulatorError(f"{len(registers)} accumulators for {len(names)} values")
-        self._emitter.borrow(names)
         for register, name in zip(registers, names, strict=True):
             self._owner.pop(register, None)
             self._emitter.bind(register, name)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING
 
 from flash_attention.emulator.errors import PtxError
@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 Emitter = Callable[["BlockEmitter", Instruction, "str | None"], None]
 
+RunEmitter = Callable[["BlockEmitter", Sequence[Instruction], Sequence[int]], None]
+
 EMITTERS: dict[str, Emitter] = {}
+RUN_EMITTERS: dict[str, RunEmitter] = {}
 
 
 def emits(*names: str) -> Callable[[Emitter], Emitter]:
@@ -24,6 +27,16 @@ def emits(*names: str) -> Callable[[Emitter], Emitter]:
     def register(emitter: Emitter) -> Emitter:
         for name in names:
             EMITTERS[name] = emitter
+        return emitter
+
+    return register
+
+
+def emits_run(name: str) -> Callable[[RunEmitter], RunEmitter]:
+    """Register a function for runs of an instruction, which takes their places in the kernel."""
+
+    def register(emitter: RunEmitter) -> RunEmitter:
+        RUN_EMITTERS[name] = emitter
         return emitter
 
     return register

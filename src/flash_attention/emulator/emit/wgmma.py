@@ -56,8 +56,8 @@ def _multiply(emitter: BlockEmitter, instruction: Instruction) -> None:
     registers = tuple(item.name for item in accumulators.items if isinstance(item, Reg))
     matrix = emitter.products.matrix(registers)
     if matrix is None:
-        values = ", ".join(emitter.array(item, "f32") for item in accumulators.items)
-        matrix = emitter.temporary(f"m.wgmma.gather(s, ({values},))", "f32")
+        values = emitter.rows.stacked([emitter.array(item, "f32") for item in accumulators.items])
+        matrix = emitter.temporary(f"m.wgmma.gather(s, {values})", "f32")
     add = str(bool(scale_d.bits)) if isinstance(scale_d, Imm) else emitter.read(scale_d, "b1")
     result = emitter.temporary(
         f"m.wgmma.multiply(s, {int(shape[1])}, {a_type!r}, {a_name}, {emitter.array(b, 'u64')},"

@@ -17,6 +17,7 @@ from flash_attention.emulator.machine.storage import Storage
 
 if TYPE_CHECKING:
     from flash_attention.emulator.machine.findings import Findings
+    from flash_attention.emulator.native import Native
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -51,6 +52,7 @@ class Memory(ABC):
     base: int  # the address of its first byte
     owners: Owners = MappingProxyType({})  # the arrays that instructions have to stay inside of
     _findings: Findings
+    _native: Native | None = None
 
     @property
     @abstractmethod
@@ -76,12 +78,42 @@ class Memory(ABC):
     def outside(self, offset: int) -> str:
         """Where an access lies that may not be made."""
 
+    def starts(self, sel: Selection) -> tuple[Ints | None, int]:
+        """Where the memory of each lane starts in the storage, as places and one more number."""
+        return None, 0
+
     def flat(self, sel: Selection, offsets: Ints) -> Ints:
         """Places in the storage of the offsets that lanes see."""
-        return offsets
+        places, start = self.starts(sel)
+        return offsets + start if places is None else offsets + (places + start)
 
     def resolve(self, access: Access) -> Access:
         """The same access at places in the storage, by the lanes that may make it."""
+        return self._resolved(access) or self._inspected(access)
+
+    def _resolved(self, access: Access) -> Access | None:
+        """The access, if nothing is wrong with it as far as native code can tell."""
+        if self._native is None:
+            return None
+        sel, where, nbytes, mask, pc, what, align = access
+        offsets: Ints = np.empty(sel.count, np.int64)
+        bounds = self._native.numbers
+        lanes = self._native.offsets(where, mask, self.base, *self.starts(sel), offsets, bounds)
+        if lanes < 0 or (lanes and not self._fits(bounds, nbytes, align or nbytes, (pc,))):
+            return None
+        return Access(sel, offsets, nbytes, mask, pc, what, align)
+
+    def _fits(self, bounds: Ints, nbytes: int, align: int, pcs: Sequence[int]) -> bool:
+        """Whether accesses of instructions, with offsets in bounds, are aligned and in place."""
+        low, high, bits, _ = bounds.tolist()
+        for pc in pcs:
+            owner = self.owners.get(pc)
+            if owner is not None and (low < owner.begin or high + nbytes > owner.end):
+                return False
+        return not bits & (align - 1) and self.covers(low, high + nbytes)
+
+    def _inspected(self, access: Access) -> Access:
+        """The access, with a look at all that may be wrong with it."""
         sel, pc, nbytes, mask = access.sel, access.pc, access.nbytes, access.mask
         align = access.align or nbytes
         offsets = access.where.astype(np.int64) - self.base

@@ -3,15 +3,20 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from copy import copy
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flash_attention.emulator.machine.access import Bools, Ints
-from flash_attention.emulator.machine.storage import CHUNK
+from flash_attention.emulator.machine.storage import CHUNK, sparse_zeros
+
+if TYPE_CHECKING:
+    from flash_attention.emulator.native import Native
 
 Numbers = NDArray[np.int32]
+NOBODY: Bools = np.zeros(0, bool)
 
 
 class Touches(NamedTuple):
@@ -33,13 +38,20 @@ class Touches(NamedTuple):
 class _Record:
     """The last touch of every part, and the last one before it by somebody else."""
 
-    def __init__(self, parts: int) -> None:
-        self.last = Touches(*np.zeros((3, parts), np.int32))
-        self.other = Touches(*np.zeros((3, parts), np.int32))
+    def __init__(self, table: Numbers) -> None:
+        self.table = table  # the fields of the last touches, then of the others
+        self.last, self.other = Touches(*table[:3]), Touches(*table[3:])
 
-    def cut(self, times: int) -> None:
-        self.last = Touches(*(field.repeat(times) for field in self.last))
-        self.other = Touches(*(field.repeat(times) for field in self.other))
+    @classmethod
+    def of_nobody(cls, parts: int) -> _Record:
+        return cls(sparse_zeros((6, parts), np.int32))
+
+    def copied(self) -> _Record:
+        return _Record(self.table.copy())
+
+    def cut(self, times: int) -> _Record:
+        """The same of parts that are so many times smaller."""
+        return _Record(self.table.repeat(times, axis=1))
 
     def add(self, parts: Ints, mine: Touches) -> None:
         """Add touches [lanes, parts], of which some may meet."""
@@ -64,8 +76,15 @@ class Allocation:
         self.newest_reader = 0
         self._part = CHUNK
         self._num_parts = -(-size // CHUNK)
-        self._writes = _Record(self._num_parts)
+        self._writes = _Record.of_nobody(self._num_parts)
         self._reads: _Record | None = None
+
+    def copied(self) -> Allocation:
+        """The allocation as it is now."""
+        same = copy(self)
+        same._writes = self._writes.copied()
+        same._reads = None if self._reads is None else self._reads.copied()
+        return same
 
     def owns(self, offsets: Ints, nbytes: int) -> Bools:
         """Whether all bytes of the accesses at `offsets`, which lie inside, may be used."""
@@ -104,25 +123,63 @@ class Allocation:
         else:
             self._writes.add(parts, touches)
         self.newest = max(self.newest, int(mine.number.max(initial=0)))
-        at_once: Bools = (self._writes.last.number.take(parts) != touches.number).any(axis=1)
-        return at_once
+        return self._lost(parts, mine)
+
+    def store(self, native: Native, offsets: Ints, nbytes: int, mine: Touches) -> Bools:
+        """Like `write` of what replaces."""
+        place = offsets, self.start, nbytes, self.part(nbytes)
+        last, other = self._writes.last, self._writes.other
+        self.newest = max(self.newest, int(np.maximum.reduce(mine.number)))
+        if native.record_stores(*place, *last, other.number, *mine) == 0:
+            return NOBODY
+        return self.lost(offsets, nbytes, mine)
+
+    def lost(self, offsets: Ints, nbytes: int, mine: Touches) -> Bools:
+        """Whose stores are not the last ones at their places, [lanes]."""
+        return self._lost(self._parts(offsets, nbytes), mine)
+
+    def _lost(self, parts: Ints, mine: Touches) -> Bools:
+        lost: Bools = (self._writes.last.number.take(parts) != mine.number[:, None]).any(axis=1)
+        return lost
 
     def read(self, offsets: Ints, nbytes: int, mine: Touches) -> None:
         parts = self._parts(offsets, nbytes)
-        if self._reads is None:
-            self._reads = _Record(self._num_parts)
+        self.keep_reads()
+        assert self._reads is not None
         self._reads.add(parts, _spread(mine, parts))
         self.newest_reader = max(self.newest_reader, int(mine.number.max(initial=0)))
 
-    def _parts(self, offsets: Ints, nbytes: int) -> Ints:
+    def keep_reads(self) -> None:
+        if self._reads is None:
+            self._reads = _Record.of_nobody(self._num_parts)
+
+    @property
+    def tables(self) -> tuple[Numbers, Numbers | None]:
+        """The touches of writers and of readers, as native code takes them."""
+        return self._writes.table, None if self._reads is None else self._reads.table
+
+    @property
+    def write_records(self) -> tuple[Touches, ...]:
+        return self._writes.last, self._writes.other
+
+    @property
+    def read_records(self) -> tuple[Touches, ...]:
+        return () if self._reads is None else (self._reads.last, self._reads.other)
+
+    def part(self, nbytes: int) -> int:
+        """The bytes of a part, which is as small as an access of `nbytes` at most."""
         granule = nbytes & -nbytes
         if granule < self._part:
             times = self._part // granule
-            self._writes.cut(times)
+            self._writes = self._writes.cut(times)
             if self._reads is not None:
-                self._reads.cut(times)
+                self._reads = self._reads.cut(times)
             self._num_parts *= times
             self._part = granule
+        return self._part
+
+    def _parts(self, offsets: Ints, nbytes: int) -> Ints:
+        self.part(nbytes)
         first = (offsets - self.start) // self._part
         parts: Ints = first[:, None] + np.arange(nbytes // self._part)
         return parts

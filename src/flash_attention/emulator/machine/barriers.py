@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +29,18 @@ class _Barrier:
     threads: int  # expected; 0: all of the CTA that have not returned
     arrived: int = 0
     waiting: Waiting = field(default_factory=list)
+    warps: list[Ints] = field(default_factory=list)  # of those who wait
     passed: list[Released] = field(default_factory=list)  # clocks of warps that only arrived
+
+
+class _Part(NamedTuple):
+    """Lanes of one CTA that name one barrier: their places in a selection, numbers and warps."""
+
+    cta: int
+    number: int
+    places: Ints
+    lanes: Ints
+    warps: Ints
 
 
 class NamedBarriers:
@@ -92,11 +103,13 @@ class NamedBarriers:
         """Lanes returned: barriers of the whole CTA no longer wait for them."""
         self._exited += np.bincount(self._ctas(s), minlength=len(self._exited))
         self.cluster.exited(s)
-        self._machine.lanes.gone[s.index] = True
+        self._machine.gone[s.index] = True
         for key in list(self._open):
             self._complete(key)
 
     def take_released(self) -> Waiting:
+        if not self._released and not self.cluster.any_released:
+            return []
         released, self._released = self._released, []
         return released + self.cluster.take_released()
 
@@ -118,27 +131,46 @@ class NamedBarriers:
 
     def _ctas(self, s: Selection) -> Ints:
         """The CTAs that lanes belong to; those of one cluster have numbers behind one another."""
+        if self._ranks == 1:
+            return s.cta
         return s.cta * self._ranks + self._machine.lanes.rank[s.index]
 
     def _enter(
         self, s: Selection, numbers: Words, threads: Words, *, waiting_at: int | None
     ) -> None:
-        lanes = self._machine.lanes.numbers[s.index]
-        for cta, number, mask in _by_barrier(self._ctas(s), numbers):
-            expected = int(threads[mask][0])
+        for part in self._parts(s, numbers):
+            cta, number, expected = part.cta, part.number, int(threads[part.places[0]])
             barrier = self._open.setdefault((cta, number), _Barrier(expected))
-            if barrier.threads != expected or (threads[mask] != expected).any():
+            if barrier.threads != expected or (threads[part.places] != expected).any():
                 raise EmulatorError(
                     f"barrier {number} of CTA {cta} is used with {barrier.threads} and"
-                    f" {threads[mask].max()} threads at once"
+                    f" {threads[part.places].max()} threads at once"
                 )
-            barrier.arrived += int(mask.sum())
+            barrier.arrived += len(part.lanes)
             if waiting_at is not None:
-                barrier.waiting.append((waiting_at, lanes[mask]))
+                barrier.waiting.append((waiting_at, part.lanes))
+                barrier.warps.append(part.warps)
             else:
-                warps = np.unique(s.warp_id[mask])
-                barrier.passed += [self._machine.clocks.release(int(warp)) for warp in warps]
+                clocks = self._machine.clocks
+                barrier.passed += [clocks.release(warp) for warp in part.warps.tolist()]
             self._complete((cta, number))
+
+    def _parts(self, s: Selection, numbers: Words) -> list[_Part]:
+        """The lanes of a selection by CTA and by the barrier that they name."""
+        first = int(numbers[0])
+        alike = bool((numbers == first).all())
+        known = s.memo.get(("barrier", first)) if alike else None
+        if isinstance(known, list):
+            return known
+        lanes = self._machine.lanes.numbers[s.index]
+        parts = [
+            _Part(cta, number, places, lanes[places], np.unique(s.warp_id[places]))
+            for cta, number, mask in _by_barrier(self._ctas(s), numbers)
+            for places in (np.flatnonzero(mask),)
+        ]
+        if alike:
+            s.memo["barrier", first] = parts
+        return parts
 
     def _needed(self, cta: int, barrier: _Barrier) -> int:
         return barrier.threads or self._machine.block - int(self._exited[cta])
@@ -158,8 +190,8 @@ class NamedBarriers:
             self._voted[key] = self._votes.pop(key)
         self._released += barrier.waiting
         if barrier.waiting:
-            lanes = np.concatenate([numbers for _, numbers in barrier.waiting])
-            warps = np.unique(self._machine.lanes.warp_id[lanes])
+            several = len(barrier.warps) > 1
+            warps = np.unique(np.concatenate(barrier.warps)) if several else barrier.warps[0]
             self._machine.clocks.join(warps, barrier.passed)
 
 

@@ -55,14 +55,25 @@ class Clocks:
         self.num_agents = self._bulk + self.warps_per_cta
         program = machine.program
         views = 5 if program.has_fences else 3 if program.copies_meet_flags else 2
-        self.views: Clock = np.zeros((views, 2 * self.num_warps, self.num_agents), np.int32)
+        self.views: Clock = self._at_start(views).copy()
         self.seen: Clock = self.views[SEEN]
         self.seen_by_proxy: Clock = self.views[BY_PROXY]
         self.seen_by_lanes: Clock = np.zeros_like(self.seen)
         self._warps: NDArray[np.int64] = np.arange(self.num_warps)
         self.version = 0  # changes with any warp's epoch
         self.joins = 0  # barriers of all warps so far
-        self._tick(self._warps)
+
+    def _at_start(self, views: int) -> Clock:
+        """The views when a launch starts: all warps are in their first epoch."""
+        known = self._lanes.at_start.get(views)
+        if known is None:
+            known = np.zeros((views, 2 * self.num_warps, self.num_agents), np.int32)
+            warps = np.arange(self.num_warps)
+            for rows in (warps, warps + self.num_warps):
+                for agents in (warps // self.num_ctas, self.lane_agent(warps // self.num_ctas)):
+                    known[SEEN, rows, agents] = 1
+            self._lanes.at_start[views] = known
+        return known
 
     def lane_agent(self, warp: Index) -> Index:
         return self.warps_per_cta + warp
@@ -180,6 +191,25 @@ class Clocks:
         """
         if len(warp_ids) == 0:
             return
+        if self._of_one_cta(warp_ids):
+            self._meet(warp_ids[None], released)
+        else:
+            self._join_ctas(warp_ids, released)
+        self._settle(warp_ids)
+        self._tick(warp_ids)
+
+    def _of_one_cta(self, warp_ids: NDArray[np.int64]) -> bool:
+        ctas = warp_ids % self.num_ctas
+        return bool((ctas == ctas[0]).all())
+
+    def _meet(self, warps: NDArray[np.int64], released: Sequence[Released]) -> None:
+        """Warps [CTAs, warps] of each CTA learn what all of them knew."""
+        known = self.views[:, warps + self.num_warps].max(axis=2)
+        for arrived in released:
+            np.maximum(known, arrived[:, None], out=known)
+        self.views[:, warps] = self.views[:, warps + self.num_warps] = known[:, :, None]
+
+    def _join_ctas(self, warp_ids: NDArray[np.int64], released: Sequence[Released]) -> None:
         order = np.argsort(warp_ids % self.num_ctas, kind="stable")
         ids = warp_ids[order]
         bounds = np.flatnonzero(np.diff(ids % self.num_ctas)) + 1
@@ -187,13 +217,7 @@ class Clocks:
         same_size = bool((sizes == sizes[0]).all())
         groups = [ids.reshape(len(sizes), -1)] if same_size else np.split(ids, bounds)
         for group in groups:
-            warps = np.atleast_2d(group)
-            known = self.views[:, warps + self.num_warps].max(axis=2)
-            for arrived in released:
-                np.maximum(known, arrived[:, None], out=known)
-            self.views[:, warps] = self.views[:, warps + self.num_warps] = known[:, :, None]
-        self._settle(warp_ids)
-        self._tick(warp_ids)
+            self._meet(np.atleast_2d(group), released)
 
     def join_all(self) -> None:
         """A barrier of all warps of every CTA."""

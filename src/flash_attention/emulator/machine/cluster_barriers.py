@@ -37,13 +37,15 @@ class ClusterBarriers:
         self._exited = np.zeros(machine.num_ctas, np.int64)
         self._arrivals = np.zeros(machine.num_lanes, np.int64)
         self._released: Waiting = []
+        self._used = False  # whether anybody arrived yet
 
     @property
     def any_open(self) -> bool:
-        return any(phases[-1].waiting for phases in self._phases)
+        return self._used and any(phases[-1].waiting for phases in self._phases)
 
     def arrive(self, s: Selection, releases: bool) -> None:
         """Count the lanes, who tell what they did before if they release it, and go on."""
+        self._used = True
         self._arrivals[s.index] += 1
         for cluster in np.unique(s.cta).tolist():
             mask = s.cta == cluster
@@ -73,9 +75,13 @@ class ClusterBarriers:
     def exited(self, s: Selection) -> None:
         """Threads that have ended count as arrived."""
         self._exited += np.bincount(s.cta, minlength=len(self._exited))
-        for cluster in np.unique(s.cta).tolist():
+        for cluster in np.unique(s.cta).tolist() if self._used else ():
             if self._phases[cluster][-1].arrived:
                 self._complete(cluster)
+
+    @property
+    def any_released(self) -> bool:
+        return bool(self._released)
 
     def take_released(self) -> Waiting:
         released, self._released = self._released, []

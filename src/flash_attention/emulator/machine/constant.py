@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from flash_attention.emulator.machine.access import Access, Mask
 
 if TYPE_CHECKING:
-    from flash_attention.emulator.machine.global_memory import GlobalAccess
+    from flash_attention.emulator.machine.global_access import GlobalAccess
     from flash_attention.emulator.machine.lanes import Selection
 
 

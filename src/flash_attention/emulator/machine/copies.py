@@ -77,7 +77,6 @@ class AsyncCopies:
         if target.mask is not None:
             copy = copy.part(target.mask)
         if copy.lanes.size:
-            machine.shared.storage.poison(copy.offsets, nbytes)
             self._in_flight.append(copy)
 
     def commit(self, sel: Selection) -> None:
@@ -133,6 +132,9 @@ class AsyncCopies:
         storage = memory.storage
         nbytes, lanes = source.nbytes, source.sel.count
         if source_bytes is None or (isinstance(source_bytes, int) and source_bytes == nbytes):
+            fetched = memory.fetch(source)
+            if fetched is not None:
+                return fetched
             return storage.gather_wide(memory.read(source).where, nbytes)
         given = np.minimum(np.broadcast_to(np.asarray(source_bytes, np.int64), lanes), nbytes)
         active = np.ones(lanes, bool) if source.mask is None else source.mask

@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ from flash_attention.emulator.machine.lanes import WARP_SIZE
 if TYPE_CHECKING:
     from flash_attention.emulator.machine.access import Access, Mask
     from flash_attention.emulator.machine.lanes import Selection
+    from flash_attention.emulator.native import Native
     from flash_attention.emulator.program.program import Program
 
 WAVEFRONT_BYTES = 128
@@ -54,11 +56,14 @@ class GlobalSite:
 class Counters:
     """Counts of all CTAs of a launch."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, native: Native | None = None) -> None:
         self._program = program
+        self._native = native
         self.blocks: Counter[int] = Counter()
-        self.shared_sites: dict[int, SharedSite] = {}
-        self.global_sites: dict[int, GlobalSite] = {}
+        instructions = len(program.kernel.instructions)
+        # What a site has, by instruction, and how many accesses were counted.
+        self.shared_counts: Ints = np.zeros((instructions, 4), np.int64)
+        self.global_counts: Ints = np.zeros((instructions, 5), np.int64)
         self.tensor_operations = 0
         self._barrier_waits = 0
         self._bank_patterns: dict[Pattern, SharedSite] = {}
@@ -78,15 +83,16 @@ class Counters:
 
     def add_shared(self, pc: int, counts: SharedSite) -> None:
         """Add to the counts of an instruction on shared memory."""
-        site = self.shared_sites.get(pc)
-        if site is None:
-            site = self.shared_sites[pc] = SharedSite()
-        site.requests += counts.requests
-        site.wavefronts += counts.wavefronts
-        site.ideal += counts.ideal
+        self.shared_counts[pc] += (counts.requests, counts.wavefronts, counts.ideal, 1)
 
     def shared_pattern(self, access: Access) -> SharedSite:
         """What an access to shared memory counts."""
+        if self._native is not None:
+            sel, numbers = access.sel, self._native.numbers
+            warps, lanes = sel.warp_id, sel.lane
+            where, mask = access.where, access.mask
+            if self._native.wavefronts(where, mask, warps, lanes, access.nbytes, numbers) >= 0:
+                return SharedSite(*numbers.tolist()[:3])
         rows, active = _by_warp(access)
         alike = _ctas_alike(access.sel)
         times = 1
@@ -111,6 +117,12 @@ class Counters:
 
     def global_access(self, access: Access) -> None:
         """Count an access to global memory."""
+        if self._native is not None:
+            where, mask, numbers = access.where, access.mask, self._native.numbers
+            warps = access.sel.warp_id
+            if self._native.sectors(where, mask, warps, access.nbytes, numbers) >= 0:
+                self.add_global(access.pc, *numbers.tolist())
+                return
         rows, active = _by_warp(access)
         times = 1
         if active is None:
@@ -129,11 +141,17 @@ class Counters:
 
     def add_global(self, pc: int, requests: int, sectors: int, ideal: int, nbytes: int) -> None:
         """Add to the counts of an instruction on global memory."""
-        site = self.global_sites.setdefault(pc, GlobalSite())
-        site.requests += requests
-        site.sectors += sectors
-        site.ideal_sectors += ideal
-        site.bytes += nbytes
+        self.global_counts[pc] += (requests, sectors, ideal, nbytes, 1)
+
+    @property
+    def shared_sites(self) -> dict[int, SharedSite]:
+        """The instructions on shared memory that ran, by number."""
+        return {pc: SharedSite(*row) for pc, row in _counted(self.shared_counts)}
+
+    @property
+    def global_sites(self) -> dict[int, GlobalSite]:
+        """The instructions on global memory that ran, by number."""
+        return {pc: GlobalSite(*row) for pc, row in _counted(self.global_counts)}
 
     @property
     def instructions(self) -> Counter[str]:
@@ -200,6 +218,12 @@ class Counters:
             "ptx_line": instruction.ptx_line,
             "source": instruction.source,
         }
+
+
+def _counted(table: Ints) -> Iterator[tuple[int, list[int]]]:
+    """Instructions of which an access was counted, with their counts."""
+    for pc in np.flatnonzero(table[:, -1]).tolist():
+        yield pc, table[pc, :-1].tolist()
 
 
 def bank_wavefronts(addresses: NDArray[Any], active: Mask, nbytes: int) -> SharedSite:

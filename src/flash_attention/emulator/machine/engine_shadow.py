@@ -12,7 +12,6 @@ from flash_attention.emulator.machine.clocks import SEEN
 from flash_attention.emulator.machine.lanes import SHARED_BASE
 from flash_attention.emulator.machine.shadow import UNORDERED, UNSYNCED, Shadow, pc_of
 from flash_attention.emulator.machine.shadow_state import (
-    CHUNK,
     COLLECTIVE,
     LANE_BITS,
     LANE_MASK,
@@ -21,6 +20,7 @@ from flash_attention.emulator.machine.shadow_state import (
     Tags,
     Writers,
 )
+from flash_attention.emulator.machine.storage import CHUNK
 
 if TYPE_CHECKING:
     from flash_attention.emulator.machine.access import Thread
@@ -38,7 +38,13 @@ class EngineShadow(Shadow):
         self._unsettled = self._engines_wrote = True
         state = self._state
         seen = self._clocks.known(thread.warp_id, thread.alone)[SEEN]
-        chunks: Ints = np.arange(begin // CHUNK, -(-end // CHUNK))
+        tag = COLLECTIVE + (thread.pc << LANE_BITS)
+        first, last = begin // CHUNK, -(-end // CHUNK)
+        me = thread.warp, int(thread.sel.lane[thread.lane])
+        written = agent, epoch, tag
+        if self._direct is not None and self._direct.engine_write(first, last, seen, me, written):
+            return
+        chunks: Ints = np.arange(first, last)
         writers = state.last_writers(chunks * CHUNK, CHUNK)
         late = writers.epoch > seen[writers.agent]
         late &= ~_by_thread(thread, writers.agent, writers.tag)
@@ -54,8 +60,7 @@ class EngineShadow(Shadow):
             if read.any():
                 other = pc_of(tags[read])
                 self._report_overwrite(thread, "read", agent_before, chunks[read], other)
-        tag = COLLECTIVE + (thread.pc << LANE_BITS)
-        state.write_range(int(chunks[0]), int(chunks[-1]) + 1, agent, epoch, tag)
+        state.write_range(first, last, agent, epoch, tag)
 
     def bulk_read(self, thread: Thread, chunks: Ints, agent: int, epoch: int) -> None:
         """An engine reads flat 16-byte chunks for a thread."""
@@ -95,6 +100,20 @@ class EngineShadow(Shadow):
         clocks."""
         if not self._checks:
             return
+        readers = self._reader_of_agent[reader_agents]
+        tag = COLLECTIVE + (pc << LANE_BITS)
+        if self._direct is not None:
+            flat, when = np.ascontiguousarray(chunks), epochs.astype(np.int64)
+            given = flat, np.ascontiguousarray(rows), readers, when, tag
+            if not self._direct.engine_read(*given, looked_at=False):
+                self._inspect_engine_read(chunks, rows, sel, pc)
+                self._direct.engine_read(*given, looked_at=True)
+            return
+        self._inspect_engine_read(chunks, rows, sel, pc)
+        self._state.read_by_engines(chunks, readers, epochs, tag)
+        np.maximum.at(self._latest_read, readers, epochs.astype(np.int32))
+
+    def _inspect_engine_read(self, chunks: Ints, rows: Ints, sel: Selection, pc: int) -> None:
         clocks = self._clocks
         groups, count = chunks.shape
         writers = self._state.last_writers(chunks.reshape(-1) * CHUNK, CHUNK)
@@ -115,10 +134,6 @@ class EngineShadow(Shadow):
                 lanes = np.isin(sel.warp_id, rows[where.any(axis=1)] % clocks.num_warps)
                 detail, other = self._explain_engine_read(kind, writers, bad)
                 self._report_engine(kind, detail, pc, sel, lanes, chunks[where], other)
-        readers = self._reader_of_agent[reader_agents]
-        tag = COLLECTIVE + (pc << LANE_BITS)
-        self._state.read_by_engines(chunks, readers, epochs, tag)
-        np.maximum.at(self._latest_read, readers, epochs.astype(np.int32))
 
     def _report_overwrite(
         self, thread: Thread, did: str, agent: int, chunks: Ints, other_pc: int

@@ -1,11 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Global memory: allocations with gaps between them, and the accesses of a launch."""
+"""Global memory: allocations with gaps between them."""
 
 from __future__ import annotations
 
-import copy
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,21 +12,16 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from flash_attention.emulator.errors import EmulatorError
-from flash_attention.emulator.machine.access import Access, Bools, Ints, Mask, Memory
 from flash_attention.emulator.machine.allocation import Allocation
-from flash_attention.emulator.machine.atomics import apply_atomic
-from flash_attention.emulator.machine.global_shadow import ADDITION, ATOMIC, GlobalShadow, Values
 from flash_attention.emulator.machine.lanes import GLOBAL_BASE
 from flash_attention.emulator.machine.storage import POISON, Storage
-from flash_attention.emulator.ptx.model import Instruction, Variable
+from flash_attention.emulator.ptx.model import Variable
 
 if TYPE_CHECKING:
-    from flash_attention.emulator.machine.lanes import Selection
-    from flash_attention.emulator.machine.machine import Machine
+    pass
 
 GAP = 4096  # unallocated bytes, at least, around every allocation
 ALIGNMENT = 256
-USES = {"cp.async": "load"}  # accesses that are a use under another name
 
 
 class Saved(NamedTuple):
@@ -42,7 +36,7 @@ class Saved(NamedTuple):
 class GlobalMemory:
     """Global memory that the host allocates and fills. It grows as needed."""
 
-    def __init__(self, capacity: int = 1 << 20) -> None:
+    def __init__(self, capacity: int = 1 << 16) -> None:
         self._storage = Storage(max(capacity, 2 * GAP), poisoned=False)
         self._storage.bytes[:GAP].view(np.uint32)[:] = POISON
         self._top = GAP
@@ -123,12 +117,17 @@ class GlobalMemory:
     def saved(self) -> Saved:
         """What is allocated, and all that it holds; give it to `restore`."""
         stored = self._storage.bytes[: self._top].copy()
-        return Saved(stored, copy.deepcopy(self.allocations), self.writers, self.last_launch)
+        allocations = [allocation.copied() for allocation in self.allocations]
+        return Saved(stored, allocations, self.writers, self.last_launch)
 
     def restore(self, saved: Saved) -> None:
-        """Undo what kernels did since `saved`."""
+        """Undo what kernels did since `saved`, and forget what was allocated since."""
+        self._top = saved.bytes.size
         self._storage.bytes[: self._top] = saved.bytes
         self.allocations = saved.allocations
+        self._starts = [allocation.start for allocation in saved.allocations]
+        end = GLOBAL_BASE + self._top
+        self._variables = {name: at for name, at in self._variables.items() if at < end}
         self.writers, self.last_launch = saved.writers, saved.last_launch
 
     def find(self, offset: int) -> Allocation | None:
@@ -147,222 +146,3 @@ class GlobalMemory:
             size *= 2
         self._storage = Storage(size, poisoned=False)
         self._storage.bytes[: old.bytes.size] = old.bytes
-
-
-class GlobalAccess(Memory):
-    """Loads, stores and atomics of one launch."""
-
-    space = "global"
-    base = GLOBAL_BASE
-
-    def __init__(self, machine: Machine, memory: GlobalMemory) -> None:
-        self.memory = memory
-        self._counters = machine.counters
-        self._findings = machine.findings
-        self._checks = machine.checks
-        self._launch = memory.writers
-        self._fenced = machine.program.has_fences
-        self._written: set[int] | None = None  # starts of allocations that are stored to
-        self._shadow = GlobalShadow(machine, self._launch)
-        self._writing = [
-            pc
-            for pc, instruction in enumerate(machine.program.kernel.instructions)
-            if instruction.parts[0] in ("st", "atom", "red") and _may_be_global(instruction)
-        ]
-        self._kernel_before = machine.kernel_before
-        memory.last_launch = memory.writers
-        memory.writers += self._shadow.num_writers
-        self._uses: dict[int, set[str]] = {}  # what was done to each allocation
-
-    @property
-    def storage(self) -> Storage:
-        return self.memory.storage
-
-    def read(self, access: Access) -> Access:
-        resolved = self.resolve(access)
-        if self._checks:
-            self._counters.global_access(access)
-            if self._shadow.ordering(access.pc).strong:
-                self._shadow.observe(resolved)
-            self.check_read(resolved)
-        return resolved
-
-    def write(self, access: Access) -> Access:
-        return self._write(access, None)
-
-    def store(
-        self,
-        sel: Selection,
-        addr: NDArray[Any],
-        size: int,
-        values: Sequence[NDArray[Any]],
-        mask: Mask,
-        pc: int,
-    ) -> None:
-        access = Access(sel, addr, size * len(values), mask, pc, "store")
-        resolved = self._write(access, Values(values, self.storage))
-        self.storage.scatter(resolved.where, size, values, resolved.mask)
-
-    def _write(self, access: Access, values: Values | None) -> Access:
-        resolved = self.resolve(access)
-        if self._checks:
-            self._counters.global_access(access)
-            self.check_write(resolved, values)
-            if self._shadow.ordering(access.pc).strong:
-                self._shadow.publish(resolved, adds=False)
-        return resolved
-
-    @property
-    def exchanges(self) -> bool:
-        """Whether threads may have exchanged data: an allocation was used in more than one way."""
-        return any(len(uses) > 1 for uses in self._uses.values())
-
-    def check_read(self, access: Access) -> None:
-        """Look at a read that is resolved: was everything written, and by whom?"""
-        for allocation, lanes in self._by_allocation(access):
-            if not allocation.filled:
-                self._check_written(allocation, lanes, access)
-            self._kernel_before.check(allocation, lanes, access)
-            tracked = self._may_be_written(allocation)
-            if tracked or allocation.newest > self._launch:
-                self._shadow.read(allocation, lanes, access, tracked)
-
-    def watches(self, offset: int) -> bool:
-        """Whether a read of the allocation there has to be looked at."""
-        allocation = self.memory.find(offset)
-        if allocation is None:
-            return False
-        written = allocation.newest > self._launch or self._may_be_written(allocation)
-        return written or not allocation.filled or self._kernel_before.watched
-
-    def check_write(self, access: Access, values: Values | None = None) -> None:
-        """Check and record a write that is resolved, of `values` if they are known."""
-        for allocation, lanes in self._by_allocation(access):
-            self._kernel_before.check(allocation, lanes, access)
-            self._shadow.write(allocation, lanes, access, values)
-
-    def _may_be_written(self, allocation: Allocation) -> bool:
-        """Whether stores of threads reach it, as far as their addresses tell."""
-        if self._written is None:
-            owners = (self.owners.get(pc) for pc in self._writing)
-            self._written = {owner.begin for owner in owners if owner is not None}
-        return allocation.start in self._written
-
-    def atomic(
-        self,
-        sel: Selection,
-        op: str,
-        type: str,
-        addr: NDArray[Any],
-        value: NDArray[Any],
-        compare: NDArray[Any] | None,
-        mask: Mask,
-        pc: int,
-        ordered: bool = True,
-    ) -> NDArray[Any]:
-        """The value before; accesses to one address happen in the order of the lanes.
-
-        They order the threads that make them if somebody looks at the value before.
-        """
-        access = Access(sel, addr, value.dtype.itemsize, mask, pc, "atomic")
-        resolved = self.resolve(access)
-        before = np.zeros(sel.count, value.dtype)
-        kind = ATOMIC if ordered else ADDITION
-        before[resolved.lanes] = self.change(resolved, op, type, (value,), compare, kind)
-        if self._checks:
-            self._counters.global_access(access)
-            if ordered and value.dtype.kind != "f":
-                self._shadow.meet(resolved)
-        return before
-
-    def reduce(
-        self,
-        sel: Selection,
-        op: str,
-        type: str,
-        addr: NDArray[Any],
-        values: Sequence[NDArray[Any]],
-        mask: Mask,
-        pc: int,
-    ) -> None:
-        """Atomics without a result, at neighbouring places where there are several values."""
-        access = Access(sel, addr, values[0].dtype.itemsize * len(values), mask, pc, "atomic")
-        resolved = self.resolve(access)
-        self.change(resolved, op, type, values)
-        if not self._checks:
-            return
-        self._counters.global_access(access)
-        if values[0].dtype.kind != "f" and (self._fenced or self._shadow.ordering(pc).releases):
-            self._shadow.publish(resolved, adds=True)
-
-    def change(
-        self,
-        access: Access,
-        op: str,
-        type: str,
-        values: Sequence[NDArray[Any]],
-        compare: NDArray[Any] | None = None,
-        kind: int = ADDITION,
-    ) -> NDArray[Any]:
-        """Apply atomics that are resolved; the values before at the last of the places."""
-        lanes = access.lanes
-        if self._checks:
-            self._check_change(access, kind)
-        cells = self.storage.bytes.view(values[0].dtype)
-        first = access.where[lanes] // values[0].dtype.itemsize
-        expected = None if compare is None else compare[lanes]
-        for index, value in enumerate(values):
-            before = apply_atomic(cells, op, type, first + index, value[lanes], expected)
-            self.storage.changes += bool((cells[first + index] != before).any())
-        return before
-
-    def _check_change(self, access: Access, kind: int) -> None:
-        for allocation, lanes in self._by_allocation(access):
-            self._check_written(allocation, lanes, access)
-            self._kernel_before.check(allocation, lanes, access)
-            self._shadow.change(allocation, lanes, access, kind)
-
-    def covers(self, begin: int, end: int) -> bool:
-        allocation = self.memory.find(begin)
-        return allocation is not None and allocation.owned is None and end <= allocation.end
-
-    def inside(self, offsets: Ints, nbytes: int) -> Bools:
-        inside = np.zeros(len(offsets), bool)
-        for allocation in self.memory.allocations:
-            lanes = (offsets >= allocation.start) & (offsets + nbytes <= allocation.end)
-            if lanes.any():
-                inside[lanes] = allocation.owns(offsets[lanes], nbytes)
-        return inside
-
-    def outside(self, offset: int) -> str:
-        return "outside of what is allocated"
-
-    def _by_allocation(self, access: Access) -> Iterator[tuple[Allocation, Ints]]:
-        """The lanes of a resolved access, by the allocation their offsets lie in."""
-        lanes, offsets = access.lanes, access.where
-        while lanes.size:
-            allocation = self.memory.find(int(offsets[lanes[0]]))
-            if allocation is None:
-                raise EmulatorError("an access outside of what is allocated was let through")
-            self._uses.setdefault(allocation.start, set()).add(USES.get(access.what, access.what))
-            there = (offsets[lanes] >= allocation.start) & (offsets[lanes] < allocation.end)
-            yield allocation, lanes[there]
-            lanes = lanes[~there]
-
-    def _check_written(self, allocation: Allocation, lanes: Ints, access: Access) -> None:
-        unset = allocation.unwritten(access.where[lanes], access.nbytes)
-        detail = f"{access.what} of {_name(allocation)} that nothing was written to"
-        bad = np.zeros(access.sel.count, bool)
-        bad[lanes[unset]] = True
-        address = access.where + GLOBAL_BASE
-        self._findings.report("uninitialised-global", detail, access.pc, access.sel, bad, address)
-
-
-def _may_be_global(instruction: Instruction) -> bool:
-    """Whether an access names global memory, or none."""
-    spaces = {part.split("::")[0] for part in instruction.parts}
-    return spaces.isdisjoint({"shared", "local", "param", "const"})
-
-
-def _name(allocation: Allocation) -> str:
-    return allocation.name or "an allocation"

@@ -9,23 +9,24 @@ accesses (atomics, volatile, relaxed, acquire, release) need none among each oth
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from flash_attention.emulator.machine.access import Access, Bools, Ints, alone_among
 from flash_attention.emulator.machine.allocation import Allocation, Touches
 from flash_attention.emulator.machine.flag_order import Actor, FlagOrder, Pair
 from flash_attention.emulator.machine.lanes import GLOBAL_BASE
 from flash_attention.emulator.machine.shadow_state import LANE_BITS, LANE_MASK
-from flash_attention.emulator.machine.storage import Storage
-from flash_attention.emulator.program.ordering import Ordering, moves_in_bulk, ordering_of
+from flash_attention.emulator.machine.values import Values
+from flash_attention.emulator.program.ordering import WEAK, Ordering
 
 if TYPE_CHECKING:
+    from flash_attention.emulator.machine.lanes import Selection
     from flash_attention.emulator.machine.machine import Machine
 
+MOST_KNOWN = 512  # selections
 CONFLICT = "cta-write-conflict"
 READ_ONLY = "read-only-load"
 PLAIN, STRONG, ATOMIC, ADDITION, CTA_ATOMIC = range(5)  # how an access was made
@@ -43,32 +44,6 @@ MEETS = {
     for kind, met in MET.items()
 }
 DID = {ATOMIC: "an atomic", ADDITION: "an addition", CTA_ATOMIC: "an atomic of CTA scope"}
-
-WEAK = Ordering(strong=False, acquires=False, releases=False, scope="gpu", read_only=False)
-
-
-class Values(NamedTuple):
-    """What the lanes of an access store, word by word."""
-
-    words: Sequence[NDArray[Any]]
-    storage: Storage
-
-    def unchanged(self, access: Access, lanes: Ints) -> Bools:
-        """Which lanes store what is there already."""
-        size = self.words[0].dtype.itemsize
-        there = self.storage.gather(access.where[lanes], size, len(self.words))
-        pairs = zip(self.words, there, strict=True)
-        same: Bools = np.logical_and.reduce([mine[lanes] == old for mine, old in pairs])
-        return same
-
-    def agreed(self, access: Access, lanes: Ints) -> Bools:
-        """Which lanes store the same as all that meet them."""
-        where = access.where[lanes]
-        order = np.argsort(where, kind="stable")
-        first = lanes[order[np.searchsorted(where[order], where)]]
-        same = np.logical_and.reduce([word[lanes] == word[first] for word in self.words])
-        agreed: Bools = ~np.isin(where, where[~same])
-        return agreed
 
 
 @dataclass(frozen=True)
@@ -92,17 +67,14 @@ class GlobalShadow:
     def __init__(self, machine: Machine, launch: int) -> None:
         self._machine = machine
         self._clocks = machine.clocks
+        self._native = machine.native
         self._launch = launch
-        self._agents = 2 * machine.warps_per_cta
-        self.num_writers = machine.num_ctas * self._agents
+        self.agents = 2 * machine.warps_per_cta
+        self.num_writers = machine.num_ctas * self.agents
         self._flags = FlagOrder(machine.clocks)
-        instructions = machine.program.kernel.instructions
-        self._orderings = {
-            pc: ordering_of(instruction)
-            for pc, instruction in enumerate(instructions)
-            if instruction.parts[0] in ("ld", "st", "atom", "red")
-        }
-        self._bulk_pcs = [pc for pc, each in enumerate(instructions) if moves_in_bulk(each)]
+        self._orderings = machine.program.orderings
+        self._bulk_pcs = machine.program.bulk_copies
+        self._known: dict[Selection, tuple[int, _Who]] = {}  # with the version of the clocks
 
     def ordering(self, pc: int) -> Ordering:
         return self._orderings.get(pc, WEAK)
@@ -112,11 +84,13 @@ class GlobalShadow:
         ordering = self.ordering(access.pc)
         where = access.where[lanes]
         if allocation.newest > self._launch:
-            writes = allocation.writes(where, access.nbytes)
             who = self._who(access, lanes, STRONG if ordering.strong else PLAIN)
+            everyone = len(lanes) == access.sel.count
             if ordering.read_only:
+                writes = allocation.writes(where, access.nbytes)
                 self._check_read_only(allocation, lanes, access, writes[0])
-            else:
+            elif not (everyone and self._knows_all(allocation, access, who, reads=False)):
+                writes = allocation.writes(where, access.nbytes)
                 self._check(allocation, lanes, access, who, writes, "wrote", set())
         if tracked:
             who = self._who(access, lanes, STRONG if ordering.strong else PLAIN)
@@ -127,14 +101,64 @@ class GlobalShadow:
     ) -> None:
         """Check and record a resolved store."""
         strong = self.ordering(access.pc).strong
-        who = self._who(access, lanes, STRONG if strong else PLAIN)
-        self._check_before(allocation, lanes, access, who, values)
-        where = access.where[lanes]
-        met = allocation.write(where, access.nbytes, who.touches, replaces=True)
+        met = self._store(allocation, lanes, access, STRONG if strong else PLAIN, values)
         if not strong and met.any():
-            meeting = lanes[np.isin(where, where[met])]
-            rest = self._report_ctas_at_once(allocation, meeting, access)
-            self._report_warps_at_once(allocation, rest, access, values)
+            self._report_at_once(allocation, lanes, access, met, values)
+
+    def meet_at_once(
+        self, allocation: Allocation, lanes: Ints, access: Access, values: Values
+    ) -> None:
+        """Look at a store that is recorded, and of which lanes met those of other agents."""
+        mine = self._who(access, lanes, PLAIN).touches
+        met = allocation.lost(access.where[lanes], access.nbytes, mine)
+        self._report_at_once(allocation, lanes, access, met, values)
+
+    def _report_at_once(
+        self,
+        allocation: Allocation,
+        lanes: Ints,
+        access: Access,
+        met: Bools,
+        values: Values | None,
+    ) -> None:
+        where = access.where[lanes]
+        meeting = lanes[np.isin(where, where[met])]
+        rest = self._report_ctas_at_once(allocation, meeting, access)
+        self._report_warps_at_once(allocation, rest, access, values)
+
+    def _store(
+        self,
+        allocation: Allocation,
+        lanes: Ints,
+        access: Access,
+        kind: int,
+        values: Values | None,
+    ) -> Bools:
+        """Check and record a store; returns the lanes that meet another agent at once."""
+        who = self._who(access, lanes, kind)
+        if self._native is None or len(lanes) < access.sel.count:
+            self._check_before(allocation, lanes, access, who, values)
+            where = access.where[lanes]
+            return allocation.write(where, access.nbytes, who.touches, replaces=True)
+        if not self._knows_all(allocation, access, who, reads=True):
+            self._check_before(allocation, lanes, access, who, values)
+        return allocation.store(self._native, access.where, access.nbytes, who.touches)
+
+    def _knows_all(self, allocation: Allocation, access: Access, who: _Who, reads: bool) -> bool:
+        """Whether all lanes surely know what was done with the bytes of their access."""
+        if self._native is None:
+            return False
+        clocks = self._clocks
+        counts = self._launch, self.agents, clocks.warps_per_cta, clocks.num_agents
+        lanes = who.row, who.cta, who.warp, who.lane, clocks.seen, clocks.seen_by_lanes
+        place = access.where, allocation.start, access.nbytes, allocation.part(access.nbytes)
+        records = allocation.write_records if allocation.newest > self._launch else ()
+        if reads and allocation.newest_reader > self._launch:
+            records = (*records, *allocation.read_records)
+        return all(
+            self._native.check_touches(*place, *touches, *counts, *lanes) >= 0
+            for touches in records
+        )
 
     def change(self, allocation: Allocation, lanes: Ints, access: Access, kind: int) -> None:
         """Check and record resolved atomics."""
@@ -173,15 +197,31 @@ class GlobalShadow:
         return [(Actor(warp, bool(alone)), place) for place, warp, alone in found]
 
     def _who(self, access: Access, lanes: Ints, kind: int) -> _Who:
-        sel, clocks = access.sel, self._clocks
-        warp_id, warp, cta, lane = (
-            field[lanes] for field in (sel.warp_id, sel.warp, sel.cta, sel.lane)
-        )
-        alone = _alone(access)[lanes]
+        how = (kind << LANE_BITS) + (access.pc << LANE_BITS + KIND_BITS)
+        sel = access.sel
+        if access.mask is not None or len(lanes) < sel.count:
+            alone = _alone(access)[lanes]
+            warp_id, warp, cta, lane = (
+                field[lanes] for field in (sel.warp_id, sel.warp, sel.cta, sel.lane)
+            )
+            return self._lanes_at(warp_id, warp, cta, lane, alone, how)
+        known = self._known.get(sel)
+        if known is None or known[0] != self._clocks.version:
+            who = self._lanes_at(sel.warp_id, sel.warp, sel.cta, sel.lane, _alone(access), 0)
+            if len(self._known) == MOST_KNOWN:
+                self._known.clear()
+            known = self._known[sel] = self._clocks.version, who
+        _, who = known
+        return replace(who, touches=who.touches._replace(tag=who.touches.tag + np.int32(how)))
+
+    def _lanes_at(
+        self, warp_id: Ints, warp: Ints, cta: Ints, lane: Ints, alone: Bools, how: int
+    ) -> _Who:
+        clocks = self._clocks
         agent = np.where(alone, clocks.lane_agent(warp), warp)
-        number = (self._launch + 1 + cta * self._agents + agent).astype(np.int32)
-        tag = (lane + (kind << LANE_BITS) + (access.pc << LANE_BITS + KIND_BITS)).astype(np.int32)
+        number = (self._launch + 1 + cta * self.agents + agent).astype(np.int32)
         row = np.where(alone, warp_id + clocks.num_warps, warp_id)
+        tag = (lane + how).astype(np.int32)
         return _Who(row, cta, warp, lane, Touches(number, clocks.epochs(warp_id), tag))
 
     def _check_before(
@@ -216,7 +256,7 @@ class GlobalShadow:
                 continue
             near_kinds, far_kinds = MEETS[who.kind]
             theirs = np.maximum(touches.number - (self._launch + 1), 0).astype(np.int64)
-            cta, agent = np.divmod(theirs, self._agents)
+            cta, agent = np.divmod(theirs, self.agents)
             kind = touches.tag >> LANE_BITS & KINDS
             near = cta == who.cta[:, None]
             met = fresh & np.where(near, near_kinds[kind], far_kinds[kind])
@@ -305,7 +345,7 @@ class GlobalShadow:
     ) -> None:
         lane, part = (int(index[0]) for index in np.nonzero(bad))
         number, tag = int(touches.number[lane, part]), int(touches.tag[lane, part])
-        cta, agent = divmod(number - self._launch - 1, self._agents)
+        cta, agent = divmod(number - self._launch - 1, self.agents)
         how = DID.get(tag >> LANE_BITS & KINDS)
         what = f"{did} by {how}" if how else did
         who = f"CTA {cta} warp {agent % self._machine.warps_per_cta}"
@@ -322,7 +362,7 @@ class GlobalShadow:
     def _why(self, bad: Bools, lanes: Ints, access: Access, touches: Touches) -> str:
         """What is missing between two CTAs: a flag, or the fences around it."""
         lane, part = (int(index[0]) for index in np.nonzero(bad))
-        cta, agent = divmod(int(touches.number[lane, part]) - self._launch - 1, self._agents)
+        cta, agent = divmod(int(touches.number[lane, part]) - self._launch - 1, self.agents)
         who = self._who(access, lanes, PLAIN)
         place = int(who.row[lane]), cta, agent, int(touches.epoch[lane, part])
         if self._flags.covers(*place, loose=False):

@@ -6,8 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-
-from flash_attention.emulator.machine.numerics import leading_zeros
+from numpy.typing import NDArray
 
 Array = Any  # of the element type that the instruction says
 
@@ -48,3 +47,23 @@ def dot_of_bytes(a: Array, b: Array, c: Array, a_type: str, b_type: str) -> Arra
         for word, kind in ((a, a_type), (b, b_type))
     )
     return c + (left * right).sum(axis=1).astype(np.int32).view(c.dtype)
+
+
+def _bit_matrix(x: Array) -> NDArray[np.uint8]:
+    """Bits of every element, most significant first."""
+    width = x.dtype.itemsize
+    return np.unpackbits(x.view(np.uint8).reshape(-1, width)[:, ::-1], axis=1)
+
+
+def count_ones(x: Array) -> Array:
+    return _bit_matrix(x).sum(axis=1)
+
+
+def leading_zeros(x: Array) -> Array:
+    bits = _bit_matrix(x)
+    return np.where(bits.any(axis=1), bits.argmax(axis=1), bits.shape[1])
+
+
+def reverse_bits(x: Array) -> Array:
+    packed = np.packbits(_bit_matrix(x)[:, ::-1], axis=1)
+    return np.ascontiguousarray(packed[:, ::-1]).view(x.dtype).reshape(-1)

@@ -30,7 +30,8 @@ class KernelBefore:
         self._first, self._last = memory.last_launch, memory.writers  # of its writers
         self.watched = starts_early and machine.checks
         ctas, warps = machine.num_ctas, machine.warps_per_cta
-        self._waited: NDArray[np.int32] = np.full((ctas, warps), NEVER, np.int32)  # since an epoch
+        shape = (ctas, warps) if self.watched else (0, 0)
+        self._waited: NDArray[np.int32] = np.full(shape, NEVER, np.int32)  # since an epoch
 
     def wait(self, sel: Selection, mask: Mask) -> None:
         """griddepcontrol.wait: these warps, and who learns of them, know that it has ended."""

@@ -10,19 +10,19 @@ from __future__ import annotations
 from collections.abc import Hashable
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    from flash_attention.emulator.machine.patterns import Pattern
+from flash_attention.emulator.native.frames import frame
 
 WARP_SIZE = 32
 SHARED_BASE = 1024  # address of the first byte of shared memory: 0 is no valid address
 LOCAL_BASE = 1 << 36
 PARAM_BASE = 1 << 40
 GLOBAL_BASE = 1 << 44
+MOST_SCATTERED = 256  # selections that are no slices, and are remembered
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -43,12 +43,16 @@ class Selection:
     warps: Ints  # distinct warp ids
     is_all: bool
     key: Hashable | None  # equal keys, equal lanes; None for scattered ones
-    memo: dict[str, object] = field(default_factory=dict)
-    patterns: dict[Hashable, Pattern] = field(default_factory=dict)  # of accesses to shared memory
+    memo: dict[Hashable, object] = field(default_factory=dict)  # what holds in every launch
 
     @property
     def num_warps(self) -> int:
         return len(self.warps)
+
+    @cached_property
+    def frame(self) -> Ints:
+        """The lanes as native code takes them."""
+        return frame(self.count, self.warp_id, self.lane, self.warp, self.shared_base)
 
     @cached_property
     def alone(self) -> Bools:
@@ -91,8 +95,10 @@ class Lanes:
         self._shared_base: Ints = self.shared_base(self.cta, self.rank)
         threads = warps_per_cta * WARP_SIZE if block is None else block
         self._last_warp = slice(None) if threads % WARP_SIZE == 0 else slice(threads % WARP_SIZE)
+        self.at_start: dict[int, NDArray[np.int32]] = {}  # clocks, by how many views there are
         self._slices: dict[tuple[int, int], Selection] = {}
-        self.gone: Bools = self.warp * WARP_SIZE + self.lane >= threads  # lanes that do not run
+        self._scattered: dict[bytes, Selection] = {}
+        self.missing: Bools = self.warp * WARP_SIZE + self.lane >= threads  # of the last warp
 
     def shared_base(self, cta: Any, rank: Any) -> Any:
         """Flat byte offset of shared address 0 of a CTA."""
@@ -104,17 +110,27 @@ class Lanes:
         return self.warps_of(0, self.warps_per_cta)
 
     def select(self, index: slice | Ints) -> Selection:
-        """The selection of a slice (remembered) or of sorted lane numbers."""
+        """The selection of a slice or of sorted lane numbers; most are remembered."""
         if isinstance(index, slice):
             bounds = (int(index.start), int(index.stop))
             if bounds not in self._slices:
                 self._slices[bounds] = self._make(index, bounds)
             return self._slices[bounds]
-        return self._make(index, None)
+        key = index.tobytes()
+        known = self._scattered.get(key)
+        if known is None:
+            if len(self._scattered) == MOST_SCATTERED:
+                self._scattered.clear()
+            known = self._scattered[key] = self._make(index, None)
+        return known
 
     def gather(self, numbers: Ints) -> Selection:
         """The selection of lane numbers in any order; a slice where they are one."""
-        numbers = np.sort(numbers)
+        if numbers is self.numbers:
+            return self.select(slice(0, self.count))
+        return self._sorted(np.sort(numbers))
+
+    def _sorted(self, numbers: Ints) -> Selection:
         first, last = int(numbers[0]), int(numbers[-1])
         contiguous = len(numbers) == last - first + 1
         if contiguous and first % WARP_SIZE == 0 and len(numbers) % WARP_SIZE == 0:
@@ -125,7 +141,7 @@ class Lanes:
         """The lanes of a selection for which `mask` holds."""
         if mask is None:
             return selection
-        return self.gather(self.numbers[selection.index][mask])
+        return self._sorted(self.numbers[selection.index][mask])
 
     def warps_of(self, warp: int, count: int) -> Selection:
         """Warps `warp` .. `warp + count - 1` of every CTA."""
@@ -153,7 +169,14 @@ class Lanes:
             warp_id=warp_id,
             shared_base=self._shared_base[index],
             whole_warps=whole,
-            warps=warp_id[::WARP_SIZE].copy() if whole else np.unique(warp_id),
+            warps=warp_id[::WARP_SIZE].copy() if whole else _distinct(warp_id),
             is_all=count == self.count,
             key=key,
         )
+
+
+def _distinct(ascending: Ints) -> Ints:
+    """The different values of an array that ascends."""
+    new = np.ones(len(ascending), bool)
+    np.not_equal(ascending[1:], ascending[:-1], out=new[1:])
+    return ascending[new]

@@ -15,24 +15,24 @@ from flash_attention.emulator.machine.barriers import NamedBarriers
 from flash_attention.emulator.machine.bulk_copies import BulkCopies
 from flash_attention.emulator.machine.bulk_groups import BulkGroups
 from flash_attention.emulator.machine.clocks import Clocks
-from flash_attention.emulator.machine.clusters import Clusters, Shape, coordinates
 from flash_attention.emulator.machine.constant import ConstantAccess
 from flash_attention.emulator.machine.copies import AsyncCopies
 from flash_attention.emulator.machine.counters import Counters
 from flash_attention.emulator.machine.findings import Findings
 from flash_attention.emulator.machine.generic import GenericAccess
-from flash_attention.emulator.machine.global_memory import GlobalAccess, GlobalMemory
+from flash_attention.emulator.machine.geometry import Geometry, geometry_of
+from flash_attention.emulator.machine.global_access import GlobalAccess
+from flash_attention.emulator.machine.global_memory import GlobalMemory
 from flash_attention.emulator.machine.kernel_before import KernelBefore
 from flash_attention.emulator.machine.lanes import (
     LOCAL_BASE,
     PARAM_BASE,
-    WARP_SIZE,
     Bools,
     Selection,
 )
 from flash_attention.emulator.machine.matrix import MatrixUnit
 from flash_attention.emulator.machine.mbarriers import MBarriers
-from flash_attention.emulator.machine.owners import global_owners, shared_owners
+from flash_attention.emulator.machine.owners import global_owners
 from flash_attention.emulator.machine.printing import Printer
 from flash_attention.emulator.machine.private import PrivateMemory
 from flash_attention.emulator.machine.shared import SharedMemory
@@ -42,15 +42,14 @@ from flash_attention.emulator.machine.warp import WarpUnit
 from flash_attention.emulator.machine.wgmma import Wgmma
 from flash_attention.emulator.machine.wmma import Wmma
 from flash_attention.emulator.machine.written import WrittenRegisters
+from flash_attention.emulator.native import load_native
 from flash_attention.emulator.program.hooks import Debugger
 from flash_attention.emulator.program.program import Program
-from flash_attention.emulator.types import SPECIAL_REGISTERS, numpy_type
+from flash_attention.emulator.types import numpy_type
 
 Argument = int | float | bytes | ctypes.Structure | TensorMap
 
 TICK = 64  # cycles and nanoseconds from one look at a clock to the next
-ALL_LANES = (1 << WARP_SIZE) - 1
-SHARED_GRANULE = 1024  # CTAs' shared memories start at multiples of the widest swizzle atom
 
 
 class Machine:
@@ -76,23 +75,20 @@ class Machine:
         self.block = prod(self.block_shape)
         self.checks = checks
         shape = cluster or program.kernel.cluster or (1, 1, 1)
-        self.clusters = clusters = Clusters(grid, shape, self.block)
-        self.num_ctas = clusters.count  # of which each may be a cluster
-        self.warps_per_cta = clusters.size * clusters.warps_in_cta
-        self.num_warps = self.num_ctas * self.warps_per_cta
-        self.dynamic_smem = dynamic_smem
-        self.shared_limit = program.static_smem + dynamic_smem
-        self.shared_stride = -(-self.shared_limit // SHARED_GRANULE) * SHARED_GRANULE
-        self.shared_bytes = prod(grid) * self.shared_stride
-        self.lanes = clusters.lanes(self.shared_stride)
-        self.num_lanes = self.lanes.count
+        geometry = geometry_of(program, grid, self.block_shape, shape, dynamic_smem)
+        self._take_geometry(geometry)
+        self.gone = self.lanes.missing.copy()  # lanes that do not run, or not any more
         self.tensor_maps: dict[int, TensorMap] = {}
 
         self.findings = Findings(program, self.clusters)
-        self.counters = Counters(program)
+        library = load_native()
+        self.native = None if library is None else library.of_a_launch()
+        self.counters = Counters(program, self.native)
         self.clocks = Clocks(self)
         self.kernel_before = KernelBefore(self, memory, starts_early)
         self.shared = SharedMemory(self)
+        if checks:
+            self.shared.owners = geometry.shared_owners
         self.global_access = GlobalAccess(self, memory)
         self.local = PrivateMemory(self, "local", LOCAL_BASE, program.local_bytes)
         self.constant_access = ConstantAccess(self.global_access)
@@ -112,18 +108,27 @@ class Machine:
 
         self.written = WrittenRegisters(self)
         self.registers = [np.zeros(self.num_lanes, t) for t in program.slot_types]
-        self.constants = [np.full(self.num_lanes, value) for value in program.constant_arrays]
+        self.constants = geometry.constants
         self._take_arguments(self._parameter_block(args), memory)
+        self.inputs |= geometry.special_registers
+
+    def _take_geometry(self, geometry: Geometry) -> None:
+        self.clusters = geometry.clusters
+        self.num_ctas = geometry.num_ctas
+        self.warps_per_cta = geometry.warps_per_cta
+        self.num_warps = geometry.num_warps
+        self.shared_limit = geometry.shared_limit
+        self.shared_stride = geometry.shared_stride
+        self.shared_bytes = prod(self.grid) * self.shared_stride
+        self.lanes = geometry.lanes
+        self.num_lanes = self.lanes.count
 
     def _take_arguments(self, block: bytes, memory: GlobalMemory) -> None:
         """Place the parameters, and bind what is known before the first instruction."""
         if self.checks:
-            self.shared.owners = shared_owners(self.program, self.shared_limit)
             self.global_access.owners = global_owners(self.program, memory, block)
         self.parameters = PrivateMemory(self, "param", PARAM_BASE, len(block), block)
-        self.inputs = (
-            self._special_registers() | self._parameters(block) | self._module_variables(memory)
-        )
+        self.inputs = self._parameters(block) | self._module_variables(memory)
 
     def read_timer(self, s: Selection, shift: int) -> Any:
         """A clock that goes on at every look at it; the emulator measures no time."""
@@ -158,35 +163,6 @@ class Machine:
                 detail += " stands between that and the wgmma"
             report("wgmma-unfenced", detail, missing.index, None, None, None, missing.accessed)
 
-    def _special_registers(self) -> dict[Any, Any]:
-        lanes, clusters = self.lanes, self.clusters
-        warp = clusters.warp(lanes.warp)
-        below = (1 << lanes.lane) - 1
-        values: dict[str, Any] = dict.fromkeys(SPECIAL_REGISTERS, 0) | {
-            **_coordinates("tid", warp * WARP_SIZE + lanes.lane, self.block_shape),
-            **_coordinates("ctaid", clusters.cta(lanes.cta, lanes.warp), self.grid),
-            **_coordinates("clusterid", lanes.cta, clusters.in_grid),
-            **_coordinates("ctaid", lanes.rank, clusters.shape, "cluster_"),
-            "laneid": lanes.lane,
-            "warpid": warp,
-            "nwarpid": clusters.warps_in_cta,
-            "cluster_ctarank": lanes.rank,
-            "cluster_nctarank": clusters.size,
-            "is_explicit_cluster": clusters.size > 1,
-            "nsmid": 1,
-            "lanemask_eq": below + 1,
-            "lanemask_lt": below,
-            "lanemask_le": 2 * below + 1,
-            "lanemask_gt": ALL_LANES - (2 * below + 1),
-            "lanemask_ge": ALL_LANES - below,
-            "dynamic_smem_size": self.dynamic_smem,
-            "total_smem_size": self.shared_limit,
-        }
-        return {
-            name: np.broadcast_to(np.asarray(values[name], np.uint32), self.num_lanes).copy()
-            for name in self.program.special_registers
-        }
-
     def _module_variables(self, memory: GlobalMemory) -> dict[Any, Any]:
         return {
             ("symbol", variable.name): np.full(self.num_lanes, memory.variable(variable), np.uint64)
@@ -220,12 +196,3 @@ class Machine:
             )
             for type_name, offset in self.program.param_reads
         }
-
-
-def _coordinates(name: str, number: Any, shape: Shape, prefix: str = "") -> dict[str, Any]:
-    """The coordinates of numbers in a grid, x running fastest, and how many there are."""
-    place = zip("xyz", coordinates(number, shape), strict=True)
-    return {
-        **{f"{prefix}{name}.{axis}": where for axis, where in place},
-        **{f"{prefix}n{name}.{axis}": size for axis, size in zip("xyz", shape, strict=True)},
-    }

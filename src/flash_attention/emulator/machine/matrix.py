@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from flash_attention.emulator.errors import EmulatorError
 from flash_attention.emulator.machine.access import Access
 from flash_attention.emulator.machine.lanes import WARP_SIZE
-from flash_attention.emulator.machine.numerics import elements, to_f32
+from flash_attention.emulator.machine.numerics import F16_VALUES, elements, to_f32
 
 if TYPE_CHECKING:
     from flash_attention.emulator.machine.lanes import Selection
@@ -33,9 +33,23 @@ class MatrixUnit:
         self._machine = machine
 
     def ldmatrix(
-        self, sel: Selection, addr: NDArray[Any], count: int, trans: bool, pc: int
-    ) -> tuple[Words, ...]:
-        """Read `count` 8x8 matrices; the first 8 * count lanes give the addresses of the rows."""
+        self, sel: Selection, addr: NDArray[Any], count: int, trans: bool, pcs: tuple[int, ...]
+    ) -> Words:
+        """Read `count` 8x8 matrices for every instruction of a run, [run, lanes] of addresses; the
+        first 8 * count lanes give the addresses of the rows. Returns [run * count, lanes]."""
+        native, shared = self._machine.native, self._machine.shared
+        _need_whole_warps(sel, "ldmatrix")
+        if native is not None and count * ROWS == WARP_SIZE:
+            found = shared.direct_read(sel, addr, ROW_BYTES, None, pcs, True)
+            if found is not None:
+                words: Words = np.empty((len(pcs) * count, sel.count), np.uint32)
+                native.read_matrices(found[0], shared.bytes, trans, words)
+                return words
+        parts = [self._read(sel, row, count, trans, pc) for row, pc in zip(addr, pcs, strict=True)]
+        return np.concatenate(parts)
+
+    def _read(self, sel: Selection, addr: NDArray[Any], count: int, trans: bool, pc: int) -> Words:
+        """Those of one instruction."""
         access = self._machine.shared.read(_rows(sel, addr, count, pc, "ldmatrix"), collective=True)
         warps = sel.num_warps
         rows = self._machine.shared.chunks.take(access.where >> 4).reshape(warps, WARP_SIZE)
@@ -46,7 +60,7 @@ class MatrixUnit:
         else:
             words = rows.view(np.uint32).reshape(warps, count, WARP_SIZE)
             fragments = np.ascontiguousarray(words.transpose(1, 0, 2))
-        return tuple(fragments.reshape(count, sel.count))
+        return fragments.reshape(count, sel.count)
 
     def stmatrix(
         self,
@@ -74,38 +88,48 @@ class MatrixUnit:
         chosen = slice(None) if access.mask is None else access.mask
         self._machine.shared.chunks[access.where[chosen] >> 4] = chunks.reshape(-1)[chosen]
 
-    def mma(
-        self,
-        sel: Selection,
-        dtype: str,
-        a: Sequence[Sequence[Words]],
-        b: Sequence[Words],
-        c: Sequence[Floats],
-    ) -> list[Floats]:
+    def mma(self, sel: Selection, dtype: str, steps: int, a: Words, b: Words, c: Floats) -> Floats:
         """Chains of m16n8k16 products that share their A operands.
 
-        `a` holds 4 registers a step of k; `b` holds, by output fragment and step, 2 registers; `c`
-        holds 4 accumulators a fragment. Returns the accumulators after.
+        `a` holds 4 registers a step of k, [registers, lanes]; `b` holds, by output fragment and
+        step, 2 registers; `c` holds 4 accumulators a fragment, or one for all. Returns the
+        accumulators after.
         """
         _need_whole_warps(sel, "mma")
-        warps, steps, fragments = sel.num_warps, len(a), len(c) // 4
-        halves = np.concatenate([register for step in a for register in step]).view(np.uint16)
-        left = (
-            to_f32(halves, dtype)
-            .reshape(steps, 2, 2, warps, 8, 4, 2)
-            .transpose(3, 2, 4, 0, 1, 5, 6)
-        )
-        right = to_f32(np.concatenate(b).view(np.uint16), dtype)
-        right = right.reshape(fragments, steps, 2, warps, 8, 4, 2).transpose(3, 1, 2, 5, 6, 0, 4)
-        product = np.matmul(
-            left.reshape(warps, MMA_M, MMA_K * steps),
-            right.reshape(warps, MMA_K * steps, MMA_N * fragments),
-        )
-        by_register = product.reshape(warps, 2, 8, fragments, 4, 2).transpose(3, 1, 5, 0, 2, 4)
+        warps, fragments = sel.num_warps, len(b) // (2 * steps)
         self._machine.counters.tensor_operations += (
             2 * MMA_M * MMA_N * MMA_K * steps * fragments * warps
         )
-        return [x + y for x, y in zip(by_register.reshape(len(c), sel.count), c, strict=True)]
+        product = np.matmul(*self._widened(warps, dtype, steps, a, b))
+        native, lanes = self._machine.native, sel.count
+        if native is None:
+            by_register = product.reshape(warps, 2, 8, fragments, 4, 2).transpose(3, 1, 5, 0, 2, 4)
+            registers: Floats = by_register.reshape(4 * fragments, lanes)
+        else:
+            registers = np.empty((4 * fragments, lanes), np.float32)
+            native.spread(product, fragments, lanes, registers)
+        return registers + c
+
+    def _widened(
+        self, warps: int, dtype: str, steps: int, a: Words, b: Words
+    ) -> tuple[Floats, Floats]:
+        """The operands of the chains as matrices, of every warp."""
+        native, lanes, fragments = self._machine.native, warps * WARP_SIZE, len(b) // (2 * steps)
+        left: Floats = np.empty((warps, MMA_M, MMA_K * steps), np.float32)
+        right: Floats = np.empty((warps, MMA_K * steps, MMA_N * fragments), np.float32)
+        a, b = np.ascontiguousarray(a), np.ascontiguousarray(b)
+        if native is not None:
+            values = F16_VALUES if dtype == "f16" else None
+            native.widen_a(a, steps, lanes, values, left)
+            native.widen_b(b, fragments, steps, lanes, values, right)
+            return left, right
+        halves = to_f32(a.view(np.uint16), dtype).reshape(steps, 2, 2, warps, 8, 4, 2)
+        left.reshape(warps, 2, 8, steps, 2, 4, 2)[:] = halves.transpose(3, 2, 4, 0, 1, 5, 6)
+        halves = to_f32(b.view(np.uint16), dtype).reshape(fragments, steps, 2, warps, 8, 4, 2)
+        right.reshape(warps, steps, 2, 4, 2, fragments, 8)[:] = halves.transpose(
+            3, 1, 2, 5, 6, 0, 4
+        )
+        return left, right
 
     def mma_at_once(
         self,

@@ -349,12 +349,20 @@ class MBarriers:
         self._machine.findings.report_thread("mbarrier-transaction", detail, thread, address)
 
 
+FEW = 64  # lanes that are grouped faster one by one
+
+
 def _by_warp_and_address(sel: Selection, addr: Array, mask: Mask) -> list[Array]:
     """The executing lanes, grouped by warp and address."""
     lanes = np.arange(sel.count) if mask is None else np.flatnonzero(mask)
     if len(lanes) == 0:
         return []
     key = sel.warp_id[lanes] << 32 | addr[lanes].astype(np.int64)
+    if len(lanes) <= FEW:
+        alike: dict[int, list[int]] = {}
+        for lane, place in zip(lanes.tolist(), key.tolist(), strict=True):
+            alike.setdefault(place, []).append(lane)
+        return [np.array(alike[place]) for place in sorted(alike)]
     order = np.argsort(key, kind="stable")
     bounds = np.flatnonzero(np.diff(key[order])) + 1
     return np.split(lanes[order], bounds)

@@ -9,11 +9,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from flash_attention.emulator.machine.exact import product_and_error, sum_and_error, to_odd
+from flash_attention.emulator.native import load_native
+
 Array = Any  # an array of the element type that the instruction says
 Floats = NDArray[np.float32]
 Words = Any  # an array of np.uint32, which NumPy's types lose in mixed arithmetic
 
 SMALLEST_NORMAL = np.finfo(np.float32).tiny
+SIZE_BITS, SUBNORMALS = np.uint32(0x7FFFFFFF), np.uint32(0x7FFFFF)  # of a float; how many there are
 LARGEST_DIVISOR = np.float32(2.0**126)  # of div.approx
 HALF_WAY = np.uint64((1 << 28) - 1)  # the digits of a double that are 0 between two floats
 CANONICAL_NAN_BF16 = np.uint16(0x7FFF)
@@ -21,7 +25,13 @@ CANONICAL_NAN_F16 = np.uint16(0x7FFF)
 
 
 def flush(x: Floats) -> Floats:
-    """Subnormals become zero of their sign."""
+    """Subnormals become zero of their sign. What has none is returned as it is."""
+    native = load_native()
+    if native is not None and type(x) is np.ndarray and native.has_subnormals(x) == 0:
+        return x
+    size = x.view(np.uint32) & SIZE_BITS
+    if not np.count_nonzero(size - np.uint32(1) < SUBNORMALS):
+        return x
     return np.where(np.abs(x) < SMALLEST_NORMAL, np.copysign(np.float32(0), x), x)
 
 
@@ -31,14 +41,19 @@ def fma(a: Floats, b: Floats, c: Floats) -> Floats:
     The product is exact in double. A sum that was rounded to a double between two floats would be
     rounded twice, and goes to odd instead.
     """
+    native = load_native()
+    if native is not None:
+        fused: Floats = np.empty(_shape_of(a, b, c), np.float32)
+        if native.fused_multiply_add(a, b, c, fused) >= 0:
+            return fused
     product = a.astype(np.float64) * b
     total = product + c
     result = total.astype(np.float32)
     if not (total.view(np.uint64) & HALF_WAY).all():
-        doubtful = np.flatnonzero(((total.view(np.uint64) & HALF_WAY) == 0) & (result != total))
-        if doubtful.size:
+        doubtful = np.nonzero(((total.view(np.uint64) & HALF_WAY) == 0) & (result != total))
+        if doubtful[0].size:
             wide = np.broadcast_to(c, total.shape)[doubtful].astype(np.float64)
-            odd = _to_odd(*_sum_and_error(product[doubtful], wide))
+            odd = to_odd(*sum_and_error(product[doubtful], wide))
             result[doubtful] = odd.astype(np.float32)
     return result
 
@@ -50,6 +65,9 @@ def approximate_quotient(a: Floats, b: Floats) -> Floats:
 
 def smaller(a: Array, b: Array) -> Array:
     """The number if one is NaN; of two zeros the negative one, which NumPy leaves to the host."""
+    chosen = _larger_of_two(a, b, -1.0)
+    if chosen is not None:
+        return chosen
     result = np.fmin(a, b)
     zero = result == 0
     if zero.any():
@@ -60,7 +78,24 @@ def smaller(a: Array, b: Array) -> Array:
 
 def larger(a: Array, b: Array) -> Array:
     """The number if one is NaN; of two zeros the positive one, which NumPy leaves to the host."""
-    return -smaller(-a, -b)
+    chosen = _larger_of_two(a, b, 1.0)
+    return -smaller(-a, -b) if chosen is None else chosen
+
+
+def _larger_of_two(a: Array, b: Array, sign: float) -> Array | None:
+    """The larger numbers, or with sign -1 the smaller ones; None where NumPy has to look."""
+    native = load_native()
+    arrays = type(a) is type(b) is np.ndarray
+    if native is None or not arrays or not a.dtype == b.dtype == np.float32:
+        return None
+    chosen = np.empty(_shape_of(a, b), np.float32)
+    return chosen if native.larger_of_two(a, b, sign, chosen) >= 0 else None
+
+
+def _shape_of(*arrays: Array) -> tuple[int, ...]:
+    """The shape of arrays of lanes, or of rows of lanes, that are broadcast."""
+    shapes: set[tuple[int, ...]] = {array.shape for array in arrays}
+    return shapes.pop() if len(shapes) == 1 else np.broadcast_shapes(*shapes)
 
 
 def smaller_or_nan(a: Array, b: Array) -> Array:
@@ -166,26 +201,6 @@ def insert_field(field: Array, base: Array, position: Words, length: Words) -> A
     return (shift_left(field, position & 0xFF) & mask) | (base & ~mask)
 
 
-def _bit_matrix(x: Array) -> NDArray[np.uint8]:
-    """Bits of every element, most significant first."""
-    width = x.dtype.itemsize
-    return np.unpackbits(x.view(np.uint8).reshape(-1, width)[:, ::-1], axis=1)
-
-
-def count_ones(x: Array) -> Array:
-    return _bit_matrix(x).sum(axis=1)
-
-
-def leading_zeros(x: Array) -> Array:
-    bits = _bit_matrix(x)
-    return np.where(bits.any(axis=1), bits.argmax(axis=1), bits.shape[1])
-
-
-def reverse_bits(x: Array) -> Array:
-    packed = np.packbits(_bit_matrix(x)[:, ::-1], axis=1)
-    return np.ascontiguousarray(packed[:, ::-1]).view(x.dtype).reshape(-1)
-
-
 def to_integer(x: Array, target: Any) -> Array:
     """A rounded float as an integer: out of range it stops at the end.
 
@@ -212,6 +227,9 @@ def bf16_to_f32(x: NDArray[np.uint16]) -> Floats:
     return (x.astype(np.uint32) << 16).view(np.float32)
 
 
+F16_VALUES: Floats = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
+
+
 def element_bytes(dtype: str) -> int:
     """The bytes of a float of a PTX type that products take."""
     return 1 if dtype == "e4m3" else 2
@@ -224,7 +242,9 @@ def to_f32(narrow: NDArray[Any], dtype: str) -> Floats:
         return values
     if dtype == "e5m2":  # the upper half of an f16
         return (narrow.astype(np.uint16) << np.uint16(8)).view(np.float16).astype(np.float32)
-    return narrow.view(np.float16).astype(np.float32) if dtype == "f16" else bf16_to_f32(narrow)
+    if dtype == "bf16":
+        return bf16_to_f32(narrow)
+    return np.take(F16_VALUES, narrow)
 
 
 def elements(words: Words, dtype: str) -> Array:
@@ -317,40 +337,18 @@ def multiply_16(a: Floats, b: Floats) -> Floats:
 
 def fma_16(a: Floats, b: Floats, c: Floats) -> Floats:
     """a b + c of 16-bit floats, rounded to odd: one more rounding to 16 bits gives the nearest."""
-    total = _to_odd(*_sum_and_error(a.astype(np.float64) * b, c.astype(np.float64)))
+    total = to_odd(*sum_and_error(a.astype(np.float64) * b, c.astype(np.float64)))
     single = total.astype(np.float32)
-    odd: Floats = _to_odd(single, total - single)
+    odd: Floats = to_odd(single, total - single)
     return odd
-
-
-def _sum_and_error(a: Array, b: Array) -> tuple[Array, Array]:
-    """The sum, and what it lost in rounding, exactly."""
-    total = a + b
-    shown = total - a
-    return total, (a - (total - shown)) + (b - shown)
-
-
-def _product_and_error(a: Array, b: Array) -> tuple[Array, Array]:
-    """The product in double, and what it lost in rounding, unless that underflows."""
-    product = a * b
-    (a_high, a_low), (b_high, b_low) = _split(a), _split(b)
-    error = ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
-    return product, np.where(np.isfinite(error), error, 0.0)
-
-
-def _split(x: Array) -> tuple[Array, Array]:
-    """Two numbers of half the digits whose sum it is."""
-    scaled = x * np.float64((1 << 27) + 1)
-    high = scaled - (scaled - x)
-    return high, x - high
 
 
 def fma_64(a: Array, b: Array, c: Array) -> Array:
     """a b + c in double, rounded once: the small parts are added to odd before the large one."""
-    product, low = _product_and_error(a, b)
-    total, lost = _sum_and_error(product, c)
+    product, low = product_and_error(a, b)
+    total, lost = sum_and_error(product, c)
     plain = product + c
-    small = _to_odd(*_sum_and_error(lost, low))
+    small = to_odd(*sum_and_error(lost, low))
     return np.where(np.isfinite(plain) & np.isfinite(small), total + small, plain)
 
 
@@ -358,11 +356,11 @@ def directed(name: str, mode: str, a: Array, b: Array, c: Array = None) -> Array
     """A sum, difference, product or fma, rounded to zero (rz), down (rm) or up (rp)."""
     x, y = a.astype(np.float64), b.astype(np.float64)
     if name in ("add", "sub"):
-        exact, lost = _sum_and_error(x, y if name == "add" else -y)
+        exact, lost = sum_and_error(x, y if name == "add" else -y)
     elif c is None:
         exact, lost = x * y, np.zeros_like(x)
     else:
-        exact, lost = _sum_and_error(x * y, c.astype(np.float64))
+        exact, lost = sum_and_error(x * y, c.astype(np.float64))
     near = exact.astype(np.float32)
     beyond = np.where(exact == near, -lost, near - exact)  # of the exact result, with its sign
     wrong = {
@@ -377,14 +375,6 @@ def directed(name: str, mode: str, a: Array, b: Array, c: Array = None) -> Array
 def saturate(x: Floats) -> Floats:
     """Between 0 and 1; NaN is 0."""
     return np.where(x > 0, np.minimum(x, x.dtype.type(1)), x.dtype.type(0))
-
-
-def _to_odd(rounded: Array, lost: Array) -> Array:
-    """Where something was lost, the neighbour whose last bit is set."""
-    bits = rounded.view(f"u{rounded.dtype.itemsize}")
-    even = np.isfinite(lost + 0 * rounded) & (lost != 0) & (bits & 1 == 0)
-    toward = np.copysign(np.inf, lost).astype(rounded.dtype)
-    return np.where(even, np.nextafter(rounded, toward), rounded)
 
 
 def pack_f16(low: Floats, high: Floats, toward_zero: bool = False) -> Words:

@@ -3,14 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, NamedTuple
-
-import numpy as np
 
 from flash_attention.emulator.machine.lanes import GLOBAL_BASE, SHARED_BASE
 
 if TYPE_CHECKING:
+    from flash_attention.emulator.machine.allocation import Allocation
     from flash_attention.emulator.machine.global_memory import GlobalMemory
     from flash_attention.emulator.program.program import Program
 
@@ -43,14 +42,22 @@ def shared_owners(program: Program, shared_limit: int) -> Owners:
 def global_owners(program: Program, memory: GlobalMemory, parameters: bytes) -> Owners:
     """Of accesses to global memory; parameters are pointers if they lie in an allocation."""
     owners: dict[int, Owner] = {}
-    for (space, pc), origins in program.origins.items():
-        if space != "global":
-            continue
-        offsets = [o.parameter for o in origins if o.parameter is not None]
-        values = [int(np.frombuffer(parameters, np.int64, 1, offset)[0]) for offset in offsets]
-        found = [memory.find(value - GLOBAL_BASE) for value in values]
-        allocations = [allocation for allocation in found if allocation is not None]
-        if len(allocations) == 1:
-            (only,) = allocations
-            owners[pc] = Owner(only.start, only.end, only.name or "an allocation")
+    pointed: dict[tuple[int, ...], Owner | None] = {}
+    for pc, offsets in program.pointers:
+        if offsets not in pointed:
+            values = (parameters[offset : offset + 8] for offset in offsets)
+            found = (int.from_bytes(value, "little", signed=True) for value in values)
+            pointed[offsets] = _only(memory.find(value - GLOBAL_BASE) for value in found)
+        owner = pointed[offsets]
+        if owner is not None:
+            owners[pc] = owner
     return owners
+
+
+def _only(found: Iterable[Allocation | None]) -> Owner | None:
+    """The owner, if there is one allocation."""
+    allocations = [allocation for allocation in found if allocation is not None]
+    if len(allocations) != 1:
+        return None
+    (only,) = allocations
+    return Owner(only.start, only.end, only.name or "an allocation")

@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from flash_attention.emulator.machine.access import Access, Bools, Ints, Memory
 from flash_attention.emulator.machine.storage import CHUNK, Storage
@@ -22,16 +25,19 @@ class PrivateMemory(Memory):
         self.space = space
         self.base = base
         self._findings = machine.findings
+        self._native = machine.native
         self._numbers = machine.lanes.numbers
         self._size = size
         self._stride = 0 if of_all is not None else -(-size // CHUNK) * CHUNK
-        self._storage = Storage(max(size, self._stride * machine.num_lanes, CHUNK), poisoned=True)
-        if of_all is not None:
-            self._storage.bytes[:size] = list(of_all)
+        self._of_all = of_all
 
-    @property
-    def storage(self) -> Storage:
-        return self._storage
+    @cached_property
+    def storage(self) -> Storage:  # most kernels use none
+        size = max(self._size, self._stride * len(self._numbers), CHUNK)
+        storage = Storage(size, poisoned=True)
+        if self._of_all is not None:
+            storage.bytes[: self._size] = np.frombuffer(self._of_all, np.uint8)
+        return storage
 
     def read(self, access: Access) -> Access:
         return self.resolve(access)
@@ -48,5 +54,5 @@ class PrivateMemory(Memory):
     def outside(self, offset: int) -> str:
         return f"at {self.space} byte {offset} of {self._size}"
 
-    def flat(self, sel: Selection, offsets: Ints) -> Ints:
-        return offsets + self._numbers[sel.index] * self._stride
+    def starts(self, sel: Selection) -> tuple[Ints | None, int]:
+        return self._numbers[sel.index] * self._stride, 0

@@ -42,7 +42,7 @@ def check_schedule(schedule: str) -> None:
         raise EmulatorError(f"schedule {schedule!r}: use one of {', '.join(SCHEDULES)}")
 
 
-@dataclass
+@dataclass(eq=False)
 class _Group:
     block: int
     lanes: Selection
@@ -100,7 +100,8 @@ class Scheduler:
         group = self._next_group()
         block, lanes = program.blocks[group.block], group.lanes
         machine.counters.block(block.index, lanes.num_warps)
-        machine.written.run(block.index, lanes)
+        if machine.written.in_doubt:
+            machine.written.run(block.index, lanes)
         function = program.function(block.index, lanes.is_all)
         result = function(machine, lanes, machine.registers, machine.constants, machine.inputs)
         self._leave(block, lanes, result)
@@ -110,15 +111,19 @@ class Scheduler:
     def _next_group(self) -> _Group:
         """Return the group to run, merged with all others that can run with it."""
         candidates = self._groups
+        if len(candidates) == 1 and self._random is None:
+            return candidates.pop()
         if not self._together:
             chosen = self._random.choice(candidates) if self._random else candidates[-1]
             unit = self._unit_of(chosen.lanes)
             candidates = [group for group in candidates if self._unit_of(group.lanes) == unit]
-        first = min(candidates, key=lambda group: group.when)
-        merged = [group for group in candidates if group.when == first.when]
-        self._groups = [group for group in self._groups if group not in merged]
+        when = min([group.when for group in candidates])
+        merged = [group for group in candidates if group.when == when]
+        first = merged[0]
         if len(merged) == 1:
+            self._groups.remove(first)
             return first
+        self._groups = [group for group in self._groups if group not in merged]
         numbers = self._machine.lanes.numbers
         together = np.concatenate([numbers[group.lanes.index] for group in merged])
         return _Group(first.block, self._machine.lanes.gather(together), first.when)
@@ -142,6 +147,9 @@ class Scheduler:
         return numbers
 
     def _by_unit(self, numbers: Ints) -> Iterator[Selection]:
+        if self._together:
+            yield self._machine.lanes.gather(numbers)
+            return
         units = self._units[numbers]
         for unit in np.unique(units):
             yield self._machine.lanes.gather(numbers[units == unit])

@@ -3,15 +3,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from flash_attention.emulator.machine.access import alone_among
+from flash_attention.emulator.machine.accessors import Accessors, Read
 from flash_attention.emulator.machine.clocks import WARPS_PER_GROUP
-from flash_attention.emulator.machine.lanes import WARP_SIZE
+from flash_attention.emulator.machine.direct_shared import DirectShared
 from flash_attention.emulator.machine.shadow_state import (
     COLLECTIVE,
     LANE_BITS,
@@ -34,45 +35,7 @@ if TYPE_CHECKING:
 UNORDERED = ", with no wait or barrier in between"
 UNSYNCED = ", with no __syncwarp in between"
 MOST_PENDING = 512
-
-
-@dataclass
-class _Accessors:
-    """The lanes of an access, with what the checks need of them; stays valid for one version.
-
-    The agent of a lane is its warp, or the lane itself if it acts alone.
-    """
-
-    clock_row: Ints  # of the flattened clocks
-    chunk_row: Ints  # of the flattened table of reads
-    agent: Ints
-    warp: Ints
-    lane: Ints
-    version: int
-    epochs: Epochs
-    latest: Epochs  # by reader, the newest epoch of the accessing warps
-    oldest_seen: Epochs  # by reader, what every accessing warp has seen of it
-
-    def part(self, mask: Bools) -> _Accessors:
-        return replace(
-            self,
-            clock_row=self.clock_row[mask],
-            chunk_row=self.chunk_row[mask],
-            agent=self.agent[mask],
-            warp=self.warp[mask],
-            lane=self.lane[mask],
-            epochs=self.epochs[mask],
-        )
-
-
-class _Read(NamedTuple):
-    """A read that is checked; reads of lanes know the epochs that were in order with them."""
-
-    pc: int
-    offsets: Ints
-    nbytes: int
-    who: _Accessors
-    synced: Epochs | None
+MOST_KNOWN = 512  # selections
 
 
 class Shadow:
@@ -84,8 +47,7 @@ class Shadow:
         self._findings: Findings = machine.findings
         self._checks = machine.checks
         self._stride = machine.shared_stride
-        instructions = machine.program.kernel.instructions
-        self._atomics = [pc for pc, i in enumerate(instructions) if i.parts[0] in ("atom", "red")]
+        self._atomics = machine.program.atomics
         self._warps_per_cta = machine.warps_per_cta
         self._lane_agents = 2 * self._warps_per_cta  # warps and single lanes have the first numbers
         warps = np.arange(self._warps_per_cta)
@@ -105,9 +67,16 @@ class Shadow:
         self._joins = 0  # barriers of all warps until the last look
         self._unsettled = False  # whether somebody wrote since then
         self._engines_wrote = False
-        self._pending: list[_Read] = []  # not yet entered into the tables
+        self._pending: list[Read] = []  # not yet entered into the tables
         self._latest_read: Epochs = np.zeros(len(self._readers), np.int32)
         self._latest_lane_read: Epochs = np.zeros(len(self._readers), np.int32)
+        self._known: dict[Selection, Accessors] = {}
+        several = np.ones(len(self._readers), np.int64)
+        several[self._wgmma_readers] = WARPS_PER_GROUP
+        self._direct: DirectShared | None = None
+        if machine.native is not None and machine.checks:
+            readers, latest = (self._readers, several), (self._latest_read, self._latest_lane_read)
+            self._direct = DirectShared(machine, machine.native, self._state, readers, latest)
 
     def check_read(
         self, access: Access, collective: bool = False, pattern: Pattern | None = None
@@ -124,10 +93,14 @@ class Shadow:
             self._check_writers(access, who, offsets, collective)
             if pattern is not None:
                 pattern.written = self._findings.reports == reports
-        synced = None
-        if not collective:
-            synced = self._clocks.seen_by_lanes.reshape(-1).take(who.clock_row + who.agent)
-        self._pending.append(_Read(access.pc, offsets, access.nbytes, who, synced))
+        synced = self._clocks.seen_by_lanes.reshape(-1).take(who.clock_row + who.agent)
+        fields: Ints = np.stack((who.clock_row, who.agent, who.lane, who.epochs, synced))
+        pcs = np.array([access.pc])
+        self._put_off(Read(pcs, offsets[None], access.nbytes, fields, collective))
+
+    def _put_off(self, read: Read) -> None:
+        """Enter a read into the tables when somebody needs them."""
+        self._pending.append(read)
         if len(self._pending) == MOST_PENDING:
             self._record_reads()
 
@@ -141,19 +114,19 @@ class Shadow:
     def _record_reads(self) -> None:
         """Enter the reads that were put off into the tables."""
         self._forget_what_all_know()
-        state = self._state
-        for pc, offsets, nbytes, who, synced in self._pending:
-            np.maximum(self._latest_read, who.latest, out=self._latest_read)
-            if synced is None:
-                tag = COLLECTIVE + (pc << LANE_BITS)
-                state.read_by_warps(offsets >> 4, who.chunk_row, who.epochs, tag)
+        for read in self._pending:
+            if self._direct is not None:
+                self._direct.record(read)
                 continue
-            np.maximum(self._latest_lane_read, who.latest, out=self._latest_lane_read)
-            state.read_by_lanes(offsets, nbytes, who.agent, who.lane, who.epochs, synced, pc)
+            _, agent, _, epoch, _ = read.who
+            np.maximum.at(self._latest_read, agent, epoch.astype(np.int32))
+            if not read.collective:
+                np.maximum.at(self._latest_lane_read, agent, epoch.astype(np.int32))
+            self._state.read(read)
         self._pending.clear()
 
     def _check_writers(
-        self, access: Access, who: _Accessors, offsets: Ints, collective: bool
+        self, access: Access, who: Accessors, offsets: Ints, collective: bool
     ) -> None:
         """Look for writes that the readers do not know, and for bytes that nobody wrote."""
         state = self._state
@@ -194,8 +167,11 @@ class Shadow:
         tags = (COLLECTIVE if collective else who.lane) + (access.pc << LANE_BITS)
         clash = state.write(offsets, access.nbytes, agents, epochs, tags)
         if clash.any():
-            detail = "two warps write the same bytes with one instruction"
-            self._report("race", detail, access, clash, access.pc)
+            self._report_clash(access, clash)
+
+    def _report_clash(self, access: Access, clash: Bools) -> None:
+        detail = "two warps write the same bytes with one instruction"
+        self._report("race", detail, access, clash, access.pc)
 
     def check_atomic(self, access: Access) -> None:
         """An atomic at flat offsets. Atomics do not race with each other."""
@@ -234,7 +210,7 @@ class Shadow:
             known[self._wgmma_readers] = of_warps.min(axis=1)
         return known
 
-    def _accessors(self, access: Access) -> tuple[_Accessors, Ints]:
+    def _accessors(self, access: Access) -> tuple[Accessors, Ints]:
         """The lanes that make a resolved access, and their offsets."""
         sel, mask = access.sel, access.mask
         if mask is None:
@@ -244,40 +220,43 @@ class Shadow:
             return self._lanes_of(sel).part(mask), offsets
         return self._lanes_of(sel, alone_among(sel, mask)).part(mask), offsets
 
-    def _lanes_of(self, sel: Selection, alone: Bools | None = None) -> _Accessors:
+    def _lanes_of(self, sel: Selection, alone: Bools | None = None) -> Accessors:
         """All lanes of a selection; those act alone that do so in it, or of which `alone` holds."""
         clocks = self._clocks
-        known = sel.memo.get("shadow") if alone is None else None
-        if isinstance(known, _Accessors) and known.version == clocks.version:
+        known = self._known.get(sel) if alone is None else None
+        if known is not None and known.version == clocks.version:
             return known
-        if not isinstance(known, _Accessors):
-            known = self._placed(sel, sel.alone if alone is None else alone)
+        if known is None:
+            known = self._placed(sel) if alone is None else self._place(sel, alone)
         epochs = clocks.epochs(sel.warp_id)
         rows = known.clock_row // clocks.num_agents
-        latest: Epochs = np.zeros(len(self._readers), np.int32)
         if sel.whole_warps and alone is None:
-            np.maximum.at(latest, sel.warps // clocks.num_ctas, epochs[::WARP_SIZE])
             rows = sel.warps
-        else:
-            np.maximum.at(latest, known.agent, epochs)
         fresh = replace(
             known,
             version=clocks.version,
             epochs=epochs,
-            latest=latest,
             oldest_seen=self._seen_of_readers(clocks.seen[rows].min(axis=0)),
         )
         if alone is None:
-            sel.memo["shadow"] = fresh
+            if len(self._known) == MOST_KNOWN:
+                self._known.clear()
+            self._known[sel] = fresh
         return fresh
 
-    def _placed(self, sel: Selection, alone: Bools) -> _Accessors:
+    def _placed(self, sel: Selection) -> Accessors:
+        placed = sel.memo.get("accessors")
+        if not isinstance(placed, Accessors):
+            placed = sel.memo["accessors"] = self._place(sel, sel.alone)
+        return placed
+
+    def _place(self, sel: Selection, alone: Bools) -> Accessors:
         """The lanes of a selection with what does not change."""
         clocks = self._clocks
         agent = np.where(alone, clocks.lane_agent(sel.warp), sel.warp)
         row = np.where(alone, sel.warp_id + clocks.num_warps, sel.warp_id)
         nothing: Epochs = np.zeros(0, np.int32)
-        return _Accessors(
+        return Accessors(
             clock_row=row * clocks.num_agents,
             chunk_row=agent * self._state.num_chunks,
             agent=agent,
@@ -285,12 +264,11 @@ class Shadow:
             lane=sel.lane,
             version=-1,
             epochs=nothing,
-            latest=nothing,
             oldest_seen=nothing,
         )
 
     def _inspect_read(
-        self, access: Access, who: _Accessors, offsets: Ints, collective: bool
+        self, access: Access, who: Accessors, offsets: Ints, collective: bool
     ) -> None:
         clocks = self._clocks
         writers = self._state.last_writers(offsets, access.nbytes)
@@ -314,7 +292,7 @@ class Shadow:
             other = pc_of(writers.tag[own])
             self._report("intra-warp-race", detail, access, _lanes(own), other)
 
-    def _inspect_overwrite(self, access: Access, who: _Accessors, offsets: Ints) -> None:
+    def _inspect_overwrite(self, access: Access, who: Accessors, offsets: Ints) -> None:
         writers = self._state.last_writers(offsets, access.nbytes)
         place = writers.agent + who.clock_row[:, None]
         late = writers.epoch > self._clocks.seen.reshape(-1).take(place)
@@ -322,7 +300,7 @@ class Shadow:
             detail, other = self._explain("write over bytes written by", writers, late)
             self._report("race", detail, access, _lanes(late), other)
 
-    def _check_readers(self, access: Access, who: _Accessors, offsets: Ints) -> None:
+    def _check_readers(self, access: Access, who: Accessors, offsets: Ints) -> None:
         """Look for reads that the writing warps do not know to be over."""
         clocks = self._clocks
         if (self._latest_read > who.oldest_seen).any():

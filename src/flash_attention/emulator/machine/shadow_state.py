@@ -8,12 +8,16 @@ writers are then kept by word, or by byte once something narrower than a word is
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-CHUNK = 16
+from flash_attention.emulator.machine.storage import CHUNK, sparse_zeros
+
+if TYPE_CHECKING:
+    from flash_attention.emulator.machine.accessors import Read
+
 SPLIT = -1  # epoch of a chunk whose writers are kept by unit
 COLLECTIVE = 32  # lane of accesses that a warp or an engine makes as a whole
 SEVERAL = 33  # lane of reads that more than one lane made
@@ -41,21 +45,22 @@ class _Units:
     def __init__(self, num_bytes: int, readers: int) -> None:
         self.size = 4
         units = num_bytes // self.size
-        self.epoch: Epochs = np.zeros(units, np.int32)
-        self.agent: NDArray[np.int16] = np.zeros(units, np.int16)
-        self.tag: Tags = np.zeros(units, np.int32)
-        self.read_epoch: Epochs = np.zeros((readers, units), np.int32)
-        self.read_tag: Tags = np.zeros((readers, units), np.int32)
+        self.epoch: Epochs = sparse_zeros((units,), np.int32)
+        self.agent: NDArray[np.int16] = sparse_zeros((units,), np.int16)
+        self.tag: Tags = sparse_zeros((units,), np.int32)
+        self.read_epoch: Epochs = sparse_zeros((readers, units), np.int32)
+        self.read_tag: Tags = sparse_zeros((readers, units), np.int32)
         self.any_read = False
 
     def of(self, offsets: Ints, nbytes: int) -> Ints:
         """Units [lanes, parts] of accesses of `nbytes` at `offsets`."""
-        if nbytes < self.size:
-            self._refine(nbytes)
         units: Ints = (offsets // self.size)[:, None] + np.arange(nbytes // self.size)
         return units
 
-    def _refine(self, size: int) -> None:
+    def narrow(self, size: int) -> None:
+        """Make the units as small as an access."""
+        if size >= self.size:
+            return
         times = self.size // size
         self.epoch = self.epoch.repeat(times)
         self.agent = self.agent.repeat(times)
@@ -77,10 +82,43 @@ class ShadowState:
         self.epoch: Epochs = np.zeros(self.num_chunks, np.int32)
         self.agent: Ints = np.zeros(self.num_chunks, np.int64)
         self._tag: Tags = np.zeros(self.num_chunks, np.int32)
-        self._read_epoch: Epochs = np.zeros(readers * self.num_chunks, np.int32)
-        self._read_tag: Tags = np.zeros(readers * self.num_chunks, np.int32)
+        self._read_epoch: Epochs = sparse_zeros((readers * self.num_chunks,), np.int32)
+        self._read_tag: Tags = sparse_zeros((readers * self.num_chunks,), np.int32)
         self._warps = warps
         self._units: _Units | None = None
+        self.layout = 0  # changes with any table's place
+
+    def frame_of_writers(self) -> tuple[Any, ...]:
+        """The writers of chunks and of units, as they stand in a frame of native code."""
+        fine = self._units
+        if fine is None:
+            return (self.epoch, self.agent, self._tag, 0, 0, 0, 0)
+        units = fine.epoch, fine.agent, fine.tag, fine.size.bit_length() - 1
+        return (self.epoch, self.agent, self._tag, *units)
+
+    def frame_of_reads(self) -> tuple[Any, ...]:
+        """How many units there are, and the reads of chunks and of units."""
+        fine = self._units
+        if fine is None or not fine.any_read:
+            units = 0 if fine is None else fine.epoch.size
+            return (units, self._read_epoch, self._read_tag, 0, 0)
+        reads = self._read_epoch, self._read_tag, fine.read_epoch, fine.read_tag
+        return (fine.epoch.size, *reads)
+
+    def prepare(self, nbytes: int) -> None:
+        """Let accesses of `nbytes` have units of their own."""
+        if nbytes < CHUNK:
+            fine = self._fine()
+            if nbytes < fine.size:
+                fine.narrow(nbytes)
+                self.layout += 1
+
+    def prepare_reads(self, nbytes: int) -> None:
+        """Let reads of `nbytes` be recorded."""
+        self.prepare(nbytes)
+        if nbytes < CHUNK and not self._fine().any_read:
+            self._fine().any_read = True
+            self.layout += 1
 
     def last_writers(self, offsets: Ints, nbytes: int) -> Writers:
         chunks = offsets // CHUNK
@@ -90,6 +128,7 @@ class ShadowState:
         split = epoch == SPLIT
         if self._units is None or not split.any():
             return Writers(epoch, agent, tag)
+        self.prepare(nbytes)
         units = self._units.of(offsets, nbytes)
         return Writers(
             np.where(split, self._units.epoch.take(units), epoch),
@@ -108,6 +147,7 @@ class ShadowState:
             self._tag[chunks] = tags
             clash: Bools = self.agent.take(chunks) != agents
             return clash
+        self.prepare(nbytes)
         fine = self._fine()
         units = fine.of(offsets, nbytes)
         self._split(fine, np.unique(chunks[self.epoch.take(chunks) != SPLIT]))
@@ -123,38 +163,27 @@ class ShadowState:
         self.agent[first:last] = agent
         self._tag[first:last] = tag
 
-    def read_by_warps(self, chunks: Ints, warps: Ints, epochs: Epochs, tag: int) -> None:
-        """Record chunks that warps read as a whole; `warps` is each lane's row, in chunks."""
-        place = warps + chunks
-        self._read_epoch[place] = epochs
-        self._read_tag[place] = tag
+    def read(self, read: Read) -> None:
+        """Record reads by NumPy: chunks that warps read as a whole, or what single lanes did."""
+        _, agent, *_ = read.who
+        for pc, places in zip(read.pcs.tolist(), read.places, strict=True):
+            if read.collective:
+                place = agent * self.num_chunks + places // CHUNK
+                self._read_epoch[place] = read.who[3]
+                self._read_tag[place] = COLLECTIVE + (pc << LANE_BITS)
+            else:
+                self._read_by_lanes(places, read.nbytes, read.who, pc)
 
-    def read_by_engines(self, chunks: Ints, readers: Ints, epochs: NDArray[Any], tag: int) -> None:
-        """Record chunks [g, n] that engines read."""
-        place = readers[:, None] * self.num_chunks + chunks
-        self._read_epoch[place] = epochs[:, None]
-        self._read_tag[place] = tag
-
-    def read_by_lanes(
-        self,
-        offsets: Ints,
-        nbytes: int,
-        warps: Ints,
-        lanes: Ints,
-        epochs: Epochs,
-        synced: Epochs,
-        pc: int,
-    ) -> None:
-        """Record reads of single lanes; lanes that read the same bytes since `synced` merge."""
-        if nbytes == CHUNK:
-            place = (warps * self.num_chunks + offsets // CHUNK)[:, None]
-            epoch, tag = self._read_epoch, self._read_tag
-        else:
+    def _read_by_lanes(self, offsets: Ints, nbytes: int, who: Ints, pc: int) -> None:
+        """Record reads of single lanes; lanes that read the same bytes since they met merge."""
+        self.prepare_reads(nbytes)
+        size, row, epoch, tag = CHUNK, self.num_chunks, self._read_epoch, self._read_tag
+        if nbytes < CHUNK:
             fine = self._fine()
-            fine.any_read = True
-            parts = fine.of(offsets, nbytes)
-            place = warps[:, None] * fine.epoch.size + parts
+            size, row = fine.size, fine.epoch.size
             epoch, tag = fine.read_epoch.reshape(-1), fine.read_tag.reshape(-1)
+        _, agent, lanes, epochs, synced = who
+        place = (agent * row + offsets // size)[:, None] + np.arange(nbytes // size)
         lane = lanes[:, None]
         before = tag.take(place) & LANE_MASK
         others = (epoch.take(place) > synced[:, None]) & (before != lane) & (before != COLLECTIVE)
@@ -164,6 +193,12 @@ class ShadowState:
         clash = tag.take(place) != mine
         if clash.any():
             tag[place[clash]] = SEVERAL + (pc << LANE_BITS)
+
+    def read_by_engines(self, chunks: Ints, readers: Ints, epochs: NDArray[Any], tag: int) -> None:
+        """Record chunks [g, n] that engines read."""
+        place = readers[:, None] * self.num_chunks + chunks
+        self._read_epoch[place] = epochs[:, None]
+        self._read_tag[place] = tag
 
     def late_reads(
         self, readers: Ints | int, offsets: Ints, nbytes: int, known: NDArray[Any]
@@ -175,6 +210,7 @@ class ShadowState:
         fine = self._units
         if fine is None or not fine.any_read or not np.all(np.less(readers, self._warps)):
             return late, tags
+        self.prepare(nbytes)
         parts = fine.of(offsets, nbytes)
         parts = np.reshape(readers, (-1, 1)) * fine.epoch.size + parts
         late_parts = fine.read_epoch.reshape(-1).take(parts) > np.reshape(known, (-1, 1))
@@ -195,4 +231,5 @@ class ShadowState:
     def _fine(self) -> _Units:
         if self._units is None:
             self._units = _Units(self.num_chunks * CHUNK, self._warps)
+            self.layout += 1
         return self._units

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ from flash_attention.emulator.machine.access import Access, Bools, Ints, Mask, M
 from flash_attention.emulator.machine.atomics import apply_atomic
 from flash_attention.emulator.machine.clocks import Released
 from flash_attention.emulator.machine.clusters import WINDOW, map_address, rank_of
+from flash_attention.emulator.machine.direct_shared import MOST_VALUES, NO_VALUES
 from flash_attention.emulator.machine.engine_shadow import EngineShadow
 from flash_attention.emulator.machine.lanes import SHARED_BASE
 from flash_attention.emulator.machine.patterns import Pattern
@@ -43,6 +44,7 @@ class SharedMemory(EngineShadow, Memory):
         self._lanes, self._ranks = machine.lanes, machine.clusters.size
         self._visits = Visits(machine)
         self._storage = Storage(size, poisoned=True)
+        self._patterns: dict[Selection, dict[Hashable, Pattern]] = {}
         self._met: dict[int, Released] = {}
         self._objects: Bools | None = None  # units of 8 bytes that hold an mbarrier
         self.bytes = self.storage.bytes
@@ -62,8 +64,8 @@ class SharedMemory(EngineShadow, Memory):
     def outside(self, offset: int) -> str:
         return f"at shared byte {offset} of {self._limit}"
 
-    def flat(self, sel: Selection, offsets: Ints) -> Ints:
-        return offsets + (sel.shared_base + SHARED_BASE)
+    def starts(self, sel: Selection) -> tuple[Ints | None, int]:
+        return sel.shared_base, SHARED_BASE
 
     def resolve(self, access: Access) -> Access:
         return super().resolve(access if self._ranks == 1 else self._in_cluster(access))
@@ -97,10 +99,32 @@ class SharedMemory(EngineShadow, Memory):
     def read(self, access: Access, collective: bool = False) -> Access:
         if not self._checks:
             return self.resolve(access)
+        sel, where, nbytes, mask, pc, *_ = access
+        found = self.direct_read(sel, where, nbytes, mask, (pc,), collective)
+        if found is not None:
+            return access._replace(where=self._spread(sel, found[0][0], mask))
         pattern = self._pattern(access)
         self.check_read(pattern.access, collective, pattern)
         self._counters.add_shared(access.pc, pattern.counts)
         return pattern.access
+
+    def load(
+        self, sel: Selection, addr: NDArray[Any], size: int, n: int, mask: Mask, pc: int
+    ) -> tuple[NDArray[Any], ...]:
+        found = self.direct_read(sel, addr, size * n, mask, (pc,), False, size)
+        if found is None or found[1] is None:
+            return super().load(sel, addr, size, n, mask, pc)
+        return tuple(found[1])
+
+    def load_run(
+        self, sel: Selection, where: NDArray[Any], size: int, n: int, pcs: tuple[int, ...]
+    ) -> NDArray[Any]:
+        """Loads of a run of instructions, [run * n, lanes]."""
+        found = self.direct_read(sel, where, size * n, None, pcs, False, size)
+        if found is None or found[1] is None:
+            rows = zip(where, pcs, strict=True)
+            return np.concatenate([self.load(sel, row, size, n, None, pc) for row, pc in rows])
+        return found[1]
 
     def write(
         self,
@@ -109,17 +133,103 @@ class SharedMemory(EngineShadow, Memory):
         agent: Ints | None = None,
         epoch: Ints | None = None,
     ) -> Access:
-        if not self._checks:
-            return self.resolve(access)
-        pattern = self._pattern(access)
-        self._check_objects(pattern.access)
-        self.check_write(pattern.access, collective, agent, epoch)
-        self._counters.add_shared(access.pc, pattern.counts)
-        return pattern.access
+        """A write of lanes, or of the copy engines of their warps, which poison the bytes."""
+        resolved = self.direct_write(access, collective, epoch) if self._checks else None
+        if resolved is not None:
+            return resolved
+        if self._checks:
+            pattern = self._pattern(access)
+            resolved = pattern.access
+            self._check_objects(resolved)
+            self.check_write(resolved, collective, agent, epoch)
+            self._counters.add_shared(access.pc, pattern.counts)
+        else:
+            resolved = self.resolve(access)
+        if epoch is not None:
+            self.storage.poison(resolved.where[resolved.lanes], access.nbytes)
+        return resolved
+
+    def store(
+        self,
+        sel: Selection,
+        addr: NDArray[Any],
+        size: int,
+        values: Sequence[NDArray[Any]],
+        mask: Mask,
+        pc: int,
+    ) -> None:
+        if self._checks and len(values) <= MOST_VALUES:
+            access = Access(sel, addr, size * len(values), mask, pc, "store")
+            given = (*values, *NO_VALUES[len(values) :])
+            if self.direct_write(access, values=given) is not None:
+                self.storage.changes += 1
+                return
+        super().store(sel, addr, size, values, mask, pc)
+
+    def direct_read(
+        self,
+        sel: Selection,
+        where: NDArray[Any],
+        nbytes: int,
+        mask: Bools | None,
+        pcs: tuple[int, ...],
+        collective: bool,
+        size: int = 0,
+    ) -> tuple[Ints, NDArray[Any] | None] | None:
+        """Reads by instructions of which nothing has to be said: the places of the lanes that read
+        and, unless `size` is 0, values of `size` bytes. None where they need a closer look."""
+        if self._direct is None:
+            return None
+        self._forget_what_all_know()
+        found = self._direct.read(sel, where, nbytes, mask, pcs, collective, size)
+        if found is None:
+            return None
+        read, values = found
+        if read.places.size:
+            self._put_off(read)
+        return read.places, values
+
+    def direct_write(
+        self,
+        access: Access,
+        collective: bool = False,
+        epochs: Ints | None = None,
+        values: Sequence[NDArray[Any] | None] = NO_VALUES,
+    ) -> Access | None:
+        """Writes of which nothing has to be said, resolved; None where they need a closer look."""
+        if self._direct is None:
+            return None
+        sel, where, nbytes, mask, pc, *_ = access
+        self._record_reads()
+        written = self._direct.write(sel, where, nbytes, mask, pc, collective, epochs, values)
+        if written is None:
+            return None
+        self._unsettled = True
+        self._engines_wrote |= epochs is not None
+        clashes, places = written
+        if mask is not None:
+            places = self._spread(sel, places[: int(np.count_nonzero(mask))], mask)
+        resolved = access._replace(where=places)
+        if clashes:
+            agents = self._accessors(resolved)[0].agent
+            if epochs is not None:
+                agents = self._clocks.copy_agent(sel.warp[resolved.lanes])
+            last = self._state.last_writers(places[resolved.lanes], nbytes).agent
+            self._report_clash(resolved, (last != agents[:, None]).any(axis=1))
+        return resolved
+
+    def _spread(self, sel: Selection, places: Ints, mask: Mask) -> Ints:
+        """Places of the lanes of a mask as those of all; where the others would be, if anywhere."""
+        if mask is None:
+            return places
+        everywhere: Ints = sel.shared_base + SHARED_BASE
+        everywhere[mask] = places
+        return everywhere
 
     def _pattern(self, access: Access) -> Pattern:
         """The pattern of an access. One with a finding is made anew, and found again, each time."""
-        patterns, mask = access.sel.patterns, access.mask
+        mask = access.mask
+        patterns = self._patterns.setdefault(access.sel, {})
         lanes = None if mask is None else mask.tobytes()
         key = access.pc, access.nbytes, access.where.tobytes(), lanes
         known = patterns.get(key)
@@ -141,6 +251,8 @@ class SharedMemory(EngineShadow, Memory):
         """The 8 bytes at a flat place are an mbarrier, or are so no more."""
         if self._objects is None:
             self._objects = np.zeros(self.bytes.size // OBJECT, bool)
+            if self._direct is not None:
+                self._direct.hold(self._objects)
         self._objects[place // OBJECT] = held
 
     def engine_write(self, thread: Thread, begin: int, end: int, agent: int, epoch: int) -> None:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,14 @@ REDUCTIONS: dict[str, Any] = {
 
 
 ALL = np.uint32(0xFFFFFFFF)
+MOST_ROUTES = 256  # that are remembered
+
+
+class _Route(NamedTuple):
+    """Whom the lanes of a selection ask in a shuffle, and whether these are in their segments."""
+
+    source: NDArray[np.int64]  # among the lanes of the selection's warps
+    inside: Words
 
 
 class WarpUnit:
@@ -35,6 +43,7 @@ class WarpUnit:
 
     def __init__(self, machine: Machine) -> None:
         self._machine = machine
+        self._routes: dict[tuple[Selection, str, bytes, bytes], _Route] = {}
 
     def check_members(self, s: Selection, members: Words, mask: Mask, pc: int) -> None:
         """Every lane names itself, and those it names execute the instruction with it, or have
@@ -46,7 +55,7 @@ class WarpUnit:
         place = np.searchsorted(s.warps, s.warp_id)
         bits = (1 << s.lane).astype(np.int64)
         present = np.bincount(place, bits * active, s.num_warps).astype(np.int64)
-        gone = machine.lanes.gone.reshape(-1, WARP_SIZE)[s.warps] @ (1 << np.arange(WARP_SIZE))
+        gone = machine.gone.reshape(-1, WARP_SIZE)[s.warps] @ (1 << np.arange(WARP_SIZE))
         named = members.astype(np.int64)
         absent = named & ~(present | gone)[place]
         report = machine.findings.report
@@ -64,6 +73,19 @@ class WarpUnit:
 
         A lane that does not take part gives nothing: who asks it receives poison.
         """
+        key = s, mode, lane.tobytes(), clamp.tobytes()
+        route = self._routes.get(key)
+        if route is None:
+            if len(self._routes) == MOST_ROUTES:
+                self._routes.clear()
+            route = self._routes[key] = self._route(s, mode, lane, clamp)
+        given = value
+        if not s.whole_warps:
+            given = np.full(len(s.warps) * WARP_SIZE, POISON)
+            given[self._first_lanes(s) + s.lane] = value
+        return given[route.source], route.inside
+
+    def _route(self, s: Selection, mode: str, lane: Words, clamp: Words) -> _Route:
         first = self._first_lanes(s)
         asked, bounds = lane.astype(np.int64), clamp.astype(np.int64)
         segment = (bounds >> 8) & 31
@@ -79,12 +101,7 @@ class WarpUnit:
             else:
                 source = (s.lane & segment) | (asked & 31 & ~segment)
             inside = source <= last
-        source = np.where(inside, source, s.lane)
-        given = value
-        if not s.whole_warps:
-            given = np.full(len(s.warps) * WARP_SIZE, POISON)
-            given[first + s.lane] = value
-        return given[first + source], inside.astype(np.uint32)
+        return _Route(first + np.where(inside, source, s.lane), inside.astype(np.uint32))
 
     def vote(self, s: Selection, mode: str, value: Bools, members: Words) -> NDArray[Any]:
         inverse, count = self._groups(s, members)
@@ -130,7 +147,8 @@ class WarpUnit:
 
     def elect(self, s: Selection) -> tuple[Words, Words]:
         """The lowest lane of every warp, known to all of them."""
-        _, first, inverse = np.unique(s.warp_id, return_index=True, return_inverse=True)
+        inverse, _ = self._warp_index(s)
+        first = np.searchsorted(inverse, np.arange(len(s.warps)))
         leader = s.lane[first][inverse]
         return leader.astype(np.uint32), (s.lane == leader).astype(np.uint32)
 
@@ -147,8 +165,7 @@ class WarpUnit:
         return known
 
     def _warp_index(self, s: Selection) -> tuple[NDArray[np.intp], int]:
-        distinct, inverse = np.unique(s.warp_id, return_inverse=True)
-        return inverse, len(distinct)
+        return self._first_lanes(s) // WARP_SIZE, len(s.warps)
 
     def _groups(self, s: Selection, members: Words) -> tuple[NDArray[np.intp], int]:
         """Which lanes of a warp act together: those that name the same members."""

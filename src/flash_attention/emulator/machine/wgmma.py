@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from flash_attention.emulator.errors import EmulatorError
 from flash_attention.emulator.machine.access import Thread
 from flash_attention.emulator.machine.lanes import SHARED_BASE, WARP_SIZE
-from flash_attention.emulator.machine.numerics import element_bytes, to_f32
+from flash_attention.emulator.machine.numerics import F16_VALUES, element_bytes, to_f32
 from flash_attention.emulator.machine.tensor_map import CHUNK_BYTES, swizzle
 
 if TYPE_CHECKING:
@@ -97,12 +97,13 @@ class Wgmma:
         self._machine = machine
         self._committed = np.zeros(machine.num_warps, np.int32)
         self._layouts: dict[tuple[Descriptor, int, bool], NDArray[np.int64]] = {}
+        self._operands: dict[tuple[int, int, bool], NDArray[np.int64]] = {}  # without a mistake
 
-    def gather(self, sel: Selection, registers: tuple[Floats, ...]) -> Floats:
-        """The accumulators of each warpgroup as a matrix, [groups, 64, 2 * registers]."""
+    def gather(self, sel: Selection, registers: Floats) -> Floats:
+        """Accumulators [registers, lanes] as a matrix a warpgroup, [groups, 64, 2 * registers]."""
         groups = self._groups(sel)
         eights = len(registers) // 4
-        values = np.stack(registers).reshape(eights, 2, 2, sel.num_warps, 8, 4)
+        values = np.ascontiguousarray(registers).reshape(eights, 2, 2, sel.num_warps, 8, 4)
         values = values[:, :, :, groups.order].reshape(
             eights, 2, 2, len(groups.warps), GROUP_WARPS, 8, 4
         )
@@ -110,13 +111,13 @@ class Wgmma:
             len(groups.warps), ROWS, eights * 8
         )
 
-    def scatter(self, sel: Selection, matrix: Floats, count: int) -> tuple[Floats, ...]:
-        """The `count` accumulator registers that hold a matrix of `gather`."""
+    def scatter(self, sel: Selection, matrix: Floats, count: int) -> Floats:
+        """The `count` accumulator registers that hold a matrix of `gather`, [count, lanes]."""
         groups = self._groups(sel)
         eights = count // 4
         values = matrix.reshape(len(groups.warps), GROUP_WARPS, 2, 8, eights, 4, 2)
         values = values.transpose(4, 2, 6, 0, 1, 3, 5).reshape(count, sel.num_warps, WARP_SIZE)
-        return tuple(values[:, groups.inverse].reshape(count, sel.count))
+        return values[:, groups.inverse].reshape(count, sel.count)
 
     def multiply(
         self,
@@ -172,33 +173,80 @@ class Wgmma:
         pc: int,
     ) -> Floats:
         """An operand in shared memory as [groups, rows, depth]."""
+        depth = DEPTH_BYTES // element_bytes(dtype)
+        if (descriptors == descriptors[0]).all():
+            everyone = np.arange(len(groups.warps))
+            one = self._read_operand(
+                int(descriptors[0]), everyone, sel, groups, rows, dtype, transposed, pc
+            )
+            if one is not None:
+                return one
+            return np.full((len(everyone), rows, depth), np.nan, np.float32)
         by_group = descriptors.reshape(-1, WARP_SIZE)[groups.order].reshape(len(groups.warps), -1)
         bits = by_group[:, 0]
         if (by_group != bits[:, None]).any():
             self._report("wgmma-descriptor", "descriptor differs inside a warpgroup", sel, pc)
-        depth = DEPTH_BYTES // element_bytes(dtype)
         operand = np.full((len(bits), rows, depth), np.nan, np.float32)
         for value in np.unique(bits):
             chosen = np.flatnonzero(bits == value)
-            addresses = self._addresses(int(value), rows, transposed, sel, pc)
-            if addresses is None:
-                continue
-            chunks = (addresses[None, :] + groups.shared_base[chosen][:, None]) >> 4
-            self._read(chunks, groups, chosen, sel, pc)
-            raw = self._machine.shared.chunks.take(chunks)
-            values = to_f32(raw.view(f"u{element_bytes(dtype)}"), dtype)
-            if transposed:
-                values = values.reshape(len(chosen), rows // 8, depth, 8).transpose(0, 1, 3, 2)
-            values = values.reshape(len(chosen), rows, depth)
-            if len(chosen) == len(bits):
-                return values
-            operand[chosen] = values
+            values = self._read_operand(
+                int(value), chosen, sel, groups, rows, dtype, transposed, pc
+            )
+            if values is not None:
+                operand[chosen] = values
         return operand
+
+    def _read_operand(
+        self,
+        descriptor: int,
+        chosen: Array,
+        sel: Selection,
+        groups: _Groups,
+        rows: int,
+        dtype: str,
+        transposed: bool,
+        pc: int,
+    ) -> Floats | None:
+        """The operand of the chosen groups; None if it leaves shared memory."""
+        addresses = self._addresses(descriptor, rows, transposed, sel, pc)
+        if addresses is None:
+            return None
+        chunks = (addresses[None, :] + groups.shared_base[chosen][:, None]) >> 4
+        self._read(chunks, groups, chosen, sel, pc)
+        return self._elements(chunks, dtype, rows, transposed)
+
+    def _elements(self, chunks: Array, dtype: str, rows: int, transposed: bool) -> Floats:
+        """The elements in chunks [groups, n] as [groups, rows, depth]."""
+        depth = DEPTH_BYTES // element_bytes(dtype)
+        shape = len(chunks), rows, depth
+        native, shared = self._machine.native, self._machine.shared
+        if native is not None and dtype in ("f16", "bf16"):
+            values: Floats = np.empty(shape, np.float32)
+            table = F16_VALUES if dtype == "f16" else None
+            if native.widen_chunks(chunks, shared.bytes, table, depth, transposed, values) >= 0:
+                return values
+        values = to_f32(shared.chunks.take(chunks).view(f"u{element_bytes(dtype)}"), dtype)
+        if transposed:
+            values = values.reshape(len(chunks), rows // 8, depth, 8).transpose(0, 1, 3, 2)
+        return values.reshape(shape)
 
     def _addresses(
         self, bits: int, rows: int, transposed: bool, sel: Selection, pc: int
     ) -> NDArray[np.int64] | None:
         """Chunk addresses of an operand; None, and a finding, if they leave shared memory."""
+        known = self._operands.get((bits, rows, transposed))
+        if known is not None:
+            return known
+        reports = self._machine.findings.reports
+        addresses = self._inspected(bits, rows, transposed, sel, pc)
+        if addresses is not None and self._machine.findings.reports == reports:
+            self._operands[bits, rows, transposed] = addresses
+        return addresses
+
+    def _inspected(
+        self, bits: int, rows: int, transposed: bool, sel: Selection, pc: int
+    ) -> NDArray[np.int64] | None:
+        """The addresses, with a look at all that may be wrong with them."""
         descriptor = Descriptor.decode(bits)
         if bits & _RESERVED:
             detail = f"descriptor {bits:#x} has reserved bits set: {bits & _RESERVED:#x}"

@@ -29,6 +29,11 @@ class WrittenRegisters:
             register: np.zeros(machine.num_lanes, bool) for register in registers
         }
 
+    @property
+    def in_doubt(self) -> bool:
+        """Whether there are such registers."""
+        return bool(self._doubts)
+
     def run(self, block: int, sel: Selection) -> None:
         """Lanes run a block: look at what it reads, and mark what it writes."""
         doubts = self._doubts.get(block)

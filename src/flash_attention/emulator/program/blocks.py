@@ -45,6 +45,11 @@ class Block:
     defines: frozenset[str] = frozenset()
 
     @cached_property
+    def effects(self) -> list[tuple[set[str], set[str]]]:
+        """What every instruction writes, and whose old value matters to it."""
+        return [defines_and_uses(instruction) for instruction in self.instructions]
+
+    @cached_property
     def spins(self) -> bool:
         """Whether it repeats itself, and reads what another CTA may change."""
         return self.target == self.index and any(
@@ -162,8 +167,7 @@ def _find_live_registers(blocks: Sequence[Block]) -> None:
     for block in blocks:
         uses: set[str] = set()
         defines: set[str] = set()
-        for instruction in block.instructions:
-            written, used = defines_and_uses(instruction)
+        for written, used in block.effects:
             uses |= used - defines
             defines |= written
         block.defines = frozenset(defines)

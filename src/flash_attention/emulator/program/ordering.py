@@ -20,6 +20,9 @@ class Ordering(NamedTuple):
     read_only: bool  # through the cache for data that no thread writes
 
 
+WEAK = Ordering(strong=False, acquires=False, releases=False, scope="gpu", read_only=False)
+
+
 def ordering_of(instruction: Instruction) -> Ordering:
     parts = set(instruction.parts)
     return Ordering(

@@ -16,7 +16,6 @@ from flash_attention.emulator.machine.lanes import LOCAL_BASE, PARAM_BASE, SHARE
 from flash_attention.emulator.program.blocks import (
     Block,
     build_blocks,
-    defines_and_uses,
     written_by,
 )
 from flash_attention.emulator.program.hooks import Hooks
@@ -25,11 +24,15 @@ from flash_attention.emulator.program.loops import loop_nests
 from flash_attention.emulator.program.meetings import meets_at_barriers
 from flash_attention.emulator.program.order import priorities
 from flash_attention.emulator.program.ordering import (
+    Ordering,
     copies_meet_flags,
     ctas_exchange,
     has_fences,
+    moves_in_bulk,
+    ordering_of,
 )
 from flash_attention.emulator.program.origins import origins_of_addresses
+from flash_attention.emulator.program.runs import Run, runs_of
 from flash_attention.emulator.program.unfenced import unfenced_products
 from flash_attention.emulator.program.unwritten import doubtful_registers
 from flash_attention.emulator.program.waiting import untested_waits, waiting_loops
@@ -60,8 +63,9 @@ class Layout:
         self.special_registers: set[str] = set()
         self.scalars: dict[str, Any] = {}
         self._constants: dict[tuple[str, int], int] = {}
+        self._runs: dict[int, list[Run]] = {}
         self.used = {
-            name for i in kernel.instructions for name in defines_and_uses(i)[1]
+            name for block in blocks for _, uses in block.effects for name in uses
         }  # registers whose value somebody looks at
         self.module = {variable.name for variable in kernel.module}
         self._symbols, self.static_smem = _addresses(kernel.shared, SHARED_BASE)
@@ -69,6 +73,13 @@ class Layout:
         self._symbols |= local
         self._symbols |= {param.name: PARAM_BASE + param.offset for param in kernel.params}
         self._param_registers = _params_in_registers(kernel)
+
+    def runs(self, block: Block) -> list[Run]:
+        """What of a block runs as one."""
+        known = self._runs.get(block.index)
+        if known is None:
+            known = self._runs[block.index] = runs_of(block)
+        return known
 
     def symbol_address(self, name: str) -> int:
         if name not in self._symbols:
@@ -83,6 +94,12 @@ class Layout:
 
     def constant_slot(self, storage: str, bits: int) -> int:
         return self._constants.setdefault((storage, bits), len(self._constants))
+
+    def column(self, storage: str, values: Sequence[int]) -> str:
+        """The name of an array with one value a row."""
+        name = f"column_{storage}_" + "_".join(map(str, values))
+        self.scalars[name] = np.array(values, STORAGE[storage])[:, None]
+        return name
 
     def scalar_name(self, storage: str, bits: int) -> str:
         name = f"{storage}_{bits:x}" if bits >= 0 else f"{storage}_minus_{-bits:x}"
@@ -149,6 +166,7 @@ class Program:
         emitters = [BlockEmitter(layout, block, all_lanes=True) for block in self.blocks]
         self._texts = [emitter.source() for emitter in emitters]
         refusals = [refusal for emitter in emitters for refusal in emitter.refusals]
+        refusals.sort(key=lambda refusal: refusal.line or 0)
         if refusals:
             raise RefusedKernelError(kernel.name, refusals)
         self.symbol_address = layout.symbol_address
@@ -178,6 +196,47 @@ class Program:
     def live_slots(self, index: int) -> list[int]:
         """The registers whose values at the start of a block matter."""
         return [self._layout.slots[name] for name in sorted(self.blocks[index].live_in)]
+
+    @cached_property
+    def orderings(self) -> dict[int, Ordering]:
+        """What accesses by threads say of their order, by instruction."""
+        accesses = ("ld", "st", "atom", "red")
+        return {
+            pc: ordering_of(instruction)
+            for pc, instruction in enumerate(self.kernel.instructions)
+            if instruction.parts[0] in accesses
+        }
+
+    @cached_property
+    def pointers(self) -> list[tuple[int, tuple[int, ...]]]:
+        """The accesses to global memory, with the parameters that their addresses come from."""
+        return [
+            (pc, tuple(o.parameter for o in origins if o.parameter is not None))
+            for (space, pc), origins in self.origins.items()
+            if space == "global"
+        ]
+
+    @cached_property
+    def bulk_copies(self) -> list[int]:
+        """The instructions by which copy engines access global memory."""
+        return [pc for pc, i in enumerate(self.kernel.instructions) if moves_in_bulk(i)]
+
+    @cached_property
+    def atomics(self) -> list[int]:
+        """The instructions that are atomics."""
+        instructions = enumerate(self.kernel.instructions)
+        return [pc for pc, i in instructions if i.parts[0] in ("atom", "red")]
+
+    @cached_property
+    def global_writes(self) -> list[int]:
+        """The stores and atomics that name global memory, or none."""
+        elsewhere = {"shared", "local", "param", "const"}
+        return [
+            pc
+            for pc, instruction in enumerate(self.kernel.instructions)
+            if instruction.parts[0] in ("st", "atom", "red")
+            and elsewhere.isdisjoint(part.split("::")[0] for part in instruction.parts)
+        ]
 
     @cached_property
     def meets_at_barriers(self) -> bool:

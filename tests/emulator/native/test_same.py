@@ -1,0 +1,102 @@
+# SPDX-License-Identifier: Apache-2.0
+"""With native code and without it a kernel stores, finds and counts the same."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+
+from flash_attention import DType
+from flash_attention.emulator import SCHEDULES
+from flash_attention.emulator.machine import machine
+from flash_attention.emulator.native import load_native
+from flash_attention.errors import LaunchError
+from flash_attention.ladder import get_ladder
+from flash_attention.launch.emulation import Settings, compiled_unit, emulate
+from flash_attention.testing import generate_qkv
+from flash_attention.user_kernel import UserKernel
+from tests.emulator.ptx_kernels import KERNELS, Kernel
+from tests.emulator.ptx_mutations import chosen
+from tests.user_kernel.corpus_kernels import corpus_kernel
+from tests.user_kernel.corpus_launches import FILES, launches, more_launches
+from tests.user_kernel.test_planted import PLANTS, Planted, planted_text
+
+pytestmark = pytest.mark.skipif(load_native() is None, reason="needs a C compiler")
+
+# Mutations of PTX, by kernel: those that leave out fences, waits and barriers of every kind.
+MUTATIONS = {0: (12,), 1: (1, 14, 17), 2: (6, 18), 3: (3, 7), 4: (2, 5, 7, 19)}
+
+
+def outcome(kernel: UserKernel, arguments: Any, launch: dict[str, Any], schedule: str) -> Any:
+    try:
+        given = copy.deepcopy(arguments)
+        result = kernel.run(*given, **launch, schedule=schedule, seed=3)
+    except LaunchError as error:
+        return str(error)
+    arrays = [array.tobytes() for array in result.arrays]
+    return arrays, [str(finding) for finding in result.findings], result.counters.to_dict()
+
+
+def both(monkeypatch: pytest.MonkeyPatch, *run: Any) -> tuple[Any, Any]:
+    native = outcome(*run)
+    with monkeypatch.context() as patched:
+        patched.setattr(machine, "load_native", lambda: None)
+        return native, outcome(*run)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("entry", FILES)
+def test_kernels_of_the_corpus(monkeypatch: pytest.MonkeyPatch, entry: str, schedule: str) -> None:
+    file = FILES[entry]
+    kernel = corpus_kernel(file, entry, "sm_90a" if file == "hopper.cu" else "sm_80")
+    native, numpy = both(monkeypatch, kernel, *(launches() | more_launches())[entry], schedule)
+    assert native == numpy
+
+
+@pytest.mark.parametrize("plant", PLANTS, ids=lambda p: f"{p.entry}-{p.kind}-{p.turn}")
+def test_planted_mistakes(monkeypatch: pytest.MonkeyPatch, plant: Planted) -> None:
+    kernel = UserKernel.of_source(planted_text(plant), plant.entry, arch=plant.arch)
+    for schedule in SCHEDULES:
+        native, numpy = both(monkeypatch, kernel, *plant.launch, schedule)
+        assert native == numpy
+
+
+@pytest.mark.parametrize("rung", [1, 12, 22, 29])
+def test_rungs_of_the_ladder(monkeypatch: pytest.MonkeyPatch, rung: int) -> None:
+    config = get_ladder(DType.BF16, 128, 2)[rung - 1].config
+    qkv = generate_qkv(1, 128, 2, 128, DType.BF16)
+    native = emulate(config, *qkv)
+    monkeypatch.setattr(machine, "load_native", lambda: None)
+    numpy = emulate(config, *qkv)
+    assert torch.equal(native.output, numpy.output)
+    assert native.findings == numpy.findings == ()
+    assert native.counters.to_dict() == numpy.counters.to_dict()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kernel", KERNELS, ids=lambda kernel: kernel.name)
+def test_kernels_of_every_synchronisation(monkeypatch: pytest.MonkeyPatch, kernel: Kernel) -> None:
+    def seen() -> Any:
+        runs = [call.run(Settings(), compiled_unit) for call in kernel.calls]
+        return [(run.found, run.counters.to_dict()) for run in runs]
+
+    native = seen()
+    monkeypatch.setattr(machine, "load_native", lambda: None)
+    assert native == seen()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kernel", "place"),
+    [(KERNELS[number], place) for number, places in MUTATIONS.items() for place in places],
+    ids=lambda value: value.name if isinstance(value, Kernel) else str(value),
+)
+def test_mutated_ptx(monkeypatch: pytest.MonkeyPatch, kernel: Kernel, place: int) -> None:
+    site = chosen(kernel)[place]
+    given = site.plant(kernel.ptx), Settings(), site.number
+    native = kernel.run(*given)
+    monkeypatch.setattr(machine, "load_native", lambda: None)
+    assert native == kernel.run(*given) != set()
