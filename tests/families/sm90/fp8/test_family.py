@@ -47,6 +47,16 @@ def test_the_heuristic_promotes_after_at_most_1024_keys(d: int, seq: int, causal
     assert (config.group_mib > 0) == bool(causal)
 
 
+@pytest.mark.parametrize(
+    ("d", "seq", "groups"),
+    [(64, 8192, 1), (64, 8193, 0), (128, 16384, 1), (128, 16385, 0), (256, 1024, 0)],
+)
+def test_weights_are_linear_where_that_was_measured(d: int, seq: int, groups: int) -> None:
+    config = select_config(problem(seq, d), MEASURED_ARCH)
+    assert isinstance(config, HopperFp8KernelConfig)
+    assert config.linear_groups == groups
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(("d", "seq"), [(64, 4096), (128, 4096), (256, 1024), (256, 4096)])
