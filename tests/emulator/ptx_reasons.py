@@ -17,14 +17,19 @@ class Reason(NamedTuple):
     beside: tuple[str, int] | None = None
 
 
-NO_BARRIER, NO_WAIT = "no barrier", "no wait for a group"
+NO_BARRIER, NO_WAIT, NO_SYNCWARP = "no barrier", "no wait for a group", "no __syncwarp"
 ONE_MORE = "one more group may be pending"
 AMPERE, PING_PONG = "sm_80 forward, rung 16", "sm_90 forward, rung 21"
+PERSISTENT = "sm_90 forward, rung 29"
 SPLIT, BACKWARD = "sm_90 split keys, one launch", "sm_90 backward, dQ in order"
 
 _Q_LATER = "Q is read behind the next wait and the next barrier, those of K, which cover it."
 _NO_STORES = (
     "No bulk store is in flight: this kernel stores O and its partial results by `st.global`."
+)
+_CONVERGENT = (
+    "It orders nothing: each lane waits for Q itself, at the mbarrier before it. It tells the"
+    " compiler that the lanes are together."
 )
 
 # By kernel, mistake, and place among the sites of the mistake's rule.
@@ -35,6 +40,7 @@ REASONS: dict[tuple[str, str, int], Reason] = {
     (PING_PONG, ONE_MORE, 5): Reason(
         "Each store has been waited for before, until it has read shared memory.", (NO_WAIT, 0)
     ),
+    **{(kernel, NO_SYNCWARP, 0): Reason(_CONVERGENT) for kernel in (PING_PONG, PERSISTENT, SPLIT)},
     (SPLIT, NO_BARRIER, 1): Reason(
         "It orders nothing: each of the four warps waits for K itself, at the mbarrier before it."
         " The barrier tells the compiler that the warps converge."

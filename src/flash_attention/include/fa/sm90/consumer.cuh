@@ -80,7 +80,7 @@ class Consumer : public Products<Config_> {
   __device__ Scores<Config::kBC>& s() { return s_; }
   __device__ Weights<Config::kBC>& p() { return p_; }
   __device__ Output& o() { return o_; }
-  __device__ QOperand q() const { return Config::kDHead < 256 ? q_operand_ : q_operand_.uniform(); }
+  __device__ QOperand q() const { return Shape<Config>::uniform(q_operand_); }
   __device__ KOperand k() const { return k_operand_.after(k_.stage); }
   __device__ VOperand v() const { return v_operand_.after(v_.stage); }
 

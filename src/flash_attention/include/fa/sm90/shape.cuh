@@ -45,8 +45,7 @@ struct SharedTile : Panels<DHead> {
     }
     // The same operand of the n-th tile after this one.
     __device__ RowOperand after(int n) const { return {descriptor + n * (kBytes >> 4)}; }
-    // The operand of the first lane, in uniform registers, from which products read it. The compiler keeps
-    // fewer than 16 steps there by itself.
+    // The operand of the first lane.
     __device__ RowOperand uniform() const {
       return {descriptor >> 32 << 32 | __shfl_sync(~0u, static_cast<u32>(descriptor), 0)};
     }
@@ -97,6 +96,12 @@ struct Shape {
   static constexpr int kBR = Config::kConsumers * kRows;
   static constexpr int kQLoadBytes = kRows * QTile::kCount * QTile::kRowBytes;
   using KVTile = SharedTile<Config::kDHead, Config::kBC>;
+
+  // The operand in uniform registers, from which products read it. The compiler puts it there by itself
+  // where other registers are not scarce.
+  static __device__ typename QTile::RowOperand uniform(typename QTile::RowOperand q) {
+    return Config::kDHead >= 256 || Config::kConsumers > 2 ? q.uniform() : q;
+  }
 };
 
 }  // namespace fa::sm90
