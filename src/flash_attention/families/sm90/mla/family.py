@@ -39,8 +39,10 @@ from flash_attention.families.sm90.wgmma import (
     from_registers_by_rows,
     from_shared,
 )
+from flash_attention.families.sm90.wide.rules import CHOICES as WIDE_CHOICES
 
 RESCALE_THRESHOLD = 8
+WIDEST = max(WIDE_CHOICES["d_head"])  # head dimension of kernels that read any v
 BUILT = replace(resolve(PLAIN), splits=SplitKind.EVEN)
 """The features of decoding with a dense cache, of the usual number of heads."""
 
@@ -121,7 +123,7 @@ class Sm90Mla(Family[HopperMlaKernelConfig]):
         return super().is_for(problem) and problem.mla
 
     def heuristic(self, problem: Problem, arch: Arch) -> HopperMlaKernelConfig | str:
-        if why := refusal(problem):
+        if why := refusal(problem) or _left_to_wide(problem):
             return why
         dtype = DType.from_string(str(problem.dtype))
         config = HopperMlaKernelConfig(
@@ -150,6 +152,14 @@ class Sm90Mla(Family[HopperMlaKernelConfig]):
     def companions(self, config: HopperMlaKernelConfig, arch: Arch) -> list[Unit]:
         rows = tile_rows(BUILT.ctas, BUILT.heads_together)
         return [combine_unit(config.dtype, BUILT, rows, config.d_v, config.target(arch))]
+
+
+def _left_to_wide(problem: Problem) -> str | None:
+    """Say why kernels for wide heads run a problem that MLA kernels could run, if they do."""
+    packed = problem.total_q is not None or problem.total_k is not None
+    if packed and problem.d_head <= WIDEST:
+        return f"packed sequences of d_head {problem.d_head} may have a v of their own"
+    return None
 
 
 def _maps(
