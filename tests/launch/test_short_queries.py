@@ -174,7 +174,7 @@ def test_short_queries_are_split_unasked(
     key_blocks = 12
     features, arguments = plan.recipe.features, plan.bind(asked)
     assert isinstance(features, Sm90Features)
-    assert (features.splits, features.heads_together) == (SplitKind.EVEN, 3)
+    assert (features.splits, features.heads_together) == (SplitKind.CHUNKED, 3)
     assert (arguments.split_blocks, arguments.key_blocks) == (key_blocks // 2, key_blocks)
     assert plan.rule is Rule.SHORT_QUERIES
     assert plan.recipe.chunks == plan.recipe.steps[0].geometry.grid[0] == 12

@@ -45,7 +45,7 @@ def test_json_on_standard_output_comes_alone() -> None:
     sizes = ("--seq-q", "1", "--seq-k", "4096", "--num-sms", "100")
     report = json.loads(invoke("explain", *SMALL, *sizes, *ARCH, "--json", "-"))
     assert (report["num_sms"], report["gpu"]) == (100, None)
-    assert (report["chunks"], report["tiles"]) == (64, 1)
+    assert (report["chunks"], report["tiles"]) == (8, 1)
 
 
 @pytest.mark.usefixtures("no_compile")
@@ -76,7 +76,7 @@ def test_a_report_that_cannot_be_written_is_told(tmp_path: Path) -> None:
 def test_tensors_of_8_bits_have_kernels_of_their_own() -> None:
     printed = " ".join(invoke("explain", *SMALL, "--dtype", "e4m3", *ARCH).split())
     assert (
-        "hopper_fp8(BF16, 64, 2, 128, 4): q_buffers_2+q_in_registers+tensor_sums+persistent"
+        "hopper_fp8(BF16, 64, 2, 128, 4): q_buffers_2+q_in_registers+tensor_sums+linear_1+persistent"
         in printed
     )
     assert "transpose_d64_tensor_sums" in printed

@@ -103,19 +103,19 @@ def test_an_h200_that_is_not_here_follows_its_table() -> None:
 
 def test_a_short_call_is_cut_combined_and_bound_by_memory() -> None:
     cache = meta(1, 8192, 2, 64)
-    explanation = explain(meta(1, 1, 8, 64), cache, cache)
+    explanation = explain(meta(1, 16, 8, 64), cache, cache)
     forward, combine = explanation.launches
     config = explanation.config
     assert isinstance(config, HopperForwardKernelConfig)
-    features = Sm90Features(heads_together=4, few_queries=True, splits=SplitKind.EVEN)
+    features = Sm90Features(heads_together=4, few_queries=True, splits=SplitKind.CHUNKED)
     compiled = load_unit(combine_unit(config.dtype, features, 64, 128, "sm_90a")).compiled
-    assert explanation.rule.startswith("short queries: 4 rows that share a head of k and v fit")
-    assert explanation.features == ("heads_4", "even")
-    assert (explanation.tiles, explanation.chunks) == (2, 128)  # of two of the 2 x 128 blocks
-    assert forward.grid == (128, 1, 1)
-    assert combine.name == "combine_bf16_64_heads_4_even"
+    assert explanation.rule.startswith("short queries: 64 rows that share a head of k and v fit")
+    assert explanation.features == ("heads_4", "chunked")
+    assert (explanation.tiles, explanation.chunks) == (2, 16)  # of 16 of the 2 x 128 blocks
+    assert forward.grid == (16, 1, 1)
+    assert combine.name == "combine_bf16_64_heads_4_chunked"
     assert combine.registers == compiled.resources.registers
-    assert combine.grid == (8, 1, 1)
+    assert combine.grid == (128, 1, 1)
     assert explanation.bound == "memory"
     assert [r.kernels for r in explanation.refused] == ["FlashForwardKernelConfig"]
 
