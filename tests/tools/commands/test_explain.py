@@ -75,8 +75,6 @@ def test_a_report_that_cannot_be_written_is_told(tmp_path: Path) -> None:
 
 def test_tensors_of_8_bits_have_kernels_of_their_own() -> None:
     printed = " ".join(invoke("explain", *SMALL, "--dtype", "e4m3", *ARCH).split())
-    assert (
-        "hopper_fp8(BF16, 64, 2, 128, 4): q_buffers_2+q_in_registers+tensor_sums+linear_1+persistent"
-        in printed
-    )
+    words = "q_buffers_2+q_in_registers+tensor_sums+linear_1+persistent"
+    assert f"hopper_fp8(BF16, 64, 2, 128, 4): {words}" in printed
     assert "transpose_d64_tensor_sums" in printed
