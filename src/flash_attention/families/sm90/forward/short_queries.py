@@ -14,9 +14,9 @@ from flash_attention.families.sm90.forward.splits import Chunks
 
 BLOCK_KEYS = 64  # pages and chunks of a given size are multiples of it
 STAGES = 3  # two CTAs fill the shared memory of a multiprocessor at d_head 128
-FEW_BLOCKS = 4  # to combine the results of fewer blocks takes longer than to visit them
-CHUNKS_OF_A_TILE = 8  # more take longer to combine than their blocks to visit, up to
-LONG_CHUNK = 16  # blocks of a chunk
+FEW_BLOCKS = 4  # a CTA visits as many in less time than combining partial results takes
+CHUNKS_OF_A_TILE = 8  # combining more costs more than shorter chunks gain
+LONG_CHUNK = 16  # blocks; longer chunks are worth splitting further
 BUSY = 0.9  # the share of the multiprocessors that saturates the memory
 
 

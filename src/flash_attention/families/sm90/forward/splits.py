@@ -13,7 +13,7 @@ from flash_attention.families.sm90.forward.features import SplitKind
 
 FLOAT_BYTES = 4
 NEXT_TILE_BLOCKS = 4  # key blocks that a CTA visits in the time of going over to another tile
-NEXT_TILE_SHARE = 0.04  # of many key blocks, by which whole tiles may be slower
+NEXT_TILE_SHARE = 0.04  # how much longer chunks within tiles may be, if they are long
 MOST_ROWS_AT_ONCE = 80  # rows of partial results that the last CTA of a tile combines
 MOST_PARTS_AT_ONCE = WARP_SIZE  # of a row, a lane for each
 
@@ -73,7 +73,7 @@ class Chunks:
         return replace(whole, splits=SplitKind.EVEN, blocks=blocks)
 
     def within_tiles(self) -> Chunks:
-        """Return chunks that each tile starts anew, unless they are much longer."""
+        """Return chunks that do not span tiles, or these ones if those would be much longer."""
         if self.blocks > self.key_blocks:
             return self
         blocks = -(-self.key_blocks // (self.key_blocks // self.blocks))

@@ -12,7 +12,7 @@ namespace fa::sm90::fp8::promotion {
 template <int Blocks>
 struct Every {
   template <int Columns>
-  static constexpr int kThreadBytes = Columns / 2 * 2;
+  static constexpr int kThreadBytes = Columns;  // half of the columns, two bytes each
 
   // Of the first `Columns` columns of O. `smem` is the address of this thread among those of a
   // warpgroup: 16 bytes for each, 16 columns after the other.
