@@ -115,7 +115,10 @@ def _draw_specialised(draw: random.Random) -> HopperForwardKernelConfig:
     tile = _draw_tile(draw)
     order = draw.choice(tuple(TileOrder))
     numbers = ("stages", "rescale_threshold")
-    switches = ("ping_pong", "overlap", "own_output", "watch_sums", "prefetch_q", "skip_empty")
+    switches = (
+        *("ping_pong", "overlap", "own_output", "watch_sums", "prefetch_q", "skip_empty"),
+        "wide_panels",
+    )
     free: dict[str, Any] = {
         **{name: draw.choice(CHOICES[name]) for name in numbers},
         **{name: draw.random() < 0.5 for name in switches},

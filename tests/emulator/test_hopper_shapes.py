@@ -102,6 +102,23 @@ def test_consumers_without_queries_compute_nothing(
         assert some.counters.tensor_operations == consumers * of_a_consumer
 
 
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize(("d_head", "columns"), [(80, 72), (96, 88), (160, 152), (224, 216)])
+def test_wide_panels_hold_the_same_columns(d_head: int, columns: int, schedule: str) -> None:
+    tight = HopperForwardKernelConfig(
+        *(DType.BF16, d_head, 2, 48, 2),
+        tma=True,
+        specialised=True,
+        ping_pong=True,
+        overlap=True,
+    )
+    wide = replace(tight, wide_panels=True)
+    assert (tight.panel_columns, wide.panel_columns) == (32, 64)
+    qkv, judge = problem(columns, True, (130, 150, 2, 1))
+    outputs = [run_clean(c, qkv, True, judge, schedule).output for c in (tight, wide)]
+    assert torch.equal(*outputs)
+
+
 @pytest.mark.parametrize("config", [CAUSAL, UNIFIED, LAST], ids=lambda c: c.kernel_name())
 def test_a_query_before_the_first_key_gets_zeros(config: HopperForwardKernelConfig) -> None:
     qkv = generate_qkv(2, 200, 2, config.d_head, config.dtype, seq_len_k=70)

@@ -105,6 +105,7 @@ TOGGLES: dict[str, tuple[HopperForwardKernelConfig, Any]] = {
     "B_c": (PLAIN, 64),
     "group_mib": (LADDER[-1][1], 1),
     "skip_empty": (LADDER[-1][1], True),
+    "wide_panels": (replace(LADDER[-1][1], d_head=80, B_c=64), True),
     "kv_8_bit": (TWO_CONSUMERS, True),
     "q_8_bit": (replace(TWO_CONSUMERS, kv_8_bit=True), True),
 }

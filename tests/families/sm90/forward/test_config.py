@@ -32,6 +32,7 @@ OTHER_VALUES: dict[str, Any] = {
     "watch_sums": False,
     "prefetch_q": False,
     "skip_empty": False,
+    "wide_panels": True,
     "kv_8_bit": True,
     "q_8_bit": True,
 }
@@ -97,9 +98,11 @@ def struct_of_unit(config: HopperForwardKernelConfig) -> str:
 
 def test_every_field_changes_the_struct_and_the_names() -> None:
     assert set(OTHER_VALUES) == {f.name for f in fields(FULL)}
-    in_full = {name: v for name, v in OTHER_VALUES.items() if name != "tma"}  # a producer has it
+    needed = ("tma", "wide_panels")  # a producer has the one, and d_head 128 the other
+    in_full = {name: v for name, v in OTHER_VALUES.items() if name not in needed}
+    tight = replace(FULL, d_head=80)
     variants = [
-        *(PLAIN, replace(PLAIN, tma=True)),
+        *(PLAIN, replace(PLAIN, tma=True), tight, replace(tight, wide_panels=True)),
         *(FULL, *(unchecked(FULL, **{name: v}) for name, v in in_full.items())),
     ]
     for describe in (

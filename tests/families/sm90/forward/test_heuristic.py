@@ -224,6 +224,16 @@ def test_tiles_of_full_attention_fit_short_sequences(
     assert (-(-rows // unit) * unit, whole * config.B_c + last) == covered
 
 
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("rows", [500, 4096])
+@pytest.mark.parametrize("d_head", range(8, 257, 8))
+def test_panels_are_wide_where_several_narrow_ones_would_split_sectors(
+    d_head: int, rows: int, causal: bool
+) -> None:
+    config = chosen(square(DType.BF16, d_head, rows, causal))
+    assert config.wide_panels == (d_head in (72, 88, 136, 152, 200, 216))
+
+
 @pytest.mark.parametrize("d_head", [16, 32, 48, 64, 96])
 def test_tiles_of_one_consumer_share_a_multiprocessor(d_head: int) -> None:
     """On 132 multiprocessors 32 x 16 heads of 257 rows are 2,560 tiles: 264 at a time."""

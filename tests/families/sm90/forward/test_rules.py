@@ -73,6 +73,11 @@ def assert_broken(
             "skip_empty_needs_consumers",
             "use 2 or 3 consumers or set skip_empty=False",
         ),
+        (
+            {"wide_panels": True},
+            "wide_panels",
+            "panels of d_head=128 have 64 columns anyway: set wide_panels=False",
+        ),
         ({"B_c": 192}, "shared_memory", "fewer stages or consumers, or own_output=False"),
     ],
 )
@@ -100,6 +105,7 @@ def test_each_rule_is_named_and_says_what_to_change(
         ({"watch_sums": True}, "watch_sums_needs_specialised", "or watch_sums=False"),
         ({"prefetch_q": True}, "prefetch_q_needs_specialised", "or prefetch_q=False"),
         ({"skip_empty": True}, "skip_empty_needs_specialised", "or skip_empty=False"),
+        ({"wide_panels": True}, "wide_panels_needs_specialised", "or wide_panels=False"),
         ({"kv_8_bit": True}, "kv_8_bit_needs_specialised", "or kv_8_bit=False"),
         ({"q_8_bit": True}, "q_8_bit_needs_specialised", "or q_8_bit=False"),
     ],

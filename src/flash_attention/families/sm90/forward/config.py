@@ -69,6 +69,7 @@ class HopperForwardKernelConfig(KernelConfig):
     watch_sums: bool = False  # unmasked blocks keep the old maximum while row sums are small
     prefetch_q: bool = False  # prefetch the next tile's Q into L2
     skip_empty: bool = False  # consumers whose rows hold no query compute nothing
+    wide_panels: bool = False  # panels of 64 columns, although 32 would take less shared memory
     kv_8_bit: bool = False  # k and v are e4m3, and warps beside the producer convert them to dtype
     q_8_bit: bool = False  # q is e4m3, too, and they convert it as well
 
@@ -119,7 +120,12 @@ class HopperForwardKernelConfig(KernelConfig):
 
     @property
     def panel_columns(self) -> int:
-        """The columns of a panel of a shared-memory tile: 64, or 32 if panels then hold less."""
+        """The columns of a panel of a shared-memory tile."""
+        return 64 if self.wide_panels else self.tight_panel_columns
+
+    @property
+    def tight_panel_columns(self) -> int:
+        """The columns of panels that take the least shared memory: 64, or 32 if they hold less."""
         return min((64, 32), key=self._held_columns)
 
     def _held_columns(self, panel: int) -> int:
@@ -232,6 +238,7 @@ class HopperForwardKernelConfig(KernelConfig):
             self.watch_sums and "watch_sums",
             self.prefetch_q and "prefetch_q",
             self.skip_empty and "skip_empty",
+            self.wide_panels and "wide_panels",
             self.kv_8_bit and "kv_8_bit",
             self.q_8_bit and "q_8_bit",
         )

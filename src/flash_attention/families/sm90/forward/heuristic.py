@@ -66,6 +66,7 @@ def _config(problem: Problem) -> HopperForwardKernelConfig | None:
     causal, short = problem.causal or problem.window is not None, problem.seq_q <= SHORT
     group = PACKED_GROUP_MIB if problem.per_batch else group_mib(problem)
     uneven = causal or problem.per_batch  # tiles differ in length
+    wide = _begins_within_sectors(problem) and d_head > 64 and d_head % 64 in (16, 32)
     common: dict[str, Any] = {
         "tma": True,
         "specialised": True,
@@ -73,6 +74,7 @@ def _config(problem: Problem) -> HopperForwardKernelConfig | None:
         "rescale_threshold": 8,
         "tile_order": TileOrder.DYNAMIC if uneven else TileOrder.PERSISTENT,
         "group_mib": group if causal else 0,
+        "wide_panels": wide,
     }
 
     few_keys = problem.seq_k <= SHORT and not uneven
@@ -88,23 +90,27 @@ def _config(problem: Problem) -> HopperForwardKernelConfig | None:
         return narrow_keys(problem.seq_k, keys) if few_keys else 0
 
     if d_head <= 96:
-        finish = {"own_output": True, "watch_sums": True, "prefetch_q": True}
+        finish = {"watch_sums": True, "prefetch_q": True}
         if problem.seq_q <= FEW_ROWS[smallest_holding(FEW_ROWS, d_head)] and few_keys:
             keys = min(SIDE_BY_SIDE_KEYS, key=lambda keys: _cost(problem.seq_k, keys))
+            finish |= {"own_output": True, "wide_panels": False}
             return config(1, keys, 2, narrow_keys=narrow(keys), **finish)
         three = d_head <= 80 and not ((causal and short) or problem.per_batch)
         consumers = 3 if three and not _empty_rows(problem.seq_q) else 2
         keys = 96 if consumers == 3 and d_head > 64 else 128  # more would spill
-        return config(consumers, keys, 3, ping_pong=True, narrow_keys=narrow(keys), **finish)
+        finish["own_output"] = not (wide and consumers == 3)  # wide panels leave no room
+        stages = 2 if wide and consumers == 2 else 3
+        return config(consumers, keys, stages, ping_pong=True, narrow_keys=narrow(keys), **finish)
     if d_head <= 128:
         return config(
             2, 128, 2, ping_pong=True, own_output=True, watch_sums=True, narrow_keys=narrow(128)
         )
     if d_head <= 160:
-        return config(2, 128, 2, ping_pong=True, watch_sums=True, narrow_keys=narrow(128))
+        keys = 112 if wide else 128
+        return config(2, keys, 2, ping_pong=True, watch_sums=True, narrow_keys=narrow(keys))
     if d_head <= 192:
         return config(2, 112, 2, ping_pong=True, watch_sums=True, narrow_keys=64)
-    keys = 80 if d_head <= 224 else 64
+    keys = 80 if d_head <= 224 and not wide else 64
     return config(
         *(2, keys, 2),
         ping_pong=not causal,
@@ -112,6 +118,12 @@ def _config(problem: Problem) -> HopperForwardKernelConfig | None:
         prefetch_q=not (causal and short),
         narrow_keys=narrow(keys),
     )
+
+
+def _begins_within_sectors(problem: Problem) -> bool:
+    """Whether rows of heads may begin within a sector of 32 bytes. The parts of a row that lie in
+    different panels then read the sectors between them twice, so that wide panels are faster."""
+    return problem.d_head % 16 > 0 or problem.d_v % 16 > 0
 
 
 def _for_8_bits(

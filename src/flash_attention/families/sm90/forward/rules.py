@@ -34,6 +34,7 @@ PRODUCER_FIELDS = (
     "watch_sums",
     "prefetch_q",
     "skip_empty",
+    "wide_panels",
     "kv_8_bit",
     "q_8_bit",
 )
@@ -110,6 +111,12 @@ def _switches_at_odds(cfg: HopperForwardKernelConfig) -> Iterator[Violation]:
             "skip_empty_needs_consumers",
             "skip_empty=True is for a tile whose last consumers have no query, and the only one of"
             " consumers=1 always has: use 2 or 3 consumers or set skip_empty=False",
+        )
+    if cfg.wide_panels and cfg.tight_panel_columns == cfg.panel_columns:
+        yield Violation(
+            "wide_panels",
+            f"wide_panels=True changes nothing, because panels of d_head={cfg.d_head} have"
+            f" {cfg.panel_columns} columns anyway: set wide_panels=False",
         )
     if cfg.kv_8_bit and cfg.consumers == 3:
         yield Violation(

@@ -137,6 +137,7 @@ def hopper_neighbours(config: HopperForwardKernelConfig) -> list[HopperForwardKe
         "prefetch_q": (not config.prefetch_q,),
         "watch_sums": (not config.watch_sums,),
         "skip_empty": (not config.skip_empty,),
+        "wide_panels": (not config.wide_panels,),
         "narrow_keys": (0, half_block(config.B_c), half_block(config.B_c // 2)),
     }
     if group := config.group_mib:

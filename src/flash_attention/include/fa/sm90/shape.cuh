@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tiles in shared memory: panels of 64 columns (32 where these take less), one swizzled row of 128 (64)
-// bytes after the other, for TMA and wgmma without conflicts. No product reads columns beyond d_head.
+// Tiles in shared memory: panels of 64 (32) columns, one swizzled row of 128 (64) bytes after the other,
+// for TMA and wgmma without conflicts. No product reads columns beyond d_head.
 #pragma once
 #include <fa/core.cuh>
 #include <fa/ptx/wgmma.cuh>
@@ -11,9 +11,13 @@ inline constexpr int kWarpgroupSize = 128;
 inline constexpr int kWarpgroupRows = 64;  // of one wgmma
 inline constexpr int kWarpRows = 16;
 
+// The columns of panels that take the least shared memory.
 template <int DHead>
+inline constexpr int kTightColumns = DHead % 64 > 32 || DHead % 64 == 0 ? 64 : 32;
+
+template <int DHead, int Columns = kTightColumns<DHead>>
 struct Panels {
-  static constexpr int kColumns = DHead % 64 > 32 || DHead % 64 == 0 ? 64 : 32;
+  static constexpr int kColumns = Columns;
   static constexpr int kCount = (DHead + kColumns - 1) / kColumns;
   static constexpr int kRowBytes = kColumns * kElementBytes;  // the swizzle span, too
   static constexpr int kSteps = kColumns / 16;
@@ -28,9 +32,9 @@ struct Panels {
 
 // A tile by its address. Products take it as an operand: a descriptor of its first 16-deep step, to
 // which the distances of the other steps are added.
-template <int DHead, int Rows>
-struct SharedTile : Panels<DHead> {
-  using Base = Panels<DHead>;
+template <int DHead, int Rows, int Columns = kTightColumns<DHead>>
+struct SharedTile : Panels<DHead, Columns> {
+  using Base = Panels<DHead, Columns>;
   static constexpr int kRows = Rows;
   static constexpr int kPanelBytes = Rows * Base::kRowBytes;
   static constexpr int kBytes = Base::kCount * kPanelBytes;
@@ -90,12 +94,14 @@ __device__ constexpr int used_rows(int group) {
 
 template <class Config>
 struct Shape {
-  using QTile = SharedTile<Config::kDHead, kWarpgroupRows>;  // of one warpgroup; O's, too
+  template <int Rows>
+  using Tile = SharedTile<Config::kDHead, Rows, Config::kPanelColumns>;
+  using QTile = Tile<kWarpgroupRows>;  // of one warpgroup; O's, too
   static constexpr int kGroup = Config::Rows::kGroup;
   static constexpr int kRows = used_rows(kGroup);  // of a warpgroup
   static constexpr int kBR = Config::kConsumers * kRows;
   static constexpr int kQLoadBytes = kRows * QTile::kCount * QTile::kRowBytes;
-  using KVTile = SharedTile<Config::kDHead, Config::kBC>;
+  using KVTile = Tile<Config::kBC>;
 
   // The operand in uniform registers, from which products read it. The compiler puts it there by itself
   // where other registers are not scarce.

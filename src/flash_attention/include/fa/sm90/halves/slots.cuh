@@ -25,7 +25,6 @@ __device__ constexpr bool check_host_numbers() {
   static_assert(Config::kTileRows == Shape<Config>::kBR, "rows of a tile");
   static_assert(Config::kQBoxHeads * Config::kQBoxQueries == Shape<Config>::kRows,
                 "rows of a box of Q");
-  static_assert(Config::kPanelColumns == Shape<Config>::KVTile::kColumns, "columns of a box");
   static_assert(Config::kBoxKeys == Config::Pages::template kBoxKeys<Config::kBC>,
                 "keys of a box of K or V");
   return true;
