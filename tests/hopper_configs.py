@@ -117,7 +117,7 @@ def _draw_specialised(draw: random.Random) -> HopperForwardKernelConfig:
     numbers = ("stages", "rescale_threshold")
     switches = (
         *("ping_pong", "overlap", "own_output", "watch_sums", "prefetch_q", "skip_empty"),
-        "wide_panels",
+        *("direct_output", "wide_panels"),
     )
     free: dict[str, Any] = {
         **{name: draw.choice(CHOICES[name]) for name in numbers},

@@ -119,6 +119,24 @@ def test_wide_panels_hold_the_same_columns(d_head: int, columns: int, schedule: 
     assert torch.equal(*outputs)
 
 
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize(("d_head", "columns"), [(256, 256), (208, 200), (64, 64)])
+def test_o_is_the_same_from_registers(d_head: int, columns: int, schedule: str) -> None:
+    """208 columns are six quads of chunks and a half."""
+    staged = HopperForwardKernelConfig(
+        *(DType.BF16, d_head, 2, 48, 2),
+        tma=True,
+        specialised=True,
+        ping_pong=True,
+        overlap=True,
+        tile_order=TileOrder.PERSISTENT,
+    )
+    qkv, judge = problem(columns, True, (130, 150, 2, 1))
+    direct = replace(staged, direct_output=True)
+    outputs = [run_clean(c, qkv, True, judge, schedule).output for c in (staged, direct)]
+    assert torch.equal(*outputs)
+
+
 @pytest.mark.parametrize("config", [CAUSAL, UNIFIED, LAST], ids=lambda c: c.kernel_name())
 def test_a_query_before_the_first_key_gets_zeros(config: HopperForwardKernelConfig) -> None:
     qkv = generate_qkv(2, 200, 2, config.d_head, config.dtype, seq_len_k=70)

@@ -104,8 +104,9 @@ TOGGLES: dict[str, tuple[HopperForwardKernelConfig, Any]] = {
     "consumers": (PLAIN, 1),
     "B_c": (PLAIN, 64),
     "group_mib": (LADDER[-1][1], 1),
+    "direct_output": (TWO_CONSUMERS, True),
     "skip_empty": (LADDER[-1][1], True),
-    "wide_panels": (replace(LADDER[-1][1], d_head=80, B_c=64), True),
+    "wide_panels": (replace(TWO_CONSUMERS, d_head=80, B_c=64, narrow_keys=0), True),
     "kv_8_bit": (TWO_CONSUMERS, True),
     "q_8_bit": (replace(TWO_CONSUMERS, kv_8_bit=True), True),
 }

@@ -100,6 +100,15 @@ def test_a_kernel_moves_blocks_of_keys_a_warpgroups_queries_and_a_warps_outputs(
     assert [seen.promotion for seen in maps.values()] == [256, 256, 256, 0]
 
 
+@pytest.mark.parametrize(("columns", "promotion"), [(64, 256), (72, 128), (80, 128), (96, 256)])
+def test_a_load_brings_less_into_l2_where_rows_are_no_multiple_of_64_bytes(
+    columns: int, promotion: int
+) -> None:
+    views = [view(name, shape=(2, 128, 4, columns)) for name in "qkvo"]
+    maps = describe_all(CONFIG, views, PLAIN)
+    assert [seen.promotion for seen in maps.values()] == [promotion] * 3 + [0]
+
+
 def test_boxes_follow_heads_side_by_side_pages_and_short_queries() -> None:
     features = Sm90Features(heads_together=4, page_keys=32, few_queries=True)
     maps = describe_all(CONFIG, [view(name) for name in "qkvo"], features)

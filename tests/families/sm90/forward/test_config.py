@@ -27,6 +27,7 @@ OTHER_VALUES: dict[str, Any] = {
     "tile_order": TileOrder.PERSISTENT,
     "group_mib": 32,
     "own_output": False,
+    "direct_output": True,
     "rescale_threshold": 4,
     "narrow_keys": 0,
     "watch_sums": False,

@@ -143,6 +143,7 @@ def test_sequences_of_their_own_lengths_need_the_counter(
         ({"tile_order": TileOrder.DYNAMIC}, "tile_order"),
         ({"tile_order": TileOrder.PERSISTENT}, "tile_order"),
         ({"own_output": True}, "own_output"),
+        ({"direct_output": True}, "direct_output"),
     ],
     ids=str,
 )

@@ -234,6 +234,16 @@ def test_panels_are_wide_where_several_narrow_ones_would_split_sectors(
     assert config.wide_panels == (d_head in (72, 88, 136, 152, 200, 216))
 
 
+@pytest.mark.parametrize("causal", [False, True])
+def test_short_tiles_of_the_widest_heads_store_from_registers(causal: bool) -> None:
+    direct = {
+        (d_head, rows): chosen(square(DType.BF16, d_head, rows, causal)).direct_output
+        for d_head in (192, 240, 256)
+        for rows in (512, 2048, 2049)
+    }
+    assert [key for key, is_direct in direct.items() if is_direct] == [(256, 512), (256, 2048)]
+
+
 @pytest.mark.parametrize("d_head", [16, 32, 48, 64, 96])
 def test_tiles_of_one_consumer_share_a_multiprocessor(d_head: int) -> None:
     """On 132 multiprocessors 32 x 16 heads of 257 rows are 2,560 tiles: 264 at a time."""

@@ -73,6 +73,7 @@ def assert_broken(
             "skip_empty_needs_consumers",
             "use 2 or 3 consumers or set skip_empty=False",
         ),
+        ({"direct_output": True}, "direct_output", "set one of them to False"),
         (
             {"wide_panels": True},
             "wide_panels",
@@ -100,6 +101,7 @@ def test_each_rule_is_named_and_says_what_to_change(
             "set specialised=True or tile_order=TileOrder.ONE_EACH",
         ),
         ({"own_output": True}, "own_output_needs_specialised", "or own_output=False"),
+        ({"direct_output": True}, "direct_output_needs_specialised", "or direct_output=False"),
         ({"rescale_threshold": 8}, "rescale_threshold_needs_specialised", "rescale_threshold=0"),
         ({"narrow_keys": 64}, "narrow_keys_needs_specialised", "or narrow_keys=0"),
         ({"watch_sums": True}, "watch_sums_needs_specialised", "or watch_sums=False"),

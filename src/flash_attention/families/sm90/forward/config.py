@@ -64,6 +64,7 @@ class HopperForwardKernelConfig(KernelConfig):
     tile_order: TileOrder = TileOrder.ONE_EACH  # which CTA computes which tile
     group_mib: int = 0  # MiB of K and V that DYNAMIC keeps in L2; 0: those of one head
     own_output: bool = False  # stage O in a separate buffer, so that the next Q loads early
+    direct_output: bool = False  # store O from registers, so that the next Q loads early
     rescale_threshold: int = 0  # rescale O if a maximum grew by over 2^t; 0: every block
     narrow_keys: int = 0  # narrower width of a warpgroup's first key block; 0: never narrow
     watch_sums: bool = False  # unmasked blocks keep the old maximum while row sums are small
@@ -233,6 +234,7 @@ class HopperForwardKernelConfig(KernelConfig):
             self.overlap and "overlap",
             order[self.tile_order],
             self.own_output and "own_output",
+            self.direct_output and "direct_output",
             self.rescale_threshold and f"lazy_{self.rescale_threshold}",
             self.narrow_keys and f"narrow_{self.narrow_keys}",
             self.watch_sums and "watch_sums",

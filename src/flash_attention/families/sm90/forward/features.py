@@ -155,6 +155,8 @@ class Sm90Features(Features):
         if self.short_queries:
             in_parts = "Combined" if self.one_launch else "Parts"
             return in_parts if self.in_parts else "Direct"
+        if config.direct_output:
+            return "Direct"
         return "OwnBuffer" if config.own_output else "OverQueries"
 
 
@@ -200,6 +202,7 @@ def _refuse_idle_fields(config: HopperForwardKernelConfig) -> None:
     idle = {
         "tile_order": config.tile_order is not TileOrder.ONE_EACH,
         "own_output": config.own_output,
+        "direct_output": config.direct_output,
     }
     for name, on in idle.items():
         if on:

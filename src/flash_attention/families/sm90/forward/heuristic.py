@@ -117,6 +117,7 @@ def _config(problem: Problem) -> HopperForwardKernelConfig | None:
         watch_sums=causal,
         prefetch_q=not (causal and short),
         narrow_keys=narrow(keys),
+        direct_output=d_head == 256 and problem.seq_k <= 2 * SHORT and not problem.per_batch,
     )
 
 

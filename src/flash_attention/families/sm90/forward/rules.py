@@ -29,6 +29,7 @@ PRODUCER_FIELDS = (
     "overlap",
     "tile_order",
     "own_output",
+    "direct_output",
     "rescale_threshold",
     "narrow_keys",
     "watch_sums",
@@ -105,6 +106,12 @@ def _switches_at_odds(cfg: HopperForwardKernelConfig) -> Iterator[Violation]:
             "ping_pong_needs_consumers",
             "ping_pong=True needs a second consumer to alternate with, and consumers=1: "
             "use 2 or 3 consumers or set ping_pong=False",
+        )
+    if cfg.own_output and cfg.direct_output:
+        yield Violation(
+            "direct_output",
+            "own_output=True has a buffer for O, and direct_output=True stores it from registers:"
+            " set one of them to False",
         )
     if cfg.skip_empty and cfg.consumers == 1:
         yield Violation(

@@ -134,6 +134,7 @@ def hopper_neighbours(config: HopperForwardKernelConfig) -> list[HopperForwardKe
         "consumers": (config.consumers - 1, config.consumers + 1),
         "ping_pong": (not config.ping_pong,),
         "own_output": (not config.own_output,),
+        "direct_output": (not config.direct_output,),
         "prefetch_q": (not config.prefetch_q,),
         "watch_sums": (not config.watch_sums,),
         "skip_empty": (not config.skip_empty,),

@@ -3,6 +3,8 @@
 #pragma once
 #include <fa/attn/lse.cuh>
 #include <fa/attn/sequence.cuh>
+#include <fa/ptx/memory.cuh>
+#include <fa/sm90/quad.cuh>
 #include <fa/sm90/tile.cuh>
 
 namespace fa::sm90 {
@@ -71,6 +73,29 @@ struct WarpOutput {
       for (int j = 0; j < Config::kDHead / 8; ++j)
         if (const int column = first_column + 8 * j + 2 * (lane_id() % 4); column < args.d_v)
           store(column, o.v[0][j][2 * h], o.v[0][j][2 * h + 1]);
+    }
+  }
+
+  // Stores the used rows of O in chunks of 8 columns: `row_of(r)` is the address of row r. The lanes of
+  // a quad have two columns of each of four chunks, and exchange them for one chunk each.
+  template <class RowOf>
+  __device__ void store_chunks(RowOf row_of) const {
+    constexpr int kChunks = Config::kDHead / kChunkElements;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int r = lane_row(h);
+      char* const row = ptx::computed_once(row_of(r));
+#pragma unroll
+      for (int j = 0; j < kChunks; j += 4) {
+        u32 pair[4] = {};
+#pragma unroll
+        for (int i = 0; i < 4 && j + i < kChunks; ++i)
+          pair[i] = Config::DType::pack(o.v[0][j + i][2 * h], o.v[0][j + i][2 * h + 1]);
+        transpose_quad(pair);
+        const int chunk = j + lane_id() % 4, column = first_column + chunk * kChunkElements;
+        if (used(r) && chunk < kChunks && column < args.d_v)
+          ptx::st_global_16(row + column * kElementBytes, {pair[0], pair[1], pair[2], pair[3]});
+      }
     }
   }
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The few rows of O that are used are stored directly from registers.
+// O is stored from registers. The next Q is loaded as soon as the last scores are computed.
 #pragma once
-#include <fa/ptx/memory.cuh>
 #include <fa/sm90/warp_output.cuh>
 
 namespace fa::sm90::output {
@@ -13,14 +12,11 @@ struct Direct : OutsideQueries {
   static __device__ void store(Consumer&, const Warp& warp, const attn::RowEnds& ends) {
     const ForwardKernelArgs& args = warp.args;
     warp.store_lse(ends);
-    warp.store_pairs([&](int r, int /*h*/) {
+    warp.store_chunks([&](int r) {
       const i64 row = warp.sequence.q_batch * args.o_stride.batch +
                       warp.head(r) * args.o_stride.head +
                       (warp.sequence.q_first + warp.position(r)) * args.o_stride.seq;
-      char* const to = ptx::computed_once(static_cast<char*>(args.o) + row * kElementBytes);
-      return [to](int column, float x, float y) {
-        ptx::st_global_4(to + column * kElementBytes, Warp::Config::DType::pack(x, y));
-      };
+      return static_cast<char*>(args.o) + row * kElementBytes;
     });
   }
 };
