@@ -222,6 +222,7 @@ class Cache:
         asked = options.copy()
         k, v = self._described(call, keys, asked)
         following = Call(keys.q, k, v, **asked)
+        check_no_grad(following)  # of its factors
         as_they_are = all(t.stride(-1) == 1 and t.shape[-1] % 8 == 0 for t in following[:3])
         if call.q.is_cuda and as_they_are:
             plan_for(following)

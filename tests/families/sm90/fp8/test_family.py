@@ -138,9 +138,15 @@ def test_attention_of_no_keys_is_zero() -> None:
 
 def test_gradients_of_8_bits_are_refused() -> None:
     call = Case(3, 4).call(128)
-    message = "there are no gradients of 8-bit tensors; pass 16-bit tensors, or call under torch.no"
+    message = "there are no gradients of 8-bit tensors and their factors; pass 16-bit tensors, or"
     with pytest.raises(UnsupportedError, match=message):
         attention(call.q.clone().requires_grad_(), call.k, call.v, **call.keywords)
+    for name, factor in call.descales.items():
+        learned = call._replace(**{name: factor.clone().requires_grad_()})
+        with pytest.raises(UnsupportedError, match=message):
+            attention(*call[:3], **learned.keywords)
+        with torch.no_grad():
+            attention(*call[:3], **learned.keywords)
     with torch.no_grad():
         attention(call.q.clone().requires_grad_(), call.k, call.v, **call.keywords)
 
