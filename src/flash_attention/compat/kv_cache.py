@@ -14,7 +14,13 @@ from flash_attention.call.call import Call, Keywords
 from flash_attention.call.checks import check_dense, check_meaning
 from flash_attention.call.results import E4M3
 from flash_attention.call.tensors import DIMS, DTYPES, MAX_ROWS, check_no_grad
-from flash_attention.compat.new_rows import check_new, contiguous_rows, counts_of, in_pairs
+from flash_attention.compat.new_rows import (
+    check_memory,
+    check_new,
+    contiguous_rows,
+    counts_of,
+    in_pairs,
+)
 from flash_attention.compat.rotary import check_rotary
 from flash_attention.errors import UnsupportedError
 from flash_attention.launch.cache_update import update_cache
@@ -104,6 +110,7 @@ class Cache:
         else:
             keys = call.empty_keys()
             if call.k is not None:
+                check_memory(call)
                 self._check_attention(call, keys, options)
             if has_values(self.k):
                 _check_places(call)
