@@ -245,8 +245,8 @@ def check_16_bit(call: Call) -> None:
     """Check that the tensors of a call whose gradients are computed are not 8-bit."""
     if getattr(call.k, "dtype", None) == E4M3:
         raise UnsupportedError(
-            f"k is {E4M3}, and there are no gradients of 8-bit tensors and their factors; pass 16-bit"
-            " tensors, or call under torch.no_grad()"
+            f"k is {E4M3}, and there are no gradients of 8-bit tensors and their factors; pass"
+            " 16-bit tensors, or call under torch.no_grad()"
         )
 
 

@@ -142,7 +142,8 @@ def test_gradients_of_8_bits_are_refused() -> None:
     with pytest.raises(UnsupportedError, match=message):
         attention(call.q.clone().requires_grad_(), call.k, call.v, **call.keywords)
     for name, factor in call.descales.items():
-        learned = call._replace(**{name: factor.clone().requires_grad_()})
+        other: dict[str, Any] = {name: factor.clone().requires_grad_()}
+        learned = call._replace(**other)
         with pytest.raises(UnsupportedError, match=message):
             attention(*call[:3], **learned.keywords)
         with torch.no_grad():
