@@ -152,6 +152,17 @@ def test_gradients_of_8_bits_are_refused() -> None:
         attention(call.q.clone().requires_grad_(), call.k, call.v, **call.keywords)
 
 
+def test_tangents_of_factors_are_refused() -> None:
+    call = Case(3, 4).call(128)
+
+    def scaled(factor: torch.Tensor) -> torch.Tensor:
+        return attention(*call[:3], **call._replace(v_descale=factor).keywords)
+
+    factor = call.descales["v_descale"]
+    with pytest.raises(UnsupportedError, match="a tensor has a tangent"):
+        torch.func.jvp(scaled, (factor,), (factor,))
+
+
 def test_a_traced_call_is_one_operator_with_the_same_result() -> None:
     call = Case(30, 40).call(128)
 
