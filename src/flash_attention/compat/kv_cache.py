@@ -242,9 +242,21 @@ class Cache:
         """Return k and v if nothing is to be stored or computed."""
         table = self.table if self.index is None else self.index[:, None]
         every = lengths is None and table is None  # dense keys, all in use
-        options["seqused_k"] = None if every else lengths_of(call)
+        options["seqused_k"] = used = None if every else lengths_of(call)
         options["block_table"] = table
+        if self.index is not None and used is not None and has_values(used):
+            self._check_index(self.index, used)
         return self.k, self.v
+
+    def _check_index(self, index: Tensor, used: Tensor) -> None:
+        """Check that the entries of sequences with keys exist."""
+        last = len(self.k) - 1
+        for sequence, (entry, keys) in enumerate(zip(index.tolist(), used.tolist(), strict=True)):
+            if keys > 0 and not 0 <= entry <= last:
+                raise UnsupportedError(
+                    f"cache_batch_idx[{sequence}] is {entry}, and sequence {sequence} has {keys}"
+                    f" keys; the cache has {last + 1} entries, allowed are 0 to {last}"
+                )
 
     def _described(
         self, call: CacheCall, keys: CachedKeys, options: Keywords
