@@ -13,9 +13,9 @@ import torch
 
 from flash_attention.arch import ARCHES
 from flash_attention.call.call import Call
+from flash_attention.call.mla import MAX_GRADIENT_D_HEAD
 from flash_attention.call.tensors import (
     MAX_D_HEAD,
-    MAX_GRADIENT_D_HEAD,
     MAX_ROWS,
     OUTPUT,
     Packing,

@@ -94,6 +94,7 @@ VERSION_3 = (
             "test_a_cache_stores_new_rows_of_8_bits",
             "test_rows_of_8_bits_are_not_rotated",
             "test_an_odd_row_is_refused",
+            "test_factors_have_no_gradient_and_nothing_is_stored",
             "test_the_kernel_stores_pairs_as_torch_does",
             "test_tensors_of_8_bits_are_multiplied_by_their_descale_factors",
         ),

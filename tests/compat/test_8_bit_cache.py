@@ -111,3 +111,15 @@ def test_the_kernel_stores_pairs_as_torch_does() -> None:
             update(cache._call(Q, new_k, new_v, lengths, None, options))
         caches.append((cache.k.float(), cache.v.float()))
     assert all(map(torch.equal, *caches))
+
+
+def test_factors_have_no_gradient_and_nothing_is_stored() -> None:
+    k, v = K.clone(), V.clone()
+    new_k, new_v = (t[:, :3].contiguous() for t in (K.flip(1), V.flip(1)))
+    learned: dict[str, Any] = FACTORS | {"v_descale": V_DESCALE.clone().requires_grad_()}
+    with pytest.raises(UnsupportedError, match="a tensor requires grad, and this function is not"):
+        flash_attn_with_kvcache(Q, k, v, new_k, new_v, cache_seqlens=4, **learned)
+    with pytest.raises(UnsupportedError, match="no gradients of 8-bit tensors and their factors"):
+        flash_attn_with_kvcache(Q, k, v, cache_seqlens=4, **learned)
+    assert torch.equal(k.float(), K.float())
+    assert torch.equal(v.float(), V.float())

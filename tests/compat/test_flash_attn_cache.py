@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from flash_attention import UnsupportedError
 from flash_attention.attention import attention
 from flash_attention.call.call import Call
 from flash_attention.compat import flash_attn, kv_cache
@@ -107,6 +108,8 @@ def test_entries_of_a_cache_are_those_that_the_index_names(lengths: Any) -> None
     assert torch.equal(
         moved, flash_attn_with_kvcache(q, *gathered, cache_seqlens=lengths, causal=True)
     )
+    with pytest.raises(UnsupportedError, match=r"cache_batch_idx\[1\] is 6, .* allowed are 0 to 5"):
+        flash_attn_with_kvcache(q, *caches, cache_seqlens=lengths, cache_batch_idx=numbers(5, 6, 2))
 
 
 def test_new_keys_go_to_the_entries_that_the_index_names() -> None:

@@ -74,9 +74,14 @@ class Call(NamedTuple):
                 or self.v.requires_grad
                 or (out is not None and out.requires_grad)
                 or (sinks is not None and sinks.requires_grad)
+                or (self.k_descale is not None and self._descales_need_grad)
             )
         except AttributeError:  # of something that is no tensor, which the checks refuse
             return False
+
+    @property
+    def _descales_need_grad(self) -> bool:
+        return any(factor.requires_grad for factor in self.descales.values())
 
     def key(self) -> tuple[object, ...]:
         """Everything that a plan depends on. Calls with the same key differ only in their data."""

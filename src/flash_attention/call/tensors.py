@@ -15,7 +15,7 @@ import torch
 from torch.autograd import forward_ad
 
 from flash_attention.call.call import Call
-from flash_attention.call.mla import check_not_mla, is_mla, or_mla
+from flash_attention.call.mla import check_not_mla, check_not_wide, is_mla, or_mla
 from flash_attention.call.overlap import Layout, may_overlap, overlaps_itself
 from flash_attention.call.results import E4M3
 from flash_attention.call.transposed import KEYS, has_transposed_v
@@ -29,7 +29,6 @@ DTYPES = (torch.float16, torch.bfloat16)
 DEVICE_TYPES = ("cuda", "cpu")  # run on the GPU, and run in the emulator
 ALIGNMENT = 16  # bytes of one copy instruction, which its address is a multiple of
 MAX_D_HEAD = 512  # of the widest kernel config, but for MLA
-MAX_GRADIENT_D_HEAD = 256  # of the widest one whose gradients kernels compute
 MAX_ROWS = 1 << 30  # so that sums of two numbers of rows fit in 32 bits
 
 
@@ -226,27 +225,16 @@ def check_differentiable(call: Call) -> None:
     check_16_bit(call)
     check_not_paged(call)
     check_not_mla(call)
-    _check_not_wide(call)
+    check_not_wide(call)
     check_no_tangent(call)
-
-
-def _check_not_wide(call: Call) -> None:
-    """Check that kernels compute the gradients of a call's head dimensions."""
-    for name, tensor in (("q", call.q), ("v", call.v)):
-        if (d_head := tensor.shape[-1]) > MAX_GRADIENT_D_HEAD and not tensor.is_cpu:
-            raise UnsupportedError(
-                f"{name} has d_head {d_head}, and kernels compute gradients of d_head up to"
-                f" {MAX_GRADIENT_D_HEAD}; call under torch.no_grad(), or call torch's own"
-                " scaled_dot_product_attention"
-            )
 
 
 def check_16_bit(call: Call) -> None:
     """Check that the tensors of a call whose gradients are computed are not 8-bit."""
     if getattr(call.k, "dtype", None) == E4M3:
         raise UnsupportedError(
-            f"k is {E4M3}, and there are no gradients of 8-bit tensors; pass 16-bit tensors, or"
-            " call under torch.no_grad()"
+            f"k is {E4M3}, and there are no gradients of 8-bit tensors and their factors; pass"
+            " 16-bit tensors, or call under torch.no_grad()"
         )
 
 
@@ -261,7 +249,7 @@ def check_not_paged(call: Call) -> None:
 
 def check_no_tangent(call: Call) -> None:
     """Raise UnsupportedError if a tensor has a tangent of forward-mode autograd."""
-    if forward_ad._current_level >= 0 and any(has_tangent(t) for t in call[:5]):
+    if forward_ad._current_level >= 0 and any(map(has_tangent, (*call[:5], *call[9:12]))):
         refuse_tangent()
 
 

@@ -14,7 +14,13 @@ from flash_attention.call.call import Call, Keywords
 from flash_attention.call.checks import check_dense, check_meaning
 from flash_attention.call.results import E4M3
 from flash_attention.call.tensors import DIMS, DTYPES, MAX_ROWS, check_no_grad
-from flash_attention.compat.new_rows import check_new, contiguous_rows, counts_of, in_pairs
+from flash_attention.compat.new_rows import (
+    check_memory,
+    check_new,
+    contiguous_rows,
+    counts_of,
+    in_pairs,
+)
 from flash_attention.compat.rotary import check_rotary
 from flash_attention.errors import UnsupportedError
 from flash_attention.launch.cache_update import update_cache
@@ -104,6 +110,7 @@ class Cache:
         else:
             keys = call.empty_keys()
             if call.k is not None:
+                check_memory(call)
                 self._check_attention(call, keys, options)
             if has_values(self.k):
                 _check_places(call)
@@ -222,6 +229,7 @@ class Cache:
         asked = options.copy()
         k, v = self._described(call, keys, asked)
         following = Call(keys.q, k, v, **asked)
+        check_no_grad(following)  # of its factors
         as_they_are = all(t.stride(-1) == 1 and t.shape[-1] % 8 == 0 for t in following[:3])
         if call.q.is_cuda and as_they_are:
             plan_for(following)
@@ -234,9 +242,21 @@ class Cache:
         """Return k and v if nothing is to be stored or computed."""
         table = self.table if self.index is None else self.index[:, None]
         every = lengths is None and table is None  # dense keys, all in use
-        options["seqused_k"] = None if every else lengths_of(call)
+        options["seqused_k"] = used = None if every else lengths_of(call)
         options["block_table"] = table
+        if self.index is not None and used is not None and has_values(used):
+            self._check_index(self.index, used)
         return self.k, self.v
+
+    def _check_index(self, index: Tensor, used: Tensor) -> None:
+        """Check that the entries of sequences with keys exist."""
+        last = len(self.k) - 1
+        for sequence, (entry, keys) in enumerate(zip(index.tolist(), used.tolist(), strict=True)):
+            if keys > 0 and not 0 <= entry <= last:
+                raise UnsupportedError(
+                    f"cache_batch_idx[{sequence}] is {entry}, and sequence {sequence} has {keys}"
+                    f" keys; the cache has {last + 1} entries, allowed are 0 to {last}"
+                )
 
     def _described(
         self, call: CacheCall, keys: CachedKeys, options: Keywords

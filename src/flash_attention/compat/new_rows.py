@@ -6,8 +6,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from flash_attention.call.cache_call import CacheCall
 from flash_attention.call.checks import check_dense
 from flash_attention.call.lengths import check_starts
+from flash_attention.call.overlap import may_overlap, overlaps_itself
+from flash_attention.call.tensors import TensorView
 from flash_attention.errors import UnsupportedError
 
 PADDED = "(batch, seq_new, heads_k, d)"
@@ -37,6 +40,38 @@ def check_new(k: Tensor, v: Tensor, k_cache: Tensor, v_cache: Tensor, batch: int
                 f"the last dimension of {name}_cache has stride {cache.stride(-1)}; new rows are"
                 " stored in place: pass a cache whose last dimension is contiguous"
             )
+
+
+def check_memory(call: CacheCall) -> None:
+    """Check that rows that are stored change neither each other nor what is read."""
+    for name, cache in (("k_cache", call.k_cache), ("v_cache", call.v_cache)):
+        if not cache.is_contiguous() and overlaps_itself(TensorView.of(name, cache).layout):
+            raise UnsupportedError(
+                f"{name} has shape {tuple(cache.shape)} and strides {cache.stride()}, so several of"
+                " its elements share memory, and new rows are stored in place: pass a cache that"
+                " was not expanded"
+            )
+        for given, tensor in (("q", call.q), ("k", call.k), ("v", call.v)):
+            if tensor is not None and _overlap(cache, tensor):
+                raise UnsupportedError(
+                    f"{given} and {name} overlap in memory: {given} would be overwritten while it"
+                    f" is read; pass {given}.clone()"
+                )
+    if call.rotary is not None and _overlap(call.k_cache[..., : call.rotary.dim], call.v_cache):
+        raise UnsupportedError(
+            f"v_cache has some of the first {call.rotary.dim} columns of k_cache, which rotary_cos"
+            " and rotary_sin rotate, and new values are not rotated; rotate q and k before the"
+            " call, or pass a v_cache with memory of its own"
+        )
+
+
+def _overlap(cache: Tensor, other: Tensor) -> bool:
+    """Whether two tensors share memory. Those with storages of their own, which most have, are told
+    apart without their layouts."""
+    if cache.untyped_storage().data_ptr() != other.untyped_storage().data_ptr():
+        return False
+    first, second = TensorView.of("cache", cache), TensorView.of("other", other)
+    return may_overlap(second.pointer - first.pointer, first.layout, second.layout)
 
 
 def counts_of(k: Tensor, starts: Tensor | None, batch: int, *, values: bool) -> list[int]:

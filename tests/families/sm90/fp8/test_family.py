@@ -138,11 +138,29 @@ def test_attention_of_no_keys_is_zero() -> None:
 
 def test_gradients_of_8_bits_are_refused() -> None:
     call = Case(3, 4).call(128)
-    message = "there are no gradients of 8-bit tensors; pass 16-bit tensors, or call under torch.no"
+    message = "there are no gradients of 8-bit tensors and their factors; pass 16-bit tensors, or"
     with pytest.raises(UnsupportedError, match=message):
         attention(call.q.clone().requires_grad_(), call.k, call.v, **call.keywords)
+    for name, factor in call.descales.items():
+        other: dict[str, Any] = {name: factor.clone().requires_grad_()}
+        learned = call._replace(**other)
+        with pytest.raises(UnsupportedError, match=message):
+            attention(*call[:3], **learned.keywords)
+        with torch.no_grad():
+            attention(*call[:3], **learned.keywords)
     with torch.no_grad():
         attention(call.q.clone().requires_grad_(), call.k, call.v, **call.keywords)
+
+
+def test_tangents_of_factors_are_refused() -> None:
+    call = Case(3, 4).call(128)
+
+    def scaled(factor: torch.Tensor) -> torch.Tensor:
+        return attention(*call[:3], **call._replace(v_descale=factor).keywords)
+
+    factor = call.descales["v_descale"]
+    with pytest.raises(UnsupportedError, match="a tensor has a tangent"):
+        torch.func.jvp(scaled, (factor,), (factor,))
 
 
 def test_a_traced_call_is_one_operator_with_the_same_result() -> None:
