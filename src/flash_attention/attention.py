@@ -10,7 +10,12 @@ import torch
 from torch import Tensor
 
 from flash_attention import ops
-from flash_attention.autograd import compute_recorded, compute_traced
+from flash_attention.autograd import (
+    compute_recorded,
+    compute_traced,
+    plan_to_record,
+    run_recorded,
+)
 from flash_attention.call.call import Call, Keywords, call_of, with_keywords
 from flash_attention.call.options import check_switch
 from flash_attention.call.padding import needs_padding, padded
@@ -110,7 +115,13 @@ def attention(
     call, backward = call_of("attention", q, k, v, out, keywords), NOTHING_ASKED
     if deterministic is not False or backward_config is not None:
         backward = BackwardOptions.of(backward_config, deterministic)
-    if not (ops.is_traced(q, k, v) or (_is_grad_enabled() and call.needs_grad)):
+    if ops.is_traced(q, k, v):
+        pass
+    elif _is_grad_enabled() and call.needs_grad:
+        plan = plan_to_record(call, config)
+        if plan is not None:
+            return run_recorded(plan, call, validate, backward)
+    else:
         try:
             plan = known_plan(call, config)
             if plan is not None:

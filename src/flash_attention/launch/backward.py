@@ -202,15 +202,25 @@ def known_backward_plan(
     call: BackwardCall, config: GivenConfig | None = None
 ) -> BackwardPlan | None:
     """Return the plan of a backward pass as `known_plan` returns that of a call."""
-    do, forward, lse = call[:3]
-    tensors = (do, *forward[:3], lse)
-    try:
-        kind = (config, do.shape, call.key_beside_tensors())
-        plan = _plans.recent(kind, *tensors)
-        if plan is None:
+    plan = recent_backward_plan(call, config)
+    if plan is None:
+        try:
             plan = _plans.get((config, call.key()))
             if plan is not None:
-                _plans.note(plan, kind, *tensors)
+                kind, tensors = call.kind_and_tensors()
+                _plans.note(plan, (config, *kind), *tensors)
+        except Exception:  # of an argument that has no key, which the checks of a new plan refuse
+            return None
+    return None if plan is None or (plan.device_index == CPU and config is None) else plan
+
+
+def recent_backward_plan(
+    call: BackwardCall, config: GivenConfig | None = None
+) -> BackwardPlan | None:
+    """Return the plan of a backward pass if it was recently known. This runs in every pass."""
+    try:
+        kind, tensors = call.kind_and_tensors()
+        plan = _plans.recent((config, *kind), *tensors)
     except Exception:  # of an argument that has no key, which the checks of a new plan refuse
         return None
     return None if plan is None or (plan.device_index == CPU and config is None) else plan

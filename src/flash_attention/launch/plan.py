@@ -59,6 +59,7 @@ class Plan:
         )
         self.config, self.arch, self.rule = decision.config, decision.arch, decision.rule
         self.return_lse = call.return_lse
+        self.is_differentiable = False  # until that was checked
         self._lse_shape = self.problem.lse_shape
         self.recipe = decision.recipe(
             self.problem, self.views, where.num_sms, return_lse=call.return_lse
@@ -179,15 +180,19 @@ def plan_for(call: Call, config: GivenConfig | None = None) -> Plan:
     return plan
 
 
-def known_plan(call: Call, config: GivenConfig | None = None) -> Plan | None:
+def known_plan(
+    call: Call, config: GivenConfig | None = None, *, with_lse: bool = False
+) -> Plan | None:
     """Return the plan of a call if one with its key was planned before. A call on the CPU without
-    a config has none. This runs in every call."""
+    a config has none. The plan `with_lse` returns the log-sum-exp even if the call does not ask for
+    it. This runs in every call."""
     q, k, v = call[:3]
     try:
-        kind = (config, q.shape, call.key_beside_qkv())
+        kind = (config, q.shape, call.key_beside_qkv(), with_lse)
         plan = _plans.recent(kind, q, k, v)
         if plan is None:
-            plan = _plans.get((config, call.key()))
+            planned = call.with_lse if with_lse else call
+            plan = _plans.get((config, planned.key()))
             if plan is not None:
                 _plans.note(plan, kind, q, k, v)
     except Exception:  # of an argument that has no key, which the checks of a new plan refuse
