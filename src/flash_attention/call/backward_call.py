@@ -67,14 +67,15 @@ class BackwardCall(NamedTuple):
         )
 
     def kind_and_tensors(self) -> tuple[tuple[object, ...], tuple[Tensor, ...]]:
-        """The part of the key that does not depend on tensors, and the tensors."""
+        """What Plans notes a plan of this call by: its options and sizes, and its tensors."""
         do, (q, k, v, out, a, b, c, d, *others), lse, dlse, wanted, deterministic = self
         tensors: tuple[Any, ...] = (do, q, k, v, out, lse)
         given: tuple[bool, ...] = ()
         if not (a is b is c is d is dlse is None):  # sinks, lengths, and the gradient of lse
             given = tuple(t is not None for t in (a, b, c, d, dlse))
             tensors += tuple(t for t in (a, b, c, d, dlse) if t is not None)
-        return (do.shape, given, *others, wanted, deterministic), tensors
+        kind = (do.numel(), k.numel(), given, *others, wanted, deterministic)
+        return kind, tensors
 
 
 @dataclass(frozen=True)

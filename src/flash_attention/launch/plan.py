@@ -205,7 +205,7 @@ def known_plan(
     it. This runs in every call."""
     q, k, v = call[:3]
     try:
-        kind = (config, q.shape, call.key_beside_qkv(), with_lse)
+        kind = (config, q.numel(), k.numel(), call.key_beside_qkv(), with_lse)
         plan = _plans.recent(kind, q, k, v)
         if plan is None:
             planned = call.with_lse if with_lse else call
