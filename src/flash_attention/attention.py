@@ -115,13 +115,7 @@ def attention(
     call, backward = call_of("attention", q, k, v, out, keywords), NOTHING_ASKED
     if deterministic is not False or backward_config is not None:
         backward = BackwardOptions.of(backward_config, deterministic)
-    if ops.is_traced(q, k, v):
-        pass
-    elif _is_grad_enabled() and call.needs_grad:
-        plan = plan_to_record(call, config)
-        if plan is not None:
-            return run_recorded(plan, call, validate, backward)
-    else:
+    if not (ops.is_traced(q, k, v) or (_is_grad_enabled() and call.needs_grad)):
         try:
             plan = known_plan(call, config)
             if plan is not None:
@@ -137,11 +131,17 @@ def _attend_anew(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Run a call that no plan is known of, or that torch traces or records."""
     q, k, v = call[:3]
+    is_traced = ops.is_traced(q, k, v)
+    is_recorded = not is_traced and _is_grad_enabled() and call.needs_grad
+    if is_recorded:
+        plan = plan_to_record(call, config)
+        if plan is not None:
+            return run_recorded(plan, call, validate, backward)
     if needs_padding(q, v):
         return _attend_padded(call, config, validate, backward)
-    if ops.is_traced(q, k, v):
+    if is_traced:
         return compute_traced(call, config, validate, backward)
-    if _is_grad_enabled() and call.needs_grad:
+    if is_recorded:
         return compute_recorded(call, config, validate, backward)
     try:
         return compute(call, config, validate)
