@@ -10,7 +10,12 @@ import torch
 from torch import Tensor
 
 from flash_attention import ops
-from flash_attention.autograd import compute_recorded, compute_traced
+from flash_attention.autograd import (
+    compute_recorded,
+    compute_traced,
+    plan_to_record,
+    run_recorded,
+)
 from flash_attention.call.call import Call, Keywords, call_of, with_keywords
 from flash_attention.call.options import check_switch
 from flash_attention.call.padding import needs_padding, padded
@@ -126,11 +131,17 @@ def _attend_anew(
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Run a call that no plan is known of, or that torch traces or records."""
     q, k, v = call[:3]
+    is_traced = ops.is_traced(q, k, v)
+    is_recorded = not is_traced and _is_grad_enabled() and call.needs_grad
+    if is_recorded:
+        plan = plan_to_record(call, config)
+        if plan is not None:
+            return run_recorded(plan, call, validate, backward)
     if needs_padding(q, v):
         return _attend_padded(call, config, validate, backward)
-    if ops.is_traced(q, k, v):
+    if is_traced:
         return compute_traced(call, config, validate, backward)
-    if _is_grad_enabled() and call.needs_grad:
+    if is_recorded:
         return compute_recorded(call, config, validate, backward)
     try:
         return compute(call, config, validate)

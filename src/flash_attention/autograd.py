@@ -12,18 +12,20 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import Function
+from torch.autograd import Function, forward_ad
 
 from flash_attention import ops
 from flash_attention.call.backward_call import BackwardCall, Gradients, Wanted, backward_call_of
 from flash_attention.call.call import Call
-from flash_attention.call.tensors import check_differentiable, refuse_tangent
+from flash_attention.call.tensors import ALIGNMENT, check_differentiable, refuse_tangent
 from flash_attention.families.given import GivenConfig
-from flash_attention.launch.backward import compute_gradients
+from flash_attention.launch.backward import compute_gradients, recent_backward_plan
 from flash_attention.launch.compute import compute
+from flash_attention.launch.plan import Plan, known_plan
 from flash_attention.ops import BackwardOptions
 
 _any_transforms: Callable[[], bool] = torch._C._are_functorch_transforms_active
+_is_grad_enabled = torch.is_grad_enabled
 
 
 def is_transformed() -> bool:
@@ -50,22 +52,76 @@ def compute_traced(
     return ops.traced(call, config, validate, backward)
 
 
+def plan_to_record(call: Call, config: GivenConfig | None) -> Plan | None:
+    """Return the known plan of a call that autograd records. There is none for a call in a
+    transform, and for one whose tensors may have tangents. This runs in every such call."""
+    if _any_transforms() or forward_ad._current_level >= 0:
+        return None
+    plan = known_plan(call, config, with_lse=True)
+    if plan is not None and not plan.is_differentiable:
+        check_differentiable(call)  # which follows from the plan's key
+        plan.is_differentiable = True
+    return plan
+
+
+def run_recorded(
+    plan: Plan, call: Call, validate: bool, backward: BackwardOptions
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Run a call by the plan that `plan_to_record` found, and have autograd record it."""
+    q, k, v, _, sinks = call[:5]
+    return _record(q, k, v, sinks, (call, plan, None, validate, backward))
+
+
 def compute_recorded(
     call: Call, config: GivenConfig | None, validate: bool, backward: BackwardOptions
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Run a call as `compute` does, and have autograd record it."""
     check_differentiable(call)
-    q, k, v, _, sinks, cu_seqlens_q, cu_seqlens_k, seqused_k = call[:8]
-    apply = _record
+    q, k, v, _, sinks = call[:5]
     if is_transformed():
-        apply = (_Traced if ops.is_traced(q, k, v) else _Attention).apply
-    elif getattr(q, "is_meta", False) and ops.lacks_memory(q, k, v):
+        apply: Callable[..., Any] = (_Traced if ops.is_traced(q, k, v) else _Attention).apply
+        out, lse = apply(q, k, v, *call[4:8], call[9:], config, validate, backward)
+        return (out, lse) if call.return_lse else out
+    if getattr(q, "is_meta", False) and ops.lacks_memory(q, k, v):
         return ops.traced(call, config, validate, backward)
-    out, lse = apply(
-        *(q, k, v, sinks, cu_seqlens_q, cu_seqlens_k, seqused_k, call[9:], config, validate),
-        backward,
-    )
-    return (out, lse) if call.return_lse else out
+    return _record(q, k, v, sinks, (call, None, config, validate, backward))
+
+
+class _Recorded(Function):
+    """Attention outside of transforms. autograd sees only the tensors that may have gradients, as
+    every argument takes its time."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, asked: tuple[Any, ...]
+    ) -> Any:
+        call, plan, config, validate, backward = asked
+        if plan is None:
+            found = compute(call.with_lse, config, validate)
+        else:
+            found = plan.run(call, validate)
+        ctx.save_for_backward(q, k, v, *found, *(() if _has_no_extras(call) else call[4:8]))
+        ctx.set_materialize_grads(False)
+        ctx.options, ctx.backward_options = call[9:], backward
+        return found if call.return_lse else found[0]
+
+    @staticmethod
+    def backward(ctx: Any, do: Tensor | None, dlse: Tensor | None = None) -> Any:
+        return *_differentiated(ctx, do, dlse), None
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Tensor | None) -> Any:
+        refuse_tangent()
+
+
+_record: Callable[..., Tensor | tuple[Tensor, Tensor]] = super(Function, _Recorded).apply
+"""`_Recorded.apply` without a search for dead tensors of transforms."""
+
+
+def _has_no_extras(call: Call) -> bool:
+    """Whether a call without pages has neither sinks nor lengths, as most calls."""
+    sinks, cu_seqlens_q, cu_seqlens_k, seqused_k = call[4:8]
+    return sinks is cu_seqlens_q is cu_seqlens_k is seqused_k is None
 
 
 class _Traced(Function):
@@ -96,26 +152,16 @@ class _Traced(Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-        out, lse = output
         options = inputs[7]
-        ctx.save_for_backward(*inputs[:7], out, lse)
+        ctx.save_for_backward(*inputs[:3], *output, *inputs[3:7])
         ctx.set_materialize_grads(False)
         ctx.options, ctx.backward_options = options, inputs[-1]
         if not options[-1]:  # return_lse
-            ctx.mark_non_differentiable(lse)
+            ctx.mark_non_differentiable(output[1])
 
     @staticmethod
     def backward(ctx: Any, do: Tensor | None, dlse: Tensor | None) -> Any:
-        none = (None,) * 7
-        if do is None and dlse is None:
-            return None, None, None, None, *none
-        wanted = Wanted(*ctx.needs_input_grad[:4])
-        asked = (do, dlse, *ctx.saved_tensors, ctx.options, wanted, ctx.backward_options)
-        if not torch.is_grad_enabled():
-            return *_gradients(*asked), *none
-        record: Callable[..., Any] = _Gradients.apply
-        found = iter(record(*asked))  # with create_graph autograd records this too
-        return *(next(found) if is_wanted else None for is_wanted in wanted), *none
+        return *_differentiated(ctx, do, dlse), *(None,) * 7
 
 
 class _Attention(_Traced):
@@ -127,8 +173,17 @@ class _Attention(_Traced):
         refuse_tangent()
 
 
-_record: Callable[..., Any] = super(Function, _Attention).apply
-"""`_Attention.apply` outside of transforms, without inspecting the signature of forward."""
+def _differentiated(ctx: Any, do: Tensor | None, dlse: Tensor | None) -> tuple[Tensor | None, ...]:
+    """Return the gradients of q, k, v and sinks, if they are wanted."""
+    if do is None and dlse is None:
+        return None, None, None, None
+    wanted = Wanted(*ctx.needs_input_grad[:4])
+    asked = (do, dlse, wanted, ctx.options, ctx.backward_options, *ctx.saved_tensors)
+    if not _is_grad_enabled():
+        return _gradients(*asked)
+    record: Callable[..., Any] = _Gradients.apply
+    found = iter(record(*asked))  # with create_graph autograd records this too
+    return tuple(next(found) if is_wanted else None for is_wanted in wanted)
 
 
 class _Gradients(Function):
@@ -152,18 +207,18 @@ class _Gradients(Function):
 def _gradients(
     do: Tensor | None,
     dlse: Tensor | None,
+    wanted: Wanted,
+    options: tuple[Any, ...],
+    backward: BackwardOptions,
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    sinks: Tensor | None,
-    cu_seqlens_q: Tensor | None,
-    cu_seqlens_k: Tensor | None,
-    seqused_k: Tensor | None,
     out: Tensor,
     lse: Tensor,
-    options: tuple[Any, ...],
-    wanted: Wanted,
-    backward: BackwardOptions,
+    sinks: Tensor | None = None,
+    cu_seqlens_q: Tensor | None = None,
+    cu_seqlens_k: Tensor | None = None,
+    seqused_k: Tensor | None = None,
 ) -> Gradients:
     call = Call(q, k, v, out, sinks, cu_seqlens_q, cu_seqlens_k, seqused_k, None, *options)
     config, deterministic = backward
@@ -172,4 +227,9 @@ def _gradients(
     if ops.is_traced(q, k, v) or is_transformed():
         traced = BackwardCall(do, call, lse, dlse, wanted, deterministic)
         return ops.traced_gradients(traced, config)
+    everywhere = torch.are_deterministic_algorithms_enabled()
+    asked = BackwardCall(do, call, lse, dlse, wanted, deterministic or everywhere)
+    plan = recent_backward_plan(asked, config)
+    if plan is not None and not do.data_ptr() % ALIGNMENT:  # the strides are those of the plan
+        return plan.run(asked)
     return compute_gradients(backward_call_of(do, call, lse, dlse, wanted, deterministic), config)

@@ -10,7 +10,7 @@ from torch import Tensor
 from flash_attention.call.call import Keywords, call_of, with_keywords
 from flash_attention.families.given import GivenConfig
 from flash_attention.families.registry import check_config_type
-from flash_attention.launch.plan import plan_for
+from flash_attention.launch.plan import known_plan, plan_for
 from flash_attention.launch.timed import run_timed
 
 if TYPE_CHECKING:
@@ -96,7 +96,8 @@ def forward(
     call = call_of("forward", q, k, v, o, keywords)
     if kernel_cfg is None:
         check_config_type(kernel_cfg)
-    return plan_for(call, kernel_cfg).run(call)
+    plan = known_plan(call, kernel_cfg) or plan_for(call, kernel_cfg)
+    return plan.run(call)
 
 
 @with_keywords

@@ -18,7 +18,7 @@ from torch import Tensor
 from flash_attention.compile.unit import Unit
 from flash_attention.families.forward_args import ForwardKernelArgs
 from flash_attention.families.recipe import MapDescription
-from flash_attention.launch import driver, launcher, tensor_map, tile_counters
+from flash_attention.launch import driver, kept_scratch, launcher, tensor_map, tile_counters
 
 STREAMS = 7000  # the stream of device 0; others follow
 SIZE = ctypes.sizeof(ForwardKernelArgs)
@@ -62,13 +62,15 @@ class Gpus:
     def install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         empty, zeros = torch.empty, torch.zeros
         monkeypatch.setattr(torch.cuda, "device", self._device)
-        monkeypatch.setattr(tile_counters, "is_capturing", lambda: False)
+        for module in (tile_counters, kept_scratch):
+            monkeypatch.setattr(module, "is_capturing", lambda: False)
         monkeypatch.setattr(torch, "empty", lambda *size, **how: self._allocate(empty, size, how))
         monkeypatch.setattr(torch, "zeros", lambda *size, **how: self._allocate(zeros, size, how))
         monkeypatch.setattr(launcher, "current_device", lambda: self.current)
         monkeypatch.setattr(launcher, "current_stream", lambda index: STREAMS + index)
         monkeypatch.setattr(launcher, "load_unit", self._load)
         monkeypatch.setattr(tile_counters, "_counters_of", cache(tile_counters._TileCounters))
+        monkeypatch.setattr(kept_scratch, "_blocks_of", cache(kept_scratch._Blocks))
         monkeypatch.setattr(driver, "zeros", self._zeros)
         monkeypatch.setattr(tensor_map, "encode", self._encode)
         monkeypatch.setattr(driver, "ready_kernel", self._ready)

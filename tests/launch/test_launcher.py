@@ -136,7 +136,8 @@ def test_two_kernels_are_launched_in_order_and_share_memory_that_lives_as_long(g
     assert main.arguments.o_parts == combine.arguments.o_parts
 
 
-def test_every_launch_has_scratch_of_its_own(gpus: Gpus) -> None:
+@pytest.mark.usefixtures("two_launches")
+def test_every_launch_of_two_kernels_has_scratch_of_its_own(gpus: Gpus) -> None:
     plan, call = split_call()
     launcher = launcher_of(plan)
     for _ in range(2):

@@ -12,7 +12,11 @@ from torch import Tensor
 from flash_attention.call.backward_call import BackwardCall, Wanted
 from flash_attention.call.call import Call
 from flash_attention.launch import backward, plan, plans
-from flash_attention.launch.backward import backward_plan_for, known_backward_plan
+from flash_attention.launch.backward import (
+    backward_plan_for,
+    known_backward_plan,
+    recent_backward_plan,
+)
 from flash_attention.launch.plan import known_plan, plan_for
 from flash_attention.launch.plans import Plans
 from tests.launch.calls import HOPPER, grouped
@@ -120,8 +124,8 @@ def test_without_a_config_torch_computes_on_the_cpu_whatever_was_planned() -> No
     assert known_backward_plan(backward) is None
 
 
-def backward_call() -> BackwardCall:
-    q, k, v = grouped()
+def backward_call(seq_k: int = 77) -> BackwardCall:
+    q, k, v = grouped(seq_k=seq_k)
     lse = torch.zeros(1, 6, 100)
     return BackwardCall(torch.zeros_like(q), Call(q, k, v, torch.zeros_like(q)), lse)
 
@@ -139,9 +143,46 @@ def test_a_known_backward_plan_is_the_plan_of_the_key() -> None:
         call._replace(dlse=torch.zeros_like(call.lse)),
         call._replace(call=call.call._replace(causal=True)),
         call._replace(do=call.do.transpose(1, 2).contiguous().transpose(1, 2)),
+        call._replace(lse=call.lse.double()),
+        call._replace(call=call.call._replace(out=torch._neg_view(call.do))),
+        call._replace(call=call.call._replace(sinks=torch.zeros(6))),
+        call._replace(deterministic=True),
     )
     for other in others:
         assert known_backward_plan(other, BACKWARD) is None
+
+
+@pytest.mark.usefixtures("no_compile")
+def test_calls_that_alternate_between_lengths_find_plans_without_a_key(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls = [Call(*grouped(*lengths)) for lengths in ((1, 64), (1, 96), (2, 96), (1, 128))]
+    planned = [plan_for(call, HOPPER) for call in calls]
+    passes = [backward_call(seq_k=length) for length in (64, 96)]
+    planned_passes = [backward_plan_for(each, BACKWARD) for each in passes]
+    for call in calls:
+        known_plan(call, HOPPER)
+    for each in passes:
+        known_backward_plan(each, BACKWARD)
+
+    def refuse(call: object) -> None:
+        raise AssertionError("a key was made")
+
+    for kind in (Call, BackwardCall):
+        monkeypatch.setattr(kind, "key", refuse)
+    for _ in range(2):
+        assert [known_plan(call, HOPPER) for call in calls] == planned
+        assert [known_backward_plan(each, BACKWARD) for each in passes] == planned_passes
+        assert [recent_backward_plan(each, BACKWARD) for each in passes] == planned_passes
+
+
+@pytest.mark.usefixtures("no_compile")
+def test_calls_of_one_size_and_other_shapes_have_other_plans() -> None:
+    tall, wide = Call(*grouped(60, 80, heads=2)), Call(*grouped(20, 80, heads=6))
+    assert tall.q.numel() == wide.q.numel()
+    planned = [plan_for(call, HOPPER) for call in (tall, wide)]
+    for _ in range(3):
+        assert [known_plan(call, HOPPER) for call in (tall, wide)] == planned
 
 
 def test_all_plans_are_dropped_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -49,7 +49,7 @@ class BackwardCall(NamedTuple):
 
     def key(self) -> tuple[object, ...]:
         """Everything that a plan depends on. Calls with the same key differ only in their data."""
-        do, call, lse = self[:3]
+        do, call, lse, dlse, wanted, deterministic = self
         return (
             call.key(),
             do.shape,
@@ -61,18 +61,21 @@ class BackwardCall(NamedTuple):
             lse.stride(),
             lse.dtype,
             lse.device,
-            self.key_beside_tensors(),
-        )
-
-    def key_beside_tensors(self) -> tuple[object, ...]:
-        """The part of the key that does not depend on do, q, k, v and lse."""
-        _, call, _, dlse, wanted, deterministic = self
-        return (
-            call.key_beside_qkv(),
             None if dlse is None else (dlse.shape, dlse.stride(), dlse.dtype, dlse.device),
             wanted,
             deterministic,
         )
+
+    def kind_and_tensors(self) -> tuple[tuple[object, ...], tuple[Tensor, ...]]:
+        """What Plans notes a plan of this call by: its options and sizes, and its tensors."""
+        do, (q, k, v, out, a, b, c, d, *others), lse, dlse, wanted, deterministic = self
+        tensors: tuple[Any, ...] = (do, q, k, v, out, lse)
+        given: tuple[bool, ...] = ()
+        if not (a is b is c is d is dlse is None):  # sinks, lengths, and the gradient of lse
+            given = tuple(t is not None for t in (a, b, c, d, dlse))
+            tensors += tuple(t for t in (a, b, c, d, dlse) if t is not None)
+        kind = (do.numel(), k.numel(), given, *others, wanted, deterministic)
+        return kind, tensors
 
 
 @dataclass(frozen=True)

@@ -64,6 +64,11 @@ class Call(NamedTuple):
         return cast(Keywords, dict(zip(KEYWORDS[:-1], self[4:-1], strict=True)))
 
     @property
+    def with_lse(self) -> Call:
+        """The call that also returns its log-sum-exp."""
+        return Call(*self[:-1], return_lse=True)
+
+    @property
     def needs_grad(self) -> bool:
         """Whether autograd would expect a gradient from this call."""
         out, sinks = self.out, self.sinks

@@ -59,8 +59,8 @@ class ForwardKernelArgs(CallArgs):
 PARAMETER = parameter(ForwardKernelArgs)
 LAYOUT_ASSERTS = layout_asserts(ForwardKernelArgs)
 FIRST_ADDRESS: int = ForwardKernelArgs.q.offset
-pack_addresses = struct.Struct("<4Q").pack_into
-"""Packs the addresses of q, k, v and o, which follow each other from FIRST_ADDRESS on."""
+pack_addresses = struct.Struct("<5Q").pack_into
+"""Packs the addresses of q, k, v, o and lse, which follow each other from FIRST_ADDRESS on."""
 
 
 def forward_args(

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 import torch
 from torch import Tensor
@@ -13,6 +12,8 @@ from flash_attention.arch import Arch
 from flash_attention.call import tensors
 from flash_attention.call.backward_call import BackwardCall, BackwardProblem, Gradients
 from flash_attention.call.backward_checks import check_backward_call
+from flash_attention.call.call import Call
+from flash_attention.call.results import new_gradient
 from flash_attention.call.tensors import ALIGNMENT, TensorView
 from flash_attention.choose.decision import Decision, Where, decide
 from flash_attention.families.backward_args import (
@@ -80,7 +81,7 @@ class BackwardPlan:
         pointers = self._checked_pointers(call)
         if not self.launcher.loaded:
             self.launcher.load()
-        gradients = self.new_gradients() if into is None else into
+        gradients = self._new_gradients(call.call) if into is None else into
         return self._pack(call, pointers, gradients), gradients
 
     def bind(self, call: BackwardCall) -> BackwardKernelArgs:
@@ -88,10 +89,14 @@ class BackwardPlan:
         the addresses of gradients."""
         return self._pack(call, self._checked_pointers(call), Gradients())
 
-    def new_gradients(self) -> Gradients:
+    def _new_gradients(self, call: Call) -> Gradients:
         """Allocate the wanted gradients."""
-        dq, dk, dv, dsinks = self._rooms
-        return Gradients(dq and dq(), dk and dk(), dv and dv(), dsinks and dsinks())
+        dq, dk, dv = self._rooms
+        q, k, v, _, sinks = call[:5]
+        dsinks = None
+        if sinks is not None and self.problem.wanted.dsinks:
+            dsinks = torch.empty_like(sinks)
+        return Gradients(dq and dq(q), dk and dk(k), dv and dv(v), dsinks)
 
     def _checked_pointers(self, call: BackwardCall) -> tuple[int, ...]:
         """Return the addresses of q, k, v, o and do."""
@@ -127,17 +132,15 @@ class BackwardPlan:
             setattr(arguments, name, getattr(call.call, name).data_ptr())
         return arguments
 
-    def _rooms_of_gradients(self) -> list[Callable[[], Tensor] | None]:
-        """Return functions that allocate the wanted gradients."""
-        wanted, device = self.problem.wanted, self.views[0].device
-        rooms: list[Callable[[], Tensor] | None] = []
-        for view, asked in zip(self.views[5:], wanted[:3], strict=True):
-            first = 1 if self.is_packed(view) else 0  # the view has a batch dimension
-            shape, strides = view.shape[first:], view.strides[first:]
-            new = partial(torch.empty_strided, shape, strides, dtype=view.dtype, device=device)
+    def _rooms_of_gradients(self) -> list[Callable[[Tensor], Tensor] | None]:
+        """Return functions that allocate the wanted gradients of tensors. torch.empty_like is the
+        fastest, where it gives a gradient its strides."""
+        rooms: list[Callable[[Tensor], Tensor] | None] = []
+        both = zip(self.views[1:4], self.views[5:], strict=True)
+        for (tensor, gradient), asked in zip(both, self.problem.wanted[:3], strict=True):
+            new = torch.empty_like if gradient.strides == tensor.strides else new_gradient
             rooms.append(new if asked else None)
-        sinks = partial(torch.empty, self.problem.heads, dtype=torch.float32, device=device)
-        return [*rooms, sinks if wanted.dsinks else None]
+        return rooms
 
     def is_packed(self, view: TensorView) -> bool:
         """Whether a gradient has no batch dimension."""
@@ -146,7 +149,7 @@ class BackwardPlan:
 
     def _zeros(self, call: BackwardCall) -> Gradients:
         """Return the gradients without a query or a key. The lse of a row is then its sink."""
-        gradients = self.new_gradients()
+        gradients = self._new_gradients(call.call)
         for gradient in gradients:
             if gradient is not None:
                 gradient.zero_()
@@ -202,15 +205,25 @@ def known_backward_plan(
     call: BackwardCall, config: GivenConfig | None = None
 ) -> BackwardPlan | None:
     """Return the plan of a backward pass as `known_plan` returns that of a call."""
-    do, forward, lse = call[:3]
-    tensors = (do, *forward[:3], lse)
-    try:
-        kind = (config, do.shape, call.key_beside_tensors())
-        plan = _plans.recent(kind, *tensors)
-        if plan is None:
+    plan = recent_backward_plan(call, config)
+    if plan is None:
+        try:
             plan = _plans.get((config, call.key()))
             if plan is not None:
-                _plans.note(plan, kind, *tensors)
+                kind, tensors = call.kind_and_tensors()
+                _plans.note(plan, (config, *kind), *tensors)
+        except Exception:  # of an argument that has no key, which the checks of a new plan refuse
+            return None
+    return None if plan is None or (plan.device_index == CPU and config is None) else plan
+
+
+def recent_backward_plan(
+    call: BackwardCall, config: GivenConfig | None = None
+) -> BackwardPlan | None:
+    """Return the plan of a backward pass if it was recently known. This runs in every pass."""
+    try:
+        kind, tensors = call.kind_and_tensors()
+        plan = _plans.recent((config, *kind), *tensors)
     except Exception:  # of an argument that has no key, which the checks of a new plan refuse
         return None
     return None if plan is None or (plan.device_index == CPU and config is None) else plan

@@ -17,6 +17,7 @@ from torch import Tensor
 from flash_attention.families.recipe import Recipe, Step
 from flash_attention.launch import driver
 from flash_attention.launch.device import CPU, current_device, current_stream
+from flash_attention.launch.kept_scratch import BLOCK_BYTES, kept_scratch
 from flash_attention.launch.kernels import load_unit
 from flash_attention.launch.tensor_map import MAX_ENCODED, EncodedMap, EncodedMaps
 from flash_attention.launch.tile_counters import tile_counter
@@ -35,7 +36,8 @@ class Launcher:
         self._index = device_index
         self._counters = recipe.counters
         arguments = type(recipe.arguments)
-        self._scratch = _Scratch(recipe.scratch, device_index)
+        is_single = len(recipe.steps) == 1 and not recipe.steps[0].starts_early
+        self._scratch = _Scratch(recipe.scratch, device_index, may_be_kept=is_single)
         kind = _MarkedLaunch if os.environ.get(NVTX_VARIABLE, "0") not in ("", "0") else _Launch
         self._launches = [kind(step, arguments, device_index) for step in recipe.steps]
         self.loaded = False
@@ -58,7 +60,7 @@ class Launcher:
         if self._counters:
             arguments.tile_counter = tile_counter(index, stream, self._counters)
         # The memory belongs to the stream, so later users of it run after these kernels.
-        scratch = self._scratch.into(arguments) if self._scratch.size else None
+        scratch = self._scratch.into(arguments, stream) if self._scratch.size else None
         for launch in self._launches:
             launch.queue(arguments, stream)
         del scratch
@@ -67,15 +69,21 @@ class Launcher:
 class _Scratch:
     """The temporary memory of a recipe's kernels."""
 
-    def __init__(self, sizes: Mapping[str, int], device_index: int) -> None:
+    def __init__(self, sizes: Mapping[str, int], device_index: int, *, may_be_kept: bool) -> None:
         self.size = sum(sizes.values())
+        self._index = device_index
+        self._is_kept = may_be_kept and self.size <= BLOCK_BYTES
         self._device = torch.device("cpu" if device_index == CPU else f"cuda:{device_index}")
         self._starts = tuple(zip(sizes, accumulate(sizes.values(), initial=0), strict=False))
 
-    def into(self, arguments: Any) -> Tensor:
-        """Allocate it on the current stream, and store the addresses in `arguments`."""
-        memory = torch.empty(self.size, dtype=torch.uint8, device=self._device)
-        address = memory.data_ptr()
+    def into(self, arguments: Any, stream: int) -> Tensor | None:
+        """Store its addresses in `arguments`. It is allocated on the current stream, unless the
+        stream keeps enough."""
+        memory = None
+        address = kept_scratch(self._index, stream) if self._is_kept else 0
+        if not address:
+            memory = torch.empty(self.size, dtype=torch.uint8, device=self._device)
+            address = memory.data_ptr()
         for name, start in self._starts:
             setattr(arguments, name, address + start)
         return memory

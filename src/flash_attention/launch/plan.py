@@ -3,7 +3,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NoReturn, cast
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 import torch
 from torch import Tensor
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
     from flash_attention.call.problem import Problem
 
 _is_grad_enabled = torch.is_grad_enabled
+_empty_like = torch.empty_like
 
 
 class Plan:
@@ -59,7 +63,8 @@ class Plan:
         )
         self.config, self.arch, self.rule = decision.config, decision.arch, decision.rule
         self.return_lse = call.return_lse
-        self._lse_shape = self.problem.lse_shape
+        self.is_differentiable = False  # until that was checked
+        self._new_lse = self._room_of_lse(call.q.device)
         self.recipe = decision.recipe(
             self.problem, self.views, where.num_sms, return_lse=call.return_lse
         )
@@ -80,48 +85,40 @@ class Plan:
             check_switch("validate", validate)
             if validate:
                 check_lengths(self.problem, call)
-        if profiler._is_profiler_enabled:
-            with profiler.record_function(f"flash_attention::{self.config.short_form()}"):
-                return self._run(call)
-        return self._run(call)
-
-    def _run(self, call: Call) -> Tensor | tuple[Tensor, Tensor]:
-        if self.device_index == CPU and not self.idle:
-            from flash_attention.launch.emulation import emulate_checked  # loaded when used
-
-            out, lse = emulate_checked(self, call)
+        if self.device_index == CPU or self.idle or profiler._is_profiler_enabled:
+            out, lse = self._run_aside(call)
         else:
+            arguments, out, lse = self.prepare(call)
+            self.launcher.launch(arguments)
+            self._spare.append(arguments)
+        return out if lse is None else (out, lse)
+
+    def _run_aside(self, call: Call) -> tuple[Tensor, Tensor | None]:
+        """Run a call that is emulated or profiled, or that needs no kernel."""
+        name = f"flash_attention::{self.config.short_form()}"
+        with profiler.record_function(name) if profiler._is_profiler_enabled else nullcontext():
+            if self.device_index == CPU and not self.idle:
+                from flash_attention.launch.emulation import emulate_checked  # loaded when used
+
+                return emulate_checked(self, call)
             arguments, out, lse = self.prepare(call)
             if self.idle:
                 fill_idle(out, lse, call.sinks)
             else:
                 self.launcher.launch(arguments)
-                self._spare.append(arguments)
-        return out if lse is None else (out, lse)
-
-    def prepare(self, call: Call) -> tuple[ForwardKernelArgs, Tensor, Tensor | None]:
-        """Check the call's tensors, compile the kernel if needed, and allocate the results."""
-        arguments = self.bind(call)
-        if not (self.launcher.loaded or self.idle):
-            self.launcher.load()
-        out = call.out
-        if out is None:
-            q = call.q
-            out = torch.empty_like(q) if self._like_q else new_output(q, self.problem.d_v)
-            arguments.o = out.data_ptr()
-        elif not out.is_inference():
-            increment_version(out)
-        lse = None
-        if self.return_lse:
-            lse = torch.empty(self._lse_shape, dtype=torch.float32, device=out.device)
-            arguments.lse = lse.data_ptr()
-        return arguments, out, lse
+            return out, lse
 
     def bind(self, call: Call) -> ForwardKernelArgs:
         """Check what may differ between calls of one key, and return the kernel arguments.
 
         The address of an output that is not allocated yet is zero.
         """
+        return self.prepare(call, with_results=False)[0]
+
+    def prepare(
+        self, call: Call, *, with_results: bool = True
+    ) -> tuple[ForwardKernelArgs, Any, Tensor | None]:
+        """Check the call's tensors, compile the kernel if needed, and allocate the results."""
         q, k, v, out = call[:4]
         q_pointer, k_pointer, v_pointer = q.data_ptr(), k.data_ptr(), v.data_ptr()
         o_pointer = 0 if out is None else out.data_ptr()
@@ -133,14 +130,35 @@ class Plan:
             check_v_in_k(*views_of(call)[1:3])
         if _is_grad_enabled() or forward_ad._current_level >= 0:
             tensors.check_no_grad(call)
+        lse, lse_pointer = None, 0
+        if with_results:
+            if not (self.launcher.loaded or self.idle):
+                self.launcher.load()
+            if out is None:
+                out = _empty_like(q) if self._like_q else new_output(q, self.problem.d_v)
+                o_pointer = out.data_ptr()
+            elif not out.is_inference():
+                increment_version(out)
+            if self.return_lse:
+                lse = self._new_lse()
+                lse_pointer = lse.data_ptr()
         try:
             arguments = self._spare.pop()
         except IndexError:  # this is the first call, or others are running
             arguments = self._arguments.from_buffer_copy(self._template)
-        pack_addresses(arguments, FIRST_ADDRESS, q_pointer, k_pointer, v_pointer, o_pointer)
+        pack_addresses(
+            arguments, FIRST_ADDRESS, q_pointer, k_pointer, v_pointer, o_pointer, lse_pointer
+        )
         for name in self.given:
             setattr(arguments, name, getattr(call, name).data_ptr())
-        return arguments
+        return arguments, out, lse
+
+    def _room_of_lse(self, device: torch.device) -> Callable[[], Tensor]:
+        """Return a function that allocates the log-sum-exp. torch.empty would have to find out
+        which of its signatures is meant."""
+        shape = self.problem.lse_shape
+        strides = torch.empty(shape, device="meta").stride()
+        return partial(torch.empty_strided, shape, strides, dtype=torch.float32, device=device)
 
     def _check_overlap(self, call: Call, o_pointer: int, pointers: tuple[int, ...]) -> None:
         o_span = self._spans[3]
@@ -179,15 +197,19 @@ def plan_for(call: Call, config: GivenConfig | None = None) -> Plan:
     return plan
 
 
-def known_plan(call: Call, config: GivenConfig | None = None) -> Plan | None:
+def known_plan(
+    call: Call, config: GivenConfig | None = None, *, with_lse: bool = False
+) -> Plan | None:
     """Return the plan of a call if one with its key was planned before. A call on the CPU without
-    a config has none. This runs in every call."""
+    a config has none. The plan `with_lse` returns the log-sum-exp even if the call does not ask for
+    it. This runs in every call."""
     q, k, v = call[:3]
     try:
-        kind = (config, q.shape, call.key_beside_qkv())
+        kind = (config, q.numel(), k.numel(), call.key_beside_qkv(), with_lse)
         plan = _plans.recent(kind, q, k, v)
         if plan is None:
-            plan = _plans.get((config, call.key()))
+            planned = call.with_lse if with_lse else call
+            plan = _plans.get((config, planned.key()))
             if plan is not None:
                 _plans.note(plan, kind, q, k, v)
     except Exception:  # of an argument that has no key, which the checks of a new plan refuse

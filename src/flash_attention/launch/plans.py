@@ -3,6 +3,8 @@
 
 torch compares tensors with the types, shapes, strides and devices of earlier ones in C++, as it
 does before it runs a compiled function. That takes a third of the time of making a key of them.
+One plan is noted for each kind of call. The numbers of elements of q and of k belong to the kind,
+so that programs whose calls alternate between lengths find the plans of all of them.
 """
 
 from __future__ import annotations
@@ -41,7 +43,7 @@ class Plans(Generic[Planned]):
         return noted[1] if noted is not None and noted[0](*tensors) else None
 
     def note(self, plan: Planned, kind: Key, *tensors: Tensor) -> None:
-        """Note the plan of a call. `kind` is the part of its key that is no part of `tensors`."""
+        """Note the plan of a call. `kind` has the part of its key that is no part of `tensors`."""
         if TensorGuards is None or len(set(map(id, tensors))) < len(tensors):
             return  # to torch, a tensor that is passed twice is like nothing
         if len(self._recent) >= MAX_PLANS:

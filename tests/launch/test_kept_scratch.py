@@ -1,0 +1,166 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Kept scratch: which kernels share it, and which have memory of their own."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+from torch import Tensor
+
+from flash_attention import attention
+from flash_attention.call.call import Call
+from flash_attention.launch import kept_scratch as kept
+from flash_attention.launch.device import current_stream
+from flash_attention.launch.kept_scratch import BLOCK_BYTES, kept_scratch
+from flash_attention.launch.launcher import Launcher
+from flash_attention.launch.plan import Plan
+from tests.launch.calls import HOPPER, grouped
+from tests.launch.stand_in import STREAMS, Gpus
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> Gpus:
+    made = Gpus()
+    made.install(monkeypatch)
+    return made
+
+
+def split_call(seq_k: int = 300, heads_k: int = 2) -> tuple[Plan, Call]:
+    """A call whose keys are split, and its plan: one kernel with partial results."""
+    q, k, v = grouped(seq_q=2, seq_k=seq_k, heads=heads_k, heads_k=heads_k)
+    call = Call(q, k, v, torch.zeros_like(q), split_keys=128)
+    return Plan(call, HOPPER), call
+
+
+def launched(plan: Plan, call: Call, gpus: Gpus, device_index: int = 0) -> tuple[int, int]:
+    """Where the partial results of a launch are."""
+    launcher = Launcher(plan.recipe, device_index)
+    launcher.load()
+    launcher.launch(plan.bind(call))
+    seen = gpus.launches[-1].arguments
+    return seen.o_parts, seen.lse_parts
+
+
+def test_a_stream_of_a_device_has_one_block(gpus: Gpus) -> None:
+    first = kept_scratch(0, 5)
+    assert kept_scratch(0, 5) == first
+    assert len({first, kept_scratch(0, 6), kept_scratch(1, 5)}) == 3
+    assert gpus.zeros == [(0, BLOCK_BYTES), (0, BLOCK_BYTES), (1, BLOCK_BYTES)]
+    assert gpus.allocated == []  # nothing of torch's
+
+
+def test_threads_that_ask_at_once_get_one_block(gpus: Gpus) -> None:
+    with ThreadPoolExecutor(8) as workers:
+        blocks = set(workers.map(lambda _: kept_scratch(0, 5), range(64)))
+    assert len(blocks) == len(gpus.zeros) == 1
+
+
+def test_a_capture_and_streams_beyond_the_most_have_none(
+    gpus: Gpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept, "MAX_BLOCKS", 2)
+    assert all(kept_scratch(0, stream) for stream in (1, 2))
+    assert kept_scratch(0, 3) == 0
+    assert kept_scratch(0, 1)
+    monkeypatch.setattr(kept, "is_capturing", lambda: True)
+    assert kept_scratch(0, 1) == 0
+    assert len(gpus.zeros) == 2
+
+
+def test_a_single_kernel_has_kept_scratch_without_an_allocation(gpus: Gpus) -> None:
+    plan, call = split_call()
+    assert len(plan.recipe.steps) == 1
+    block = kept_scratch(0, STREAMS)
+    for _ in range(2):
+        o_parts, lse_parts = launched(plan, call, gpus)
+        assert o_parts == block
+        assert lse_parts - o_parts == plan.recipe.scratch["o_parts"]
+    assert launched(plan, call, gpus, device_index=1)[0] == kept_scratch(1, STREAMS + 1)
+    assert gpus.allocated == []
+
+
+def test_a_captured_kernel_has_memory_that_is_allocated_for_it(
+    gpus: Gpus, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan, call = split_call()
+    block, _ = launched(plan, call, gpus)
+    monkeypatch.setattr(kept, "is_capturing", lambda: True)
+    assert launched(plan, call, gpus)[0] != block
+    assert len(gpus.allocated) == 1
+    assert gpus.launches[-1].scratch_alive
+    assert gpus.allocated[0][0]() is None
+
+
+def test_scratch_that_no_block_holds_is_allocated(gpus: Gpus) -> None:
+    plan, call = split_call(seq_k=1200, heads_k=240)
+    assert len(plan.recipe.steps) == 1
+    assert sum(plan.recipe.scratch.values()) > BLOCK_BYTES
+    block = kept_scratch(0, STREAMS)
+    assert launched(plan, call, gpus)[0] != block
+    assert len(gpus.allocated) == 1
+
+
+@pytest.mark.usefixtures("two_launches")
+def test_two_kernels_have_no_kept_scratch(gpus: Gpus) -> None:
+    plan, call = split_call()
+    assert len(plan.recipe.steps) == 2
+    launched(plan, call, gpus)
+    assert len(gpus.allocated) == 1
+    assert BLOCK_BYTES not in [size for _, size in gpus.zeros]
+
+
+def decoding(seq_k: int = 1024) -> tuple[Tensor, Tensor, Tensor]:
+    """One query, whose kernel has partial results."""
+
+    def draw(seq: int, heads: int) -> Tensor:
+        return torch.randn(1, seq, heads, 128, device="cuda", dtype=torch.bfloat16)
+
+    return draw(1, 32), draw(seq_k, 8), draw(seq_k, 8)
+
+
+@pytest.mark.gpu
+def test_threads_and_streams_decode_at_once() -> None:
+    calls = [decoding(length) for length in (512, 1024, 1024, 1536)]
+    expected = [attention(*call) for call in calls]
+    torch.cuda.synchronize()
+
+    def run(i: int) -> bool:
+        # Threads 0 and 1 share the default stream, the others have streams of their own.
+        stream = torch.cuda.default_stream() if i < 2 else torch.cuda.Stream()
+        with torch.cuda.stream(stream):
+            found = [attention(*calls[i]) for _ in range(200)]
+        torch.cuda.synchronize()
+        return all(torch.equal(o, expected[i]) for o in found)
+
+    with ThreadPoolExecutor(len(calls)) as workers:
+        assert all(workers.map(run, range(len(calls))))
+
+
+@pytest.mark.gpu
+def test_a_replayed_graph_and_a_call_do_not_share_scratch() -> None:
+    first, second = decoding(), decoding()
+    expected = [attention(*first), attention(*second)]
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        captured = attention(*first)
+    stream = torch.cuda.Stream()
+    torch.cuda.synchronize()
+    for _ in range(50):
+        with torch.cuda.stream(stream):
+            graph.replay()
+        eager = [attention(*second) for _ in range(4)]
+        torch.cuda.synchronize()
+        assert torch.equal(captured, expected[0])
+        assert all(torch.equal(each, expected[1]) for each in eager)
+
+
+@pytest.mark.gpu
+def test_decoding_allocates_only_its_output() -> None:
+    call = decoding()
+    out = attention(*call)
+    assert kept_scratch(0, current_stream(0))
+    before = torch.cuda.memory_stats()["allocation.all.allocated"]
+    attention(*call, out=out)
+    assert torch.cuda.memory_stats()["allocation.all.allocated"] == before
