@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -47,19 +47,21 @@ def config() -> KernelConfig:
     return last_rung_on(ladder, current_arch()).config
 
 
-def microseconds_per_call(call: Callable[[], object], rounds: int) -> float:
-    """Median over rounds of the host time of one call, the GPU idle at the start of each."""
-    for _ in range(CALLS):
-        call()
-    times = []
-    for _ in range(rounds):
-        torch.cuda.synchronize()
-        start = time.perf_counter()
-        for _ in range(CALLS):
-            call()
-        times.append((time.perf_counter() - start) / CALLS * 1e6)
+def microseconds_per_call(
+    calls: Mapping[str, Callable[[], object]], rounds: int
+) -> dict[str, float]:
+    """Medians over rounds of the host times of calls. They take turns, because the speed of the
+    host changes while it is measured. The GPU is idle when a turn begins."""
+    times: dict[str, list[float]] = {name: [] for name in calls}
+    for _ in range(rounds + 1):  # the first round compiles
+        for name, call in calls.items():
+            torch.cuda.synchronize()
+            start = time.perf_counter()
+            for _ in range(CALLS):
+                call()
+            times[name].append((time.perf_counter() - start) / CALLS * 1e6)
     torch.cuda.synchronize()
-    return statistics.median(times)
+    return {name: statistics.median(taken[1:]) for name, taken in times.items()}
 
 
 def steady_state(rounds: int) -> dict[str, float]:
@@ -69,22 +71,17 @@ def steady_state(rounds: int) -> dict[str, float]:
     o = torch.empty_like(q)
     q_t, k_t, v_t = (t.transpose(1, 2).contiguous() for t in (q, k, v))
     one, keys, values = generate_qkv(1, 1, 32, 128, DType.FP16, "cuda", seq_len_k=1024, n_heads_k=8)
+    calls = {
+        "forward": lambda: forward(cfg, q, k, v),
+        "forward, o given": lambda: forward(cfg, q, k, v, o),
+        "attention": lambda: attention(q, k, v),
+        "attention, causal, out given": lambda: attention(q, k, v, causal=True, out=o),
+        "attention, one query": lambda: attention(one, keys, values),
+        "torch SDPA (flash)": lambda: scaled_dot_product_attention(q_t, k_t, v_t),
+        "torch.empty_like": lambda: torch.empty_like(q),
+    }
     with torch.no_grad(), sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-        return {
-            "forward": microseconds_per_call(lambda: forward(cfg, q, k, v), rounds),
-            "forward, o given": microseconds_per_call(lambda: forward(cfg, q, k, v, o), rounds),
-            "attention": microseconds_per_call(lambda: attention(q, k, v), rounds),
-            "attention, causal, out given": microseconds_per_call(
-                lambda: attention(q, k, v, causal=True, out=o), rounds
-            ),
-            "attention, one query": microseconds_per_call(
-                lambda: attention(one, keys, values), rounds
-            ),
-            "torch SDPA (flash)": microseconds_per_call(
-                lambda: scaled_dot_product_attention(q_t, k_t, v_t), rounds
-            ),
-            "torch.empty_like": microseconds_per_call(lambda: torch.empty_like(q), rounds),
-        }
+        return microseconds_per_call(calls, rounds)
 
 
 def training_step(rounds: int) -> dict[str, float]:
@@ -100,13 +97,12 @@ def training_step(rounds: int) -> dict[str, float]:
     def torchs_step() -> None:
         torch.autograd.grad(scaled_dot_product_attention(q, k, v), torchs, do_t)
 
-    names = {"attention, both passes": step, "torch SDPA (flash), both passes": torchs_step}
+    calls = {"attention, both passes": step, "torch SDPA (flash), both passes": torchs_step}
+    one_thread = {f"{name}, one thread": call for name, call in calls.items()}
     with sdpa_kernel(SDPBackend.FLASH_ATTENTION):
-        found = {name: microseconds_per_call(call, rounds) for name, call in names.items()}
+        found = microseconds_per_call(calls, rounds)
         with torch.autograd.set_multithreading_enabled(False):  # without waking autograd's thread
-            for name, call in names.items():
-                found[f"{name}, one thread"] = microseconds_per_call(call, rounds)
-    return found
+            return found | microseconds_per_call(one_thread, rounds)
 
 
 def peak_memory() -> dict[str, float]:

@@ -20,7 +20,7 @@ from flash_attention.ladder import get_ladder
 from tests.emulator.edits import Edit, edited_headers
 from tests.hopper_configs import EVERY_SWITCH
 
-UNIFIED = HopperForwardKernelConfig(DType.BF16, 96, 2, 80, 1)
+UNIFIED = HopperForwardKernelConfig(DType.BF16, 112, 2, 80, 1)
 SHORT = replace(
     EVERY_SWITCH,
     consumers=1,

@@ -11,6 +11,9 @@ __device__ constexpr bool check_host_numbers() {
   using Rows = typename Config::Rows;
   static_assert(Config::kWarpgroupRows == kWarpgroupRows && Config::kWarpRows == kWarpRows,
                 "rows of a warpgroup and of a warp");
+  static_assert(
+      Config::kPanelColumns == 64 || Config::kPanelColumns == kTightColumns<Config::kDHead>,
+      "columns of a panel");
   static_assert(Config::kSmemBytes == SmemBytes, "shared memory of a CTA");
   static_assert(Config::kTileRows == Shape<Config>::kBR, "rows of a tile");
   static_assert(Config::kQBoxHeads == Rows::kGroup, "heads of a box of Q");

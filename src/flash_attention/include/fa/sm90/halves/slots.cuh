@@ -25,6 +25,7 @@ __device__ constexpr bool check_host_numbers() {
   static_assert(Config::kTileRows == Shape<Config>::kBR, "rows of a tile");
   static_assert(Config::kQBoxHeads * Config::kQBoxQueries == Shape<Config>::kRows,
                 "rows of a box of Q");
+  static_assert(Config::kPanelColumns == kTightColumns<Config::kDHead>, "columns of a box");
   static_assert(Config::kBoxKeys == Config::Pages::template kBoxKeys<Config::kBC>,
                 "keys of a box of K or V");
   return true;
