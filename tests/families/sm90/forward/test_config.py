@@ -57,11 +57,14 @@ def test_rows_and_threads_follow_the_warpgroups() -> None:
 
 
 @pytest.mark.parametrize("consumers", [1, 2, 3])
-def test_the_register_split_fits_the_register_file(consumers: int) -> None:
+def test_the_register_split_fits_what_a_cta_has_at_its_launch(consumers: int) -> None:
+    """setmaxnreg waits for registers that other warps of the CTA give up, forever if none do."""
     config = unchecked(FULL, consumers=consumers)
     producer, consumer = config.register_split
     assert producer % 8 == consumer % 8 == 0
-    assert 128 * (producer + consumers * consumer) * config.side_by_side <= 65536
+    threads = config.num_threads
+    of_a_thread = 65536 // (threads * config.side_by_side) // 8 * 8
+    assert 128 * (producer + consumers * consumer) <= of_a_thread * threads
 
 
 def test_two_ctas_of_one_consumer_share_a_multiprocessor() -> None:
