@@ -185,7 +185,7 @@ PARTS = (
         "columns beyond d_v are stored",
         "global-out-of-bounds",
         TOGETHER,
-        (Edit(WARP_OUTPUT, "column < args.d_v", "true"),),
+        (Edit(WARP_OUTPUT, "chunk < kChunks && column < args.d_v", "chunk < kChunks"),),
     ),
     Mutation(
         "heads are stored as positions",
