@@ -227,7 +227,8 @@ def bf16_to_f32(x: NDArray[np.uint16]) -> Floats:
     return (x.astype(np.uint32) << 16).view(np.float32)
 
 
-F16_VALUES: Floats = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
+with np.errstate(invalid="ignore"):  # of signalling NaNs, about which NumPy warns on Arm
+    F16_VALUES: Floats = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
 
 
 def element_bytes(dtype: str) -> int:
