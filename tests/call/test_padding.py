@@ -13,8 +13,8 @@ import flash_attention
 from flash_attention import UnsupportedError, attention
 from flash_attention.call.call import Call
 from flash_attention.call.padding import needs_padding, padded
+from flash_attention.call.strict import VARIABLE
 from flash_attention.kernel_configs import DType
-from flash_attention.launch.strict import VARIABLE
 from flash_attention.reference.judge import Judge, check_lse, generate_qkv
 
 SM80 = "rung:15"

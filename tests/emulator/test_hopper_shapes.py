@@ -50,6 +50,17 @@ def problem(d_head: int, causal: bool, sizes: Sizes) -> tuple[tuple[Tensor, Tens
     return qkv, Judge(*qkv, causal=causal)
 
 
+def persistent(d_head: int, consumers: int, keys: int) -> HopperForwardKernelConfig:
+    return HopperForwardKernelConfig(
+        *(DType.BF16, d_head, consumers, keys, 2),
+        tma=True,
+        specialised=True,
+        ping_pong=True,
+        overlap=True,
+        tile_order=TileOrder.PERSISTENT,
+    )
+
+
 def run_clean(
     config: HopperForwardKernelConfig,
     qkv: tuple[Tensor, Tensor, Tensor],
@@ -84,14 +95,7 @@ def test_consumers_without_queries_compute_nothing(
     rows: int, consumers: int, causal: bool, schedule: str
 ) -> None:
     """Of the 3 or 6 consumers of tiles of 192 rows."""
-    config = HopperForwardKernelConfig(
-        *(DType.BF16, 80, 3, 64, 2),
-        tma=True,
-        specialised=True,
-        ping_pong=True,
-        overlap=True,
-        tile_order=TileOrder.PERSISTENT,
-    )
+    config = persistent(80, consumers=3, keys=64)
     qkv, judge = problem(80, causal, (rows, 200, 1, 1))
     every = run_clean(config, qkv, causal, judge, schedule)
     some = run_clean(replace(config, skip_empty=True), qkv, causal, judge, schedule)
@@ -105,13 +109,7 @@ def test_consumers_without_queries_compute_nothing(
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize(("d_head", "columns"), [(80, 72), (96, 88), (160, 152), (224, 216)])
 def test_wide_panels_hold_the_same_columns(d_head: int, columns: int, schedule: str) -> None:
-    tight = HopperForwardKernelConfig(
-        *(DType.BF16, d_head, 2, 48, 2),
-        tma=True,
-        specialised=True,
-        ping_pong=True,
-        overlap=True,
-    )
+    tight = persistent(d_head, consumers=2, keys=48)
     wide = replace(tight, wide_panels=True)
     assert (tight.panel_columns, wide.panel_columns) == (32, 64)
     qkv, judge = problem(columns, True, (130, 150, 2, 1))
@@ -123,14 +121,7 @@ def test_wide_panels_hold_the_same_columns(d_head: int, columns: int, schedule: 
 @pytest.mark.parametrize(("d_head", "columns"), [(256, 256), (208, 200), (64, 64)])
 def test_o_is_the_same_from_registers(d_head: int, columns: int, schedule: str) -> None:
     """208 columns are six quads of chunks and a half."""
-    staged = HopperForwardKernelConfig(
-        *(DType.BF16, d_head, 2, 48, 2),
-        tma=True,
-        specialised=True,
-        ping_pong=True,
-        overlap=True,
-        tile_order=TileOrder.PERSISTENT,
-    )
+    staged = persistent(d_head, consumers=2, keys=48)
     qkv, judge = problem(columns, True, (130, 150, 2, 1))
     direct = replace(staged, direct_output=True)
     outputs = [run_clean(c, qkv, True, judge, schedule).output for c in (staged, direct)]

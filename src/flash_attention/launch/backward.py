@@ -14,6 +14,7 @@ from flash_attention.call.backward_call import BackwardCall, BackwardProblem, Gr
 from flash_attention.call.backward_checks import check_backward_call
 from flash_attention.call.call import Call
 from flash_attention.call.results import new_gradient
+from flash_attention.call.strict import strict_arch
 from flash_attention.call.tensors import ALIGNMENT, TensorView
 from flash_attention.choose.decision import Decision, Where, decide
 from flash_attention.families.backward_args import (
@@ -30,7 +31,6 @@ from flash_attention.launch.device import CPU, device_arch, num_sms_of
 from flash_attention.launch.launcher import Launcher
 from flash_attention.launch.plan import may_change
 from flash_attention.launch.plans import Plans
-from flash_attention.launch.strict import strict_arch
 
 
 class BackwardPlan:

@@ -4,10 +4,8 @@
 from __future__ import annotations
 
 from flash_attention.call.call import Call
-from flash_attention.call.strict import VARIABLE, strict_arch
+from flash_attention.call.strict import strict_arch
 from flash_attention.launch.plan import Plan
-
-__all__ = ["VARIABLE", "check_as_on_a_gpu", "strict_arch"]
 
 
 def check_as_on_a_gpu(call: Call) -> None:

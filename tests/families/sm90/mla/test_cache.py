@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from flash_attention import attention
+from flash_attention.call.strict import VARIABLE
 from flash_attention.compat import flash_attn_3
 from flash_attention.compat.flash_attn import flash_attn_with_kvcache
 from flash_attention.errors import UnsupportedError
@@ -31,7 +32,7 @@ def chosen(monkeypatch: pytest.MonkeyPatch) -> list[KernelConfig]:
             super().__init__(*given, **named)
             configs.append(self.config)
 
-    monkeypatch.setenv(strict.VARIABLE, "sm_90")
+    monkeypatch.setenv(VARIABLE, "sm_90")
     monkeypatch.setattr(strict, "Plan", Recorded)
     return configs
 
