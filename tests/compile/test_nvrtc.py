@@ -6,11 +6,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import cuda.pathfinder
 import pytest
 
+from flash_attention.compile import nvrtc
 from flash_attention.compile.elf import text_section
 from flash_attention.compile.nvrtc import (
     RefusedSourceError,
@@ -19,6 +21,7 @@ from flash_attention.compile.nvrtc import (
     compiler_identity,
     nvrtc_version,
     options,
+    settle_signals,
 )
 from flash_attention.errors import UnsupportedError
 from tests.compile.conftest import Spawn
@@ -86,6 +89,27 @@ def test_any_path_can_stand_in_line_information(folder: str) -> None:
 def test_refusal_carries_the_log() -> None:
     with pytest.raises(RefusedSourceError, match=r"kernel\.cu\(2\): error.*undeclared_value"):
         compile_source(BROKEN, source_name="kernel.cu", arguments=options("sm_80"))
+
+
+def test_an_interrupt_leaves_no_compile_to_a_thread_that_does_not_run_yet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The end of the process would not wait for that thread, and crash while NVRTC works in it."""
+    settle_signals()
+    started: list[threading.Thread] = []
+    called: list[str] = []
+
+    def start(thread: threading.Thread) -> None:
+        started.append(thread)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    monkeypatch.setattr(nvrtc, "_function", called.append)
+    with pytest.raises(KeyboardInterrupt):
+        compile_source(COPY, source_name="kernel.cu", arguments=())
+    for thread in started:
+        thread.run()
+    assert (len(started), called) == (1, [])
 
 
 @pytest.mark.parametrize("arch", ["sm_20", "compute_80", "80", "sm_80;-G", ""])

@@ -119,18 +119,26 @@ def _plain(path: str) -> str:
 def _interruptible(work: Callable[[], Result]) -> Result:
     """NVRTC hears no signal, so it works in a thread: who waits for a thread can be interrupted.
 
-    A process that ends in the ordinary way waits for the thread; to end under it would crash.
+    A process that ends in the ordinary way waits for the thread; to end under it would crash. It
+    knows nothing of a thread that has been started and does not run yet, so an interrupt cancels
+    the work of that one.
     """
     outcome: Future[Result] = Future()
 
     def run() -> None:
+        if not outcome.set_running_or_notify_cancel():
+            return
         try:
             outcome.set_result(work())
         except BaseException as error:
             outcome.set_exception(error)
 
-    threading.Thread(target=run, name="NVRTC").start()
-    return outcome.result()
+    try:
+        threading.Thread(target=run, name="NVRTC").start()
+        return outcome.result()
+    except BaseException:
+        outcome.cancel()
+        raise
 
 
 def _compile(
