@@ -8,15 +8,17 @@ from typing import Any
 
 import pytest
 
-from flash_attention.arch import ARCHES
-from flash_attention.compile import compile_kernel
-from flash_attention.compile.elf import text_section
 from flash_attention.errors import KernelConfigError
 from flash_attention.families.parse import parse_kernel_config, parse_kernel_name
-from flash_attention.families.registry import unit_of
 from flash_attention.families.sm90.fp8.config import HopperFp8KernelConfig
 from flash_attention.families.sm90.fp8.transpose import TransposeConfig
 from flash_attention.kernel_configs import DType, TileOrder
+from tests.families.sm90.config_checks import (
+    check_broken_rule,
+    check_compiled,
+    check_needs_sm90,
+    check_read_back,
+)
 from tests.families.sm90.fp8.cases import LINEAR, OVERLAPPED, PLAIN, SERIAL, WIDE
 
 TRANSPOSED = replace(OVERLAPPED, values_transposed=True)
@@ -26,8 +28,7 @@ TRANSPOSED = replace(OVERLAPPED, values_transposed=True)
 def test_a_config_is_read_back_from_its_short_form_and_its_names(
     config: HopperFp8KernelConfig,
 ) -> None:
-    assert parse_kernel_config(config.short_form()) == config
-    assert parse_kernel_name(f"flash_forward_kernel_{config.kernel_name()}_causal") == config
+    check_read_back(config, "causal")
 
 
 def test_the_short_form_names_every_switch() -> None:
@@ -74,20 +75,11 @@ def test_the_kernel_that_transposes_has_a_name_too() -> None:
     ],
 )
 def test_a_rule_that_is_broken_is_named(changes: dict[str, Any], rule: str, message: str) -> None:
-    with pytest.raises(KernelConfigError, match=message) as refused:
-        replace(OVERLAPPED, **changes)
-    assert refused.value.rule == rule
+    check_broken_rule(OVERLAPPED, changes, rule, message)
 
 
 def test_other_architectures_have_no_such_kernel() -> None:
-    violation = OVERLAPPED.broken_rule(ARCHES["sm_80"])
-    assert violation is not None
-    assert violation.message == "an FP8 config needs sm_90 (H100, H200), this is sm_80"
-
-
-def code_of(config: HopperFp8KernelConfig) -> bytes:
-    unit = unit_of(config)
-    return text_section(compile_kernel(unit.source, arch=unit.target, name=unit.name).cubin)
+    check_needs_sm90(OVERLAPPED, "an FP8 config")
 
 
 @pytest.mark.slow
@@ -112,4 +104,4 @@ def code_of(config: HopperFp8KernelConfig) -> bytes:
     ids=str,
 )
 def test_every_field_changes_what_is_compiled(changes: dict[str, Any]) -> None:
-    assert code_of(replace(OVERLAPPED, **changes)) != code_of(OVERLAPPED)
+    check_compiled(OVERLAPPED, changes)

@@ -3,19 +3,21 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from flash_attention.arch import ARCHES, MEASURED_ARCH
-from flash_attention.compile import compile_kernel
-from flash_attention.compile.elf import text_section
+from flash_attention.arch import MEASURED_ARCH
 from flash_attention.errors import KernelConfigError
-from flash_attention.families.parse import parse_kernel_config, parse_kernel_name
-from flash_attention.families.registry import unit_of
+from flash_attention.families.parse import parse_kernel_config
 from flash_attention.families.sm90.wide.config import HopperWideKernelConfig
 from flash_attention.kernel_configs import DType
+from tests.families.sm90.config_checks import (
+    check_broken_rule,
+    check_compiled,
+    check_needs_sm90,
+    check_read_back,
+)
 from tests.families.sm90.wide.cases import EVERY_BLOCK, FULL, FULL_FP16, MIDDLE, NARROW
 
 ALL = [FULL, FULL_FP16, MIDDLE, NARROW, EVERY_BLOCK]
@@ -25,9 +27,7 @@ ALL = [FULL, FULL_FP16, MIDDLE, NARROW, EVERY_BLOCK]
 def test_a_config_is_read_back_from_its_short_form_and_its_names(
     config: HopperWideKernelConfig,
 ) -> None:
-    assert parse_kernel_config(config.short_form()) == config
-    name = f"flash_forward_kernel_{config.kernel_name()}_causal_heads_8_even"
-    assert parse_kernel_name(name) == config
+    check_read_back(config, "causal_heads_8_even")
 
 
 def test_the_short_form_names_every_field() -> None:
@@ -50,15 +50,11 @@ def test_the_short_form_names_every_field() -> None:
     ],
 )
 def test_a_rule_that_is_broken_is_named(changes: dict[str, Any], rule: str, message: str) -> None:
-    with pytest.raises(KernelConfigError, match=message) as refused:
-        replace(FULL, **changes)
-    assert refused.value.rule == rule
+    check_broken_rule(FULL, changes, rule, message)
 
 
 def test_other_architectures_have_no_such_kernel() -> None:
-    violation = FULL.broken_rule(ARCHES["sm_80"])
-    assert violation is not None
-    assert violation.message == "a config of wide heads needs sm_90 (H100, H200), this is sm_80"
+    check_needs_sm90(FULL, "a config of wide heads")
 
 
 def test_q_k_v_and_p_fit_the_shared_memory_but_no_second_block_does() -> None:
@@ -72,11 +68,6 @@ def test_work_counts_the_columns_of_both_products() -> None:
     assert (config.loaded_columns, config.value_columns) == (320 + 512, 512)
 
 
-def code_of(config: HopperWideKernelConfig) -> bytes:
-    unit = unit_of(config)
-    return text_section(compile_kernel(unit.source, arch=unit.target, name=unit.name).cubin)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "changes",
@@ -84,4 +75,4 @@ def code_of(config: HopperWideKernelConfig) -> bytes:
     ids=str,
 )
 def test_every_field_changes_what_is_compiled(changes: dict[str, Any]) -> None:
-    assert code_of(replace(NARROW, **changes)) != code_of(NARROW)
+    check_compiled(NARROW, changes)
