@@ -193,6 +193,8 @@ def of_lse(q: Tensor, k: Tensor, v: Tensor) -> Any:
 )
 @pytest.mark.parametrize("trace", ["compile", "make_fx"])
 def test_transforms_of_torch_func_can_be_traced(trace: str, transformed: Any) -> None:
+    if trace == "compile" and torch.__version__ < "2.11":
+        pytest.skip("torch.compile follows no autograd function in a transform before torch 2.11")
     torch._dynamo.reset()
     given = [t.detach() for t in dense(dtype=torch.float32)]
     traced: Any

@@ -216,6 +216,6 @@ def test_a_known_call_in_a_transform_is_transformed(device: str) -> None:
 def test_with_lse_is_the_call_that_returns_it() -> None:
     q, k, v = (t.detach() for t in Known(CASES[0], "cpu").given)
     call = Call(q, k, v, causal=True, softcap=2.0)
-    assert call.with_lse[3:-1] == call[3:-1]
-    assert call.with_lse.q is q
-    assert call.with_lse.return_lse
+    assert call.with_lse()[3:-1] == call[3:-1]
+    assert call.with_lse().q is q
+    assert call.with_lse().return_lse

@@ -271,7 +271,7 @@ def flop(function: Callable[..., Any], *tensors: Tensor, **options: Any) -> int:
 @pytest.mark.parametrize("options", [{}, {"causal": True}, {"window": (3, 0)}], ids=str)
 def test_flop_are_counted_as_those_of_torch(options: dict[str, Any]) -> None:
     q, k, v = dense(d_v=8)
-    rows = (t.transpose(1, 2) for t in (q, k, v))
+    rows = (t.repeat_interleave(q.shape[2] // t.shape[2], 2).transpose(1, 2) for t in (q, k, v))
     of_torch = flop(
         torch.ops.aten._scaled_dot_product_flash_attention, *(t.to("meta") for t in rows)
     )

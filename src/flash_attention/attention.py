@@ -115,7 +115,7 @@ def attention(
     call, backward = call_of("attention", q, k, v, out, keywords), NOTHING_ASKED
     if deterministic is not False or backward_config is not None:
         backward = BackwardOptions.of(backward_config, deterministic)
-    if not (ops.is_traced(q, k, v) or (_is_grad_enabled() and call.needs_grad)):
+    if not (ops.is_traced(q, k, v) or (_is_grad_enabled() and call.needs_grad())):
         try:
             plan = known_plan(call, config)
             if plan is not None:
@@ -132,7 +132,7 @@ def _attend_anew(
     """Run a call that no plan is known of, or that torch traces or records."""
     q, k, v = call[:3]
     is_traced = ops.is_traced(q, k, v)
-    is_recorded = not is_traced and _is_grad_enabled() and call.needs_grad
+    is_recorded = not is_traced and _is_grad_enabled() and call.needs_grad()
     if is_recorded:
         plan = plan_to_record(call, config)
         if plan is not None:
@@ -163,7 +163,7 @@ def _attend_padded(
         deterministic=backward.deterministic,
         validate=validate,
         return_lse=call.return_lse,
-        **wide.keywords,
+        **wide.keywords(),
     )
     out, lse = result if call.return_lse else (result, None)
     out = out[..., : call.v.shape[-1]]

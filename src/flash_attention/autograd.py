@@ -47,7 +47,7 @@ def compute_traced(
         given = {name: getattr(call, name) for name in ops.DIFFERENTIABLE}
         views: dict[str, Any] = {n: t.view_as(t) for n, t in given.items() if isinstance(t, Tensor)}
         viewed = call._replace(**views)
-        if viewed.needs_grad:
+        if viewed.needs_grad():
             return compute_recorded(viewed, config, validate, backward)
     return ops.traced(call, config, validate, backward)
 
@@ -97,7 +97,7 @@ class _Recorded(Function):
     ) -> Any:
         call, plan, config, validate, backward = asked
         if plan is None:
-            found = compute(call.with_lse, config, validate)
+            found = compute(call.with_lse(), config, validate)
         else:
             found = plan.run(call, validate)
         ctx.save_for_backward(q, k, v, *found, *(() if _has_no_extras(call) else call[4:8]))

@@ -40,7 +40,7 @@ def merge(
             f"{given} is given without {missing}; pass both, or neither for stacked parts"
         )
     call = _stacked(o1, lse1) if o2 is None or lse2 is None else _pair(o1, lse1, o2, lse2)
-    return merged(call, call.dtype)
+    return merged(call, call.dtype())
 
 
 def merged(call: MergeCall, dtype: torch.dtype) -> tuple[Tensor, Tensor]:

@@ -317,14 +317,14 @@ def traced(
         check_switch("validate", validate)
     for name, tensor in zip("qkv", call[:3], strict=True):
         check_dense(name, tensor)
-    for name, tensor in call.extras.items():
+    for name, tensor in call.extras().items():
         check_dense(name, tensor, (SIZES[name],))
     if validate:
         _validate(call, config)
     if out is not None:
         check_dense(OUTPUT, out)
         check_output_kind(*(_shape_of(n, t) for n, t in ((OUTPUT, out), ("q", q), ("v", v))))
-    if torch.is_grad_enabled() and call.needs_grad:
+    if torch.is_grad_enabled() and call.needs_grad():
         check_differentiable(call)
     else:
         check_no_tangent(call)

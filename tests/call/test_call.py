@@ -25,6 +25,7 @@ from flash_attention import (
     forward_timed,
 )
 from flash_attention.call.call import BACKWARD_KEYWORDS, EXTRAS, KEYWORDS, Call, Keywords, call_of
+from flash_attention.call.merge_call import MergeCall
 from flash_attention.compat.flash_attn import flash_attn_func
 from flash_attention.errors import UnsupportedError
 
@@ -125,33 +126,39 @@ def test_calls_that_differ_in_their_data_share_a_key() -> None:
 
 def test_extras_are_the_tensors_that_are_there_by_name() -> None:
     call = everything()
-    assert list(call.extras) == list(EXTRAS) == list(TENSORS[4:])
-    assert all(call.extras[name] is getattr(call, name) for name in EXTRAS)
-    assert list(call._replace(sinks=None, seqused_k=None, v_descale=None).extras) == [
+    assert list(call.extras()) == list(EXTRAS) == list(TENSORS[4:])
+    assert all(call.extras()[name] is getattr(call, name) for name in EXTRAS)
+    assert list(call._replace(sinks=None, seqused_k=None, v_descale=None).extras()) == [
         "cu_seqlens_q",
         "cu_seqlens_k",
         "block_table",
         "q_descale",
         "k_descale",
     ]
-    assert Call(*call[:3], out=call.out).extras == {}
+    assert Call(*call[:3], out=call.out).extras() == {}
 
 
 def test_what_is_asked_can_be_passed_on_with_other_tensors() -> None:
     call = changed(everything(), **OTHER_OPTIONS)
     q, k, v = (torch.zeros(1, 3, 1, 8) for _ in range(3))
-    other = Call(q, k, v, **call.keywords)
+    other = Call(q, k, v, **call.keywords())
     assert (other.q is q, other.k is k, other.v is v, other.out) == (True, True, True, None)
     assert all(getattr(other, name) is getattr(call, name) for name in KEYWORDS[:-1])
-    assert set(call.keywords) == set(Keywords.__annotations__)
+    assert set(call.keywords()) == set(Keywords.__annotations__)
+
+
+@pytest.mark.parametrize("followed", [Call, MergeCall])
+def test_what_torch_compile_follows_has_no_properties(followed: type[Any]) -> None:
+    """torch.compile of torch 2.9 and 2.10 does not follow those of named tuples."""
+    assert [name for name, value in vars(followed).items() if isinstance(value, property)] == []
 
 
 @pytest.mark.parametrize("name", ["q", "k", "v", "out", "sinks"])
 def test_a_gradient_may_be_asked_of_any_floating_tensor(name: str) -> None:
-    assert not everything().needs_grad
+    assert not everything().needs_grad()
     call = everything()
     getattr(call, name).requires_grad_()
-    assert call.needs_grad
+    assert call.needs_grad()
 
 
 def test_the_keywords_are_the_fields_of_a_call() -> None:

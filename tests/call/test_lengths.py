@@ -125,7 +125,7 @@ def test_one_page_too_many_is_refused_on_the_cpu_and_when_validated() -> None:
     ways: list[dict[str, Any]] = [{}, {"config": PAGED, "validate": True}]
     for how in ways:
         with pytest.raises(UnsupportedError, match=r"block_table\[1, 2\] is 5, .* 0 to 4"):
-            attention(*call[:3], **{**call.extras, **how})
+            attention(*call[:3], **{**call.extras(), **how})
 
 
 @pytest.mark.parametrize("factor", [float("nan"), float("inf"), -1.0])

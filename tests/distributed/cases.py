@@ -151,7 +151,7 @@ class Problem:
             return [name for name, mine, wanted in pairs if not _close(mine, wanted)]
         o, lse, *gradients = found
         tensors = [t.detach() for t in (self.q, self.k, self.v)]
-        keywords = self.judged.keywords
+        keywords = self.judged.keywords()
         checks: dict[str, Any] = {
             "o": check_output(o, *tensors, **keywords),
             "lse": check_lse(lse, *tensors[:2], **keywords),

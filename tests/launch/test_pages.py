@@ -38,7 +38,7 @@ def calls(page_keys: int, seq_q: int, d: int, **options: Any) -> tuple[Call, Cal
 
 
 def check(found: tuple[Tensor, Tensor], dense: Call) -> None:
-    out, lse = attention(*dense[:3], **dense.keywords, return_lse=True)
+    out, lse = attention(*dense[:3], **dense.keywords(), return_lse=True)
     torch.testing.assert_close(found[0].float().cpu(), out.float(), rtol=1.6e-2, atol=1.6e-2)
     torch.testing.assert_close(found[1].cpu(), lse, rtol=1e-3, atol=1e-3)
 

@@ -30,7 +30,7 @@ def test_an_error_is_seen_in_the_heads_that_are_checked(causal: bool) -> None:
         out = good.clone()
         out[1, 20, head, 5] += 1
         assert judge.check(out).ok == (head not in judge.heads)
-    out[1, 20, 4, 5] += 1
+    out[1, 20, 4, 5] += 2
     assert judge.check(out).worst_index == (1, 20, 4, 5)
 
 

@@ -20,7 +20,11 @@ no limit."""
 
 
 class Call(NamedTuple):
-    """One call of attention, as the caller wrote it. `attention` documents the fields."""
+    """One call of attention, as the caller wrote it. `attention` documents the fields.
+
+    It has methods and no properties: torch.compile follows a named tuple's properties only since
+    torch 2.11.
+    """
 
     q: Tensor
     k: Tensor
@@ -43,13 +47,11 @@ class Call(NamedTuple):
     split_keys: int | None = None
     return_lse: bool = False
 
-    @property
     def descales(self) -> dict[str, Tensor]:
         """The descale factors of q, k and v that are given, by name."""
         named = zip(DESCALES, self[9:12], strict=True)
         return {name: factor for name, factor in named if factor is not None}
 
-    @property
     def extras(self) -> dict[str, Tensor]:
         """The given tensors besides q, k, v and out, by name."""
         return {
@@ -58,17 +60,14 @@ class Call(NamedTuple):
             if tensor is not None
         }
 
-    @property
     def keywords(self) -> Keywords:
         """The keywords of the call, to be passed on with other q, k and v."""
         return cast(Keywords, dict(zip(KEYWORDS[:-1], self[4:-1], strict=True)))
 
-    @property
     def with_lse(self) -> Call:
         """The call that also returns its log-sum-exp."""
         return Call(*self[:-1], return_lse=True)
 
-    @property
     def needs_grad(self) -> bool:
         """Whether autograd would expect a gradient from this call."""
         out, sinks = self.out, self.sinks
@@ -79,14 +78,13 @@ class Call(NamedTuple):
                 or self.v.requires_grad
                 or (out is not None and out.requires_grad)
                 or (sinks is not None and sinks.requires_grad)
-                or (self.k_descale is not None and self._descales_need_grad)
+                or (self.k_descale is not None and self._descales_need_grad())
             )
         except AttributeError:  # of something that is no tensor, which the checks refuse
             return False
 
-    @property
     def _descales_need_grad(self) -> bool:
-        return any(factor.requires_grad for factor in self.descales.values())
+        return any(factor.requires_grad for factor in self.descales().values())
 
     def key(self) -> tuple[object, ...]:
         """Everything that a plan depends on. Calls with the same key differ only in their data."""

@@ -25,12 +25,10 @@ class MergeCall(NamedTuple):
     o_rest: Tensor  # (parts - 1, batch, seq, heads, d)
     lse_rest: Tensor
 
-    @property
     def parts(self) -> int:
         """The number of parts."""
         return 1 + len(self.o_rest)
 
-    @property
     def dtype(self) -> torch.dtype:
         """The dtype of the result: that of the parts, or the wider one."""
         return torch.promote_types(self.o.dtype, self.o_rest.dtype)

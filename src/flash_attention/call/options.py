@@ -111,7 +111,7 @@ def check_split_keys(keys: object) -> None:
 
 def check_types(call: Call) -> None:
     """Check the types of the optional tensors, and that cu_seqlens come with max_seqlen."""
-    for name, tensor in call.extras.items():
+    for name, tensor in call.extras().items():
         TensorView.of(name, tensor, (SIZES[name],))
     for of, cu_seqlens, length in (
         ("q", call.cu_seqlens_q, call.max_seqlen_q),

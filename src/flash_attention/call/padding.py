@@ -50,7 +50,7 @@ def _check(call: Call) -> None:
     check_extras(call, q, k)
     for view in out:
         check_given_output(view, q, v)
-    if torch.is_grad_enabled() and call.needs_grad:
+    if torch.is_grad_enabled() and call.needs_grad():
         check_differentiable(call)
 
 

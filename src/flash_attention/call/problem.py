@@ -88,9 +88,11 @@ class Problem:
             out_dtype=output_dtype(q, call.out) if q.dtype == E4M3 else None,
             kv_dtype=None if k.dtype == q.dtype else k.dtype,
             descale_strides=tuple(
-                (name, _descale_strides(factor)) for name, factor in call.descales.items()
+                (name, _descale_strides(factor)) for name, factor in call.descales().items()
             ),
-            block_descales=any(factor.ndim == len(BLOCK_DIMS) for factor in call.descales.values()),
+            block_descales=any(
+                factor.ndim == len(BLOCK_DIMS) for factor in call.descales().values()
+            ),
             v_transposed=has_transposed_v(call),
         )
 

@@ -207,7 +207,7 @@ def check_no_overlap(o: TensorView, inputs: Iterable[TensorView]) -> None:
 
 def check_no_grad(call: Call) -> None:
     """Raise UnsupportedError if autograd would expect a gradient or a tangent."""
-    if torch.is_grad_enabled() and call.needs_grad:
+    if torch.is_grad_enabled() and call.needs_grad():
         raise UnsupportedError(
             "a tensor requires grad, and this function is not differentiable; call attention, which"
             " is, or call this one under torch.no_grad()"

@@ -15,7 +15,7 @@ def has_transposed_v(call: Call) -> bool:
     """Whether kernels may read the keys of v as they are, contiguous. Tensors are dense, and a
     descale factor is for all keys of a head."""
     q, k, v = call[:3]
-    factors = [f for f in call.descales.values() if isinstance(f, Tensor)]  # others are refused
+    factors = [f for f in call.descales().values() if isinstance(f, Tensor)]  # others are refused
     described = (call.cu_seqlens_q, call.cu_seqlens_k, call.block_table)
     return (
         (q.dtype == k.dtype == v.dtype == E4M3 and v.ndim == 4)

@@ -235,7 +235,7 @@ def _padded(q: Tensor, k: Tensor, v: Tensor, mask: Tensor, options: Keywords) ->
 
 def _dense(q: Tensor, k: Tensor, v: Tensor, options: Keywords) -> Tensor:
     """Compute attention of (batch, seq, heads, d) tensors, if possible into contiguous memory."""
-    recorded = torch.is_grad_enabled() and Call(q, k, v, **options).needs_grad
+    recorded = torch.is_grad_enabled() and Call(q, k, v, **options).needs_grad()
     if recorded or torch.compiler.is_compiling():
         return attention(q, k, v, **options)
     return attention(q, k, v, out=q.new_empty((*q.shape[:-1], v.shape[-1])), **options)

@@ -237,7 +237,7 @@ def _facts(asked: _Asked) -> dict[str, str]:
         "whether there are sinks": call.sinks is not None,
         "return_lse": bool(call.return_lse),
         "deterministic": asked.deterministic,
-        "whether gradients are recorded": torch.is_grad_enabled() and call.needs_grad,
+        "whether gradients are recorded": torch.is_grad_enabled() and call.needs_grad(),
     }
     return {name: str(value) for name, value in facts.items()}
 

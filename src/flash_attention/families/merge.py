@@ -62,7 +62,7 @@ def _arguments(call: MergeCall, tensors: Mapping[str, Tensor]) -> MergeKernelArg
     arguments = MergeKernelArgs(
         o_part_stride=call.o_rest.stride(0),
         lse_part_stride=call.lse_rest.stride(0),
-        parts=call.parts,
+        parts=call.parts(),
         rows=call.o.shape[:-1].numel(),
         seq_len=seq_len,
         heads=heads,

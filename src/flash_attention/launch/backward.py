@@ -55,7 +55,7 @@ class BackwardPlan:
         self.launcher = Launcher(self.recipe, self.device_index)
         self._template = bytes(self.recipe.arguments)
         self._spare: list[BackwardKernelArgs] = []  # of passes that were launched
-        self._given = tuple(call.call.extras)
+        self._given = tuple(call.call.extras())
         self._rooms = self._rooms_of_gradients()
 
     def run(self, call: BackwardCall) -> Gradients:

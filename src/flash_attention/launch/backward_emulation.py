@@ -102,7 +102,7 @@ def _read(plan: BackwardPlan, memory: GlobalMemory, address: int, view: TensorVi
 
 def _bytes_needed(plan: BackwardPlan, call: BackwardCall) -> int:
     tensors = sum(view.layout.span for view in plan.views)
-    given = sum(span(t) * t.itemsize for t in call.call.extras.values())
+    given = sum(span(t) * t.itemsize for t in call.call.extras().values())
     scratch = sum(plan.recipe.scratch.values())
     rows = prod(plan.problem.lse_shape)
     return tensors + given + scratch + 4 * (2 * rows + plan.problem.heads)

@@ -254,7 +254,7 @@ def _unpacked(plan: Plan, output: Tensor) -> Tensor:
 
 def _bytes_needed(plan: Plan, call: Call) -> int:
     tensors = sum(view.layout.span for view in plan.views)
-    given = sum(span(t) * t.itemsize for t in call.extras.values())
+    given = sum(span(t) * t.itemsize for t in call.extras().values())
     scratch = sum(plan.recipe.scratch.values())
     return tensors + 4 * prod(plan.problem.lse_shape) + scratch + given
 
@@ -275,7 +275,7 @@ def _allocate(plan: Plan, memory: GlobalMemory, arguments: Any, call: Call) -> N
 def allocate_rest(recipe: Recipe, memory: GlobalMemory, arguments: Any, call: Call) -> None:
     """Copy the tensors besides q, k, v and o to the emulator's memory, allocate scratch memory and
     the tile counter, and store their addresses."""
-    for name, tensor in call.extras.items():
+    for name, tensor in call.extras().items():
         dense = tensor.detach().as_strided((span(tensor),), (1,))
         setattr(arguments, name, memory.alloc(dense.numpy(), name=name))
     for name, size in recipe.scratch.items():

@@ -69,7 +69,7 @@ class Plan:
             self.problem, self.views, where.num_sms, return_lse=call.return_lse
         )
         self.idle = self.problem.idle
-        self.given = tuple(call.extras)
+        self.given = tuple(call.extras())
         self.launcher = Launcher(self.recipe, self.device_index)
         self._like_q = self.problem.d_v == self.problem.d_head and call.q.dtype in tensors.DTYPES
         self._v_in_k = self.recipe.v_in_k and not self.idle
@@ -208,7 +208,7 @@ def known_plan(
         kind = (config, q.numel(), k.numel(), call.key_beside_qkv(), with_lse)
         plan = _plans.recent(kind, q, k, v)
         if plan is None:
-            planned = call.with_lse if with_lse else call
+            planned = call.with_lse() if with_lse else call
             plan = _plans.get((config, planned.key()))
             if plan is not None:
                 _plans.note(plan, kind, q, k, v)

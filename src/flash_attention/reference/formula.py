@@ -104,8 +104,15 @@ def without_pages(call: Call) -> Call:
     table = call.block_table
     if table is None or Problem.of(call).idle:
         return call
-    k, v = (t[table.long().clamp(0, len(t) - 1)].flatten(1, 2) for t in (call.k, call.v))
+    k, v = (_listed(t, table).flatten(1, 2) for t in (call.k, call.v))
     return call._replace(k=k, v=v, block_table=None)
+
+
+def _listed(pages: Tensor, table: Tensor) -> Tensor:
+    """Return the pages that a block table lists. Those of 8 bits are indexed as integers, because
+    torch 2.9 has no indexing of them on the CPU."""
+    bits = pages.view(torch.uint8) if pages.itemsize == 1 else pages
+    return bits[table.long().clamp(0, len(pages) - 1)].view(pages.dtype)
 
 
 @dataclass(frozen=True)

@@ -218,4 +218,4 @@ def _without_loose_rows(
 def _judge(call: Call) -> PartJudge:
     call = without_pages(call)
     scores = CPU_SCORES if call.q.is_cpu else CHECKED_SCORES
-    return PartJudge(call.q, call.k, call.v, scores=scores, **call.keywords)
+    return PartJudge(call.q, call.k, call.v, scores=scores, **call.keywords())

@@ -136,7 +136,7 @@ def explain_backward(
 def _wanted(call: Call) -> Wanted:
     """The gradients that autograd asks for; all of them if it asks for none."""
     sinks = call.sinks
-    if not call.needs_grad:
+    if not call.needs_grad():
         return ALL._replace(dsinks=sinks is not None)
     of_sinks = sinks is not None and sinks.requires_grad
     return Wanted(call.q.requires_grad, call.k.requires_grad, call.v.requires_grad, of_sinks)

@@ -64,7 +64,7 @@ def explain(
     call, given, validate, backward = asked("explain", q, k, v, keywords)
     check_switch("gradients", gradients)
     call = padded(call) if needs_padding(q, v) else call
-    trained = gradients or (torch.is_grad_enabled() and call.needs_grad)
+    trained = gradients or (torch.is_grad_enabled() and call.needs_grad())
     if trained:
         check_differentiable(call)
         call = call._replace(return_lse=True)

@@ -34,7 +34,7 @@ class Work:
 
 def work_of(problem: Problem, call: Call) -> Work:
     """Count the work of a call. Reading the lengths of sequences waits for their device."""
-    exact = not any(tensor.is_meta for tensor in call.extras.values())
+    exact = not any(tensor.is_meta for tensor in call.extras().values())
     queries = _lengths(call.cu_seqlens_q if exact else None, problem.seq_q, problem.batch)
     keys = _lengths(call.cu_seqlens_k if exact else None, problem.seq_k, problem.batch)
     if exact and call.seqused_k is not None:

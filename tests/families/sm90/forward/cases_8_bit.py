@@ -109,13 +109,13 @@ def assert_right(call: Call, out: Tensor, lse: Tensor | None, most_rms: float = 
     assert call.k_descale is not None
     if call.k_descale.ndim == len(BLOCK_DIMS):
         call = rounded(call)
-    check = check_output(out, *call[:3], **call.keywords)
+    check = check_output(out, *call[:3], **call.keywords())
     assert check.ok, check
     if call.q.dtype == E4M3:  # the judge allows weights of 8 bits, and these have 16
-        exact = oracle(*call[:3], **call.keywords)
+        exact = oracle(*call[:3], **call.keywords())
         assert (out.double() - exact).norm() <= most_rms * exact.norm()
     assert lse is not None
-    of_lse = check_lse(lse, call.q, call.k, **call.keywords)
+    of_lse = check_lse(lse, call.q, call.k, **call.keywords())
     assert of_lse.ok, of_lse
 
 

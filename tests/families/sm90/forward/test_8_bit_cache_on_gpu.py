@@ -24,7 +24,7 @@ def _on_hopper() -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_the_gpu_computes_what_the_emulator_does(name: str) -> None:
     call = CASES[name].call("cuda")
-    out, lse = attention(*call[:3], **call.keywords, return_lse=True)
+    out, lse = attention(*call[:3], **call.keywords(), return_lse=True)
     assert_right(call, out, lse)
 
 
@@ -36,7 +36,7 @@ def test_decoding_is_right(keys: int, page: int, d: int, dtype: torch.dtype) -> 
     used = (keys, keys // 3, 1, 0)
     case = Case(1, keys, heads=32, heads_k=8, batch=4, d=d, dtype=dtype, page=page, used=used)
     call = case.call("cuda")
-    out, lse = attention(*call[:3], **call.keywords, return_lse=True)
+    out, lse = attention(*call[:3], **call.keywords(), return_lse=True)
     assert_right(call, out, lse)
 
 
@@ -46,7 +46,7 @@ def test_decoding_is_right(keys: int, page: int, d: int, dtype: torch.dtype) -> 
 def test_prefill_is_right(seq: int, d: int, causal: bool) -> None:
     case = Case(seq, seq, heads=4, batch=2, d=d, keywords=(("causal", causal),), sharp=True)
     call = case.call("cuda")
-    out, lse = attention(*call[:3], **call.keywords, return_lse=True)
+    out, lse = attention(*call[:3], **call.keywords(), return_lse=True)
     assert_right(call, out, lse)
 
 
@@ -54,9 +54,9 @@ def test_prefill_is_right(seq: int, d: int, causal: bool) -> None:
 def test_results_have_the_same_bits_in_every_run(causal: bool) -> None:
     for case in (Case(1, 4000, heads=8, batch=3), Case(700, 1000, keywords=(("causal", causal),))):
         call = case.call("cuda")
-        first = attention(*call[:3], **call.keywords)
+        first = attention(*call[:3], **call.keywords())
         for _ in range(20):
-            assert torch.equal(attention(*call[:3], **call.keywords), first)
+            assert torch.equal(attention(*call[:3], **call.keywords()), first)
 
 
 def test_a_cache_of_pages_stores_new_rows_of_8_bits() -> None:
@@ -69,7 +69,7 @@ def test_a_cache_of_pages_stores_new_rows_of_8_bits() -> None:
         call.q, k, v, new_k, new_v, cache_seqlens=used, page_table=call.block_table, **factors
     )
     after = call._replace(k=k, v=v, seqused_k=used + 2)
-    out_again, lse = attention(*after[:3], **after.keywords, return_lse=True)
+    out_again, lse = attention(*after[:3], **after.keywords(), return_lse=True)
     assert torch.equal(out, out_again)
     assert_right(after, out_again, lse)
     assert call.block_table is not None
@@ -80,10 +80,10 @@ def test_a_cache_of_pages_stores_new_rows_of_8_bits() -> None:
 def test_a_graph_replays_decoding() -> None:
     call = Case(1, 2000, heads=8, batch=2).call("cuda")
     out = torch.empty_like(call.q)
-    wanted = attention(*call[:3], out=out, **call.keywords).clone()
+    wanted = attention(*call[:3], out=out, **call.keywords()).clone()
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        attention(*call[:3], out=out, **call.keywords)
+        attention(*call[:3], out=out, **call.keywords())
     out.zero_()
     graph.replay()
     assert torch.equal(out, wanted)

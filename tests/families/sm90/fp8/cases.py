@@ -108,11 +108,11 @@ def with_contiguous_keys(v: Tensor) -> Tensor:
 
 def assert_right(call: Call, out: Tensor, lse: Tensor | None, most_rms: float = MOST_RMS) -> None:
     """Judge the results of a call."""
-    check = check_output(out, *call[:3], **call.keywords)
+    check = check_output(out, *call[:3], **call.keywords())
     assert check.ok, check
     assert relative_rms(call, out) <= most_rms
     if lse is not None:
-        of_lse = check_lse(lse, call.q, call.k, **call.keywords)
+        of_lse = check_lse(lse, call.q, call.k, **call.keywords())
         assert of_lse.ok, of_lse
 
 
@@ -123,13 +123,13 @@ def assert_forward_right(config: HopperFp8KernelConfig, call: Call) -> None:
         dtype=config.dtype.to_torch_dtype(),
         device=call.q.device,
     )
-    result, lse = forward(config, *call[:3], out, **call.keywords, return_lse=True)
+    result, lse = forward(config, *call[:3], out, **call.keywords(), return_lse=True)
     assert_right(call, result, lse, most_rms(config))
 
 
 def relative_rms(call: Call, out: Tensor) -> float:
     """The root mean square error of an output, relative to that of the exact one."""
-    exact = oracle(*call[:3], **call.keywords)
+    exact = oracle(*call[:3], **call.keywords())
     return float((out.double() - exact).norm() / exact.norm())
 
 

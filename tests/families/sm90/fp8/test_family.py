@@ -123,7 +123,7 @@ def test_a_launch_takes_only_so_many_tiles() -> None:
 
 def test_explain_tells_both_kernels_and_the_peak_of_8_bits() -> None:
     call = Case(200, 330).call(128)
-    text = str(explain(*call[:3], **call.keywords))
+    text = str(explain(*call[:3], **call.keywords()))
     assert "transpose_d128_tensor_sums" in text
     assert "hopper_fp8(BF16, 128, 2, 128, 3)" in text
     assert "at 1494 TFLOP/s" in text
@@ -132,7 +132,7 @@ def test_explain_tells_both_kernels_and_the_peak_of_8_bits() -> None:
 def test_attention_of_no_keys_is_zero() -> None:
     call = Case(3, 1).call(128)
     empty = call._replace(k=call.k[:, :0], v=call.v[:, :0])
-    out = attention(*empty[:3], **empty.keywords, config=OVERLAPPED)
+    out = attention(*empty[:3], **empty.keywords(), config=OVERLAPPED)
     assert (out.dtype, out.abs().max().item()) == (torch.bfloat16, 0)
 
 
@@ -140,25 +140,25 @@ def test_gradients_of_8_bits_are_refused() -> None:
     call = Case(3, 4).call(128)
     message = "there are no gradients of 8-bit tensors and their factors; pass 16-bit tensors, or"
     with pytest.raises(UnsupportedError, match=message):
-        attention(call.q.clone().requires_grad_(), call.k, call.v, **call.keywords)
-    for name, factor in call.descales.items():
+        attention(call.q.clone().requires_grad_(), call.k, call.v, **call.keywords())
+    for name, factor in call.descales().items():
         other: dict[str, Any] = {name: factor.clone().requires_grad_()}
         learned = call._replace(**other)
         with pytest.raises(UnsupportedError, match=message):
-            attention(*call[:3], **learned.keywords)
+            attention(*call[:3], **learned.keywords())
         with torch.no_grad():
-            attention(*call[:3], **learned.keywords)
+            attention(*call[:3], **learned.keywords())
     with torch.no_grad():
-        attention(call.q.clone().requires_grad_(), call.k, call.v, **call.keywords)
+        attention(call.q.clone().requires_grad_(), call.k, call.v, **call.keywords())
 
 
 def test_tangents_of_factors_are_refused() -> None:
     call = Case(3, 4).call(128)
 
     def scaled(factor: torch.Tensor) -> torch.Tensor:
-        return attention(*call[:3], **call._replace(v_descale=factor).keywords)
+        return attention(*call[:3], **call._replace(v_descale=factor).keywords())
 
-    factor = call.descales["v_descale"]
+    factor = call.descales()["v_descale"]
     with pytest.raises(UnsupportedError, match="a tensor has a tangent"):
         torch.func.jvp(scaled, (factor,), (factor,))
 
@@ -167,7 +167,7 @@ def test_a_traced_call_is_one_operator_with_the_same_result() -> None:
     call = Case(30, 40).call(128)
 
     def traced(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        return attention(q, k, v, **call.keywords)
+        return attention(q, k, v, **call.keywords())
 
     compiled = torch.compile(traced, backend="aot_eager", fullgraph=True)
     torch.testing.assert_close(compiled(*call[:3]), traced(*call[:3]), rtol=2**-7, atol=1e-6)
@@ -176,4 +176,4 @@ def test_a_traced_call_is_one_operator_with_the_same_result() -> None:
 def test_an_output_of_other_types_is_refused() -> None:
     call = Case(3, 4).call(128)
     with pytest.raises(UnsupportedError, match=r"the output is torch\.float32; the output of "):
-        attention(*call[:3], out=torch.empty(call.q.shape), **call.keywords)
+        attention(*call[:3], out=torch.empty(call.q.shape), **call.keywords())

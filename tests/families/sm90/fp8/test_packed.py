@@ -83,7 +83,7 @@ def test_the_values_of_sequences_have_room_and_do_not_overlap() -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_packed_sequences_are_right_on_a_gpu(name: str) -> None:
     call = CASES[name].call("cuda")
-    out, lse = attention(*call[:3], **call.keywords, return_lse=True)
+    out, lse = attention(*call[:3], **call.keywords(), return_lse=True)
     assert_right(call, out, lse)
 
 
@@ -94,5 +94,5 @@ def test_long_packed_sequences_are_right_on_a_gpu(d: int) -> None:
     lengths = (1000, 1, 0, 2048, 333)
     case = Case(batch=5, d=d, lengths_q=lengths, lengths_k=lengths, keywords=CAUSAL, q_8_bit=True)
     call = case.call("cuda")
-    out, lse = attention(*call[:3], **call.keywords, return_lse=True)
+    out, lse = attention(*call[:3], **call.keywords(), return_lse=True)
     assert_right(call, out, lse)

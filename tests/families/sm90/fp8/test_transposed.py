@@ -114,7 +114,7 @@ def test_a_recipe_is_one_kernel_that_loads_every_other_key_and_column() -> None:
 
 def test_explain_tells_the_layout_and_one_kernel() -> None:
     call = case(200, 330).call(128)
-    text = str(explain(*call[:3], **call.keywords))
+    text = str(explain(*call[:3], **call.keywords()))
     assert "float8_e4m3fn, v transposed" in text
     assert "tensor_sums+linear_1+values_transposed+persistent" in text
     assert "transpose_d128" not in text
@@ -146,21 +146,21 @@ def test_other_architectures_have_no_kernel_for_it() -> None:
 def test_torch_computes_on_the_cpu_whatever_the_strides() -> None:
     call = case(40, 70, keywords=(("causal", True),)).call(64)
     rows = call._replace(v=call.v.contiguous())
-    out, wanted = (attention(*of[:3], **of.keywords) for of in (call, rows))
+    out, wanted = (attention(*of[:3], **of.keywords()) for of in (call, rows))
     torch.testing.assert_close(out, wanted, rtol=2**-7, atol=1e-6)
 
 
 def test_attention_emulates_a_chosen_kernel() -> None:
     call = case(70, 130).call(64)
     config = select_config(Problem.of(call), MEASURED_ARCH)
-    out, lse = attention(*call[:3], **call.keywords, config=config, return_lse=True)
+    out, lse = attention(*call[:3], **call.keywords(), config=config, return_lse=True)
     assert_right(call, out, lse)
 
 
 def test_attention_of_no_keys_is_zero() -> None:
     call = case(3, 16).call(128)
     empty = Call(call.q, call.k[:, :0], call.v[:, :0], *call[3:])
-    out = attention(*empty[:3], **empty.keywords, config=OVERLAPPED_T)
+    out = attention(*empty[:3], **empty.keywords(), config=OVERLAPPED_T)
     assert (out.dtype, out.abs().max().item()) == (torch.bfloat16, 0)
 
 
@@ -169,7 +169,7 @@ def test_a_traced_call_keeps_the_strides(lengths: tuple[tuple[str, Any], ...]) -
     call = case(30, 40, keywords=lengths).call(128)
 
     def traced(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-        return attention(q, k, v, **call.keywords, config=str(OVERLAPPED_T))
+        return attention(q, k, v, **call.keywords(), config=str(OVERLAPPED_T))
 
     compiled = torch.compile(traced, backend="aot_eager", fullgraph=True)
     assert torch.equal(compiled(*call[:3]), traced(*call[:3]))

@@ -28,7 +28,7 @@ def _on_hopper() -> None:
 
 def computed(made: MadeCase) -> tuple[torch.Tensor, torch.Tensor]:
     call = made.call
-    return attention(call.q, call.k, call.v, **call.keywords, return_lse=True)
+    return attention(call.q, call.k, call.v, **call.keywords(), return_lse=True)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -138,7 +138,7 @@ def test_a_graph_follows_packed_queries_that_change() -> None:
     made = Case(4, 3000, 128, 3, (1, 4, 2), causal=True).make(D_V, device="cuda")
     call = made.call
     starts = cu_seqlens((1, 4, 2)).cuda()
-    options: Any = {**call.keywords, "cu_seqlens_q": starts}
+    options: Any = {**call.keywords(), "cu_seqlens_q": starts}
     attention(call.q, call.k, call.v, **options)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
