@@ -56,7 +56,7 @@ def test_build_id_reads_the_note(tmp_path: Path) -> None:
     library = Path(load_nvidia_dynamic_lib("nvrtc").abs_path)
     identity = build_id(library)
     assert identity is not None
-    assert bytes.fromhex(identity) in library.read_bytes()[:4096]
+    assert bytes.fromhex(identity) in library.read_bytes()
     unmarked = tmp_path / "kernel.cubin"
     unmarked.write_bytes(cubin(COPY))
     assert build_id(unmarked) is None
