@@ -45,6 +45,9 @@ TOO_MANY_BYTES = mutation_of(
     "too-many-bytes", "64 transaction bytes too many are expected", PING_PONG
 )
 
+SPECIALISE = "sm90/specialise.cuh"
+SHRINK = "ptx::shrink_to<Config::kProducerRegisters>()"
+GROW = "ptx::grow_to<Config::kConsumerRegisters>()"
 SYNC, FENCE = "__syncwarp();", "ptx::wgmma_fence();"
 
 MUTATIONS = (
@@ -110,7 +113,7 @@ MUTATIONS = (
         "mbarriers are used without a barrier after their initialisation",
         "race",
         PING_PONG,
-        (Edit("sm90/specialise.cuh", "__syncthreads();"),),
+        (Edit(SPECIALISE, "__syncthreads();"),),
         silent=True,
     ),
     Mutation(
@@ -118,6 +121,18 @@ MUTATIONS = (
         DEADLOCK,
         PING_PONG,
         (Edit("sm90/turns/ping_pong.cuh", "if (warpgroup == Consumers - 1) end();"),),
+    ),
+    Mutation(
+        "the producer gives up no registers",
+        DEADLOCK,
+        PING_PONG,
+        (Edit(SPECIALISE, SHRINK),),
+    ),
+    Mutation(
+        "consumers ask for more registers than the CTA has",
+        DEADLOCK,
+        LAST,
+        (Edit(SPECIALISE, GROW, GROW.replace(">", " + 8>")),),
     ),
     Mutation(
         "the staging buffer of O is overwritten before it was read",

@@ -13,6 +13,7 @@ from flash_attention.arch import ARCHES
 from flash_attention.call.features import CAUSAL, Features
 from flash_attention.compile import CompiledKernel
 from flash_attention.compile.elf import text_section
+from flash_attention.emulator import load_program
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig
 from flash_attention.launch.kernels import compile_config
 from flash_attention.tools.inspect.sass import InspectorMissing, find_nvdisasm, opcode_counts
@@ -43,10 +44,13 @@ def nvdisasm() -> None:
 def test_a_selected_kernel_compiles_without_remarks_and_hardly_spills(
     config: HopperForwardKernelConfig, causal: bool
 ) -> None:
-    resources = compiled(config, causal).resources
+    kernel = compiled(config, causal)
+    resources = kernel.resources
     assert resources.notes == ()  # no serialised wgmma, no setmaxnreg ignored
     assert resources.spill_store_bytes <= MOST_SPILLED
     assert resources.registers * config.num_threads <= 65536
+    emulated = load_program(kernel.ptx).registers_at_launch
+    assert emulated == (resources.registers if config.register_split[1] else None)
 
 
 @pytest.mark.usefixtures("nvdisasm")

@@ -107,5 +107,6 @@ def _run(machine: Machine, schedule: str, seed: int) -> RunResult:
     machine.copies.report_unfinished()
     machine.mbarriers.report_unfinished()
     machine.bulk_groups.report_unfinished()
+    machine.register_pool.report_incomplete()
     printed = "".join(machine.printer.texts)
     return RunResult(machine.findings.items, machine.counters, scheduler.steps, printed)

@@ -66,6 +66,10 @@ PROBLEMS = {
         "Tensor cores read and write registers in their own time. Without the fence they may meet "
         "the value of before, or overwrite one that is still read."
     ),
+    "setmaxnreg": (
+        "The hardware counts registers for the CTA and moves them at the end of a warp's own. What "
+        "a register holds, or whether the launch ends, is then undefined."
+    ),
     "deadlock": "No warp can go on. On a GPU the launch would never end.",
 }
 
@@ -124,7 +128,14 @@ MENDS = {
     ),
     "tma-coordinates": "Start boxes at multiples of 16 bytes, and stores inside the tensor.",
     "tma-tensor-map": "Pass the tensor map of this tensor, with as many dimensions as the box.",
-    DEADLOCK: _ARRIVALS,
+    "setmaxnreg": (
+        "Let all warps of a warpgroup execute the same setmaxnreg, with a barrier between two of "
+        "them. dec goes down to its count, and inc goes up."
+    ),
+    DEADLOCK: (
+        f"{_ARRIVALS} Registers that setmaxnreg.inc takes are those that setmaxnreg.dec of other "
+        "warps gives up."
+    ),
     NUMBERS: (
         "Nothing raced: the arithmetic is another one. `flash-attention debug` shows after which "
         "key block S, P, lse or O leaves the reference."

@@ -27,6 +27,7 @@ IN_THEIR_ORDER = [
     "red.global.add.f32 [%rd5], %f0;",
     "atom.shared.exch.b32 %r10, [buffer], %r0;",
     "mov.u32 %r10, %clock;",
+    "setmaxnreg.dec.sync.aligned.u32 24;",
     "ld.u32 %r10, [%rd5];",
     "mbarrier.init.shared.b64 [buffer], 1;",
     "trap;",

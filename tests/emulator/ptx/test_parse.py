@@ -139,6 +139,7 @@ def test_a_whole_kernel() -> None:
             labels={"$L__BB0_1": 1},
             max_threads=256,
             target="sm_90a",
+            register_limit=128,
         )
     }
 

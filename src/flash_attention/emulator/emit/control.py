@@ -1,10 +1,10 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Branches, returns, and instructions that change nothing an emulator keeps."""
+"""Branches, returns, registers that warps hand on, and what changes nothing in an emulator."""
 
 from __future__ import annotations
 
 from flash_attention.emulator.emit.block import BlockEmitter
-from flash_attention.emulator.emit.registry import emits
+from flash_attention.emulator.emit.registry import emits, refuse
 from flash_attention.emulator.ptx.model import Imm, Instruction
 
 
@@ -21,9 +21,14 @@ def trap(emitter: BlockEmitter, instruction: Instruction, predicate: str | None)
 
 @emits("setmaxnreg")
 def set_registers(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
-    count = instruction.operands[0]
+    """setmaxnreg ends its block and returns (whether registers are taken, how many a thread)."""
+    (count,) = instruction.operands
+    action, *modifiers = instruction.parts[1:]
+    if action not in ("inc", "dec") or modifiers != ["sync", "aligned", "u32"] or predicate:
+        raise refuse(instruction)
     if not isinstance(count, Imm) or count.bits % 8 or not 24 <= count.bits <= 256:
-        raise ValueError("setmaxnreg takes a multiple of 8 from 24 to 256")
+        raise refuse(instruction, "setmaxnreg takes a multiple of 8 from 24 to 256")
+    emitter.result = f"({action == 'inc'}, {count.bits})"
 
 
 @emits("griddepcontrol")

@@ -35,6 +35,7 @@ from flash_attention.emulator.machine.mbarriers import MBarriers
 from flash_attention.emulator.machine.owners import global_owners
 from flash_attention.emulator.machine.printing import Printer
 from flash_attention.emulator.machine.private import PrivateMemory
+from flash_attention.emulator.machine.register_pool import RegisterPool
 from flash_attention.emulator.machine.shared import SharedMemory
 from flash_attention.emulator.machine.tensor_map import TensorMap
 from flash_attention.emulator.machine.tma import Tma
@@ -105,6 +106,7 @@ class Machine:
         self.wgmma = Wgmma(self)
         self.wmma = Wmma(self)
         self.named_barriers = NamedBarriers(self)
+        self.register_pool = RegisterPool(self)
 
         self.written = WrittenRegisters(self)
         self.registers = [np.zeros(self.num_lanes, t) for t in program.slot_types]

@@ -81,13 +81,16 @@ class Scheduler:
         for lanes in self._by_unit(everyone):
             self._enter(0, lanes)
         with np.errstate(all="ignore"):
-            while (
-                self._groups or self._waiters or self._spinners or machine.named_barriers.any_open
-            ):
+            while self._groups or self._anyone_waits():
                 if not self._groups and not self._wake() and not self._spin():
                     raise DeadlockError(self._describe(), machine.findings.items)
                 if self._groups:
                     self._step()
+
+    def _anyone_waits(self) -> bool:
+        machine = self._machine
+        waiting = self._waiters or self._spinners or machine.named_barriers.any_open
+        return bool(waiting or machine.register_pool.anyone_waits)
 
     def _step(self) -> None:
         self.steps += 1
@@ -180,6 +183,11 @@ class Scheduler:
                 address, parity = result
                 self._waiters.append(_Waiter(block.index, lanes, address.copy(), parity.copy()))
                 self._wake()
+            case "registers":
+                grows, count = result
+                pool = self._machine.register_pool
+                for at, numbers in pool.change(lanes, grows, count, block.index):
+                    self._go_on(at, numbers)
 
     def _split(
         self, lanes: Selection, taken: Bools, target: int | None, other: int | None
@@ -255,6 +263,7 @@ class Scheduler:
     def _describe(self) -> str:
         program = self._machine.program
         lines = [f"{program.kernel.name} cannot go on:"]
+        lines += [f"  {line}" for line in self._machine.register_pool.describe()]
         for waiter in self._waiters:
             instruction = program.blocks[waiter.block].instructions[-1]
             lines.append(f"  at PTX line {instruction.ptx_line}:")

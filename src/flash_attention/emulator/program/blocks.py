@@ -29,8 +29,8 @@ class Block:
     """Instructions that run one after the other, and what comes next.
 
     `terminator` is one of fall, jump, branch (predicated), return, branch_return (predicated),
-    barrier, cluster_wait and mbarrier_wait; `next` is the block that follows in the text, `target`
-    the label's.
+    barrier, cluster_wait, mbarrier_wait and registers (setmaxnreg); `next` is the block that
+    follows in the text, `target` the label's.
     """
 
     index: int
@@ -140,7 +140,7 @@ def _terminator(instruction: Instruction) -> str:
         return "barrier" if "sync" in parts or "red" in parts else "fall"
     if parts[0] == "mbarrier" and ("try_wait" in parts or "test_wait" in parts):
         return "mbarrier_wait"
-    return "fall"
+    return "registers" if parts[0] == "setmaxnreg" else "fall"
 
 
 def _block(kernel: Kernel, block_at: dict[int, int], start: int, end: int) -> Block:

@@ -4,8 +4,8 @@
 Warps that meet at barriers of the whole CTA alone, and exchange data through shared memory alone,
 do the same in every order, unless they race; and races are found in every order. What else warps
 can learn from each other makes their order matter: results of atomics, sums of floats, mbarriers,
-barriers of some warps, copies in bulk, wgmma, clocks, calls, and global memory that a kernel both
-loads and stores, which only a run tells.
+barriers of some warps, copies in bulk, wgmma, clocks, calls, registers that warps hand on, and
+global memory that a kernel both loads and stores, which only a run tells.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ACCESSES = {"ld", "ldu", "st", "cp", "ldmatrix", "stmatrix", "wmma", "prefetch"
 _SPACES = {"shared", "shared::cta", "global", "local", "param", "const"}
 _COMMUTATIVE = {"add", "min", "max", "and", "or", "xor"}
 _INTEGERS = {f"{sign}{bits}" for sign in "bsu" for bits in (32, 64)}
-_LATE = {"wgmma", "call", "trap"}
+_LATE = {"wgmma", "call", "trap", "setmaxnreg"}
 
 
 def meets_at_barriers(kernel: Kernel, blocks: list[Block], used: Set[str]) -> bool:

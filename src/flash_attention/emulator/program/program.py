@@ -32,6 +32,7 @@ from flash_attention.emulator.program.ordering import (
     ordering_of,
 )
 from flash_attention.emulator.program.origins import origins_of_addresses
+from flash_attention.emulator.program.registers import registers_at_launch
 from flash_attention.emulator.program.runs import Run, runs_of
 from flash_attention.emulator.program.unfenced import unfenced_products
 from flash_attention.emulator.program.unwritten import doubtful_registers
@@ -241,6 +242,10 @@ class Program:
     @cached_property
     def meets_at_barriers(self) -> bool:
         return meets_at_barriers(self.kernel, self.blocks, self._layout.used)
+
+    @cached_property
+    def registers_at_launch(self) -> int | None:
+        return registers_at_launch(self.kernel)
 
     def function(self, index: int, all_lanes: bool) -> BlockFunction:
         """The function of a block, for all lanes or for some; most blocks need one of the two."""

@@ -36,6 +36,12 @@ _ALIGN = re.compile(r"\.align\s+(\d+)")
 _DIMENSION = re.compile(r"\[\s*(\d*)\s*\]")
 _CLUSTER = re.compile(r"\.reqnctapercluster\s+(\d+(?:\s*,\s*\d+)*)")
 _THREADS = re.compile(r"\.(maxntid|reqntid)\s+(\d+(?:\s*,\s*\d+)*)")
+_CTAS = re.compile(r"\.minnctapersm\s+([1-9]\d*)")
+_REGISTER_LIMIT = re.compile(r"\.maxnreg\s+(\d+)")
+
+REGISTER_FILE = 65536  # registers of a multiprocessor
+REGISTER_STEP = 8  # a thread has a multiple of it
+WARP_STEP = 4  # warps that share the register file are counted in steps of it
 
 _TYPE_BYTES = {
     **{f"{kind}{8 * size}": size for kind in "bus" for size in (1, 2, 4, 8)},
@@ -54,6 +60,23 @@ def max_threads(directives: str) -> int | None:
     """Threads of a CTA that the directives of a kernel ask for or allow."""
     found = {name: prod(map(int, sizes.split(","))) for name, sizes in _THREADS.findall(directives)}
     return found.get("reqntid", found.get("maxntid"))
+
+
+def register_limit(directives: str) -> int | None:
+    """The most registers of a thread at launch; None where the directives of a kernel do not say.
+
+    CTAs that share a multiprocessor share its registers, as ptxas divides them.
+    """
+    limits = [
+        -(-int(limit) // REGISTER_STEP) * REGISTER_STEP
+        for limit in _REGISTER_LIMIT.findall(directives)
+    ]
+    threads, ctas = max_threads(directives), _CTAS.search(directives)
+    if threads is not None and ctas is not None:
+        warps = -(-threads // 32) * int(ctas[1])
+        lanes = 32 * -(-warps // WARP_STEP) * WARP_STEP
+        limits.append(REGISTER_FILE // lanes // REGISTER_STEP * REGISTER_STEP)
+    return min(limits, default=None)
 
 
 def cluster_shape(directives: str) -> tuple[int, int, int] | None:

@@ -139,3 +139,4 @@ class Kernel:
     local: tuple[Variable, ...] = ()
     module: tuple[Variable, ...] = ()  # in global and constant memory
     cluster: tuple[int, int, int] | None = None  # CTAs of a cluster
+    register_limit: int | None = None  # of a thread at launch, if the directives say

@@ -14,6 +14,7 @@ from flash_attention.emulator.ptx.declarations import (
     read_params,
     read_registers,
     read_variables,
+    register_limit,
 )
 from flash_attention.emulator.ptx.lower import branch_table, lowered
 from flash_attention.emulator.ptx.model import (
@@ -140,6 +141,7 @@ class _Module:
             labels=body.labels,
             max_threads=max_threads(match["directives"]),
             cluster=cluster_shape(match["directives"]),
+            register_limit=register_limit(match["directives"]),
             target=self.target,
             local=tuple(body.local),
             module=tuple(v for v in named if v.space in ("global", "const")),
