@@ -12,6 +12,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from flash_attention.call.cache_call import CacheCall, CachedKeys, Rotary
 from flash_attention.call.call import Call, Keywords
 from flash_attention.call.checks import check_dense, check_meaning
+from flash_attention.call.padding import needs_padding
 from flash_attention.call.results import E4M3
 from flash_attention.call.tensors import DIMS, DTYPES, MAX_ROWS, check_no_grad
 from flash_attention.compat.new_rows import (
@@ -230,8 +231,8 @@ class Cache:
         k, v = self._described(call, keys, asked)
         following = Call(keys.q, k, v, **asked)
         check_no_grad(following)  # of its factors
-        as_they_are = all(t.stride(-1) == 1 and t.shape[-1] % 8 == 0 for t in following[:3])
-        if call.q.is_cuda and as_they_are:
+        contiguous = all(t.stride(-1) == 1 for t in following[:3])
+        if call.q.is_cuda and contiguous and not needs_padding(keys.q, v):
             plan_for(following)
         else:
             check_meaning(following)
