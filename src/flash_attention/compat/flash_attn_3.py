@@ -224,7 +224,7 @@ def flash_attn_with_kvcache(
     check_inference(q, k_cache, v_cache)
     options = options_of(softmax_scale, causal, window_size, softcap)
     options |= _descales(q, k_cache, q_descale, k_descale, v_descale)
-    cache = Cache.of(k_cache, v_cache, page_table, cache_batch_idx, cache_leftpad)
+    cache = Cache.of(k_cache, v_cache, page_table, cache_batch_idx, cache_leftpad, "page_table")
     options["split_keys"] = split_keys(num_splits, cache.max_keys)
     if cu_seqlens_q is not None:
         options["cu_seqlens_q"], options["max_seqlen_q"] = cu_seqlens_q, whole(max_seqlen_q)
