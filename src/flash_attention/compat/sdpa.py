@@ -25,6 +25,7 @@ from torch.overrides import TorchFunctionMode
 
 from flash_attention.attention import attention
 from flash_attention.call.tensors import DTYPES, has_tangent
+from flash_attention.compat.eight_bits import without_factors
 from flash_attention.errors import UnsupportedError
 
 __all__ = ["BACKEND", "Routed", "route_sdpa", "scaled_dot_product_attention", "sdpa_kernel"]
@@ -246,7 +247,7 @@ def no_kernel(
     enable_gqa: bool,
 ) -> str | None:
     """Say why there is no kernel for a call, judging by types, dimensions and options only."""
-    query, key, _ = tensors
+    query, key, value = tensors
     if attn_mask is not None:
         return (
             "attn_mask is given, and there are no mask tensors here; for a causal mask pass"
@@ -269,6 +270,9 @@ def no_kernel(
             f"query has {query.shape[-3]} heads, key {key.shape[-3]}; to have heads share keys pass"
             " enable_gqa=True"
         )
+    name, instead = "scaled_dot_product_attention", "flash_attention.attention"
+    if reason := without_factors(name, instead, query=query, key=key, value=value):
+        return reason
     if query.is_cuda and query.dtype not in DTYPES:
         return f"query is {query.dtype}; allowed are torch.float16 and torch.bfloat16"
     return None
