@@ -68,6 +68,10 @@ def test_what_is_too_wide_or_no_tensor_is_left_to_the_checks() -> None:
     assert not needs_padding(q, v)
     assert not needs_padding(torch.tensor(1.0), v)
     assert not needs_padding("q", v)  # type: ignore[arg-type]
+    nested = torch.nested.nested_tensor([torch.ones(3, 4, 64)])
+    for given in ((nested, k, v), (q, k, nested), (nested, nested, nested)):
+        with pytest.raises(UnsupportedError, match="is a nested tensor; pass the rows"):
+            attention(*given)
     with pytest.raises(UnsupportedError, match="q has d_head 513; the kernels take at most 512"):
         attention(q, k, v, config=SM80)
 

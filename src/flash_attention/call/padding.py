@@ -32,7 +32,7 @@ def needs_padding(q: Tensor, v: Tensor) -> bool:
     """Whether rows have to be padded before a kernel can read them. This runs in every call."""
     try:
         d, d_v, step = q.shape[-1], v.shape[-1], _step(v)
-    except (AttributeError, IndexError, TypeError):  # no such tensors, which the checks refuse
+    except (AttributeError, IndexError, RuntimeError, TypeError):  # which the checks refuse
         return False
     return bool((d % step or d_v % step) and max(d, d_v) <= MAX_D_HEAD)
 

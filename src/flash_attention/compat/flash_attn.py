@@ -26,8 +26,9 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from flash_attention.attention import attention
-from flash_attention.call.call import Keywords, Window
+from flash_attention.call.call import Keywords, Window, whole_window
 from flash_attention.call.checks import check_dense
+from flash_attention.call.options import check_window
 from flash_attention.compat.eight_bits import refuse_without_factors
 from flash_attention.compat.kv_cache import Cache, check_inference
 from flash_attention.compat.rotary import rotary_of
@@ -229,10 +230,12 @@ def options_of(
     softmax_scale: float | None, causal: bool, window_size: Window, softcap: float
 ) -> Keywords:
     """Convert options of flash-attn to keywords of `attention`."""
+    window = tuple(window_size) if isinstance(window_size, list) else window_size
+    check_window(whole_window(window), "window_size")
     return {
         "softmax_scale": softmax_scale,
         "causal": causal,
-        "window": tuple(window_size) if isinstance(window_size, list) else window_size,
+        "window": window,
         "softcap": softcap,
     }
 

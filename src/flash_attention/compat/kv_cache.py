@@ -14,7 +14,15 @@ from flash_attention.call.call import Call, Keywords
 from flash_attention.call.checks import check_dense, check_meaning
 from flash_attention.call.padding import needs_padding
 from flash_attention.call.results import E4M3
-from flash_attention.call.tensors import DIMS, DTYPES, MAX_ROWS, check_no_grad
+from flash_attention.call.tensors import (
+    DIMS,
+    DTYPES,
+    MAX_ROWS,
+    Packing,
+    TensorView,
+    check_no_grad,
+    check_shapes,
+)
 from flash_attention.compat.cache_entries import Entries
 from flash_attention.compat.new_rows import (
     check_memory,
@@ -24,7 +32,7 @@ from flash_attention.compat.new_rows import (
     in_pairs,
 )
 from flash_attention.compat.rotary import check_rotary
-from flash_attention.errors import UnsupportedError
+from flash_attention.errors import UnsupportedError, one
 from flash_attention.launch.cache_update import update_cache
 from flash_attention.launch.plan import plan_for
 from flash_attention.ops import is_traced, lacks_memory
@@ -139,14 +147,17 @@ class Cache:
                 " cache_seqlens together, and to rotate q and k too"
             )
         starts = options.get("cu_seqlens_q")
+        if starts is not None:
+            check_dense("cu_seqlens_q", starts, ("batch + 1",))
+        self._check_queries(q, starts is not None)
         batch = q.shape[0] if starts is None else len(starts) - 1
         counts = [0] * batch
         if k is not None and v is not None:
             check_new(k, v, self.k, self.v, batch if starts_new is None else None)
             counts = self._new_rows(k, starts_new, batch)
             k, v = contiguous_rows(k), contiguous_rows(v)
+        self._check_batch(batch)
         if not (lengths is self.leftpad is self.index is self.table is None):
-            self._check_batch(batch)
             self._check_lengths(self.max_keys if lengths is None else lengths, counts)
         q = q if rotary is None else contiguous_rows(q)
         k_cache, v_cache = self.k, self.v
@@ -162,6 +173,13 @@ class Cache:
         if rotary is not None:
             check_rotary(call, rotary, values=has_values(self.k))
         return call
+
+    def _check_queries(self, q: Tensor, packed: bool) -> None:
+        """Check that q fits the cache, in the words of the caller's function."""
+        if is_traced(q, self.k, self.v) or lacks_memory(q, self.k, self.v):
+            return
+        k, v = TensorView.of("k_cache", self.k), TensorView.of("v_cache", self.v)
+        check_shapes(TensorView.of("q", q), k, v, Packing(q=packed, paged=True))
 
     def _new_rows(self, k: Tensor, starts: Tensor | None, batch: int) -> list[int]:
         """Return the number of new rows of each sequence, as far as it is known without waiting for
@@ -299,7 +317,7 @@ def _check_numbers(name: str, tensor: object, cache: Tensor, shape: str = "(batc
     number = "an int, or " if name == "cache_seqlens" else ""
     wanted = f"pass {number}a torch.int32 tensor of shape {shape}, batch being that of q"
     if not isinstance(tensor, Tensor):
-        raise UnsupportedError(f"{name} is a {type(tensor).__name__}; {wanted}")
+        raise UnsupportedError(f"{name} is {one(type(tensor).__name__)}; {wanted}")
     if tensor.ndim != len(shape.strip("(,)").split(", ")) or tensor.dtype != torch.int32:
         raise UnsupportedError(
             f"{name} has shape {tuple(tensor.shape)} and is {tensor.dtype}; {wanted}"
