@@ -65,8 +65,8 @@ def test_a_config_that_does_not_fit_is_refused() -> None:
     [
         Case("packed", (10, 20), (15, 25)),
         Case("packed queries", (10, 20), 25, batch=2),
-        Case("packed keys", 20, (15, 25), batch=2),
-        Case("keys in use", 20, 25, batch=2, used=(7, 25)),
+        Case("packed keys", 40, (15, 25), batch=2),
+        Case("keys in use", 40, 25, batch=2, used=(7, 25)),
     ],
     ids=lambda case: case.name,
 )

@@ -55,8 +55,8 @@ def given(
 
 BAD: dict[str, tuple[int, Any, str]] = {
     "shape of do": (0, lambda do: do[:, 1:], "do has shape .*; the gradient of the output has its"),
-    "dtype of do": (0, lambda do: do.float(), "do has dtype torch.float32, q has dtype"),
-    "device of do": (0, lambda do: do.to("meta"), "do has device meta, q has device cpu"),
+    "dtype of do": (0, lambda do: do.float(), "do has dtype torch.float32, o has dtype"),
+    "device of do": (0, lambda do: do.to("meta"), "do has device meta, o has device cpu"),
     "strides of do": (0, lambda do: do.mT.contiguous().mT, r"do .* copy it with do\.contiguous"),
     "no do": (0, lambda do: None, "do is a NoneType; pass a torch.Tensor"),
     "no q": (1, lambda q: None, "q is a NoneType; pass a torch.Tensor"),

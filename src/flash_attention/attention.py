@@ -18,7 +18,7 @@ from flash_attention.autograd import (
 )
 from flash_attention.call.call import Call, Keywords, call_of, with_keywords
 from flash_attention.call.options import check_switch
-from flash_attention.call.padding import needs_padding, padded
+from flash_attention.call.padding import naming_padding, needs_padding, padded
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.given import GivenConfig
 from flash_attention.launch.compute import compute
@@ -82,7 +82,7 @@ def attention(
 
     - `q`, `k`, `v`: (batch, seq_q, heads, d), (batch, seq_k, heads_k, d) and (batch, seq_k,
       heads_k, d_v). heads is a multiple of heads_k; neighbouring heads of q share one of k and v.
-      If d or d_v is no multiple of 8, padded copies are used.
+      If d or d_v is no multiple of 8 (16 if v has 8 bits), padded copies are used.
     - `causal`, `window`: query i is aligned with key i + seq_k - seq_q. With `causal` it sees the
       keys up to that one. With `window` (left, right) it sees the keys from left before that one to
       right after it, both included. None and -1 mean no limit.
@@ -156,15 +156,16 @@ def _attend_padded(
 ) -> Tensor | tuple[Tensor, Tensor]:
     wide = padded(call)
     attend: Callable[..., Any] = attention
-    result = attend(
-        *wide[:3],
-        config=config,
-        backward_config=backward.config,
-        deterministic=backward.deterministic,
-        validate=validate,
-        return_lse=call.return_lse,
-        **wide.keywords(),
-    )
+    with naming_padding(call):
+        result = attend(
+            *wide[:3],
+            config=config,
+            backward_config=backward.config,
+            deterministic=backward.deterministic,
+            validate=validate,
+            return_lse=call.return_lse,
+            **wide.keywords(),
+        )
     out, lse = result if call.return_lse else (result, None)
     out = out[..., : call.v.shape[-1]]
     if call.out is not None:

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flash_attention.call.merge_call import MergeCall, check_merge
+from flash_attention.call.checks import check_dense
+from flash_attention.call.merge_call import DIMS, LSE_DIMS, MergeCall, check_merge
 from flash_attention.errors import UnsupportedError
 from flash_attention.launch.merge import merge_by_kernel
 from flash_attention.ops import is_traced, lacks_memory
@@ -40,13 +41,13 @@ def merge(
             f"{given} is given without {missing}; pass both, or neither for stacked parts"
         )
     call = _stacked(o1, lse1) if o2 is None or lse2 is None else _pair(o1, lse1, o2, lse2)
-    return merged(call, call.dtype())
+    return merged(call)
 
 
-def merged(call: MergeCall, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Check parts and merge them into an output of a dtype."""
+def merged(call: MergeCall, dtype: torch.dtype | None = None) -> tuple[Tensor, Tensor]:
+    """Check parts and merge them into an output of a dtype, by default that of the parts."""
     check_merge(call)
-    o, rest = call.o, call.o_rest
+    o, rest, dtype = call.o, call.o_rest, dtype or call.dtype()
     on_gpu = o.is_cuda and torch.float64 not in (o.dtype, dtype)
     if not on_gpu or is_traced(o, call.lse, rest) or lacks_memory(o, call.lse, rest):
         return merge_with_torch(call, dtype)
@@ -57,11 +58,14 @@ def merged(call: MergeCall, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 
 def _pair(o1: Tensor, lse1: Tensor, o2: Tensor, lse2: Tensor) -> MergeCall:
-    return MergeCall(o1, lse1, *(_tensor(n, t)[None] for n, t in (("o2", o2), ("lse2", lse2))))
+    check_dense("o2", o2, DIMS)
+    check_dense("lse2", lse2, LSE_DIMS)
+    return MergeCall(o1, lse1, o2[None], lse2[None])
 
 
 def _stacked(outs: Tensor, lses: Tensor) -> MergeCall:
-    outs, lses = _tensor("o1", outs), _tensor("lse1", lses)
+    check_dense("o1", outs, ("parts", *DIMS))
+    check_dense("lse1", lses, ("parts", *LSE_DIMS))
     if outs.ndim not in (4, 5) or lses.ndim != outs.ndim - 1 or not len(outs) == len(lses) > 0:
         raise UnsupportedError(
             f"o1 has shape {tuple(outs.shape)}, lse1 {tuple(lses.shape)}, and there is no o2;"
@@ -69,12 +73,6 @@ def _stacked(outs: Tensor, lses: Tensor) -> MergeCall:
             " least one"
         )
     return MergeCall(outs[0], lses[0], outs[1:], lses[1:])
-
-
-def _tensor(name: str, value: object) -> Tensor:
-    if not isinstance(value, Tensor):
-        raise UnsupportedError(f"{name} is a {type(value).__name__}; pass a torch.Tensor")
-    return value
 
 
 class _Merge(torch.autograd.Function):

@@ -195,7 +195,11 @@ def test_what_looks_at_a_call_takes_all_its_arguments() -> None:
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_an_unknown_keyword_is_told_the_nearest_one(name: str) -> None:
     q = torch.zeros(1, 8, 2, 64, dtype=torch.float16)
-    for given, hint in (("casual", r"; did you mean 'causal'\?"), ("temperature", "")):
+    for given, hint in (
+        ("casual", r"; did you mean 'causal'\?"),
+        ("scale", r"; did you mean 'softmax_scale'\?"),
+        ("temperature", ""),
+    ):
         message = rf"^{name}\(\) got an unexpected keyword argument '{given}'{hint}$"
         with pytest.raises(TypeError, match=message):
             FUNCTIONS[name](q, q, q, **{given: True})

@@ -111,8 +111,8 @@ def test_pages_that_are_there_pass(table: list[list[int]], used: list[int]) -> N
 def test_pages_that_are_not_there_are_refused(page: int, keys: int) -> None:
     call = paged([[0, 1, 2], [3, 4, page]], [48, keys])
     message = (
-        rf"block_table\[1, 2\] is {page}, and sequence 1 has {keys} keys; k and v have 5 pages,"
-        " allowed are 0 to 4"
+        rf"block_table\[1, 2\] is {page}, and sequence 1 has {keys} keys; the cache in k and v has"
+        " 5 pages, allowed are 0 to 4"
     )
     with pytest.raises(UnsupportedError, match=message):
         check_lengths(Problem.of(call), call)

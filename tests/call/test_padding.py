@@ -15,13 +15,30 @@ from flash_attention.call.call import Call
 from flash_attention.call.padding import needs_padding, padded
 from flash_attention.call.strict import VARIABLE
 from flash_attention.kernel_configs import DType
-from flash_attention.reference.judge import Judge, check_lse, generate_qkv
+from flash_attention.reference.judge import Judge, check_lse, check_output, generate_qkv
 
 SM80 = "rung:15"
+E4M3 = torch.float8_e4m3fn
+FP8 = "hopper_fp8(BF16, 64, 2, 64, 2): one_each"
+FORM_64 = "hopper(BF16, 64, 1, 64, 2): tma+specialised+overlap+lazy_8+watch_sums"
+EMULATED_8_BIT = [(E4M3, FP8), (torch.bfloat16, f"{FORM_64}+kv_8_bit")]
 
 
 def made(d: int, d_v: int | None = None, device: str = "cpu", **more: Any) -> list[Tensor]:
     return list(generate_qkv(2, 40, 4, d, DType.BF16, device, n_heads_k=2, d_v=d_v, **more))
+
+
+def made_8_bit(d: int, d_v: int, dtype: torch.dtype, device: str = "cpu") -> Call:
+    generator = torch.Generator().manual_seed(d)
+    q, k, v = (
+        torch.randn(1, rows, heads, columns, generator=generator).to(device)
+        for rows, heads, columns in ((20, 2, d), (40, 1, d), (40, 1, d_v))
+    )
+    names = ("k_descale", "v_descale", *(["q_descale"] if dtype == E4M3 else []))
+    factors: dict[str, Any] = {
+        name: torch.rand((1, 1), generator=generator).to(device) + 0.5 for name in names
+    }
+    return Call(q.to(dtype), k.to(E4M3), v.to(E4M3), **factors)
 
 
 @pytest.mark.parametrize(
@@ -33,11 +50,28 @@ def test_padding_is_for_what_is_no_multiple_of_8(d: int, d_v: int, needed: bool)
     assert needs_padding(q, v) is needed
 
 
+@pytest.mark.parametrize(
+    ("d", "d_v", "needed"),
+    [(64, 64, False), (80, 48, False), (72, 72, True), (60, 60, True), (64, 56, True)],
+)
+@pytest.mark.parametrize("dtype", [E4M3, torch.bfloat16], ids=str)
+def test_8_bit_keys_and_values_are_padded_to_multiples_of_16(
+    d: int, d_v: int, needed: bool, dtype: torch.dtype
+) -> None:
+    call = made_8_bit(d, d_v, dtype)
+    assert needs_padding(call.q, call.v) is needed
+    assert [t.shape[-1] % 16 for t in padded(call)[:3]] == [0, 0, 0]
+
+
 def test_what_is_too_wide_or_no_tensor_is_left_to_the_checks() -> None:
     q, k, v = made(513)
     assert not needs_padding(q, v)
     assert not needs_padding(torch.tensor(1.0), v)
     assert not needs_padding("q", v)  # type: ignore[arg-type]
+    nested = torch.nested.nested_tensor([torch.ones(3, 4, 64)])
+    for given in ((nested, k, v), (q, k, nested), (nested, nested, nested)):
+        with pytest.raises(UnsupportedError, match="is a nested tensor; pass the rows"):
+            attention(*given)
     with pytest.raises(UnsupportedError, match="q has d_head 513; the kernels take at most 512"):
         attention(q, k, v, config=SM80)
 
@@ -67,6 +101,32 @@ def test_attention_of_any_head_dimension(d: int, d_v: int, config: str | None) -
     assert Judge(q, k, v, causal=True).check(attention(q, k, v, causal=True, config=config)).ok
 
 
+@pytest.mark.parametrize(("d", "d_v"), [(60, 60), (64, 44), (56, 64), (40, 9)])
+@pytest.mark.parametrize(("dtype", "config"), EMULATED_8_BIT, ids=["fp8", "16-bit q"])
+def test_attention_of_8_bits_and_any_head_dimension(
+    d: int, d_v: int, dtype: torch.dtype, config: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = made_8_bit(d, d_v, dtype)
+    out = torch.full((1, 20, 2, d_v), torch.nan, dtype=torch.bfloat16)
+    result, lse = attention(*call[:3], out=out, config=config, return_lse=True, **call.keywords())
+    assert result is out
+    assert check_output(out, *call[:3], **call.keywords()).ok
+    assert check_lse(lse, call.q, call.k, **call.keywords()).ok
+    monkeypatch.setenv(VARIABLE, "sm_90")
+    of_torch = attention(*call[:3], **call.keywords())
+    assert check_output(of_torch, *call[:3], **call.keywords()).ok
+    explained = flash_attention.explain(*call[:3], arch="sm_90", **call.keywords())
+    assert explained.problem.d_head == -(-d // 16) * 16
+
+
+def test_a_padded_v_may_have_contiguous_keys() -> None:
+    call = made_8_bit(60, 44, E4M3)
+    keys_first = torch.zeros(1, 1, 44, 48).to(E4M3)[..., :40].permute(0, 3, 1, 2).copy_(call.v)
+    assert keys_first.stride(1) == 1
+    out = attention(*call[:3], config=FP8, **call.keywords())
+    assert torch.equal(attention(call.q, call.k, keys_first, config=FP8, **call.keywords()), out)
+
+
 @pytest.mark.parametrize("backward_config", [None, "rung:1"], ids=["torch", "emulated"])
 def test_gradients_of_any_head_dimension(backward_config: str | None) -> None:
     q, k, v = (t.requires_grad_() for t in made(60, 44))
@@ -84,6 +144,23 @@ def test_gradients_of_any_head_dimension(backward_config: str | None) -> None:
     for gradient, exact, tensor in zip(found, wanted, (q, k, v), strict=True):
         assert gradient.shape == tensor.shape
         assert torch.allclose(gradient, exact, rtol=0.05, atol=0.05)
+
+
+@pytest.mark.usefixtures("no_compile")
+def test_a_message_with_a_padded_head_dimension_names_the_given_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    q, k, v = made(70)
+    message = r"q and k have d_head 72; .* \(d_head 70 is padded to 72, a multiple of 8\)$"
+    for function in (attention, flash_attention.explain, flash_attention.check):
+        with pytest.raises(UnsupportedError, match=message):
+            function(q, k, v, config=FORM_64)
+    with pytest.raises(UnsupportedError, match=r"config is for torch.bfloat16, .* convert them$"):
+        attention(q.half(), k.half(), v.half(), config=FORM_64)
+    monkeypatch.setenv(VARIABLE, "sm_90")
+    call = made_8_bit(300, 64, E4M3)
+    with pytest.raises(UnsupportedError, match=r"d 304 .*300 is padded to 304, a multiple of 16"):
+        attention(*call[:3], **call.keywords())
 
 
 def test_messages_show_the_shapes_of_the_caller() -> None:
@@ -114,6 +191,9 @@ def test_strict_mode_and_reports_know_padding(monkeypatch: pytest.MonkeyPatch) -
     assert (explained.config.d_head, explained.problem.d_head) == (64, 64)
     assert explained.problem.softmax_scale == 60**-0.5
     assert flash_attention.check(q, k, v, config=SM80, gradients=True).ok
+    out = torch.full_like(q, torch.nan)
+    assert flash_attention.check(q, k, v, config=SM80, out=out).ok
+    assert Judge(q, k, v).check(out).ok
 
 
 @pytest.mark.gpu
@@ -128,3 +208,16 @@ def test_any_head_dimension_on_a_gpu(d: int, d_v: int) -> None:
     exact = torch.autograd.grad(attention(*on_cpu, causal=True), on_cpu, do.cpu().double())
     for gradient, wanted in zip(found, exact, strict=True):
         assert torch.allclose(gradient.cpu().double(), wanted, rtol=0.05, atol=0.05)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(("d", "d_v"), [(60, 60), (72, 72), (1, 3), (255, 200), (64, 50)])
+@pytest.mark.parametrize("dtype", [E4M3, torch.bfloat16], ids=str)
+def test_any_head_dimension_of_8_bits_on_a_gpu(d: int, d_v: int, dtype: torch.dtype) -> None:
+    if torch.cuda.get_device_capability() != (9, 0):
+        pytest.skip("8-bit tensors need sm_90")
+    call = made_8_bit(d, d_v, dtype, "cuda")
+    out, lse = attention(*call[:3], return_lse=True, **call.keywords())
+    assert out.shape == (1, 20, 2, d_v)
+    assert check_output(out, *call[:3], **call.keywords()).ok
+    assert check_lse(lse, call.q, call.k, **call.keywords()).ok

@@ -79,6 +79,7 @@ def test_a_view_describes_a_strided_tensor() -> None:
     ("thing", "message"),
     [
         (np.zeros(SHAPE, dtype=np.float16), r"q is a ndarray; pass a torch.Tensor"),
+        (3, r"q is an int; pass a torch.Tensor"),
         (None, r"q is a NoneType; pass a torch.Tensor of shape \(batch, seq, heads, d_head\)"),
         (torch.zeros(4, 4).to_sparse(), r"q has layout torch.sparse_coo.*to_dense"),
         (torch.nested.nested_tensor(ROWS), r"q is a nested tensor; .* with cu_seqlens"),

@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from flash_attention.arch import ARCHES
+from flash_attention.arch import ARCHES, Arch
 from flash_attention.call.call import Call
 from flash_attention.call.checks import check_call
 from flash_attention.call.problem import Problem
@@ -56,6 +57,30 @@ def decision(
     return decide(problem_of(seq_q, seq_k), where, config=config, split_keys=split_keys)
 
 
+def described_call(
+    described: str, batch: int, seq_q: int, seq_k: int, heads_k: int, **fields: Any
+) -> Call:
+    """A call whose keys are found in one of several ways."""
+
+    def numbers(*shape: int) -> Tensor:
+        return torch.empty(shape, dtype=torch.int32, device="meta")
+
+    q, k = meta(seq_q).expand(batch, -1, -1, -1), meta(seq_k, heads_k).expand(batch, -1, -1, -1)
+    if described.startswith("cu_seqlens"):
+        k = k.flatten(0, 1)
+        fields |= {"cu_seqlens_k": numbers(batch + 1), "max_seqlen_k": seq_k}
+    if described == "cu_seqlens_q":
+        q = q.flatten(0, 1)
+        fields |= {"cu_seqlens_q": numbers(batch + 1), "max_seqlen_q": seq_q}
+    if described.startswith(("seqused_k", "pages")):
+        fields["seqused_k"] = numbers(batch)
+    if described.startswith("pages"):
+        page = int(described.split()[-1])
+        fields["block_table"] = numbers(batch, seq_k // page)
+        k = meta(page, heads_k).expand(batch * seq_k // page, -1, -1, -1)
+    return Call(q.contiguous(), k.contiguous(), k.contiguous(), **fields)
+
+
 def recipe(config: KernelConfig, seq_q: int, seq_k: int, **fields: Any) -> Recipe:
     q, k = meta(seq_q), meta(seq_k)
     call = Call(q, k, k, **fields)
@@ -95,6 +120,25 @@ def test_a_given_config_stays_and_is_cut_only_if_asked() -> None:
     assert recipe(GIVEN, 1, 4096).features == Sm90Features()
     with pytest.raises(KernelConfigError, match="needs sm_90"):
         decision(1, 4096, GIVEN, arch="sm_80")
+
+
+@pytest.mark.parametrize("arch", [SM80, SM90], ids=lambda arch: arch.name)
+@pytest.mark.parametrize(
+    "described", ["dense", "seqused_k", "cu_seqlens_k", "cu_seqlens_q", "pages of 64", "pages of 1"]
+)
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("heads_k", [4, 1])
+def test_a_chosen_config_can_be_given(
+    described: str, causal: bool, heads_k: int, arch: Arch
+) -> None:
+    for batch, seq_q, seq_k in itertools.product((1, 4, 64), (1, 17, 64, 300), (64, 640, 8192)):
+        call = described_call(described, batch, seq_q, seq_k, heads_k, causal=causal)
+        problem, views = check_call(call, CPU)
+        chosen = decide(problem, Where(SMS, arch))
+        given = decide(problem, Where(SMS, arch), config=chosen.config)
+        made = given.recipe(problem, views, SMS)
+        assert (given.config, given.rule) == (chosen.config, Rule.GIVEN)
+        assert made.tiles == chosen.recipe(problem, views, SMS).tiles or described == "dense"
 
 
 def test_a_config_that_cannot_be_cut_is_refused() -> None:

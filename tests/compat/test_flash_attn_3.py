@@ -100,6 +100,8 @@ def test_one_tensor_of_version_3() -> None:
         packed_in_one(heads, num_heads_q=4, **OPTIONS),
         dense(Q, K, V, **OPTIONS),
     )
+    with pytest.raises(UnsupportedError, match="num_heads_q is 'a'; allowed is"):
+        packed_in_one(heads, num_heads_q="a", **OPTIONS)
     with pytest.raises(UnsupportedError, match=r"num_heads_q is 3; allowed is \(batch, seq"):
         packed_in_one(heads, num_heads_q=3)
 
@@ -342,6 +344,8 @@ def test_what_cannot_be_combined_is_refused(changed: dict[str, Any], message: st
     given = {"out_partial": outs, "lse_partial": lses, **changed}
     with pytest.raises(UnsupportedError, match=message):
         flash_attn_3.flash_attn_combine(**given)
+    with pytest.raises(UnsupportedError, match="lse_partial is on meta, out_partial is on cpu"):
+        flash_attn_3.flash_attn_combine(outs, lses.to("meta"))
 
 
 def test_the_kernels_schedule_their_tiles() -> None:

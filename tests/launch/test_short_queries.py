@@ -79,6 +79,19 @@ def test_keys_in_chunks_give_what_attention_is(
     assert torch.equal(one.lse, two.lse)
 
 
+WITH_LENGTHS = [short for short in SHORT_CASES if short.case.used]
+
+
+@pytest.mark.parametrize("short", WITH_LENGTHS, ids=lambda short: short.name)
+def test_a_given_config_without_chunks_takes_lengths_and_pages(short: ShortCase) -> None:
+    call = short.make()
+    arguments = short.arguments(call) | {"split_keys": None}
+    for config in (config_for(call), replace(config_for(call), consumers=2, ping_pong=True)):
+        result = emulate(config, *short.tensors(call), return_lse=True, **arguments)
+        assert list(map(str, result.findings)) == []
+        call.assert_right(result.output, result.lse)
+
+
 @pytest.mark.usefixtures("no_compile")
 @pytest.mark.parametrize("short", SHORT_CASES, ids=lambda short: short.name)
 def test_torch_computes_the_same_on_the_cpu(short: ShortCase) -> None:
@@ -235,7 +248,8 @@ def test_empty_pages_and_tables_are_no_keys() -> None:
         table = torch.zeros(2, columns, dtype=torch.int32)
         out = attention(q, k, k, seqused_k=none, block_table=table)
         assert bool((out == 0).all())
-        assert Plan(Call(q, k, k, seqused_k=none, block_table=table)).idle
+        for config in (None, CONFIG):
+            assert Plan(Call(q, k, k, seqused_k=none, block_table=table), config).idle
 
 
 @pytest.mark.usefixtures("no_compile")

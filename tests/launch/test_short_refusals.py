@@ -12,7 +12,9 @@ from torch import Tensor
 
 from flash_attention import attention, forward
 from flash_attention.errors import UnsupportedError
+from flash_attention.families.sm90.forward.features import Sm90Features
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig, TileOrder
+from flash_attention.launch.plan import Plan
 from flash_attention.reference.judge import generate_qkv
 from tests.feature_cases import Case
 
@@ -56,10 +58,29 @@ def test_the_keys_of_packed_queries_are_not_split_by_a_given_config() -> None:
 def test_sequences_of_their_own_lengths_need_the_dynamic_order(order: TileOrder) -> None:
     config = replace(CONFIG, tile_order=order)
     message = rf"a length of its own .* tile_order=TileOrder\.{order.name}: pass one with"
-    for case in (Case("", (1, 2), (10, 20)), Case("", 3, 20, batch=2, used=(5, 20))):
+    many = Case("", 33, 50, heads=4, heads_k=2, batch=2, used=(5, 20))
+    for case in (Case("", (1, 2), (10, 20)), many):
         call = case.make()
-        with pytest.raises(UnsupportedError, match=message):
-            forward(config, call.q, call.k, call.v, **call.arguments)
+        for given in (config, replace(config, own_output=True)):
+            with pytest.raises(UnsupportedError, match=message):
+                forward(given, call.q, call.k, call.v, **call.arguments)
+
+
+@pytest.mark.usefixtures("no_compile")
+@pytest.mark.parametrize(
+    "change",
+    [{"tile_order": TileOrder.PERSISTENT}, {"own_output": True}, {"direct_output": True}],
+    ids=str,
+)
+def test_few_queries_of_their_own_lengths_need_no_counter_in_a_plain_config(
+    change: dict[str, Any],
+) -> None:
+    call = Case("", 3, 20, batch=2, used=(5, 20)).make()
+    features = Plan(call.call(), CONFIG).recipe.features
+    assert isinstance(features, Sm90Features)
+    assert (features.few_queries, features.in_parts, features.heads_together) == (True, False, 2)
+    with pytest.raises(UnsupportedError, match=r"a length of its own .* with TileOrder.DYNAMIC"):
+        Plan(call.call(), replace(CONFIG, **change))
 
 
 def ints(*values: int) -> Tensor:

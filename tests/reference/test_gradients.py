@@ -160,7 +160,7 @@ def test_gradients_of_a_part_of_the_keys_come_from_the_results_of_all() -> None:
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "shape of do": ({"do": torch.zeros(1, 8, 4, 64)}, r"do has shape \(1, 8, 4, 64\), o has shape"),
-    "dtype of do": ({"do": torch.zeros(1, 9, 4, 64).double()}, "do has dtype torch.float64, q has"),
+    "dtype of do": ({"do": torch.zeros(1, 9, 4, 64).double()}, "do has dtype torch.float64, o has"),
     "device of do": ({"do": torch.zeros(1, 9, 4, 64, device="meta")}, "do has device meta"),
     "no do": ({"do": None}, "do is a NoneType; pass a torch.Tensor"),
     "no lse": ({"lse": None}, "lse is missing; pass the log-sum-exp .* return_lse=True"),

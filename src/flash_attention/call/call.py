@@ -183,7 +183,8 @@ def check_keywords(
     """Raise TypeError for a keyword that is not allowed, and suggest the nearest one."""
     for name in given:
         if name not in allowed:
-            near = difflib.get_close_matches(name, allowed, n=1)
+            parts = [keyword for keyword in allowed if name in keyword.split("_")]
+            near = parts or difflib.get_close_matches(name, allowed, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{hint}")
 

@@ -53,9 +53,15 @@ def _check_pages(problem: Problem, table: Tensor, used: Tensor) -> None:
             if not 0 <= page < problem.pages:
                 raise UnsupportedError(
                     f"block_table[{entry}, {place}] is {page}, and sequence {entry} has {keys}"
-                    f" keys; k and v have {problem.pages} pages, allowed are 0 to"
-                    f" {problem.pages - 1}"
+                    f" keys; {allowed_of('the cache in k and v', problem.pages, 'pages')}"
                 )
+
+
+def allowed_of(whole: str, count: int, parts: str) -> str:
+    """Say which numbers name a part of something with `count` of them."""
+    if count == 0:
+        return f"{whole} has no {parts}, pass one that has"
+    return f"{whole} has {count} {parts}, allowed are 0 to {count - 1}"
 
 
 def _check_packed(of: str, cu_seqlens: Tensor, total: int, longest: int) -> list[int]:

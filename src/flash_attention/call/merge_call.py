@@ -15,6 +15,7 @@ from flash_attention.errors import UnsupportedError
 
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 DIMS = ("batch", "seq", "heads", "d")
+LSE_DIMS = ("batch", "heads", "seq")
 
 
 class MergeCall(NamedTuple):
@@ -38,7 +39,7 @@ def check_merge(call: MergeCall) -> None:
     """Check that the parts belong together."""
     for of, o, lse in (("1", call.o, call.lse), ("2", call.o_rest, call.lse_rest)):
         check_dense(f"o{of}", o, DIMS)
-        check_dense(f"lse{of}", lse, ("batch", "heads", "seq"))
+        check_dense(f"lse{of}", lse, LSE_DIMS)
         if o.dtype not in DTYPES:
             raise UnsupportedError(f"o{of} is {o.dtype}; allowed are {', '.join(map(str, DTYPES))}")
         precision = precision_of_lse(o.dtype)
@@ -46,17 +47,19 @@ def check_merge(call: MergeCall) -> None:
             raise UnsupportedError(
                 f"lse{of} is {lse.dtype}; pass {precision}, as attention returns"
             )
-        if o.ndim - (of == "2") not in (3, 4):
+        parts = of == "2"  # there are as many as the first dimension says
+        shape, of_lse = tuple(o.shape[parts:]), tuple(lse.shape[parts:])
+        if len(shape) not in (3, 4):
             raise UnsupportedError(
-                f"o{of} has shape {shown(o.shape)}; a part is (batch, seq, heads, d), or packed"
+                f"o{of} has shape {shown(shape)}; a part is (batch, seq, heads, d), or packed"
                 " (total, heads, d)"
             )
-        *batch, rows, heads, _ = o.shape
+        *batch, rows, heads, _ = shape
         wanted = (*batch, heads, rows)
-        if tuple(lse.shape) != wanted:
+        if of_lse != wanted or lse.shape[:parts] != o.shape[:parts]:
             raise UnsupportedError(
-                f"lse{of} has shape {shown(lse.shape)}; o{of} has shape {shown(o.shape)}, so it"
-                f" must be {shown(wanted)}"
+                f"lse{of} has shape {shown(of_lse)}; o{of} has shape {shown(shape)}, so it must be"
+                f" {shown(wanted)}"
             )
     _check_alike(call)
 

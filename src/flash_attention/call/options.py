@@ -15,7 +15,7 @@ from torch import Tensor
 from flash_attention.call.call import DESCALES, Call
 from flash_attention.call.results import BLOCK_DIMS, DESCALED_KEYS, E4M3
 from flash_attention.call.tensors import MAX_ROWS, TensorView, shown
-from flash_attention.errors import UnsupportedError, quoted
+from flash_attention.errors import UnsupportedError, one, quoted
 
 SIZES = {
     "sinks": "heads",
@@ -44,19 +44,19 @@ def check_switch(name: str, value: object) -> None:
         raise UnsupportedError(f"{name} is {quoted(value)}; pass True or False")
 
 
-def check_softmax_scale(scale: object) -> None:
+def check_softmax_scale(scale: object, name: str = "softmax_scale") -> None:
     """Check that the softmax scale is None or a positive number in the range of float32."""
     if scale is None:
         return
     if not isinstance(scale, Real):
         raise UnsupportedError(
-            f"softmax_scale is a {type(scale).__name__}; pass a positive number, or None for"
+            f"{name} is {one(type(scale).__name__)}; pass a positive number, or None for"
             " 1 / sqrt(d_head)"
         )
     if not 0 < _in_float32(scale) < math.inf:
         raise UnsupportedError(
-            f"softmax_scale is {quoted(scale)}; allowed are positive numbers that float32 holds: to"
-            " turn the sign of the scores pass -q"
+            f"{name} is {quoted(scale)}; allowed are positive numbers that float32 holds: to turn"
+            " the sign of the scores pass -q"
         )
 
 
@@ -64,7 +64,8 @@ def check_softcap(softcap: object) -> None:
     """Check that the softcap is 0, for none, or a positive number in the range of float32."""
     if not isinstance(softcap, Real):
         raise UnsupportedError(
-            f"softcap is a {type(softcap).__name__}; pass a positive number, or 0.0 for no softcap"
+            f"softcap is {one(type(softcap).__name__)}; pass a positive number, or 0.0 for no"
+            " softcap"
         )
     if softcap != 0 and not 0 < _in_float32(softcap) < math.inf:
         raise UnsupportedError(
@@ -81,20 +82,20 @@ def _in_float32(number: Real) -> float:
         return math.inf
 
 
-def check_window(window: object) -> None:
+def check_window(window: object, name: str = "window") -> None:
     """Check that a window is None or two whole numbers. None and -1 mean no limit on a side."""
     if window is None:
         return
     if not isinstance(window, tuple) or len(window) != 2:
         raise UnsupportedError(
-            f"window is {quoted(window)}; pass a tuple (left, right): how many keys a query sees"
+            f"{name} is {quoted(window)}; pass a tuple (left, right): how many keys a query sees"
             " before and after the key that it is aligned with, -1 for all"
         )
     for side in window:
         whole = isinstance(side, Integral) and not isinstance(side, bool)
         if side is not None and (not whole or int(side) < -1):
             raise UnsupportedError(
-                f"window is {quoted(window)}; each side is a whole number from 0 on, or -1 or None"
+                f"{name} is {quoted(window)}; each side is a whole number from 0 on, or -1 or None"
                 " for no limit"
             )
 

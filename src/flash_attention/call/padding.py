@@ -1,7 +1,11 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Head dimensions that are no multiple of 8: rows of q, k and v get zeros at their end."""
+"""Head dimensions whose rows no kernel copies: rows of q, k and v get zeros at their end."""
 
 from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -10,6 +14,7 @@ from torch import Tensor
 from flash_attention.call.call import Call
 from flash_attention.call.checks import views_of
 from flash_attention.call.options import check_extras, check_options
+from flash_attention.call.results import E4M3
 from flash_attention.call.tensors import (
     MAX_D_HEAD,
     Packing,
@@ -17,17 +22,19 @@ from flash_attention.call.tensors import (
     check_given_output,
     check_shapes,
 )
+from flash_attention.errors import UnsupportedError
 
-HEAD_DIM_STEP = 8  # elements of 16 bits that one copy instruction moves
+STEP = 8  # elements of 16 bits that one copy instruction moves
+STEP_8_BIT = 16
 
 
 def needs_padding(q: Tensor, v: Tensor) -> bool:
     """Whether rows have to be padded before a kernel can read them. This runs in every call."""
     try:
-        d, d_v = q.shape[-1], v.shape[-1]
-    except (AttributeError, IndexError, TypeError):  # no such tensors, which the checks refuse
+        d, d_v, step = q.shape[-1], v.shape[-1], _step(v)
+    except (AttributeError, IndexError, RuntimeError, TypeError):  # which the checks refuse
         return False
-    return bool((d % HEAD_DIM_STEP or d_v % HEAD_DIM_STEP) and max(d, d_v) <= MAX_D_HEAD)
+    return bool((d % step or d_v % step) and max(d, d_v) <= MAX_D_HEAD)
 
 
 def padded(call: Call) -> Call:
@@ -35,11 +42,34 @@ def padded(call: Call) -> Call:
     follows from the head dimension before padding. The call is checked first."""
     if not torch.compiler.is_compiling():
         _check(call)
-    q, k, v = map(_padded, call[:3])
+    step = _step(call.v)
+    q, k, v = (_padded(tensor, step) for tensor in call[:3])
     scale = call.softmax_scale
     if scale is None:
         scale = call.q.shape[-1] ** -0.5
     return call._replace(q=q, k=k, v=v, out=None, softmax_scale=scale)
+
+
+@contextmanager
+def naming_padding(call: Call) -> Iterator[None]:
+    """Let an error that names a padded head dimension name the one that `call` was made with."""
+    try:
+        yield
+    except UnsupportedError as error:
+        if not needs_padding(call.q, call.v):
+            raise
+        step = _step(call.v)
+        for d in (call.q.shape[-1], call.v.shape[-1]):
+            wide = d + -d % step
+            if d != wide and re.search(rf"\b{wide}\b", str(error)):
+                said = f"{error} (d_head {d} is padded to {wide}, a multiple of {step})"
+                raise UnsupportedError(said) from None
+        raise
+
+
+def _step(v: Tensor) -> int:
+    """Return what head dimensions are multiples of. k and v may have fewer bits than q."""
+    return STEP_8_BIT if v.dtype == E4M3 else STEP
 
 
 def _check(call: Call) -> None:
@@ -54,6 +84,7 @@ def _check(call: Call) -> None:
         check_differentiable(call)
 
 
-def _padded(tensor: Tensor) -> Tensor:
-    missing = -tensor.shape[-1] % HEAD_DIM_STEP
-    return F.pad(tensor, (0, missing)) if missing else tensor
+def _padded(tensor: Tensor, step: int) -> Tensor:
+    missing = -tensor.shape[-1] % step
+    # torch pads a tensor with another order of dimensions in that order.
+    return F.pad(tensor, (0, missing)).contiguous() if missing else tensor

@@ -19,7 +19,7 @@ from flash_attention.call.mla import check_not_mla, check_not_wide, is_mla, or_m
 from flash_attention.call.overlap import Layout, may_overlap, overlaps_itself
 from flash_attention.call.results import E4M3
 from flash_attention.call.transposed import KEYS, has_transposed_v
-from flash_attention.errors import UnsupportedError
+from flash_attention.errors import UnsupportedError, one
 
 DIMS = ("batch", "seq", "heads", "d_head")
 PACKED_DIMS = ("total", "heads", "d_head")
@@ -47,9 +47,8 @@ class TensorView:
     def of(cls, name: str, tensor: object, dims: tuple[str, ...] = DIMS) -> TensorView:
         """Describe a tensor. Raises UnsupportedError if it has no plain strided memory."""
         if not isinstance(tensor, torch.Tensor):
-            raise UnsupportedError(
-                f"{name} is a {type(tensor).__name__}; pass a torch.Tensor of shape {shown(dims)}"
-            )
+            kind = one(type(tensor).__name__)
+            raise UnsupportedError(f"{name} is {kind}; pass a torch.Tensor of shape {shown(dims)}")
         if tensor.is_nested:
             packed = f"{name}.values() of a jagged one, with cu_seqlens and max_seqlen"
             advice = f"pass the rows of its sequences one after the other, {packed}"
@@ -121,35 +120,37 @@ def check_shapes(
         else:
             _check_dims(view, packing.kv, "cu_seqlens_k")
     of_8_bits = k.dtype == v.dtype == E4M3  # q may have more
+    if E4M3 in (k.dtype, v.dtype) and not of_8_bits:
+        _check_same(v, k, "dtype")
     for view in (k, v):
         if not of_8_bits:
             _check_same(view, q, "dtype")
         _check_same(view, q, "device")
     if k.shape[:-1] != v.shape[:-1]:
         raise UnsupportedError(
-            f"k has shape {shown(k.shape)}, v has shape {shown(v.shape)}; k and v must agree in"
-            " all but the last dimension"
+            f"{k.name} has shape {shown(k.shape)}, {v.name} has shape {shown(v.shape)}; {k.name}"
+            f" and {v.name} must agree in all but the last dimension"
         )
     if k.shape[-1] != q.shape[-1]:
         raise UnsupportedError(
-            f"k has shape {shown(k.shape)}, q has shape {shown(q.shape)}; q and k must agree in"
-            " d_head"
+            f"{k.name} has shape {shown(k.shape)}, q has shape {shown(q.shape)}; q and {k.name}"
+            " must agree in d_head"
         )
     if not (packing.q or packing.kv or packing.paged) and k.shape[0] != q.shape[0]:
         raise UnsupportedError(
-            f"k has shape {shown(k.shape)}, q has shape {shown(q.shape)}; q, k and v must agree in"
-            " batch"
+            f"{k.name} has shape {shown(k.shape)}, q has shape {shown(q.shape)}; q, {k.name} and"
+            f" {v.name} must agree in batch"
         )
     if q.shape[-1] == 0:
         raise UnsupportedError(
-            f"q has shape {shown(q.shape)}, k has shape {shown(k.shape)}: scores need a d_head of"
-            " at least 1"
+            f"q has shape {shown(q.shape)}, {k.name} has shape {shown(k.shape)}: scores need a"
+            " d_head of at least 1"
         )
     heads, heads_k = q.shape[-2], k.shape[-2]
     if heads % heads_k if heads_k else heads:
         raise UnsupportedError(
-            f"q has {heads} heads, k and v have {heads_k}; the heads of q must be a multiple of"
-            " those of k and v"
+            f"q has {heads} heads, {k.name} and {v.name} have {heads_k}; the heads of q must be a"
+            f" multiple of those of {k.name} and {v.name}"
         )
 
 
@@ -330,8 +331,8 @@ def _check_same(view: TensorView, q: TensorView, what: str) -> None:
     given, wanted = getattr(view, what), getattr(q, what)
     if given != wanted:
         raise UnsupportedError(
-            f"{view.name} has {what} {given}, q has {what} {wanted};"
-            f" q and {view.name} must agree in {what}"
+            f"{view.name} has {what} {given}, {q.name} has {what} {wanted};"
+            f" {q.name} and {view.name} must agree in {what}"
         )
 
 

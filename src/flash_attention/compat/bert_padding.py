@@ -7,9 +7,14 @@ the mask's device.
 
 from __future__ import annotations
 
+from numbers import Integral
+
 import torch
 import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
+
+from flash_attention.call.checks import check_dense
+from flash_attention.errors import UnsupportedError, quoted
 
 __all__ = [
     "index_first_axis",
@@ -49,6 +54,9 @@ def unpad_input(
     Returns the rows (total, ...), their indices in the flattened input, cu_seqlens, the length of
     the longest sequence, and the number of rows of each sequence that `attention_mask` keeps.
     """
+    _check_mask("attention_mask", attention_mask, hidden_states)
+    if unused_mask is not None:
+        _check_mask("unused_mask", unused_mask, hidden_states)
     shown = attention_mask if unused_mask is None else attention_mask + unused_mask
     lengths = shown.sum(-1, dtype=torch.int32)
     used = attention_mask.sum(-1, dtype=torch.int32)
@@ -64,6 +72,7 @@ def unpad_input_for_concatenated_sequences(
     that row, and the rest of it is 0. Returns the first four results of `unpad_input`.
     """
     mask = attention_mask_in_length
+    _check_mask("attention_mask_in_length", mask, hidden_states)
     columns = torch.arange(mask.shape[1], device=mask.device)
     lengths = mask[mask != 0].to(torch.int32)
     return _packed(hidden_states, columns < mask.sum(-1, keepdim=True), lengths)
@@ -71,8 +80,28 @@ def unpad_input_for_concatenated_sequences(
 
 def pad_input(hidden_states: Tensor, indices: Tensor, batch: int, seqlen: int) -> Tensor:
     """Undo `unpad_input`: return a (batch, seqlen, ...) tensor with zeros in the padding."""
+    check_dense("hidden_states", hidden_states, ("total", "..."))
+    check_dense("indices", indices, ("total",))
+    if indices.shape != hidden_states.shape[:1]:
+        raise UnsupportedError(
+            f"indices has shape {tuple(indices.shape)}, hidden_states {tuple(hidden_states.shape)};"
+            " pass an index for every row, as unpad_input returns them"
+        )
+    for name, size in (("batch", batch), ("seqlen", seqlen)):
+        if not torch.compiler.is_compiling() and (not isinstance(size, Integral) or size < 0):
+            raise UnsupportedError(f"{name} is {quoted(size)}; pass the size before unpad_input")
     rows = index_put_first_axis(hidden_states, indices, batch * seqlen)
     return rows.view(batch, seqlen, *rows.shape[1:])
+
+
+def _check_mask(name: str, mask: Tensor, hidden_states: Tensor) -> None:
+    check_dense("hidden_states", hidden_states, ("batch", "seq", "..."))
+    check_dense(name, mask, ("batch", "seq"))
+    if mask.ndim != 2 or mask.shape != hidden_states.shape[:2]:
+        raise UnsupportedError(
+            f"{name} has shape {tuple(mask.shape)}, hidden_states {tuple(hidden_states.shape)};"
+            f" {name} is (batch, seq), the first two dimensions of hidden_states"
+        )
 
 
 def _packed(

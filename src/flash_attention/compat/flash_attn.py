@@ -26,8 +26,10 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from flash_attention.attention import attention
-from flash_attention.call.call import Keywords, Window
+from flash_attention.call.call import Keywords, Window, whole_window
 from flash_attention.call.checks import check_dense
+from flash_attention.call.options import check_window
+from flash_attention.compat.eight_bits import refuse_without_factors
 from flash_attention.compat.kv_cache import Cache, check_inference
 from flash_attention.compat.rotary import rotary_of
 from flash_attention.errors import UnsupportedError, quoted
@@ -68,6 +70,7 @@ def flash_attn_func(
     heads, seq_q).
     """
     _refuse_dropout_and_alibi(dropout_p, alibi_slopes)
+    _refuse_8_bits("flash_attn_func", q=q, k=k, v=v)
     options = options_of(softmax_scale, causal, window_size, softcap)
     out, lse = attend(q, k, v, options, return_attn_probs, deterministic)
     return out if lse is None else (out, lse, None)
@@ -132,6 +135,7 @@ def flash_attn_varlen_func(
     total_q).
     """
     _refuse_dropout_and_alibi(dropout_p, alibi_slopes)
+    _refuse_8_bits("flash_attn_varlen_func", q=q, k=k, v=v)
     options = options_of(softmax_scale, causal, window_size, softcap)
     options["cu_seqlens_q"], options["max_seqlen_q"] = cu_seqlens_q, whole(max_seqlen_q)
     if block_table is None:
@@ -211,6 +215,7 @@ def flash_attn_with_kvcache(
     differentiable. Returns out, or with `return_softmax_lse` (out, softmax_lse).
     """
     _refuse_dropout_and_alibi(0.0, alibi_slopes)
+    _refuse_8_bits("flash_attn_with_kvcache", q=q, k_cache=k_cache, v_cache=v_cache)
     check_inference(q, k_cache, v_cache)
     options = options_of(softmax_scale, causal, window_size, softcap)
     cache = Cache.of(k_cache, v_cache, block_table, cache_batch_idx, cache_leftpad)
@@ -225,10 +230,12 @@ def options_of(
     softmax_scale: float | None, causal: bool, window_size: Window, softcap: float
 ) -> Keywords:
     """Convert options of flash-attn to keywords of `attention`."""
+    window = tuple(window_size) if isinstance(window_size, list) else window_size
+    check_window(whole_window(window), "window_size")
     return {
         "softmax_scale": softmax_scale,
         "causal": causal,
-        "window": tuple(window_size) if isinstance(window_size, list) else window_size,
+        "window": window,
         "softcap": softcap,
     }
 
@@ -280,6 +287,11 @@ def _refuse_dropout_and_alibi(dropout_p: float, alibi_slopes: Tensor | None) -> 
             "alibi_slopes is given, and biases of the scores are not supported here; pass None, or"
             " call torch's scaled_dot_product_attention with the bias as attn_mask"
         )
+
+
+def _refuse_8_bits(function: str, **tensors: Tensor) -> None:
+    instead = f"flash_attention.compat.flash_attn_3.{function}"
+    refuse_without_factors(f"{function} of version 2", instead, **tensors)
 
 
 def split_keys(num_splits: int, keys: int) -> int | None:

@@ -9,6 +9,7 @@ docs/flash_attn_semantics.md describes every parameter.
 
 from __future__ import annotations
 
+from numbers import Integral
 from typing import Any, NoReturn, cast
 
 import torch
@@ -84,7 +85,8 @@ def flash_attn_func(
     )
     options = options_of(softmax_scale, causal, window_size, softcap)
     options |= _descales(q, k, q_descale, k_descale, v_descale)
-    options["split_keys"] = split_keys(num_splits, k.shape[1])
+    check_dense("k", k)
+    options["split_keys"] = split_keys(num_splits, k.shape[1] if k.ndim > 1 else 0)
     out, lse = attend(q, k, v, options, return_attn_probs, deterministic)
     return out if lse is None else (out, lse)
 
@@ -110,13 +112,14 @@ def flash_attn_qkvpacked_func(
     if num_heads_q is None or qkv.ndim == 5:
         q, k, v = unpacked("qkv", qkv, 3, ndim=5)
     else:
-        heads_k = (qkv.shape[2] - num_heads_q) // 2 if qkv.ndim == 4 else 0
-        if num_heads_q < 1 or heads_k < 1 or num_heads_q + 2 * heads_k != qkv.shape[2]:
+        heads = int(num_heads_q) if isinstance(num_heads_q, Integral) else 0
+        heads_k = (qkv.shape[2] - heads) // 2 if qkv.ndim == 4 else 0
+        if heads < 1 or heads_k < 1 or heads + 2 * heads_k != qkv.shape[2]:
             raise UnsupportedError(
-                f"qkv has shape {tuple(qkv.shape)}, and num_heads_q is {num_heads_q}; allowed is"
-                " (batch, seq, num_heads_q + 2 heads_k, d)"
+                f"qkv has shape {tuple(qkv.shape)}, and num_heads_q is {quoted(num_heads_q)};"
+                " allowed is (batch, seq, num_heads_q + 2 heads_k, d)"
             )
-        q, k, v = qkv.split([num_heads_q, heads_k, heads_k], dim=2)
+        q, k, v = qkv.split([heads, heads_k, heads_k], dim=2)
     return flash_attn_func(
         *(q, k, v, softmax_scale, causal, None, q_descale, k_descale, v_descale, window_size),
         attention_chunk=attention_chunk,
@@ -224,7 +227,7 @@ def flash_attn_with_kvcache(
     check_inference(q, k_cache, v_cache)
     options = options_of(softmax_scale, causal, window_size, softcap)
     options |= _descales(q, k_cache, q_descale, k_descale, v_descale)
-    cache = Cache.of(k_cache, v_cache, page_table, cache_batch_idx, cache_leftpad)
+    cache = Cache.of(k_cache, v_cache, page_table, cache_batch_idx, cache_leftpad, "page_table")
     options["split_keys"] = split_keys(num_splits, cache.max_keys)
     if cu_seqlens_q is not None:
         options["cu_seqlens_q"], options["max_seqlen_q"] = cu_seqlens_q, whole(max_seqlen_q)
@@ -260,6 +263,11 @@ def flash_attn_combine(
             f"out_partial has shape {tuple(out_partial.shape)}, lse_partial"
             f" {tuple(lse_partial.shape)}; they must be (parts, batch, seq, heads, d) and (parts,"
             " batch, seq, heads), with one part or more"
+        )
+    if lse_partial.device != out_partial.device:
+        raise UnsupportedError(
+            f"lse_partial is on {lse_partial.device}, out_partial is on {out_partial.device}; move"
+            " it with lse_partial.to(out_partial.device)"
         )
     dtype = torch.float32 if out_dtype is None else out_dtype
     if dtype not in (torch.float32, torch.float16, torch.bfloat16):

@@ -12,8 +12,18 @@ from torch._subclasses.fake_tensor import FakeTensor
 from flash_attention.call.cache_call import CacheCall, CachedKeys, Rotary
 from flash_attention.call.call import Call, Keywords
 from flash_attention.call.checks import check_dense, check_meaning
+from flash_attention.call.padding import needs_padding
 from flash_attention.call.results import E4M3
-from flash_attention.call.tensors import DIMS, DTYPES, MAX_ROWS, check_no_grad
+from flash_attention.call.tensors import (
+    DIMS,
+    DTYPES,
+    MAX_ROWS,
+    Packing,
+    TensorView,
+    check_no_grad,
+    check_shapes,
+)
+from flash_attention.compat.cache_entries import Entries
 from flash_attention.compat.new_rows import (
     check_memory,
     check_new,
@@ -22,11 +32,11 @@ from flash_attention.compat.new_rows import (
     in_pairs,
 )
 from flash_attention.compat.rotary import check_rotary
-from flash_attention.errors import UnsupportedError
+from flash_attention.errors import UnsupportedError, one
 from flash_attention.launch.cache_update import update_cache
 from flash_attention.launch.plan import plan_for
 from flash_attention.ops import is_traced, lacks_memory
-from flash_attention.reference.cache import lengths_of, new_places, update_with_torch
+from flash_attention.reference.cache import lengths_of, update_with_torch
 
 
 @dataclass(frozen=True)
@@ -41,6 +51,7 @@ class Cache:
     table: Tensor | None
     index: Tensor | None
     leftpad: Tensor | None  # rows of each sequence before its first key
+    table_name: str = "block_table"  # in the caller's function
 
     @classmethod
     def of(
@@ -50,6 +61,7 @@ class Cache:
         block_table: Tensor | None,
         cache_batch_idx: Tensor | None,
         cache_leftpad: Tensor | None,
+        table_name: str = "block_table",
     ) -> Cache:
         """Make a cache from the arguments of flash-attn."""
         for name, tensor in (("k_cache", k_cache), ("v_cache", v_cache)):
@@ -65,14 +77,14 @@ class Cache:
                 " must agree in all but the last dimension"
             )
         if block_table is not None:
-            _check_numbers("block_table", block_table, k_cache, "(batch, pages)")
+            _check_numbers(table_name, block_table, k_cache, "(batch, pages)")
         if cache_batch_idx is not None:
             _check_numbers("cache_batch_idx", cache_batch_idx, k_cache)
         if cache_leftpad is not None:
             _check_numbers("cache_leftpad", cache_leftpad, k_cache)
             for name, tensor in (("k_cache", k_cache), ("v_cache", v_cache)):
                 _check_entries_adjoin(name, tensor)
-        return cls(k_cache, v_cache, block_table, cache_batch_idx, cache_leftpad)
+        return cls(k_cache, v_cache, block_table, cache_batch_idx, cache_leftpad, table_name)
 
     @property
     def max_keys(self) -> int:
@@ -112,8 +124,6 @@ class Cache:
             if call.k is not None:
                 check_memory(call)
                 self._check_attention(call, keys, options)
-            if has_values(self.k):
-                _check_places(call)
             keys = update_cache(call, keys) if self.k.is_cuda else update_with_torch(call)
         return keys.q, *self._described(call, keys, options)
 
@@ -137,14 +147,17 @@ class Cache:
                 " cache_seqlens together, and to rotate q and k too"
             )
         starts = options.get("cu_seqlens_q")
+        if starts is not None:
+            check_dense("cu_seqlens_q", starts, ("batch + 1",))
+        self._check_queries(q, starts is not None)
         batch = q.shape[0] if starts is None else len(starts) - 1
         counts = [0] * batch
         if k is not None and v is not None:
             check_new(k, v, self.k, self.v, batch if starts_new is None else None)
             counts = self._new_rows(k, starts_new, batch)
             k, v = contiguous_rows(k), contiguous_rows(v)
-        if not (lengths is self.leftpad is self.index is None):
-            self._check_batch(batch)
+        self._check_batch(batch)
+        if not (lengths is self.leftpad is self.index is self.table is None):
             self._check_lengths(self.max_keys if lengths is None else lengths, counts)
         q = q if rotary is None else contiguous_rows(q)
         k_cache, v_cache = self.k, self.v
@@ -161,6 +174,13 @@ class Cache:
             check_rotary(call, rotary, values=has_values(self.k))
         return call
 
+    def _check_queries(self, q: Tensor, packed: bool) -> None:
+        """Check that q fits the cache, in the words of the caller's function."""
+        if is_traced(q, self.k, self.v) or lacks_memory(q, self.k, self.v):
+            return
+        k, v = TensorView.of("k_cache", self.k), TensorView.of("v_cache", self.v)
+        check_shapes(TensorView.of("q", q), k, v, Packing(q=packed, paged=True))
+
     def _new_rows(self, k: Tensor, starts: Tensor | None, batch: int) -> list[int]:
         """Return the number of new rows of each sequence, as far as it is known without waiting for
         a GPU."""
@@ -174,7 +194,7 @@ class Cache:
         if count != batch:
             raise UnsupportedError(
                 f"the cache is described for {count} sequences; q has {batch}, pass as many"
-                " entries of k_cache, rows of block_table or numbers in cache_batch_idx"
+                f" entries of k_cache, rows of {self.table_name} or numbers in cache_batch_idx"
             )
         if self.leftpad is not None and len(self.leftpad) != batch:
             raise UnsupportedError(
@@ -199,23 +219,20 @@ class Cache:
             if has_values(given):
                 for sequence, (rows, more) in enumerate(zip(given.tolist(), new, strict=True)):
                     self._check_room(f"cache_seqlens[{sequence}]", rows, more)
-        if self.leftpad is not None and has_values(self.leftpad):
-            pads = self.leftpad.tolist()
+        entries = Entries(self.k, self.table, self.index, self.table_name)
+        entries.check_room(new)
+        if has_values(self.k):
             lengths = [given] * batch if isinstance(given, int) else given.tolist()
             keys = [rows + more for rows, more in zip(lengths, new, strict=True)]
-            for sequence, (pad, there) in enumerate(zip(pads, keys, strict=True)):
-                if not 0 <= pad <= there:
-                    which = "negative" if pad < 0 else "more than the keys of the sequence"
-                    raise UnsupportedError(
-                        f"cache_leftpad[{sequence}] is {pad}, {which}; allowed are 0 to {there}, as"
-                        " many as it has by cache_seqlens and with k"
-                    )
+            pads = [0] * batch if self.leftpad is None else self.leftpad.tolist()
+            _check_pads(pads, keys)
+            entries.check(pads, keys)
 
     def _check_room(self, name: str, rows: int, new_rows: int) -> None:
         room = self.max_keys - new_rows
         if not 0 <= rows <= room:
             new = f" and there are {new_rows} new keys" if new_rows else ""
-            more = "" if self.table is None else ", or a block_table with more pages"
+            more = "" if self.table is None else f", or a {self.table_name} with more pages"
             allowed = f"allowed are 0 to {room}" if room >= 0 else "they do not fit"
             raise UnsupportedError(
                 f"{name} is {rows}{new}; the cache has room for {self.max_keys} keys of a"
@@ -230,8 +247,8 @@ class Cache:
         k, v = self._described(call, keys, asked)
         following = Call(keys.q, k, v, **asked)
         check_no_grad(following)  # of its factors
-        as_they_are = all(t.stride(-1) == 1 and t.shape[-1] % 8 == 0 for t in following[:3])
-        if call.q.is_cuda and as_they_are:
+        contiguous = all(t.stride(-1) == 1 for t in following[:3])
+        if call.q.is_cuda and contiguous and not needs_padding(keys.q, v):
             plan_for(following)
         else:
             check_meaning(following)
@@ -242,21 +259,9 @@ class Cache:
         """Return k and v if nothing is to be stored or computed."""
         table = self.table if self.index is None else self.index[:, None]
         every = lengths is None and table is None  # dense keys, all in use
-        options["seqused_k"] = used = None if every else lengths_of(call)
+        options["seqused_k"] = None if every else lengths_of(call)
         options["block_table"] = table
-        if self.index is not None and used is not None and has_values(used):
-            self._check_index(self.index, used)
         return self.k, self.v
-
-    def _check_index(self, index: Tensor, used: Tensor) -> None:
-        """Check that the entries of sequences with keys exist."""
-        last = len(self.k) - 1
-        for sequence, (entry, keys) in enumerate(zip(index.tolist(), used.tolist(), strict=True)):
-            if keys > 0 and not 0 <= entry <= last:
-                raise UnsupportedError(
-                    f"cache_batch_idx[{sequence}] is {entry}, and sequence {sequence} has {keys}"
-                    f" keys; the cache has {last + 1} entries, allowed are 0 to {last}"
-                )
 
     def _described(
         self, call: CacheCall, keys: CachedKeys, options: Keywords
@@ -275,6 +280,17 @@ class Cache:
         return self.k, self.v
 
 
+def _check_pads(pads: list[int], keys: list[int]) -> None:
+    """Check that left padding ends with the keys of a sequence."""
+    for sequence, (pad, there) in enumerate(zip(pads, keys, strict=True)):
+        if not 0 <= pad <= there:
+            which = "negative" if pad < 0 else "more than the keys of the sequence"
+            raise UnsupportedError(
+                f"cache_leftpad[{sequence}] is {pad}, {which}; allowed are 0 to {there}, as many as"
+                " it has by cache_seqlens and with k"
+            )
+
+
 def check_inference(q: Tensor, k_cache: Tensor, v_cache: Tensor) -> None:
     """Check that q is a dense tensor, and that no gradient is expected: a cache has none."""
     check_dense("q", q)
@@ -286,23 +302,6 @@ def has_values(numbers: Tensor) -> bool:
     return numbers.device.type == "cpu" and not (
         torch.compiler.is_compiling() or isinstance(numbers, FakeTensor)
     )
-
-
-def _check_places(call: CacheCall) -> None:
-    """Check that the entries where new keys go exist."""
-    if not call.moves or not call.new_rows:
-        return
-    fits = new_places(call).fits
-    if not bool(fits.all()):
-        sequence = int(fits.int().argmin())
-        place = sequence if call.batch_index is None else int(call.batch_index[sequence])
-        entries: int | list[int] = place
-        if call.table is not None and 0 <= place < len(call.table):
-            entries = call.table[place].tolist()
-        raise UnsupportedError(
-            f"block_table or cache_batch_idx is {entries} where new keys of sequence {sequence} go;"
-            f" the cache has {len(call.k_cache)} entries, allowed are 0 to {len(call.k_cache) - 1}"
-        )
 
 
 def _check_not_rotated(rotary: Rotary | None) -> None:
@@ -318,7 +317,7 @@ def _check_numbers(name: str, tensor: object, cache: Tensor, shape: str = "(batc
     number = "an int, or " if name == "cache_seqlens" else ""
     wanted = f"pass {number}a torch.int32 tensor of shape {shape}, batch being that of q"
     if not isinstance(tensor, Tensor):
-        raise UnsupportedError(f"{name} is a {type(tensor).__name__}; {wanted}")
+        raise UnsupportedError(f"{name} is {one(type(tensor).__name__)}; {wanted}")
     if tensor.ndim != len(shape.strip("(,)").split(", ")) or tensor.dtype != torch.int32:
         raise UnsupportedError(
             f"{name} has shape {tuple(tensor.shape)} and is {tensor.dtype}; {wanted}"

@@ -24,7 +24,10 @@ from torch.nn.attention import SDPBackend
 from torch.overrides import TorchFunctionMode
 
 from flash_attention.attention import attention
+from flash_attention.call.checks import check_dense
+from flash_attention.call.options import check_softmax_scale, check_switch
 from flash_attention.call.tensors import DTYPES, has_tangent
+from flash_attention.compat.eight_bits import without_factors
 from flash_attention.errors import UnsupportedError
 
 __all__ = ["BACKEND", "Routed", "route_sdpa", "scaled_dot_product_attention", "sdpa_kernel"]
@@ -53,6 +56,10 @@ def scaled_dot_product_attention(
     contiguous. It is differentiable once. Raises UnsupportedError for a mask tensor, for dropout,
     and for everything that `attention` does not support.
     """
+    for name, tensor in (("query", query), ("key", key), ("value", value)):
+        check_dense(name, tensor, ("batch", "heads", "seq", "d"))
+    check_switch("is_causal", is_causal)
+    check_softmax_scale(scale, "scale")
     query, key, value = tensors = autocast(query, key, value)
     if reason := no_kernel(tensors, attn_mask, dropout_p, enable_gqa):
         raise UnsupportedError(reason)
@@ -228,7 +235,7 @@ _multi_head = FunctionType(
 def autocast(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Cast the tensors as torch.autocast does for scaled_dot_product_attention."""
     device = query.device.type
-    if not torch.is_autocast_enabled(device):
+    if device == "meta" or not torch.is_autocast_enabled(device):
         return query, key, value
     dtype = torch.get_autocast_dtype(device)
 
@@ -246,7 +253,7 @@ def no_kernel(
     enable_gqa: bool,
 ) -> str | None:
     """Say why there is no kernel for a call, judging by types, dimensions and options only."""
-    query, key, _ = tensors
+    query, key, value = tensors
     if attn_mask is not None:
         return (
             "attn_mask is given, and there are no mask tensors here; for a causal mask pass"
@@ -269,8 +276,32 @@ def no_kernel(
             f"query has {query.shape[-3]} heads, key {key.shape[-3]}; to have heads share keys pass"
             " enable_gqa=True"
         )
+    name, instead = "scaled_dot_product_attention", "flash_attention.attention"
+    if reason := without_factors(name, instead, query=query, key=key, value=value):
+        return reason
+    if reason := _mismatch(query, key, value):
+        return reason
     if query.is_cuda and query.dtype not in DTYPES:
         return f"query is {query.dtype}; allowed are torch.float16 and torch.bfloat16"
+    return None
+
+
+def _mismatch(query: Tensor, key: Tensor, value: Tensor) -> str | None:
+    """Say which tensors do not belong together, if some do not."""
+    named = {"key": key, "value": value}
+    for name, tensor in named.items():
+        for what in ("dtype", "device"):
+            given, wanted = getattr(tensor, what), getattr(query, what)
+            if given != wanted:
+                return f"{name} has {what} {given}, query {wanted}; they must agree in {what}"
+    shapes = ", ".join(f"{name} {tuple(t.shape)}" for name, t in named.items())
+    said = f"query has shape {tuple(query.shape)}, {shapes}"
+    if key.shape[:-1] != value.shape[:-1]:
+        return f"{said}; key and value must agree in all but the last dimension"
+    if query.shape[-1] != key.shape[-1]:
+        return f"{said}; query and key must agree in the last dimension"
+    if query.shape[:-3] != key.shape[:-3]:
+        return f"{said}; all three must agree in batch"
     return None
 
 

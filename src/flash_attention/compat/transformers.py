@@ -22,6 +22,7 @@ from torch import Tensor
 
 from flash_attention.attention import attention
 from flash_attention.call.call import Call, Keywords
+from flash_attention.compat.eight_bits import refuse_without_factors
 from flash_attention.errors import UnsupportedError
 
 __all__ = ["NAME", "attention_forward", "padding_mask", "register"]
@@ -90,6 +91,8 @@ def attention_forward(
     UnsupportedError for what is not supported.
     """
     _refuse(dropout, kwargs)
+    instead = "flash_attention.attention"
+    refuse_without_factors("attention_forward", instead, query=query, key=key, value=value)
     if is_causal is None:
         is_causal = bool(getattr(module, "is_causal", True))
     options: Keywords = {"causal": is_causal, "softmax_scale": scaling, "softcap": softcap or 0.0}

@@ -10,11 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flash_attention.attention import asked, attention
+from flash_attention.attention import Asked, asked, attention
 from flash_attention.call.call import Call, with_keywords_of
 from flash_attention.call.lengths import check_lengths
 from flash_attention.call.options import check_switch
-from flash_attention.call.padding import needs_padding, padded
+from flash_attention.call.padding import naming_padding, needs_padding, padded
 from flash_attention.call.problem import Problem
 from flash_attention.call.results import fill_keyless, new_output
 from flash_attention.call.tensors import check_differentiable
@@ -130,10 +130,17 @@ def check(
 
     Returns a CheckReport. Raises what `attention` raises.
     """
-    call, config, validate, backward = asked("check", q, k, v, keywords)
+    told = asked("check", q, k, v, keywords)
     check_switch("emulate", emulate)
     check_switch("gradients", gradients)
-    if needs_padding(q, v) and call.out is None:
+    with naming_padding(told.call):
+        return _checked(told, emulate=bool(emulate), gradients=bool(gradients))
+
+
+def _checked(told: Asked, *, emulate: bool, gradients: bool) -> CheckReport:
+    call, config, validate, backward = told
+    is_padded = needs_padding(call.q, call.v)
+    if is_padded:
         call = padded(call)
     return_lse = call.return_lse
     if gradients:
@@ -147,6 +154,8 @@ def check(
             f"the output has shape {tuple(result.shape)}, no element to check; every dimension must"
             " be at least 1"
         )
+    if is_padded and told.call.out is not None:
+        told.call.out.copy_(result[..., : told.call.v.shape[-1]])
     judge = _judge(call)
     report = CheckReport(
         Problem.of(call),
@@ -161,7 +170,7 @@ def check(
         of_gradients = check_gradients(
             *(call._replace(out=result, return_lse=return_lse), lse, backward),
             emulate=emulate,
-            scores=CPU_SCORES if q.is_cpu else GRADIENT_SCORES,
+            scores=CPU_SCORES if call.q.is_cpu else GRADIENT_SCORES,
             by_torch=BACKWARD_BY_TORCH,
         )
     return replace(report, gradients=of_gradients)

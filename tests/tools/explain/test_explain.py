@@ -18,7 +18,9 @@ from flash_attention import (
     KernelConfigError,
     UnsupportedError,
     attention,
+    check,
     explain,
+    forward,
 )
 from flash_attention.choose.decision import Rule
 from flash_attention.families.sm90.forward.combine import combine_unit
@@ -30,6 +32,7 @@ from flash_attention.launch.plan import Plan
 from flash_attention.tools.explain import Explanation
 from flash_attention.tools.explain.gpus import GPUS
 from tests.feature_cases import CASES, Case
+from tests.short_queries import in_pages, shuffled_table
 
 SMALL = HopperForwardKernelConfig(DType.BF16, 64, 1, 64, 2, tma=True, specialised=True)
 
@@ -46,6 +49,23 @@ def square(seq: int, heads: int = 4, d: int = 64, batch: int = 1) -> tuple[Tenso
 def why(explanation: Explanation, kernels: str) -> str:
     (refusal,) = (r for r in explanation.refused if r.kernels == kernels)
     return refusal.why
+
+
+def test_the_config_of_pages_can_be_passed_back() -> None:
+    call = Case("", 2, 512, used=(500,)).make()
+    table = shuffled_table(1, 8)
+    k, v = (in_pages(t, table, 64) for t in (call.k, call.v))
+    asked: dict[str, Any] = {**call.arguments, "block_table": table}
+    explanation = explain(call.q, k, v, arch="sm_90", **asked)
+    assert explanation.rule.startswith(Rule.SHORT_QUERIES.value)
+    named = explanation.config
+    for out in (
+        forward(named, call.q, k, v, **asked),
+        attention(call.q, k, v, config=named.short_form(), **asked),
+    ):
+        call.assert_right(out)
+    assert check(call.q, k, v, config=named, **asked).ok
+    assert explain(call.q, k, v, config=named, **asked).config == named
 
 
 @pytest.mark.slow  # a kernel is compiled for every case

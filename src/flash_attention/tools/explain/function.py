@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from flash_attention.arch import MEASURED_ARCH, Arch, get_arch
-from flash_attention.attention import asked, attention
+from flash_attention.attention import Asked, asked, attention
 from flash_attention.call.call import with_keywords_of
 from flash_attention.call.checks import check_call
 from flash_attention.call.lengths import check_lengths
 from flash_attention.call.options import check_switch
-from flash_attention.call.padding import needs_padding, padded
+from flash_attention.call.padding import naming_padding, needs_padding, padded
 from flash_attention.call.tensors import check_differentiable
 from flash_attention.choose.decision import Where, decide
 from flash_attention.choose.tables import NO_DEVICE, Device
@@ -49,7 +49,7 @@ def explain(
     """Report which kernel `attention` would run for these arguments, why, and at what cost.
 
     The kernel is compiled, or found in the cache, but not loaded. Nothing runs on a GPU, and no
-    tensor is allocated, except for padded copies if a head dimension is no multiple of 8.
+    tensor is allocated, except for padded copies if `attention` makes them.
 
     - `q`, `k`, `v` and the other keywords: as in `attention`. CUDA tensors are explained for their
       device; reading the lengths of their sequences waits for it. CPU and meta tensors are
@@ -61,8 +61,15 @@ def explain(
 
     Returns an Explanation. Raises what `attention` would raise, with the same message.
     """
-    call, given, validate, backward = asked("explain", q, k, v, keywords)
+    told = asked("explain", q, k, v, keywords)
     check_switch("gradients", gradients)
+    with naming_padding(told.call):
+        return _explained(told, arch, num_sms, bool(gradients))
+
+
+def _explained(told: Asked, arch: str | None, num_sms: int | None, gradients: bool) -> Explanation:
+    call, given, validate, backward = told
+    q, v = call.q, call.v
     call = padded(call) if needs_padding(q, v) else call
     trained = gradients or (torch.is_grad_enabled() and call.needs_grad())
     if trained:

@@ -162,7 +162,7 @@ def test_a_chosen_kernel_says_that_it_converts() -> None:
             r"it must be .* or \(batch, heads_k, blocks\) for blocks of 128 keys",
         ),
         ({"v_descale": torch.ones(1).double()}, "v_descale is torch.float64; pass torch.float32"),
-        ({"v": torch.zeros(1, 300, 2, 128).bfloat16()}, "q and k must agree in dtype"),
+        ({"v": torch.zeros(1, 300, 2, 128).bfloat16()}, "k and v must agree in dtype"),
         (
             {"k": torch.zeros(1, 300, 2, 128).to(torch.float8_e5m2)},
             "k is torch.float8_e5m2; allowed are",

@@ -33,7 +33,7 @@ from flash_attention.families.sm90.forward.heuristic import (
 )
 from flash_attention.families.sm90.forward.parse import parse, parse_name
 from flash_attention.families.sm90.forward.rules import CHOICES
-from flash_attention.families.sm90.forward.short_queries import choose_chunks
+from flash_attention.families.sm90.forward.short_queries import choose_chunks, without_counter
 from flash_attention.families.sm90.forward.space import (
     hopper_combinations,
     hopper_neighbours,
@@ -73,6 +73,7 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
         return_lse: bool = False,
         split: Chunks | None = None,
     ) -> Sm90Features:
+        split = split or without_counter(config, problem)
         return resolve(config, _features(config, problem, split))
 
     def unit(self, config: HopperForwardKernelConfig, features: Features, arch: Arch) -> Unit:
@@ -106,11 +107,11 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
         views: Sequence[TensorView],
         setting: Setting,
     ) -> Recipe:
-        arch, split = setting.arch, setting.split
+        arch, split = setting.arch, setting.split or without_counter(config, problem)
         features = self.features(config, problem, split=split)
         check_fits(config, problem, split)
         walk = features.walk(config.tile_order)
-        ctas = _num_ctas(config, problem, walk, setting)
+        ctas = _num_ctas(config, problem, walk, split, setting.num_sms)
         main = Step(
             self.unit(config, features, arch),
             Geometry((ctas, 1, 1), config.num_threads, config.smem_bytes()),
@@ -239,17 +240,17 @@ def _num_ctas(
     config: HopperForwardKernelConfig,
     problem: Problem,
     walk: Walk,
-    setting: Setting,
+    split: Chunks | None,
+    num_sms: int,
 ) -> int:
     """Count the CTAs: one per tile or chunk, or as many as are resident if they are persistent."""
-    if setting.split is not None:
-        chunks: Chunks = setting.split
-        return chunks.num_ctas(problem, config.consumers)
+    if split is not None:
+        return split.num_ctas(problem, config.consumers)
     tiles = problem.num_tiles(config.B_r)
     if walk is Walk.ONE_EACH:
         return tiles
     least = 1 if walk is Walk.PACKED else 0  # packed sequences may have no tile at all
-    return min(max(tiles, least), setting.num_sms * config.side_by_side)
+    return min(max(tiles, least), num_sms * config.side_by_side)
 
 
 SM90: Sm90Forward = Sm90Forward()

@@ -11,6 +11,7 @@ from flash_attention.families.sm90.forward.config import WARPGROUP_ROWS, HopperF
 from flash_attention.families.sm90.forward.heuristic import hopper_d_head
 from flash_attention.families.sm90.forward.rules import CHOICES
 from flash_attention.families.sm90.forward.splits import Chunks
+from flash_attention.families.sm90.forward.tile_order import TileOrder
 
 BLOCK_KEYS = 64  # pages and chunks of a given size are multiples of it
 STAGES = 3  # two CTAs fill the shared memory of a multiprocessor at d_head 128
@@ -54,6 +55,18 @@ def why_not_short(problem: Problem) -> str | None:
         of_heads = f" of {group} heads that share one of k and v" if group > 1 else ""
         return f"{problem.seq_q} queries{of_heads} do not fit in {WARPGROUP_ROWS} rows"
     return None
+
+
+def without_counter(config: HopperForwardKernelConfig, problem: Problem) -> Chunks | None:
+    """Return one chunk of all keys where sequences differ in length and no counter hands out their
+    tiles: a tile has all queries of a sequence, as in the kernels that are chosen for few."""
+    plain = config.specialised and not (config.own_output or config.direct_output)
+    asked = plain and config.tile_order is TileOrder.ONE_EACH and problem.per_batch
+    if not asked or problem.total_q is not None:
+        return None
+    if problem.idle:
+        return Chunks.whole(problem, config.B_c, heads_together=1)
+    return Chunks.whole(problem, config.B_c) if why_not_short(problem) is None else None
 
 
 def chunks_of(
