@@ -58,8 +58,9 @@ def scaled_dot_product_attention(
     """
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         check_dense(name, tensor, ("batch", "heads", "seq", "d"))
-    check_switch("is_causal", is_causal)
-    check_softmax_scale(scale, "scale")
+    if not torch.compiler.is_compiling():  # torch.compile does not follow these
+        check_switch("is_causal", is_causal)
+        check_softmax_scale(scale, "scale")
     query, key, value = tensors = autocast(query, key, value)
     if reason := no_kernel(tensors, attn_mask, dropout_p, enable_gqa):
         raise UnsupportedError(reason)
@@ -288,21 +289,21 @@ def no_kernel(
 
 def _mismatch(query: Tensor, key: Tensor, value: Tensor) -> str | None:
     """Say which tensors do not belong together, if some do not."""
-    named = {"key": key, "value": value}
-    for name, tensor in named.items():
+    for name, tensor in (("key", key), ("value", value)):
         for what in ("dtype", "device"):
             given, wanted = getattr(tensor, what), getattr(query, what)
             if given != wanted:
                 return f"{name} has {what} {given}, query {wanted}; they must agree in {what}"
-    shapes = ", ".join(f"{name} {tuple(t.shape)}" for name, t in named.items())
-    said = f"query has shape {tuple(query.shape)}, {shapes}"
     if key.shape[:-1] != value.shape[:-1]:
-        return f"{said}; key and value must agree in all but the last dimension"
-    if query.shape[-1] != key.shape[-1]:
-        return f"{said}; query and key must agree in the last dimension"
-    if query.shape[:-3] != key.shape[:-3]:
-        return f"{said}; all three must agree in batch"
-    return None
+        rule = "key and value must agree in all but the last dimension"
+    elif query.shape[-1] != key.shape[-1]:
+        rule = "query and key must agree in the last dimension"
+    elif query.shape[:-3] != key.shape[:-3]:
+        rule = "all three must agree in batch"
+    else:
+        return None
+    shapes = [tuple(tensor.shape) for tensor in (query, key, value)]
+    return "query has shape {}, key {}, value {}; {}".format(*shapes, rule)
 
 
 def _attend(
