@@ -33,6 +33,16 @@ setp.ge.u32 %p2, %r0, 256;
 """
 FIRST_LINE = len(HEADER.splitlines()) + 1
 MET = "bar.sync 1, 256;"
+PRODUCT = """.reg .b64 %rd<2>;
+.reg .f32 %f<4>;
+.shared .align 128 .b8 tile[4096];
+wgmma.fence.sync.aligned;
+mov.u64 %rd1, tile;
+shr.u64 %rd1, %rd1, 4;
+or.b64 %rd1, %rd1, 0x0000001000010000;
+wgmma.mma_async.sync.aligned.m64n8k16.f32.f16.f16 {%f0, %f1, %f2, %f3}, %rd1, %rd1, 0, 1, 1, 0, 0;
+wgmma.commit_group.sync.aligned;
+wgmma.wait_group.sync.aligned 0;"""
 
 
 def dec(count: int) -> str:
@@ -187,6 +197,13 @@ def test_a_change_in_the_wrong_direction_is_found(
     assert details(result) == [found]
     threads = 128 if producer == dec(176) else 256
     assert [finding.count for finding in result.findings] == [2 * threads]
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_warpgroup_goes_on_when_all_its_warps_have_their_registers(schedule: str) -> None:
+    """What the first of two warpgroups gives up is enough for two warps of the third."""
+    body = f"@%p2 bra LAST;\n{dec(128)}\nret;\nLAST:\n{inc(240)}\n{PRODUCT}"
+    launch(body, schedule, checks=False)  # the operands of the product hold nothing
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)

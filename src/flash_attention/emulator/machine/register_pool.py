@@ -114,7 +114,7 @@ class RegisterPool:
 
     def _state(self, warp: int, waiter: _Waiter | None) -> str:
         held = f"{self._held[warp]} a thread"
-        if waiter is None:
+        if waiter is None or self._held[warp] >= waiter.wanted:
             return held
         instruction = self._machine.program.kernel.instructions[self._place(waiter.block)]
         source = f" ({instruction.source})" if instruction.source else ""
@@ -122,12 +122,15 @@ class RegisterPool:
         return f"{held}, waiting for {waiter.wanted} by setmaxnreg.inc {place}"
 
     def _serve(self) -> Released:
-        """Give registers to those who wait, as far as there are some, in the order they came."""
+        """Give registers to those who wait, as far as there are some, in the order they came. A
+        warpgroup goes on when all its warps have theirs."""
         released: Released = []
         waiting, self._waiting = self._waiting, []
         for waiter in waiting:
             lanes = waiter.lanes
             served = self._take(lanes.warps, waiter.wanted)
+            groups = self._group[lanes.warps]
+            served &= ~np.isin(groups, groups[~served])
             numbers = self._machine.lanes.numbers[lanes.index]
             if served.all():
                 released.append((waiter.block, numbers))
