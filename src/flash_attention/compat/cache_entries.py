@@ -12,6 +12,16 @@ from flash_attention.call.lengths import allowed_of
 from flash_attention.errors import UnsupportedError
 
 
+def check_not_empty(cache: Tensor, table: Tensor | None, new: Sequence[int]) -> None:
+    """Check that a cache with new keys has entries. No value is read."""
+    if len(cache) == 0 and any(new):
+        are = "entries" if table is None else "pages"
+        raise UnsupportedError(
+            f"k_cache has shape {tuple(cache.shape)}, no {are}, and there are {max(new)} new keys;"
+            f" pass a cache with {are}"
+        )
+
+
 @dataclass(frozen=True)
 class Entries:
     """The entries of a cache, as a table and an index of flash-attn name them."""
@@ -19,16 +29,7 @@ class Entries:
     cache: Tensor  # (entries, rows, heads_k, d)
     table: Tensor | None
     index: Tensor | None
-    table_name: str = "block_table"  # in the caller's function
-
-    def check_room(self, new: Sequence[int]) -> None:
-        """Check that a cache with new keys has entries. No value is read."""
-        if len(self.cache) == 0 and any(new):
-            are = "entries" if self.table is None else "pages"
-            raise UnsupportedError(
-                f"k_cache has shape {tuple(self.cache.shape)}, no {are}, and there are {max(new)}"
-                f" new keys; pass a cache with {are}"
-            )
+    table_name: str  # in the caller's function
 
     def check(self, first: Sequence[int], keys: Sequence[int]) -> None:
         """Check the entries from the first key of each sequence to the last, by their values."""

@@ -45,6 +45,8 @@ __all__ = [
     "flash_attn_with_kvcache",
 ]
 
+NO_WINDOW: Window = (-1, -1)
+
 Result = Tensor | tuple[Tensor, Tensor, None]
 """The output. With `return_attn_probs`, (out, softmax_lse, None): probabilities are not stored."""
 
@@ -58,7 +60,7 @@ def flash_attn_func(
     dropout_p: float = 0.0,
     softmax_scale: float | None = None,
     causal: bool = False,
-    window_size: Window = (-1, -1),
+    window_size: Window = NO_WINDOW,
     softcap: float = 0.0,
     alibi_slopes: Tensor | None = None,
     deterministic: bool = False,
@@ -118,7 +120,7 @@ def flash_attn_varlen_func(
     dropout_p: float = 0.0,
     softmax_scale: float | None = None,
     causal: bool = False,
-    window_size: Window = (-1, -1),
+    window_size: Window = NO_WINDOW,
     softcap: float = 0.0,
     alibi_slopes: Tensor | None = None,
     deterministic: bool = False,
@@ -184,7 +186,7 @@ def flash_attn_with_kvcache(
     block_table: Tensor | None = None,
     softmax_scale: float | None = None,
     causal: bool = False,
-    window_size: Window = (-1, -1),
+    window_size: Window = NO_WINDOW,
     softcap: float = 0.0,
     rotary_interleaved: bool = True,
     alibi_slopes: Tensor | None = None,
@@ -231,7 +233,8 @@ def options_of(
 ) -> Keywords:
     """Convert options of flash-attn to keywords of `attention`."""
     window = tuple(window_size) if isinstance(window_size, list) else window_size
-    check_window(whole_window(window), "window_size")
+    if window is not NO_WINDOW:
+        check_window(whole_window(window), "window_size")
     return {
         "softmax_scale": softmax_scale,
         "causal": causal,

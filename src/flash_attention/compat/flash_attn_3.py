@@ -20,6 +20,7 @@ from flash_attention.call.checks import check_dense
 from flash_attention.call.merge_call import MergeCall
 from flash_attention.call.results import E4M3
 from flash_attention.compat.flash_attn import (
+    NO_WINDOW,
     attend,
     options_of,
     split_keys,
@@ -64,7 +65,7 @@ def flash_attn_func(
     q_descale: Tensor | None = None,
     k_descale: Tensor | None = None,
     v_descale: Tensor | None = None,
-    window_size: Window = (-1, -1),
+    window_size: Window = NO_WINDOW,
     attention_chunk: int = 0,
     softcap: float = 0.0,
     num_splits: int = 1,
@@ -98,7 +99,7 @@ def flash_attn_qkvpacked_func(
     q_descale: Tensor | None = None,
     k_descale: Tensor | None = None,
     v_descale: Tensor | None = None,
-    window_size: Window = (-1, -1),
+    window_size: Window = NO_WINDOW,
     attention_chunk: int = 0,
     softcap: float = 0.0,
     deterministic: bool = False,
@@ -146,7 +147,7 @@ def flash_attn_varlen_func(
     q_descale: Tensor | None = None,
     k_descale: Tensor | None = None,
     v_descale: Tensor | None = None,
-    window_size: Window = (-1, -1),
+    window_size: Window = NO_WINDOW,
     attention_chunk: int = 0,
     softcap: float = 0.0,
     num_splits: int = 1,
@@ -202,7 +203,7 @@ def flash_attn_with_kvcache(
     v_descale: Tensor | None = None,
     softmax_scale: float | None = None,
     causal: bool = False,
-    window_size: Window = (-1, -1),
+    window_size: Window = NO_WINDOW,
     attention_chunk: int = 0,
     softcap: float = 0.0,
     rotary_interleaved: bool = True,

@@ -23,7 +23,7 @@ from flash_attention.call.tensors import (
     check_no_grad,
     check_shapes,
 )
-from flash_attention.compat.cache_entries import Entries
+from flash_attention.compat.cache_entries import Entries, check_not_empty
 from flash_attention.compat.new_rows import (
     check_memory,
     check_new,
@@ -35,8 +35,11 @@ from flash_attention.compat.rotary import check_rotary
 from flash_attention.errors import UnsupportedError, one
 from flash_attention.launch.cache_update import update_cache
 from flash_attention.launch.plan import plan_for
+from flash_attention.launch.plans import Plans
 from flash_attention.ops import is_traced, lacks_memory
 from flash_attention.reference.cache import lengths_of, update_with_torch
+
+_fitting: Plans[bool] = Plans()  # the tensors that fit each other
 
 
 @dataclass(frozen=True)
@@ -175,11 +178,14 @@ class Cache:
         return call
 
     def _check_queries(self, q: Tensor, packed: bool) -> None:
-        """Check that q fits the cache, in the words of the caller's function."""
-        if is_traced(q, self.k, self.v) or lacks_memory(q, self.k, self.v):
+        """Check that q fits the cache, in the words of the caller's function. Tensors like those
+        of an earlier call were checked in that call."""
+        tensors, kind = (q, self.k, self.v), (packed, q.numel(), self.k.numel())
+        if is_traced(*tensors) or _fitting.recent(kind, *tensors) or lacks_memory(*tensors):
             return
         k, v = TensorView.of("k_cache", self.k), TensorView.of("v_cache", self.v)
         check_shapes(TensorView.of("q", q), k, v, Packing(q=packed, paged=True))
+        _fitting.note(True, kind, *tensors)
 
     def _new_rows(self, k: Tensor, starts: Tensor | None, batch: int) -> list[int]:
         """Return the number of new rows of each sequence, as far as it is known without waiting for
@@ -219,14 +225,13 @@ class Cache:
             if has_values(given):
                 for sequence, (rows, more) in enumerate(zip(given.tolist(), new, strict=True)):
                     self._check_room(f"cache_seqlens[{sequence}]", rows, more)
-        entries = Entries(self.k, self.table, self.index, self.table_name)
-        entries.check_room(new)
+        check_not_empty(self.k, self.table, new)
         if has_values(self.k):
             lengths = [given] * batch if isinstance(given, int) else given.tolist()
             keys = [rows + more for rows, more in zip(lengths, new, strict=True)]
             pads = [0] * batch if self.leftpad is None else self.leftpad.tolist()
             _check_pads(pads, keys)
-            entries.check(pads, keys)
+            Entries(self.k, self.table, self.index, self.table_name).check(pads, keys)
 
     def _check_room(self, name: str, rows: int, new_rows: int) -> None:
         room = self.max_keys - new_rows

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from types import FunctionType
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.nn.attention
@@ -26,6 +26,7 @@ from torch.overrides import TorchFunctionMode
 from flash_attention.attention import attention
 from flash_attention.call.checks import check_dense
 from flash_attention.call.options import check_softmax_scale, check_switch
+from flash_attention.call.results import E4M3
 from flash_attention.call.tensors import DTYPES, has_tangent
 from flash_attention.compat.eight_bits import without_factors
 from flash_attention.errors import UnsupportedError
@@ -56,17 +57,34 @@ def scaled_dot_product_attention(
     contiguous. It is differentiable once. Raises UnsupportedError for a mask tensor, for dropout,
     and for everything that `attention` does not support.
     """
+    try:
+        tensors = autocast(query, key, value)
+        if reason := no_kernel(tensors, attn_mask, dropout_p, enable_gqa):
+            raise UnsupportedError(reason)
+        q, k, v = tensors
+        if q.ndim == 3:
+            return _attend(q[None], k[None], v[None], is_causal, scale)[0]
+        return _attend(q, k, v, is_causal, scale)
+    except (AttributeError, RuntimeError, TypeError, UnsupportedError) as error:
+        if torch.compiler.is_compiling():  # which does not follow the checks
+            raise
+        _explain(error, query, key, value, is_causal, scale)
+
+
+def _explain(
+    error: Exception,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    is_causal: bool,
+    scale: float | None,
+) -> NoReturn:
+    """Raise the error that names the argument of SDPA that is wrong, else `error`."""
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         check_dense(name, tensor, ("batch", "heads", "seq", "d"))
-    if not torch.compiler.is_compiling():  # torch.compile does not follow these
-        check_switch("is_causal", is_causal)
-        check_softmax_scale(scale, "scale")
-    query, key, value = tensors = autocast(query, key, value)
-    if reason := no_kernel(tensors, attn_mask, dropout_p, enable_gqa):
-        raise UnsupportedError(reason)
-    if query.ndim == 3:
-        return _attend(query[None], key[None], value[None], is_causal, scale)[0]
-    return _attend(query, key, value, is_causal, scale)
+    check_switch("is_causal", is_causal)
+    check_softmax_scale(scale, "scale")
+    raise error
 
 
 @dataclass
@@ -277,18 +295,28 @@ def no_kernel(
             f"query has {query.shape[-3]} heads, key {key.shape[-3]}; to have heads share keys pass"
             " enable_gqa=True"
         )
-    name, instead = "scaled_dot_product_attention", "flash_attention.attention"
-    if reason := without_factors(name, instead, query=query, key=key, value=value):
-        return reason
-    if reason := _mismatch(query, key, value):
-        return reason
+    if query.dtype == E4M3 or not _agree(query, key, value):
+        name, instead = "scaled_dot_product_attention", "flash_attention.attention"
+        named = {"query": query, "key": key, "value": value}
+        return without_factors(name, instead, **named) or _mismatch(query, key, value)
     if query.is_cuda and query.dtype not in DTYPES:
         return f"query is {query.dtype}; allowed are torch.float16 and torch.bfloat16"
     return None
 
 
-def _mismatch(query: Tensor, key: Tensor, value: Tensor) -> str | None:
-    """Say which tensors do not belong together, if some do not."""
+def _agree(query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Whether tensors belong together. This runs in every call."""
+    q, k, v = query.shape, key.shape, value.shape
+    return bool(
+        query.dtype == key.dtype == value.dtype
+        and query.device == key.device == value.device
+        and (k == v or k[:-1] == v[:-1])
+        and (q == k or (q[-1] == k[-1] and q[:-3] == k[:-3]))
+    )
+
+
+def _mismatch(query: Tensor, key: Tensor, value: Tensor) -> str:
+    """Say which tensors do not belong together."""
     for name, tensor in (("key", key), ("value", value)):
         for what in ("dtype", "device"):
             given, wanted = getattr(tensor, what), getattr(query, what)
@@ -298,10 +326,8 @@ def _mismatch(query: Tensor, key: Tensor, value: Tensor) -> str | None:
         rule = "key and value must agree in all but the last dimension"
     elif query.shape[-1] != key.shape[-1]:
         rule = "query and key must agree in the last dimension"
-    elif query.shape[:-3] != key.shape[:-3]:
-        rule = "all three must agree in batch"
     else:
-        return None
+        rule = "all three must agree in batch"
     shapes = [tuple(tensor.shape) for tensor in (query, key, value)]
     return "query has shape {}, key {}, value {}; {}".format(*shapes, rule)
 

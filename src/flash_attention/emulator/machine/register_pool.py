@@ -51,7 +51,6 @@ class RegisterPool:
         self._held: Ints = np.full(machine.num_warps, self._at_launch)
         self._free: Ints = np.zeros(machine.num_ctas * clusters.size, np.int64)
         self._executed: dict[int, Ints] = {}  # by instruction, how often by each warp
-        self._times: Ints = np.zeros(machine.num_warps, np.int64)
         self._epochs: list[Ints] = []  # of each warp, at its first setmaxnreg, its second, ...
 
     @property
@@ -178,11 +177,12 @@ class RegisterPool:
     def _check_order(self, s: Selection, pc: int) -> None:
         """Find warps that do not know of the others' setmaxnreg before."""
         clocks = self._machine.clocks
-        times = self._times[s.warps]
+        every = sum(self._executed.values(), np.zeros_like(self._held))
+        times = every[s.warps]
         while len(self._epochs) <= times.max():
             self._epochs.append(np.zeros_like(self._held))
         for warp in s.warps[times > 0].tolist():
-            before = self._epochs[self._times[warp] - 1]
+            before = self._epochs[every[warp] - 1]
             (group,) = np.nonzero(self._group == self._group[warp])
             known = clocks.seen[warp, group // clocks.num_ctas]
             if ((before[group] == 0) | (before[group] > known)).any():
@@ -191,7 +191,6 @@ class RegisterPool:
         for time in np.unique(times).tolist():
             warps = s.warps[times == time]
             self._epochs[time][warps] = clocks.epochs(warps)
-        self._times[s.warps] += 1
 
     def _report(self, detail: str, pc: int, s: Selection, bad: Bools) -> None:
         self._machine.findings.report(KIND, detail, pc, s, bad)
