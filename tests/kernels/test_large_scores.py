@@ -7,7 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from flash_attention import attention
+from flash_attention import attention, backward
+from flash_attention.call.backward_call import Gradients
+from flash_attention.families.passes import Pass
 from flash_attention.kernel_configs import DType
 from flash_attention.ladder import get_ladder
 from flash_attention.launch.emulation import emulate
@@ -45,6 +47,62 @@ def test_a_rung_is_right(number: int, factor: float) -> None:
     config = get_ladder(DType.BF16, 64, 1)[number - 1].config
     q, k, v = inputs(factor, torch.bfloat16, (1, 384, 1, 64), config.B_r, "cpu")
     assert_right(emulate(config, q, k, v).output, q, k, v)
+
+
+def exact_gradients(do: Tensor, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, ...]:
+    leaves = [t.double().requires_grad_() for t in (q, k, v)]
+    return torch.autograd.grad(exact(*leaves), leaves, do.double())
+
+
+def assert_gradients_are_right(
+    gradients: Gradients, do: Tensor, q: Tensor, k: Tensor, v: Tensor
+) -> None:
+    """One weight of a row is 1, so dV is a sum of rows of dO, and dP - delta is 0 but for its
+    rounding, which dQ and dK multiply by the keys and queries."""
+    size = max(1.0, float(torch.maximum(q.abs().max(), k.abs().max())))
+    allowed = (2e-5 * size, 2e-5 * size * 4, 0.15)
+    for name, mine, other, most in zip(
+        Gradients._fields, gradients, exact_gradients(do, q, k, v), allowed, strict=False
+    ):
+        assert mine is not None
+        error = float((mine.double() - other).abs().max())
+        assert error <= most, f"{name} is off by {error:.3g}, allowed is {most:.3g}"
+
+
+# The first and the last of sm_80, the first of sm_90, one per schedule, the last.
+@pytest.mark.parametrize("factor", [1e3, 1e4, 1e7])
+@pytest.mark.parametrize("number", [1, 10, 11, 16, 20])
+def test_gradients_of_a_rung_are_right(number: int, factor: float) -> None:
+    config = get_ladder(DType.BF16, 64, 1, pass_=Pass.BACKWARD)[number - 1].config
+    q, k, v = inputs(factor, torch.bfloat16, (1, 192, 1, 64), 128, "cpu")
+    o, lse = attention(q, k, v, return_lse=True)
+    do = torch.randn(o.shape, generator=torch.Generator().manual_seed(1)).to(o)
+    assert_gradients_are_right(backward(config, do, q, k, v, o, lse), do, q, k, v)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize(
+    ("dtype", "factor"),
+    [
+        (torch.float16, 1e3),
+        (torch.float16, 1e4),
+        (torch.bfloat16, 1e3),
+        (torch.bfloat16, 1e4),
+        (torch.bfloat16, 1e8),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("d_head", [64, 80, 128, 192, 256])
+def test_gradients_are_right_on_a_gpu(
+    d_head: int, deterministic: bool, dtype: torch.dtype, factor: float
+) -> None:
+    q, k, v = inputs(factor, dtype, (2, 700, 4, d_head), 700, "cuda")
+    leaves = [t.requires_grad_() for t in (q, k, v)]
+    out = attention(*leaves, deterministic=deterministic)
+    do = torch.randn_like(out)
+    mine = Gradients(*torch.autograd.grad(out, leaves, do), dsinks=None)
+    assert_gradients_are_right(mine, do, *(t.detach() for t in leaves))
 
 
 @pytest.mark.gpu

@@ -11,6 +11,7 @@ from flash_attention.call.backward_call import BackwardProblem
 from flash_attention.call.dtype import DType
 from flash_attention.compile.binding import Binding, Number, Variant
 from flash_attention.compile.unit import Unit, render
+from flash_attention.errors import UnsupportedError
 from flash_attention.families.backward_args import (
     LAYOUT_ASSERTS,
     PARAMETER,
@@ -19,6 +20,7 @@ from flash_attention.families.backward_args import (
     stat_bytes,
 )
 from flash_attention.families.bindings import dtype_binding
+from flash_attention.families.fit import MAX_GRID_X
 from flash_attention.families.recipe import Geometry, Step
 
 ENTRY = "flash_backward"
@@ -122,7 +124,14 @@ def _unit(kernel: str, name: str, target: str, bindings: Sequence[Binding]) -> U
 
 
 def _row_blocks(problem: BackwardProblem) -> tuple[int, int, int]:
-    return max(1, -(-problem.seq_q // STAT_BLOCK)), problem.heads, problem.batch
+    ctas = max(1, -(-problem.seq_q // STAT_BLOCK)) * problem.heads * problem.batch
+    if ctas > MAX_GRID_X:
+        raise UnsupportedError(
+            f"{problem.batch} sequences of up to {problem.seq_q} queries in {problem.heads} heads"
+            f" have {ctas} blocks of {STAT_BLOCK} rows; a launch takes at most {MAX_GRID_X}, split"
+            " the tensors along batch"
+        )
+    return ctas, 1, 1
 
 
 def _dtype(problem: BackwardProblem) -> DType:

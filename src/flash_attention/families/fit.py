@@ -7,6 +7,7 @@ from flash_attention.call.problem import Problem
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.config import KernelConfig
 
+MAX_GRID_X = (1 << 31) - 1  # CUDA's limit on the first grid dimension
 MAX_GRID_YZ = 65535  # CUDA's limit on the second and third grid dimension
 
 

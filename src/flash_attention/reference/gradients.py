@@ -81,7 +81,7 @@ def evaluate_gradients(backward: BackwardCall, precision: torch.dtype) -> Gradie
         for part in formula.parts(sequence.q, k):
             _add(formula, part, sequence, k, v, Gradients(dq_rows, dk_rows, dv_rows, None))
         if dsinks is not None and call.sinks is not None:
-            weights = torch.exp(call.sinks.to(precision) - sequence.lse)
+            weights = torch.exp((call.sinks.to(precision) - sequence.lse).clamp_(max=0))
             dsinks -= (weights * sequence.delta).sum(0)
     return Gradients(dq, dk, dv, dsinks)
 
@@ -112,7 +112,7 @@ def _add(formula: Formula, part: Part, rows: _Rows, k: Tensor, v: Tensor, sums: 
     at, heads, precision = (part.rows, part.heads), rows.q.shape[1], formula.precision
     q, do = (t[at].transpose(0, 1).to(precision) for t in (rows.q, rows.do))
     delta, lse = (t[at].T[..., None] for t in (rows.delta, rows.lse))
-    p = torch.exp(part.scores - lse).to(precision)
+    p = torch.exp((part.scores - lse).clamp_(max=0)).to(precision)  # lse is rounded
     if sums.dv is not None:
         _add_to_heads(sums.dv[part.keys], part.heads, heads, p.mT @ do)
     if sums.dq is None and sums.dk is None:

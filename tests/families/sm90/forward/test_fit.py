@@ -11,7 +11,8 @@ import torch
 
 from flash_attention.call.problem import Problem
 from flash_attention.errors import UnsupportedError
-from flash_attention.families.sm90.forward.fit import MAX_GRID_X, check_fits
+from flash_attention.families.fit import MAX_GRID_X
+from flash_attention.families.sm90.forward.fit import check_fits
 from flash_attention.families.sm90.forward.splits import Chunks
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig
 

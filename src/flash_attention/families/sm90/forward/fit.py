@@ -8,7 +8,7 @@ from math import gcd
 from flash_attention.call.problem import Problem
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.config import KernelConfig
-from flash_attention.families.fit import check_columns, check_dtype, check_values
+from flash_attention.families.fit import MAX_GRID_X, check_columns, check_dtype, check_values
 from flash_attention.families.sm90.forward.config import HopperForwardKernelConfig
 from flash_attention.families.sm90.forward.heuristic import (
     TMA_ALIGNMENT,
@@ -16,8 +16,6 @@ from flash_attention.families.sm90.forward.heuristic import (
     box_row_bytes,
 )
 from flash_attention.families.sm90.forward.splits import Chunks
-
-MAX_GRID_X = (1 << 31) - 1  # CUDA's limit on the first grid dimension
 
 
 def check_fits(config: HopperForwardKernelConfig, problem: Problem, split: Chunks | None) -> None:

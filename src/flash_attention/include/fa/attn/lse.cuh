@@ -17,6 +17,7 @@ struct RowEnd {
   __device__ void add_sink(float sink) {
     constexpr float kLog2e = 1.4426950408889634f;
     const float larger = fmaxf(max, sink);
+    if (larger == -kInfinity) return;  // there is neither a key nor a sink
     shrink = sum == 0.f ? 0.f : ptx::exp2((max - larger) * kLog2e);
     sum = sum * shrink + ptx::exp2((sink - larger) * kLog2e);
     max = larger;

@@ -5,6 +5,7 @@
 // P = exp2(s - lse_log2). It is zero for rows that see no key and for the rows that fill a block after
 // the last query: their lse_log2 is +inf and their delta zero. Gradients of rows that belong to no sequence are cleared as well.
 #pragma once
+#include <fa/attn/large_lse.cuh>
 #include <fa/attn/row_stats.cuh>
 #include <fa/backward/clear.cuh>
 #include <fa/backward/rows.cuh>
@@ -80,7 +81,8 @@ __device__ void prepare(const BackwardKernelArgs& args) {
   sum_rows<Config>(rows, sums);
   __syncthreads();  // all sums are written
   if (row >= attn::kStatBlock) return;
-  args.lse_log2[rows.stat_row + row] = sees ? lse * kLog2e : attn::kInfinity;
+  args.lse_log2[rows.stat_row + row] =
+      sees ? attn::lowered_if_large(lse * kLog2e) : attn::kInfinity;
   args.delta[rows.stat_row + row] = sees ? sums[row] - dlse : 0.f;
 }
 

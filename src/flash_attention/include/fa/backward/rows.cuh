@@ -10,6 +10,20 @@
 
 namespace fa::backward {
 
+// Which rows a CTA has. The grid is one-dimensional, since its other dimensions have at most 65,535: the
+// blocks of a head follow each other, then heads, then sequences.
+struct RowBlock {
+  int block, blocks, head, batch;  // `blocks` of a head
+
+  __device__ explicit RowBlock(const BackwardKernelArgs& args)
+      : blocks(max(1, attn::in_stat_blocks(args.seq_len_q) / attn::kStatBlock)) {
+    const int heads = blockIdx.x / blocks;  // before this one, of all sequences
+    block = blockIdx.x % blocks;
+    head = heads % args.heads;
+    batch = heads / args.heads;
+  }
+};
+
 template <class Config>
 struct Rows {
   const BackwardKernelArgs& args;
@@ -17,15 +31,15 @@ struct Rows {
   const int head, first;  // of the sequence
   const i64 stat_row;     // of lse_log2, delta and dq_sum, for the first of the rows
 
-  __device__ explicit Rows(const BackwardKernelArgs& args)
+  __device__ explicit Rows(const BackwardKernelArgs& args) : Rows(args, RowBlock(args)) {}
+  __device__ Rows(const BackwardKernelArgs& args, const RowBlock& cta)
       : args(args),
-        sequence(Config::Lengths::sequence(args, batch())),
-        head(gridDim.y - 1 - blockIdx.y),
-        first(blockIdx.x * attn::kStatBlock),
-        stat_row(static_cast<i64>(head) * args.stat_rows + attn::first_stat_row(args, batch()) +
-                 first) {}
+        sequence(Config::Lengths::sequence(args, args.batch - 1 - cta.batch)),
+        head(args.heads - 1 - cta.head),
+        first(cta.block * attn::kStatBlock),
+        stat_row(static_cast<i64>(head) * args.stat_rows +
+                 attn::first_stat_row(args, args.batch - 1 - cta.batch) + first) {}
 
-  static __device__ int batch() { return gridDim.z - 1 - blockIdx.z; }
   __device__ bool empty() const { return first >= sequence.q_len; }
   __device__ bool has(int row) const { return first + row < sequence.q_len; }
 

@@ -40,6 +40,13 @@ __device__ inline float divide(float a, float b) {
   return y;
 }
 
+// The smaller of two, NaN if one of them is.
+__device__ inline float min_nan(float x, float y) {
+  float smaller;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(smaller) : "f"(x), "f"(y));
+  return smaller;
+}
+
 // The first element of a pair sits in the low half; cvt takes it as its second source.
 __device__ inline u32 pack_f16x2(float lo, float hi) {
   u32 pair;

@@ -100,7 +100,8 @@ class Block {
     if constexpr (Config::kNeedsDs) multiply_transposed(dp_, own_dp_, visited_dp(stage));
   }
 
-  // P = exp2(c S - lse), dS = P (dP - delta), both rounded to 16 bits.
+  // P = exp2(c S - lse), at most 1 whatever rounding did to large scores, and dS = P (dP - delta), both
+  // rounded to 16 bits.
   __device__ void weigh(int stage) {
     using Exponential = attn::exponential::FusedExp2;
     const float factor = Exponential::factor(Config::Score::scale(scope_.args()));
@@ -114,7 +115,7 @@ class Block {
 #pragma unroll
         for (int e = 0; e < 4; ++e) {
           const float s = s_.v[i][j][e];
-          p[e] = Exponential::exp(s, lse.of(i, e), factor);
+          p[e] = ptx::exp2(ptx::min_nan(fmaf(s, factor, -lse.of(i, e)), 0.f));
           if constexpr (Config::kNeedsDs)
             ds[e] = p[e] * (dp_.v[i][j][e] - delta.of(i, e)) * Config::Score::slope(s);
         }
