@@ -45,10 +45,11 @@ def evaluate(
     sequences = zip(*of_queries, *of_keys, logarithms)  # noqa: B905
     for queries, output, keys, values, logarithm in sequences:
         for part in formula.parts(queries, keys):
-            columns = heads_of_keys(values[part.keys], part.heads, q.shape[-2], precision)
+            columns = values[part.keys]
             weights = (_rounded_softmax if weights_of_8_bits else _softmax)(part.scores)
-            weights = weights[..., : columns.shape[1]]
-            output[part.rows, part.heads] = (weights @ columns).transpose(0, 1)
+            weights = weights[..., : len(columns)]
+            columns = of_shared_heads(columns, part.heads, q.shape[-2], precision)
+            output[part.rows, part.heads] = product_of_heads(weights, columns).transpose(0, 1)
             if lse:
                 logarithm[part.rows, part.heads] = part.scores.logsumexp(dim=-1).T
     return out, sums.transpose(-1, -2).contiguous() if lse else sums
@@ -164,7 +165,9 @@ class Formula:
         first = int(max(0, -ahead - self.right))
         row_bytes = seq_k * self.precision.itemsize
         count = max(1, min(seq_q - first, SCORES_BYTES // row_bytes))
-        together = max(1, SCORES_BYTES // (max(count, k.shape[-1]) * row_bytes))  # k is copied
+        group = heads // k.shape[1]
+        together = max(1, SCORES_BYTES // (max(count, k.shape[-1]) * row_bytes))
+        together = max(1, together // group) * group  # all heads of q that share one of k
         for h, r in itertools.product(range(0, heads, together), range(first, seq_q, count)):
             some = slice(h, min(h + together, heads))
             rows = slice(r, min(r + count, seq_q))
@@ -173,8 +176,8 @@ class Formula:
                 int(min(seq_k, rows.stop + ahead + self.right)),
             )
             queries = q[rows, some].transpose(0, 1).to(self.precision)
-            scaled = heads_of_keys(k[keys], some, heads, self.precision) * self.scale
-            scores = queries @ scaled.transpose(1, 2)
+            scaled = of_shared_heads(k[keys], some, heads, self.precision) * self.scale
+            scores = product_of_heads(queries, scaled.mT)
             if cap := float(self.call.softcap):
                 scores = cap * torch.tanh(scores / cap)
             scores.masked_fill_(self._hidden(rows, keys, ahead, q.device), -math.inf)
@@ -201,12 +204,20 @@ def _entries(tensor: Tensor, cu_seqlens: Tensor | None) -> Iterator[Tensor]:
         yield from (tensor[start:end] for start, end in itertools.pairwise(cu_seqlens.tolist()))
 
 
-def heads_of_keys(tensor: Tensor, heads: slice, n_heads: int, precision: torch.dtype) -> Tensor:
-    """Return k or v as (heads, keys, d) for some heads of q, which may share heads of k and v."""
-    return tensor.index_select(1, shared(heads, n_heads, tensor)).transpose(0, 1).to(precision)
+def of_shared_heads(tensor: Tensor, heads: slice, n_heads: int, precision: torch.dtype) -> Tensor:
+    """Return the heads of k or v that some heads of q share, (heads_k, keys, d)."""
+    return tensor[:, shared_heads(heads, n_heads, tensor)].transpose(0, 1).to(precision)
 
 
-def shared(heads: slice, n_heads: int, tensor: Tensor) -> Tensor:
-    """Return which head of k or v each of some heads of q uses."""
-    shared_by = n_heads // tensor.shape[1]
-    return torch.arange(heads.start, heads.stop, device=tensor.device) // shared_by
+def shared_heads(heads: slice, n_heads: int, tensor: Tensor) -> slice:
+    """Return which heads of k or v all heads of q in a slice share."""
+    group = n_heads // tensor.shape[1]
+    return slice(heads.start // group, -(-heads.stop // group))
+
+
+def product_of_heads(rows: Tensor, columns: Tensor) -> Tensor:
+    """Multiply matrices of heads of q, (heads, n, m), by those of the heads of k that they share,
+    (heads_k, m, d), which are not copied for it."""
+    heads, n, m = rows.shape
+    together = rows.reshape(len(columns), -1, m) @ columns
+    return together.view(heads, n, -1)

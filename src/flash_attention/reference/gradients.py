@@ -24,7 +24,13 @@ from flash_attention.call.checks import views_of
 from flash_attention.call.results import new_gradient, precision_of_lse
 from flash_attention.call.tensors import TensorView
 from flash_attention.reference.cpu import check_on_cpu
-from flash_attention.reference.formula import Formula, Part, heads_of_keys, shared
+from flash_attention.reference.formula import (
+    Formula,
+    Part,
+    of_shared_heads,
+    product_of_heads,
+    shared_heads,
+)
 
 
 def gradients_on_cpu(backward: BackwardCall) -> Gradients:
@@ -114,21 +120,25 @@ def _add(formula: Formula, part: Part, rows: _Rows, k: Tensor, v: Tensor, sums: 
     delta, lse = (t[at].T[..., None] for t in (rows.delta, rows.lse))
     p = torch.exp((part.scores - lse).clamp_(max=0)).to(precision)  # lse is rounded
     if sums.dv is not None:
-        _add_to_heads(sums.dv[part.keys], part.heads, heads, p.mT @ do)
+        _add_to_heads(sums.dv[part.keys], part.heads, heads, p, do)
     if sums.dq is None and sums.dk is None:
         return
-    ds = p * (do @ heads_of_keys(v[part.keys], part.heads, heads, precision).mT - delta)
-    ds = ds.to(precision)
+    values = of_shared_heads(v[part.keys], part.heads, heads, precision)
+    ds = (p * (product_of_heads(do, values.mT) - delta)).to(precision)
     if cap := float(formula.call.softcap):
         ds *= (1 - (part.scores / cap).square()).clamp_(min=0)  # of hidden keys -inf
     ds *= formula.scale
     if sums.dq is not None:
-        dq = ds @ heads_of_keys(k[part.keys], part.heads, heads, precision)
+        dq = product_of_heads(ds, of_shared_heads(k[part.keys], part.heads, heads, precision))
         sums.dq[at] = dq.transpose(0, 1)
     if sums.dk is not None:
-        _add_to_heads(sums.dk[part.keys], part.heads, heads, ds.mT @ q)
+        _add_to_heads(sums.dk[part.keys], part.heads, heads, ds, q)
 
 
-def _add_to_heads(total: Tensor, heads: slice, n_heads: int, of_heads: Tensor) -> None:
-    """Add the gradients of some heads of q, (heads, keys, d), to the heads of k or v they use."""
-    total.index_add_(1, shared(heads, n_heads, total), of_heads.transpose(0, 1))
+def _add_to_heads(total: Tensor, heads: slice, n_heads: int, weights: Tensor, of: Tensor) -> None:
+    """Add the products of transposed weights, (heads, rows, keys), and rows of queries, (heads,
+    rows, d), to the heads of k or v that the heads of q share."""
+    some = shared_heads(heads, n_heads, total)
+    together = (t.reshape(some.stop - some.start, -1, t.shape[-1]) for t in (weights, of))
+    left, right = together
+    total[:, some] += (left.mT @ right).transpose(0, 1)
