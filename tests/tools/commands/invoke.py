@@ -13,7 +13,7 @@ _runner = CliRunner()
 def invoke(*arguments: str, exit_code: int = 0) -> str:
     """Standard output of `flash-attention ARGUMENTS`, which must end with `exit_code`."""
     result = _runner.invoke(app, list(arguments))
-    assert result.exit_code == exit_code, result.output
+    assert result.exit_code == exit_code, f"{result.output}\n{result.exception!r}"
     return result.stdout
 
 
