@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Sinks that are infinite or as large as float32 goes, also where a row sees no key."""
+"""Sinks that are infinite or as large as float32 goes, also where a row sees no key, and what the
+gradient of a sink is exact to."""
 
 from __future__ import annotations
 
@@ -93,3 +94,28 @@ def test_gradients_are_right(name: str, device: str) -> None:
 def test_gradients_of_a_rung_are_right(name: str, number: int) -> None:
     config = get_ladder(DType.BF16, 64, pass_=Pass.BACKWARD)[number - 1].config
     assert_right(asked(SINKS[name], "cpu"), config)
+
+
+@pytest.mark.parametrize("softcap", [0.0, 5.0])
+@pytest.mark.parametrize("number", [10, 20])
+def test_the_error_of_a_gradient_is_that_of_the_stored_output(number: int, softcap: float) -> None:
+    given = asked((0.5, 2.0), "cpu", seq_q=40)
+    call = given.call._replace(softcap=softcap, out=None)
+    exact, lse = evaluate(call, torch.float64, lse=True)
+    stored = exact.to(torch.bfloat16)
+    backward = given._replace(call=call._replace(out=stored), lse=lse.float(), dlse=None)
+    config = get_ladder(DType.BF16, 64, pass_=Pass.BACKWARD)[number - 1].config
+    mine = backward_plan_for(backward, config).run(backward).dsinks
+    of_stored, of_exact = (
+        evaluate_gradients(
+            backward._replace(call=call._replace(out=out), lse=lse), torch.float64
+        ).dsinks
+        for out in (stored, exact)
+    )
+    assert mine is not None
+    assert of_stored is not None
+    assert of_exact is not None
+    torch.testing.assert_close(mine.double(), of_stored, rtol=1e-5, atol=1e-5)
+    weights = torch.exp(torch.tensor((0.5, 2.0))[:, None] - lse)[0]
+    rounding = (backward.do.double() * (stored.double() - exact)).abs().sum(-1)[0].T
+    assert bool(((mine - of_exact).abs() <= (weights * rounding).sum(-1) + 1e-5).all())
