@@ -95,4 +95,4 @@ def test_a_command_without_typer_says_what_to_install() -> None:
         result = child(BLOCK + f"from {start} import main\nmain()\n")
         assert result.returncode == 1
         needs = "flash-attention: the command line needs typer; "
-        assert result.stderr == needs + "pip install 'flash_attention[cli]'\n"
+        assert result.stderr == needs + "pip install 'flash-attention-jit[cli]'\n"
