@@ -9,6 +9,9 @@ import sys
 from pathlib import Path
 
 import flash_attention
+from flash_attention.call.dtype import DType
+from flash_attention.families.passes import Pass
+from flash_attention.ladder import get_ladder
 
 SOURCE = Path(flash_attention.__file__).parents[1]
 COMMANDS = (
@@ -53,6 +56,24 @@ def test_help_and_version_import_no_torch() -> None:
     for command in COMMANDS:
         assert f"Usage: flash-attention {' '.join(command)} " in result.stdout
     assert result.stdout.splitlines()[-1] == f"flash-attention {flash_attention.__version__}"
+
+
+def test_a_list_of_rungs_imports_no_torch() -> None:
+    result = child(
+        "import sys, flash_attention_command\n"
+        "for asked in ((), ('--pass', 'backward', '--dtype', 'bf16', '--d-head', '64')):\n"
+        "    sys.argv = ['flash-attention', 'ladder', 'list', *asked]\n"
+        "    try:\n"
+        "        flash_attention_command.main()\n"
+        "    except SystemExit as end:\n"
+        "        assert not end.code, end.code\n"
+        "heavy = {'torch', 'numpy', 'cuda', 'matplotlib'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    assert result.returncode == 0, result.stderr
+    printed = " ".join(result.stdout.split())
+    for rung in (*get_ladder(), *get_ladder(DType.BF16, 64, pass_=Pass.BACKWARD)):
+        assert f"{rung.number} {rung.name} " in printed
 
 
 def test_words_are_completed() -> None:
