@@ -8,7 +8,6 @@ from math import prod
 from pathlib import Path
 
 from flash_attention.choose.dense import DenseBackwardProblem, DenseProblem
-from flash_attention.compile import INCLUDE_DIR
 from flash_attention.families.backward_steps import parse_step_name
 from flash_attention.families.passes import Pass
 from flash_attention.families.recipe import Setting, Step
@@ -23,7 +22,7 @@ from flash_attention.tools.explain.gpus import GPUS
 from flash_attention.tools.report import LaunchText, RungText, render_page
 
 HERE = Path("results")  # of the working folder
-SHIPPED = INCLUDE_DIR.parent / "tools" / "report" / "results"
+SHIPPED = Path(__file__).parents[1] / "report" / "results"
 """The results that come with the package, which are those of the checkout."""
 GPU, SEQ_LEN = GPUS[0], 4096
 """Where launches of rungs are told for, and the rows of a sequence."""
