@@ -9,6 +9,9 @@ import sys
 from pathlib import Path
 
 import flash_attention
+from flash_attention.call.dtype import DType
+from flash_attention.families.passes import Pass
+from flash_attention.ladder import get_ladder
 
 SOURCE = Path(flash_attention.__file__).parents[1]
 COMMANDS = (
@@ -55,6 +58,24 @@ def test_help_and_version_import_no_torch() -> None:
     assert result.stdout.splitlines()[-1] == f"flash-attention {flash_attention.__version__}"
 
 
+def test_a_list_of_rungs_imports_no_torch() -> None:
+    result = child(
+        "import sys, flash_attention_command\n"
+        "for asked in ((), ('--pass', 'backward', '--dtype', 'bf16', '--d-head', '64')):\n"
+        "    sys.argv = ['flash-attention', 'ladder', 'list', *asked]\n"
+        "    try:\n"
+        "        flash_attention_command.main()\n"
+        "    except SystemExit as end:\n"
+        "        assert not end.code, end.code\n"
+        "heavy = {'torch', 'numpy', 'cuda', 'matplotlib'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    assert result.returncode == 0, result.stderr
+    printed = " ".join(result.stdout.split())
+    for rung in (*get_ladder(), *get_ladder(DType.BF16, 64, pass_=Pass.BACKWARD)):
+        assert f"{rung.number} {rung.name} " in printed
+
+
 def test_words_are_completed() -> None:
     asked = "import os\nos.environ |= {'_FLASH_ATTENTION_COMPLETE': 'complete_bash', "
     asked += "'COMP_WORDS': 'flash-attention ladder r', 'COMP_CWORD': '2'}\n"
@@ -95,4 +116,4 @@ def test_a_command_without_typer_says_what_to_install() -> None:
         result = child(BLOCK + f"from {start} import main\nmain()\n")
         assert result.returncode == 1
         needs = "flash-attention: the command line needs typer; "
-        assert result.stderr == needs + "pip install 'flash_attention[cli]'\n"
+        assert result.stderr == needs + "pip install 'flash-attention-jit[cli]'\n"

@@ -19,7 +19,7 @@ SOURCE = Path(__file__).resolve().parent.parent / "src" / PACKAGE
 ROOT = "__init__"  # the room of the package itself
 
 LAYERS = (
-    ("errors", "files", "arch", "version"),
+    ("errors", "files", "arch", "version", "after_import"),
     ("call",),
     ("compile",),
     ("families",),
@@ -27,7 +27,7 @@ LAYERS = (
     ("reference",),
     ("choose",),
     ("launch",),
-    ("forward", "backward", "ops", "autograd", "attention", "merge"),
+    ("forward", "backward", "ops", "autograd", "attention", "merge", "flop_counter"),
     ("testing", "compat"),
     ("distributed",),
     (ROOT,),
@@ -41,6 +41,7 @@ WITHIN_A_LAYER = {
     ("attention", "autograd"),
     ("autograd", "ops"),
     ("merge", "ops"),
+    ("ops", "flop_counter"),
 }
 """Rooms that import from another one of their layer."""
 BESIDE = ("emulator", "tools", "user_kernel", "__main__")
@@ -281,16 +282,33 @@ def test_other_questions_are_allowed() -> None:
     assert type_tests(ast.parse(allowed)) == []
 
 
+def run_alone(program: str) -> None:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    subprocess.run([sys.executable, "-c", program], env=environment, check=True)
+
+
 def test_import_is_light_and_touches_no_gpu() -> None:
-    probe = (
+    run_alone(
         "import flash_attention, sys, torch\n"
-        "heavy = {'matplotlib', 'typer', 'rich'} & set(sys.modules)\n"
-        "assert not heavy, heavy\n"
         "rooms = {name.split('.')[1] for name in sys.modules if name[:16] == 'flash_attention.'}\n"
         "assert {'attention', 'launch'} <= rooms, rooms\n"
         "assert not {'emulator', 'tools', 'compat', 'testing', 'distributed'} & rooms, rooms\n"
         "assert not torch.cuda.is_initialized()\n"
         "assert flash_attention.__version__\n"
     )
-    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
-    subprocess.run([sys.executable, "-c", probe], env=environment, check=True)
+
+
+def test_import_adds_nothing_heavy_to_what_torch_imports() -> None:
+    """A package of others, or a part of torch that imports such packages."""
+    heavy = {
+        *("triton", "sympy", "transformers", "typer", "rich", "matplotlib", "numpy"),
+        *("torch.utils.flop_counter", "torch._dynamo", "torch._inductor"),
+    }
+    run_alone(
+        "import sys, torch\n"
+        "before = set(sys.modules)\n"
+        "import flash_attention\n"
+        "added = set(sys.modules) - before\n"
+        f"heavy = added & {heavy}\n"
+        "assert not heavy, heavy\n"
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +15,11 @@ ROOT = Path(__file__).resolve().parent.parent
 INCLUDE = ROOT / "src" / "flash_attention" / "include"
 HEADER_LINES, MODULE_LINES, FUNCTION_LINES = 250, 400, 60
 SPDX = "SPDX-License-Identifier: Apache-2.0"
+OTHERS = re.compile(
+    r"pip3? install [^`&;,#|\n]*\bflash[-_.]attention\b(?!-jit)|flash[-_.]attention\\?\["
+)
+"""Advice to install the distribution of the import name, which others publish for other hardware.
+pip takes `-`, `_` and `.` for the same."""
 
 
 def sources(*patterns: str) -> list[Path]:
@@ -116,3 +122,43 @@ def test_every_requirement_is_pinned() -> None:
         "ruff",
     } <= declared
     assert declared - pinned == set()
+
+
+def tracked() -> list[Path]:
+    """The files of the repository; all files of an sdist."""
+    command = ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others"]
+    listed = subprocess.run(
+        [*command, "--exclude-standard"], capture_output=True, text=True, check=False
+    )
+    names = listed.stdout.split("\0")[:-1]
+    paths = [ROOT / name for name in names] or list(ROOT.rglob("*"))
+    return sorted(path for path in paths if path.is_file() and "__pycache__" not in path.parts)
+
+
+def test_nobody_is_told_to_install_what_others_publish() -> None:
+    files = tracked()
+    assert {ROOT / "README.md", Path(__file__), ROOT / ".ci" / "matrix"} <= set(files)
+    advised = [
+        f"{relative(path)}: {found.group()}"
+        for path in files
+        for found in OTHERS.finditer(path.read_bytes().decode(errors="replace"))
+    ]
+    assert advised == []
+
+
+@pytest.mark.parametrize(
+    ("advice", "others"),
+    [
+        ("pip install {}", True),
+        ("pip install -U '{}[cli]'", True),
+        ("{}[cli]", True),
+        (r"{}\[inspect\]", True),
+        ("pip install {}-jit", False),
+        ("{}-jit[cli]", False),
+        ("`pip install '.[all]'`, then `{} doctor`", False),
+        ("pip uninstall {}", False),
+    ],
+)
+def test_advice_is_told_apart(advice: str, others: bool) -> None:
+    for name in ("flash_attention", "flash-attention"):
+        assert bool(OTHERS.search(advice.format(name))) == others

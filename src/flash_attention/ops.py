@@ -27,7 +27,6 @@ import torch
 from torch import Tensor
 from torch._library.custom_ops import CustomOpDef
 from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils.flop_counter import register_flop_formula
 
 from flash_attention.call.backward_call import BackwardCall, Gradients, Wanted, backward_call_of
 from flash_attention.call.call import DESCALES, Call
@@ -47,6 +46,7 @@ from flash_attention.errors import UnsupportedError
 from flash_attention.families.given import GivenConfig, read_config
 from flash_attention.families.passes import Pass
 from flash_attention.families.registry import check_pass
+from flash_attention.flop_counter import count_flop
 from flash_attention.kernel_configs import as_kernel_config
 from flash_attention.launch.backward import compute_gradients
 from flash_attention.launch.compute import compute
@@ -270,15 +270,16 @@ _varlen = _Operators("flash_attention::varlen", PACKED)
 
 
 def _flop(operators: _Operators) -> None:
-    @register_flop_formula([operators.forward._opoverload.overloadpacket], get_raw=True)
     def of_forward(*values: Any, **named: Any) -> int:
         asked = dict(zip(operators.forward_arguments, values, strict=False)) | named
         return count_pairs(asked) * int(2 * (asked["q"].shape[-1] + asked["v"].shape[-1]))
 
-    @register_flop_formula([operators.backward._opoverload.overloadpacket], get_raw=True)
     def of_backward(*values: Any, **named: Any) -> int:
         asked = dict(zip(operators.backward_arguments, values, strict=False)) | named
         return count_pairs(asked) * int(2 * (3 * asked["q"].shape[-1] + 2 * asked["v"].shape[-1]))
+
+    count_flop(operators.forward._opoverload.overloadpacket, of_forward)
+    count_flop(operators.backward._opoverload.overloadpacket, of_backward)
 
 
 _flop(_dense)

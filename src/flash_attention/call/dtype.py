@@ -4,10 +4,12 @@
 from __future__ import annotations
 
 from enum import IntEnum
-
-import torch
+from typing import TYPE_CHECKING
 
 from flash_attention.errors import UnsupportedError, quoted
+
+if TYPE_CHECKING:
+    import torch  # the names and fields of configs do without it
 
 
 class DType(IntEnum):
@@ -31,6 +33,8 @@ class DType(IntEnum):
 
     def to_torch_dtype(self) -> torch.dtype:
         """Return torch's dtype for this type."""
+        import torch
+
         return torch.float16 if self is DType.FP16 else torch.bfloat16
 
     def to_cpp_str(self) -> str:
@@ -47,3 +51,10 @@ _NAMES = {
     DType.FP16: ("fp16", "float16", "half"),
     DType.BF16: ("bf16", "bfloat16"),
 }
+
+
+def e4m3() -> torch.dtype:
+    """Return torch's dtype of 8-bit tensors."""
+    import torch
+
+    return torch.float8_e4m3fn

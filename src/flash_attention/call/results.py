@@ -8,7 +8,9 @@ from math import inf
 import torch
 from torch import Tensor
 
-E4M3 = torch.float8_e4m3fn
+from flash_attention.call.dtype import e4m3
+
+E4M3 = e4m3()
 BLOCK_DIMS = ("batch", "heads_k", "blocks")  # of descale factors for blocks of keys
 DESCALED_KEYS = 128  # of such a block
 

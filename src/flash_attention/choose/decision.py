@@ -12,9 +12,8 @@ from flash_attention.call.problem import Problem
 from flash_attention.call.tensors import TensorView
 from flash_attention.choose.tables import NO_DEVICE, Device, choose
 from flash_attention.families.config import KernelConfig
-from flash_attention.families.passes import pass_of
 from flash_attention.families.recipe import Recipe, Setting, Split
-from flash_attention.families.registry import families_for, family_of
+from flash_attention.families.registry import families_for, family_of, pass_of
 
 
 class Rule(Enum):

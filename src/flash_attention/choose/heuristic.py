@@ -7,8 +7,7 @@ from flash_attention.arch import Arch
 from flash_attention.call.problem import Problem
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.config import KernelConfig
-from flash_attention.families.passes import pass_of
-from flash_attention.families.registry import families_for
+from flash_attention.families.registry import families_for, pass_of
 
 
 def select_config(problem: Problem, arch: Arch) -> KernelConfig:

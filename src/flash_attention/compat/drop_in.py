@@ -9,7 +9,7 @@ import re
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from flash_attention.after_import import AfterImport
 from flash_attention.compat import bert_padding, flash_attn, flash_attn_3
 from flash_attention.errors import UnsupportedError
 
@@ -78,7 +79,7 @@ def _install() -> None:
         parent, _, child = name.rpartition(".")
         if parent:
             setattr(sys.modules[parent], child, sys.modules[name])
-    finder = _Finder()
+    finder = _Finder(ASKING, _tell_if_installed)
     sys.meta_path.insert(0, finder)
     undo.callback(sys.meta_path.remove, finder)
     if ASKING in sys.modules:
@@ -139,32 +140,19 @@ DISTRIBUTIONS = {
 }
 
 
-class _Finder:
+class _Finder(AfterImport):
     """An import hook that finds the metadata and patches transformers when it is imported."""
-
-    def find_spec(
-        self, name: str, path: Any = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if name != ASKING:
-            return None
-        spec = PathFinder.find_spec(name, path, target)
-        if spec is not None and spec.loader is not None:
-            loader: Any = spec.loader
-            execute = loader.exec_module
-
-            def execute_and_tell(module: ModuleType) -> None:
-                execute(module)
-                if _installed is not None:
-                    _tell_transformers(_installed)
-
-            loader.exec_module = execute_and_tell
-        return spec
 
     def find_distributions(self, context: Any) -> Iterable[_Distribution]:
         if context.name is None:
             return DISTRIBUTIONS.values()
         name = re.sub(r"[-_.]+", "-", context.name).lower()
         return [DISTRIBUTIONS[name]] if name in DISTRIBUTIONS else []
+
+
+def _tell_if_installed(_: ModuleType) -> None:
+    if _installed is not None:
+        _tell_transformers(_installed)
 
 
 def _tell_transformers(undo: ExitStack) -> None:

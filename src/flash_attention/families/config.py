@@ -8,13 +8,14 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard, TypeVar
 
-import torch
-
 from flash_attention.arch import ARCHES, ROOMIEST_ARCH, Arch
 from flash_attention.call.dtype import DType
 from flash_attention.compile.binding import Binding, headers, render_struct
 from flash_attention.errors import KernelConfigError
 from flash_attention.families.values import Violation
+
+if TYPE_CHECKING:
+    import torch
 
 
 @dataclass(frozen=True, order=True)

@@ -5,8 +5,6 @@ from __future__ import annotations
 
 from enum import Enum
 
-from flash_attention.call.backward_call import BackwardProblem
-from flash_attention.call.problem import Problem
 from flash_attention.errors import UnsupportedError, quoted
 
 
@@ -25,8 +23,3 @@ def read_pass(argument: str, given: object) -> Pass:
     raise UnsupportedError(
         f"{argument} is {quoted(given)}; choose from {', '.join(one.value for one in Pass)}"
     )
-
-
-def pass_of(problem: Problem) -> Pass:
-    """Return the pass that a problem is of."""
-    return Pass.BACKWARD if isinstance(problem, BackwardProblem) else Pass.FORWARD

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from flash_attention.arch import Arch
+from flash_attention.call.backward_call import BackwardProblem
 from flash_attention.call.features import PLAIN, Features
 from flash_attention.call.problem import Problem
 from flash_attention.compile.unit import Unit
@@ -53,6 +54,11 @@ def check_config_type(config: object, which: Pass = Pass.FORWARD) -> None:
             " short form, or a rung as in 'rung:5'",
             rule="type",
         )
+
+
+def pass_of(problem: Problem) -> Pass:
+    """Return the pass that a problem is of."""
+    return Pass.BACKWARD if isinstance(problem, BackwardProblem) else Pass.FORWARD
 
 
 def families_for(problem: Problem, which: Pass) -> list[AnyFamily]:

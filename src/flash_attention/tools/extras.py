@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+from flash_attention.version import DISTRIBUTION
+
 
 def how_to_install(extra: str) -> str:
     """Return the command that installs an extra of this package."""
-    return f"pip install 'flash_attention[{extra}]'"
+    return f"pip install '{DISTRIBUTION}[{extra}]'"

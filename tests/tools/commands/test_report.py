@@ -10,9 +10,11 @@ import pytest
 
 from flash_attention.families.passes import Pass
 from flash_attention.ladder import get_ladder
-from flash_attention.tools.commands.report import rung_texts
+from flash_attention.tools.commands.report import SHIPPED, rung_texts
 from tests.tools.commands.invoke import invoke, refuse
 from tests.tools.report.made_up import timings, write_folder
+
+ROOT = Path(__file__).resolve().parents[3]
 
 pytestmark = pytest.mark.slow  # left out of `make quick`
 
@@ -35,6 +37,21 @@ def test_a_folder_without_results_writes_nothing(tmp_path: Path) -> None:
     said = refuse("report", "--results", str(tmp_path / "none"), "--out", str(page))
     assert "is no folder" in said
     assert not page.exists()
+
+
+def test_the_results_of_the_package_are_shown_where_there_are_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    printed = " ".join(invoke("report").split())
+    assert "left out" not in printed
+    assert printed.startswith(f"results: {SHIPPED} report: report.html")
+    shipped = (tmp_path / "report.html").read_text()
+    invoke("report", "--results", str(ROOT / "results"), "--out", "same.html")
+    assert (tmp_path / "same.html").read_text() == shipped
+    write_folder(tmp_path / "results")
+    assert invoke("report").startswith("results: results\n")
+    assert "second &lt;b&gt;" in (tmp_path / "report.html").read_text()
 
 
 def test_every_rung_but_the_first_has_a_diff() -> None:

@@ -155,7 +155,8 @@ def test_nvdisasm_on_path_is_the_second_choice(
 ) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(sass.InspectorMissing, match=r"pip install 'flash_attention\[inspect\]'"):
+    advice = r"pip install 'flash-attention-jit\[inspect\]'"
+    with pytest.raises(sass.InspectorMissing, match=advice):
         sass.find_nvdisasm()
     program = tmp_path / "nvdisasm"
     program.touch(mode=0o755)

@@ -1,30 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Compile the C of this folder once a machine, and load it.
-
-The library lies in a folder of the user's own among the temporary files. Where there is no
-compiler, or anything else is unusual, nothing is loaded and NumPy does all of the work.
-"""
+"""Load the C of this folder. Where there is no compiler, or anything else is unusual, nothing is
+loaded and NumPy does all of the work."""
 
 from __future__ import annotations
 
 import ctypes
-import hashlib
-import os
-import platform
-import shutil
-import stat
 import subprocess
-import tempfile
 from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-FOLDER = Path(__file__).parent
-COMPILERS = ("cc", "gcc", "clang")
-OPTIONS = ("-O3", "-march=native", "-shared", "-fPIC", f"-DOBJECT_BYTES={object.__basicsize__}")
-SECONDS = 60  # that a compiler may take
+from flash_attention.emulator.native.build import built_library
 
 ARRAY, NUMBER = ctypes.py_object, ctypes.c_int64
 PARTS = (ARRAY, NUMBER, NUMBER, NUMBER, ARRAY, ARRAY, ARRAY)  # an access, and who touched parts
@@ -78,47 +65,11 @@ class Native:
 @lru_cache(maxsize=1)
 def load_native() -> Native | None:
     """The compiled functions; None where there are none."""
-    compiler = next(filter(None, map(shutil.which, COMPILERS)), None)
-    if compiler is None:
-        return None
     try:
-        library = ctypes.PyDLL(str(_compiled(compiler)))
+        library = ctypes.PyDLL(str(built_library()))
         return Native(library) if _knows_arrays(library) else None
     except (OSError, subprocess.SubprocessError, AttributeError):
         return None
-
-
-def _compiled(compiler: str) -> Path:
-    folder = Path(tempfile.gettempdir()) / f"flash_attention-emulator-{os.geteuid()}"
-    folder.mkdir(mode=0o700, exist_ok=True)
-    _check_owner(folder)
-    sources = sorted(FOLDER.glob("*.c"))
-    texts = [path.read_text() for path in (*sources, *sorted(FOLDER.glob("*.h")))]
-    key = repr((texts, compiler, OPTIONS, _processor())).encode()
-    library = folder / f"{hashlib.sha256(key).hexdigest()[:32]}.so"
-    if not library.exists():
-        unfinished = library.with_suffix(f".{os.getpid()}")
-        command = (compiler, *OPTIONS, *map(str, sources), "-lm", "-o", str(unfinished))
-        subprocess.run(command, check=True, capture_output=True, timeout=SECONDS)
-        unfinished.replace(library)
-    return library
-
-
-def _processor() -> str:
-    """What the processor can do, as another one may not run what was compiled for it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    flags = (line for line in lines if line.lower().startswith(("flags", "features")))
-    return platform.machine() + next(flags, platform.processor())
-
-
-def _check_owner(folder: Path) -> None:
-    """What others can change is not loaded."""
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid() or found.st_mode & 0o022:
-        raise PermissionError(f"{folder} is not a folder of this user alone")
 
 
 def _knows_arrays(library: ctypes.PyDLL) -> bool:

@@ -12,6 +12,7 @@ from torch.nn.functional import max_pool2d
 
 from flash_attention.errors import UnsupportedError
 from flash_attention.reference.judge import Judge, check_lse, generate_qkv
+from flash_attention.tools.commands.chosen import chosen_kernel
 from flash_attention.tools.commands.console import (
     add_number_columns,
     output,
@@ -19,9 +20,6 @@ from flash_attention.tools.commands.console import (
     report_table,
 )
 from flash_attention.tools.commands.emulated import check_size
-from flash_attention.tools.commands.options import (
-    chosen_kernel,
-)
 from flash_attention.tools.debug import Inspection, State
 
 TILES = 16  # cells along each side of the table of output differences

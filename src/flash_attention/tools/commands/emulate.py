@@ -18,6 +18,7 @@ from flash_attention.compile.includes import include_closure
 from flash_attention.errors import LaunchError, UnsupportedError
 from flash_attention.families.registry import unit_of
 from flash_attention.files import write_record
+from flash_attention.tools.commands.chosen import chosen_kernel
 from flash_attention.tools.commands.console import (
     add_number_columns,
     output,
@@ -27,7 +28,6 @@ from flash_attention.tools.commands.console import (
 from flash_attention.tools.commands.counted import print_sites
 from flash_attention.tools.commands.emulated import EmulatedKernel, EmulatedProblem
 from flash_attention.tools.commands.findings import print_findings, print_mends, print_stopped
-from flash_attention.tools.commands.options import chosen_kernel
 from flash_attention.tools.commands.planted import plant_table, print_plant
 from flash_attention.tools.inspect.instructions import ptx_mix
 from flash_attention.tools.mends import NUMBERS

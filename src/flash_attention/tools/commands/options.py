@@ -1,13 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the options of commands mean: rungs, kernels, architectures, numbers."""
+"""What the options of commands mean: rungs, architectures, numbers. Nothing imports torch."""
 
 from __future__ import annotations
 
 from flash_attention.arch import ARCHES, Arch, get_arch
+from flash_attention.call.dtype import DType
 from flash_attention.errors import UnsupportedError, quoted
+from flash_attention.families.config import KernelConfig
 from flash_attention.families.passes import Pass, read_pass
-from flash_attention.kernel_configs import DType, KernelConfig, as_kernel_config
-from flash_attention.ladder import Rung, get_ladder, pick_rung
+from flash_attention.ladder import Rung, get_ladder
 
 
 def ladder_of(
@@ -20,18 +21,6 @@ def ladder_of(
 def pass_named(name: str) -> Pass:
     """The pass that --pass names."""
     return read_pass("--pass", name)
-
-
-def chosen_kernel(
-    rung: int, config: str | None, *, dtype: str, d_head: int, heads: int
-) -> tuple[str, KernelConfig]:
-    """A kernel and what to call it: the config if one is given, else the rung."""
-    if config is not None:
-        return "kernel", as_kernel_config(
-            config, dtype=DType.from_string(dtype), d_head=d_head, n_heads=heads
-        )
-    chosen = pick_rung(ladder_of(dtype, d_head, heads), rung)
-    return f"rung {chosen.number} {chosen.name}", chosen.config
 
 
 def runs_on(config: KernelConfig) -> tuple[str, ...]:

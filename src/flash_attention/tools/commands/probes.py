@@ -9,7 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
 
@@ -30,6 +30,7 @@ from flash_attention.reference import judge as testing
 from flash_attention.tools.bench.environment import driver_version
 from flash_attention.tools.commands.options import last_rung_on
 from flash_attention.tools.inspect import sass
+from flash_attention.version import DISTRIBUTION, UNKNOWN, VERSION
 
 Status = Literal["ok", "missing", "failed"]
 
@@ -62,6 +63,20 @@ def examine(probe: Probe) -> Finding:
         status: Status = "failed" if probe.essential else "missing"
         reason = str(error) or type(error).__name__
         return Finding(probe.name, status, reason, probe.advice)
+
+
+def _package() -> str:
+    folder = Path(compiler.__file__).parents[1]
+    try:
+        found = version(folder.name)
+    except PackageNotFoundError:
+        if VERSION == UNKNOWN:
+            raise UnsupportedError(f"not installed; the modules in {folder} are used") from None
+        return f"{VERSION}, in {folder}"
+    raise UnsupportedError(
+        f"another distribution, {folder.name} {found}, is installed, and has modules of the same"
+        f" names; those in {folder} are used"
+    )
 
 
 def _torch() -> str:
@@ -134,6 +149,12 @@ def _probe_emulator() -> str:
 
 
 PROBES = (
+    Probe(
+        DISTRIBUTION,
+        _package,
+        "pip uninstall flash_attention, if that is installed; then, in a checkout of this package, "
+        "pip install '.[all]'",
+    ),
     Probe("python", platform.python_version, "install Python 3.10 or newer", essential=True),
     Probe("torch", _torch, "pip install torch", essential=True),
     Probe("cuda-bindings", lambda: version("cuda-bindings"), "pip install cuda-bindings", True),

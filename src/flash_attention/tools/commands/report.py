@@ -21,20 +21,25 @@ from flash_attention.tools.commands.ladder.listing import change_of
 from flash_attention.tools.explain.gpus import GPUS
 from flash_attention.tools.report import LaunchText, RungText, render_page
 
+HERE = Path("results")  # of the working folder
+SHIPPED = Path(__file__).parents[1] / "report" / "results"
+"""The results that come with the package, which are those of the checkout."""
 GPU, SEQ_LEN = GPUS[0], 4096
 """Where launches of rungs are told for, and the rows of a sequence."""
 
 
 def report(
     *,
-    results: Path,
+    results: Path | None,
     out: Path,
     tuner: Path | None,
 ) -> None:
     """One HTML page of everything that was measured: it needs no network and no other file."""
-    stored = read_folder(results, *([tuner] if tuner else []))
+    folder = results or (HERE if HERE.is_dir() else SHIPPED)
+    stored = read_folder(folder, *([tuner] if tuner else []))
     page = render_page(stored, rung_texts(), rung_texts(Pass.BACKWARD))
     write_whole(out, page.text)
+    output.print(f"results: {folder}", markup=False, highlight=False, soft_wrap=True)
     for sentence in page.missing:
         output.print(f"left out: {sentence}", markup=False, highlight=False)
     size = len(page.text.encode()) / 1024

@@ -167,7 +167,7 @@ def test_a_plot_without_matplotlib_stops_it_at_once(
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     said = refuse("bench", "--plot", str(tmp_path / "r.png"))
     assert "--plot draws with matplotlib, which is not installed" in said
-    assert "pip install 'flash_attention[plot]'" in said
+    assert "pip install 'flash-attention-jit[plot]'" in said
     assert made_up_gpu == []
 
 

@@ -11,6 +11,7 @@ from flash_attention.call.dtype import DType
 from flash_attention.families.sm90.backward.config import HopperBackwardKernelConfig
 from flash_attention.families.sm90.backward.rules import CHOICES
 from flash_attention.families.sm90.backward.slots import (
+    GROUP_HEADS,
     Derivative,
     QueryGradient,
     Schedule,
@@ -20,7 +21,6 @@ from flash_attention.families.sm90.forward.heuristic import NEEDS_HOPPER
 from flash_attention.families.values import smallest_holding
 
 FEW_KEYS = 1024  # up to so many, taking turns is faster than sums to clear and convert
-GROUP_HEADS = 8  # heads of q whose tiles run side by side
 ROWS_IN_L2 = {64: 1 << 16, 128: 1 << 14}  # by d_head: of Q, with dO and the sums of dQ
 EVEN_COLUMNS = (256, 4096)  # of all heads side by side whose tiles take turns: the least, the most
 UNEVEN_COLUMNS = (2048, 8192)

@@ -7,8 +7,8 @@ from typing import Any
 
 from flash_attention.call.dtype import DType
 from flash_attention.families.sm90.backward.config import HopperBackwardKernelConfig
-from flash_attention.families.sm90.backward.heuristic import GROUP_HEADS
 from flash_attention.families.sm90.backward.slots import (
+    GROUP_HEADS,
     Derivative,
     QueryGradient,
     Schedule,

@@ -9,6 +9,7 @@ from enum import IntEnum
 from flash_attention.compile.binding import Variant
 
 FOLDER = "sm90/backward"
+GROUP_HEADS = 8  # heads of q whose tiles run side by side, in groups
 
 
 class Slot(IntEnum):

@@ -4,19 +4,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
-
-import torch
+from typing import TYPE_CHECKING, ClassVar
 
 from flash_attention.arch import MEASURED_ARCH, RESERVED_SMEM_PER_CTA, WARP_SIZE, Arch
-from flash_attention.call.dtype import DType
-from flash_attention.call.results import E4M3
+from flash_attention.call.dtype import DType, e4m3
 from flash_attention.compile.binding import Binding, Number, Variant
 from flash_attention.families.bindings import dtype_binding
 from flash_attention.families.config import KernelConfig
 from flash_attention.families.sm90.forward.rules import first_violation
 from flash_attention.families.sm90.forward.tile_order import TileOrder
 from flash_attention.families.values import Violation
+
+if TYPE_CHECKING:
+    import torch
 
 HOPPER = MEASURED_ARCH
 TARGET = "sm_90a"  # wgmma and setmaxnreg are not in plain sm_90
@@ -85,11 +85,11 @@ class HopperForwardKernelConfig(KernelConfig):
 
     @property
     def input_dtype(self) -> torch.dtype:
-        return E4M3 if self.q_8_bit else self.dtype.to_torch_dtype()
+        return e4m3() if self.q_8_bit else self.dtype.to_torch_dtype()
 
     @property
     def kv_dtype(self) -> torch.dtype:
-        return E4M3 if self.kv_8_bit else self.dtype.to_torch_dtype()
+        return e4m3() if self.kv_8_bit else self.dtype.to_torch_dtype()
 
     @property
     def B_r(self) -> int:

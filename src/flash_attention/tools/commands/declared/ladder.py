@@ -27,7 +27,7 @@ ladder_app = typer.Typer(
 )
 
 
-@ladder_app.command("list", cls=Computing)
+@ladder_app.command("list")
 def list_rungs(
     dtype: DTypeOption = "fp16",
     d_head: DHeadOption = 128,

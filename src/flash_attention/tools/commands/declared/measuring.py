@@ -104,7 +104,13 @@ def tune(
 
 
 def report(
-    results: Annotated[Path, typer.Option(help="the folder of results files")] = Path("results"),
+    results: Annotated[
+        Path | None,
+        typer.Option(
+            help="the folder of results files; ./results if left out, and where there is none the"
+            " results that come with the package"
+        ),
+    ] = None,
     out: Annotated[Path, typer.Option(help="the page to write")] = Path("report.html"),
     tuner: Annotated[
         Path | None, typer.Option(help="a tuner's store, if it is not in that folder")

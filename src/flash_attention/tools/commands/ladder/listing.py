@@ -1,17 +1,14 @@
 # SPDX-License-Identifier: Apache-2.0
-"""`flash-attention ladder list`."""
+"""`flash-attention ladder list`, which does not import torch."""
 
 from __future__ import annotations
 
 from enum import Enum
 
-from flash_attention.kernel_configs import KernelConfig
+from flash_attention.families.config import KernelConfig
 from flash_attention.ladder import FAMILY, Rung
 from flash_attention.tools.commands.console import output, report_table
-from flash_attention.tools.commands.options import (
-    ladder_of,
-    needs,
-)
+from flash_attention.tools.commands.options import ladder_of, needs
 
 
 def list_rungs(
