@@ -11,7 +11,7 @@ SLOW := tests/emulator tests/kernels
 HEADERS := find src -name '*.cuh' -print0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint format gpu-test matrix clean
+.PHONY: help demo test quick lint format mutations gpu-test matrix clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -35,6 +35,9 @@ format: $(INSTALLED) ## rewrite Python and CUDA sources in the house format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(HEADERS) | xargs -0 -r $(BIN)/clang-format -i
+
+mutations: $(INSTALLED) ## plant every mistake of the tables in the kernels, and see that each is caught
+	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist worksteal -m mutations
 
 gpu-test: $(INSTALLED) ## only the tests that need a GPU
 	$(BIN)/pytest -m gpu

@@ -22,7 +22,9 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("FLASH_ATTENTION_CACHE_DIR", str(kernels))
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if "mutations" not in config.option.markexpr:
+        items[:] = [item for item in items if not item.get_closest_marker("mutations")]
     # What looks at machine code goes first: the emulator then finds the PTX of the same kernels.
     items.sort(key=lambda item: "kernels" not in item.path.parts)
     if torch.cuda.is_available():

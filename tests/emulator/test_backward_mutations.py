@@ -17,6 +17,7 @@ from flash_attention.launch.backward_emulation import emulate_backward_plan
 from flash_attention.launch.emulation import Settings
 from tests.backward_cases import assert_right, backward_of
 from tests.emulator.edits import Edit, compiler, edited_headers
+from tests.emulator.gate import first_of_each_kind
 from tests.feature_cases import Case
 
 pytestmark = pytest.mark.slow  # left out of `make quick`
@@ -100,7 +101,7 @@ MUTATIONS = [
 ]
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+@pytest.mark.parametrize("mutation", first_of_each_kind(MUTATIONS))
 def test_a_mistake_is_caught(mutation: Mutation, tmp_path: Path) -> None:
     config = base(DType.BF16, 64)
     for _, _, change in STEPS[: mutation.rung - 1]:

@@ -15,6 +15,7 @@ from flash_attention.launch.backward_emulation import emulate_backward_plan
 from flash_attention.launch.emulation import Settings
 from tests.backward_cases import assert_right, backward_of
 from tests.emulator.edits import Edit, compiler, edited_headers
+from tests.emulator.gate import first_of_each_kind
 from tests.families.sm90.backward.cases import config
 from tests.feature_cases import Case
 
@@ -205,7 +206,7 @@ MUTATIONS = [
 ]
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda mutation: mutation.name)
+@pytest.mark.parametrize("mutation", first_of_each_kind(MUTATIONS))
 def test_a_mistake_is_caught(mutation: Mutation, tmp_path: Path) -> None:
     call = backward_of(CASE.make())
     plan = BackwardPlan(call, mutation.kernel)

@@ -12,6 +12,7 @@ import pytest
 from flash_attention.launch.plan import Plan
 from flash_attention.tools.mends import DEADLOCK, NUMBERS
 from tests.emulator.edits import Edit
+from tests.emulator.gate import first_of_each_kind
 from tests.families.sm90.forward.cases_8_bit import Case, assert_right
 from tests.families.sm90.planted import kinds_caught
 
@@ -119,7 +120,7 @@ MUTATIONS = [
 ]
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: m.name)
+@pytest.mark.parametrize("mutation", first_of_each_kind(MUTATIONS))
 def test_the_mistake_is_caught_as_predicted(mutation: Mutation, tmp_path: Path) -> None:
     call = mutation.case.call()
     right = partial(assert_right, call)

@@ -10,6 +10,7 @@ import pytest
 
 from flash_attention.tools.mends import DEADLOCK, NUMBERS
 from tests.emulator.edits import Edit
+from tests.emulator.gate import first_of_each_kind
 from tests.families.sm90.mla.cases import NARROW, Case
 from tests.families.sm90.planted import kinds_caught
 
@@ -144,7 +145,7 @@ MUTATIONS = [
 ]
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: m.name)
+@pytest.mark.parametrize("mutation", first_of_each_kind(MUTATIONS))
 def test_the_mistake_is_caught_as_predicted(mutation: Mutation, tmp_path: Path) -> None:
     made = mutation.case.make(NARROW.d_v)
     plan, right = made.plan(NARROW), made.assert_right

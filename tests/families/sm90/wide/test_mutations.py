@@ -11,6 +11,7 @@ import pytest
 from flash_attention.launch.plan import Plan
 from flash_attention.tools.mends import DEADLOCK, NUMBERS
 from tests.emulator.edits import Edit
+from tests.emulator.gate import first_of_each_kind
 from tests.families.sm90.planted import kinds_caught
 from tests.families.sm90.wide.cases import MIDDLE, NARROW, sharp
 from tests.feature_cases import Case
@@ -111,7 +112,7 @@ MUTATIONS = [
 ]
 
 
-@pytest.mark.parametrize("mutation", MUTATIONS, ids=lambda m: m.name)
+@pytest.mark.parametrize("mutation", first_of_each_kind(MUTATIONS))
 def test_the_mistake_is_caught_as_predicted(mutation: Mutation, tmp_path: Path) -> None:
     made = sharp(mutation.case.make())
     call = made.call(return_lse=True)

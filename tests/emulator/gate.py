@@ -1,0 +1,36 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Which of many planted mistakes every run of the tests plants: the first of each kind. `make
+mutations` plants all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Protocol, TypeVar
+
+import pytest
+
+
+class Named(Protocol):
+    """A planted mistake."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def caught_by(self) -> str: ...
+
+
+Mistake = TypeVar("Mistake", bound=Named)
+
+
+def first_of_each_kind(
+    mistakes: Iterable[Mistake], name_of: Callable[[Mistake], str] = lambda m: m.name
+) -> list[object]:
+    """Return the parameters of a test, all but the first of what catches them marked."""
+    seen: set[str] = set()
+    parameters = []
+    for mistake in mistakes:
+        marks = (pytest.mark.mutations,) if mistake.caught_by in seen else ()
+        seen.add(mistake.caught_by)
+        parameters.append(pytest.param(mistake, id=name_of(mistake), marks=marks))
+    return parameters
