@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import os
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,6 +37,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_collection_finish() -> None:
     gc.freeze()  # what is loaded by now stays, and is not looked through again and again
+
+
+@pytest.fixture
+def schedule(request: pytest.FixtureRequest) -> str:
+    """The order of warps in which a test emulates a kernel: always the same one, while the tests
+    of a file take turns at all of them."""
+    from flash_attention.emulator import SCHEDULES
+
+    return SCHEDULES[zlib.crc32(request.node.nodeid.encode()) % len(SCHEDULES)]
 
 
 @pytest.fixture

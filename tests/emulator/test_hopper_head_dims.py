@@ -64,7 +64,6 @@ def test_every_head_dimension_is_right(d_head: int, causal: bool, schedule: str)
     check_clean(config, (70, 200), d_head - 8, causal=causal, schedule=schedule)
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("d_head", [80, 112])
 def test_short_sequences_with_a_narrow_last_block(d_head: int, schedule: str) -> None:
     config = chosen(square(DType.FP16, d_head, 320 if d_head == 80 else 129))
@@ -73,7 +72,6 @@ def test_short_sequences_with_a_narrow_last_block(d_head: int, schedule: str) ->
     check_clean(config, (65, keys), d_head, schedule=schedule)
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("d_head", [16, 80, 112, 208])
 def test_split_keys(d_head: int, schedule: str) -> None:
     problem = Problem(1, 3, 200, 2, 1, d_head, d_head, torch.bfloat16, softmax_scale=1.0)

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 
 import flash_attention
-from flash_attention.emulator import SCHEDULES
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig, TileOrder
 from flash_attention.launch.emulation import Emulation, emulate
 from flash_attention.reference.judge import Judge, check_lse, generate_qkv
@@ -88,7 +87,6 @@ def test_lengths_around_the_tile_and_heads_that_share_keys(
         run_clean(config, qkv, causal, judge)
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 @pytest.mark.parametrize(("rows", "consumers"), [(50, 1), (250, 4), (300, 5)])
 def test_consumers_without_queries_compute_nothing(
@@ -106,7 +104,6 @@ def test_consumers_without_queries_compute_nothing(
         assert some.counters.tensor_operations == consumers * of_a_consumer
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize(("d_head", "columns"), [(80, 72), (96, 88), (160, 152), (224, 216)])
 def test_wide_panels_hold_the_same_columns(d_head: int, columns: int, schedule: str) -> None:
     tight = persistent(d_head, consumers=2, keys=48)
@@ -117,7 +114,6 @@ def test_wide_panels_hold_the_same_columns(d_head: int, columns: int, schedule: 
     assert torch.equal(*outputs)
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize(("d_head", "columns"), [(256, 256), (208, 200), (64, 64)])
 def test_o_is_the_same_from_registers(d_head: int, columns: int, schedule: str) -> None:
     """208 columns are six quads of chunks and a half."""

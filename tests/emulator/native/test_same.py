@@ -47,7 +47,6 @@ def both(monkeypatch: pytest.MonkeyPatch, *run: Any) -> tuple[Any, Any]:
         return native, outcome(*run)
 
 
-@pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("entry", FILES)
 def test_kernels_of_the_corpus(monkeypatch: pytest.MonkeyPatch, entry: str, schedule: str) -> None:
     file = FILES[entry]
