@@ -114,7 +114,9 @@ class Gpus:
     def _ready(self, function: object, device_index: int, smem_bytes: int) -> None:
         self.ready.append((function, device_index, smem_bytes, self.current))
 
-    def _launch(self, shape: tuple[int, ...], device: int, *, early: bool = False) -> Any:
+    def _launch(
+        self, shape: tuple[int, ...], device: int, *, early: bool = False, cluster: Any = None
+    ) -> Any:
         def queue(function: object, parameters: int, stream: int) -> None:
             self._note(function, shape, parameters, stream, device, early)
 

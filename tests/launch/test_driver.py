@@ -118,6 +118,16 @@ def test_a_launch_passes_the_shape_the_stream_and_the_parameters(early: bool, ca
         assert len(config.attrs) == int(early)
 
 
+def test_a_launch_has_clusters(calls: Calls) -> None:
+    driver.Launch(SHAPE, 0, early=True, cluster=(1, 2, 3))(KERNEL, 4096, 9)
+    ((config, *_),) = asked_for(calls, "cuLaunchKernelEx")
+    early, clusters = config.attrs
+    assert early.value.programmaticStreamSerializationAllowed == 1
+    assert clusters.id.name == "CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION"
+    size = clusters.value.clusterDim
+    assert (size.x, size.y, size.z) == (1, 2, 3)
+
+
 def test_a_thread_without_a_context_gets_the_devices_and_launches_again(
     calls: Calls, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,11 +19,13 @@ from flash_attention.errors import UnsupportedError
 
 @dataclass(frozen=True)
 class Geometry:
-    """The grid, the threads of a CTA and its bytes of dynamic shared memory."""
+    """The grid, the threads of a CTA, its bytes of dynamic shared memory, and the CTAs of a cluster
+    (None: the kernel has no clusters, or says itself how large they are)."""
 
     grid: tuple[int, int, int]
     block: int
     smem_bytes: int = 0
+    cluster: tuple[int, int, int] | None = None
 
 
 @dataclass(frozen=True)

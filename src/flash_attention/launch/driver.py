@@ -71,13 +71,22 @@ class Launch:
     """Launches of one shape on one device.
 
     With `early` the CTAs may start before the previous kernel of the stream ends, and wait for it
-    themselves (griddepcontrol).
+    themselves (griddepcontrol). `cluster` is the size of a cluster, None if the kernel says it.
     """
 
-    def __init__(self, shape: Shape, device_index: int, *, early: bool = False) -> None:
+    def __init__(
+        self,
+        shape: Shape,
+        device_index: int,
+        *,
+        early: bool = False,
+        cluster: tuple[int, int, int] | None = None,
+    ) -> None:
         self._shape = shape
         self._device_index = device_index
-        self._early = early
+        self._attributes = [_starts_early()] if early else []
+        if cluster is not None:
+            self._attributes.append(_in_clusters(*cluster))
         self._configs: dict[int, cuda.CUlaunchConfig] = {}  # by stream; launches only read them
 
     def __call__(self, kernel: cuda.CUfunction | None, parameters: int, stream: int) -> None:
@@ -98,8 +107,7 @@ class Launch:
         config.blockDimX, config.blockDimY, config.blockDimZ = self._shape[3:6]
         config.sharedMemBytes = self._shape[6]
         config.hStream = stream
-        attributes = [_starts_early()] if self._early else []
-        config.attrs, config.numAttrs = attributes, len(attributes)
+        config.attrs, config.numAttrs = self._attributes, len(self._attributes)
         return config
 
 
@@ -108,6 +116,14 @@ def _starts_early() -> cuda.CUlaunchAttribute:
     early.id = cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
     early.value.programmaticStreamSerializationAllowed = 1
     return early
+
+
+def _in_clusters(x: int, y: int, z: int) -> cuda.CUlaunchAttribute:
+    clusters = cuda.CUlaunchAttribute()
+    clusters.id = cuda.CUlaunchAttributeID.CU_LAUNCH_ATTRIBUTE_CLUSTER_DIMENSION
+    size = clusters.value.clusterDim
+    size.x, size.y, size.z = x, y, z
+    return clusters
 
 
 @cache

@@ -200,6 +200,7 @@ def run_steps(
                 memory,
                 grid=geometry.grid,
                 block=geometry.block,
+                cluster=geometry.cluster,
                 args=[*_maps(step, arguments), arguments],
                 dynamic_smem=own_smem,
                 starts_early=step.starts_early,

@@ -103,7 +103,9 @@ class _Launch:
         self._known: dict[tuple[int, ...], _KnownMaps] = {}
         self._values = tuple(step.values.items())
         self._pointers = ctypes.c_uint64 * (len(step.maps) + 1)
-        self._launch = driver.Launch(shape, device_index, early=step.starts_early)
+        self._launch = driver.Launch(
+            shape, device_index, early=step.starts_early, cluster=geometry.cluster
+        )
         self._function: CUfunction | None = None
 
     def load(self) -> None:

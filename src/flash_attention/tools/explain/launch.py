@@ -23,6 +23,7 @@ class Launch:
     compile_seconds: float | None  # None if it came from the disk cache
     ctas_per_sm: int
     limited_by: str  # the resource that limits ctas_per_sm
+    cluster: tuple[int, int, int] | None = None  # CTAs of a cluster, if the launch has clusters
 
     @classmethod
     def of(cls, step: Step, arch: Arch) -> Launch:
@@ -38,6 +39,7 @@ class Launch:
             compile_seconds=compiled.compile_seconds,
             ctas_per_sm=fewest,
             limited_by=" and ".join(name for name, count in limits.items() if count == fewest),
+            cluster=geometry.cluster,
         )
 
     def lines(self) -> list[str]:
@@ -49,9 +51,11 @@ class Launch:
             else f"compiled by this process in {self.compile_seconds:.2f} s"
         )
         ctas = "1 CTA" if self.ctas_per_sm == 1 else f"{self.ctas_per_sm} CTAs"
+        clusters = f" in clusters of {self.cluster}" if self.cluster else ""
         return [
             f"{self.name}, {origin}",
-            f"grid {self.grid}, {self.threads} threads, {self.smem_bytes:,} bytes of shared memory",
+            f"grid {self.grid}{clusters}, {self.threads} threads, {self.smem_bytes:,} bytes of"
+            " shared memory",
             f"{self.registers} registers, {spills}; {ctas} a multiprocessor, limited by"
             f" {self.limited_by}",
         ]
