@@ -350,8 +350,9 @@ CALLS = [
 def emulated(q: Tensor, k: Tensor, v: Tensor, **options: Any) -> Any:
     """`attention` by the kernel that a GPU would run."""
     options.pop("deterministic")  # is about gradients
+    validate = options.pop("validate")
     call = Call(q, k, v, **options)
-    return plan_for(call).run(call)
+    return plan_for(call).run(call, validate)
 
 
 @pytest.mark.parametrize("call", CALLS, ids=lambda call: call.__name__)
