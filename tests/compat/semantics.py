@@ -198,7 +198,7 @@ PACKED = (
         f"{EQUAL}; a page has any number of keys",
         (
             "test_packed_queries_of_pages",
-            "test_columns_of_a_table_beyond_the_longest_entry_are_left_out",
+            "test_columns_of_a_table_beyond_the_longest_entry_are_not_read",
             "test_pages_are_described_by_tensors",
             "test_pages_need_no_longest_length_of_keys",
             "test_kernels_agree_with_torch",

@@ -280,6 +280,9 @@ def test_q_k_and_v_are_dense_tensors(place: int, given: Any, message: str) -> No
 def test_longest_lengths_are_whole_numbers(length: Any) -> None:
     with pytest.raises(UnsupportedError, match=r"max_seqlen_q is .*pass the length of the longest"):
         flash_attn_varlen_func(*PACKED[:5], length, 4)
+    pages = (Q[0], K, V, BOUNDS, BOUNDS, 4, length)
+    with pytest.raises(UnsupportedError, match=r"max_seqlen_k is .*pass the length of the longest"):
+        flash_attn_varlen_func(*pages, block_table=TABLE)
 
 
 @pytest.mark.parametrize(

@@ -152,11 +152,8 @@ def flash_attn_varlen_func(
         check_dense("k", k)
         check_dense("block_table", block_table, ("batch", "pages"))
         check_dense("cu_seqlens_k", cu_seqlens_k, ("batch + 1",))
-        longest = whole(max_seqlen_k)
-        # The table may list more pages than the longest sequence has. `attention` checks shapes.
-        if isinstance(longest, int) and (k.ndim, block_table.ndim) == (4, 2):
-            block_table = block_table[:, : -(-longest // max(1, k.shape[1]))]
         options["block_table"], options["seqused_k"] = block_table, cu_seqlens_k.diff()
+        options["max_seqlen_k"] = whole(max_seqlen_k)
     out, lse = attend(q, k, v, options, return_attn_probs, deterministic)
     return out if lse is None else (out, lse, None)
 
