@@ -80,14 +80,13 @@ def test_lengths_beyond_a_table_on_a_gpu_are_refused_if_asked(new: int) -> None:
     q, k, v = (t.cuda() for t in new_rows(max(new, 1)))
     caches = [t.cuda() for t in empty_cache(12, PAGE)]
     before = [cache.clone() for cache in caches]
-    named = {"k": k, "v": v} if new else {}
+    asked: dict[str, Any] = {"k": k, "v": v} if new else {}
+    asked |= {"k_cache": caches[0], "v_cache": caches[1], "block_table": TABLE.cuda()}
     room = 4 * PAGE - new
 
     def step(rows: int) -> Any:
         lengths = numbers(20, rows, 8, device="cuda")
-        return flash_attn_with_kvcache(
-            q, *caches, **named, cache_seqlens=lengths, block_table=TABLE.cuda()
-        )
+        return flash_attn_with_kvcache(q, **asked, cache_seqlens=lengths)
 
     with pytest.raises(UnsupportedError, match=rf"cache_seqlens\[1\] is {room + 1}"):
         step(room + 1)

@@ -128,7 +128,8 @@ def test_a_bound_is_an_argument_of_the_operator() -> None:
 def test_a_gpu_reads_a_wide_table_with_any_bound() -> None:
     on_cpu = paged((300, 77))
     wanted = attention(*on_cpu[:3], **on_cpu.keywords(), return_lse=True)
-    tensors = {n: t.cuda() for n, t in on_cpu._asdict().items() if isinstance(t, torch.Tensor)}
+    given = {n: t for n, t in on_cpu._asdict().items() if isinstance(t, torch.Tensor)}
+    tensors: dict[str, Any] = {name: tensor.cuda() for name, tensor in given.items()}
     for bound in (300, 301, 700, 4096, None):
         call = Call(**tensors, max_seqlen_k=bound)
         keywords = call.keywords()

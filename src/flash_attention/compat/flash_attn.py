@@ -281,7 +281,8 @@ def attend(
         if (why := why_no_gradient(call)) is None:
             raise
     again = partial(attend, q, k, v, options, return_lse, deterministic)
-    return computed_alone(why, again, q, k, v, *call.descales().values())
+    out, lse = computed_alone(why, again, q, k, v, *call.descales().values())
+    return out, lse
 
 
 def unpacked(name: str, tensor: Tensor, count: int, ndim: int) -> tuple[Tensor, ...]:

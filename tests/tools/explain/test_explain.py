@@ -186,12 +186,9 @@ def test_a_table_may_name_any_kernel() -> None:
 @pytest.mark.usefixtures("no_compile")
 def test_a_reason_of_several_families_is_said_once() -> None:
     bits_8, one = meta(1, 256, 2, 64, dtype=torch.float8_e4m3fn), meta(1, dtype=torch.float32)
+    factors: dict[str, Any] = {"q_descale": one, "k_descale": one, "v_descale": one}
     with pytest.raises(UnsupportedError, match="no others read 8 bits: convert them") as refused:
-        explain(
-            *(bits_8, bits_8, bits_8),
-            **{"q_descale": one, "k_descale": one, "v_descale": one},
-            arch="sm_80",
-        )
+        explain(bits_8, bits_8, bits_8, **factors, arch="sm_80")
     assert str(refused.value).count("need sm_90") == 1
 
 
