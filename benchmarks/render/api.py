@@ -59,6 +59,10 @@ VARIABLES = {
     "FLASH_ATTENTION_TABLE": (
         "A tuned table, from which `attention` chooses kernels before it asks the package's own."
     ),
+    "FLASH_ATTENTION_VALIDATE": (
+        "With 1 when `compat` is imported, its functions check the values of lengths and page "
+        "tables as `validate=True` of `attention` does, and wait for the GPU."
+    ),
     "FLASH_ATTENTION_WORKSPACE_MIB": (
         "How many MiB the parts of a backward pass may share; 512 if it is not set."
     ),

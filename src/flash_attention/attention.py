@@ -91,7 +91,7 @@ def attention(
     - `sinks`: float32 (heads,), a logit per head that is added to the softmax denominator only.
     - `cu_seqlens_q`, `cu_seqlens_k`: int32 (batch + 1,), the first row of each packed sequence of
       q, or of k and v, and the end of the last. The tensors are then (total, heads, d).
-    - `max_seqlen_q`, `max_seqlen_k`: the length of the longest packed sequence.
+    - `max_seqlen_q`, `max_seqlen_k`: the longest packed sequence; of pages, the most keys if known.
     - `seqused_k`: int32 (batch,), the number of keys of each sequence that are used.
     - `block_table`: int32 (batch, n), for a paged KV cache. k and v are then (pages, page_size,
       heads_k, d). The table lists the pages of each sequence in order, seqused_k its keys.

@@ -17,7 +17,8 @@ from torch.autograd import Function, forward_ad
 from flash_attention import ops
 from flash_attention.call.backward_call import BackwardCall, Gradients, Wanted, backward_call_of
 from flash_attention.call.call import Call
-from flash_attention.call.tensors import ALIGNMENT, check_differentiable, refuse_tangent
+from flash_attention.call.tensors import check_differentiable, refuse_tangent
+from flash_attention.errors import UnsupportedError
 from flash_attention.families.given import GivenConfig
 from flash_attention.launch.backward import compute_gradients, recent_backward_plan
 from flash_attention.launch.compute import compute
@@ -230,6 +231,9 @@ def _gradients(
     everywhere = torch.are_deterministic_algorithms_enabled()
     asked = BackwardCall(do, call, lse, dlse, wanted, deterministic or everywhere)
     plan = recent_backward_plan(asked, config)
-    if plan is not None and not do.data_ptr() % ALIGNMENT:  # the strides are those of the plan
-        return plan.run(asked)
+    if plan is not None:
+        try:
+            return plan.run(asked)
+        except UnsupportedError:  # of an address; the strides are those of the plan
+            pass
     return compute_gradients(backward_call_of(do, call, lse, dlse, wanted, deterministic), config)

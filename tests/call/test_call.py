@@ -205,6 +205,36 @@ def test_an_unknown_keyword_is_told_the_nearest_one(name: str) -> None:
             FUNCTIONS[name](q, q, q, **{given: True})
 
 
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_keywords_of_other_libraries_are_told_what_to_do_instead(name: str) -> None:
+    q = torch.zeros(1, 8, 2, 64, dtype=torch.float16)
+    for given, instead in (
+        (
+            "attn_mask",
+            "no mask tensors here; pass causal=True, a window, or sequences of their own",
+        ),
+        ("key_padding_mask", r"pass seqused_k=key_padding_mask\.sum.*bert_padding\.unpad_input"),
+        ("dropout_p", "there is no dropout here; leave it out"),
+        (
+            "alibi_slopes",
+            "biases of the scores are not supported here; leave it out, or call torch",
+        ),
+    ):
+        message = rf"^{name}\(\) got an unexpected keyword argument '{given}': .*{instead}"
+        with pytest.raises(TypeError, match=message):
+            FUNCTIONS[name](q, q, q, **{given: None})
+
+
+def test_what_key_padding_masks_are_told_is_right() -> None:
+    q, k, v = (torch.randn(2, 6, 2, 16) for _ in "qkv")
+    key_padding_mask = torch.arange(6) < torch.tensor([[4], [6]])
+    out = attention(q, k, v, seqused_k=key_padding_mask.sum(-1, dtype=torch.int32))
+    mask = key_padding_mask[:, None, None]
+    q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+    wanted = torch.nn.functional.scaled_dot_product_attention(q, k, v, mask).transpose(1, 2)
+    torch.testing.assert_close(out, wanted)
+
+
 def test_a_call_is_made_of_what_a_function_was_given() -> None:
     whole = everything()
     keywords = {name: getattr(whole, name) for name in KEYWORDS} | OTHER_OPTIONS

@@ -84,8 +84,12 @@ EVERY_FUNCTION = (
         "window_size",
         "keys from i + seqlen_k - seqlen_q - left to i + seqlen_k - seqlen_q + right, both"
         " included; -1 is no limit; with causal, right is 0",
-        EQUAL,
-        ("test_windows_include_both_ends",),
+        f"{EQUAL}; two numbers in a list or a tensor too, as its code takes them",
+        (
+            "test_windows_include_both_ends",
+            "test_a_window_may_be_a_tensor",
+            "test_a_window_is_two_whole_numbers",
+        ),
     ),
     Row(
         "softcap",
@@ -128,9 +132,20 @@ EVERY_FUNCTION = (
     ),
     Row(
         "the gradient",
-        "there is a backward pass, except with a cache",
-        f"{EQUAL}; softmax_lse is differentiable too",
-        ("test_gradients_are_those_of_torch", "test_a_cache_has_no_gradient"),
+        "there is a backward pass, except with a cache; where there is none, its code computes the"
+        " result all the same, whatever requires grad",
+        f"{EQUAL}; softmax_lse is differentiable too. Caches, pages, 8-bit tensors, and on a GPU"
+        " headdim over 256 have no gradient: a backward pass through their results raises, and"
+        " torch.compile refuses them if a tensor requires grad",
+        (
+            "test_gradients_are_those_of_torch",
+            "test_a_cache_has_no_gradient",
+            "test_new_keys_of_a_gradient_are_stored",
+            "test_a_backward_pass_that_would_be_traced_is_refused",
+            "test_pages_have_a_result_and_no_gradient",
+            "test_wide_heads_have_a_result_and_no_gradient",
+            "test_tensors_of_8_bits_have_a_result_and_no_gradient",
+        ),
     ),
     Row(
         "kv, qkv",
@@ -183,7 +198,7 @@ PACKED = (
         f"{EQUAL}; a page has any number of keys",
         (
             "test_packed_queries_of_pages",
-            "test_columns_of_a_table_beyond_the_longest_entry_are_left_out",
+            "test_columns_of_a_table_beyond_the_longest_entry_are_not_read",
             "test_pages_are_described_by_tensors",
             "test_pages_need_no_longest_length_of_keys",
             "test_kernels_agree_with_torch",
@@ -245,6 +260,22 @@ WITH_A_CACHE = (
             "test_nothing_is_stored_by_a_call_that_is_refused",
             "test_kernels_neither_store_nor_read_what_does_not_fit",
             "test_a_gpu_goes_on_after_what_does_not_fit",
+        ),
+    ),
+    Row(
+        "lengths and pages that are not there",
+        "version 2.8.3 does not check them; later code waits for the GPU in every call with pages,"
+        " and raises if cache_seqlens and the new keys exceed the pages of block_table",
+        "the call raises where the host knows it, as above. With the environment variable"
+        " FLASH_ATTENTION_VALIDATE=1 every call waits for the GPU and raises, whatever the lengths"
+        " and the tables are; but calls in a compiled function or a CUDA graph do not",
+        (
+            "test_the_environment_asks",
+            "test_values_on_a_gpu_are_read_if_asked_and_not_while_a_graph_is_captured",
+            "test_attention_is_asked_to_validate_unless_it_is_traced",
+            "test_what_does_not_fit_is_refused_on_a_gpu_if_asked",
+            "test_lengths_beyond_a_table_on_a_gpu_are_refused_if_asked",
+            "test_packed_sequences_on_a_gpu_are_checked_and_graphs_are_captured",
         ),
     ),
     Row(

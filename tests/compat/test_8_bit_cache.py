@@ -113,13 +113,26 @@ def test_the_kernel_stores_pairs_as_torch_does() -> None:
     assert all(map(torch.equal, *caches))
 
 
-def test_factors_have_no_gradient_and_nothing_is_stored() -> None:
-    k, v = K.clone(), V.clone()
-    new_k, new_v = (t[:, :3].contiguous() for t in (K.flip(1), V.flip(1)))
+def test_factors_have_no_gradient() -> None:
     learned: dict[str, Any] = FACTORS | {"v_descale": V_DESCALE.clone().requires_grad_()}
-    with pytest.raises(UnsupportedError, match="a tensor requires grad, and this function is not"):
-        flash_attn_with_kvcache(Q, k, v, new_k, new_v, cache_seqlens=4, **learned)
-    with pytest.raises(UnsupportedError, match="no gradients of 8-bit tensors and their factors"):
-        flash_attn_with_kvcache(Q, k, v, cache_seqlens=4, **learned)
-    assert torch.equal(k.float(), K.float())
-    assert torch.equal(v.float(), V.float())
+    for function, message in (
+        (flash_attn_func, "no gradients of 8-bit tensors and their factors"),
+        (flash_attn_with_kvcache, "flash_attn_with_kvcache has no gradient"),
+    ):
+        out, wanted = function(Q, K, V, **learned), function(Q, K, V, **FACTORS)
+        assert isinstance(out, Tensor)
+        assert isinstance(wanted, Tensor)
+        assert torch.equal(out, wanted)
+        assert not wanted.requires_grad
+        with pytest.raises(UnsupportedError, match=message):
+            out.sum().backward()
+
+
+def test_tensors_of_8_bits_have_a_result_and_no_gradient() -> None:
+    k, v = (t.clone().requires_grad_() for t in (K, V))
+    out, lse = flash_attn_func(Q, k, v, **FACTORS, return_attn_probs=True)
+    wanted = flash_attn_func(Q, K, V, **FACTORS, return_attn_probs=True)
+    assert all(map(torch.equal, (out, lse), wanted))
+    for result in (out, lse):
+        with pytest.raises(UnsupportedError, match="no gradients of 8-bit tensors"):
+            result.sum().backward()

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -164,10 +164,80 @@ def test_nested_tensors_are_refused(layout: torch.layout) -> None:
 def test_a_cache_has_no_gradient(function: Any, of: str) -> None:
     given = {"q": Q, "k_cache": K, "v_cache": V}
     given[of] = given[of].clone().requires_grad_()
-    with pytest.raises(UnsupportedError, match=r"requires grad, .* call attention, which is"):
-        function(**given)
+    wanted = attention(Q, K, V, return_lse=True)
+    out, lse, *_ = function(**given, return_softmax_lse=True)
+    assert all(map(torch.equal, (out, lse), wanted))
+    for result in (out, lse):
+        with pytest.raises(UnsupportedError, match=r"has no gradient; call .*attention, which has"):
+            result.sum().backward()
     with torch.no_grad():
-        assert torch.equal(function(**given), attention(Q, K, V))
+        alone = function(**given)
+    assert torch.equal(alone, attention(Q, K, V))
+    assert not alone.requires_grad
+
+
+@pytest.mark.parametrize("function", [flash_attn_with_kvcache, version_3.flash_attn_with_kvcache])
+def test_new_keys_of_a_gradient_are_stored(function: Any) -> None:
+    k, v = ((t[:, :1] + 1).requires_grad_() for t in (K, V))
+    caches, wanted = [K.clone(), V.clone()], [K.clone(), V.clone()]
+    out = function(Q, *caches, k, v, cache_seqlens=2)
+    with torch.no_grad():
+        assert torch.equal(out, function(Q, *wanted, k, v, cache_seqlens=2))
+    assert all(map(torch.equal, caches, wanted))
+    assert not any(cache.requires_grad for cache in caches)
+    with pytest.raises(UnsupportedError, match="flash_attn_with_kvcache has no gradient"):
+        out.sum().backward()
+
+
+def test_a_backward_pass_that_would_be_traced_is_refused() -> None:
+    message = "flash_attn_with_kvcache has no gradient"
+    with pytest.raises(UnsupportedError, match=message):
+        torch.func.grad(lambda q: cast(Any, flash_attn_with_kvcache(q, K, V)).sum())(Q)
+    torch._dynamo.reset()
+    compiled = torch.compile(flash_attn_with_kvcache, backend="aot_eager", fullgraph=True)
+    with pytest.raises(Exception, match=message):
+        compiled(Q.clone().requires_grad_(), K, V)
+    with torch.no_grad():
+        out = compiled(Q.clone().requires_grad_(), K, V)
+    torch.testing.assert_close(out, attention(Q, K, V))
+
+
+def test_pages_have_a_result_and_no_gradient() -> None:
+    table = torch.arange(4, dtype=torch.int32).view(2, 2)
+    pages = [t.reshape(4, 3, 2, 16).clone().requires_grad_() for t in (K, V)]
+    q, bounds = Q.flatten(0, 1), cu_seqlens((6, 6))
+    function: Any = flash_attn_varlen_func
+    out = function(q, *pages, bounds, bounds, 6, 6, block_table=table)
+    torch.testing.assert_close(out.unflatten(0, (2, 6)), attention(Q, K, V))
+    with pytest.raises(UnsupportedError, match="no gradients of a paged KV cache"):
+        out.sum().backward()
+
+
+@pytest.mark.usefixtures("no_compile")
+def test_wide_heads_have_a_result_and_no_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLASH_ATTENTION_STRICT", "sm_90")
+    q, k, v = (t.requires_grad_() for t in generate_qkv(1, 8, 2, 288, torch.bfloat16))
+    result = flash_attn_func(q, k, v, causal=True, return_attn_probs=True)
+    wanted = attention(*(t.detach() for t in (q, k, v)), causal=True, return_lse=True)
+    assert all(map(torch.equal, result[:2], wanted))
+    with pytest.raises(UnsupportedError, match="q has d_head 288, and kernels compute gradients"):
+        result[0].sum().backward()
+
+
+@pytest.mark.parametrize(
+    "window", [[2, 1], torch.tensor([2, 1]), (torch.tensor(2), 1)], ids=["list", "tensor", "tuple"]
+)
+@pytest.mark.parametrize("function", [flash_attn_func, version_3.flash_attn_func])
+def test_a_window_may_be_a_tensor(function: Any, window: Any) -> None:
+    assert torch.equal(function(Q, K, V, window_size=window), attention(Q, K, V, window=(2, 1)))
+
+
+@pytest.mark.parametrize(
+    "window", [torch.tensor([2.0, 1.0]), torch.tensor(2), torch.tensor([2, 1, 0]), [2], [2, "1"]]
+)
+def test_a_window_is_two_whole_numbers(window: Any) -> None:
+    with pytest.raises(UnsupportedError, match=r"window_size is .*; (pass a tuple|each side is)"):
+        flash_attn_func(Q, K, V, window_size=window)
 
 
 @pytest.mark.parametrize("of", ["q", "k"])
@@ -210,6 +280,9 @@ def test_q_k_and_v_are_dense_tensors(place: int, given: Any, message: str) -> No
 def test_longest_lengths_are_whole_numbers(length: Any) -> None:
     with pytest.raises(UnsupportedError, match=r"max_seqlen_q is .*pass the length of the longest"):
         flash_attn_varlen_func(*PACKED[:5], length, 4)
+    pages = (Q[0], K, V, BOUNDS, BOUNDS, 4, length)
+    with pytest.raises(UnsupportedError, match=r"max_seqlen_k is .*pass the length of the longest"):
+        flash_attn_varlen_func(*pages, block_table=TABLE)
 
 
 @pytest.mark.parametrize(

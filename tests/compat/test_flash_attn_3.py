@@ -180,18 +180,21 @@ def test_what_version_3_has_more_is_refused(name: str, value: Any, message: str)
             function(*args, **{name: value})
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("rotary_seqlens", "rotary_seqlens is given without rotary_cos and rotary_sin"),
-        ("scheduler_metadata", "leave it out"),
-    ],
-)
-def test_what_a_cache_of_version_3_has_more_is_refused(name: str, message: str) -> None:
+def test_what_a_cache_of_version_3_has_more_is_refused() -> None:
     cache = K.clone()
-    with pytest.raises(UnsupportedError, match=message):
-        with_cache(Q, cache, V, K, V, cache_seqlens=0, **{name: TENSOR})
+    with pytest.raises(UnsupportedError, match="leave it out"):
+        with_cache(Q, cache, V, K, V, cache_seqlens=0, scheduler_metadata=TENSOR)
     assert torch.equal(cache, K)
+
+
+def test_positions_mean_nothing_without_angles() -> None:
+    lengths, new = torch.tensor([0, 3], dtype=torch.int32), (K[:, 4:] + 1, V[:, 4:])
+    results = []
+    for positions in (None, lengths):
+        caches = [K.clone(), V.clone()]
+        out = with_cache(Q, *caches, *new, cache_seqlens=lengths, rotary_seqlens=positions)
+        results.append((out, *caches))
+    assert all(map(torch.equal, *results))
 
 
 @pytest.mark.parametrize("seqlens", [None, (1, 4)])

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from flash_attention import UnsupportedError
+from flash_attention import UnsupportedError, attention
 from flash_attention.compat import flash_attn, flash_attn_3
 from flash_attention.compat.bert_padding import (
     pad_input,
@@ -71,6 +71,27 @@ def test_messages_have_the_names_and_the_shapes_of_the_caller() -> None:
 def test_keys_that_are_no_tensor_of_keys_are_refused(k: Any, message: str) -> None:
     with pytest.raises(UnsupportedError, match=message):
         flash_attn_3.flash_attn_func(Q, k, K)
+
+
+@pytest.mark.parametrize("strict", ["0", "sm_90"])
+def test_caches_of_bytes_are_told_to_be_viewed_as_numbers(
+    strict: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLASH_ATTENTION_STRICT", strict)
+    q = Q.bfloat16()
+    k = K.to(torch.float8_e4m3fn)
+    stored = k.view(torch.uint8)
+    factor = torch.ones(1)
+    advice = r" is torch\.uint8; .* pass {}\.view\(torch\.float8_e4m3fn\), which copies nothing"
+    with pytest.raises(UnsupportedError, match="^k" + advice.format("k")):
+        attention(q, stored, stored, k_descale=factor, v_descale=factor)
+    for function in (flash_attn.flash_attn_with_kvcache, flash_attn_3.flash_attn_with_kvcache):
+        with pytest.raises(UnsupportedError, match="^k_cache" + advice.format("k_cache")):
+            function(q, stored, stored, cache_seqlens=1)
+    monkeypatch.setenv("FLASH_ATTENTION_STRICT", "0")
+    viewed = stored.view(torch.float8_e4m3fn)
+    out = attention(q, viewed, viewed, k_descale=factor, v_descale=factor)
+    assert torch.equal(out, attention(q, k, k, k_descale=factor, v_descale=factor))
 
 
 @pytest.mark.parametrize("starts", [3, [0, 1], torch.tensor(3, dtype=torch.int32)], ids=str)

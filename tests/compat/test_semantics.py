@@ -23,6 +23,7 @@ from tests.compat import (
     test_flash_attn_semantics,
     test_kv_cache,
     test_new_rows,
+    test_values,
 )
 from tests.compat.semantics import TABLES, block
 
@@ -37,6 +38,7 @@ MODULES = (
     test_flash_attn_semantics,
     test_kv_cache,
     test_new_rows,
+    test_values,
 )
 FUNCTIONS = [
     (getattr(module, name), tables)

@@ -12,6 +12,7 @@ from torch._C._functorch import is_legacy_batchedtensor
 
 from flash_attention.call.call import Call
 from flash_attention.call.problem import Problem
+from flash_attention.call.results import new_gradient
 from flash_attention.call.tensors import ALIGNMENT
 from flash_attention.errors import UnsupportedError
 
@@ -107,7 +108,8 @@ def backward_call_of(
     wanted: Wanted,
     deterministic: bool,
 ) -> BackwardCall:
-    """Make a backward call of gradients as autograd passes them, which may have any strides.
+    """Make a backward call of gradients and saved tensors as autograd passes them: gradients may
+    have any strides, and hooks may have moved saved tensors. What kernels cannot read is copied.
 
     Raises UnsupportedError for a batch of gradients (`is_grads_batched`), which has no memory.
 
@@ -118,20 +120,30 @@ def backward_call_of(
             "the gradients of several outputs are asked for at once (is_grads_batched or"
             " vectorize=True); call torch.func.vmap of torch.func.vjp, or torch.func.jacrev"
         )
-    if not _readable(do):
+    if not (_readable(do) and _is_unshared(do)):
         do = do.clone(memory_format=torch.contiguous_format)
-    if dlse is not None:
-        dlse = dlse.contiguous()
+    tensors = [t if t is None or _readable(t) else _copied(t) for t in call[:4]]
+    vectors = [None if t is None else t.contiguous() for t in call[4:8]]
+    dlse = None if dlse is None else dlse.contiguous()
     deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
-    return BackwardCall(do, call, lse, dlse, wanted, deterministic)
+    readable = Call._make((*tensors, *vectors, *call[8:]))
+    return BackwardCall(do, readable, lse.contiguous(), dlse, wanted, deterministic)
 
 
-def _readable(do: Tensor) -> bool:
-    """Whether kernels can read a gradient: not expanded, and with rows on 16 bytes."""
-    if do.data_ptr() % ALIGNMENT or do.is_neg():
+def _readable(tensor: Tensor) -> bool:
+    """Whether kernels can read a tensor: every row is contiguous, and starts on 16 bytes."""
+    if tensor.data_ptr() % ALIGNMENT or tensor.is_neg() or tensor.stride(-1) != 1:
         return False
-    if do.is_contiguous() and do.stride(-1) == 1:  # an empty tensor may be expanded
-        return True
-    elements = ALIGNMENT // do.itemsize
-    *strides, unit = do.stride()
-    return unit == 1 and all(stride and stride % elements == 0 for stride in strides)
+    elements = ALIGNMENT // tensor.itemsize
+    rows = zip(tensor.shape[:-1], tensor.stride(), strict=False)
+    return tensor.is_contiguous() or all(n == 1 or stride % elements == 0 for n, stride in rows)
+
+
+def _is_unshared(do: Tensor) -> bool:
+    """Whether a gradient has a row for every query."""
+    return do.is_contiguous() or 0 not in do.stride()
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    """Return a copy of a saved tensor. Its gradient has the same strides as that of the tensor."""
+    return new_gradient(tensor).copy_(tensor)

@@ -118,7 +118,18 @@ class Call(NamedTuple):
             None if t is None else (t.shape, t.stride(), t.dtype, t.device, t.is_neg())
             for t in self[3:12]
         )
-        return tensors, self[12:]
+        if e is None or self.max_seqlen_k is None:
+            return tensors, self[12:]
+        return tensors, self[12:17], self.bound_of_pages(), self[18:]
+
+    def bound_of_pages(self) -> int | None:
+        """The most keys that a sequence in pages is planned with: max_seqlen_k, rounded up to four
+        significant bits, so that few plans serve all steps of a growing sequence."""
+        bound = self.max_seqlen_k
+        if type(bound) is not int or bound < 16:
+            return bound
+        step = 1 << (bound.bit_length() - 4)
+        return -(-bound // step) * step
 
 
 EXTRAS = Call._fields[4:12]
@@ -177,15 +188,32 @@ def _whole(side: Any) -> Any:
     return side
 
 
+INSTEAD = {
+    "attn_mask": "there are no mask tensors here; pass causal=True, a window, or sequences of their"
+    " own lengths (cu_seqlens_q and cu_seqlens_k, or seqused_k), or call torch's"
+    " scaled_dot_product_attention",
+    "key_padding_mask": "there are no mask tensors here; if the padding is at the end, pass"
+    " seqused_k=key_padding_mask.sum(-1, dtype=torch.int32) of a mask that is True for keys, else"
+    " pack the sequences with flash_attention.compat.bert_padding.unpad_input and pass cu_seqlens_q"
+    " and cu_seqlens_k",
+    "dropout_p": "there is no dropout here; leave it out",
+    "alibi_slopes": "biases of the scores are not supported here; leave it out, or call torch's"
+    " scaled_dot_product_attention with the bias as attn_mask",
+}
+"""What to do instead of passing keywords that functions of other libraries have."""
+
+
 def check_keywords(
     function: str, given: Iterable[str], allowed: tuple[str, ...] = KEYWORDS
 ) -> None:
-    """Raise TypeError for a keyword that is not allowed, and suggest the nearest one."""
+    """Raise TypeError for a keyword that is not allowed, and say what to do instead, or suggest the
+    nearest one."""
     for name in given:
         if name not in allowed:
             parts = [keyword for keyword in allowed if name in keyword.split("_")]
             near = parts or difflib.get_close_matches(name, allowed, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
+            hint = f": {INSTEAD[name]}" if name in INSTEAD else hint
             raise TypeError(f"{function}() got an unexpected keyword argument {name!r}{hint}")
 
 

@@ -23,15 +23,20 @@ def check_lengths(problem: Problem, call: Call) -> None:
             _check_factors(name, factors)
     if problem.total_q is not None and call.cu_seqlens_q is not None:
         _check_packed("q", call.cu_seqlens_q, problem.total_q, problem.seq_q)
-    keys = [problem.seq_k] * problem.batch
+    longest = problem.seq_k
+    if call.block_table is not None and call.max_seqlen_k is not None:
+        longest = min(longest, call.max_seqlen_k)
+    keys = [longest] * problem.batch
     if problem.total_k is not None and call.cu_seqlens_k is not None:
         keys = _check_packed("k", call.cu_seqlens_k, problem.total_k, problem.seq_k)
     if call.seqused_k is not None:
         for entry, (used, there) in enumerate(zip(call.seqused_k.tolist(), keys, strict=True)):
             if not 0 <= used <= there:
+                has = f"sequence {entry} has {there} keys"
+                if call.block_table is not None and there == call.max_seqlen_k:
+                    has = f"max_seqlen_k is {there}"
                 raise UnsupportedError(
-                    f"seqused_k[{entry}] is {used}; sequence {entry} has {there} keys, allowed are"
-                    f" 0 to {there}"
+                    f"seqused_k[{entry}] is {used}; {has}, allowed are 0 to {there}"
                 )
         if call.block_table is not None:
             _check_pages(problem, call.block_table, call.seqused_k)
@@ -108,6 +113,8 @@ def count_pairs(asked: dict[str, Any]) -> int:
     longest_k = k.shape[-3] if starts_k is None else asked["max_seqlen_k"]
     if table is not None:
         longest_k *= table.shape[1]
+        bound = asked.get("max_seqlen_k")
+        longest_k = longest_k if bound is None else min(longest_k, bound)
     queries = _values(starts_q, [longest_q] * batch, starts=True)
     keys = _values(starts_k, [longest_k] * batch, starts=True)
     keys = _values(used, keys, starts=False)

@@ -111,14 +111,16 @@ def check_split_keys(keys: object) -> None:
 
 
 def check_types(call: Call) -> None:
-    """Check the types of the optional tensors, and that cu_seqlens come with max_seqlen."""
+    """Check the types of the optional tensors, and that cu_seqlens come with max_seqlen. That of
+    keys may come with pages, too."""
     for name, tensor in call.extras().items():
         TensorView.of(name, tensor, (SIZES[name],))
     for of, cu_seqlens, length in (
         ("q", call.cu_seqlens_q, call.max_seqlen_q),
         ("k", call.cu_seqlens_k, call.max_seqlen_k),
     ):
-        if cu_seqlens is not None:
+        bounds_pages = of == "k" and call.block_table is not None and length is not None
+        if cu_seqlens is not None or bounds_pages:
             _check_max_seqlen(of, length)
         elif length is not None:
             raise UnsupportedError(
@@ -201,9 +203,11 @@ def _check_blocks(call: Call, k: TensorView) -> None:
             " blocks of keys have the same shape: expand the other one, or pass one factor a head"
             " of both"
         )
-    keys = k.shape[-3] if call.max_seqlen_k is None else int(call.max_seqlen_k)
+    keys = k.shape[-3]
     if call.block_table is not None:
         keys *= call.block_table.shape[-1]
+    if call.max_seqlen_k is not None:
+        keys = int(call.max_seqlen_k) if call.block_table is None else min(keys, call.max_seqlen_k)
     least = -(-keys // DESCALED_KEYS)
     if shapes[0][-1] < least:
         raise UnsupportedError(

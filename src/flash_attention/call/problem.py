@@ -60,6 +60,8 @@ class Problem:
         if call.block_table is not None:
             pages, page_keys = k.shape[:2]
             rows_k = page_keys * call.block_table.shape[1]
+            if call.max_seqlen_k is not None:
+                rows_k = min(rows_k, int(call.bound_of_pages() or 0))
             table_stride = call.block_table.stride(0)
         packed_q, packed_k = call.cu_seqlens_q is not None, call.cu_seqlens_k is not None
         batch = q.shape[0] if call.cu_seqlens_q is None else len(call.cu_seqlens_q) - 1

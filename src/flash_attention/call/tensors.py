@@ -115,6 +115,7 @@ def check_shapes(
     """Check that the shapes of q, k and v fit together, for kernels and for torch."""
     _check_dims(q, packing.q, "cu_seqlens_q")
     for view in (k, v):
+        check_not_bytes(view)
         if packing.paged:
             _check_paged_dims(view)
         else:
@@ -270,7 +271,17 @@ def has_tangent(tensor: torch.Tensor | None) -> bool:
     return forward_ad.unpack_dual(tensor).tangent is not None
 
 
+def check_not_bytes(view: TensorView) -> None:
+    """Check that a tensor does not hold 8-bit numbers as bytes, as some KV caches do."""
+    if view.dtype == torch.uint8:
+        raise UnsupportedError(
+            f"{view.name} is torch.uint8; if its bytes are numbers of e4m3, pass"
+            f" {view.name}.view({E4M3}), which copies nothing"
+        )
+
+
 def _check_kernel_kind(view: TensorView) -> None:
+    check_not_bytes(view)
     if view.device.type not in DEVICE_TYPES:
         raise UnsupportedError(
             f"{view.name} is on {view.device}; a CUDA tensor is needed, move it with"

@@ -12,11 +12,11 @@ from flash_attention.families.registry import families_for, pass_of
 
 def select_config(problem: Problem, arch: Arch) -> KernelConfig:
     """Return the heuristic's config for `problem` on `arch`, of the pass that the problem is of."""
-    reasons = []
+    reasons: dict[str, None] = {}  # families of one architecture share some
     for family in families_for(problem, pass_of(problem)):
         chosen: KernelConfig | str = family.heuristic(problem, arch)
         if isinstance(chosen, str):
-            reasons.append(chosen)
+            reasons[chosen] = None
         else:
             return chosen
     raise UnsupportedError(f"no kernel runs {problem} on {arch.name}: {'; '.join(reasons)}")

@@ -5,7 +5,9 @@ Dense tensors are (batch, seq, heads, d). Packed sequences are (total, heads, d)
 with the last key. Both ends of a window are included, and -1 means no limit. As in flash-attn, a
 tensor is copied if its last dimension is not contiguous, or if its head dimension is not a multiple
 of 8 and has to be padded. All functions without a KV cache are differentiable. With `deterministic`
-the backward pass gives the same bits in every run; the forward pass always does.
+the backward pass gives the same bits in every run; the forward pass always does. Results that have
+no gradient (of caches, pages, 8-bit tensors, and on a GPU head dimensions over 256) are computed if
+a tensor requires grad, too, and a backward pass through them raises UnsupportedError.
 
 There are two differences from flash-attn. Parameters without a kernel raise UnsupportedError:
 dropout and ALiBi. The softmax_lse of a query that sees no key is -inf, where flash-attn stores
@@ -19,6 +21,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
+from functools import partial
 from inspect import signature
 from numbers import Integral
 from typing import Any, TypeVar
@@ -26,14 +29,17 @@ from typing import Any, TypeVar
 from torch import Tensor
 
 from flash_attention.attention import attention
-from flash_attention.call.call import Keywords, Window, whole_window
+from flash_attention.call.call import Call, Keywords, Window, whole_window
 from flash_attention.call.checks import check_dense
 from flash_attention.call.options import check_window
+from flash_attention.compat import values
 from flash_attention.compat.eight_bits import refuse_without_factors
-from flash_attention.compat.kv_cache import Cache, check_inference
+from flash_attention.compat.forward_only import computed_alone, of_a_cache, why_no_gradient
+from flash_attention.compat.kv_cache import Cache
 from flash_attention.compat.rotary import rotary_of
 from flash_attention.errors import UnsupportedError, quoted
 from flash_attention.families.sm90.forward.short_queries import BLOCK_KEYS
+from flash_attention.ops import is_traced
 
 __all__ = [
     "flash_attn_func",
@@ -146,11 +152,8 @@ def flash_attn_varlen_func(
         check_dense("k", k)
         check_dense("block_table", block_table, ("batch", "pages"))
         check_dense("cu_seqlens_k", cu_seqlens_k, ("batch + 1",))
-        longest = whole(max_seqlen_k)
-        # The table may list more pages than the longest sequence has. `attention` checks shapes.
-        if isinstance(longest, int) and (k.ndim, block_table.ndim) == (4, 2):
-            block_table = block_table[:, : -(-longest // max(1, k.shape[1]))]
         options["block_table"], options["seqused_k"] = block_table, cu_seqlens_k.diff()
+        options["max_seqlen_k"] = whole(max_seqlen_k)
     out, lse = attend(q, k, v, options, return_attn_probs, deterministic)
     return out if lse is None else (out, lse, None)
 
@@ -172,6 +175,7 @@ def flash_attn_varlen_qkvpacked_func(
     return flash_attn_varlen_func(q, k, v, *lengths, *options, **named)
 
 
+@of_a_cache
 def flash_attn_with_kvcache(
     q: Tensor,
     k_cache: Tensor,
@@ -208,21 +212,22 @@ def flash_attn_with_kvcache(
     the room of a sequence in the cache, and rotary_dim a multiple of 16.
 
     New keys may not fit into the cache, or belong to pages that do not exist. The call raises
-    UnsupportedError if the host can tell: on the CPU, or if cache_seqlens is an int. Otherwise the
-    GPU stores none of the new keys of that sequence, and its output is 0 and its softmax_lse -inf.
-    Other sequences are not affected.
+    UnsupportedError if the host can tell: on the CPU, if cache_seqlens is an int, and if
+    $FLASH_ATTENTION_VALIDATE has every call wait for the GPU. Otherwise the GPU stores none of the
+    new keys of that sequence, and its output is 0 and its softmax_lse -inf. Other sequences are not
+    affected.
 
     `num_splits` 0 splits the keys if that fills the GPU, 1 does not split them, and n splits those
-    of the longest sequence that fits the cache into n chunks or fewer. The function is not
-    differentiable. Returns out, or with `return_softmax_lse` (out, softmax_lse).
+    of the longest sequence that fits the cache into n chunks or fewer. The results have no
+    gradient. Returns out, or with `return_softmax_lse` (out, softmax_lse).
     """
     _refuse_dropout_and_alibi(0.0, alibi_slopes)
     _refuse_8_bits("flash_attn_with_kvcache", q=q, k_cache=k_cache, v_cache=v_cache)
-    check_inference(q, k_cache, v_cache)
+    check_dense("q", q)
     options = options_of(softmax_scale, causal, window_size, softcap)
     cache = Cache.of(k_cache, v_cache, block_table, cache_batch_idx, cache_leftpad)
     options["split_keys"] = split_keys(num_splits, cache.max_keys)
-    rotary = rotary_of(rotary_cos, rotary_sin, rotary_interleaved, causal, window_size)
+    rotary = rotary_of(rotary_cos, rotary_sin, rotary_interleaved, options)
     attended = cache.attended(q, k, v, cache_seqlens, rotary, options)
     out, lse = attend(*attended, options, return_softmax_lse)
     return out if lse is None else (out, lse)
@@ -231,10 +236,14 @@ def flash_attn_with_kvcache(
 def options_of(
     softmax_scale: float | None, causal: bool, window_size: Window, softcap: float
 ) -> Keywords:
-    """Convert options of flash-attn to keywords of `attention`."""
-    window = tuple(window_size) if isinstance(window_size, list) else window_size
+    """Convert options of flash-attn to keywords of `attention`. A window may also be a list, or a
+    tensor, whose numbers are read from its device."""
+    window: Any = window_size
     if window is not NO_WINDOW:
-        check_window(whole_window(window), "window_size")
+        if isinstance(window, Tensor) and not window.is_floating_point():
+            window = window.tolist()
+        window = whole_window(tuple(window) if isinstance(window, list) else window)
+        check_window(window, "window_size")
     return {
         "softmax_scale": softmax_scale,
         "causal": causal,
@@ -251,13 +260,29 @@ def attend(
     return_lse: bool,
     deterministic: bool = False,
 ) -> tuple[Tensor, Tensor | None]:
-    """Compute attention of tensors with any strides, and the log-sum-exp with `return_lse`."""
+    """Compute attention of tensors with any strides, and the log-sum-exp with `return_lse`. A
+    result that has no gradient is computed alone."""
     for name, tensor in (("q", q), ("k", k), ("v", v)):
         check_dense(name, tensor)
     q, k, v = (t if t.stride(-1) == 1 else t.contiguous() for t in (q, k, v))
-    if return_lse:
-        return attention(q, k, v, **options, return_lse=True, deterministic=deterministic)
-    return attention(q, k, v, **options, deterministic=deterministic), None
+    validate = values.validates and not is_traced(q, k, v) and values.has_values(q)
+    try:
+        if return_lse:
+            return attention(
+                *(q, k, v),
+                **options,
+                return_lse=True,
+                deterministic=deterministic,
+                validate=validate,
+            )
+        return attention(q, k, v, **options, deterministic=deterministic, validate=validate), None
+    except UnsupportedError:
+        call = Call(q, k, v, **options)
+        if (why := why_no_gradient(call)) is None:
+            raise
+    again = partial(attend, q, k, v, options, return_lse, deterministic)
+    out, lse = computed_alone(why, again, q, k, v, *call.descales().values())
+    return out, lse
 
 
 def unpacked(name: str, tensor: Tensor, count: int, ndim: int) -> tuple[Tensor, ...]:

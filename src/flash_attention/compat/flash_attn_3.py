@@ -27,8 +27,10 @@ from flash_attention.compat.flash_attn import (
     unpacked,
     whole,
 )
-from flash_attention.compat.kv_cache import Cache, check_inference, has_values
+from flash_attention.compat.forward_only import of_a_cache
+from flash_attention.compat.kv_cache import Cache
 from flash_attention.compat.rotary import rotary_of
+from flash_attention.compat.values import has_values
 from flash_attention.errors import UnsupportedError, quoted
 from flash_attention.merge import merged
 
@@ -181,6 +183,7 @@ def flash_attn_varlen_func(
     return out if lse is None else (out, lse)
 
 
+@of_a_cache
 def flash_attn_with_kvcache(
     q: Tensor,
     k_cache: Tensor,
@@ -225,16 +228,14 @@ def flash_attn_with_kvcache(
         scheduler_metadata=scheduler_metadata,
         sm_margin=sm_margin,
     )
-    check_inference(q, k_cache, v_cache)
+    check_dense("q", q)
     options = options_of(softmax_scale, causal, window_size, softcap)
     options |= _descales(q, k_cache, q_descale, k_descale, v_descale)
     cache = Cache.of(k_cache, v_cache, page_table, cache_batch_idx, cache_leftpad, "page_table")
     options["split_keys"] = split_keys(num_splits, cache.max_keys)
     if cu_seqlens_q is not None:
         options["cu_seqlens_q"], options["max_seqlen_q"] = cu_seqlens_q, whole(max_seqlen_q)
-    rotary = rotary_of(
-        rotary_cos, rotary_sin, rotary_interleaved, causal, window_size, rotary_seqlens
-    )
+    rotary = rotary_of(rotary_cos, rotary_sin, rotary_interleaved, options, rotary_seqlens)
     attended = cache.attended(q, k, v, cache_seqlens, rotary, options, cu_seqlens_k_new)
     out, lse = attend(*attended, options, return_softmax_lse)
     return out if lse is None else (out, lse, None, None)

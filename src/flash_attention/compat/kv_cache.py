@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 
 from flash_attention.call.cache_call import CacheCall, CachedKeys, Rotary
 from flash_attention.call.call import Call, Keywords
@@ -32,6 +31,7 @@ from flash_attention.compat.new_rows import (
     in_pairs,
 )
 from flash_attention.compat.rotary import check_rotary
+from flash_attention.compat.values import has_values
 from flash_attention.errors import UnsupportedError, one
 from flash_attention.launch.cache_update import update_cache
 from flash_attention.launch.plan import plan_for
@@ -294,19 +294,6 @@ def _check_pads(pads: list[int], keys: list[int]) -> None:
                 f"cache_leftpad[{sequence}] is {pad}, {which}; allowed are 0 to {there}, as many as"
                 " it has by cache_seqlens and with k"
             )
-
-
-def check_inference(q: Tensor, k_cache: Tensor, v_cache: Tensor) -> None:
-    """Check that q is a dense tensor, and that no gradient is expected: a cache has none."""
-    check_dense("q", q)
-    check_no_grad(Call(q, k_cache, v_cache))
-
-
-def has_values(numbers: Tensor) -> bool:
-    """Whether the values can be read without waiting for a device."""
-    return numbers.device.type == "cpu" and not (
-        torch.compiler.is_compiling() or isinstance(numbers, FakeTensor)
-    )
 
 
 def _check_not_rotated(rotary: Rotary | None) -> None:

@@ -6,7 +6,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from flash_attention.call.cache_call import CacheCall, Rotary
-from flash_attention.call.call import Window
+from flash_attention.call.call import Keywords
 from flash_attention.call.checks import check_dense
 from flash_attention.call.options import check_switch
 from flash_attention.errors import UnsupportedError
@@ -18,20 +18,15 @@ def rotary_of(
     cos: Tensor | None,
     sin: Tensor | None,
     interleaved: bool,
-    causal: bool,
-    window_size: Window,
+    options: Keywords,
     seqlens: Tensor | None = None,
 ) -> Rotary | None:
-    """Make a rotary embedding from the arguments of flash-attn, None if there is none.
+    """Make a rotary embedding from the arguments of flash-attn. Without angles there is none, and
+    positions have no meaning, as in flash-attn.
 
     Without a mask all queries of a sequence have the position of the first.
     """
     if cos is None and sin is None:
-        if seqlens is not None:
-            raise UnsupportedError(
-                "rotary_seqlens is given without rotary_cos and rotary_sin; pass them, or leave it"
-                " out"
-            )
         return None
     if cos is None or sin is None:
         missing = "rotary_cos" if cos is None else "rotary_sin"
@@ -40,8 +35,9 @@ def rotary_of(
         check_dense(name, table, ("seqlen_ro", "rotary_dim / 2"))
     check_switch("rotary_interleaved", interleaved)
     cos, sin = (t if t.stride(-1) == 1 else t.contiguous() for t in (cos, sin))
-    unlimited = window_size is None or all(side in (-1, None) for side in window_size)
-    return Rotary(cos, sin, bool(interleaved), seqlens, not causal and unlimited)
+    unlimited = all(side in (-1, None) for side in options["window"] or ())
+    one_position = unlimited and not options["causal"]
+    return Rotary(cos, sin, bool(interleaved), seqlens, one_position)
 
 
 def check_rotary(call: CacheCall, rotary: Rotary, *, values: bool) -> None:

@@ -3,7 +3,8 @@
 
 It can be called as a function, or replace torch's in a block of code. Tensors are (batch, heads,
 seq, d) or (heads, seq, d). As in torch, a causal mask is aligned with the first key: query i sees
-the keys j <= i, whatever the lengths.
+the keys j <= i, whatever the lengths. causal_lower_right of torch.nn.attention.bias aligns it with
+the last one.
 """
 
 from __future__ import annotations
@@ -53,18 +54,27 @@ def scaled_dot_product_attention(
 ) -> Tensor:
     """Compute torch's function of this name, with the same arguments.
 
-    Under torch.autocast tensors are cast as torch casts them. Returns the output, which need not be
-    contiguous. It is differentiable once. Raises UnsupportedError for a mask tensor, for dropout,
-    and for everything that `attention` does not support.
+    Under torch.autocast tensors are cast as torch casts them. `attn_mask` may be causal_upper_left
+    or causal_lower_right of torch.nn.attention.bias. A query that such a mask leaves without a key
+    has output 0. Returns the output, which need not be contiguous. It is differentiable once.
+    Raises UnsupportedError for another mask tensor, for dropout, and for everything that
+    `attention` does not support.
     """
     try:
         tensors = autocast(query, key, value)
         if reason := no_kernel(tensors, attn_mask, dropout_p, enable_gqa):
             raise UnsupportedError(reason)
         q, k, v = tensors
+        ends_last = False
+        if attn_mask is not None:
+            if is_causal:
+                raise UnsupportedError(
+                    "attn_mask is a causal mask, and is_causal is True; pass one of the two"
+                )
+            is_causal, ends_last = True, _corner_of(attn_mask) == "LOWER_RIGHT"
         if q.ndim == 3:
-            return _attend(q[None], k[None], v[None], is_causal, scale)[0]
-        return _attend(q, k, v, is_causal, scale)
+            return _attend(q[None], k[None], v[None], is_causal, scale, ends_last)[0]
+        return _attend(q, k, v, is_causal, scale, ends_last)
     except (AttributeError, RuntimeError, TypeError, UnsupportedError) as error:
         if torch.compiler.is_compiling():  # which does not follow the checks
             raise
@@ -267,16 +277,17 @@ def autocast(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor,
 
 def no_kernel(
     tensors: tuple[Tensor, Tensor, Tensor],
-    attn_mask: Tensor | None,
+    attn_mask: Any,
     dropout_p: float,
     enable_gqa: bool,
 ) -> str | None:
     """Say why there is no kernel for a call, judging by types, dimensions and options only."""
     query, key, value = tensors
-    if attn_mask is not None:
+    if attn_mask is not None and _corner_of(attn_mask) is None:
         return (
             "attn_mask is given, and there are no mask tensors here; for a causal mask pass"
-            " is_causal=True, for padding call attention with cu_seqlens or seqused_k"
+            " is_causal=True, or causal_lower_right of torch.nn.attention.bias, for padding call"
+            " attention with cu_seqlens or seqused_k"
         )
     if dropout_p:
         return f"dropout_p is {dropout_p}, and there is no dropout here; pass 0.0"
@@ -290,6 +301,13 @@ def no_kernel(
             f"query, key and value have shapes {shapes}; allowed are (batch, heads, seq, d) or"
             " (heads, seq, d) of all three"
         )
+    rows = (query.shape[-2], key.shape[-2])
+    if attn_mask is not None and (attn_mask.seq_len_q, attn_mask.seq_len_kv) != rows:
+        return (
+            f"attn_mask is a causal mask of {attn_mask.seq_len_q} queries and"
+            f" {attn_mask.seq_len_kv} keys, query and key have {rows[0]} and {rows[1]}; make one of"
+            " these lengths"
+        )
     if not enable_gqa and query.shape[-3] != key.shape[-3]:
         return (
             f"query has {query.shape[-3]} heads, key {key.shape[-3]}; to have heads share keys pass"
@@ -302,6 +320,13 @@ def no_kernel(
     if query.is_cuda and query.dtype not in DTYPES:
         return f"query is {query.dtype}; allowed are torch.float16 and torch.bfloat16"
     return None
+
+
+def _corner_of(mask: object) -> str | None:
+    """Return UPPER_LEFT or LOWER_RIGHT for a mask of torch.nn.attention.bias, else None. Importing
+    its class would take seconds, as it imports torch's compiler."""
+    corner: str | None = getattr(getattr(mask, "variant", None), "name", None)
+    return corner
 
 
 def _agree(query: Tensor, key: Tensor, value: Tensor) -> bool:
@@ -333,18 +358,25 @@ def _mismatch(query: Tensor, key: Tensor, value: Tensor) -> str:
 
 
 def _attend(
-    query: Tensor, key: Tensor, value: Tensor, is_causal: bool, scale: float | None
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    is_causal: bool,
+    scale: float | None,
+    ends_last: bool,
 ) -> Tensor:
-    """Compute attention of (batch, heads, seq, d) tensors with masks aligned to the first key.
+    """Compute attention of (batch, heads, seq, d) tensors with masks aligned to the first key, or
+    with `ends_last` to the last one.
 
     `attention` aligns masks with the last key. So keys that no query sees are cut off, and if there
     are more queries than keys, a window shifts the mask by the difference.
     """
     seq_q, seq_k = query.shape[2], key.shape[2]
-    if is_causal and seq_k > seq_q:
+    is_shifted = is_causal and not ends_last
+    if is_shifted and seq_k > seq_q:
         key, value = key[:, :, :seq_q], value[:, :, :seq_q]
     q, k, v = (t.transpose(1, 2) for t in (query, key, value))
-    if is_causal and seq_q > seq_k:
+    if is_shifted and seq_q > seq_k:
         out = attention(q, k, v, window=(None, seq_q - seq_k), softmax_scale=scale)
     else:
         out = attention(q, k, v, causal=is_causal, softmax_scale=scale)

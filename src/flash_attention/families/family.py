@@ -38,6 +38,7 @@ class Family(ABC, Generic[Config]):
     inputs: ClassVar[tuple[torch.dtype, ...]] = DTYPES  # element types of q, and of k and v
     kv_inputs: ClassVar[tuple[torch.dtype, ...]] = ()  # other element types of k and v
     takes_transposed_v: ClassVar[bool] = False  # v may have contiguous keys
+    strength: ClassVar[str] = "were registered later"  # unlike others of their architecture
 
     # names
 

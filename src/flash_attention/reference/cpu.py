@@ -49,6 +49,7 @@ def check_on_cpu(call: Call) -> Problem:
     options.check_options(call)
     views = views_of(call)[:3]
     for view in views:
+        tensors.check_not_bytes(view)
         if view.dtype not in DTYPES:
             raise UnsupportedError(
                 f"{view.name} is {view.dtype}; allowed on the CPU are"

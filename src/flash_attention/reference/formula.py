@@ -105,8 +105,8 @@ def without_pages(call: Call) -> Call:
     table = call.block_table
     if table is None or Problem.of(call).idle:
         return call
-    k, v = (_listed(t, table).flatten(1, 2) for t in (call.k, call.v))
-    return call._replace(k=k, v=v, block_table=None)
+    k, v = (_listed(t, table).flatten(1, 2)[:, : call.max_seqlen_k] for t in (call.k, call.v))
+    return call._replace(k=k, v=v, block_table=None, max_seqlen_k=None)
 
 
 def _listed(pages: Tensor, table: Tensor) -> Tensor:

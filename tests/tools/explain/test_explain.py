@@ -160,6 +160,38 @@ def test_the_first_family_would_run_too() -> None:
     assert guarded.features == ("guarded",)
 
 
+def test_among_kernels_of_one_architecture_the_reason_is_no_newer_one() -> None:
+    def preferred(refused: str, *tensors: Tensor, **asked: Any) -> str:
+        return why(explain(*tensors, **asked, arch="sm_90"), refused)
+
+    bits_8, one = meta(1, 256, 2, 64, dtype=torch.float8_e4m3fn), meta(1, dtype=torch.float32)
+    factors = {"q_descale": one, "k_descale": one, "v_descale": one}
+    instead = "it would run, but {}KernelConfig kernels are preferred, which "
+    said = preferred("HopperForwardKernelConfig", bits_8, bits_8, bits_8, **factors)
+    assert said == instead.format("HopperFp8") + "multiply numbers of 8 bits as they are"
+    few, many = (meta(1, n, 4, 128, dtype=bits_8.dtype) for n in (1, 4096))
+    said = preferred("HopperFp8KernelConfig", few, many, many, **factors)
+    assert said == instead.format("HopperForward") + "are made for short queries"
+    latent = meta(1, 256, 1, 320)
+    said = preferred("HopperWideKernelConfig", meta(1, 8, 8, 320), latent, latent[..., :256])
+    assert said == instead.format("HopperMla") + "read v with k, as a part of it"
+
+
+def test_a_table_may_name_any_kernel() -> None:
+    explanation = explain(*square(8192, heads=16, d=128, batch=2), causal=True)
+    said = "it would run, but a table names another kernel for this problem"
+    assert why(explanation, "FlashForwardKernelConfig") == said
+
+
+@pytest.mark.usefixtures("no_compile")
+def test_a_reason_of_several_families_is_said_once() -> None:
+    bits_8, one = meta(1, 256, 2, 64, dtype=torch.float8_e4m3fn), meta(1, dtype=torch.float32)
+    factors: dict[str, Any] = {"q_descale": one, "k_descale": one, "v_descale": one}
+    with pytest.raises(UnsupportedError, match="no others read 8 bits: convert them") as refused:
+        explain(bits_8, bits_8, bits_8, **factors, arch="sm_80")
+    assert str(refused.value).count("need sm_90") == 1
+
+
 def test_a_given_config_is_taken_and_nothing_else_considered() -> None:
     explanation = explain(*square(100), config=SMALL, causal=True)
     assert (explanation.config, explanation.rule) == (SMALL, Rule.GIVEN.value)

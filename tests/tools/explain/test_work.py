@@ -17,8 +17,8 @@ from flash_attention.tools.bench.grid import Point
 from flash_attention.tools.explain.work import Work, work_of
 
 
-def meta(*shape: int) -> Tensor:
-    return torch.empty(shape, dtype=torch.bfloat16, device="meta")
+def meta(*shape: int, dtype: torch.dtype = torch.bfloat16) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device="meta")
 
 
 def work(q: Tensor, k: Tensor, v: Tensor, **asked: Any) -> Work:
@@ -64,6 +64,16 @@ def test_shared_heads_and_a_narrower_v_are_moved_once() -> None:
     counted = work(meta(2, 8, 6, 64), meta(2, 12, 2, 64), meta(2, 12, 2, 32))
     assert counted.flop == 2 * (64 + 32) * 2 * 6 * 8 * 12
     assert counted.num_bytes == 2 * 2 * (8 * 6 * (64 + 32) + 12 * 2 * (64 + 32))
+
+
+def test_tensors_of_8_bits_have_half_the_bytes_and_their_factors_no_part_in_the_work() -> None:
+    q, one = meta(2, 8, 6, 64), meta(1, dtype=torch.float32)
+    k = meta(2, 12, 2, 64, dtype=torch.float8_e4m3fn)
+    flop, rows, keys = 4 * 64 * 2 * 6 * 8 * 12, 2 * 8 * 6 * 64, 2 * 12 * 2 * 64
+    counted = work(q, k, k, k_descale=one, v_descale=one)
+    assert counted == Work(flop, 2 * 2 * rows + 2 * keys, exact=True)
+    of_8_bits = work(q.to(k.dtype), k, k, q_descale=one, k_descale=one, v_descale=one)
+    assert of_8_bits == Work(flop, 3 * rows + 2 * keys, exact=True)
 
 
 def test_lengths_of_entries_are_read_and_where_they_cannot_be_all_count_as_the_longest() -> None:

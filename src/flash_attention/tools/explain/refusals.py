@@ -13,8 +13,6 @@ from flash_attention.errors import UnsupportedError
 from flash_attention.families.recipe import Setting
 from flash_attention.families.registry import AnyFamily, families_for, family_of
 
-SELECTED_LATER = "it would run, but the kernels of a newer architecture are preferred"
-
 
 @dataclass(frozen=True)
 class Refusal:
@@ -60,7 +58,17 @@ def _why_not(
         family.recipe(config, problem, views, Setting(decision.arch, num_sms))
     except UnsupportedError as error:
         return str(error)
-    return SELECTED_LATER
+    return f"it would run, but {_preferred(family, decision)}"
+
+
+def _preferred(family: AnyFamily, decision: Decision) -> str:
+    """Say what was preferred to the kernels of a family."""
+    if decision.rule is Rule.TABLE:
+        return "a table names another kernel for this problem"
+    chosen = family_of(decision.config)
+    if chosen.name != family.name:
+        return "the kernels of a newer architecture are preferred"
+    return f"{chosen.config_type.__name__} kernels are preferred, which {chosen.strength}"
 
 
 def rule_of(decision: Decision, problem: Problem) -> str:

@@ -34,7 +34,8 @@ class Work:
 
 def work_of(problem: Problem, call: Call) -> Work:
     """Count the work of a call. Reading the lengths of sequences waits for their device."""
-    exact = not any(tensor.is_meta for tensor in call.extras().values())
+    lengths = (call.cu_seqlens_q, call.cu_seqlens_k, call.seqused_k)
+    exact = not any(tensor is not None and tensor.is_meta for tensor in lengths)
     queries = _lengths(call.cu_seqlens_q if exact else None, problem.seq_q, problem.batch)
     keys = _lengths(call.cu_seqlens_k if exact else None, problem.seq_k, problem.batch)
     if exact and call.seqused_k is not None:
@@ -43,9 +44,9 @@ def work_of(problem: Problem, call: Call) -> Work:
     seen = sum(n * _seen_twice(problem, q, k) for (q, k), n in entries.items())
     columns, rows = problem.d_head + problem.d_v, problem.heads * sum(queries)
     of_key = problem.d_head if problem.mla else columns
-    inputs = problem.d_head * rows + of_key * problem.heads_k * sum(keys)
-    num_bytes = inputs * problem.dtype.itemsize
-    num_bytes += problem.d_v * rows * (problem.out_dtype or problem.dtype).itemsize
+    num_bytes = problem.d_head * rows * problem.dtype.itemsize
+    num_bytes += of_key * problem.heads_k * sum(keys) * (problem.kv_dtype or problem.dtype).itemsize
+    num_bytes += problem.d_v * rows * problem.output_dtype.itemsize
     return Work(columns * problem.heads * seen, num_bytes, exact)
 
 

@@ -56,6 +56,7 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
     kv_inputs = (E4M3,)
     extrapolates = True
     splits_keys = True
+    strength = "are made for short queries"
 
     def parse(self, tile: Sequence[str], words: Sequence[str]) -> HopperForwardKernelConfig:
         return parse(tile, words)

@@ -25,6 +25,7 @@ HELD_MIB = 32  # of K and V that stay in L2
 PACKED_GROUP_MIB = 32  # for packed sequences; the kernel does not depend on their lengths
 TMA_ALIGNMENT = 128  # bytes, of a box in shared memory
 NEEDS_HOPPER = "Hopper kernels need sm_90 (H100, H200)"
+NEEDS_HOPPER_8_BIT = f"{NEEDS_HOPPER}, and no others read 8 bits: convert them to torch.bfloat16"
 SHORT = 1024  # rows of Q up to which the ends of tiles cost more than their key blocks
 FEW_ROWS = {64: 320, 80: 256, 96: 320}
 """The rows of Q up to which two CTAs of 64 rows share a multiprocessor, by the largest d_head. Two
@@ -45,7 +46,9 @@ def heuristic(problem: Problem, arch: Arch) -> HopperForwardKernelConfig | str:
     violation = config.broken_rule(arch)
     if violation is None:
         return config
-    return NEEDS_HOPPER if violation.rule == "architecture" else violation.message
+    if violation.rule != "architecture":
+        return violation.message
+    return NEEDS_HOPPER_8_BIT if problem.kv_8_bit else NEEDS_HOPPER
 
 
 def hopper_d_head(problem: Problem) -> int:

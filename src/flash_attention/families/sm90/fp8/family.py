@@ -43,6 +43,7 @@ class Sm90Fp8Forward(Family[HopperFp8KernelConfig]):
     config_type = HopperFp8KernelConfig
     inputs = (E4M3_TENSOR,)
     takes_transposed_v = True
+    strength = "multiply numbers of 8 bits as they are"
 
     def parse(self, tile: Sequence[str], words: Sequence[str]) -> HopperFp8KernelConfig:
         return parse(tile, words)

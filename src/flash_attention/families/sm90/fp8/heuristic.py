@@ -10,7 +10,7 @@ from flash_attention.call.dtype import DType
 from flash_attention.call.problem import Problem
 from flash_attention.families.sm90.forward.config import WARPGROUP_ROWS
 from flash_attention.families.sm90.forward.heuristic import (
-    NEEDS_HOPPER,
+    NEEDS_HOPPER_8_BIT,
     PACKED_GROUP_MIB,
     group_mib,
 )
@@ -56,7 +56,7 @@ def heuristic(problem: Problem, arch: Arch) -> HopperFp8KernelConfig | str:
     dtype = DType.from_string(str(problem.out_dtype))
     shape = _shape(d_head, problem) | {"values_transposed": problem.v_transposed}
     config = HopperFp8KernelConfig(dtype, d_head, **shape, **order)
-    return NEEDS_HOPPER if config.broken_rule(arch) else config
+    return NEEDS_HOPPER_8_BIT if config.broken_rule(arch) else config
 
 
 def _shape(d_head: int, problem: Problem) -> dict[str, Any]:

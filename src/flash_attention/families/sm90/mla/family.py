@@ -53,6 +53,7 @@ class Sm90Mla(Family[HopperMlaKernelConfig]):
     name = "sm_90"
     config_type = HopperMlaKernelConfig
     splits_keys = True
+    strength = "read v with k, as a part of it"
 
     def parse(self, tile: Sequence[str], words: Sequence[str]) -> HopperMlaKernelConfig:
         return parse(tile, words)
