@@ -56,6 +56,7 @@ CHANGES: dict[str, Callable[[Tensor], Tensor]] = {
     "stride": spread,
     "dtype": lambda t: t.to(torch.float64),
     "device": lambda t: t.to("meta"),
+    "sign": torch._neg_view,
 }
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "attention": attention,
@@ -89,6 +90,7 @@ def layout(tensor: Tensor) -> dict[str, object]:
         "stride": tensor.stride(),
         "dtype": tensor.dtype,
         "device": tensor.device,
+        "sign": tensor.is_neg(),
     }
 
 

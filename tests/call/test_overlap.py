@@ -6,7 +6,7 @@ from __future__ import annotations
 import itertools
 
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from flash_attention.call.overlap import Layout, may_overlap, overlaps_itself
@@ -30,7 +30,13 @@ def layouts(draw: st.DrawFn) -> Layout:
     return Layout(tuple(sizes), tuple(strides), draw(st.sampled_from((1, 2, 4))))
 
 
+ONE, TWO = Layout((1,), (2,), 2), Layout((2,), (1,), 2)  # the elements of TWO share a byte
+
+
 @given(layouts(), layouts(), st.integers(-300, 300))
+@example(ONE, ONE, 1)
+@example(ONE, ONE, -1)
+@example(ONE, ONE, 2)
 def test_two_views_overlap_exactly_when_they_share_a_byte(
     first: Layout, second: Layout, distance: int
 ) -> None:
@@ -39,12 +45,14 @@ def test_two_views_overlap_exactly_when_they_share_a_byte(
 
 
 @given(layouts())
+@example(TWO)
 def test_a_view_overlaps_itself_exactly_when_two_elements_share_a_byte(layout: Layout) -> None:
     touched = touched_bytes(layout)
     assert overlaps_itself(layout) == (len(set(touched)) < len(touched))
 
 
 @given(layouts())
+@example(TWO)
 def test_the_span_ends_at_the_last_byte(layout: Layout) -> None:
     assert layout.span == max(touched_bytes(layout), default=-1) + 1
 

@@ -85,6 +85,7 @@ def test_a_packed_problem_has_the_lengths_the_caller_says() -> None:
         (False, (-1, -1), (False, None)),
         (False, (None, None), (False, None)),
         (False, (-1, 0), (True, None)),
+        (False, (-1, 1), (False, (200, 1))),
         (True, (None, 7), (True, None)),
         (False, (5, 3), (False, (5, 3))),
         (True, (5, 3), (False, (5, 0))),

@@ -61,7 +61,10 @@ class BackwardCall(NamedTuple):
             lse.stride(),
             lse.dtype,
             lse.device,
-            None if dlse is None else (dlse.shape, dlse.stride(), dlse.dtype, dlse.device),
+            lse.is_neg(),
+            None
+            if dlse is None
+            else (dlse.shape, dlse.stride(), dlse.dtype, dlse.device, dlse.is_neg()),
             wanted,
             deterministic,
         )
@@ -121,7 +124,7 @@ def backward_call_of(
     if not _readable(do):
         do = do.clone(memory_format=torch.contiguous_format)
     if dlse is not None:
-        dlse = dlse.contiguous()
+        dlse = dlse.contiguous().resolve_neg()
     deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
     return BackwardCall(do, call, lse, dlse, wanted, deterministic)
 
