@@ -50,8 +50,12 @@ def merged(call: MergeCall, dtype: torch.dtype | None = None) -> tuple[Tensor, T
     check_merge(call)
     o, rest, dtype = call.o, call.o_rest, dtype or call.dtype()
     on_gpu = o.is_cuda and torch.float64 not in (o.dtype, dtype)
-    traced = is_traced(o, call.lse, rest) or lacks_memory(o, call.lse, rest)
-    if not on_gpu or traced or any(map(has_tangent, call)):
+    if (
+        not on_gpu
+        or is_traced(o, call.lse, rest)
+        or lacks_memory(o, call.lse, rest)
+        or any(map(has_tangent, call))
+    ):
         return merge_with_torch(call, dtype)
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in call):
         record: Callable[..., tuple[Tensor, Tensor]] = _Merge.apply

@@ -186,6 +186,29 @@ def test_pages_need_no_longest_length_of_keys() -> None:
     assert torch.equal(given, wanted)
 
 
+@pytest.mark.parametrize("page_keys", [1, 2, 3])
+def test_pages_up_to_the_longest_length_are_read(page_keys: int) -> None:
+    """The last page is read in part. Those behind it do not exist."""
+    lengths = (5, 4)
+    pages = [t.reshape(-1, page_keys, *t.shape[2:]) for t in (K, V)]
+    table = torch.arange(len(pages[0]), dtype=torch.int32).view(2, -1)
+    needed = -(-max(lengths) // page_keys)
+    wider = torch.cat((table[:, :needed], torch.full((2, 3), 99, dtype=torch.int32)), 1)
+    function: Any = flash_attn_varlen_func
+    args = (Q[0], *pages, BOUNDS, cu_seqlens(lengths), 4, 5)
+    out = function(*args, block_table=wider)
+    for rows, entry in ((slice(0, 2), 0), (slice(2, 6), 1)):
+        keys = (entry, slice(0, lengths[entry]))
+        wanted = attention(Q[:1, rows], K[keys][None], V[keys][None])
+        torch.testing.assert_close(out[rows], wanted[0])
+
+
+def test_pages_without_rows_hold_no_keys() -> None:
+    pages, nothing = torch.zeros(3, 0, 2, 16), cu_seqlens((0, 0))
+    out = flash_attn_varlen_func(Q[0], pages, pages, BOUNDS, nothing, 4, 4, block_table=TABLE)
+    assert torch.equal(out, torch.zeros_like(Q[0]))
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
