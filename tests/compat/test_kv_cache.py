@@ -353,10 +353,10 @@ def test_queries_without_lengths_are_not_taken_for_packed_ones() -> None:
     rows = q.flatten(0, 1)
     given: dict[str, Any] = {"cache_seqlens": numbers(20, 3, 8)}
     packed = with_cache(rows, k_cache, v_cache, **given, cu_seqlens_q=starts, max_seqlen_q=2)
-    wanted = with_cache(q, k_cache, v_cache, **given)
-    torch.testing.assert_close(packed.view_as(wanted), wanted, rtol=1.6e-2, atol=1.6e-2)
     with pytest.raises(UnsupportedError, match=r"q has 3 dimensions, .* allowed are four, unless"):
         with_cache(rows, k_cache, v_cache, **given)
+    wanted = with_cache(q, k_cache, v_cache, **given)
+    torch.testing.assert_close(packed.view_as(wanted), wanted, rtol=1.6e-2, atol=1.6e-2)
     with pytest.raises(UnsupportedError, match=r"q has 4 dimensions, .* allowed are three, since"):
         with_cache(q, k_cache, v_cache, **given, cu_seqlens_q=starts, max_seqlen_q=2)
 
