@@ -64,6 +64,7 @@ def test_what_kernels_cannot_read_is_copied() -> None:
         (torch.cat((values, values[..., :1]), -1)[..., :8], values),
         (values[:, :1].expand_as(values), values[:, :1].expand_as(values)),
         (negated, values.float()),
+        (torch._neg_view(values), -values),
     ):
         dlse = (
             torch._neg_view(torch.ones(2, 2, 4))

@@ -87,6 +87,8 @@ def test_a_padded_call_has_zeros_and_the_scale_of_the_true_head_dimension() -> N
     assert wide.softmax_scale == 60**-0.5
     assert wide.out is None
     assert padded(Call(q, k, v, softmax_scale=0.5)).softmax_scale == 0.5
+    q, k, v = made(60, 64)
+    assert padded(Call(q, k, v)).v is v
 
 
 @pytest.mark.parametrize("config", [None, SM80], ids=["torch", "emulated"])

@@ -27,6 +27,7 @@ from flash_attention.call.tensors import (
     check_no_grad,
     check_no_overlap,
     check_pointers,
+    check_shapes,
 )
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.passes import Pass
@@ -123,6 +124,23 @@ def test_what_is_no_dense_tensor_is_refused(thing: object, message: str) -> None
 def test_inputs_that_no_kernel_takes_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UnsupportedError, match=message):
         check_inputs(*views(**changes))
+
+
+@pytest.mark.parametrize("place", [1, 2], ids="kv")
+@pytest.mark.parametrize(
+    ("packing", "message"),
+    [
+        (Packing(), "allowed are four, unless cu_seqlens_k is given"),
+        (Packing(paged=True), "allowed are four, since block_table is given"),
+    ],
+    ids=["dense", "paged"],
+)
+def test_dimensions_of_k_and_v_are_named(place: int, packing: Packing, message: str) -> None:
+    given = list(views())
+    name = given[place].name
+    given[place] = view(name, shape=SHAPE[1:], strides=DENSE[1:])
+    with pytest.raises(UnsupportedError, match=rf"^{name} has 3 dimensions, .*{message}"):
+        check_shapes(given[0], given[1], given[2], packing)
 
 
 @pytest.mark.parametrize("name", ["k", "v", "o"])

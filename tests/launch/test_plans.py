@@ -120,10 +120,10 @@ def changed(call: Call, name: str) -> Iterator[Call]:
     return (call._replace(**{name: other}) for other in others)
 
 
-@pytest.mark.parametrize("alone", [False, True], ids=["every tensor", "q, k and v"])
+@pytest.mark.parametrize("count", [12, 4, 3], ids=["every tensor", "out", "q, k and v"])
 @pytest.mark.parametrize("name", Call._fields)
-def test_calls_that_differ_in_one_field_have_other_plans(name: str, alone: bool) -> None:
-    call = Call(*everything()[:3]) if alone else everything()
+def test_calls_that_differ_in_one_field_have_other_plans(name: str, count: int) -> None:
+    call = Call(*everything()[:count])
     mine, theirs = (Plan(Call(*grouped(seq_q=rows)), HOPPER) for rows in (1, 2))
     plan._plans.add((HOPPER, call.key()), mine)
     assert known_plan(call, HOPPER) is known_plan(call, HOPPER) is mine
@@ -137,7 +137,8 @@ def test_calls_that_differ_in_one_field_have_other_plans(name: str, alone: bool)
             assert known_plan(call, HOPPER) is mine
 
 
-BACKWARD_FIELDS = [name for name in Call._fields if name not in ("block_table", *DESCALES)]
+NO_PART = ("call", "block_table", *DESCALES)  # of a backward pass
+PASS_FIELDS = [n for n in (*BackwardCall._fields, *Call._fields) if n not in NO_PART]
 
 
 def whole_pass(call: Call) -> BackwardCall:
@@ -153,6 +154,8 @@ def changed_passes(whole: BackwardCall, name: str) -> Iterator[BackwardCall]:
         others = [Wanted(*(i == at for i in range(4))) for at in range(4)]
     elif name == "deterministic":
         others = [True]
+    elif name == "dlse" and whole.dlse is None:
+        others = [torch.zeros_like(whole.lse)]
     else:
         others = [change(getattr(whole, name)) for change in CHANGES.values()]
         others += [None] if name == "dlse" else []
@@ -160,12 +163,13 @@ def changed_passes(whole: BackwardCall, name: str) -> Iterator[BackwardCall]:
     return (whole._replace(**{field: other}) for other in others)
 
 
-@pytest.mark.parametrize(
-    "name", [*(n for n in BackwardCall._fields if n != "call"), *BACKWARD_FIELDS]
-)
-def test_passes_that_differ_in_one_field_have_other_plans(name: str) -> None:
+@pytest.mark.parametrize("alone", [False, True], ids=["every tensor", "q, k and v"])
+@pytest.mark.parametrize("name", PASS_FIELDS)
+def test_passes_that_differ_in_one_field_have_other_plans(name: str, alone: bool) -> None:
     call = everything()._replace(**dict.fromkeys(("block_table", *DESCALES)))
     whole = whole_pass(call)
+    if alone:
+        whole = whole._replace(call=Call(*call[:4]), dlse=None)
     mine, theirs = (BackwardPlan(backward_call(seq_k=rows), BACKWARD) for rows in (1, 2))
     backward._plans.add((BACKWARD, whole.key()), mine)
     assert known_backward_plan(whole, BACKWARD) is mine
