@@ -108,6 +108,23 @@ def test_positions_end_with_the_tables(
     assert torch.equal(caches[0][1, 5 : 5 + new], wanted)
 
 
+def test_tables_have_a_row_for_every_key_that_fits_into_the_pages() -> None:
+    q, k, v = tensors(1, 32)
+    table = shuffled_table(3, 4)
+    pages = [in_pages(t, table, 8) for t in (k, v)]
+    cos, sin = rotation(32, 32)
+
+    def step(rows: int) -> Any:
+        turn: dict[str, Any] = {"rotary_cos": cos[:rows], "rotary_sin": sin[:rows]}
+        return flash_attn_with_kvcache(
+            q, *pages, *new_rows(1), cache_seqlens=3, block_table=table, **turn
+        )
+
+    with pytest.raises(UnsupportedError, match=r"have 31 rows; .* room for 32 keys, pass as many"):
+        step(31)
+    step(32)
+
+
 @pytest.mark.gpu
 @pytest.mark.parametrize("page", [8, 64])
 def test_a_captured_step_follows_lengths_and_keys_that_change(page: int) -> None:
