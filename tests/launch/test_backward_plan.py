@@ -82,6 +82,20 @@ def misaligned(tensor: Tensor) -> Tensor:
     return tensor.new_zeros(tensor.numel() + 4)[4:].view(tensor.shape)
 
 
+@pytest.mark.parametrize("with_dlse", [False, True])
+def test_the_kernels_are_told_where_everything_lies(with_dlse: bool) -> None:
+    made = Case("", (9, 21), (5, 40), 64, 64, sinks=True, used=(3, 40)).make(dtype=torch.float16)
+    call = backward_of(made, with_dlse=with_dlse)
+    given: dict[str, Tensor | None] = call.call._asdict()
+    given |= {"o": given.pop("out"), "d_o": call.do, "lse": call.lse, "dlse": call.dlse}
+    names = ("q", "k", "v", "o", "d_o", "lse", "dlse", "sinks", "cu_seqlens_q", "cu_seqlens_k")
+    plan = BackwardPlan(call, BACKWARD)
+    for arguments in (plan.bind(call), plan.prepare(call)[0]):
+        told = {name: getattr(arguments, name) for name in (*names, "seqused_k")}
+        lies = {name: None if (t := given[name]) is None else t.data_ptr() for name in told}
+        assert told == lies
+
+
 @pytest.mark.parametrize("name", ["do", "q", "k", "v", "o"])
 def test_every_pass_checks_alignment(name: str) -> None:
     good = dense_pass()

@@ -19,6 +19,7 @@ from flash_attention.launch.backward import (
     known_backward_plan,
     recent_backward_plan,
 )
+from flash_attention.launch.device import CPU
 from flash_attention.launch.plan import Plan, known_plan, plan_for
 from flash_attention.launch.plans import Plans
 from tests.call.test_call import CHANGES, OPTIONAL, OTHER_OPTIONS, everything
@@ -210,12 +211,14 @@ def test_a_tensor_that_is_passed_twice_has_a_plan() -> None:
 
 @pytest.mark.usefixtures("no_compile")
 def test_without_a_config_torch_computes_on_the_cpu_whatever_was_planned() -> None:
-    call = Call(*grouped())
-    plan_for(call)
-    assert known_plan(call) is None
-    backward = backward_call()
-    backward_plan_for(backward)
-    assert known_backward_plan(backward) is None
+    call, each = Call(*grouped()), backward_call()
+    planned, planned_pass = plan_for(call), backward_plan_for(each)
+    for device in (CPU, 0, CPU):
+        planned.device_index = planned_pass.device_index = device
+        for _ in range(2):
+            assert known_plan(call) is (None if device == CPU else planned)
+            assert known_backward_plan(each) is (None if device == CPU else planned_pass)
+            assert recent_backward_plan(each) is (None if device == CPU else planned_pass)
 
 
 def backward_call(seq_k: int = 77) -> BackwardCall:
