@@ -242,8 +242,9 @@ def test_longest_lengths_are_whole_numbers(length: Any) -> None:
         ({"block_table": IDX}, r"block_table has shape \(2\)"),
         ({"cu_seqlens_k": None}, r"cu_seqlens_k is a NoneType; .* \(batch \+ 1\)"),
         ({"k": K[0, 0, 0]}, r"k has 1 dimensions, .* since block_table is given"),
+        ({"k": None}, r"k is a NoneType; pass a torch\.Tensor"),
     ],
-    ids=["list", "vector", "no lengths", "no pages"],
+    ids=["list", "vector", "no lengths", "no pages", "no k"],
 )
 def test_pages_are_described_by_tensors(changed: dict[str, Any], message: str) -> None:
     pages = torch.zeros(3, 16, 2, 16)
