@@ -29,6 +29,9 @@ GRADCHECKED = [
     Case("one head of k and d_v 16", 4, 5, 8, 16, heads=3, heads_k=1),
     Case("packed", (3, 0, 4), (5, 2, 0), 8, 8, sinks=True),
     Case("packed, keys in use", (3, 2), (5, 4), 8, 8, used=(2, 0), causal=True),
+    Case("keys in use", 2, 3, 8, 8, batch=2, heads=2, heads_k=1, used=(3, 1)),
+    Case("packed queries", (2, 1), 3, 8, 8, batch=2, heads=2, heads_k=1),
+    Case("packed keys", 2, (3, 1), 8, 8, batch=2, heads=2, heads_k=1),
     Case("everything", 5, 7, 8, 16, batch=2, sinks=True, softcap=2.0, window=(3, 1), used=(7, 4)),
 ]
 

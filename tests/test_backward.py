@@ -128,12 +128,13 @@ def test_a_config_of_the_other_pass_is_refused() -> None:
 
 
 @pytest.mark.usefixtures("no_compile")
-@pytest.mark.parametrize("place", [1, 2, 3, 4])
+@pytest.mark.parametrize("place", range(8))
 def test_tensors_that_require_grad_are_refused(place: int) -> None:
-    tensors = list(given())
-    tensors[place].requires_grad_()
-    with pytest.raises(UnsupportedError, match="this function is not differentiable; call atten"):
-        backward(FORWARD, *tensors)
+    tensors = [*given(), torch.zeros(1, 4, 70), torch.zeros(4)]
+    *first, dlse, sinks = (t.requires_grad_(i == place) for i, t in enumerate(tensors))
+    for function in FUNCTIONS:
+        with pytest.raises(UnsupportedError, match="this function is not differentiable; call att"):
+            function(FORWARD, *first, dlse=dlse, sinks=sinks)
 
 
 def configs(

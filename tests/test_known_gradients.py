@@ -14,7 +14,9 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
 from flash_attention import UnsupportedError, attention, autograd
+from flash_attention.call.backward_call import BackwardCall, Gradients
 from flash_attention.call.call import Call
+from flash_attention.launch.backward import BackwardPlan
 from tests.backward_cases import backward_of, flash_config
 from tests.feature_cases import Case, selected
 from tests.gradients import DEVICES, leaves
@@ -181,6 +183,29 @@ def test_a_known_pass_reads_gradients_of_any_strides_and_alignment(device: str) 
         assert all(map(torch.equal, found, wanted))
     with pytest.raises(UnsupportedError, match="asked for at once"):
         torch.autograd.grad(out, known.given, torch.stack((do, do)), is_grads_batched=True)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_known_pass_is_deterministic_when_torch_asks_for_it(
+    device: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = Known(CASES[0], device)
+    known.keywords["deterministic"] = False
+    passes: list[bool] = []
+    run = BackwardPlan.run
+
+    def noted(plan: BackwardPlan, call: BackwardCall) -> Gradients:
+        passes.append(plan.problem.deterministic)
+        return run(plan, call)
+
+    monkeypatch.setattr(BackwardPlan, "run", noted)
+    for is_asked in (False, False, True, True, False):
+        torch.use_deterministic_algorithms(is_asked)
+        try:
+            assert_close(known.gradients(), known.exact())
+        finally:
+            torch.use_deterministic_algorithms(False)
+    assert passes == [False, False, True, True, False]
 
 
 @pytest.mark.parametrize("device", DEVICES)

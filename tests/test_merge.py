@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from flash_attention import UnsupportedError, attention, merge
 from flash_attention.reference.judge import generate_qkv
@@ -78,6 +79,42 @@ def test_gradients_are_those_of_attention_over_all_keys(device: str) -> None:
     for mine, theirs in zip(found, wanted, strict=True):
         step = 1e-4 if device == "cpu" else 5e-2
         torch.testing.assert_close(mine.float(), theirs.float(), rtol=step, atol=step)
+
+
+def parts(device: str, dtype: torch.dtype) -> list[Tensor]:
+    """The outputs and the lses of two parts."""
+    q, k, v = qkv("cpu", dtype)
+    return [t.to(device) for part in over(q, k, v, 0, 13, 50) for t in part]
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_float64_is_merged_in_float64(device: str) -> None:
+    o1, lse1, o2, lse2 = (t.requires_grad_() for t in parts(device, torch.float64))
+    o, lse = merge(o1, lse1, o2, lse2)
+    q, k, v = qkv("cpu", torch.float64)
+    wanted, wanted_lse = attention(q, k, v, return_lse=True)
+    torch.testing.assert_close(o.cpu(), wanted, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(lse.cpu(), wanted_lse, rtol=1e-12, atol=1e-12)
+    found = torch.autograd.grad(o.sum() + lse.sum(), (o1, o2))
+    share = torch.exp(lse1.detach() - lse.detach()).mT[..., None].expand_as(o)
+    for mine, exact in zip(found, (share, 1 - share), strict=True):
+        torch.testing.assert_close(mine, exact, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("which", range(4), ids=["o1", "lse1", "o2", "lse2"])
+def test_tangents_are_merged_too(which: int, device: str) -> None:
+    given = parts(device, torch.float32)
+    step = torch.randn(given[which].shape, generator=torch.Generator().manual_seed(1)).to(device)
+    with forward_ad.dual_level():
+        dual = [forward_ad.make_dual(t, step) if i == which else t for i, t in enumerate(given)]
+        found = [forward_ad.unpack_dual(t).tangent for t in merge(*dual)]
+    exact = [t.double() for t in given]
+    small = [t + 1e-6 * step if i == which else t for i, t in enumerate(exact)]
+    for mine, near, at in zip(found, merge(*small), merge(*exact), strict=True):
+        wanted = (near - at) / 1e-6
+        mine = torch.zeros_like(wanted) if mine is None else mine.double()
+        torch.testing.assert_close(mine, wanted, rtol=1e-3, atol=1e-4)
 
 
 @pytest.mark.parametrize("device", DEVICES)

@@ -109,7 +109,7 @@ def _call(
     check_switch("deterministic", deterministic)
     do, q, k, v, o, lse = given
     call = call_of(function, q, k, v, o, keywords)
-    check_no_grad(call)
+    check_no_grad(call, do, lse, dlse)
     asked = Wanted(dsinks=call.sinks is not None) if wanted is None else _named(wanted)
     everywhere = torch.are_deterministic_algorithms_enabled()
     return BackwardCall(do, call, lse, dlse, asked, bool(deterministic) or everywhere)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from flash_attention.call.checks import check_dense
 from flash_attention.call.merge_call import DIMS, LSE_DIMS, MergeCall, check_merge
+from flash_attention.call.tensors import has_tangent
 from flash_attention.errors import UnsupportedError
 from flash_attention.launch.merge import merge_by_kernel
 from flash_attention.ops import is_traced, lacks_memory
@@ -49,7 +50,12 @@ def merged(call: MergeCall, dtype: torch.dtype | None = None) -> tuple[Tensor, T
     check_merge(call)
     o, rest, dtype = call.o, call.o_rest, dtype or call.dtype()
     on_gpu = o.is_cuda and torch.float64 not in (o.dtype, dtype)
-    if not on_gpu or is_traced(o, call.lse, rest) or lacks_memory(o, call.lse, rest):
+    if (
+        not on_gpu
+        or is_traced(o, call.lse, rest)
+        or lacks_memory(o, call.lse, rest)
+        or any(map(has_tangent, call))
+    ):
         return merge_with_torch(call, dtype)
     if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in call):
         record: Callable[..., tuple[Tensor, Tensor]] = _Merge.apply

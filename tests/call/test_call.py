@@ -24,7 +24,15 @@ from flash_attention import (
     forward,
     forward_timed,
 )
-from flash_attention.call.call import BACKWARD_KEYWORDS, EXTRAS, KEYWORDS, Call, Keywords, call_of
+from flash_attention.call.call import (
+    BACKWARD_KEYWORDS,
+    DESCALES,
+    EXTRAS,
+    KEYWORDS,
+    Call,
+    Keywords,
+    call_of,
+)
 from flash_attention.call.merge_call import MergeCall
 from flash_attention.compat.flash_attn import flash_attn_func
 from flash_attention.errors import UnsupportedError
@@ -56,6 +64,7 @@ CHANGES: dict[str, Callable[[Tensor], Tensor]] = {
     "stride": spread,
     "dtype": lambda t: t.to(torch.float64),
     "device": lambda t: t.to("meta"),
+    "sign": torch._neg_view,
 }
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "attention": attention,
@@ -89,6 +98,7 @@ def layout(tensor: Tensor) -> dict[str, object]:
         "stride": tensor.stride(),
         "dtype": tensor.dtype,
         "device": tensor.device,
+        "sign": tensor.is_neg(),
     }
 
 
@@ -100,6 +110,8 @@ def test_the_key_knows_the_layout_of_every_tensor(name: str, change: str) -> Non
     other = CHANGES[change](given)
     assert [what for what, of in layout(given).items() if layout(other)[what] != of] == [change]
     assert changed(call, **{name: other}).key() != call.key()
+    alone = Call(*call[:4])._replace(**{name: given})
+    assert changed(alone, **{name: other}).key() != alone.key()
 
 
 @pytest.mark.parametrize("name", OPTIONAL)
@@ -113,9 +125,9 @@ def test_the_key_knows_which_tensors_are_given(name: str) -> None:
 
 def test_the_key_knows_every_option() -> None:
     assert set(TENSORS) | set(OTHER_OPTIONS) == set(Call._fields)
-    call = everything()
-    keys = [changed(call, **{name: value}).key() for name, value in OTHER_OPTIONS.items()]
-    assert len({call.key(), *keys}) == 1 + len(OTHER_OPTIONS)
+    for call in (everything(), Call(*everything()[:4]), Call(*everything()[:3])):
+        keys = [changed(call, **{name: value}).key() for name, value in OTHER_OPTIONS.items()]
+        assert len({call.key(), *keys}) == 1 + len(OTHER_OPTIONS)
 
 
 def test_calls_that_differ_in_their_data_share_a_key() -> None:
@@ -153,9 +165,10 @@ def test_what_torch_compile_follows_has_no_properties(followed: type[Any]) -> No
     assert [name for name, value in vars(followed).items() if isinstance(value, property)] == []
 
 
-@pytest.mark.parametrize("name", ["q", "k", "v", "out", "sinks"])
+@pytest.mark.parametrize("name", ["q", "k", "v", "out", "sinks", *DESCALES])
 def test_a_gradient_may_be_asked_of_any_floating_tensor(name: str) -> None:
     assert not everything().needs_grad()
+    assert not Call(*everything()[:3]).needs_grad()
     call = everything()
     getattr(call, name).requires_grad_()
     assert call.needs_grad()
@@ -202,7 +215,7 @@ def test_an_unknown_keyword_is_told_the_nearest_one(name: str) -> None:
     ):
         message = rf"^{name}\(\) got an unexpected keyword argument '{given}'{hint}$"
         with pytest.raises(TypeError, match=message):
-            FUNCTIONS[name](q, q, q, **{given: True})
+            FUNCTIONS[name](q, q, q, softcap=1.0, **{given: True})
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)

@@ -119,6 +119,14 @@ def test_pages_that_are_not_there_are_refused(page: int, keys: int) -> None:
     check_lengths(Problem.of(call), call._replace(seqused_k=ints([48, 32])))
 
 
+def test_pages_of_one_key_are_read_one_by_one() -> None:
+    call = paged([[0, 1, 2], [3, 4, PAGES]], [2, 3])
+    single = call._replace(k=call.k[:, :1], v=call.v[:, :1])
+    with pytest.raises(UnsupportedError, match=r"block_table\[1, 2\] is 5, and sequence 1 has 3 k"):
+        check_lengths(Problem.of(single), single)
+    check_lengths(Problem.of(single), single._replace(seqused_k=ints([3, 2])))
+
+
 @pytest.mark.usefixtures("no_compile")
 def test_one_page_too_many_is_refused_on_the_cpu_and_when_validated() -> None:
     call = paged([[0, 1, 2], [3, 4, PAGES]], [48, 33])

@@ -4,9 +4,10 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Callable
 
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from flash_attention.call.overlap import Layout, may_overlap, overlaps_itself
@@ -30,7 +31,37 @@ def layouts(draw: st.DrawFn) -> Layout:
     return Layout(tuple(sizes), tuple(strides), draw(st.sampled_from((1, 2, 4))))
 
 
+ONE, TWO = Layout((1,), (2,), 2), Layout((2,), (1,), 2)  # the elements of TWO share a byte
+THREE = Layout((3,), (2,), 1)
+NEAR = [  # each with another that overlaps itself, or does not, by the last step of a stride
+    Layout((2,), (0,), 1),
+    Layout((2, 2), (4, 5), 2),
+    Layout((2, 2), (4, 6), 2),
+    Layout((2, 3), (4, 2), 1),
+    Layout((2, 3), (6, 2), 1),
+    Layout((2, 2), (2, 4), 1),
+    Layout((3, 2), (2, 4), 1),
+    Layout((2, 2, 2), (1, 3, 4), 1),
+    Layout((2, 2, 2), (2, 3, 8), 1),
+]
+
+
+def near(test: Callable[[Layout], None]) -> Callable[[Layout], None]:
+    """Has a test of one layout tried with all of these."""
+    for layout in (TWO, *NEAR):
+        test = example(layout)(test)
+    return test
+
+
 @given(layouts(), layouts(), st.integers(-300, 300))
+@example(ONE, ONE, 1)
+@example(ONE, ONE, -1)
+@example(ONE, ONE, 2)
+@example(THREE, THREE, -2)
+@example(THREE, THREE, 4)
+@example(THREE, THREE, -4)
+@example(THREE, THREE, 6)
+@example(THREE, THREE, -6)
 def test_two_views_overlap_exactly_when_they_share_a_byte(
     first: Layout, second: Layout, distance: int
 ) -> None:
@@ -38,12 +69,14 @@ def test_two_views_overlap_exactly_when_they_share_a_byte(
     assert may_overlap(distance, first, second) == bool(shared)
 
 
+@near
 @given(layouts())
 def test_a_view_overlaps_itself_exactly_when_two_elements_share_a_byte(layout: Layout) -> None:
     touched = touched_bytes(layout)
     assert overlaps_itself(layout) == (len(set(touched)) < len(touched))
 
 
+@near
 @given(layouts())
 def test_the_span_ends_at_the_last_byte(layout: Layout) -> None:
     assert layout.span == max(touched_bytes(layout), default=-1) + 1

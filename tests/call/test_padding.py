@@ -87,6 +87,8 @@ def test_a_padded_call_has_zeros_and_the_scale_of_the_true_head_dimension() -> N
     assert wide.softmax_scale == 60**-0.5
     assert wide.out is None
     assert padded(Call(q, k, v, softmax_scale=0.5)).softmax_scale == 0.5
+    q, k, v = made(60, 64)
+    assert padded(Call(q, k, v)).v is v
 
 
 @pytest.mark.parametrize("config", [None, SM80], ids=["torch", "emulated"])
@@ -155,6 +157,12 @@ def test_a_message_with_a_padded_head_dimension_names_the_given_one(
     for function in (attention, flash_attention.explain, flash_attention.check):
         with pytest.raises(UnsupportedError, match=message):
             function(q, k, v, config=FORM_64)
+    for d, padded_too in ((64, ""), (60, "d_head 60 is padded to 64, a multiple of 8; ")):
+        message = (
+            rf"v has d_head 72; .* \({padded_too}d_head 70 is padded to 72, a multiple of 8\)$"
+        )
+        with pytest.raises(UnsupportedError, match=message):
+            attention(*made(d, 70), config=FORM_64)
     with pytest.raises(UnsupportedError, match=r"config is for torch.bfloat16, .* convert them$"):
         attention(q.half(), k.half(), v.half(), config=FORM_64)
     monkeypatch.setenv(VARIABLE, "sm_90")

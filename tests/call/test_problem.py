@@ -13,6 +13,7 @@ import torch
 from flash_attention.call.call import Call
 from flash_attention.call.features import PLAIN, Features, MaskKind
 from flash_attention.call.problem import Problem, normalised_mask
+from flash_attention.call.results import E4M3
 
 PROBLEM = Problem(
     batch=5,
@@ -85,6 +86,7 @@ def test_a_packed_problem_has_the_lengths_the_caller_says() -> None:
         (False, (-1, -1), (False, None)),
         (False, (None, None), (False, None)),
         (False, (-1, 0), (True, None)),
+        (False, (-1, 1), (False, (200, 1))),
         (True, (None, 7), (True, None)),
         (False, (5, 3), (False, (5, 3))),
         (True, (5, 3), (False, (5, 0))),
@@ -163,17 +165,22 @@ def test_a_paged_problem_without_a_page_is_idle() -> None:
             "batch 5, 192 x 512 queries and keys, 6 heads (2 of k and v), d 128, float16",
         ),
         (
-            {"heads_k": 6, "d_v": 64, "causal": True, "softcap": 30.0},
+            {"heads_k": 6, "d_v": 64, "causal": True, "softcap": 0.5},
             "batch 5, 192 x 512 queries and keys, 6 heads, d 128 (64 of v), float16, causal,"
-            " softcap 30",
+            " softcap 0.5",
         ),
         (
             {"heads_k": 6, "window": (7, 0), "sinks": True, "seqused_k": True, "page_keys": 64},
             "batch 5, up to 192 x 512 queries and keys, 6 heads, d 128, float16, window (7, 0),"
             " sinks, pages of 64 keys",
         ),
+        (
+            {"heads_k": 6, "kv_dtype": E4M3, "page_keys": 1, "v_transposed": True, "total_k": 9},
+            "batch 5, up to 192 x 512 queries and keys, 6 heads, d 128, float16 (k and v"
+            " float8_e4m3fn), pages of 1 keys, v transposed",
+        ),
     ],
-    ids=["heads", "values", "features"],
+    ids=["heads", "values", "features", "8 bits"],
 )
 def test_a_problem_is_said_in_one_line(change: dict[str, Any], said: str) -> None:
     assert str(replace(PROBLEM, **change)) == said

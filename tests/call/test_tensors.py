@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from torch.autograd import forward_ad
 
 from flash_attention.arch import ARCHES
 from flash_attention.call.call import Call
@@ -26,6 +27,7 @@ from flash_attention.call.tensors import (
     check_no_grad,
     check_no_overlap,
     check_pointers,
+    check_shapes,
 )
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.passes import Pass
@@ -122,6 +124,23 @@ def test_what_is_no_dense_tensor_is_refused(thing: object, message: str) -> None
 def test_inputs_that_no_kernel_takes_are_refused(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(UnsupportedError, match=message):
         check_inputs(*views(**changes))
+
+
+@pytest.mark.parametrize("place", [1, 2], ids="kv")
+@pytest.mark.parametrize(
+    ("packing", "message"),
+    [
+        (Packing(), "allowed are four, unless cu_seqlens_k is given"),
+        (Packing(paged=True), "allowed are four, since block_table is given"),
+    ],
+    ids=["dense", "paged"],
+)
+def test_dimensions_of_k_and_v_are_named(place: int, packing: Packing, message: str) -> None:
+    given = list(views())
+    name = given[place].name
+    given[place] = view(name, shape=SHAPE[1:], strides=DENSE[1:])
+    with pytest.raises(UnsupportedError, match=rf"^{name} has 3 dimensions, .*{message}"):
+        check_shapes(given[0], given[1], given[2], packing)
 
 
 @pytest.mark.parametrize("name", ["k", "v", "o"])
@@ -275,18 +294,46 @@ def test_a_call_says_which_of_its_tensors_are_packed() -> None:
     assert Packing.of(paged) == Packing(paged=True)
 
 
-@pytest.mark.parametrize("name", ["q", "k", "v", "out", "sinks"])
+DESCALES = ("q_descale", "k_descale", "v_descale")
+DIFFERENTIABLE = ("q", "k", "v", "out", "sinks", *DESCALES, "another")
+
+
+def floating() -> dict[str, Any]:
+    """Every tensor of a call that may have a gradient, and one beside the call."""
+    given = {name: torch.zeros(1, 8, 2, 64) for name in DIFFERENTIABLE}
+    return given | {"sinks": torch.zeros(2)} | {name: torch.ones(1, 2) for name in DESCALES}
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
 def test_gradients_are_refused_only_where_they_would_be_recorded(name: str) -> None:
-    q, k, v, out = (torch.zeros(1, 8, 2, 64) for _ in range(4))
-    call = Call(q, k, v, out, sinks=torch.zeros(2))
-    check_no_grad(call)
-    getattr(call, name).requires_grad_()
+    given = floating()
+    other = given.pop("another")
+    call = Call(**given)
+    check_no_grad(call, other, None)
+    (other if name == "another" else given[name]).requires_grad_()
     with torch.no_grad():
-        check_no_grad(call)
+        check_no_grad(call, other)
     with torch.inference_mode():
-        check_no_grad(call)
+        check_no_grad(call, other)
     with pytest.raises(UnsupportedError, match=r"call attention, which is, .* torch.no_grad\(\)"):
-        check_no_grad(call)
+        check_no_grad(call, other)
+
+
+@pytest.mark.parametrize("name", DIFFERENTIABLE)
+def test_tangents_are_refused_whether_or_not_gradients_are_recorded(name: str) -> None:
+    given = floating()
+    with forward_ad.dual_level():
+        check_no_grad(Call(**{n: t for n, t in given.items() if n != "another"}), given["another"])
+        given[name] = forward_ad.make_dual(given[name], torch.ones_like(given[name]))
+        other = given.pop("another")
+        for is_enabled in (True, False):
+            with (
+                torch.set_grad_enabled(is_enabled),
+                pytest.raises(
+                    UnsupportedError, match=r"a tensor has a tangent, .* no forward-mode"
+                ),
+            ):
+                check_no_grad(Call(**given), None, other)
 
 
 def test_the_widest_tensor_is_as_wide_as_the_widest_config() -> None:

@@ -256,6 +256,29 @@ def test_pages_need_no_longest_length_of_keys() -> None:
     assert torch.equal(given, wanted)
 
 
+@pytest.mark.parametrize("page_keys", [1, 2, 3])
+def test_pages_up_to_the_longest_length_are_read(page_keys: int) -> None:
+    """The last page is read in part. Those behind it do not exist."""
+    lengths = (5, 4)
+    pages = [t.reshape(-1, page_keys, *t.shape[2:]) for t in (K, V)]
+    table = torch.arange(len(pages[0]), dtype=torch.int32).view(2, -1)
+    needed = -(-max(lengths) // page_keys)
+    wider = torch.cat((table[:, :needed], torch.full((2, 3), 99, dtype=torch.int32)), 1)
+    function: Any = flash_attn_varlen_func
+    args = (Q[0], *pages, BOUNDS, cu_seqlens(lengths), 4, 5)
+    out = function(*args, block_table=wider)
+    for rows, entry in ((slice(0, 2), 0), (slice(2, 6), 1)):
+        keys = (entry, slice(0, lengths[entry]))
+        wanted = attention(Q[:1, rows], K[keys][None], V[keys][None])
+        torch.testing.assert_close(out[rows], wanted[0])
+
+
+def test_pages_without_rows_hold_no_keys() -> None:
+    pages, nothing = torch.zeros(3, 0, 2, 16), cu_seqlens((0, 0))
+    out = flash_attn_varlen_func(Q[0], pages, pages, BOUNDS, nothing, 4, 4, block_table=TABLE)
+    assert torch.equal(out, torch.zeros_like(Q[0]))
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -292,8 +315,9 @@ def test_longest_lengths_are_whole_numbers(length: Any) -> None:
         ({"block_table": IDX}, r"block_table has shape \(2\)"),
         ({"cu_seqlens_k": None}, r"cu_seqlens_k is a NoneType; .* \(batch \+ 1\)"),
         ({"k": K[0, 0, 0]}, r"k has 1 dimensions, .* since block_table is given"),
+        ({"k": None}, r"k is a NoneType; pass a torch\.Tensor"),
     ],
-    ids=["list", "vector", "no lengths", "no pages"],
+    ids=["list", "vector", "no lengths", "no pages", "no k"],
 )
 def test_pages_are_described_by_tensors(changed: dict[str, Any], message: str) -> None:
     pages = torch.zeros(3, 16, 2, 16)

@@ -180,6 +180,12 @@ def test_what_version_3_has_more_is_refused(name: str, value: Any, message: str)
             function(*args, **{name: value})
 
 
+@pytest.mark.parametrize(("k", "said"), [(K[0, 0, 0], "1 dim"), (K[0, 0], "2 dim")], ids="12")
+def test_keys_of_version_3_have_four_dimensions(k: Tensor, said: str) -> None:
+    with pytest.raises(UnsupportedError, match=f"^k has {said}.*allowed are four"):
+        dense(Q, k, V)
+
+
 def test_what_a_cache_of_version_3_has_more_is_refused() -> None:
     cache = K.clone()
     with pytest.raises(UnsupportedError, match="leave it out"):
@@ -254,6 +260,18 @@ def test_queries_of_version_3_that_are_not_used_are_left_out(keys: Tensor | None
     for row in (1, 5):
         assert not out[row].any()
         assert bool((lse[:, row] == -torch.inf).all())
+
+
+def test_queries_that_are_not_used_leave_every_sequence_its_factors() -> None:
+    e4m3 = [t[0].to(torch.float8_e4m3fn) for t in (Q, K, V)]
+    factors = {f"{n}_descale": torch.rand(2, K.shape[2]) + 0.5 for n in "qkv"}
+    used = torch.tensor([1, 3], dtype=torch.int32)
+    out = varlen(*e4m3, *PACKED[3:], used, **factors)
+    for sequence, (start, end) in enumerate(((0, 2), (2, 6))):
+        rows = slice(start, start + int(used[sequence]))
+        given = (e4m3[0][rows], *(t[start:end] for t in e4m3[1:]))
+        its_own = {name: factor[sequence][None] for name, factor in factors.items()}
+        torch.testing.assert_close(out[rows], dense(*(t[None] for t in given), **its_own)[0])
 
 
 @pytest.mark.gpu

@@ -8,13 +8,16 @@ from typing import Any
 import pytest
 import torch
 
-from flash_attention.compat import flash_attn, kv_cache
+from flash_attention import UnsupportedError
+from flash_attention.compat import flash_attn, flash_attn_3, kv_cache
 from flash_attention.launch.cache_update import update_cache
+from flash_attention.reference.judge import cu_seqlens
 from tests.compat.rotations import rotation, turned
 from tests.compat.test_flash_attn_cache import close, new_rows, numbers, tensors
 from tests.short_queries import in_pages, shuffled_table
 
 flash_attn_with_kvcache: Any = flash_attn.flash_attn_with_kvcache
+with_cache: Any = flash_attn_3.flash_attn_with_kvcache
 
 
 @pytest.mark.parametrize("options", [{}, {"causal": True}, {"window_size": (5, -1)}], ids=str)
@@ -63,6 +66,63 @@ def test_columns_may_be_apart(monkeypatch: pytest.MonkeyPatch) -> None:
         out = flash_attn_with_kvcache(rows[0], *mine, *rows[1:], *turn, lengths, causal=True)
         results.append([out, *mine])
     assert all(map(torch.equal, *results))
+
+
+ROWS, TABLE_ROWS = 12, 20  # of the cache, and of the tables of angles
+
+
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize(
+    ("queries", "new", "causal", "last"),
+    [(3, 1, True, 17), (3, 1, False, 19), (1, 4, True, 16), (1, 4, False, 16), (2, 2, True, 18)],
+)
+def test_positions_end_with_the_tables(
+    queries: int, new: int, causal: bool, last: int, packed: bool
+) -> None:
+    """Sequence 1 starts at the last position from where all fit, and then just outside."""
+    q, *caches = tensors(queries, ROWS)
+    rows = new_rows(new)
+    cos, sin = rotation(TABLE_ROWS, 32)
+    options: dict[str, Any] = {"rotary_cos": cos, "rotary_sin": sin, "causal": causal}
+    if packed:
+        q, rows = q.flatten(0, 1), (rows[0].flatten(0, 1), rows[1].flatten(0, 1))
+        options |= {"cu_seqlens_q": cu_seqlens((queries,) * 3), "max_seqlen_q": queries}
+        options["cu_seqlens_k_new"] = cu_seqlens((new,) * 3)
+
+    def call(start: int) -> None:
+        first = numbers(0, start, 3)
+        with_cache(q, *caches, *rows, cache_seqlens=5, rotary_seqlens=first, **options)
+
+    before = caches[0].clone()
+    outside = {
+        last + 1: f"sequence 1 has the positions {last + 1} to 20; .* 20 rows, pass at least 21",
+        -1: r"rotary_seqlens\[1\] is -1; positions start at 0",
+    }
+    for start, message in outside.items():
+        with pytest.raises(UnsupportedError, match=message):
+            call(start)
+        assert torch.equal(caches[0], before)
+    for start in (last, 0):
+        call(start)
+    wanted = turned(new_rows(new)[0][1], cos[:new], sin[:new], interleaved=True)
+    assert torch.equal(caches[0][1, 5 : 5 + new], wanted)
+
+
+def test_tables_have_a_row_for_every_key_that_fits_into_the_pages() -> None:
+    q, k, v = tensors(1, 32)
+    table = shuffled_table(3, 4)
+    pages = [in_pages(t, table, 8) for t in (k, v)]
+    cos, sin = rotation(32, 32)
+
+    def step(rows: int) -> Any:
+        turn: dict[str, Any] = {"rotary_cos": cos[:rows], "rotary_sin": sin[:rows]}
+        return flash_attn_with_kvcache(
+            q, *pages, *new_rows(1), cache_seqlens=3, block_table=table, **turn
+        )
+
+    with pytest.raises(UnsupportedError, match=r"have 31 rows; .* room for 32 keys, pass as many"):
+        step(31)
+    step(32)
 
 
 @pytest.mark.gpu

@@ -13,6 +13,7 @@ from torch import Tensor
 from flash_attention.call.call import Call
 from flash_attention.compat import flash_attn, kv_cache
 from flash_attention.compat.flash_attn import flash_attn_with_kvcache
+from flash_attention.compat.flash_attn_3 import flash_attn_with_kvcache as version_3
 from flash_attention.errors import UnsupportedError
 from flash_attention.launch.cache_update import update_cache
 from flash_attention.launch.plan import plan_for
@@ -20,6 +21,7 @@ from flash_attention.reference.judge import generate_qkv
 
 BATCH, ROWS, PAGE = 3, 64, 16
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+with_cache: Any = version_3
 
 
 def numbers(*values: Any, device: str = "cpu") -> Tensor:
@@ -336,3 +338,38 @@ def test_a_cache_is_made_of_tensors(place: int, given: Any, message: str) -> Non
     q, k_cache, v_cache, k, v = args
     with pytest.raises(UnsupportedError, match=message):
         flash_attn_with_kvcache(q, k_cache, v_cache, k, v, cache_seqlens=3)
+
+
+def test_queries_without_lengths_are_not_taken_for_packed_ones() -> None:
+    """Tensors that fitted in one call are known, and whether q was packed is known with them."""
+    q, *_ = new_rows(2)
+    k_cache, v_cache = empty_cache()
+    starts = numbers(0, 2, 4, 6)
+    rows = q.flatten(0, 1)
+    given: dict[str, Any] = {"cache_seqlens": numbers(20, 3, 8)}
+    packed = with_cache(rows, k_cache, v_cache, **given, cu_seqlens_q=starts, max_seqlen_q=2)
+    with pytest.raises(UnsupportedError, match=r"q has 3 dimensions, .* allowed are four, unless"):
+        with_cache(rows, k_cache, v_cache, **given)
+    wanted = with_cache(q, k_cache, v_cache, **given)
+    torch.testing.assert_close(packed.view_as(wanted), wanted, rtol=1.6e-2, atol=1.6e-2)
+    with pytest.raises(UnsupportedError, match=r"q has 4 dimensions, .* allowed are three, since"):
+        with_cache(q, k_cache, v_cache, **given, cu_seqlens_q=starts, max_seqlen_q=2)
+
+
+def test_tensors_that_fitted_are_known_whatever_was_called_since(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sizes = [(new_rows(rows)[0], *empty_cache(rows=room)) for rows in (1, 2) for room in (32, 64)]
+    first = [flash_attn_with_kvcache(*tensors) for tensors in sizes]
+
+    def refuse(*given: Any) -> None:
+        raise AssertionError("known tensors are checked again")
+
+    monkeypatch.setattr(kv_cache, "check_shapes", refuse)
+    again = [flash_attn_with_kvcache(*tensors) for tensors in sizes]
+    for mine, theirs in zip(again, first, strict=True):
+        assert isinstance(mine, Tensor)
+        assert isinstance(theirs, Tensor)
+        assert torch.equal(mine, theirs)
+    with pytest.raises(AssertionError, match="checked again"):
+        flash_attn_with_kvcache(new_rows(3)[0], *empty_cache())

@@ -56,6 +56,7 @@ class Gpus:
     launches: list[Launched] = field(default_factory=list)
     encoded: dict[int, tuple[MapDescription, int]] = field(default_factory=dict)
     allocated: list[tuple[Any, torch.device]] = field(default_factory=list)  # a weak reference
+    allocated_bytes: list[int] = field(default_factory=list)
     zeros: list[tuple[int, int]] = field(default_factory=list)  # the device, the size
     kept: list[object] = field(default_factory=list)  # an address stands for one thing only
 
@@ -91,6 +92,7 @@ class Gpus:
             return made
         made = make(*size, **{**how, "device": "cpu"})
         self.allocated.append((weakref.ref(made), torch.device(device)))
+        self.allocated_bytes.append(made.nbytes)
         return made
 
     def _zeros(self, device_index: int, size: int) -> int:

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""compute: what a profiler of torch sees of it."""
+"""compute: what runs a call on the CPU, and what a profiler of torch sees of it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from flash_attention import attention
 from flash_attention.call.call import Call
+from flash_attention.errors import UnsupportedError
+from flash_attention.launch.compute import compute
 from flash_attention.launch.plan import plan_for
 from flash_attention.reference.judge import generate_qkv
 from tests.launch.calls import CONFIG
@@ -23,6 +25,14 @@ def ranges(device: str) -> list[str]:
         attention(q, k, v, config=CONFIG)
     attention(q, k, v, config=CONFIG)
     return [event.name for event in profiler.events() if event.name.startswith("flash_attention")]
+
+
+@pytest.mark.usefixtures("no_compile")
+def test_a_config_counts_on_the_cpu_too() -> None:
+    q, k, v = generate_qkv(1, 8, 1, 128, torch.float16)
+    assert compute(Call(q, k, v)) is not None
+    with pytest.raises(UnsupportedError, match="the kernel config is for d_head up to 64"):
+        compute(Call(q, k, v), CONFIG)
 
 
 @pytest.mark.slow

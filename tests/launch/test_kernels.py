@@ -111,6 +111,7 @@ def test_features_get_a_kernel_of_their_own_compiled_for_the_familys_target(
         Sm90Features(MaskKind.WINDOW, softcap=True, per_batch=True),
     ]
     assert get_kernel(HOPPER, ARCHES["sm_90"]) is kernels[0]
+    assert get_kernel(replace(HOPPER, stages=1), ARCHES["sm_90"]) is not kernels[0]
     assert get_kernel(HOPPER, ARCHES["sm_90"], Features(MaskKind.CAUSAL)) is kernels[1]
     assert get_kernel(HOPPER, ARCHES["sm_90"], Sm90Features(MaskKind.CAUSAL)) is kernels[1]
     assert kernels[0].smem_bytes == HOPPER.smem_bytes()
@@ -161,6 +162,19 @@ def test_iteration_runs_over_the_set_to_build() -> None:
     assert len(forward_kernels) == len(expected) > 16
 
 
+@pytest.mark.usefixtures("no_compile")
+def test_a_device_without_kernels_has_an_empty_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unusable(otherwise: Arch) -> Arch:
+        raise UnsupportedError("sm_70 is too old")
+
+    monkeypatch.setattr(dispatch, "current_arch", unusable)
+    assert list(forward_kernels) == []
+    assert CONFIG not in forward_kernels
+    assert forward_kernels.get(CONFIG) is None
+    with pytest.raises(UnsupportedError, match="sm_70 is too old"):
+        forward_kernels[CONFIG]
+
+
 def test_indexing_compiles_once_and_shows_what_the_compiler_said() -> None:
     kernel = forward_kernels[CONFIG]
     assert forward_kernels[CONFIG] is kernel
@@ -186,6 +200,8 @@ def test_an_architecture_gets_a_kernel_of_its_own() -> None:
     kernels = [get_kernel(CONFIG, ARCHES[name]) for name in ("sm_80", "sm_90")]
     assert [kernel.compiled.arch for kernel in kernels] == ["sm_80", "sm_90"]
     assert kernels[0].compiled.cubin != kernels[1].compiled.cubin
+    one_fits = replace(ARCHES["sm_80"], smem_per_sm=CONFIG.smem_bytes() + 1024)
+    assert get_kernel(CONFIG, one_fits).ctas_per_sm == 1 < kernels[0].ctas_per_sm
 
 
 def test_threads_that_ask_at_once_share_one_kernel() -> None:

@@ -131,6 +131,7 @@ def test_two_kernels_are_launched_in_order_and_share_memory_that_lives_as_long(g
     assert room[0]() is None
     sizes = plan.recipe.scratch
     assert list(sizes) == ["o_parts", "lse_parts"]
+    assert gpus.allocated_bytes == [sum(sizes.values())]
     for seen in (main, combine):
         assert seen.arguments.lse_parts - seen.arguments.o_parts == sizes["o_parts"]
     assert main.arguments.o_parts == combine.arguments.o_parts

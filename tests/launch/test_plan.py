@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -237,6 +238,22 @@ def test_a_call_is_prepared_with_room_for_its_results() -> None:
         assert (lse.dtype, tuple(lse.shape)) == (torch.float32, (1, 6, 100))
         assert (arguments.o, arguments.lse) == (out.data_ptr(), lse.data_ptr())
     assert Plan(call._replace(return_lse=False), HOPPER).prepare(call)[2] is None
+
+
+@pytest.fixture(params=[torch.bfloat16, torch.float64], ids=str)
+def other_default(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Another dtype of tensors that are made without one."""
+    torch.set_default_dtype(request.param)
+    yield
+    torch.set_default_dtype(torch.float32)
+
+
+@pytest.mark.usefixtures("loads", "other_default")
+def test_the_lse_is_float32_whatever_the_default_is() -> None:
+    call = Call(*grouped(), return_lse=True)
+    _, out, lse = Plan(call, HOPPER).prepare(call)
+    assert lse is not None
+    assert (out.dtype, lse.dtype) == (torch.float16, torch.float32)
 
 
 def test_kernels_are_loaded_by_the_first_call(loads: list[Launcher]) -> None:

@@ -3,23 +3,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from flash_attention.call.backward_call import BackwardCall, Wanted
-from flash_attention.call.call import Call
+from flash_attention.call.call import DESCALES, Call
 from flash_attention.launch import backward, plan, plans
 from flash_attention.launch.backward import (
+    BackwardPlan,
     backward_plan_for,
     known_backward_plan,
     recent_backward_plan,
 )
-from flash_attention.launch.plan import known_plan, plan_for
+from flash_attention.launch.device import CPU
+from flash_attention.launch.plan import Plan, known_plan, plan_for
 from flash_attention.launch.plans import Plans
-from tests.launch.calls import HOPPER, grouped
+from tests.call.test_call import CHANGES, OPTIONAL, OTHER_OPTIONS, everything
+from tests.launch.calls import CONFIG, HOPPER, grouped
 
 
 @pytest.fixture(autouse=True)
@@ -106,6 +110,97 @@ def test_a_known_plan_is_the_plan_of_the_key(
     assert known_plan(call._replace(q=None), HOPPER) is None  # type: ignore[arg-type]
 
 
+def changed(call: Call, name: str) -> Iterator[Call]:
+    """Calls that differ from `call` in one field."""
+    given = getattr(call, name)
+    others: list[Any] = [OTHER_OPTIONS[name]] if name in OTHER_OPTIONS else []
+    if isinstance(given, Tensor):
+        others = [change(given) for change in CHANGES.values()]
+    if name in OPTIONAL:
+        others.append(getattr(everything(), name) if given is None else None)
+    return (call._replace(**{name: other}) for other in others)
+
+
+@pytest.mark.parametrize("count", [12, 4, 3], ids=["every tensor", "out", "q, k and v"])
+@pytest.mark.parametrize("name", Call._fields)
+def test_calls_that_differ_in_one_field_have_other_plans(name: str, count: int) -> None:
+    call = Call(*everything()[:count])
+    mine, theirs = (Plan(Call(*grouped(seq_q=rows)), HOPPER) for rows in (1, 2))
+    plan._plans.add((HOPPER, call.key()), mine)
+    assert known_plan(call, HOPPER) is known_plan(call, HOPPER) is mine
+    others = list(changed(call, name))
+    assert others
+    for other in others:
+        assert known_plan(other, HOPPER) is None
+        plan._plans.add((HOPPER, other.key()), theirs)
+        for _ in range(2):
+            assert known_plan(other, HOPPER) is theirs
+            assert known_plan(call, HOPPER) is mine
+
+
+NO_PART = ("call", "block_table", *DESCALES)  # of a backward pass
+PASS_FIELDS = [n for n in (*BackwardCall._fields, *Call._fields) if n not in NO_PART]
+
+
+def whole_pass(call: Call) -> BackwardCall:
+    lse = torch.zeros(2, 2, 4)
+    return BackwardCall(torch.zeros(2, 4, 2, 8), call, lse, lse.clone())
+
+
+def changed_passes(whole: BackwardCall, name: str) -> Iterator[BackwardCall]:
+    """Passes that differ from `whole` in one field, of its call if it has that name."""
+    if name in Call._fields:
+        others: list[Any] = [c for c in changed(whole.call, name) if c.out is not None]
+    elif name == "wanted":
+        others = [Wanted(*(i == at for i in range(4))) for at in range(4)]
+    elif name == "deterministic":
+        others = [True]
+    elif name == "dlse" and whole.dlse is None:
+        others = [torch.zeros_like(whole.lse)]
+    else:
+        others = [change(getattr(whole, name)) for change in CHANGES.values()]
+        others += [None] if name == "dlse" else []
+    field = "call" if name in Call._fields else name
+    return (whole._replace(**{field: other}) for other in others)
+
+
+@pytest.mark.parametrize("alone", [False, True], ids=["every tensor", "q, k and v"])
+@pytest.mark.parametrize("name", PASS_FIELDS)
+def test_passes_that_differ_in_one_field_have_other_plans(name: str, alone: bool) -> None:
+    call = everything()._replace(**dict.fromkeys(("block_table", *DESCALES)))
+    whole = whole_pass(call)
+    if alone:
+        whole = whole._replace(call=Call(*call[:4]), dlse=None)
+    mine, theirs = (BackwardPlan(backward_call(seq_k=rows), BACKWARD) for rows in (1, 2))
+    backward._plans.add((BACKWARD, whole.key()), mine)
+    assert known_backward_plan(whole, BACKWARD) is mine
+    assert recent_backward_plan(whole, BACKWARD) is mine
+    others = list(changed_passes(whole, name))
+    assert others
+    for other in others:
+        assert recent_backward_plan(other, BACKWARD) is None
+        assert known_backward_plan(other, BACKWARD) is None
+        backward._plans.add((BACKWARD, other.key()), theirs)
+        for _ in range(2):
+            assert known_backward_plan(other, BACKWARD) is theirs
+            assert known_backward_plan(whole, BACKWARD) is mine
+
+
+@pytest.mark.usefixtures("no_compile")
+def test_configs_and_the_wish_for_lse_have_other_plans() -> None:
+    call = Call(*grouped())
+    asked: list[tuple[Any, bool]] = [(c, lse) for c in (HOPPER, CONFIG) for lse in (False, True)]
+    planned = [plan_for(call._replace(return_lse=lse), config) for config, lse in asked]
+    assert len(set(map(id, planned))) == len(planned)
+    for _ in range(3):
+        found = [known_plan(call, config, with_lse=lse) for config, lse in asked]
+        assert found == planned
+    both = (BACKWARD, "rung:2")
+    each = [backward_plan_for(backward_call(), config) for config in both]
+    for _ in range(3):
+        assert [known_backward_plan(backward_call(), config) for config in both] == each
+
+
 @pytest.mark.usefixtures("no_compile")
 def test_a_tensor_that_is_passed_twice_has_a_plan() -> None:
     q, k, _ = grouped()
@@ -116,12 +211,14 @@ def test_a_tensor_that_is_passed_twice_has_a_plan() -> None:
 
 @pytest.mark.usefixtures("no_compile")
 def test_without_a_config_torch_computes_on_the_cpu_whatever_was_planned() -> None:
-    call = Call(*grouped())
-    plan_for(call)
-    assert known_plan(call) is None
-    backward = backward_call()
-    backward_plan_for(backward)
-    assert known_backward_plan(backward) is None
+    call, each = Call(*grouped()), backward_call()
+    planned, planned_pass = plan_for(call), backward_plan_for(each)
+    for device in (CPU, 0, CPU):
+        planned.device_index = planned_pass.device_index = device
+        for _ in range(2):
+            assert known_plan(call) is (None if device == CPU else planned)
+            assert known_backward_plan(each) is (None if device == CPU else planned_pass)
+            assert recent_backward_plan(each) is (None if device == CPU else planned_pass)
 
 
 def backward_call(seq_k: int = 77) -> BackwardCall:
@@ -153,12 +250,13 @@ def test_a_known_backward_plan_is_the_plan_of_the_key() -> None:
 
 
 @pytest.mark.usefixtures("no_compile")
-def test_calls_that_alternate_between_lengths_find_plans_without_a_key(
+def test_calls_that_alternate_find_plans_without_a_key(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     calls = [Call(*grouped(*lengths)) for lengths in ((1, 64), (1, 96), (2, 96), (1, 128))]
     planned = [plan_for(call, HOPPER) for call in calls]
     passes = [backward_call(seq_k=length) for length in (64, 96)]
+    passes.append(passes[0]._replace(dlse=torch.zeros_like(passes[0].lse)))
     planned_passes = [backward_plan_for(each, BACKWARD) for each in passes]
     for call in calls:
         known_plan(call, HOPPER)

@@ -62,7 +62,10 @@ class BackwardCall(NamedTuple):
             lse.stride(),
             lse.dtype,
             lse.device,
-            None if dlse is None else (dlse.shape, dlse.stride(), dlse.dtype, dlse.device),
+            lse.is_neg(),
+            None
+            if dlse is None
+            else (dlse.shape, dlse.stride(), dlse.dtype, dlse.device, dlse.is_neg()),
             wanted,
             deterministic,
         )
@@ -124,7 +127,8 @@ def backward_call_of(
         do = do.clone(memory_format=torch.contiguous_format)
     tensors = [t if t is None or _readable(t) else _copied(t) for t in call[:4]]
     vectors = [None if t is None else t.contiguous() for t in call[4:8]]
-    dlse = None if dlse is None else dlse.contiguous()
+    if dlse is not None:
+        dlse = dlse.contiguous().resolve_neg()
     deterministic = deterministic or torch.are_deterministic_algorithms_enabled()
     readable = Call._make((*tensors, *vectors, *call[8:]))
     return BackwardCall(do, readable, lse.contiguous(), dlse, wanted, deterministic)

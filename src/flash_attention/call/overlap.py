@@ -65,7 +65,7 @@ def overlaps_itself(layout: Layout) -> bool:
     byte = _Term(1, 1 - layout.itemsize, layout.itemsize - 1)
     for i, (n, s) in enumerate(sizes):
         others = [_Term(stride, 1 - size, size - 1) for size, stride in sizes[i + 1 :]]
-        if s == 0 or _reaches_zero(s, [_Term(s, 0, n - 2), *others, byte]):
+        if _reaches_zero(s, [_Term(s, 0, n - 2), *others, byte]):
             return True
     return False
 

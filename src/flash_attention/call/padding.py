@@ -52,19 +52,21 @@ def padded(call: Call) -> Call:
 
 @contextmanager
 def naming_padding(call: Call) -> Iterator[None]:
-    """Let an error that names a padded head dimension name the one that `call` was made with."""
+    """Let an error that names padded head dimensions name those that `call` was made with."""
     try:
         yield
     except UnsupportedError as error:
         if not needs_padding(call.q, call.v):
             raise
         step = _step(call.v)
-        for d in (call.q.shape[-1], call.v.shape[-1]):
-            wide = d + -d % step
-            if d != wide and re.search(rf"\b{wide}\b", str(error)):
-                said = f"{error} (d_head {d} is padded to {wide}, a multiple of {step})"
-                raise UnsupportedError(said) from None
-        raise
+        said = [
+            f"d_head {d} is padded to {wide}, a multiple of {step}"
+            for d in dict.fromkeys((call.q.shape[-1], call.v.shape[-1]))
+            if (wide := d + -d % step) != d and re.search(rf"\b{wide}\b", str(error))
+        ]
+        if not said:
+            raise
+        raise UnsupportedError(f"{error} ({'; '.join(said)})") from None
 
 
 def _step(v: Tensor) -> int:

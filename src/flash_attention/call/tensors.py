@@ -207,14 +207,17 @@ def check_no_overlap(o: TensorView, inputs: Iterable[TensorView]) -> None:
             )
 
 
-def check_no_grad(call: Call) -> None:
-    """Raise UnsupportedError if autograd would expect a gradient or a tangent."""
-    if torch.is_grad_enabled() and call.needs_grad():
+def check_no_grad(call: Call, *others: torch.Tensor | None) -> None:
+    """Raise UnsupportedError if autograd would expect a gradient or a tangent of a call's tensors
+    or of others."""
+    if torch.is_grad_enabled() and (
+        call.needs_grad() or any(getattr(other, "requires_grad", False) for other in others)
+    ):
         raise UnsupportedError(
             "a tensor requires grad, and this function is not differentiable; call attention, which"
             " is, or call this one under torch.no_grad()"
         )
-    check_no_tangent(call)
+    check_no_tangent(call, *others)
 
 
 def check_differentiable(call: Call) -> None:
@@ -249,9 +252,9 @@ def check_not_paged(call: Call) -> None:
         )
 
 
-def check_no_tangent(call: Call) -> None:
+def check_no_tangent(call: Call, *others: torch.Tensor | None) -> None:
     """Raise UnsupportedError if a tensor has a tangent of forward-mode autograd."""
-    if forward_ad._current_level >= 0 and any(map(has_tangent, (*call[:5], *call[9:12]))):
+    if forward_ad._current_level >= 0 and any(map(has_tangent, (*call[:5], *call[9:12], *others))):
         refuse_tangent()
 
 
@@ -266,7 +269,7 @@ def refuse_tangent() -> NoReturn:
 
 def has_tangent(tensor: torch.Tensor | None) -> bool:
     """Return whether a tensor has a tangent of forward-mode autograd, as in torch.func.jvp."""
-    if tensor is None or forward_ad._current_level < 0:
+    if forward_ad._current_level < 0 or not isinstance(tensor, torch.Tensor):
         return False
     return forward_ad.unpack_dual(tensor).tangent is not None
 

@@ -93,8 +93,13 @@ def _check_positions(call: CacheCall, rotary: Rotary) -> None:
     if call.cu_seqlens_k_new is not None:
         new = call.cu_seqlens_k_new.diff().tolist()
     for sequence, (start, rows, more) in enumerate(zip(starts, queries, new, strict=True)):
+        if start < 0:
+            raise UnsupportedError(
+                f"rotary_seqlens[{sequence}] is {start}; positions start at 0, pass no number less"
+                " than that"
+            )
         end = start + max(more, 1 if rotary.one_position else rows)
-        if start < 0 or end > len(rotary.cos):
+        if end > len(rotary.cos):
             raise UnsupportedError(
                 f"sequence {sequence} has the positions {start} to {end - 1}; rotary_cos and"
                 f" rotary_sin have {len(rotary.cos)} rows, pass at least {end}"

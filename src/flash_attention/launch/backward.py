@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from flash_attention.arch import Arch
 from flash_attention.call import tensors
@@ -107,6 +108,8 @@ class BackwardPlan:
         if (a | b | c | d | e) % ALIGNMENT:
             named = zip(("do", "q", "k", "v", "o"), (do, q, k, v, o), strict=True)
             tensors.check_pointers(TensorView.of(name, t) for name, t in named if t is not None)
+        if forward_ad._current_level >= 0:
+            tensors.check_no_tangent(call.call, do, call.lse, call.dlse)
         return pointers
 
     def _pack(
