@@ -102,8 +102,9 @@ def test_one_tensor_of_version_3() -> None:
     )
     with pytest.raises(UnsupportedError, match="num_heads_q is 'a'; allowed is"):
         packed_in_one(heads, num_heads_q="a", **OPTIONS)
-    with pytest.raises(UnsupportedError, match=r"num_heads_q is 3; allowed is \(batch, seq"):
-        packed_in_one(heads, num_heads_q=3)
+    for count in (-2, 0, 3, 8, 10):
+        with pytest.raises(UnsupportedError, match=rf"num_heads_q is {count}; allowed is \(batch"):
+            packed_in_one(heads, num_heads_q=count)
 
 
 @pytest.mark.parametrize("used", [None, USED], ids=["all", "some"])
@@ -242,6 +243,14 @@ def test_packed_queries_of_version_3_are_rotated_at_their_positions() -> None:
         torch.testing.assert_close(out[entry : entry + count], wanted[0])
 
 
+def test_queries_that_are_not_used_leave_every_sequence_its_keys() -> None:
+    used, lengths = torch.tensor([1, 3], dtype=torch.int32), (5, 1)
+    out = varlen(*PACKED[:4], cu_seqlens(lengths), 4, 5, used)
+    for rows, keys in ((slice(0, 1), slice(0, 5)), (slice(2, 5), slice(5, 6))):
+        wanted = dense(Q[:1, rows], K[:1, keys], V[:1, keys])
+        torch.testing.assert_close(out[rows], wanted[0])
+
+
 @pytest.mark.parametrize("keys", [None, USED], ids=["all keys", "some keys"])
 def test_queries_of_version_3_that_are_not_used_are_left_out(keys: Tensor | None) -> None:
     used = torch.tensor([1, 3], dtype=torch.int32)
@@ -349,13 +358,14 @@ def test_parts_are_combined(given: bool, dtype: torch.dtype | None) -> None:
     ("changed", "message"),
     [
         ({"out_partial": Q}, r"they must be \(parts, batch, seq, heads, d\) and"),
+        ({"out_partial": Q, "lse_partial": Q[..., 0]}, r"lse_partial \(2, 6, 4\); they must be"),
         ({"lse_partial": torch.zeros(2, 2, 4, 6)}, r"lse_partial \(2, 2, 4, 6\)"),
         ({"out_partial": Q.half()[None]}, "pass torch.float32, or call flash_attention.merge"),
         ({"out_dtype": torch.float64}, "out_dtype is torch.float64; allowed are"),
         ({"out": Q.half()}, r"out has .* is torch\.float16 on cpu; it must be \(2, 6, 4, 16\)"),
         ({"out_partial": None}, "out_partial is a NoneType"),
     ],
-    ids=["dims", "lse", "16 bits", "dtype", "out", "none"],
+    ids=["dims", "no batch", "lse", "16 bits", "dtype", "out", "none"],
 )
 def test_what_cannot_be_combined_is_refused(changed: dict[str, Any], message: str) -> None:
     outs, lses = parts_of_keys()
