@@ -243,14 +243,6 @@ def test_packed_queries_of_version_3_are_rotated_at_their_positions() -> None:
         torch.testing.assert_close(out[entry : entry + count], wanted[0])
 
 
-def test_queries_that_are_not_used_leave_every_sequence_its_keys() -> None:
-    used, lengths = torch.tensor([1, 3], dtype=torch.int32), (5, 1)
-    out = varlen(*PACKED[:4], cu_seqlens(lengths), 4, 5, used)
-    for rows, keys in ((slice(0, 1), slice(0, 5)), (slice(2, 5), slice(5, 6))):
-        wanted = dense(Q[:1, rows], K[:1, keys], V[:1, keys])
-        torch.testing.assert_close(out[rows], wanted[0])
-
-
 @pytest.mark.parametrize("keys", [None, USED], ids=["all keys", "some keys"])
 def test_queries_of_version_3_that_are_not_used_are_left_out(keys: Tensor | None) -> None:
     used = torch.tensor([1, 3], dtype=torch.int32)
@@ -268,16 +260,15 @@ def test_queries_of_version_3_that_are_not_used_are_left_out(keys: Tensor | None
         assert bool((lse[:, row] == -torch.inf).all())
 
 
-def test_queries_that_are_not_used_leave_every_sequence_its_factors() -> None:
-    e4m3 = [t[0].to(torch.float8_e4m3fn) for t in (Q, K, V)]
+def test_queries_that_are_not_used_leave_every_sequence_its_keys_and_factors() -> None:
+    q, k, v = (t[0].to(torch.float8_e4m3fn) for t in (Q, K, V))
     factors = {f"{n}_descale": torch.rand(2, K.shape[2]) + 0.5 for n in "qkv"}
     used = torch.tensor([1, 3], dtype=torch.int32)
-    out = varlen(*e4m3, *PACKED[3:], used, **factors)
-    for sequence, (start, end) in enumerate(((0, 2), (2, 6))):
-        rows = slice(start, start + int(used[sequence]))
-        given = (e4m3[0][rows], *(t[start:end] for t in e4m3[1:]))
+    out = varlen(q, k, v, BOUNDS, cu_seqlens((5, 1)), 4, 5, used, **factors)
+    for sequence, (rows, keys) in enumerate(((slice(1), slice(5)), (slice(2, 5), slice(5, 6)))):
         its_own = {name: factor[sequence][None] for name, factor in factors.items()}
-        torch.testing.assert_close(out[rows], dense(*(t[None] for t in given), **its_own)[0])
+        wanted = dense(q[None, rows], k[None, keys], v[None, keys], **its_own)
+        torch.testing.assert_close(out[rows], wanted[0])
 
 
 @pytest.mark.gpu
