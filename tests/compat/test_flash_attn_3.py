@@ -181,12 +181,6 @@ def test_what_version_3_has_more_is_refused(name: str, value: Any, message: str)
             function(*args, **{name: value})
 
 
-@pytest.mark.parametrize(("k", "said"), [(K[0, 0, 0], "1 dim"), (K[0, 0], "2 dim")], ids="12")
-def test_keys_of_version_3_have_four_dimensions(k: Tensor, said: str) -> None:
-    with pytest.raises(UnsupportedError, match=f"^k has {said}.*allowed are four"):
-        dense(Q, k, V)
-
-
 @pytest.mark.parametrize(
     ("name", "message"),
     [
