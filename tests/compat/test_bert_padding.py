@@ -28,6 +28,7 @@ def test_padding_is_taken_out_and_put_back(dtype: torch.dtype) -> None:
     assert (starts.tolist(), starts.dtype, longest) == ([0, 3, 6, 7], torch.int32, 3)
     assert used.tolist() == [3, 3, 1]
     assert torch.equal(pad_input(rows, indices, 3, 5), STATES * MASK[..., None, None])
+    assert pad_input(rows[:0], indices[:0], 0, 5).shape == (0, 5, 2, 4)
 
 
 def test_rows_without_use_are_packed_and_not_counted() -> None:

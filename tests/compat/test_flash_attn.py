@@ -67,6 +67,7 @@ NEW: dict[str, Any] = {"k": K[:, :1], "v": V[:, :1], "cache_seqlens": 2}
         ({"rotary_cos": COS.half(), "rotary_sin": COS}, r"rotary_cos is torch\.float16 .* q is"),
         ({"rotary_cos": COS[:5], "rotary_sin": COS[:5]}, "5 rows; .* room for 6 keys, pass as"),
         ({"rotary_cos": [1.0], "rotary_sin": COS}, "rotary_cos is a list; pass a torch.Tensor"),
+        ({"rotary_cos": COS, "rotary_sin": [1.0]}, "rotary_sin is a list; pass a torch.Tensor"),
         (
             {"rotary_cos": COS, "rotary_sin": COS, "rotary_interleaved": "yes"},
             "rotary_interleaved is 'yes'; pass True or False",
@@ -78,7 +79,7 @@ NEW: dict[str, Any] = {"k": K[:, :1], "v": V[:, :1], "cache_seqlens": 2}
     ],
     ids=[
         *("no sin", "no cos", "no key", "shapes", "dim 8", "dim 32", "dtype", "rows", "list"),
-        *("switch", "positions"),
+        *("list of sin", "switch", "positions"),
     ],
 )
 def test_rotary_embeddings_fit_the_new_keys(option: dict[str, Any], message: str) -> None:
@@ -141,6 +142,30 @@ def test_left_padded_entries_lie_side_by_side() -> None:
     wider = torch.cat((K, K), dim=1)[:, :6]
     with pytest.raises(UnsupportedError, match=r"entries of k_cache lie .*k_cache\.contiguous"):
         flash_attn_with_kvcache(Q, wider, V, cache_leftpad=IDX)
+
+
+def test_one_left_padded_entry_may_be_part_of_a_longer_one() -> None:
+    longer = [torch.cat((t, t + 1), dim=1)[:1, :6] for t in (K, V)]
+    assert longer[0].stride(0) != 6 * longer[0].stride(1)
+    pad = torch.tensor([2], dtype=torch.int32)
+    out = flash_attn_with_kvcache(Q[:1], longer[0], longer[1], cache_leftpad=pad)
+    assert isinstance(out, torch.Tensor)
+    torch.testing.assert_close(out, attention(Q[:1], K[:1, 2:], V[:1, 2:]))
+
+
+def test_a_table_of_one_column_may_have_any_stride() -> None:
+    table = torch.tensor([1, 9, 0, 9], dtype=torch.int32).as_strided((2, 1), (2, 2))
+    out = flash_attn_with_kvcache(Q, K, V, block_table=table)
+    assert isinstance(out, torch.Tensor)
+    torch.testing.assert_close(out, attention(Q, K.flip(0), V.flip(0)))
+
+
+def test_pages_of_a_cache_in_full_use_exist() -> None:
+    table = torch.tensor([[0], [2]], dtype=torch.int32)
+    with pytest.raises(
+        UnsupportedError, match=r"block_table\[1, 0\] is 2, and sequence 1 has 6 keys"
+    ):
+        flash_attn_with_kvcache(Q, K, V, block_table=table)
 
 
 def test_packed_tensors_have_three_or_two_matrices() -> None:

@@ -74,7 +74,10 @@ ROWS, TABLE_ROWS = 12, 20  # of the cache, and of the tables of angles
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize(
     ("queries", "new", "causal", "last"),
-    [(3, 1, True, 17), (3, 1, False, 19), (1, 4, True, 16), (1, 4, False, 16), (2, 2, True, 18)],
+    [
+        *((3, 1, True, 17), (3, 1, False, 19), (1, 4, True, 16), (1, 4, False, 16)),
+        *((2, 2, True, 18), (3, 0, True, 17), (3, 0, False, 19)),
+    ],
 )
 def test_positions_end_with_the_tables(
     queries: int, new: int, causal: bool, last: int, packed: bool
@@ -106,6 +109,38 @@ def test_positions_end_with_the_tables(
         call(start)
     wanted = turned(new_rows(new)[0][1], cos[:new], sin[:new], interleaved=True)
     assert torch.equal(caches[0][1, 5 : 5 + new], wanted)
+
+
+@pytest.mark.parametrize(
+    ("first", "said"),
+    [
+        (numbers(0, 1), r"has shape \(2,\) and is torch\.int32 on cpu; pass .* of shape \(3,\)"),
+        (
+            numbers(0, 1, 2).long(),
+            r"has shape \(3,\) and is torch\.int64 on cpu; pass torch\.int32",
+        ),
+        (numbers(0, 1, 2).to("meta"), r"has .* torch\.int32 on meta; pass .* \(3,\) on cpu"),
+        ([0, 1, 2], "is a list; pass a torch.Tensor"),
+    ],
+    ids=["shape", "dtype", "device", "list"],
+)
+def test_first_positions_are_a_number_of_each_sequence(first: Any, said: str) -> None:
+    q, *caches = tensors(1, ROWS)
+    before = caches[0].clone()
+    turn = rotation(ROWS, 32)
+    with pytest.raises(UnsupportedError, match=f"rotary_seqlens {said}"):
+        with_cache(*(q, *caches, *new_rows(1), None, *turn), cache_seqlens=5, rotary_seqlens=first)
+    assert torch.equal(caches[0], before)
+
+
+def test_a_window_of_none_is_no_window() -> None:
+    results = []
+    for options in ({}, {"window_size": None}, {"window_size": (None, -1)}):
+        q, *caches = tensors(2, ROWS)
+        given = (q, *caches, *new_rows(2), *rotation(ROWS, 32))
+        results.append(flash_attn_with_kvcache(*given, cache_seqlens=numbers(3, 10, 0), **options))
+    assert torch.equal(results[0], results[1])
+    assert torch.equal(results[0], results[2])
 
 
 def test_tables_have_a_row_for_every_key_that_fits_into_the_pages() -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from flash_attention import UnsupportedError, attention, autograd
+from flash_attention import autograd
 from flash_attention.call.backward_call import BackwardCall, Gradients
 from flash_attention.compat import flash_attn, flash_attn_3
 from flash_attention.launch.backward import compute_gradients
@@ -172,18 +172,6 @@ def test_a_last_dimension_that_is_not_contiguous_is_copied() -> None:
     spread = tuple(t.transpose(-1, -2).contiguous().transpose(-1, -2) for t in (q, k, v))
     assert spread[0].stride(-1) != 1
     torch.testing.assert_close(flash_attn_func(*spread), expected(q, k, v)[0])
-
-
-@pytest.mark.parametrize("which", range(3), ids="qkv")
-def test_a_gpu_would_be_given_the_copy(which: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In strict mode the CPU refuses what kernels cannot read."""
-    given = [t.bfloat16() for t in tensors(3, 5)]
-    wanted = flash_attn_func(*given)
-    monkeypatch.setenv("FLASH_ATTENTION_STRICT", "1")
-    given[which] = given[which].mT.contiguous().mT
-    assert torch.equal(flash_attn_func(*given), wanted)
-    with pytest.raises(UnsupportedError, match=f"the last dimension of {'qkv'[which]} has stride"):
-        attention(*given)
 
 
 def test_packed_sequences_are_attended_to_apart_and_the_lse_is_heads_by_total() -> None:

@@ -37,6 +37,13 @@ def test_the_cache_is_called_k_cache() -> None:
             flash_attn.flash_attn_with_kvcache(*given)
 
 
+@pytest.mark.parametrize("function", [flash_attn.flash_attn_func, flash_attn_3.flash_attn_func])
+@pytest.mark.parametrize("k", [K[0, 0, 0], K[0, 0], K[0]], ids="123")
+def test_keys_have_four_dimensions(k: torch.Tensor, function: Callable[..., Any]) -> None:
+    with pytest.raises(UnsupportedError, match=rf"^k has {k.ndim} dimensions, .*allowed are four"):
+        function(Q, k, K)
+
+
 def test_messages_have_the_names_and_the_shapes_of_the_caller() -> None:
     q, k, v = torch.zeros(3, 2, 2, 6, 16)
     refused: list[tuple[tuple[Any, ...], dict[str, Any], str]] = [

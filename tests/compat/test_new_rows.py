@@ -218,3 +218,13 @@ def test_a_captured_step_follows_packed_new_keys_that_change() -> None:
         wanted = one_by_one(on_cpu)
         graph.replay()
         check([out.cpu(), given["k_cache"].cpu(), given["v_cache"].cpu()], wanted)
+
+
+@pytest.mark.parametrize("name", ["k_cache", "v_cache"])
+def test_rows_are_stored_in_caches_with_contiguous_columns(name: str) -> None:
+    given = arguments("rows")
+    given[name] = given[name].mT.contiguous().mT
+    before = {each: given[each].clone() for each in ("k_cache", "v_cache")}
+    with pytest.raises(UnsupportedError, match=f"the last dimension of {name} has stride 2; new"):
+        flash_attn_with_kvcache(**given)
+    assert all(torch.equal(given[each], cache) for each, cache in before.items())

@@ -119,6 +119,23 @@ def test_other_names_are_strict_too(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_compile")
+@pytest.mark.parametrize("which", range(3), ids="qkv")
+def test_functions_of_flash_attn_copy_what_a_gpu_refuses(
+    which: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = list(tensors())
+    wanted = flash_attn_func(*given)
+    given[which] = given[which].mT.contiguous().mT
+    monkeypatch.setenv(VARIABLE, "1")
+    found = flash_attn_func(*given)
+    assert isinstance(found, Tensor)
+    assert isinstance(wanted, Tensor)
+    assert torch.equal(found, wanted)
+    with pytest.raises(UnsupportedError, match=f"the last dimension of {'qkv'[which]} has stride"):
+        attention(*given)
+
+
+@pytest.mark.usefixtures("no_compile")
 def test_gradients_that_a_gpu_refuses_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     leaves = [t.requires_grad_() for t in tensors(dtype=torch.float32)]
     out = attention(*leaves)
