@@ -15,10 +15,19 @@ from torch import Tensor
 from flash_attention import attention
 from flash_attention.compat import flash_attn, install, uninstall
 from tests.compat.test_transformers_bf16 import assert_as_near
-from tests.compat.tiny_models import IDS, LEFT, MASKS, ONES, WITHOUT_SINKS, transformers, twins
+from tests.compat.tiny_models import (
+    ENCODERS,
+    IDS,
+    LEFT,
+    MASKS,
+    ONES,
+    WITHOUT_SINKS,
+    transformers,
+    twins,
+)
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
-DECODERS = [name for name in WITHOUT_SINKS if name != "bert"]
+DECODERS = [name for name in WITHOUT_SINKS if name not in ENCODERS]
 
 
 @pytest.fixture(autouse=True)
@@ -96,7 +105,7 @@ def test_generation(name: str, cache: str) -> None:
     assert torch.equal(given, wanted)
 
 
-@pytest.mark.parametrize("name", ["llama", "bert"])
+@pytest.mark.parametrize("name", [n for n in WITHOUT_SINKS if n in ("llama", *ENCODERS)])
 def test_models_train(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLASH_ATTENTION_DETERMINISTIC", "1")  # what transformers asks for
 
