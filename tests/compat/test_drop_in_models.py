@@ -15,13 +15,16 @@ from torch import Tensor
 from flash_attention import attention
 from flash_attention.compat import flash_attn, install, uninstall
 from tests.compat.test_transformers_bf16 import assert_as_near
+from tests.compat.test_transformers_dtypes import BF16, assert_changes_as_near
 from tests.compat.tiny_models import (
     ENCODERS,
     IDS,
+    IS_5,
     LEFT,
     MASKS,
     ONES,
     WITHOUT_SINKS,
+    deaf,
     transformers,
     twins,
 )
@@ -121,6 +124,39 @@ def test_models_train(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert given.keys() == wanted.keys()
     for parameter, gradient in given.items():
         torch.testing.assert_close(gradient, wanted[parameter], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("padding", MASKS)
+@pytest.mark.parametrize("name", ["Falcon", "GPTJ"])
+def test_models_with_layers_of_their_own(name: str, padding: str) -> None:
+    mask = MASKS[padding]
+    real = (ONES if mask is None else mask).bool()
+    with torch.no_grad():
+        given, wanted = (
+            deaf(name, implementation)(IDS, attention_mask=mask).logits[real]
+            for implementation in ("flash_attention_2", "eager")
+        )
+    torch.testing.assert_close(given, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.skipif(IS_5, reason="it has no layers of its own since transformers 5")
+@pytest.mark.parametrize("padding", MASKS)
+def test_modernbert(padding: str) -> None:
+    """It packs its rows, rotates them with flash-attn's layers and computes in bfloat16."""
+    mask = MASKS[padding]
+    real = (ONES if mask is None else mask).bool()
+    exact, coarse, ours = (
+        deaf("ModernBert", name) for name in ("eager", "eager", "flash_attention_2")
+    )
+    coarse.to(BF16)
+    results = [model(IDS, attention_mask=mask).logits[real] for model in (exact, coarse, ours)]
+    assert_as_near(*(logits.detach() for logits in results))
+    for logits in results:
+        logits.float().square().sum().backward()
+    for parameters in zip(*(model.parameters() for model in (exact, coarse, ours)), strict=True):
+        wanted, *_ = gradients = [p.grad for p in parameters]
+        if wanted is not None:
+            assert_changes_as_near(*gradients)
 
 
 def test_a_model_is_made_with_it() -> None:

@@ -24,6 +24,7 @@ from tests.compat.tiny_models import (
     ONES,
     SIZES,
     WITHOUT_SINKS,
+    deaf,
     transformers,
     twins,
 )
@@ -49,18 +50,7 @@ FLASH = '"flash_attention_2" after compat.install()'
 SDPA = '"sdpa" and call it inside compat.sdpa.route_sdpa()'
 DEAF = {"Bloom": '"eager"', "GPTJ": FLASH, "Falcon": FLASH}  # never look for registered ones
 if not IS_5:
-    DEAF |= {"Bert": SDPA, "ModernBert": FLASH, "T5": '"eager"'}
-
-
-def deaf(name: str, implementation: str) -> Any:
-    """A model of the same weights, whatever its implementation of attention."""
-    kind = "MaskedLM" if "Bert" in name else "ConditionalGeneration" if name == "T5" else "CausalLM"
-    sizes = SIZES | {"rotary_dim": 8, "alibi": False, "reference_compile": False}
-    del sizes["head_dim"]
-    config = getattr(transformers, f"{name}Config")(**sizes)
-    torch.manual_seed(0)
-    made = getattr(transformers, f"{name}For{kind}")
-    return made._from_config(config, attn_implementation=implementation).eval()
+    DEAF |= {"Bert": SDPA, "T5": '"eager"'}
 
 
 @pytest.mark.parametrize("name", DEAF)

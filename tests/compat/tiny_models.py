@@ -99,3 +99,15 @@ def twins(name: str, ours_called: str | None = None) -> tuple[Any, Any]:
     ours.set_attn_implementation(ours_called or register())
     assert ours.config._attn_implementation == (ours_called or NAME)
     return eager, ours
+
+
+def deaf(name: str, implementation: str) -> Any:
+    """A model that never looks for registered implementations. Its weights do not depend on its own
+    implementation."""
+    kind = "MaskedLM" if "Bert" in name else "ConditionalGeneration" if name == "T5" else "CausalLM"
+    sizes = SIZES | {"rotary_dim": 8, "alibi": False, "reference_compile": False}
+    del sizes["head_dim"]
+    config = getattr(transformers, f"{name}Config")(**sizes)
+    torch.manual_seed(0)
+    made = getattr(transformers, f"{name}For{kind}")
+    return made._from_config(config, attn_implementation=implementation).eval()
