@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -27,8 +28,7 @@ DEVICES = [
 def dispatch() -> Iterator[Any]:
     """The module of diffusers that calls flash-attn. It looks for it when it is imported."""
     install()
-    from diffusers.models import attention_dispatch
-
+    attention_dispatch = importlib.import_module("diffusers.models.attention_dispatch")
     assert attention_dispatch._CAN_USE_FLASH_ATTN
     assert attention_dispatch._CAN_USE_FLASH_ATTN_3
     yield attention_dispatch

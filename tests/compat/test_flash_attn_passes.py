@@ -13,13 +13,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from flash_attention.compat.flash_attn_passes import (
-    flash_attn_backward,
-    flash_attn_forward,
-    flash_attn_varlen_backward,
-    flash_attn_varlen_forward,
-)
+from flash_attention.compat import flash_attn_passes
 from flash_attention.errors import UnsupportedError
+
+flash_attn_backward: Any = flash_attn_passes.flash_attn_backward
+flash_attn_forward: Any = flash_attn_passes.flash_attn_forward
+flash_attn_varlen_backward: Any = flash_attn_passes.flash_attn_varlen_backward
+flash_attn_varlen_forward: Any = flash_attn_passes.flash_attn_varlen_forward
 
 HEADS, HEADS_K, D = 4, 2, 32
 SCALE = 0.2
@@ -78,7 +78,9 @@ def close(given: Tensor, wanted: Tensor, tolerance: float) -> None:
 
 @pytest.mark.parametrize(("device", "dtype", "tolerance"), DEVICES)
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_dense(options: tuple[Any, ...], device: str, dtype: torch.dtype, tolerance: float) -> None:
+def test_a_pass_of_dense_tensors_and_its_gradients(
+    options: tuple[Any, ...], device: str, dtype: torch.dtype, tolerance: float
+) -> None:
     dout, q, k, v = dense(device, dtype)
     out, lse, probabilities, state = flash_attn_forward(
         *(q.requires_grad_(), k, v, 0.0, SCALE, *options, None, False)
@@ -106,7 +108,7 @@ def test_dense(options: tuple[Any, ...], device: str, dtype: torch.dtype, tolera
 
 @pytest.mark.parametrize(("device", "dtype", "tolerance"), DEVICES)
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-def test_packed(
+def test_a_pass_of_packed_sequences_and_its_gradients(
     options: tuple[Any, ...], device: str, dtype: torch.dtype, tolerance: float
 ) -> None:
     rows, keys = [0, 5, 5, 12], [0, 6, 8, 17]
@@ -146,7 +148,7 @@ def test_parts_of_the_keys_make_the_whole(
 ) -> None:
     """As ranks of a ring do: forward passes are merged, backward passes get what was merged."""
     dout, q, k, v = dense(device, dtype)
-    options = (False, -1, -1, 0.0)
+    options: tuple[Any, ...] = OPTIONS["plain"]
     rest = (0.0, SCALE, *options, None, False)
     leaves = [t.double().requires_grad_() for t in (q, k, v)]
     found = [written_out(*rows, *options)[0] for rows in zip(*leaves, strict=True)]
@@ -273,7 +275,7 @@ SIGNATURES = {
 
 
 @pytest.mark.parametrize("function", SIGNATURES)
-def test_names_order_and_defaults(function: Callable[..., Any]) -> None:
+def test_names_order_and_defaults_of_passes(function: Callable[..., Any]) -> None:
     parameters = inspect.signature(function).parameters.values()
     shown = [p.name if p.default is p.empty else f"{p.name}={p.default}" for p in parameters]
     assert " ".join(shown) == SIGNATURES[function]

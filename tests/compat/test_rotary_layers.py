@@ -49,7 +49,9 @@ def turned(x: Tensor, angle: Tensor, interleaved: bool) -> Tensor:
 @pytest.mark.parametrize("interleaved", [False, True])
 @pytest.mark.parametrize("dim", [D, 8])
 @pytest.mark.parametrize("offsets", [0, 2, (3, 0)])
-def test_dense_rows(offsets: Any, dim: int, interleaved: bool, dtype: torch.dtype) -> None:
+def test_rows_turn_by_the_angles_of_their_positions(
+    offsets: Any, dim: int, interleaved: bool, dtype: torch.dtype
+) -> None:
     x, angle = draw(2, ROWS, HEADS, D, dtype=dtype), angles(dim)
     first = offsets if isinstance(offsets, tuple) else (offsets, offsets)
     given_offsets = torch.tensor(offsets) if isinstance(offsets, tuple) else offsets
@@ -78,7 +80,7 @@ def test_dense_rows(offsets: Any, dim: int, interleaved: bool, dtype: torch.dtyp
 
 
 @pytest.mark.parametrize("offsets", [0, 2, (3, 0, 1)])
-def test_packed_rows(offsets: Any) -> None:
+def test_packed_rows_start_at_their_sequence(offsets: Any) -> None:
     x, angle = draw(13, HEADS, D), angles(D)
     starts = [1, 5, 5, 11]  # rows before and behind all sequences are left as they are
     first = offsets if isinstance(offsets, tuple) else (offsets,) * 3
@@ -104,7 +106,7 @@ def test_a_row_without_angles_is_not_rotated() -> None:
 
 
 @pytest.mark.parametrize("interleaved", [False, True])
-def test_in_the_precision_of_torch(interleaved: bool) -> None:
+def test_a_rotation_in_the_precision_of_torch(interleaved: bool) -> None:
     x, angle = draw(2, ROWS, HEADS, D), angles(8, ROWS)
     wanted = torch.stack([turned(rows, angle, interleaved) for rows in x])
     of_rows = (angle.cos(), angle.sin())
@@ -147,7 +149,7 @@ def test_gradients_of_gradients() -> None:
 def test_qkv_and_kv_in_place(grouped: bool) -> None:
     angle, other = angles(8), angles(8) / 2
     leaf = draw(2, ROWS, *((5, D) if grouped else (3, HEADS, D)))
-    parts = (slice(3), slice(3, 4)) if grouped else (0, 1)
+    parts: tuple[Any, Any] = (slice(3), slice(3, 4)) if grouped else (0, 1)
     given_leaf, wanted_leaf = (leaf.clone().requires_grad_() for _ in range(2))
     qkv = given_leaf * 1
     given = apply_rotary_emb_qkv_(
@@ -174,7 +176,7 @@ def test_qkv_and_kv_in_place(grouped: bool) -> None:
         torch.testing.assert_close(kv[i, :, 0], keys, rtol=1e-6, atol=1e-6)
 
 
-def test_the_module() -> None:
+def test_the_module_turns_q_and_k() -> None:
     module = RotaryEmbedding(8, base=100.0)
     angle = torch.outer(torch.arange(KNOWN).double(), 100.0 ** (-torch.arange(0, 8, 2) / 8))
     qkv = draw(2, ROWS, 3, HEADS, D)
@@ -230,7 +232,7 @@ def test_angles_stay_exact_in_a_model_of_16_bits() -> None:
     ],
     ids=["rows", "lengths", "columns", "sin", "positions"],
 )
-def test_what_is_refused(message: str, arguments: dict[str, Any]) -> None:
+def test_angles_that_do_not_fit_are_refused(message: str, arguments: dict[str, Any]) -> None:
     given = {"x": draw(2, ROWS, HEADS, D), "cos": angles(8), "sin": angles(8)} | arguments
     with pytest.raises(UnsupportedError, match=message):
         apply_rotary(**given)

@@ -14,10 +14,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from flash_attention.compat.transformers import attention_forward
+from flash_attention.compat import transformers
 from tests.compat.test_transformers_bf16 import DEVICES, ERROR_FACTOR, assert_as_near
 from tests.compat.tiny_models import ENCODERS, GPT2, IDS, LEFT, MODELS, WITHOUT_SINKS, twins
 
+attention_forward: Any = transformers.attention_forward
 BF16 = torch.bfloat16
 NAMES = [*MODELS, *GPT2, *(name for name in WITHOUT_SINKS if name in ENCODERS)]
 

@@ -11,12 +11,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from flash_attention.compat.transformers import attention_forward
+from flash_attention.compat import transformers as ours_in_transformers
 from flash_attention.errors import UnsupportedError
 from tests.compat.tiny_models import IDS, MODELS, transformers, twins
 
 pytestmark = pytest.mark.slow  # left out of `make quick`
 
+attention_forward: Any = ours_in_transformers.attention_forward
 LENGTHS = (5, 9, 3)
 PLACES = torch.cat([torch.arange(n) for n in LENGTHS])[None]
 ROW = IDS[:1]
@@ -69,7 +70,8 @@ def states(batch: int = 1, seq: int = 7) -> list[Tensor]:
 
 
 def attended(position_ids: Tensor, tensors: list[Tensor]) -> Tensor:
-    return attention_forward(LAYER, *tensors, None, position_ids=position_ids)[0]
+    out: Tensor = attention_forward(LAYER, *tensors, None, position_ids=position_ids)[0]
+    return out
 
 
 @pytest.mark.parametrize(

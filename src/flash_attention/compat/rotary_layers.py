@@ -114,9 +114,9 @@ def apply_rotary_emb_qkv_(
     `cos_k` and `sin_k` are the angles of k, if k has others than q.
     """
     check_dense("qkv", qkv)
-    if qkv.ndim == 5 and qkv.shape[2] == 3:
-        of_q, of_k = 0, 1
-    else:
+    of_q: int | slice = 0
+    of_k: int | slice = 1
+    if qkv.ndim != 5 or qkv.shape[2] != 3:
         heads = num_heads_q if isinstance(num_heads_q, int) else 0
         heads_k = (qkv.shape[2] - heads) // 2 if qkv.ndim == 4 else 0
         if heads < 1 or heads_k < 1 or heads + 2 * heads_k != qkv.shape[2]:

@@ -96,11 +96,11 @@ def in_one_dtype(module: nn.Module, *tensors: Tensor) -> tuple[Tensor, ...]:
 def _dtype_of(module: nn.Module, device_type: str) -> torch.dtype | None:
     if torch.is_autocast_enabled(device_type):
         return torch.get_autocast_dtype(device_type)
-    config = getattr(module, "config", None)
-    if hasattr(config, "_pre_quantization_dtype"):  # transformers 4
-        return config._pre_quantization_dtype  # type: ignore[no-any-return]
-    if hasattr(config, "_is_quantized"):
-        return config.dtype  # type: ignore[no-any-return]
+    config: Any = getattr(module, "config", None)
+    for mark, name in (("_pre_quantization_dtype",) * 2, ("_is_quantized", "dtype")):
+        if hasattr(config, mark):  # of transformers 4, and 5
+            dtype: torch.dtype = getattr(config, name)
+            return dtype
     if not isinstance(module, nn.Module):
         return None
     linear = next((m for m in module.modules() if isinstance(m, nn.Linear)), None)
