@@ -11,7 +11,7 @@ SLOW := tests/emulator tests/kernels
 HEADERS := find src -name '*.cuh' -print0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint format mutations gpu-test matrix clean
+.PHONY: help demo test quick lint format mutations gpu-test matrix models clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -44,6 +44,9 @@ gpu-test: $(INSTALLED) ## only the tests that need a GPU
 
 matrix: ## the wheel on other Pythons and releases of torch; downloads up to 20 GB, see .ci/matrix
 	.ci/matrix
+
+models: ## models of transformers 4.57 and 5 and of diffusers; downloads gigabytes, see .ci/transformers
+	.ci/transformers
 
 clean: ## remove the environment and what the tools left behind
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build src/*.egg-info

@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.render.blocks import replace_block, table, wrap
+from flash_attention.compat.drop_in import MODULES
 from tests.compat.semantics_3 import PADDING, VERSION_3
+from tests.compat.semantics_layers import PASSES, ROTARY
 from tests.compat.semantics_row import EQUAL, Row
 
 HEADER = ("parameter", "flash-attn documents", "here", "shown by")
@@ -359,7 +361,19 @@ TABLES = {
     "with-a-cache": WITH_A_CACHE,
     "version-3": VERSION_3,
     "padding": PADDING,
+    "rotary": ROTARY,
+    "passes": PASSES,
 }
+
+
+def modules_block() -> str:
+    """The modules that `install` provides, as they stand in the document."""
+    rows = (
+        (f"`{module}`", ", ".join(f"`{name}`" for name in sorted(names)))
+        for module, names in MODULES.items()
+        if names
+    )
+    return wrap("modules", table(("module", "what is in it"), rows, left=2))
 
 
 def block(name: str, rows: Sequence[Row]) -> str:
@@ -369,7 +383,7 @@ def block(name: str, rows: Sequence[Row]) -> str:
 
 if __name__ == "__main__":
     document = Path(sys.argv[1])
-    text = document.read_text()
+    text = replace_block(document.read_text(), "modules", modules_block())
     for name, rows in TABLES.items():
         text = replace_block(text, name, block(name, rows))
     document.write_text(text)

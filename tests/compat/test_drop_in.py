@@ -14,7 +14,15 @@ from pathlib import Path
 
 import pytest
 
-from flash_attention.compat import bert_padding, flash_attn, flash_attn_3, install, uninstall
+from flash_attention.compat import (
+    bert_padding,
+    flash_attn,
+    flash_attn_3,
+    flash_attn_passes,
+    install,
+    rotary_layers,
+    uninstall,
+)
 from flash_attention.compat.__main__ import main
 from flash_attention.errors import UnsupportedError
 
@@ -22,7 +30,20 @@ MODULES = {
     "flash_attn": flash_attn,
     "flash_attn.flash_attn_interface": flash_attn,
     "flash_attn.bert_padding": bert_padding,
+    "flash_attn.layers.rotary": rotary_layers,
     "flash_attn_interface": flash_attn_3,
+}
+OTHER_NAMES = {
+    "flash_attn.flash_attn_interface": {
+        f"{prefix}_flash_attn{varlen}_{way}": getattr(
+            flash_attn_passes, f"flash_attn{varlen}_{way}"
+        )
+        for prefix in ("", "_wrapped")
+        for varlen in ("", "_varlen")
+        for way in ("forward", "backward")
+    },
+    "flash_attn.layers.rotary": {"apply_rotary_emb_func": rotary_layers.apply_rotary_emb},
+    "flash_attn.ops.triton.rotary": {"apply_rotary": rotary_layers.apply_rotary},
 }
 
 
@@ -37,12 +58,19 @@ def installed() -> Iterator[None]:
 @pytest.mark.parametrize("name", MODULES)
 def test_modules_of_others_have_our_functions(name: str) -> None:
     module, ours = import_module(name), MODULES[name]
-    assert module.__all__ == ours.__all__
+    assert {*module.__all__} >= {*ours.__all__}
     assert all(getattr(module, public) is getattr(ours, public) for public in ours.__all__)
-    assert module.__file__ == ours.__file__
     spec = importlib.util.find_spec(name)
     assert spec is not None
     assert spec.name == name
+
+
+@pytest.mark.usefixtures("installed")
+@pytest.mark.parametrize("name", OTHER_NAMES)
+def test_names_that_only_others_have(name: str) -> None:
+    module = import_module(name)
+    for public, function in OTHER_NAMES[name].items():
+        assert getattr(module, public) is function
 
 
 @pytest.mark.usefixtures("installed")
@@ -56,25 +84,45 @@ def test_versions_say_whose_they_are() -> None:
         assert import_module(module).__version__ == version
     found = importlib.metadata.packages_distributions()
     assert found["flash_attn"] == ["flash-attn"]
-    assert found["flash_attn_interface"] == ["flash-attn-3"]
+    assert found["flash_attn_interface"] == found["flash_attn_3"] == ["flash-attn-3"]
     assert importlib.metadata.version("torch")
     assert "computed by flash_attention" in str(importlib.metadata.metadata("flash-attn"))
 
 
 @pytest.mark.usefixtures("installed")
-def test_what_is_not_here_is_not_found() -> None:
-    assert importlib.util.find_spec("flash_attn.cute") is None
-    with pytest.raises(ModuleNotFoundError, match=r"flash_attn\.layers"):
-        import_module("flash_attn.layers.rotary")
-    with pytest.raises(ImportError, match="cannot import name 'flash_attn_triton'"):
+@pytest.mark.parametrize(
+    ("name", "package"),
+    [
+        ("flash_attn.losses.cross_entropy", "flash-attn"),
+        ("flash_attn.ops.rms_norm", "flash-attn"),
+        ("flash_attn.cute", "flash-attn-4"),
+        ("flash_attn_3._C", "flash-attn-3"),
+    ],
+)
+def test_what_is_not_here_is_said_to_be_elsewhere(name: str, package: str) -> None:
+    missing = ".".join(name.split(".")[:2]) if "losses" in name else name
+    message = f"{missing} is in the package {package}, and .* install {package}, and call .*replace"
+    with pytest.raises(ModuleNotFoundError, match=message) as error:
+        import_module(name)
+    assert error.value.name == missing
+    assert importlib.util.find_spec(missing) is None  # how programs look whether it is there
+
+
+@pytest.mark.usefixtures("installed")
+def test_what_a_module_lacks_is_not_found() -> None:
+    message = r"cannot import name 'flash_attn_triton' from 'flash_attn' \(.*compat/drop_in.py\)"
+    with pytest.raises(ImportError, match=message):
         exec("from flash_attn import flash_attn_triton")
+    assert not hasattr(import_module("flash_attn"), "flash_attn_triton")
+    with pytest.raises(ModuleNotFoundError, match="No module named 'flash_attn_4'"):
+        import_module("flash_attn_4")
 
 
 def test_nothing_is_left_behind() -> None:
     before, finders = dict(sys.modules), list(sys.meta_path)
     install()
     install()
-    assert len(sys.meta_path) == len(finders) + 1
+    assert len(sys.meta_path) == len(finders) + 2
     uninstall()
     uninstall()
     assert sys.meta_path == finders
@@ -113,6 +161,29 @@ def test_a_real_package_is_replaced_on_demand_only(real: Path, imported: bool) -
     for name, module in modules.items():
         if name.split(".")[0] == "flash_attn":
             assert sys.modules.pop(name) is module
+
+
+LOSS = """
+from flash_attn import flash_attn_func
+from flash_attn.layers.rotary import apply_rotary_emb
+WHOSE = flash_attn_func.__module__, apply_rotary_emb.__module__
+"""
+
+
+def test_other_modules_of_a_real_package_stay(real: Path) -> None:
+    (real / "losses").mkdir()
+    (real / "losses" / "cross_entropy.py").write_text(LOSS)
+    (real / "bert_padding.py").write_text("WHOSE = 'real'")
+    install(replace=True)
+    theirs = import_module("flash_attn.losses.cross_entropy")
+    assert theirs.__file__ == str(real / "losses" / "cross_entropy.py")
+    assert (flash_attn.__name__, rotary_layers.__name__) == theirs.WHOSE
+    assert not hasattr(import_module("flash_attn.bert_padding"), "WHOSE")
+    uninstall()
+    assert not [name for name in sys.modules if name.startswith("flash_attn.")]
+    assert import_module("flash_attn.bert_padding").WHOSE == "real"
+    for name in ("flash_attn.bert_padding", "flash_attn"):
+        del sys.modules[name]
 
 
 SCRIPT = """

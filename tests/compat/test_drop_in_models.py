@@ -15,10 +15,22 @@ from torch import Tensor
 from flash_attention import attention
 from flash_attention.compat import flash_attn, install, uninstall
 from tests.compat.test_transformers_bf16 import assert_as_near
-from tests.compat.tiny_models import IDS, LEFT, MASKS, ONES, WITHOUT_SINKS, transformers, twins
+from tests.compat.test_transformers_dtypes import BF16, assert_changes_as_near
+from tests.compat.tiny_models import (
+    ENCODERS,
+    IDS,
+    IS_5,
+    LEFT,
+    MASKS,
+    ONES,
+    WITHOUT_SINKS,
+    deaf,
+    transformers,
+    twins,
+)
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
-DECODERS = [name for name in WITHOUT_SINKS if name != "bert"]
+DECODERS = [name for name in WITHOUT_SINKS if name not in ENCODERS]
 
 
 @pytest.fixture(autouse=True)
@@ -96,7 +108,7 @@ def test_generation(name: str, cache: str) -> None:
     assert torch.equal(given, wanted)
 
 
-@pytest.mark.parametrize("name", ["llama", "bert"])
+@pytest.mark.parametrize("name", [n for n in WITHOUT_SINKS if n in ("llama", *ENCODERS)])
 def test_models_train(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLASH_ATTENTION_DETERMINISTIC", "1")  # what transformers asks for
 
@@ -112,6 +124,39 @@ def test_models_train(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert given.keys() == wanted.keys()
     for parameter, gradient in given.items():
         torch.testing.assert_close(gradient, wanted[parameter], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("padding", MASKS)
+@pytest.mark.parametrize("name", ["Falcon", "GPTJ"])
+def test_models_with_layers_of_their_own(name: str, padding: str) -> None:
+    mask = MASKS[padding]
+    real = (ONES if mask is None else mask).bool()
+    with torch.no_grad():
+        given, wanted = (
+            deaf(name, implementation)(IDS, attention_mask=mask).logits[real]
+            for implementation in ("flash_attention_2", "eager")
+        )
+    torch.testing.assert_close(given, wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.skipif(IS_5, reason="it has no layers of its own since transformers 5")
+@pytest.mark.parametrize("padding", MASKS)
+def test_modernbert(padding: str) -> None:
+    """It packs its rows, rotates them with flash-attn's layers and computes in bfloat16."""
+    mask = MASKS[padding]
+    real = (ONES if mask is None else mask).bool()
+    exact, coarse, ours = (
+        deaf("ModernBert", name) for name in ("eager", "eager", "flash_attention_2")
+    )
+    coarse.to(BF16)
+    results = [model(IDS, attention_mask=mask).logits[real] for model in (exact, coarse, ours)]
+    assert_as_near(*(logits.detach() for logits in results))
+    for logits in results:
+        logits.float().square().sum().backward()
+    for parameters in zip(*(model.parameters() for model in (exact, coarse, ours)), strict=True):
+        wanted, *_ = gradients = [p.grad for p in parameters]
+        if wanted is not None:
+            assert_changes_as_near(*gradients)
 
 
 def test_a_model_is_made_with_it() -> None:

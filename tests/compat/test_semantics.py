@@ -12,20 +12,28 @@ from typing import Any
 import pytest
 
 from benchmarks.render.blocks import marked_block
-from flash_attention.compat import bert_padding, flash_attn, flash_attn_3
+from flash_attention.compat import (
+    bert_padding,
+    flash_attn,
+    flash_attn_3,
+    flash_attn_passes,
+    rotary_layers,
+)
 from tests.compat import (
     test_8_bit_cache,
     test_bert_padding,
     test_flash_attn,
     test_flash_attn_3,
     test_flash_attn_cache,
+    test_flash_attn_passes,
     test_flash_attn_rotary,
     test_flash_attn_semantics,
     test_kv_cache,
     test_new_rows,
+    test_rotary_layers,
     test_values,
 )
-from tests.compat.semantics import TABLES, block
+from tests.compat.semantics import TABLES, block, modules_block
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "flash_attn_semantics.md"
 MODULES = (
@@ -34,10 +42,12 @@ MODULES = (
     test_flash_attn,
     test_flash_attn_3,
     test_flash_attn_cache,
+    test_flash_attn_passes,
     test_flash_attn_rotary,
     test_flash_attn_semantics,
     test_kv_cache,
     test_new_rows,
+    test_rotary_layers,
     test_values,
 )
 FUNCTIONS = [
@@ -46,6 +56,8 @@ FUNCTIONS = [
         (flash_attn, ("every-function", "packed", "with-a-cache")),
         (flash_attn_3, TABLES),
         (bert_padding, ("padding",)),
+        (flash_attn_passes, ("passes",)),
+        (rotary_layers, ("rotary",)),
     )
     for name in module.__all__
     if name != "get_scheduler_metadata"
@@ -61,6 +73,10 @@ def names_in(module: ModuleType) -> set[str]:
 @pytest.mark.parametrize("name", TABLES)
 def test_the_document_has_the_rows(name: str) -> None:
     assert marked_block(DOCUMENT.read_text(), name) == block(name, TABLES[name])
+
+
+def test_the_document_has_the_modules() -> None:
+    assert marked_block(DOCUMENT.read_text(), "modules") == modules_block()
 
 
 def test_every_row_is_shown_by_tests_that_exist_and_every_test_shows_a_row() -> None:

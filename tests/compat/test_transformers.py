@@ -92,8 +92,30 @@ def test_padding_and_packing(name: str, causal: bool) -> None:
     out, weights = attention_forward(layer(causal), *tensors, mask)
     assert weights is None
     close(out, expected(*tensors, visible(mask, 7, causal)), mask != 0)
-    given = attention_forward(layer(not causal), *tensors, mask, is_causal=causal)[0]
-    close(given, out)
+
+
+def test_is_causal_goes_before_what_the_layer_says() -> None:
+    tensors = states()
+    causal = visible(torch.ones_like(LEFT), 7, causal=True)
+    full = torch.ones_like(causal)
+    for says, wanted in ((False, full), (True, causal)):
+        out, _ = attention_forward(layer(not says), *tensors, None, is_causal=says)
+        close(out, expected(*tensors, wanted))
+
+
+@pytest.mark.parametrize(
+    ("module", "causal"),
+    [
+        (SimpleNamespace(is_causal=True), True),  # torch's masks have the causal part, ours not
+        (SimpleNamespace(is_causal=False), False),
+        (SimpleNamespace(is_causal=True, config=SimpleNamespace(is_causal=False)), False),
+    ],
+    ids=["a decoder", "an encoder", "a decoder called as an encoder"],
+)
+def test_a_padded_layer_that_says_it_is_not_causal(module: Any, causal: bool) -> None:
+    tensors = states()
+    out, _ = attention_forward(module, *tensors, LEFT, is_causal=False)
+    close(out, expected(*tensors, visible(LEFT, 7, causal)), LEFT)
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -178,9 +200,10 @@ def test_a_mask_is_read_once_for_all_layers_and_again_when_it_changes() -> None:
         ({"dropout": 0.1}, r"dropout is 0\.1.*model\.eval\(\)"),
         ({"position_bias": torch.zeros(1)}, "position_bias is given"),
         ({"output_attentions": True}, r"output_attentions.*never formed"),
+        ({"head_mask": torch.ones(HEADS)}, r"head_mask.*never formed"),
         ({"cache": "paged"}, "paged caches"),
     ],
-    ids=["dropout", "position_bias", "output_attentions", "cache"],
+    ids=["dropout", "position_bias", "output_attentions", "head_mask", "cache"],
 )
 def test_what_is_not_served_is_refused(option: dict[str, Any], message: str) -> None:
     with pytest.raises(UnsupportedError, match=message):

@@ -64,14 +64,6 @@ def test_a_prompt_in_two_parts(models: tuple[Any, Any]) -> None:
     close(given, wanted)
 
 
-def test_packed_sequences(models: tuple[Any, Any]) -> None:
-    places = torch.cat([torch.arange(n) for n in (5, 9, 3)])[None]
-    wanted, given = (
-        model(IDS[:1], position_ids=places, use_cache=False).logits for model in models
-    )
-    close(given, wanted)
-
-
 def test_a_compiled_model_is_one_graph(models: tuple[Any, Any]) -> None:
     torch._dynamo.reset()
     eager, ours = models

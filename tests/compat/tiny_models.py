@@ -66,14 +66,30 @@ WITHOUT_SINKS: Kinds = {  # what transformers runs with flash-attn 2, which has 
         transformers.GPTNeoXConfig(**SIZES, rotary_pct=0.5),
     ),
     "phi": lambda: (transformers.PhiForCausalLM, transformers.PhiConfig(**SIZES)),
-    "bert": lambda: (transformers.BertForMaskedLM, transformers.BertConfig(**SIZES)),
 }
+GPT2: Kinds = {"gpt2": lambda: (transformers.GPT2LMHeadModel, transformers.GPT2Config(**SIZES))}
+ENCODERS: Kinds = {
+    "bert": lambda: (transformers.BertForMaskedLM, transformers.BertConfig(**SIZES)),
+    "modernbert": lambda: (
+        transformers.ModernBertForMaskedLM,
+        transformers.ModernBertConfig(
+            **SIZES,
+            cls_token_id=1,
+            sep_token_id=2,
+            local_attention=8,
+            reference_compile=False,
+        ),
+    ),
+}
+IS_5 = int(transformers.__version__.split(".")[0]) >= 5
+if IS_5:  # before, these do not call registered implementations
+    WITHOUT_SINKS |= ENCODERS
 
 
 def twins(name: str, ours_called: str | None = None) -> tuple[Any, Any]:
     """One model with eager attention, and its twin with ours, under our name or another."""
     torch.manual_seed(0)
-    kind, config = (MODELS | WITHOUT_SINKS)[name]()
+    kind, config = (MODELS | WITHOUT_SINKS | GPT2)[name]()
     config._attn_implementation = "eager"
     eager = kind(config).eval().requires_grad_(False)
     for parameter_name, parameter in eager.named_parameters():
@@ -83,3 +99,15 @@ def twins(name: str, ours_called: str | None = None) -> tuple[Any, Any]:
     ours.set_attn_implementation(ours_called or register())
     assert ours.config._attn_implementation == (ours_called or NAME)
     return eager, ours
+
+
+def deaf(name: str, implementation: str) -> Any:
+    """A model that never looks for registered implementations. Its weights do not depend on its own
+    implementation."""
+    kind = "MaskedLM" if "Bert" in name else "ConditionalGeneration" if name == "T5" else "CausalLM"
+    sizes = SIZES | {"rotary_dim": 8, "alibi": False, "reference_compile": False}
+    del sizes["head_dim"]
+    config = getattr(transformers, f"{name}Config")(**sizes)
+    torch.manual_seed(0)
+    made = getattr(transformers, f"{name}For{kind}")
+    return made._from_config(config, attn_implementation=implementation).eval()

@@ -9,42 +9,75 @@ import re
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
+from functools import partial
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import torch
-
 from flash_attention.after_import import AfterImport
-from flash_attention.compat import bert_padding, flash_attn, flash_attn_3
+from flash_attention.compat import (
+    bert_padding,
+    flash_attn,
+    flash_attn_3,
+    flash_attn_passes,
+    rotary_layers,
+)
+from flash_attention.compat.transformers_answers import TOLD
 from flash_attention.errors import UnsupportedError
 
 HERE = "flash.attention"  # the local part of the versions, which names this package
 VERSION = f"2.8.3+{HERE}"
 VERSION_3 = f"3.0.0+{HERE}"
-MODULES = {
-    "flash_attn": flash_attn,
-    "flash_attn.flash_attn_interface": flash_attn,
-    "flash_attn.bert_padding": bert_padding,
-    "flash_attn_interface": flash_attn_3,
+
+
+def _public(module: ModuleType) -> dict[str, Any]:
+    return {name: getattr(module, name) for name in module.__all__}
+
+
+PASSES = {
+    f"{prefix}_{name}": function
+    for name, function in _public(flash_attn_passes).items()
+    for prefix in ("", "_wrapped")
 }
-"""The modules of other packages, and the modules here that provide their functions."""
-ASKING = "transformers.modeling_flash_attention_utils"
+MODULES: dict[str, dict[str, Any]] = {
+    "flash_attn": _public(flash_attn),
+    "flash_attn.bert_padding": _public(bert_padding),
+    "flash_attn.flash_attn_interface": _public(flash_attn) | PASSES,
+    "flash_attn.layers": {},
+    "flash_attn.layers.rotary": _public(rotary_layers)
+    | {"apply_rotary_emb_func": rotary_layers.apply_rotary_emb},
+    "flash_attn.ops": {},
+    "flash_attn.ops.triton": {},
+    "flash_attn.ops.triton.rotary": {"apply_rotary": rotary_layers.apply_rotary},
+    "flash_attn_3": {},
+    "flash_attn_interface": _public(flash_attn_3),
+}
+"""The modules of other packages that are found here, and what is in them, by name."""
+
+PROVIDERS = {
+    "flash_attn.cute": "flash-attn-4",
+    "flash_attn": "flash-attn",
+    "flash_attn_3": "flash-attn-3",
+    "flash_attn_interface": "flash-attn-3",
+}
+"""Which package has the modules below a name that are not found here."""
 
 
 def install(*, replace: bool = False) -> None:
     """Make `import flash_attn` and FlashAttention-3's `import flash_attn_interface` import the
-    functions of `compat.flash_attn`, `compat.bert_padding` and `compat.flash_attn_3`.
+    functions of `compat.flash_attn`, `compat.bert_padding`, `compat.flash_attn_3`,
+    `compat.flash_attn_passes` and `compat.rotary_layers`.
 
     Their `__version__` and the version in their metadata is the one whose parameters the functions
     have, with this package in the local part. transformers then accepts
     attn_implementation="flash_attention_2", also without a GPU. Functions that were imported before
-    are not changed.
+    are not changed. Other modules of these packages raise ModuleNotFoundError, and the message says
+    which package has them.
 
-    With `replace`, the modules replace the real packages if these are installed. Without it,
-    UnsupportedError is raised in that case.
+    With `replace`, the modules replace those of the real packages if these are installed, and their
+    other modules stay. Without it, UnsupportedError is raised in that case.
     """
     if _installed is not None:
         return
@@ -72,22 +105,33 @@ _installed: ExitStack | None = None  # closing it undoes `install`
 def _install() -> None:
     global _installed
     undo = _installed = ExitStack()
-    for name in [n for n in sys.modules if n.split(".")[0] in _packages()]:
-        undo.callback(sys.modules.__setitem__, name, sys.modules.pop(name))
-    _change(undo, sys.modules, {name: _alias(name, source) for name, source in MODULES.items()})
-    for name in MODULES:
-        parent, _, child = name.rpartition(".")
-        if parent:
-            setattr(sys.modules[parent], child, sys.modules[name])
-    finder = _Finder(ASKING, _tell_if_installed)
-    sys.meta_path.insert(0, finder)
-    undo.callback(sys.meta_path.remove, finder)
-    if ASKING in sys.modules:
-        _tell_transformers(undo)
+    undo.callback(sys.modules.update, _modules())
+    undo.callback(_forget_modules)
+    _forget_modules()
+    for name, names in MODULES.items():
+        _add(name, names)
+    first: list[Any] = [_Metadata(), *(AfterImport(name, partial(_tell, name)) for name in TOLD)]
+    last = _LastFinder()
+    sys.meta_path[:] = [*first, *sys.meta_path, last]
+    for finder in (*first, last):
+        undo.callback(sys.meta_path.remove, finder)
+    for name, tell in TOLD.items():
+        if name in sys.modules:
+            tell(undo, _found())
 
 
-def _packages() -> set[str]:
-    return {name.split(".")[0] for name in MODULES}
+def _packages() -> list[str]:
+    return [name for name in MODULES if "." not in name]
+
+
+def _modules() -> dict[str, ModuleType]:
+    """The modules of the packages that are imported."""
+    return {n: m for n, m in sys.modules.items() if n.split(".")[0] in _packages()}
+
+
+def _forget_modules() -> None:
+    for name in _modules():
+        del sys.modules[name]
 
 
 def _spec(name: str) -> str | None:
@@ -99,32 +143,36 @@ def _spec(name: str) -> str | None:
     return None if spec is None else f"at {spec.origin or spec.submodule_search_locations}"
 
 
-def _alias(name: str, source: ModuleType) -> ModuleType:
-    """Make a module with the public functions of another."""
-    module = ModuleType(name, source.__doc__)
-    package = name == "flash_attn"
-    spec = ModuleSpec(name, None, origin=source.__file__, is_package=package)
+def _add(name: str, names: Mapping[str, Any]) -> None:
+    """Make a module with these names. Its package comes first in MODULES."""
+    module = ModuleType(name, f"{name}, whose functions are those of flash_attention.compat.")
+    parent, _, child = name.rpartition(".")
+    is_package = any(other.startswith(f"{name}.") for other in MODULES) or not names
     vars(module).update(
-        {public: getattr(source, public) for public in source.__all__},
-        __all__=source.__all__,
-        __file__=source.__file__,
-        __spec__=spec,
-        __version__=VERSION_3 if source is flash_attn_3 else VERSION,
+        names,
+        __all__=[public for public in names if not public.startswith("_")],
+        __file__=__file__,
+        __spec__=ModuleSpec(name, None, origin=__file__, is_package=is_package),
+        __version__=VERSION_3 if PROVIDERS.get(name) == "flash-attn-3" else VERSION,
     )
-    if package:
-        module.__path__ = []
-    return module
+    if is_package:  # of a package that is installed, other modules are found too
+        within = sys.modules[parent].__path__ if parent else None
+        real = PathFinder.find_spec(name, within)
+        module.__path__ = list(real.submodule_search_locations or ()) if real else []
+    if parent:
+        setattr(sys.modules[parent], child, module)
+    sys.modules[name] = module
 
 
 class _Distribution(importlib.metadata.Distribution):
     """The metadata of a package that is not installed and whose functions are provided here."""
 
-    def __init__(self, name: str, version: str, module: str) -> None:
-        self.module = module
+    def __init__(self, name: str, version: str, *modules: str) -> None:
+        self.modules = modules
         self._texts = {
             "METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
             "Summary: its functions, computed by flash_attention\n",
-            "top_level.txt": f"{module}\n",
+            "top_level.txt": "".join(f"{module}\n" for module in modules),
         }
 
     def read_text(self, filename: str) -> str | None:
@@ -136,12 +184,27 @@ class _Distribution(importlib.metadata.Distribution):
 
 DISTRIBUTIONS = {
     "flash-attn": _Distribution("flash-attn", VERSION, "flash_attn"),
-    "flash-attn-3": _Distribution("flash-attn-3", VERSION_3, "flash_attn_interface"),
+    "flash-attn-3": _Distribution(
+        "flash-attn-3", VERSION_3, "flash_attn_3", "flash_attn_interface"
+    ),
 }
 
 
-class _Finder(AfterImport):
-    """An import hook that finds the metadata and patches transformers when it is imported."""
+def _found() -> dict[str, list[str]]:
+    """The modules of the packages, each with the name of its package."""
+    return {module: [name] for name, d in DISTRIBUTIONS.items() for module in d.modules}
+
+
+def _tell(name: str, _: ModuleType) -> None:
+    if _installed is not None:
+        TOLD[name](_installed, _found())
+
+
+class _Metadata:
+    """An import hook that finds no module, but the metadata of the packages."""
+
+    def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> None:
+        return None
 
     def find_distributions(self, context: Any) -> Iterable[_Distribution]:
         if context.name is None:
@@ -150,46 +213,18 @@ class _Finder(AfterImport):
         return [DISTRIBUTIONS[name]] if name in DISTRIBUTIONS else []
 
 
-def _tell_if_installed(_: ModuleType) -> None:
-    if _installed is not None:
-        _tell_transformers(_installed)
+class _LastFinder:
+    """An import hook behind all others. It says who has a module that nobody found."""
 
-
-def _tell_transformers(undo: ExitStack) -> None:
-    """Make transformers look again which packages are installed, since it caches the answers.
-
-    It also assumes that flash-attn needs a GPU. The functions here do not.
-    """
-    flash, utils = sys.modules[ASKING], sys.modules["transformers.utils.import_utils"]
-    found = {d.module: [name] for name, d in DISTRIBUTIONS.items()}
-    _change(undo, getattr(utils, "PACKAGE_DISTRIBUTION_MAPPING", {}), found)
-    undo.callback(_forget_answers, flash, utils)
-    _forget_answers(flash, utils)
-    if not torch.cuda.is_available():
-        yes = {"is_flash_attn_2_available": _yes}
-        for module in (flash, utils, sys.modules["transformers.utils"]):
-            _change(undo, vars(module), yes)
-        asked = getattr(flash, "FLASH_ATTENTION_COMPATIBILITY_MATRIX", {}).get(2, {})
-        devices = (*asked.get("supported_devices", ()), (_yes, "cpu"))
-        _change(undo, asked, {"general_availability_check": _yes, "supported_devices": devices})
-
-
-def _yes(*_: object, **__: object) -> bool:
-    return True
-
-
-def _forget_answers(flash: ModuleType, utils: ModuleType) -> None:
-    vars(flash)["_loaded_implementation"] = None
-    for name, function in vars(utils).items():
-        if "flash_attn" in name and hasattr(function, "cache_clear"):
-            function.cache_clear()
-
-
-def _change(undo: ExitStack, entries: dict[str, Any], new: Mapping[str, Any]) -> None:
-    """Put new entries into a dictionary, and register how to undo that."""
-    for name, value in new.items():
-        if name in entries:
-            undo.callback(entries.__setitem__, name, entries[name])
-        else:
-            undo.callback(entries.pop, name, None)
-        entries[name] = value
+    def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> None:
+        provider = next((p for m, p in PROVIDERS.items() if f"{name}.".startswith(f"{m}.")), None)
+        # An import asks through two functions of importlib. importlib.util.find_spec, with which
+        # programs look whether a module is there, gets the answer that it is not.
+        if provider is None or sys._getframe(2).f_code.co_name != "_find_and_load_unlocked":
+            return
+        raise ModuleNotFoundError(
+            f"{name} is in the package {provider}, and flash_attention.compat.install() provides"
+            f" only modules of attention, {', '.join(MODULES)}; install {provider}, and call"
+            " flash_attention.compat.install(replace=True), which keeps its other modules",
+            name=name,
+        )

@@ -77,7 +77,7 @@ def flash_attn_func(
     Returns out, or with `return_attn_probs` (out, softmax_lse, None), where softmax_lse is (batch,
     heads, seq_q).
     """
-    _refuse_dropout_and_alibi(dropout_p, alibi_slopes)
+    refuse_dropout_and_alibi(dropout_p, alibi_slopes)
     _refuse_8_bits("flash_attn_func", q=q, k=k, v=v)
     options = options_of(softmax_scale, causal, window_size, softcap)
     out, lse = attend(q, k, v, options, return_attn_probs, deterministic)
@@ -142,18 +142,11 @@ def flash_attn_varlen_func(
     Returns out, or with `return_attn_probs` (out, softmax_lse, None), where softmax_lse is (heads,
     total_q).
     """
-    _refuse_dropout_and_alibi(dropout_p, alibi_slopes)
+    refuse_dropout_and_alibi(dropout_p, alibi_slopes)
     _refuse_8_bits("flash_attn_varlen_func", q=q, k=k, v=v)
     options = options_of(softmax_scale, causal, window_size, softcap)
-    options["cu_seqlens_q"], options["max_seqlen_q"] = cu_seqlens_q, whole(max_seqlen_q)
-    if block_table is None:
-        options["cu_seqlens_k"], options["max_seqlen_k"] = cu_seqlens_k, whole(max_seqlen_k)
-    else:
-        check_dense("k", k)
-        check_dense("block_table", block_table, ("batch", "pages"))
-        check_dense("cu_seqlens_k", cu_seqlens_k, ("batch + 1",))
-        options["block_table"], options["seqused_k"] = block_table, cu_seqlens_k.diff()
-        options["max_seqlen_k"] = whole(max_seqlen_k)
+    lengths = (cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k)
+    options |= packed_options(k, *lengths, block_table)
     out, lse = attend(q, k, v, options, return_attn_probs, deterministic)
     return out if lse is None else (out, lse, None)
 
@@ -221,7 +214,7 @@ def flash_attn_with_kvcache(
     of the longest sequence that fits the cache into n chunks or fewer. The results have no
     gradient. Returns out, or with `return_softmax_lse` (out, softmax_lse).
     """
-    _refuse_dropout_and_alibi(0.0, alibi_slopes)
+    refuse_dropout_and_alibi(0.0, alibi_slopes)
     _refuse_8_bits("flash_attn_with_kvcache", q=q, k_cache=k_cache, v_cache=v_cache)
     check_dense("q", q)
     options = options_of(softmax_scale, causal, window_size, softcap)
@@ -250,6 +243,27 @@ def options_of(
         "window": window,
         "softcap": softcap,
     }
+
+
+def packed_options(
+    k: Tensor,
+    cu_seqlens_q: Tensor,
+    cu_seqlens_k: Tensor,
+    max_seqlen_q: int,
+    max_seqlen_k: int,
+    block_table: Tensor | None,
+) -> Keywords:
+    """Convert the lengths of packed sequences, and the pages of their keys, to keywords of
+    `attention`."""
+    options: Keywords = {"cu_seqlens_q": cu_seqlens_q, "max_seqlen_q": whole(max_seqlen_q)}
+    longest = whole(max_seqlen_k)
+    if block_table is None:
+        return options | {"cu_seqlens_k": cu_seqlens_k, "max_seqlen_k": longest}
+    check_dense("k", k)
+    check_dense("block_table", block_table, ("batch", "pages"))
+    check_dense("cu_seqlens_k", cu_seqlens_k, ("batch + 1",))
+    pages: Keywords = {"block_table": block_table, "seqused_k": cu_seqlens_k.diff()}
+    return options | pages | {"max_seqlen_k": longest}
 
 
 def attend(
@@ -305,7 +319,8 @@ def whole(length: int | None) -> int | None:
         return length
 
 
-def _refuse_dropout_and_alibi(dropout_p: float, alibi_slopes: Tensor | None) -> None:
+def refuse_dropout_and_alibi(dropout_p: float, alibi_slopes: Tensor | None) -> None:
+    """Raise UnsupportedError for what there are no kernels for."""
     if dropout_p:
         raise UnsupportedError(
             f"dropout_p is {dropout_p}, and there is no dropout here; pass 0.0, as in evaluation"
