@@ -20,7 +20,7 @@ def acted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[int]:
     (tmp_path / "watched_module.py").write_text("number = 6\nnumber += 1\n")
     (tmp_path / "other_module.py").write_text("import watched_module\n")
     seen: list[int] = []
-    hook = AfterImport("watched_module", lambda module: seen.append(module.number))
+    hook = AfterImport({"watched_module": lambda module: seen.append(module.number)})
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(sys, "meta_path", [hook, *sys.meta_path])
     for name in ("watched_module", "other_module"):
@@ -51,7 +51,7 @@ def test_other_hooks_see_the_module_too(acted: list[int], monkeypatch: pytest.Mo
 
 
 def test_a_module_that_is_not_there_is_not_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    hook = AfterImport("no_such_module", lambda module: None)
+    hook = AfterImport({"no_such_module": lambda module: None})
     monkeypatch.setattr(sys, "meta_path", [hook, *sys.meta_path])
     with pytest.raises(ModuleNotFoundError, match="no_such_module"):
         importlib.import_module("no_such_module")

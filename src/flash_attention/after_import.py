@@ -1,27 +1,28 @@
 # SPDX-License-Identifier: Apache-2.0
-"""An import hook that acts on a module of another package when a program imports it."""
+"""An import hook that acts on modules of other packages when a program imports them."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
 
 class AfterImport:
-    """Calls `act` with a module each time the module has run. Belongs into `sys.meta_path`."""
+    """Calls what `acts` has for a module's name with the module, each time the module has run.
+    Belongs into `sys.meta_path`."""
 
-    def __init__(self, module: str, act: Callable[[ModuleType], None]) -> None:
-        self.module = module
-        self.act = act
+    def __init__(self, acts: Mapping[str, Callable[[ModuleType], None]]) -> None:
+        self.acts = acts
 
     def find_spec(
         self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         """Find the module as other finders do."""
-        if name != self.module:
+        act = self.acts.get(name)
+        if act is None:
             return None
         others = (finder for finder in sys.meta_path if finder is not self)
         spec = next(filter(None, (other.find_spec(name, path, target) for other in others)), None)
@@ -31,7 +32,7 @@ class AfterImport:
 
             def execute_and_act(module: ModuleType) -> None:
                 execute(module)
-                self.act(module)
+                act(module)
 
             loader.exec_module = execute_and_act
         return spec

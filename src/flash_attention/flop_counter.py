@@ -37,4 +37,4 @@ def _register(counter: ModuleType) -> None:
             counter.register_flop_formula([operator], get_raw=True)(formula)
 
 
-sys.meta_path.insert(0, AfterImport(COUNTER, _register))
+sys.meta_path.insert(0, AfterImport({COUNTER: _register}))

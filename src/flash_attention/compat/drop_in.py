@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
 from functools import partial
-from importlib.machinery import ModuleSpec
+from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
@@ -110,10 +110,9 @@ def _install() -> None:
     _forget_modules()
     for name, names in MODULES.items():
         _add(name, names)
-    first: list[Any] = [_Metadata(), *(AfterImport(name, partial(_tell, name)) for name in TOLD)]
-    last = _LastFinder()
-    sys.meta_path[:] = [*first, *sys.meta_path, last]
-    for finder in (*first, last):
+    first, last = _Finder({name: partial(_tell, name) for name in TOLD}), _LastFinder()
+    sys.meta_path[:] = [first, *sys.meta_path, last]
+    for finder in (first, last):
         undo.callback(sys.meta_path.remove, finder)
     for name, tell in TOLD.items():
         if name in sys.modules:
@@ -200,11 +199,9 @@ def _tell(name: str, _: ModuleType) -> None:
         TOLD[name](_installed, _found())
 
 
-class _Metadata:
-    """An import hook that finds no module, but the metadata of the packages."""
-
-    def find_spec(self, name: str, path: Any = None, target: ModuleType | None = None) -> None:
-        return None
+class _Finder(AfterImport):
+    """An import hook before all others. It finds the metadata, and tells transformers about them
+    when it is imported."""
 
     def find_distributions(self, context: Any) -> Iterable[_Distribution]:
         if context.name is None:
