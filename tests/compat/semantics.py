@@ -91,6 +91,7 @@ EVERY_FUNCTION = (
             "test_windows_include_both_ends",
             "test_a_window_may_be_a_tensor",
             "test_a_window_is_two_whole_numbers",
+            "test_a_window_of_none_is_no_window",
         ),
     ),
     Row(
@@ -205,6 +206,7 @@ PACKED = (
             "test_pages_need_no_longest_length_of_keys",
             "test_kernels_agree_with_torch",
             "test_a_gpu_agrees_with_torch",
+            "test_pages_up_to_the_longest_length_are_read",
         ),
     ),
 )
@@ -220,6 +222,9 @@ WITH_A_CACHE = (
             "test_a_cache_in_pages_is_read_and_stored_to",
             "test_a_cache_has_as_many_values_as_keys",
             "test_a_cache_is_made_of_tensors",
+            "test_rows_are_stored_in_caches_with_contiguous_columns",
+            "test_queries_without_lengths_are_not_taken_for_packed_ones",
+            "test_tensors_that_fitted_are_known_whatever_was_called_since",
         ),
     ),
     Row(
@@ -294,6 +299,9 @@ WITH_A_CACHE = (
             "test_a_captured_step_follows_lengths_and_keys_that_change",
             "test_kernels_agree_with_torch",
             "test_a_gpu_agrees_with_torch",
+            "test_positions_end_with_the_tables",
+            "test_tables_have_a_row_for_every_key_that_fits_into_the_pages",
+            "test_first_positions_are_a_number_of_each_sequence",
         ),
     ),
     Row(
@@ -314,6 +322,7 @@ WITH_A_CACHE = (
             "test_left_padded_entries_lie_side_by_side",
             "test_left_padding_ends_with_the_keys",
             "test_left_padding_is_a_number_of_each_sequence",
+            "test_one_left_padded_entry_may_be_part_of_a_longer_one",
         ),
     ),
     Row(
@@ -323,6 +332,9 @@ WITH_A_CACHE = (
         (
             "test_a_cache_in_pages_is_read_and_stored_to",
             "test_the_whole_cache_counts_where_no_length_is_given",
+            "test_pages_of_a_cache_in_full_use_exist",
+            "test_a_table_of_one_column_may_have_any_stride",
+            "test_pages_without_rows_hold_no_keys",
         ),
     ),
     Row(
