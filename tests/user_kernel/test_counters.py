@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from flash_attention.emulator import SCHEDULES
+from ptx_emulator import SCHEDULES
 from tests.user_kernel.corpus_kernels import corpus_kernel
 from tests.user_kernel.corpus_launches import FILES, launches, more_launches
 from tests.user_kernel.pattern_cases import cases

@@ -6,9 +6,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from flash_attention.emulator import load_program
-from flash_attention.emulator.program import program
-from flash_attention.emulator.program.runs import in_text_order, runs_of
+from ptx_emulator import load_program
+from ptx_emulator.program import program
+from ptx_emulator.program.runs import in_text_order, runs_of
 from tests.emulator.snippets import STORE, kernel, run_body
 
 COUNT = 4  # instructions of a run

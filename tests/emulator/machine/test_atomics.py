@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flash_attention.emulator import EmulatorError, GlobalMemory
+from ptx_emulator import EmulatorError, GlobalMemory
 from tests.emulator.machine.machines import GLOBAL_LOAD, GLOBAL_STORE, at, kinds, make_machine
 
 ATOMICS: dict[str, Any] = {

@@ -4,10 +4,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from flash_attention.emulator import EmulatorError, GlobalMemory
-from flash_attention.emulator.machine import storage
-from flash_attention.emulator.machine.lanes import Selection
-from flash_attention.emulator.machine.machine import Machine
+from ptx_emulator import EmulatorError, GlobalMemory
+from ptx_emulator.machine import storage
+from ptx_emulator.machine.lanes import Selection
+from ptx_emulator.machine.machine import Machine
 from tests.emulator.machine.machines import COPY, LOAD, addresses, kinds, make_machine, warp
 
 POISON = int(storage.POISON)

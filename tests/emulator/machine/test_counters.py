@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flash_attention.emulator import GlobalMemory, load_program, run
-from flash_attention.emulator.machine.access import Access
-from flash_attention.emulator.machine.counters import bank_wavefronts, count_sectors
-from flash_attention.emulator.machine.machine import Machine
+from ptx_emulator import GlobalMemory, load_program, run
+from ptx_emulator.machine.access import Access
+from ptx_emulator.machine.counters import bank_wavefronts, count_sectors
+from ptx_emulator.machine.machine import Machine
 from tests.emulator.machine.machines import (
     COPY,
     FIRST_LINE,

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-from flash_attention.emulator.machine.flag_order import MEMORY, Actor, FlagOrder
-from flash_attention.emulator.program.ordering import Ordering
+from ptx_emulator.machine.flag_order import MEMORY, Actor, FlagOrder
+from ptx_emulator.program.ordering import Ordering
 from tests.emulator.machine.machines import make_machine
 
 RELEASE = Ordering(strong=True, acquires=False, releases=True, scope="gpu", read_only=False)

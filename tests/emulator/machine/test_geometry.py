@@ -6,9 +6,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from flash_attention.emulator import GlobalMemory
-from flash_attention.emulator.machine.geometry import LARGEST_KEPT
-from flash_attention.emulator.machine.lanes import SHARED_BASE
+from ptx_emulator import GlobalMemory
+from ptx_emulator.machine.geometry import LARGEST_KEPT
+from ptx_emulator.machine.lanes import SHARED_BASE
 from tests.emulator.machine.machines import LOAD, STORE, make_machine, warp
 
 

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flash_attention.emulator import EmulatorError, GlobalMemory
-from flash_attention.emulator.machine.global_memory import GAP
-from flash_attention.emulator.machine.lanes import GLOBAL_BASE
-from flash_attention.emulator.ptx.model import Variable
+from ptx_emulator import EmulatorError, GlobalMemory
+from ptx_emulator.machine.global_memory import GAP
+from ptx_emulator.machine.lanes import GLOBAL_BASE
+from ptx_emulator.ptx.model import Variable
 from tests.emulator.machine.machines import GLOBAL_LOAD, GLOBAL_STORE, at, kinds, make_machine
 
 UNSIGNED: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from flash_attention.emulator import SCHEDULES, GlobalMemory, load_program, run
+from ptx_emulator import SCHEDULES, GlobalMemory, load_program, run
 from tests.emulator.snippets import kernel
 
 WAIT = "griddepcontrol.wait;"

@@ -4,9 +4,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from flash_attention.emulator import EmulatorError
-from flash_attention.emulator.machine.access import Access
-from flash_attention.emulator.machine.machine import Machine
+from ptx_emulator import EmulatorError
+from ptx_emulator.machine.access import Access
+from ptx_emulator.machine.machine import Machine
 from tests.emulator.machine.machines import LOAD, STORE, addresses, kinds, make_machine
 
 SHARED = 16 * 256

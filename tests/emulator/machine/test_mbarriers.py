@@ -4,10 +4,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from flash_attention.emulator.errors import EmulatorError
-from flash_attention.emulator.machine.access import Thread
-from flash_attention.emulator.machine.lanes import SHARED_BASE
-from flash_attention.emulator.machine.machine import Machine
+from ptx_emulator.errors import EmulatorError
+from ptx_emulator.machine.access import Thread
+from ptx_emulator.machine.lanes import SHARED_BASE
+from ptx_emulator.machine.machine import Machine
 from tests.emulator.hopper_machine import each, kinds, make_machine, one_lane
 
 BAR = SHARED_BASE + 512

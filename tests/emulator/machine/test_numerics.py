@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flash_attention.emulator.machine import integers, numerics
+from ptx_emulator.machine import integers, numerics
 
 WORD = st.integers(0, 2**32 - 1)
 SIGNED = st.integers(-(2**31), 2**31 - 1)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from flash_attention.emulator import (
+from ptx_emulator import (
     SCHEDULES,
     DeadlockError,
     GlobalMemory,

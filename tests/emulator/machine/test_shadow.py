@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import pytest
 
-from flash_attention.emulator.machine.access import Access, Thread
-from flash_attention.emulator.machine.lanes import Selection
-from flash_attention.emulator.machine.machine import Machine
+from ptx_emulator.machine.access import Access, Thread
+from ptx_emulator.machine.lanes import Selection
+from ptx_emulator.machine.machine import Machine
 from tests.emulator.machine.machines import LOAD, STORE, kinds, make_machine, warp
 
 BEYOND = 1000  # instruction numbers that are not in the program

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flash_attention.emulator.machine.lanes import SHARED_BASE
-from flash_attention.emulator.machine.storage import POISON
+from ptx_emulator.machine.lanes import SHARED_BASE
+from ptx_emulator.machine.storage import POISON
 from tests.emulator.machine.machines import LOAD, STORE, addresses, kinds, make_machine
 
 UNSIGNED: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}

@@ -6,8 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flash_attention.emulator.errors import EmulatorError
-from flash_attention.emulator.machine.tensor_map import TensorMap, swizzle
+from ptx_emulator.errors import EmulatorError
+from ptx_emulator.machine.tensor_map import TensorMap, swizzle
 
 GOOD: dict[str, Any] = {
     "address": 1 << 44,

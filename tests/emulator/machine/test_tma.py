@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from flash_attention.emulator import GlobalMemory
-from flash_attention.emulator.machine.lanes import SHARED_BASE, Selection
-from flash_attention.emulator.machine.machine import Machine
-from flash_attention.emulator.machine.tensor_map import TensorMap
+from ptx_emulator import GlobalMemory
+from ptx_emulator.machine.lanes import SHARED_BASE, Selection
+from ptx_emulator.machine.machine import Machine
+from ptx_emulator.machine.tensor_map import TensorMap
 from tests.emulator.conformance import tensor_copies
 from tests.emulator.hopper_machine import each, fill_shared, kinds, make_machine, one_lane
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from flash_attention.emulator.errors import EmulatorError
-from flash_attention.emulator.machine.lanes import SHARED_BASE
-from flash_attention.emulator.machine.machine import Machine
-from flash_attention.emulator.machine.wgmma import Descriptor
+from ptx_emulator.errors import EmulatorError
+from ptx_emulator.machine.lanes import SHARED_BASE
+from ptx_emulator.machine.machine import Machine
+from ptx_emulator.machine.wgmma import Descriptor
 from tests.emulator.hopper_machine import each, fill_shared, kinds, make_machine, one_lane
 from tests.emulator.operand_layouts import OperandLayout, spread_layout
 

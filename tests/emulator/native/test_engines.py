@@ -8,11 +8,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from flash_attention.emulator.machine import machine as machines
-from flash_attention.emulator.machine.access import Access, Thread
-from flash_attention.emulator.machine.lanes import SHARED_BASE, Selection
-from flash_attention.emulator.machine.machine import Machine
-from flash_attention.emulator.native import load_native
+from ptx_emulator.machine import machine as machines
+from ptx_emulator.machine.access import Access, Thread
+from ptx_emulator.machine.lanes import SHARED_BASE, Selection
+from ptx_emulator.machine.machine import Machine
+from ptx_emulator.native import load_native
 from tests.emulator.hopper_machine import each, fill_shared, kinds, make_machine, one_lane
 from tests.emulator.machine.test_wgmma import PLAIN, multiply
 

@@ -10,14 +10,13 @@ import pytest
 import torch
 
 from flash_attention import DType
-from flash_attention.emulator import SCHEDULES
-from flash_attention.emulator.machine import machine
-from flash_attention.emulator.native import load_native
 from flash_attention.errors import LaunchError
 from flash_attention.ladder import get_ladder
 from flash_attention.launch.emulation import Settings, compiled_unit, emulate
 from flash_attention.testing import generate_qkv
-from flash_attention.user_kernel import UserKernel
+from ptx_emulator import SCHEDULES, UserKernel
+from ptx_emulator.machine import machine
+from ptx_emulator.native import load_native
 from tests.emulator.ptx_kernels import KERNELS, Kernel
 from tests.emulator.ptx_mutations import chosen
 from tests.user_kernel.corpus_kernels import corpus_kernel

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from flash_attention.launch.plan import Plan
-from flash_attention.tools.mends import DEADLOCK, NUMBERS
+from flash_attention.tools.mends import NUMBERS
+from ptx_emulator.report.mends import DEADLOCK
 from tests.emulator.edits import Edit
 from tests.families.sm90.planted import kinds_caught
 from tests.families.sm90.wide.cases import MIDDLE, NARROW, sharp
