@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from ptx_emulator import SCHEDULES, GlobalMemory, RunResult
 from ptx_emulator.errors import DeadlockError
-from ptx_emulator.machine.tensor_map import TensorMap
+from ptx_emulator.machine.async_copies.tensor_map import TensorMap
 from tests.emulator import hopper_barriers as barriers
 from tests.emulator import hopper_kernels as kernels
 from tests.emulator.hopper_kernels import kinds, launch

@@ -16,7 +16,7 @@ from flash_attention.launch.emulation import Emulation, emulate
 from flash_attention.launch.kernels import compile_config
 from flash_attention.reference.judge import Judge, generate_qkv
 from ptx_emulator import SCHEDULES
-from ptx_emulator.machine.counters import SharedSite
+from ptx_emulator.machine.launch.counters import SharedSite
 
 SEQ, HEADS = 256, 2
 NUMBERS = range(1, 17)

@@ -10,7 +10,7 @@ import pytest
 
 from ptx_emulator import SCHEDULES, Empty, Tensor, UserKernel
 from ptx_emulator.errors import UnsupportedError
-from ptx_emulator.machine.numerics import E4M3_VALUES
+from ptx_emulator.machine.arithmetic.numerics import E4M3_VALUES
 from ptx_emulator.user_kernel.compiling import toolkit_headers
 from tests.user_kernel.corpus_kernels import clean, corpus_kernel, floats, integers
 

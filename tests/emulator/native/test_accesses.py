@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ptx_emulator.machine.counters import bank_wavefronts, count_sectors
 from ptx_emulator.machine.lanes import WARP_SIZE
+from ptx_emulator.machine.launch.counters import bank_wavefronts, count_sectors
 from ptx_emulator.native import Native, load_native
 
 WARPS = 5

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from ptx_emulator.machine import numerics
+from ptx_emulator.machine.arithmetic import numerics
 from ptx_emulator.native import load_native
 
 pytestmark = pytest.mark.skipif(load_native() is None, reason="needs a C compiler")

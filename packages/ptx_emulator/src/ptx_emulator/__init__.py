@@ -14,11 +14,11 @@ from ptx_emulator.errors import (
     RefusedKernelError,
     UnsupportedError,
 )
-from ptx_emulator.machine.counters import Counters
-from ptx_emulator.machine.findings import Finding
-from ptx_emulator.machine.global_memory import GlobalMemory
+from ptx_emulator.machine.async_copies.tensor_map import TensorMap
+from ptx_emulator.machine.launch.counters import Counters
+from ptx_emulator.machine.launch.findings import Finding
 from ptx_emulator.machine.scheduler import SCHEDULES
-from ptx_emulator.machine.tensor_map import TensorMap
+from ptx_emulator.machine.storage.global_memory import GlobalMemory
 from ptx_emulator.program.program import Program, load_program
 from ptx_emulator.run import RunResult, run
 from ptx_emulator.user_kernel.arguments import Empty, Tensor

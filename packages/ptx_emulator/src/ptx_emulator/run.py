@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from math import prod
 
 from ptx_emulator.errors import EmulatorError
-from ptx_emulator.machine.counters import Counters
-from ptx_emulator.machine.findings import Finding
-from ptx_emulator.machine.global_memory import GlobalMemory
-from ptx_emulator.machine.machine import Argument, Machine
+from ptx_emulator.machine.launch.counters import Counters
+from ptx_emulator.machine.launch.findings import Finding
+from ptx_emulator.machine.machine import Argument, Debugger, Machine
 from ptx_emulator.machine.scheduler import LOCKSTEP, Scheduler, check_schedule
-from ptx_emulator.program.hooks import Debugger
+from ptx_emulator.machine.storage.global_memory import GlobalMemory
 from ptx_emulator.program.program import Program
 
 MAX_THREADS = 1024  # of a block

@@ -16,8 +16,8 @@ from ptx_emulator.command.options import Options
 from ptx_emulator.command.reference import Compared, compare_arrays, load_reference
 from ptx_emulator.command.table import aligned
 from ptx_emulator.errors import DeadlockError, LaunchError
-from ptx_emulator.machine.findings import Finding
-from ptx_emulator.machine.storage import POISON
+from ptx_emulator.machine.launch.findings import Finding
+from ptx_emulator.machine.storage.storage import POISON
 from ptx_emulator.report.findings import finding_lines, from_here, mend_lines
 from ptx_emulator.report.hottest import hottest_places
 from ptx_emulator.report.mends import DEADLOCK

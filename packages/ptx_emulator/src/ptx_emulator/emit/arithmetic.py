@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from ptx_emulator.emit.block import BlockEmitter
+from ptx_emulator.emit.emitter import Emitter
 from ptx_emulator.emit.registry import emits, expect_parts, refuse, type_of
 from ptx_emulator.ptx.model import Imm, Instruction, Operand
 from ptx_emulator.types import numpy_name, size_of
@@ -25,7 +25,7 @@ def flushed(instruction: Instruction, name: str) -> str:
     return f"numerics.flush({name})" if "ftz" in instruction.parts else name
 
 
-def operands(emitter: BlockEmitter, instruction: Instruction, storage: str) -> list[str]:
+def operands(emitter: Emitter, instruction: Instruction, storage: str) -> list[str]:
     """The sources, at least one of them an array."""
     sources = instruction.operands[1:]
     names = [emitter.read(source, storage) for source in sources]
@@ -37,7 +37,7 @@ def operands(emitter: BlockEmitter, instruction: Instruction, storage: str) -> l
 
 
 def finish(
-    emitter: BlockEmitter,
+    emitter: Emitter,
     instruction: Instruction,
     expression: str,
     storage: str,
@@ -52,7 +52,7 @@ def finish(
     emitter.write(instruction.operands[0], expression, storage, predicate)
 
 
-def _halves(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> bool:
+def _halves(emitter: Emitter, instruction: Instruction, predicate: str | None) -> bool:
     """Emit arithmetic on 16-bit floats, one or two in a register; False for every other type."""
     if instruction.parts[-1] not in HALVES:
         return False
@@ -67,7 +67,7 @@ def _halves(emitter: BlockEmitter, instruction: Instruction, predicate: str | No
     return True
 
 
-def _directed(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> bool:
+def _directed(emitter: Emitter, instruction: Instruction, predicate: str | None) -> bool:
     """Emit a sum or a product that is not rounded to the nearest; False for every other one."""
     mode = next((part for part in instruction.parts if part in DIRECTED), None)
     if mode is None:
@@ -84,7 +84,7 @@ def _directed(emitter: BlockEmitter, instruction: Instruction, predicate: str | 
 
 
 @emits("add", "sub")
-def add_or_sub(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+def add_or_sub(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     if _halves(emitter, instruction, predicate) or _directed(emitter, instruction, predicate):
         return
     expect_parts(instruction, FLOAT_MODIFIERS)
@@ -94,13 +94,13 @@ def add_or_sub(emitter: BlockEmitter, instruction: Instruction, predicate: str |
     finish(emitter, instruction, f"({a} {operator} {b})", storage, predicate)
 
 
-def widened(emitter: BlockEmitter, operand: Operand, storage: str, wide: str) -> str:
+def widened(emitter: Emitter, operand: Operand, storage: str, wide: str) -> str:
     name = emitter.read(operand, storage)
     return name if isinstance(operand, Imm) else f"{name}.astype({numpy_name(wide)})"
 
 
 @emits("mul", "mad")
-def multiply(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+def multiply(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     if _halves(emitter, instruction, predicate) or _directed(emitter, instruction, predicate):
         return
     expect_parts(instruction, {"lo", "hi", "wide"} | FLOAT_MODIFIERS)
@@ -124,7 +124,7 @@ def multiply(emitter: BlockEmitter, instruction: Instruction, predicate: str | N
     emitter.write(instruction.operands[0], product, result, predicate)
 
 
-def _high_product(emitter: BlockEmitter, instruction: Instruction, storage: str) -> str:
+def _high_product(emitter: Emitter, instruction: Instruction, storage: str) -> str:
     first, second = instruction.operands[1:3]
     if storage in ("i64", "u64"):
         a, b = emitter.array(first, storage), emitter.array(second, storage)
@@ -135,16 +135,14 @@ def _high_product(emitter: BlockEmitter, instruction: Instruction, storage: str)
     return f"{product}.astype({numpy_name(storage)})"
 
 
-def _wide_product(emitter: BlockEmitter, first: Operand, second: Operand, storage: str) -> str:
+def _wide_product(emitter: Emitter, first: Operand, second: Operand, storage: str) -> str:
     wide = WIDER[storage]
     a = f"{emitter.array(first, storage)}.astype({numpy_name(wide)})"
     return f"({a} * {widened(emitter, second, storage, wide)})"
 
 
 @emits("fma")
-def fused_multiply_add(
-    emitter: BlockEmitter, instruction: Instruction, predicate: str | None
-) -> None:
+def fused_multiply_add(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     if _halves(emitter, instruction, predicate) or _directed(emitter, instruction, predicate):
         return
     expect_parts(instruction, FLOAT_MODIFIERS)
@@ -160,7 +158,7 @@ NUMBER_OF_TWO = {"min": "numerics.smaller", "max": "numerics.larger"}
 
 
 @emits("min", "max")
-def extremum(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+def extremum(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     if _halves(emitter, instruction, predicate):
         return
     expect_parts(instruction, {"ftz", "NaN"})
@@ -173,7 +171,7 @@ def extremum(emitter: BlockEmitter, instruction: Instruction, predicate: str | N
 
 
 @emits("div")
-def divide(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+def divide(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     expect_parts(instruction, {"full", "approx"} | FLOAT_MODIFIERS)
     storage = type_of(instruction)
     a, b = operands(emitter, instruction, storage)
@@ -189,7 +187,7 @@ def divide(emitter: BlockEmitter, instruction: Instruction, predicate: str | Non
 
 
 @emits("rem")
-def remainder(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+def remainder(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     expect_parts(instruction, ())
     storage = type_of(instruction)
     a, b = operands(emitter, instruction, storage)
@@ -200,7 +198,7 @@ def remainder(emitter: BlockEmitter, instruction: Instruction, predicate: str | 
 
 
 @emits("neg", "abs")
-def sign(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+def sign(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     if _halves(emitter, instruction, predicate):
         return
     expect_parts(instruction, {"ftz"})
@@ -213,7 +211,7 @@ def sign(emitter: BlockEmitter, instruction: Instruction, predicate: str | None)
 
 
 @emits("copysign")
-def copy_sign(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+def copy_sign(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     """The second operand with the sign of the first."""
     expect_parts(instruction, ())
     storage = type_of(instruction)
@@ -222,9 +220,7 @@ def copy_sign(emitter: BlockEmitter, instruction: Instruction, predicate: str | 
 
 
 @emits("sad")
-def absolute_difference(
-    emitter: BlockEmitter, instruction: Instruction, predicate: str | None
-) -> None:
+def absolute_difference(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     expect_parts(instruction, ())
     storage = type_of(instruction)
     values = ", ".join(emitter.array(source, storage) for source in instruction.operands[1:])
@@ -233,7 +229,7 @@ def absolute_difference(
 
 
 @emits("dp4a")
-def dot_of_bytes(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+def dot_of_bytes(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     expect_parts(instruction, ())
     _, a_type, b_type = instruction.parts
     storage = "u32" if a_type == b_type == "u32" else "i32"

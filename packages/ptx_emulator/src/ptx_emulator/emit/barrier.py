@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from ptx_emulator.emit.block import BlockEmitter
+from ptx_emulator.emit.emitter import Emitter
 from ptx_emulator.emit.registry import emits, refuse, type_of
 from ptx_emulator.emit.warp import check_members
 from ptx_emulator.ptx.model import Imm, Instruction
@@ -13,7 +13,7 @@ MODES = {"sync", "arrive", "warp", "cta", "aligned", "red", "popc", "and", "or",
 
 
 @emits("bar", "barrier")
-def barrier(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+def barrier(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     """bar.sync ends its block and returns (barrier numbers, thread counts); 0: all of the CTA."""
     parts = set(instruction.parts[1:])
     if "cluster" in parts:
@@ -42,7 +42,7 @@ def barrier(emitter: BlockEmitter, instruction: Instruction, predicate: str | No
         emitter.result = f"({number}, {count})"
 
 
-def _of_the_cluster(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+def _of_the_cluster(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     """barrier.cluster: the wait ends its block."""
     kind, *modifiers = instruction.parts[2:]
     if predicate is not None or not set(modifiers) <= {"release", "acquire", "relaxed", "aligned"}:
@@ -53,7 +53,7 @@ def _of_the_cluster(emitter: BlockEmitter, instruction: Instruction, predicate: 
         raise refuse(instruction)
 
 
-def _take_result(emitter: BlockEmitter, instruction: Instruction) -> None:
+def _take_result(emitter: Emitter, instruction: Instruction) -> None:
     """What the threads that met at the barrier before voted."""
     destination, number = instruction.operands
     mode, storage = instruction.parts[2], type_of(instruction)

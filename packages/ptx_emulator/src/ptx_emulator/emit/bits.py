@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from ptx_emulator.emit.block import BlockEmitter
+from ptx_emulator.emit.emitter import Emitter
 from ptx_emulator.emit.registry import emits, expect_parts, refuse, type_of
 from ptx_emulator.ptx.model import Imm, Instruction
 from ptx_emulator.types import numpy_name, size_of
@@ -12,7 +12,7 @@ LOGIC = {"and": "&", "or": "|", "xor": "^"}
 
 
 @emits("and", "or", "xor")
-def logic(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+def logic(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     expect_parts(instruction, ())
     storage = type_of(instruction)
     a = emitter.array(instruction.operands[1], storage)
@@ -22,14 +22,14 @@ def logic(emitter: BlockEmitter, instruction: Instruction, predicate: str | None
 
 
 @emits("not")
-def invert(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+def invert(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     storage = type_of(instruction)
     source = emitter.array(instruction.operands[1], storage)
     emitter.write(instruction.operands[0], f"(~{source})", storage, predicate)
 
 
 @emits("shl", "shr")
-def shift(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+def shift(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     """Amounts beyond the width shift everything out; NumPy leaves them undefined."""
     expect_parts(instruction, ())
     storage = type_of(instruction)
@@ -50,7 +50,7 @@ def shift(emitter: BlockEmitter, instruction: Instruction, predicate: str | None
 
 
 @emits("shf")
-def funnel_shift(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+def funnel_shift(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     expect_parts(instruction, {"l", "r", "wrap", "clamp"})
     low, high, amount = (emitter.array(o, "u32") for o in instruction.operands[1:])
     _, side, mode, _ = instruction.parts
@@ -59,7 +59,7 @@ def funnel_shift(emitter: BlockEmitter, instruction: Instruction, predicate: str
 
 
 @emits("lop3")
-def logic3(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+def logic3(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     expect_parts(instruction, ())
     *sources, table = instruction.operands[1:]
     if not isinstance(table, Imm):
@@ -70,7 +70,7 @@ def logic3(emitter: BlockEmitter, instruction: Instruction, predicate: str | Non
 
 
 @emits("prmt")
-def permute_bytes(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+def permute_bytes(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     expect_parts(instruction, ())
     a, b, selector = (emitter.array(source, "u32") for source in instruction.operands[1:])
     expression = f"numerics.permute_bytes({a}, {b}, {selector})"
@@ -78,7 +78,7 @@ def permute_bytes(emitter: BlockEmitter, instruction: Instruction, predicate: st
 
 
 @emits("bfe")
-def extract_field(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+def extract_field(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     storage = type_of(instruction)
     source = emitter.array(instruction.operands[1], storage)
     position, length = (emitter.array(o, "u32") for o in instruction.operands[2:])
@@ -87,7 +87,7 @@ def extract_field(emitter: BlockEmitter, instruction: Instruction, predicate: st
 
 
 @emits("bfi")
-def insert_field(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+def insert_field(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     storage = type_of(instruction)
     field, base = (emitter.array(o, storage) for o in instruction.operands[1:3])
     position, length = (emitter.array(o, "u32") for o in instruction.operands[3:])
@@ -96,7 +96,7 @@ def insert_field(emitter: BlockEmitter, instruction: Instruction, predicate: str
 
 
 @emits("popc", "clz", "brev")
-def count_bits(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+def count_bits(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     storage = type_of(instruction)
     source = emitter.array(instruction.operands[1], storage)
     names = {"popc": "count_ones", "clz": "leading_zeros", "brev": "reverse_bits"}
@@ -107,7 +107,7 @@ def count_bits(emitter: BlockEmitter, instruction: Instruction, predicate: str |
 
 
 @emits("bfind")
-def find_bit(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+def find_bit(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     expect_parts(instruction, {"shiftamt"})
     source = emitter.array(instruction.operands[1], type_of(instruction))
     expression = f"integers.highest_bit({source}, {'shiftamt' in instruction.parts})"

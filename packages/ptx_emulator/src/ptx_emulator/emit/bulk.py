@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from ptx_emulator.emit.block import BlockEmitter
+from ptx_emulator.emit.emitter import Emitter
 from ptx_emulator.emit.registry import emits, refuse
 from ptx_emulator.ptx.model import Imm, Instruction, Memory, Operand
 
@@ -30,7 +30,7 @@ PREFETCH = {"1d", "2d", "3d", "4d", "5d", "tile", "L2", "global"}
 
 
 @emits("cp")
-def copy(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+def copy(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     parts = instruction.parts
     if parts == ADDITION:
         _linear(emitter, instruction, predicate, "add")
@@ -52,7 +52,7 @@ def copy(emitter: BlockEmitter, instruction: Instruction, predicate: str | None)
 
 
 def _arrive_behind_copies(
-    emitter: BlockEmitter, instruction: Instruction, predicate: str | None
+    emitter: Emitter, instruction: Instruction, predicate: str | None
 ) -> None:
     """cp.async.mbarrier.arrive: the copies so far land at once, and then the thread arrives.
 
@@ -67,7 +67,7 @@ def _arrive_behind_copies(
     emitter.line(f"m.mbarriers.arrive(s, {address}, None, {count}, None, {emitter.pc})")
 
 
-def _by_threads(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+def _by_threads(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     if not set(instruction.parts[1:]) <= ASYNC:
         raise refuse(instruction)
     target, source, size, *rest = instruction.operands
@@ -80,7 +80,7 @@ def _by_threads(emitter: BlockEmitter, instruction: Instruction, predicate: str 
     )
 
 
-def _bulk(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+def _bulk(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     parts = instruction.parts
     if parts[3] == "commit_group":
         emitter.line("m.bulk_groups.commit(s)")
@@ -101,9 +101,7 @@ def _bulk(emitter: BlockEmitter, instruction: Instruction, predicate: str | None
         raise refuse(instruction)
 
 
-def _linear(
-    emitter: BlockEmitter, instruction: Instruction, predicate: str | None, method: str
-) -> None:
+def _linear(emitter: Emitter, instruction: Instruction, predicate: str | None, method: str) -> None:
     """Bytes one after the other; a load names its mbarrier, and the CTAs of a multicast."""
     target, source, size, *rest = instruction.operands
     widths = {"load": ("u32", "u64"), "send": ("u32", "u32")}.get(method, ("u64", "u32"))
@@ -115,7 +113,7 @@ def _linear(
     emitter.line(f"m.bulk_copies.{method}(s, {', '.join(values)}, {predicate}, {emitter.pc})")
 
 
-def _tensor(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+def _tensor(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     first, second, *rest = instruction.operands
     if instruction.parts[5].startswith("shared"):
         to, barrier = emitter.address(first, "u32"), emitter.address(rest[0], "u32")
@@ -128,12 +126,12 @@ def _tensor(emitter: BlockEmitter, instruction: Instruction, predicate: str | No
         emitter.line(f"m.tma.store(s, {tensor}, {source}, {predicate}, {emitter.pc})")
 
 
-def _ranks(emitter: BlockEmitter, instruction: Instruction, rest: list[Operand]) -> str:
+def _ranks(emitter: Emitter, instruction: Instruction, rest: list[Operand]) -> str:
     """The mask of the CTAs that a multicast goes to, behind the mbarrier."""
     return emitter.array(rest[1], "u16") if "multicast::cluster" in instruction.parts else "None"
 
 
-def _place(emitter: BlockEmitter, operand: Operand) -> str:
+def _place(emitter: Emitter, operand: Operand) -> str:
     """The tuple of a tensor map and coordinates."""
     if not isinstance(operand, Memory):
         raise ValueError("a tensor needs coordinates")

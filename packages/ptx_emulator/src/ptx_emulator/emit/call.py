@@ -3,13 +3,13 @@
 
 from __future__ import annotations
 
-from ptx_emulator.emit.block import BlockEmitter
+from ptx_emulator.emit.emitter import Emitter
 from ptx_emulator.emit.registry import emits, refuse
 from ptx_emulator.ptx.model import Instruction, Symbol, Vector
 
 
 @emits("call")
-def call(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+def call(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     results, function, arguments = (*instruction.operands, None, None)[:3]
     if not isinstance(function, Symbol) or not isinstance(arguments, Vector):
         raise refuse(instruction, "a call through a pointer is not emulated")

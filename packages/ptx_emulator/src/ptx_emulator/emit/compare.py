@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from ptx_emulator.emit.arithmetic import flushed
-from ptx_emulator.emit.block import BlockEmitter
+from ptx_emulator.emit.emitter import Emitter
 from ptx_emulator.emit.registry import emits, refuse, type_of
 from ptx_emulator.ptx.model import Instruction, Operand, Pair
 from ptx_emulator.types import STORAGE_OF_PTX
@@ -40,13 +40,13 @@ TRUE = {"u32": 0xFFFFFFFF, "s32": 0xFFFFFFFF, "f32": 0x3F800000, "f16": 0x3C00, 
 
 
 @emits("setp")
-def set_predicate(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+def set_predicate(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     result = _comparison(emitter, instruction)
     write_pair(emitter, instruction.operands[0], result, "b1", f"(~{result})", predicate)
 
 
 @emits("set")
-def set_number(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+def set_number(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     """Like setp, with a number for an answer: 1.0, or all ones for an integer."""
     target = instruction.parts[-2]
     storage = "u16" if target in ("f16", "bf16") else "u32"
@@ -55,7 +55,7 @@ def set_number(emitter: BlockEmitter, instruction: Instruction, predicate: str |
     emitter.write(instruction.operands[0], expression, storage, predicate)
 
 
-def _comparison(emitter: BlockEmitter, instruction: Instruction) -> str:
+def _comparison(emitter: Emitter, instruction: Instruction) -> str:
     """The answer of a comparison, combined with a predicate where there is one."""
     _, comparison, *rest = instruction.parts
     storage = STORAGE_OF_PTX[rest[-1]]
@@ -79,7 +79,7 @@ def _comparison(emitter: BlockEmitter, instruction: Instruction) -> str:
 
 
 @emits("selp")
-def select(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+def select(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     storage = type_of(instruction)
     destination, *values, chooser = instruction.operands
     a, b = (emitter.value(value, storage) for value in values)
@@ -88,7 +88,7 @@ def select(emitter: BlockEmitter, instruction: Instruction, predicate: str | Non
 
 
 def write_pair(
-    emitter: BlockEmitter,
+    emitter: Emitter,
     destination: Operand,
     value: str,
     storage: str,

@@ -3,24 +3,24 @@
 
 from __future__ import annotations
 
-from ptx_emulator.emit.block import BlockEmitter
+from ptx_emulator.emit.emitter import Emitter
 from ptx_emulator.emit.registry import emits, refuse
 from ptx_emulator.ptx.model import Imm, Instruction
 
 
 @emits("bra", "ret", "exit")
-def branch(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+def branch(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     """The block returns who takes the branch; the scheduler knows where it leads."""
     emitter.result = predicate
 
 
 @emits("trap")
-def trap(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+def trap(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     emitter.line(f"m.trap(s, {predicate}, {emitter.pc})")
 
 
 @emits("setmaxnreg")
-def set_registers(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+def set_registers(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     """setmaxnreg ends its block and returns (whether registers are taken, how many a thread)."""
     (count,) = instruction.operands
     action, *modifiers = instruction.parts[1:]
@@ -32,12 +32,12 @@ def set_registers(emitter: BlockEmitter, instruction: Instruction, predicate: st
 
 
 @emits("griddepcontrol")
-def depend_on_grid(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+def depend_on_grid(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     """A wait for the kernel before; letting the next one start changes nothing."""
     if "wait" in instruction.parts:
         emitter.line(f"m.kernel_before.wait(s, {predicate})")
 
 
 @emits("nanosleep", "prefetch", "prefetchu", "pragma")
-def nothing(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+def nothing(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     pass

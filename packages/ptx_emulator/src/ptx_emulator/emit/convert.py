@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from ptx_emulator.emit.arithmetic import flushed
-from ptx_emulator.emit.block import BlockEmitter
+from ptx_emulator.emit.emitter import Emitter
 from ptx_emulator.emit.registry import emits, expect_parts, refuse
 from ptx_emulator.ptx.model import Instruction, Operand
 from ptx_emulator.types import STORAGE_OF_PTX, numpy_name
@@ -13,7 +13,7 @@ TO_INTEGER = {"rzi": "trunc", "rni": "rint", "rmi": "floor", "rpi": "ceil"}
 
 
 @emits("cvt")
-def convert(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+def convert(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     if "e4m3x2" in instruction.parts:
         (_unpack_e4m3 if "f16x2" in instruction.parts else _pack_e4m3)(
             emitter, instruction, predicate
@@ -59,12 +59,12 @@ def convert(emitter: BlockEmitter, instruction: Instruction, predicate: str | No
     emitter.write(instruction.operands[0], expression, want, predicate)
 
 
-def _float(emitter: BlockEmitter, instruction: Instruction, source: Operand) -> str:
+def _float(emitter: Emitter, instruction: Instruction, source: Operand) -> str:
     """A single-precision source; .ftz makes its subnormals zero."""
     return flushed(instruction, emitter.array(source, "f32"))
 
 
-def _pack_e4m3(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+def _pack_e4m3(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     if instruction.parts[1:] != ("rn", "satfinite", "e4m3x2", "f32"):
         raise refuse(instruction)
     high, low = (emitter.array(o, "f32") for o in instruction.operands[1:])
@@ -72,7 +72,7 @@ def _pack_e4m3(emitter: BlockEmitter, instruction: Instruction, predicate: str |
     emitter.write(instruction.operands[0], expression, "u16", predicate)
 
 
-def _unpack_e4m3(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+def _unpack_e4m3(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     if instruction.parts[1:] != ("rn", "f16x2", "e4m3x2"):
         raise refuse(instruction)
     bytes_ = emitter.array(instruction.operands[1], "u16")
@@ -81,7 +81,7 @@ def _unpack_e4m3(emitter: BlockEmitter, instruction: Instruction, predicate: str
 
 
 def _bfloat16(
-    emitter: BlockEmitter,
+    emitter: Emitter,
     instruction: Instruction,
     target: str,
     toward_zero: bool,

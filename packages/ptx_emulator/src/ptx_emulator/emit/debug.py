@@ -3,20 +3,16 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from ptx_emulator.emit.emitter import Emitter
 from ptx_emulator.emit.spaces import COMPONENTS, items_of, space_of
 from ptx_emulator.ptx.model import Instruction, Memory, Reg
 from ptx_emulator.types import STORAGE_OF_PTX, size_of
-
-if TYPE_CHECKING:
-    from ptx_emulator.emit.block import BlockEmitter
 
 _BY_LANES = {"st": 0, "red": 0, "atom": 1}  # which operand is the address
 _CHANGES = {*_BY_LANES, "cp", "stmatrix", "wmma"}
 
 
-def emit_hooks(emitter: BlockEmitter, instruction: Instruction) -> None:
+def emit_hooks(emitter: Emitter, instruction: Instruction) -> None:
     """Tell a debugger, if there is one, of an instruction that was just emitted."""
     hooks = emitter.layout.hooks
     if hooks.watching and instruction.parts[0] in _CHANGES:
@@ -31,7 +27,7 @@ def emit_hooks(emitter: BlockEmitter, instruction: Instruction) -> None:
         emitter.line(f"m.debugger.stop(s, {emitter.pc}, {{{shown}}})")
 
 
-def _where(emitter: BlockEmitter, instruction: Instruction) -> str:
+def _where(emitter: Emitter, instruction: Instruction) -> str:
     """The addresses and the bytes of an access by lanes, as more arguments."""
     place = _BY_LANES.get(instruction.parts[0])
     memory = None if place is None else instruction.operands[place]

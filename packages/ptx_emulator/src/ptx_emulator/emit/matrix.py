@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ptx_emulator.emit.block import BlockEmitter
+from ptx_emulator.emit.emitter import Emitter
 from ptx_emulator.emit.registry import emits, emits_run, expect_parts, refuse
 from ptx_emulator.emit.spaces import items_of
 from ptx_emulator.emit.wide import bind_rows, run_addresses
@@ -33,14 +33,14 @@ def _shape(instruction: Instruction, predicate: str | None) -> tuple[int, bool]:
 
 
 @emits("ldmatrix")
-def load_matrix(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+def load_matrix(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     _shape(instruction, predicate)
     load_matrices(emitter, [instruction], [emitter.pc])
 
 
 @emits_run("ldmatrix")
 def load_matrices(
-    emitter: BlockEmitter, instructions: Sequence[Instruction], pcs: Sequence[int]
+    emitter: Emitter, instructions: Sequence[Instruction], pcs: Sequence[int]
 ) -> None:
     count, trans = _shape(instructions[0], None)
     addresses = run_addresses(emitter, [i.operands[1] for i in instructions], "u32")
@@ -51,7 +51,7 @@ def load_matrices(
 
 
 @emits("stmatrix")
-def store_matrix(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+def store_matrix(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     count, trans = _shape(instruction, predicate)
     memory, source = instruction.operands
     address = emitter.address(memory, "u32")
@@ -60,7 +60,7 @@ def store_matrix(emitter: BlockEmitter, instruction: Instruction, predicate: str
 
 
 @emits("mma")
-def multiply(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+def multiply(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     _, *modes, shape, _, _, d_type, a_type, b_type, c_type = _without_saturation(instruction)
     known = modes == ["sync", "aligned"] and instruction.parts[4:6] == ("row", "col")
     if not known or d_type != c_type or predicate is not None:
@@ -83,7 +83,7 @@ def _without_saturation(instruction: Instruction) -> tuple[str, ...]:
     return tuple(part for part in instruction.parts if part != "satfinite")
 
 
-def _multiply_at_once(emitter: BlockEmitter, instruction: Instruction, depth: int) -> None:
+def _multiply_at_once(emitter: Emitter, instruction: Instruction, depth: int) -> None:
     """Products that are not gathered: other depths, element types and accumulators."""
     *_, d_type, a_type, b_type, _ = instruction.parts
     if a_type not in ELEMENTS or b_type not in ELEMENTS or d_type not in ELEMENTS[a_type]:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from ptx_emulator.emit.block import BlockEmitter
+from ptx_emulator.emit.emitter import Emitter
 from ptx_emulator.emit.registry import emits, refuse
 from ptx_emulator.ptx.model import Instruction
 
@@ -14,7 +14,7 @@ KNOWN = {
 
 
 @emits("mbarrier")
-def mbarrier(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+def mbarrier(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     if not set(instruction.parts[1:]) <= KNOWN:
         raise refuse(instruction)
     kind, operands, pc = instruction.parts[1], instruction.operands, emitter.pc
@@ -35,7 +35,7 @@ def mbarrier(emitter: BlockEmitter, instruction: Instruction, predicate: str | N
         raise refuse(instruction)
 
 
-def _arrive(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+def _arrive(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     state, memory, *values = instruction.operands
     address = emitter.address(memory, "u32")
     tx = count = "None"
@@ -47,7 +47,7 @@ def _arrive(emitter: BlockEmitter, instruction: Instruction, predicate: str | No
     emitter.write(state, emitter.temporary(arrived, "u64"), "u64", predicate)
 
 
-def _wait(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+def _wait(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     """Ends its block: the scheduler lets the lanes go on when the phase is over, so it succeeds.
 
     The phase is named by its parity, or by the state that an arrival gave, which is the parity.

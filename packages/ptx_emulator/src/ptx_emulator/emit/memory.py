@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
-from ptx_emulator.emit.block import BlockEmitter
+from ptx_emulator.emit.emitter import Emitter
 from ptx_emulator.emit.registry import (
     emits,
     emits_run,
@@ -27,7 +27,7 @@ def _component(instruction: Instruction) -> tuple[str, str]:
 
 
 @emits("ld", "ldu")
-def load(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+def load(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     storage = type_of(instruction)
     destination, memory = instruction.operands[:2]
     if space_of(instruction) == "param" and _load_parameter(
@@ -49,7 +49,7 @@ def load(emitter: BlockEmitter, instruction: Instruction, predicate: str | None)
 
 @emits_run("ld")
 def load_together(
-    emitter: BlockEmitter, instructions: Sequence[Instruction], pcs: Sequence[int]
+    emitter: Emitter, instructions: Sequence[Instruction], pcs: Sequence[int]
 ) -> None:
     """Loads from shared memory."""
     storage = type_of(instructions[0])
@@ -69,7 +69,7 @@ def load_together(
 
 
 def _write_loaded(
-    emitter: BlockEmitter, item: Operand, name: str, storage: str, predicate: str | None
+    emitter: Emitter, item: Operand, name: str, storage: str, predicate: str | None
 ) -> None:
     """A load narrower than its register is extended by its own sign."""
     value = emitter.cast(name, storage)
@@ -83,7 +83,7 @@ def _write_loaded(
 
 
 def _load_parameter(
-    emitter: BlockEmitter, instruction: Instruction, destination: Operand, memory: Operand
+    emitter: Emitter, instruction: Instruction, destination: Operand, memory: Operand
 ) -> bool:
     """Bind what is known before the launch; False where the address is computed."""
     base = emitter.layout.param_offset(memory.base) if isinstance(memory, Memory) else None
@@ -99,7 +99,7 @@ def _load_parameter(
 
 
 @emits("st")
-def store(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+def store(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     storage = type_of(instruction)
     memory, source = instruction.operands[:2]
     if "async" in instruction.parts:
@@ -140,7 +140,7 @@ def _operation(instruction: Instruction, modifiers: Collection[str]) -> tuple[st
 
 
 @emits("atom")
-def atomic(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+def atomic(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     operation, storage = _operation(instruction, ATOMIC)
     destination, memory, *values = instruction.operands
     component, width = _component(instruction)
@@ -158,7 +158,7 @@ def atomic(emitter: BlockEmitter, instruction: Instruction, predicate: str | Non
 
 
 @emits("red")
-def reduce(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+def reduce(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     """Without a result; a vector of floats is as many additions."""
     operation, storage = _operation(instruction, ATOMIC | {"v2", "v4"})
     memory, source = instruction.operands
@@ -172,7 +172,7 @@ def reduce(emitter: BlockEmitter, instruction: Instruction, predicate: str | Non
 
 
 @emits("fence", "membar")
-def fence(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+def fence(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     """Between threads of a scope, between proxies, or behind mbarrier.init."""
     parts, scope = instruction.parts, scope_of_fence(instruction)
     if scope is not None:

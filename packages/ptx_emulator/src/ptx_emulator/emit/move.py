@@ -3,14 +3,14 @@
 
 from __future__ import annotations
 
-from ptx_emulator.emit.block import BlockEmitter
+from ptx_emulator.emit.emitter import Emitter
 from ptx_emulator.emit.registry import emits, refuse, type_of
 from ptx_emulator.ptx.model import Instruction, Sink, Vector
 from ptx_emulator.types import numpy_name, size_of
 
 
 @emits("mov")
-def move(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+def move(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     storage = type_of(instruction)
     destination, source = instruction.operands
     if isinstance(destination, Vector):
@@ -24,7 +24,7 @@ def move(emitter: BlockEmitter, instruction: Instruction, predicate: str | None)
         emitter.write(destination, emitter.array(source, storage), storage, predicate)
 
 
-def _unpack(emitter: BlockEmitter, destination: Vector, source: str, storage: str) -> None:
+def _unpack(emitter: Emitter, destination: Vector, source: str, storage: str) -> None:
     count = len(destination.items)
     part = f"u{8 * size_of(storage) // count}"
     parts = emitter.temporary(f"{source}.view({numpy_name(part)})", part, borrowed=True)
@@ -34,7 +34,7 @@ def _unpack(emitter: BlockEmitter, destination: Vector, source: str, storage: st
 
 
 @emits("cvta")
-def convert_address(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+def convert_address(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     """Address spaces do not overlap here: a generic address is the address in its own space."""
     storage = type_of(instruction)
     if storage not in ("u32", "u64"):
@@ -44,7 +44,7 @@ def convert_address(emitter: BlockEmitter, instruction: Instruction, predicate: 
 
 
 @emits("mapa")
-def map_address(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+def map_address(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     """The same address in the shared memory of another CTA of the cluster."""
     storage = type_of(instruction)
     destination, source, rank = instruction.operands
@@ -54,7 +54,7 @@ def map_address(emitter: BlockEmitter, instruction: Instruction, predicate: str 
 
 
 @emits("getctarank")
-def rank_of_address(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+def rank_of_address(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     destination, source = instruction.operands
     address = emitter.array(source, type_of(instruction))
     expression = f"clusters.rank_of({address}, {emitter.special('cluster_ctarank')})"

@@ -9,12 +9,10 @@ matrix between consecutive instructions and go back to registers when something 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
+from ptx_emulator.emit.rows import Rows
+from ptx_emulator.emit.temporaries import Temporaries
 from ptx_emulator.errors import EmulatorError
-
-if TYPE_CHECKING:
-    from ptx_emulator.emit.block import BlockEmitter
 
 Registers = tuple[str, ...]
 
@@ -32,8 +30,9 @@ class _Chain:
 class PendingProducts:
     """The products of a block that are not in registers yet."""
 
-    def __init__(self, emitter: BlockEmitter) -> None:
-        self._emitter = emitter
+    def __init__(self, temporaries: Temporaries, rows: Rows) -> None:
+        self._temporaries = temporaries
+        self._rows = rows
         self._chains: dict[Registers, _Chain] = {}
         self._matrices: dict[Registers, str] = {}
         self._owner: dict[str, Registers] = {}  # accumulator register -> its chain or matrix
@@ -79,10 +78,9 @@ class PendingProducts:
             self._settle_matrix(registers)
 
     def _settle_matrix(self, registers: Registers) -> None:
-        emitter = self._emitter
         matrix, count = self._matrices.pop(registers), len(registers)
-        values = emitter.temporary(f"m.wgmma.scatter(s, {matrix}, {count})", "f32")
-        self._bind(registers, emitter.rows.of(values, count, "f32"))
+        values = self._temporaries.temporary(f"m.wgmma.scatter(s, {matrix}, {count})", "f32")
+        self._bind(registers, self._rows.of(values, count, "f32"))
 
     def _settle_chains(self) -> None:
         alike: dict[tuple[str, tuple[Registers, ...]], list[tuple[Registers, _Chain]]] = {}
@@ -95,15 +93,14 @@ class PendingProducts:
     def _emit_product(
         self, dtype: str, a_steps: tuple[Registers, ...], chains: list[tuple[Registers, _Chain]]
     ) -> None:
-        emitter = self._emitter
-        stacked = emitter.rows.stacked
+        stacked = self._rows.stacked
         a = stacked([name for step in a_steps for name in step])
         b = stacked([name for _, chain in chains for step in chain.b_steps for name in step])
         before = [name for _, chain in chains for name in chain.before]
         c = before[0] if len(set(before)) == 1 else stacked(before)
         call = f"m.matrix.mma(s, {dtype!r}, {len(a_steps)}, {a}, {b}, {c})"
-        values = emitter.temporary(call, "f32")
-        names = emitter.rows.of(values, 4 * len(chains), "f32")
+        values = self._temporaries.temporary(call, "f32")
+        names = self._rows.of(values, 4 * len(chains), "f32")
         for index, (registers, _) in enumerate(chains):
             self._bind(registers, names[4 * index : 4 * index + 4])
 
@@ -112,4 +109,4 @@ class PendingProducts:
             raise EmulatorError(f"{len(registers)} accumulators for {len(names)} values")
         for register, name in zip(registers, names, strict=True):
             self._owner.pop(register, None)
-            self._emitter.bind(register, name)
+            self._temporaries.bind(register, name)

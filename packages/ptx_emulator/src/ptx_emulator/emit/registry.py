@@ -4,40 +4,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING
 
+from ptx_emulator.emit.emitter import Emitter
 from ptx_emulator.errors import PtxError
 from ptx_emulator.ptx.model import Instruction
 from ptx_emulator.types import STORAGE_OF_PTX
 
-if TYPE_CHECKING:
-    from ptx_emulator.emit.block import BlockEmitter
+Emit = Callable[[Emitter, Instruction, str | None], None]
+EmitRun = Callable[[Emitter, Sequence[Instruction], Sequence[int]], None]
 
-Emitter = Callable[["BlockEmitter", Instruction, "str | None"], None]
-
-RunEmitter = Callable[["BlockEmitter", Sequence[Instruction], Sequence[int]], None]
-
-EMITTERS: dict[str, Emitter] = {}
-RUN_EMITTERS: dict[str, RunEmitter] = {}
+EMITTERS: dict[str, Emit] = {}
+RUN_EMITTERS: dict[str, EmitRun] = {}
 
 
-def emits(*names: str) -> Callable[[Emitter], Emitter]:
+def emits(*names: str) -> Callable[[Emit], Emit]:
     """Register a function for instructions whose first part is one of `names`."""
 
-    def register(emitter: Emitter) -> Emitter:
+    def register(emit: Emit) -> Emit:
         for name in names:
-            EMITTERS[name] = emitter
-        return emitter
+            EMITTERS[name] = emit
+        return emit
 
     return register
 
 
-def emits_run(name: str) -> Callable[[RunEmitter], RunEmitter]:
+def emits_run(name: str) -> Callable[[EmitRun], EmitRun]:
     """Register a function for runs of an instruction, which takes their places in the kernel."""
 
-    def register(emitter: RunEmitter) -> RunEmitter:
-        RUN_EMITTERS[name] = emitter
-        return emitter
+    def register(emit: EmitRun) -> EmitRun:
+        RUN_EMITTERS[name] = emit
+        return emit
 
     return register
 

@@ -3,15 +3,15 @@
 
 from __future__ import annotations
 
-from ptx_emulator.emit.block import BlockEmitter
 from ptx_emulator.emit.compare import write_pair
+from ptx_emulator.emit.emitter import Emitter
 from ptx_emulator.emit.registry import emits, expect_parts, refuse, type_of
 from ptx_emulator.ptx.model import Imm, Instruction, Operand, Pair
 
 ALL = 0xFFFFFFFF
 
 
-def check_members(emitter: BlockEmitter, members: Operand, predicate: str | None) -> None:
+def check_members(emitter: Emitter, members: Operand, predicate: str | None) -> None:
     """Look at a membermask, the usual one only where part of a warp runs."""
     usual = isinstance(members, Imm) and members.bits % (1 << 32) == ALL and predicate is None
     condition = "if not s.whole_warps: " if usual else ""
@@ -20,7 +20,7 @@ def check_members(emitter: BlockEmitter, members: Operand, predicate: str | None
 
 
 @emits("shfl")
-def shuffle(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+def shuffle(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     expect_parts(instruction, {"sync", "up", "down", "bfly", "idx"})
     destination, source, *rest = instruction.operands
     value = emitter.array(source, "u32")
@@ -33,7 +33,7 @@ def shuffle(emitter: BlockEmitter, instruction: Instruction, predicate: str | No
 
 
 @emits("vote")
-def vote(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+def vote(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     expect_parts(instruction, {"sync", "any", "all", "uni", "ballot"})
     destination, source, members = instruction.operands
     mode = instruction.parts[2]
@@ -45,7 +45,7 @@ def vote(emitter: BlockEmitter, instruction: Instruction, predicate: str | None)
 
 
 @emits("redux")
-def reduce(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+def reduce(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     expect_parts(instruction, {"sync", "add", "min", "max", "and", "or", "xor"})
     storage = type_of(instruction)
     destination, source, members = instruction.operands
@@ -57,7 +57,7 @@ def reduce(emitter: BlockEmitter, instruction: Instruction, predicate: str | Non
 
 
 @emits("match")
-def match(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+def match(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     expect_parts(instruction, {"any", "all", "sync"})
     destination, source, members = instruction.operands
     value, lanes = emitter.array(source, type_of(instruction)), emitter.array(members, "u32")
@@ -68,7 +68,7 @@ def match(emitter: BlockEmitter, instruction: Instruction, predicate: str | None
 
 
 @emits("elect")
-def elect(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+def elect(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     destination = instruction.operands[0]
     if not isinstance(destination, Pair):
         raise refuse(instruction)
@@ -79,5 +79,5 @@ def elect(emitter: BlockEmitter, instruction: Instruction, predicate: str | None
 
 
 @emits("activemask")
-def active_mask(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+def active_mask(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     emitter.write(instruction.operands[0], "m.warp.active_mask(s)", "u32", predicate)

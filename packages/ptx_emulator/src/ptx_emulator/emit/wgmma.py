@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 
-from ptx_emulator.emit.block import BlockEmitter
+from ptx_emulator.emit.emitter import Emitter
 from ptx_emulator.emit.registry import emits, refuse
 from ptx_emulator.ptx.model import Imm, Instruction, Operand, Reg, Vector
 
@@ -14,7 +14,7 @@ DEPTHS = {"f16": "16", "bf16": "16", "e4m3": "32"}
 
 
 @emits("wgmma")
-def wgmma(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+def wgmma(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     kind = instruction.parts[1]
     if predicate is not None:
         raise refuse(instruction)
@@ -33,7 +33,7 @@ def wgmma(emitter: BlockEmitter, instruction: Instruction, predicate: str | None
         raise refuse(instruction)
 
 
-def _multiply(emitter: BlockEmitter, instruction: Instruction) -> None:
+def _multiply(emitter: Emitter, instruction: Instruction) -> None:
     shape = next(
         (
             SHAPE.fullmatch(part)

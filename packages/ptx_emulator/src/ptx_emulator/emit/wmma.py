@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 
-from ptx_emulator.emit.block import BlockEmitter
+from ptx_emulator.emit.emitter import Emitter
 from ptx_emulator.emit.registry import emits, refuse
 from ptx_emulator.emit.spaces import COMPONENTS, items_of, space_of
 from ptx_emulator.ptx.model import Instruction, Operand
@@ -15,7 +15,7 @@ SIZES = {"f16": 2, "bf16": 2, "f32": 4}
 
 
 @emits("wmma")
-def wmma(emitter: BlockEmitter, instruction: Instruction, predicate: str | None) -> None:
+def wmma(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
     if predicate is not None or instruction.parts[-1] not in SIZES:
         raise refuse(instruction)
     if instruction.parts[1] == "mma":
@@ -32,7 +32,7 @@ def _shape(instruction: Instruction) -> tuple[int, int, int]:
     return m, n, k
 
 
-def _move(emitter: BlockEmitter, instruction: Instruction) -> None:
+def _move(emitter: Emitter, instruction: Instruction) -> None:
     _, kind, which, *rest = instruction.parts
     m, n, k = _shape(instruction)
     shape = {"a": (m, k), "b": (k, n), "c": (m, n), "d": (m, n)}[which]
@@ -51,7 +51,7 @@ def _move(emitter: BlockEmitter, instruction: Instruction) -> None:
     _write(emitter, registers, names, "u32")
 
 
-def _multiply(emitter: BlockEmitter, instruction: Instruction) -> None:
+def _multiply(emitter: Emitter, instruction: Instruction) -> None:
     d, a, b, c = (items_of(operand) for operand in instruction.operands)
     dtype = "bf16" if "bf16" in instruction.parts else "f16"
     storage = "f32" if instruction.parts[-1] == "f32" else "u32"
@@ -70,7 +70,7 @@ def _multiply(emitter: BlockEmitter, instruction: Instruction) -> None:
 
 
 def _write(
-    emitter: BlockEmitter, registers: tuple[Operand, ...], names: list[str], storage: str
+    emitter: Emitter, registers: tuple[Operand, ...], names: list[str], storage: str
 ) -> None:
     emitter.borrow(names)
     for register, name in zip(registers, names, strict=True):

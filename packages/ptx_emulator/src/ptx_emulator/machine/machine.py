@@ -4,47 +4,42 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
-from math import prod
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 
 from ptx_emulator.errors import EmulatorError
-from ptx_emulator.machine.barriers import NamedBarriers
-from ptx_emulator.machine.bulk_copies import BulkCopies
-from ptx_emulator.machine.bulk_groups import BulkGroups
-from ptx_emulator.machine.clocks import Clocks
-from ptx_emulator.machine.constant import ConstantAccess
-from ptx_emulator.machine.copies import AsyncCopies
-from ptx_emulator.machine.counters import Counters
-from ptx_emulator.machine.findings import Findings
-from ptx_emulator.machine.generic import GenericAccess
-from ptx_emulator.machine.geometry import Geometry, geometry_of
-from ptx_emulator.machine.global_access import GlobalAccess
-from ptx_emulator.machine.global_memory import GlobalMemory
-from ptx_emulator.machine.kernel_before import KernelBefore
+from ptx_emulator.machine.async_copies.bulk_copies import BulkCopies
+from ptx_emulator.machine.async_copies.bulk_groups import BulkGroups
+from ptx_emulator.machine.async_copies.copies import AsyncCopies
+from ptx_emulator.machine.async_copies.tensor_map import TensorMap
+from ptx_emulator.machine.async_copies.tma import Tma
+from ptx_emulator.machine.barriers.barriers import NamedBarriers
+from ptx_emulator.machine.barriers.mbarriers import MBarriers
+from ptx_emulator.machine.barriers.register_pool import RegisterPool
+from ptx_emulator.machine.checks.kernel_before import KernelBefore
+from ptx_emulator.machine.checks.written import WrittenRegisters
 from ptx_emulator.machine.lanes import (
     LOCAL_BASE,
     PARAM_BASE,
     Bools,
     Selection,
 )
-from ptx_emulator.machine.matrix import MatrixUnit
-from ptx_emulator.machine.mbarriers import MBarriers
-from ptx_emulator.machine.owners import global_owners
+from ptx_emulator.machine.launch.launch import Launch
+from ptx_emulator.machine.memory.constant import ConstantAccess
+from ptx_emulator.machine.memory.generic import GenericAccess
+from ptx_emulator.machine.memory.global_access import GlobalAccess
+from ptx_emulator.machine.memory.private import PrivateMemory
+from ptx_emulator.machine.memory.shared import SharedMemory
 from ptx_emulator.machine.printing import Printer
-from ptx_emulator.machine.private import PrivateMemory
-from ptx_emulator.machine.register_pool import RegisterPool
-from ptx_emulator.machine.shared import SharedMemory
-from ptx_emulator.machine.tensor_map import TensorMap
-from ptx_emulator.machine.tma import Tma
+from ptx_emulator.machine.storage.global_memory import GlobalMemory
+from ptx_emulator.machine.storage.owners import global_owners
+from ptx_emulator.machine.tensor_cores.matrix import MatrixUnit
+from ptx_emulator.machine.tensor_cores.wgmma import Wgmma
+from ptx_emulator.machine.tensor_cores.wmma import Wmma
 from ptx_emulator.machine.warp import WarpUnit
-from ptx_emulator.machine.wgmma import Wgmma
-from ptx_emulator.machine.wmma import Wmma
-from ptx_emulator.machine.written import WrittenRegisters
-from ptx_emulator.native import load_native
-from ptx_emulator.program.hooks import Debugger
+from ptx_emulator.program.hooks import Hooks
 from ptx_emulator.program.program import Program
 from ptx_emulator.types import numpy_type
 
@@ -53,7 +48,23 @@ Argument = int | float | bytes | ctypes.Structure | TensorMap
 TICK = 64  # cycles and nanoseconds from one look at a clock to the next
 
 
-class Machine:
+class Debugger(Protocol):
+    """What a run tells; `pc` is the instruction that the lanes of `s` have executed."""
+
+    @property
+    def hooks(self) -> Hooks: ...
+
+    def attach(self, machine: Machine) -> None:
+        """A launch begins."""
+
+    def look(self, s: Selection, pc: int, address: Any = None, nbytes: int = 0) -> None:
+        """Memory may have changed: where lanes accessed it, or by a copy engine."""
+
+    def stop(self, s: Selection, pc: int, registers: Mapping[str, Any]) -> None:
+        """A place that a line of the source leads to."""
+
+
+class Machine(Launch):
     """One launch: `program` over a grid, with its arguments and its memory."""
 
     debugger: Debugger | None = None
@@ -70,67 +81,38 @@ class Machine:
         cluster: tuple[int, int, int] | None = None,
         starts_early: bool = False,
     ) -> None:
-        self.program = program
-        self.grid = grid
-        self.block_shape = (block, 1, 1) if isinstance(block, int) else block
-        self.block = prod(self.block_shape)
-        self.checks = checks
-        shape = cluster or program.kernel.cluster or (1, 1, 1)
-        geometry = geometry_of(program, grid, self.block_shape, shape, dynamic_smem)
-        self._take_geometry(geometry)
-        self.gone = self.lanes.missing.copy()  # lanes that do not run, or not any more
+        super().__init__(program, grid, block, dynamic_smem, checks, cluster)
         self.tensor_maps: dict[int, TensorMap] = {}
-
-        self.findings = Findings(program, self.clusters)
-        library = load_native()
-        self.native = None if library is None else library.of_a_launch()
-        self.counters = Counters(program, self.native)
-        self.clocks = Clocks(self)
+        parameters = self._parameter_block(args)
         self.kernel_before = KernelBefore(self, memory, starts_early)
-        self.shared = SharedMemory(self)
+        self.shared = shared = SharedMemory(self)
+        self.global_access = GlobalAccess(self, memory, self.kernel_before)
         if checks:
-            self.shared.owners = geometry.shared_owners
-        self.global_access = GlobalAccess(self, memory)
+            self.global_access.owners = global_owners(program, memory, parameters)
         self.local = PrivateMemory(self, "local", LOCAL_BASE, program.local_bytes)
+        self.parameters = PrivateMemory(self, "param", PARAM_BASE, len(parameters), parameters)
         self.constant_access = ConstantAccess(self.global_access)
-        self.generic = GenericAccess(self)
-        self.printer = Printer(self)
-        self.ticks = 0
-        self.copies = AsyncCopies(self)
-        self.matrix = MatrixUnit(self)
+        self.generic = GenericAccess(shared, self.local, self.parameters, self.global_access)
+        self.printer = Printer(self.generic)
+        self.copies = AsyncCopies(self, shared, self.global_access)
+        self.matrix = MatrixUnit(self, shared)
         self.warp = WarpUnit(self)
-        self.mbarriers = MBarriers(self)
-        self.bulk_groups = BulkGroups(self)
-        self.bulk_copies = BulkCopies(self)
-        self.tma = Tma(self)
-        self.wgmma = Wgmma(self)
+        self.mbarriers = MBarriers(self, shared)
+        self.bulk_groups = BulkGroups(self, shared)
+        engine = shared, self.global_access, self.mbarriers, self.bulk_groups
+        self.bulk_copies = BulkCopies(self, *engine)
+        self.tma = Tma(self, *engine, self.tensor_maps)
+        self.wgmma = Wgmma(self, shared)
         self.wmma = Wmma(self)
         self.named_barriers = NamedBarriers(self)
         self.register_pool = RegisterPool(self)
 
+        self.ticks = 0
         self.written = WrittenRegisters(self)
         self.registers = [np.zeros(self.num_lanes, t) for t in program.slot_types]
-        self.constants = geometry.constants
-        self._take_arguments(self._parameter_block(args), memory)
-        self.inputs |= geometry.special_registers
-
-    def _take_geometry(self, geometry: Geometry) -> None:
-        self.clusters = geometry.clusters
-        self.num_ctas = geometry.num_ctas
-        self.warps_per_cta = geometry.warps_per_cta
-        self.num_warps = geometry.num_warps
-        self.shared_limit = geometry.shared_limit
-        self.shared_stride = geometry.shared_stride
-        self.shared_bytes = prod(self.grid) * self.shared_stride
-        self.lanes = geometry.lanes
-        self.num_lanes = self.lanes.count
-
-    def _take_arguments(self, block: bytes, memory: GlobalMemory) -> None:
-        """Place the parameters, and bind what is known before the first instruction."""
-        if self.checks:
-            self.global_access.owners = global_owners(self.program, memory, block)
-        self.parameters = PrivateMemory(self, "param", PARAM_BASE, len(block), block)
-        self.inputs = self._parameters(block) | self._module_variables(memory)
+        self.constants = self.geometry.constants
+        self.inputs = self._parameters(parameters) | self._module_variables(memory)
+        self.inputs |= self.geometry.special_registers
 
     def read_timer(self, s: Selection, shift: int) -> Any:
         """A clock that goes on at every look at it; the emulator measures no time."""

@@ -4,18 +4,15 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ptx_emulator.errors import EmulatorError
-from ptx_emulator.machine.access import Mask, executing
-
-if TYPE_CHECKING:
-    from ptx_emulator.machine.access import Thread
-    from ptx_emulator.machine.lanes import Selection
-    from ptx_emulator.machine.machine import Machine
+from ptx_emulator.machine.access import Mask, Thread, executing
+from ptx_emulator.machine.lanes import Selection
+from ptx_emulator.machine.memory.generic import GenericAccess
 
 Addresses = NDArray[np.uint64]
 
@@ -26,8 +23,8 @@ _FLOATS = "fFeEgGaA"
 class Printer:
     """Text that lanes print, one after the other."""
 
-    def __init__(self, machine: Machine) -> None:
-        self._machine = machine
+    def __init__(self, memory: GenericAccess) -> None:
+        self._memory = memory
         self.texts: list[str] = []
 
     def print(
@@ -63,7 +60,7 @@ class Printer:
     def load(self, thread: Thread, address: int, size: int) -> bytes:
         """Bytes that one thread reads at a generic address."""
         where = np.full(thread.sel.count, address, np.uint64)
-        (found,) = self._machine.generic.load(thread.sel, where, size, 1, thread.mask, thread.pc)
+        (found,) = self._memory.load(thread.sel, where, size, 1, thread.mask, thread.pc)
         value: Any = found[thread.lane]
         return bytes(value.tobytes())
 

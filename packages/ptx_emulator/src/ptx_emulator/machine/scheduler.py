@@ -19,17 +19,15 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from ptx_emulator.errors import DeadlockError, EmulatorError
 from ptx_emulator.machine.lanes import Bools, Ints, Selection
+from ptx_emulator.machine.machine import Machine
 from ptx_emulator.machine.spinning import Spinners
 from ptx_emulator.program.blocks import Block
-
-if TYPE_CHECKING:
-    from ptx_emulator.machine.machine import Machine
 
 LOCKSTEP = "lockstep"
 SCHEDULES = (LOCKSTEP, "depth-first", "random")

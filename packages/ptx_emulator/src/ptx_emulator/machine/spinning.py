@@ -8,12 +8,9 @@ memory nor their registers have changed, they would do the same forever.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from ptx_emulator.machine.lanes import Selection
-
-if TYPE_CHECKING:
-    from ptx_emulator.machine.machine import Machine
+from ptx_emulator.machine.machine import Machine
 
 
 @dataclass

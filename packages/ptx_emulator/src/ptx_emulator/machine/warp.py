@@ -3,17 +3,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ptx_emulator.machine.access import Mask
 from ptx_emulator.machine.lanes import WARP_SIZE, Bools, Selection
-from ptx_emulator.machine.storage import POISON
-
-if TYPE_CHECKING:
-    from ptx_emulator.machine.machine import Machine
+from ptx_emulator.machine.launch.launch import Launch
+from ptx_emulator.machine.storage.storage import POISON
 
 Words = NDArray[np.uint32]
 
@@ -41,24 +39,24 @@ class _Route(NamedTuple):
 class WarpUnit:
     """The exchanges of the warps of a selection."""
 
-    def __init__(self, machine: Machine) -> None:
-        self._machine = machine
+    def __init__(self, launch: Launch) -> None:
+        self._launch = launch
         self._routes: dict[tuple[Selection, str, bytes, bytes], _Route] = {}
 
     def check_members(self, s: Selection, members: Words, mask: Mask, pc: int) -> None:
         """Every lane names itself, and those it names execute the instruction with it, or have
         ended."""
-        machine = self._machine
-        if not machine.checks or (s.whole_warps and mask is None and (members == ALL).all()):
+        launch = self._launch
+        if not launch.checks or (s.whole_warps and mask is None and (members == ALL).all()):
             return
         active = np.ones(s.count, bool) if mask is None else mask
         place = np.searchsorted(s.warps, s.warp_id)
         bits = (1 << s.lane).astype(np.int64)
         present = np.bincount(place, bits * active, s.num_warps).astype(np.int64)
-        gone = machine.gone.reshape(-1, WARP_SIZE)[s.warps] @ (1 << np.arange(WARP_SIZE))
+        gone = launch.gone.reshape(-1, WARP_SIZE)[s.warps] @ (1 << np.arange(WARP_SIZE))
         named = members.astype(np.int64)
         absent = named & ~(present | gone)[place]
-        report = machine.findings.report
+        report = launch.findings.report
         detail = "the lane is not in the membermask that it gives"
         report("membermask", detail, pc, s, active & (named & bits == 0))
         bad = active & (absent != 0)

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -11,15 +11,14 @@ import numpy as np
 
 from ptx_emulator.emit import BlockEmitter
 from ptx_emulator.errors import EmulatorError, RefusedKernelError
-from ptx_emulator.machine import clusters, integers, numerics
-from ptx_emulator.machine.lanes import LOCAL_BASE, PARAM_BASE, SHARED_BASE
+from ptx_emulator.machine import clusters
+from ptx_emulator.machine.arithmetic import integers, numerics
 from ptx_emulator.program.blocks import (
-    Block,
     build_blocks,
-    written_by,
 )
 from ptx_emulator.program.hooks import Hooks
 from ptx_emulator.program.inflight import registers_in_flight
+from ptx_emulator.program.layout import Layout
 from ptx_emulator.program.loops import loop_nests
 from ptx_emulator.program.meetings import meets_at_barriers
 from ptx_emulator.program.order import priorities
@@ -33,119 +32,16 @@ from ptx_emulator.program.ordering import (
 )
 from ptx_emulator.program.origins import origins_of_addresses
 from ptx_emulator.program.registers import registers_at_launch
-from ptx_emulator.program.runs import Run, runs_of
 from ptx_emulator.program.unfenced import unfenced_products
 from ptx_emulator.program.unwritten import doubtful_registers
 from ptx_emulator.program.waiting import untested_waits, waiting_loops
 from ptx_emulator.ptx.model import (
-    Imm,
-    Instruction,
     Kernel,
-    Operand,
-    Reg,
-    Symbol,
-    Variable,
 )
 from ptx_emulator.ptx.parse import parse
-from ptx_emulator.types import STORAGE, STORAGE_OF_PTX, scalar
+from ptx_emulator.types import STORAGE, STORAGE_OF_PTX
 
 BlockFunction = Callable[..., Any]
-
-
-class Layout:
-    """Where things are: registers that cross blocks, constants, symbols, parameters."""
-
-    def __init__(self, kernel: Kernel, blocks: list[Block], hooks: Hooks) -> None:
-        self.kernel = kernel
-        self.hooks = hooks
-        live = sorted({register for block in blocks for register in block.live_in})
-        self.slots = {register: slot for slot, register in enumerate(live)}
-        self.param_reads: set[tuple[str, int]] = set()
-        self.special_registers: set[str] = set()
-        self.scalars: dict[str, Any] = {}
-        self._constants: dict[tuple[str, int], int] = {}
-        self._runs: dict[int, list[Run]] = {}
-        self.used = {
-            name for block in blocks for _, uses in block.effects for name in uses
-        }  # registers whose value somebody looks at
-        self.module = {variable.name for variable in kernel.module}
-        self._symbols, self.static_smem = _addresses(kernel.shared, SHARED_BASE)
-        local, self.local_bytes = _addresses(kernel.local, LOCAL_BASE)
-        self._symbols |= local
-        self._symbols |= {param.name: PARAM_BASE + param.offset for param in kernel.params}
-        self._param_registers = _params_in_registers(kernel)
-
-    def runs(self, block: Block) -> list[Run]:
-        """What of a block runs as one."""
-        known = self._runs.get(block.index)
-        if known is None:
-            known = self._runs[block.index] = runs_of(block)
-        return known
-
-    def symbol_address(self, name: str) -> int:
-        if name not in self._symbols:
-            raise EmulatorError(f"{self.kernel.name} names {name}, which is no variable")
-        return self._symbols[name]
-
-    def param_offset(self, base: Operand) -> int | None:
-        """Offset in the parameter block of a base that is known when the kernel is loaded."""
-        if isinstance(base, Symbol):
-            return self.symbol_address(base.name) - PARAM_BASE
-        return self._param_registers.get(base.name) if isinstance(base, Reg) else None
-
-    def constant_slot(self, storage: str, bits: int) -> int:
-        return self._constants.setdefault((storage, bits), len(self._constants))
-
-    def column(self, storage: str, values: Sequence[int]) -> str:
-        """The name of an array with one value a row."""
-        name = f"column_{storage}_" + "_".join(map(str, values))
-        self.scalars[name] = np.array(values, STORAGE[storage])[:, None]
-        return name
-
-    def scalar_name(self, storage: str, bits: int) -> str:
-        name = f"{storage}_{bits:x}" if bits >= 0 else f"{storage}_minus_{-bits:x}"
-        self.scalars[name] = scalar(storage, bits)
-        return name
-
-    @property
-    def constant_arrays(self) -> list[Any]:
-        return [scalar(storage, bits) for storage, bits in self._constants]
-
-
-def _params_in_registers(kernel: Kernel) -> dict[str, int]:
-    """Registers whose only value is an address in the parameter block, as an offset there."""
-    written: dict[str, list[Instruction]] = {}
-    for instruction in kernel.instructions:
-        for register in written_by(instruction):
-            written.setdefault(register, []).append(instruction)
-    params = {param.name: param.offset for param in kernel.params}
-
-    def offset_in(source: Operand) -> int | None:
-        if isinstance(source, Symbol):
-            return params.get(source.name)
-        writes = written.get(source.name, []) if isinstance(source, Reg) else []
-        if len(writes) != 1 or writes[0].predicate is not None:
-            return None
-        parts, operands = writes[0].parts, writes[0].operands
-        if parts[0] in ("mov", "cvta"):
-            return offset_in(operands[1])
-        if parts[0] == "add" and isinstance(operands[2], Imm):
-            base = offset_in(operands[1])
-            return None if base is None else base + operands[2].bits
-        return None
-
-    offsets = {register: offset_in(Reg(register)) for register in written}
-    return {register: offset for register, offset in offsets.items() if offset is not None}
-
-
-def _addresses(variables: Sequence[Variable], base: int) -> tuple[dict[str, int], int]:
-    """Place the static variables one after the other, and the dynamic one after them."""
-    addresses, end = {}, 0
-    for variable in sorted(variables, key=lambda v: v.size is None):
-        end = -(-end // variable.align) * variable.align
-        addresses[variable.name] = base + end
-        end += variable.size or 0
-    return addresses, end
 
 
 class Program:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from ptx_emulator.machine.findings import Finding
+from ptx_emulator.machine.launch.findings import Finding
 from ptx_emulator.report.mends import MENDS, PROBLEMS
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ptx_emulator.machine.counters import Counters
+from ptx_emulator.machine.launch.counters import Counters
 from ptx_emulator.report.findings import from_here
 
 PLACES_SHOWN = 8

@@ -13,9 +13,9 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from ptx_emulator.errors import UnsupportedError, shown
-from ptx_emulator.machine.global_memory import GlobalMemory
+from ptx_emulator.machine.async_copies.tensor_map import TensorMap
 from ptx_emulator.machine.machine import Argument
-from ptx_emulator.machine.tensor_map import TensorMap
+from ptx_emulator.machine.storage.global_memory import GlobalMemory
 from ptx_emulator.ptx.model import Param
 
 

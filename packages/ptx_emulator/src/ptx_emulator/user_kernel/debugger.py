@@ -6,24 +6,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ptx_emulator.errors import UnsupportedError
-from ptx_emulator.machine.lanes import GLOBAL_BASE, LOCAL_BASE, SHARED_BASE, WARP_SIZE
-from ptx_emulator.machine.storage import POISON
+from ptx_emulator.machine.lanes import GLOBAL_BASE, LOCAL_BASE, SHARED_BASE, WARP_SIZE, Selection
+from ptx_emulator.machine.machine import Machine
+from ptx_emulator.machine.storage.storage import POISON
 from ptx_emulator.program.hooks import Hooks
 from ptx_emulator.ptx.model import Instruction, Memory, Reg
 from ptx_emulator.types import STORAGE, STORAGE_OF_PTX
 from ptx_emulator.user_kernel.arguments import Placed
 from ptx_emulator.user_kernel.debugging import Debug, Stop, Watched, hooks_of
 from ptx_emulator.user_kernel.places import place_of, plain_variable
-
-if TYPE_CHECKING:
-    from ptx_emulator.machine.lanes import Selection
-    from ptx_emulator.machine.machine import Machine
 
 MOST_TOLD = 200  # changes and stops
 _POISON: NDArray[Any] = np.full(4, POISON, np.uint32)

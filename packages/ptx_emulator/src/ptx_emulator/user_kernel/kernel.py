@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ptx_emulator.errors import EmulatorError, LaunchError, UnsupportedError, shown
-from ptx_emulator.machine.counters import Counters
-from ptx_emulator.machine.findings import Finding
-from ptx_emulator.machine.global_memory import GlobalMemory
+from ptx_emulator.machine.launch.counters import Counters
+from ptx_emulator.machine.launch.findings import Finding
+from ptx_emulator.machine.storage.global_memory import GlobalMemory
 from ptx_emulator.program.program import Program, load_program
 from ptx_emulator.ptx import parse
 from ptx_emulator.run import RunResult, run

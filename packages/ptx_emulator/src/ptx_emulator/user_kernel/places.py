@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import re
 
-from ptx_emulator.machine.global_memory import GlobalMemory
 from ptx_emulator.machine.lanes import GLOBAL_BASE, LOCAL_BASE
+from ptx_emulator.machine.storage.global_memory import GlobalMemory
 from ptx_emulator.program.program import Program
 
 _LAST_NAME = re.compile(r".*E(\d+)")  # the length of a mangled local variable's own name
