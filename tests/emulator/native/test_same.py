@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from flash_attention import DType
-from flash_attention.errors import LaunchError
 from flash_attention.ladder import get_ladder
 from flash_attention.launch.emulation import Settings, compiled_unit, emulate
 from flash_attention.testing import generate_qkv
 from ptx_emulator import SCHEDULES, UserKernel
+from ptx_emulator.errors import LaunchError
 from ptx_emulator.machine.launch import launch as of_a_launch
 from ptx_emulator.native import load_native
 from tests.emulator.ptx_kernels import KERNELS, Kernel
