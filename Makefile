@@ -11,7 +11,7 @@ SLOW := tests/emulator tests/kernels
 HEADERS := find src -name '*.cuh' -print0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test quick lint format mutations gpu-test matrix models clean
+.PHONY: help demo test quick lint format mutations gpu-test matrix models emulator-alone clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -48,8 +48,11 @@ matrix: ## the wheel on other Pythons and releases of torch; downloads up to 20 
 models: ## models of transformers 4.57 and 5 and of diffusers; downloads gigabytes, see .ci/transformers
 	.ci/transformers
 
+emulator-alone: ## packages/ptx_emulator in an environment of its own, without torch
+	.ci/emulator_alone
+
 clean: ## remove the environment and what the tools left behind
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build src/*.egg-info
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build src/*.egg-info packages/*/build packages/*/src/*.egg-info
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

@@ -22,7 +22,7 @@ from flash_attention import DType
 from flash_attention.ladder import get_ladder
 from flash_attention.launch.emulation import emulate
 from flash_attention.reference.judge import generate_qkv
-from flash_attention.user_kernel import Empty, UserKernel
+from ptx_emulator import Empty, UserKernel
 from tests.user_kernel.corpus_kernels import corpus_kernel, floats
 from tests.user_kernel.corpus_launches import FILES, launches, more_launches
 

@@ -23,7 +23,7 @@ pip takes `-`, `_` and `.` for the same."""
 
 
 def sources(*patterns: str) -> list[Path]:
-    folders = (ROOT / name for name in ("src", "tests", "benchmarks", "examples"))
+    folders = (ROOT / name for name in ("src", "packages", "tests", "benchmarks", "examples"))
     return sorted(path for folder in folders for p in patterns for path in folder.rglob(p))
 
 

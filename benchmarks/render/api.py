@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 import flash_attention
+import ptx_emulator
 from benchmarks.render.blocks import table
 from flash_attention import compat
 from flash_attention.arch import Arch
@@ -28,9 +29,8 @@ MODULES = (
     ".kernel_configs",
     ".ladder",
     ".testing",
-    ".emulator",
-    ".user_kernel",
 )
+PACKAGES = (flash_attention.__name__, ptx_emulator.__name__)
 WIDTH = 100
 HEAD = """# API reference
 
@@ -89,7 +89,7 @@ def modules() -> list[ModuleType]:
     below = [f"{compat.__name__}.{one.name}" for one in pkgutil.iter_modules(compat.__path__)]
     names = [compat.__name__, *(name for name in below if not name.endswith("__main__"))]
     others = [importlib.import_module(name) for name in names]
-    return found + [module for module in others if hasattr(module, "__all__")]
+    return [*found, ptx_emulator, *(one for one in others if hasattr(one, "__all__"))]
 
 
 def public_names(module: ModuleType) -> list[str]:
@@ -187,7 +187,7 @@ def class_lines(value: type) -> list[str]:
     members = [
         (name, member)
         for owner in reversed(value.__mro__)
-        if owner.__module__.startswith(flash_attention.__name__)
+        if owner.__module__.startswith(PACKAGES)
         for name, member in vars(owner).items()
         if not name.startswith("_") and method_doc(member)
     ]
@@ -211,7 +211,7 @@ def field_rows(value: Any) -> list[list[str]]:
 
 
 def source_of(value: type) -> str:
-    return inspect.getsource(value) if value.__module__.startswith("flash_attention") else ""
+    return inspect.getsource(value) if value.__module__.startswith(PACKAGES) else ""
 
 
 def default_of(field: Field[Any]) -> str:

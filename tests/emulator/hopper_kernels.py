@@ -10,7 +10,7 @@ from functools import cache
 from typing import Any
 
 from flash_attention.compile.nvrtc import compile_source
-from flash_attention.emulator import GlobalMemory, RunResult, load_program, run
+from ptx_emulator import GlobalMemory, RunResult, load_program, run
 
 ARGUMENTS = ("-arch=sm_90a", "-std=c++20", "-lineinfo", "-no-cache")
 

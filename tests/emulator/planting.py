@@ -15,15 +15,16 @@ import torch
 from flash_attention.call.call import Call
 from flash_attention.call.problem import Problem
 from flash_attention.choose.decision import Decision, Rule, Where
-from flash_attention.emulator import DeadlockError, Finding
 from flash_attention.errors import LaunchError
 from flash_attention.families.sm90.forward.splits import Chunks
 from flash_attention.kernel_configs import FlashForwardKernelConfig, HopperForwardKernelConfig
 from flash_attention.launch import plan as plans
 from flash_attention.launch.emulation import Settings, emulate_plan
 from flash_attention.launch.plan import Plan
-from flash_attention.tools.mends import DEADLOCK, NUMBERS
+from flash_attention.tools.mends import NUMBERS
 from flash_attention.tools.plants import find_plant
+from ptx_emulator import DeadlockError, Finding
+from ptx_emulator.report.mends import DEADLOCK
 from tests.emulator.edits import Edit, compiler, edited_headers
 from tests.feature_cases import Case, MadeCase
 

@@ -12,12 +12,13 @@ import torch
 
 from flash_attention.compile import CompiledKernel
 from flash_attention.compile.unit import Unit
-from flash_attention.emulator import Counters, DeadlockError, Finding, load_program
 from flash_attention.errors import LaunchError
 from flash_attention.launch.backward import BackwardPlan
 from flash_attention.launch.backward_emulation import emulate_backward_plan
 from flash_attention.launch.emulation import Settings, compiled_unit, emulate_plan
-from flash_attention.tools.mends import DEADLOCK, NUMBERS
+from flash_attention.tools.mends import NUMBERS
+from ptx_emulator import Counters, DeadlockError, Finding, load_program
+from ptx_emulator.report.mends import DEADLOCK
 from tests.backward_cases import assert_right, backward_of
 from tests.emulator import ampere_mutations, hopper_mutations, short_mutations
 from tests.emulator.planting import TILE_COUNTER, Scene

@@ -17,9 +17,9 @@ from typing import Any
 
 from benchmarks.render.blocks import replace_block, table, wrap
 from flash_attention.compile.nvrtc import nvrtc_version
-from flash_attention.emulator import SCHEDULES, load_program
 from flash_attention.files import write_record
 from flash_attention.launch.emulation import Settings
+from ptx_emulator import SCHEDULES, load_program
 from tests.emulator.ptx_kernels import KERNELS, Found, Kernel
 from tests.emulator.ptx_reasons import REASONS, Reason
 from tests.emulator.ptx_sites import Site, spread

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from flash_attention.emulator import GlobalMemory, RunResult, load_program, run
+from ptx_emulator import GlobalMemory, RunResult, load_program, run
 
 HEADER = """.version 8.7
 .target sm_80

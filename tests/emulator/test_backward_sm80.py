@@ -12,9 +12,9 @@ import torch
 from flash_attention.arch import ARCHES
 from flash_attention.call.backward_call import Wanted
 from flash_attention.call.dtype import DType
-from flash_attention.emulator import SCHEDULES
 from flash_attention.families.sm80.backward.rungs import STEPS, base
 from flash_attention.families.sm80.backward.space import sample_configs
+from ptx_emulator import SCHEDULES
 from tests.backward_cases import assert_right, backward_of, emulated_backward, flash_config
 from tests.feature_cases import CASES, Case
 

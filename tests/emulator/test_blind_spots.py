@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from flash_attention.emulator import RunResult
-from flash_attention.emulator.errors import EmulatorError
+from ptx_emulator import RunResult
+from ptx_emulator.errors import EmulatorError
 from tests.emulator.snippets import run_body
 
 LANE = "and.b32 %r4, %r0, 31;"

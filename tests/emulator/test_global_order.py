@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from flash_attention.emulator import SCHEDULES
+from ptx_emulator import SCHEDULES
 from tests.emulator.snippets import run_body
 
 CTA_CONFLICT = "cta-write-conflict"

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from flash_attention.emulator import SCHEDULES, GlobalMemory, RunResult
-from flash_attention.emulator.errors import DeadlockError
+from ptx_emulator import SCHEDULES, GlobalMemory, RunResult
+from ptx_emulator.errors import DeadlockError
 from tests.emulator.hopper_kernels import BULK_COPY, kinds, launch
 
 Array = NDArray[Any]

@@ -8,12 +8,12 @@ import torch
 
 from flash_attention.arch import ARCHES
 from flash_attention.call.problem import Problem
-from flash_attention.emulator import SCHEDULES
 from flash_attention.families.sm90.forward.heuristic import heuristic
 from flash_attention.families.sm90.forward.short_queries import choose_chunks
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig
 from flash_attention.launch.emulation import emulate
 from flash_attention.reference.judge import Judge, check_lse, generate_qkv
+from ptx_emulator import SCHEDULES
 from tests.hopper_configs import D_HEADS, square
 
 SM90 = ARCHES["sm_90"]

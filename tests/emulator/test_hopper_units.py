@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from flash_attention.emulator import SCHEDULES, GlobalMemory, RunResult
-from flash_attention.emulator.errors import DeadlockError
-from flash_attention.emulator.machine.tensor_map import TensorMap
+from ptx_emulator import SCHEDULES, GlobalMemory, RunResult
+from ptx_emulator.errors import DeadlockError
+from ptx_emulator.machine.async_copies.tensor_map import TensorMap
 from tests.emulator import hopper_barriers as barriers
 from tests.emulator import hopper_kernels as kernels
 from tests.emulator.hopper_kernels import kinds, launch

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from flash_attention.arch import ARCHES
-from flash_attention.emulator import SCHEDULES
-from flash_attention.emulator.machine.counters import SharedSite
 from flash_attention.kernel_configs import DType, FlashForwardKernelConfig
 from flash_attention.ladder import get_ladder
 from flash_attention.launch.emulation import Emulation, emulate
 from flash_attention.launch.kernels import compile_config
 from flash_attention.reference.judge import Judge, generate_qkv
+from ptx_emulator import SCHEDULES
+from ptx_emulator.machine.launch.counters import SharedSite
 
 SEQ, HEADS = 256, 2
 NUMBERS = range(1, 17)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.render.blocks import marked_block
-from flash_attention.emulator import SCHEDULES
+from ptx_emulator import SCHEDULES
 from tests.emulator import ampere_mutations, hopper_mutations, short_mutations
 from tests.emulator.gate import first_of_each_kind
 from tests.emulator.mutations import TABLES

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from flash_attention.emulator import (
+from ptx_emulator import (
     SCHEDULES,
     DeadlockError,
     EmulatorError,

@@ -7,8 +7,8 @@ import re
 
 import pytest
 
-from flash_attention.emulator import SCHEDULES
-from flash_attention.emulator.errors import DeadlockError
+from ptx_emulator import SCHEDULES
+from ptx_emulator.errors import DeadlockError
 from tests.emulator.snippets import run_body
 
 LOCK = """TRY: atom.acquire.gpu.global.cas.b32 %r9, [%rd1], 0, 1;

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flash_attention.emulator import SCHEDULES, GlobalMemory, load_program, run
+from ptx_emulator import SCHEDULES, GlobalMemory, load_program, run
 
 PTX = Path(__file__).parent / "triton" / "attention.ptx"
 HEADS, SEQ_LEN, D_HEAD, BLOCK_M, SHARED_BYTES = 2, 128, 64, 64, 16384

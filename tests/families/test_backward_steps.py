@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from flash_attention.call.backward_call import BackwardProblem, Wanted
-from flash_attention.emulator import GlobalMemory, load_program, run
 from flash_attention.families.backward_args import STAT_BLOCK, backward_args
 from flash_attention.families.backward_steps import (
     convert_step,
@@ -22,6 +21,7 @@ from flash_attention.families.backward_steps import (
 )
 from flash_attention.families.recipe import Step
 from flash_attention.launch.emulation import compiled_unit
+from ptx_emulator import GlobalMemory, load_program, run
 from tests.families.problems import backward_views_of
 
 TARGET = "sm_80"

@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from flash_attention.call.cache_call import CacheCall, CachedKeys
-from flash_attention.emulator import SCHEDULES
 from flash_attention.errors import LaunchError
 from flash_attention.families.cache_update import cache_recipe, cache_tensors, has_whole_chunks
 from flash_attention.launch import emulation
 from flash_attention.launch.cache_update import update_cache
 from flash_attention.reference.cache import update_with_torch
+from ptx_emulator import SCHEDULES
 from tests.cache_calls import (
     KINDS,
     LENGTHS,

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from flash_attention.call.merge_call import MergeCall
-from flash_attention.emulator import SCHEDULES
 from flash_attention.launch import emulation
 from flash_attention.launch.merge import merge_by_kernel
 from flash_attention.reference.merge import merge_with_torch
+from ptx_emulator import SCHEDULES
 from tests.merge_calls import parts_of
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from flash_attention.user_kernel import UserKernel, UserRun
-from flash_attention.user_kernel.compiling import compile_cuda
+from ptx_emulator import UserKernel, UserRun
+from ptx_emulator.user_kernel.compiling import compile_cuda
 
 CORPUS = Path(__file__).parent / "corpus"
 

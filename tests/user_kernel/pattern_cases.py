@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from flash_attention.user_kernel import Empty
+from ptx_emulator import Empty
 from tests.user_kernel.corpus_kernels import floats, integers
 
 Arrays = tuple[Any, ...]

@@ -9,9 +9,8 @@ import numpy as np
 import pytest
 import torch
 
-from flash_attention.emulator import SCHEDULES
-from flash_attention.errors import LaunchError
-from flash_attention.user_kernel import Tensor, UserKernel
+from ptx_emulator import SCHEDULES, Tensor, UserKernel
+from ptx_emulator.errors import LaunchError
 from tests.user_kernel.corpus_kernels import CORPUS, clean, corpus_kernel, floats, integers
 from tests.user_kernel.test_on_gpu import HOPPER, launched
 

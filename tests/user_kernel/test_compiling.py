@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flash_attention.errors import CompileError, UnsupportedError
-from flash_attention.user_kernel import UserKernel
-from flash_attention.user_kernel.host_headers import CUDA_HEADERS, HOST_HEADERS
+from ptx_emulator import UserKernel
+from ptx_emulator.errors import CompileError, RefusedKernelError, UnsupportedError
+from ptx_emulator.user_kernel.host_headers import CUDA_HEADERS, HOST_HEADERS
 
 USES = """
 #include <cuda_runtime.h>
@@ -65,7 +65,7 @@ def test_functions_that_are_called_are_refused_by_name() -> None:
     __device__ __noinline__ int far(int x) { return x * x; }
     __global__ void k(int* out) { *out = far(*out); }
     """
-    with pytest.raises(UnsupportedError, match=r"kernel\.cu:3.*far\w* is called, not inlined"):
+    with pytest.raises(RefusedKernelError, match=r"kernel\.cu:3.*far\w* is called, not inlined"):
         UserKernel.of_source(source)
 
 

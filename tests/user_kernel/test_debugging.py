@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flash_attention.errors import UnsupportedError
-from flash_attention.user_kernel import Debug, Empty, UserKernel
+from ptx_emulator import Debug, Empty, UserKernel
+from ptx_emulator.errors import UnsupportedError
 
 SOURCE = """\
 __device__ int visits;

@@ -6,7 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from flash_attention.emulator import SCHEDULES
+from ptx_emulator import SCHEDULES
 from tests.user_kernel.corpus_kernels import clean, corpus_kernel, floats, integers
 
 FILE = "integers.cu"

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from flash_attention.user_kernel import Empty
+from ptx_emulator import Empty
 from tests.user_kernel.corpus_kernels import clean, corpus_kernel, floats
 
 FILE = "matmul.cu"

@@ -8,9 +8,8 @@ import ctypes
 import numpy as np
 import pytest
 
-from flash_attention.emulator import SCHEDULES
-from flash_attention.errors import LaunchError
-from flash_attention.user_kernel import Empty, UserKernel
+from ptx_emulator import SCHEDULES, Empty, UserKernel
+from ptx_emulator.errors import LaunchError
 from tests.user_kernel.corpus_kernels import clean, corpus_kernel, floats, integers
 
 FILE = "memory.cu"

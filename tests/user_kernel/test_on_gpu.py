@@ -12,11 +12,11 @@ import pytest
 import torch
 
 from flash_attention.compile.nvrtc import compile_source
-from flash_attention.emulator.types import numpy_type
 from flash_attention.launch import driver
-from flash_attention.user_kernel import Empty
-from flash_attention.user_kernel.host_headers import HOST_HEADERS
-from flash_attention.user_kernel.kernel import UserKernel, three_sizes
+from ptx_emulator import Empty
+from ptx_emulator.types import numpy_type
+from ptx_emulator.user_kernel.host_headers import HOST_HEADERS
+from ptx_emulator.user_kernel.kernel import UserKernel, three_sizes
 from tests.user_kernel.corpus_kernels import CORPUS, clean, corpus_kernel
 from tests.user_kernel.corpus_launches import FILES, launches, more_launches
 from tests.user_kernel.pattern_cases import cases

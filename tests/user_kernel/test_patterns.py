@@ -8,7 +8,7 @@ import copy
 import numpy as np
 import pytest
 
-from flash_attention.emulator import SCHEDULES
+from ptx_emulator import SCHEDULES
 from tests.user_kernel.corpus_kernels import clean, corpus_kernel
 from tests.user_kernel.pattern_cases import cases
 

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from flash_attention.errors import LaunchError
-from flash_attention.user_kernel import UserKernel
+from ptx_emulator import UserKernel
+from ptx_emulator.errors import LaunchError
 from tests.user_kernel.corpus_kernels import CORPUS
 from tests.user_kernel.corpus_launches import launches
 from tests.user_kernel.pattern_cases import cases

@@ -6,8 +6,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from flash_attention.emulator import SCHEDULES
-from flash_attention.user_kernel import Empty
+from ptx_emulator import SCHEDULES, Empty
 from tests.user_kernel.corpus_kernels import clean, corpus_kernel, floats, integers
 
 FILE = "reductions.cu"

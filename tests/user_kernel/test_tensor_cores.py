@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flash_attention.emulator import SCHEDULES
-from flash_attention.emulator.machine.numerics import E4M3_VALUES
-from flash_attention.errors import UnsupportedError
-from flash_attention.user_kernel import Empty, Tensor, UserKernel
-from flash_attention.user_kernel.compiling import toolkit_headers
+from ptx_emulator import SCHEDULES, Empty, Tensor, UserKernel
+from ptx_emulator.errors import UnsupportedError
+from ptx_emulator.machine.arithmetic.numerics import E4M3_VALUES
+from ptx_emulator.user_kernel.compiling import toolkit_headers
 from tests.user_kernel.corpus_kernels import clean, corpus_kernel, floats, integers
 
 FILE = "tensor_cores.cu"

@@ -17,7 +17,6 @@ from flash_attention.call.backward_call import BackwardCall, Gradients
 from flash_attention.call.tensors import TensorView
 from flash_attention.compile import CompiledKernel
 from flash_attention.compile.unit import Unit
-from flash_attention.emulator import Counters, Finding, GlobalMemory, load_program
 from flash_attention.errors import LaunchError
 from flash_attention.launch.backward import BackwardPlan
 from flash_attention.launch.emulation import (
@@ -32,6 +31,7 @@ from flash_attention.launch.emulation import (
     span,
     storage,
 )
+from ptx_emulator import Counters, Finding, GlobalMemory, load_program
 
 
 @dataclass(frozen=True)

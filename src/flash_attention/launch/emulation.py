@@ -23,7 +23,13 @@ from flash_attention.call.results import fill_keyless
 from flash_attention.call.tensors import TensorView
 from flash_attention.compile import CompiledKernel, compile_to_ptx
 from flash_attention.compile.unit import Unit
-from flash_attention.emulator import (
+from flash_attention.errors import LaunchError, UnsupportedError, quoted
+from flash_attention.families.given import GivenConfig
+from flash_attention.families.recipe import Recipe, Step
+from flash_attention.families.registry import check_config_type
+from flash_attention.launch.device import CPU
+from flash_attention.launch.plan import Plan
+from ptx_emulator import (
     SCHEDULES,
     Counters,
     DeadlockError,
@@ -35,12 +41,6 @@ from flash_attention.emulator import (
     load_program,
     run,
 )
-from flash_attention.errors import LaunchError, UnsupportedError, quoted
-from flash_attention.families.given import GivenConfig
-from flash_attention.families.recipe import Recipe, Step
-from flash_attention.families.registry import check_config_type
-from flash_attention.launch.device import CPU
-from flash_attention.launch.plan import Plan
 
 MEMORY_SLACK = 1 << 20  # bytes of address space between and around the tensors
 _WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32}

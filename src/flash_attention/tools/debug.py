@@ -15,11 +15,11 @@ from torch import Tensor
 
 from flash_attention.call.call import Call
 from flash_attention.call.problem import Problem
-from flash_attention.emulator import Finding
 from flash_attention.errors import UnsupportedError
 from flash_attention.forward import forward
 from flash_attention.kernel_configs import GivenConfig, config_for
 from flash_attention.launch.emulation import emulate
+from ptx_emulator import Finding
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from pathlib import Path
 from flash_attention.compile import INCLUDE_DIR, CompiledKernel, compile_to_ptx
 from flash_attention.compile.unit import Unit
 from flash_attention.errors import UnsupportedError
-from flash_attention.tools.mends import DEADLOCK, NUMBERS
+from flash_attention.tools.mends import NUMBERS
+from ptx_emulator.report.mends import DEADLOCK
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import ctypes
 import numpy as np
 
 from flash_attention.compile import ENTRY, CompiledKernel, compile_kernel
-from flash_attention.emulator import Finding, GlobalMemory, load_program, run
+from ptx_emulator import Finding, GlobalMemory, load_program, run
 from tests.emulator.conformance.case import MAX_INPUTS, Array, Case
 
 

@@ -10,7 +10,7 @@ from functools import cache
 import numpy as np
 
 from flash_attention.compile.nvrtc import Compilation, compile_source
-from flash_attention.emulator import Finding, GlobalMemory, TensorMap, load_program, run
+from ptx_emulator import Finding, GlobalMemory, TensorMap, load_program, run
 from tests.emulator.conformance.case import Array
 from tests.emulator.hopper_kernels import ARGUMENTS
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from flash_attention.emulator import SCHEDULES
 from flash_attention.launch.device import current_arch
+from ptx_emulator import SCHEDULES
 from tests.emulator.conformance.device import launched
 from tests.emulator.conformance.emulated import emulated
 from tests.emulator.conformance.everything import CASES

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from flash_attention.emulator import PtxError, load_program
+from ptx_emulator import PtxError, load_program
 from tests.emulator.snippets import HEADER, kernel
 
 LINE = HEADER.count("\n") + 1

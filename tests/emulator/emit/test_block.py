@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import pytest
 
-from flash_attention.emulator import SCHEDULES
+from ptx_emulator import SCHEDULES
 from tests.emulator.snippets import STORE, run_body
 
 MOVED_THEN_OVERWRITTEN = """

@@ -6,9 +6,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from flash_attention.emulator import load_program
-from flash_attention.emulator.program import program
-from flash_attention.emulator.program.runs import in_text_order, runs_of
+from ptx_emulator import load_program
+from ptx_emulator.program import layout
+from ptx_emulator.program.runs import in_text_order, runs_of
 from tests.emulator.snippets import STORE, kernel, run_body
 
 COUNT = 4  # instructions of a run
@@ -100,7 +100,7 @@ def test_a_run_gives_what_its_instructions_give(monkeypatch: pytest.MonkeyPatch,
     data[:16] = [0, 1 << 31, 0x7F800000, 0xFF800000, 0x7FC00000, 1, 0x807FFFFF, 0x00800000] * 2
     load_program.cache_clear()
     together, _ = run_body(body_of(form), data)
-    monkeypatch.setattr(program, "runs_of", in_text_order)
+    monkeypatch.setattr(layout, "runs_of", in_text_order)
     load_program.cache_clear()
     alone, _ = run_body(body_of(form), data)
     load_program.cache_clear()

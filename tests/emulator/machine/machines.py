@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from flash_attention.emulator import GlobalMemory, load_program
-from flash_attention.emulator.machine.lanes import SHARED_BASE, Selection
-from flash_attention.emulator.machine.machine import Machine
+from ptx_emulator import GlobalMemory, load_program
+from ptx_emulator.machine.lanes import SHARED_BASE, Selection
+from ptx_emulator.machine.machine import Machine
 
 PLACES = """.version 8.7
 .target sm_80

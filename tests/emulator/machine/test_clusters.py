@@ -4,8 +4,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from flash_attention.emulator.errors import EmulatorError
-from flash_attention.emulator.machine.clusters import WINDOW, Clusters, map_address, rank_of
+from ptx_emulator.errors import EmulatorError
+from ptx_emulator.machine.clusters import WINDOW, Clusters, map_address, rank_of
 
 
 def test_warps_of_a_cluster_belong_to_ctas_of_the_grid() -> None:

@@ -3,7 +3,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from flash_attention.emulator.machine.lanes import SHARED_BASE, Lanes
+from ptx_emulator.machine.lanes import SHARED_BASE, Lanes
 
 
 def test_a_warp_of_all_ctas_is_a_slice() -> None:

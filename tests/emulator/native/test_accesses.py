@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from flash_attention.emulator.machine.counters import bank_wavefronts, count_sectors
-from flash_attention.emulator.machine.lanes import WARP_SIZE
-from flash_attention.emulator.native import Native, load_native
+from ptx_emulator.machine.lanes import WARP_SIZE
+from ptx_emulator.machine.launch.counters import bank_wavefronts, count_sectors
+from ptx_emulator.native import Native, load_native
 
 WARPS = 5
 LANES = np.arange(WARPS * WARP_SIZE)

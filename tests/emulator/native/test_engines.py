@@ -8,13 +8,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from flash_attention.emulator.machine import machine as machines
-from flash_attention.emulator.machine.access import Access, Thread
-from flash_attention.emulator.machine.lanes import SHARED_BASE, Selection
-from flash_attention.emulator.machine.machine import Machine
-from flash_attention.emulator.native import load_native
+from ptx_emulator.machine.access import Access, Thread
+from ptx_emulator.machine.lanes import SHARED_BASE, Selection
+from ptx_emulator.machine.launch import launch as of_a_launch
+from ptx_emulator.machine.machine import Machine
+from ptx_emulator.native import load_native
 from tests.emulator.hopper_machine import each, fill_shared, kinds, make_machine, one_lane
-from tests.emulator.machine.test_wgmma import PLAIN, multiply
+from tests.emulator.machine.tensor_cores.test_wgmma import PLAIN, multiply
 
 OPERAND = 8192  # bytes
 Write = Callable[[Machine, Selection], None]
@@ -24,7 +24,7 @@ Write = Callable[[Machine, Selection], None]
 def machine(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Machine:
     """One with a product of its second warpgroup on its way, and nothing else that is not known."""
     if request.param == "numpy":
-        monkeypatch.setattr(machines, "load_native", lambda: None)
+        monkeypatch.setattr(of_a_launch, "load_native", lambda: None)
     elif load_native() is None:
         pytest.skip("needs a C compiler")
     made = make_machine(warps=8)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flash_attention.emulator.native import build, load, load_native
+from ptx_emulator.native import build, load, load_native
 
 
 @pytest.fixture(autouse=True)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from flash_attention.emulator.machine import numerics
-from flash_attention.emulator.native import load_native
+from ptx_emulator.machine.arithmetic import numerics
+from ptx_emulator.native import load_native
 
 pytestmark = pytest.mark.skipif(load_native() is None, reason="needs a C compiler")
 

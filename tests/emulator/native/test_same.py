@@ -10,14 +10,13 @@ import pytest
 import torch
 
 from flash_attention import DType
-from flash_attention.emulator import SCHEDULES
-from flash_attention.emulator.machine import machine
-from flash_attention.emulator.native import load_native
-from flash_attention.errors import LaunchError
 from flash_attention.ladder import get_ladder
 from flash_attention.launch.emulation import Settings, compiled_unit, emulate
 from flash_attention.testing import generate_qkv
-from flash_attention.user_kernel import UserKernel
+from ptx_emulator import SCHEDULES, UserKernel
+from ptx_emulator.errors import LaunchError
+from ptx_emulator.machine.launch import launch as of_a_launch
+from ptx_emulator.native import load_native
 from tests.emulator.ptx_kernels import KERNELS, Kernel
 from tests.emulator.ptx_mutations import chosen
 from tests.user_kernel.corpus_kernels import corpus_kernel
@@ -43,7 +42,7 @@ def outcome(kernel: UserKernel, arguments: Any, launch: dict[str, Any], schedule
 def both(monkeypatch: pytest.MonkeyPatch, *run: Any) -> tuple[Any, Any]:
     native = outcome(*run)
     with monkeypatch.context() as patched:
-        patched.setattr(machine, "load_native", lambda: None)
+        patched.setattr(of_a_launch, "load_native", lambda: None)
         return native, outcome(*run)
 
 
@@ -68,7 +67,7 @@ def test_rungs_of_the_ladder(monkeypatch: pytest.MonkeyPatch, rung: int) -> None
     config = get_ladder(DType.BF16, 128, 2)[rung - 1].config
     qkv = generate_qkv(1, 128, 2, 128, DType.BF16)
     native = emulate(config, *qkv)
-    monkeypatch.setattr(machine, "load_native", lambda: None)
+    monkeypatch.setattr(of_a_launch, "load_native", lambda: None)
     numpy = emulate(config, *qkv)
     assert torch.equal(native.output, numpy.output)
     assert native.findings == numpy.findings == ()
@@ -83,7 +82,7 @@ def test_kernels_of_every_synchronisation(monkeypatch: pytest.MonkeyPatch, kerne
         return [(run.found, run.counters.to_dict()) for run in runs]
 
     native = seen()
-    monkeypatch.setattr(machine, "load_native", lambda: None)
+    monkeypatch.setattr(of_a_launch, "load_native", lambda: None)
     assert native == seen()
 
 
@@ -97,5 +96,5 @@ def test_mutated_ptx(monkeypatch: pytest.MonkeyPatch, kernel: Kernel, place: int
     site = chosen(kernel)[place]
     given = site.plant(kernel.ptx), Settings(), site.number
     native = kernel.run(*given)
-    monkeypatch.setattr(machine, "load_native", lambda: None)
+    monkeypatch.setattr(of_a_launch, "load_native", lambda: None)
     assert native == kernel.run(*given) != set()

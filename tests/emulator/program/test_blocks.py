@@ -6,12 +6,12 @@ from __future__ import annotations
 import pytest
 
 from flash_attention.arch import ARCHES
-from flash_attention.emulator.errors import PtxError
-from flash_attention.emulator.program.blocks import Block, build_blocks, defines_and_uses
-from flash_attention.emulator.ptx.model import Kernel
-from flash_attention.emulator.ptx.parse import parse
 from flash_attention.ladder import get_ladder
 from flash_attention.launch.kernels import compile_config
+from ptx_emulator.errors import PtxError
+from ptx_emulator.program.blocks import Block, build_blocks, defines_and_uses
+from ptx_emulator.ptx.model import Kernel
+from ptx_emulator.ptx.parse import parse
 
 
 def kernel_of(text: str) -> Kernel:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from flash_attention.emulator.errors import PtxError
-from flash_attention.emulator.program.blocks import build_blocks
-from flash_attention.emulator.program.inflight import registers_in_flight
-from flash_attention.emulator.ptx.parse import parse
 from flash_attention.families.registry import unit_of
 from flash_attention.launch.emulation import compiled_unit
+from ptx_emulator.errors import PtxError
+from ptx_emulator.program.blocks import build_blocks
+from ptx_emulator.program.inflight import registers_in_flight
+from ptx_emulator.ptx.parse import parse
 from tests.emulator.edits import compiler, edited_headers
 from tests.emulator.hopper_mutations import LAST, UNAWAITED_SCORES, UNCOMMITTED_SCORES
 from tests.emulator.planting import Mutation

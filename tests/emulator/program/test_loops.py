@@ -1,9 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-from flash_attention.emulator.program.blocks import build_blocks
-from flash_attention.emulator.program.loops import loop_nests
-from flash_attention.emulator.ptx.parse import parse
+from ptx_emulator.program.blocks import build_blocks
+from ptx_emulator.program.loops import loop_nests
+from ptx_emulator.ptx.parse import parse
 from tests.emulator.snippets import kernel
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from flash_attention.emulator import load_program
+from ptx_emulator import load_program
 from tests.emulator.snippets import STORE, kernel
 
 IN_ANY_ORDER = [

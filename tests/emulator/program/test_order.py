@@ -8,12 +8,12 @@ from collections.abc import Sequence, Set
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flash_attention.emulator.program.blocks import Block, build_blocks
-from flash_attention.emulator.program.order import priorities
-from flash_attention.emulator.ptx.parse import parse
 from flash_attention.families.registry import unit_of
 from flash_attention.kernel_configs import DType
 from flash_attention.launch.emulation import compiled_unit
+from ptx_emulator.program.blocks import Block, build_blocks
+from ptx_emulator.program.order import priorities
+from ptx_emulator.ptx.parse import parse
 from tests.hopper_configs import hopper_ladder
 
 

@@ -3,9 +3,9 @@ from __future__ import annotations
 
 import pytest
 
-from flash_attention.emulator import load_program
-from flash_attention.emulator.program.ordering import ordering_of, scope_of_fence
-from flash_attention.emulator.ptx.model import Instruction
+from ptx_emulator import load_program
+from ptx_emulator.program.ordering import ordering_of, scope_of_fence
+from ptx_emulator.ptx.model import Instruction
 from tests.emulator.snippets import kernel
 
 

@@ -8,7 +8,7 @@ import pytest
 from flash_attention.compile.elf import ENTRY
 from flash_attention.compile.log import parse_log
 from flash_attention.compile.nvrtc import compile_source, options
-from flash_attention.emulator import load_program
+from ptx_emulator import load_program
 
 SOURCE = """\
 extern "C" __global__ void {bounds} flash_forward_kernel(float* x, int n) {{

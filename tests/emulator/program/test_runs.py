@@ -6,11 +6,11 @@ from __future__ import annotations
 import pytest
 
 from flash_attention.arch import ARCHES
-from flash_attention.emulator.program.blocks import Block, build_blocks, defines_and_uses
-from flash_attention.emulator.program.runs import is_arithmetic, runs_of
-from flash_attention.emulator.ptx.parse import parse
 from flash_attention.ladder import get_ladder
 from flash_attention.launch.kernels import compile_config
+from ptx_emulator.program.blocks import Block, build_blocks, defines_and_uses
+from ptx_emulator.program.runs import is_arithmetic, runs_of
+from ptx_emulator.ptx.parse import parse
 
 REGISTERS = ".reg .pred p; .reg .b32 a<9>; .reg .f32 f<9>; .reg .b64 x;"
 

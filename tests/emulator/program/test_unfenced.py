@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import pytest
 
-from flash_attention.emulator.program.blocks import build_blocks
-from flash_attention.emulator.program.unfenced import unfenced_products
-from flash_attention.emulator.ptx.parse import parse
 from flash_attention.families.registry import unit_of
 from flash_attention.launch.emulation import compiled_unit
+from ptx_emulator.program.blocks import build_blocks
+from ptx_emulator.program.unfenced import unfenced_products
+from ptx_emulator.ptx.parse import parse
 from tests.emulator.hopper_mutations import LAST, PING_PONG
 from tests.emulator.planting import Scene
 

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-from flash_attention.emulator import load_program
-from flash_attention.emulator.program.waiting import PATIENCE
+from ptx_emulator import load_program
+from ptx_emulator.program.waiting import PATIENCE
 from tests.emulator.snippets import kernel
 
 LOOP = "AGAIN: {} setp.eq.u32 %p1, %r9, 0; @%p1 bra AGAIN;"

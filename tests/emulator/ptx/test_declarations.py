@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import pytest
 
-from flash_attention.emulator.ptx.parse import parse
+from ptx_emulator.ptx.parse import parse
 
 
 def test_parameters_are_laid_out_in_one_block() -> None:

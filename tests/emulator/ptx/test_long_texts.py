@@ -7,8 +7,8 @@ import time
 
 import pytest
 
-from flash_attention.emulator.program.program import Program
-from flash_attention.emulator.ptx.parse import parse
+from ptx_emulator.program.program import Program
+from ptx_emulator.ptx.parse import parse
 
 LINES = 30_000
 SECONDS = 3.0  # for a text that takes under one on a machine of two cores

@@ -7,7 +7,7 @@ import struct
 
 import pytest
 
-from flash_attention.emulator.ptx.model import (
+from ptx_emulator.ptx.model import (
     Imm,
     Memory,
     Negated,
@@ -19,7 +19,7 @@ from flash_attention.emulator.ptx.model import (
     Symbol,
     Vector,
 )
-from flash_attention.emulator.ptx.operands import read_constant, read_operands
+from ptx_emulator.ptx.operands import read_constant, read_operands
 
 DECLARED: dict[str, Operand] = {
     **{f"%{kind}{i}": Reg(f"%{kind}{i}") for kind in ("p", "rs", "r", "rd") for i in range(9)},

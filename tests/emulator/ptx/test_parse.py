@@ -10,8 +10,12 @@ from collections import Counter
 import pytest
 
 from flash_attention.arch import ARCHES
-from flash_attention.emulator.errors import PtxError
-from flash_attention.emulator.ptx.model import (
+from flash_attention.families.forward_args import ForwardKernelArgs
+from flash_attention.families.registry import unit_of
+from flash_attention.ladder import get_ladder
+from flash_attention.launch.emulation import compiled_unit
+from ptx_emulator.errors import PtxError
+from ptx_emulator.ptx.model import (
     Instruction,
     Kernel,
     Label,
@@ -22,11 +26,7 @@ from flash_attention.emulator.ptx.model import (
     Variable,
     Vector,
 )
-from flash_attention.emulator.ptx.parse import parse
-from flash_attention.families.forward_args import ForwardKernelArgs
-from flash_attention.families.registry import unit_of
-from flash_attention.ladder import get_ladder
-from flash_attention.launch.emulation import compiled_unit
+from ptx_emulator.ptx.parse import parse
 
 DECLARED = """
 .reg .pred %p<4>; .reg .b16 %rs<4>; .reg .b32 %r<9>; .reg .f32 %f<9>; .reg .b64 %rd<9>;

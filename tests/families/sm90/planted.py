@@ -9,11 +9,12 @@ from pathlib import Path
 from torch import Tensor
 
 from flash_attention.call.call import Call
-from flash_attention.emulator import DeadlockError, Finding
 from flash_attention.errors import LaunchError
 from flash_attention.launch.emulation import Settings, emulate_plan
 from flash_attention.launch.plan import Plan
-from flash_attention.tools.mends import DEADLOCK, NUMBERS
+from flash_attention.tools.mends import NUMBERS
+from ptx_emulator import DeadlockError, Finding
+from ptx_emulator.report.mends import DEADLOCK
 from tests.emulator.edits import Edit, compiler, edited_headers
 
 

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 from flash_attention.ladder import get_ladder
-from flash_attention.tools.mends import DEADLOCK, MENDS, NUMBERS
+from flash_attention.tools.mends import MENDS, NUMBERS
 from flash_attention.tools.plants import PLANTS, Plant
+from ptx_emulator.report.mends import DEADLOCK
 from tests.tools.commands.invoke import invoke, refuse
 
 DOCUMENT = Path(__file__).resolve().parents[3] / "docs" / "emulator.md"

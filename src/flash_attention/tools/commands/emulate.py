@@ -37,7 +37,6 @@ LAST_SM80, SEQ_LEN = 16, 256  # a rung and rows, where neither is given
 
 
 def emulate(
-    *,
     rung: int | None,
     config: str | None,
     plant: str | None,

@@ -14,7 +14,6 @@ from flash_attention.call.call import call_of
 from flash_attention.call.results import unit_descales
 from flash_attention.compile import CompiledKernel
 from flash_attention.compile.unit import Unit
-from flash_attention.emulator import Counters, Finding
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.passes import Pass
 from flash_attention.families.registry import family_of
@@ -28,6 +27,7 @@ from flash_attention.reference.gradient_judge import GradientJudge
 from flash_attention.reference.judge import Check, Judge, generate_qkvo
 from flash_attention.tools.bench.ladder_run import nearest_to_limit
 from flash_attention.tools.gradient_check import random_gradients_of
+from ptx_emulator import Counters, Finding
 
 EMULATED = 1 << 26  # scores, which take about a minute
 SMALL = "--batch 1 --seq 256 --heads 2"

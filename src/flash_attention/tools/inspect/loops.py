@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from flash_attention.emulator.program.loops import loop_nests
+from ptx_emulator.program.loops import loop_nests
 
 
 @dataclass(frozen=True)

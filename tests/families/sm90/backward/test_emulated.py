@@ -9,11 +9,11 @@ import pytest
 import torch
 
 from flash_attention.call.backward_call import Wanted
-from flash_attention.emulator import SCHEDULES
 from flash_attention.families.recipe import WORKSPACE_VARIABLE
 from flash_attention.launch.backward import BackwardPlan
 from flash_attention.launch.backward_emulation import emulate_backward_plan, emulate_checked
 from flash_attention.launch.emulation import Settings
+from ptx_emulator import SCHEDULES
 from tests.families.sm90.backward.cases import Case, config
 
 NO_DQ = Wanted(dq=False)

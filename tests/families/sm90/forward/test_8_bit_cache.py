@@ -18,9 +18,9 @@ from flash_attention import (
 )
 from flash_attention.call.call import Call
 from flash_attention.call.dtype import DType
-from flash_attention.emulator import SCHEDULES
 from flash_attention.launch.emulation import Settings, emulate_plan
 from flash_attention.launch.plan import Plan
+from ptx_emulator import SCHEDULES
 from tests.families.sm90.forward.cases_8_bit import CASES, E4M3, Case, assert_right
 
 ONE = torch.ones(1)

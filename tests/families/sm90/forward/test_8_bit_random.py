@@ -8,9 +8,9 @@ import torch
 
 from flash_attention import HopperFp8KernelConfig, attention
 from flash_attention.call.call import Call
-from flash_attention.emulator import SCHEDULES
 from flash_attention.launch.emulation import Settings, emulate_plan
 from flash_attention.launch.plan import Plan
+from ptx_emulator import SCHEDULES
 from tests.families.sm90.forward.cases_8_bit import MOST_RMS, assert_right
 from tests.families.sm90.forward.random_8_bit import random_case
 from tests.families.sm90.fp8.cases import MOST_RMS as OF_8_BITS

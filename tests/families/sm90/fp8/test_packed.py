@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from flash_attention import HopperFp8KernelConfig, attention
-from flash_attention.emulator import SCHEDULES
 from flash_attention.families.sm90.fp8.transpose import step_keys, tiles_keys
 from flash_attention.launch.emulation import Settings, emulate_plan
 from flash_attention.launch.plan import Plan
+from ptx_emulator import SCHEDULES
 from tests.emulator.edits import Edit, compiler, edited_headers
 from tests.families.sm90.forward.cases_8_bit import Case
 from tests.families.sm90.fp8.cases import assert_right

@@ -17,12 +17,12 @@ from flash_attention.call.features import PLAIN
 from flash_attention.call.problem import Problem
 from flash_attention.choose.heuristic import select_config
 from flash_attention.compile import compile_kernel
-from flash_attention.emulator import SCHEDULES
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.registry import unit_of
 from flash_attention.families.sm90.fp8.config import HopperFp8KernelConfig
 from flash_attention.families.sm90.fp8.family import SM90_FP8
 from flash_attention.launch.plan import Plan
+from ptx_emulator import SCHEDULES
 from tests.families.sm90.fp8.cases import OVERLAPPED, assert_right, most_rms
 from tests.families.sm90.fp8.test_emulated import emulated
 from tests.families.sm90.fp8.test_family import problem

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from flash_attention.emulator import SCHEDULES
 from flash_attention.families.sm90.mla.config import HopperMlaKernelConfig
 from flash_attention.launch.emulation import Settings, emulate_plan
+from ptx_emulator import SCHEDULES
 from tests.families.sm90.mla.cases import CASES, NARROW, Case, MadeCase
 
 

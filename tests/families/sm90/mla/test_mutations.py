@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from flash_attention.tools.mends import DEADLOCK, NUMBERS
+from flash_attention.tools.mends import NUMBERS
+from ptx_emulator.report.mends import DEADLOCK
 from tests.emulator.edits import Edit
 from tests.emulator.gate import first_of_each_kind
 from tests.families.sm90.mla.cases import NARROW, Case

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from flash_attention.emulator import SCHEDULES
 from flash_attention.launch.emulation import Settings, emulate_plan
+from ptx_emulator import SCHEDULES
 from tests.families.sm90.mla.cases import DEFERRED, NARROW
 from tests.families.sm90.mla.random_cases import random_case
 

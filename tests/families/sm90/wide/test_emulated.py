@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from flash_attention.call.call import Call
-from flash_attention.emulator import SCHEDULES
 from flash_attention.families.sm90.wide.config import HopperWideKernelConfig
 from flash_attention.launch.emulation import Settings, emulate_plan
 from flash_attention.launch.plan import Plan
+from ptx_emulator import SCHEDULES
 from tests.families.sm90.wide.cases import (
     CASES,
     EVERY_BLOCK,

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from flash_attention.emulator import SCHEDULES
 from flash_attention.tools.bench import ladder_run
 from flash_attention.tools.bench.grid import GRIDS
 from flash_attention.tools.bench.names import GRID_NAMES
@@ -18,7 +17,7 @@ from flash_attention.tools.commands import (
     check,
     debug,
     doctor,
-    emulate_either,
+    emulate,
     explain,
     report,
     simulate,
@@ -30,6 +29,7 @@ from flash_attention.tools.commands.inspect import command as inspect
 from flash_attention.tools.commands.ladder import diff, listing, run, show
 from flash_attention.tools.tune.points import TUNABLE
 from flash_attention.tools.tune.run import BUDGET_S
+from ptx_emulator import SCHEDULES
 from tests.tools.commands.invoke import invoke
 
 PAIRS: list[tuple[Callable[..., Any], Callable[..., Any]]] = [
@@ -37,7 +37,7 @@ PAIRS: list[tuple[Callable[..., Any], Callable[..., Any]]] = [
     (measuring.tune, tuning.tune),
     (measuring.report, report.report),
     (kernels.inspect, inspect.inspect),
-    (kernels.emulate, emulate_either.emulate_either),
+    (kernels.emulate, emulate.emulate),
     (kernels.debug, debug.debug),
     (kernels.build, build.build),
     (kernels.doctor, doctor.doctor),

@@ -20,20 +20,6 @@ from flash_attention.tools.commands.declared.options import (
     JsonOption,
     PassOption,
 )
-from flash_attention.tools.commands.declared.user_kernel import (
-    ArgumentOption,
-    BreakOption,
-    CompareOption,
-    EntryOption,
-    IncludeOption,
-    LaunchBlockOption,
-    LaunchGridOption,
-    SharedMemoryOption,
-    SourceArgument,
-    ThreadOption,
-    ToleranceOption,
-    WatchOption,
-)
 
 FORMS = f"a short form, rung:N, or selected: and a problem as in 'selected:{EXAMPLE}'"
 SET_HELP = "progression (the ladder), autotune or all; else $FLASH_ATTENTION_KERNELS or progression"
@@ -75,7 +61,6 @@ def inspect(
 
 
 def emulate(
-    source: SourceArgument = None,
     rung: Annotated[
         int | None, typer.Option(help="the rung to run; 16, or the one that shows --plant")
     ] = None,
@@ -98,26 +83,14 @@ def emulate(
     causal: CausalOption = False,
     arch: ArchOption = None,
     json: JsonOption = None,
-    entry: EntryOption = None,
-    grid: LaunchGridOption = None,
-    block: LaunchBlockOption = None,
-    arg: ArgumentOption = None,
-    smem: SharedMemoryOption = 0,
-    include: IncludeOption = None,
-    compare: CompareOption = None,
-    tolerance: ToleranceOption = None,
-    watch: WatchOption = None,
-    break_: BreakOption = None,
-    thread: ThreadOption = None,
 ) -> None:
     """Run a kernel's PTX on the CPU: its error, what is wrong with it, what it does.
 
-    The kernel is one of this package (--rung, --config), or that of a .cu or .ptx file, which is
-    launched with --grid, --block and --arg. Exit code 1 when something was found or the output is
-    out of tolerance.
+    `ptx-emulator` runs kernels of other files. Exit code 1 when something was found or the output
+    is out of tolerance.
     """
     given = locals()
-    from flash_attention.tools.commands.emulate_either import emulate_either as run
+    from flash_attention.tools.commands.emulate import emulate as run
 
     with json_file(json) as given["json"]:
         run(**given)

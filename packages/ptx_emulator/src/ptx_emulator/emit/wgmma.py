@@ -1,0 +1,71 @@
+# SPDX-License-Identifier: Apache-2.0
+"""wgmma: products of a warpgroup, with operands in shared memory."""
+
+from __future__ import annotations
+
+import re
+
+from ptx_emulator.emit.emitter import Emitter
+from ptx_emulator.emit.registry import emits, refuse
+from ptx_emulator.ptx.model import Imm, Instruction, Operand, Reg, Vector
+
+SHAPE = re.compile(r"m64n(\d+)k(\d+)")
+DEPTHS = {"f16": "16", "bf16": "16", "e4m3": "32"}
+
+
+@emits("wgmma")
+def wgmma(emitter: Emitter, instruction: Instruction, predicate: str | None) -> None:
+    kind = instruction.parts[1]
+    if predicate is not None:
+        raise refuse(instruction)
+    if kind == "fence":
+        return  # it moves nothing; the program looks for missing ones before it runs
+    if kind == "commit_group":
+        emitter.line("m.wgmma.commit(s)")
+    elif kind == "wait_group":
+        (pending,) = instruction.operands
+        if not isinstance(pending, Imm):
+            raise refuse(instruction)
+        emitter.line(f"m.wgmma.wait(s, {pending.bits})")
+    elif kind == "mma_async":
+        _multiply(emitter, instruction)
+    else:
+        raise refuse(instruction)
+
+
+def _multiply(emitter: Emitter, instruction: Instruction) -> None:
+    shape = next(
+        (
+            SHAPE.fullmatch(part)
+            for part in instruction.parts
+            if part[:1] == "m" and part != "mma_async"
+        ),
+        None,
+    )
+    a_type, b_type = instruction.parts[-2:]
+    if shape is None or a_type != b_type or DEPTHS.get(a_type) != shape[2]:
+        raise refuse(instruction)
+    accumulators, a, b, scale_d, *flags = instruction.operands
+    if not isinstance(accumulators, Vector) or _numbers(flags)[:2] != [1, 1]:
+        raise refuse(instruction)
+    *trans_a, trans_b = _numbers(flags)[2:] or [0]  # 8-bit products say nothing of it
+    if isinstance(a, Vector):
+        a_name = f"({', '.join(emitter.read(item, 'u32') for item in a.items)},)"
+    else:
+        a_name = emitter.array(a, "u64")
+    registers = tuple(item.name for item in accumulators.items if isinstance(item, Reg))
+    matrix = emitter.products.matrix(registers)
+    if matrix is None:
+        values = emitter.rows.stacked([emitter.array(item, "f32") for item in accumulators.items])
+        matrix = emitter.temporary(f"m.wgmma.gather(s, {values})", "f32")
+    add = str(bool(scale_d.bits)) if isinstance(scale_d, Imm) else emitter.read(scale_d, "b1")
+    result = emitter.temporary(
+        f"m.wgmma.multiply(s, {int(shape[1])}, {a_type!r}, {a_name}, {emitter.array(b, 'u64')},"
+        f" {add}, {any(trans_a)}, {bool(trans_b)}, {matrix}, {emitter.pc})",
+        "f32",
+    )
+    emitter.products.keep_matrix(registers, result)
+
+
+def _numbers(flags: list[Operand]) -> list[int]:
+    return [flag.bits for flag in flags if isinstance(flag, Imm)]

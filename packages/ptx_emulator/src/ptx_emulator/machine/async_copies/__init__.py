@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Copies that land later: cp.async, bulk copies, TMA."""

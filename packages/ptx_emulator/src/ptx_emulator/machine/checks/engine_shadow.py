@@ -1,0 +1,175 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The race detector for what copy engines and tensor cores do with shared memory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptx_emulator.machine.access import Thread
+from ptx_emulator.machine.checks.shadow import UNORDERED, UNSYNCED, Shadow, pc_of
+from ptx_emulator.machine.checks.shadow_state import (
+    COLLECTIVE,
+    LANE_BITS,
+    LANE_MASK,
+    Bools,
+    Ints,
+    Tags,
+    Writers,
+)
+from ptx_emulator.machine.lanes import SHARED_BASE, Selection
+from ptx_emulator.machine.launch.clocks import SEEN
+from ptx_emulator.machine.storage.storage import CHUNK
+
+
+class EngineShadow(Shadow):
+    """Checks asynchronous reads and writes too, for the threads that start them."""
+
+    def engine_write(self, thread: Thread, begin: int, end: int, agent: int, epoch: int) -> None:
+        """An engine writes the flat bytes [begin, end), whole chunks, for a thread."""
+        if not self._checks:
+            return
+        self._record_reads()
+        self._unsettled = self._engines_wrote = True
+        state = self._state
+        seen = self._clocks.known(thread.warp_id, thread.alone)[SEEN]
+        tag = COLLECTIVE + (thread.pc << LANE_BITS)
+        first, last = begin // CHUNK, -(-end // CHUNK)
+        me = thread.warp, int(thread.sel.lane[thread.lane])
+        written = agent, epoch, tag
+        if self._direct is not None and self._direct.engine_write(first, last, seen, me, written):
+            return
+        chunks: Ints = np.arange(first, last)
+        writers = state.last_writers(chunks * CHUNK, CHUNK)
+        late = writers.epoch > seen[writers.agent]
+        late &= ~_by_thread(thread, writers.agent, writers.tag)
+        if late.any():
+            agent_before, other = int(writers.agent[late][0]), pc_of(writers.tag[late])
+            where = chunks[late.any(axis=1)]
+            self._report_overwrite(thread, "written", agent_before, where, other)
+        known = self._seen_of_readers(seen)
+        for reader in np.flatnonzero(self._latest_read > known).tolist():
+            read, tags = state.late_reads(reader, chunks * CHUNK, CHUNK, known[reader])
+            agent_before = int(self._readers[reader])
+            read &= ~_by_thread(thread, agent_before, tags)
+            if read.any():
+                other = pc_of(tags[read])
+                self._report_overwrite(thread, "read", agent_before, chunks[read], other)
+        state.write_range(first, last, agent, epoch, tag)
+
+    def bulk_read(self, thread: Thread, chunks: Ints, agent: int, epoch: int) -> None:
+        """An engine reads flat 16-byte chunks for a thread."""
+        if not self._checks:
+            return
+        clocks = self._clocks
+        if thread.alone:
+            writers = self._state.last_writers(chunks * CHUNK, CHUNK)
+            synced = clocks.known(thread.warp_id, alone=True)[SEEN, thread.warp]
+            late = (writers.agent == thread.warp) & (writers.epoch > synced)
+            late &= ~_by_thread(thread, writers.agent, writers.tag)
+            if late.any():
+                detail = f"asynchronous read of bytes another lane of the warp wrote{UNSYNCED}"
+                where, other = chunks[late.any(axis=1)], pc_of(writers.tag[late])
+                site = thread.pc, thread.sel, thread.mask
+                self._report_engine("intra-warp-race", detail, *site, where, other)
+        row_id = thread.warp_id + (clocks.num_warps if thread.alone else 0)
+        self.engine_read(
+            chunks[None],
+            np.array([[row_id]]),
+            np.array([agent]),
+            np.array([epoch]),
+            thread.sel,
+            thread.pc,
+        )
+
+    def engine_read(
+        self,
+        chunks: Ints,
+        rows: Ints,
+        reader_agents: Ints,
+        epochs: NDArray[Any],
+        sel: Selection,
+        pc: int,
+    ) -> None:
+        """Engines read flat 16-byte chunks [g, n] for those that started them: rows [g, m] of the
+        clocks."""
+        if not self._checks:
+            return
+        readers = self._reader_of_agent[reader_agents]
+        tag = COLLECTIVE + (pc << LANE_BITS)
+        if self._direct is not None:
+            flat, when = np.ascontiguousarray(chunks), epochs.astype(np.int64)
+            given = flat, np.ascontiguousarray(rows), readers, when, tag
+            if not self._direct.engine_read(*given, looked_at=False):
+                self._inspect_engine_read(chunks, rows, sel, pc)
+                self._direct.engine_read(*given, looked_at=True)
+            return
+        self._inspect_engine_read(chunks, rows, sel, pc)
+        self._state.read_by_engines(chunks, readers, epochs, tag)
+        np.maximum.at(self._latest_read, readers, epochs.astype(np.int32))
+
+    def _inspect_engine_read(self, chunks: Ints, rows: Ints, sel: Selection, pc: int) -> None:
+        clocks = self._clocks
+        groups, count = chunks.shape
+        writers = self._state.last_writers(chunks.reshape(-1) * CHUNK, CHUNK)
+        place = writers.agent + np.repeat(np.arange(groups) * clocks.num_agents, count)[:, None]
+        unset = writers.epoch == 0
+        late = writers.epoch > clocks.seen[rows].min(axis=1).reshape(-1).take(place)
+        generic = (writers.agent < self._lane_agents) & ~late & ~unset
+        if generic.any():
+            fenced = clocks.seen_by_proxy[rows].max(axis=1).reshape(-1).take(place)
+            generic &= writers.epoch > fenced
+        for kind, bad in (
+            ("uninitialised-shared", unset),
+            ("race", late),
+            ("missing-proxy-fence", generic),
+        ):
+            if bad.any():
+                where = bad.any(axis=1).reshape(groups, count)
+                lanes = np.isin(sel.warp_id, rows[where.any(axis=1)] % clocks.num_warps)
+                detail, other = self._explain_engine_read(kind, writers, bad)
+                self._report_engine(kind, detail, pc, sel, lanes, chunks[where], other)
+
+    def _report_overwrite(
+        self, thread: Thread, did: str, agent: int, chunks: Ints, other_pc: int
+    ) -> None:
+        """An engine writes over what an agent, or another lane of the thread's warp, did."""
+        kind = "race"
+        detail = f"write over bytes {did} by {self._clocks.describe(agent)}{UNORDERED}"
+        if agent == thread.warp:
+            kind = "intra-warp-race"
+            detail = f"asynchronous write over bytes another lane of the warp has {did}{UNSYNCED}"
+        site = thread.pc, thread.sel, thread.mask
+        self._report_engine(kind, detail, *site, chunks, other_pc)
+
+    def _explain_engine_read(
+        self, kind: str, writers: Writers, bad: Bools
+    ) -> tuple[str, int | None]:
+        if kind == "uninitialised-shared":
+            return "asynchronous read of shared memory that nothing was written to", None
+        detail, other = self._explain("asynchronous read of bytes written by", writers, bad)
+        if kind == "missing-proxy-fence":
+            detail = detail.replace(UNORDERED, ", with no fence.proxy.async in between")
+        return detail, other
+
+    def _report_engine(
+        self,
+        kind: str,
+        detail: str,
+        pc: int,
+        sel: Selection,
+        lanes: Bools,
+        chunks: Ints,
+        other_pc: int | None,
+    ) -> None:
+        address = int(chunks[0]) * CHUNK % self._stride + SHARED_BASE
+        self._findings.report(kind, detail, pc, sel, lanes, np.full(sel.count, address), other_pc)
+
+
+def _by_thread(thread: Thread, agents: Ints | int, tags: Tags) -> Bools:
+    """Which accesses the thread made itself, though together with other lanes of its warp."""
+    lane = int(thread.sel.lane[thread.lane])
+    made: Bools = (agents == np.int64(thread.warp)) & ((tags & LANE_MASK) == lane)
+    return made

@@ -1,0 +1,2 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Loads, stores and atomics of shared, global, local and constant memory."""

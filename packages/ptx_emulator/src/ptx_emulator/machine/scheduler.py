@@ -1,0 +1,279 @@
+# SPDX-License-Identifier: Apache-2.0
+"""The scheduler, which decides which lanes run next.
+
+A group is a selection of lanes that are about to run a basic block. Divergent branches split a
+group. Groups that meet at a block in the same loop iteration merge. A unit is a warp, or a
+warpgroup if the kernel has wgmma. Within a unit the group that is earliest in program order runs
+first: earlier iterations before later ones, and loops before their exits. Between units the
+schedule decides: all together, one unit as far as it gets, or at random. The hardware may run units
+in any order, so the three schedules reveal what a kernel wrongly relies on.
+
+A unit is one of all CTAs, unless CTAs learn from each other. Then the later half of them runs
+before the other one when units run as far as they get, and a random half apart at random.
+
+Lanes that spin until memory changes rest until nothing else can run.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ptx_emulator.errors import DeadlockError, EmulatorError
+from ptx_emulator.machine.lanes import Bools, Ints, Selection
+from ptx_emulator.machine.machine import Machine
+from ptx_emulator.machine.spinning import Spinners
+from ptx_emulator.program.blocks import Block
+
+LOCKSTEP = "lockstep"
+SCHEDULES = (LOCKSTEP, "depth-first", "random")
+MAX_STEPS = 5_000_000  # basic blocks; kernels of this project take some thousands in tests
+WARPGROUP = 4
+
+
+def check_schedule(schedule: str) -> None:
+    if schedule not in SCHEDULES:
+        raise EmulatorError(f"schedule {schedule!r}: use one of {', '.join(SCHEDULES)}")
+
+
+@dataclass(eq=False)
+class _Group:
+    block: int
+    lanes: Selection
+    when: tuple[int, ...]  # position in program order, with the iterations of enclosing loops
+
+
+@dataclass
+class _Waiter:
+    """Lanes that wait at an mbarrier: the block that ends there, the addresses, the parities."""
+
+    block: int
+    lanes: Selection
+    address: Any
+    parity: Any
+
+
+class Scheduler:
+    """Runs a machine to its end."""
+
+    def __init__(self, machine: Machine, schedule: str, seed: int) -> None:
+        self._machine = machine
+        self._together = schedule == LOCKSTEP
+        self._random = random.Random(seed) if schedule == "random" else None
+        self._unit = WARPGROUP if machine.program.uses_wgmma else 1
+        self._groups: list[_Group] = []
+        self._waiters: list[_Waiter] = []
+        self._spinners = Spinners(machine)
+        self._units = self._numbered_units()  # by lane
+        headers = {header for nest in machine.program.loop_nests for header in nest}
+        self._turns = {header: np.zeros(machine.num_lanes, np.int64) for header in headers}
+        self.steps = 0
+
+    def run(self) -> None:
+        machine = self._machine
+        everyone = machine.lanes.numbers[machine.lanes.all.index]
+        for lanes in self._by_unit(everyone):
+            self._enter(0, lanes)
+        with np.errstate(all="ignore"):
+            while self._groups or self._anyone_waits():
+                if not self._groups and not self._wake() and not self._spin():
+                    raise DeadlockError(self._describe(), machine.findings.items)
+                if self._groups:
+                    self._step()
+
+    def _anyone_waits(self) -> bool:
+        machine = self._machine
+        waiting = self._waiters or self._spinners or machine.named_barriers.any_open
+        return bool(waiting or machine.register_pool.anyone_waits)
+
+    def _step(self) -> None:
+        self.steps += 1
+        if self.steps > MAX_STEPS:
+            raise DeadlockError(
+                f"the kernel did not end within {MAX_STEPS} blocks.\n{self._describe()}",
+                self._machine.findings.items,
+            )
+        machine, program = self._machine, self._machine.program
+        group = self._next_group()
+        block, lanes = program.blocks[group.block], group.lanes
+        machine.counters.block(block.index, lanes.num_warps)
+        if machine.written.in_doubt:
+            machine.written.run(block.index, lanes)
+        function = program.function(block.index, lanes.is_all)
+        result = function(machine, lanes, machine.registers, machine.constants, machine.inputs)
+        self._leave(block, lanes, result)
+        for at, numbers in machine.named_barriers.take_released():
+            self._go_on(at, numbers)
+
+    def _next_group(self) -> _Group:
+        """Return the group to run, merged with all others that can run with it."""
+        candidates = self._groups
+        if len(candidates) == 1 and self._random is None:
+            return candidates.pop()
+        if not self._together:
+            chosen = self._random.choice(candidates) if self._random else candidates[-1]
+            unit = self._unit_of(chosen.lanes)
+            candidates = [group for group in candidates if self._unit_of(group.lanes) == unit]
+        when = min([group.when for group in candidates])
+        merged = [group for group in candidates if group.when == when]
+        first = merged[0]
+        if len(merged) == 1:
+            self._groups.remove(first)
+            return first
+        self._groups = [group for group in self._groups if group not in merged]
+        numbers = self._machine.lanes.numbers
+        together = np.concatenate([numbers[group.lanes.index] for group in merged])
+        return _Group(first.block, self._machine.lanes.gather(together), first.when)
+
+    def _unit_of(self, lanes: Selection) -> int:
+        first = lanes.index.start if isinstance(lanes.index, slice) else lanes.index[0]
+        return int(self._units[first])
+
+    def _numbered_units(self) -> Ints:
+        lanes = self._machine.lanes
+        if self._together:
+            return np.zeros(lanes.count, np.int64)
+        apart = np.zeros(lanes.num_ctas, np.int64)
+        if self._machine.program.ctas_exchange:
+            ctas = list(range(lanes.num_ctas))
+            if self._random:
+                self._random.shuffle(ctas)
+            apart[ctas[lanes.num_ctas // 2 :]] = 1
+        units = -(-lanes.warps_per_cta // self._unit)
+        numbers: Ints = apart[lanes.cta] * units + lanes.warp // self._unit
+        return numbers
+
+    def _by_unit(self, numbers: Ints) -> Iterator[Selection]:
+        if self._together:
+            yield self._machine.lanes.gather(numbers)
+            return
+        units = self._units[numbers]
+        for unit in np.unique(units):
+            yield self._machine.lanes.gather(numbers[units == unit])
+
+    def _leave(self, block: Block, lanes: Selection, result: Any) -> None:
+        match block.terminator:
+            case "fall":
+                self._enter(block.next, lanes, block.index)
+            case "jump":
+                self._enter(block.target, lanes, block.index)
+            case "return":
+                self._machine.named_barriers.exited(lanes)
+            case "branch":
+                for target, part in self._split(lanes, result, block.target, block.next):
+                    self._enter(target, part, block.index)
+            case "branch_return":
+                for target, part in self._split(lanes, result, None, block.next):
+                    if target is None:
+                        self._machine.named_barriers.exited(part)
+                    else:
+                        self._enter(target, part, block.index)
+            case "barrier":
+                numbers, threads = result
+                self._machine.named_barriers.wait(lanes, numbers, threads, block.index)
+            case "cluster_wait":
+                self._machine.named_barriers.cluster.wait(lanes, block.index)
+            case "mbarrier_wait":
+                address, parity = result
+                self._waiters.append(_Waiter(block.index, lanes, address.copy(), parity.copy()))
+                self._wake()
+            case "registers":
+                grows, count = result
+                pool = self._machine.register_pool
+                for at, numbers in pool.change(lanes, grows, count, block.index):
+                    self._go_on(at, numbers)
+
+    def _split(
+        self, lanes: Selection, taken: Bools, target: int | None, other: int | None
+    ) -> Iterator[tuple[int | None, Selection]]:
+        count = int(np.count_nonzero(taken))
+        if count == lanes.count:
+            yield target, lanes
+        elif count == 0:
+            yield other, lanes
+        else:
+            yield other, self._machine.lanes.part(lanes, ~taken)
+            yield target, self._machine.lanes.part(lanes, taken)
+
+    def _enter(self, block: int | None, lanes: Selection, source: int | None = None) -> None:
+        """Move lanes to a block from `source`, and count the iterations of loops."""
+        if block is None:
+            raise EmulatorError("the kernel runs past its last instruction")
+        program = self._machine.program
+        if block in self._turns:
+            again = source is not None and block in program.loop_nests[source]
+            turns = self._turns[block]
+            turns[lanes.index] = turns[lanes.index] + 1 if again else 0
+            patience = program.waiting_loops.get(block)
+            if again and patience is not None and int(turns[lanes.index][0]) % patience == 0:
+                self._spinners.rest(block, lanes)
+                return
+        self._ready(block, lanes)
+
+    def _ready(self, block: int, lanes: Selection) -> None:
+        """Let lanes run a block, at their place in program order."""
+        program = self._machine.program
+        first = lanes.index.start if isinstance(lanes.index, slice) else lanes.index[0]
+        place: list[int] = []
+        for header in program.loop_nests[block]:
+            place += (program.priorities[header], int(self._turns[header][first]))
+        when = (*place, program.priorities[block])
+        self._groups.append(_Group(block, lanes, when))
+
+    def _go_on(self, block: int, numbers: Ints) -> None:
+        """Let lanes continue after the wait at the end of `block`, by unit unless in lockstep."""
+        after = self._machine.program.blocks[block].next
+        for lanes in self._by_unit(numbers):
+            self._enter(after, lanes, block)
+
+    def _spin(self) -> bool:
+        """Let lanes that rest look at memory again, unless they would find the same."""
+        spinners = self._spinners.try_again()
+        for spinner in spinners:
+            self._ready(spinner.block, spinner.lanes)
+        return bool(spinners)
+
+    def _wake(self) -> bool:
+        """Let lanes continue that waited for a phase that has completed."""
+        woken = False
+        lanes = self._machine.lanes
+        still: list[_Waiter] = []
+        for waiter in self._waiters:
+            block = self._machine.program.blocks[waiter.block]
+            pc = block.start + len(block.instructions) - 1
+            ready = self._machine.mbarriers.ready(waiter.lanes, waiter.address, waiter.parity, pc)
+            if ready.any():
+                woken = True
+                part = lanes.part(waiter.lanes, None if ready.all() else ready)
+                self._machine.mbarriers.acquire(part, waiter.address[ready])
+                self._enter(self._machine.program.blocks[waiter.block].next, part, waiter.block)
+            if not ready.all():
+                rest = lanes.part(waiter.lanes, ~ready) if ready.any() else waiter.lanes
+                late = ~ready
+                still.append(_Waiter(waiter.block, rest, waiter.address[late], waiter.parity[late]))
+        self._waiters = still
+        return woken
+
+    def _describe(self) -> str:
+        program = self._machine.program
+        lines = [f"{program.kernel.name} cannot go on:"]
+        lines += [f"  {line}" for line in self._machine.register_pool.describe()]
+        for waiter in self._waiters:
+            instruction = program.blocks[waiter.block].instructions[-1]
+            lines.append(f"  at PTX line {instruction.ptx_line}:")
+            waiting = self._machine.mbarriers.describe_waiters(
+                waiter.lanes, waiter.address, waiter.parity
+            )
+            lines += [f"    {line}" for line in waiting]
+        lines += self._spinners.describe()
+        for group in self._groups:
+            instruction = program.blocks[group.block].instructions[0]
+            cta, warp = int(group.lanes.cta[0]), int(group.lanes.warp[0])
+            others = f" and {group.lanes.num_warps - 1} more" if group.lanes.num_warps > 1 else ""
+            lines.append(f"  CTA {cta} warp {warp}{others} runs at PTX line {instruction.ptx_line}")
+        lines += [f"  {line}" for line in self._machine.named_barriers.describe()]
+        return "\n".join(lines)

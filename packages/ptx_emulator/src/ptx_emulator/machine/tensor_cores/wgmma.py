@@ -1,0 +1,328 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Warpgroup products: matrix descriptors, operands in shared memory, accumulators as matrices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ptx_emulator.errors import EmulatorError
+from ptx_emulator.machine.access import Thread
+from ptx_emulator.machine.arithmetic.numerics import F16_VALUES, element_bytes, to_f32
+from ptx_emulator.machine.async_copies.tensor_map import CHUNK_BYTES, swizzle
+from ptx_emulator.machine.lanes import SHARED_BASE, WARP_SIZE, Selection
+from ptx_emulator.machine.launch.launch import Launch
+from ptx_emulator.machine.memory.shared import SharedMemory
+
+Array = NDArray[Any]
+Floats = NDArray[np.float32]
+
+GROUP_WARPS = 4
+ROWS = 64
+DEPTH = 16  # of 16-bit elements
+DEPTH_BYTES = 32  # of any product
+PATTERN_BYTES = 1024  # the longest period of a swizzle
+_SPAN = {0: 0, 1: 128, 2: 64, 3: 32}
+_RESERVED = 0x3FF1C000C000C000  # bits that belong to no field
+
+
+@dataclass(frozen=True)
+class Descriptor:
+    """Where a wgmma operand lies in shared memory; offsets and addresses are in bytes."""
+
+    start: int
+    leading: int
+    stride: int
+    base_offset: int
+    span: int
+
+    @classmethod
+    def decode(cls, bits: int) -> Descriptor:
+        return cls(
+            start=(bits & 0x3FFF) << 4,
+            leading=(bits >> 16 & 0x3FFF) << 4,
+            stride=(bits >> 32 & 0x3FFF) << 4,
+            base_offset=bits >> 49 & 7,
+            span=_SPAN[bits >> 62 & 3],
+        )
+
+    @property
+    def pattern_row(self) -> int:
+        """Row of the swizzle pattern the operand starts in; hardware takes it to be the first."""
+        return ((self.start >> 7) - self.base_offset) & (max(self.span, 16) // CHUNK_BYTES - 1)
+
+    def chunks(self, rows: int, transposed: bool) -> NDArray[np.int64]:
+        """Shared addresses of the 16-byte chunks of an operand that is 32 bytes deep.
+
+        K-major: [rows][2], a chunk holding half the steps of k. Transposed (MN-major), of 16-bit
+        elements: [rows / 8][16], a chunk holding 8 rows.
+        """
+        if transposed:
+            row = np.arange(0, rows, 8)[:, None]
+            k = np.arange(DEPTH)[None]
+            if self.span:
+                wide = self.span // 2
+                offset = row % wide * 2 + row // wide * self.leading
+                offset = offset + k % 8 * self.span + k // 8 * self.stride
+            else:
+                offset = row // 8 * self.stride + k % 8 * CHUNK_BYTES + k // 8 * self.leading
+        else:
+            row = np.arange(rows)[:, None]
+            half = np.arange(2)[None]
+            pitch, next_half = (self.span, CHUNK_BYTES) if self.span else (16, self.leading)
+            offset = row % 8 * pitch + row // 8 * self.stride + half * next_half
+        return swizzle(self.start + offset, self.span, self.base_offset).ravel()
+
+
+@dataclass(frozen=True)
+class _Groups:
+    """The warpgroups of a selection: how its warps are ordered into them and back."""
+
+    order: Array
+    inverse: Array
+    warps: NDArray[np.int64]  # [groups, 4] warp ids
+    number: NDArray[np.int64]  # warpgroup in its CTA
+    shared_base: NDArray[np.int64]  # flat byte offset of shared address 0
+
+
+class Wgmma:
+    """The tensor cores of a warpgroup and their asynchronous groups."""
+
+    def __init__(self, launch: Launch, shared: SharedMemory) -> None:
+        self._launch = launch
+        self._shared = shared
+        self._committed = np.zeros(launch.num_warps, np.int32)
+        self._layouts: dict[tuple[Descriptor, int, bool], NDArray[np.int64]] = {}
+        self._operands: dict[tuple[int, int, bool], NDArray[np.int64]] = {}  # without a mistake
+
+    def gather(self, sel: Selection, registers: Floats) -> Floats:
+        """Accumulators [registers, lanes] as a matrix a warpgroup, [groups, 64, 2 * registers]."""
+        groups = self._groups(sel)
+        eights = len(registers) // 4
+        values = np.ascontiguousarray(registers).reshape(eights, 2, 2, sel.num_warps, 8, 4)
+        values = values[:, :, :, groups.order].reshape(
+            eights, 2, 2, len(groups.warps), GROUP_WARPS, 8, 4
+        )
+        return np.ascontiguousarray(values.transpose(3, 4, 1, 5, 0, 6, 2)).reshape(
+            len(groups.warps), ROWS, eights * 8
+        )
+
+    def scatter(self, sel: Selection, matrix: Floats, count: int) -> Floats:
+        """The `count` accumulator registers that hold a matrix of `gather`, [count, lanes]."""
+        groups = self._groups(sel)
+        eights = count // 4
+        values = matrix.reshape(len(groups.warps), GROUP_WARPS, 2, 8, eights, 4, 2)
+        values = values.transpose(4, 2, 6, 0, 1, 3, 5).reshape(count, sel.num_warps, WARP_SIZE)
+        return values[:, groups.inverse].reshape(count, sel.count)
+
+    def multiply(
+        self,
+        sel: Selection,
+        n: int,
+        dtype: str,
+        a: tuple[Array, ...] | Array,
+        b: Array,
+        scale_d: bool | Array,
+        trans_a: bool,
+        trans_b: bool,
+        matrix: Floats,
+        pc: int,
+    ) -> Floats:
+        """wgmma.mma_async: A x B, plus `matrix` where `scale_d` holds."""
+        groups = self._groups(sel)
+        right = self._operand(sel, groups, b, n, dtype, bool(trans_b), pc)
+        if isinstance(a, tuple):
+            left = _from_fragments(a, dtype, sel, groups)
+        else:
+            left = self._operand(sel, groups, a, ROWS, dtype, bool(trans_a), pc)
+        self._launch.counters.tensor_operations += 2 * ROWS * n * left.shape[-1] * len(groups.warps)
+        product: Floats = np.matmul(left, right.transpose(0, 2, 1))
+        if isinstance(scale_d, (bool, np.bool_)):
+            return product + matrix if scale_d else product
+        keep = scale_d.reshape(-1, WARP_SIZE)[groups.order[::GROUP_WARPS], 0]
+        if keep.all():
+            return product + matrix
+        return product + np.where(keep[:, None, None], matrix, np.float32(0))
+
+    def commit(self, sel: Selection) -> None:
+        self._committed[sel.warps] += 1
+
+    def wait(self, sel: Selection, pending: int) -> None:
+        """wgmma.wait_group: all but the newest `pending` groups have read their operands, as far as
+        the waiting warps' parts of the products go."""
+        clocks = self._launch.clocks
+        for warp_id in sel.warps.tolist():
+            warp = warp_id // self._launch.num_ctas
+            over = int(self._committed[warp_id]) - pending
+            clocks.learn(warp_id, clocks.wgmma_agent(warp), over, alone=False)
+
+    def _operand(
+        self,
+        sel: Selection,
+        groups: _Groups,
+        descriptors: Array,
+        rows: int,
+        dtype: str,
+        transposed: bool,
+        pc: int,
+    ) -> Floats:
+        """An operand in shared memory as [groups, rows, depth]."""
+        depth = DEPTH_BYTES // element_bytes(dtype)
+        if (descriptors == descriptors[0]).all():
+            everyone = np.arange(len(groups.warps))
+            one = self._read_operand(
+                int(descriptors[0]), everyone, sel, groups, rows, dtype, transposed, pc
+            )
+            if one is not None:
+                return one
+            return np.full((len(everyone), rows, depth), np.nan, np.float32)
+        by_group = descriptors.reshape(-1, WARP_SIZE)[groups.order].reshape(len(groups.warps), -1)
+        bits = by_group[:, 0]
+        if (by_group != bits[:, None]).any():
+            self._report("wgmma-descriptor", "descriptor differs inside a warpgroup", sel, pc)
+        operand = np.full((len(bits), rows, depth), np.nan, np.float32)
+        for value in np.unique(bits):
+            chosen = np.flatnonzero(bits == value)
+            values = self._read_operand(
+                int(value), chosen, sel, groups, rows, dtype, transposed, pc
+            )
+            if values is not None:
+                operand[chosen] = values
+        return operand
+
+    def _read_operand(
+        self,
+        descriptor: int,
+        chosen: Array,
+        sel: Selection,
+        groups: _Groups,
+        rows: int,
+        dtype: str,
+        transposed: bool,
+        pc: int,
+    ) -> Floats | None:
+        """The operand of the chosen groups; None if it leaves shared memory."""
+        addresses = self._addresses(descriptor, rows, transposed, sel, pc)
+        if addresses is None:
+            return None
+        chunks = (addresses[None, :] + groups.shared_base[chosen][:, None]) >> 4
+        self._read(chunks, groups, chosen, sel, pc)
+        return self._elements(chunks, dtype, rows, transposed)
+
+    def _elements(self, chunks: Array, dtype: str, rows: int, transposed: bool) -> Floats:
+        """The elements in chunks [groups, n] as [groups, rows, depth]."""
+        depth = DEPTH_BYTES // element_bytes(dtype)
+        shape = len(chunks), rows, depth
+        native, shared = self._launch.native, self._shared
+        if native is not None and dtype in ("f16", "bf16"):
+            values: Floats = np.empty(shape, np.float32)
+            table = F16_VALUES if dtype == "f16" else None
+            if native.widen_chunks(chunks, shared.bytes, table, depth, transposed, values) >= 0:
+                return values
+        values = to_f32(shared.chunks.take(chunks).view(f"u{element_bytes(dtype)}"), dtype)
+        if transposed:
+            values = values.reshape(len(chunks), rows // 8, depth, 8).transpose(0, 1, 3, 2)
+        return values.reshape(shape)
+
+    def _addresses(
+        self, bits: int, rows: int, transposed: bool, sel: Selection, pc: int
+    ) -> NDArray[np.int64] | None:
+        """Chunk addresses of an operand; None, and a finding, if they leave shared memory."""
+        known = self._operands.get((bits, rows, transposed))
+        if known is not None:
+            return known
+        reports = self._launch.findings.reports
+        addresses = self._inspected(bits, rows, transposed, sel, pc)
+        if addresses is not None and self._launch.findings.reports == reports:
+            self._operands[bits, rows, transposed] = addresses
+        return addresses
+
+    def _inspected(
+        self, bits: int, rows: int, transposed: bool, sel: Selection, pc: int
+    ) -> NDArray[np.int64] | None:
+        """The addresses, with a look at all that may be wrong with them."""
+        descriptor = Descriptor.decode(bits)
+        if bits & _RESERVED:
+            detail = f"descriptor {bits:#x} has reserved bits set: {bits & _RESERVED:#x}"
+            self._report("wgmma-descriptor", detail, sel, pc)
+        if descriptor.pattern_row:
+            detail = (
+                f"descriptor {bits:#x} starts at shared address {descriptor.start:#x}, row "
+                f"{descriptor.pattern_row} of the {descriptor.span}-byte swizzle pattern; the base "
+                f"offset must be {descriptor.start >> 7 & 7} or the operand aligned to "
+                f"{descriptor.span * 8} bytes"
+            )
+            self._report("wgmma-descriptor", detail, sel, pc)
+        whole = descriptor.start - descriptor.start % PATTERN_BYTES
+        near = replace(descriptor, start=descriptor.start - whole)
+        key = near, rows, transposed
+        if key not in self._layouts:
+            self._layouts[key] = near.chunks(rows, transposed)
+        addresses = self._layouts[key] + whole
+        first, last = int(addresses.min()), int(addresses.max()) + CHUNK_BYTES
+        limit = self._launch.shared_limit
+        if first < SHARED_BASE or last > SHARED_BASE + limit:
+            detail = (
+                f"wgmma operand covers shared bytes {first - SHARED_BASE} to {last - SHARED_BASE} "
+                f"of {limit}"
+            )
+            self._report("shared-out-of-bounds", detail, sel, pc, first)
+            return None
+        return addresses
+
+    def _read(self, chunks: Array, groups: _Groups, chosen: Array, sel: Selection, pc: int) -> None:
+        if not self._launch.checks:
+            return
+        clocks = self._launch.clocks
+        warps = groups.warps[chosen]
+        agents = clocks.wgmma_agent(GROUP_WARPS * groups.number[chosen])
+        epochs = self._committed[warps[:, 0]] + 1
+        self._shared.engine_read(chunks, warps, agents, epochs, sel, pc)
+
+    def _groups(self, sel: Selection) -> _Groups:
+        memo = sel.memo.get("wgmma")
+        if isinstance(memo, _Groups):
+            return memo
+        num_ctas = self._launch.num_ctas
+        warp, cta = sel.warps // num_ctas, sel.warps % num_ctas
+        order = np.lexsort((warp, cta, warp // GROUP_WARPS))
+        incomplete = EmulatorError(
+            "wgmma is executed by part of a warpgroup; all 128 threads must execute it together"
+        )
+        if not sel.whole_warps or sel.num_warps % GROUP_WARPS:
+            raise incomplete
+        warps = sel.warps[order].reshape(-1, GROUP_WARPS)
+        members = warps // num_ctas
+        if (members % GROUP_WARPS != np.arange(GROUP_WARPS)).any() or (
+            warps % num_ctas != warps[:, :1] % num_ctas
+        ).any():
+            raise incomplete
+        lanes = self._launch.lanes
+        first = warps[:, 0] * WARP_SIZE
+        base = lanes.shared_base(lanes.cta[first], lanes.rank[first])
+        groups = _Groups(order, np.argsort(order), warps, members[:, 0] // GROUP_WARPS, base)
+        sel.memo["wgmma"] = groups
+        return groups
+
+    def _report(
+        self, kind: str, detail: str, sel: Selection, pc: int, address: int | None = None
+    ) -> None:
+        addresses = None if address is None else np.full(sel.count, address)
+        self._launch.findings.report_thread(kind, detail, Thread(sel, 0, pc), addresses)
+
+
+def _from_fragments(
+    registers: tuple[Array, ...], dtype: str, sel: Selection, groups: _Groups
+) -> Floats:
+    """A of four registers a lane as [groups, 64, depth]."""
+    size = element_bytes(dtype)
+    in_word, depth = 4 // size, DEPTH_BYTES // size
+    fragments = np.empty((sel.num_warps, 2, 8, 2, 4, in_word), np.float32)
+    for index, register in enumerate(registers):
+        values = to_f32(np.ascontiguousarray(register).view(f"u{size}"), dtype)
+        fragments[:, index & 1, :, index >> 1] = values.reshape(sel.num_warps, 8, 4, in_word)
+    by_warp = fragments.reshape(sel.num_warps, 16, depth)[groups.order]
+    return by_warp.reshape(len(groups.warps), ROWS, depth)

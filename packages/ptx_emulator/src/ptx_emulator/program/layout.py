@@ -1,0 +1,113 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Where a kernel's registers, constants, symbols and parameters are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ptx_emulator.errors import EmulatorError
+from ptx_emulator.machine.lanes import LOCAL_BASE, PARAM_BASE, SHARED_BASE
+from ptx_emulator.program.blocks import Block, written_by
+from ptx_emulator.program.hooks import Hooks
+from ptx_emulator.program.runs import Run, runs_of
+from ptx_emulator.ptx.model import Imm, Instruction, Kernel, Operand, Reg, Symbol, Variable
+from ptx_emulator.types import STORAGE, scalar
+
+
+class Layout:
+    """Where things are: registers that cross blocks, constants, symbols, parameters."""
+
+    def __init__(self, kernel: Kernel, blocks: list[Block], hooks: Hooks) -> None:
+        self.kernel = kernel
+        self.hooks = hooks
+        live = sorted({register for block in blocks for register in block.live_in})
+        self.slots = {register: slot for slot, register in enumerate(live)}
+        self.param_reads: set[tuple[str, int]] = set()
+        self.special_registers: set[str] = set()
+        self.scalars: dict[str, Any] = {}
+        self._constants: dict[tuple[str, int], int] = {}
+        self._runs: dict[int, list[Run]] = {}
+        self.used = {
+            name for block in blocks for _, uses in block.effects for name in uses
+        }  # registers whose value somebody looks at
+        self.module = {variable.name for variable in kernel.module}
+        self._symbols, self.static_smem = _addresses(kernel.shared, SHARED_BASE)
+        local, self.local_bytes = _addresses(kernel.local, LOCAL_BASE)
+        self._symbols |= local
+        self._symbols |= {param.name: PARAM_BASE + param.offset for param in kernel.params}
+        self._param_registers = _params_in_registers(kernel)
+
+    def runs(self, block: Block) -> list[Run]:
+        """What of a block runs as one."""
+        known = self._runs.get(block.index)
+        if known is None:
+            known = self._runs[block.index] = runs_of(block)
+        return known
+
+    def symbol_address(self, name: str) -> int:
+        if name not in self._symbols:
+            raise EmulatorError(f"{self.kernel.name} names {name}, which is no variable")
+        return self._symbols[name]
+
+    def param_offset(self, base: Operand) -> int | None:
+        """Offset in the parameter block of a base that is known when the kernel is loaded."""
+        if isinstance(base, Symbol):
+            return self.symbol_address(base.name) - PARAM_BASE
+        return self._param_registers.get(base.name) if isinstance(base, Reg) else None
+
+    def constant_slot(self, storage: str, bits: int) -> int:
+        return self._constants.setdefault((storage, bits), len(self._constants))
+
+    def column(self, storage: str, values: Sequence[int]) -> str:
+        """The name of an array with one value a row."""
+        name = f"column_{storage}_" + "_".join(map(str, values))
+        self.scalars[name] = np.array(values, STORAGE[storage])[:, None]
+        return name
+
+    def scalar_name(self, storage: str, bits: int) -> str:
+        name = f"{storage}_{bits:x}" if bits >= 0 else f"{storage}_minus_{-bits:x}"
+        self.scalars[name] = scalar(storage, bits)
+        return name
+
+    @property
+    def constant_arrays(self) -> list[Any]:
+        return [scalar(storage, bits) for storage, bits in self._constants]
+
+
+def _params_in_registers(kernel: Kernel) -> dict[str, int]:
+    """Registers whose only value is an address in the parameter block, as an offset there."""
+    written: dict[str, list[Instruction]] = {}
+    for instruction in kernel.instructions:
+        for register in written_by(instruction):
+            written.setdefault(register, []).append(instruction)
+    params = {param.name: param.offset for param in kernel.params}
+
+    def offset_in(source: Operand) -> int | None:
+        if isinstance(source, Symbol):
+            return params.get(source.name)
+        writes = written.get(source.name, []) if isinstance(source, Reg) else []
+        if len(writes) != 1 or writes[0].predicate is not None:
+            return None
+        parts, operands = writes[0].parts, writes[0].operands
+        if parts[0] in ("mov", "cvta"):
+            return offset_in(operands[1])
+        if parts[0] == "add" and isinstance(operands[2], Imm):
+            base = offset_in(operands[1])
+            return None if base is None else base + operands[2].bits
+        return None
+
+    offsets = {register: offset_in(Reg(register)) for register in written}
+    return {register: offset for register, offset in offsets.items() if offset is not None}
+
+
+def _addresses(variables: Sequence[Variable], base: int) -> tuple[dict[str, int], int]:
+    """Place the static variables one after the other, and the dynamic one after them."""
+    addresses, end = {}, 0
+    for variable in sorted(variables, key=lambda v: v.size is None):
+        end = -(-end // variable.align) * variable.align
+        addresses[variable.name] = base + end
+        end += variable.size or 0
+    return addresses, end

@@ -1,0 +1,168 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A kernel made ready to run: parsed, cut into blocks, compiled to Python."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property, lru_cache
+from typing import Any
+
+import numpy as np
+
+from ptx_emulator.emit import BlockEmitter
+from ptx_emulator.errors import EmulatorError, RefusedKernelError
+from ptx_emulator.machine import clusters
+from ptx_emulator.machine.arithmetic import integers, numerics
+from ptx_emulator.program.blocks import (
+    build_blocks,
+)
+from ptx_emulator.program.hooks import Hooks
+from ptx_emulator.program.inflight import registers_in_flight
+from ptx_emulator.program.layout import Layout
+from ptx_emulator.program.loops import loop_nests
+from ptx_emulator.program.meetings import meets_at_barriers
+from ptx_emulator.program.order import priorities
+from ptx_emulator.program.ordering import (
+    Ordering,
+    copies_meet_flags,
+    ctas_exchange,
+    has_fences,
+    moves_in_bulk,
+    ordering_of,
+)
+from ptx_emulator.program.origins import origins_of_addresses
+from ptx_emulator.program.registers import registers_at_launch
+from ptx_emulator.program.unfenced import unfenced_products
+from ptx_emulator.program.unwritten import doubtful_registers
+from ptx_emulator.program.waiting import untested_waits, waiting_loops
+from ptx_emulator.ptx.model import (
+    Kernel,
+)
+from ptx_emulator.ptx.parse import parse
+from ptx_emulator.types import STORAGE, STORAGE_OF_PTX
+
+BlockFunction = Callable[..., Any]
+
+
+class Program:
+    """A kernel, translated to a Python function per basic block."""
+
+    def __init__(self, kernel: Kernel, hooks: Hooks | None = None) -> None:
+        self.kernel = kernel
+        self.blocks = build_blocks(kernel)
+        self.priorities = priorities(self.blocks)
+        self.loop_nests = loop_nests(self.blocks)
+        self.waiting_loops = waiting_loops(self.blocks, self.loop_nests)
+        self.in_flight = registers_in_flight(kernel, self.blocks)
+        self.unfenced = unfenced_products(kernel, self.blocks)
+        self.untested = untested_waits(self.blocks)
+        self.doubts = doubtful_registers(self.blocks)
+        self.origins = origins_of_addresses(kernel)
+        layout = self._layout = Layout(kernel, self.blocks, hooks or Hooks())
+        # What is not emulated is refused here; the text for some lanes differs in no instruction.
+        emitters = [BlockEmitter(layout, block, all_lanes=True) for block in self.blocks]
+        self._texts = [emitter.source() for emitter in emitters]
+        refusals = [refusal for emitter in emitters for refusal in emitter.refusals]
+        refusals.sort(key=lambda refusal: refusal.line or 0)
+        if refusals:
+            raise RefusedKernelError(kernel.name, refusals)
+        self.symbol_address = layout.symbol_address
+        self.static_smem = layout.static_smem
+        self.local_bytes = layout.local_bytes
+        self.shared_addresses = {v.name: layout.symbol_address(v.name) for v in kernel.shared}
+        self.slot_types = [
+            STORAGE[STORAGE_OF_PTX[kernel.registers[register]]] for register in layout.slots
+        ]
+        self.constant_arrays = layout.constant_arrays
+        self.param_reads = sorted(layout.param_reads)
+        self.param_bytes = max((p.offset + p.size for p in kernel.params), default=0)
+        self.ctas_exchange = ctas_exchange(kernel.instructions)
+        self.copies_meet_flags = copies_meet_flags(kernel.instructions)
+        self.has_fences = has_fences(kernel.instructions)
+        self.special_registers = sorted(layout.special_registers)
+        self.uses_wgmma = any(i.parts[0] == "wgmma" for i in kernel.instructions)
+        self._namespace: dict[str, Any] = {
+            "np": np,
+            "numerics": numerics,
+            "integers": integers,
+            "clusters": clusters,
+            **layout.scalars,
+        }
+        self._functions: dict[tuple[int, bool], BlockFunction] = {}
+
+    def live_slots(self, index: int) -> list[int]:
+        """The registers whose values at the start of a block matter."""
+        return [self._layout.slots[name] for name in sorted(self.blocks[index].live_in)]
+
+    @cached_property
+    def orderings(self) -> dict[int, Ordering]:
+        """What accesses by threads say of their order, by instruction."""
+        accesses = ("ld", "st", "atom", "red")
+        return {
+            pc: ordering_of(instruction)
+            for pc, instruction in enumerate(self.kernel.instructions)
+            if instruction.parts[0] in accesses
+        }
+
+    @cached_property
+    def pointers(self) -> list[tuple[int, tuple[int, ...]]]:
+        """The accesses to global memory, with the parameters that their addresses come from."""
+        return [
+            (pc, tuple(o.parameter for o in origins if o.parameter is not None))
+            for (space, pc), origins in self.origins.items()
+            if space == "global"
+        ]
+
+    @cached_property
+    def bulk_copies(self) -> list[int]:
+        """The instructions by which copy engines access global memory."""
+        return [pc for pc, i in enumerate(self.kernel.instructions) if moves_in_bulk(i)]
+
+    @cached_property
+    def atomics(self) -> list[int]:
+        """The instructions that are atomics."""
+        instructions = enumerate(self.kernel.instructions)
+        return [pc for pc, i in instructions if i.parts[0] in ("atom", "red")]
+
+    @cached_property
+    def global_writes(self) -> list[int]:
+        """The stores and atomics that name global memory, or none."""
+        elsewhere = {"shared", "local", "param", "const"}
+        return [
+            pc
+            for pc, instruction in enumerate(self.kernel.instructions)
+            if instruction.parts[0] in ("st", "atom", "red")
+            and elsewhere.isdisjoint(part.split("::")[0] for part in instruction.parts)
+        ]
+
+    @cached_property
+    def meets_at_barriers(self) -> bool:
+        return meets_at_barriers(self.kernel, self.blocks, self._layout.used)
+
+    @cached_property
+    def registers_at_launch(self) -> int | None:
+        return registers_at_launch(self.kernel)
+
+    def function(self, index: int, all_lanes: bool) -> BlockFunction:
+        """The function of a block, for all lanes or for some; most blocks need one of the two."""
+        known = self._functions.get((index, all_lanes))
+        return known or self._compile(index, all_lanes)
+
+    def _compile(self, index: int, all_lanes: bool) -> BlockFunction:
+        emitter = BlockEmitter(self._layout, self.blocks[index], all_lanes=all_lanes)
+        text = self._texts[index] if all_lanes else emitter.source()
+        exec(compile(text, f"<{self.kernel.name}>", "exec"), self._namespace)
+        function: BlockFunction = self._namespace[emitter.function_name]
+        self._functions[index, all_lanes] = function
+        return function
+
+
+@lru_cache(maxsize=256)
+def load_program(ptx: str, entry: str | None = None) -> Program:
+    """The program of a kernel; the same text is parsed and compiled once a process."""
+    kernels = parse(ptx)
+    if entry is None and len(kernels) == 1:
+        (entry,) = kernels
+    if entry is None or entry not in kernels:
+        raise EmulatorError(f"there is no kernel {entry!r}; the PTX has {', '.join(kernels)}")
+    return Program(kernels[entry])

@@ -1,0 +1,72 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Instructions that are written as simpler ones: parameters of calls, votes at barriers, tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from dataclasses import replace
+
+from ptx_emulator.ptx.model import Imm, Instruction, Label, Memory, Operand, Reg, Vector
+
+
+def lowered(instruction: Instruction, call_params: Set[str]) -> list[Instruction]:
+    """The instructions that stand for one; mostly it is itself."""
+    parts = instruction.parts
+    if parts[0] == "call":
+        return [_call(instruction)]
+    if parts[0] in ("bar", "barrier") and "red" in parts:
+        return _vote(instruction)
+    moved = _parameter_move(instruction, call_params) if parts[1:2] == ("param",) else None
+    return [moved or instruction]
+
+
+def _call(instruction: Instruction) -> Instruction:
+    """Results, function and arguments, the first and the last being brace lists."""
+    operands = instruction.operands
+    if not operands or not isinstance(operands[0], Vector):
+        operands = (Vector(()), *operands)
+    return replace(instruction, operands=(*operands, Vector(()))[:3])
+
+
+def _vote(instruction: Instruction) -> list[Instruction]:
+    """bar.red: threads give their predicates, wait, and take the result behind the barrier."""
+    destination, number, *rest = instruction.operands
+    vote = replace(instruction, operands=(number, *rest))
+    parts = ("bar", "voted", *instruction.parts[instruction.parts.index("red") + 1 :])
+    result = replace(instruction, opcode=".".join(parts), parts=parts)
+    return [vote, replace(result, operands=(destination, number))]
+
+
+def _parameter_move(instruction: Instruction, call_params: Set[str]) -> Instruction | None:
+    """A store to an argument of a call, or a load of its result: each of them is a register."""
+    memory, value = instruction.operands[:2]
+    if instruction.parts[0] == "ld":
+        memory, value = value, memory
+    if not isinstance(memory, Memory) or not isinstance(memory.base, Reg):
+        return None
+    if memory.base.name not in call_params or memory.offset or isinstance(value, Vector):
+        return None
+    parts = ("mov", instruction.parts[-1])
+    ends = (memory.base, value) if instruction.parts[0] == "st" else (value, memory.base)
+    return replace(instruction, opcode=".".join(parts), parts=parts, operands=ends)
+
+
+def branch_table(
+    instruction: Instruction, index: Operand, chosen: Reg, targets: Sequence[str]
+) -> list[Instruction]:
+    """brx.idx: comparisons with every index but the last, each before its branch."""
+    found: list[Instruction] = []
+    compare, jump = ("setp", "eq", "u32"), ("bra",)
+    for position, target in enumerate(targets[:-1]):
+        found.append(
+            replace(
+                instruction,
+                opcode=".".join(compare),
+                parts=compare,
+                operands=(chosen, index, Imm(position, "int")),
+            )
+        )
+        taken = replace(instruction, opcode="bra", parts=jump, operands=(Label(target),))
+        found.append(replace(taken, predicate=chosen, negated=False))
+    last = replace(instruction, opcode="bra", parts=jump, operands=(Label(targets[-1]),))
+    return [*found, last]

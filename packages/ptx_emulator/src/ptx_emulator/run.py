@@ -1,0 +1,111 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Run a program over a grid."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from ptx_emulator.errors import EmulatorError
+from ptx_emulator.machine.launch.counters import Counters
+from ptx_emulator.machine.launch.findings import Finding
+from ptx_emulator.machine.machine import Argument, Debugger, Machine
+from ptx_emulator.machine.scheduler import LOCKSTEP, Scheduler, check_schedule
+from ptx_emulator.machine.storage.global_memory import GlobalMemory
+from ptx_emulator.program.program import Program
+
+MAX_THREADS = 1024  # of a block
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """The findings and counters of a run. The output is in the global memory."""
+
+    findings: list[Finding]  # the errors that were found
+    counters: Counters
+    steps: int  # basic blocks that were executed
+    printed: str = ""  # by printf
+
+
+def run(
+    program: Program,
+    memory: GlobalMemory,
+    *,
+    grid: tuple[int, int, int],
+    block: int | tuple[int, int, int],
+    args: Sequence[Argument],
+    dynamic_smem: int = 0,
+    schedule: str = "lockstep",
+    seed: int = 0,
+    checks: bool = True,
+    cluster: tuple[int, int, int] | None = None,
+    starts_early: bool = False,
+    debugger: Debugger | None = None,
+) -> RunResult:
+    """Run a kernel over a grid.
+
+    - `program`: the kernel. `memory`: the global memory, which holds the output afterwards.
+    - `grid`: the number of CTAs in x, y and z. `block`: the threads of a CTA, or those in x, y, z.
+    - `args`: the kernel's parameters, as numbers, bytes, ctypes structures or TensorMaps.
+    - `dynamic_smem`: bytes of dynamic shared memory of a CTA.
+    - `schedule`: "lockstep", "depth-first" or "random", which is the order of the warps.
+    - `seed`: the seed of a random schedule.
+    - `cluster`: the CTAs of a cluster in x, y and z; None: as the kernel says.
+    - `starts_early`: the kernel may start before the one that ran before it on `memory` has ended,
+      and waits for it by griddepcontrol.wait.
+    - `debugger`: is told of what its hooks, which the program has to have too, ask for.
+    - `checks`: look for races and uninitialised reads, and count. Without it a run is faster.
+
+    Where no order of the warps can change what a kernel does, unless something is found, the warps
+    run together first, and in the order of the schedule if something was found.
+
+    Returns a RunResult. Raises DeadlockError if no warp can continue, and EmulatorError if the
+    launch is not valid.
+    """
+    check_schedule(schedule)
+    shape = (block, 1, 1) if isinstance(block, int) else block
+    if min(*grid, *shape) < 1:
+        raise EmulatorError(f"grid {grid} of {block} threads each: a GPU launches no empty grid")
+    if prod(shape) > MAX_THREADS:
+        raise EmulatorError(f"{prod(shape)} threads in a block; a GPU takes up to {MAX_THREADS}")
+
+    def launched() -> Machine:
+        given = grid, block, args, dynamic_smem, checks, cluster, starts_early
+        return Machine(program, memory, *given)
+
+    if schedule == LOCKSTEP or debugger or not checks or not program.meets_at_barriers:
+        machine = launched()
+        if debugger is not None:
+            machine.debugger = debugger
+            debugger.attach(machine)
+        return _run(machine, schedule, seed)
+    before = memory.saved()
+    together = _run_together(launched())
+    if together is not None:
+        return together
+    memory.restore(before)
+    return _run(launched(), schedule, seed)
+
+
+def _run_together(machine: Machine) -> RunResult | None:
+    """What a run gives in every order of the warps; None where the order may matter."""
+    try:
+        result = _run(machine, LOCKSTEP, 0)
+    except EmulatorError:
+        return None
+    return None if result.findings or machine.global_access.exchanges else result
+
+
+def _run(machine: Machine, schedule: str, seed: int) -> RunResult:
+    if machine.checks:
+        machine.report_text()
+    scheduler = Scheduler(machine, schedule, seed)
+    scheduler.run()
+    machine.shared.report_unfinished()
+    machine.copies.report_unfinished()
+    machine.mbarriers.report_unfinished()
+    machine.bulk_groups.report_unfinished()
+    machine.register_pool.report_incomplete()
+    printed = "".join(machine.printer.texts)
+    return RunResult(machine.findings.items, machine.counters, scheduler.steps, printed)

@@ -1,6 +1,0 @@
-# SPDX-License-Identifier: Apache-2.0
-"""PTX text and its parsed form."""
-
-from flash_attention.emulator.ptx.parse import parse
-
-__all__ = ["parse"]
