@@ -43,7 +43,7 @@ def pytest_collection_finish() -> None:
 def schedule(request: pytest.FixtureRequest) -> str:
     """The order of warps in which a test emulates a kernel: always the same one, while the tests
     of a file take turns at all of them."""
-    from flash_attention.emulator import SCHEDULES
+    from ptx_emulator import SCHEDULES
 
     return SCHEDULES[zlib.crc32(request.node.nodeid.encode()) % len(SCHEDULES)]
 

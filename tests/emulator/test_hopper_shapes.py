@@ -15,7 +15,6 @@ import flash_attention
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig, TileOrder
 from flash_attention.launch.emulation import Emulation, emulate
 from flash_attention.reference.judge import Judge, check_lse, generate_qkv
-from ptx_emulator import SCHEDULES
 from tests.hopper_configs import hopper_ladder, sample_hopper_configs, selected
 
 Sizes = tuple[int, int, int, int]  # queries, keys, and heads of each

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-
 from flash_attention.emulator.native import build, load_native
 from flash_attention.emulator.native.build import built_library
+
 from tests.bare_package import import_path_with
 
 CC = next(filter(None, map(shutil.which, build.COMPILERS)), None)
@@ -167,7 +167,7 @@ def own_folder(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         monkeypatch.setattr(tempfile, "gettempdir", lambda: parent)
         monkeypatch.setattr(build, "FOLDER", Path(shutil.copytree(build.FOLDER, f"{parent}/c")))
         user = NOBODY if was_root else os.geteuid()
-        folder = Path(parent) / f"flash_attention-emulator-{user}"
+        folder = Path(parent) / f"ptx_emulator-{user}"
         folder.mkdir(mode=0o700)
         if was_root:
             os.chown(folder, user, -1)
