@@ -150,6 +150,8 @@ class UserKernel:
                 checks=checks,
                 debugger=debugger,
             )
+        except UnsupportedError:  # what the debugger is asked for
+            raise
         except EmulatorError as error:
             message = str(error).replace(self.program.kernel.name, self.name)
             raise LaunchError(message) from error
