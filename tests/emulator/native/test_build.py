@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from flash_attention.emulator.native import build, load_native
-from flash_attention.emulator.native.build import built_library
 
-from tests.bare_package import import_path_with
+import ptx_emulator
+from ptx_emulator.native import build, load_native
+from ptx_emulator.native.build import built_library
 
 CC = next(filter(None, map(shutil.which, build.COMPILERS)), None)
 DAY_S = 24 * 3600
@@ -24,7 +24,7 @@ NOBODY = 65534
 USE = """
 import sys
 import numpy as np
-from flash_attention.emulator.native import build, load_native
+from ptx_emulator.native import build, load_native
 build.SECONDS = float(sys.argv[1])
 native = load_native()
 if native is None:
@@ -41,7 +41,7 @@ class Processes:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.log = folder / "log"
-        self.imports = import_path_with(folder, "emulator")
+        self.imports = Path(ptx_emulator.__file__).parents[1]
         self.cc(f'exec {CC} "$@"')
 
     def cc(self, script: str) -> None:
