@@ -150,9 +150,13 @@ def kernel_config(cls: type[Config]) -> type[Config]:
     return dataclass(frozen=True, order=True)(cls)
 
 
-@cache
 def declarations(config_type: type) -> dict[str, Declaration]:
     """Return the declaration of every field. A field without one has the values of its type."""
+    return _declarations(config_type)
+
+
+@cache
+def _declarations(config_type: type) -> dict[str, Declaration]:
     types = get_type_hints(config_type)
     return {
         each.name: each.metadata.get(KEY) or _of_type(types[each.name])
