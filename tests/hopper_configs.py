@@ -14,7 +14,7 @@ from flash_attention.arch import ARCHES
 from flash_attention.call.problem import Problem
 from flash_attention.choose.heuristic import select_config
 from flash_attention.errors import KernelConfigError
-from flash_attention.families.sm90.forward.rules import CHOICES
+from flash_attention.families.fields import choices
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig, TileOrder
 from flash_attention.ladder import Rung, get_ladder
 
@@ -28,6 +28,7 @@ LADDERS = (
     (DType.BF16, 128, True),
 )
 """Every type and mask of the ladder, mostly at the d_head that compiles in half the time."""
+CHOICES = choices(HopperForwardKernelConfig)
 GROUP_MIB = 4  # stands for every size of a group: it is one constant of the kernel
 
 EVERY_SWITCH = HopperForwardKernelConfig(

@@ -1,30 +1,30 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 
 from flash_attention.arch import ARCHES, DEFAULT_ARCH, Arch
+from flash_attention.choose.heuristic import select_config
 from flash_attention.errors import KernelConfigError, UnsupportedError
 from flash_attention.families.given import THIRTEEN
 from flash_attention.families.passes import Pass
-from flash_attention.families.registry import family_of
+from flash_attention.families.registry import families_of, family_of
 from flash_attention.families.sm80.backward.space import search_space as backward_search_space
 from flash_attention.families.sm80.forward.space import search_space
 from flash_attention.families.sm90.forward.space import hopper_search_space
 from flash_attention.kernel_configs import (
     EXAMPLES,
-    FP8_CHOICES,
-    MLA_CHOICES,
     SET_VARIABLE,
-    WIDE_CHOICES,
     DType,
     FlashForwardKernelConfig,
     HopperForwardKernelConfig,
     KernelConfig,
     as_kernel_config,
+    chosen_configs,
     get_autotuning_kernel_configs,
     get_kernel_configs,
     get_kernel_progression_configs,
@@ -32,6 +32,7 @@ from flash_attention.kernel_configs import (
     parse_kernel_config,
     should_autotune_config,
     sort_key,
+    usual_problems,
 )
 from flash_attention.ladder import get_ladder
 
@@ -89,13 +90,25 @@ def test_all_is_both_without_repeats(arch: Arch) -> None:
     assert everything == sorted(set(everything), key=sort_key)
     parts = {*get_kernel_progression_configs(arch), *get_autotuning_kernel_configs(arch)}
     examples = set(map(parse_kernel_config, EXAMPLES))
-    of_8_bits = [c for c in map(parse_kernel_config, FP8_CHOICES) if not c.broken_rule(arch)]
-    wide_forms = (*MLA_CHOICES, *WIDE_CHOICES)
-    of_wide_heads = [c for c in map(parse_kernel_config, wide_forms) if not c.broken_rule(arch)]
-    assert set(everything) == parts | examples | {*of_8_bits, *of_wide_heads}
-    assert (len(of_8_bits), len(of_wide_heads)) == ((3, 4) if arch is SM90 else (0, 0))
+    assert set(everything) == parts | examples | {*chosen_configs(arch, Pass.FORWARD)}
     assert len(examples) == 4
     assert {cfg.tile() for cfg in examples} == {("FP16", 128, 64, 32, 4)}
+
+
+@pytest.mark.parametrize("pass_", Pass)
+@pytest.mark.parametrize("arch", [ARCHES["sm_80"], SM90], ids=lambda arch: arch.name)
+def test_what_attention_chooses_for_usual_problems_is_built(arch: Arch, pass_: Pass) -> None:
+    selected = set()
+    for problem in usual_problems(pass_):
+        with suppress(UnsupportedError):  # sm_80 has no kernel for e4m3 tensors and wide heads
+            selected.add(select_config(problem, arch))
+    chosen = chosen_configs(arch, pass_)
+    assert len(chosen) == len(set(chosen))
+    assert set(chosen) == selected
+    families = {type(config) for config in chosen}
+    of_pass = families_of(pass_) if arch is SM90 else families_of(pass_)[:1]
+    older = {family.config_type for family in of_pass if family.name != arch.name}
+    assert families == {family.config_type for family in of_pass} - older
 
 
 def test_a_set_is_chosen_by_name_or_by_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,7 +133,8 @@ def test_the_sets_of_the_backward_pass() -> None:
     assert get_autotuning_kernel_configs(pass_=Pass.BACKWARD) == space
     everything = get_kernel_configs("all", SM90, Pass.BACKWARD)
     assert everything == sorted(set(everything), key=sort_key)
-    assert set(everything) == {*rungs, *get_autotuning_kernel_configs(SM90, Pass.BACKWARD)}
+    chosen = chosen_configs(SM90, Pass.BACKWARD)
+    assert set(everything) == {*rungs, *get_autotuning_kernel_configs(SM90, Pass.BACKWARD), *chosen}
     assert {family_of(cfg).pass_ for cfg in everything} == {Pass.BACKWARD}
 
 

@@ -20,6 +20,7 @@ import ptx_emulator
 from benchmarks.render.blocks import table
 from flash_attention import compat
 from flash_attention.arch import Arch
+from flash_attention.families.fields import KEY
 
 DOCUMENT = Path("docs/api.md")
 SOURCE = Path(flash_attention.__file__).parent
@@ -196,9 +197,10 @@ def class_lines(value: type) -> list[str]:
 
 
 def field_rows(value: Any) -> list[list[str]]:
-    """The fields of a dataclass; what each is, where a comment beside it says so."""
+    """The fields of a dataclass; what each is, where its declaration or a comment says so."""
     source = "".join(source_of(owner) for owner in reversed(value.__mro__))
     said = dict(re.findall(r"^    (\w+): [^#\n]*  # (.*)$", source, re.M))
+    said |= {one.name: one.metadata[KEY].what for one in fields(value) if KEY in one.metadata}
     return [
         [
             f"`{field.name}`",

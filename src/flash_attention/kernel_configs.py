@@ -6,17 +6,21 @@ from __future__ import annotations
 import difflib
 import os
 import re
+from collections.abc import Iterator
 from functools import cache
+from itertools import islice, product
 
 from flash_attention.arch import DEFAULT_ARCH, Arch
+from flash_attention.call.backward_call import BackwardProblem
 from flash_attention.call.dtype import DType
 from flash_attention.call.problem import Problem
+from flash_attention.call.results import E4M3
 from flash_attention.errors import KernelConfigError, UnsupportedError, quoted
 from flash_attention.families.config import KernelConfig, is_config
 from flash_attention.families.given import GivenConfig, read_config
 from flash_attention.families.parse import parse_kernel_config, parse_kernel_name
 from flash_attention.families.passes import Pass
-from flash_attention.families.registry import AnyFamily, families_of, sort_key
+from flash_attention.families.registry import AnyFamily, families_for, families_of, sort_key
 from flash_attention.families.sm80.forward.config import FlashForwardKernelConfig
 from flash_attention.families.sm90.forward.config import HopperForwardKernelConfig
 from flash_attention.families.sm90.forward.tile_order import TileOrder
@@ -48,6 +52,10 @@ __all__ = [
     "sort_key",
 ]
 
+LENGTHS = (512, 8192)  # of usual problems
+TOKENS = 16384  # of a batch of them
+HEADS = 16
+USUAL_D_HEADS = (64, 128, 256)
 _RUNG = re.compile(r"\s*rung\s*:\s*(.*?)\s*")
 SET_VARIABLE = "FLASH_ATTENTION_KERNELS"
 
@@ -128,17 +136,42 @@ def _search_space(family: AnyFamily) -> tuple[KernelConfig, ...]:
 def get_kernels_to_build(
     arch: Arch = DEFAULT_ARCH, pass_: Pass = Pass.FORWARD
 ) -> list[KernelConfig]:
-    """Return the ladder, the search spaces and the examples of a pass together, sorted, without
-    repeats."""
-    others = (*FP8_CHOICES, *MLA_CHOICES, *WIDE_CHOICES)
-    forms = (*EXAMPLES, *others) if pass_ is Pass.FORWARD else ()
-    examples = map(parse_kernel_config, forms)
+    """Return the ladder, the search spaces, what heuristics choose for usual problems, and the
+    examples of a pass together, sorted, without repeats."""
+    examples = map(parse_kernel_config, EXAMPLES if pass_ is Pass.FORWARD else ())
     sets = (
         get_kernel_progression_configs(arch, pass_),
         get_autotuning_kernel_configs(arch, pass_),
         [config for config in examples if not config.broken_rule(arch)],
+        chosen_configs(arch, pass_),
     )
     return sorted({config for one in sets for config in one}, key=sort_key)
+
+
+def chosen_configs(arch: Arch, pass_: Pass) -> list[KernelConfig]:
+    """Return what heuristics choose on `arch` for usual problems of a pass, without repeats."""
+    found: dict[KernelConfig, None] = {}
+    for problem in usual_problems(pass_):
+        asked = (family.heuristic(problem, arch) for family in families_for(problem, pass_))
+        found |= dict.fromkeys(islice(filter(is_config, asked), 1))
+    return list(found)
+
+
+def usual_problems(pass_: Pass) -> Iterator[Problem]:
+    """Yield long and short self-attention of the usual head dimensions, with and without a causal
+    mask. The forward pass has e4m3 tensors, the widest heads and MLA decoding, too."""
+    for dtype, length, causal in product(DType, LENGTHS, (False, True)):
+        sizes = (TOKENS // length, length, length, HEADS, HEADS)
+        element = dtype.to_torch_dtype()
+        for d in USUAL_D_HEADS:
+            if pass_ is Pass.BACKWARD:
+                yield BackwardProblem(*sizes, d, d, element, d**-0.5, causal)
+                continue
+            yield Problem(*sizes, d, d, element, d**-0.5, causal)
+            yield Problem(*sizes, d, d, E4M3, d**-0.5, causal, out_dtype=element)
+        if pass_ is Pass.FORWARD:
+            yield Problem(*sizes, 512, 512, element, 512**-0.5, causal)
+            yield Problem(TOKENS // length, 1, length, 128, 1, 576, 512, element, 576**-0.5)
 
 
 EXAMPLES = tuple(
@@ -146,19 +179,6 @@ EXAMPLES = tuple(
     for words in ("", "+opt_softmax", "+buffer", "+buffer+opt_softmax")
 )
 """Small tiles with nothing of the later rungs: the shortest way to four kernels that differ."""
-FP8_CHOICES = tuple(
-    f"hopper_fp8(BF16, {words}"
-    for words in (
-        "64, 3, 128, 4): q_buffers_2+tensor_sums+promote_8+persistent",
-        "128, 2, 128, 3): q_in_registers+overlap+tensor_sums+promote_8+persistent",
-        "256, 2, 64, 2): overlap+promote_16+persistent",
-    )
-)
-"""What the heuristic chooses for long sequences of e4m3 tensors without a mask."""
-MLA_CHOICES = tuple(f"hopper_mla({dtype.name}, 512): lazy_8+rotary_in_registers" for dtype in DType)
-"""What the heuristic chooses for MLA decoding."""
-WIDE_CHOICES = tuple(f"hopper_wide({dtype.name}, 512, 512): lazy_8" for dtype in DType)
-"""What the heuristic chooses for head dimensions of 512."""
 KERNEL_SETS = {
     "progression": get_kernel_progression_configs,
     "autotune": get_autotuning_kernel_configs,

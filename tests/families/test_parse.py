@@ -94,7 +94,7 @@ def test_spaces_and_word_order_do_not_matter() -> None:
         ("hoper(FP16, 128, 2, 128, 2): tma", "or 'hopper(FP16, 128, 2, 128, 2): tma"),
         ("hopper(FP16, 128, 2, 128, 2): tma+overlp", "did you mean 'overlap'"),
         ("hopper(FP16, 128, 2, 128, 2): tma+lazy", "did you mean 'lazy_N'"),
-        ("hopper(FP16, 128, 2, 128, 2): plain+tma", "unknown word 'plain'"),
+        ("hopper(FP16, 128, 2, 128, 2): plain+tma", "'plain' is for a config without other words"),
         ("hopper(FP16, 128, 2, 128, 2): swizzled", "unknown word 'swizzled'"),
     ],
 )

@@ -1,25 +1,42 @@
 # SPDX-License-Identifier: Apache-2.0
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
-from flash_attention.families.values import Choices, smallest_holding, wrong_values
+from flash_attention.arch import ARCHES
+from flash_attention.families.fields import (
+    Needs,
+    element_type,
+    kernel_config,
+    number,
+    switch,
+)
+from flash_attention.families.values import (
+    Violation,
+    not_hopper,
+    smallest_holding,
+    too_large,
+    unmet_needs,
+    wrong_values,
+)
 from flash_attention.kernel_configs import DType
 
-CHOICES: Choices = {"rows": (64, 128), "keys": range(16, 65, 16), "share": range(9)}
+NEED = Needs("swizzled", "reads swizzled rows")
 
 
-@dataclass(frozen=True)
+@kernel_config
 class Config:
-    dtype: DType = DType.FP16
-    rows: int = 64
-    keys: int = 16
-    share: int = 0
-    offset: int = 7
-    swizzled: bool = False
+    """One field of each kind."""
+
+    dtype: DType = element_type("the element type")
+    rows: int = number("rows", (64, 128))
+    keys: int = number("keys", range(16, 65, 16), default=16)
+    share: int = number("a share", range(9), default=0, needs=(NEED,))
+    offset: int = number("an offset", default=7)
+    swizzled: bool = switch("swizzle", default=False)
+    folded: bool = switch("fold", default=False, needs=(NEED, Needs("keys", "is short", 32, "id")))
 
 
 @pytest.mark.parametrize(
@@ -35,17 +52,50 @@ class Config:
         ("share", True, "share=True: use an integer from 0 to 8"),
         ("offset", 1.5, "offset=1.5: use an integer"),
         ("offset", None, "offset=None: use an integer"),
+        ("offset", False, "offset=False: use an integer"),
         ("swizzled", 1, "swizzled=1: use True or False"),
     ],
 )
 def test_a_wrong_value_is_named_with_what_is_allowed(field: str, value: Any, says: str) -> None:
-    (violation,) = wrong_values(Config(**{field: value}), CHOICES)
+    (violation,) = wrong_values(Config(**{"dtype": DType.FP16, "rows": 64, field: value}))
     assert (violation.rule, violation.message) == (field, says)
 
 
 def test_allowed_values_pass() -> None:
-    good = [Config(), Config(DType.BF16, 128, 64, 8, -3, True)]
-    assert [list(wrong_values(cfg, CHOICES)) for cfg in good] == [[], []]
+    good = [Config(DType.FP16, 64), Config(DType.BF16, 128, 64, 8, -3, True)]
+    assert [list(wrong_values(cfg)) for cfg in good] == [[], []]
+
+
+def test_a_field_that_is_not_off_says_what_it_needs() -> None:
+    config = Config(DType.FP16, 64, share=3, folded=True)
+    assert [(one.rule, one.message) for one in unmet_needs(config)] == [
+        (
+            "share_needs_swizzled",
+            "share=3 reads swizzled rows: set swizzled=True or share=0",
+        ),
+        (
+            "folded_needs_swizzled",
+            "folded=True reads swizzled rows: set swizzled=True or folded=False",
+        ),
+        ("id", "folded=True is short: set keys=32 or folded=False"),
+    ]
+    met = Config(DType.FP16, 64, keys=32, share=3, swizzled=True, folded=True)
+    assert list(unmet_needs(met)) == list(unmet_needs(Config(DType.FP16, 64))) == []
+
+
+def test_an_architecture_may_have_too_little_memory_or_other_instructions() -> None:
+    sm80, sm90 = ARCHES["sm_80"], ARCHES["sm_90"]
+    assert list(too_large("tiles", sm80.max_smem_per_cta, sm80, "use less")) == []
+    (large,) = too_large("tiles", sm80.max_smem_per_cta + 16, sm80, "use less")
+    assert large.rule == "shared_memory"
+    assert large.message == (
+        f"tiles take {sm80.max_smem_per_cta + 16} bytes of shared memory, 16 more than a CTA of"
+        f" sm_80 may have ({sm80.max_smem_per_cta}): use less"
+    )
+    assert list(not_hopper(sm90, "it")) == []
+    assert list(not_hopper(sm80, "it", "another")) == [
+        Violation("architecture", "it needs sm_90 (H100, H200), this is sm_80: use another")
+    ]
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ from flash_attention.choose.heuristic import select_config
 from flash_attention.compile import CompiledKernel, compile_kernel, nvrtc_version
 from flash_attention.compile.elf import text_section
 from flash_attention.families.registry import unit_of
+from flash_attention.families.sm80.forward.config import D_HEADS
 from flash_attention.families.sm80.forward.features import Sm80Features
-from flash_attention.families.sm80.forward.rules import CHOICES
 from flash_attention.families.sm80.forward.space import sample_configs
 from flash_attention.kernel_configs import (
     DType,
@@ -99,7 +99,7 @@ GUARDED_FOR = [(arch, features) for arch in ("sm_80", "sm_90") for features in G
 
 
 @pytest.mark.parametrize(("arch", "features"), GUARDED_FOR, ids=lambda x: getattr(x, "suffix", x))
-@pytest.mark.parametrize("d_head", CHOICES["d_head"])
+@pytest.mark.parametrize("d_head", D_HEADS)
 def test_selected_kernels_with_guards_do_not_spill(
     arch: str, d_head: int, features: Features
 ) -> None:

@@ -12,7 +12,7 @@ from functools import cache
 from random import Random
 from typing import TypeVar
 
-from flash_attention.families.sm90.forward.rules import CHOICES as HOPPER_CHOICES
+from flash_attention.families.sm90.forward.config import D_HEADS as HOPPER_D_HEADS
 from tests.random_problems.problem import (
     FEATURES,
     FIRST_FAMILY_FEATURES,
@@ -29,7 +29,7 @@ from tests.random_problems.problem import (
 )
 
 PAGES = (1, 3, 16, 24, 64, 256)
-WIDTHS = tuple(sorted(HOPPER_CHOICES["d_head"]))
+WIDTHS = tuple(sorted(HOPPER_D_HEADS))
 CORNERS = (1, 2, 15, 16, 17, 31, 63, 64, 65, 127, 128, 129, 191, 255, 256, 257, 1023, 1024, 1025)
 SPLIT = 64  # chunks of keys are multiples of it
 

@@ -4,15 +4,22 @@
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
+from abc import ABC
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, TypeGuard, TypeVar
 
 from flash_attention.arch import ARCHES, ROOMIEST_ARCH, Arch
 from flash_attention.call.dtype import DType
-from flash_attention.compile.binding import Binding, headers, render_struct
+from flash_attention.compile.binding import Binding, Number, headers, render_struct
 from flash_attention.errors import KernelConfigError
-from flash_attention.families.values import Violation
+from flash_attention.families.bindings import dtype_binding
+from flash_attention.families.fields import bindings_of
+from flash_attention.families.short_form import read, read_name, tile_of, write_words
+from flash_attention.families.values import Violation, unmet_needs, wrong_values
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 if TYPE_CHECKING:
     import torch
@@ -22,11 +29,13 @@ if TYPE_CHECKING:
 class KernelConfig(ABC):
     """The compile-time choices of one kernel: a frozen, ordered dataclass of a family.
 
-    One that breaks a rule on every architecture cannot be made.
+    One that breaks a rule on every architecture cannot be made. Short forms, names, checks of
+    values and bindings follow from the declarations of the fields.
     """
 
     oldest_arch: ClassVar[Arch]  # of the family
     prefix: ClassVar[str]  # of the short form, which tells the families apart
+    name_tile: ClassVar[str] = ""  # the tile in the kernel's name, members in braces
 
     def __post_init__(self) -> None:
         violation = self.first_violation(self.oldest_arch)
@@ -107,9 +116,20 @@ class KernelConfig(ABC):
 
     # validity
 
-    @abstractmethod
     def first_violation(self, arch: Arch) -> Violation | None:
         """Return the first rule that the config breaks on `arch`, or None."""
+        return next(self.violations(arch), None)
+
+    def violations(self, arch: Arch) -> Iterator[Violation]:
+        """Yield the rules that the config breaks on `arch`: what is declared, then `rules`."""
+        yield from wrong_values(self)
+        yield from unmet_needs(self)
+        yield from self.rules(arch)
+
+    def rules(self, arch: Arch) -> Iterator[Violation]:
+        """Yield the rules between several fields that the config breaks on `arch`. Every field has
+        one of its values."""
+        return iter(())
 
     @property
     def default_arch(self) -> Arch:
@@ -153,17 +173,46 @@ class KernelConfig(ABC):
 
     # names
 
-    @abstractmethod
     def tile(self) -> tuple[int | str, ...]:
         """Return the values in the parentheses of the short form."""
+        _, *numbers = tile_of(type(self))
+        return self.dtype.name, *(getattr(self, name) for name in numbers)
 
-    @abstractmethod
     def words(self) -> list[str]:
         """Return the words after the colon of the short form."""
+        return write_words(self)
+
+    @classmethod
+    def from_words(cls, tile: Sequence[str], words: Sequence[str]) -> Self:
+        """Return the config with this `tile()` and these `words()`."""
+        return cls(**read(cls, tile, words))
 
     def kernel_name(self) -> str:
-        """A name for folders and logs: letters, digits and underscores."""
-        return re.sub(r"\W+", "_", self.short_form())
+        """Return a name for folders and logs, of letters, digits and underscores."""
+        if not self.name_tile:
+            return re.sub(r"\W+", "_", self.short_form())
+        numbers = {name: getattr(self, name) for name in re.findall(r"{(\w+)}", self.name_tile)}
+        tile = self.name_tile.format_map(numbers | {"dtype": self.dtype.name.lower()})
+        return "_".join(filter(None, (self.prefix, tile, *self.words())))
+
+    @classmethod
+    def from_name(cls, name: str) -> Self | None:
+        """Return the config whose `kernel_name()` starts a name, or None if there is none."""
+        prefix = f"{cls.prefix}_" if cls.prefix else ""
+        found = read_name(cls, prefix + cls.name_tile, name) if cls.name_tile else None
+        if found is None:
+            return None
+        parts, words = found
+        numbers = cls._numbers_of_name(
+            {name: int(n) for name, n in parts.items() if name != "dtype"}
+        )
+        _, *names = tile_of(cls)
+        return cls.from_words([parts["dtype"], *(str(numbers[name]) for name in names)], words)
+
+    @classmethod
+    def _numbers_of_name(cls, numbers: dict[str, int]) -> dict[str, int]:
+        """Return the fields of a tile, given the numbers in `name_tile`."""
+        return numbers
 
     def short_form(self) -> str:
         """The config in one line that `parse_kernel_config` reads back."""
@@ -172,7 +221,16 @@ class KernelConfig(ABC):
     # the C++ side
 
     def bindings(self) -> tuple[Binding, ...]:
-        """What `struct Config` says of this config, features aside."""
+        """What `struct Config` says of this config, features aside: numbers, then types."""
+        bound = (*bindings_of(self), *self.derived_bindings())
+        return (
+            dtype_binding(self.dtype),
+            *(each for each in bound if isinstance(each, Number)),
+            *(each for each in bound if not isinstance(each, Number)),
+        )
+
+    def derived_bindings(self) -> tuple[Binding, ...]:
+        """What follows from several fields, or is the same for all configs of the family."""
         return ()
 
     def to_cpp_struct(self) -> str:

@@ -42,13 +42,13 @@ class Family(ABC, Generic[Config]):
 
     # names
 
-    @abstractmethod
     def parse(self, tile: Sequence[str], words: Sequence[str]) -> Config:
         """Return the config with these `tile()` and `words()`."""
+        return self.config_type.from_words(tile, words)
 
     def parse_name(self, name: str) -> Config | None:
         """Return the config whose `kernel_name()` starts a name, or None if there is none."""
-        return None
+        return self.config_type.from_name(name)
 
     # running
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from flash_attention.arch import MEASURED_ARCH, WARP_SIZE, Arch
 from flash_attention.compile.binding import Binding, Number, Variant
-from flash_attention.families.bindings import dtype_binding
 from flash_attention.families.config import KernelConfig
+from flash_attention.families.fields import variant
 from flash_attention.families.sm90.forward.config import (
     BARRIER_BYTES,
     TARGET,
@@ -23,6 +23,8 @@ PANEL_COLUMNS = 64  # of a shared-memory tile
 EXCHANGE_BYTES = 16  # a maximum and a sum of two rows, which a thread shows the other warpgroup
 AFTER_TILES = BARRIER_BYTES + HALVES * WARPGROUP_THREADS * EXCHANGE_BYTES
 """The bytes of shared memory that follow the tiles."""
+THRESHOLDS = range(16)  # of rescaling: P up to 2^t, and fp16 ends at 2^16
+RESCALE = variant("Rescale", "attn/rescale", off="EveryBlock", on="Lazy")
 
 
 @dataclass(frozen=True, order=True)
@@ -36,8 +38,6 @@ class SharedRowsConfig(KernelConfig):
 
         @property
         def d_v(self) -> int: ...
-        @property
-        def rescale_threshold(self) -> int: ...
 
     def target(self, arch: Arch) -> str:
         return TARGET
@@ -79,11 +79,9 @@ class SharedRowsConfig(KernelConfig):
         producer, consumer = self.register_split
         return {"registers of a producer": producer, "registers of a consumer": consumer}
 
-    def bindings(self) -> tuple[Binding, ...]:
+    def derived_bindings(self) -> tuple[Binding, ...]:
         producer, consumer = self.register_split
         numbers = {
-            "d_head": self.d_head,
-            "d_v": self.d_v,
             "B_c": self.B_c,
             "producer_registers": producer,
             "consumer_registers": consumer,
@@ -91,15 +89,8 @@ class SharedRowsConfig(KernelConfig):
             "barrier_bytes": BARRIER_BYTES,
             "smem_bytes": self.smem_bytes(),
         }
-        rescale = (
-            Variant("Rescale", "attn/rescale", "Lazy", self.rescale_threshold)
-            if self.rescale_threshold
-            else Variant("Rescale", "attn/rescale", "EveryBlock")
-        )
         return (
-            dtype_binding(self.dtype),
             *(Number(name, value) for name, value in numbers.items()),
-            rescale,
             Variant("Exponential", "attn/exponential", "FusedExp2"),
         )
 

@@ -9,8 +9,10 @@ import pytest
 from flash_attention.arch import ARCHES, DEFAULT_ARCH
 from flash_attention.call.dtype import DType
 from flash_attention.errors import KernelConfigError
-from flash_attention.families.sm80.backward.config import FlashBackwardKernelConfig
-from flash_attention.families.sm80.backward.rules import registers_needed
+from flash_attention.families.sm80.backward.config import (
+    FlashBackwardKernelConfig,
+    registers_needed,
+)
 from tests.unchecked import unchecked
 
 VALID = FlashBackwardKernelConfig(

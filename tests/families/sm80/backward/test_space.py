@@ -7,7 +7,8 @@ import pytest
 
 from flash_attention.arch import ARCHES
 from flash_attention.call.dtype import DType
-from flash_attention.families.sm80.backward.rules import CHOICES
+from flash_attention.families.fields import choices
+from flash_attention.families.sm80.backward.config import D_HEADS, FlashBackwardKernelConfig
 from flash_attention.families.sm80.backward.space import (
     SEARCH_SPACE,
     combinations,
@@ -25,7 +26,7 @@ def test_every_dimension_is_searched() -> None:
         assert {getattr(config, field) for config in configs} == set(values), field
 
 
-@pytest.mark.parametrize("d_head", CHOICES["d_head"])
+@pytest.mark.parametrize("d_head", D_HEADS)
 def test_every_head_dimension_has_configs_and_what_is_left_out_breaks_a_rule(d_head: int) -> None:
     found = list(combinations(DType.BF16, d_head))
     left_out = [one for one in found if isinstance(one, Violation)]
@@ -46,5 +47,5 @@ def test_neighbours_differ_in_one_field() -> None:
 def test_samples_are_valid_and_reach_every_value() -> None:
     drawn = list(islice(sample_configs(3, ARCHES["sm_90"]), 300))
     assert all(config.broken_rule(ARCHES["sm_90"]) is None for config in drawn)
-    for field, values in CHOICES.items():
+    for field, values in choices(FlashBackwardKernelConfig).items():
         assert {getattr(config, field) for config in drawn} == set(values), field

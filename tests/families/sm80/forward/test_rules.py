@@ -8,7 +8,7 @@ import pytest
 
 from flash_attention.arch import ARCHES, DEFAULT_ARCH
 from flash_attention.errors import KernelConfigError
-from flash_attention.families.sm80.forward.rules import registers_needed
+from flash_attention.families.sm80.forward.config import registers_needed
 from flash_attention.kernel_configs import DType, FlashForwardKernelConfig
 from tests.unchecked import unchecked
 

@@ -8,7 +8,7 @@ import pytest
 
 from flash_attention.arch import ARCHES
 from flash_attention.errors import KernelConfigError
-from flash_attention.families.sm90.forward.rules import register_limit, registers_needed
+from flash_attention.families.sm90.forward.config import register_limit, registers_needed
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig, TileOrder
 from tests.hopper_configs import EVERY_SWITCH
 from tests.unchecked import unchecked

@@ -3,22 +3,31 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import ClassVar
 
 from flash_attention.arch import DEFAULT_ARCH, WARP_SIZE, Arch
 from flash_attention.call.dtype import DType
-from flash_attention.compile.binding import Binding, Number, Variant
-from flash_attention.families.bindings import dtype_binding
+from flash_attention.compile.binding import Binding, Variant
 from flash_attention.families.config import KernelConfig
-from flash_attention.families.sm80.backward.rules import first_violation
-from flash_attention.families.values import Violation
+from flash_attention.families.fields import (
+    Needs,
+    element_type,
+    kernel_config,
+    number,
+    switch,
+    variant,
+)
+from flash_attention.families.values import Violation, memory_violations
 
 PANEL = 64  # columns of a panel in shared memory
 ELEMENT_BYTES = 2
+D_HEADS = (32, 64, 96, 128, 192, 256)
+MMA_ROWS = 16  # rows of one tensor-core product
+VECTOR_ADDITIONS = (9, 0)  # the compute capability that has them
 
 
-@dataclass(frozen=True, order=True)
+@kernel_config
 class FlashBackwardKernelConfig(KernelConfig):
     """The config of the sm_80 kernels of a backward pass (Ampere and newer).
 
@@ -27,29 +36,83 @@ class FlashBackwardKernelConfig(KernelConfig):
     a CTA of another kernel has B_c queries and visits blocks of B_r keys.
     """
 
-    dtype: DType  # the element type
-    d_head: int  # the head dimension
-    B_r: int  # queries per block
-    B_c: int  # keys of a CTA
-    n_warps: int  # warps of a CTA
-    column_warps: int = 1  # warps that share the rows of dK and dV, each with some of the columns
-    stages: int = 1  # buffers for blocks of Q and dO
-    mma_load_tiles: int = 1  # 16 x 16 tiles of the right operand to read at a time
-    dq_warp_rows: int = 16  # queries of a warp in the product dS K
-    swizzled: bool = False  # XOR-swizzle shared memory, which avoids bank conflicts
-    register_operands: bool = False  # P and dS stay in registers, not in shared memory
-    eager_load_blocks: bool = False  # load the next Q and dO during the products of this block
-    mma_double_buffer_loads: bool = False  # read the next tiles during the products of these
-    folded_addresses: bool = False  # compute a lane's address once and advance it by constants
-    stage_output: bool = False  # store dK and dV through shared memory
-    cache_hints: bool = False  # L2 fetches whole lines, and L1 keeps nothing
-    vector_additions: bool = False  # add dQ in vectors of four floats, which needs sm_90
+    dtype: DType = element_type("the element type")
+    d_head: int = number("the head dimension", D_HEADS)
+    B_r: int = number("queries per block", (32, 64, 128), bind="visited_rows")
+    B_c: int = number("keys of a CTA", (32, 64, 128), bind="own_rows")
+    n_warps: int = number("warps of a CTA", (4, 8))
+    column_warps: int = number(
+        *("warps that share the rows of dK and dV, each with some of the columns", (1, 2)),
+        default=1,
+        word="columns_{}",
+        always=True,
+    )
+    stages: int = number(
+        *("buffers for blocks of Q and dO", (1, 2)),
+        default=1,
+        word="stages_{}",
+        always=True,
+        needs=Needs(
+            "eager_load_blocks",
+            "has a buffer for the next block, which is loaded early",
+            rule="stages_need_eager",
+        ),
+    )
+    mma_load_tiles: int = number(
+        *("16 x 16 tiles of the right operand to read at a time", (1, 2, 4)),
+        default=1,
+        word="load_{}",
+        always=True,
+        bind=None,
+    )
+    dq_warp_rows: int = number(
+        *("queries of a warp in the product dS K", (16, 32)), default=16, word="dq_{}", always=True
+    )
+    swizzled: bool = switch(
+        "XOR-swizzle shared memory, which avoids bank conflicts",
+        default=False,
+        bind=variant("Layout", "sm80/layout", off="RowMajor", on="XorSwizzle"),
+    )
+    register_operands: bool = switch(
+        "P and dS stay in registers, not in shared memory",
+        default=False,
+        word="registers",
+        bind=variant("Operands", "sm80/backward/operands", off="Shared", on="Registers"),
+    )
+    eager_load_blocks: bool = switch(
+        "load the next Q and dO during the products of this block", default=False, word="eager"
+    )
+    mma_double_buffer_loads: bool = switch(
+        "read the next tiles during the products of these", default=False, word="buffer"
+    )
+    folded_addresses: bool = switch(
+        "compute a lane's address once and advance it by constants",
+        default=False,
+        word="folded",
+        bind=variant("Address", "sm80/address", off="Recomputed", on="Folded"),
+    )
+    stage_output: bool = switch(
+        "store dK and dV through shared memory",
+        default=False,
+        word="staged",
+        bind=variant("Store", "sm80/backward/store", off="Direct", on="Staged"),
+    )
+    cache_hints: bool = switch(
+        "L2 fetches whole lines, and L1 keeps nothing",
+        default=False,
+        word="hints",
+        bind=variant("Cache", "sm80/cache", off="DefaultPolicy", on="Hinted"),
+    )
+    vector_additions: bool = switch(
+        "add dQ in vectors of four floats, which needs sm_90",
+        default=False,
+        word="vectors",
+        bind=variant("Additions", "sm80/backward/additions", off="Floats", on="Vectors"),
+    )
 
     oldest_arch: ClassVar[Arch] = DEFAULT_ARCH
     prefix: ClassVar[str] = "backward"
-
-    def first_violation(self, arch: Arch) -> Violation | None:
-        return first_violation(self, arch)
+    name_tile: ClassVar[str] = "{dtype}_d{d_head}_{B_r}x{B_c}_w{n_warps}"
 
     @property
     def num_threads(self) -> int:
@@ -86,73 +149,75 @@ class FlashBackwardKernelConfig(KernelConfig):
         own = 2 * _tile_bytes(self.B_c, self.d_head)
         return own + self.stages * visited + weights * _tile_bytes(self.B_c, self.B_r)
 
-    def bindings(self) -> tuple[Binding, ...]:
-        def pick(slot: str, folder: str, on: bool, off_type: str, on_type: str) -> Variant:
-            return Variant(slot, folder, on_type if on else off_type)
-
-        backward = "sm80/backward"
+    def derived_bindings(self) -> tuple[Binding, ...]:
+        early = "TwoStages" if self.stages == 2 else "Eager"
         streamed = "DoubleBuffered" if self.mma_double_buffer_loads else "Interleaved"
-        schedule = "TwoStages" if self.stages == 2 else "Eager"
         return (
-            dtype_binding(self.dtype),
-            Number("d_head", self.d_head),
-            Number("own_rows", self.B_c),
-            Number("visited_rows", self.B_r),
-            Number("n_warps", self.n_warps),
-            Number("column_warps", self.column_warps),
-            Number("stages", self.stages),
-            Number("dq_warp_rows", self.dq_warp_rows),
-            pick("Layout", "sm80/layout", self.swizzled, "RowMajor", "XorSwizzle"),
-            pick("Operands", f"{backward}/operands", self.register_operands, "Shared", "Registers"),
-            pick("Schedule", f"{backward}/schedule", self.eager_load_blocks, "Lazy", schedule),
+            Variant(
+                *("Schedule", "sm80/backward/schedule"), early if self.eager_load_blocks else "Lazy"
+            ),
             Variant("Feed", "sm80/feed", streamed, self.mma_load_tiles),
-            pick("Address", "sm80/address", self.folded_addresses, "Recomputed", "Folded"),
-            pick("Store", f"{backward}/store", self.stage_output, "Direct", "Staged"),
-            pick("Cache", "sm80/cache", self.cache_hints, "DefaultPolicy", "Hinted"),
-            pick("Additions", f"{backward}/additions", self.vector_additions, "Floats", "Vectors"),
             Variant("Copy", "sm80/copy", "AsyncCopy"),
             Variant("MmaOrder", "sm80/mma_order", "Serpentine"),
             Variant("Panels", "sm80/panels", "Columns64"),
             Variant("RowStride", "sm80/row_stride", "FromArgs"),
         )
 
-    def kernel_name(self) -> str:
-        """A name for folders and logs: letters, digits and underscores."""
-        tile = f"{self.dtype.name.lower()}_d{self.d_head}_{self.B_r}x{self.B_c}_w{self.n_warps}"
-        return "_".join((self.prefix, tile, *self.words()))
-
-    def tile(self) -> tuple[int | str, ...]:
-        return self.dtype.name, self.d_head, self.B_r, self.B_c, self.n_warps
-
-    def words(self) -> list[str]:
-        numbers = [f"{word}_{getattr(self, field)}" for word, field in NUMBER_TOKENS.items()]
-        return numbers + [word for word, field in SWITCH_TOKENS.items() if getattr(self, field)]
-
     def attn_flop(self, batch: int, heads: int, seq_q: int, seq_k: int | None = None) -> int:
         """FLOP of the five products, as everyone counts them: 10 b h sq sk d."""
         return super().attn_flop(batch, heads, seq_q, seq_k) * 5 // 2
 
-
-NUMBER_TOKENS = {
-    "columns": "column_warps",
-    "stages": "stages",
-    "load": "mma_load_tiles",
-    "dq": "dq_warp_rows",
-}
-"""Word of the short form for every number that is not of the tile, which follows the word."""
-SWITCH_TOKENS = {
-    "swizzled": "swizzled",
-    "registers": "register_operands",
-    "eager": "eager_load_blocks",
-    "buffer": "mma_double_buffer_loads",
-    "folded": "folded_addresses",
-    "staged": "stage_output",
-    "hints": "cache_hints",
-    "vectors": "vector_additions",
-}
-"""Word of the short form for every switch, in the order they are written."""
+    def rules(self, arch: Arch) -> Iterator[Violation]:
+        yield from _warp_violations(self)
+        if self.register_operands and self.column_warps > 1:
+            yield Violation(
+                "registers_need_rows",
+                f"register_operands=True keeps P and dS in the warp that computed them, and"
+                f" column_warps={self.column_warps} warps need them: set column_warps=1 or"
+                " register_operands=False",
+            )
+        if self.vector_additions and arch.capability < VECTOR_ADDITIONS:
+            yield Violation(
+                "vector_additions",
+                f"vector_additions=True needs sm_90 or newer, not {arch.name}: set it to False",
+            )
+        yield from memory_violations(
+            *(self.smem_bytes(), registers_needed(self), arch),
+            blocks="K, V, Q, dO, P and dS",
+            smaller="use a smaller B_r or B_c, or one stage",
+            fewer="use a smaller B_r or B_c, or more warps",
+        )
 
 
 def _tile_bytes(rows: int, columns: int) -> int:
     """Bytes of a tile in shared memory, whose columns fill whole panels."""
     return rows * -(-columns // PANEL) * PANEL * ELEMENT_BYTES
+
+
+def _warp_violations(cfg: FlashBackwardKernelConfig) -> Iterator[Violation]:
+    if cfg.warp_rows < MMA_ROWS:
+        yield Violation(
+            "warp_rows",
+            f"n_warps={cfg.n_warps} with column_warps={cfg.column_warps} leave B_c={cfg.B_c} with"
+            f" {cfg.warp_rows} rows a warp; a tensor-core product has {MMA_ROWS}: use fewer warps"
+            " or a larger B_c",
+        )
+    row_warps = cfg.B_r // cfg.dq_warp_rows
+    tiles = cfg.d_head // MMA_ROWS
+    if row_warps > cfg.n_warps or tiles % (cfg.n_warps // row_warps):
+        yield Violation(
+            "dq_warps",
+            f"dq_warp_rows={cfg.dq_warp_rows} cuts B_r={cfg.B_r} queries and {tiles} tiles of 16"
+            f" columns into parts that n_warps={cfg.n_warps} warps do not share evenly: use"
+            f" dq_warp_rows={48 - cfg.dq_warp_rows} or another B_r",
+        )
+
+
+def registers_needed(cfg: FlashBackwardKernelConfig) -> int:
+    """Registers a thread holds at once, by count of the arrays of the kernel: dK and dV, then
+    either S and dP or dQ."""
+    sums = 2 * cfg.warp_rows * cfg.d_head // cfg.column_warps
+    scores = 2 * cfg.warp_rows * cfg.B_r // cfg.column_warps
+    dq = cfg.B_r * cfg.d_head // cfg.n_warps
+    fragments_and_addresses = 32
+    return (sums + max(scores, dq)) // WARP_SIZE + fragments_and_addresses

@@ -29,7 +29,6 @@ from flash_attention.families.sm80.backward import space
 from flash_attention.families.sm80.backward.config import FlashBackwardKernelConfig
 from flash_attention.families.sm80.backward.features import Sm80BackwardFeatures, kernels_of
 from flash_attention.families.sm80.backward.heuristic import heuristic
-from flash_attention.families.sm80.backward.parse import parse, parse_name
 from flash_attention.families.values import Violation
 
 
@@ -39,12 +38,6 @@ class Sm80Backward(Family[FlashBackwardKernelConfig]):
     name = "sm_80"
     pass_ = Pass.BACKWARD
     config_type = FlashBackwardKernelConfig
-
-    def parse(self, tile: Sequence[str], words: Sequence[str]) -> FlashBackwardKernelConfig:
-        return parse(tile, words)
-
-    def parse_name(self, name: str) -> FlashBackwardKernelConfig | None:
-        return parse_name(name)
 
     def resolve(
         self, config: FlashBackwardKernelConfig, features: Features

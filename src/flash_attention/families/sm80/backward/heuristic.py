@@ -7,9 +7,11 @@ from flash_attention.arch import Arch
 from flash_attention.call.dtype import DType
 from flash_attention.call.problem import Problem
 from flash_attention.families.config import changed
-from flash_attention.families.sm80.backward.config import FlashBackwardKernelConfig
-from flash_attention.families.sm80.backward.parse import parse
-from flash_attention.families.sm80.backward.rules import CHOICES, VECTOR_ADDITIONS
+from flash_attention.families.sm80.backward.config import (
+    D_HEADS,
+    VECTOR_ADDITIONS,
+    FlashBackwardKernelConfig,
+)
 from flash_attention.families.values import smallest_holding
 
 SWITCHES = "swizzled+eager+folded+staged"
@@ -34,13 +36,15 @@ TILES: dict[int, tuple[Tile, ...]] = {
 
 def heuristic(problem: Problem, arch: Arch) -> FlashBackwardKernelConfig | str:
     """The largest tile that has room in shared memory."""
-    d_head = smallest_holding(CHOICES["d_head"], problem.d_head, problem.d_v)
+    d_head = smallest_holding(D_HEADS, problem.d_head, problem.d_v)
     if not d_head:
-        return f"sm_80 backward kernels have head dimensions up to {max(CHOICES['d_head'])}"
+        return f"sm_80 backward kernels have head dimensions up to {max(D_HEADS)}"
     dtype = DType.from_string(str(problem.dtype)).name
     vectors = arch.capability >= VECTOR_ADDITIONS
     for tile, words in TILES[d_head]:
-        config = parse([dtype, *map(str, (d_head, *tile))], f"{SWITCHES}+{words}".split("+"))
+        config = FlashBackwardKernelConfig.from_words(
+            [dtype, *map(str, (d_head, *tile))], f"{SWITCHES}+{words}".split("+")
+        )
         config = changed(config, vector_additions=vectors) or config
         if config.broken_rule(arch) is None:
             return config

@@ -3,19 +3,16 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterator, Sequence
-from contextlib import suppress
-from dataclasses import fields
+from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
 from flash_attention.arch import DEFAULT_ARCH, Arch
 from flash_attention.call.dtype import DType
 from flash_attention.errors import KernelConfigError
-from flash_attention.families.config import changed
+from flash_attention.families.fields import choices
+from flash_attention.families.neighbours import neighbours_of, samples
 from flash_attention.families.sm80.backward.config import FlashBackwardKernelConfig
-from flash_attention.families.sm80.backward.rules import CHOICES
 from flash_attention.families.values import Violation
 
 SEARCH_SPACE: dict[str, tuple[Any, ...]] = {
@@ -39,7 +36,6 @@ FINISH: dict[str, Any] = {
 }
 """What all of them have besides."""
 D_HEADS = (64, 128)  # of the set of kernels to build; the tuner takes any
-_FREE = ("dtype", "d_head")
 
 
 def combinations(dtype: DType, d_head: int) -> Iterator[FlashBackwardKernelConfig | Violation]:
@@ -62,29 +58,9 @@ def search_space() -> Iterator[FlashBackwardKernelConfig]:
 
 def neighbours(config: FlashBackwardKernelConfig) -> list[FlashBackwardKernelConfig]:
     """The valid configs one step away: another value of one field."""
-    steps = [
-        {name: value}
-        for name, values in _values().items()
-        if name not in _FREE
-        for value in values
-        if value != getattr(config, name)
-    ]
-    moved = (changed(config, **step) for step in steps)
-    return [near for near in moved if near is not None]
+    return neighbours_of(config, every=True)
 
 
 def sample_configs(seed: int, arch: Arch = DEFAULT_ARCH) -> Iterator[FlashBackwardKernelConfig]:
     """Valid configs of the family for ever, every field drawn from all its values."""
-    draw = random.Random(seed)
-    while True:
-        values = {name: draw.choice(v) for name, v in _values().items()}
-        with suppress(KernelConfigError):
-            cfg = FlashBackwardKernelConfig(**values)
-            if cfg.broken_rule(arch) is None:
-                yield cfg
-
-
-def _values() -> dict[str, Sequence[Any]]:
-    """All values of every field."""
-    switches = {field.name: (False, True) for field in fields(FlashBackwardKernelConfig)}
-    return {**switches, **CHOICES, "dtype": tuple(DType)}
+    return samples(FlashBackwardKernelConfig, choices(FlashBackwardKernelConfig), seed, arch)

@@ -3,19 +3,44 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import ClassVar
 
 from flash_attention.arch import DEFAULT_ARCH, WARP_SIZE, Arch
 from flash_attention.call.dtype import DType
 from flash_attention.compile.binding import Binding, Number, Variant
-from flash_attention.families.bindings import dtype_binding
 from flash_attention.families.config import KernelConfig
-from flash_attention.families.sm80.forward.rules import first_violation
-from flash_attention.families.values import Violation
+from flash_attention.families.fields import (
+    Bind,
+    Needs,
+    element_type,
+    kernel_config,
+    number,
+    switch,
+    variant,
+)
+from flash_attention.families.values import Violation, memory_violations
+
+D_HEADS = (64, 128, 192, 256)
+LOADS = "load_{Q_mma_load_K_tiles}_{K_mma_load_K_tiles}_{V_mma_load_K_tiles}_tiles"
+MMA_ROWS = 16  # rows of one tensor-core product
+INT_END = 2**31  # a row stride is a C++ int in the kernel's source
 
 
-@dataclass(frozen=True, order=True)
+def _feed(slot: str, *, whole: str) -> Bind:
+    """Bind how an operand is read, by the number of tiles at a time."""
+
+    def bind(config: FlashForwardKernelConfig, field: str) -> Variant:
+        tiles: int = getattr(config, field)
+        if tiles == 0:
+            return Variant(slot, "sm80/feed", whole)
+        streamed = "DoubleBuffered" if config.mma_double_buffer_loads else "Interleaved"
+        return Variant(slot, "sm80/feed", streamed, tiles)
+
+    return bind
+
+
+@kernel_config
 class FlashForwardKernelConfig(KernelConfig):
     """The config of one sm_80 kernel (Ampere and newer). Every field changes what is compiled.
 
@@ -24,34 +49,107 @@ class FlashForwardKernelConfig(KernelConfig):
     Q, it stays in registers for all key blocks.
     """
 
-    dtype: DType  # the element type
-    d_head: int  # the head dimension
-    B_r: int  # query rows of a CTA
-    B_c: int  # keys per key block
-    n_warps: int  # warps of a CTA
-    async_copy: bool  # load by cp.async, else through registers
-    eager_load_blocks: bool  # load V during Q K^T, and the next K during softmax and P V
-    swizzled: bool  # XOR-swizzle shared memory, which avoids bank conflicts
-    Q_mma_load_K_tiles: int  # tiles of Q to read at a time
-    K_mma_load_K_tiles: int  # tiles of K to read at a time
-    V_mma_load_K_tiles: int  # tiles of V to read at a time
-    mma_double_buffer_loads: bool  # read the next tiles during the products of the current ones
-    optimized_softmax: bool  # fuse the scale into exp2
-    folded_addresses: bool = False  # compute a lane's address once and advance it by constants
-    serpentine_mma: bool = False  # consecutive products share an operand
-    peel_first_block: bool = False  # separate code for the first key block
-    stage_output: bool = False  # store O through shared memory
-    reciprocal_normalise: bool = False  # multiply O by 1 / sum instead of dividing
-    reverse_kv: bool = False  # visit key blocks from the last to the first
-    cache_hints: bool = False  # L2 fetches whole lines, and L1 keeps nothing
-    column_panels: bool = False  # shared-memory tiles as panels of 64 columns
-    static_row_stride: int = 0  # elements between rows; 0 reads the strides from the arguments
+    dtype: DType = element_type("the element type")
+    d_head: int = number("the head dimension", D_HEADS)
+    B_r: int = number("query rows of a CTA", (64, 128))
+    B_c: int = number("keys per key block", (32, 64, 128))
+    n_warps: int = number("warps of a CTA", (4, 8))
+    async_copy: bool = switch(
+        "load by cp.async, else through registers",
+        word="async",
+        bind=variant("Copy", "sm80/copy", off="PlainCopy", on="AsyncCopy"),
+    )
+    eager_load_blocks: bool = switch(
+        "load V during Q K^T, and the next K during softmax and P V",
+        word="eager",
+        bind=variant("Schedule", "sm80/schedule", off="Lazy", on="Eager"),
+        needs=Needs(
+            "async_copy", "needs copies that fly during the products", rule="eager_needs_async"
+        ),
+    )
+    swizzled: bool = switch(
+        "XOR-swizzle shared memory, which avoids bank conflicts",
+        bind=variant("Layout", "sm80/layout", off="RowMajor", on="XorSwizzle"),
+    )
+    Q_mma_load_K_tiles: int = number(
+        "tiles of Q to read at a time",
+        (0, 1, 2),
+        word=LOADS,
+        always=True,
+        bind=_feed("QFeed", whole="Held"),
+    )
+    K_mma_load_K_tiles: int = number(
+        "tiles of K to read at a time", (0, 1, 2), bind=_feed("KFeed", whole="Whole")
+    )
+    V_mma_load_K_tiles: int = number(
+        "tiles of V to read at a time", (0, 1, 2), bind=_feed("VFeed", whole="Whole")
+    )
+    mma_double_buffer_loads: bool = switch(
+        "read the next tiles during the products of the current ones", word="buffer"
+    )
+    optimized_softmax: bool = switch(
+        "fuse the scale into exp2",
+        word="opt_softmax",
+        bind=variant("Exponential", "attn/exponential", off="ScaleThenExp", on="FusedExp2"),
+    )
+    folded_addresses: bool = switch(
+        "compute a lane's address once and advance it by constants",
+        default=False,
+        word="folded",
+        bind=variant("Address", "sm80/address", off="Recomputed", on="Folded"),
+    )
+    serpentine_mma: bool = switch(
+        "consecutive products share an operand",
+        default=False,
+        word="serpentine",
+        bind=variant("MmaOrder", "sm80/mma_order", off="RowMajor", on="Serpentine"),
+    )
+    peel_first_block: bool = switch(
+        "separate code for the first key block",
+        default=False,
+        word="peeled",
+        bind=variant("Loop", "sm80/loop", off="Uniform", on="Peeled"),
+    )
+    stage_output: bool = switch(
+        "store O through shared memory",
+        default=False,
+        word="staged",
+        bind=variant("Store", "sm80/store", off="Direct", on="Staged"),
+    )
+    reciprocal_normalise: bool = switch(
+        "multiply O by 1 / sum instead of dividing",
+        default=False,
+        word="reciprocal",
+        bind=variant("Normalise", "attn/normalise", off="Divide", on="Reciprocal"),
+    )
+    reverse_kv: bool = switch(
+        "visit key blocks from the last to the first",
+        default=False,
+        word="reverse",
+        bind=variant("KvOrder", "attn/kv_order", off="Ascending", on="Descending"),
+    )
+    cache_hints: bool = switch(
+        "L2 fetches whole lines, and L1 keeps nothing",
+        default=False,
+        word="hints",
+        bind=variant("Cache", "sm80/cache", off="DefaultPolicy", on="Hinted"),
+    )
+    column_panels: bool = switch(
+        "shared-memory tiles as panels of 64 columns",
+        default=False,
+        word="panels",
+        bind=variant("Panels", "sm80/panels", off="WholeRows", on="Columns64"),
+    )
+    static_row_stride: int = number(
+        "elements between rows; 0 reads the strides from the arguments",
+        default=0,
+        word="stride_{}",
+        bind=variant("RowStride", "sm80/row_stride", off="FromArgs", on="Fixed"),
+    )
 
     oldest_arch: ClassVar[Arch] = DEFAULT_ARCH
     prefix: ClassVar[str] = ""
-
-    def first_violation(self, arch: Arch) -> Violation | None:
-        return first_violation(self, arch)
+    name_tile: ClassVar[str] = "{dtype}_d{d_head}_{B_r}x{B_c}_w{n_warps}"
 
     @property
     def visits_descending(self) -> bool:
@@ -81,80 +179,59 @@ class FlashForwardKernelConfig(KernelConfig):
         """Dynamic shared memory of a CTA: one block each of Q, K and V."""
         return (self.B_r + 2 * self.B_c) * self.d_head * elem_size
 
-    def bindings(self) -> tuple[Binding, ...]:
-        def pick(slot: str, folder: str, on: bool, off_type: str, on_type: str) -> Variant:
-            return Variant(slot, folder, on_type if on else off_type)
+    def derived_bindings(self) -> tuple[Binding, ...]:
+        return (Number("smem_bytes", self.smem_bytes()),)
 
-        return (
-            dtype_binding(self.dtype),
-            Number("d_head", self.d_head),
-            Number("B_r", self.B_r),
-            Number("B_c", self.B_c),
-            Number("n_warps", self.n_warps),
-            Number("smem_bytes", self.smem_bytes()),
-            pick("Copy", "sm80/copy", self.async_copy, "PlainCopy", "AsyncCopy"),
-            pick("Schedule", "sm80/schedule", self.eager_load_blocks, "Lazy", "Eager"),
-            pick("Layout", "sm80/layout", self.swizzled, "RowMajor", "XorSwizzle"),
-            self._feed("QFeed", self.Q_mma_load_K_tiles, whole="Held"),
-            self._feed("KFeed", self.K_mma_load_K_tiles, whole="Whole"),
-            self._feed("VFeed", self.V_mma_load_K_tiles, whole="Whole"),
-            pick(
-                "Exponential",
-                "attn/exponential",
-                self.optimized_softmax,
-                "ScaleThenExp",
-                "FusedExp2",
-            ),
-            pick("Address", "sm80/address", self.folded_addresses, "Recomputed", "Folded"),
-            pick("MmaOrder", "sm80/mma_order", self.serpentine_mma, "RowMajor", "Serpentine"),
-            pick("Loop", "sm80/loop", self.peel_first_block, "Uniform", "Peeled"),
-            pick("Store", "sm80/store", self.stage_output, "Direct", "Staged"),
-            pick("Normalise", "attn/normalise", self.reciprocal_normalise, "Divide", "Reciprocal"),
-            pick("KvOrder", "attn/kv_order", self.reverse_kv, "Ascending", "Descending"),
-            pick("Cache", "sm80/cache", self.cache_hints, "DefaultPolicy", "Hinted"),
-            pick("Panels", "sm80/panels", self.column_panels, "WholeRows", "Columns64"),
-            Variant("RowStride", "sm80/row_stride", "Fixed", self.static_row_stride)
-            if self.static_row_stride
-            else Variant("RowStride", "sm80/row_stride", "FromArgs"),
+    def rules(self, arch: Arch) -> Iterator[Violation]:
+        if self.B_r < MMA_ROWS * self.n_warps:
+            yield Violation(
+                "warp_rows",
+                f"n_warps={self.n_warps} leaves B_r={self.B_r} with {self.warp_rows} rows a warp;"
+                f" a tensor-core product has {MMA_ROWS}: use 8 warps only with B_r=128",
+            )
+        loads = (self.Q_mma_load_K_tiles, self.K_mma_load_K_tiles, self.V_mma_load_K_tiles)
+        if self.mma_double_buffer_loads and not any(loads):
+            yield Violation(
+                "double_buffer_needs_tiles",
+                "mma_double_buffer_loads=True has nothing to buffer when every operand is read"
+                " whole: set one of Q/K/V_mma_load_K_tiles to 1 or 2",
+            )
+        if (
+            self.d_head == 192
+            and self.swizzled
+            and self.folded_addresses
+            and not self.column_panels
+        ):
+            yield Violation(
+                "folded_rows",
+                "folded_addresses=True reaches the chunks of a swizzled row by XOR, and rows of 192"
+                " elements do not start at a power of two: set column_panels=True",
+            )
+        stride = self.static_row_stride
+        if stride % 8 or not (stride == 0 or self.d_head <= stride < INT_END):
+            yield Violation(
+                "static_row_stride",
+                f"static_row_stride={stride} elements: use 0 (read from the tensors) or a multiple"
+                f" of 8 that is at least d_head={self.d_head} and less than 2**31",
+            )
+        yield from memory_violations(
+            *(self.smem_bytes(), registers_needed(self), arch),
+            blocks="Q, K and V",
+            smaller="use a smaller B_r or B_c",
+            fewer="use a smaller B_c, more warps, or read Q in tiles",
         )
 
-    def _feed(self, slot: str, tiles: int, *, whole: str) -> Variant:
-        if tiles == 0:
-            return Variant(slot, "sm80/feed", whole)
-        streamed = "DoubleBuffered" if self.mma_double_buffer_loads else "Interleaved"
-        return Variant(slot, "sm80/feed", streamed, tiles)
 
-    def kernel_name(self) -> str:
-        """A name for folders and logs: letters, digits and underscores."""
-        tile = f"{self.dtype.name.lower()}_d{self.d_head}_{self.B_r}x{self.B_c}_w{self.n_warps}"
-        return "_".join((tile, *(token.replace("-", "_") for token in self.words())))
+def registers_needed(cfg: FlashForwardKernelConfig) -> int:
+    """Registers a thread holds at once in the products, by count of the arrays of the kernel.
 
-    def tile(self) -> tuple[int | str, ...]:
-        return self.dtype.name, self.d_head, self.B_r, self.B_c, self.n_warps
-
-    def words(self) -> list[str]:
-        loads = (self.Q_mma_load_K_tiles, self.K_mma_load_K_tiles, self.V_mma_load_K_tiles)
-        tokens = [token for token, field in SWITCH_TOKENS.items() if getattr(self, field)]
-        after_swizzle = sum(t in ("async", "eager", "swizzled") for t in tokens)
-        tokens.insert(after_swizzle, f"load_{loads[0]}_{loads[1]}_{loads[2]}_tiles")
-        if self.static_row_stride:
-            tokens.append(f"stride_{self.static_row_stride}")
-        return tokens
-
-
-SWITCH_TOKENS = {
-    "async": "async_copy",
-    "eager": "eager_load_blocks",
-    "swizzled": "swizzled",
-    "buffer": "mma_double_buffer_loads",
-    "opt_softmax": "optimized_softmax",
-    "folded": "folded_addresses",
-    "serpentine": "serpentine_mma",
-    "peeled": "peel_first_block",
-    "staged": "stage_output",
-    "reciprocal": "reciprocal_normalise",
-    "reverse": "reverse_kv",
-    "hints": "cache_hints",
-    "panels": "column_panels",
-}
-"""Word of the short form for every switch, in the order they are written."""
+    ptxas sinks the reads of an operand that is read whole down to their use, so only what one step
+    needs is counted for K and V; Q read whole is alive throughout.
+    """
+    rows, lanes = cfg.warp_rows, 32
+    output = rows * cfg.d_head // lanes
+    scores = rows * cfg.B_c // lanes
+    q = rows * (cfg.d_head if cfg.Q_mma_load_K_tiles == 0 else 16) // (2 * lanes)
+    k = cfg.B_c * 16 // (2 * lanes)
+    statistics_and_addresses = rows // 4 + 20
+    return output + scores + q + min(k, 8) + statistics_and_addresses

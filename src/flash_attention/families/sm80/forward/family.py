@@ -22,7 +22,6 @@ from flash_attention.families.sm80.forward import features as own_features
 from flash_attention.families.sm80.forward import space
 from flash_attention.families.sm80.forward.config import FlashForwardKernelConfig
 from flash_attention.families.sm80.forward.heuristic import heuristic
-from flash_attention.families.sm80.forward.parse import parse, parse_name
 from flash_attention.families.values import Violation
 
 
@@ -31,12 +30,6 @@ class Sm80Forward(Family[FlashForwardKernelConfig]):
 
     name = "sm_80"
     config_type = FlashForwardKernelConfig
-
-    def parse(self, tile: Sequence[str], words: Sequence[str]) -> FlashForwardKernelConfig:
-        return parse(tile, words)
-
-    def parse_name(self, name: str) -> FlashForwardKernelConfig | None:
-        return parse_name(name)
 
     def resolve(
         self, config: FlashForwardKernelConfig, features: Features

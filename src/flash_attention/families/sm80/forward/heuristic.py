@@ -6,9 +6,7 @@ from __future__ import annotations
 from flash_attention.arch import Arch
 from flash_attention.call.dtype import DType
 from flash_attention.call.problem import Problem
-from flash_attention.families.sm80.forward.config import FlashForwardKernelConfig
-from flash_attention.families.sm80.forward.parse import parse
-from flash_attention.families.sm80.forward.rules import CHOICES
+from flash_attention.families.sm80.forward.config import D_HEADS, FlashForwardKernelConfig
 from flash_attention.families.values import smallest_holding
 
 SWITCHES = (
@@ -19,11 +17,13 @@ SWITCHES = (
 
 def heuristic(problem: Problem, arch: Arch) -> FlashForwardKernelConfig | str:
     """Tall tiles, or short ones for few queries; 16 rows a warp where 32 do not fit registers."""
-    d_head = smallest_holding(CHOICES["d_head"], problem.d_head, problem.d_v)
+    d_head = smallest_holding(D_HEADS, problem.d_head, problem.d_v)
     if not d_head:
-        return f"sm_80 kernels have head dimensions up to {max(CHOICES['d_head'])}"
+        return f"sm_80 kernels have head dimensions up to {max(D_HEADS)}"
     tile = (64, 64, 4) if problem.seq_q <= 64 else (128, 32, 4 if d_head <= 128 else 8)
     dtype = DType.from_string(str(problem.dtype)).name
-    config = parse([dtype, *map(str, (d_head, *tile))], SWITCHES.split("+"))
+    config = FlashForwardKernelConfig.from_words(
+        [dtype, *map(str, (d_head, *tile))], SWITCHES.split("+")
+    )
     violation = config.broken_rule(arch)
     return config if violation is None else violation.message

@@ -3,19 +3,16 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
-from dataclasses import fields
+from collections.abc import Iterable, Iterator
 from itertools import product
 from typing import Any
 
 from flash_attention.arch import DEFAULT_ARCH, Arch
 from flash_attention.call.dtype import DType
 from flash_attention.errors import KernelConfigError
-from flash_attention.families.config import changed
+from flash_attention.families.fields import choices
+from flash_attention.families.neighbours import neighbours_of, samples
 from flash_attention.families.sm80.forward.config import FlashForwardKernelConfig
-from flash_attention.families.sm80.forward.rules import CHOICES
 from flash_attention.families.values import Violation
 
 SEARCH_SPACE: dict[str, tuple[Any, ...]] = {
@@ -44,8 +41,6 @@ FINISH: dict[str, Any] = {
 """What all of them have besides."""
 D_HEADS = (64, 128)  # of the set of kernels to build; the tuner takes any
 TILE = ("B_r", "B_c", "n_warps")
-_SWITCHES = [field.name for field in fields(FlashForwardKernelConfig) if field.type == "bool"]
-_LOADS = [name for name in CHOICES if name.endswith("_mma_load_K_tiles")]
 
 
 def combinations(dtype: DType, d_head: int) -> Iterator[FlashForwardKernelConfig | Violation]:
@@ -68,13 +63,9 @@ def search_space() -> Iterator[FlashForwardKernelConfig]:
 
 def neighbours(config: FlashForwardKernelConfig) -> list[FlashForwardKernelConfig]:
     """The valid configs one step away: another tile, another way to read an operand, a switch."""
-    steps: list[dict[str, Any]] = [
-        dict(zip(TILE, tile, strict=True)) for tile in product(*(CHOICES[name] for name in TILE))
-    ]
-    steps += [{name: tiles} for name in _LOADS for tiles in CHOICES[name]]
-    steps += [{name: not getattr(config, name)} for name in _SWITCHES]
-    moved = (changed(config, **step) for step in steps)
-    return list(dict.fromkeys(near for near in moved if near is not None and near != config))
+    values = choices(FlashForwardKernelConfig)
+    tiles = [dict(zip(TILE, tile, strict=True)) for tile in product(*(values[n] for n in TILE))]
+    return neighbours_of(config, fixed=TILE, together=tiles, every=True)
 
 
 def likeliest_first(
@@ -94,16 +85,5 @@ def sample_configs(
     seed: int, arch: Arch = DEFAULT_ARCH, row_strides: tuple[int, ...] = (0,)
 ) -> Iterator[FlashForwardKernelConfig]:
     """Valid configs of the sm_80 family for ever, every field drawn from all its values."""
-    draw = random.Random(seed)
-    choices: dict[str, Sequence[Any]] = {
-        **{field.name: (False, True) for field in fields(FlashForwardKernelConfig)},
-        **CHOICES,
-        "dtype": tuple(DType),
-        "static_row_stride": row_strides,
-    }
-    while True:
-        values = {name: draw.choice(v) for name, v in choices.items()}
-        with suppress(KernelConfigError):
-            cfg = FlashForwardKernelConfig(**values)
-            if cfg.broken_rule(arch) is None:
-                yield cfg
+    values = choices(FlashForwardKernelConfig) | {"static_row_stride": row_strides}
+    return samples(FlashForwardKernelConfig, values, seed, arch)

@@ -3,30 +3,32 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import ClassVar
 
 from flash_attention.arch import MEASURED_ARCH, WARP_SIZE, Arch
 from flash_attention.call.dtype import DType
 from flash_attention.compile.binding import Binding, Number
-from flash_attention.families.bindings import dtype_binding
 from flash_attention.families.config import KernelConfig
-from flash_attention.families.sm90.backward.rules import first_violation
+from flash_attention.families.fields import choice, element_type, kernel_config, literal, number
 from flash_attention.families.sm90.backward.slots import (
     Derivative,
     QueryGradient,
     Schedule,
-    Slot,
     TileOrder,
+    bind,
 )
 from flash_attention.families.sm90.forward.config import TARGET, WARPGROUP_THREADS
-from flash_attention.families.values import Violation
+from flash_attention.families.values import Violation, not_hopper, too_large
 
 BARRIER_BYTES = 512  # mbarriers and the mailbox
 FLOAT_BYTES = 4
+D_HEADS = (64, 128, 256)
+PASS_COLUMNS = 64  # columns of dQ that a warpgroup computes at a time, for 64 queries
+OTHER_REGISTERS = 24  # addresses, stages and parities; ptxas puts operands of products after these
 
 
-@dataclass(frozen=True, order=True)
+@kernel_config
 class HopperBackwardKernelConfig(KernelConfig):
     """The config of one sm_90 backward kernel (H100, H200). Every field changes what is compiled.
 
@@ -34,23 +36,53 @@ class HopperBackwardKernelConfig(KernelConfig):
     the blocks of B_r queries that see the keys, which a producer loads into `stages` buffers.
     """
 
-    dtype: DType  # the element type
-    d_head: int  # the head dimension
-    B_r: int  # queries per block
-    B_c: int  # keys per tile
-    stages: int  # buffers of Q, and as many of dO
-    query_gradient: QueryGradient = QueryGradient.ATOMIC  # who computes dQ, and how it leaves
-    ds_stages: int = 1  # buffers of dS; 0 if there is no dQ
-    derivative: Derivative = Derivative.EXACT  # how dS is computed
-    schedule: Schedule = Schedule.SERIAL  # the order of the products
-    tile_order: TileOrder = TileOrder.ONE_EACH  # which CTA computes which tile
-    group_heads: int = 0  # heads of k whose tiles run side by side; 0 with ONE_EACH
+    dtype: DType = element_type("the element type")
+    d_head: int = number("the head dimension", D_HEADS)
+    B_r: int = number("queries per block", (64, 128))
+    B_c: int = number("keys per tile", (64, 128))
+    stages: int = number("buffers of Q, and as many of dO", (1, 2, 3, 4))
+    query_gradient: QueryGradient = choice(
+        "who computes dQ, and how it leaves",
+        {each: f"dq_{each.word}" for each in QueryGradient},
+        default=QueryGradient.ATOMIC,
+        bind=bind,
+    )
+    ds_stages: int = number(
+        *("buffers of dS; 0 if there is no dQ", (0, 1, 2)),
+        default=1,
+        word="ds_{}",
+        always=True,
+        bind=None,
+    )
+    derivative: Derivative = choice(
+        "how dS is computed",
+        {each: each.word for each in Derivative},
+        default=Derivative.EXACT,
+        bind=bind,
+    )
+    schedule: Schedule = choice(
+        "the order of the products",
+        {each: each.word for each in Schedule},
+        default=Schedule.SERIAL,
+        bind=bind,
+    )
+    tile_order: TileOrder = choice(
+        "which CTA computes which tile",
+        {
+            TileOrder.ONE_EACH: "one_each",
+            TileOrder.GROUPED: "grouped_{group_heads}",
+            TileOrder.DYNAMIC: "dynamic_{group_heads}",
+        },
+        default=TileOrder.ONE_EACH,
+        bind=bind,
+    )
+    group_heads: int = number(
+        "heads of k whose tiles run side by side; 0 with ONE_EACH", range(257), default=0, bind=None
+    )
 
     oldest_arch: ClassVar[Arch] = MEASURED_ARCH
     prefix: ClassVar[str] = "hopper_backward"
-
-    def first_violation(self, arch: Arch) -> Violation | None:
-        return first_violation(self, arch)
+    name_tile: ClassVar[str] = "{dtype}_d{d_head}_{B_r}x{B_c}_s{stages}"
 
     def target(self, arch: Arch) -> str:
         return TARGET
@@ -137,25 +169,15 @@ class HopperBackwardKernelConfig(KernelConfig):
         staged = self.own_warpgroup or self.query_gradient is QueryGradient.STAGED
         return self.B_r * self.d_head * FLOAT_BYTES if staged else 0
 
-    def bindings(self) -> tuple[Binding, ...]:
+    def derived_bindings(self) -> tuple[Binding, ...]:
         numbers = {
-            "d_head": self.d_head,
-            "B_r": self.B_r,
-            "B_c": self.B_c,
-            "stages": self.stages,
             **({} if self.is_split else self._of_dq()),
             **({"group_heads": self.group_heads} if self.group_heads else {}),
             **{f"{role}_registers": count for role, count in self.registers.items()},
             "barrier_bytes": BARRIER_BYTES,
             "smem_bytes": self.smem_bytes(),
         }
-        schedule = () if self.is_split else (self.schedule,)
-        slots: tuple[Slot, ...] = (self.query_gradient, self.derivative, *schedule, self.tile_order)
-        return (
-            dtype_binding(self.dtype),
-            *(Number(name, value) for name, value in numbers.items()),
-            *(slot.variant for slot in slots),
-        )
+        return tuple(Number(name, value) for name, value in numbers.items())
 
     def _of_dq(self) -> dict[str, int]:
         """What dQ takes: stages of dS, its own shared memory, warps that compute it alone, and a
@@ -168,20 +190,95 @@ class HopperBackwardKernelConfig(KernelConfig):
             "writer_warps": int(self.takes_turns),
         }
 
-    def kernel_name(self) -> str:
-        """Return a name for folders and logs, of letters, digits and underscores."""
-        tile = f"{self.dtype.name.lower()}_d{self.d_head}_{self.B_r}x{self.B_c}_s{self.stages}"
-        return "_".join((self.prefix, tile, *self.words()))
+    def rules(self, arch: Arch) -> Iterator[Violation]:
+        yield from not_hopper(arch, "a Hopper config", "a FlashBackwardKernelConfig")
+        yield from _fields_at_odds(self)
+        yield from too_large(
+            *("the buffers of K, V, Q, dO, dS and gradients", self.smem_bytes(), arch),
+            "use a smaller B_r, or fewer stages or ds_stages",
+        )
+        if self.is_split:
+            return
+        if (needed := registers_needed(self)) > (limit := self.registers["key"]):
+            yield Violation(
+                "registers",
+                f"the accumulators, P and dS need about {needed} registers a thread, a thread of a"
+                f" key warpgroup has {limit}: use a smaller B_r, or another derivative than EXACT",
+            )
 
-    def tile(self) -> tuple[int | str, ...]:
-        return self.dtype.name, self.d_head, self.B_r, self.B_c, self.stages
 
-    def words(self) -> list[str]:
-        order = self.tile_order.word
-        return [
-            f"dq_{self.query_gradient.word}",
-            f"ds_{self.ds_stages}",
-            self.derivative.word,
-            self.schedule.word,
-            f"{order}_{self.group_heads}" if self.group_heads else order,
-        ]
+SPLIT: dict[str, tuple[object, ...]] = {
+    "d_head": (256,),
+    "B_r": (64,),
+    "B_c": (64,),
+    "stages": (2,),
+    "query_gradient": (QueryGradient.NONE, QueryGradient.WORKSPACE),
+    "ds_stages": (2,),
+    "tile_order": (TileOrder.ONE_EACH, TileOrder.GROUPED),
+}
+"""What a kernel with Schedule.SPLIT has, which d_head 256 needs."""
+
+
+def _split_fields(cfg: HopperBackwardKernelConfig) -> Iterator[Violation]:
+    for name, allowed in SPLIT.items():
+        if (value := getattr(cfg, name)) not in allowed:
+            said = " or ".join(literal(each) for each in allowed)
+            yield Violation(
+                "split",
+                f"{name}={literal(value)} with schedule=Schedule.SPLIT: use {said}, or another"
+                " schedule for d_head 64 and 128",
+            )
+
+
+def _fields_at_odds(cfg: HopperBackwardKernelConfig) -> Iterator[Violation]:
+    if (cfg.tile_order is TileOrder.ONE_EACH) != (cfg.group_heads == 0):
+        yield Violation(
+            "group_heads",
+            f"group_heads={cfg.group_heads} with tile_order={literal(cfg.tile_order)}: use 0"
+            " with ONE_EACH, and 1 or more with the others",
+        )
+    if cfg.is_split:
+        yield from _split_fields(cfg)
+        return
+    if cfg.d_head == 256 or cfg.B_c == 64:
+        yield Violation(
+            "split",
+            f"d_head={cfg.d_head} and B_c={cfg.B_c} with schedule={literal(cfg.schedule)}, whose"
+            " warpgroups have the keys of a tile of 128 and their dK and dV: use"
+            " schedule=Schedule.SPLIT for d_head 256 and B_c 64",
+        )
+    if (cfg.query_gradient is QueryGradient.NONE) != (cfg.ds_stages == 0):
+        yield Violation(
+            "ds_stages",
+            f"ds_stages={cfg.ds_stages} with query_gradient={literal(cfg.query_gradient)}:"
+            " use 0 with NONE, which passes no dS on, and 1 or 2 with the others",
+        )
+    if cfg.takes_turns and cfg.tile_order is not TileOrder.DYNAMIC:
+        yield Violation(
+            "turns_need_a_counter",
+            f"query_gradient={literal(cfg.query_gradient)} with"
+            f" tile_order={literal(cfg.tile_order)}: use TileOrder.DYNAMIC, with which a tile"
+            " starts after those that it waits for, whichever CTA starts first",
+        )
+    by_keys = cfg.query_gradient in (QueryGradient.ATOMIC, QueryGradient.STAGED)
+    if by_keys and cfg.B_r * cfg.d_head < 2 * PASS_COLUMNS * PASS_COLUMNS:
+        yield Violation(
+            "shared_query_gradient",
+            f"query_gradient={literal(cfg.query_gradient)} gives each key warpgroup"
+            f" {PASS_COLUMNS} queries and columns of dQ, and B_r={cfg.B_r} and d_head={cfg.d_head}"
+            " have enough for one: use B_r=128",
+        )
+    if cfg.schedule is not Schedule.SERIAL and cfg.stages == 1:
+        yield Violation(
+            "schedule_needs_stages",
+            f"schedule={literal(cfg.schedule)} needs the next Q while this one is in use:"
+            " use 2 stages or more, or Schedule.SERIAL",
+        )
+
+
+def registers_needed(cfg: HopperBackwardKernelConfig) -> int:
+    """Count the live registers of a key warpgroup's thread: dK, dV, S, P in pairs, P in float32
+    if it is kept, and the rest."""
+    scores = cfg.B_r // 2
+    exact = scores if cfg.derivative is Derivative.EXACT else 0
+    return cfg.d_head + scores + scores // 2 + exact + OTHER_REGISTERS

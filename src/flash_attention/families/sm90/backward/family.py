@@ -29,13 +29,11 @@ from flash_attention.families.family import Family
 from flash_attention.families.fit import check_columns, check_dtype
 from flash_attention.families.passes import Pass
 from flash_attention.families.recipe import Geometry, Recipe, Setting, Step
-from flash_attention.families.sm90.backward.config import HopperBackwardKernelConfig
+from flash_attention.families.sm90.backward.config import PASS_COLUMNS, HopperBackwardKernelConfig
 from flash_attention.families.sm90.backward.features import feature_bindings, resolve
 from flash_attention.families.sm90.backward.heuristic import heuristic, why_not
-from flash_attention.families.sm90.backward.parse import parse, parse_name
 from flash_attention.families.sm90.backward.parts import Part, split_work
 from flash_attention.families.sm90.backward.queries import query_step
-from flash_attention.families.sm90.backward.rules import PASS_COLUMNS
 from flash_attention.families.sm90.backward.slots import QueryGradient, TileOrder
 from flash_attention.families.sm90.backward.space import (
     backward_neighbours,
@@ -59,12 +57,6 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
     pass_ = Pass.BACKWARD
     config_type = HopperBackwardKernelConfig
     extrapolates = True
-
-    def parse(self, tile: Sequence[str], words: Sequence[str]) -> HopperBackwardKernelConfig:
-        return parse(tile, words)
-
-    def parse_name(self, name: str) -> HopperBackwardKernelConfig | None:
-        return parse_name(name)
 
     def resolve(self, config: HopperBackwardKernelConfig, features: Features) -> Features:
         return resolve(features)

@@ -8,8 +8,7 @@ import torch
 from flash_attention.arch import Arch
 from flash_attention.call.backward_call import BackwardProblem
 from flash_attention.call.dtype import DType
-from flash_attention.families.sm90.backward.config import HopperBackwardKernelConfig
-from flash_attention.families.sm90.backward.rules import CHOICES
+from flash_attention.families.sm90.backward.config import D_HEADS, HopperBackwardKernelConfig
 from flash_attention.families.sm90.backward.slots import (
     GROUP_HEADS,
     Derivative,
@@ -42,13 +41,13 @@ def why_not(problem: BackwardProblem) -> str | None:
     wanted = problem.wanted
     if not (wanted.dk and wanted.dv):
         return "Hopper backward kernels compute dk and dv together"
-    if not smallest_holding(CHOICES["d_head"], problem.d_head, problem.d_v):
-        return f"Hopper backward kernels have head dimensions up to {max(CHOICES['d_head'])}"
+    if not smallest_holding(D_HEADS, problem.d_head, problem.d_v):
+        return f"Hopper backward kernels have head dimensions up to {max(D_HEADS)}"
     return None
 
 
 def _config(problem: BackwardProblem) -> HopperBackwardKernelConfig:
-    d_head = smallest_holding(CHOICES["d_head"], problem.d_head, problem.d_v)
+    d_head = smallest_holding(D_HEADS, problem.d_head, problem.d_v)
     query_gradient = _query_gradient(problem, d_head)
     wide, in_order = d_head == 256, query_gradient is QueryGradient.ORDERED
     own_warpgroup = in_order or query_gradient is QueryGradient.OWN_WARPGROUP

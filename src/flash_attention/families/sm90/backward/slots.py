@@ -5,6 +5,7 @@ be sorted."""
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Any
 
 from flash_attention.compile.binding import Variant
 
@@ -26,6 +27,12 @@ class Slot(IntEnum):
         slot = type(self).__name__
         folder = "".join(f"_{c.lower()}" if c.isupper() else c for c in slot).removeprefix("_")
         return Variant(slot, f"{FOLDER}/{folder}", self.name.title().replace("_", ""))
+
+
+def bind(config: Any, field: str) -> Variant | None:
+    """Bind the C++ type of a member. A kernel that is split has no slot for a schedule."""
+    member: Slot = getattr(config, field)
+    return None if member is Schedule.SPLIT else member.variant
 
 
 class QueryGradient(Slot):

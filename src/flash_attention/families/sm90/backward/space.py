@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
 from flash_attention.call.dtype import DType
 from flash_attention.families.config import changed
+from flash_attention.families.neighbours import neighbours_of
 from flash_attention.families.sm90.backward.config import HopperBackwardKernelConfig
 from flash_attention.families.sm90.backward.slots import (
     GROUP_HEADS,
@@ -66,14 +67,10 @@ def _made(
 
 def backward_neighbours(config: HopperBackwardKernelConfig) -> list[HopperBackwardKernelConfig]:
     """Return the valid configs that differ in one number or one switch."""
-    steps: dict[str, Sequence[Any]] = {
-        "stages": (config.stages - 1, config.stages + 1),
-        "ds_stages": (config.ds_stages - 1, config.ds_stages + 1),
-        "derivative": tuple(Derivative),
-        "schedule": tuple(Schedule),
-    }
-    if group := config.group_heads:
-        steps["group_heads"] = (max(group // 2, 1), group * 2)
-    moved = [changed(config, **{name: value}) for name in steps for value in steps[name]]
-    moved += [changed(config, **order) for order in ORDERS]
-    return list(dict.fromkeys(near for near in moved if near is not None and near != config))
+    group = config.group_heads
+    return neighbours_of(
+        config,
+        fixed=("B_r", "B_c", "query_gradient", "tile_order"),
+        values={"group_heads": (max(group // 2, 1), group * 2) if group else ()},
+        together=ORDERS,
+    )

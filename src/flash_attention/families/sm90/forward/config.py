@@ -3,17 +3,33 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, ClassVar
 
-from flash_attention.arch import MEASURED_ARCH, RESERVED_SMEM_PER_CTA, WARP_SIZE, Arch
+from flash_attention.arch import (
+    MEASURED_ARCH,
+    REGISTERS_PER_SM,
+    REGISTERS_PER_THREAD,
+    RESERVED_SMEM_PER_CTA,
+    WARP_SIZE,
+    Arch,
+)
 from flash_attention.call.dtype import DType, e4m3
 from flash_attention.compile.binding import Binding, Number, Variant
-from flash_attention.families.bindings import dtype_binding
 from flash_attention.families.config import KernelConfig
-from flash_attention.families.sm90.forward.rules import first_violation
+from flash_attention.families.fields import (
+    Needs,
+    as_number,
+    choice,
+    element_type,
+    kernel_config,
+    literal,
+    number,
+    switch,
+    variant,
+)
 from flash_attention.families.sm90.forward.tile_order import TileOrder
-from flash_attention.families.values import Violation
+from flash_attention.families.values import Violation, not_hopper, too_large
 
 if TYPE_CHECKING:
     import torch
@@ -26,6 +42,11 @@ WARPGROUP_THREADS = 128
 BARRIER_BYTES = 256  # mbarriers and the words of the tile scheduler
 LANDING_BARRIER_BYTES = 128  # more mbarriers, if K and V are converted
 CONVERTING_WARPS = 3  # of the producer's warpgroup, whose first warp loads
+OTHER_REGISTERS = 32  # row maxima and sums, addresses, descriptors, barrier phases
+REGISTER_STEP = 8  # registers of a thread are a multiple of this
+D_HEADS = range(16, 257, 16)
+MOST_GROUP_MIB = 4096
+PRODUCER = Needs("specialised", "is for kernels with a producer", absent=True)
 
 
 def used_rows(heads_together: int) -> int:
@@ -44,7 +65,7 @@ def tile_rows(consumers: int, heads_together: int = 1) -> int:
     return used_rows(heads_together) * consumers
 
 
-@dataclass(frozen=True, order=True)
+@kernel_config
 class HopperForwardKernelConfig(KernelConfig):
     """The config of one sm_90 kernel (H100, H200). Every field changes what is compiled.
 
@@ -52,33 +73,115 @@ class HopperForwardKernelConfig(KernelConfig):
     the producer, loads K and V ahead of the consumers, into `stages` buffers each.
     """
 
-    dtype: DType  # the element type
-    d_head: int  # the head dimension
-    consumers: int  # warpgroups that compute, 64 query rows each
-    B_c: int  # keys per key block
-    stages: int  # buffers of K, and as many of V
-    tma: bool = False  # load and store by TMA, else by cp.async and plain stores
-    specialised: bool = False  # a producer warpgroup loads for the consumers
-    ping_pong: bool = False  # consumers alternate in issuing their matrix products
-    overlap: bool = False  # issue Q K^T of the next key block before the softmax of this one
-    tile_order: TileOrder = TileOrder.ONE_EACH  # which CTA computes which tile
-    group_mib: int = 0  # MiB of K and V that DYNAMIC keeps in L2; 0: those of one head
-    own_output: bool = False  # stage O in a separate buffer, so that the next Q loads early
-    direct_output: bool = False  # store O from registers, so that the next Q loads early
-    rescale_threshold: int = 0  # rescale O if a maximum grew by over 2^t; 0: every block
-    narrow_keys: int = 0  # narrower width of a warpgroup's first key block; 0: never narrow
-    watch_sums: bool = False  # unmasked blocks keep the old maximum while row sums are small
-    prefetch_q: bool = False  # prefetch the next tile's Q into L2
-    skip_empty: bool = False  # consumers whose rows hold no query compute nothing
-    wide_panels: bool = False  # panels of 64 columns, although 32 would take less shared memory
-    kv_8_bit: bool = False  # k and v are e4m3, and warps beside the producer convert them to dtype
-    q_8_bit: bool = False  # q is e4m3, too, and they convert it as well
+    dtype: DType = element_type("the element type")
+    d_head: int = number("the head dimension", D_HEADS)
+    consumers: int = number("warpgroups that compute, 64 query rows each", (1, 2, 3))
+    B_c: int = number("keys per key block", range(16, 257, 16))
+    stages: int = number(
+        "buffers of K, and as many of V",
+        (1, 2, 3, 4),
+        needs=Needs(
+            "specialised",
+            "are filled by a producer that runs ahead",
+            rule="stages_need_specialised",
+            absent=True,
+        ),
+    )
+    tma: bool = switch("load and store by TMA, else by cp.async and plain stores", default=False)
+    specialised: bool = switch(
+        "a producer warpgroup loads for the consumers",
+        default=False,
+        needs=Needs("tma", "has one thread that loads for all, which only TMA can"),
+    )
+    ping_pong: bool = switch(
+        "consumers alternate in issuing their matrix products",
+        default=False,
+        bind=variant("Turns", "sm90/turns", off="Free", on="PingPong"),
+        needs=PRODUCER,
+    )
+    overlap: bool = switch(
+        "issue Q K^T of the next key block before the softmax of this one",
+        default=False,
+        bind=variant("Schedule", "sm90/schedule", off="Serial", on="Overlapped"),
+        needs=PRODUCER,
+    )
+    tile_order: TileOrder = choice(
+        "which CTA computes which tile",
+        {
+            TileOrder.ONE_EACH: "",
+            TileOrder.PERSISTENT: "persistent",
+            TileOrder.DYNAMIC: "dynamic_{group_mib}",
+        },
+        default=TileOrder.ONE_EACH,
+        needs=PRODUCER,
+    )
+    group_mib: int = number(
+        "MiB of K and V that DYNAMIC keeps in L2; 0: those of one head",
+        range(MOST_GROUP_MIB + 1),
+        default=0,
+        needs=PRODUCER,
+    )
+    own_output: bool = switch(
+        "stage O in a separate buffer, so that the next Q loads early",
+        default=False,
+        needs=PRODUCER,
+    )
+    direct_output: bool = switch(
+        "store O from registers, so that the next Q loads early", default=False, needs=PRODUCER
+    )
+    rescale_threshold: int = number(
+        "rescale O if a maximum grew by over 2^t; 0: every block",
+        range(16),  # P up to 2^t, and fp16 ends at 2^16
+        default=0,
+        word="lazy_{}",
+        bind=None,
+        needs=PRODUCER,
+    )
+    narrow_keys: int = number(
+        *("narrower width of a warpgroup's first key block; 0: never narrow", range(0, 256, 16)),
+        default=0,
+        word="narrow_{}",
+        bind=variant("FirstBlock", "sm90/first_block", off="Whole", on="Narrow"),
+        needs=PRODUCER,
+    )
+    watch_sums: bool = switch(
+        "unmasked blocks keep the old maximum while row sums are small",
+        default=False,
+        needs=PRODUCER,
+    )
+    prefetch_q: bool = switch(
+        "prefetch the next tile's Q into L2",
+        default=False,
+        bind=variant("Queries", "sm90/queries", off="OnDemand", on="Prefetched"),
+        needs=PRODUCER,
+    )
+    skip_empty: bool = switch(
+        "consumers whose rows hold no query compute nothing",
+        default=False,
+        bind=as_number(),
+        needs=PRODUCER,
+    )
+    wide_panels: bool = switch(
+        "panels of 64 columns, although 32 would take less shared memory",
+        default=False,
+        needs=PRODUCER,
+    )
+    kv_8_bit: bool = switch(
+        "k and v are e4m3, and warps beside the producer convert them to dtype",
+        default=False,
+        bind=as_number("converting_warps", CONVERTING_WARPS),
+        needs=PRODUCER,
+    )
+    q_8_bit: bool = switch(
+        "q is e4m3, too, and they convert it as well",
+        default=False,
+        bind=as_number("convert_queries"),
+        needs=(PRODUCER, Needs("kv_8_bit", "is for k and v of 8 bits")),
+    )
 
     oldest_arch: ClassVar[Arch] = HOPPER
     prefix: ClassVar[str] = "hopper"
-
-    def first_violation(self, arch: Arch) -> Violation | None:
-        return first_violation(self, arch)
+    name_tile: ClassVar[str] = "{dtype}_d{d_head}_{B_r}x{B_c}_s{stages}"
 
     def target(self, arch: Arch) -> str:
         return TARGET
@@ -95,6 +198,10 @@ class HopperForwardKernelConfig(KernelConfig):
     def B_r(self) -> int:
         """The number of query rows of a CTA."""
         return tile_rows(self.consumers)
+
+    @classmethod
+    def _numbers_of_name(cls, numbers: dict[str, int]) -> dict[str, int]:
+        return numbers | {"consumers": numbers["B_r"] // WARPGROUP_ROWS}
 
     @property
     def visits_descending(self) -> bool:
@@ -162,50 +269,18 @@ class HopperForwardKernelConfig(KernelConfig):
         producer, consumer = self.register_split
         return {"registers of a producer": producer, "registers of a consumer": consumer}
 
-    def bindings(self) -> tuple[Binding, ...]:
-        dtype = dtype_binding(self.dtype)
-        tile = (
-            Number("d_head", self.d_head),
-            Number("consumers", self.consumers),
-            Number("B_c", self.B_c),
-        )
-        copy = Variant("Copy", "sm90/copy", "Tma" if self.tma else "CpAsync")
-        exponential = Variant("Exponential", "attn/exponential", "FusedExp2")
+    def derived_bindings(self) -> tuple[Binding, ...]:
+        types = (self._rescale(), Variant("Exponential", "attn/exponential", "FusedExp2"))
         if not self.specialised:
-            roles = Variant("Roles", "sm90/roles", "Unified")
-            return (dtype, *tile, copy, roles, self._rescale(), exponential)
-        roles = Variant("Roles", "sm90/roles", "Converting" if self.kv_8_bit else "Specialised")
-        return (dtype, *tile, *self._pipeline(), roles, *self._order(), exponential)
-
-    def _pipeline(self) -> tuple[Number, ...]:
+            copy = Variant("Copy", "sm90/copy", "Tma" if self.tma else "CpAsync")
+            return (copy, Variant("Roles", "sm90/roles", "Unified"), *types)
         producer, consumer = self.register_split
-        return (
-            Number("stages", self.stages),
-            Number("group_mib", self.group_mib),
-            Number("producer_registers", producer),
-            Number("consumer_registers", consumer),
-            Number("skip_empty", int(self.skip_empty)),
-            Number("converting_warps", CONVERTING_WARPS if self.kv_8_bit else 0),
-            Number("convert_queries", int(self.q_8_bit)),
-            *(self._landing() if self.kv_8_bit else ()),
-        )
-
-    def _landing(self) -> tuple[Number, ...]:
-        return (
-            Number("landing_columns", self.landing_columns),
-            Number("landing_barrier_bytes", LANDING_BARRIER_BYTES),
-        )
-
-    def _order(self) -> tuple[Variant, ...]:
-        return (
-            Variant("Turns", "sm90/turns", "PingPong" if self.ping_pong else "Free"),
-            Variant("Schedule", "sm90/schedule", "Overlapped" if self.overlap else "Serial"),
-            Variant("FirstBlock", "sm90/first_block", "Narrow", self.narrow_keys)
-            if self.narrow_keys
-            else Variant("FirstBlock", "sm90/first_block", "Whole"),
-            Variant("Queries", "sm90/queries", "Prefetched" if self.prefetch_q else "OnDemand"),
-            self._rescale(),
-        )
+        numbers = {"producer_registers": producer, "consumer_registers": consumer}
+        if self.kv_8_bit:
+            numbers["landing_columns"] = self.landing_columns
+            numbers["landing_barrier_bytes"] = LANDING_BARRIER_BYTES
+        roles = Variant("Roles", "sm90/roles", "Converting" if self.kv_8_bit else "Specialised")
+        return (*(Number(name, value) for name, value in numbers.items()), roles, *types)
 
     def _rescale(self) -> Variant:
         if self.rescale_threshold == 0:
@@ -213,39 +288,83 @@ class HopperForwardKernelConfig(KernelConfig):
         kind = "Watched" if self.watch_sums else "Lazy"
         return Variant("Rescale", "attn/rescale", kind, self.rescale_threshold)
 
-    def kernel_name(self) -> str:
-        """Return a name for folders and logs, of letters, digits and underscores."""
-        tile = f"{self.dtype.name.lower()}_d{self.d_head}_{self.B_r}x{self.B_c}_s{self.stages}"
-        return "_".join(("hopper", tile, *self.words()))
-
-    def tile(self) -> tuple[int | str, ...]:
-        return self.dtype.name, self.d_head, self.consumers, self.B_c, self.stages
-
-    def words(self) -> list[str]:
-        order = {
-            TileOrder.ONE_EACH: "",
-            TileOrder.PERSISTENT: "persistent",
-            TileOrder.DYNAMIC: f"dynamic_{self.group_mib}",
-        }
-        tokens = (
-            self.tma and "tma",
-            self.specialised and "specialised",
-            self.ping_pong and "ping_pong",
-            self.overlap and "overlap",
-            order[self.tile_order],
-            self.own_output and "own_output",
-            self.direct_output and "direct_output",
-            self.rescale_threshold and f"lazy_{self.rescale_threshold}",
-            self.narrow_keys and f"narrow_{self.narrow_keys}",
-            self.watch_sums and "watch_sums",
-            self.prefetch_q and "prefetch_q",
-            self.skip_empty and "skip_empty",
-            self.wide_panels and "wide_panels",
-            self.kv_8_bit and "kv_8_bit",
-            self.q_8_bit and "q_8_bit",
+    def rules(self, arch: Arch) -> Iterator[Violation]:
+        yield from not_hopper(arch, "a Hopper config", "a FlashForwardKernelConfig")
+        yield from _switches_at_odds(self)
+        own = ", or own_output=False" if self.own_output else ""
+        yield from too_large(
+            *("the buffers of Q, K, V and O", self.smem_bytes(), arch),
+            f"use a smaller B_c, fewer stages or consumers{own}",
         )
-        return [token for token in tokens if token] or [PLAIN]
+        if (needed := registers_needed(self)) > (limit := register_limit(self)):
+            yield Violation(
+                "registers",
+                f"the accumulators and P need about {needed} registers a thread, a thread of "
+                f"{self.consumers} consumers has {limit}: use a smaller B_c"
+                + (" or fewer consumers" if self.consumers == 3 else ""),
+            )
 
 
-PLAIN = "plain"
-"""The word of the short form if every switch is off."""
+def _switches_at_odds(cfg: HopperForwardKernelConfig) -> Iterator[Violation]:
+    if cfg.ping_pong and cfg.consumers == 1:
+        yield Violation(
+            "ping_pong_needs_consumers",
+            "ping_pong=True needs a second consumer to alternate with, and consumers=1: "
+            "use 2 or 3 consumers or set ping_pong=False",
+        )
+    if cfg.own_output and cfg.direct_output:
+        yield Violation(
+            "direct_output",
+            "own_output=True has a buffer for O, and direct_output=True stores it from registers:"
+            " set one of them to False",
+        )
+    if cfg.skip_empty and cfg.consumers == 1:
+        yield Violation(
+            "skip_empty_needs_consumers",
+            "skip_empty=True is for a tile whose last consumers have no query, and the only one of"
+            " consumers=1 always has: use 2 or 3 consumers or set skip_empty=False",
+        )
+    if cfg.wide_panels and cfg.tight_panel_columns == cfg.panel_columns:
+        yield Violation(
+            "wide_panels",
+            f"wide_panels=True changes nothing, because panels of d_head={cfg.d_head} have"
+            f" {cfg.panel_columns} columns anyway: set wide_panels=False",
+        )
+    if cfg.kv_8_bit and cfg.consumers == 3:
+        yield Violation(
+            "kv_8_bit_needs_registers",
+            "kv_8_bit=True converts in the producer's warpgroup, which has too few registers beside"
+            " consumers=3: use 1 or 2 consumers or set kv_8_bit=False",
+        )
+    if cfg.tile_order is not TileOrder.DYNAMIC and cfg.group_mib:
+        yield Violation(
+            "group_mib",
+            f"group_mib={cfg.group_mib} is for tile_order=TileOrder.DYNAMIC, "
+            f"this is {literal(cfg.tile_order)}: set group_mib=0",
+        )
+    if cfg.narrow_keys >= cfg.B_c:
+        yield Violation(
+            "narrow_keys",
+            f"narrow_keys={cfg.narrow_keys}: use 0 (never) or a multiple of 16 below B_c={cfg.B_c}",
+        )
+    if cfg.watch_sums and cfg.rescale_threshold == 0:
+        yield Violation(
+            "watch_sums_needs_threshold",
+            "watch_sums=True keeps a maximum while sums stay below the rescale threshold: "
+            "set rescale_threshold to 1 to 15 or watch_sums=False",
+        )
+
+
+def registers_needed(cfg: HopperForwardKernelConfig) -> int:
+    """Count the live registers of a consumer's thread: O, S, P in pairs, and the rest."""
+    output = cfg.d_head // 2
+    scores = cfg.B_c // 2
+    return output + scores + scores // 2 + OTHER_REGISTERS
+
+
+def register_limit(cfg: HopperForwardKernelConfig) -> int:
+    """Return the number of registers that a consumer's thread can have."""
+    if cfg.specialised and cfg.register_split[1]:
+        return cfg.register_split[1]
+    share = REGISTERS_PER_SM // cfg.num_threads // REGISTER_STEP * REGISTER_STEP
+    return min(share, REGISTERS_PER_THREAD)

@@ -19,6 +19,7 @@ from flash_attention.families.forward_args import LAYOUT_ASSERTS, PARAMETER, for
 from flash_attention.families.recipe import Geometry, Recipe, Setting, Step
 from flash_attention.families.sm90.forward.combine import combining
 from flash_attention.families.sm90.forward.config import (
+    MOST_GROUP_MIB,
     WARP_ROWS,
     WARPGROUP_ROWS,
     HopperForwardKernelConfig,
@@ -31,8 +32,6 @@ from flash_attention.families.sm90.forward.heuristic import (
     has_empty_consumers,
     heuristic,
 )
-from flash_attention.families.sm90.forward.parse import parse, parse_name
-from flash_attention.families.sm90.forward.rules import CHOICES
 from flash_attention.families.sm90.forward.short_queries import choose_chunks, without_counter
 from flash_attention.families.sm90.forward.space import (
     hopper_combinations,
@@ -57,12 +56,6 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
     extrapolates = True
     splits_keys = True
     strength = "are made for short queries"
-
-    def parse(self, tile: Sequence[str], words: Sequence[str]) -> HopperForwardKernelConfig:
-        return parse(tile, words)
-
-    def parse_name(self, name: str) -> HopperForwardKernelConfig | None:
-        return parse_name(name)
 
     def resolve(self, config: HopperForwardKernelConfig, features: Features) -> Sm90Features:
         return resolve(config, features)
@@ -205,9 +198,7 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
             return config
         size = group_mib(problem)
         if source is not None:
-            size = min(
-                max(config.group_mib * size // group_mib(source), 1), CHOICES["group_mib"][-1]
-            )
+            size = min(max(config.group_mib * size // group_mib(source), 1), MOST_GROUP_MIB)
         return replace(config, group_mib=size)
 
 

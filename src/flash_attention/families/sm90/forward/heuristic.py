@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from math import gcd
 from typing import Any
@@ -13,10 +14,10 @@ from flash_attention.call.problem import Problem
 from flash_attention.call.results import E4M3
 from flash_attention.families.config import changed
 from flash_attention.families.sm90.forward.config import (
+    D_HEADS,
     WARPGROUP_ROWS,
     HopperForwardKernelConfig,
 )
-from flash_attention.families.sm90.forward.rules import CHOICES
 from flash_attention.families.sm90.forward.tile_order import TileOrder
 from flash_attention.families.values import smallest_holding
 
@@ -40,7 +41,7 @@ def heuristic(problem: Problem, arch: Arch) -> HopperForwardKernelConfig | str:
     if config is not None and problem.kv_8_bit:
         config = _for_8_bits(config, problem.dtype == E4M3)
     if config is None:
-        return f"Hopper kernels have head dimensions up to {max(CHOICES['d_head'])}"
+        return f"Hopper kernels have head dimensions up to {max(D_HEADS)}"
     if problem.page_keys:
         config = _for_pages(config, problem.page_keys)
     violation = config.broken_rule(arch)
@@ -53,7 +54,7 @@ def heuristic(problem: Problem, arch: Arch) -> HopperForwardKernelConfig | str:
 
 def hopper_d_head(problem: Problem) -> int:
     """Return the smallest d_head of the Hopper kernels that fits the problem, or 0."""
-    choices = CHOICES["d_head"]
+    choices: Iterable[int] = D_HEADS
     if problem.kv_8_bit:
         step = TMA_ALIGNMENT // gcd(problem.page_keys, TMA_ALIGNMENT)  # bytes of a row
         choices = tuple(d for d in choices if d % step == 0)

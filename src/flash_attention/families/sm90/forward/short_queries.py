@@ -7,9 +7,12 @@ from flash_attention.arch import Arch
 from flash_attention.call.dtype import DType
 from flash_attention.call.problem import Problem
 from flash_attention.call.results import E4M3
-from flash_attention.families.sm90.forward.config import WARPGROUP_ROWS, HopperForwardKernelConfig
+from flash_attention.families.sm90.forward.config import (
+    D_HEADS,
+    WARPGROUP_ROWS,
+    HopperForwardKernelConfig,
+)
 from flash_attention.families.sm90.forward.heuristic import hopper_d_head
-from flash_attention.families.sm90.forward.rules import CHOICES
 from flash_attention.families.sm90.forward.splits import Chunks
 from flash_attention.families.sm90.forward.tile_order import TileOrder
 
@@ -29,7 +32,7 @@ def choose_chunks(
     Without `split_keys` the keys are split evenly if there are fewer tiles than multiprocessors.
     """
     if not hopper_d_head(problem):
-        most = max(CHOICES["d_head"])
+        most = max(D_HEADS)
         return (
             f"d_head is {max(problem.d_head, problem.d_v)}, and Hopper kernels have {most} at most"
         )

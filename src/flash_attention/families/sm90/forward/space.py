@@ -3,12 +3,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
 from flash_attention.call.dtype import DType
 from flash_attention.families.config import changed
+from flash_attention.families.neighbours import neighbours_of
 from flash_attention.families.sm90.forward.config import HopperForwardKernelConfig
 from flash_attention.families.sm90.forward.tile_order import TileOrder
 
@@ -128,26 +129,21 @@ def _changed(
 
 def hopper_neighbours(config: HopperForwardKernelConfig) -> list[HopperForwardKernelConfig]:
     """Return the valid configs that differ in one number or one switch."""
-    steps: dict[str, Sequence[Any]] = {
-        "B_c": (config.B_c - 16, config.B_c + 16),
-        "stages": (config.stages - 1, config.stages + 1),
-        "consumers": (config.consumers - 1, config.consumers + 1),
-        "ping_pong": (not config.ping_pong,),
-        "own_output": (not config.own_output,),
-        "direct_output": (not config.direct_output,),
-        "prefetch_q": (not config.prefetch_q,),
-        "watch_sums": (not config.watch_sums,),
-        "skip_empty": (not config.skip_empty,),
-        "wide_panels": (not config.wide_panels,),
-        "narrow_keys": (0, half_block(config.B_c), half_block(config.B_c // 2)),
-    }
-    if group := config.group_mib:
-        steps["group_mib"] = (group // 2, group * 3 // 4, group * 3 // 2, group * 2)
-    moved = [changed(config, **{name: value}) for name in steps for value in steps[name]]
-    dynamic = {"tile_order": TileOrder.DYNAMIC, "group_mib": GROUP_MIB}
-    orders: list[dict[str, Any]] = [{"tile_order": TileOrder.PERSISTENT, "group_mib": 0}, dynamic]
-    moved += [changed(config, **o) for o in orders if o["tile_order"] is not config.tile_order]
-    return list(dict.fromkeys(near for near in moved if near is not None and near != config))
+    keys, group = config.B_c, config.group_mib
+    orders = ((TileOrder.PERSISTENT, 0), (TileOrder.DYNAMIC, GROUP_MIB))
+    return neighbours_of(
+        config,
+        fixed=(*ALWAYS, "tile_order", "kv_8_bit", "q_8_bit"),
+        values={
+            "narrow_keys": (0, half_block(keys), half_block(keys // 2)),
+            "group_mib": (group // 2, group * 3 // 4, group * 3 // 2, group * 2),
+        },
+        together=[
+            {"tile_order": order, "group_mib": mib}
+            for order, mib in orders
+            if order is not config.tile_order
+        ],
+    )
 
 
 def half_block(keys: int) -> int:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
 from math import gcd
 from typing import ClassVar
 
@@ -13,8 +13,17 @@ from flash_attention.arch import MEASURED_ARCH, WARP_SIZE, Arch
 from flash_attention.call.dtype import DType
 from flash_attention.call.results import E4M3
 from flash_attention.compile.binding import Binding, Number, Variant
-from flash_attention.families.bindings import dtype_binding
 from flash_attention.families.config import KernelConfig
+from flash_attention.families.fields import (
+    Needs,
+    as_number,
+    choice,
+    element_type,
+    kernel_config,
+    number,
+    switch,
+    variant,
+)
 from flash_attention.families.sm90.forward.config import (
     BARRIER_BYTES,
     TARGET,
@@ -23,15 +32,19 @@ from flash_attention.families.sm90.forward.config import (
     tile_rows,
 )
 from flash_attention.families.sm90.forward.tile_order import TileOrder
-from flash_attention.families.sm90.fp8.rules import first_violation
-from flash_attention.families.values import Violation
+from flash_attention.families.values import Violation, not_hopper, too_large
 
 COPY_BYTES = 2  # the copy of O is bf16
 SUM_ROWS = 8  # rows of the transpose of V that give row sums, with tensor_sums
 PANEL_BYTES = 128  # the most columns of a panel of a shared-memory tile
+D_HEADS = (64, 128, 256)
+MAX_PRODUCT_COLUMNS = 256  # of one wgmma
+PANEL_KEYS = 64  # the fewest of a panel of a V that is given transposed
+OTHER_REGISTERS = 32  # row maxima and sums, addresses, descriptors, barrier phases
+SUMS = variant("Sums", "sm90/fp8/sums", off="Registers", on="TensorCores")
 
 
-@dataclass(frozen=True, order=True)
+@kernel_config
 class HopperFp8KernelConfig(KernelConfig):
     """The config of one sm_90 kernel (H100, H200) for q, k and v of e4m3. Every field changes what
     is compiled.
@@ -41,26 +54,70 @@ class HopperFp8KernelConfig(KernelConfig):
     transposed.
     """
 
-    dtype: DType  # the element type of the output
-    d_head: int  # the head dimension
-    consumers: int  # warpgroups that compute, 64 query rows each
-    B_c: int  # keys per key block
-    stages: int  # buffers of K, and as many of V
-    q_buffers: int = 1  # buffers of Q; with two the next tile's Q loads early
-    q_in_registers: bool = False  # read Q into registers once, and not in every product
-    overlap: bool = False  # issue Q K^T of the next key block before the softmax of this one
-    tensor_sums: bool = False  # the tensor cores add the row sums, with a column of ones
-    linear_groups: int = 0  # of four groups of 16 keys, those with a piecewise linear 2^x
-    promote_blocks: int = 0  # key blocks after which O is added to a copy; 0: never
-    values_transposed: bool = False  # v is given with contiguous keys
-    tile_order: TileOrder = TileOrder.PERSISTENT  # which CTA computes which tile
-    group_mib: int = 0  # MiB of K and V that DYNAMIC keeps in L2; 0: those of one head
+    dtype: DType = element_type("the element type of the output")
+    d_head: int = number("the head dimension", D_HEADS)
+    consumers: int = number("warpgroups that compute, 64 query rows each", (2, 3))
+    B_c: int = number("keys per key block", range(32, 257, 32))
+    stages: int = number("buffers of K, and as many of V", (1, 2, 3, 4))
+    q_buffers: int = number(
+        "buffers of Q; with two the next tile's Q loads early",
+        (1, 2),
+        default=1,
+        word="q_buffers_{}",
+    )
+    q_in_registers: bool = switch(
+        "read Q into registers once, and not in every product",
+        default=False,
+        bind=variant("QueryOperand", "sm90/fp8/query_operand", off="Shared", on="Registers"),
+    )
+    overlap: bool = switch(
+        "issue Q K^T of the next key block before the softmax of this one",
+        default=False,
+        bind=variant("Schedule", "sm90/fp8/schedule", off="Serial", on="Overlapped"),
+    )
+    tensor_sums: bool = switch(
+        "the tensor cores add the row sums, with a column of ones", default=False, bind=SUMS
+    )
+    linear_groups: int = number(
+        *("of four groups of 16 keys, those with a piecewise linear 2^x", range(5)),
+        default=0,
+        word="linear_{}",
+        bind=variant("Powers", "sm90/fp8/powers", off="Exact", on="Linear"),
+        needs=Needs(
+            "tensor_sums",
+            "makes weights that only the tensor cores sum",
+            rule="linear_groups_need_tensor_sums",
+        ),
+    )
+    promote_blocks: int = number(
+        *("key blocks after which O is added to a copy; 0: never", range(65)),
+        default=0,
+        word="promote_{}",
+        bind=variant("Promotion", "sm90/fp8/promotion", off="Never", on="Every"),
+    )
+    values_transposed: bool = switch(
+        "v is given with contiguous keys",
+        default=False,
+        bind=variant("Values", "sm90/fp8/values", off="Tiled", on="Transposed"),
+    )
+    tile_order: TileOrder = choice(
+        "which CTA computes which tile",
+        {
+            TileOrder.ONE_EACH: "one_each",
+            TileOrder.PERSISTENT: "persistent",
+            TileOrder.DYNAMIC: "dynamic_{group_mib}",
+        },
+        default=TileOrder.PERSISTENT,
+    )
+    group_mib: int = number(
+        *("MiB of K and V that DYNAMIC keeps in L2; 0: those of one head", range(4097)),
+        default=0,
+        bind=as_number(factor=2),  # tile orders count K and V as 16-bit elements
+    )
 
     oldest_arch: ClassVar[Arch] = MEASURED_ARCH
     prefix: ClassVar[str] = "hopper_fp8"
-
-    def first_violation(self, arch: Arch) -> Violation | None:
-        return first_violation(self, arch)
+    name_tile: ClassVar[str] = "{dtype}_d{d_head}_{B_r}x{B_c}_s{stages}"
 
     def target(self, arch: Arch) -> str:
         return TARGET
@@ -69,6 +126,10 @@ class HopperFp8KernelConfig(KernelConfig):
     def B_r(self) -> int:
         """The number of query rows of a CTA."""
         return tile_rows(self.consumers)
+
+    @classmethod
+    def _numbers_of_name(cls, numbers: dict[str, int]) -> dict[str, int]:
+        return numbers | {"consumers": numbers["B_r"] // WARPGROUP_ROWS}
 
     @property
     def visits_descending(self) -> bool:
@@ -131,17 +192,9 @@ class HopperFp8KernelConfig(KernelConfig):
         copy = self.B_r * self.d_head * COPY_BYTES if self.promote_blocks else 0
         return (queries + keys) * elem_size + copy + BARRIER_BYTES
 
-    def bindings(self, *, uneven: bool = False) -> tuple[Binding, ...]:
-        """Return the C++ types and numbers. With `uneven`, sequences may differ in their
-        number of queries."""
+    def derived_bindings(self) -> tuple[Binding, ...]:
         producer, consumer = self.register_split
         numbers = {
-            "d_head": self.d_head,
-            "consumers": self.consumers,
-            "B_c": self.B_c,
-            "stages": self.stages,
-            "q_buffers": self.q_buffers,
-            "group_mib": 2 * self.group_mib,  # tile orders count K and V as 16-bit elements
             "producer_registers": producer,
             "consumer_registers": consumer,
             "warpgroup_rows": WARPGROUP_ROWS,
@@ -150,65 +203,48 @@ class HopperFp8KernelConfig(KernelConfig):
             "barrier_bytes": BARRIER_BYTES,
             "smem_bytes": self.smem_bytes(),
         }
-        operand = "Registers" if self.q_in_registers else "Shared"
-        promotion = (
-            Variant("Promotion", "sm90/fp8/promotion", "Every", self.promote_blocks)
-            if self.promote_blocks
-            else Variant("Promotion", "sm90/fp8/promotion", "Never")
-        )
-        powers = (
-            Variant("Powers", "sm90/fp8/powers", "Linear", self.linear_groups)
-            if self.linear_groups
-            else Variant("Powers", "sm90/fp8/powers", "Exact")
-        )
-        schedule = "Overlapped" if self.overlap else "Serial"
-        order = {
-            TileOrder.ONE_EACH: "OneEach",
-            TileOrder.PERSISTENT: "Persistent",
-            TileOrder.DYNAMIC: "Packed" if uneven else "Dynamic",
-        }[self.tile_order]
         return (
-            dtype_binding(self.dtype),
             *(Number(name, value) for name, value in numbers.items()),
-            Variant("QueryOperand", "sm90/fp8/query_operand", operand),
-            Variant("Schedule", "sm90/fp8/schedule", schedule),
-            self.sums_binding,
-            Variant(
-                *("Values", "sm90/fp8/values"), "Transposed" if self.values_transposed else "Tiled"
-            ),
-            powers,
-            promotion,
-            Variant("TileOrder", "sm90/tile_order", order),
             Variant("Exponential", "attn/exponential", "FusedExp2"),
         )
 
-    @property
-    def sums_binding(self) -> Variant:
-        """The variant that adds the row sums. The transpose of V depends on it, too."""
-        return Variant("Sums", "sm90/fp8/sums", "TensorCores" if self.tensor_sums else "Registers")
-
-    def kernel_name(self) -> str:
-        """Return a name for folders and logs, of letters, digits and underscores."""
-        tile = f"{self.dtype.name.lower()}_d{self.d_head}_{self.B_r}x{self.B_c}_s{self.stages}"
-        return "_".join((self.prefix, tile, *self.words()))
-
-    def tile(self) -> tuple[int | str, ...]:
-        return self.dtype.name, self.d_head, self.consumers, self.B_c, self.stages
-
-    def words(self) -> list[str]:
-        order = {
-            TileOrder.ONE_EACH: "one_each",
-            TileOrder.PERSISTENT: "persistent",
-            TileOrder.DYNAMIC: f"dynamic_{self.group_mib}",
-        }
-        tokens = (
-            self.q_buffers > 1 and f"q_buffers_{self.q_buffers}",
-            self.q_in_registers and "q_in_registers",
-            self.overlap and "overlap",
-            self.tensor_sums and "tensor_sums",
-            self.linear_groups and f"linear_{self.linear_groups}",
-            self.promote_blocks and f"promote_{self.promote_blocks}",
-            self.values_transposed and "values_transposed",
-            order[self.tile_order],
+    def rules(self, arch: Arch) -> Iterator[Violation]:
+        yield from not_hopper(arch, "an FP8 config")
+        if self.value_rows > MAX_PRODUCT_COLUMNS:
+            yield Violation(
+                "tensor_sums",
+                f"tensor_sums=True makes products of {self.value_rows} columns, and one has at most"
+                f" {MAX_PRODUCT_COLUMNS}: set tensor_sums=False",
+            )
+        if self.values_transposed and self.B_c % PANEL_KEYS:
+            yield Violation(
+                "values_transposed",
+                f"values_transposed=True loads panels of {PANEL_KEYS} keys, B_c={self.B_c}: use a"
+                f" multiple of {PANEL_KEYS}",
+            )
+        if self.tile_order is not TileOrder.DYNAMIC and self.group_mib:
+            yield Violation(
+                "group_mib",
+                f"group_mib={self.group_mib} is for tile_order=TileOrder.DYNAMIC, this is"
+                f" TileOrder.{self.tile_order.name}: set group_mib=0",
+            )
+        yield from too_large(
+            f"the buffers of Q, K, V{' and the copy of O' if self.promote_blocks else ''}",
+            *(self.smem_bytes(), arch),
+            "use a smaller B_c, fewer stages, buffers of Q or consumers",
         )
-        return [token for token in tokens if token]
+        if (needed := registers_needed(self)) > (limit := self.register_split[1]):
+            yield Violation(
+                "registers",
+                f"the accumulators, P and Q need about {needed} registers a thread, a thread of"
+                f" {self.consumers} consumers has {limit}: use a smaller B_c"
+                + (" or fewer consumers" if self.consumers == 3 else ""),
+            )
+
+
+def registers_needed(cfg: HopperFp8KernelConfig) -> int:
+    """Count the live registers of a consumer's thread: O, S, P in fours, Q and the rest. With
+    `overlap` there are two P."""
+    output, scores, weights = cfg.value_rows // 2, cfg.B_c // 2, cfg.B_c // 8
+    queries = cfg.d_head // 8 if cfg.q_in_registers else 0
+    return output + scores + weights * (1 + cfg.overlap) + queries + OTHER_REGISTERS

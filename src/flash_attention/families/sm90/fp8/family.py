@@ -17,12 +17,12 @@ from flash_attention.families.bindings import shared_bindings
 from flash_attention.families.family import Family
 from flash_attention.families.fit import check_columns, check_dtype, check_values
 from flash_attention.families.recipe import Geometry, Recipe, Setting, Step
+from flash_attention.families.sm90.forward.features import Walk
 from flash_attention.families.sm90.forward.fit import check_tiles
 from flash_attention.families.sm90.forward.tile_order import TileOrder
 from flash_attention.families.sm90.fp8.args import LAYOUT_ASSERTS, PARAMETER, fp8_args
 from flash_attention.families.sm90.fp8.config import HopperFp8KernelConfig
 from flash_attention.families.sm90.fp8.heuristic import heuristic, unreadable
-from flash_attention.families.sm90.fp8.parse import parse, parse_name
 from flash_attention.families.sm90.fp8.tensor_maps import describe_all
 from flash_attention.families.sm90.fp8.transpose import (
     step_keys,
@@ -45,12 +45,6 @@ class Sm90Fp8Forward(Family[HopperFp8KernelConfig]):
     takes_transposed_v = True
     strength = "multiply numbers of 8 bits as they are"
 
-    def parse(self, tile: Sequence[str], words: Sequence[str]) -> HopperFp8KernelConfig:
-        return parse(tile, words)
-
-    def parse_name(self, name: str) -> HopperFp8KernelConfig | None:
-        return parse_name(name)
-
     def resolve(self, config: HopperFp8KernelConfig, features: Features) -> Features:
         if features.page_keys:
             raise UnsupportedError(
@@ -62,14 +56,18 @@ class Sm90Fp8Forward(Family[HopperFp8KernelConfig]):
     def unit(self, config: HopperFp8KernelConfig, features: Features, arch: Arch) -> Unit:
         resolved = self.resolve(config, features)
         scores = from_registers_by_rows if config.q_in_registers else from_shared
+        walk = Walk[config.tile_order.name]
         uneven = resolved.per_batch and not config.values_transposed  # with which q is dense
+        if uneven and walk is Walk.DYNAMIC:
+            walk = Walk.PACKED
         weighted = from_registers_by_rows(E4M3, config.value_rows)
         return forward_unit(
             *(config, resolved.suffix, arch),
             folder="fp8",
             mapped="qkv" if config.values_transposed else "qk",
             bindings=(
-                *config.bindings(uneven=uneven),
+                *config.bindings(),
+                Variant("TileOrder", "sm90/tile_order", walk.value),
                 *shared_bindings(resolved),
                 Variant("Rows", "attn/rows", "OneHead"),
                 Variant("Splits", "sm90/splits", "Whole"),

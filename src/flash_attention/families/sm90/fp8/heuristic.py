@@ -15,8 +15,7 @@ from flash_attention.families.sm90.forward.heuristic import (
     group_mib,
 )
 from flash_attention.families.sm90.forward.tile_order import TileOrder
-from flash_attention.families.sm90.fp8.config import HopperFp8KernelConfig
-from flash_attention.families.sm90.fp8.rules import CHOICES
+from flash_attention.families.sm90.fp8.config import D_HEADS, HopperFp8KernelConfig
 from flash_attention.families.values import smallest_holding
 
 PROMOTED_KEYS = 896
@@ -44,9 +43,9 @@ def heuristic(problem: Problem, arch: Arch) -> HopperFp8KernelConfig | str:
         return why
     if problem.total_q is not None and problem.seq_q * problem.heads_per_kv <= WARPGROUP_ROWS:
         return "V of short packed queries is not worth a transposition"
-    d_head = smallest_holding(CHOICES["d_head"], problem.d_head, problem.d_v)
+    d_head = smallest_holding(D_HEADS, problem.d_head, problem.d_v)
     if not d_head:
-        return f"FP8 kernels have head dimensions up to {max(CHOICES['d_head'])}"
+        return f"FP8 kernels have head dimensions up to {max(D_HEADS)}"
     masked = problem.causal or problem.window is not None
     uneven = masked or problem.per_batch  # tiles differ in length
     order: dict[str, Any] = {"tile_order": TileOrder.PERSISTENT}

@@ -13,7 +13,7 @@ from flash_attention.compile.binding import Number, Variant
 from flash_attention.compile.unit import Unit, render
 from flash_attention.families.recipe import Geometry, Step
 from flash_attention.families.sm90.fp8.args import LAYOUT_ASSERTS, PARAMETER
-from flash_attention.families.sm90.fp8.config import HopperFp8KernelConfig
+from flash_attention.families.sm90.fp8.config import SUMS, HopperFp8KernelConfig
 
 KEYS = 64  # of a CTA
 GROUP_KEYS = 16  # of a warp
@@ -76,7 +76,7 @@ def transpose_unit(config: HopperFp8KernelConfig, target: str, per_batch: bool =
         bindings=(
             Number("d_head", config.d_head),
             Number("transposed_keys", KEYS),
-            config.sums_binding,
+            SUMS(config, "tensor_sums"),
             Variant("Lengths", "attn/lengths", "PerBatch" if per_batch else "Same"),
         ),
         asserts=LAYOUT_ASSERTS,

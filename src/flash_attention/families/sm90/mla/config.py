@@ -3,22 +3,28 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import ClassVar
 
 from flash_attention.arch import Arch
 from flash_attention.call.dtype import DType
-from flash_attention.compile.binding import Binding, Number, Variant
-from flash_attention.families.sm90.forward.config import PLAIN
-from flash_attention.families.sm90.halves import AFTER_TILES, SharedRowsConfig
-from flash_attention.families.sm90.mla.rules import first_violation
-from flash_attention.families.values import Violation
+from flash_attention.compile.binding import Binding, Number
+from flash_attention.families.fields import (
+    as_number,
+    element_type,
+    kernel_config,
+    number,
+    switch,
+    variant,
+)
+from flash_attention.families.sm90.halves import AFTER_TILES, RESCALE, THRESHOLDS, SharedRowsConfig
+from flash_attention.families.values import Violation, not_hopper
 
 STAGES = 2  # blocks of K in shared memory
 ROTARY_COLUMNS = 64  # of K, after those of V
 
 
-@dataclass(frozen=True, order=True)
+@kernel_config
 class HopperMlaKernelConfig(SharedRowsConfig):
     """The config of one sm_90 kernel (H100, H200) for MLA decoding. Every field changes what is
     compiled.
@@ -27,16 +33,33 @@ class HopperMlaKernelConfig(SharedRowsConfig):
     v. Two warpgroups share 64 rows, and each has half of the columns of O. A third one loads K.
     """
 
-    dtype: DType  # the element type
-    d_v: int  # the columns of v, which k has too
-    rescale_threshold: int = 0  # rescale O if a maximum grew by over 2^t; 0: every block
-    rotary_in_registers: bool = False  # the rotary columns of Q; otherwise every product reads them
-    defer_values: bool = False  # a warpgroup's own P V waits until the next scores are computed
+    dtype: DType = element_type("the element type")
+    d_v: int = number(
+        "the columns of v, which k has too",
+        (128, 256, 384, 512),  # a half of V is whole panels of 64 columns
+    )
+    rescale_threshold: int = number(
+        *("rescale O if a maximum grew by over 2^t; 0: every block", THRESHOLDS),
+        default=0,
+        word="lazy_{}",
+        bind=RESCALE,
+    )
+    rotary_in_registers: bool = switch(
+        "the rotary columns of Q; otherwise every product reads them",
+        default=False,
+        bind=as_number(),
+    )
+    defer_values: bool = switch(
+        "a warpgroup's own P V waits until the next scores are computed",
+        default=False,
+        bind=variant("Schedule", "sm90/mla/schedule", off="ValuesFirst", on="ValuesDeferred"),
+    )
 
     prefix: ClassVar[str] = "hopper_mla"
+    name_tile: ClassVar[str] = "{dtype}_v{d_v}"
 
-    def first_violation(self, arch: Arch) -> Violation | None:
-        return first_violation(self, arch)
+    def rules(self, arch: Arch) -> Iterator[Violation]:
+        yield from not_hopper(arch, "an MLA config")
 
     @property
     def d_head(self) -> int:
@@ -51,25 +74,5 @@ class HopperMlaKernelConfig(SharedRowsConfig):
         """Return the bytes of dynamic shared memory of a CTA: Q, K, and what threads exchange."""
         return (self.B_r + STAGES * self.B_c) * self.d_head * elem_size + AFTER_TILES
 
-    def bindings(self) -> tuple[Binding, ...]:
-        schedule = "ValuesDeferred" if self.defer_values else "ValuesFirst"
-        return (
-            *super().bindings(),
-            Number("rotary_in_registers", int(self.rotary_in_registers)),
-            Variant("Schedule", "sm90/mla/schedule", schedule),
-        )
-
-    def kernel_name(self) -> str:
-        """Return a name for folders and logs, of letters, digits and underscores."""
-        return "_".join((self.prefix, f"{self.dtype.name.lower()}_v{self.d_v}", *self.words()))
-
-    def tile(self) -> tuple[int | str, ...]:
-        return self.dtype.name, self.d_v
-
-    def words(self) -> list[str]:
-        tokens = (
-            self.rescale_threshold and f"lazy_{self.rescale_threshold}",
-            self.rotary_in_registers and "rotary_in_registers",
-            self.defer_values and "defer_values",
-        )
-        return [token for token in tokens if token] or [PLAIN]
+    def derived_bindings(self) -> tuple[Binding, ...]:
+        return (Number("d_head", self.d_head), *super().derived_bindings())

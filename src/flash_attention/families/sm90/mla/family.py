@@ -31,7 +31,6 @@ from flash_attention.families.sm90.mla.features import (
     resolve,
 )
 from flash_attention.families.sm90.mla.fit import check_fits, refusal
-from flash_attention.families.sm90.mla.parse import parse, parse_name
 from flash_attention.families.sm90.unit import forward_unit
 from flash_attention.families.sm90.wgmma import (
     both_shared,
@@ -39,10 +38,10 @@ from flash_attention.families.sm90.wgmma import (
     from_registers_by_rows,
     from_shared,
 )
-from flash_attention.families.sm90.wide.rules import CHOICES as WIDE_CHOICES
+from flash_attention.families.sm90.wide.config import D_HEADS as WIDE_D_HEADS
 
 RESCALE_THRESHOLD = 8
-WIDEST = max(WIDE_CHOICES["d_head"])  # head dimension of kernels that read any v
+WIDEST = max(WIDE_D_HEADS)  # head dimension of kernels that read any v
 BUILT = replace(resolve(PLAIN), splits=SplitKind.EVEN)
 """The features of decoding with a dense cache, of the usual number of heads."""
 
@@ -54,12 +53,6 @@ class Sm90Mla(Family[HopperMlaKernelConfig]):
     config_type = HopperMlaKernelConfig
     splits_keys = True
     strength = "read v with k, as a part of it"
-
-    def parse(self, tile: Sequence[str], words: Sequence[str]) -> HopperMlaKernelConfig:
-        return parse(tile, words)
-
-    def parse_name(self, name: str) -> HopperMlaKernelConfig | None:
-        return parse_name(name)
 
     def resolve(self, config: HopperMlaKernelConfig, features: Features) -> MlaFeatures:
         return resolve(features)

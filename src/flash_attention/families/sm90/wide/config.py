@@ -3,18 +3,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import ClassVar
 
 from flash_attention.arch import Arch
 from flash_attention.call.dtype import DType
-from flash_attention.families.sm90.forward.config import PLAIN
-from flash_attention.families.sm90.halves import AFTER_TILES, HALVES, SharedRowsConfig
-from flash_attention.families.sm90.wide.rules import first_violation
-from flash_attention.families.values import Violation
+from flash_attention.families.fields import element_type, kernel_config, number
+from flash_attention.families.sm90.halves import (
+    AFTER_TILES,
+    HALVES,
+    RESCALE,
+    THRESHOLDS,
+    SharedRowsConfig,
+)
+from flash_attention.families.values import Violation, not_hopper
+
+D_HEADS = range(64, 513, 64)  # whole panels of shared memory
+VALUE_COLUMNS = range(128, 513, 128)  # a half of V is whole panels
 
 
-@dataclass(frozen=True, order=True)
+@kernel_config
 class HopperWideKernelConfig(SharedRowsConfig):
     """The config of one sm_90 kernel (H100, H200) for head dimensions up to 512. Every field
     changes what is compiled.
@@ -23,15 +31,21 @@ class HopperWideKernelConfig(SharedRowsConfig):
     alternate key blocks. A third one loads K and V, which have a buffer each.
     """
 
-    dtype: DType  # the element type
-    d_head: int  # the columns of q and k
-    d_v: int  # the columns of v
-    rescale_threshold: int = 0  # rescale O if a maximum grew by over 2^t; 0: every block
+    dtype: DType = element_type("the element type")
+    d_head: int = number("the columns of q and k", D_HEADS)
+    d_v: int = number("the columns of v", VALUE_COLUMNS)
+    rescale_threshold: int = number(
+        *("rescale O if a maximum grew by over 2^t; 0: every block", THRESHOLDS),
+        default=0,
+        word="lazy_{}",
+        bind=RESCALE,
+    )
 
     prefix: ClassVar[str] = "hopper_wide"
+    name_tile: ClassVar[str] = "{dtype}_d{d_head}_v{d_v}"
 
-    def first_violation(self, arch: Arch) -> Violation | None:
-        return first_violation(self, arch)
+    def rules(self, arch: Arch) -> Iterator[Violation]:
+        yield from not_hopper(arch, "a config of wide heads")
 
     @property
     def loaded_columns(self) -> int:
@@ -43,14 +57,3 @@ class HopperWideKernelConfig(SharedRowsConfig):
         of_keys = self.B_c * (self.d_head + self.d_v)
         of_rows = self.B_r * (self.d_head + HALVES * self.B_c)
         return (of_keys + of_rows) * elem_size + AFTER_TILES
-
-    def kernel_name(self) -> str:
-        """Return a name for folders and logs, of letters, digits and underscores."""
-        tile = f"{self.dtype.name.lower()}_d{self.d_head}_v{self.d_v}"
-        return "_".join((self.prefix, tile, *self.words()))
-
-    def tile(self) -> tuple[int | str, ...]:
-        return self.dtype.name, self.d_head, self.d_v
-
-    def words(self) -> list[str]:
-        return [f"lazy_{self.rescale_threshold}" if self.rescale_threshold else PLAIN]

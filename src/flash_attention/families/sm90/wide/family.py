@@ -14,7 +14,7 @@ from flash_attention.compile.unit import Unit
 from flash_attention.families.family import Family
 from flash_attention.families.forward_args import forward_args
 from flash_attention.families.recipe import Geometry, MapDescription, Recipe, Setting, Step
-from flash_attention.families.sm90.forward import rules as forward_rules
+from flash_attention.families.sm90.forward import config as forward
 from flash_attention.families.sm90.forward.combine import combining
 from flash_attention.families.sm90.forward.features import Sm90Features, Walk
 from flash_attention.families.sm90.forward.short_queries import chunks_of, why_not_short
@@ -23,16 +23,18 @@ from flash_attention.families.sm90.forward.tensor_maps import WIDE_PROMOTION, de
 from flash_attention.families.sm90.halves import BLOCK_KEYS, HALVES, PANEL_COLUMNS
 from flash_attention.families.sm90.unit import forward_unit
 from flash_attention.families.sm90.wgmma import both_shared, from_registers, from_shared
-from flash_attention.families.sm90.wide.config import HopperWideKernelConfig
+from flash_attention.families.sm90.wide.config import (
+    D_HEADS,
+    VALUE_COLUMNS,
+    HopperWideKernelConfig,
+)
 from flash_attention.families.sm90.wide.features import bindings, features_of, resolve, walk_of
 from flash_attention.families.sm90.wide.fit import check_fits
-from flash_attention.families.sm90.wide.parse import parse, parse_name
-from flash_attention.families.sm90.wide.rules import CHOICES
 from flash_attention.families.values import smallest_holding
 
 RESCALE_THRESHOLD = 8
 MIN_CHUNK_BLOCKS = 2  # a chunk of one block leaves half of a CTA without work
-NARROWER = max(forward_rules.CHOICES["d_head"])  # what other kernels have
+NARROWER = max(forward.D_HEADS)  # what other kernels have
 NEEDS_HOPPER = f"head dimensions over {NARROWER} need sm_90 (H100, H200)"
 
 
@@ -42,12 +44,6 @@ class Sm90Wide(Family[HopperWideKernelConfig]):
     name = "sm_90"
     config_type = HopperWideKernelConfig
     splits_keys = True
-
-    def parse(self, tile: Sequence[str], words: Sequence[str]) -> HopperWideKernelConfig:
-        return parse(tile, words)
-
-    def parse_name(self, name: str) -> HopperWideKernelConfig | None:
-        return parse_name(name)
 
     def resolve(self, config: HopperWideKernelConfig, features: Features) -> Sm90Features:
         return resolve(features)
@@ -152,8 +148,8 @@ class Sm90Wide(Family[HopperWideKernelConfig]):
 
 def _columns(problem: Problem) -> tuple[int, int]:
     """Return the smallest d_head and d_v of a config that hold those of a problem; 0 for none."""
-    d_head = smallest_holding(CHOICES["d_head"], problem.d_head)
-    d_v = smallest_holding(CHOICES["d_v"], problem.d_v)
+    d_head = smallest_holding(D_HEADS, problem.d_head)
+    d_v = smallest_holding(VALUE_COLUMNS, problem.d_v)
     return (d_head, d_v) if d_head and d_v else (0, 0)
 
 
