@@ -10,9 +10,15 @@ from pathlib import Path
 
 import pytest
 
+from flash_attention.compile.includes import include_closure
+from flash_attention.families.passes import Pass
+from flash_attention.families.registry import unit_of
+from flash_attention.ladder import get_ladder
+
 ROOT = Path(__file__).resolve().parent.parent
 INCLUDE = ROOT / "src" / "flash_attention" / "include"
 HEADER_LINES, MODULE_LINES, FUNCTION_LINES = 250, 400, 60
+MOST_OPENED = 26  # headers, by the translation unit of a rung
 SPDX = "SPDX-License-Identifier: Apache-2.0"
 
 
@@ -60,6 +66,15 @@ def test_order_of_operations_is_written_out(folder: str) -> None:
     assert headers, f"{folder} is empty"
     branching = [path.name for path in headers if re.search(r"\bif\s+constexpr", path.read_text())]
     assert branching == []
+
+
+def test_a_kernel_opens_few_headers() -> None:
+    ladders = (get_ladder(), get_ladder(pass_=Pass.BACKWARD))
+    opened = {
+        unit.name: len(include_closure(unit.source))
+        for unit in (unit_of(rung.config) for ladder in ladders for rung in ladder)
+    }
+    assert {name: count for name, count in opened.items() if count > MOST_OPENED} == {}
 
 
 def test_what_all_families_share_names_no_instruction_of_one() -> None:
