@@ -5,12 +5,14 @@ of every rung."""
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.render.blocks import replace_block, table, wrap
 from flash_attention.call.dtype import DType
+from flash_attention.compile.binding import defined_types
 from flash_attention.compile.includes import include_closure
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.passes import Pass
@@ -36,7 +38,8 @@ from flash_attention.tools.bench.stored import (
 )
 
 HEADERS = "../src/flash_attention/include/"  # from docs/
-SHOWN_HEADERS = 6
+SHOWN_VARIANTS = 6
+_BOUND = re.compile(r"using \w+ = fa::([\w:]+)")
 _SETTING = "rungs"
 _PIPE = "tensor pipe %"
 _PARTS = "parts"  # a change in percent
@@ -100,6 +103,12 @@ def header_changes(before: Rung, after: Rung) -> tuple[list[str], list[str]]:
     """The headers that `after` includes and `before` does not, and the other way round."""
     old, new = (set(include_closure(unit_of(r.config).source)) for r in (before, after))
     return sorted(new - old), sorted(old - new)
+
+
+def new_variants(before: Rung, after: Rung) -> dict[str, str]:
+    """The variants that `after` binds and `before` does not, and their headers."""
+    old, new = (_BOUND.findall(unit_of(r.config).source) for r in (before, after))
+    return {name: defined_types()[name] for name in new if name not in old}
 
 
 def _steps(
@@ -174,15 +183,19 @@ def _code(before: Rung, after: Rung) -> list[str]:
         show = f"`flash-attention ladder show {after.number}{option}` prints the rung as one file"
         return [f"It adds {len(came)} headers and drops {len(went)}: {show}."]
     lines = ["```diff", *config_diff(before, after), "```", ""]
-    if not came and not went:
-        return [*lines, "The headers are the same."]
-    return [*lines, f"Headers added: {_links(came)}. Headers dropped: {_links(went)}."]
+    variants = new_variants(before, after)
+    if not variants:
+        return [*lines, "The variants are the same."]
+    return [*lines, f"New variants: {_links(variants)}."]
 
 
-def _links(names: Sequence[str]) -> str:
-    shown = [f"[{name.removeprefix('fa/')}]({HEADERS}{name})" for name in names[:SHOWN_HEADERS]]
-    more = len(names) - SHOWN_HEADERS
-    return ", ".join(shown) + (f" and {more} more" if more > 0 else "") or "none"
+def _links(variants: Mapping[str, str]) -> str:
+    links = [
+        f"`{name.rpartition('::')[2]}` in [{header.removeprefix('fa/')}]({HEADERS}{header})"
+        for name, header in variants.items()
+    ]
+    more = len(links) - SHOWN_VARIANTS
+    return ", ".join(links[:SHOWN_VARIANTS]) + (f" and {more} more" if more > 0 else "")
 
 
 def _numbers(before: Step | None, step: Step) -> list[str]:

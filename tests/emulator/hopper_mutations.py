@@ -24,7 +24,7 @@ def _rung(number: int) -> Scene:
 TMA, PING_PONG, OWN_OUTPUT, LAST = _rung(18), _rung(21), _rung(24), _rung(29)
 
 CONSUMER, PRODUCER = "sm90/consumer.cuh", "sm90/producer.cuh"
-PRODUCTS, SHAPE, STAGING = "sm90/products.cuh", "sm90/shape.cuh", "sm90/staging.cuh"
+PRODUCTS, SHAPE, STAGING = "sm90/products.cuh", "sm90/shape.cuh", "sm90/warp_output.cuh"
 ANNOUNCED = "arrive_expect(full, KVTile::kBytes"
 EMPTY_K, EMPTY_V = (
     f"ptx::mbarrier_wait(smem_.{name}_empty(ring_.stage), ring_.parity ^ 1);" for name in "kv"
@@ -46,7 +46,7 @@ TOO_MANY_BYTES = mutation_of(
     "too-many-bytes", "64 transaction bytes too many are expected", PING_PONG
 )
 
-SPECIALISE = "sm90/specialise.cuh"
+SPECIALISE = "sm90/roles/specialised.cuh"
 SHRINK = "ptx::shrink_to<Config::kProducerRegisters>()"
 GROW = "ptx::grow_to<Config::kConsumerRegisters>()"
 SYNC, FENCE = "__syncwarp();", "ptx::wgmma_fence();"
@@ -82,7 +82,7 @@ MUTATIONS = (
         "one lane waits for the stores of O, and the others do not wait for it",
         "race",
         OWN_OUTPUT,
-        (Edit("sm90/output/own_buffer.cuh", SYNC),),
+        (Edit("sm90/output.cuh", SYNC),),
         silent=True,
     ),
     Mutation(
@@ -121,7 +121,7 @@ MUTATIONS = (
         "one arrival at a named barrier is missing",
         DEADLOCK,
         PING_PONG,
-        (Edit("sm90/turns/ping_pong.cuh", "if (warpgroup == Consumers - 1) end();"),),
+        (Edit("sm90/verbs.cuh", "if (warpgroup == Consumers - 1) end();"),),
     ),
     Mutation(
         "the producer gives up no registers",
@@ -139,7 +139,7 @@ MUTATIONS = (
         "the staging buffer of O is overwritten before it was read",
         "race",
         OWN_OUTPUT,
-        (Edit("sm90/output/own_buffer.cuh", STORES_READ),),
+        (Edit("sm90/output.cuh", STORES_READ, after="struct OwnBuffer"),),
     ),
     Mutation(
         "the bulk stores of O are not committed",
@@ -176,6 +176,6 @@ MUTATIONS = (
         "the tile counter is not reset between launches",
         TILE_COUNTER,
         LAST,
-        (Edit("sm90/tile_order/dynamic.cuh", "counter_[0] = 0;"),),
+        (Edit("sm90/tile_order.cuh", "counter_[0] = 0;"),),
     ),
 )

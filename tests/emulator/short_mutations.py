@@ -49,14 +49,16 @@ GROUPS = Scene(  # two of the three heads stay in L2, if their keys were that lo
 SHARED = Scene(Case("", (100, 70), (100, 90), heads=4, heads_k=1), COUNTED)
 
 
-EVEN, CHUNKED = "sm90/splits/even.cuh", "sm90/splits/chunked.cuh"
-KEY_PARTS = "sm90/key_parts.cuh"
-DEALT, PACKED = "sm90/tile_order/dealt.cuh", "sm90/tile_order/packed.cuh"
-COMBINE, DIRECT = "sm90/combine.cuh", "sm90/output/direct.cuh"
+EVEN, CHUNKED = "sm90/tile.cuh", "sm90/tile.cuh"
+KEY_PARTS = "sm90/tile.cuh"
+DEALT, PACKED = "sm90/tile_order.cuh", "sm90/tile_order.cuh"
+COMBINE, DIRECT = "sm90/combine.cuh", "sm90/output.cuh"
 COMBINED_ROW, COMBINED = "sm90/combined_row.cuh", "sm90/output/combined.cuh"
-WARP_OUTPUT, CLEAR, CONSUMER = "sm90/warp_output.cuh", "sm90/clear.cuh", "sm90/consumer.cuh"
-STEP = "sm90/serial_step.cuh"
-OVERLAPPED, BARRIERS = "sm90/schedule/overlapped.cuh", "sm90/named_barriers.cuh"
+WARP_OUTPUT, MEMORY, CONSUMER = (
+    f"sm90/{name}.cuh" for name in ("warp_output", "shared_memory", "consumer")
+)
+VERBS, IN_STEP = "sm90/verbs.cuh", "void serial_step("
+OVERLAPPED = "sm90/schedule/overlapped.cuh"
 CLEAR_TAIL, RELEASE_K, RELEASE_V = "c.clear_tail();", "c.release_k();", "c.release_v();"
 WAIT_SCORES = "c.template wait_products<0>();  // S is complete"
 WAIT_V = "wait_v();  // V has arrived\n"
@@ -211,14 +213,14 @@ BLOCKS = (
         "no barrier after keys are cleared",
         "race",
         FREE,
-        (Edit(CLEAR, "sync_consumers<Config>();"),),
+        (Edit(MEMORY, "sync_consumers<Config>();"),),
         silent=True,
     ),
     Mutation(
         "no proxy fence after keys are cleared",
         "missing-proxy-fence",
         FREE,
-        (Edit(CLEAR, "ptx::fence_proxy_async();"),),
+        (Edit(MEMORY, "ptx::fence_proxy_async();"),),
         silent=True,
     ),
     Mutation(
@@ -227,8 +229,8 @@ BLOCKS = (
         FREE,
         (
             Edit(CONSUMER, "clear_keys<", "if (warpgroup_ == 0) clear_keys<"),
-            Edit(CLEAR, "Config::kConsumers * kWarpgroupSize", "kWarpgroupSize"),
-            Edit(BARRIERS, "Config::kConsumers * kWarpgroupSize", "kWarpgroupSize"),
+            Edit(MEMORY, "Config::kConsumers * kWarpgroupSize", "kWarpgroupSize"),
+            Edit("sm90/shape.cuh", "Config::kConsumers * kWarpgroupSize", "kWarpgroupSize"),
         ),
         silent=True,
     ),
@@ -252,8 +254,8 @@ BLOCKS = (
         "race",
         ONE_STAGE,
         (
-            Edit(STEP, RELEASE_K),
-            Edit(STEP, WAIT_SCORES, f"{RELEASE_K} {WAIT_SCORES}"),
+            Edit(VERBS, RELEASE_K, after=IN_STEP),
+            Edit(VERBS, WAIT_SCORES, f"{RELEASE_K} {WAIT_SCORES}"),
         ),
         silent=True,
     ),

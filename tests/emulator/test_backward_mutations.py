@@ -59,18 +59,18 @@ MUTATIONS = [
     Mutation(
         "warps that share rows do not meet",
         *("race", 2),
-        Edit("sm80/backward/operands/shared.cuh", "b.meet_rows();"),
+        Edit("sm80/backward/operands.cuh", "b.meet_rows();"),
         SHARED_ROWS,
     ),
     Mutation(
         "a sum is staged over an operand in use",
         *("race", 9),
-        Edit("sm80/backward/store/staged.cuh", SYNC),
+        Edit("sm80/backward/store.cuh", SYNC),
     ),
     Mutation(
         "a staged sum is stored without a barrier",
         *("race", 9),
-        Edit("sm80/backward/store/staged.cuh", SYNC, nth=1),
+        Edit("sm80/backward/store.cuh", SYNC, nth=1),
     ),
     Mutation(
         "dQ is not scaled alike",

@@ -20,7 +20,7 @@ from ptx_emulator import SCHEDULES
 from tests.emulator.edits import Edit, plant
 from tests.feature_cases import CASES, Case, MadeCase, emulated, selected
 
-GUARDED, ROWS = "sm80/bounds/guarded.cuh", "sm80/guarded_rows.cuh"
+GUARDED, ROWS = "sm80/bounds.cuh", "sm80/rows.cuh"
 CACHE = next(case for case in CASES if case.name == "packed queries of a cache, everything at once")
 KEYLESS = next(case for case in CASES if case.name == "sinks of rows without a key")
 KEYLESS_TILES = Case("tiles without a key", 400, 90, causal=True, sinks=True)

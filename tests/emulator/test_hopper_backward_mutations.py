@@ -23,9 +23,9 @@ pytestmark = pytest.mark.slow  # left out of `make quick`
 
 FOLDER = "sm90/backward"
 KEYS, PRODUCER = f"{FOLDER}/key_warpgroup.cuh", f"{FOLDER}/producer.cuh"
-OWN, BUFFERS = f"{FOLDER}/query_gradient/own_warpgroup.cuh", f"{FOLDER}/ds_buffers.cuh"
+OWN = f"{FOLDER}/query_gradient/own_warpgroup.cuh"
 ORDERED, WRITER = f"{FOLDER}/query_gradient/ordered.cuh", f"{FOLDER}/sum_writer.cuh"
-STORED = f"{FOLDER}/query_gradient/workspace.cuh"
+STORED = f"{FOLDER}/workspace.cuh"
 DQ, QUERIES = f"{FOLDER}/query_product.cuh", f"{FOLDER}/queries.cuh"
 PAIRED, STAGED = f"{FOLDER}/schedule/paired.cuh", f"{FOLDER}/staged_rows.cuh"
 PRODUCTS = f"{FOLDER}/products.cuh"
@@ -56,7 +56,7 @@ MUTATIONS = [
     Mutation(
         "dS is written while it is read",
         "race",
-        Edit(BUFFERS, "ptx::mbarrier_wait(Smem::ds_empty(ds_.stage), ds_.parity ^ 1);"),
+        Edit(DQ, "ptx::mbarrier_wait(Smem::ds_empty(ds_.stage), ds_.parity ^ 1);"),
     ),
     Mutation("a product does not see dS", "missing-proxy-fence", Edit(DQ, FENCE)),
     Mutation("an addition does not see dQ", "missing-proxy-fence", Edit(DQ, FENCE, nth=1)),
@@ -104,7 +104,7 @@ MUTATIONS = [
         Edit(QUERIES, WGMMA_FENCE),
         kernel=IN_WORKSPACE,
     ),
-    Mutation("a lane hands dS over before the others wrote it", "race", Edit(BUFFERS, SYNC)),
+    Mutation("a lane hands dS over before the others wrote it", "race", Edit(DQ, SYNC)),
     Mutation(
         "a lane stores dS before the others wrote it",
         "intra-warp-race",
@@ -119,7 +119,11 @@ MUTATIONS = [
     ),
     Mutation("a lane stores dK before the others wrote it", "intra-warp-race", Edit(STAGED, SYNC)),
     Mutation("one lane waits for the stores of dK alone", "race", Edit(KEYS, SYNC, nth=1)),
-    Mutation("a store does not see dK", "missing-proxy-fence", Edit(STAGED, FENCE)),
+    Mutation(
+        "a store does not see dK",
+        "missing-proxy-fence",
+        Edit(STAGED, FENCE, nth=1),
+    ),
     Mutation(
         "queries are scored against one lse",
         "numbers",

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Variants: those that every family binds alike, and that each has its header and its use."""
+"""Variants: those that every family binds alike, and that each is defined and used."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from flash_attention.arch import ARCHES
 from flash_attention.call.features import PLAIN, Features, MaskKind
 from flash_attention.compile import INCLUDE_DIR
-from flash_attention.compile.binding import Binding, headers
+from flash_attention.compile.binding import Binding, Variant, defined_types
 from flash_attention.families.bindings import dtype_binding, shared_bindings
 from flash_attention.families.sm80.forward.features import Sm80Features
 from flash_attention.families.sm90.forward.features import Sm90Features, SplitKind
@@ -32,11 +32,8 @@ def declared(features: Features, sinks: bool | None = None) -> list[str]:
     return [binding.declaration.removeprefix("using ") for binding in bound]
 
 
-def test_the_element_type_is_a_header_of_its_own() -> None:
-    assert [dtype_binding(dtype).header for dtype in DType] == [
-        "fa/dtype/fp16.cuh",
-        "fa/dtype/bf16.cuh",
-    ]
+def test_the_element_types_share_a_header() -> None:
+    assert {dtype_binding(dtype).header for dtype in DType} == {"fa/dtype.cuh"}
 
 
 def test_plain_attention_binds_the_plain_variants() -> None:
@@ -114,16 +111,18 @@ EVERY_MLA_VARIANT = [
 ]
 
 
-def test_every_variant_header_exists_and_every_variant_file_is_used() -> None:
-    named = {h for cfg in get_kernels_to_build(ARCHES["sm_90"]) for h in cfg.headers()}
+def test_every_variant_is_defined_and_every_variant_of_a_slot_is_used() -> None:
+    units = [cfg.bindings() for cfg in get_kernels_to_build(ARCHES["sm_90"])]
     others = (*EVERY_8_BIT_VARIANT, *EVERY_FP8_VARIANT, *EVERY_MLA_VARIANT)
-    named |= {h for cfg in others for h in cfg.headers()}
-    named |= {header for bindings in bound_by_features() for header in headers(bindings)}
-    assert {h for h in named if not (INCLUDE_DIR / h).is_file()} == set()
-    slots = {str((INCLUDE_DIR / h).parent) for h in named}
-    on_disk = {
-        str(path.relative_to(INCLUDE_DIR))
-        for path in INCLUDE_DIR.rglob("*.cuh")
-        if str(path.parent) in slots
-    }
-    assert on_disk == named & on_disk
+    units += [cfg.bindings() for cfg in others]
+    bound = {b for bindings in (*units, *bound_by_features()) for b in bindings}
+    variants = {b for b in bound if isinstance(b, Variant)}
+    assert all((INCLUDE_DIR / variant.header).is_file() for variant in variants)
+    named = {f"{v.folder.replace('/', '::')}::{v.type}" for v in variants}
+    slots = {name.rpartition("::")[0] for name in named}
+    defined = {name for name in defined_types() if name.rpartition("::")[0] in slots}
+    assert defined - named == HELPERS
+
+
+HELPERS = {"sm90::output::PlaceInTile", "sm90::fp8::values::EvenKeysFirst"}
+"""Types of a slot's namespace that are no variants of it."""

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -16,6 +15,7 @@ from flash_attention.call.features import PLAIN, Features
 from flash_attention.call.problem import Problem
 from flash_attention.compile.unit import Unit
 from flash_attention.families.family import Family
+from flash_attention.families.fields import kernel_config
 from flash_attention.families.forward_args import forward_args
 from flash_attention.families.recipe import Geometry, Recipe, Setting, Step
 from flash_attention.families.registry import FAMILIES, register
@@ -25,7 +25,7 @@ DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 MEETING = "meet();  // both have written their share\n"
 
 
-@dataclass(frozen=True, order=True)
+@kernel_config
 class PairConfig(KernelConfig):
     """The two CTAs of a cluster share the keys of a row, and the first reads what the second has
     from its shared memory."""
@@ -34,15 +34,6 @@ class PairConfig(KernelConfig):
     d_head: int = 64
     oldest_arch, prefix = ARCHES["sm_90"], "pair"
     B_r, B_c, num_threads, computing_warps = 1, 1, 32, 1
-
-    def first_violation(self, arch: Arch) -> None:
-        return None
-
-    def tile(self) -> tuple[object, ...]:
-        return self.dtype.name, self.d_head
-
-    def words(self) -> list[str]:
-        return ["plain"]
 
 
 SOURCE = """#include <fa/forward_args.cuh>
@@ -96,9 +87,6 @@ extern "C" __global__ void flash_forward_kernel(const __grid_constant__ Args arg
 class Pairs(Family[PairConfig]):
     name, config_type = "sm_90", PairConfig
     source = SOURCE
-
-    def parse(self, tile: Sequence[str], words: Sequence[str]) -> PairConfig:
-        return PairConfig()
 
     def unit(self, config: PairConfig, features: Features, arch: Arch) -> Unit:
         return Unit("pair", arch.name, self.source)

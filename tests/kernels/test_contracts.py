@@ -11,6 +11,7 @@ import pytest
 
 from flash_attention.call.features import PLAIN, Features
 from flash_attention.compile import INCLUDE_DIR, compile_to_ptx
+from flash_attention.compile.binding import defined_types
 from flash_attention.errors import CompileError
 from flash_attention.families.registry import unit_of
 from flash_attention.families.sm90.forward.combine import combine_unit
@@ -38,43 +39,56 @@ EVEN = Sm90Features(few_queries=True, heads_together=4, splits=SplitKind.EVEN)
 
 @dataclass(frozen=True)
 class Missing:
-    """A member that is taken from a variant by another name."""
+    """A member that a variant has by another name. Consumer and Producer are no slots."""
 
     slot: str
-    header: str
     member: str
     config: HopperForwardKernelConfig = EVERY_SWITCH
     features: Features = PLAIN
 
     @property
+    def source(self) -> str:
+        return unit_of(self.config, self.features).source
+
+    @property
     def edit(self) -> Edit:
-        return Edit(self.header, f" {self.member}", f" no_{self.member}")
+        bound = re.search(rf"using {self.slot} = fa::([\w:]+)", self.source)
+        name = bound[1] if bound else f"sm90::{self.slot}"
+        header, kind = defined_types()[name], name.rpartition("::")[2]
+        text = (INCLUDE_DIR / header).read_text()
+        opened = re.search(rf"^(?:struct|class) {kind}\b[^;{{]*\{{", text, re.MULTILINE)
+        assert opened
+        return Edit(
+            header.removeprefix("fa/"),
+            *(f" {self.member}", f" no_{self.member}"),
+            after=text[: opened.end()],
+        )
 
 
 MISSING = [
-    Missing("DType", "dtype/bf16.cuh", "kLargestSum"),
-    Missing("Exponential", "attn/exponential/fused_exp2.cuh", "offset(float max"),
-    Missing("Score", "attn/score/plain.cuh", "scale("),
-    Missing("Mask", "attn/mask/full.cuh", "end_key("),
-    Missing("Sinks", "attn/sinks/none.cuh", "add("),
-    Missing("Lengths", "attn/lengths/same.cuh", "q_len("),
-    Missing("Rows", "attn/rows/one_head.cuh", "head("),
-    Missing("Splits", "sm90/splits/whole.cuh", "end_block("),
-    Missing("Splits", "sm90/splits/whole.cuh", "count(", SHORT, Sm90Features(few_queries=True)),
-    Missing("Splits", "sm90/splits/even.cuh", "part(", SHORT, EVEN),
-    Missing("Descale", "sm90/descale/none.cuh", "of_values("),
-    Missing("Rescale", "attn/rescale/watched.cuh", "guess(Block"),
-    Missing("Copy", "sm90/copy/cp_async.cuh", "store(", UNIFIED),
-    Missing("Pages", "sm90/pages/contiguous.cuh", "load("),
-    Missing("Turns", "sm90/turns/ping_pong.cuh", "finish("),
-    Missing("TileOrder", "sm90/tile_order/dynamic.cuh", "request("),
-    Missing("Output", "sm90/output/own_buffer.cuh", "store("),
-    Missing("Queries", "sm90/queries/prefetched.cuh", "expect("),
-    Missing("FirstBlock", "sm90/first_block/narrow.cuh", "run("),
-    Missing("Schedule", "sm90/schedule/overlapped.cuh", "run("),
-    Missing("Consumer", "sm90/consumer.cuh", "release_k() {"),
-    Missing("Consumer", "sm90/consumer.cuh", "own_o_tile("),
-    Missing("Producer", "sm90/producer.cuh", "prefetch_q("),
+    Missing("DType", "kLargestSum"),
+    Missing("Exponential", "offset(float max"),
+    Missing("Score", "scale("),
+    Missing("Mask", "end_key("),
+    Missing("Sinks", "add("),
+    Missing("Lengths", "q_len("),
+    Missing("Rows", "head("),
+    Missing("Splits", "end_block("),
+    Missing("Splits", "count(", SHORT, Sm90Features(few_queries=True)),
+    Missing("Splits", "part(", SHORT, EVEN),
+    Missing("Descale", "of_values("),
+    Missing("Rescale", "guess(Block"),
+    Missing("Copy", "store(", UNIFIED),
+    Missing("Pages", "load("),
+    Missing("Turns", "finish("),
+    Missing("TileOrder", "request("),
+    Missing("Output", "store("),
+    Missing("Queries", "expect("),
+    Missing("FirstBlock", "run("),
+    Missing("Schedule", "run("),
+    Missing("Consumer", "release_k() {"),
+    Missing("Consumer", "own_o_tile("),
+    Missing("Producer", "prefetch_q("),
 ]
 
 
@@ -87,14 +101,12 @@ def first_error(source: str, include: Path = INCLUDE_DIR, arch: str = "sm_90a") 
 @pytest.mark.parametrize("missing", MISSING, ids=lambda m: f"{m.slot}-{m.member.rstrip(' {(')}")
 def test_a_variant_that_lacks_a_member_is_named_first(missing: Missing, tmp_path: Path) -> None:
     include = edited_headers([missing.edit], tmp_path)
-    source = unit_of(missing.config, missing.features).source
-    assert f'static assertion failed with "{missing.slot}: ' in first_error(source, include)
+    assert f'static assertion failed with "{missing.slot}: ' in first_error(missing.source, include)
 
 
 def test_splits_that_say_no_parts_are_named_where_parts_are_combined(tmp_path: Path) -> None:
-    include = edited_headers(
-        [Edit("sm90/splits/even.cuh", " end_split(", " no_end_split(")], tmp_path
-    )
+    edit = Edit("sm90/tile.cuh", " end_split(", " no_end_split(", after="struct Even")
+    include = edited_headers([edit], tmp_path)
     assert '"Splits: ' in first_error(
         combine_unit(DType.BF16, EVEN, 64, 128, "sm_90a").source, include
     )
@@ -105,16 +117,20 @@ def test_every_slot_is_tried() -> None:
     assert {missing.slot for missing in MISSING} >= {*slots} - {"Roles"}
 
 
-STEP, PRODUCER = "sm90/serial_step.cuh", "sm90/producer.cuh"
+VERBS, PRODUCER = "sm90/verbs.cuh", "sm90/producer.cuh"
+
+
+def in_step(old: str, new: str) -> Edit:
+    return Edit(VERBS, old, new, after="void serial_step(")
+
+
 MIXED_UP = {
-    "V for K": Edit(STEP, "c.issue_scores(s, c.q(), c.k())", "c.issue_scores(s, c.q(), c.v())"),
-    "K for V": Edit(
-        STEP, "c.issue_accumulate(c.o(), p, c.v())", "c.issue_accumulate(c.o(), p, c.k())"
-    ),
-    "K for Q": Edit(STEP, "c.issue_scores(s, c.q(), c.k())", "c.issue_scores(s, c.k(), c.q())"),
+    "V for K": in_step("c.issue_scores(s, c.q(), c.k())", "c.issue_scores(s, c.q(), c.v())"),
+    "K for V": in_step("(c.o(), p, c.v())", "(c.o(), p, c.k())"),
+    "K for Q": in_step("c.issue_scores(s, c.q(), c.k())", "c.issue_scores(s, c.k(), c.q())"),
     "a tile for a barrier": Edit(PRODUCER, "smem_.k_full(ring_.stage)", "smem_.k(ring_.stage)"),
     "a barrier for a tile": Edit(PRODUCER, "load_keys(smem_.k(", "load_keys(smem_.k_full("),
-    "Q for O": Edit(STEP, "c.rescale(c.o(), block)", "c.rescale(c.q(), block)"),
+    "Q for O": in_step("c.rescale(c.o(), block)", "c.rescale(c.q(), block)"),
 }
 
 

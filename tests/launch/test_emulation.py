@@ -42,9 +42,8 @@ HOPPER = HopperForwardKernelConfig(
 COPY_KERNEL = """
 // Stores one of the inputs in O, a warp's rows at a time, and row number times scale in the lse.
 #include <fa/forward_args.cuh>
-#include <fa/ptx/mbarrier.cuh>
+#include <fa/ptx/async.cuh>
 #include <fa/ptx/memory.cuh>
-#include <fa/ptx/tma.cuh>
 
 extern "C" __global__ void ENTRY(const __grid_constant__ fa::TensorMap q_map,
                                  const __grid_constant__ fa::TensorMap k_map,
@@ -149,7 +148,7 @@ def test_forward_raises_what_the_emulator_finds_and_keeps_its_output(
     with pytest.raises(LaunchError, match=r"the emulator found \d+ errors in \(FP16") as caught:
         flash_attention.forward(CONFIG, q, k, v, o)
     assert "[race]" in str(caught.value)
-    assert "cp_async.cuh" in str(caught.value)
+    assert "async.cuh" in str(caught.value)
     assert bool(o.isnan().all())
 
 

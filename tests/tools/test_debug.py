@@ -121,7 +121,7 @@ MISTAKES = [
         {"s", "p", "o"},
     ),
     (OVERLAP, Edit("sm90/consumer.cuh", "if (stats_.grew) attn::rescale_rows(o, stats_);"), {"o"}),
-    (OVERLAP, Edit("attn/online.cuh", "stats.sum[0][h] *= stats.shrink[0][h];"), SUMS),
+    (OVERLAP, Edit("attn/rescale.cuh", "stats.sum[0][h] *= stats.shrink[0][h];"), SUMS),
     (
         OVERLAP,
         Edit("sm90/products.cuh", "k.step(d)", "k.step(0)"),

@@ -23,7 +23,7 @@ class Strides(ctypes.Structure):
 
 
 class CallArgs(ctypes.Structure):
-    """Mirror of `fa::CallArgs` (include/fa/call_args.cuh)."""
+    """Mirror of `fa::CallArgs` (include/fa/core.cuh)."""
 
     _fields_: ClassVar[Fields] = (
         ("sinks", ctypes.c_void_p),  # float32 (heads,), null if there are none

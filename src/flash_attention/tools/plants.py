@@ -18,19 +18,22 @@ from ptx_emulator.report.mends import DEADLOCK
 
 @dataclass(frozen=True)
 class Edit:
-    """Replaces occurrence number `nth` of `old` in `header` by `new`."""
+    """Replaces occurrence number `nth` of `old` behind `after` in `header` by `new`."""
 
     header: str
     old: str
     new: str = ""
     nth: int = 0
+    after: str = ""  # such as "struct Whole", a variant among others of its slot
 
     def apply(self, text: str) -> str:
-        pieces = text.split(self.old)
+        before, after, rest = text.partition(self.after) if self.after else ("", "", text)
+        pieces = rest.split(self.old)
         if len(pieces) < self.nth + 2:
-            raise ValueError(f"{self.header} has no occurrence {self.nth} of {self.old!r}")
+            behind = f" behind {self.after!r}" if self.after else ""
+            raise ValueError(f"{self.header} has no occurrence {self.nth} of {self.old!r}{behind}")
         head, tail = self.old.join(pieces[: self.nth + 1]), self.old.join(pieces[self.nth + 1 :])
-        return head + self.new + tail
+        return before + after + head + self.new + tail
 
 
 @dataclass(frozen=True)
@@ -118,7 +121,7 @@ PLANTS = (
         "TMA stores O from shared memory without a proxy fence behind the writes",
         21,
         "missing-proxy-fence",
-        (Edit("sm90/staging.cuh", "ptx::fence_proxy_async();"),),
+        (Edit("sm90/warp_output.cuh", "ptx::fence_proxy_async();"),),
         silent=True,
     ),
     Plant(

@@ -15,6 +15,7 @@ from benchmarks.render.blocks import begin, end, marked_block
 from benchmarks.render.rungs import (
     config_diff,
     header_changes,
+    new_variants,
     render_rungs,
 )
 from flash_attention.errors import UnsupportedError
@@ -47,15 +48,17 @@ def test_opcodes_that_change_most_go_first() -> None:
     assert list(opcode_changes(before, after)) == ["D", "B", "C"]
 
 
-def test_the_changed_line_of_the_config_and_the_headers_it_names() -> None:
+def test_the_changed_line_of_the_config_the_variant_it_binds_and_its_header() -> None:
     base, swizzle, *_ = get_ladder()
     assert config_diff(base, swizzle) == [
         "-  using Layout = fa::sm80::layout::RowMajor;",
         "+  using Layout = fa::sm80::layout::XorSwizzle;",
     ]
-    assert header_changes(base, swizzle) == (
-        ["fa/sm80/layout/xor_swizzle.cuh"],
-        ["fa/sm80/layout/row_major.cuh"],
+    assert new_variants(base, swizzle) == {"sm80::layout::XorSwizzle": "fa/sm80/tile.cuh"}
+    eager = get_ladder()[2]
+    assert header_changes(swizzle, eager) == (
+        ["fa/sm80/schedule/eager.cuh"],
+        ["fa/sm80/schedule/lazy.cuh"],
     )
 
 

@@ -14,9 +14,8 @@ from flash_attention.kernel_configs import DType
 WIDTHS = range(16, 257, 16)
 D_HEADS = range(16, 257, 16)
 KERNEL = """
-#include <fa/dtype/bf16.cuh>
-#include <fa/dtype/fp16.cuh>
-#include <fa/ptx/wgmma.cuh>
+#include <fa/dtype.cuh>
+#include <fa/ptx/math.cuh>
 WRAPPERS
 template <class DType, int Width>
 __device__ void both(float* out, fa::u64 a, fa::u64 b) {

@@ -51,7 +51,7 @@ def test_a_wrong_output_fails_and_its_columns_stand_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     right, shifted = "b.output_pair(i, j, h)", "b.output_pair(i, j == 5 ? 4 : j, h)"
-    plant([Edit("sm80/store/direct.cuh", right, shifted)], tmp_path, monkeypatch)
+    plant([Edit("sm80/store.cuh", right, shifted)], tmp_path, monkeypatch)
     printed = invoke("debug", "--rung", "6", *SMALL, exit_code=1)
     assert "NOT within" in printed
     (line,) = re.findall(r"^ column .*$", printed, re.MULTILINE)

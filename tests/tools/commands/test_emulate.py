@@ -50,7 +50,7 @@ def test_the_tables_show_conflicts_sectors_and_classes() -> None:
     assert cell(printed, "bytes loaded") == f"{counters.bytes_loaded:,}"
     products = sum(n for opcode, n in counters.instructions.items() if opcode.startswith("mma"))
     assert re.search(rf"tensor core +{products:,} ", printed)
-    assert re.search(r"ldmatrix\S+trans\S+ +fa/ptx/ldmatrix\.cuh:\d+", printed)
+    assert re.search(r"ldmatrix\S+trans\S+ +fa/ptx/memory\.cuh:\d+", printed)
 
 
 def test_a_config_in_its_short_form() -> None:

@@ -38,8 +38,8 @@ def test_machine_code_and_ptx_have_the_same_products_in_the_loop(number: int) ->
 @pytest.mark.parametrize(
     ("number", "hot", "cold"),
     [
-        (16, "fa/sm80/mma.cuh", "fa/sm80/store/staged.cuh"),
-        (26, "fa/sm90/schedule/overlapped.cuh", "fa/sm90/output/own_buffer.cuh"),
+        (16, "fa/sm80/mma.cuh", "fa/sm80/store.cuh"),
+        (26, "fa/sm90/schedule/overlapped.cuh", "fa/sm90/output.cuh"),
     ],
 )
 def test_source_lines_of_the_loop_are_marked(number: int, hot: str, cold: str) -> None:

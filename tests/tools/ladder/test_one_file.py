@@ -8,12 +8,14 @@ import re
 import subprocess
 import sys
 from functools import cache
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
 
 from flash_attention.call.features import CAUSAL, PLAIN, Features
 from flash_attention.compile import compile_kernel
+from flash_attention.compile.binding import defined_types
 from flash_attention.compile.elf import text_section
 from flash_attention.compile.includes import INCLUDE_DIR, include_closure
 from flash_attention.families.passes import Pass
@@ -111,8 +113,17 @@ def test_it_holds_nothing_of_headers_that_the_rung_does_not_use(number: int) -> 
         if path.relative_to(INCLUDE_DIR).as_posix() not in used:
             idea = words(path.read_text().partition("#pragma once")[0].partition("\n")[2])
             assert idea not in text, path
+    bound = set(re.findall(r"using \w+ = fa::([\w:]+)", unit_of(LADDER[number - 1].config).source))
+    slots = {name.rpartition("::")[0] for name in bound}
+    for name in defined_types():
+        space, _, variant = name.rpartition("::")
+        if space in slots and name not in bound | {CALLED_BY_WATCHED}:
+            assert not re.search(rf"struct {variant}\b", text), name
     for word in ("#include", "#pragma", "static_assert", "concept ", "requires"):
         assert word not in text
+
+
+CALLED_BY_WATCHED = "attn::rescale::Lazy"
 
 
 def words(text: str) -> str:
@@ -121,18 +132,19 @@ def words(text: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("number", "header"),
+    ("number", "header", "start"),
     [
-        (1, "sm80/schedule/lazy"),
-        (3, "sm80/schedule/eager"),
-        (17, "sm90/roles/unified"),
-        (21, "sm90/serial_step"),
-        (LAST, "sm90/schedule/overlapped"),
+        (1, "sm80/schedule/lazy", "// Every block"),
+        (3, "sm80/schedule/eager", "// V is loaded"),
+        (17, "sm90/roles/unified", "// All warpgroups"),
+        (21, "sm90/verbs", "// One key block"),
+        (LAST, "sm90/schedule/overlapped", "// Q K^T"),
     ],
 )
-def test_the_comments_of_the_schedule_are_in_it(number: int, header: str) -> None:
-    source = (INCLUDE_DIR / f"fa/{header}.cuh").read_text()
-    idea = source.partition("#pragma once")[0].partition("\n")[2]
+def test_the_comments_of_the_schedule_are_in_it(number: int, header: str, start: str) -> None:
+    text = (INCLUDE_DIR / f"fa/{header}.cuh").read_text()
+    source = text[text.index(start) :]
+    idea = "".join(takewhile(lambda line: line.startswith("//"), source.splitlines(keepends=True)))
     # A call of a verb that this rung's variant leaves empty goes, and its comment with it.
     comments = re.findall(
         r"^(?!.*(?:queries_read|guess|clear_tail)).*;  // (.+)", source, re.MULTILINE

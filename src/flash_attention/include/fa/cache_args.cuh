@@ -2,7 +2,7 @@
 // The run-time arguments of the kernel that updates a KV cache. cache_args.py mirrors them; every unit
 // asserts that.
 #pragma once
-#include <fa/call_args.cuh>
+#include <fa/core.cuh>
 
 namespace fa {
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Basic types: integers, thread coordinates, the accumulator tile.
+// Basic types: integers, thread coordinates, the accumulator tile, the
+// arguments that all passes have.
 //
 // Index letters used in every header: i 16-row fragment, j 8-column fragment, h upper or lower
 // eight rows of a fragment, d 16-wide step along the head dimension, n 16-wide step along the keys.
@@ -38,5 +39,32 @@ struct Accumulator {
         for (float& x : fragment) x = 0.f;
   }
 };
+
+// Element strides of a [batch, seq, heads, d_head] tensor; d_head is contiguous.
+struct Strides {
+  i64 batch, seq, head;
+};
+
+// The arguments that the kernels of all passes have: what the caller asked. Lengths are those of
+// the longest sequence; lse is [batch, heads, seq_len_q].
+struct CallArgs {
+  const float* sinks;  // [heads], a logit that is added to the softmax denominator; null if none
+  const int* cu_seqlens_q;  // [batch + 1], where packed sequences start; null if not packed
+  const int* cu_seqlens_k;
+  const int* seqused_k;  // [batch], used keys of a sequence; null: all
+  i64 lse_batch_stride, lse_head_stride;
+  int batch, heads, heads_per_kv;
+  int seq_len_q, seq_len_k;
+  int d_qk, d_v;                  // columns of Q and K, of V and O
+  int window_left, window_right;  // keys that a query sees before and after its own
+  float softmax_scale, softcap;
+};
+
+template <class A, class B>
+inline constexpr bool kSame = false;
+template <class A>
+inline constexpr bool kSame<A, A> = true;
+template <class A, class B>
+concept Same = kSame<A, B>;
 
 }  // namespace fa

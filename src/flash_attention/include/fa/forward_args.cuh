@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The run-time arguments of a forward kernel. forward_args.py mirrors them; every unit asserts that.
 #pragma once
-#include <fa/call_args.cuh>
+#include <fa/core.cuh>
 
 namespace fa {
 

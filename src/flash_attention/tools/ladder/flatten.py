@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import replace
 from functools import cache
 
-from flash_attention.compile.includes import INCLUDE_DIR
+from flash_attention.compile.binding import defined_types
 from flash_attention.tools.ladder.parse import CLASS, Item
 from flash_attention.tools.ladder.program import INSTRUCTIONS, Program
 from flash_attention.tools.ladder.reach import Reach
@@ -41,7 +41,7 @@ class _Names:
         self.renamed = {
             (item.path[-1], item.names[0]): item.names[0] + _title(item.path[-1])
             for item in reach.kept
-            if item.owner is None and item.kind == CLASS and _stem(item.source) in _ambiguous()
+            if item.owner is None and item.kind == CLASS and item.names[0] in _ambiguous()
         }
 
     def rewrite(self, item: Item, path: tuple[str, ...]) -> None:
@@ -83,18 +83,18 @@ class _Names:
         return [Token(NAME, kept, spaces[0].gap), Token(MARK, "::"), replace(token, gap=NONE)]
 
 
-def _stem(source: str) -> str:
-    return source.rpartition("/")[2]
-
-
 def _title(space: str) -> str:
     return "".join(part.title() for part in space.split("_"))
 
 
 @cache
 def _ambiguous() -> frozenset[str]:
-    """Headers of variants that go by the same name in two slots: their types do, too. A folder of
-    variants has no folders in it."""
-    paths = (path for part in PARTS for path in INCLUDE_DIR.glob(f"fa/{part}/*/*.cuh"))
-    names = Counter(path.name for path in paths if not list(path.parent.glob("*/")))
+    """Variants that go by the same name in two slots. The namespace of a slot has none in it."""
+    paths = [tuple(name.split("::")) for name in defined_types()]
+    of_parts = {path[:2] for path in paths if len(path) > 3}
+    names = Counter(
+        path[2]
+        for path in paths
+        if len(path) == 3 and path[0] in PARTS and path[:2] not in of_parts
+    )
     return frozenset(name for name, count in names.items() if count > 1)

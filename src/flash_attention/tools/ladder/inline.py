@@ -77,7 +77,8 @@ def in_place(statement: Item, values: Values, scope: Scope) -> list[Item]:
     if not _fits(call, values, scope):
         return []
     moved = [_moved(inner, call.meant, statement.owner) for inner in function.body or ()]
-    idea = outermost(function).about if function.owner else []
+    variant = outermost(function)
+    idea = variant.lead or variant.about if function.owner else []
     moved[0].lead = [*statement.lead, *idea, *function.lead, *moved[0].lead]
     return moved
 

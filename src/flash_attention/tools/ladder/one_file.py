@@ -24,17 +24,18 @@ _LICENSE = "// SPDX-License-Identifier: Apache-2.0"
 _UNIT = "unit"
 _ENTRY = re.compile(r"\b(flash_(?:forward|backward))_\w+(?=\()")
 _SECTIONS = {
-    "numbers and arguments": ("fa/core", "fa/call_args", "fa/forward_args", "fa/backward_args"),
+    "numbers and arguments": ("fa/core", "fa/forward_args", "fa/backward_args"),
     "instructions": ("fa/ptx/",),
-    "softmax": ("fa/attn/", "fa/dtype/"),
+    "softmax": ("fa/attn/", "fa/dtype"),
     "tiles": (),  # all others
-    "the schedule": ("/schedule/", "/loop/", "/turns/", "/tile_order/"),
+    "the schedule": ("/schedule/", "/loop/", "/turns/", "/tile_order/", "/verbs.cuh"),
     "the kernel": (
-        *("/forward.cuh", "/consumer.cuh", "/producer.cuh", "/specialise.cuh", "/roles/"),
+        *("/forward.cuh", "/consumer.cuh", "/producer.cuh", "/roles/"),
         *("/backward.cuh", "/block.cuh", "/key_warpgroup.cuh", _UNIT),
     ),
 }
-"""In this order; a declaration is in the section that a part of its header's name stands for."""
+"""In this order; a declaration is in the section that a part of its header's name or of its
+namespaces stands for."""
 _RULE = 100  # columns of a heading
 _APART = 16  # lines of a declaration that has an empty line before and after it
 
@@ -112,9 +113,8 @@ def _section(item: Item) -> str:
         return "instructions"
     if item.source.startswith("fa/ptx/") and item.path[-1:] != (INSTRUCTIONS,):
         return "numbers and arguments"
-    found = (
-        title for title, parts in _SECTIONS.items() if any(part in item.source for part in parts)
-    )
+    place = f"{item.source} {'/'.join((*item.path, ''))}"
+    found = (title for title, parts in _SECTIONS.items() if any(part in place for part in parts))
     return next(found, "tiles")
 
 

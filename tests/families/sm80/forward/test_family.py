@@ -132,13 +132,14 @@ def test_a_unit_opens_with_the_config_and_has_the_one_entry() -> None:
     assert unit_of(TOP, arch=ARCHES["sm_90"]).target == "sm_90"
 
 
-def test_only_the_named_variants_are_included() -> None:
+def test_only_the_named_schedule_is_included() -> None:
+    eager, lazy = (f"fa/sm80/schedule/{name}.cuh" for name in ("eager", "lazy"))
     closure = include_closure(unit_of(TOP).source)
-    assert "fa/sm80/layout/xor_swizzle.cuh" in closure
-    assert "fa/sm80/layout/row_major.cuh" not in closure
-    plain = include_closure(unit_of(replace(TOP, swizzled=False)).source)
-    assert "fa/sm80/layout/row_major.cuh" in plain
-    assert "fa/sm80/layout/xor_swizzle.cuh" not in plain
+    assert eager in closure
+    assert lazy not in closure
+    other = include_closure(unit_of(replace(TOP, eager_load_blocks=False)).source)
+    assert lazy in other
+    assert eager not in other
 
 
 def test_a_variant_that_breaks_its_contract_is_named_first() -> None:

@@ -11,7 +11,6 @@ import torch
 
 from flash_attention.call.features import CAUSAL, PLAIN, Features, MaskKind
 from flash_attention.call.problem import Problem
-from flash_attention.compile.includes import include_closure
 from flash_attention.families.registry import unit_of
 from flash_attention.families.sm80.forward.family import SM80
 from flash_attention.families.sm80.forward.features import Sm80Features, resolve
@@ -96,17 +95,6 @@ def test_bounds_are_looked_at_only_where_they_have_to_be() -> None:
         assert unit_of(config, features).source.count("bounds::Guarded;") == 1
     paged = unit_of(config, Features(per_batch=True, page_keys=24)).source
     assert paged.count("using Bounds = fa::sm80::bounds::Paged<24>;") == 1
-    added = set(include_closure(unit_of(config, windows).source)) - set(include_closure(plain))
-    assert added == {
-        "fa/attn/key_range.cuh",
-        "fa/attn/lengths/per_batch.cuh",
-        "fa/attn/lse.cuh",
-        "fa/attn/mask/window.cuh",
-        "fa/attn/online.cuh",
-        "fa/attn/rows/one_head.cuh",
-        "fa/sm80/bounds/guarded.cuh",
-        "fa/sm80/guarded_rows.cuh",
-    }
 
 
 def test_a_kernel_is_named_and_bound_as_its_features_say() -> None:

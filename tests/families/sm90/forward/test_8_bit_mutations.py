@@ -19,8 +19,8 @@ from tests.families.sm90.planted import kinds_caught
 
 pytestmark = pytest.mark.slow  # left out of `make quick`
 
-CONVERTER, PER_HEAD = "sm90/converter.cuh", "sm90/descale/per_head.cuh"
-PER_BLOCK, FACTOR = "sm90/descale/per_block.cuh", "sm90/descale_factor.cuh"
+CONVERTER, PER_HEAD = "sm90/roles/converting.cuh", "sm90/products.cuh"
+PER_BLOCK, FACTOR = "sm90/products.cuh", "sm90/products.cuh"
 CASE = Case(140, 430, heads=4, heads_k=2)
 IN_BLOCKS = Case(140, 400, heads=1, heads_k=1, d=160, blocks=4)
 PACKED = Case(*(2, 432, 4, 2, 2), page=16, used=(90, 430), lengths_q=(70, 140), q_8_bit=True)

@@ -23,9 +23,8 @@ pytestmark = pytest.mark.slow  # left out of `make quick`
 
 FOLDER = "sm90/fp8"
 CONSUMER, PRODUCER = f"{FOLDER}/consumer.cuh", f"{FOLDER}/producer.cuh"
-EVERY, EXACT = f"{FOLDER}/promotion/every.cuh", f"{FOLDER}/powers/exact.cuh"
-LINE = f"{FOLDER}/powers/linear.cuh"
-STEP, SUMS = f"{FOLDER}/schedule/overlapped.cuh", f"{FOLDER}/sums/tensor_cores.cuh"
+EVERY, POWERS = f"{FOLDER}/promotion.cuh", f"{FOLDER}/powers.cuh"
+STEP = f"{FOLDER}/schedule/overlapped.cuh"
 TRANSPOSE, TRANSPOSED = f"{FOLDER}/transpose.cuh", f"{FOLDER}/values/transposed.cuh"
 EXPECTED = "arrive_expect(full, VTile::kLoadedBytes"
 CASE = Case(200, 700, heads=2, heads_k=2, sharp=True)
@@ -87,24 +86,24 @@ MUTATIONS = [
     Mutation(
         "a weight that is too large is not seen",
         NUMBERS,
-        Edit(EXACT, "return (bytes & 0x80808080) != 0;", "return false;"),
+        Edit(POWERS, "return (bytes & 0x80808080) != 0;", "return false;"),
     ),
     Mutation(
         "a linear weight that is too large is not seen",
         NUMBERS,
-        Edit(LINE, "kHalf1024 + 0x78;", "0xffff;"),
+        Edit(POWERS, "kHalf1024 + 0x78;", "0xffff;"),
         LINEAR,
     ),
     Mutation(
         "a linear weight below the smallest is not cut off",
         NUMBERS,
-        Edit(LINE, "ptx::max_f16x2(codes, kHalf1024 << 16 | kHalf1024)", "codes"),
+        Edit(POWERS, "ptx::max_f16x2(codes, kHalf1024 << 16 | kHalf1024)", "codes"),
         LINEAR,
     ),
     Mutation(
         "sums stay in the accumulators",
         NUMBERS,
-        Edit(SUMS, "sums[2 * h] *= zero;"),
+        Edit(POWERS, "sums[2 * h] *= zero;"),
     ),
     Mutation(
         "the copy of O is not added at the end",
@@ -154,7 +153,7 @@ MUTATIONS = [
     Mutation(
         "products may not see the rows for sums",
         "missing-proxy-fence",
-        Edit(SUMS, "ptx::fence_proxy_async();  // products see the rows"),
+        Edit(POWERS, "ptx::fence_proxy_async();  // products see the rows"),
         SERIAL_T,
     ),
     Mutation(

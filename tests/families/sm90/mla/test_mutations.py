@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow  # left out of `make quick`
 
 FOLDER, SHARED = "sm90/mla", "sm90/halves"
 CONSUMER, PRODUCER = f"{FOLDER}/consumer.cuh", f"{FOLDER}/producer.cuh"
-SCHEDULE, TURNS = f"{FOLDER}/schedule/values_first.cuh", f"{FOLDER}/block_turns.cuh"
+SCHEDULE = f"{FOLDER}/schedule.cuh"
 EXCHANGE, ROWS = f"{SHARED}/consumer.cuh", f"{SHARED}/rows.cuh"
 ENTRY = f"{SHARED}/forward.cuh"
 PLAIN = Case(2, 700, heads=24, sharp=True, causal=True)
@@ -64,7 +64,9 @@ MUTATIONS = [
     Mutation(
         "a half of V is released before it was read",
         "race",
-        Edit(TURNS, "c.template wait_products<1>();         // O is complete, V and P were read"),
+        Edit(
+            SCHEDULE, "c.template wait_products<1>();         // O is complete, V and P were read"
+        ),
     ),
     Mutation(
         "the rotary columns are not released",
@@ -85,7 +87,7 @@ MUTATIONS = [
     Mutation(
         "the maxima of the other warpgroup are not followed",
         NUMBERS,
-        Edit(TURNS, "c.follow_maxima(c.o());"),
+        Edit(SCHEDULE, "c.follow_maxima(c.o());"),
     ),
     Mutation(
         "O is not rescaled to the maxima of the other warpgroup",
@@ -124,13 +126,13 @@ MUTATIONS = [
     Mutation(
         "tiles of packed queries have no room for a last one that is not full",
         NUMBERS,
-        Edit("sm90/packed_tiles.cuh", " + static_cast<i64>(batch) * (kQueries - 1)"),
+        Edit("sm90/tile.cuh", " + static_cast<i64>(batch) * (kQueries - 1)"),
         PACKED,
     ),
     Mutation(
         "packed queries of a sequence start where those of the batch do",
         NUMBERS,
-        Edit("sm90/place/packed.cuh", "args.cu_seqlens_q[batch] + position", "position"),
+        Edit("sm90/place.cuh", "args.cu_seqlens_q[batch] + position", "position"),
         PACKED,
     ),
     Mutation(

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow  # left out of `make quick`
 
 FOLDER = "sm90/wide"
 CONSUMER, PRODUCER = f"{FOLDER}/consumer.cuh", f"{FOLDER}/producer.cuh"
-SCHEDULE, PRODUCTS = f"{FOLDER}/schedule.cuh", f"{FOLDER}/products.cuh"
+SCHEDULE = f"{FOLDER}/schedule.cuh"
 MEMORY, SHARED_PRODUCER = f"{FOLDER}/shared_memory.cuh", "sm90/halves/producer.cuh"
 PLAIN = Case("", 70, 700, 128, 128, heads=2)
 LENGTHS = Case("", 70, 320, 128, 128, heads=2, batch=2, used=(130, 200))
@@ -70,7 +70,7 @@ MUTATIONS = [
     Mutation(
         "a part of K is released while it is read",
         "race",
-        Edit(PRODUCTS, "Base::template wait_products<1>();"),
+        Edit(CONSUMER, "Base::template wait_products<1>();"),
         Case("", 70, 700, 256, 128, heads=2),
     ),
     Mutation("the last part of K is not released", DEADLOCK, Edit(SCHEDULE, "c.release_keys();")),

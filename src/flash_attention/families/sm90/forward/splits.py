@@ -100,7 +100,7 @@ class Chunks:
 
     def num_tiles(self, problem: Problem, consumers: int) -> int:
         """Count the tiles of query rows, regardless of chunks. For packed sequences it is an upper
-        bound, which include/fa/sm90/packed_tiles.cuh explains."""
+        bound, which include/fa/sm90/tile.cuh explains."""
         rows = problem.seq_q * self.heads_together
         tiles = problem.batch * -(-rows // self.tile_rows(consumers))
         if problem.total_q is not None:

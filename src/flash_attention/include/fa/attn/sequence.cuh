@@ -1,15 +1,101 @@
 // SPDX-License-Identifier: Apache-2.0
-// One sequence: the number of its queries and keys, the rows before it in their tensors, and its
-// index along their batch dimensions.
+// The sequences of a call: the slot Lengths says how long each is and where it is in its tensors, and the
+// slot Rows which query of which head a row of a tile is.
 #pragma once
-#include <fa/call_args.cuh>
+#include <fa/core.cuh>
 
 namespace fa::attn {
 
+// One sequence: the number of its queries and keys, the rows before it in their tensors, and its
+// index along their batch dimensions.
 struct Sequence {
   int q_len, k_len;
   int q_first, k_first;
   int q_batch, k_batch;
 };
 
+template <class T>
+concept LengthsSlot = requires(const CallArgs& args, int batch) {
+  { T::kPerBatch } -> Same<const bool&>;
+  { T::kPackedQueries } -> Same<const bool&>;
+  { T::q_len(args, batch) } -> Same<int>;
+  { T::sequence(args, batch) } -> Same<Sequence>;
+};
+
+template <class T>
+concept RowsSlot = requires(int row) {
+  { T::kGroup } -> Same<const int&>;
+  { T::position(row) } -> Same<int>;
+  { T::head(row, row) } -> Same<int>;
+};
+
 }  // namespace fa::attn
+
+namespace fa::attn::lengths {
+
+// All sequences are as long as their tensors.
+struct Same {
+  static constexpr bool kPerBatch = false;
+  static constexpr bool kPackedQueries = false;
+
+  static __device__ int q_len(const CallArgs& args, int /*batch*/) { return args.seq_len_q; }
+  static __device__ Sequence sequence(const CallArgs& args, int batch) {
+    return {args.seq_len_q, args.seq_len_k, 0, 0, batch, batch};
+  }
+};
+
+// Sequences differ in length. Packed tensors hold the sequences one after the other, without a batch
+// dimension; cu_seqlens says where each one starts and where the last one ends. seqused_k may reduce
+// the number of keys of a sequence.
+struct PerBatch {
+  static constexpr bool kPerBatch = true;
+  static constexpr bool kPackedQueries = false;
+
+  static __device__ int q_len(const CallArgs& args, int batch) {
+    if (!args.cu_seqlens_q) return args.seq_len_q;
+    return args.cu_seqlens_q[batch + 1] - args.cu_seqlens_q[batch];
+  }
+  static __device__ Sequence sequence(const CallArgs& args, int batch) {
+    Sequence sequence = {q_len(args, batch), args.seq_len_k, 0, 0, batch, batch};
+    if (args.cu_seqlens_q) {
+      sequence.q_first = args.cu_seqlens_q[batch];
+      sequence.q_batch = 0;
+    }
+    if (args.cu_seqlens_k) {
+      sequence.k_first = args.cu_seqlens_k[batch];
+      sequence.k_len = args.cu_seqlens_k[batch + 1] - sequence.k_first;
+      sequence.k_batch = 0;
+    }
+    if (args.seqused_k) sequence.k_len = args.seqused_k[batch];
+    return sequence;
+  }
+};
+
+// Sequences differ in length, and q is packed.
+struct PackedQueries : PerBatch {
+  static constexpr bool kPackedQueries = true;
+};
+
+}  // namespace fa::attn::lengths
+
+namespace fa::attn::rows {
+
+// The rows of a tile are queries of one head, one after the other.
+struct OneHead {
+  static constexpr int kGroup = 1;  // heads in a tile
+
+  static __device__ int position(int row) { return row; }
+  static __device__ int head(int tile_head, int /*row*/) { return tile_head; }
+};
+
+// All heads that share a head of K and V share a tile: row r is head r % Group of query r / Group. A
+// few queries then fill a tile, and K and V are read once for all of these heads.
+template <int Group>
+struct GroupedHeads {
+  static constexpr int kGroup = Group;
+
+  static __device__ int position(int row) { return row / Group; }
+  static __device__ int head(int tile_head, int row) { return tile_head * Group + row % Group; }
+};
+
+}  // namespace fa::attn::rows

@@ -2,7 +2,108 @@
 // Online softmax on accumulator registers: S becomes P, the row statistics advance, and O is
 // rescaled to the new maximum. The first key block of a row has nothing to rescale.
 #pragma once
-#include <fa/attn/row_stats.cuh>
+#include <fa/core.cuh>
+#include <fa/ptx/math.cuh>
+
+namespace fa::attn {
+
+// Running maximum and sum of the rows a lane sees. Four lanes (a quad) share a row; the sum stays
+// per lane until the last block.
+inline constexpr float kInfinity = __builtin_bit_cast(float, 0x7f800000u);
+
+__device__ inline float quad_max(float x) {
+  x = fmaxf(x, __shfl_xor_sync(~0u, x, 1));
+  return fmaxf(x, __shfl_xor_sync(~0u, x, 2));
+}
+
+__device__ inline float quad_sum(float x) {
+  x += __shfl_xor_sync(~0u, x, 1);
+  return x + __shfl_xor_sync(~0u, x, 2);
+}
+
+// The offset is subtracted from scaled scores. If a maximum of the warp's rows grew, O must be rescaled.
+template <int Rows>
+struct RowStats {
+  float max[Rows / 16][2], sum[Rows / 16][2], offset[Rows / 16][2], shrink[Rows / 16][2];
+  bool grew;
+
+  __device__ void reset() {
+#pragma unroll
+    for (int i = 0; i < Rows / 16; ++i)
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        max[i][h] = -kInfinity;
+        sum[i][h] = 0.f;
+      }
+  }
+};
+
+template <class T>
+concept ExponentialSlot = requires(Accumulator<16, 16>& s, float x) {
+  { T::factor(x) } -> Same<float>;
+  T::scale(s, x);
+  { T::offset(x, x) } -> Same<float>;
+  { T::precise(x) } -> Same<bool>;
+  { T::score(x, x) } -> Same<float>;
+  { T::exp(x, x, x) } -> Same<float>;
+};
+
+}  // namespace fa::attn
+
+namespace fa::attn::exponential {
+
+// S is scaled element by element, then exp(s - max) is taken in the natural base: FMUL, FADD, FMUL
+// and MUFU per element.
+struct ScaleThenExp {
+  static constexpr float kLog2e = 1.4426950408889634f;
+
+  static __device__ float factor(float softmax_scale) { return softmax_scale; }
+
+  template <int Rows, int Cols>
+  static __device__ void scale(Accumulator<Rows, Cols>& s, float factor) {
+#pragma unroll
+    for (auto& row : s.v)
+#pragma unroll
+      for (auto& fragment : row)
+#pragma unroll
+        for (float& x : fragment) x *= factor;
+  }
+
+  static __device__ float offset(float max, float) { return max; }
+  static __device__ bool precise(float offset) { return offset != -kInfinity; }
+
+  // The scaled score of a row's maximum: S was scaled before.
+  static __device__ float score(float max, float /*softmax_scale*/) { return max; }
+
+  static __device__ float exp(float s, float offset, float) {
+    return ptx::exp2((s - offset) * kLog2e);
+  }
+};
+
+// The scale and log2(e) are one factor c: exp2(c s - c max) is one FFMA and one MUFU per
+// element, and the product c max is one multiplication per row.
+struct FusedExp2 {
+  static constexpr float kLog2e = 1.4426950408889634f;
+
+  static __device__ float factor(float softmax_scale) { return softmax_scale * kLog2e; }
+
+  template <int Rows, int Cols>
+  static __device__ void scale(Accumulator<Rows, Cols>&, float) {}
+
+  static __device__ float offset(float max, float factor) { return max * factor; }
+
+  // Up to here c max is rounded by at most 2^-11; beyond, max is subtracted first. -inf is no maximum.
+  static __device__ bool precise(float offset) { return fabsf(offset) < 0x1p14f; }
+
+  // The scaled score of a row's maximum.
+  static __device__ float score(float max, float softmax_scale) { return max * softmax_scale; }
+
+  static __device__ float exp(float s, float offset, float factor) {
+    return ptx::exp2(fmaf(s, factor, -offset));
+  }
+};
+
+}  // namespace fa::attn::exponential
 
 namespace fa::attn {
 

@@ -3,7 +3,7 @@
 // rows and 8 columns, as accumulators have them; a thread takes two rows of a fragment.
 #pragma once
 #include <fa/backward/rows.cuh>
-#include <fa/ptx/grid_dependency.cuh>
+#include <fa/ptx/async.cuh>
 #include <fa/ptx/memory.cuh>
 
 namespace fa::backward {

@@ -7,6 +7,7 @@
 #include <fa/attn/sequence.cuh>
 #include <fa/attn/stat_rows.cuh>
 #include <fa/backward_args.cuh>
+#include <fa/core.cuh>
 
 namespace fa::backward {
 
@@ -57,3 +58,54 @@ struct Rows {
 };
 
 }  // namespace fa::backward
+
+namespace fa::backward::sum_order {
+
+// The 32 lanes' first values of a fragment follow each other, then their second ones, and so on: an
+// addition of one float a lane covers 128 contiguous bytes. Fragments of a row follow each other.
+struct ByValue {
+  // The place of the fragment of rows 16 tile and columns 8 column.
+  template <int RowFragments>
+  static __device__ int fragment(int tile, int column) {
+    return tile * RowFragments + column;
+  }
+  // The place of a value that an accumulator's lane holds.
+  static __device__ int offset(int lane, int value) { return value * kWarpSize + lane; }
+
+  // Rows `octet` and `octet` + 8 of a fragment.
+  static __device__ void read(float (&x)[2][8], const float* fragment, int octet) {
+#pragma unroll
+    for (int value = 0; value < 4; ++value) {
+      const float4 lanes = reinterpret_cast<const float4*>(fragment)[value * 8 + octet];
+      float* const to = x[value / 2] + value % 2;
+      to[0] = lanes.x;
+      to[2] = lanes.y;
+      to[4] = lanes.z;
+      to[6] = lanes.w;
+    }
+  }
+};
+
+// A lane's four values of a fragment follow each other, then those of the next lane: 16 bytes a lane.
+// The fragments of 64 rows follow each other column by column, as a warpgroup holds them.
+struct ByLane {
+  // The place of the fragment of rows 16 tile and columns 8 column.
+  template <int RowFragments>
+  static __device__ int fragment(int tile, int column) {
+    return tile / 4 * 4 * RowFragments + column * 4 + tile % 4;
+  }
+
+  // Rows `octet` and `octet` + 8 of a fragment.
+  static __device__ void read(float (&x)[2][8], const float* fragment, int octet) {
+#pragma unroll
+    for (int lane = 0; lane < 4; ++lane) {
+      const float4 values = reinterpret_cast<const float4*>(fragment)[4 * octet + lane];
+      x[0][2 * lane] = values.x;
+      x[0][2 * lane + 1] = values.y;
+      x[1][2 * lane] = values.z;
+      x[1][2 * lane + 1] = values.w;
+    }
+  }
+};
+
+}  // namespace fa::backward::sum_order

@@ -19,7 +19,8 @@ __device__ void sink_gradient(const BackwardKernelArgs& args) {
     const i64 first = static_cast<i64>(head) * args.stat_rows + attn::first_stat_row(args, batch);
     const int count = Config::Lengths::q_len(args, batch);
     for (int row = threadIdx.x; row < count; row += Config::kThreads)
-      sum -= ptx::exp2(ptx::min_nan(sink - args.lse_log2[first + row], 0.f)) * args.delta[first + row];
+      sum -=
+          ptx::exp2(ptx::min_nan(sink - args.lse_log2[first + row], 0.f)) * args.delta[first + row];
   }
 #pragma unroll
   for (int lanes = kWarpSize / 2; lanes; lanes /= 2) sum += __shfl_xor_sync(~0u, sum, lanes);

@@ -5,9 +5,42 @@
 //
 // kRowThreads threads merge a row, four columns each at a time.
 #pragma once
-#include <fa/attn/row_stats.cuh>
+#include <fa/attn/softmax.cuh>
+#include <fa/core.cuh>
 #include <fa/merge_args.cuh>
 #include <fa/ptx/math.cuh>
+#include <fa/ptx/memory.cuh>
+
+namespace fa::merge::values {
+
+// Four columns in float32.
+struct Floats {
+  template <class DType>
+  static __device__ float4 load(const void* tensor, i64 element) {
+    return *reinterpret_cast<const float4*>(static_cast<const float*>(tensor) + element);
+  }
+  template <class DType>
+  static __device__ void store(void* tensor, i64 element, float4 x) {
+    *reinterpret_cast<float4*>(static_cast<float*>(tensor) + element) = x;
+  }
+};
+
+// Four columns in 16 bits, as two pairs.
+struct Pairs {
+  template <class DType>
+  static __device__ float4 load(const void* tensor, i64 element) {
+    const uint2 pairs =
+        *reinterpret_cast<const uint2*>(static_cast<const char*>(tensor) + element * kElementBytes);
+    return {DType::low(pairs.x), DType::high(pairs.x), DType::low(pairs.y), DType::high(pairs.y)};
+  }
+  template <class DType>
+  static __device__ void store(void* tensor, i64 element, float4 x) {
+    ptx::st_global_8(static_cast<char*>(tensor) + element * kElementBytes, DType::pack(x.x, x.y),
+                     DType::pack(x.z, x.w));
+  }
+};
+
+}  // namespace fa::merge::values
 
 namespace fa::merge {
 

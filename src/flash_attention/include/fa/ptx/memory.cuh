@@ -128,4 +128,70 @@ __device__ inline void st_shared_4(u32 smem, u32 x) {
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(smem), "r"(x) : "memory");
 }
 
+// Reads of four 8x8 matrices of 16-bit elements from shared memory. Lane l names row l % 8 of
+// matrix l / 8; it receives of each matrix the elements (l / 4, 2 (l % 4) .. + 1), or of its
+// transpose.
+__device__ inline void ldmatrix_x4(u32 (&r)[4], u32 smem) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(smem)
+               : "memory");
+}
+
+__device__ inline void ldmatrix_x4_trans(u32 (&r)[4], u32 smem) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(smem)
+               : "memory");
+}
+
+// Writes of four 8x8 matrices of 16-bit elements to shared memory, the mirror of ldmatrix: lane l
+// names row l % 8 of matrix l / 8 and gives the elements (l / 4, 2 (l % 4) .. + 1) of each.
+__device__ inline void stmatrix_x4(u32 smem, const u32 (&r)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(smem),
+               "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+               : "memory");
+}
+
+// The transposes of the matrices: the lane's elements are (2 (l % 4) .. + 1, l / 4) of each.
+__device__ inline void stmatrix_x4_trans(u32 smem, const u32 (&r)[4]) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(smem),
+               "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+               : "memory");
+}
+
+// Additions to global memory that return nothing.
+__device__ inline void red_add(float* gmem, float x) {
+  asm volatile("red.global.add.f32 [%0], %1;" ::"l"(gmem), "f"(x) : "memory");
+}
+
+// NOTE: PTX ISA 9.7.13, red: vectors need sm_90. The address is a multiple of 16 bytes.
+__device__ inline void red_add_4(float* gmem, const float (&x)[4]) {
+  asm volatile("red.global.add.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(gmem), "f"(x[0]), "f"(x[1]),
+               "f"(x[2]), "f"(x[3])
+               : "memory");
+}
+
+// Counters in global memory by which CTAs take turns. Who sees a count also sees what was written before
+// the counter reached it.
+__device__ inline int ld_acquire(const int* gmem) {
+  int x;
+  asm volatile("ld.acquire.gpu.global.s32 %0, [%1];" : "=r"(x) : "l"(gmem) : "memory");
+  return x;
+}
+
+__device__ inline void wait_for_count(const int* gmem, int count) {
+  while (ld_acquire(gmem) != count) {
+  }
+}
+
+__device__ inline void count_up(int* gmem) {
+  asm volatile("red.release.gpu.global.add.s32 [%0], 1;" ::"l"(gmem) : "memory");
+}
+
+// Orders bulk copies of global memory with ordinary accesses of this thread, before and after it.
+__device__ inline void fence_proxy_async_global() {
+  asm volatile("fence.proxy.async.global;" ::: "memory");
+}
+
 }  // namespace fa::ptx

@@ -5,17 +5,41 @@
 // Shared memory: Q [kBR][kDHead], K [kBC][kDHead], V [kBC][kDHead].
 // Registers, per warp: S [kWarpRows][kBC], O [kWarpRows][kDHead] as fp32 accumulators.
 #pragma once
-#include <fa/attn/row_stats.cuh>
+#include <fa/attn/kv_order.cuh>
+#include <fa/attn/row_end.cuh>
+#include <fa/attn/slots.cuh>
 #include <fa/attn/softmax.cuh>
 #include <fa/forward_args.cuh>
-#include <fa/ptx/ldmatrix.cuh>
 #include <fa/ptx/memory.cuh>
+#include <fa/sm80/bounds.cuh>
 #include <fa/sm80/load.cuh>
 #include <fa/sm80/mma.cuh>
-#include <fa/sm80/slots.cuh>
 #include <fa/sm80/tile.cuh>
 
 namespace fa::sm80 {
+
+// Fails to compile at the first slot of `Config` whose variant does not satisfy its concept.
+template <class Config>
+__device__ constexpr bool check_slots() {
+  static_assert(attn::check_slots<Config>());
+  static_assert(CacheSlot<typename Config::Cache>,
+                "Cache: load_async, load_async_or_zero, load, store");
+  static_assert(CopySlot<typename Config::Copy, typename Config::Cache>,
+                "Copy: chunk<Cache>(smem, gmem), chunk_or_zero<Cache>, commit(), wait<Pending>()");
+  static_assert(LayoutSlot<typename Config::Layout>,
+                "Layout: place(row, chunk), advance(address, bytes)");
+  static_assert(PanelsSlot<typename Config::Panels>, "Panels: kChunks<DHead>");
+  static_assert(QueryFeedSlot<typename Config::QFeed>, "QFeed: hold, begin, before");
+  static_assert(FeedSlot<typename Config::KFeed>, "KFeed: begin<Steps>(read), before<Steps>");
+  static_assert(FeedSlot<typename Config::VFeed>, "VFeed: begin<Steps>(read), before<Steps>");
+  static_assert(MmaOrderSlot<typename Config::MmaOrder>, "MmaOrder: run<Rows, Cols>(mma)");
+  static_assert(attn::NormaliseSlot<typename Config::Normalise>, "Normalise: row(o, i, h, sum)");
+  static_assert(BoundsSlot<typename Config::Bounds, Config>,
+                "Bounds: Scope<Config> of the rows and steps of a CTA");
+  static_assert(attn::KvOrderSlot<typename Config::KvOrder>, "KvOrder: block(step, num_steps)");
+  static_assert(RowStrideSlot<typename Config::RowStride>, "RowStride: elements(from_args)");
+  return true;
+}
 
 template <class Config_>
 class Block {

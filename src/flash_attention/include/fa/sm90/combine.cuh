@@ -1,27 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 // Combines the split-KV partial results. A CTA combines one row: its warps share the partial results.
 #pragma once
-#include <fa/ptx/grid_dependency.cuh>
+#include <fa/dtype.cuh>
+#include <fa/ptx/async.cuh>
 #include <fa/sm90/combined_row.cuh>
 
 namespace fa::sm90 {
 
-// Which query of which head a CTA combines.
-template <class T, class PartRows>
-concept PlaceSlot = requires(const T& place, const ForwardKernelArgs& args, const PartRows& rows) {
-  { place.exists() } -> Same<bool>;
-  { place.position() } -> Same<int>;
-  { place.head() } -> Same<int>;
-  { place.batch() } -> Same<int>;
-  { T::tile(args, rows, 0, 0, 0) } -> Same<int>;
-  { T::o_batch(0) } -> Same<i64>;
-  { T::o_row(args, 0, 0) } -> Same<int>;
-};
-
 template <class Config>
 __device__ void combine(const ForwardKernelArgs& args) {
   static_assert(attn::DTypeSlot<typename Config::DType>, "DType: kLargestSum, pack(lo, hi)");
-  static_assert(RowsSlot<typename Config::Rows>, "Rows: kGroup, position(row), head(tile, row)");
+  static_assert(attn::RowsSlot<typename Config::Rows>,
+                "Rows: kGroup, position(row), head(tile, row)");
   static_assert(PartsOfSplits<typename Config::Splits>,
                 "Splits: part(tile, split, args), first_split(tile, args), end_split");
   static_assert(

@@ -2,12 +2,11 @@
 // A row of O from the split-KV partial results of its tile; their weights are the exponentials of their
 // log-sum-exps. A sink is added to the denominator only. A lane has four columns.
 #pragma once
-#include <fa/attn/row_stats.cuh>
+#include <fa/attn/softmax.cuh>
 #include <fa/ptx/math.cuh>
 #include <fa/ptx/memory.cuh>
-#include <fa/sm90/part_rows.cuh>
-#include <fa/sm90/place/in_batch.cuh>
-#include <fa/sm90/slots.cuh>
+#include <fa/sm90/output.cuh>
+#include <fa/sm90/place.cuh>
 
 namespace fa::sm90 {
 

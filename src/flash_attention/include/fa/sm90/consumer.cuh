@@ -2,13 +2,12 @@
 // A consumer warpgroup computes 64 rows of a tile. It offers the verbs, including those of Products, and
 // Config::Schedule calls them in order.
 #pragma once
-#include <fa/attn/key_range.cuh>
+#include <fa/attn/mask.cuh>
 #include <fa/ptx/memory.cuh>
-#include <fa/sm90/clear.cuh>
-#include <fa/sm90/mailbox.cuh>
 #include <fa/sm90/products.cuh>
-#include <fa/sm90/tensor_maps.cuh>
-#include <fa/sm90/visited_blocks.cuh>
+#include <fa/sm90/shape.cuh>
+#include <fa/sm90/shared_memory.cuh>
+#include <fa/sm90/tile.cuh>
 #include <fa/sm90/warp_output.cuh>
 
 namespace fa::sm90 {

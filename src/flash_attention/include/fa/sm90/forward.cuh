@@ -2,11 +2,30 @@
 // The sm_90a kernel: products are wgmma, read straight from shared memory. Config binds the slots;
 // Config::Roles says who copies and who computes.
 #pragma once
+#include <fa/attn/rescale.cuh>
+#include <fa/attn/slots.cuh>
 #include <fa/forward_args.cuh>
-#include <fa/sm90/smem_start.cuh>
-#include <fa/sm90/tensor_maps.cuh>
+#include <fa/sm90/shape.cuh>
+#include <fa/sm90/shared_memory.cuh>
+#include <fa/sm90/tile.cuh>
 
 namespace fa::sm90 {
+
+// Fails to compile at the first slot whose variant does not satisfy its concept: of every kernel.
+template <class Config>
+__device__ constexpr bool check_slots() {
+  using Range = attn::KeyRange<typename Config::Mask, Config::kBC>;
+  static_assert(attn::check_slots<Config>());
+  static_assert(attn::RowsSlot<typename Config::Rows>,
+                "Rows: kGroup, position(row), head(tile, row)");
+  static_assert(SplitsSlot<typename Config::Splits, Range>,
+                "Splits: kParts, begin(), first_block(range, tile, split, args), end_block; with "
+                "kParts part(tile, split, args), first_split(tile, args), end_split");
+  static_assert(attn::RescaleSlot<typename Config::Rescale, Config>,
+                "Rescale: guess<Exponential, DType>(block, s, stats, factor, "
+                "scores_again), run<Exponential>(block, s, stats, factor)");
+  return true;
+}
 
 template <class Config, class Maps>
 __device__ void forward(const Maps& maps, const ForwardKernelArgs& args, const void* smem) {

@@ -2,10 +2,11 @@
 // The producer: one thread that goes through the tiles, tells the consumers about each, and loads Q, K
 // and V into shared memory as buffers become empty.
 #pragma once
-#include <fa/ptx/tma.cuh>
-#include <fa/sm90/mailbox.cuh>
-#include <fa/sm90/tensor_maps.cuh>
-#include <fa/sm90/visited_blocks.cuh>
+#include <fa/attn/sequence.cuh>
+#include <fa/ptx/async.cuh>
+#include <fa/sm90/shape.cuh>
+#include <fa/sm90/shared_memory.cuh>
+#include <fa/sm90/tile.cuh>
 
 namespace fa::sm90 {
 
@@ -108,4 +109,119 @@ class Producer {
   u32 tile_parity_ = 0;
 };
 
+template <class T, class Config>
+concept PagesSlot =
+    requires(typename Shape<Config>::KVTile tile, const TensorMap& map, ptx::Mbarrier full,
+             const attn::Sequence& sequence, const ForwardKernelArgs& args) {
+      { T::template kBoxKeys<Config::kBC> } -> Same<const int&>;
+      T::load(tile, map, full, 0, 0, 0, sequence, args);
+    };
+
+template <class T, class Config>
+concept QueriesSlot = requires(const Producer<Config, SharedMemory<Config>>& producer, Tile tile) {
+  T::expect(producer, tile);
+};
+
+// How many keys a page and a key block have in common: the largest box that lies in one of both.
+__device__ constexpr int common_divisor(int a, int b) { return b ? common_divisor(b, a % b) : a; }
+
 }  // namespace fa::sm90
+
+namespace fa::sm90::pages {
+
+// The keys of a sequence are contiguous in their tensor.
+struct Contiguous {
+  template <int BlockKeys>
+  static constexpr int kBoxKeys = BlockKeys;  // of a tensor map
+
+  template <class KVTile>
+  static __device__ void load(KVTile tile, const TensorMap& map, ptx::Mbarrier full, int kv_head,
+                              int key, int /*batch*/, const attn::Sequence& sequence,
+                              const ForwardKernelArgs&, int first_column = 0) {
+#pragma unroll
+    for (int p = 0; p < KVTile::kCount; ++p)
+      ptx::tma_load_4d(tile.panel(p), map, full, first_column + p * KVTile::kColumns, kv_head,
+                       sequence.k_first + key, sequence.k_batch);
+  }
+};
+
+// A paged KV cache: the keys of a sequence are in pages of `PageKeys` rows, which a block table lists.
+// Beyond the last key its page is loaded again; these rows are masked or cleared.
+template <int PageKeys>
+struct Paged {
+  template <int BlockKeys>
+  static constexpr int kBoxKeys = common_divisor(PageKeys, BlockKeys);  // of a tensor map
+
+  template <class KVTile>
+  static __device__ void load(KVTile tile, const TensorMap& map, ptx::Mbarrier full, int kv_head,
+                              int key, int batch, const attn::Sequence& sequence,
+                              const ForwardKernelArgs& args, int first_column = 0) {
+    constexpr int kBox = kBoxKeys<KVTile::kRows>;
+    static_assert(KVTile::kRows % kBox == 0 && PageKeys % kBox == 0);
+    const int* const table = args.block_table + batch * args.block_table_stride;
+#pragma unroll 1
+    for (int k = 0; k < KVTile::kRows; k += kBox) {
+      const int page = min(key + k, sequence.k_len - 1) / PageKeys;
+#pragma unroll
+      for (int p = 0; p < KVTile::kCount; ++p)
+        ptx::tma_load_4d(tile.panel(p) + k * KVTile::kRowBytes, map, full,
+                         first_column + p * KVTile::kColumns, kv_head, (key + k) % PageKeys,
+                         table[page]);
+    }
+  }
+};
+
+// A paged KV cache whose boxes have few keys, down to one. Several entries of the block table are read
+// ahead of their boxes, because every read waits for memory. Beyond the last key its page is loaded again;
+// these rows are masked or cleared.
+template <int PageKeys>
+struct SmallPaged {
+  template <int BlockKeys>
+  static constexpr int kBoxKeys = common_divisor(PageKeys, BlockKeys);  // of a tensor map
+
+  template <class KVTile>
+  static __device__ void load(KVTile tile, const TensorMap& map, ptx::Mbarrier full, int kv_head,
+                              int key, int batch, const attn::Sequence& sequence,
+                              const ForwardKernelArgs& args, int first_column = 0) {
+    constexpr int kBox = kBoxKeys<KVTile::kRows>;
+    constexpr int kAhead = common_divisor(KVTile::kRows / kBox, 4);  // more would spill
+    static_assert(kBox * KVTile::kRowBytes % 128 == 0, "TMA writes to multiples of 128 bytes");
+    const int* const table = args.block_table + batch * args.block_table_stride;
+#pragma unroll 1
+    for (int first = 0; first < KVTile::kRows; first += kAhead * kBox) {
+      int pages[kAhead];
+#pragma unroll
+      for (int i = 0; i < kAhead; ++i)
+        pages[i] = table[min(key + first + i * kBox, sequence.k_len - 1) / PageKeys];
+#pragma unroll 1
+      for (int p = 0; p < KVTile::kCount; ++p)
+#pragma unroll
+        for (int i = 0; i < kAhead; ++i) {
+          const int k = first + i * kBox;
+          ptx::tma_load_4d(tile.panel(p) + k * KVTile::kRowBytes, map, full,
+                           first_column + p * KVTile::kColumns, kv_head, (key + k) % PageKeys,
+                           pages[i]);
+        }
+    }
+  }
+};
+
+}  // namespace fa::sm90::pages
+
+namespace fa::sm90::queries {
+
+// Q is not prefetched: it is loaded when its buffer is empty.
+struct OnDemand {
+  template <class Producer>
+  static __device__ void expect(const Producer&, Tile) {}
+};
+
+// Q is prefetched into L2 as soon as its tile is known, while the previous tile is computed.
+struct Prefetched {
+  template <class Producer>
+  static __device__ void expect(const Producer& producer, Tile tile) {
+    producer.prefetch_q(tile);
+  }
+};
+
+}  // namespace fa::sm90::queries

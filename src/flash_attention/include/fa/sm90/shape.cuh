@@ -3,7 +3,9 @@
 // for TMA and wgmma without conflicts. No product reads columns beyond d_head.
 #pragma once
 #include <fa/core.cuh>
-#include <fa/ptx/wgmma.cuh>
+#include <fa/ptx/async.cuh>
+#include <fa/ptx/math.cuh>
+#include <fa/ptx/memory.cuh>
 
 namespace fa::sm90 {
 
@@ -107,6 +109,62 @@ struct Shape {
   // where other registers are not scarce.
   static __device__ typename QTile::RowOperand uniform(typename QTile::RowOperand q) {
     return Config::kDHead >= 256 || Config::kConsumers > 2 ? q.uniform() : q;
+  }
+};
+
+// The tensor maps of q, k, v and o; kernels that copy by threads have none.
+struct TensorMaps {
+  const TensorMap &q, &k, &v, &o;
+};
+
+struct NoMaps {};
+
+// The named barriers of a CTA and their participants; 0 is __syncthreads.
+inline constexpr int kMostConsumers = 3;
+
+enum class NamedBarrier : int {
+  kTurn = 1,                                // one for each consumer: its turn at the tensor cores
+  kWarpgroup = kTurn + kMostConsumers,      // one for each consumer: its four warps
+  kConsumers = kWarpgroup + kMostConsumers  // all of them
+};
+static_assert(static_cast<int>(NamedBarrier::kConsumers) < 16);
+
+// The barrier of `warpgroup`, of a kind that each consumer has one of.
+__device__ constexpr int id_of(NamedBarrier first, int warpgroup) {
+  return static_cast<int>(first) + warpgroup;
+}
+
+// Waits for all threads of the warpgroup.
+__device__ inline void sync_warpgroup(int warpgroup) {
+  ptx::named_barrier_sync(id_of(NamedBarrier::kWarpgroup, warpgroup), kWarpgroupSize);
+}
+
+// Waits for all consumers.
+template <class Config>
+__device__ void sync_consumers() {
+  ptx::named_barrier_sync(static_cast<int>(NamedBarrier::kConsumers),
+                          Config::kConsumers * kWarpgroupSize);
+}
+
+// Dynamic shared memory starts at a known address on sm_90, if a kernel has no other shared memory. Addresses
+// are then constants: they take no registers, and those of stages stay in uniform registers.
+inline constexpr u32 kSmemStart = 1024;
+
+__device__ inline void check_smem_start(const void* smem) {
+  if (ptx::smem_address(smem) != kSmemStart) __trap();
+}
+
+// A stage of a ring buffer, and the parity of the current phase of its barriers.
+template <int Stages>
+struct Ring {
+  int stage = 0;
+  u32 parity = 0;
+
+  __device__ void advance() {
+    if (++stage == Stages) {
+      stage = 0;
+      parity ^= 1;
+    }
   }
 };
 

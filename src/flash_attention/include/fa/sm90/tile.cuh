@@ -1,13 +1,51 @@
 // SPDX-License-Identifier: Apache-2.0
 // A tile is a block of query rows of one head (or of a group of heads) of one sequence. A split is the
 // range of its keys that a CTA visits, with split-KV. A tile order yields the tiles of a CTA one after
-// the other.
+// the other. The slot Splits says which key blocks of a tile a CTA visits.
 #pragma once
+#include <fa/attn/mask.cuh>
 #include <fa/forward_args.cuh>
-#include <fa/sm90/packed_tiles.cuh>
+#include <fa/ptx/async.cuh>
 #include <fa/sm90/shape.cuh>
 
 namespace fa::sm90 {
+
+// The last of `count` sequences that starts at `place` or before it. `start(n)` never falls.
+template <class Start>
+__device__ int sequence_at(int place, int count, Start start) {
+  int found = 0;
+  for (int end = count; end - found > 1;) {
+    const int middle = (found + end) / 2;
+    if (start(middle) <= place)
+      found = middle;
+    else
+      end = middle;
+  }
+  return found;
+}
+
+// The numbers of the tiles of packed queries, where all heads share a tile. The host does not know how many
+// queries each sequence has, and no kernel counts the tiles of all sequences: the first tile of a sequence
+// has a number that leaves room for the tiles of all sequences before it. Some numbers stay without a tile.
+template <class Rows, int TileRows>
+struct PackedTiles {
+  static_assert(TileRows % Rows::kGroup == 0, "a tile has whole queries");
+  static constexpr int kQueries = TileRows / Rows::kGroup;  // of a tile
+
+  const ForwardKernelArgs& args;
+
+  // A sequence of n queries has at most (n + kQueries - 1) / kQueries tiles, and none has more than the
+  // longest.
+  __device__ int first(int batch) const {
+    const i64 of_longest = (args.seq_len_q + kQueries - 1) / kQueries;
+    const i64 queries = args.cu_seqlens_q[batch] + static_cast<i64>(batch) * (kQueries - 1);
+    return static_cast<int>(min(batch * of_longest, queries / kQueries));
+  }
+  __device__ int count() const { return first(args.batch); }
+  __device__ int sequence(int tile) const {
+    return sequence_at(tile, args.batch, [this](int batch) { return first(batch); });
+  }
+};
 
 struct Tile {
   int q_block, head, batch, split;
@@ -58,6 +96,129 @@ __device__ int tile_index(const Tile& tile, const ForwardKernelArgs& args) {
 template <class Config>
 __device__ int kv_head(const Tile& tile, const ForwardKernelArgs& args) {
   return Config::Rows::kGroup > 1 ? tile.head : tile.head / args.heads_per_kv;
+}
+
+// Splits with partial results say where these are stored.
+template <class T>
+concept PartsOfSplits = requires(const ForwardKernelArgs& args, int tile, int split) {
+  { T::part(tile, split, args) } -> Same<int>;
+  { T::first_split(tile, args) } -> Same<int>;
+  { T::end_split(tile, args) } -> Same<int>;
+};
+
+template <class T, class Range>
+concept SplitsSlot =
+    requires(const ForwardKernelArgs& args, const Range& range, int tile, int split) {
+      { T::kParts } -> Same<const bool&>;
+      T::begin();
+      { T::first_block(range, tile, split, args) } -> Same<int>;
+      { T::end_block(range, tile, split, args) } -> Same<int>;
+    } && (!T::kParts || PartsOfSplits<T>);
+
+// Split-KV: a CTA computes a partial O from split_blocks key blocks, and the partial results of a tile
+// are combined afterwards. `Splits` says where a split begins in the key blocks of a tile.
+template <class Splits>
+struct KeyParts {
+  static constexpr bool kParts = true;
+
+  static __device__ void begin() { ptx::launch_dependents(); }
+  template <class Range>
+  static __device__ int first_block(const Range& range, int tile, int split,
+                                    const ForwardKernelArgs& args) {
+    return within(range.first_block(), tile, split, args);
+  }
+  template <class Range>
+  static __device__ int end_block(const Range& range, int tile, int split,
+                                  const ForwardKernelArgs& args) {
+    return within(range.end_block(), tile, split, args);
+  }
+
+ private:
+  // A range outside of a split becomes empty at its border, so that rows never skip more blocks than
+  // the split has.
+  static __device__ int within(int block, int tile, int split, const ForwardKernelArgs& args) {
+    const int first = Splits::split_start(tile, split, args);
+    return min(max(block, first), first + args.split_blocks);
+  }
+};
+
+}  // namespace fa::sm90
+
+namespace fa::sm90::splits {
+
+// No split-KV: a tile visits all key blocks of its rows.
+struct Whole {
+  static constexpr bool kParts = false;
+
+  static __device__ void begin() {}
+  static __device__ int count(const ForwardKernelArgs&) { return 1; }
+  template <class Range>
+  static __device__ int first_block(const Range& range, int /*tile*/, int /*split*/,
+                                    const ForwardKernelArgs&) {
+    return range.first_block();
+  }
+  template <class Range>
+  static __device__ int end_block(const Range& range, int /*tile*/, int /*split*/,
+                                  const ForwardKernelArgs&) {
+    return range.end_block();
+  }
+};
+
+// The keys are split into chunks of split_blocks blocks, whose partial results are combined afterwards.
+// Where a chunk begins does not depend on what else is in the batch.
+struct Chunked : KeyParts<Chunked> {
+  static __device__ int split_start(int /*tile*/, int split, const ForwardKernelArgs& args) {
+    return split * args.split_blocks;
+  }
+  static __device__ int count(const ForwardKernelArgs& args) {
+    return (args.key_blocks + args.split_blocks - 1) / args.split_blocks;
+  }
+  // The index of the partial result of one split of a tile.
+  static __device__ int part(int tile, int split, const ForwardKernelArgs& args) {
+    return tile * count(args) + split;
+  }
+  static __device__ int first_split(int /*tile*/, const ForwardKernelArgs&) { return 0; }
+  static __device__ int end_split(int /*tile*/, const ForwardKernelArgs& args) {
+    return count(args);
+  }
+};
+
+// The key blocks of all tiles form one list, which is split evenly: CTA n has the split_blocks blocks
+// from n * split_blocks on, of one tile or of several. The partial results of each tile are combined
+// afterwards.
+struct Even : KeyParts<Even> {
+  static __device__ int split_start(int tile, int split, const ForwardKernelArgs& args) {
+    return split * args.split_blocks - tile * args.key_blocks;
+  }
+  // A partial result starts with a new tile, a new split or both, so tile + split is unique.
+  static __device__ int part(int tile, int split, const ForwardKernelArgs&) { return tile + split; }
+  static __device__ int first_split(int tile, const ForwardKernelArgs& args) {
+    return tile * args.key_blocks / args.split_blocks;
+  }
+  static __device__ int end_split(int tile, const ForwardKernelArgs& args) {
+    return ((tile + 1) * args.key_blocks - 1) / args.split_blocks + 1;
+  }
+};
+
+}  // namespace fa::sm90::splits
+
+namespace fa::sm90 {
+
+// The key blocks that the rows of a tile see, as far as they are in its split. They are visited from the
+// last to the first.
+struct VisitedBlocks {
+  int first, end;
+};
+
+template <class Config>
+__device__ VisitedBlocks visited_blocks(const Tile& tile, const attn::Sequence& sequence,
+                                        const ForwardKernelArgs& args) {
+  const attn::KeyRange<typename Config::Mask, Config::kBC> range(
+      typename Config::Mask(args), Config::Rows::position(tile.q_block * Shape<Config>::kBR),
+      Shape<Config>::kBR / Config::Rows::kGroup, sequence);
+  const int index = tile_index<Config>(tile, args);
+  return {Config::Splits::first_block(range, index, tile.split, args),
+          Config::Splits::end_block(range, index, tile.split, args)};
 }
 
 }  // namespace fa::sm90

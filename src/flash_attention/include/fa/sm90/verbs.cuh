@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 // What variants may use of the consumer or the producer that they get: the verbs of a schedule, and what
-// Output and Queries need.
+// Output and Queries need. The slot Turns says when a consumer may issue its products, the slot FirstBlock
+// how wide its first block is.
 #pragma once
-#include <fa/attn/online.cuh>
+#include <fa/attn/rescale.cuh>
 #include <fa/attn/slots.cuh>
+#include <fa/sm90/shape.cuh>
 #include <fa/sm90/tile.cuh>
 
 namespace fa::sm90 {
-
-using attn::Same;
 
 // For a block of `Keys` keys of one kind.
 template <class C, int Keys, class Block>
@@ -59,4 +59,121 @@ concept StoringConsumer = requires(C& c) {
 template <class P>
 concept PrefetchingProducer = requires(const P& producer, Tile tile) { producer.prefetch_q(tile); };
 
+template <class Config>
+class Consumer;
+
+template <class T, class Config>
+concept TurnsSlot =
+    requires(const typename T::template Order<Config::kConsumers>& order, int warpgroup) {
+      { typename T::template Order<Config::kConsumers>(warpgroup) };
+      order.begin();
+      order.end();
+      order.finish();
+    };
+
+template <class T, class Config>
+concept FirstBlockSlot = requires(Consumer<Config>& consumer) { T::run(consumer); };
+
+template <class T, class Config>
+concept ScheduleSlot = requires(Consumer<Config>& consumer) { T::run(consumer); };
+
 }  // namespace fa::sm90
+
+namespace fa::sm90::turns {
+
+// Every consumer issues its products when it is ready. The barrier of its four warps is not needed for
+// correctness: after it the compiler knows that they are convergent, and keeps the operand addresses
+// in uniform registers, which saves two moves per product.
+struct Free {
+  template <int Consumers>
+  class Order {
+   public:
+    __device__ explicit Order(int warpgroup) : warpgroup_(warpgroup) {}
+    __device__ void begin() const {
+      // Waits for the four warps.
+      ptx::named_barrier_sync(id_of(NamedBarrier::kTurn, warpgroup_), kWarpgroupSize);
+    }
+    __device__ void end() const {}
+    __device__ void finish() const {}
+
+   private:
+    const int warpgroup_;
+  };
+};
+
+// Ping-pong: consumers alternate in issuing their products. While one computes exponentials, the other
+// uses the tensor cores. A warpgroup waits at its own barrier, where the previous one arrives.
+struct PingPong {
+  template <int Consumers>
+  class Order {
+   public:
+    __device__ explicit Order(int warpgroup) : warpgroup_(warpgroup) {
+      if (warpgroup == Consumers - 1) end();  // opens the first turn of warpgroup 0
+    }
+    __device__ void begin() const {
+      // Waits until the previous warpgroup has issued its products.
+      ptx::named_barrier_sync(id_of(NamedBarrier::kTurn, warpgroup_), 2 * kWarpgroupSize);
+    }
+    __device__ void end() const {
+      const int next = warpgroup_ == Consumers - 1 ? 0 : warpgroup_ + 1;
+      ptx::named_barrier_arrive(id_of(NamedBarrier::kTurn, next), 2 * kWarpgroupSize);
+    }
+    __device__ void finish() const {
+      if (warpgroup_ == 0) begin();  // consumes the arrival that nobody waited for
+    }
+
+   private:
+    const int warpgroup_;
+  };
+};
+
+}  // namespace fa::sm90::turns
+
+namespace fa::sm90 {
+
+// One key block: scores, softmax and O += P V, each finished before the next. S and P may be narrower
+// than the block, if only its first keys are seen.
+template <class Consumer, class Scores, class Weights, class Block>
+__device__ void serial_step(Consumer& c, Scores& s, Weights& p, Block block) {
+  c.wait_k();                       // K has arrived
+  c.begin_turn();                   // this warpgroup may issue
+  c.issue_scores(s, c.q(), c.k());  // S = Q K^T
+  c.end_turn();
+  c.clear_tail();                 // V is zero beyond the last key
+  c.template wait_products<0>();  // S is complete
+  c.mask(s, block);
+  c.guess(s, block);  // may read K again
+  c.release_k();
+  c.softmax(s, block);
+  c.rescale(c.o(), block);
+  c.convert(p, s);
+  c.wait_v();                           // V has arrived
+  c.issue_accumulate(c.o(), p, c.v());  // O += P V
+  c.template wait_products<0>();        // O is complete, V was read
+  c.release_v();
+  c.next_block();
+}
+
+}  // namespace fa::sm90
+
+namespace fa::sm90::first_block {
+
+// The first block of a warpgroup is as wide as the others.
+struct Whole {
+  template <class Consumer>
+  static __device__ void run(Consumer&) {}
+};
+
+// Where the rows of a warpgroup see only the first few keys of their first block (the diagonal of a
+// causal mask, the end of the sequence), the products are only `Keys` wide.
+template <int Keys>
+struct Narrow {
+  template <class Consumer>
+  static __device__ void run(Consumer& c) {
+    typename Consumer::template Scores<Keys> s;
+    typename Consumer::template Weights<Keys> p;
+    if (c.template first_block_within<Keys>()) serial_step(c, s, p, attn::FirstMasked{});
+  }
+};
+
+}  // namespace fa::sm90::first_block

@@ -11,14 +11,12 @@
 //
 // Warps are a grid: kColumnWarps share the columns of S and of the sums, the others the rows.
 #pragma once
-#include <fa/attn/exponential/fused_exp2.cuh>
+#include <fa/attn/softmax.cuh>
 #include <fa/backward_args.cuh>
-#include <fa/ptx/ldmatrix.cuh>
+#include <fa/ptx/async.cuh>
 #include <fa/ptx/memory.cuh>
-#include <fa/ptx/named_barrier.cuh>
 #include <fa/sm80/backward/dq.cuh>
 #include <fa/sm80/backward/product.cuh>
-#include <fa/sm80/backward/weights.cuh>
 #include <fa/sm80/load.cuh>
 #include <fa/sm80/tile.cuh>
 

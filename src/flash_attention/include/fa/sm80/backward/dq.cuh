@@ -2,7 +2,8 @@
 // dQ of the visited queries: their dS^T times the own keys, added to the sums in global memory. Here
 // every warp has kDqWarpRows rows, and every kColWarps-th tile of 16 columns.
 #pragma once
-#include <fa/ptx/ldmatrix.cuh>
+#include <fa/backward/rows.cuh>
+#include <fa/ptx/memory.cuh>
 #include <fa/sm80/backward/product.cuh>
 
 namespace fa::sm80::backward {
@@ -38,4 +39,33 @@ __device__ void add_dq(u32 ds_tile, u32 own_tile, float* sums, int first) {
     }
 }
 
+template <class T>
+concept AdditionsSlot = requires(float* fragment, const float (&values)[4]) {
+  T::Order::template fragment<8>(0, 0);
+  T::add(fragment, values);
+};
+
 }  // namespace fa::sm80::backward
+
+namespace fa::sm80::backward::additions {
+
+// dQ is added float by float: one addition of a warp covers 128 contiguous bytes.
+struct Floats {
+  using Order = fa::backward::sum_order::ByValue;
+
+  static __device__ void add(float* fragment, const float (&values)[4]) {
+#pragma unroll
+    for (int e = 0; e < 4; ++e) ptx::red_add(fragment + Order::offset(lane_id(), e), values[e]);
+  }
+};
+
+// A lane adds its four values of a fragment of dQ at once, which sm_90 and newer can.
+struct Vectors {
+  using Order = fa::backward::sum_order::ByLane;
+
+  static __device__ void add(float* fragment, const float (&values)[4]) {
+    ptx::red_add_4(fragment + 4 * lane_id(), values);
+  }
+};
+
+}  // namespace fa::sm80::backward::additions

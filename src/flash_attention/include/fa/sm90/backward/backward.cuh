@@ -2,10 +2,10 @@
 // The sm_90a kernel of dK and dV, and of dQ or dS as Config::QueryGradient says. Warpgroup 0 loads, the
 // next ones have 64 keys each, and the last one, if there is one more, computes dQ.
 #pragma once
-#include <fa/ptx/grid_dependency.cuh>
-#include <fa/ptx/register_pool.cuh>
+#include <fa/ptx/async.cuh>
 #include <fa/sm90/backward/key_warpgroup.cuh>
 #include <fa/sm90/backward/producer.cuh>
+#include <fa/sm90/backward/query_gradient.cuh>
 #include <fa/sm90/backward/slots.cuh>
 
 namespace fa::sm90::backward {

@@ -4,12 +4,9 @@
 // instantiated by itself, so that its addresses are constants.
 #pragma once
 #include <fa/backward_args.cuh>
-#include <fa/sm90/backward/block_walk.cuh>
-#include <fa/sm90/backward/probabilities.cuh>
 #include <fa/sm90/backward/products.cuh>
 #include <fa/sm90/backward/staged_rows.cuh>
-#include <fa/sm90/backward/tails.cuh>
-#include <fa/sm90/backward/tensor_maps.cuh>
+#include <fa/sm90/backward/work.cuh>
 
 namespace fa::sm90::backward {
 

@@ -2,11 +2,9 @@
 // The producer: one thread that goes through the tiles, posts each, and loads its K and V, and Q and dO
 // of the blocks that visit it as buffers become empty.
 #pragma once
-#include <fa/ptx/bulk.cuh>
-#include <fa/sm90/backward/block_walk.cuh>
+#include <fa/ptx/async.cuh>
 #include <fa/sm90/backward/shared_memory.cuh>
-#include <fa/sm90/backward/tensor_maps.cuh>
-#include <fa/sm90/backward/tile_work.cuh>
+#include <fa/sm90/backward/work.cuh>
 
 namespace fa::sm90::backward {
 

@@ -2,8 +2,12 @@
 // The products of the backward pass and their registers. A key warpgroup has the rows of its keys: S^T
 // and dP^T with a column for each query, dK and dV with those of the head. All are asynchronous.
 #pragma once
+#include <fa/attn/mask.cuh>
+#include <fa/attn/stat_rows.cuh>
+#include <fa/backward_args.cuh>
+#include <fa/ptx/math.cuh>
 #include <fa/ptx/memory.cuh>
-#include <fa/sm90/backward/shape.cuh>
+#include <fa/sm90/backward/work.cuh>
 
 namespace fa::sm90::backward {
 
@@ -60,5 +64,66 @@ struct Products {
 // The slopes of a warpgroup's scores, a base class: it takes no room if there is nothing to keep.
 template <class Config>
 using Slopes = typename Config::Slopes::template Kept<Products<Config>, typename Config::Score>;
+
+// From S to P: exponentials, then zeros where a query does not see a key, and ones where the rounding of
+// large scores gave more. Rows are keys, columns queries.
+
+// The statistics of a lane's two queries of fragment j.
+__device__ inline ptx::FloatPair stats_of_lane(u32 stats, int j) {
+  return ptx::ld_shared_8(stats + (8 * j + 2 * (lane_id() % 4)) * sizeof(float));
+}
+
+// S becomes P = exp2(scale S - lse).
+template <class Scores>
+__device__ void exponentials_of(Scores& s, float score_scale, u32 lse) {
+  constexpr float kLog2e = 1.4426950408889634f;
+  const float scale = score_scale * kLog2e;
+#pragma unroll
+  for (int j = 0; j < Scores::kColFragments; ++j) {
+    const ptx::FloatPair offset = stats_of_lane(lse, j);
+#pragma unroll
+    for (int e = 0; e < 4; ++e)
+      s.v[0][j][e] = ptx::exp2(fmaf(s.v[0][j][e], scale, -(e % 2 ? offset.y : offset.x)));
+  }
+}
+
+// P of a warp's 16 keys, from `warp_key` of the tile on, and the queries from `query` on.
+template <class Mask, class Scores>
+__device__ void limit(Scores& p, const Mask& mask, Mailbox mail, int warp_key, int first_query) {
+  attn::Sequence sequence = {};
+  sequence.q_len = mail.read(Word::kQLen);
+  sequence.k_len = mail.read(Word::kKLen);
+  const int first_key = mail.read(Word::kKeyFirst) + warp_key + lane_id() / 4;
+  const int query = first_query + 2 * (lane_id() % 4);
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int key = first_key + 8 * h;
+    const int first = mask.first_query(key, sequence) - query;
+    const int end = (key < sequence.k_len ? mask.end_query(key, sequence) : 0) - query;
+#pragma unroll
+    for (int j = 0; j < Scores::kColFragments; ++j)
+#pragma unroll
+      for (int e = 0; e < 2; ++e) {
+        float& x = p.v[0][j][2 * h + e];
+        if (8 * j + e < first || 8 * j + e >= end)
+          x = 0.f;
+        else if (x > 1.f)
+          x = 1.f;
+      }
+  }
+}
+
+// Whether P of a block has limits: some key is not seen by all queries, or a query has large scores. A lane
+// looks at the log-sum-exps of every 32nd query.
+template <int Queries>
+__device__ bool has_limits(Mailbox mail, int block, u32 lse) {
+  bool large = false;
+#pragma unroll
+  for (int query = 0; query < Queries; query += kWarpSize)
+    large |= attn::is_large(
+        __uint_as_float(ptx::ld_shared_4(lse + (query + lane_id()) * sizeof(float))));
+  return __any_sync(~0u, large) || block < mail.read_alone(Word::kOpenFirst) ||
+         block >= mail.read_alone(Word::kOpenEnd);
+}
 
 }  // namespace fa::sm90::backward

@@ -2,11 +2,9 @@
 // The kernel of dQ = dS K, a plain product with dS from the workspace. A CTA has 128 queries of a head:
 // warpgroup 0 loads blocks of 64 keys, two more have 64 queries each. Config::Sums says how dQ leaves.
 #pragma once
-#include <fa/ptx/bulk.cuh>
-#include <fa/ptx/grid_dependency.cuh>
-#include <fa/ptx/register_pool.cuh>
+#include <fa/ptx/async.cuh>
 #include <fa/sm90/backward/query_rows.cuh>
-#include <fa/sm90/backward/tails.cuh>
+#include <fa/sm90/backward/staged_rows.cuh>
 
 namespace fa::sm90::backward {
 

@@ -2,11 +2,48 @@
 // A tile of the kernel that computes dQ from the workspace: 128 queries of one head of q, and the key
 // blocks of the part that they see.
 #pragma once
-#include <fa/attn/key_range.cuh>
-#include <fa/sm90/backward/query_memory.cuh>
-#include <fa/sm90/backward/tile.cuh>
+#include <fa/attn/mask.cuh>
+#include <fa/attn/stat_rows.cuh>
+#include <fa/sm90/backward/shared_memory.cuh>
+#include <fa/sm90/backward/staged_rows.cuh>
+#include <fa/sm90/backward/work.cuh>
+#include <fa/sm90/backward/workspace.cuh>
 
 namespace fa::sm90::backward {
+
+// The shared memory of the kernel that computes dQ from the workspace: ring buffers of dS and K, then the
+// mbarriers. All addresses are constants.
+inline constexpr int kQueryWarpgroups = 2;  // with 64 queries each
+
+template <class Config>
+struct QueryMemory {
+  using KeyTile = SharedTile<Config::kDHead, kPanelRows>;
+  static constexpr int kStages = Config::kStages;
+  static constexpr u32 kDs = kSmemStart;
+  static constexpr u32 kK = kDs + kStages * kQueryWarpgroups * Panel::kBytes;
+  static constexpr u32 kBarriers = kK + kStages * KeyTile::kBytes;
+  static constexpr int kBytes = kBarriers - kSmemStart + 2 * kStages * ptx::kMbarrierBytes;
+
+  static __device__ Panel ds(int stage, int warpgroup) {
+    return Panel(kDs + (stage * kQueryWarpgroups + warpgroup) * Panel::kBytes);
+  }
+  static __device__ KeyTile k(int stage) { return KeyTile(kK + stage * KeyTile::kBytes); }
+  static __device__ ptx::Mbarrier full(int stage) {
+    return {kBarriers + stage * ptx::kMbarrierBytes};
+  }
+  static __device__ ptx::Mbarrier empty(int stage) {
+    return {kBarriers + (kStages + stage) * ptx::kMbarrierBytes};
+  }
+
+  static __device__ void init_barriers() {
+#pragma unroll
+    for (int stage = 0; stage < kStages; ++stage) {
+      ptx::mbarrier_init(full(stage), 1);
+      ptx::mbarrier_init(empty(stage), kQueryWarpgroups * kWarps);
+    }
+    ptx::fence_mbarrier_init();  // TMA sees them
+  }
+};
 
 inline constexpr int kNoBlock = 1 << 30;
 
@@ -59,3 +96,46 @@ struct QueryRows {
 };
 
 }  // namespace fa::sm90::backward
+
+namespace fa::sm90::backward::sums {
+
+// The part has all keys of its heads: dQ is complete, and leaves in 16 bits.
+struct Stored {
+  template <class Config, class Sum>
+  static __device__ void store(const Sum& sum, const QueryRows<Config>& tile, int warpgroup,
+                               const TensorMap& map) {
+    const BackwardKernelArgs& args = tile.args;
+    sync_warpgroups<kQueryWarpgroups>();  // both have read K, whose buffers take dQ
+    const auto staged = QueryMemory<Config>::k(warpgroup);
+    const int first = warp_id() % kWarps * kWarpRows;
+    const int row = tile.first_row(warpgroup) + first;
+    stage_rows<typename Config::DType>(sum, args.softmax_scale, staged, first);
+    const attn::Sequence& sequence = tile.sequence;
+    store_staged<Config::Lengths::kPerBatch>(
+        staged, first, sequence.q_len - row, map,
+        {args.dq, args.dq_stride, args.d_qk, sequence.q_first + row, tile.head, sequence.q_batch});
+    if (lane_id() == 0) ptx::tma_wait();  // shared memory outlives the store that reads it
+  }
+};
+
+// The part has some of the keys: its share of dQ is added to dq_sum. Parts follow each other, and no two
+// CTAs of a part have the same queries, so the order of additions is always the same.
+struct Added {
+  template <class Config, class Sum>
+  static __device__ void store(const Sum& sum, const QueryRows<Config>& tile, int warpgroup,
+                               const TensorMap&) {
+    const BackwardKernelArgs& args = tile.args;
+    const i64 row = static_cast<i64>(tile.head) * args.stat_rows +
+                    attn::first_stat_row(args, tile.batch) + tile.first_row(warpgroup);
+    float4* const to = reinterpret_cast<float4*>(args.dq_sum + row * Config::kDHead) +
+                       threadIdx.x % kWarpgroupSize;
+#pragma unroll
+    for (int j = 0; j < Sum::kColFragments; ++j) {
+      const float (&x)[4] = sum.v[0][j];
+      float4& sums = to[j * kWarpgroupSize];
+      sums = {sums.x + x[0], sums.y + x[1], sums.z + x[2], sums.w + x[3]};
+    }
+  }
+};
+
+}  // namespace fa::sm90::backward::sums

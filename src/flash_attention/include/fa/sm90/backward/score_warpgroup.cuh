@@ -4,11 +4,10 @@
 // derivatives under the next S.
 #pragma once
 #include <fa/backward_args.cuh>
-#include <fa/ptx/ldmatrix.cuh>
-#include <fa/sm90/backward/probabilities.cuh>
+#include <fa/ptx/memory.cuh>
 #include <fa/sm90/backward/products.cuh>
 #include <fa/sm90/backward/split_memory.cuh>
-#include <fa/sm90/backward/tails.cuh>
+#include <fa/sm90/backward/staged_rows.cuh>
 
 namespace fa::sm90::backward {
 

@@ -2,11 +2,9 @@
 // The shared memory of a CTA: K and V of its keys, ring buffers of Q and dO with the statistics of their
 // rows, dS, dQ, and dV and dK on their way, then the mbarriers and the mailboxes. All addresses are constants.
 #pragma once
-#include <fa/ptx/mbarrier.cuh>
-#include <fa/sm90/backward/shape.cuh>
+#include <fa/ptx/async.cuh>
 #include <fa/sm90/backward/work.cuh>
-#include <fa/sm90/shared_memory.cuh>
-#include <fa/sm90/smem_start.cuh>
+#include <fa/sm90/shape.cuh>
 
 namespace fa::sm90::backward {
 
@@ -114,5 +112,41 @@ struct SharedMemory {
 
   static __device__ ptx::Mbarrier barrier(int i) { return {kBarriers + i * ptx::kMbarrierBytes}; }
 };
+
+// Going round the stages of Q and dO. The stage is a constant in each turn of a schedule, so that the
+// descriptors of its products are constants as well.
+
+// Takes turns at all stages from `Stage` on, until Schedule::turn<Stage>(w) says that there is no next
+// block. Every tile starts at stage 0, so the stages after its last block are skipped.
+template <class Schedule, int Stage = 0, class Warpgroup>
+__device__ bool take_turns(Warpgroup& w) {
+  if constexpr (Stage < Warpgroup::kStages) {
+    if (Schedule::template turn<Stage>(w)) return take_turns<Schedule, Stage + 1>(w);
+    w.template skip_stages<Stage + 1>();
+    return false;
+  }
+  return true;
+}
+
+// P of the first block. From here on each turn begins with the P of its block.
+template <class Warpgroup>
+__device__ void first_probabilities(Warpgroup& w) {
+  w.template wait_q<0>();                           // Q has arrived
+  w.issue_scores(w.s(), w.k(), w.template q<0>());  // S^T = K Q^T
+  w.template wait_products<0>();                    // S is complete
+  w.template exponentials<0>(w.s());                // S becomes P
+  w.limit(w.s(), w.template has_limits<0>());
+  w.convert_probabilities(w.p(), w.s());
+}
+
+// dK of the last block, whose turn ends with it. There is no next block.
+template <int Stage, class Warpgroup>
+__device__ bool last_keys(Warpgroup& w) {
+  w.issue_accumulate(w.dk(), w.p(), w.template q_columns<Stage>());  // dK += dS^T Q
+  w.store_dv();
+  w.template wait_products<0>();  // dK is complete, Q was read
+  w.template release_q<Stage>();
+  return false;
+}
 
 }  // namespace fa::sm90::backward

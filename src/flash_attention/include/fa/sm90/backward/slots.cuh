@@ -1,51 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// The concepts of the slots of backward kernels: what a variant must provide.
+// The slots of backward kernels.
 #pragma once
-#include <fa/attn/slots.cuh>
+#include <fa/attn/mask.cuh>
+#include <fa/attn/sequence.cuh>
+#include <fa/sm90/backward/derivative.cuh>
 #include <fa/sm90/backward/products.cuh>
-#include <fa/sm90/backward/tile.cuh>
+#include <fa/sm90/backward/tile_order.cuh>
 
 namespace fa::sm90::backward {
-
-using attn::Same;
-
-struct StatsOfNobody {
-  __device__ ptx::FloatPair operator()(int) const { return {}; }
-};
-
-template <class T, class Math>
-concept DerivativeSlot = requires(typename T::template Kept<Math>& kept,
-                                  typename Math::Scores& scores, typename Math::Pairs& pairs) {
-  kept.keep(scores);
-  kept.keep(pairs);
-  T::template run<Math>(scores, kept, StatsOfNobody{});
-  T::template convert<Math>(pairs, scores);
-};
-
-template <class T, class Math, class Score>
-concept SlopesSlot =
-    requires(typename T::template Kept<Math, Score>& kept, typename Math::Scores& scores) {
-      kept.keep_slopes(scores);
-      kept.multiply_slopes(scores);
-    };
-
-template <class T, class Config>
-concept QueryGradientSlot =
-    requires(typename T::template KeySide<Config, 0>& side,
-             const typename Products<Config>::Pairs& ds, const BackwardKernelArgs& args) {
-      { typename T::template KeySide<Config, 0>(args) };
-      side.begin_tile(Mailbox{});
-      side.hand_over(ds, 0);
-      side.next_head();
-    };
-
-template <class T, class Config>
-concept TileOrderSlot =
-    requires(typename T::template Walk<Config>& walk, Tile& tile, const BackwardKernelArgs& args) {
-      { typename T::template Walk<Config>(args) };
-      { walk.next(tile) } -> Same<bool>;
-      walk.finish();
-    };
 
 // Fails to compile at the first slot whose variant does not satisfy its concept.
 template <class Config>

@@ -2,8 +2,7 @@
 // The sm_90a kernel of dK and dV for large head dimensions: a CTA has 64 keys, and three warpgroups split
 // the products of each block of 64 queries. One has S, P, dP and dS, one dV, one dK.
 #pragma once
-#include <fa/ptx/grid_dependency.cuh>
-#include <fa/ptx/register_pool.cuh>
+#include <fa/ptx/async.cuh>
 #include <fa/sm90/backward/score_warpgroup.cuh>
 #include <fa/sm90/backward/slots.cuh>
 #include <fa/sm90/backward/split_gradients.cuh>

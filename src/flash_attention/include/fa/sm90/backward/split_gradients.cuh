@@ -3,9 +3,9 @@
 // operands are in shared memory, so that registers hold 64 rows of a gradient and little else. Each
 // loads what its products read.
 #pragma once
-#include <fa/sm90/backward/split_loader.cuh>
+#include <fa/sm90/backward/split_memory.cuh>
 #include <fa/sm90/backward/staged_rows.cuh>
-#include <fa/sm90/backward/tensor_maps.cuh>
+#include <fa/sm90/backward/work.cuh>
 
 namespace fa::sm90::backward {
 

@@ -2,7 +2,9 @@
 // The shared memory of a CTA whose warpgroups split the products of a tile of 64 keys: a ring of K and
 // then Q, V, a ring of dO, the statistics of their rows, P and dS, then the mbarriers and the mailbox.
 #pragma once
+#include <fa/ptx/async.cuh>
 #include <fa/sm90/backward/shared_memory.cuh>
+#include <fa/sm90/backward/work.cuh>
 #include <fa/sm90/backward/workspace.cuh>
 
 namespace fa::sm90::backward {
@@ -76,6 +78,51 @@ struct SplitMemory {
   static __device__ ptx::Mbarrier others(int kind, int stage) {
     return barrier(1 + 2 * kQStages + kind * kStages + stage);
   }
+};
+
+// Loads of the warpgroups that split the products of a tile: a warp of one loads K and Q, a warp of another
+// V and dO, block after block of all heads that share the keys.
+
+// Where the next block of queries is: its head, and its first row.
+template <class Config>
+class QueryWalk {
+  using Smem = SplitMemory<Config>;
+
+ public:
+  __device__ QueryWalk(const BackwardKernelArgs& args, const attn::Sequence& sequence, int batch)
+      : sequence_(sequence),
+        block_(Smem::mail().read(Word::kFirstBlock)),
+        head_(Smem::mail().read(Word::kKvHead) * args.heads_per_kv),
+        left_(Smem::mail().read(Word::kSteps)),
+        stats_(stat_row(args, head_, batch)),
+        stat_rows_(args.stat_rows) {}
+
+  __device__ bool has_block() const { return left_ > 0; }
+  __device__ i64 stats() const { return stats_ + block_ * Config::kBR; }
+  __device__ void load(typename Smem::Tile64 to, const TensorMap& map, ptx::Mbarrier full) const {
+    load_rows(to, map, full, head_, sequence_.q_first + block_ * Config::kBR, sequence_.q_batch);
+  }
+  __device__ void advance() {
+    --left_;
+    if (++block_ < Smem::mail().read(Word::kEndBlock)) return;
+    block_ = Smem::mail().read(Word::kFirstBlock);
+    ++head_;
+    stats_ += stat_rows_;
+  }
+
+  static __device__ void load_rows(typename Smem::Tile64 to, const TensorMap& map,
+                                   ptx::Mbarrier full, int head, int row, int batch) {
+    using Tile64 = typename Smem::Tile64;
+#pragma unroll
+    for (int p = 0; p < Tile64::kCount; ++p)
+      ptx::tma_load_4d(to.panel(p), map, full, p * Tile64::kColumns, head, row, batch);
+  }
+
+ private:
+  const attn::Sequence& sequence_;
+  int block_, head_, left_;
+  i64 stats_;
+  const int stat_rows_;
 };
 
 }  // namespace fa::sm90::backward

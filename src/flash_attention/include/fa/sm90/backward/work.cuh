@@ -3,10 +3,83 @@
 // shared memory, where it stays until all warps are done with the tile, so nobody keeps it in registers.
 // There are two mailboxes, so that a tile can be posted before the tile before it is done.
 #pragma once
+#include <fa/attn/mask.cuh>
 #include <fa/attn/sequence.cuh>
+#include <fa/attn/stat_rows.cuh>
+#include <fa/backward_args.cuh>
+#include <fa/core.cuh>
+#include <fa/ptx/async.cuh>
 #include <fa/ptx/memory.cuh>
+#include <fa/sm90/shape.cuh>
 
 namespace fa::sm90::backward {
+
+// The tiles of the backward pass in shared memory. A CTA has the keys of a tile; it visits blocks of
+// queries. A key warpgroup has 64 of the keys, and a warp 16 of these.
+inline constexpr int kWarps = kWarpgroupSize / kWarpSize;  // of a warpgroup
+inline constexpr int kDqColumns = 64;  // of dQ that a warpgroup computes at a time, with 64 queries
+
+template <class Config>
+struct Shape {
+  static constexpr int kKeyWarpgroups = Config::kBC / kWarpgroupRows;
+  static constexpr int kKeyWarps = kKeyWarpgroups * kWarps;
+  static constexpr int kQueryPieces = Config::kBR / kWarpgroupRows;  // of a product with 64 rows
+  static constexpr int kDqPasses = kQueryPieces * (Config::kDHead / kDqColumns);
+  static constexpr int kStatBytes = Config::kBR * static_cast<int>(sizeof(float));
+  using KeyTile = SharedTile<Config::kDHead, Config::kBC>;    // K and V, then dK and dV
+  using QueryTile = SharedTile<Config::kDHead, Config::kBR>;  // Q and dO
+  using ScoreTile = SharedTile<Config::kBC, Config::kBR>;     // dS, a row for each query
+};
+
+// The 64 rows of a warpgroup.
+template <class Tile>
+__device__ Tile rows_of(Tile tile, int warpgroup) {
+  return Tile(tile.address + warpgroup * kWarpgroupRows * Tile::kRowBytes);
+}
+
+// The tensor maps of the inputs, and of the gradients that leave by TMA.
+struct TensorMaps {
+  const TensorMap &q, &k, &v, &d_o;
+  const TensorMap* dq = nullptr;  // if the kernel stores dQ
+  const TensorMap &dk, &dv;
+};
+
+// A tile is a block of keys of one head of k and v of one sequence. A tile order yields the tiles of a
+// CTA one after the other.
+struct Tile {
+  int key_first, kv_head, batch;
+};
+
+// Of the part of the work that this launch does.
+template <class Config>
+__device__ int num_key_blocks(const BackwardKernelArgs& args) {
+  return (args.part_keys + Config::kBC - 1) / Config::kBC;
+}
+
+template <class Config>
+__device__ int num_tiles(const BackwardKernelArgs& args) {
+  return num_key_blocks<Config>(args) * args.part_heads;
+}
+
+// The blocks of `group` heads side by side, then those of the next group.
+struct BlockOfHead {
+  int block, head;
+};
+__device__ inline BlockOfHead block_in_group(int index, int blocks, int all_heads, int group) {
+  const int first_head = index / (blocks * group) * group;
+  const int heads = min(group, all_heads - first_head);  // the last group may be smaller
+  const int in_group = index - first_head * blocks;
+  return {in_group / heads, first_head + in_group % heads};
+}
+
+template <class Config>
+__device__ Tile tile_in_group(int index, const BackwardKernelArgs& args, int group) {
+  const int kv_heads = args.heads / args.heads_per_kv;
+  const auto [block, head_of_part] =
+      block_in_group(index, num_key_blocks<Config>(args), args.part_heads, group);
+  const int head = args.part_head + head_of_part;
+  return {args.part_key + block * Config::kBC, head % kv_heads, head / kv_heads};
+}
 
 enum class Word : int {
   kKeyFirst,    // of the tile, or kNoMoreTiles
@@ -55,6 +128,70 @@ struct Mailbox {
   __device__ int read(Word word) const { return __shfl_sync(~0u, read_alone(word), 0); }
   __device__ int read_alone(Word word) const {
     return static_cast<int>(ptx::ld_shared_4(address + static_cast<int>(word) * 4));
+  }
+};
+
+// What the mailbox says of a tile: the blocks of queries that visit its keys, and where its rows are.
+template <class Config>
+using TileRange = attn::QueryRange<typename Config::Mask, Config::kBR>;
+
+// The first row of a sequence of a head in lse_log2, delta and dq_sum.
+__device__ inline i64 stat_row(const BackwardKernelArgs& args, int head, int batch) {
+  return static_cast<i64>(head) * args.stat_rows + attn::first_stat_row(args, batch);
+}
+
+// The blocks before this one are seen by all keys, if they come after those near the first query.
+template <class Config>
+__device__ int open_end(const TileRange<Config>& range) {
+  if (range.ragged) return 0;
+  return Config::Mask::kHasStart ? range.end_first / Config::kBR : range.end_block();
+}
+
+template <class Config>
+__device__ void write_work(Mailbox mail, Tile tile, const attn::Sequence& sequence,
+                           const TileRange<Config>& range, const BackwardKernelArgs& args) {
+  mail.write(Word::kKeyFirst, tile.key_first);
+  mail.write(Word::kKvHead, tile.kv_head);
+  mail.write(Word::kPartHead,
+             tile.batch * (args.heads / args.heads_per_kv) + tile.kv_head - args.part_head);
+  mail.write(Word::kSteps, (range.end_block() - range.first_block()) * args.heads_per_kv);
+  mail.write(Word::kFirstBlock, range.first_block());
+  mail.write(Word::kEndBlock, range.end_block());
+  mail.write(Word::kOpenFirst, (range.start_last + Config::kBR - 1) / Config::kBR);
+  mail.write(Word::kOpenEnd, open_end<Config>(range));
+  mail.write(Word::kQLen, sequence.q_len);
+  mail.write(Word::kKLen, sequence.k_len);
+  mail.write(Word::kStatFirst, attn::first_stat_row(args, tile.batch));
+  mail.write(Word::kKFirst, sequence.k_first);
+  mail.write(Word::kKBatch, sequence.k_batch);
+}
+
+// Where the rows of a sequence are in dq.
+__device__ inline void write_query_place(Mailbox mail, const attn::Sequence& sequence) {
+  mail.write(Word::kQFirst, sequence.q_first);
+  mail.write(Word::kQBatch, sequence.q_batch);
+}
+
+// The order in which all warps go through the blocks of queries that visit a tile. Where tiles take
+// turns at a block, the last block comes first: under a causal mask all tiles visit it.
+template <class Config>
+struct BlockWalk {
+  static constexpr bool kLastFirst = Config::kWriterWarps > 0;
+
+  // The first block, and the next one. After the last block of a head comes its first one again, and
+  // next() returns true.
+  static __device__ int start(Mailbox mail) {
+    return kLastFirst ? mail.read(Word::kEndBlock) - 1 : mail.read(Word::kFirstBlock);
+  }
+  static __device__ bool next(int& block, Mailbox mail) {
+    const int end = mail.read_alone(kLastFirst ? Word::kFirstBlock : Word::kEndBlock);
+    if (kLastFirst ? --block >= end : ++block < end) return false;
+    block = kLastFirst ? mail.read_alone(Word::kEndBlock) - 1 : mail.read_alone(Word::kFirstBlock);
+    return true;
+  }
+  // The n-th of the blocks from `first` to `end`, with n from `first` on.
+  static __device__ int nth(int n, int first, int end) {
+    return kLastFirst ? first + end - 1 - n : n;
   }
 };
 

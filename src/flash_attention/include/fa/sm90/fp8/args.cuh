@@ -2,6 +2,7 @@
 // The run-time arguments of an FP8 forward kernel. fp8/args.py mirrors them; every unit asserts that.
 #pragma once
 #include <fa/forward_args.cuh>
+#include <fa/ptx/async.cuh>
 
 namespace fa {
 
@@ -27,3 +28,16 @@ __device__ inline i64 first_in_tiles(const Fp8KernelArgs& args, int batch, int k
 }  // namespace sm90::fp8
 
 }  // namespace fa
+
+namespace fa::sm90::fp8 {
+
+// The tensor maps of q and k, and of v if it is loaded as the caller has it. O is stored from registers.
+struct TensorMaps {
+  const TensorMap &q, &k;
+};
+
+struct TensorMapsWithValues {
+  const TensorMap &q, &k, &v;  // v: keys, heads, columns, sequences
+};
+
+}  // namespace fa::sm90::fp8

@@ -2,15 +2,13 @@
 // A consumer warpgroup computes 64 rows of a tile. It offers the verbs that visit_key_blocks and
 // Config::Schedule call in order.
 #pragma once
-#include <fa/attn/key_range.cuh>
-#include <fa/ptx/e4m3.cuh>
+#include <fa/attn/mask.cuh>
+#include <fa/ptx/math.cuh>
 #include <fa/sm90/fp8/args.cuh>
-#include <fa/sm90/fp8/key_blocks.cuh>
 #include <fa/sm90/fp8/shared_memory.cuh>
-#include <fa/sm90/fp8/store.cuh>
 #include <fa/sm90/fp8/weights.cuh>
-#include <fa/sm90/mailbox.cuh>
-#include <fa/sm90/turns/free.cuh>
+#include <fa/sm90/shared_memory.cuh>
+#include <fa/sm90/verbs.cuh>
 
 namespace fa::sm90::fp8 {
 

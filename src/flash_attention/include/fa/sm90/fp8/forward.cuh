@@ -1,13 +1,68 @@
 // SPDX-License-Identifier: Apache-2.0
 // The sm_90a kernel for e4m3: warpgroup 0 produces with few registers, the others consume with many.
 #pragma once
-#include <fa/ptx/register_pool.cuh>
+#include <fa/attn/rescale.cuh>
+#include <fa/attn/slots.cuh>
+#include <fa/ptx/async.cuh>
 #include <fa/sm90/fp8/consumer.cuh>
+#include <fa/sm90/fp8/powers.cuh>
 #include <fa/sm90/fp8/producer.cuh>
-#include <fa/sm90/fp8/slots.cuh>
-#include <fa/sm90/smem_start.cuh>
+#include <fa/sm90/fp8/promotion.cuh>
+#include <fa/sm90/fp8/query_operand.cuh>
+#include <fa/sm90/shared_memory.cuh>
+#include <fa/sm90/tile_order.cuh>
 
 namespace fa::sm90::fp8 {
+
+template <class T, class Config>
+concept ValuesSlot =
+    requires(const typename T::Maps& maps, const SharedMemory<Config>& smem, ptx::Mbarrier full,
+             const Accumulator<16, Config::kBC>& s, const Accumulator<16, Config::kDHead>& o,
+             const typename T::template Source<Config>& source,
+             const attn::KeyRange<typename Config::Mask, Config::kBC>& visited, Nothing wait) {
+      typename T::KeyOrder;
+      { T::scores(s, 0, 0) } -> Same<Four>;
+      { T::template outputs<Config::kDHead>(o, 0, 0) } -> Same<Four>;
+      T::template write_sums<Config>(smem);
+      T::template clear_tail<Config>(smem.v(0), visited, 0, wait);
+      T::before_loads(maps);
+      source.load_k(smem.k(0), full, 0);
+      source.load_v(smem.v(0), full, 0);
+    };
+
+template <class T, class Config>
+concept ScheduleSlot = requires(Consumer<Config>& consumer) {
+  T::step(consumer, attn::Masked{});
+  T::step(consumer, attn::Open{});
+};
+
+// Fails to compile at the first slot whose variant does not satisfy its concept.
+template <class Config>
+__device__ constexpr bool check_slots() {
+  static_assert(attn::check_slots<Config>());
+  static_assert(SumsSlot<typename Config::Sums>,
+                "Sums: kRows, store_rows(lane), write_rows<RowBytes>(smem), add(sum, x, y, z, w), "
+                "take(o, stats, zero)");
+  static_assert(PowersSlot<typename Config::Powers, typename Config::Sums>,
+                "Powers: kBias, Watch with large(), weights<Sums>(group, s, offset, factor, sum, "
+                "watch)");
+  static_assert(
+      PromotionSlot<typename Config::Promotion>,
+      "Promotion: kThreadBytes<Columns>, Copy<Columns>(smem) with begin(), rescale(stats), "
+      "count(o), end(o)");
+  static_assert(QueryOperandSlot<typename Config::QueryOperand, Config>,
+                "QueryOperand: Operand<Tile, DHead> with begin(tile, row, release), issue(s, k), "
+                "end(release)");
+  static_assert(
+      ValuesSlot<typename Config::Values, Config>,
+      "Values: Maps, KeyOrder, Tile<DHead, SumRows, Keys>, scores(s, n, h), "
+      "outputs<DHead>(o, d, h), write_sums<Config>(smem), clear_tail<Config>(tile, visited, k_len, "
+      "wait), before_loads(maps), Source<Config> with load_k(to, full, block) and load_v");
+  static_assert(TileOrderSlot<typename Config::TileOrder, Config>,
+                "TileOrder: Walk<Config>(args) with next(tile), request(), finish()");
+  static_assert(ScheduleSlot<typename Config::Schedule, Config>, "Schedule: step(consumer, block)");
+  return true;
+}
 
 template <class Config>
 __device__ void forward(const typename Config::Values::Maps& maps, const Fp8KernelArgs& args,

@@ -2,11 +2,11 @@
 // The producer of 8-bit kernels: one thread that goes through the tiles, tells the consumers about each, and
 // loads Q, and K and V as Config::Values has them, as buffers become empty.
 #pragma once
-#include <fa/attn/key_range.cuh>
-#include <fa/ptx/tma.cuh>
+#include <fa/attn/mask.cuh>
+#include <fa/ptx/async.cuh>
 #include <fa/sm90/fp8/args.cuh>
 #include <fa/sm90/fp8/shared_memory.cuh>
-#include <fa/sm90/mailbox.cuh>
+#include <fa/sm90/shared_memory.cuh>
 
 namespace fa::sm90::fp8 {
 

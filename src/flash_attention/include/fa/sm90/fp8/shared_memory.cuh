@@ -2,7 +2,7 @@
 // The shared memory of a CTA: buffers of Q, ring buffers of K, the copies of O in fp32, ring buffers of V,
 // then the mbarriers and the mailbox for the next tile.
 #pragma once
-#include <fa/ptx/mbarrier.cuh>
+#include <fa/ptx/async.cuh>
 #include <fa/sm90/shape.cuh>
 #include <fa/sm90/shared_memory.cuh>
 

@@ -3,8 +3,7 @@
 // warp 16 of them. Keys after the last and columns that V does not have are zero.
 #pragma once
 #include <fa/attn/sequence.cuh>
-#include <fa/ptx/grid_dependency.cuh>
-#include <fa/ptx/ldmatrix.cuh>
+#include <fa/ptx/async.cuh>
 #include <fa/ptx/memory.cuh>
 #include <fa/sm90/fp8/args.cuh>
 #include <fa/sm90/fp8/value_tile.cuh>

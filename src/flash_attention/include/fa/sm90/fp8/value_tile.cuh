@@ -8,7 +8,8 @@
 // Byte 4 t + 2 g + e is therefore key 8 g + 2 t + e. Of every 16 rows, row 8 a + r is column 2 r + a, so that a
 // lane's outputs are four neighbours. transpose.cuh gets both orders without a shuffle.
 #pragma once
-#include <fa/ptx/wgmma.cuh>
+#include <fa/core.cuh>
+#include <fa/ptx/math.cuh>
 
 namespace fa::sm90::fp8 {
 
@@ -41,5 +42,20 @@ struct ValueTile {
     return {ptx::wgmma_descriptor(address, kGroupBytes, 8 * kGroupKeys, 0)};
   }
 };
+
+// Four numbers of a row that a lane has of two 8-column fragments, x and y, of an accumulator.
+struct Four {
+  float v[4];
+};
+
+// The pair of x, then that of y. `h` is the upper or the lower of the lane's rows.
+__device__ inline Four in_turn(const float (&x)[4], const float (&y)[4], int h) {
+  return {x[2 * h], x[2 * h + 1], y[2 * h], y[2 * h + 1]};
+}
+
+// The numbers of x at even places, those of y at odd ones.
+__device__ inline Four interleaved(const float (&x)[4], const float (&y)[4], int h) {
+  return {x[2 * h], y[2 * h], x[2 * h + 1], y[2 * h + 1]};
+}
 
 }  // namespace fa::sm90::fp8

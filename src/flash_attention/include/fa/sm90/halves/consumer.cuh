@@ -5,13 +5,13 @@
 // here are those of the exchange; the kernel's own consumer, `Own`, adds those of its K and V, and a
 // schedule calls them in order.
 #pragma once
-#include <fa/attn/online.cuh>
+#include <fa/attn/rescale.cuh>
 #include <fa/ptx/memory.cuh>
-#include <fa/sm90/clear.cuh>
 #include <fa/sm90/halves/rows.cuh>
 #include <fa/sm90/halves/shared_memory.cuh>
-#include <fa/sm90/mailbox.cuh>
-#include <fa/sm90/turns/free.cuh>
+#include <fa/sm90/shape.cuh>
+#include <fa/sm90/shared_memory.cuh>
+#include <fa/sm90/verbs.cuh>
 #include <fa/sm90/warp_output.cuh>
 
 namespace fa::sm90::halves {

@@ -2,10 +2,10 @@
 // The producer: one thread that goes through the tiles, tells the consumers about each, and loads Q into
 // shared memory. The kernel's own producer, `Own`, loads the blocks of K and V.
 #pragma once
-#include <fa/ptx/tma.cuh>
+#include <fa/ptx/async.cuh>
 #include <fa/sm90/halves/rows.cuh>
 #include <fa/sm90/halves/shared_memory.cuh>
-#include <fa/sm90/mailbox.cuh>
+#include <fa/sm90/shared_memory.cuh>
 
 namespace fa::sm90::halves {
 

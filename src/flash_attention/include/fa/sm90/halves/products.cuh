@@ -2,7 +2,7 @@
 // The product with V of a warpgroup that has half of O's columns, and how P gets to it. Each warp holds 16
 // rows of S and P, and of its half of O.
 #pragma once
-#include <fa/ptx/stmatrix.cuh>
+#include <fa/ptx/memory.cuh>
 #include <fa/sm90/halves/shared_memory.cuh>
 
 namespace fa::sm90::halves {

@@ -2,7 +2,7 @@
 // What kernels whose two warpgroups share rows have in shared memory after their tiles: the mbarriers, the
 // mailbox for the next tile, and what the warpgroups tell each other of their rows.
 #pragma once
-#include <fa/ptx/mbarrier.cuh>
+#include <fa/ptx/async.cuh>
 #include <fa/sm90/shared_memory.cuh>
 
 namespace fa::sm90::halves {

@@ -4,9 +4,19 @@
 #include <fa/sm90/halves/forward.cuh>
 #include <fa/sm90/mla/consumer.cuh>
 #include <fa/sm90/mla/producer.cuh>
-#include <fa/sm90/mla/slots.cuh>
 
 namespace fa::sm90::mla {
+
+template <class T, class Config>
+concept ScheduleSlot = requires(Consumer<Config>& consumer) { T::run(consumer); };
+
+// Fails to compile at the first slot whose variant does not satisfy its concept.
+template <class Config>
+__device__ constexpr bool check_slots() {
+  static_assert(halves::check_slots<Config>());
+  static_assert(ScheduleSlot<typename Config::Schedule, Config>, "Schedule: run(consumer)");
+  return true;
+}
 
 template <class Config>
 __device__ void forward(const TensorMaps& maps, const ForwardKernelArgs& args,

@@ -3,7 +3,6 @@
 #pragma once
 #include <fa/sm90/halves/producer.cuh>
 #include <fa/sm90/mla/shared_memory.cuh>
-#include <fa/sm90/mla/tensor_maps.cuh>
 
 namespace fa::sm90::mla {
 

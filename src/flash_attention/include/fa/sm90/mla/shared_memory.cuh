@@ -1,9 +1,40 @@
 // SPDX-License-Identifier: Apache-2.0
 // The shared memory of a CTA: Q and two blocks of K, then what the two warpgroups exchange.
 #pragma once
-#include <fa/sm90/mla/tiles.cuh>
+#include <fa/ptx/async.cuh>
+#include <fa/sm90/halves/shared_memory.cuh>
 
 namespace fa::sm90::mla {
+
+// The tensor maps of q and k. V is part of K, and O is stored from registers.
+struct TensorMaps {
+  const TensorMap &q, &k;
+
+  __device__ void prefetch() const {
+    ptx::tma_prefetch_map(q);
+    ptx::tma_prefetch_map(k);
+  }
+};
+
+// The shared tiles of MLA decoding. A row of K is the latent vector, which is a row of V too, and the
+// rotary columns. After the scores of a block nothing reads its rotary columns, so that P is written there.
+using halves::kHalves, halves::kStages;
+
+template <class Config>
+struct Tiles {
+  static constexpr int kHalfColumns = Config::kDV / kHalves;
+  static constexpr int kRotaryColumns = Config::kDHead - Config::kDV;
+  using QTile = typename Shape<Config>::QTile;
+  using KTile = typename Shape<Config>::KVTile;
+  using VTile = SharedTile<Config::kDV, Config::kBC>;
+  using HalfTile = SharedTile<kHalfColumns, Config::kBC>;
+  using RotaryTile = SharedTile<kRotaryColumns, Config::kBC>;
+  using PTile = SharedTile<Config::kBC, kWarpgroupRows>;
+
+  static_assert(HalfTile::kPanelBytes == KTile::kPanelBytes && kHalfColumns % KTile::kColumns == 0,
+                "a half of V is whole panels of K");
+  static_assert(PTile::kBytes <= RotaryTile::kBytes, "P fits where the rotary columns were");
+};
 
 // The columns of a block of K are loaded and released in three parts: the halves of V, and the rest.
 inline constexpr int kRotaryPart = kHalves;

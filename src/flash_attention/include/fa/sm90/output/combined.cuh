@@ -3,8 +3,8 @@
 // order in which the combine kernel adds them, so that no other kernel has to start.
 #pragma once
 #include <fa/sm90/combined_row.cuh>
-#include <fa/sm90/named_barriers.cuh>
-#include <fa/sm90/output/parts.cuh>
+#include <fa/sm90/output.cuh>
+#include <fa/sm90/shape.cuh>
 
 namespace fa::sm90::output {
 

@@ -2,8 +2,195 @@
 // Warp specialisation for K and V of 8 bits: one thread loads, the other warps of its warpgroup convert
 // to 16 bits, and the consumers compute.
 #pragma once
-#include <fa/sm90/converter.cuh>
-#include <fa/sm90/specialise.cuh>
+#include <fa/ptx/async.cuh>
+#include <fa/ptx/math.cuh>
+#include <fa/ptx/memory.cuh>
+#include <fa/sm90/roles/specialised.cuh>
+#include <fa/sm90/shared_memory.cuh>
+#include <fa/sm90/tile.cuh>
+
+namespace fa::sm90 {
+
+// Where K and V of 8 bits arrive, behind the shared memory of a kernel of 16 bits: a tile of plain rows
+// and a pair of mbarriers for every stage. The producer fills them, and the converter empties them.
+template <int Columns, int Rows>
+struct LandingTile {
+  static constexpr int kCount = 1;  // panels
+  static constexpr int kColumns = Columns;
+  static constexpr int kRows = Rows;
+  static constexpr int kRowBytes = Columns;
+  static constexpr int kBytes = Rows * kRowBytes;
+
+  u32 address;
+
+  __device__ u32 panel(int) const { return address; }
+};
+
+template <class Config>
+class LandingMemory : public SharedMemory<Config> {
+  using Converted = SharedMemory<Config>;
+  using ConvertedTile = typename Converted::KVTile;
+  static constexpr int kStages = Config::kStages;
+
+ public:
+  using KVTile = LandingTile<ConvertedTile::kCount * ConvertedTile::kColumns, Config::kBC>;
+  static constexpr int kBytes =
+      Converted::kBytes + 2 * kStages * KVTile::kBytes + Config::kLandingBarrierBytes;
+  static_assert(Config::kLandingColumns == KVTile::kColumns, "columns of a box of K or V");
+
+  __device__ explicit LandingMemory(u32 base) : Converted(base), base_(base + Converted::kBytes) {}
+
+  __device__ KVTile k(int stage) const { return {base_ + stage * KVTile::kBytes}; }
+  __device__ KVTile v(int stage) const { return k(kStages + stage); }
+
+  __device__ ptx::Mbarrier k_full(int stage) const { return barrier(0, stage); }
+  __device__ ptx::Mbarrier k_empty(int stage) const { return barrier(1, stage); }
+  __device__ ptx::Mbarrier v_full(int stage) const { return barrier(2, stage); }
+  __device__ ptx::Mbarrier v_empty(int stage) const { return barrier(3, stage); }
+
+  // Every warp that converts arrives once at an empty barrier.
+  __device__ void init_barriers() const {
+    constexpr int kConverters = Config::kConvertingWarps;
+#pragma unroll
+    for (int stage = 0; stage < kStages; ++stage) {
+      ptx::mbarrier_init(k_full(stage), 1);
+      ptx::mbarrier_init(v_full(stage), 1);
+      ptx::mbarrier_init(k_empty(stage), kConverters);
+      ptx::mbarrier_init(v_empty(stage), kConverters);
+    }
+    Converted::init_barriers();
+  }
+
+ private:
+  static_assert(4 * kStages * ptx::kMbarrierBytes <= Config::kLandingBarrierBytes);
+
+  __device__ ptx::Mbarrier barrier(int kind, int stage) const {
+    return {k(2 * kStages).address + (kind * kStages + stage) * ptx::kMbarrierBytes};
+  }
+
+  const u32 base_;
+};
+
+// The converter: warps of the producer's warpgroup that turn K and V of 8 bits into elements of 16 bits,
+// from where they land to where the products read them. The numbers stay the same. Q of 8 bits, which is
+// read once, comes straight from global memory.
+template <class Config>
+class Converter {
+  using Converted = SharedMemory<Config>;
+  using Landing = LandingMemory<Config>;
+  using FactorsOfRows = typename Config::Descale::Rows;
+  static constexpr int kThreads = Config::kConvertingWarps * kWarpSize;
+
+ public:
+  // `thread` counts those that convert.
+  __device__ Converter(const Landing& smem, const ForwardKernelArgs& args, int thread)
+      : landing_(smem), converted_(smem), args_(args), thread_(thread) {}
+
+  __device__ void run() {
+    Tile tile;
+    attn::Sequence sequence;
+    u32 tile_parity = 0;
+    for (; take_tile<Config>(landing_.mail(), args_, tile, sequence, tile_parity);
+         tile_parity ^= 1) {
+      if (Config::kConvertQueries) convert_queries(tile, sequence, tile_parity);
+      const auto [first, end] = visited_blocks<Config>(tile, sequence, args_);
+#pragma unroll 1
+      for (int block = end - 1; block >= first; --block)
+        convert_block(tile, block * Config::kBC, sequence.k_len);
+    }
+  }
+
+ private:
+  __device__ void convert_queries(const Tile& tile, const attn::Sequence& sequence, u32 parity) {
+#pragma unroll 1
+    for (int w = 0; w < Config::kConsumers; ++w) {
+      ptx::mbarrier_wait(converted_.q_empty(w), parity ^ 1);  // the previous Q was read
+      read_queries(converted_.q(w), tile, w, sequence);
+      pass_on(converted_.q_full(w));
+    }
+  }
+
+  // Rows without a query and columns that Q does not have are zero.
+  __device__ void read_queries(typename Shape<Config>::QTile to, const Tile& tile, int warpgroup,
+                               const attn::Sequence& sequence) const {
+    using Rows = typename Config::Rows;
+    constexpr int kRowChunks = Landing::KVTile::kRowBytes / kChunkBytes;
+    const int first_row = tile.q_block * Shape<Config>::kBR + warpgroup * Shape<Config>::kRows;
+#pragma unroll 1
+    for (int i = thread_; i < Shape<Config>::kRows * kRowChunks; i += kThreads) {
+      const int row = i / kRowChunks, chunk = i % kRowChunks;
+      const int position = Rows::position(first_row + row);
+      ptx::Chunk x = {};
+      if (position < sequence.q_len && chunk * kChunkBytes < args_.d_qk) {
+        const i64 at = sequence.q_batch * args_.q_stride.batch +
+                       (sequence.q_first + position) * args_.q_stride.seq +
+                       Rows::head(tile.head, first_row + row) * args_.q_stride.head;
+        x = ptx::ld_global_16(static_cast<const char*>(args_.q) + at + chunk * kChunkBytes);
+      }
+      write(to, row, chunk, x, Config::DType::from_halves);
+    }
+  }
+
+  __device__ void convert_block(const Tile& tile, int first_key, int num_keys) {
+    const int stage = ring_.stage, head = kv_head<Config>(tile, args_);
+    const int last_key = min(first_key + Config::kBC, num_keys) - 1;
+    const FactorsOfRows k_factors(args_.k_descale, args_.k_descale_stride, tile.batch, head,
+                                  first_key, last_key);
+    const FactorsOfRows v_factors(args_.v_descale, args_.v_descale_stride, tile.batch, head,
+                                  first_key, last_key);
+    wait(landing_.k_full(stage), converted_.k_empty(stage));
+    convert(landing_.k(stage), converted_.k(stage), k_factors);
+    pass_on(converted_.k_full(stage), landing_.k_empty(stage));
+    wait(landing_.v_full(stage), converted_.v_empty(stage));
+    convert(landing_.v(stage), converted_.v(stage), v_factors);
+    pass_on(converted_.v_full(stage), landing_.v_empty(stage));
+    ring_.advance();
+  }
+
+  __device__ void wait(ptx::Mbarrier full, ptx::Mbarrier empty) const {
+    ptx::mbarrier_wait(full, ring_.parity);       // the tile of 8 bits has arrived
+    ptx::mbarrier_wait(empty, ring_.parity ^ 1);  // all consumers have released that of 16 bits
+  }
+
+  __device__ void convert(typename Landing::KVTile from, typename Converted::KVTile to,
+                          const FactorsOfRows& factors) const {
+    constexpr int kRowChunks = Landing::KVTile::kRowBytes / kChunkBytes;
+#pragma unroll 2
+    for (int i = thread_; i < Landing::KVTile::kBytes / kChunkBytes; i += kThreads) {
+      const ptx::Chunk x = ptx::ld_shared_16(from.address + i * kChunkBytes);
+      const int row = i / kRowChunks;
+      write(to, row, i % kRowChunks, x, [&](u32 halves) {
+        return factors.template convert<typename Config::DType>(halves, row);
+      });
+    }
+  }
+
+  // 16 numbers of 8 bits are two chunks of 16 bits.
+  template <class To, class Convert>
+  static __device__ void write(To to, int row, int chunk, const ptx::Chunk& x, Convert convert) {
+    const auto low = [&](u32 bytes) {
+      return convert(ptx::E4m3::to_f16x2(static_cast<unsigned short>(bytes)));
+    };
+    const auto high = [&](u32 bytes) { return low(bytes >> 16); };
+    ptx::st_shared_16(to.chunk(row, 2 * chunk), {low(x.x), high(x.x), low(x.y), high(x.y)});
+    ptx::st_shared_16(to.chunk(row, 2 * chunk + 1), {low(x.z), high(x.z), low(x.w), high(x.w)});
+  }
+
+  template <class... Barriers>
+  static __device__ void pass_on(Barriers... barriers) {
+    ptx::fence_proxy_async();  // products see the writes, and the copy engine comes after the reads
+    __syncwarp();              // all lanes have come so far
+    if (lane_id() == 0) (ptx::mbarrier_arrive(barriers), ...);
+  }
+
+  const Landing& landing_;
+  const Converted& converted_;
+  const ForwardKernelArgs& args_;
+  const int thread_;
+  Ring<Config::kStages> ring_;
+};
+
+}  // namespace fa::sm90
 
 namespace fa::sm90::roles {
 

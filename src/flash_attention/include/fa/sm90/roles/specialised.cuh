@@ -1,7 +1,92 @@
 // SPDX-License-Identifier: Apache-2.0
-// Warp specialisation: one thread loads, the consumers compute.
+// Warp specialisation: warpgroup 0 produces with few registers, the others consume with many.
 #pragma once
-#include <fa/sm90/specialise.cuh>
+#include <fa/ptx/async.cuh>
+#include <fa/sm90/consumer.cuh>
+#include <fa/sm90/forward.cuh>
+#include <fa/sm90/output.cuh>
+#include <fa/sm90/producer.cuh>
+#include <fa/sm90/products.cuh>
+#include <fa/sm90/shape.cuh>
+#include <fa/sm90/tile_order.cuh>
+#include <fa/sm90/verbs.cuh>
+
+namespace fa::sm90 {
+
+// Numbers that the host uses for launches, tensor maps and split-KV scratch memory. The host computes
+// them and passes them in Config; these asserts check that the headers compute the same.
+template <class Config, int SmemBytes>
+__device__ constexpr bool check_host_numbers() {
+  using Rows = typename Config::Rows;
+  static_assert(Config::kWarpgroupRows == kWarpgroupRows && Config::kWarpRows == kWarpRows,
+                "rows of a warpgroup and of a warp");
+  static_assert(
+      Config::kPanelColumns == 64 || Config::kPanelColumns == kTightColumns<Config::kDHead>,
+      "columns of a panel");
+  static_assert(Config::kSmemBytes == SmemBytes, "shared memory of a CTA");
+  static_assert(Config::kTileRows == Shape<Config>::kBR, "rows of a tile");
+  static_assert(Config::kQBoxHeads == Rows::kGroup, "heads of a box of Q");
+  static_assert(Config::kQBoxHeads * Config::kQBoxQueries == Shape<Config>::kRows,
+                "rows of a box of Q");
+  static_assert(kWarpRows % Rows::kGroup ||  // no box of O is stored
+                    (Config::kOBoxHeads == Rows::kGroup &&
+                     Config::kOBoxHeads * Config::kOBoxQueries == kWarpRows),
+                "rows of a box of O");
+  static_assert(Config::kBoxKeys == Config::Pages::template kBoxKeys<Config::kBC>,
+                "keys of a box of K or V");
+  return true;
+}
+
+// ... and of one with.
+template <class Config>
+__device__ constexpr bool check_specialised_slots() {
+  static_assert(check_slots<Config>());
+  static_assert(
+      PagesSlot<typename Config::Pages, Config>,
+      "Pages: kBoxKeys<Keys>, load(tile, map, full, kv_head, key, batch, sequence, args)");
+  static_assert(DescaleSlot<typename Config::Descale>,
+                "Descale: kPerTile, Factors with read(args, batch, kv_head), scaled(call), "
+                "of_values()");
+  static_assert(TurnsSlot<typename Config::Turns, Config>,
+                "Turns: Order<Consumers>(warpgroup) with begin(), end(), finish()");
+  static_assert(TileOrderSlot<typename Config::TileOrder, Config>,
+                "TileOrder: Walk<Config>(args) with next(tile), request(), finish()");
+  static_assert(OutputSlot<typename Config::Output, Config>,
+                "Output: kOwnBuffer, queries_read(consumer), store(consumer, warp, ends)");
+  static_assert(QueriesSlot<typename Config::Queries, Config>, "Queries: expect(producer, tile)");
+  static_assert(FirstBlockSlot<typename Config::FirstBlock, Config>, "FirstBlock: run(consumer)");
+  static_assert(ScheduleSlot<typename Config::Schedule, Config>, "Schedule: run(consumer)");
+  return true;
+}
+
+// Warp specialisation: warpgroup 0 produces with few registers, the others consume with many.
+template <class Config>
+inline constexpr bool kMovesRegisters = Config::kConsumerRegisters > 0;
+
+// The first thread produces. `help(smem)` is what the other warps of its warpgroup do.
+template <class Config, class Memory, class Help>
+__device__ void specialise(const TensorMaps& maps, const ForwardKernelArgs& args, Memory smem,
+                           Help help) {
+  static_assert(check_specialised_slots<Config>());
+  static_assert(ScheduledConsumer<Consumer<Config>>, "Consumer: the verbs of a schedule");
+  static_assert(StoringConsumer<Consumer<Config>>, "Consumer: what Output needs");
+  static_assert(PrefetchingProducer<Producer<Config, Memory>>, "Producer: what Queries needs");
+  static_assert(check_host_numbers<Config, Memory::kBytes>());
+  Config::Splits::begin();
+  if (threadIdx.x == 0) smem.init_barriers();
+  __syncthreads();  // the barriers are ready
+  const int warpgroup = __shfl_sync(~0u, threadIdx.x / kWarpgroupSize, 0);
+  if (warpgroup == 0) {
+    if constexpr (kMovesRegisters<Config>) ptx::shrink_to<Config::kProducerRegisters>();
+    if (threadIdx.x == 0) Producer<Config, Memory>(smem, maps, args).run();
+    if (threadIdx.x >= kWarpSize) help(smem);
+  } else {
+    if constexpr (kMovesRegisters<Config>) ptx::grow_to<Config::kConsumerRegisters>();
+    Consumer<Config>(smem, maps, args, warpgroup - 1).run();
+  }
+}
+
+}  // namespace fa::sm90
 
 namespace fa::sm90::roles {
 

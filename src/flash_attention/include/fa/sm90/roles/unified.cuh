@@ -2,12 +2,27 @@
 // All warpgroups copy and compute: V is loaded during Q K^T, the next K during the softmax and P V.
 // There is one buffer each of Q, K and V, and one tile per CTA.
 #pragma once
-#include <fa/attn/key_range.cuh>
-#include <fa/sm90/host_numbers.cuh>
+#include <fa/attn/mask.cuh>
+#include <fa/sm90/copy.cuh>
+#include <fa/sm90/forward.cuh>
 #include <fa/sm90/products.cuh>
-#include <fa/sm90/slots.cuh>
-#include <fa/sm90/tile_order/one_each.cuh>
+#include <fa/sm90/roles/specialised.cuh>
+#include <fa/sm90/tile_order.cuh>
 #include <fa/sm90/warp_output.cuh>
+
+namespace fa::sm90 {
+
+// ... of one without a producer, ...
+template <class Config>
+__device__ constexpr bool check_unified_slots() {
+  static_assert(check_slots<Config>());
+  static_assert(
+      CopySlot<typename Config::Copy, Config>,
+      "Copy: Transfers<Config> with load_q, load_k, load_v, load_nothing, wait_k, wait_v, store");
+  return true;
+}
+
+}  // namespace fa::sm90
 
 namespace fa::sm90::roles {
 

@@ -2,7 +2,7 @@
 // Q K^T of a block is issued before P V of the previous block, so that the tensor cores compute
 // O += P V while this warpgroup computes exponentials.
 #pragma once
-#include <fa/attn/online.cuh>
+#include <fa/attn/rescale.cuh>
 
 namespace fa::sm90::schedule {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One block after the other: scores, softmax, accumulate, each finished before the next.
 #pragma once
-#include <fa/sm90/serial_step.cuh>
+#include <fa/sm90/verbs.cuh>
 
 namespace fa::sm90::schedule {
 

@@ -2,7 +2,6 @@
 // Heads that are wider than the registers of a warpgroup have room for, on sm_90a.
 #pragma once
 #include <fa/sm90/halves/forward.cuh>
-#include <fa/sm90/halves/slots.cuh>
 #include <fa/sm90/wide/consumer.cuh>
 #include <fa/sm90/wide/producer.cuh>
 

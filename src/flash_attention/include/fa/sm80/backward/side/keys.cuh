@@ -2,13 +2,13 @@
 // A CTA owns keys of one head of K and V, and visits the queries that see them: block after block, for
 // one query head of its group after the other. S and dP are transposed: a row is a key.
 #pragma once
-#include <fa/attn/query_range.cuh>
-#include <fa/attn/row_stats.cuh>
+#include <fa/attn/mask.cuh>
+#include <fa/attn/softmax.cuh>
 #include <fa/attn/stat_rows.cuh>
 #include <fa/backward_args.cuh>
-#include <fa/ptx/cp_async.cuh>
+#include <fa/ptx/async.cuh>
 #include <fa/ptx/memory.cuh>
-#include <fa/sm80/guarded_rows.cuh>
+#include <fa/sm80/rows.cuh>
 
 namespace fa::sm80::backward::side {
 

@@ -2,11 +2,11 @@
 // A CTA owns queries of one head, and visits the keys that they see. A row of S and dP is a query, whose
 // log-sum-exp and delta stay in registers.
 #pragma once
-#include <fa/attn/key_range.cuh>
-#include <fa/attn/rows/one_head.cuh>
+#include <fa/attn/mask.cuh>
+#include <fa/attn/sequence.cuh>
 #include <fa/attn/stat_rows.cuh>
 #include <fa/backward_args.cuh>
-#include <fa/sm80/guarded_rows.cuh>
+#include <fa/sm80/rows.cuh>
 
 namespace fa::sm80::backward::side {
 

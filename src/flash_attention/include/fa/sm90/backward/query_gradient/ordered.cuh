@@ -2,11 +2,11 @@
 // A third warpgroup computes dQ = dS K, and tiles add their shares in the order of their keys. dQ is the
 // same in every run, and no other kernel clears or converts sums.
 #pragma once
-#include <fa/sm90/backward/ds_buffers.cuh>
+#include <fa/sm90/backward/query_product.cuh>
 #include <fa/sm90/backward/staged_rows.cuh>
 #include <fa/sm90/backward/sum_writer.cuh>
-#include <fa/sm90/backward/tensor_maps.cuh>
-#include <fa/sm90/named_barriers.cuh>
+#include <fa/sm90/backward/work.cuh>
+#include <fa/sm90/shape.cuh>
 
 namespace fa::sm90::backward::query_gradient {
 

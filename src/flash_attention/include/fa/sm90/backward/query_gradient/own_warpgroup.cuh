@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // A third warpgroup computes dQ = dS K, stages it and adds it to dq_sum by bulk copies.
 #pragma once
-#include <fa/ptx/bulk.cuh>
-#include <fa/sm90/backward/block_walk.cuh>
-#include <fa/sm90/backward/ds_buffers.cuh>
-#include <fa/sm90/named_barriers.cuh>
+#include <fa/ptx/async.cuh>
+#include <fa/sm90/backward/query_product.cuh>
+#include <fa/sm90/backward/work.cuh>
+#include <fa/sm90/shape.cuh>
 
 namespace fa::sm90::backward::query_gradient {
 

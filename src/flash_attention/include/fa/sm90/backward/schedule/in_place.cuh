@@ -2,7 +2,7 @@
 // Two products at a time, and arithmetic under the second of them: dS under dV, the next exponentials
 // under dK. It stays in the registers of the accumulators, since the product reads P until it is complete.
 #pragma once
-#include <fa/sm90/backward/stages.cuh>
+#include <fa/sm90/backward/shared_memory.cuh>
 
 namespace fa::sm90::backward::schedule {
 

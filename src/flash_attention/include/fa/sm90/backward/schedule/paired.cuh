@@ -3,7 +3,7 @@
 // products of the same warpgroup, so dS takes the registers of P; the other warpgroups fill the tensor
 // cores meanwhile.
 #pragma once
-#include <fa/sm90/backward/stages.cuh>
+#include <fa/sm90/backward/shared_memory.cuh>
 
 namespace fa::sm90::backward::schedule {
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One product at a time: each is waited for before the next is issued.
 #pragma once
-#include <fa/sm90/backward/stages.cuh>
+#include <fa/sm90/backward/shared_memory.cuh>
 
 namespace fa::sm90::backward::schedule {
 

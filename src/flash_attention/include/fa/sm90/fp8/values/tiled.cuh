@@ -2,12 +2,9 @@
 // A kernel before this one has transposed V into tiles (value_tile.cuh). The tiles have the keys in the
 // order of P, so the columns of S are the keys in their own order.
 #pragma once
-#include <fa/attn/key_range.cuh>
-#include <fa/ptx/bulk.cuh>
-#include <fa/ptx/grid_dependency.cuh>
+#include <fa/attn/mask.cuh>
+#include <fa/ptx/async.cuh>
 #include <fa/sm90/fp8/args.cuh>
-#include <fa/sm90/fp8/four.cuh>
-#include <fa/sm90/fp8/tensor_maps.cuh>
 #include <fa/sm90/fp8/value_tile.cuh>
 
 namespace fa::sm90::fp8::values {

@@ -9,12 +9,10 @@
 // The columns of V are loaded in the same order, so that a lane's outputs are four neighbours, too.
 #pragma once
 #include <fa/attn/sequence.cuh>
+#include <fa/ptx/async.cuh>
 #include <fa/ptx/memory.cuh>
-#include <fa/ptx/tma.cuh>
 #include <fa/sm90/fp8/args.cuh>
-#include <fa/sm90/fp8/four.cuh>
-#include <fa/sm90/fp8/tensor_maps.cuh>
-#include <fa/sm90/named_barriers.cuh>
+#include <fa/sm90/fp8/value_tile.cuh>
 #include <fa/sm90/shape.cuh>
 
 namespace fa::sm90::fp8::values {

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+// The slot TileOrder: which tiles a CTA computes, one after the other.
+#pragma once
+#include <fa/sm90/backward/work.cuh>
+
+namespace fa::sm90::backward {
+
+template <class T, class Config>
+concept TileOrderSlot =
+    requires(typename T::template Walk<Config>& walk, Tile& tile, const BackwardKernelArgs& args) {
+      { typename T::template Walk<Config>(args) };
+      { walk.next(tile) } -> Same<bool>;
+      walk.finish();
+    };
+
+// The walk of a CTA that has one tile, with the blocks of `Heads` heads side by side.
+template <class Config, int Heads>
+class OneTile {
+ public:
+  __device__ explicit OneTile(const BackwardKernelArgs& args) : args_(args) {}
+
+  __device__ bool next(Tile& tile) {
+    if (done_) return false;
+    tile = tile_in_group<Config>(blockIdx.x, args_, Heads);
+    return done_ = true;
+  }
+  __device__ void finish() {}
+
+ private:
+  const BackwardKernelArgs& args_;
+  bool done_ = false;
+};
+
+}  // namespace fa::sm90::backward
+
+namespace fa::sm90::backward::tile_order {
+
+// One CTA per tile: the tiles of a head one after the other. The hardware schedules them.
+struct OneEach {
+  template <class Config>
+  using Walk = OneTile<Config, 1>;
+};
+
+// One CTA per tile. Heads are processed in groups whose queries stay in L2. Within a group the first
+// keys come first: under a causal mask most queries see them, so short tiles come last.
+struct Grouped {
+  template <class Config>
+  using Walk = OneTile<Config, Config::kGroupHeads>;
+};
+
+// Resident CTAs take the next tile of the grouped order from a counter in global memory, so that a CTA
+// starts once, and the loads of a tile overlap with the end of the previous one.
+struct Dynamic {
+  template <class Config>
+  class Walk {
+   public:
+    __device__ explicit Walk(const BackwardKernelArgs& args) : args_(args) {}
+
+    // Tiles start in the order of the counter, whichever CTA starts first.
+    __device__ bool next(Tile& tile) {
+      const int index = atomicAdd(args_.tile_counter, 1);
+      if (index >= num_tiles<Config>(args_)) return false;
+      tile = tile_in_group<Config>(index, args_, Config::kGroupHeads);
+      return true;
+    }
+
+    // The last CTA to finish resets the counters to zero.
+    __device__ void finish() {
+      if (atomicAdd(args_.tile_counter + 1, 1) == gridDim.x - 1) {
+        args_.tile_counter[0] = 0;
+        args_.tile_counter[1] = 0;
+      }
+    }
+
+   private:
+    const BackwardKernelArgs& args_;
+  };
+};
+
+}  // namespace fa::sm90::backward::tile_order
