@@ -170,6 +170,18 @@ def test_transforms_of_torch_func_differentiate() -> None:
     close(jacobian, exact)
 
 
+def test_transforms_of_torch_func_differentiate_the_lse() -> None:
+    def loss(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        out, lse = attention(q, k, v, return_lse=True)
+        return out.square().sum() + lse.square().sum()
+
+    given = dense(dtype=torch.float32)
+    wanted = torch.autograd.grad(loss(*given), given)
+    found = torch.func.grad(loss, argnums=(0, 1, 2))(*(t.detach() for t in given))
+    for mine, exact in zip(found, wanted, strict=True):
+        torch.testing.assert_close(mine, exact)
+
+
 def per_column(q: Tensor, k: Tensor, v: Tensor) -> Any:
     return torch.func.jacrev(lambda q: function(q, k[:1], v[:1]).sum(1))(q[:1])
 

@@ -110,7 +110,7 @@ def test_the_key_knows_the_layout_of_every_tensor(name: str, change: str) -> Non
     other = CHANGES[change](given)
     assert [what for what, of in layout(given).items() if layout(other)[what] != of] == [change]
     assert changed(call, **{name: other}).key() != call.key()
-    alone = Call(*call[:4])._replace(**{name: given})
+    alone = changed(Call(*call[:4]), **{name: given})
     assert changed(alone, **{name: other}).key() != alone.key()
 
 

@@ -102,3 +102,4 @@ def test_strides_too_tangled_to_decide_count_as_overlapping() -> None:
     strides = tuple(10**18 + 7 * 11**i for i in range(10))
     first, second = Layout((30,) * 5, strides[:5], 2), Layout((30,) * 5, strides[5:], 2)
     assert may_overlap(5 * 10**18 + 10**9 + 3, first, second)
+    assert may_overlap(1, Layout((10**6,), (3,), 1), Layout((10**6,), (5,), 1))  # too many elements

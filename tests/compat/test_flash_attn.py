@@ -301,6 +301,7 @@ def test_pages_up_to_the_longest_length_are_read(page_keys: int) -> None:
 def test_pages_without_rows_hold_no_keys() -> None:
     pages, nothing = torch.zeros(3, 0, 2, 16), cu_seqlens((0, 0))
     out = flash_attn_varlen_func(Q[0], pages, pages, BOUNDS, nothing, 4, 4, block_table=TABLE)
+    assert isinstance(out, torch.Tensor)
     assert torch.equal(out, torch.zeros_like(Q[0]))
 
 

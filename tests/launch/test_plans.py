@@ -124,7 +124,8 @@ def changed(call: Call, name: str) -> Iterator[Call]:
 @pytest.mark.parametrize("count", [12, 4, 3], ids=["every tensor", "out", "q, k and v"])
 @pytest.mark.parametrize("name", Call._fields)
 def test_calls_that_differ_in_one_field_have_other_plans(name: str, count: int) -> None:
-    call = Call(*everything()[:count])
+    given: tuple[Any, ...] = everything()[:count]
+    call = Call(*given)
     mine, theirs = (Plan(Call(*grouped(seq_q=rows)), HOPPER) for rows in (1, 2))
     plan._plans.add((HOPPER, call.key()), mine)
     assert known_plan(call, HOPPER) is known_plan(call, HOPPER) is mine
@@ -167,7 +168,8 @@ def changed_passes(whole: BackwardCall, name: str) -> Iterator[BackwardCall]:
 @pytest.mark.parametrize("alone", [False, True], ids=["every tensor", "q, k and v"])
 @pytest.mark.parametrize("name", PASS_FIELDS)
 def test_passes_that_differ_in_one_field_have_other_plans(name: str, alone: bool) -> None:
-    call = everything()._replace(**dict.fromkeys(("block_table", *DESCALES)))
+    nothing: dict[str, Any] = dict.fromkeys(("block_table", *DESCALES))
+    call = everything()._replace(**nothing)
     whole = whole_pass(call)
     if alone:
         whole = whole._replace(call=Call(*call[:4]), dlse=None)

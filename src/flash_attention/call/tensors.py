@@ -120,11 +120,10 @@ def check_shapes(
             _check_paged_dims(view)
         else:
             _check_dims(view, packing.kv, "cu_seqlens_k")
-    of_8_bits = k.dtype == v.dtype == E4M3  # q may have more
-    if E4M3 in (k.dtype, v.dtype) and not of_8_bits:
+    if E4M3 in (k.dtype, v.dtype):
         _check_same(v, k, "dtype")
     for view in (k, v):
-        if not of_8_bits:
+        if k.dtype != E4M3:  # q may have more bits
             _check_same(view, q, "dtype")
         _check_same(view, q, "device")
     if k.shape[:-1] != v.shape[:-1]:
