@@ -28,7 +28,12 @@ class _Deferred(ModuleType):
 
 
 def main() -> None:
-    """Entry point of the `flash-attention` script."""
+    """Entry point of the `flash-attention` script. `emulate FILE` is the emulator's own command."""
+    command, *rest = [*sys.argv[1:], ""]
+    if command == "emulate" and any(argument.endswith((".cu", ".ptx")) for argument in rest):
+        from ptx_emulator.command.main import main as emulate
+
+        return emulate(rest[:-1])
     spec = find_spec(PACKAGE)
     assert spec is not None  # it is installed with this module
     package = module_from_spec(spec)

@@ -117,3 +117,17 @@ def test_a_command_without_typer_says_what_to_install() -> None:
         assert result.returncode == 1
         needs = "flash-attention: the command line needs typer; "
         assert result.stderr == needs + "pip install 'flash-attention-jit[cli]'\n"
+
+
+def test_a_file_is_emulated_by_the_emulators_own_command(tmp_path: Path) -> None:
+    kernel = tmp_path / "twice.cu"
+    kernel.write_text(
+        'extern "C" __global__ void twice(float* x) { x[threadIdx.x] = 2 * x[threadIdx.x + 1]; }'
+    )
+    launch = ("--grid", "1", "--block", "64", "--arg", "f32:x:65@random")
+    given = ["flash-attention", "emulate", str(kernel), *launch]
+    done = child(
+        f"import sys; sys.argv = {given}; from flash_attention_command import main; main()"
+    )
+    assert done.returncode == 1, done.stderr
+    assert "race" in done.stdout

@@ -5,7 +5,7 @@ mutations` plants all of them."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import pytest
 
@@ -25,7 +25,7 @@ Mistake = TypeVar("Mistake", bound=Named)
 
 def first_of_each_kind(
     mistakes: Iterable[Mistake], name_of: Callable[[Mistake], str] = lambda m: m.name
-) -> list[object]:
+) -> list[Any]:
     """Return the parameters of a test, all but the first of what catches them marked."""
     seen: set[str] = set()
     parameters = []

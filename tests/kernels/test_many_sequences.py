@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -64,8 +65,9 @@ def test_gradients_of_a_large_batch(batch: int, heads: int, deterministic: bool)
 def test_gradients_of_many_packed_sequences() -> None:
     count = 265_625
     q, k, v = torch.randn(3, count, 1, 64, dtype=torch.bfloat16, device="cuda").unbind()
-    leaves = [t.requires_grad_() for t in (q, k, v)]
+    for tensor in (q, k, v):
+        tensor.requires_grad_()
     starts = torch.arange(count + 1, dtype=torch.int32, device="cuda")
-    lengths = {"cu_seqlens_q": starts, "cu_seqlens_k": starts}
-    out = attention(*leaves, **lengths, max_seqlen_q=1, max_seqlen_k=1)
+    lengths: dict[str, Any] = {"cu_seqlens_q": starts, "cu_seqlens_k": starts}
+    out = attention(q, k, v, max_seqlen_q=1, max_seqlen_k=1, **lengths)
     assert_gradients_are_right(q, k, v, out)

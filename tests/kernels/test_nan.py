@@ -5,6 +5,7 @@ of its head and sequence."""
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -61,8 +62,8 @@ def test_a_nan_stays_in_its_packed_sequence(number: int) -> None:
     config = get_ladder(DType.BF16, 64, 2)[number - 1].config
     q, k, v = tensors(300)
     starts = torch.tensor([0, 90, 210, 300], dtype=torch.int32)
-    lengths = {"cu_seqlens_q": starts, "cu_seqlens_k": starts}
-    call = Call(q, k, v, causal=True, max_seqlen_q=120, max_seqlen_k=120, **lengths)
+    longest: dict[str, Any] = {"max_seqlen_q": 120, "max_seqlen_k": 120}
+    call = Call(q, k, v, cu_seqlens_q=starts, cu_seqlens_k=starts, causal=True, **longest)
     without = plan_for(call, config).run(call)
     v[KEY] = math.nan
     with_nan = plan_for(call, config).run(call)

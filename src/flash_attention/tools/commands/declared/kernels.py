@@ -86,7 +86,8 @@ def emulate(
 ) -> None:
     """Run a kernel's PTX on the CPU: its error, what is wrong with it, what it does.
 
-    `ptx-emulator` runs kernels of other files. Exit code 1 when something was found or the output
+    `flash-attention emulate FILE.cu`, or a .ptx file, is the command `ptx-emulator`, which runs
+    kernels of your own: see its --help. Exit code 1 when something was found or the output
     is out of tolerance.
     """
     given = locals()
