@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -83,6 +84,8 @@ def test_passes_of_context_parallel_attention(
     dispatch: Any, causal: bool, device: str, dtype: torch.dtype, tolerance: float
 ) -> None:
     """What each rank calls: a forward pass with its lse, and a backward pass from both."""
+    if "lse.permute" not in inspect.getsource(dispatch._flash_attention_backward_op):
+        pytest.skip("this diffusers passes lse in a layout that flash-attn does not take either")
     q, k, v, do = tensors(device, dtype)
     if causal:  # torch aligns a causal mask of other shapes to the top left
         k, v = k[:, :9].contiguous(), v[:, :9].contiguous()

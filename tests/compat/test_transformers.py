@@ -194,6 +194,15 @@ def test_a_mask_is_read_once_for_all_layers_and_again_when_it_changes() -> None:
     close(out, expected(*tensors, visible(RIGHT, 7, causal=True)), RIGHT)
 
 
+def test_a_mask_that_does_not_count_changes_is_read_again() -> None:
+    with torch.inference_mode():
+        mask, tensors = LEFT.clone(), states()
+        attention_forward(layer(), *tensors, mask)
+        mask.copy_(RIGHT)
+        out, _ = attention_forward(layer(), *tensors, mask)
+    close(out, expected(*tensors, visible(RIGHT, 7, causal=True)), RIGHT)
+
+
 @pytest.mark.parametrize(
     ("option", "message"),
     [

@@ -110,6 +110,28 @@ def test_positions_are_read_once_for_all_layers_and_again_when_they_change() -> 
     assert torch.equal(attended(places, tensors), attention_forward(LAYER, *tensors, None)[0])
 
 
+def test_tensors_that_do_not_count_changes_are_read_again() -> None:
+    with torch.inference_mode():
+        tensors, places = states(), torch.tensor([[0, 1, 2, 0, 1, 0, 1]])
+        attended(places, tensors)
+        places.copy_(torch.arange(7))
+        assert torch.equal(attended(places, tensors), attention_forward(LAYER, *tensors, None)[0])
+
+
+@pytest.mark.gpu
+def test_a_layer_in_a_cuda_graph_reads_no_positions() -> None:
+    tensors = [t.to("cuda", torch.bfloat16) for t in states()]
+    places = torch.arange(7, device="cuda")[None]
+    wanted = attended(places, tensors)
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        given = attended(places, tensors)
+    places += 5
+    graph.replay()
+    assert torch.equal(given, wanted)
+
+
 def test_new_documents_behind_a_filled_cache_are_refused() -> None:
     _, ours = twins("llama")
     cache = ours(ROW[:, :4]).past_key_values

@@ -24,7 +24,9 @@ from tests.compat.tiny_models import (
     ONES,
     SIZES,
     WITHOUT_SINKS,
+    calls_registered,
     deaf,
+    source_has,
     transformers,
     twins,
 )
@@ -48,9 +50,11 @@ def test_supported_versions_are_not(version: str, monkeypatch: pytest.MonkeyPatc
 
 FLASH = '"flash_attention_2" after compat.install()'
 SDPA = '"sdpa" and call it inside compat.sdpa.route_sdpa()'
-DEAF = {"Bloom": '"eager"', "GPTJ": FLASH, "Falcon": FLASH}  # never look for registered ones
-if not IS_5:
-    DEAF |= {"Bert": SDPA, "T5": '"eager"'}
+DEAF = {"Bloom": '"eager"', "GPTNeo": FLASH}  # never look for registered ones
+if not calls_registered("bert"):
+    DEAF["Bert"] = SDPA
+if not calls_registered("t5"):
+    DEAF["T5"] = '"eager"'
 
 
 @pytest.mark.parametrize("name", DEAF)
@@ -63,7 +67,7 @@ def test_models_that_never_call_it_are_refused(name: str) -> None:
     assert ("install transformers 5" in str(error.value)) is not IS_5
 
 
-@pytest.mark.skipif(IS_5, reason="BERT calls registered implementations since transformers 5")
+@pytest.mark.skipif(calls_registered("bert"), reason="BERT calls registered implementations")
 def test_route_sdpa_serves_bert() -> None:
     model, eager = deaf("Bert", "sdpa"), deaf("Bert", "eager")
     with torch.no_grad(), route_sdpa() as routed:
@@ -72,7 +76,7 @@ def test_route_sdpa_serves_bert() -> None:
         torch.testing.assert_close(given, eager(IDS).logits, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.skipif(not IS_5, reason="T5 never calls it before transformers 5")
+@pytest.mark.skipif(not calls_registered("t5"), reason="T5 calls no registered implementations")
 def test_position_biases_are_refused() -> None:
     config = transformers.T5Config(**SIZES)
     model = transformers.T5EncoderModel._from_config(config, attn_implementation=register())
@@ -108,7 +112,9 @@ def test_decoding_with_and_without_a_mask(name: str, mask: torch.Tensor | None) 
     torch.testing.assert_close(given[real], wanted[real], rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.skipif(not IS_5, reason="a call of the whole model has no is_causal before 5")
+@pytest.mark.skipif(
+    not source_has("utils/generic.py", "is_causal"), reason="a call of a model has no is_causal"
+)
 @pytest.mark.parametrize("padding", MASKS)
 def test_a_causal_model_may_be_called_as_an_encoder(padding: str) -> None:
     mask = MASKS[padding]

@@ -5,10 +5,10 @@
     register()
     model = AutoModelForCausalLM.from_pretrained(..., attn_implementation="fa_jit")
 
-transformers 4.57 and 5 are supported. Padding on either side, packed sequences, sliding windows,
-softcap, sinks, GQA and caches are. Dropout, mask tensors, position biases, patterns such as image
-blocks, paged caches and attention weights raise UnsupportedError. Models can be trained, also under
-autocast.
+The versions 4.57 and 5 of transformers are supported, and in their models padding on either side,
+packed sequences, sliding windows, softcap, sinks, GQA and caches. Dropout, mask tensors, position
+biases, patterns such as image blocks, paged caches and attention weights raise UnsupportedError.
+Models can be trained, also under autocast.
 """
 
 from __future__ import annotations

@@ -127,11 +127,12 @@ def documents_of(position_ids: Tensor | None, batch: int, keys: int) -> Tensor |
     """Number the documents in a single row whose position_ids start again, from 1, (1, keys).
 
     None stands for one document. As for transformers' flash_attention_2, a document starts where
-    the positions have their minimum. In a trace an assertion stands for this.
+    the positions have their minimum. In a trace and in a CUDA graph, which do not know positions of
+    later calls, an assertion ends the run if there are several.
     """
     if position_ids is None or position_ids.ndim != 2 or batch != 1 or position_ids.shape[1] == 1:
         return None
-    if torch.compiler.is_compiling():
+    if torch.compiler.is_compiling() or _is_captured(position_ids):
         torch._assert_async(~_starts(position_ids)[1:].any(), PACKED_UNSAID)
         return None
     documents = read_once(position_ids, "_documents", _read_documents)
@@ -141,6 +142,10 @@ def documents_of(position_ids: Tensor | None, batch: int, keys: int) -> Tensor |
             " packed sequences without a cache of earlier tokens, or with an empty one"
         )
     return documents
+
+
+def _is_captured(tensor: Tensor) -> bool:
+    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def _read_documents(position_ids: Tensor) -> Tensor | None:
@@ -156,8 +161,13 @@ def _starts(position_ids: Tensor) -> Tensor:
 
 def read_once(tensor: Tensor, name: str, read: Callable[[Tensor], Read]) -> Read:
     """Read the values of a tensor, which waits for its device, and keep the result with it until
-    they change: all layers of a model get the same mask and the same position_ids."""
-    version = -1 if tensor.is_inference() else tensor._version
+    they change: all layers of a model get the same mask and the same position_ids.
+
+    Inference tensors do not count their changes, so each layer reads them.
+    """
+    if tensor.is_inference():
+        return read(tensor)
+    version = tensor._version
     known: tuple[int, Read] | None = getattr(tensor, name, None)
     if known is None or known[0] != version:
         known = (version, read(tensor))
