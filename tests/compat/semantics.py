@@ -18,8 +18,6 @@ from tests.compat.semantics_layers import PASSES, ROTARY
 from tests.compat.semantics_row import EQUAL, Row
 
 HEADER = ("parameter", "flash-attn documents", "here", "shown by")
-
-
 EVERY_FUNCTION = (
     Row(
         "the signature",

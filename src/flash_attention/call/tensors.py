@@ -1,8 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Checks of q, k, v and the output, before anything is compiled, allocated or written.
-
-The checks read `TensorView`s, which describe tensors, so they need no GPU.
-"""
+"""Checks of q, k, v and the output, before anything is compiled, allocated or written. They read
+`TensorView`s, which describe tensors, so they need no GPU."""
 
 from __future__ import annotations
 
@@ -364,6 +362,7 @@ def _check_memory(view: TensorView, contiguous: int = -1) -> None:
     """Check that 16-byte copies work with a tensor, one of whose dimensions is contiguous."""
     dims = DIMS if len(view.shape) == len(DIMS) else PACKED_DIMS
     elements = ALIGNMENT // view.dtype.itemsize
+    copy = _advice(view.name, f"copy it with {view.name}.contiguous()")
     *_, rows, _, d_head = view.shape
     if d_head % elements or d_head == 0:
         padded = -(-d_head // elements) * elements or elements
@@ -375,15 +374,13 @@ def _check_memory(view: TensorView, contiguous: int = -1) -> None:
     if view.strides[contiguous] != 1:
         raise UnsupportedError(
             f"the last dimension of {view.name} has stride {view.strides[-1]};"
-            " it must be contiguous (stride 1),"
-            f" {_advice(view.name, f'copy it with {view.name}.contiguous()')}"
+            f" it must be contiguous (stride 1), {copy}"
         )
     for dim, size, stride in zip(dims, view.shape, view.strides, strict=True):
         if size > 1 and stride % elements and dim != dims[contiguous]:
             raise UnsupportedError(
                 f"the {dim} stride of {view.name} is {stride} elements; it must be a multiple of"
-                f" {elements}, so that every row starts on {ALIGNMENT} bytes;"
-                f" {_advice(view.name, f'copy it with {view.name}.contiguous()')}"
+                f" {elements}, so that every row starts on {ALIGNMENT} bytes; {copy}"
             )
     if rows > MAX_ROWS:
         raise UnsupportedError(
