@@ -22,6 +22,7 @@ struct Fp16 {
 
   static __device__ u32 pack(float lo, float hi) { return ptx::pack_f16x2(lo, hi); }
   static __device__ u32 multiply(u32 x, u32 y) { return ptx::multiply_f16x2(x, y); }
+  static __device__ u32 at_most_one(u32 pair) { return ptx::min_f16x2(pair, 0x3c003c00u); }
   static __device__ u32 from_halves(u32 pair) { return pair; }
   static __device__ float low(u32 pair) { return ptx::f16_to_f32(pair & 0xffff); }
   static __device__ float high(u32 pair) { return ptx::f16_to_f32(pair >> 16); }
@@ -34,6 +35,7 @@ struct Bf16 {
 
   static __device__ u32 pack(float lo, float hi) { return ptx::pack_bf16x2(lo, hi); }
   static __device__ u32 multiply(u32 x, u32 y) { return ptx::multiply_bf16x2(x, y); }
+  static __device__ u32 at_most_one(u32 pair) { return ptx::min_bf16x2(pair, 0x3f803f80u); }
   // A pair of halves that bfloat16 holds exactly.
   static __device__ u32 from_halves(u32 pair) {
     return pack(ptx::f16_to_f32(pair & 0xffff), ptx::f16_to_f32(pair >> 16));

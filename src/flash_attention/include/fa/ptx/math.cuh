@@ -80,6 +80,18 @@ __device__ inline u32 max_f16x2(u32 x, u32 y) {
   return larger;
 }
 
+__device__ inline u32 min_f16x2(u32 x, u32 y) {
+  u32 smaller;
+  asm("min.NaN.f16x2 %0, %1, %2;" : "=r"(smaller) : "r"(x), "r"(y));
+  return smaller;
+}
+
+__device__ inline u32 min_bf16x2(u32 x, u32 y) {
+  u32 smaller;
+  asm("min.NaN.bf16x2 %0, %1, %2;" : "=r"(smaller) : "r"(x), "r"(y));
+  return smaller;
+}
+
 __device__ inline u32 multiply_bf16x2(u32 x, u32 y) {
   u32 product;
   asm("mul.rn.bf16x2 %0, %1, %2;" : "=r"(product) : "r"(x), "r"(y));

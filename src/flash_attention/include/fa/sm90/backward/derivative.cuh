@@ -55,7 +55,12 @@ template <class Math>
 struct ExactP {
   typename Math::Scores s;
 
-  __device__ void keep(const typename Math::Scores& p) { s = p; }
+  __device__ void keep(const typename Math::Scores& p) {
+#pragma unroll
+    for (int j = 0; j < Math::Scores::kColFragments; ++j)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) s.v[0][j][e] = ptx::min_nan(p.v[0][j][e], 1.f);
+  }
   __device__ void keep(const typename Math::Pairs&) {}
   __device__ float p(int j, int e) const { return s.v[0][j][e]; }
 };

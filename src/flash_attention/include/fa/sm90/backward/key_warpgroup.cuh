@@ -57,11 +57,8 @@ class KeyWarpgroup : public Products<Config_>, Slopes<Config_> {
     return --steps_ > 0;
   }
 
-  // Whether some key of the tile is not seen by all queries of the block, or scores are large.
-  template <int Stage>
-  __device__ bool has_limits() const {
-    return backward::has_limits<Config::kBR>(mail(), block_, Smem::lse(Stage));
-  }
+  // Whether some key of the tile is not seen by all queries of the block.
+  __device__ bool hides() const { return backward::hides(mail(), block_); }
 
   // operands of the products, in registers and in the current stages
 
@@ -139,14 +136,13 @@ class KeyWarpgroup : public Products<Config_>, Slopes<Config_> {
     this->keep_slopes(s);
     exponentials_of(s, Score::scale(args_), Smem::lse(Stage));
   }
-  // P becomes zero where a query does not see the key, and at most one.
-  __device__ void limit(Scores& s, bool has_limits) {
-    if (has_limits)
-      backward::limit(s, typename Config::Mask(args_), mail(), warp_key(), block_ * Config::kBR);
+  // P becomes zero where a query does not see the key.
+  __device__ void mask(Scores& s, bool hides) {
+    if (hides) hide(s, typename Config::Mask(args_), mail(), warp_key(), block_ * Config::kBR);
   }
   // P as the operand of dV.
   __device__ void convert_probabilities(Pairs& p, const Scores& s) {
-    Math::convert(p, s);
+    Math::convert_probabilities(p, s);
     kept_.keep(s);
   }
   // P as Derivative needs it, before products read its operand.

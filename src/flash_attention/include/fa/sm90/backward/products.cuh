@@ -59,14 +59,21 @@ struct Products {
         p.step[n][e] = DType::pack(x[e % 2 * 2], x[e % 2 * 2 + 1]);
       }
   }
+  // P, which the rounding of a large log-sum-exp may have made more than 1.
+  static __device__ void convert_probabilities(Pairs& p, const Scores& s) {
+    convert(p, s);
+#pragma unroll
+    for (int n = 0; n < Config::kBR / 16; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) p.step[n][e] = DType::at_most_one(p.step[n][e]);
+  }
 };
 
 // The slopes of a warpgroup's scores, a base class: it takes no room if there is nothing to keep.
 template <class Config>
 using Slopes = typename Config::Slopes::template Kept<Products<Config>, typename Config::Score>;
 
-// From S to P: exponentials, then zeros where a query does not see a key, and ones where the rounding of
-// large scores gave more. Rows are keys, columns queries.
+// From S to P: exponentials, and zeros where a query does not see a key. Rows are keys, columns queries.
 
 // The statistics of a lane's two queries of fragment j.
 __device__ inline ptx::FloatPair stats_of_lane(u32 stats, int j) {
@@ -89,7 +96,7 @@ __device__ void exponentials_of(Scores& s, float score_scale, u32 lse) {
 
 // P of a warp's 16 keys, from `warp_key` of the tile on, and the queries from `query` on.
 template <class Mask, class Scores>
-__device__ void limit(Scores& p, const Mask& mask, Mailbox mail, int warp_key, int first_query) {
+__device__ void hide(Scores& p, const Mask& mask, Mailbox mail, int warp_key, int first_query) {
   attn::Sequence sequence = {};
   sequence.q_len = mail.read(Word::kQLen);
   sequence.k_len = mail.read(Word::kKLen);
@@ -103,27 +110,14 @@ __device__ void limit(Scores& p, const Mask& mask, Mailbox mail, int warp_key, i
 #pragma unroll
     for (int j = 0; j < Scores::kColFragments; ++j)
 #pragma unroll
-      for (int e = 0; e < 2; ++e) {
-        float& x = p.v[0][j][2 * h + e];
-        if (8 * j + e < first || 8 * j + e >= end)
-          x = 0.f;
-        else if (x > 1.f)
-          x = 1.f;
-      }
+      for (int e = 0; e < 2; ++e)
+        if (8 * j + e < first || 8 * j + e >= end) p.v[0][j][2 * h + e] = 0.f;
   }
 }
 
-// Whether P of a block has limits: some key is not seen by all queries, or a query has large scores. A lane
-// looks at the log-sum-exps of every 32nd query.
-template <int Queries>
-__device__ bool has_limits(Mailbox mail, int block, u32 lse) {
-  bool large = false;
-#pragma unroll
-  for (int query = 0; query < Queries; query += kWarpSize)
-    large |= attn::is_large(
-        __uint_as_float(ptx::ld_shared_4(lse + (query + lane_id()) * sizeof(float))));
-  return __any_sync(~0u, large) || block < mail.read_alone(Word::kOpenFirst) ||
-         block >= mail.read_alone(Word::kOpenEnd);
+// Whether some key is not seen by all queries of a block.
+__device__ inline bool hides(Mailbox mail, int block) {
+  return block < mail.read_alone(Word::kOpenFirst) || block >= mail.read_alone(Word::kOpenEnd);
 }
 
 }  // namespace fa::sm90::backward

@@ -114,13 +114,12 @@ class ScoreWarpgroup : Slopes<Config> {
   __device__ void probabilities() {
     Score::change(s_, args_);
     this->keep_slopes(s_);
-    const u32 lse = Smem::lse(q_.stage);
-    exponentials_of(s_, Score::scale(args_), lse);
+    exponentials_of(s_, Score::scale(args_), Smem::lse(q_.stage));
     q_.advance();
-    if (has_limits<Config::kBR>(Smem::mail(), block_, lse))
-      limit(s_, typename Config::Mask(args_), Smem::mail(), warp_id() % kWarps * kWarpRows,
-            block_ * Config::kBR);
-    Math::convert(pairs_, s_);
+    if (hides(Smem::mail(), block_))
+      hide(s_, typename Config::Mask(args_), Smem::mail(), warp_id() % kWarps * kWarpRows,
+           block_ * Config::kBR);
+    Math::convert_probabilities(pairs_, s_);
     kept_.keep(s_);
     kept_.keep(pairs_);
     hand_over(Smem::p(handed_.stage), Smem::p_full(handed_.stage), Smem::p_empty(handed_.stage));

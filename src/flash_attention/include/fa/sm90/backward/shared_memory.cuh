@@ -135,7 +135,7 @@ __device__ void first_probabilities(Warpgroup& w) {
   w.issue_scores(w.s(), w.k(), w.template q<0>());  // S^T = K Q^T
   w.template wait_products<0>();                    // S is complete
   w.template exponentials<0>(w.s());                // S becomes P
-  w.limit(w.s(), w.template has_limits<0>());
+  w.mask(w.s(), w.hides());
   w.convert_probabilities(w.p(), w.s());
 }
 

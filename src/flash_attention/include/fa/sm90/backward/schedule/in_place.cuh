@@ -37,10 +37,10 @@ struct InPlace {
     w.issue_accumulate(w.dk(), p, w.template q_columns<Stage>());  // dK += dS^T Q
     w.template wait_products<1>();                                 // S is complete
     w.template exponentials<kNext>(s);                             // S becomes P
-    const bool limits = w.template has_limits<kNext>();
+    const bool hides = w.hides();
     w.template wait_products<0>();  // dK is complete, dS and Q were read
     w.template release_q<Stage>();
-    w.limit(s, limits);
+    w.mask(s, hides);
     w.convert_probabilities(p, s);
     return true;
   }

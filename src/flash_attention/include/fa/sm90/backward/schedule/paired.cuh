@@ -35,11 +35,11 @@ struct Paired {
     w.template wait_q<kNext>();                                    // the next Q has arrived
     w.issue_accumulate(w.dk(), p, w.template q_columns<Stage>());  // dK += dS^T Q
     w.issue_scores(s, w.k(), w.template q<kNext>());               // the next S
-    const bool limits = w.template has_limits<kNext>();
+    const bool hides = w.hides();
     w.template wait_products<0>();  // both are complete, Q was read
     w.template release_q<Stage>();
     w.template exponentials<kNext>(s);  // S becomes P
-    w.limit(s, limits);
+    w.mask(s, hides);
     w.convert_probabilities(p, s);
     return true;
   }

@@ -20,10 +20,10 @@ struct Serial {
     auto& p = w.p();
     w.template wait_q<Stage>();                       // Q has arrived
     w.issue_scores(s, w.k(), w.template q<Stage>());  // S^T = K Q^T
-    const bool limits = w.template has_limits<Stage>();
+    const bool hides = w.hides();
     w.template wait_products<0>();      // S is complete
     w.template exponentials<Stage>(s);  // S becomes P
-    w.limit(s, limits);
+    w.mask(s, hides);
     w.convert_probabilities(p, s);
     w.template wait_d_o<Stage>();  // dO has arrived
     w.keep(p);
