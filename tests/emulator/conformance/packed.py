@@ -95,25 +95,33 @@ OPERATIONS: dict[str, tuple[str, Callable[..., Fraction]]] = {
 }
 
 
-def larger_halves(a: Array, b: Array, c: Array) -> Array:
-    """The larger half of each pair by its bits, which are in order of size once signs are turned;
-    NaN if one is."""
+def chosen(dtype: str, larger: bool) -> Callable[..., Array]:
+    """The larger or smaller element of each pair by its bits, which are in order of size once signs
+    are turned; NaN if one is."""
 
-    def on_halves(x: Array, y: Array) -> Array:
+    def on_elements(x: Array, y: Array) -> Array:
         places = [np.where(h & 0x8000, 0xFFFF - h, 0x8000 + h) for h in (x, y)]
-        nan = np.isnan(to_floats(x, "f16")) | np.isnan(to_floats(y, "f16"))
-        return np.where(nan, NAN, np.where(places[0] > places[1], x, y))
+        nan = np.isnan(to_floats(x, dtype)) | np.isnan(to_floats(y, dtype))
+        first = places[0] > places[1] if larger else places[0] < places[1]
+        return np.where(nan, NAN, np.where(first, x, y))
 
-    low, high = (on_halves(a >> shift & 0xFFFF, b >> shift & 0xFFFF) for shift in (0, 16))
-    both: Array = (low | high << 16).astype(np.uint32)
-    return both
+    def apply(a: Array, b: Array, c: Array) -> Array:
+        low, high = (on_elements(a >> shift & 0xFFFF, b >> shift & 0xFFFF) for shift in (0, 16))
+        both: Array = (low | high << 16).astype(np.uint32)
+        return both
+
+    return apply
 
 
-LARGER = Op("max.NaN.f16x2", "max.NaN.f16x2 %0, %1, %2;", larger_halves)
+CHOSEN = [("max", "f16"), ("min", "f16"), ("min", "bf16")]
 
 
 def cases() -> list[Case]:
-    made = [elementwise("larger pairs of f16", [LARGER], operands("f16"), arch="sm_90a")]
+    made = []
+    for name, dtype in CHOSEN:
+        text = f"{name}.NaN.{dtype}x2"
+        op = Op(text, f"{text} %0, %1, %2;", chosen(dtype, name == "max"))
+        made.append(elementwise(f"{name} of {dtype}", [op], operands(dtype), arch="sm_90a"))
     for dtype in FORMATS:
         ops = [
             Op(f"{name}.{dtype}x2", f"{name}.{dtype}x2 %0, {text};", exactly(dtype, function))
