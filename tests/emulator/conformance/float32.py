@@ -104,7 +104,11 @@ def _arithmetic() -> list[Op]:
             rounding = ".rn" if name in ROUNDED else ""
             full = f"{name}{rounding}{'.ftz' if ftz else ''}.f32"
             ops.append(_real(full, f"{full} %0, {operands_text};", function, ftz=ftz))
-    return ops
+    return [*ops, _real("min.NaN.f32", "min.NaN.f32 %0, %1, %2;", _smaller_or_nan)]
+
+
+def _smaller_or_nan(a: Floats, b: Floats, c: Floats) -> Floats:
+    return np.where(np.isnan(a) | np.isnan(b), np.float32(np.nan), smaller(a, b))
 
 
 def _real(name: str, text: str, function: Callable[..., Floats], *, ftz: bool = False) -> Op:
