@@ -118,6 +118,7 @@ def deaf(name: str, implementation: str) -> Any:
     implementation."""
     kind = "MaskedLM" if "Bert" in name else "ConditionalGeneration" if name == "T5" else "CausalLM"
     sizes = SIZES | {"rotary_dim": 8, "alibi": False, "reference_compile": False}
+    sizes |= {"attention_types": [[["global"], 2]], "num_layers": 2}
     del sizes["head_dim"]
     config = getattr(transformers, f"{name}Config")(**sizes)
     torch.manual_seed(0)
