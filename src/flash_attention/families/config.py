@@ -216,7 +216,7 @@ class KernelConfig(ABC):
 
     def short_form(self) -> str:
         """The config in one line that `parse_kernel_config` reads back."""
-        return f"{self.prefix}({', '.join(map(str, self.tile()))}): {'+'.join(self.words())}"
+        return _short_form(self)
 
     # the C++ side
 
@@ -275,3 +275,11 @@ def changed(config: Config, **changes: Any) -> Config | None:
 def is_config(config: object) -> TypeGuard[KernelConfig]:
     """Whether something is a config of some family."""
     return isinstance(config, KernelConfig)
+
+
+def _short_form(config: KernelConfig) -> str:
+    return f"{config.prefix}({', '.join(map(str, config.tile()))}): {'+'.join(config.words())}"
+
+
+# torch.compile takes the text as a constant: it does not follow how fields are declared.
+_short_form._dynamo_marked_constant = True  # type: ignore[attr-defined]
