@@ -77,7 +77,7 @@ def test_a_command_that_still_imports_is_stopped(module: str) -> None:
         "                pass\n"
         "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "sys.meta_path.insert(0, Presses())\n"
-        "sys.argv = ['flash-attention', 'ladder', 'list']\n"
+        "sys.argv = ['flash-attention', 'doctor']\n"
         "main()\n"
     )
     done = subprocess.run(
