@@ -272,7 +272,7 @@ BLOCKS = (
         (
             Edit(
                 CONSUMER,
-                "        begin_turn();  // the others wait for every turn\n        end_turn();\n",
+                "        ping_pong_wait();  // the others wait for every arrival\n        ping_pong_arrive();\n",
             ),
         ),
     ),

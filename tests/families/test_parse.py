@@ -129,7 +129,13 @@ BACKWARD_CONFIGS = (
     "hopper_backward(BF16, 64, 128, 128, 1): dq_atomic+ds_1+rounded+serial+one_each",
     "hopper_backward(BF16, 64, 128, 128, 2): dq_workspace+ds_2+rounded+paired+one_each",
 )
-SAID = ("", "_causal", "_guarded", "_window_softcap_per_batch_page_64_sinks_heads_4_few", "_even")
+SAID = (
+    "",
+    "_causal",
+    "_predicated",
+    "_window_softcap_per_batch_page_64_sinks_heads_4_few",
+    "_even",
+)
 
 
 @pytest.mark.parametrize("said", SAID)

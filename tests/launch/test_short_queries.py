@@ -31,7 +31,7 @@ CONFIG = HopperForwardKernelConfig(
     specialised=True,
     overlap=True,
     rescale_threshold=8,
-    watch_sums=True,
+    stale_max=True,
 )
 PACKED = replace(CONFIG, tile_order=TileOrder.DYNAMIC, group_mib=16)
 LARGE = replace(CONFIG, consumers=2, B_c=128, ping_pong=True, narrow_keys=64, prefetch_q=True)

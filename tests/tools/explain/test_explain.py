@@ -156,8 +156,8 @@ def test_other_architectures_have_the_first_family_and_no_measured_peak() -> Non
 def test_the_first_family_would_run_too() -> None:
     explanation = explain(*square(256))
     assert "it would run" in why(explanation, "FlashForwardKernelConfig")
-    guarded = explain(*square(256), arch="sm_80", return_lse=True)
-    assert guarded.features == ("guarded",)
+    predicated = explain(*square(256), arch="sm_80", return_lse=True)
+    assert predicated.features == ("predicated",)
 
 
 def test_among_kernels_of_one_architecture_the_reason_is_no_newer_one() -> None:

@@ -16,10 +16,10 @@ from flash_attention.call.problem import Problem
 from flash_attention.choose.decision import Decision, Rule, Where
 from flash_attention.families.parse import parse_kernel_config
 from flash_attention.families.sm90.forward.splits import Chunks
-from flash_attention.families.sm90.halves import BLOCK_KEYS
 from flash_attention.families.sm90.mla import splits
 from flash_attention.families.sm90.mla.config import HopperMlaKernelConfig
 from flash_attention.families.sm90.mla.features import ctas_of
+from flash_attention.families.sm90.split_v import BLOCK_KEYS
 from flash_attention.launch import plan as plans
 from flash_attention.launch.plan import Plan
 from flash_attention.reference.judge import check_lse, check_output, cu_seqlens

@@ -17,7 +17,7 @@ from tests.families.sm90.planted import kinds_caught
 
 pytestmark = pytest.mark.slow  # left out of `make quick`
 
-FOLDER, SHARED = "sm90/mla", "sm90/halves"
+FOLDER, SHARED = "sm90/mla", "sm90/split_v"
 CONSUMER, PRODUCER = f"{FOLDER}/consumer.cuh", f"{FOLDER}/producer.cuh"
 SCHEDULE = f"{FOLDER}/schedule.cuh"
 EXCHANGE, ROWS = f"{SHARED}/consumer.cuh", f"{SHARED}/rows.cuh"
@@ -132,7 +132,7 @@ MUTATIONS = [
     Mutation(
         "packed queries of a sequence start where those of the batch do",
         NUMBERS,
-        Edit("sm90/place.cuh", "args.cu_seqlens_q[batch] + position", "position"),
+        Edit("sm90/output_row.cuh", "args.cu_seqlens_q[batch] + position", "position"),
         PACKED,
     ),
     Mutation(

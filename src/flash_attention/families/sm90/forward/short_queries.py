@@ -115,7 +115,7 @@ def _config(problem: Problem) -> HopperForwardKernelConfig:
         specialised=True,
         overlap=True,
         rescale_threshold=8,
-        watch_sums=True,
+        stale_max=True,
         kv_8_bit=problem.kv_8_bit,
         q_8_bit=problem.dtype == E4M3,
     )

@@ -21,7 +21,6 @@ from flash_attention.families.sm90.forward.features import SplitKind
 from flash_attention.families.sm90.forward.heuristic import NEEDS_HOPPER
 from flash_attention.families.sm90.forward.splits import Chunks
 from flash_attention.families.sm90.forward.tensor_maps import describe
-from flash_attention.families.sm90.halves import BLOCK_KEYS, HALVES, PANEL_COLUMNS
 from flash_attention.families.sm90.mla import splits
 from flash_attention.families.sm90.mla.config import HopperMlaKernelConfig
 from flash_attention.families.sm90.mla.features import (
@@ -31,6 +30,7 @@ from flash_attention.families.sm90.mla.features import (
     resolve,
 )
 from flash_attention.families.sm90.mla.fit import check_fits, refusal
+from flash_attention.families.sm90.split_v import BLOCK_KEYS, HALVES, PANEL_COLUMNS
 from flash_attention.families.sm90.unit import forward_unit
 from flash_attention.families.sm90.wgmma import (
     both_shared,

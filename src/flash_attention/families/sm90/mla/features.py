@@ -108,5 +108,5 @@ def bindings(config: HopperMlaKernelConfig, features: MlaFeatures) -> tuple[Bind
 def _tile_order(features: MlaFeatures) -> Variant:
     order = "Dealt" if features.splits is SplitKind.EVEN else "OneEach"
     if features.packed_queries:
-        return Variant("TileOrder", "sm90/halves/tile_order", f"Packed{order}")
+        return Variant("TileOrder", "sm90/split_v/tile_order", f"Packed{order}")
     return Variant("TileOrder", "sm90/tile_order", order)

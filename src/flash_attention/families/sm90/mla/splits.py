@@ -7,8 +7,8 @@ from math import ceil, sqrt
 
 from flash_attention.call.problem import Problem
 from flash_attention.families.sm90.forward.splits import Chunks
-from flash_attention.families.sm90.halves import BLOCK_KEYS
 from flash_attention.families.sm90.mla.features import ctas_of
+from flash_attention.families.sm90.split_v import BLOCK_KEYS
 
 BUSY = 0.9  # the share of the multiprocessors that is as good as all of them
 MIN_CHUNK_BLOCKS = 2  # a chunk of one block leaves half of a CTA without work

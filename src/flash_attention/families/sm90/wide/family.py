@@ -20,7 +20,7 @@ from flash_attention.families.sm90.forward.features import Sm90Features, Walk
 from flash_attention.families.sm90.forward.short_queries import chunks_of, why_not_short
 from flash_attention.families.sm90.forward.splits import Chunks
 from flash_attention.families.sm90.forward.tensor_maps import WIDE_PROMOTION, describe
-from flash_attention.families.sm90.halves import BLOCK_KEYS, HALVES, PANEL_COLUMNS
+from flash_attention.families.sm90.split_v import BLOCK_KEYS, HALVES, PANEL_COLUMNS
 from flash_attention.families.sm90.unit import forward_unit
 from flash_attention.families.sm90.wgmma import both_shared, from_registers, from_shared
 from flash_attention.families.sm90.wide.config import (

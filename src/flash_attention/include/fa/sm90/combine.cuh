@@ -15,13 +15,13 @@ __device__ void combine(const ForwardKernelArgs& args) {
   static_assert(PartsOfSplits<typename Config::Splits>,
                 "Splits: part(tile, split, args), first_split(tile, args), end_split");
   static_assert(
-      PlaceSlot<typename Config::Place, PartRows<typename Config::Rows, Config::kTileRows>>,
+      OutputRowSlot<typename Config::OutputRow, PartRows<typename Config::Rows, Config::kTileRows>>,
       "Place: exists(), position(), head(), batch(), tile, o_batch, o_row");
-  using Row = CombinedRow<Config, typename Config::Place>;
+  using Row = CombinedRow<Config, typename Config::OutputRow>;
   static_assert(Config::kWarps == Row::kSums, "a warp has one of the sums");
   constexpr int kChunks = Config::kColumns / Row::kColumns;
   __shared__ float4 shared[kChunks][Row::kSums][kWarpSize];
-  const typename Config::Place place{args, static_cast<int>(blockIdx.x)};
+  const typename Config::OutputRow place{args, static_cast<int>(blockIdx.x)};
   const Row row(args, place);
   ptx::wait_for_grid();  // the partial results are stored
   if (!place.exists()) return;

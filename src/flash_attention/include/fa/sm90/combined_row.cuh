@@ -6,7 +6,7 @@
 #include <fa/ptx/math.cuh>
 #include <fa/ptx/memory.cuh>
 #include <fa/sm90/output.cuh>
-#include <fa/sm90/place.cuh>
+#include <fa/sm90/output_row.cuh>
 
 namespace fa::sm90 {
 
@@ -23,7 +23,7 @@ __device__ inline float warp_sum(float x) {
 }
 
 // `Tensors` says which tile a row is in, and which row of O it is.
-template <class Config, class Tensors = place::InBatch>
+template <class Config, class Tensors = output_row::InBatch>
 class CombinedRow {
   static constexpr float kLog2e = 1.4426950408889634f;
   static constexpr int kGroup = Config::Rows::kGroup;

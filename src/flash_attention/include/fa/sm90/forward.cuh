@@ -22,7 +22,7 @@ __device__ constexpr bool check_slots() {
                 "Splits: kParts, begin(), first_block(range, tile, split, args), end_block; with "
                 "kParts part(tile, split, args), first_split(tile, args), end_split");
   static_assert(attn::RescaleSlot<typename Config::Rescale, Config>,
-                "Rescale: guess<Exponential, DType>(block, s, stats, factor, "
+                "Rescale: try_stale_max<Exponential, DType>(block, s, stats, factor, "
                 "scores_again), run<Exponential>(block, s, stats, factor)");
   return true;
 }

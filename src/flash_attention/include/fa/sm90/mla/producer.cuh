@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // How the producer of MLA decoding loads blocks of K, part by part as these become empty.
 #pragma once
-#include <fa/sm90/halves/producer.cuh>
 #include <fa/sm90/mla/shared_memory.cuh>
+#include <fa/sm90/split_v/producer.cuh>
 
 namespace fa::sm90::mla {
 
 template <class Config>
 class Producer
-    : public halves::Producer<Producer<Config>, Config, SharedMemory<Config>, TensorMaps> {
-  using Base = halves::Producer<Producer<Config>, Config, SharedMemory<Config>, TensorMaps>;
+    : public split_v::Producer<Producer<Config>, Config, SharedMemory<Config>, TensorMaps> {
+  using Base = split_v::Producer<Producer<Config>, Config, SharedMemory<Config>, TensorMaps>;
   static constexpr int kHalfColumns = Tiles<Config>::kHalfColumns;
 
  public:

@@ -2,7 +2,7 @@
 // The shared memory of a CTA: Q and two blocks of K, then what the two warpgroups exchange.
 #pragma once
 #include <fa/ptx/async.cuh>
-#include <fa/sm90/halves/shared_memory.cuh>
+#include <fa/sm90/split_v/shared_memory.cuh>
 
 namespace fa::sm90::mla {
 
@@ -18,7 +18,7 @@ struct TensorMaps {
 
 // The shared tiles of MLA decoding. A row of K is the latent vector, which is a row of V too, and the
 // rotary columns. After the scores of a block nothing reads its rotary columns, so that P is written there.
-using halves::kHalves, halves::kStages;
+using split_v::kHalves, split_v::kStages;
 
 template <class Config>
 struct Tiles {
@@ -49,9 +49,9 @@ __device__ inline int nth_part(int stage, int n) {
 
 template <class Config>
 using Exchange =
-    halves::ExchangeMemory<Config,
-                           Tiles<Config>::QTile::kBytes + kStages * Tiles<Config>::KTile::kBytes,
-                           (2 * kParts + 1) * kStages>;
+    split_v::ExchangeMemory<Config,
+                            Tiles<Config>::QTile::kBytes + kStages * Tiles<Config>::KTile::kBytes,
+                            (2 * kParts + 1) * kStages>;
 
 template <class Config>
 class SharedMemory : public Exchange<Config> {
@@ -95,9 +95,9 @@ class SharedMemory : public Exchange<Config> {
 #pragma unroll
       for (int part = 0; part < kParts; ++part) {
         ptx::mbarrier_init(k_full(stage, part), 1);
-        ptx::mbarrier_init(k_empty(stage, part), halves::kGroupWarps);
+        ptx::mbarrier_init(k_empty(stage, part), split_v::kGroupWarps);
       }
-      ptx::mbarrier_init(s_full(stage), halves::kGroupWarps);
+      ptx::mbarrier_init(s_full(stage), split_v::kGroupWarps);
     }
     this->init_exchange_barriers();
   }

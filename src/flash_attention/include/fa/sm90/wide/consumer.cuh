@@ -2,8 +2,8 @@
 // The verbs of consumers of wide heads about K and V. The schedule calls them, and those of the exchange, in
 // order.
 #pragma once
-#include <fa/sm90/halves/consumer.cuh>
-#include <fa/sm90/halves/products.cuh>
+#include <fa/sm90/split_v/consumer.cuh>
+#include <fa/sm90/split_v/products.cuh>
 #include <fa/sm90/wide/schedule.cuh>
 #include <fa/sm90/wide/shared_memory.cuh>
 
@@ -12,7 +12,7 @@ namespace fa::sm90::wide {
 // The products of a warpgroup and its registers.
 template <class Config>
 using ValueProducts =
-    halves::ValueProducts<Config, typename Tiles<Config>::HalfTile, typename Tiles<Config>::PTile>;
+    split_v::ValueProducts<Config, typename Tiles<Config>::HalfTile, typename Tiles<Config>::PTile>;
 
 template <class Config>
 struct Products : ValueProducts<Config> {
@@ -47,7 +47,7 @@ template <class Config>
 class Consumer;
 template <class Config>
 using Exchanging =
-    halves::Consumer<Consumer<Config>, Config, Products<Config>, SharedMemory<Config>>;
+    split_v::Consumer<Consumer<Config>, Config, Products<Config>, SharedMemory<Config>>;
 
 template <class Config_>
 class Consumer : public Exchanging<Config_> {

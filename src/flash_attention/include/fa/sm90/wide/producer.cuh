@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // How the producer of wide heads loads a block of K and V, parts and halves as these become empty.
 #pragma once
-#include <fa/sm90/halves/producer.cuh>
+#include <fa/sm90/split_v/producer.cuh>
 #include <fa/sm90/wide/shared_memory.cuh>
 
 namespace fa::sm90::wide {
 
 template <class Config>
 class Producer
-    : public halves::Producer<Producer<Config>, Config, SharedMemory<Config>, TensorMaps> {
-  using Base = halves::Producer<Producer<Config>, Config, SharedMemory<Config>, TensorMaps>;
+    : public split_v::Producer<Producer<Config>, Config, SharedMemory<Config>, TensorMaps> {
+  using Base = split_v::Producer<Producer<Config>, Config, SharedMemory<Config>, TensorMaps>;
   using T = Tiles<Config>;
 
  public:

@@ -2,7 +2,7 @@
 // The shared memory of a CTA: the tiles, then what the two warpgroups exchange.
 #pragma once
 #include <fa/ptx/async.cuh>
-#include <fa/sm90/halves/shared_memory.cuh>
+#include <fa/sm90/split_v/shared_memory.cuh>
 
 namespace fa::sm90::wide {
 
@@ -19,7 +19,7 @@ struct TensorMaps {
 
 // The shared tiles of wide heads: Q, one block of K, one of V, and P of both warpgroups. The columns of K
 // are loaded and released in parts, those of V in halves.
-using halves::kHalves, halves::kStages;
+using split_v::kHalves, split_v::kStages;
 
 template <class Config>
 struct Tiles {
@@ -41,11 +41,11 @@ struct Tiles {
 
 template <class Config>
 using Exchange =
-    halves::ExchangeMemory<Config,
-                           Tiles<Config>::QTile::kBytes + Tiles<Config>::KTile::kBytes +
-                               kHalves * Tiles<Config>::HalfTile::kBytes +
-                               kStages * Tiles<Config>::PTile::kBytes,
-                           2 * kStages * Tiles<Config>::kParts + 2 * kHalves>;
+    split_v::ExchangeMemory<Config,
+                            Tiles<Config>::QTile::kBytes + Tiles<Config>::KTile::kBytes +
+                                kHalves * Tiles<Config>::HalfTile::kBytes +
+                                kStages * Tiles<Config>::PTile::kBytes,
+                            2 * kStages * Tiles<Config>::kParts + 2 * kHalves>;
 
 template <class Config>
 class SharedMemory : public Exchange<Config> {
@@ -89,12 +89,12 @@ class SharedMemory : public Exchange<Config> {
 #pragma unroll
       for (int part = 0; part < kParts; ++part) {
         ptx::mbarrier_init(k_full(stage, part), 1);
-        ptx::mbarrier_init(k_empty(stage, part), halves::kGroupWarps);
+        ptx::mbarrier_init(k_empty(stage, part), split_v::kGroupWarps);
       }
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
       ptx::mbarrier_init(v_full(half), 1);
-      ptx::mbarrier_init(v_empty(half), halves::kGroupWarps);
+      ptx::mbarrier_init(v_empty(half), split_v::kGroupWarps);
     }
     this->init_exchange_barriers();
   }

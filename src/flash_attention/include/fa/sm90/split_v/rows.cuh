@@ -6,7 +6,7 @@
 #include <fa/sm90/tile.cuh>
 #include <fa/sm90/tile_order.cuh>
 
-namespace fa::sm90::halves {
+namespace fa::sm90::split_v {
 
 // The first row of this CTA.
 template <class Config>
@@ -48,9 +48,9 @@ struct WithQueries {
   };
 };
 
-}  // namespace fa::sm90::halves
+}  // namespace fa::sm90::split_v
 
-namespace fa::sm90::halves::tile_order {
+namespace fa::sm90::split_v::tile_order {
 
 // OneEach for packed queries.
 struct PackedOneEach : WithQueries<sm90::tile_order::OneEach> {};
@@ -58,4 +58,4 @@ struct PackedOneEach : WithQueries<sm90::tile_order::OneEach> {};
 // Dealt for packed queries.
 struct PackedDealt : WithQueries<sm90::tile_order::Dealt> {};
 
-}  // namespace fa::sm90::halves::tile_order
+}  // namespace fa::sm90::split_v::tile_order

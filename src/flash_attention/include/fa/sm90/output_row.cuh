@@ -8,19 +8,20 @@ namespace fa::sm90 {
 
 // Which query of which head a CTA combines.
 template <class T, class PartRows>
-concept PlaceSlot = requires(const T& place, const ForwardKernelArgs& args, const PartRows& rows) {
-  { place.exists() } -> Same<bool>;
-  { place.position() } -> Same<int>;
-  { place.head() } -> Same<int>;
-  { place.batch() } -> Same<int>;
-  { T::tile(args, rows, 0, 0, 0) } -> Same<int>;
-  { T::o_batch(0) } -> Same<i64>;
-  { T::o_row(args, 0, 0) } -> Same<int>;
-};
+concept OutputRowSlot =
+    requires(const T& place, const ForwardKernelArgs& args, const PartRows& rows) {
+      { place.exists() } -> Same<bool>;
+      { place.position() } -> Same<int>;
+      { place.head() } -> Same<int>;
+      { place.batch() } -> Same<int>;
+      { T::tile(args, rows, 0, 0, 0) } -> Same<int>;
+      { T::o_batch(0) } -> Same<i64>;
+      { T::o_row(args, 0, 0) } -> Same<int>;
+    };
 
 }  // namespace fa::sm90
 
-namespace fa::sm90::place {
+namespace fa::sm90::output_row {
 
 // The rows of all heads of all sequences, one after the other, where q has a batch dimension.
 struct InBatch {
@@ -78,4 +79,4 @@ class Packed {
   const int head_, row_, batch_;
 };
 
-}  // namespace fa::sm90::place
+}  // namespace fa::sm90::output_row
