@@ -48,7 +48,8 @@ def prepare_step(
     problem: BackwardProblem, target: str, *, sum_columns: int = 0, orders_dq: bool = False
 ) -> Step:
     """Return the kernel that computes lse_log2 and delta. It clears `sum_columns` columns of
-    dq_sum, or dq_semaphore if tiles take turns, and the gradients of rows that belong to no sequence."""
+    dq_sum, or dq_semaphore if dQ is added in order, and the gradients of rows that belong to no
+    sequence."""
     threads = 1
     while threads * CHUNK < problem.d_v:
         threads *= 2
@@ -105,8 +106,8 @@ def stat_scratch(
     """Return the bytes of lse_log2, delta, dq_sum and dq_semaphore."""
     rows = stat_bytes(problem)
     sums = {"dq_sum": stat_bytes(problem, sum_columns)} if sum_columns else {}
-    turns = {"dq_semaphore": rows // SEMAPHORE_ROWS} if orders_dq else {}
-    return {"lse_log2": rows, "delta": rows, **sums, **turns}
+    semaphores = {"dq_semaphore": rows // SEMAPHORE_ROWS} if orders_dq else {}
+    return {"lse_log2": rows, "delta": rows, **sums, **semaphores}
 
 
 def _unit(kernel: str, name: str, target: str, bindings: Sequence[Binding]) -> Unit:

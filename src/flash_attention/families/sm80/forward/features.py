@@ -14,7 +14,7 @@ from flash_attention.families.sm80.forward.config import FlashForwardKernelConfi
 
 @dataclass(frozen=True)
 class Sm80Features(Features):
-    """What is asked, and whether loads and stores are predicated though nothing else asks for it."""
+    """What is asked, and whether loads and stores are predicated though no feature asks."""
 
     predicated: bool = False
 

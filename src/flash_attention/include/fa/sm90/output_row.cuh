@@ -7,9 +7,9 @@
 namespace fa::sm90 {
 
 // Which query of which head a CTA combines.
-template <class T, class PartRows>
+template <class T, class PartialRows>
 concept OutputRowSlot =
-    requires(const T& place, const ForwardKernelArgs& args, const PartRows& rows) {
+    requires(const T& place, const ForwardKernelArgs& args, const PartialRows& rows) {
       { place.exists() } -> Same<bool>;
       { place.position() } -> Same<int>;
       { place.head() } -> Same<int>;
@@ -34,7 +34,7 @@ struct InBatch {
   __device__ int batch() const { return index / args.seq_len_q / args.heads; }
 
   template <class Rows, int TileRows>
-  static __device__ int tile(const ForwardKernelArgs& args, const PartRows<Rows, TileRows>& rows,
+  static __device__ int tile(const ForwardKernelArgs& args, const PartialRows<Rows, TileRows>& rows,
                              i64 batch, int head, int row) {
     return (batch * (args.heads / Rows::kGroup) + head / Rows::kGroup) * rows.q_blocks() +
            row / TileRows;
@@ -65,7 +65,7 @@ class Packed {
   __device__ int batch() const { return batch_; }
 
   template <class Rows, int TileRows>
-  static __device__ int tile(const ForwardKernelArgs& args, const PartRows<Rows, TileRows>&,
+  static __device__ int tile(const ForwardKernelArgs& args, const PartialRows<Rows, TileRows>&,
                              i64 batch, int /*head*/, int row) {
     return PackedTiles<Rows, TileRows>{args}.first(batch) + row / TileRows;
   }

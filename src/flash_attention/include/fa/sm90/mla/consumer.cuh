@@ -44,7 +44,7 @@ struct Products : split_v::ValueProducts<Config, typename Tiles<Config>::HalfTil
   static __device__ void issue_scores(Scores& s, const RotaryQueries& rotary, QOperand q,
                                       KOperand k, int half, Wait wait) {
 #pragma unroll
-    for (int n = 0; n < kParts; ++n) {
+    for (int n = 0; n < kSplitKv; ++n) {
       const int part = nth_part(half, n);
       const int columns =
           n == kRotaryTurn ? Tiles<Config>::kRotaryColumns : Tiles<Config>::kHalfColumns;

@@ -18,7 +18,7 @@ class Producer
   template <class Work>
   __device__ void load_block(const Tile& tile, int block, Work meanwhile) {
 #pragma unroll
-    for (int n = 0; n < kParts; ++n) {
+    for (int n = 0; n < kSplitKv; ++n) {
       const int part = nth_part(ring_.stage, n);
       if (n == kRotaryTurn)
         load_part(smem_.rotary(ring_.stage), part, tile, block);

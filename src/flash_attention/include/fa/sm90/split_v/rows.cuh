@@ -55,7 +55,7 @@ namespace fa::sm90::split_v::tile_order {
 // OneEach for packed queries.
 struct PackedOneEach : WithQueries<sm90::tile_order::OneEach> {};
 
-// Dealt for packed queries.
-struct PackedDealt : WithQueries<sm90::tile_order::Dealt> {};
+// StreamK for packed queries.
+struct PackedStreamK : WithQueries<sm90::tile_order::StreamK> {};
 
 }  // namespace fa::sm90::split_v::tile_order

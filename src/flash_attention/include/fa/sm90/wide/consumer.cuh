@@ -28,7 +28,7 @@ struct Products : ValueProducts<Config> {
                                       Release release) {
     constexpr int kPartSteps = Tiles<Config>::kPartColumns / 16;
 #pragma unroll
-    for (int part = 0; part < Tiles<Config>::kParts; ++part) {
+    for (int part = 0; part < Tiles<Config>::kSplitKv; ++part) {
       wait(part);
       ptx::wgmma_fence();  // what was done with these registers before is done
 #pragma unroll
@@ -80,7 +80,9 @@ class Consumer : public Exchanging<Config_> {
         [this](int part) { Base::release(smem_.k_empty(half_, part)); });
   }
   // This warp will not read K again, of which only the last part was not released.
-  __device__ void release_keys() { Base::release(smem_.k_empty(half_, Tiles<Config>::kParts - 1)); }
+  __device__ void release_keys() {
+    Base::release(smem_.k_empty(half_, Tiles<Config>::kSplitKv - 1));
+  }
 
   // Waits for this warpgroup's half of V. Both warpgroups visit all blocks, so its parity alternates.
   __device__ void wait_values() {

@@ -49,7 +49,7 @@ GROUPS = Scene(  # two of the three heads stay in L2, if their keys were that lo
 SHARED = Scene(Case("", (100, 70), (100, 90), heads=4, heads_k=1), COUNTED)
 
 
-EVEN, CHUNKED = "sm90/tile.cuh", "sm90/tile.cuh"
+EVEN, FIXED = "sm90/tile.cuh", "sm90/tile.cuh"
 KEY_PARTS = "sm90/tile.cuh"
 DEALT, PACKED = "sm90/tile_order.cuh", "sm90/tile_order.cuh"
 COMBINE, DIRECT = "sm90/combine.cuh", "sm90/output.cuh"
@@ -106,7 +106,7 @@ CUTS = (
         "two chunks share a partial result",
         "cta-write-conflict",
         CHUNKS,
-        (Edit(CHUNKED, "tile * count(args) + split", "tile + split"),),
+        (Edit(FIXED, "tile * count(args) + split", "tile + split"),),
     ),
     Mutation(
         "more blocks are skipped than a chunk has, before the visible ones",
@@ -272,7 +272,8 @@ BLOCKS = (
         (
             Edit(
                 CONSUMER,
-                "        ping_pong_wait();  // the others wait for every arrival\n        ping_pong_arrive();\n",
+                "        ping_pong_wait();  // the others wait for every arrival\n"
+                "        ping_pong_arrive();\n",
             ),
         ),
     ),
