@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SplitVConfig: what configs have in common whose two warpgroups share the rows of a tile."""
+"""SplitVConfig: what configs have in common whose two warpgroups share the rows
+of a tile and split the columns of V."""
 
 from __future__ import annotations
 
