@@ -10,7 +10,11 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = (ROOT / "src" / "flash_attention", ROOT / "packages/ptx_emulator/src/ptx_emulator")
+SOURCES = (
+    ROOT / "src" / "flash_attention",
+    ROOT / "packages/ptx_emulator/src/ptx_emulator",
+    ROOT / "packages/workbench/src/flash_attention_workbench",
+)
 PACKAGE_ROOM = "__init__"  # the room of a package itself
 
 

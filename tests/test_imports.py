@@ -41,11 +41,9 @@ WITHIN_A_LAYER = {
     ("ops", "flop_counter"),
 }
 """Rooms that import from another one of their layer."""
-BESIDE = ("tools", "__main__")
-"""Rooms with a rule of their own: tools know all of the package, and nothing that computes
-attention knows tools."""
+BESIDE = ("__main__",)
+"""Rooms with a rule of their own: the command line is in the workbench."""
 WHO_IMPORTS_THE_EMULATOR = {"launch/emulation.py", "launch/backward_emulation.py"}
-WHO_IMPORTS_TOOLS = {"__main__.py", "__init__.py"}
 
 LEVELS = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
 CONFIG_TYPES = {"KernelConfig", "FlashForwardKernelConfig", "HopperForwardKernelConfig"}
@@ -103,29 +101,10 @@ def test_every_exception_is_in_use() -> None:
     assert all(LEVELS[one] == LEVELS[other] for one, other in WITHIN_A_LAYER)
 
 
-def test_only_emulation_and_tools_import_the_emulator() -> None:
-    importers = {e.path for e in imports(SOURCE) if e.package != PACKAGE}
-    others = {path for path in importers if not path.startswith("tools/")}
-    assert others == WHO_IMPORTS_THE_EMULATOR
-    assert len(importers) > len(others)
-
-
-def test_nothing_that_computes_attention_imports_tools() -> None:
-    importers = {e.path for e in ours() if e.imported == "tools" and e.importer != "tools"}
-    assert importers == WHO_IMPORTS_TOOLS
+def test_only_emulation_imports_the_emulator_and_nothing_the_workbench() -> None:
+    beside = {(e.package, e.path) for e in imports(SOURCE) if e.package != PACKAGE}
+    assert beside == {("ptx_emulator", path) for path in WHO_IMPORTS_THE_EMULATOR}
     assert [str(e) for e in ours() if e.imported == "__main__"] == []
-
-
-def test_the_package_names_tools_only_to_type_checkers() -> None:
-    of_package = [e for e in ours() if e.importer == PACKAGE_ROOM]
-    assert [str(e) for e in of_package if e.runs and e.imported == "tools"] == []
-    lazy = {e.module for e in of_package if not e.runs}
-    table = next(
-        ast.literal_eval(node.value)
-        for node in syntax(SOURCE / "__init__.py").body
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_LOADED_WHEN_NAMED"
-    )
-    assert {module.removeprefix(f"{PACKAGE}.") for module in table.values()} == lazy
 
 
 def test_modules_are_imported_by_statements() -> None:
@@ -201,13 +180,31 @@ def run_alone(program: str) -> None:
     subprocess.run([sys.executable, "-c", program], env=environment, check=True)
 
 
+def test_without_the_workbench_its_functions_say_what_to_install() -> None:
+    run_alone(
+        "import sys\n"
+        "class Absent:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'flash_attention_workbench':\n"
+        "            raise ModuleNotFoundError(name=name)\n"
+        "sys.meta_path.insert(0, Absent())\n"
+        "import flash_attention\n"
+        "try:\n"
+        "    flash_attention.check\n"
+        "except ModuleNotFoundError as error:\n"
+        "    said = str(error)\n"
+        "assert said == 'check is in the package flash_attention_workbench, which is not installed;"
+        " pip install flash-attention-jit brings it', said\n"
+    )
+
+
 def test_import_is_light_and_touches_no_gpu() -> None:
     run_alone(
         "import flash_attention, sys, torch\n"
         "rooms = {name.split('.')[1] for name in sys.modules if name[:16] == 'flash_attention.'}\n"
         "assert {'attention', 'launch'} <= rooms, rooms\n"
-        "assert not {'tools', 'compat', 'testing', 'distributed'} & rooms, rooms\n"
-        "assert 'ptx_emulator' not in sys.modules\n"
+        "assert not {'compat', 'testing', 'distributed'} & rooms, rooms\n"
+        "assert not {'ptx_emulator', 'flash_attention_workbench'} & sys.modules.keys()\n"
         "assert not torch.cuda.is_initialized()\n"
         "assert flash_attention.__version__\n"
     )
