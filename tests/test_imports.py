@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which module may import which: layers, and what stands beside them."""
+"""What the linter of imports, whose contracts are in pyproject.toml, cannot know: modules that are
+imported by name, types that only families may ask for, and what an import brings along."""
 
 from __future__ import annotations
 
@@ -10,101 +11,11 @@ import sys
 
 import pytest
 
-from tests.imported import PACKAGE_ROOM, SOURCES, Import, files, imports, syntax
+from tests.imported import SOURCES, files, syntax
 
 SOURCE = SOURCES[0]
-PACKAGE = SOURCE.name
 
-LAYERS = (
-    ("errors", "files", "arch", "version", "after_import"),
-    ("call",),
-    ("compile",),
-    ("families",),
-    ("ladder", "kernel_configs"),
-    ("reference",),
-    ("choose",),
-    ("launch",),
-    ("forward", "backward", "ops", "autograd", "attention", "merge", "flop_counter"),
-    ("testing", "compat"),
-    ("distributed",),
-    (PACKAGE_ROOM,),
-)
-"""Rooms, the lowest first: a module imports from its own room and from rooms of lower layers."""
-WITHIN_A_LAYER = {
-    ("arch", "errors"),
-    ("files", "errors"),
-    ("kernel_configs", "ladder"),
-    ("attention", "ops"),
-    ("attention", "autograd"),
-    ("autograd", "ops"),
-    ("merge", "ops"),
-    ("ops", "flop_counter"),
-}
-"""Rooms that import from another one of their layer."""
-BESIDE = ("__main__",)
-"""Rooms with a rule of their own: the command line is in the workbench."""
-WHO_IMPORTS_THE_EMULATOR = {"launch/emulation.py", "launch/backward_emulation.py"}
-
-LEVELS = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
 CONFIG_TYPES = {"KernelConfig", "FlashForwardKernelConfig", "HopperForwardKernelConfig"}
-
-
-def ours() -> list[Import]:
-    """The imports of this package in it."""
-    return [each for each in imports(SOURCE) if each.package == PACKAGE]
-
-
-def may_import(each: Import) -> bool:
-    """Whether an import follows the rule of layers."""
-    importer, imported = each.importer, each.imported
-    if importer == imported or importer in BESIDE or imported in BESIDE:
-        return True  # rules of their own
-    if LEVELS[importer] == LEVELS[imported]:
-        return (importer, imported) in WITHIN_A_LAYER
-    return LEVELS[importer] > LEVELS[imported]
-
-
-@pytest.mark.parametrize(
-    ("path", "module", "allowed"),
-    [
-        ("launch/plan.py", "call.call", True),
-        ("launch/plan.py", "launch.device", True),
-        ("call/call.py", "launch.plan", False),
-        ("reference/cpu.py", "choose.tables", False),
-        ("choose/tables.py", "reference.cpu", True),
-        ("compile/unit.py", "families.config", False),
-        ("attention.py", "ops", True),
-        ("ops.py", "attention", False),
-        ("forward.py", "attention", False),
-        ("families/config.py", "", False),
-        ("errors.py", "arch", False),
-    ],
-)
-def test_the_rule_is_about_layers(path: str, module: str, allowed: bool) -> None:
-    assert may_import(Import(path, 1, PACKAGE, module, runs=True)) == allowed
-
-
-def test_every_file_is_in_a_room() -> None:
-    rooms = {file.relative_to(SOURCE).parts[0].removesuffix(".py") for file in files(SOURCE)}
-    assert rooms == {*LEVELS, *BESIDE}
-    assert len(ours()) > 500
-    assert any(not each.runs for each in ours())
-
-
-def test_imports_go_down() -> None:
-    assert [str(each) for each in ours() if not may_import(each)] == []
-
-
-def test_every_exception_is_in_use() -> None:
-    used = {(each.importer, each.imported) for each in ours()}
-    assert WITHIN_A_LAYER - used == set()
-    assert all(LEVELS[one] == LEVELS[other] for one, other in WITHIN_A_LAYER)
-
-
-def test_only_emulation_imports_the_emulator_and_nothing_the_workbench() -> None:
-    beside = {(e.package, e.path) for e in imports(SOURCE) if e.package != PACKAGE}
-    assert beside == {("ptx_emulator", path) for path in WHO_IMPORTS_THE_EMULATOR}
-    assert [str(e) for e in ours() if e.imported == "__main__"] == []
 
 
 def test_modules_are_imported_by_statements() -> None:
