@@ -24,7 +24,7 @@ from flash_attention.arch import Arch
 from flash_attention.families.fields import KEY
 
 DOCUMENT = Path("docs/api.md")
-SOURCES = [Path(one.__file__).parent for one in (flash_attention, flash_attention_workbench)]
+SOURCES = [Path(*one.__path__) for one in (flash_attention, flash_attention_workbench)]
 MODULES = (
     "",
     ".distributed",

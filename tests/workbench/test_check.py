@@ -14,13 +14,13 @@ import pytest
 import torch
 from torch import Tensor
 
-from flash_attention import DType, HopperForwardKernelConfig, UnsupportedError, attention, check
+from flash_attention import DType, HopperForwardKernelConfig, UnsupportedError, attention
 from flash_attention.call.call import Call
 from flash_attention.kernel_configs import TileOrder
 from flash_attention.launch.plan import Plan
 from flash_attention.reference import part_judge as part_judge_module
 from flash_attention.reference.judge import check_lse, check_output, generate_qkv
-from flash_attention_workbench.check import CPU_SCORES
+from flash_attention_workbench.check import CPU_SCORES, check
 from tests.feature_cases import CASES, Case
 from tests.short_queries import SHORT_CASES, ShortCase
 

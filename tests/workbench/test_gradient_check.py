@@ -12,11 +12,12 @@ from typing import Any
 import pytest
 import torch
 
-from flash_attention import UnsupportedError, check
+from flash_attention import UnsupportedError
 from flash_attention.call.backward_call import BackwardCall, Gradients
 from flash_attention.launch.backward import compute_gradients
 from flash_attention.reference.gradient_judge import GradientJudge
 from flash_attention.reference.judge import generate_qkv
+from flash_attention_workbench.check import check
 from flash_attention_workbench.gradient_check import random_gradients_of
 from tests.feature_cases import CASES, Case
 

@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 import torch
 
-from flash_attention import CheckReport, DType, check
+from flash_attention import DType
 from flash_attention.kernel_configs import KERNEL_SETS, SET_VARIABLE, as_kernel_config
 from flash_attention.reference.judge import generate_qkv
+from flash_attention_workbench.check import CheckReport, check
 from tests.workbench.commands.invoke import invoke, refuse
 
 SMALL = ("--shape", "1,64,2,1,64", "--emulate")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from flash_attention import explain
+from flash_attention_workbench.explain import explain
 from tests.workbench.commands.invoke import invoke, refuse
 
 SMALL = ("--shape", "1,128,2,1,64")

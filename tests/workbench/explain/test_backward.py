@@ -10,13 +10,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from flash_attention import KernelConfigError, Table, UnsupportedError, explain, use_table
+from flash_attention import KernelConfigError, Table, UnsupportedError, use_table
 from flash_attention.arch import ARCHES
 from flash_attention.call.backward_call import BackwardCall, Wanted
 from flash_attention.call.call import Call
 from flash_attention.families.recipe import WORKSPACE_VARIABLE
 from flash_attention.launch.backward import BackwardPlan
 from flash_attention.launch.device import EMULATED_SMS
+from flash_attention_workbench.explain import explain
 from flash_attention_workbench.explain.backward import BackwardExplanation
 from flash_attention_workbench.tune.candidates import heuristic, neighbours
 from tests.workbench.commands.invoke import invoke

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from flash_attention import tune
 from flash_attention.choose.dense import DenseBackwardProblem
 from flash_attention.choose.table import Table
 from flash_attention.choose.table_file import load_table
@@ -21,7 +20,7 @@ from flash_attention_workbench.tune import device, timed
 from flash_attention_workbench.tune.candidates import starting_points
 from flash_attention_workbench.tune.device import Answers, time_without_the_lost
 from flash_attention_workbench.tune.measurer import Failure
-from flash_attention_workbench.tune.run import Progress
+from flash_attention_workbench.tune.run import Progress, tune
 from tests.workbench.tune.lineups import pretend_lineup
 from tests.workbench.tune.made_up import SM90, dense
 
