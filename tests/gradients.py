@@ -13,7 +13,7 @@ from torch import Tensor
 
 from flash_attention import autograd
 from flash_attention.call.backward_call import BackwardCall, Gradients
-from flash_attention.launch.backward import compute_gradients
+from flash_attention.launch.compute import compute_gradients
 from flash_attention.reference.judge import generate_qkv
 
 DEVICES = [

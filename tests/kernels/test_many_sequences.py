@@ -16,15 +16,15 @@ from flash_attention.call.backward_call import BackwardCall, Wanted
 from flash_attention.call.call import Call
 from flash_attention.families.backward_steps import prepare_step
 from flash_attention.families.fit import MAX_GRID_X, MAX_GRID_YZ
-from flash_attention.launch.backward import BackwardPlan
+from flash_attention.launch.plan import Plan
 
 
-def plan_of(batch: int, heads: int) -> BackwardPlan:
+def plan_of(batch: int, heads: int) -> Plan:
     """The plan of one query and one key for each sequence."""
     q = torch.empty(batch, 1, heads, 64, dtype=torch.bfloat16)
     lse = torch.empty(batch, heads, 1)
     call = BackwardCall(q, Call(q, q, q, q), lse, None, Wanted())
-    return BackwardPlan(call, arch=ARCHES["sm_90"])
+    return Plan(call, arch=ARCHES["sm_90"])
 
 
 @pytest.mark.parametrize(("batch", "heads"), [(70_000, 1), (1, 70_000), (265_625, 2)])

@@ -10,12 +10,13 @@ import torch
 
 from flash_attention.arch import ARCHES
 from flash_attention.call.call import Call
-from flash_attention.choose.decision import Rule
+from flash_attention.choose.choice import Rule
 from flash_attention.choose.heuristic import select_config
 from flash_attention.errors import UnsupportedError
 from flash_attention.kernel_configs import FlashForwardKernelConfig, HopperForwardKernelConfig
 from flash_attention.launch.device import EMULATED_SMS
-from flash_attention.launch.plan import Plan, plan_for
+from flash_attention.launch.plan import Plan
+from flash_attention.launch.plans import plan_for
 from tests.launch.calls import D_HEAD, DYNAMIC, HOPPER, grouped, values
 
 
@@ -118,7 +119,7 @@ def test_keys_are_cut_on_hopper_only() -> None:
     call = Call(q[:, :1], k, v, split_keys=64)
     hopper, other = (Plan(call, arch=ARCHES[name]) for name in ("sm_90", "sm_80"))
     assert isinstance(hopper.config, HopperForwardKernelConfig)
-    assert (hopper.rule, hopper.recipe.chunks) == (Rule.SHORT_QUERIES, 2 * 2)
+    assert (hopper.rule, hopper.recipe.chunks) == (Rule.DECODE, 2 * 2)
     assert (len(hopper.recipe.steps), hopper.recipe.counters) == (1, hopper.recipe.tiles)
     assert isinstance(other.config, FlashForwardKernelConfig)
     assert (other.recipe.chunks, len(other.recipe.steps)) == (0, 1)

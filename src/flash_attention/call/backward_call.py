@@ -71,7 +71,7 @@ class BackwardCall(NamedTuple):
         )
 
     def kind_and_tensors(self) -> tuple[tuple[object, ...], tuple[Tensor, ...]]:
-        """What Plans notes a plan of this call by: its options and sizes, and its tensors."""
+        """What a plan of this call is noted by: its options and sizes, and its tensors."""
         do, (q, k, v, out, a, b, c, d, *others), lse, dlse, wanted, deterministic = self
         tensors: tuple[Any, ...] = (do, q, k, v, out, lse)
         given: tuple[bool, ...] = ()

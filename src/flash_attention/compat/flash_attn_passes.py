@@ -24,7 +24,7 @@ from flash_attention.compat.flash_attn import (
     refuse_dropout_and_alibi,
 )
 from flash_attention.errors import UnsupportedError
-from flash_attention.launch.backward import compute_gradients
+from flash_attention.launch.compute import compute_gradients
 
 __all__ = [
     "flash_attn_backward",

@@ -34,8 +34,7 @@ from flash_attention.compat.rotary import check_rotary
 from flash_attention.compat.values import has_values
 from flash_attention.errors import UnsupportedError, one
 from flash_attention.launch.cache_update import update_cache
-from flash_attention.launch.plan import plan_for
-from flash_attention.launch.plans import Plans
+from flash_attention.launch.plans import Plans, plan_for
 from flash_attention.ops import is_traced, lacks_memory
 from flash_attention.reference.cache import lengths_of, update_with_torch
 

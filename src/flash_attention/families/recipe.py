@@ -61,6 +61,9 @@ WORKSPACE_MIB = 512  # of a backward pass, unless the environment says more or l
 WORKSPACE_VARIABLE = "FLASH_ATTENTION_WORKSPACE_MIB"
 Split = Any
 """How the keys are split (split-KV). Only the family that made it reads it."""
+Device = int | str
+"""The index of a CUDA device of torch, or the name of a GPU that this machine need not have."""
+NO_DEVICE = -1  # for emulated kernels, and for explanations without a GPU
 
 
 def workspace_bytes() -> int:
@@ -75,12 +78,14 @@ def workspace_bytes() -> int:
 
 @dataclass(frozen=True)
 class Setting:
-    """What a recipe depends on besides the config, the problem and the tensors' strides."""
+    """Where and how a problem runs: what a recipe depends on besides the config, the problem and
+    the tensors' strides."""
 
     arch: Arch
     num_sms: int
     return_lse: bool = False
     split: Split = None  # None means no split-KV
+    device: Device = NO_DEVICE  # whose tables choose the config
 
     @property
     def workspace_bytes(self) -> int:

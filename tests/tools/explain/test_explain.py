@@ -22,7 +22,7 @@ from flash_attention import (
     explain,
     forward,
 )
-from flash_attention.choose.decision import Rule
+from flash_attention.choose.choice import Rule
 from flash_attention.families.sm90.forward.combine import combine_unit
 from flash_attention.families.sm90.forward.config import HOPPER
 from flash_attention.families.sm90.forward.features import Sm90Features, SplitKind
@@ -57,7 +57,7 @@ def test_the_config_of_pages_can_be_passed_back() -> None:
     k, v = (in_pages(t, table, 64) for t in (call.k, call.v))
     asked: dict[str, Any] = {**call.arguments, "block_table": table}
     explanation = explain(call.q, k, v, arch="sm_90", **asked)
-    assert explanation.rule.startswith(Rule.SHORT_QUERIES.value)
+    assert explanation.rule.startswith(Rule.DECODE.value)
     named = explanation.config
     for out in (
         forward(named, call.q, k, v, **asked),
