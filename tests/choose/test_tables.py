@@ -32,7 +32,7 @@ from flash_attention.kernel_configs import (
     config_for,
 )
 from flash_attention.launch import use
-from tests.tools.tune.made_up import SM90, dense, dense_backward, entry
+from tests.workbench.tune.made_up import SM90, dense, dense_backward, entry
 
 PROBLEM = dense(4096)
 HEURISTIC = select_config(PROBLEM.problem, SM90)

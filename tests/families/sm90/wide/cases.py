@@ -14,7 +14,7 @@ from flash_attention.call.problem import Problem
 from flash_attention.choose.choice import Choice, Rule
 from flash_attention.families.parse import parse_kernel_config
 from flash_attention.families.recipe import Setting
-from flash_attention.families.sm90.forward.splits import Chunks
+from flash_attention.families.sm90.forward.splits import KvSplits
 from flash_attention.families.sm90.wide.config import HopperWideKernelConfig
 from flash_attention.launch import plan as plans
 from flash_attention.launch.plan import Plan
@@ -41,12 +41,12 @@ def holding(case: Case) -> HopperWideKernelConfig:
     return NARROW if max(case.d_qk, case.d_v) <= NARROW.d_head else MIDDLE
 
 
-def dealt(call: Call, config: HopperWideKernelConfig, ctas: int) -> Plan:
-    """The plan of a call whose keys are dealt evenly among so many CTAs."""
+def stream_k(call: Call, config: HopperWideKernelConfig, ctas: int) -> Plan:
+    """The plan of a call whose keys are split evenly among so many CTAs."""
 
     def choose(problem: Problem, setting: Setting, **asked: Any) -> Choice:
-        chunks = Chunks.even(problem, config.B_c, ctas, 1)
-        return Choice(config, replace(setting, split=chunks), Rule.GIVEN)
+        splits = KvSplits.even(problem, config.B_c, ctas, 1)
+        return Choice(config, replace(setting, split=splits), Rule.GIVEN)
 
     with patch.object(plans, "choose", choose):
         return Plan(call, config)
