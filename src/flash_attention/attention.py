@@ -18,9 +18,9 @@ from flash_attention.autograd import (
 )
 from flash_attention.call.call import Call, Keywords, call_of, check_keywords, with_keywords
 from flash_attention.call.options import check_switch
-from flash_attention.call.padding import naming_padding, needs_padding, padded
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.given import GivenConfig
+from flash_attention.families.padding import naming_padding, needs_padding, padded
 from flash_attention.launch.compute import compute
 from flash_attention.launch.plans import known_plan
 from flash_attention.launch.preparation import Outputs

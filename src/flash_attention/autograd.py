@@ -15,11 +15,13 @@ from torch import Tensor
 from torch.autograd import Function, forward_ad
 
 from flash_attention import ops
-from flash_attention.call.backward_call import BackwardCall, Gradients, Wanted, backward_call_of
+from flash_attention.call.backward_call import BackwardCall, Gradients, Wanted
 from flash_attention.call.call import Call
-from flash_attention.call.tensors import check_differentiable, refuse_tangent
+from flash_attention.call.tensors import refuse_tangent
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.given import GivenConfig
+from flash_attention.families.gradients import check_differentiable
+from flash_attention.families.readable import backward_call_of
 from flash_attention.launch.compute import compute, compute_gradients
 from flash_attention.launch.plan import Plan
 from flash_attention.launch.plans import known_plan

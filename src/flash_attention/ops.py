@@ -28,7 +28,7 @@ from torch import Tensor
 from torch._library.custom_ops import CustomOpDef
 from torch._subclasses.fake_tensor import FakeTensor
 
-from flash_attention.call.backward_call import BackwardCall, Gradients, Wanted, backward_call_of
+from flash_attention.call.backward_call import BackwardCall, Gradients, Wanted
 from flash_attention.call.call import DESCALES, Call
 from flash_attention.call.checks import check_call, check_dense
 from flash_attention.call.lengths import check_lengths, count_pairs
@@ -38,13 +38,14 @@ from flash_attention.call.tensors import (
     MAX_ROWS,
     OUTPUT,
     TensorView,
-    check_differentiable,
     check_no_tangent,
     check_output_kind,
 )
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.given import GivenConfig, read_config
+from flash_attention.families.gradients import check_differentiable
 from flash_attention.families.passes import Pass
+from flash_attention.families.readable import backward_call_of
 from flash_attention.families.registry import check_pass
 from flash_attention.flop_counter import count_flop
 from flash_attention.kernel_configs import as_kernel_config

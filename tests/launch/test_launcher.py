@@ -12,8 +12,8 @@ import torch
 from flash_attention.call.call import Call
 from flash_attention.families.sm90.forward.combine import THREADS
 from flash_attention.kernel_configs import KernelConfig
+from flash_attention.launch import driver, tensor_map
 from flash_attention.launch import launcher as launching
-from flash_attention.launch import tensor_map
 from flash_attention.launch.device import EMULATED_SMS
 from flash_attention.launch.launcher import Launcher
 from flash_attention.launch.plan import Plan
@@ -222,15 +222,14 @@ def test_a_launch_during_another_has_parameters_of_its_own(
     calls = [Call(t, k, v, o, s) for t, s in zip((q, q, q.clone()), sinks, strict=True)]
     plan = Plan(calls[0], HOPPER)
     launcher = launcher_of(plan)
-    (launch,) = launcher._launches
-    queue, waiting = launch._launch, calls[1:]
+    queue, waiting = driver.launch_kernel, calls[1:]
 
-    def interrupted(*asked: Any) -> None:
+    def interrupted(*asked: Any) -> Any:
         if waiting:
             launcher.launch(plan.bind(waiting.pop()))
-        queue(*asked)
+        return queue(*asked)
 
-    monkeypatch.setattr(launch, "_launch", interrupted)
+    monkeypatch.setattr(driver, "launch_kernel", interrupted)
     for _ in range(2):
         waiting = calls[1:]
         launcher.launch(plan.bind(calls[0]))

@@ -295,5 +295,5 @@ def test_all_plans_are_dropped_when_there_are_too_many(monkeypatch: pytest.Monke
         made.add(("key", number), number)
         made.note(number, ("kind", number), torch.zeros(1))
     assert [made.get(("key", number)) for number in range(3)] == [None, None, 2]
-    recent = [recent(made, ("kind", number), torch.zeros(1)) for number in range(3)]
-    assert recent == [None, None, 2]
+    found = [recent(made, ("kind", number), torch.zeros(1)) for number in range(3)]
+    assert found == [None, None, 2]

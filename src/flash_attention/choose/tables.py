@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -21,7 +21,7 @@ from flash_attention.choose.table import Entry, Table
 from flash_attention.choose.table_file import load_table
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.recipe import NO_DEVICE, Setting
-from flash_attention.families.registry import family_of
+from flash_attention.families.registry import AnyFamily, family_of
 
 TABLE_VARIABLE = "FLASH_ATTENTION_TABLE"
 SHIPPED = Path(__file__).resolve().parent / "measured"
@@ -78,24 +78,39 @@ def device_name(device_index: int) -> str:
     return name
 
 
-def choose_from_tables(problem: Problem, setting: Setting, *, may_tune: bool = False) -> Choice:
-    """Choose the config for a problem from a table, or else by the heuristic. With `may_tune` and
+def choose_from_tables(
+    problem: Problem,
+    setting: Setting,
+    families: Sequence[AnyFamily] | None = None,
+    *,
+    may_tune: bool = False,
+) -> Choice:
+    """Choose the config for a problem from a table, or else by the heuristic of one of the
+    families, by default of all that are for it. With `may_tune` and
     inside a `tuning` block, a problem without a table entry is tuned first."""
     dense, device = DenseProblem.of(problem), setting.device
     if dense is None:
         return _by_heuristic(
-            problem, setting, "tables cover full and causal attention of 16-bit tensors only"
+            problem,
+            setting,
+            "tables cover full and causal attention of 16-bit tensors only",
+            families,
         )
     if isinstance(device, str):
-        return look_up(dense, setting, device)
+        return look_up(dense, setting, device, families)
     if device == NO_DEVICE:
-        return _by_heuristic(problem, setting, "tables are for GPUs, and there is none")
+        return _by_heuristic(problem, setting, "tables are for GPUs, and there is none", families)
     if may_tune and tables.tune is not None and not torch.cuda.is_current_stream_capturing():
         _tune_unseen(dense, setting.arch, device)
-    return look_up(dense, setting, device_name(device))
+    return look_up(dense, setting, device_name(device), families)
 
 
-def look_up(dense: DenseProblem, setting: Setting, device: str) -> Choice:
+def look_up(
+    dense: DenseProblem,
+    setting: Setting,
+    device: str,
+    families: Sequence[AnyFamily] | None = None,
+) -> Choice:
     """Choose the config for a problem from the tables of this process for a model of GPU."""
     arch = setting.arch
     sources = list(tables.sources(device))
@@ -123,7 +138,7 @@ def look_up(dense: DenseProblem, setting: Setting, device: str) -> Choice:
         reason = f"no entry has this {dense.kind_words}"
     elif sources:
         reason += f"; {sources[0].name} is for {sources[0].table.device}"
-    return _by_heuristic(dense.problem, setting, reason)
+    return _by_heuristic(dense.problem, setting, reason, families)
 
 
 def _tune_unseen(dense: DenseProblem, arch: Arch, device_index: int) -> None:
@@ -138,8 +153,10 @@ def _tune_unseen(dense: DenseProblem, arch: Arch, device_index: int) -> None:
         tables.tuned[device] = tables.tuned.get(device, Table(device)).with_entries([entry])
 
 
-def _by_heuristic(problem: Problem, setting: Setting, why: str) -> Choice:
-    config = select_config(problem, setting.arch)
+def _by_heuristic(
+    problem: Problem, setting: Setting, why: str, families: Sequence[AnyFamily] | None
+) -> Choice:
+    config = select_config(problem, setting.arch, families)
     return Choice(config, setting, Rule.HEURISTIC, f"heuristic: {why}")
 
 

@@ -8,7 +8,7 @@ import torch.nn.functional as F  # noqa: N812
 from torch import Tensor
 
 from flash_attention.call.merge_call import MergeCall
-from flash_attention.call.tensors import ALIGNMENT
+from flash_attention.families.fit import ALIGNMENT
 from flash_attention.families.merge import COLUMNS, merge_recipe
 from flash_attention.launch.small import run_small
 

@@ -19,6 +19,7 @@ from flash_attention.call.problem import Problem
 from flash_attention.choose.rules import choose
 from flash_attention.families.given import GivenConfig
 from flash_attention.families.recipe import Setting
+from flash_attention.families.registry import family_of
 from flash_attention.kernel_configs import config_for
 from flash_attention.launch.device import CPU, device_arch, num_sms_of
 from flash_attention.launch.launcher import Launcher
@@ -54,7 +55,12 @@ class Plan:
             arch = MEASURED_ARCH if given is None else given.default_arch
         setting = Setting(arch, num_sms_of(self.device_index), return_lse, device=self.device_index)
         self.choice = choose(
-            self.problem, setting, config=given, split_keys=split_keys, may_tune=True
+            self.problem,
+            setting,
+            self.views,
+            config=given,
+            split_keys=split_keys,
+            may_tune=True,
         )
         self.config = self.choice.config
         self.recipe = self.choice.recipe(self.problem, self.views)
@@ -63,7 +69,12 @@ class Plan:
         self.launcher = Launcher(self.recipe, self.device_index)
         kind: Any = BackwardPreparation if isinstance(call, BackwardCall) else ForwardPreparation
         self.preparation: Preparation[Any, Any] = kind(
-            call, self.problem, self.views, self.recipe, self.launcher
+            call,
+            self.problem,
+            self.views,
+            self.recipe,
+            self.launcher,
+            family_of(self.config).alignment,
         )
 
     @overload

@@ -22,13 +22,14 @@ from flash_attention.call import tensors
 from flash_attention.call.backward_call import BackwardCall, BackwardProblem, Gradients
 from flash_attention.call.call import Call
 from flash_attention.call.checks import views_of
-from flash_attention.call.mla import check_v_in_k
 from flash_attention.call.overlap import may_overlap
 from flash_attention.call.problem import Problem
 from flash_attention.call.results import fill_keyless, new_gradient, new_output
-from flash_attention.call.tensors import ALIGNMENT, TensorView
+from flash_attention.call.tensors import TensorView
+from flash_attention.errors import UnsupportedError
 from flash_attention.families.backward_args import FIRST_ADDRESS as BACKWARD_ADDRESS
 from flash_attention.families.backward_args import pack_addresses as pack_backward
+from flash_attention.families.fit import check_pointers
 from flash_attention.families.forward_args import FIRST_ADDRESS as FORWARD_ADDRESS
 from flash_attention.families.forward_args import pack_addresses as pack_forward
 from flash_attention.families.recipe import Recipe
@@ -47,12 +48,15 @@ Outputs = Tensor | tuple[Tensor, Tensor]
 class Preparation(ABC, Generic[AnyCall, Result]):
     """Prepares the calls with one key for a launch."""
 
-    def __init__(self, recipe: Recipe, launcher: Launcher, given: Mapping[str, Tensor]) -> None:
+    def __init__(
+        self, recipe: Recipe, launcher: Launcher, given: Mapping[str, Tensor], alignment: int
+    ) -> None:
         self.spare: list[Any] = []  # arguments of calls that were launched
         self._launcher = launcher
         self._structure: Any = type(recipe.arguments)
         self._template = bytes(recipe.arguments)
         self._given = tuple(given)
+        self._alignment = alignment
 
     @abstractmethod
     def prepare(
@@ -89,12 +93,13 @@ class ForwardPreparation(Preparation[Call, Outputs]):
         views: Sequence[TensorView],
         recipe: Recipe,
         launcher: Launcher,
+        alignment: int,
     ) -> None:
-        super().__init__(recipe, launcher, call.extras())
+        super().__init__(recipe, launcher, call.extras(), alignment)
         self._views = views
         self._d_v = problem.d_v
         self._like_q = problem.d_v == problem.d_head and call.q.dtype in tensors.DTYPES
-        self._v_in_k = recipe.v_in_k and not problem.idle
+        self._refusal = recipe.refusal
         self._is_idle = problem.idle
         self._is_packed = problem.total_q is not None
         self._spans = tuple(view.layout.span for view in views)
@@ -114,12 +119,12 @@ class ForwardPreparation(Preparation[Call, Outputs]):
         q, k, v, out = call[:4]
         q_pointer, k_pointer, v_pointer = q.data_ptr(), k.data_ptr(), v.data_ptr()
         o_pointer = 0 if out is None else out.data_ptr()
-        if (q_pointer | k_pointer | v_pointer | o_pointer) % ALIGNMENT:
-            tensors.check_pointers(views_of(call))
+        if (q_pointer | k_pointer | v_pointer | o_pointer) % self._alignment:
+            check_pointers(views_of(call), self._alignment)
         if out is not None:
             self._check_overlap(call, o_pointer, (q_pointer, k_pointer, v_pointer))
-        if k_pointer != v_pointer and self._v_in_k:
-            check_v_in_k(*views_of(call)[1:3])
+        if self._refusal is not None and (why := self._refusal(call)):
+            raise UnsupportedError(why)
         if _is_grad_enabled() or forward_ad._current_level >= 0:
             tensors.check_no_grad(call)
         lse, lse_pointer = None, 0
@@ -181,8 +186,9 @@ class BackwardPreparation(Preparation[BackwardCall, Gradients]):
         views: Sequence[TensorView],
         recipe: Recipe,
         launcher: Launcher,
+        alignment: int,
     ) -> None:
-        super().__init__(recipe, launcher, call.call.extras())
+        super().__init__(recipe, launcher, call.call.extras(), alignment)
         self._is_idle = problem.idle
         self._wants_dsinks = problem.wanted.dsinks
         self._is_packed = {
@@ -209,9 +215,10 @@ class BackwardPreparation(Preparation[BackwardCall, Gradients]):
         do, (q, k, v, o, sinks, *_), lse, dlse = call[:4]
         o_pointer = 0 if o is None else o.data_ptr()
         a, b, c, d, e = q.data_ptr(), k.data_ptr(), v.data_ptr(), o_pointer, do.data_ptr()
-        if (a | b | c | d | e) % ALIGNMENT:
+        if (a | b | c | d | e) % self._alignment:
             named = zip(("do", "q", "k", "v", "o"), (do, q, k, v, o), strict=True)
-            tensors.check_pointers(TensorView.of(name, t) for name, t in named if t is not None)
+            given = (TensorView.of(name, t) for name, t in named if t is not None)
+            check_pointers(given, self._alignment)
         if forward_ad._current_level >= 0:
             tensors.check_no_tangent(call.call, do, lse, dlse)
         if with_results and not (self._launcher.loaded or self._is_idle):

@@ -14,12 +14,12 @@ from flash_attention.attention import Arguments, attention, read_arguments
 from flash_attention.call.call import Call, with_keywords_of
 from flash_attention.call.lengths import check_lengths
 from flash_attention.call.options import check_switch
-from flash_attention.call.padding import naming_padding, needs_padding, padded
 from flash_attention.call.problem import Problem
 from flash_attention.call.results import fill_keyless, new_output
-from flash_attention.call.tensors import check_differentiable
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.given import GivenConfig
+from flash_attention.families.gradients import check_differentiable
+from flash_attention.families.padding import naming_padding, needs_padding, padded
 from flash_attention.launch.plans import plan_for
 from flash_attention.reference.cpu import attention_on_cpu
 from flash_attention.reference.formula import without_pages

@@ -14,9 +14,9 @@ from flash_attention.call.backward_call import (
     BackwardCall,
     Gradients,
     Wanted,
-    backward_call_of,
 )
 from flash_attention.call.call import Call
+from flash_attention.families.readable import backward_call_of
 from flash_attention.launch.plan import Plan
 from flash_attention.launch.plans import plan_for
 from flash_attention.ops import BackwardOptions

@@ -160,7 +160,7 @@ def test_a_recipe_loads_k_alone() -> None:
     assert list(main.maps) == ["q", "k"]
     assert main.maps["q"].box == (64, 64, 1, 1)
     assert main.maps["k"].box == (64, 1, 64, 1)
-    assert recipe.v_in_k
+    assert recipe.refusal is not None
 
 
 def test_partial_results_of_all_heads_are_combined_by_a_second_kernel() -> None:

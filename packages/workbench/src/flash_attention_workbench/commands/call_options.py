@@ -84,7 +84,7 @@ class CallShape:
         """q, k and v without memory."""
         import torch
 
-        from flash_attention.call.mla import is_mla
+        from flash_attention.families.sm90.mla.d_heads import is_mla
 
         of_q, of_k = (self.batch, self.seq_q, self.heads), (self.batch, self.seq_k, self.heads_k)
         q, k, v = (

@@ -111,8 +111,8 @@ def explain_backward(
     deterministic = options.deterministic or torch.are_deterministic_algorithms_enabled()
     given = BackwardProblem.of_pass(problem, wanted, deterministic)
     config = None if options.config is None else config_for(options.config, given)
-    choice = choose(given, replace(setting, return_lse=False), config=config)
     of_pass = views_of_pass(call, views)
+    choice = choose(given, replace(setting, return_lse=False), of_pass, config=config)
     recipe = choice.recipe(given, of_pass)
     return BackwardExplanation(
         config=choice.config,

@@ -16,11 +16,11 @@ from flash_attention.call.call import with_keywords_of
 from flash_attention.call.checks import check_call
 from flash_attention.call.lengths import check_lengths
 from flash_attention.call.options import check_switch
-from flash_attention.call.padding import naming_padding, needs_padding, padded
-from flash_attention.call.tensors import check_differentiable
 from flash_attention.choose.rules import choose
 from flash_attention.errors import UnsupportedError, quoted
 from flash_attention.families.config import KernelConfig
+from flash_attention.families.gradients import check_differentiable
+from flash_attention.families.padding import naming_padding, needs_padding, padded
 from flash_attention.families.recipe import NO_DEVICE, Device, Setting
 from flash_attention.kernel_configs import config_for
 from flash_attention.launch.device import current_arch, device_arch, device_sms
@@ -85,7 +85,7 @@ def _explained(
     known_sms = sms or 1  # on architectures without a measured GPU no kernel depends on it
     device = _device(q.device, gpu, asked_for=arch is not None or num_sms is not None)
     setting = Setting(target, known_sms, bool(call.return_lse), device=device)
-    choice = choose(problem, setting, config=config, split_keys=call.split_keys)
+    choice = choose(problem, setting, views, config=config, split_keys=call.split_keys)
     recipe = choice.recipe(problem, views)
     return Explanation(
         problem=problem,
