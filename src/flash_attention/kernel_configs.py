@@ -22,6 +22,7 @@ from flash_attention.families.parse import parse_kernel_config, parse_kernel_nam
 from flash_attention.families.passes import Pass
 from flash_attention.families.registry import (
     AnyFamily,
+    check_columns,
     check_pass,
     families_for,
     families_of,
@@ -98,6 +99,7 @@ def config_for(given: object, problem: Problem) -> KernelConfig:
     if is_config(given):
         config = given
     else:
+        check_columns(problem)
         d_head = smallest_holding(LADDER_D_HEADS, problem.d_head, problem.d_v)
         config = as_kernel_config(
             given,

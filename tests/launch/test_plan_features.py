@@ -89,7 +89,7 @@ def test_extra_tensors_are_part_of_what_a_plan_is_for() -> None:
     plans = [plan_for(each, DYNAMIC) for each in calls]
     assert len({id(plan) for plan in plans}) == 3
     assert plan_for(call._replace(seqused_k=used.clone()), DYNAMIC) is plans[1]
-    assert [plan.given for plan in plans] == [(), ("seqused_k",), ("sinks",)]
+    assert [plan.preparation._given for plan in plans] == [(), ("seqused_k",), ("sinks",)]
 
 
 @pytest.mark.usefixtures("no_compile")

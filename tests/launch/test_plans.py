@@ -31,12 +31,6 @@ def noted(*tensors: Tensor) -> Plans[str]:
     return made
 
 
-def recent(made: Plans[Any], kind: tuple[Any, ...], *tensors: Tensor) -> Any:
-    """The plan that was noted for a kind, if these tensors are like those it was noted for."""
-    found = made.recent(kind)
-    return found[1] if found is not None and found[0](*tensors) else None
-
-
 def recent_plan(call: Call | BackwardCall, config: Any = None) -> Plan | None:
     return known_plan(call, config, by_key=False)
 
@@ -44,11 +38,11 @@ def recent_plan(call: Call | BackwardCall, config: Any = None) -> Plan | None:
 def test_a_recent_plan_is_found_by_its_kind_and_tensors_that_are_alike() -> None:
     q, k, v = grouped()
     made = noted(q, k, v)
-    assert recent(made, ("a kind",), q, k, v) == "the plan"
-    assert recent(made, ("a kind",), q.clone(), k.clone(), v.clone()) == "the plan"
-    assert recent(made, ("another",), q, k, v) is None
+    assert made.recent(("a kind",), q, k, v) == "the plan"
+    assert made.recent(("a kind",), q.clone(), k.clone(), v.clone()) == "the plan"
+    assert made.recent(("another",), q, k, v) is None
     made.clear()
-    assert recent(made, ("a kind",), q, k, v) is None
+    assert made.recent(("a kind",), q, k, v) is None
 
 
 BACKWARD = "rung:1"
@@ -71,7 +65,7 @@ def test_tensors_that_a_key_tells_apart_are_not_alike(
     tensors = list(grouped())
     made = noted(*tensors)
     tensors[which] = change(tensors[which])
-    assert recent(made, ("a kind",), *tensors) is None
+    assert made.recent(("a kind",), *tensors) is None
 
 
 def test_tensors_in_a_transform_are_not_alike() -> None:
@@ -80,7 +74,7 @@ def test_tensors_in_a_transform_are_not_alike() -> None:
     found = []
 
     def call(each: Tensor) -> Tensor:
-        found.append(recent(made, ("a kind",), each, k, v))
+        found.append(made.recent(("a kind",), each, k, v))
         return each
 
     torch.func.vmap(call)(torch.stack([q, q]))
@@ -295,5 +289,5 @@ def test_all_plans_are_dropped_when_there_are_too_many(monkeypatch: pytest.Monke
         made.add(("key", number), number)
         made.note(number, ("kind", number), torch.zeros(1))
     assert [made.get(("key", number)) for number in range(3)] == [None, None, 2]
-    found = [recent(made, ("kind", number), torch.zeros(1)) for number in range(3)]
+    found = [made.recent(("kind", number), torch.zeros(1)) for number in range(3)]
     assert found == [None, None, 2]

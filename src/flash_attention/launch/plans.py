@@ -40,15 +40,20 @@ class Plans(Generic[Planned]):
         self._planned: dict[Key, Planned] = {}
         self._recent: dict[Key, tuple[Callable[..., bool], Planned]] = {}
         self.get = self._planned.get
-        self.recent = self._recent.get
-        """Returns a plan of a kind of call, after a function that compares tensors with those that
-        the plan is for."""
+        self.noted = self._recent.get
+        """Returns what `recent` compares tensors with, and the plan of a kind of call."""
 
     def add(self, key: Key, plan: Planned) -> None:
         """Keep a plan under its key."""
         if len(self._planned) >= MAX_PLANS:
             self.clear()
         self._planned[key] = plan
+
+    def recent(self, kind: Key, *tensors: Tensor) -> Planned | None:
+        """Return the last plan that was noted for a kind of call, if these tensors are like those
+        that it was noted for."""
+        noted = self._recent.get(kind)
+        return noted[1] if noted is not None and noted[0](*tensors) else None
 
     def note(self, plan: Planned, kind: Key, *tensors: Tensor) -> None:
         """Note the plan of a call. `kind` has the part of its key that is no part of `tensors`."""
@@ -92,7 +97,7 @@ def known_plan(
     try:
         kind, tensors = call.kind_and_tensors()
         kind = (config, with_lse, kind)
-        noted = _plans.recent(kind)
+        noted = _plans.noted(kind)
         if noted is not None and noted[0](*tensors):
             plan: Plan | None = noted[1]
         elif not by_key:
