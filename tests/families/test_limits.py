@@ -122,10 +122,11 @@ def test_of_an_output_no_copy_is_advised() -> None:
 def test_heads_that_no_kernel_has_are_refused(d_head: int) -> None:
     check_columns(replace(PROBLEM, d_head=512, d_v=512))
     check_columns(replace(PROBLEM, d_head=576, d_v=512))
-    for name, change in (("q", {"d_head": d_head}), ("v", {"d_v": d_head})):
+    wide = replace(PROBLEM, d_head=d_head), replace(PROBLEM, d_v=d_head)
+    for name, asked in zip("qv", wide, strict=True):
         message = rf"^{name} has d_head {d_head}; the kernels take at most 512, torch's"
         with pytest.raises(UnsupportedError, match=message):
-            check_columns(replace(PROBLEM, **change))
+            check_columns(asked)
     with pytest.raises(
         UnsupportedError, match=r"512, or 576 with a v of 512 columns of k \(MLA\),"
     ):

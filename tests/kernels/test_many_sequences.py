@@ -12,7 +12,7 @@ from torch import Tensor
 
 from flash_attention import UnsupportedError, attention
 from flash_attention.arch import ARCHES
-from flash_attention.call.backward_call import BackwardCall, Wanted
+from flash_attention.call.backward_call import BackwardCall, BackwardProblem, Wanted
 from flash_attention.call.call import Call
 from flash_attention.families.backward_steps import prepare_step
 from flash_attention.families.fit import MAX_GRID_X, MAX_GRID_YZ
@@ -36,7 +36,9 @@ def test_every_launch_of_a_backward_pass_is_allowed(batch: int, heads: int) -> N
 
 
 def test_more_rows_than_a_launch_takes_are_refused() -> None:
-    problem = replace(plan_of(1, 1).problem, batch=1 << 16, heads=1 << 15)
+    given = plan_of(1, 1).problem
+    assert isinstance(given, BackwardProblem)
+    problem = replace(given, batch=1 << 16, heads=1 << 15)
     with pytest.raises(UnsupportedError, match="2147483648 blocks of 128 rows"):
         prepare_step(problem, "sm_90a")
 

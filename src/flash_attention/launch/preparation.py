@@ -11,6 +11,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from math import prod
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -102,13 +103,15 @@ class ForwardPreparation(Preparation[Call, Outputs]):
         self._refusal = recipe.refusal
         self._is_idle = problem.idle
         self._is_packed = problem.total_q is not None
-        self._spans = tuple(view.layout.span for view in views)
-        shape = problem.lse_shape
-        strides = torch.empty(shape, device="meta").stride()
-        self._lse = TensorView("lse", shape, strides, torch.float32, call.q.device)
-        # torch.empty would have to find out which of its signatures is meant.
+        # The memory of a given output is compared with that of the inputs.
+        self._spans = () if call.out is None else tuple(view.layout.span for view in views)
+        self._lse: TensorView | None = None
         self._new_lse: Callable[[], Tensor] | None = None
         if call.return_lse:
+            shape = problem.lse_shape
+            strides = tuple(prod(shape[i + 1 :]) for i in range(len(shape)))
+            self._lse = TensorView("lse", shape, strides, torch.float32, call.q.device)
+            # torch.empty would have to find out which of its signatures is meant.
             self._new_lse = partial(
                 torch.empty_strided, shape, strides, dtype=torch.float32, device=call.q.device
             )
@@ -169,11 +172,12 @@ class ForwardPreparation(Preparation[Call, Outputs]):
         return {"q": call.q, "k": call.k, "v": call.v, **call.extras()}
 
     def outputs(self) -> dict[str, TensorView]:
-        return {"o": self._views[3], **({"lse": self._lse} if self._new_lse else {})}
+        of_lse = {} if self._lse is None else {"lse": self._lse}
+        return {"o": self._views[3], **of_lse}
 
     def result(self, written: Mapping[str, Tensor]) -> Outputs:
         out = written["o"][0] if self._is_packed else written["o"]
-        return (out, written["lse"]) if self._new_lse else out
+        return out if self._lse is None else (out, written["lse"])
 
 
 class BackwardPreparation(Preparation[BackwardCall, Gradients]):
