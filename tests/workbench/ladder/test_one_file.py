@@ -117,13 +117,13 @@ def test_it_holds_nothing_of_headers_that_the_rung_does_not_use(number: int) -> 
     slots = {name.rpartition("::")[0] for name in bound}
     for name in defined_types():
         space, _, variant = name.rpartition("::")
-        if space in slots and name not in bound | {CALLED_BY_WATCHED}:
+        if space in slots and name not in bound | {CALLED_BY_STALE_MAX}:
             assert not re.search(rf"struct {variant}\b", text), name
     for word in ("#include", "#pragma", "static_assert", "concept ", "requires"):
         assert word not in text
 
 
-CALLED_BY_WATCHED = "attn::rescale::Lazy"
+CALLED_BY_STALE_MAX = "attn::rescale::Lazy"
 
 
 def words(text: str) -> str:
@@ -147,7 +147,7 @@ def test_the_comments_of_the_schedule_are_in_it(number: int, header: str, start:
     idea = "".join(takewhile(lambda line: line.startswith("//"), source.splitlines(keepends=True)))
     # A call of a verb that this rung's variant leaves empty goes, and its comment with it.
     comments = re.findall(
-        r"^(?!.*(?:queries_read|guess|clear_tail)).*;  // (.+)", source, re.MULTILINE
+        r"^(?!.*(?:queries_read|try_stale_max|clear_tail)).*;  // (.+)", source, re.MULTILINE
     )
     assert comments
     text = words(file_of(number))
