@@ -83,10 +83,10 @@ def test_the_keys_of_short_queries_are_split(
     queries: int, heads_k: int, splits: SplitKind | None
 ) -> None:
     asked = problem(queries, 8192, heads_k=heads_k)
-    splits = decide(asked, Where(SMS)).split
-    assert (splits.splits if splits else None) == splits
-    if splits:
-        assert splits.num_ctas(asked, 1) <= SMS < 2 * splits.num_ctas(asked, 1)
+    kv_splits = decide(asked, Where(SMS)).split
+    assert (kv_splits.kind if kv_splits else None) == splits
+    if kv_splits:
+        assert kv_splits.num_ctas(asked, 1) <= SMS < 2 * kv_splits.num_ctas(asked, 1)
 
 
 # compiled kernels
