@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from benchmarks.render.blocks import table, wrap
 from flash_attention_workbench.commands.commands import app
+from flash_attention_workbench.commands.lazy import LazyCommand
 
 DOCUMENT = Path("docs/commands.md")
 COMMANDS = "commands"
@@ -40,7 +41,7 @@ def leaves(command: Any, name: str = "flash-attention") -> Iterator[tuple[str, A
     """The commands of a tree, each with all the words that call it."""
     below = getattr(command, "commands", None)
     if below is None:
-        yield name, command
+        yield name, command.load() if isinstance(command, LazyCommand) else command
         return
     for word, inner in below.items():
         yield from leaves(inner, f"{name} {word}")

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -16,6 +16,7 @@ from flash_attention.arch import get_arch
 from flash_attention.compile import INCLUDE_DIR
 from flash_attention.compile.includes import include_closure
 from flash_attention.errors import LaunchError, UnsupportedError
+from flash_attention.families.config import KernelConfig
 from flash_attention.families.registry import unit_of
 from flash_attention.files import write_record
 from flash_attention_workbench.commands.chosen import chosen_kernel
@@ -28,30 +29,54 @@ from flash_attention_workbench.commands.console import (
 from flash_attention_workbench.commands.counted import print_sites
 from flash_attention_workbench.commands.emulated import EmulatedKernel, EmulatedProblem
 from flash_attention_workbench.commands.findings import print_findings, print_mends, print_stopped
+from flash_attention_workbench.commands.options import (
+    ArchOption,
+    CausalOption,
+    ConfigOption,
+    DHeadOption,
+    DTypeOption,
+    HeadsOption,
+    JsonOption,
+)
 from flash_attention_workbench.commands.planted import plant_table, print_plant
 from flash_attention_workbench.inspect.instructions import ptx_mix
 from flash_attention_workbench.mends import NUMBERS
 from flash_attention_workbench.plants import Plant, compiler, edited_headers, find_plant
+from ptx_emulator import SCHEDULES
 
 LAST_SM80, SEQ_LEN = 16, 256  # a rung and rows, where neither is given
 
 
 def emulate(
-    rung: int | None,
-    config: str | None,
-    plant: str | None,
-    seq: int | None,
-    heads: int,
-    batch: int,
-    d_head: int,
-    dtype: str,
-    schedule: str,
-    seed: int,
-    causal: bool,
-    arch: str | None,
-    json: Path | None,
+    rung: Annotated[
+        int | None, typer.Option(help="the rung to run; 16, or the one that shows --plant")
+    ] = None,
+    config: ConfigOption = None,
+    plant: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="run with a known mistake in the headers; list: all"),
+    ] = None,
+    seq: Annotated[
+        int | None, typer.Option(help="rows of q, k and v; 256, or as many as show --plant", min=1)
+    ] = None,
+    heads: HeadsOption = 2,
+    batch: Annotated[int, typer.Option(help="batch entries", min=1)] = 1,
+    d_head: DHeadOption = 128,
+    dtype: DTypeOption = "fp16",
+    schedule: Annotated[
+        str, typer.Option(help=f"order of the warps: {', '.join(SCHEDULES)}")
+    ] = SCHEDULES[0],
+    seed: Annotated[int, typer.Option(help="of the random schedule")] = 0,
+    causal: CausalOption = False,
+    arch: ArchOption = None,
+    json: JsonOption = None,
 ) -> None:
-    """Run a kernel's PTX on the CPU: its error, what is wrong with it, what it does."""
+    """Run a kernel's PTX on the CPU: its error, what is wrong with it, what it does.
+
+    `flash-attention emulate FILE.cu`, or a .ptx file, is the command `ptx-emulator`, which runs
+    kernels of your own: see its --help. Exit code 1 when something was found or the output
+    is out of tolerance.
+    """
     if plant == "list":
         output.print(plant_table())
         return
@@ -70,29 +95,42 @@ def emulate(
     )
     order = {"schedule": schedule, "seed": seed}
     settings = {"arch": target, "plant": plant, **order}
+    try:
+        kernel = _run(name, kernel_config, problem, target, mistake, order)
+    except LaunchError as error:
+        print_stopped(error)
+        if json is not None:
+            write_record(json, {**settings, "ok": False, "stopped": str(error)})
+        raise typer.Exit(1) from error
+    if json is not None:
+        write_record(json, {**settings, **kernel.to_dict()})
+    if not kernel.ok:
+        raise typer.Exit(1)
+
+
+def _run(
+    name: str,
+    config: KernelConfig,
+    problem: EmulatedProblem,
+    arch: str,
+    mistake: Plant | None,
+    order: Mapping[str, Any],
+) -> EmulatedKernel:
+    """Run a kernel, with a mistake if one is planted, and print what became of it."""
     with quiet_compiles(), TemporaryDirectory() as folder:
         include, compile_unit = INCLUDE_DIR, None
         if mistake:
             include = edited_headers(mistake.edits, Path(folder))
             compile_unit = compiler(include)
             print_plant(mistake, include)
-        try:
-            kernel = problem.run(kernel_config, target, compile_unit=compile_unit, **order)
-        except LaunchError as error:
-            print_stopped(error)
-            if json is not None:
-                write_record(json, {**settings, "ok": False, "stopped": str(error)})
-            raise typer.Exit(1) from error
-        _print(name, kernel, target, schedule)
+        kernel = problem.run(config, arch, compile_unit=compile_unit, **order)
+        _print(name, kernel, arch, order["schedule"])
         print_findings(kernel.findings, include)
     if mistake is None:
         _print_counters(kernel)
     elif not kernel.check.ok and not kernel.findings:
         print_mends([NUMBERS])
-    if json is not None:
-        write_record(json, {**settings, **kernel.to_dict()})
-    if not kernel.ok:
-        raise typer.Exit(1)
+    return kernel
 
 
 def _check_used(mistake: Plant, kernel: str, source: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from textwrap import wrap
+from typing import Annotated
 
 import typer
 from rich.syntax import Syntax
@@ -14,19 +15,25 @@ from flash_attention.ladder import Rung, pick_rung
 from flash_attention_workbench.commands.console import output
 from flash_attention_workbench.commands.ladder.listing import change_of
 from flash_attention_workbench.commands.options import (
+    DHeadOption,
+    DTypeOption,
+    HeadsOption,
+    PassOption,
     ladder_of,
 )
 from flash_attention_workbench.ladder.one_file import one_file
 
 
 def show(
-    *,
-    number: int,
-    source: bool,
-    dtype: str,
-    d_head: int,
-    heads: int,
-    pass_: str,
+    number: Annotated[int, typer.Argument(metavar="N", help="the rung to read")],
+    source: Annotated[
+        bool,
+        typer.Option("--source", help="only the generated translation unit, not its headers"),
+    ] = False,
+    dtype: DTypeOption = "fp16",
+    d_head: DHeadOption = 128,
+    heads: HeadsOption = 16,
+    pass_: PassOption = "forward",
 ) -> None:
     """The rung as one CUDA file that reads from top to bottom and compiles by itself."""
     rungs = ladder_of(dtype, d_head, heads, pass_)
