@@ -30,6 +30,7 @@ from flash_attention.tools.commands.emulated import EmulatedKernel, EmulatedProb
 from flash_attention.tools.commands.findings import print_findings, print_mends, print_stopped
 from flash_attention.tools.commands.planted import plant_table, print_plant
 from flash_attention.tools.inspect.instructions import ptx_mix
+from flash_attention.tools.ladder.edited import EditedRung
 from flash_attention.tools.mends import NUMBERS
 from flash_attention.tools.plants import Plant, compiler, edited_headers, find_plant
 
@@ -37,6 +38,7 @@ LAST_SM80, SEQ_LEN = 16, 256  # a rung and rows, where neither is given
 
 
 def emulate(
+    file: Path | None,
     rung: int | None,
     config: str | None,
     plant: str | None,
@@ -56,22 +58,26 @@ def emulate(
         output.print(plant_table())
         return
     mistake = None if plant is None else find_plant(plant)
+    edited = _edited(file, {"--rung": rung, "--config": config, "--plant": plant})
     if rung is None:
         rung = mistake.rung if mistake else LAST_SM80
-    if seq is None:
-        seq = mistake.seq if mistake else SEQ_LEN
     name, kernel_config = chosen_kernel(rung, config, dtype=dtype, d_head=d_head, heads=heads)
+    if edited:
+        name, kernel_config = str(file), edited.config
     target = kernel_config.default_arch.name if arch is None else arch
     kernel_config.check(get_arch(target))
     if mistake:
         _check_used(mistake, name, unit_of(kernel_config, arch=get_arch(target)).source)
+    rows = seq if seq is not None else mistake.seq if mistake else SEQ_LEN
+    stored = max(heads, kernel_config.row_stride // kernel_config.d_head)
     problem = EmulatedProblem(
-        kernel_config, batch=batch, seq_len=seq, heads=heads, stored_heads=heads, causal=causal
+        kernel_config, batch=batch, seq_len=rows, heads=heads, stored_heads=stored, causal=causal
     )
     order = {"schedule": schedule, "seed": seed}
     settings = {"arch": target, "plant": plant, **order}
     with quiet_compiles(), TemporaryDirectory() as folder:
-        include, compile_unit = INCLUDE_DIR, None
+        include = Path() if edited else INCLUDE_DIR
+        compile_unit = edited.compile if edited else None
         if mistake:
             include = edited_headers(mistake.edits, Path(folder))
             compile_unit = compiler(include)
@@ -80,8 +86,7 @@ def emulate(
             kernel = problem.run(kernel_config, target, compile_unit=compile_unit, **order)
         except LaunchError as error:
             print_stopped(error)
-            if json is not None:
-                write_record(json, {**settings, "ok": False, "stopped": str(error)})
+            _write(json, {**settings, "ok": False, "stopped": str(error)})
             raise typer.Exit(1) from error
         _print(name, kernel, target, schedule)
         print_findings(kernel.findings, include)
@@ -89,10 +94,26 @@ def emulate(
         _print_counters(kernel)
     elif not kernel.check.ok and not kernel.findings:
         print_mends([NUMBERS])
-    if json is not None:
-        write_record(json, {**settings, **kernel.to_dict()})
+    _write(json, {**settings, **kernel.to_dict()})
     if not kernel.ok:
         raise typer.Exit(1)
+
+
+def _write(json: Path | None, record: Mapping[str, Any]) -> None:
+    if json is not None:
+        write_record(json, record)
+
+
+def _edited(file: Path | None, others: Mapping[str, object]) -> EditedRung | None:
+    """The file of a rung, which no option that chooses a kernel goes with."""
+    if file is None:
+        return None
+    if given := [name for name, value in others.items() if value is not None]:
+        raise UnsupportedError(
+            f"{file} is a kernel by itself, and {' and '.join(given)} would choose another; leave"
+            f" {'it' if len(given) == 1 else 'them'} out"
+        )
+    return EditedRung.read(file)
 
 
 def _check_used(mistake: Plant, kernel: str, source: str) -> None:

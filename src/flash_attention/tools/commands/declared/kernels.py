@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -61,6 +62,10 @@ def inspect(
 
 
 def emulate(
+    file: Annotated[
+        Path | None,
+        typer.Argument(metavar="FILE.cu", help="the file of a rung, as it is or changed"),
+    ] = None,
     rung: Annotated[
         int | None, typer.Option(help="the rung to run; 16, or the one that shows --plant")
     ] = None,
@@ -86,9 +91,10 @@ def emulate(
 ) -> None:
     """Run a kernel's PTX on the CPU: its error, what is wrong with it, what it does.
 
-    `flash-attention emulate FILE.cu`, or a .ptx file, is the command `ptx-emulator`, which runs
-    kernels of your own: see its --help. Exit code 1 when something was found or the output
-    is out of tolerance.
+    FILE.cu is what `flash-attention ladder show N` printed, and you may have changed it: its last
+    comment at the top names the config that it is launched as. Any other .cu file, or a .ptx
+    file, is a kernel of your own, which the command `ptx-emulator` runs: see its --help. Exit code
+    1 when something was found or the output is out of tolerance.
     """
     given = locals()
     from flash_attention.tools.commands.emulate import emulate as run

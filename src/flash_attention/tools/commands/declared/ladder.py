@@ -53,7 +53,10 @@ def show(
     heads: HeadsOption = 16,
     pass_: PassOption = "forward",
 ) -> None:
-    """The rung as one CUDA file that reads from top to bottom and compiles by itself."""
+    """The rung as one CUDA file: what it uses of its headers, its config, and the kernel.
+
+    It compiles by itself. Change it, and `flash-attention emulate FILE.cu` runs it.
+    """
     given = locals()
     from flash_attention.tools.commands.ladder.show import show as run
 
