@@ -63,13 +63,13 @@ def test_the_inner_loop_of_a_selected_kernel_is_two_products_and_a_softmax(
     masked, unmasked = map(opcode_counts, code.innermost_loops(holding="HGMMA"))
     assert masked["HGMMA"] == unmasked["HGMMA"] == config.d_head // 16 + config.B_c // 16
     assert masked["HMMA"] == 0
-    assert (unmasked["HMMA"] > 0) == config.watch_sums  # the scores once more
+    assert (unmasked["HMMA"] > 0) == config.stale_max  # the scores once more
     # The scores computed again may want a register or two that are put aside.
     assert unmasked["STL"] <= 2 * (config.consumers == 3 and causal)
     assert unmasked["LDL"] <= 2 * causal
     assert unmasked["R2UR"] <= MOST_ADDRESS_MOVES
     exponentials = config.B_c // 2  # a lane's scores, twice where they may be computed again
-    assert unmasked["MUFU"] == exponentials * (1 + config.watch_sums) + 2  # and a factor a row
+    assert unmasked["MUFU"] == exponentials * (1 + config.stale_max) + 2  # and a factor a row
 
     pools = [i for i in code.instructions if i.name == "USETMAXREG"]
     given, taken = sorted(pools, key=lambda i: "DEALLOC" not in i.opcode)

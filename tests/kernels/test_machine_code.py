@@ -85,20 +85,22 @@ def test_a_sample_of_all_valid_configs_compiles(arch: str) -> None:
 
 
 THREE_REGISTERS = 12  # bytes: for sm_100 ptxas keeps to 168 registers, the others are in memory
-GUARDED = [
-    Sm80Features(guarded=True),
+PREDICATED = [
+    Sm80Features(predicated=True),
     CAUSAL,
     Features(MaskKind.WINDOW, softcap=True, per_batch=True),
 ]
 
 
 # Everything at once for one target a generation, and each by itself for the first two.
-GUARDED_FOR = [(arch, features) for arch in ("sm_80", "sm_90") for features in GUARDED] + [
-    (arch, GUARDED[-1]) for arch in ("sm_100", "sm_120")
+PREDICATED_FOR = [(arch, features) for arch in ("sm_80", "sm_90") for features in PREDICATED] + [
+    (arch, PREDICATED[-1]) for arch in ("sm_100", "sm_120")
 ]
 
 
-@pytest.mark.parametrize(("arch", "features"), GUARDED_FOR, ids=lambda x: getattr(x, "suffix", x))
+@pytest.mark.parametrize(
+    ("arch", "features"), PREDICATED_FOR, ids=lambda x: getattr(x, "suffix", x)
+)
 @pytest.mark.parametrize("d_head", D_HEADS)
 def test_selected_kernels_with_guards_do_not_spill(
     arch: str, d_head: int, features: Features
@@ -112,13 +114,13 @@ def test_selected_kernels_with_guards_do_not_spill(
 
 def test_guards_are_compiled_in_only_where_they_are_bound() -> None:
     config = flash_ladder(DType.FP16, 128)[14]
-    plain, guarded = (
-        compile_config(config, ARCHES["sm_80"], features).ptx for features in (PLAIN, GUARDED[0])
+    plain, predicated = (
+        compile_config(config, ARCHES["sm_80"], features).ptx for features in (PLAIN, PREDICATED[0])
     )
     zero_filled = re.compile(r"cp\.async\.cg\S+ \[%r\d+\], \[%rd\d+\], 16, %r\d+;")
     assert zero_filled.search(plain) is None
-    copies = guarded.count("cp.async.cg")
-    assert len(zero_filled.findall(guarded)) == copies == plain.count("cp.async.cg")
+    copies = predicated.count("cp.async.cg")
+    assert len(zero_filled.findall(predicated)) == copies == plain.count("cp.async.cg")
 
 
 BASE = FlashForwardKernelConfig(DType.FP16, 64, 128, 64, 4, True, True, True, 2, 2, 2, False, True)

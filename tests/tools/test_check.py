@@ -21,8 +21,8 @@ from flash_attention.launch.plan import Plan
 from flash_attention.reference import part_judge as part_judge_module
 from flash_attention.reference.judge import check_lse, check_output, generate_qkv
 from flash_attention.tools.check import CPU_SCORES
+from tests.decode_cases import DECODE_CASES, DecodeCase
 from tests.feature_cases import CASES, Case
-from tests.short_queries import SHORT_CASES, ShortCase
 
 CONFIG = HopperForwardKernelConfig(DType.BF16, 64, 1, 64, 2, tma=True, specialised=True)
 PACKED = replace(CONFIG, tile_order=TileOrder.DYNAMIC)
@@ -51,7 +51,7 @@ def test_a_selected_kernel_is_emulated(name: str) -> None:
 
 
 def test_pages_are_gathered_for_the_oracle() -> None:
-    (case,) = (case for case in SHORT_CASES if case.name == "pages of 64")
+    (case,) = (case for case in DECODE_CASES if case.name == "pages of 64")
     call = case.make()
     report = check(*case.tensors(call), **case.arguments(call), config=CONFIG)
     assert report.ok, str(report)
@@ -140,8 +140,8 @@ def test_the_report_is_data_too() -> None:
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("case", SHORT_CASES, ids=lambda case: case.name)
-def test_every_short_case_is_right_on_a_gpu(case: ShortCase) -> None:
+@pytest.mark.parametrize("case", DECODE_CASES, ids=lambda case: case.name)
+def test_every_short_case_is_right_on_a_gpu(case: DecodeCase) -> None:
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("needs an sm_90 GPU")
     call = case.make("cuda")

@@ -53,4 +53,4 @@ def test_the_plan_is_that_of_attention() -> None:
     packed = Case.of(Point(128, True, 200, 2, 2, lengths=(200, 56)), DType.BF16)
     assert packed.plan().problem.total_q == 256
     few = Case.of(Point(128, False, 1024, 1, 8, heads_k=2, seq_q=1), DType.BF16)
-    assert few.plan().rule is Rule.SHORT_QUERIES
+    assert few.plan().rule is Rule.DECODE

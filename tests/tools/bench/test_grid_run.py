@@ -100,7 +100,7 @@ def test_rows_of_a_point_and_what_is_refused() -> None:
     result = measured(point, DType.FP16, [other, static], PEERS)
     row, second = result.rows
     assert row.config.startswith("hopper(FP16, 64, ")
-    assert (row.selected, row.ok, row.chunks) == (True, True, 1)
+    assert (row.selected, row.ok, row.num_splits) == (True, True, 1)
     assert (second.config, second.selected, second.ok) == (other.short_form(), False, True)
     assert (row.d, row.causal, row.seq, row.batch, row.heads) == (64, False, 128, 1, 1)
     assert (row.ms, row.peers, row.ratio) == (2.0, {"fa3": 3.0, "efficient": 2.0}, 1.2)
@@ -144,7 +144,7 @@ def test_few_queries_ask_no_table() -> None:
 def test_few_queries_are_counted_in_bytes_beside_a_copy() -> None:
     point = Point(64, False, 1024, 1, 4, heads_k=1, seq_q=1)
     (row,) = measured(point, DType.BF16, peers=["fa3"]).rows
-    assert (row.ok, row.chunks) == (True, 2)
+    assert (row.ok, row.num_splits) == (True, 2)
     assert row.gbps == pytest.approx(2 * 1024 * 64 * 2 / 2e-3 / 1e9)
     assert row.copy_gbps == pytest.approx(2 * 2**20 / 4e-3 / 1e9)
 

@@ -45,7 +45,7 @@ def test_json_on_standard_output_comes_alone() -> None:
     sizes = ("--seq-q", "1", "--seq-k", "4096", "--num-sms", "100")
     report = json.loads(invoke("explain", *SMALL, *sizes, *ARCH, "--json", "-"))
     assert (report["num_sms"], report["gpu"]) == (100, None)
-    assert (report["chunks"], report["tiles"]) == (8, 1)
+    assert (report["num_splits"], report["tiles"]) == (8, 1)
 
 
 @pytest.mark.usefixtures("no_compile")

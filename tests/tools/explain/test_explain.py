@@ -31,8 +31,8 @@ from flash_attention.launch.kernels import get_kernel, load_unit
 from flash_attention.launch.plan import Plan
 from flash_attention.tools.explain import Explanation
 from flash_attention.tools.explain.gpus import GPUS
+from tests.decode_cases import in_pages, shuffled_table
 from tests.feature_cases import CASES, Case
-from tests.short_queries import in_pages, shuffled_table
 
 SMALL = HopperForwardKernelConfig(DType.BF16, 64, 1, 64, 2, tma=True, specialised=True)
 
@@ -57,7 +57,7 @@ def test_the_config_of_pages_can_be_passed_back() -> None:
     k, v = (in_pages(t, table, 64) for t in (call.k, call.v))
     asked: dict[str, Any] = {**call.arguments, "block_table": table}
     explanation = explain(call.q, k, v, arch="sm_90", **asked)
-    assert explanation.rule.startswith(Rule.SHORT_QUERIES.value)
+    assert explanation.rule.startswith(Rule.DECODE.value)
     named = explanation.config
     for out in (
         forward(named, call.q, k, v, **asked),
@@ -81,7 +81,10 @@ def test_every_case_is_explained_as_it_would_be_planned(case: Case) -> None:
     for launch, step in zip(explanation.launches, plan.recipe.steps, strict=True):
         assert (launch.grid, launch.threads) == (step.geometry.grid, step.geometry.block)
         assert (launch.name, launch.smem_bytes) == (step.unit.name, step.geometry.smem_bytes)
-    assert (explanation.tiles, explanation.chunks) == (plan.recipe.tiles, plan.recipe.chunks)
+    assert (explanation.tiles, explanation.num_splits) == (
+        plan.recipe.tiles,
+        plan.recipe.num_splits,
+    )
     assert explanation.torch_computes
 
 
@@ -100,7 +103,7 @@ def test_a_long_call_on_an_h200() -> None:
     assert explanation.compute_ms == pytest.approx(4 * 64 * 64 * 1024**2 / 2 / 784.3e9)
     assert explanation.memory_ms == pytest.approx(16 * 1024 * 4 * 64 * 4 * 2 / 4.27e9)
     assert explanation.bound == "compute"
-    assert why(explanation, "keys in chunks") == "1024 queries do not fit in 64 rows"
+    assert why(explanation, "split-KV") == "1024 queries do not fit in 64 rows"
     assert "it would run" in why(explanation, "FlashForwardKernelConfig")
 
 
@@ -127,13 +130,13 @@ def test_a_short_call_is_cut_combined_and_bound_by_memory() -> None:
     forward, combine = explanation.launches
     config = explanation.config
     assert isinstance(config, HopperForwardKernelConfig)
-    features = Sm90Features(heads_together=4, few_queries=True, splits=SplitKind.CHUNKED)
+    features = Sm90Features(heads_together=4, decode=True, splits=SplitKind.FIXED)
     compiled = load_unit(combine_unit(config.dtype, features, 64, 128, "sm_90a")).compiled
-    assert explanation.rule.startswith("short queries: 64 rows that share a head of k and v fit")
-    assert explanation.features == ("heads_4", "chunked")
-    assert (explanation.tiles, explanation.chunks) == (2, 16)  # of 16 of the 2 x 128 blocks
+    assert explanation.rule.startswith("decode: 64 rows that share a head of k and v fit")
+    assert explanation.features == ("heads_4", "fixed")
+    assert (explanation.tiles, explanation.num_splits) == (2, 16)  # of 16 of the 2 x 128 blocks
     assert forward.grid == (16, 1, 1)
-    assert combine.name == "combine_bf16_64_heads_4_chunked"
+    assert combine.name == "combine_bf16_64_heads_4_fixed"
     assert combine.registers == compiled.resources.registers
     assert combine.grid == (128, 1, 1)
     assert explanation.bound == "memory"
@@ -156,8 +159,8 @@ def test_other_architectures_have_the_first_family_and_no_measured_peak() -> Non
 def test_the_first_family_would_run_too() -> None:
     explanation = explain(*square(256))
     assert "it would run" in why(explanation, "FlashForwardKernelConfig")
-    guarded = explain(*square(256), arch="sm_80", return_lse=True)
-    assert guarded.features == ("guarded",)
+    predicated = explain(*square(256), arch="sm_80", return_lse=True)
+    assert predicated.features == ("predicated",)
 
 
 def test_among_kernels_of_one_architecture_the_reason_is_no_newer_one() -> None:
@@ -171,7 +174,7 @@ def test_among_kernels_of_one_architecture_the_reason_is_no_newer_one() -> None:
     assert said == instead.format("HopperFp8") + "multiply numbers of 8 bits as they are"
     few, many = (meta(1, n, 4, 128, dtype=bits_8.dtype) for n in (1, 4096))
     said = preferred("HopperFp8KernelConfig", few, many, many, **factors)
-    assert said == instead.format("HopperForward") + "are made for short queries"
+    assert said == instead.format("HopperForward") + "are made for decoding"
     latent = meta(1, 256, 1, 320)
     said = preferred("HopperWideKernelConfig", meta(1, 8, 8, 320), latent, latent[..., :256])
     assert said == instead.format("HopperMla") + "read v with k, as a part of it"
@@ -198,7 +201,7 @@ def test_a_given_config_is_taken_and_nothing_else_considered() -> None:
     assert explanation.refused == ()
     assert not explanation.torch_computes
     split = explain(*square(100), config=SMALL, split_keys=64)
-    assert split.chunks == 2 * split.tiles
+    assert split.num_splits == 2 * split.tiles
 
 
 @pytest.mark.usefixtures("no_compile")

@@ -82,11 +82,11 @@ def test_reads_of_the_first_family_by_hand() -> None:
     assert after.work().shared_bytes == 4 * 48 * 512
 
 
-def test_watched_sums_take_fewer_instructions() -> None:
+def test_a_stale_maximum_takes_fewer_instructions() -> None:
     """Row maxima are a comparison a score, which unmasked blocks then do not take."""
-    lazy, watched = (of_rung(number) for number in (25, 26))
-    assert lazy.mix()["fp32"] - watched.mix()["fp32"] >= 64
-    assert lazy.mix()["tensor core"] == watched.mix()["tensor core"] == 64 // 16 + 128 // 16
+    lazy, stale = (of_rung(number) for number in (25, 26))
+    assert lazy.mix()["fp32"] - stale.mix()["fp32"] >= 64
+    assert lazy.mix()["tensor core"] == stale.mix()["tensor core"] == 64 // 16 + 128 // 16
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,7 @@ class MeasuredPoint:
     checks: Mapping[str, Mapping[str, Check]]  # of each result of a contender
     refused: Mapping[str, str]
     heuristic: str = ""  # what a call would run without tables, if that was asked for
-    chunks: int = 1  # split-KV chunks of all tiles
+    num_splits: int = 1  # KV splits of all tiles
 
     def of(self, name: str) -> list[Check]:
         """The checks of a contender's results."""

@@ -56,7 +56,7 @@ class GridRow:
     seq_q: int = 0
     window: int = 0
     lengths: tuple[int, ...] = ()
-    chunks: int = 1  # split-KV chunks of all tiles; 1 if the keys were not split
+    num_splits: int = 1  # KV splits of all tiles; 1 if the keys were not split
     gbps: float | None = None  # bytes of K and V over the time, where that is the traffic
     copy_gbps: float | None = None  # read and written by a plain copy, measured alternately
     full_ms: float | None = None  # of the same kernel choice without the window
@@ -105,7 +105,9 @@ def measure_point(
         beside = {} if FA3 not in times or ours is None else {FA3: ours}
         row = _row(asked, here, name, times, beside, there.of(name))
         untabled_ms = here.right_ms(here.heuristic)
-        rows.append(replace(row, selected=True, chunks=here.chunks, heuristic_ms=untabled_ms))
+        rows.append(
+            replace(row, selected=True, num_splits=here.num_splits, heuristic_ms=untabled_ms)
+        )
     return PointResult(tuple(rows), refused)
 
 
@@ -132,16 +134,16 @@ def measure_process(
     return MeasuredPoint(
         *(selected.config, timings, checks, refused | dict(lineup.missing)),
         heuristic=_name(untabled[0]) if untabled else "",
-        chunks=selected.chunks,
+        num_splits=selected.num_splits,
     )
 
 
 @dataclass(frozen=True)
 class _Selected:
-    """What `attention` runs, and in how many chunks; what it would run if there were no tables."""
+    """What `attention` runs, and in how many splits; what it would run if there were no tables."""
 
     config: str = ""  # nothing: there is no kernel
-    chunks: int = 1
+    num_splits: int = 1
     heuristic: KernelConfig | None = None  # None where tables are not asked
 
 
@@ -153,7 +155,7 @@ def _selected(case: Case) -> tuple[_Selected, dict[str, str]]:
         return _Selected(), {OURS: str(error).partition("\n")[0]}
     by_table_or_heuristic = plan.rule in (Rule.TABLE, Rule.HEURISTIC)
     heuristic = select_config(plan.problem, plan.arch) if by_table_or_heuristic else None
-    return _Selected(_name(plan.config), plan.recipe.chunks or 1, heuristic), {}
+    return _Selected(_name(plan.config), plan.recipe.num_splits or 1, heuristic), {}
 
 
 def _name(config: KernelConfig) -> str:

@@ -127,9 +127,7 @@ class CallOptions:
     softcap: Annotated[
         float, typer.Option(help="a score s becomes softcap tanh(s / softcap); 0: none")
     ] = 0.0
-    split_keys: Annotated[
-        int | None, typer.Option(help="short queries: keys of a chunk", min=1)
-    ] = None
+    split_keys: Annotated[int | None, typer.Option(help="decoding: keys of a split", min=1)] = None
     lse: Annotated[bool, typer.Option("--lse", help="also the log-sum-exp")] = False
     config: Annotated[
         str | None, typer.Option(help="a kernel config, in its short form or as rung:5")

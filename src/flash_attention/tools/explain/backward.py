@@ -16,7 +16,7 @@ from flash_attention.call.call import Call
 from flash_attention.call.problem import Problem
 from flash_attention.call.tensors import TensorView
 from flash_attention.choose.decision import Where
-from flash_attention.families.backward_args import TURN_ROWS, stat_rows
+from flash_attention.families.backward_args import SEMAPHORE_ROWS, stat_rows
 from flash_attention.families.config import KernelConfig
 from flash_attention.families.recipe import WORKSPACE_VARIABLE, Setting, workspace_bytes
 from flash_attention.families.registry import family_of
@@ -25,7 +25,7 @@ from flash_attention.ops import BackwardOptions
 from flash_attention.tools.explain.launch import Launch
 from flash_attention.tools.explain.refusals import Refusal, refusals_of, rule_of
 
-SUMS, TURNS, WORKSPACE = "dq_sum", "dq_turn", "ds"
+SUMS, TURNS, WORKSPACE = "dq_sum", "dq_semaphore", "ds"
 """Scratch memory. CTAs add to the sums in any order, unless there are turns or a workspace: then
 CTAs, or the kernel that reads the workspace, always add in the same order."""
 ORDERED = {TURNS, WORKSPACE}
@@ -147,7 +147,7 @@ def _formula(name: str, problem: BackwardProblem, num_bytes: int) -> str:
     rows = stat_rows(problem)
     numbers = f"{problem.heads} heads x {rows:,} rows"
     if name == TURNS:
-        return f"{problem.heads} heads x {rows // TURN_ROWS:,} blocks of rows x 4"
+        return f"{problem.heads} heads x {rows // SEMAPHORE_ROWS:,} blocks of rows x 4"
     columns, rest = divmod(num_bytes, max(1, 4 * problem.heads * rows))
     if rest or name == WORKSPACE:
         most = workspace_bytes() >> 20

@@ -33,17 +33,17 @@ class Explanation:
     features: tuple[str, ...]  # what the kernel does besides plain attention
     refused: tuple[Refusal, ...]  # the kernels that were not chosen, and why
     launches: tuple[Launch, ...]  # empty if there is nothing to compute
-    chunks: int  # split-KV chunks of all tiles; 0 if the keys are not split
+    num_splits: int  # KV splits of all tiles; 0 if the keys are not split
     tiles: int  # tiles of query rows; an upper bound for packed sequences
     work: Work  # the FLOP and the bytes of the call
     backward: BackwardExplanation | None = None  # of a call that is trained
 
     @property
     def waves(self) -> float | None:
-        """The number of tiles or chunks per resident CTA, or None if it is unknown."""
+        """The number of tiles or splits per resident CTA, or None if it is unknown."""
         if not self.launches or not self.num_sms:
             return None
-        pieces = self.chunks or self.tiles
+        pieces = self.num_splits or self.tiles
         return pieces / (self.num_sms * max(1, self.launches[0].ctas_per_sm))
 
     @property
@@ -119,10 +119,10 @@ class Explanation:
         return place
 
     def _tiles(self) -> str:
-        chunks = f", their keys in {self.chunks} chunks" if self.chunks else ""
+        splits = f", their keys in {self.num_splits} splits" if self.num_splits else ""
         waves = "unknown, pass num_sms" if self.waves is None else f"{self.waves:.2f}"
         shape = f"{self.config.B_r} rows, key blocks of {self.config.B_c}"
-        return f"{self.tiles:,} of {shape}{chunks}; waves: {waves}"
+        return f"{self.tiles:,} of {shape}{splits}; waves: {waves}"
 
     def _work(self) -> str:
         most = "" if self.work.exact else "at most "

@@ -96,7 +96,7 @@ def _explained(told: Asked, arch: str | None, num_sms: int | None, gradients: bo
         features=tuple(recipe.features.words()),
         refused=refusals_of(decision, problem, views, known_sms, call.split_keys),
         launches=() if problem.idle else tuple(map(Launch.of, recipe.steps, repeat(target))),
-        chunks=recipe.chunks,
+        num_splits=recipe.num_splits,
         tiles=recipe.tiles,
         work=work_of(problem, call),
         backward=explain_backward(call, problem, views, backward, where) if trained else None,

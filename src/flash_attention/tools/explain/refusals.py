@@ -37,7 +37,7 @@ def refusals_of(
     for family in families_for(problem, chosen.pass_):
         short = family.choose_split(problem, decision.arch, num_sms, split_keys)
         if isinstance(short, str) and family.splits_keys:
-            refused.append(Refusal("keys in chunks", short))
+            refused.append(Refusal("split-KV", short))
         if family is not chosen:
             why = _why_not(family, decision, problem, views, num_sms)
             refused.append(Refusal(family.config_type.__name__, why))

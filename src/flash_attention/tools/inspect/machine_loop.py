@@ -85,8 +85,8 @@ class MachineLoop:
 def flow(instructions: Sequence[Instruction]) -> list[Line]:
     """Where the instructions of a kernel go, and the products they do.
 
-    In a kernel of wgmma those of mma.sync count for nothing: they are for scores that a watched sum
-    calls for again, which is seldom.
+    In a kernel of wgmma those of mma.sync count for nothing: they compute scores again where a
+    stale maximum does not suffice, which is seldom.
     """
     places = {one.address: place for place, one in enumerate(instructions)}
     names = {one.name for one in instructions}

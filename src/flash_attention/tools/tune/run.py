@@ -148,7 +148,7 @@ def check_tunable(
         if family is not None and not family.splits_keys:
             continue
         decision = decide(problem.problem, Where(num_sms, machine.arch))
-        if decision.rule is Rule.SHORT_QUERIES:
+        if decision.rule is Rule.DECODE:
             raise UnsupportedError(
                 f"{problem} has so few queries that its keys are split, and how follows from the"
                 " number of multiprocessors: there is nothing to tune; use more queries"

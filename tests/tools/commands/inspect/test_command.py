@@ -55,7 +55,7 @@ def test_what_a_problem_gets() -> None:
     text = invoke(
         "inspect", "selected:heads=32,heads_k=8,seq=8192,seq_q=1,d=128", "--arch", "sm_90"
     )
-    assert "heads_4, chunked, one_launch, for sm_90a" in text
+    assert "heads_4, fixed, one_launch, for sm_90a" in text
     assert number(text, "query rows") == "64"
 
 

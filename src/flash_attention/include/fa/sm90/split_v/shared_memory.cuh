@@ -5,7 +5,7 @@
 #include <fa/ptx/async.cuh>
 #include <fa/sm90/shared_memory.cuh>
 
-namespace fa::sm90::halves {
+namespace fa::sm90::split_v {
 
 inline constexpr int kHalves = 2;        // of V and O, one for each consumer warpgroup
 inline constexpr int kStages = kHalves;  // turns with the blocks; warpgroup w has those of stage w
@@ -66,4 +66,4 @@ class ExchangeMemory {
   }
 };
 
-}  // namespace fa::sm90::halves
+}  // namespace fa::sm90::split_v

@@ -5,13 +5,13 @@
 #include <fa/forward_args.cuh>
 #include <fa/ptx/async.cuh>
 #include <fa/sm90/forward.cuh>
-#include <fa/sm90/halves/shared_memory.cuh>
 #include <fa/sm90/producer.cuh>
 #include <fa/sm90/shape.cuh>
 #include <fa/sm90/shared_memory.cuh>
+#include <fa/sm90/split_v/shared_memory.cuh>
 #include <fa/sm90/tile_order.cuh>
 
-namespace fa::sm90::halves {
+namespace fa::sm90::split_v {
 
 // Fails to compile at the first slot whose variant does not satisfy its concept.
 template <class Config>
@@ -59,4 +59,4 @@ __device__ void run(const Maps& maps, const ForwardKernelArgs& args, const void*
   }
 }
 
-}  // namespace fa::sm90::halves
+}  // namespace fa::sm90::split_v

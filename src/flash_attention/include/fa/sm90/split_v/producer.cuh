@@ -3,11 +3,11 @@
 // shared memory. The kernel's own producer, `Own`, loads the blocks of K and V.
 #pragma once
 #include <fa/ptx/async.cuh>
-#include <fa/sm90/halves/rows.cuh>
-#include <fa/sm90/halves/shared_memory.cuh>
 #include <fa/sm90/shared_memory.cuh>
+#include <fa/sm90/split_v/rows.cuh>
+#include <fa/sm90/split_v/shared_memory.cuh>
 
-namespace fa::sm90::halves {
+namespace fa::sm90::split_v {
 
 // Own::load_block(tile, block, meanwhile) loads a block, and calls `meanwhile` after its keys.
 template <class Own, class Config, class Memory, class Maps>
@@ -70,4 +70,4 @@ class Producer {
   u32 tile_parity_ = 0;
 };
 
-}  // namespace fa::sm90::halves
+}  // namespace fa::sm90::split_v

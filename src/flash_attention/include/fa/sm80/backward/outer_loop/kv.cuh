@@ -10,9 +10,9 @@
 #include <fa/ptx/memory.cuh>
 #include <fa/sm80/rows.cuh>
 
-namespace fa::sm80::backward::side {
+namespace fa::sm80::backward::outer_loop {
 
-struct Keys {
+struct KV {
   // The log-sum-exp or delta of queries in shared memory: a lane holds two neighbouring columns.
   struct Column {
     float of_column[2];
@@ -22,7 +22,7 @@ struct Keys {
   template <class Config>
   class Scope {
     using Mask = typename Config::Mask;
-    using Rows = GuardedRows<Config>;
+    using Rows = PredicatedRows<Config>;
     static constexpr int kStatBytes = Config::kVisitedRows * sizeof(float);
 
    public:
@@ -135,4 +135,4 @@ struct Keys {
   };
 };
 
-}  // namespace fa::sm80::backward::side
+}  // namespace fa::sm80::backward::outer_loop

@@ -20,7 +20,7 @@ from ptx_emulator import SCHEDULES
 from tests.emulator.edits import Edit, plant
 from tests.feature_cases import CASES, Case, MadeCase, emulated, selected
 
-GUARDED, ROWS = "sm80/bounds.cuh", "sm80/rows.cuh"
+PREDICATION, ROWS = "sm80/predication.cuh", "sm80/rows.cuh"
 CACHE = next(case for case in CASES if case.name == "packed queries of a cache, everything at once")
 KEYLESS = next(case for case in CASES if case.name == "sinks of rows without a key")
 KEYLESS_TILES = Case("tiles without a key", 400, 90, causal=True, sinks=True)
@@ -159,8 +159,8 @@ def test_exact_tiles_give_the_same_bits_with_and_without_guards() -> None:
     q, k, v = generate_qkv(1, 256, 2, 64, DType.FP16)
     config = rung(15, NARROW[0], DType.FP16)
     bare = forward(config, q, k, v)
-    guarded, _ = forward(config, q, k, v, return_lse=True)
-    assert torch.equal(bare, guarded)
+    predicated, _ = forward(config, q, k, v, return_lse=True)
+    assert torch.equal(bare, predicated)
 
 
 LENGTHS_AND_COLUMNS = Case("", 100, 130, 40, 40, sinks=True, heads=2)
@@ -168,12 +168,24 @@ HEADS = Case("", 64, 64, heads=2, heads_k=1)
 MUTATIONS = [
     (ROWS, "row < rows && ", "", LENGTHS_AND_COLUMNS, "global-out-of-bounds"),
     (ROWS, " && chunk * kChunkElements < columns", "", LENGTHS_AND_COLUMNS, "global-out-of-bounds"),
-    (GUARDED, "range_.hides(key / Config::kBC)", "false", LENGTHS_AND_COLUMNS, "numbers"),
-    (GUARDED, "blockIdx.y / args.heads_per_kv", "blockIdx.y", HEADS, "global-out-of-bounds"),
-    (GUARDED, "first_block_, 1)", "first_block_, 0)", KEYLESS_TILES, "global-out-of-bounds"),
-    (GUARDED, "Config::Sinks::add(end, args_, blockIdx.y);", "", LENGTHS_AND_COLUMNS, "numbers"),
+    (PREDICATION, "range_.hides(key / Config::kBC)", "false", LENGTHS_AND_COLUMNS, "numbers"),
+    (PREDICATION, "blockIdx.y / args.heads_per_kv", "blockIdx.y", HEADS, "global-out-of-bounds"),
+    (PREDICATION, "first_block_, 1)", "first_block_, 0)", KEYLESS_TILES, "global-out-of-bounds"),
+    (
+        PREDICATION,
+        "Config::Sinks::add(end, args_, blockIdx.y);",
+        "",
+        LENGTHS_AND_COLUMNS,
+        "numbers",
+    ),
     (ROWS, "(before + row)", "row", CACHE, "numbers"),
-    (GUARDED, "lane_row < sequence_.q_len", "true", LENGTHS_AND_COLUMNS, "global-out-of-bounds"),
+    (
+        PREDICATION,
+        "lane_row < sequence_.q_len",
+        "true",
+        LENGTHS_AND_COLUMNS,
+        "global-out-of-bounds",
+    ),
 ]
 
 

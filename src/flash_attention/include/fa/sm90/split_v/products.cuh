@@ -3,9 +3,9 @@
 // rows of S and P, and of its half of O.
 #pragma once
 #include <fa/ptx/memory.cuh>
-#include <fa/sm90/halves/shared_memory.cuh>
+#include <fa/sm90/split_v/shared_memory.cuh>
 
-namespace fa::sm90::halves {
+namespace fa::sm90::split_v {
 
 // HalfTile is a half of V, and PTile is P, in shared memory.
 template <class Config, class HalfTile, class PTile_>
@@ -65,4 +65,4 @@ struct ValueProducts {
   }
 };
 
-}  // namespace fa::sm90::halves
+}  // namespace fa::sm90::split_v

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""SharedRowsConfig: what configs have in common whose two warpgroups share the rows of a tile."""
+"""SplitVConfig: what configs have in common whose two warpgroups share the rows
+of a tile and split the columns of V."""
 
 from __future__ import annotations
 
@@ -28,7 +29,7 @@ RESCALE = variant("Rescale", "attn/rescale", off="EveryBlock", on="Lazy")
 
 
 @dataclass(frozen=True, order=True)
-class SharedRowsConfig(KernelConfig):
+class SplitVConfig(KernelConfig):
     """The config of a kernel whose O is too wide for one warpgroup. Two share 64 rows, and each has
     half of the columns of O. A third one loads."""
 

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Chunks, pages and lengths that no kernel takes are refused before anything is compiled."""
+"""Splits, pages and lengths that no kernel takes are refused before anything is compiled."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PACKED = replace(CONFIG, tile_order=TileOrder.DYNAMIC, group_mib=16)
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"split_keys": 100}, r"split_keys is 100.*blocks of 64; pass a multiple, 128 is the next"),
-    ({"split_keys": 0}, "split_keys is 0; pass how many keys a chunk has"),
+    ({"split_keys": 0}, "split_keys is 0; pass how many keys a split has"),
     ({"split_keys": 64.0}, r"split_keys is 64\.0"),
     ({"config": replace(CONFIG, B_c=80), "split_keys": 64}, "in blocks of 80; pass a multiple, 80"),
     (
@@ -40,7 +40,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.usefixtures("no_compile")
 @pytest.mark.parametrize(("change", "message"), REFUSED)
-def test_chunks_that_no_kernel_takes_are_refused(change: dict[str, Any], message: str) -> None:
+def test_splits_that_no_kernel_takes_are_refused(change: dict[str, Any], message: str) -> None:
     q, k, v = generate_qkv(2, 1, 4, 64, DType.BF16, seq_len_k=300, n_heads_k=2)
     with pytest.raises(UnsupportedError, match=message):
         attention(q, k, v, **{"config": CONFIG, **change})
@@ -78,7 +78,7 @@ def test_few_queries_of_their_own_lengths_need_no_counter_in_a_plain_config(
     call = Case("", 3, 20, batch=2, used=(5, 20)).make()
     features = Plan(call.call(), CONFIG).recipe.features
     assert isinstance(features, Sm90Features)
-    assert (features.few_queries, features.in_parts, features.heads_together) == (True, False, 2)
+    assert (features.decode, features.is_split, features.heads_together) == (True, False, 2)
     with pytest.raises(UnsupportedError, match=r"a length of its own .* with TileOrder.DYNAMIC"):
         Plan(call.call(), replace(CONFIG, **change))
 

@@ -7,14 +7,14 @@
 #pragma once
 #include <fa/attn/rescale.cuh>
 #include <fa/ptx/memory.cuh>
-#include <fa/sm90/halves/rows.cuh>
-#include <fa/sm90/halves/shared_memory.cuh>
 #include <fa/sm90/shape.cuh>
 #include <fa/sm90/shared_memory.cuh>
+#include <fa/sm90/split_v/rows.cuh>
+#include <fa/sm90/split_v/shared_memory.cuh>
 #include <fa/sm90/verbs.cuh>
 #include <fa/sm90/warp_output.cuh>
 
-namespace fa::sm90::halves {
+namespace fa::sm90::split_v {
 
 // The config of a warp's output, which has half of the columns.
 template <class Config>
@@ -39,7 +39,7 @@ class Consumer : public Math_ {
       : smem_(smem),
         args_(args),
         half_(half),
-        turns_(half),
+        ping_pong_(half),
         mask_(args),
         factor_{Exponential::factor(Config::Score::scale(args))} {}
 
@@ -76,7 +76,7 @@ class Consumer : public Math_ {
   __device__ Output& o() { return o_; }
 
   // Four warps arrive here before they issue products.
-  __device__ void begin_turn() { turns_.begin(); }
+  __device__ void ping_pong_wait() { ping_pong_.wait(); }
 
   // a block of this warpgroup
 
@@ -116,7 +116,7 @@ class Consumer : public Math_ {
       attn::set_max<Exponential>(stats_, h, max[h], factor_.exact);
       if (!Exponential::precise(Exponential::offset(max[h], factor_.exact)) &&
           max[h] != -attn::kInfinity)
-        factor_.guess = attn::kInfinity - attn::kInfinity;  // the next block subtracts it first
+        factor_.stale = attn::kInfinity - attn::kInfinity;  // the next block subtracts it first
     }
     attn::rescale_rows(o, stats_);
   }
@@ -181,7 +181,7 @@ class Consumer : public Math_ {
     Config::Output::store(*this, warp, ends);
   }
 
-  const turns::Free::Order<kHalves> turns_;
+  const ping_pong::Off::Order<kHalves> ping_pong_;
   const Mask mask_;
   attn::Factor factor_;
   u32 tile_parity_ = 0;
@@ -195,4 +195,4 @@ class Consumer : public Math_ {
   attn::RowStats<kWarpRows> stats_;
 };
 
-}  // namespace fa::sm90::halves
+}  // namespace fa::sm90::split_v

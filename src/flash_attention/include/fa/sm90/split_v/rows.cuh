@@ -6,7 +6,7 @@
 #include <fa/sm90/tile.cuh>
 #include <fa/sm90/tile_order.cuh>
 
-namespace fa::sm90::halves {
+namespace fa::sm90::split_v {
 
 // The first row of this CTA.
 template <class Config>
@@ -48,14 +48,14 @@ struct WithQueries {
   };
 };
 
-}  // namespace fa::sm90::halves
+}  // namespace fa::sm90::split_v
 
-namespace fa::sm90::halves::tile_order {
+namespace fa::sm90::split_v::tile_order {
 
 // OneEach for packed queries.
 struct PackedOneEach : WithQueries<sm90::tile_order::OneEach> {};
 
-// Dealt for packed queries.
-struct PackedDealt : WithQueries<sm90::tile_order::Dealt> {};
+// StreamK for packed queries.
+struct PackedStreamK : WithQueries<sm90::tile_order::StreamK> {};
 
-}  // namespace fa::sm90::halves::tile_order
+}  // namespace fa::sm90::split_v::tile_order

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Split-KV for short queries: when to split the keys, with which kernel, into how many chunks."""
+"""Decoding: which kernel computes few queries, and into how many splits their keys are split."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from flash_attention.families.sm90.forward.config import (
     HopperForwardKernelConfig,
 )
 from flash_attention.families.sm90.forward.heuristic import hopper_d_head
-from flash_attention.families.sm90.forward.splits import Chunks
+from flash_attention.families.sm90.forward.splits import KvSplits
 from flash_attention.families.sm90.forward.tile_order import TileOrder
 
-BLOCK_KEYS = 64  # pages and chunks of a given size are multiples of it
+BLOCK_KEYS = 64  # pages and splits of a given size are multiples of it
 STAGES = 3  # two CTAs fill the shared memory of a multiprocessor at d_head 128
 FEW_BLOCKS = 4  # a CTA visits as many in less time than combining partial results takes
-CHUNKS_OF_A_TILE = 8  # combining more costs more than shorter chunks gain
-LONG_CHUNK = 16  # blocks; longer chunks are worth splitting further
+SPLITS_OF_A_TILE = 8  # combining more costs more than shorter splits gain
+LONG_SPLIT = 16  # blocks; longer splits are worth splitting further
 BUSY = 0.9  # the share of the multiprocessors that saturates the memory
 
 
-def choose_chunks(
+def choose_splits(
     problem: Problem, arch: Arch, num_sms: int, split_keys: int | None = None
-) -> tuple[HopperForwardKernelConfig, Chunks] | str:
-    """Return the config and the chunks for short queries, or why another kernel is better.
+) -> tuple[HopperForwardKernelConfig, KvSplits] | str:
+    """Return the config and the KV splits for decoding, or why another kernel is better.
 
     Without `split_keys` the keys are split evenly if there are fewer tiles than multiprocessors.
     """
@@ -36,19 +36,19 @@ def choose_chunks(
         return (
             f"d_head is {max(problem.d_head, problem.d_v)}, and Hopper kernels have {most} at most"
         )
-    if why := why_not_short(problem):
+    if why := why_not_decode(problem):
         return why
     config = _config(problem)
     if violation := config.broken_rule(arch):
         return violation.message
     blocks = -(-problem.seq_k // config.B_c)
-    least = min(-(-blocks // CHUNKS_OF_A_TILE), LONG_CHUNK)
-    chunks = chunks_of(problem, config.B_c, num_sms, split_keys, FEW_BLOCKS, least)
-    return chunks if isinstance(chunks, str) else (config, chunks.with_launches(problem))
+    least = min(-(-blocks // SPLITS_OF_A_TILE), LONG_SPLIT)
+    kv_splits = splits_of(problem, config.B_c, num_sms, split_keys, FEW_BLOCKS, least)
+    return kv_splits if isinstance(kv_splits, str) else (config, kv_splits.with_launches(problem))
 
 
-def why_not_short(problem: Problem) -> str | None:
-    """Return why a problem's queries are not short, or None if a warpgroup has room for them."""
+def why_not_decode(problem: Problem) -> str | None:
+    """Return why a problem is not decoding, or None if a warpgroup has room for its queries."""
     if problem.total_q is not None:
         return "q is packed (cu_seqlens_q), and the keys of packed queries are not split"
     if problem.idle:
@@ -60,39 +60,39 @@ def why_not_short(problem: Problem) -> str | None:
     return None
 
 
-def without_counter(config: HopperForwardKernelConfig, problem: Problem) -> Chunks | None:
-    """Return one chunk of all keys where sequences differ in length and no counter hands out their
-    tiles: a tile has all queries of a sequence, as in the kernels that are chosen for few."""
+def without_counter(config: HopperForwardKernelConfig, problem: Problem) -> KvSplits | None:
+    """Return one split of all keys where sequences differ in length and no counter hands out their
+    tiles: a tile has all queries of a sequence, as in the kernels of decoding."""
     plain = config.specialised and not (config.own_output or config.direct_output)
     asked = plain and config.tile_order is TileOrder.ONE_EACH and problem.per_batch
     if not asked or problem.total_q is not None:
         return None
     if problem.idle:
-        return Chunks.whole(problem, config.B_c, heads_together=1)
-    return Chunks.whole(problem, config.B_c) if why_not_short(problem) is None else None
+        return KvSplits.whole(problem, config.B_c, heads_together=1)
+    return KvSplits.whole(problem, config.B_c) if why_not_decode(problem) is None else None
 
 
-def chunks_of(
+def splits_of(
     problem: Problem,
     block_keys: int,
     num_sms: int,
     split_keys: int | None,
     most_whole: int,
     least: int,
-) -> Chunks | str:
-    """Return the chunks of short queries' keys, or why another kernel is better. Up to `most_whole`
-    blocks are not split, or twice as many if there is no CTA for each. A chunk has `least` of them
+) -> KvSplits | str:
+    """Return the KV splits of decoding, or why another kernel is better. Up to `most_whole`
+    blocks are not split, or twice as many if there is no CTA for each. A split has `least` of them
     or more."""
     if split_keys is not None:
-        return Chunks.of_keys(problem, block_keys, split_keys)
-    whole = Chunks.whole(problem, block_keys)
+        return KvSplits.of_keys(problem, block_keys, split_keys)
+    whole = KvSplits.whole(problem, block_keys)
     if why := _why_whole(problem, whole, num_sms, most_whole):
         # K and V are read once for all heads that share them.
         return whole if problem.heads_per_kv > 1 else f"{why}, and no heads share one of k and v"
-    return Chunks.even(problem, block_keys, num_sms, least).within_tiles()
+    return KvSplits.even(problem, block_keys, num_sms, least).within_tiles()
 
 
-def _why_whole(problem: Problem, whole: Chunks, num_sms: int, most_whole: int) -> str | None:
+def _why_whole(problem: Problem, whole: KvSplits, num_sms: int, most_whole: int) -> str | None:
     """Return why the keys should not be split, or None if they should."""
     tiles = whole.num_tiles(problem, consumers=1)
     if tiles >= BUSY * num_sms:
@@ -100,7 +100,7 @@ def _why_whole(problem: Problem, whole: Chunks, num_sms: int, most_whole: int) -
     if whole.key_blocks <= (most_whole if tiles * whole.key_blocks <= num_sms else 2 * most_whole):
         return f"{problem.seq_k} keys are too few to split"
     if problem.window is not None and 2 * (sum(problem.window) + problem.seq_q) < problem.seq_k:
-        return "the keys that the window shows lie in few of any chunks"
+        return "the keys that the window shows lie in few of any splits"
     return None
 
 
@@ -115,7 +115,7 @@ def _config(problem: Problem) -> HopperForwardKernelConfig:
         specialised=True,
         overlap=True,
         rescale_threshold=8,
-        watch_sums=True,
+        stale_max=True,
         kv_8_bit=problem.kv_8_bit,
         q_8_bit=problem.dtype == E4M3,
     )

@@ -7,20 +7,21 @@
 namespace fa::sm90 {
 
 // Which query of which head a CTA combines.
-template <class T, class PartRows>
-concept PlaceSlot = requires(const T& place, const ForwardKernelArgs& args, const PartRows& rows) {
-  { place.exists() } -> Same<bool>;
-  { place.position() } -> Same<int>;
-  { place.head() } -> Same<int>;
-  { place.batch() } -> Same<int>;
-  { T::tile(args, rows, 0, 0, 0) } -> Same<int>;
-  { T::o_batch(0) } -> Same<i64>;
-  { T::o_row(args, 0, 0) } -> Same<int>;
-};
+template <class T, class PartialRows>
+concept OutputRowSlot =
+    requires(const T& place, const ForwardKernelArgs& args, const PartialRows& rows) {
+      { place.exists() } -> Same<bool>;
+      { place.position() } -> Same<int>;
+      { place.head() } -> Same<int>;
+      { place.batch() } -> Same<int>;
+      { T::tile(args, rows, 0, 0, 0) } -> Same<int>;
+      { T::o_batch(0) } -> Same<i64>;
+      { T::o_row(args, 0, 0) } -> Same<int>;
+    };
 
 }  // namespace fa::sm90
 
-namespace fa::sm90::place {
+namespace fa::sm90::output_row {
 
 // The rows of all heads of all sequences, one after the other, where q has a batch dimension.
 struct InBatch {
@@ -33,7 +34,7 @@ struct InBatch {
   __device__ int batch() const { return index / args.seq_len_q / args.heads; }
 
   template <class Rows, int TileRows>
-  static __device__ int tile(const ForwardKernelArgs& args, const PartRows<Rows, TileRows>& rows,
+  static __device__ int tile(const ForwardKernelArgs& args, const PartialRows<Rows, TileRows>& rows,
                              i64 batch, int head, int row) {
     return (batch * (args.heads / Rows::kGroup) + head / Rows::kGroup) * rows.q_blocks() +
            row / TileRows;
@@ -64,7 +65,7 @@ class Packed {
   __device__ int batch() const { return batch_; }
 
   template <class Rows, int TileRows>
-  static __device__ int tile(const ForwardKernelArgs& args, const PartRows<Rows, TileRows>&,
+  static __device__ int tile(const ForwardKernelArgs& args, const PartialRows<Rows, TileRows>&,
                              i64 batch, int /*head*/, int row) {
     return PackedTiles<Rows, TileRows>{args}.first(batch) + row / TileRows;
   }
@@ -78,4 +79,4 @@ class Packed {
   const int head_, row_, batch_;
 };
 
-}  // namespace fa::sm90::place
+}  // namespace fa::sm90::output_row

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The slot Bounds: the rows and the key blocks of a CTA, and whether they fill their tiles.
+// The slot Predication: the rows and the key blocks of a CTA, and whether they fill their tiles.
 #pragma once
 #include <fa/attn/mask.cuh>
 #include <fa/attn/row_end.cuh>
@@ -11,9 +11,9 @@
 namespace fa::sm80 {
 
 template <class T, class Config>
-concept BoundsSlot = requires(const typename T::template Scope<Config>& scope, int step,
-                              Accumulator<16, Config::kBC>& s, Accumulator<16, Config::kDHead>& o,
-                              attn::RowStats<16> stats) {
+concept PredicationSlot = requires(const typename T::template Scope<Config>& scope, int step,
+                                   Accumulator<16, Config::kBC>& s,
+                                   Accumulator<16, Config::kDHead>& o, attn::RowStats<16> stats) {
   scope.empty();
   scope.first_row();
   scope.num_steps();
@@ -25,11 +25,11 @@ concept BoundsSlot = requires(const typename T::template Scope<Config>& scope, i
 
 }  // namespace fa::sm80
 
-namespace fa::sm80::bounds {
+namespace fa::sm80::predication {
 
 // Nothing to guard: tiles cover the tensors exactly, every head has its own K and V, every query sees
 // every key, and only O is asked for.
-struct Exact {
+struct Off {
   template <class Config>
   class Scope {
    public:
@@ -87,13 +87,13 @@ struct Exact {
 
 // Any lengths, heads and columns. The part of a tile outside its tensor is loaded as zeros and is not
 // stored. Keys that a query does not see are masked. A row that sees no key has O = 0.
-struct Guarded {
+struct On {
   template <class Config>
   class Scope {
     using Mask = typename Config::Mask;
 
    public:
-    using Tensor = GuardedRows<Config>;
+    using Tensor = PredicatedRows<Config>;
 
     __device__ explicit Scope(const ForwardKernelArgs& args)
         : args_(args),
@@ -166,12 +166,12 @@ struct Guarded {
   };
 };
 
-// As Guarded, with keys in pages of `PageKeys` rows.
+// As On, with keys in pages of `PageKeys` rows.
 template <int PageKeys>
 struct Paged {
   template <class Config>
-  class Scope : public Guarded::Scope<Config> {
-    using Base = Guarded::Scope<Config>;
+  class Scope : public On::Scope<Config> {
+    using Base = On::Scope<Config>;
     using Keys = PagedRows<Config, PageKeys>;
 
    public:
@@ -192,4 +192,4 @@ struct Paged {
   };
 };
 
-}  // namespace fa::sm80::bounds
+}  // namespace fa::sm80::predication

@@ -8,9 +8,9 @@
 #include <fa/backward_args.cuh>
 #include <fa/sm80/rows.cuh>
 
-namespace fa::sm80::backward::side {
+namespace fa::sm80::backward::outer_loop {
 
-struct Queries {
+struct Q {
   // The log-sum-exp or delta of a lane's rows.
   template <int TileRows>
   struct OfRows {
@@ -28,7 +28,7 @@ struct Queries {
   template <class Config>
   class Scope {
     using Mask = typename Config::Mask;
-    using Rows = GuardedRows<Config>;
+    using Rows = PredicatedRows<Config>;
     static constexpr int kWarpRows = Config::kOwnRows * Config::kColumnWarps / Config::kNWarps;
 
    public:
@@ -97,4 +97,4 @@ struct Queries {
   };
 };
 
-}  // namespace fa::sm80::backward::side
+}  // namespace fa::sm80::backward::outer_loop

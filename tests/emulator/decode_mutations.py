@@ -30,7 +30,7 @@ WIDE = Scene(Case("", 2, 130, 256, 256, 2, 1), replace(CONFIG, d_head=256), spli
 NARROW = Scene(Case("", 3, 200, d_v=40, heads=8), CONFIG, split_keys=64)
 TOGETHER = Scene(Case("", 3, 200, d_v=40, batch=2, heads=8), CONFIG, heads_together=True)
 SEVEN = Scene(Case("", 3, 130, heads=14), CONFIG, split_keys=128)
-FAR_APART = Scene(  # the first rows see none of the last chunk's one block, the last all
+FAR_APART = Scene(  # the first rows see none of the last split's one block, the last all
     Case("", 192, 192, heads=1, heads_k=1, causal=True), replace(CONFIG, consumers=3), split_keys=64
 )
 OWN_PLACE = replace(FAR_APART, case=replace(FAR_APART.case, causal=False, window=(0, 0)))
@@ -49,7 +49,7 @@ GROUPS = Scene(  # two of the three heads stay in L2, if their keys were that lo
 SHARED = Scene(Case("", (100, 70), (100, 90), heads=4, heads_k=1), COUNTED)
 
 
-EVEN, CHUNKED = "sm90/tile.cuh", "sm90/tile.cuh"
+EVEN, FIXED = "sm90/tile.cuh", "sm90/tile.cuh"
 KEY_PARTS = "sm90/tile.cuh"
 DEALT, PACKED = "sm90/tile_order.cuh", "sm90/tile_order.cuh"
 COMBINE, DIRECT = "sm90/combine.cuh", "sm90/output.cuh"
@@ -103,13 +103,13 @@ CUTS = (
         silent=True,
     ),
     Mutation(
-        "two chunks share a partial result",
+        "two splits share a partial result",
         "cta-write-conflict",
         CHUNKS,
-        (Edit(CHUNKED, "tile * count(args) + split", "tile + split"),),
+        (Edit(FIXED, "tile * count(args) + split", "tile + split"),),
     ),
     Mutation(
-        "more blocks are skipped than a chunk has, before the visible ones",
+        "more blocks are skipped than a split has, before the visible ones",
         DEADLOCK,
         FAR_APART,
         (
@@ -121,7 +121,7 @@ CUTS = (
         ),
     ),
     Mutation(
-        "more blocks are skipped than a chunk has, after the visible ones",
+        "more blocks are skipped than a split has, after the visible ones",
         DEADLOCK,
         OWN_PLACE,
         (
@@ -272,7 +272,8 @@ BLOCKS = (
         (
             Edit(
                 CONSUMER,
-                "        begin_turn();  // the others wait for every turn\n        end_turn();\n",
+                "        ping_pong_wait();  // the others wait for every arrival\n"
+                "        ping_pong_arrive();\n",
             ),
         ),
     ),

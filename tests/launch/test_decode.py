@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Short queries: keys in chunks and in pages give what attention is, on the emulator and a GPU."""
+"""Decoding: keys in splits and in pages give what attention is, on the emulator and a GPU."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from flash_attention.launch import device as devices
 from flash_attention.launch.emulation import Emulation, emulate
 from flash_attention.launch.plan import Plan, forget_plans, plan_for
 from flash_attention.reference.judge import check_output, generate_qkv
+from tests.decode_cases import DECODE_CASES, DecodeCase, in_pages, shuffled_table
 from tests.feature_cases import Case, MadeCase
-from tests.short_queries import SHORT_CASES, ShortCase, in_pages, shuffled_table
 
 pytestmark = pytest.mark.slow  # left out of `make quick`
 
@@ -31,7 +31,7 @@ CONFIG = HopperForwardKernelConfig(
     specialised=True,
     overlap=True,
     rescale_threshold=8,
-    watch_sums=True,
+    stale_max=True,
 )
 PACKED = replace(CONFIG, tile_order=TileOrder.DYNAMIC, group_mib=16)
 LARGE = replace(CONFIG, consumers=2, B_c=128, ping_pong=True, narrow_keys=64, prefetch_q=True)
@@ -42,7 +42,7 @@ def config_for(call: MadeCase) -> HopperForwardKernelConfig:
     return replace(CONFIG, d_head=call.q.shape[-1], dtype=DType.from_string(str(call.q.dtype)))
 
 
-def emulated(short: ShortCase, call: MadeCase, schedule: str = "lockstep") -> Emulation:
+def emulated(short: DecodeCase, call: MadeCase, schedule: str = "lockstep") -> Emulation:
     result = emulate(
         config_for(call),
         *short.tensors(call),
@@ -58,16 +58,18 @@ ONE_OR_TWO = {1: 1 << 20, 2: 0}
 """How many rows of partial results the last CTA of a tile may combine, by the launches."""
 
 
-@pytest.mark.parametrize("short", SHORT_CASES, ids=lambda short: short.name)
-def test_keys_in_chunks_give_what_attention_is(
-    short: ShortCase, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("short", DECODE_CASES, ids=lambda short: short.name)
+def test_keys_in_splits_give_what_attention_is(
+    short: DecodeCase, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     call = short.make()
     results = []
     for launches, rows in ONE_OR_TWO.items():
         monkeypatch.setattr(splits, "MOST_ROWS_AT_ONCE", rows)
         recipe = Plan(short.call(call), config_for(call)).recipe
-        assert recipe.chunks == short.chunks * recipe.tiles == recipe.steps[0].geometry.grid[0]
+        assert (
+            recipe.num_splits == short.num_splits * recipe.tiles == recipe.steps[0].geometry.grid[0]
+        )
         assert len(recipe.steps) == launches
         assert recipe.counters == (recipe.tiles if launches == 1 else 0)
         results.append(emulated(short, call))
@@ -79,11 +81,11 @@ def test_keys_in_chunks_give_what_attention_is(
     assert torch.equal(one.lse, two.lse)
 
 
-WITH_LENGTHS = [short for short in SHORT_CASES if short.case.used]
+WITH_LENGTHS = [short for short in DECODE_CASES if short.case.used]
 
 
 @pytest.mark.parametrize("short", WITH_LENGTHS, ids=lambda short: short.name)
-def test_a_given_config_without_chunks_takes_lengths_and_pages(short: ShortCase) -> None:
+def test_a_given_config_without_splits_takes_lengths_and_pages(short: DecodeCase) -> None:
     call = short.make()
     arguments = short.arguments(call) | {"split_keys": None}
     for config in (config_for(call), replace(config_for(call), consumers=2, ping_pong=True)):
@@ -93,8 +95,8 @@ def test_a_given_config_without_chunks_takes_lengths_and_pages(short: ShortCase)
 
 
 @pytest.mark.usefixtures("no_compile")
-@pytest.mark.parametrize("short", SHORT_CASES, ids=lambda short: short.name)
-def test_torch_computes_the_same_on_the_cpu(short: ShortCase) -> None:
+@pytest.mark.parametrize("short", DECODE_CASES, ids=lambda short: short.name)
+def test_torch_computes_the_same_on_the_cpu(short: DecodeCase) -> None:
     call = short.make()
     out, lse = attention(*short.tensors(call), return_lse=True, **short.arguments(call))
     call.assert_right(out, lse)
@@ -102,7 +104,7 @@ def test_torch_computes_the_same_on_the_cpu(short: ShortCase) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_both_dtypes_are_combined(dtype: torch.dtype) -> None:
-    short = SHORT_CASES[1]
+    short = DECODE_CASES[1]
     call = short.make(dtype=dtype)
     out = attention(*short.tensors(call), config=config_for(call), **short.arguments(call))
     assert out.dtype == dtype
@@ -111,12 +113,12 @@ def test_both_dtypes_are_combined(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("launches", ONE_OR_TWO)
 @pytest.mark.parametrize("schedule", ["depth-first", "random"])
-@pytest.mark.parametrize("name", ["chunks without keys", "pages of 16"])
+@pytest.mark.parametrize("name", ["splits without keys", "pages of 16"])
 def test_the_order_of_the_warps_does_not_matter(
     name: str, schedule: str, launches: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(splits, "MOST_ROWS_AT_ONCE", ONE_OR_TWO[launches])
-    (short,) = (short for short in SHORT_CASES if short.name == name)
+    (short,) = (short for short in DECODE_CASES if short.name == name)
     call = short.make()
     first, second = (emulated(short, call, order) for order in ("lockstep", schedule))
     assert torch.equal(first.output, second.output)
@@ -143,7 +145,7 @@ def test_another_config_may_be_asked_to_split() -> None:
 
 
 @pytest.mark.parametrize("window", [None, (50, 20)])
-def test_pages_need_no_chunks_and_serve_packed_queries(window: tuple[int, int] | None) -> None:
+def test_pages_need_no_splits_and_serve_packed_queries(window: tuple[int, int] | None) -> None:
     case = Case("", (100, 1, 130), 192, batch=3, used=(150, 0, 77), window=window)
     call = case.make()
     table = shuffled_table(3, 12)
@@ -154,7 +156,7 @@ def test_pages_need_no_chunks_and_serve_packed_queries(window: tuple[int, int] |
 
 
 def test_strides_of_the_output_and_the_table_are_followed() -> None:
-    short = next(short for short in SHORT_CASES if short.name == "pages of 64")
+    short = next(short for short in DECODE_CASES if short.name == "pages of 64")
     call = short.make()
     arguments = short.arguments(call)
     room = torch.full((3, 1, 10, 80), 7.0, dtype=torch.bfloat16)
@@ -187,10 +189,10 @@ def test_short_queries_are_split_unasked(
     key_blocks = 12
     features, arguments = plan.recipe.features, plan.bind(asked)
     assert isinstance(features, Sm90Features)
-    assert (features.splits, features.heads_together) == (SplitKind.CHUNKED, 3)
+    assert (features.splits, features.heads_together) == (SplitKind.FIXED, 3)
     assert (arguments.split_blocks, arguments.key_blocks) == (key_blocks // 2, key_blocks)
-    assert plan.rule is Rule.SHORT_QUERIES
-    assert plan.recipe.chunks == plan.recipe.steps[0].geometry.grid[0] == 12
+    assert plan.rule is Rule.DECODE
+    assert plan.recipe.num_splits == plan.recipe.steps[0].geometry.grid[0] == 12
     assert len(plan.recipe.steps) == launches
     result = plan.run(asked)
     assert isinstance(result, tuple)
@@ -198,7 +200,7 @@ def test_short_queries_are_split_unasked(
 
 
 def alone_and_together(device: str, config: HopperForwardKernelConfig | None) -> None:
-    """Fixed chunks: an entry alone, in a batch, and in a larger cache, bit for bit."""
+    """Fixed splits: an entry alone, in a batch, and in a larger cache, bit for bit."""
     used = (300, 129, 64, 1, 200)
     call = Case("", 3, 320, batch=len(used), used=used, heads=8, causal=True).make(device)
     arguments: dict[str, Any] = {"causal": True, "config": config, "split_keys": 128}
@@ -217,7 +219,7 @@ def alone_and_together(device: str, config: HopperForwardKernelConfig | None) ->
         assert torch.equal(single_lse[0], lse[entry])
 
 
-def test_fixed_chunks_make_an_entry_independent_of_its_batch() -> None:
+def test_fixed_splits_make_an_entry_independent_of_its_batch() -> None:
     alone_and_together("cpu", CONFIG)
 
 
@@ -253,7 +255,7 @@ def test_empty_pages_and_tables_are_no_keys() -> None:
 
 
 @pytest.mark.usefixtures("no_compile")
-def test_a_chunked_plan_packs_its_chunks_and_its_maps() -> None:
+def test_a_split_plan_packs_its_splits_and_its_maps() -> None:
     q, k, v = generate_qkv(3, 2, 14, 64, DType.BF16, seq_len_k=300, n_heads_k=2)
     call = Call(q, k, v, split_keys=128)
     plan = Plan(call, CONFIG)
@@ -273,8 +275,8 @@ def test_a_chunked_plan_packs_its_chunks_and_its_maps() -> None:
     assert (keys.dims, keys.box) == ((64, 2, 16, 4), (64, 1, 16, 1))
 
 
-def test_compiled_functions_take_pages_and_chunks() -> None:
-    short = next(short for short in SHORT_CASES if short.name == "pages of 64")
+def test_compiled_functions_take_pages_and_splits() -> None:
+    short = next(short for short in DECODE_CASES if short.name == "pages of 64")
     call = short.make()
     arguments = short.arguments(call)
     torch._dynamo.reset()
@@ -292,8 +294,8 @@ def hopper() -> None:
 @pytest.mark.gpu
 @pytest.mark.usefixtures("hopper")
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("short", SHORT_CASES, ids=lambda short: short.name)
-def test_every_case_is_right_on_a_gpu(short: ShortCase, dtype: torch.dtype) -> None:
+@pytest.mark.parametrize("short", DECODE_CASES, ids=lambda short: short.name)
+def test_every_case_is_right_on_a_gpu(short: DecodeCase, dtype: torch.dtype) -> None:
     call = short.make("cuda", dtype)
     tensors, arguments = short.tensors(call), short.arguments(call)
     for config in (config_for(call), None):
@@ -345,7 +347,7 @@ def test_split_unasked_they_are_right_on_a_gpu(batch: int) -> None:
 @pytest.mark.gpu
 @pytest.mark.usefixtures("hopper")
 @pytest.mark.parametrize("config", [CONFIG, None], ids=["given", "selected"])
-def test_fixed_chunks_on_a_gpu(config: HopperForwardKernelConfig | None) -> None:
+def test_fixed_splits_on_a_gpu(config: HopperForwardKernelConfig | None) -> None:
     alone_and_together("cuda", config)
 
 

@@ -17,13 +17,13 @@ MIXED = (300, 129, 0)
 
 
 @dataclass(frozen=True)
-class ShortCase:
-    """A call, how long the chunks of its keys are, and its pages if it has them."""
+class DecodeCase:
+    """A call, how long the splits of its keys are, and its pages if it has them."""
 
     name: str
     case: Case
     split_keys: int
-    chunks: int
+    num_splits: int
     page_keys: int = 0
 
     def make(self, device: str = "cpu", dtype: torch.dtype = torch.bfloat16) -> MadeCase:
@@ -48,7 +48,7 @@ class ShortCase:
         return given
 
     def call(self, made: MadeCase) -> Call:
-        """The call of the case, its keys in chunks."""
+        """The call of the case, its keys in splits."""
         return Call(*self.tensors(made), **self.arguments(made))
 
     def _table(self, k: Tensor) -> Tensor:
@@ -75,55 +75,57 @@ SEVEN: dict[str, Any] = {"heads": 14, "heads_k": 2}
 EACH: dict[str, Any] = {"heads": 4, "heads_k": 4}
 FOUR: dict[str, Any] = {"heads": 8, "heads_k": 2}
 
-SHORT_CASES = [
-    ShortCase("one query, one chunk", Case("", 1, 300, batch=2, **FOUR), 320, 1),
-    ShortCase("one query, chunks", Case("", 1, 300, batch=2, **FOUR), 64, 5),
-    ShortCase("seven heads a group", Case("", 3, 130, **SEVEN, causal=True), 128, 2),
-    ShortCase("heads of their own", Case("", 16, 300, **EACH, causal=True), 64, 5),
-    ShortCase("as many queries as keys", Case("", 16, 16, **EACH, causal=True), 64, 1),
-    ShortCase("more queries than keys", Case("", 16, 9, **FOUR, causal=True, sinks=True), 64, 1),
-    ShortCase("several tiles of queries", Case("", 40, 200, **FOUR, causal=True), 128, 2),
-    ShortCase("several tiles of 63 rows", Case("", 10, 130, **SEVEN, causal=True), 64, 3),
-    ShortCase("d 256 and d_v 136", Case("", 2, 130, 256, 136, **FOUR), 64, 3),
-    ShortCase("d 128 and d_v 72", Case("", 3, 200, 128, 72, **FOUR, causal=True), 128, 2),
-    ShortCase(
+DECODE_CASES = [
+    DecodeCase("one query, one split", Case("", 1, 300, batch=2, **FOUR), 320, 1),
+    DecodeCase("one query, splits", Case("", 1, 300, batch=2, **FOUR), 64, 5),
+    DecodeCase("seven heads a group", Case("", 3, 130, **SEVEN, causal=True), 128, 2),
+    DecodeCase("heads of their own", Case("", 16, 300, **EACH, causal=True), 64, 5),
+    DecodeCase("as many queries as keys", Case("", 16, 16, **EACH, causal=True), 64, 1),
+    DecodeCase("more queries than keys", Case("", 16, 9, **FOUR, causal=True, sinks=True), 64, 1),
+    DecodeCase("several tiles of queries", Case("", 40, 200, **FOUR, causal=True), 128, 2),
+    DecodeCase("several tiles of 63 rows", Case("", 10, 130, **SEVEN, causal=True), 64, 3),
+    DecodeCase("d 256 and d_v 136", Case("", 2, 130, 256, 136, **FOUR), 64, 3),
+    DecodeCase("d 128 and d_v 72", Case("", 3, 200, 128, 72, **FOUR, causal=True), 128, 2),
+    DecodeCase(
         "lengths around a border",
         Case("", 3, 192, batch=5, used=(127, 128, 129, 64, 1), **FOUR, causal=True),
         *(64, 3),
     ),
-    ShortCase(
-        "chunks without keys", Case("", 16, 320, batch=3, used=MIXED, **FOUR, causal=True), 64, 5
+    DecodeCase(
+        "splits without keys", Case("", 16, 320, batch=3, used=MIXED, **FOUR, causal=True), 64, 5
     ),
-    ShortCase(
-        "a window within a chunk",
+    DecodeCase(
+        "a window within a split",
         Case("", 3, 320, batch=3, used=MIXED, **FOUR, window=(20, 0)),
         64,
         5,
     ),
-    ShortCase(
+    DecodeCase(
         "a window across borders, queries of many places",
         Case("", 16, 300, **EACH, window=(70, 5), sinks=True),
         *(64, 5),
     ),
-    ShortCase(
+    DecodeCase(
         "sinks and a softcap",
         Case("", 1, 320, batch=3, used=MIXED, **SEVEN, sinks=True, softcap=5.0),
         *(128, 3),
     ),
-    ShortCase(
+    DecodeCase(
         "pages of 16", Case("", 3, 320, batch=3, used=MIXED, **SEVEN, causal=True), 64, 5, 16
     ),
-    ShortCase("pages of 64", Case("", 1, 320, batch=3, used=MIXED, **FOUR, sinks=True), 128, 3, 64),
-    ShortCase(
+    DecodeCase(
+        "pages of 64", Case("", 1, 320, batch=3, used=MIXED, **FOUR, sinks=True), 128, 3, 64
+    ),
+    DecodeCase(
         "pages of 256",
         Case("", 16, 512, batch=3, used=(511, 257, 0), **EACH, window=(100, 3), softcap=4.0),
         *(256, 2, 256),
     ),
-    ShortCase("pages of 1", Case("", 3, 200, batch=3, used=(200, 65, 0), **SEVEN), 64, 4, 1),
-    ShortCase(
+    DecodeCase("pages of 1", Case("", 3, 200, batch=3, used=(200, 65, 0), **SEVEN), 64, 4, 1),
+    DecodeCase(
         "pages of 24", Case("", 2, 144, batch=2, used=(144, 50), **FOUR, causal=True), 64, 3, 24
     ),
-    ShortCase(
+    DecodeCase(
         "pages of 32, d 128", Case("", 1, 96, 128, 128, batch=2, used=(96, 33), **FOUR), 64, 2, 32
     ),
 ]
