@@ -91,10 +91,10 @@ def emulate(
 ) -> None:
     """Run a kernel's PTX on the CPU: its error, what is wrong with it, what it does.
 
-    FILE.cu is what `flash-attention ladder show N` printed, and you may have changed it: its last
-    comment at the top names the config that it is launched as. Any other .cu file, or a .ptx
-    file, is a kernel of your own, which the command `ptx-emulator` runs: see its --help. Exit code
-    1 when something was found or the output is out of tolerance.
+    FILE.cu is what `flash-attention ladder show N` printed, with your changes. A comment at its top
+    names the config that it is launched as. Any other .cu file, or a .ptx file, is a kernel of your
+    own, which the command `ptx-emulator` runs: see its --help. Exit code 1 when something was found
+    or the output is out of tolerance.
     """
     given = locals()
     from flash_attention.tools.commands.emulate import emulate as run
