@@ -8,7 +8,7 @@ from typing import Any
 
 from flash_attention.kernel_configs import DType, FlashForwardKernelConfig
 from flash_attention.ladder import get_ladder
-from flash_attention.tools.mends import NUMBERS
+from flash_attention_workbench.mends import NUMBERS
 from tests.emulator.edits import Edit
 from tests.emulator.planting import Mutation, Scene, mutation_of
 from tests.feature_cases import Case

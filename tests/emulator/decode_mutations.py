@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig, TileOrder
-from flash_attention.tools.mends import NUMBERS
+from flash_attention_workbench.mends import NUMBERS
 from ptx_emulator.report.mends import DEADLOCK
 from tests.emulator.edits import Edit
 from tests.emulator.planting import Mutation, Scene

@@ -21,8 +21,8 @@ from flash_attention.kernel_configs import FlashForwardKernelConfig, HopperForwa
 from flash_attention.launch import plan as plans
 from flash_attention.launch.emulation import Settings, emulate_plan
 from flash_attention.launch.plan import Plan
-from flash_attention.tools.mends import NUMBERS
-from flash_attention.tools.plants import find_plant
+from flash_attention_workbench.mends import NUMBERS
+from flash_attention_workbench.plants import find_plant
 from ptx_emulator import DeadlockError, Finding
 from ptx_emulator.report.mends import DEADLOCK
 from tests.emulator.edits import Edit, compiler, edited_headers

@@ -16,7 +16,7 @@ from flash_attention.errors import LaunchError
 from flash_attention.launch.backward import BackwardPlan
 from flash_attention.launch.backward_emulation import emulate_backward_plan
 from flash_attention.launch.emulation import Settings, compiled_unit, emulate_plan
-from flash_attention.tools.mends import NUMBERS
+from flash_attention_workbench.mends import NUMBERS
 from ptx_emulator import Counters, DeadlockError, Finding, load_program
 from ptx_emulator.report.mends import DEADLOCK
 from tests.backward_cases import assert_right, backward_of

@@ -15,7 +15,7 @@ from flash_attention.compile import CompiledKernel
 from flash_attention.compile.elf import text_section
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig
 from flash_attention.launch.kernels import compile_config
-from flash_attention.tools.inspect.sass import InspectorMissing, find_nvdisasm, opcode_counts
+from flash_attention_workbench.inspect.sass import InspectorMissing, find_nvdisasm, opcode_counts
 from ptx_emulator import load_program
 from tests.hopper_configs import LADDERS, hopper_ladder, selected
 from tests.kernels.machine_code import MachineCode

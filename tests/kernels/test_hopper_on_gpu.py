@@ -17,8 +17,8 @@ from flash_attention.kernel_configs import DType, HopperForwardKernelConfig, Til
 from flash_attention.launch.emulation import emulate
 from flash_attention.reference.judge import Judge, check_lse, generate_qkv, generate_qkvo
 from flash_attention.reference.oracle import oracle
-from flash_attention.tools.commands.precompile import Job, precompile
-from flash_attention.tools.cores import usable_cores
+from flash_attention_workbench.commands.precompile import Job, precompile
+from flash_attention_workbench.cores import usable_cores
 from tests.hopper_configs import hopper_ladder, sample_hopper_configs, selected
 
 pytestmark = pytest.mark.gpu

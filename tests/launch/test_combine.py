@@ -16,7 +16,7 @@ from flash_attention.families.sm90.forward.features import Sm90Features, SplitKi
 from flash_attention.kernel_configs import DType
 from flash_attention.launch.kernels import load_unit
 from flash_attention.launch.plan import Plan
-from flash_attention.tools.inspect.sass import (
+from flash_attention_workbench.inspect.sass import (
     InspectorMissing,
     disassemble,
     instruction_mix,
