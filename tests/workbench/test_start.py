@@ -139,7 +139,7 @@ def test_the_file_of_a_rung_is_emulated_as_that_rung(tmp_path: Path) -> None:
     kernel.write_text("// A rung.\n// config: fastest\n")
     given = ["flash-attention", "emulate", str(kernel)]
     done = child(
-        f"import sys; sys.argv = {given}; from flash_attention_command import main; main()"
+        f"import sys; sys.argv = {given}; from flash_attention_workbench.start import main; main()"
     )
     assert done.returncode == 2, done.stderr
     assert "fastest" in done.stderr
