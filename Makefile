@@ -27,10 +27,11 @@ test: lint ## lint, types, tests
 quick: lint ## the inner loop: lint, types, and the tests that are quick
 	$(BIN)/pytest -n $(PYTEST_WORKERS) $(ORDERED) -m "not slow" $(SLOW:%=--ignore=%)
 
-lint: $(INSTALLED) ## ruff, mypy --strict, clang-format; changes nothing
+lint: $(INSTALLED) ## ruff, mypy --strict, import-linter, clang-format; changes nothing
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo --no-cache
 	$(HEADERS) | xargs -0 -r $(BIN)/clang-format --dry-run -Werror
 
 format: $(INSTALLED) ## rewrite Python and CUDA sources in the house format

@@ -24,8 +24,8 @@ from flash_attention.call.results import DESCALED_KEYS, E4M3
 from flash_attention.files import write_record
 from flash_attention.launch.cache_update import update_cache
 from flash_attention.reference.cache import update_with_torch
-from flash_attention.tools.bench.environment import describe
-from flash_attention.tools.bench.timing import Contender, time_in_turn
+from flash_attention_workbench.bench.environment import describe
+from flash_attention_workbench.bench.timing import Contender, time_in_turn
 
 HEADS, HEADS_K, D, PAGE = 32, 8, 128, 64
 DEVICE = torch.device("cuda")

@@ -16,7 +16,7 @@ import torch
 
 from flash_attention.files import write_record
 from flash_attention.launch.device import current_arch
-from flash_attention.tools.bench.environment import describe
+from flash_attention_workbench.bench.environment import describe
 from tests.emulator.conformance import bulk_copies, tensor_copies, wgmma
 from tests.emulator.conformance.device import launched
 from tests.emulator.conformance.emulated import emulated

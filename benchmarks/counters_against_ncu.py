@@ -17,8 +17,8 @@ from flash_attention.files import write_record
 from flash_attention.ladder import Rung, get_ladder
 from flash_attention.launch.device import current_arch
 from flash_attention.reference.judge import generate_qkvo
-from flash_attention.tools.bench.environment import describe
-from flash_attention.tools.inspect.nsight import counters
+from flash_attention_workbench.bench.environment import describe
+from flash_attention_workbench.inspect.nsight import counters
 
 SHAPE = (1, 256, 2, 128)
 RUNGS = (1, 2, 7, 11, 16)

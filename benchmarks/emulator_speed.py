@@ -22,7 +22,7 @@ from statistics import geometric_mean
 from typing import Any
 
 from flash_attention.files import write_record
-from flash_attention.tools.bench.environment import describe_host
+from flash_attention_workbench.bench.environment import describe_host
 
 ROOT = Path(__file__).resolve().parent.parent
 SCHEDULES = ("lockstep", "depth-first")

@@ -18,8 +18,8 @@ from flash_attention.files import write_record
 from flash_attention.kernel_configs import DType
 from flash_attention.ladder import get_ladder
 from flash_attention.reference.judge import generate_qkvo
-from flash_attention.tools.bench.environment import describe
-from flash_attention.tools.bench.timing import Contender, time_in_turn
+from flash_attention_workbench.bench.environment import describe
+from flash_attention_workbench.bench.timing import Contender, time_in_turn
 
 SHAPES = ((16, 512), (4, 16384))  # batch and rows, of the grid of the ladder
 HEADS, D_HEAD = 16, 128

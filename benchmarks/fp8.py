@@ -34,9 +34,9 @@ from flash_attention.files import write_record
 from flash_attention.launch.device import current_arch
 from flash_attention.reference.judge import generate_qkv
 from flash_attention.reference.oracle import oracle
-from flash_attention.tools.bench.environment import describe
-from flash_attention.tools.bench.statistics import tflops
-from flash_attention.tools.bench.timing import Contender, time_in_turn
+from flash_attention_workbench.bench.environment import describe
+from flash_attention_workbench.bench.statistics import tflops
+from flash_attention_workbench.bench.timing import Contender, time_in_turn
 
 E4M3 = torch.float8_e4m3fn
 TOKENS, WIDTH = 16384, 2048  # batch x rows, heads x d

@@ -30,12 +30,12 @@ from flash_attention.kernel_configs import KernelConfig
 from flash_attention.ladder import get_ladder
 from flash_attention.launch.device import current_arch
 from flash_attention.reference.judge import generate_qkv
-from flash_attention.tools.bench.environment import describe
-from flash_attention.tools.bench.gradient_case import GradientCase
-from flash_attention.tools.bench.grid import Measured, Point
-from flash_attention.tools.bench.peers.fa3 import FA3
-from flash_attention.tools.bench.peers.gradients import line_up_gradients
-from flash_attention.tools.commands.options import last_rung_on
+from flash_attention_workbench.bench.environment import describe
+from flash_attention_workbench.bench.gradient_case import GradientCase
+from flash_attention_workbench.bench.grid import Measured, Point
+from flash_attention_workbench.bench.peers.fa3 import FA3
+from flash_attention_workbench.bench.peers.gradients import line_up_gradients
+from flash_attention_workbench.commands.options import last_rung_on
 
 SHAPE = (1, 128, 16, 128)  # small enough that the GPU never holds the host up
 CALLS = 100  # in one round, fewer than the launch queue holds

@@ -29,10 +29,10 @@ from torch import Tensor
 
 from flash_attention import attention
 from flash_attention.files import write_record
-from flash_attention.tools.bench.environment import describe
-from flash_attention.tools.bench.peers.fa3 import fa3_path, load_fa3
-from flash_attention.tools.bench.statistics import tflops
-from flash_attention.tools.bench.timing import Contender, time_in_turn
+from flash_attention_workbench.bench.environment import describe
+from flash_attention_workbench.bench.peers.fa3 import fa3_path, load_fa3
+from flash_attention_workbench.bench.statistics import tflops
+from flash_attention_workbench.bench.timing import Contender, time_in_turn
 
 HEADS, D, D_V, PAGE = 128, 576, 512, 64
 BATCHES, KEYS, MOST_KEYS = (1, 4, 16, 64), (1024, 8192, 65536), 1 << 20

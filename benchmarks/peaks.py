@@ -12,8 +12,8 @@ from pathlib import Path
 import torch
 
 from flash_attention.files import write_record
-from flash_attention.tools.bench.environment import describe
-from flash_attention.tools.bench.timing import Contender, time_in_turn
+from flash_attention_workbench.bench.environment import describe
+from flash_attention_workbench.bench.timing import Contender, time_in_turn
 
 SIZE = 8192  # of square matrices
 COPIED = 2 << 30  # bytes, read once and written once

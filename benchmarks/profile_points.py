@@ -19,8 +19,8 @@ from flash_attention.choose.heuristic import select_config
 from flash_attention.files import write_record
 from flash_attention.launch.device import current_arch
 from flash_attention.reference.judge import generate_qkvo
-from flash_attention.tools.bench.environment import describe
-from flash_attention.tools.inspect.nsight import METRICS, counters, in_units
+from flash_attention_workbench.bench.environment import describe
+from flash_attention_workbench.inspect.nsight import METRICS, counters, in_units
 
 TOKENS, HIDDEN = 16384, 2048
 POINTS = [

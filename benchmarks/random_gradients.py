@@ -26,9 +26,9 @@ from benchmarks.random_problems import (
 )
 from flash_attention.compile.unit import Unit
 from flash_attention.files import write_record
-from flash_attention.tools.commands.console import progress, quiet_compiles
-from flash_attention.tools.commands.precompile import precompile_units
-from flash_attention.tools.cores import usable_cores
+from flash_attention_workbench.commands.console import progress, quiet_compiles
+from flash_attention_workbench.commands.precompile import precompile_units
+from flash_attention_workbench.cores import usable_cores
 from tests.random_problems.gradients import (
     GradientProblem,
     draw_gradients,

@@ -25,16 +25,16 @@ from flash_attention.arch import ARCHES
 from flash_attention.files import write_record
 from flash_attention.launch.device import current_arch
 from flash_attention.launch.plan import Plan
-from flash_attention.tools.bench.environment import describe
-from flash_attention.tools.commands.console import (
+from flash_attention_workbench.bench.environment import describe
+from flash_attention_workbench.commands.console import (
     add_number_columns,
     output,
     progress,
     quiet_compiles,
     report_table,
 )
-from flash_attention.tools.commands.precompile import Job, precompile
-from flash_attention.tools.cores import usable_cores
+from flash_attention_workbench.commands.precompile import Job, precompile
+from flash_attention_workbench.cores import usable_cores
 from tests.random_problems.call import make, verdict_of
 from tests.random_problems.draw import LARGE, Size, draw
 from tests.random_problems.problem import RandomProblem

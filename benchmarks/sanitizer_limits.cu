@@ -8,7 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 
-constexpr int kTurns = 4;
+constexpr int kSemaphores = 4;
 constexpr int kWords = 32;
 
 __device__ unsigned address(const void* shared) {
@@ -56,7 +56,7 @@ __global__ void reuse(const int* from, int* sum) {
   }
   __syncthreads();
   if (threadIdx.x == 0)
-    for (int turn = 0; turn < kTurns; ++turn) {
+    for (int turn = 0; turn < kSemaphores; ++turn) {
       if (turn > 0) wait(&empty, (turn - 1) & 1);
       if (kWrite == Write::kBulkCopy) {
         load(buffer, from + turn * kWords, &full);
@@ -67,7 +67,7 @@ __global__ void reuse(const int* from, int* sum) {
     }
   if (threadIdx.x >= 32) {
     int found = 0;
-    for (int turn = 0; turn < kTurns; ++turn) {
+    for (int turn = 0; turn < kSemaphores; ++turn) {
       wait(&full, turn & 1);
       found += buffer[lane];
       if (kRelease == Release::kOneLane) {
@@ -114,9 +114,9 @@ __global__ void meet(int* sum) {
 int main(int count, char** words) {
   const int choice = count > 1 ? atoi(words[1]) : 0;
   int *from, *sum;
-  cudaMallocManaged(&from, kTurns * kWords * sizeof(int));
+  cudaMallocManaged(&from, kSemaphores * kWords * sizeof(int));
   cudaMallocManaged(&sum, 66 * sizeof(int));
-  for (int i = 0; i < kTurns * kWords; ++i) from[i] = i;
+  for (int i = 0; i < kSemaphores * kWords; ++i) from[i] = i;
   switch (choice) {
     case 0:
       reuse<Release::kOneLane, Write::kBulkCopy><<<1, 64>>>(from, sum);

@@ -28,7 +28,7 @@ from torch.nn.functional import cross_entropy, scaled_dot_product_attention
 
 from flash_attention import attention
 from flash_attention.files import write_record
-from flash_attention.tools.bench.environment import describe, describe_host
+from flash_attention_workbench.bench.environment import describe, describe_host
 
 OURS = "ours"
 WINDOW = 20  # steps whose losses are averaged before runs are compared

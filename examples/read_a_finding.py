@@ -14,8 +14,8 @@ from flash_attention.ladder import get_ladder
 from flash_attention.launch.emulation import Settings, emulate_plan
 from flash_attention.launch.plan import Plan
 from flash_attention.testing import check_output, generate_qkv
-from flash_attention.tools.mends import MENDS
-from flash_attention.tools.plants import compiler, edited_headers, find_plant, shortened
+from flash_attention_workbench.mends import MENDS
+from flash_attention_workbench.plants import compiler, edited_headers, find_plant, shortened
 
 plant = find_plant("missing-barrier")
 print(f"planted: {plant.idea}, in {plant.edits[0].header}")

@@ -42,7 +42,7 @@ EVERY_SWITCH = HopperForwardKernelConfig(
     own_output=True,
     rescale_threshold=8,
     narrow_keys=64,
-    watch_sums=True,
+    stale_max=True,
     prefetch_q=True,
     skip_empty=True,
 )
@@ -113,7 +113,7 @@ def _draw_specialised(draw: random.Random) -> HopperForwardKernelConfig:
     order = draw.choice(tuple(TileOrder))
     numbers = ("stages", "rescale_threshold")
     switches = (
-        *("ping_pong", "overlap", "own_output", "watch_sums", "prefetch_q", "skip_empty"),
+        *("ping_pong", "overlap", "own_output", "stale_max", "prefetch_q", "skip_empty"),
         *("direct_output", "wide_panels"),
     )
     free: dict[str, Any] = {

@@ -10,7 +10,11 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCES = (ROOT / "src" / "flash_attention", ROOT / "packages/ptx_emulator/src/ptx_emulator")
+SOURCES = (
+    ROOT / "src" / "flash_attention",
+    ROOT / "packages/ptx_emulator/src/ptx_emulator",
+    ROOT / "packages/workbench/src/flash_attention_workbench",
+)
 PACKAGE_ROOM = "__init__"  # the room of a package itself
 
 
@@ -22,7 +26,6 @@ class Import:
     line: int
     package: str  # of the module
     module: str  # with the package left out; "" is the package itself
-    runs: bool  # not only for type checkers
 
     @property
     def importer(self) -> str:
@@ -56,16 +59,6 @@ def named_modules(node: ast.AST) -> Iterator[str]:
             yield whole if is_module(whole) else str(node.module)
 
 
-def only_for_type_checkers(tree: ast.Module) -> set[ast.AST]:
-    return {
-        inner
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING")
-        for statement in node.body
-        for inner in ast.walk(statement)
-    }
-
-
 @cache
 def syntax(path: Path) -> ast.Module:
     return ast.parse(path.read_text())
@@ -82,13 +75,11 @@ def imports(source: Path) -> tuple[Import, ...]:
     packages = [each.name for each in SOURCES]
     found = []
     for file in files(source):
-        tree = syntax(file)
-        typing = only_for_type_checkers(tree)
-        for node in ast.walk(tree):
+        for node in ast.walk(syntax(file)):
             for name in named_modules(node):
                 package, _, below = name.partition(".")
                 if package in packages:
                     line = getattr(node, "lineno", 0)
                     path = file.relative_to(source).as_posix()
-                    found.append(Import(path, line, package, below, node not in typing))
+                    found.append(Import(path, line, package, below))
     return tuple(found)

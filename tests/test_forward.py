@@ -47,9 +47,9 @@ def test_everything_public_is_there() -> None:
 
 
 def test_the_function_and_the_package_that_tune_do_not_hide_each_other() -> None:
-    import flash_attention.tools.tune.run
+    import flash_attention_workbench.tune.run
 
-    assert flash_attention.tune is flash_attention.tools.tune.run.tune
+    assert flash_attention.tune is flash_attention_workbench.tune.run.tune
 
 
 @pytest.mark.usefixtures("no_compile")

@@ -16,7 +16,7 @@ from flash_attention.families.fields import choices
 from flash_attention.families.given import THIRTEEN
 from flash_attention.families.registry import family_called
 from flash_attention.kernel_configs import DType, FlashForwardKernelConfig, parse_kernel_config
-from flash_attention.tools.tune.candidates import space_of
+from flash_attention_workbench.tune.candidates import space_of
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "flash_attention"

@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which module may import which: layers, and what stands beside them."""
+"""What the linter of imports, whose contracts are in pyproject.toml, cannot know: modules that are
+imported by name, types that only families may ask for, and what an import brings along."""
 
 from __future__ import annotations
 
@@ -10,122 +11,11 @@ import sys
 
 import pytest
 
-from tests.imported import PACKAGE_ROOM, SOURCES, Import, files, imports, syntax
+from tests.imported import SOURCES, files, syntax
 
 SOURCE = SOURCES[0]
-PACKAGE = SOURCE.name
 
-LAYERS = (
-    ("errors", "files", "arch", "version", "after_import"),
-    ("call",),
-    ("compile",),
-    ("families",),
-    ("ladder", "kernel_configs"),
-    ("reference",),
-    ("choose",),
-    ("launch",),
-    ("forward", "backward", "ops", "autograd", "attention", "merge", "flop_counter"),
-    ("testing", "compat"),
-    ("distributed",),
-    (PACKAGE_ROOM,),
-)
-"""Rooms, the lowest first: a module imports from its own room and from rooms of lower layers."""
-WITHIN_A_LAYER = {
-    ("arch", "errors"),
-    ("files", "errors"),
-    ("kernel_configs", "ladder"),
-    ("attention", "ops"),
-    ("attention", "autograd"),
-    ("autograd", "ops"),
-    ("merge", "ops"),
-    ("ops", "flop_counter"),
-}
-"""Rooms that import from another one of their layer."""
-BESIDE = ("tools", "__main__")
-"""Rooms with a rule of their own: tools know all of the package, and nothing that computes
-attention knows tools."""
-WHO_IMPORTS_THE_EMULATOR = {"launch/emulation.py", "launch/backward_emulation.py"}
-WHO_IMPORTS_TOOLS = {"__main__.py", "__init__.py"}
-
-LEVELS = {room: level for level, rooms in enumerate(LAYERS) for room in rooms}
 CONFIG_TYPES = {"KernelConfig", "FlashForwardKernelConfig", "HopperForwardKernelConfig"}
-
-
-def ours() -> list[Import]:
-    """The imports of this package in it."""
-    return [each for each in imports(SOURCE) if each.package == PACKAGE]
-
-
-def may_import(each: Import) -> bool:
-    """Whether an import follows the rule of layers."""
-    importer, imported = each.importer, each.imported
-    if importer == imported or importer in BESIDE or imported in BESIDE:
-        return True  # rules of their own
-    if LEVELS[importer] == LEVELS[imported]:
-        return (importer, imported) in WITHIN_A_LAYER
-    return LEVELS[importer] > LEVELS[imported]
-
-
-@pytest.mark.parametrize(
-    ("path", "module", "allowed"),
-    [
-        ("launch/plan.py", "call.call", True),
-        ("launch/plan.py", "launch.device", True),
-        ("call/call.py", "launch.plan", False),
-        ("reference/cpu.py", "choose.tables", False),
-        ("choose/tables.py", "reference.cpu", True),
-        ("compile/unit.py", "families.config", False),
-        ("attention.py", "ops", True),
-        ("ops.py", "attention", False),
-        ("forward.py", "attention", False),
-        ("families/config.py", "", False),
-        ("errors.py", "arch", False),
-    ],
-)
-def test_the_rule_is_about_layers(path: str, module: str, allowed: bool) -> None:
-    assert may_import(Import(path, 1, PACKAGE, module, runs=True)) == allowed
-
-
-def test_every_file_is_in_a_room() -> None:
-    rooms = {file.relative_to(SOURCE).parts[0].removesuffix(".py") for file in files(SOURCE)}
-    assert rooms == {*LEVELS, *BESIDE}
-    assert len(ours()) > 500
-    assert any(not each.runs for each in ours())
-
-
-def test_imports_go_down() -> None:
-    assert [str(each) for each in ours() if not may_import(each)] == []
-
-
-def test_every_exception_is_in_use() -> None:
-    used = {(each.importer, each.imported) for each in ours()}
-    assert WITHIN_A_LAYER - used == set()
-    assert all(LEVELS[one] == LEVELS[other] for one, other in WITHIN_A_LAYER)
-
-
-def test_only_emulation_and_tools_import_the_emulator() -> None:
-    importers = {e.path for e in imports(SOURCE) if e.package != PACKAGE}
-    others = {path for path in importers if not path.startswith("tools/")}
-    assert others == WHO_IMPORTS_THE_EMULATOR
-    assert len(importers) > len(others)
-
-
-def test_nothing_that_computes_attention_imports_tools() -> None:
-    importers = {e.path for e in ours() if e.imported == "tools" and e.importer != "tools"}
-    assert importers == WHO_IMPORTS_TOOLS
-    assert [str(e) for e in ours() if e.imported == "__main__"] == []
-
-
-def test_the_package_names_tools_only_to_type_checkers() -> None:
-    of_package = [e for e in ours() if e.importer == PACKAGE_ROOM]
-    assert [str(e) for e in of_package if e.runs and e.imported == "tools"] == []
-    lazy = {e.module for e in of_package if not e.runs}
-    table = next(
-        ast.literal_eval(node.value)
-        for node in syntax(SOURCE / "__init__.py").body
-        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "_LOADED_WHEN_NAMED"
-    )
-    assert {module.removeprefix(f"{PACKAGE}.") for module in table.values()} == lazy
 
 
 def test_modules_are_imported_by_statements() -> None:
@@ -201,13 +91,31 @@ def run_alone(program: str) -> None:
     subprocess.run([sys.executable, "-c", program], env=environment, check=True)
 
 
+def test_without_the_workbench_its_functions_say_what_to_install() -> None:
+    run_alone(
+        "import sys\n"
+        "class Absent:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'flash_attention_workbench':\n"
+        "            raise ModuleNotFoundError(name=name)\n"
+        "sys.meta_path.insert(0, Absent())\n"
+        "import flash_attention\n"
+        "try:\n"
+        "    flash_attention.check\n"
+        "except ModuleNotFoundError as error:\n"
+        "    said = str(error)\n"
+        "assert said == 'check is in the package flash_attention_workbench, which is not installed;"
+        " pip install flash-attention-jit brings it', said\n"
+    )
+
+
 def test_import_is_light_and_touches_no_gpu() -> None:
     run_alone(
         "import flash_attention, sys, torch\n"
         "rooms = {name.split('.')[1] for name in sys.modules if name[:16] == 'flash_attention.'}\n"
         "assert {'attention', 'launch'} <= rooms, rooms\n"
-        "assert not {'tools', 'compat', 'testing', 'distributed'} & rooms, rooms\n"
-        "assert 'ptx_emulator' not in sys.modules\n"
+        "assert not {'compat', 'testing', 'distributed'} & rooms, rooms\n"
+        "assert not {'ptx_emulator', 'flash_attention_workbench'} & sys.modules.keys()\n"
         "assert not torch.cuda.is_initialized()\n"
         "assert flash_attention.__version__\n"
     )

@@ -13,7 +13,7 @@ from torch.autograd import forward_ad
 
 from flash_attention import UnsupportedError, attention, merge
 from flash_attention.reference.judge import generate_qkv
-from tests.short_queries import in_pages, shuffled_table
+from tests.decode_cases import in_pages, shuffled_table
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 

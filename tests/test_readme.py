@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from flash_attention.reference.judge import check_output
-from flash_attention.tools.bench.comparison import compare
-from flash_attention.tools.bench.results import load
+from flash_attention_workbench.bench.comparison import compare
+from flash_attention_workbench.bench.results import load
 
 ROOT = Path(__file__).resolve().parents[1]
 README = ROOT / "README.md"

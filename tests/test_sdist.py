@@ -69,7 +69,7 @@ def test_its_wheel_reports_the_stored_results(unpacked: Path, tmp_path: Path) ->
         file.extractall(tmp_path / "site")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()
-    program = "import flash_attention_command as command; command.main()"
+    program = "import flash_attention_workbench.start as command; command.main()"
     result = subprocess.run(
         [sys.executable, "-c", program, "report"],
         cwd=elsewhere,

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from flash_attention import version
-from flash_attention.tools.commands.probes import PROBES, Finding, examine
-from flash_attention.tools.extras import how_to_install
+from flash_attention_workbench.commands.probes import PROBES, Finding, examine
+from flash_attention_workbench.extras import how_to_install
 
 PYPROJECT = Path(__file__).resolve().parent.parent / "pyproject.toml"
 
@@ -58,7 +58,7 @@ def examined() -> Finding:
 def test_doctor_shows_the_version_and_the_folder(
     site: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("flash_attention.tools.commands.probes.VERSION", "1.2.3")
+    monkeypatch.setattr("flash_attention_workbench.commands.probes.VERSION", "1.2.3")
     install(site, "flash_attention_jit", "1.2.3")
     finding = examined()
     assert (finding.status, finding.advice) == ("ok", "")
@@ -74,7 +74,7 @@ def test_doctor_names_a_distribution_that_has_the_same_modules(site: Path) -> No
 
 
 def test_doctor_says_that_nothing_is_installed(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flash_attention.tools.commands.probes.VERSION", "0+unknown")
+    monkeypatch.setattr("flash_attention_workbench.commands.probes.VERSION", "0+unknown")
     finding = examined()
     assert finding.status == "missing"
     assert "not installed" in finding.detail

@@ -16,6 +16,7 @@ from types import ModuleType
 from typing import Any
 
 import flash_attention
+import flash_attention_workbench
 import ptx_emulator
 from benchmarks.render.blocks import table
 from flash_attention import compat
@@ -23,7 +24,7 @@ from flash_attention.arch import Arch
 from flash_attention.families.fields import KEY
 
 DOCUMENT = Path("docs/api.md")
-SOURCE = Path(flash_attention.__file__).parent
+SOURCES = [Path(*one.__path__) for one in (flash_attention, flash_attention_workbench)]
 MODULES = (
     "",
     ".distributed",
@@ -242,7 +243,7 @@ def how(name: str, member: Any) -> str:
 def variables_used() -> set[str]:
     """The environment variables of the package: assigned to a name that ends so, or asked for."""
     found = set()
-    for path in SOURCE.rglob("*.py"):
+    for path in (path for source in SOURCES for path in source.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Assign | ast.Call) and _names_a_variable(node):
                 inside = {n.value for n in ast.walk(node) if isinstance(n, ast.Constant)}

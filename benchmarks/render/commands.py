@@ -12,7 +12,7 @@ import typer
 from typer.testing import CliRunner
 
 from benchmarks.render.blocks import table, wrap
-from flash_attention.tools.commands.commands import app
+from flash_attention_workbench.commands.commands import app
 
 DOCUMENT = Path("docs/commands.md")
 COMMANDS = "commands"

@@ -41,12 +41,12 @@ from benchmarks.render.random_problems import PROBLEMS, problems_block
 from benchmarks.render.rungs import render_rungs
 from benchmarks.render.tuned import tuned_block, tuned_name
 from flash_attention.families.passes import Pass
-from flash_attention.tools.bench import plot, results
-from flash_attention.tools.bench.comparison import Comparison, compare
-from flash_attention.tools.bench.grid import Measured
-from flash_attention.tools.bench.grid_record import grid_rows
-from flash_attention.tools.bench.grid_summary import mean_ratio, rivals, selected_rows, unit
-from flash_attention.tools.bench.stored import Stored, read_file, read_folder
+from flash_attention_workbench.bench import plot, results
+from flash_attention_workbench.bench.comparison import Comparison, compare
+from flash_attention_workbench.bench.grid import Measured
+from flash_attention_workbench.bench.grid_record import grid_rows
+from flash_attention_workbench.bench.grid_summary import mean_ratio, rivals, selected_rows, unit
+from flash_attention_workbench.bench.stored import Stored, read_file, read_folder
 
 LADDER, COUNTERS, HOST, TIMED = "ladder", "counters", "host", "forward-timed"
 BACKWARD_LADDER = "backward-ladder"

@@ -12,10 +12,10 @@ from benchmarks.render.blocks import table, wrap
 from benchmarks.render.grid_tables import grid_table, is_plain, point_table
 from benchmarks.render.random_problems import NAMES as FEATURE_NAMES
 from benchmarks.training_curves import OURS, WINDOW, smooth
-from flash_attention.tools.bench.gradient_summary import gradient_means
-from flash_attention.tools.bench.grid import Measured
-from flash_attention.tools.bench.grid_record import grid_rows
-from flash_attention.tools.bench.grid_summary import NAMES
+from flash_attention_workbench.bench.gradient_summary import gradient_means
+from flash_attention_workbench.bench.grid import Measured
+from flash_attention_workbench.bench.grid_record import grid_rows
+from flash_attention_workbench.bench.grid_summary import NAMES
 
 CURVES, GRADIENT_PROBLEMS = "training-curves", "random-gradients"
 CURVES_PLOT = "training.png"  # beside the document

@@ -6,11 +6,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from benchmarks.render.blocks import table
-from flash_attention.tools.bench.grid import Point
-from flash_attention.tools.bench.grid_run import GridRow
-from flash_attention.tools.bench.grid_summary import NAMES, point_of, remark, selected_rows, speed
-from flash_attention.tools.bench.peers import PEERS
-from flash_attention.tools.bench.peers.gradients import FA3_DETERMINISTIC
+from flash_attention_workbench.bench.grid import Point
+from flash_attention_workbench.bench.grid_run import GridRow
+from flash_attention_workbench.bench.grid_summary import (
+    NAMES,
+    point_of,
+    remark,
+    selected_rows,
+    speed,
+)
+from flash_attention_workbench.bench.peers import PEERS
+from flash_attention_workbench.bench.peers.gradients import FA3_DETERMINISTIC
 
 
 def point_table(rows: Sequence[GridRow]) -> list[str]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from benchmarks.render.blocks import table, wrap
-from flash_attention.tools.bench.grid_record import grid_rows
+from flash_attention_workbench.bench.grid_record import grid_rows
 
 ABLATIONS, POINTS, PROFILE = "ablations", "points", "profile"
 _MASKS = {False: "full", True: "causal"}

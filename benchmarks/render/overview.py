@@ -6,9 +6,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from benchmarks.render.blocks import table, wrap
-from flash_attention.tools.bench.grid_record import grid_rows
-from flash_attention.tools.bench.grid_summary import mean_ratio, rivals, selected_rows
-from flash_attention.tools.bench.stored import Stored
+from flash_attention_workbench.bench.grid_record import grid_rows
+from flash_attention_workbench.bench.grid_summary import mean_ratio, rivals, selected_rows
+from flash_attention_workbench.bench.stored import Stored
 
 OVERVIEW = "overview"
 WORKLOADS = {

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from flash_attention.distributed.cost.machine import MEASURED
-from flash_attention.tools.bench.stored import read_file
+from flash_attention_workbench.bench.stored import read_file
 
 FILES = {"forward": "h200_hopper_grid_bf16.json", "backward": "h200_backward_bf16.json"}
 PEAKS = "h200_peaks.json"

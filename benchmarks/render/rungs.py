@@ -18,8 +18,8 @@ from flash_attention.errors import UnsupportedError
 from flash_attention.families.passes import Pass
 from flash_attention.families.registry import family_of, unit_of
 from flash_attention.ladder import FAMILY, Rung, get_ladder
-from flash_attention.tools.bench import results
-from flash_attention.tools.bench.comparison import (
+from flash_attention_workbench.bench import results
+from flash_attention_workbench.bench.comparison import (
     SHOWN_OPCODES,
     Comparison,
     Entry,
@@ -27,7 +27,7 @@ from flash_attention.tools.bench.comparison import (
     opcode_changes,
     percent_change,
 )
-from flash_attention.tools.bench.stored import (
+from flash_attention_workbench.bench.stored import (
     BACKWARD_EMULATED,
     BACKWARD_LADDER,
     EMULATED,

@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from benchmarks.render.blocks import table, wrap
-from flash_attention.tools.bench.grid_record import grid_rows
-from flash_attention.tools.bench.grid_summary import heuristic_gain, point_of, selected_rows
+from flash_attention_workbench.bench.grid_record import grid_rows
+from flash_attention_workbench.bench.grid_summary import heuristic_gain, point_of, selected_rows
 
 
 def tuned_name(record: Mapping[str, Any]) -> str:

@@ -28,14 +28,10 @@ from flash_attention.forward import forward, forward_timed
 from flash_attention.launch.kernels import forward_kernels
 from flash_attention.launch.use import use_table
 from flash_attention.merge import merge
-from flash_attention.version import VERSION
+from flash_attention.version import DISTRIBUTION, VERSION
 
 if TYPE_CHECKING:
     from flash_attention.launch.emulation import Emulation, emulate
-    from flash_attention.tools.check import CheckReport, check
-    from flash_attention.tools.explain import Explanation, explain
-    from flash_attention.tools.tune.on_demand import tuning
-    from flash_attention.tools.tune.run import tune
 
 __version__ = VERSION
 
@@ -76,23 +72,42 @@ __all__ = [
     "use_table",
 ]
 
+_WORKBENCH = "flash_attention_workbench"
 _LOADED_WHEN_NAMED = {
     "Emulation": "flash_attention.launch.emulation",
     "emulate": "flash_attention.launch.emulation",
-    "CheckReport": "flash_attention.tools.check",
-    "check": "flash_attention.tools.check",
-    "Explanation": "flash_attention.tools.explain",
-    "explain": "flash_attention.tools.explain",
-    "tune": "flash_attention.tools.tune.run",
-    "tuning": "flash_attention.tools.tune.on_demand",
+    "CheckReport": f"{_WORKBENCH}.check",
+    "check": f"{_WORKBENCH}.check",
+    "Explanation": f"{_WORKBENCH}.explain",
+    "explain": f"{_WORKBENCH}.explain",
+    "tune": f"{_WORKBENCH}.tune.run",
+    "tuning": f"{_WORKBENCH}.tune.on_demand",
 }
-"""The emulator and the tools: a program that only computes attention need not wait for them."""
+"""The modules of names that a program which only computes attention need not wait for.
+
+The workbench imports this package, and this package never imports the workbench. It serves these
+functions of the workbench under their public names, and finds them here, by name, alone. Type
+checkers see them as `Any`; `flash_attention_workbench.check` and the others have their types."""
+
+
+def loaded_when_named(module: str, name: str) -> Any:
+    """A name of a module that is imported now."""
+    try:
+        return getattr(import_module(module), name)
+    except ModuleNotFoundError as error:
+        if error.name != _WORKBENCH:
+            raise
+        raise ModuleNotFoundError(
+            f"{name} is in the package {_WORKBENCH}, which is not installed; "
+            f"pip install {DISTRIBUTION} brings it",
+            name=error.name,
+        ) from None
 
 
 def __getattr__(name: str) -> Any:
     if name not in _LOADED_WHEN_NAMED:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(_LOADED_WHEN_NAMED[name]), name)
+    return loaded_when_named(_LOADED_WHEN_NAMED[name], name)
 
 
 def __dir__() -> list[str]:

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from flash_attention.tools.commands import main
+from flash_attention import loaded_when_named
 
 if __name__ == "__main__":
-    main()
+    loaded_when_named("flash_attention_workbench.start", "main")()

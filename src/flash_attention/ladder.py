@@ -155,9 +155,9 @@ HOPPER_STEPS: tuple[Step, ...] = (
         {"rescale_threshold": 8},
     ),
     (
-        "watched sums",
+        "stale maximum",
         "unmasked blocks compute no row maxima, unless a row sum shows that one is needed",
-        {"watch_sums": True},
+        {"stale_max": True},
     ),
 )
 

@@ -20,7 +20,7 @@ from flash_attention.reference.judge import Judge, check_lse, check_output, gene
 SM80 = "rung:15"
 E4M3 = torch.float8_e4m3fn
 FP8 = "hopper_fp8(BF16, 64, 2, 64, 2): one_each"
-FORM_64 = "hopper(BF16, 64, 1, 64, 2): tma+specialised+overlap+lazy_8+watch_sums"
+FORM_64 = "hopper(BF16, 64, 1, 64, 2): tma+specialised+overlap+lazy_8+stale_max"
 EMULATED_8_BIT = [(E4M3, FP8), (torch.bfloat16, f"{FORM_64}+kv_8_bit")]
 
 

@@ -19,9 +19,9 @@ from flash_attention.choose.decision import Decision, Rule, Where, decide
 from flash_attention.choose.heuristic import select_config
 from flash_attention.errors import KernelConfigError, UnsupportedError
 from flash_attention.families.recipe import Recipe
+from flash_attention.families.sm90.forward.decode import choose_splits
 from flash_attention.families.sm90.forward.features import Sm90Features, SplitKind
-from flash_attention.families.sm90.forward.short_queries import choose_chunks
-from flash_attention.families.sm90.forward.splits import Chunks
+from flash_attention.families.sm90.forward.splits import KvSplits
 from flash_attention.kernel_configs import (
     DType,
     FlashForwardKernelConfig,
@@ -90,9 +90,9 @@ def recipe(config: KernelConfig, seq_q: int, seq_k: int, **fields: Any) -> Recip
 
 
 def test_many_queries_have_the_heuristic_and_few_their_own_rule() -> None:
-    short = choose_chunks(problem_of(1, 4096), SM90, SMS)
+    short = choose_splits(problem_of(1, 4096), SM90, SMS)
     assert not isinstance(short, str)
-    assert decision(1, 4096) == Decision(*(short[0], SM90, short[1]), Rule.SHORT_QUERIES)
+    assert decision(1, 4096) == Decision(*(short[0], SM90, short[1]), Rule.DECODE)
     config = select_config(problem_of(256, 256), SM80)
     assert isinstance(config, FlashForwardKernelConfig)
     assert decision(256, 256, arch="sm_80") == Decision(config, SM80, None, Rule.HEURISTIC)
@@ -100,22 +100,22 @@ def test_many_queries_have_the_heuristic_and_few_their_own_rule() -> None:
     assert decision(256, 256) == Decision(hopper, SM90, None, Rule.HEURISTIC)
 
 
-def test_chunks_are_as_long_as_the_caller_says() -> None:
-    asked = choose_chunks(problem_of(1, 4096), SM90, SMS, 1024)
+def test_splits_are_as_long_as_the_caller_says() -> None:
+    asked = choose_splits(problem_of(1, 4096), SM90, SMS, 1024)
     assert not isinstance(asked, str)
-    assert asked[1].splits is SplitKind.CHUNKED
+    assert asked[1].kind is SplitKind.FIXED
     decided = decision(1, 4096, split_keys=1024)
-    assert decided == Decision(*(asked[0], SM90, asked[1]), Rule.SHORT_QUERIES)
+    assert decided == Decision(*(asked[0], SM90, asked[1]), Rule.DECODE)
 
 
 def test_a_given_config_stays_and_is_cut_only_if_asked() -> None:
     whole = decision(1, 4096, GIVEN)
     assert whole == Decision(GIVEN, SM90, None, Rule.GIVEN)
     cut = decision(1, 4096, GIVEN, split_keys=1024)
-    chunks = Chunks.of_keys(problem_of(1, 4096), GIVEN.B_c, 1024)
-    assert cut.split == replace(chunks, one_launch=True)
+    kv_splits = KvSplits.of_keys(problem_of(1, 4096), GIVEN.B_c, 1024)
+    assert cut.split == replace(kv_splits, one_launch=True)
     assert recipe(GIVEN, 1, 4096, split_keys=1024).features == Sm90Features(
-        few_queries=True, splits=SplitKind.CHUNKED, one_launch=True
+        decode=True, splits=SplitKind.FIXED, one_launch=True
     )
     assert recipe(GIVEN, 1, 4096).features == Sm90Features()
     with pytest.raises(KernelConfigError, match="needs sm_90"):
@@ -170,7 +170,7 @@ def test_a_config_is_cut_only_if_no_field_is_idle(change: dict[str, Any], field:
     config = replace(GIVEN, **change)
     with pytest.raises(UnsupportedError, match=f"{field} of the config would change nothing"):
         recipe(config, 1, 4096, split_keys=1024)
-    assert recipe(config, 1, 4096).chunks == 0
+    assert recipe(config, 1, 4096).num_splits == 0
 
 
 def test_rules_are_named_in_words() -> None:

@@ -17,8 +17,8 @@ from flash_attention.families.recipe import WORKSPACE_VARIABLE
 from flash_attention.families.registry import family_called
 from flash_attention.families.sm90.backward.slots import QueryGradient
 from flash_attention.kernel_configs import DType
-from flash_attention.tools.tune.candidates import heuristic
-from tests.tools.tune.made_up import SM90, dense, dense_backward
+from flash_attention_workbench.tune.candidates import heuristic
+from tests.workbench.tune.made_up import SM90, dense, dense_backward
 
 ONLY_DQ = Wanted(dk=False, dv=False)
 

@@ -14,8 +14,8 @@ from flash_attention.choose.table import Table
 from flash_attention.choose.table_file import load_table
 from flash_attention.choose.tables import SHIPPED, look_up
 from flash_attention.kernel_configs import DType
-from flash_attention.tools.bench.grid_choice import Part, grid_points
-from flash_attention.tools.tune.points import problems_of
+from flash_attention_workbench.bench.grid_choice import Part, grid_points
+from flash_attention_workbench.tune.points import problems_of
 
 ROOT = Path(__file__).parents[2]
 H200 = "NVIDIA H200"

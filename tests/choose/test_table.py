@@ -12,10 +12,10 @@ from flash_attention.choose.table import Table
 from flash_attention.choose.tables import MAX_DISTANCE
 from flash_attention.errors import UnsupportedError
 from flash_attention.kernel_configs import DType
-from flash_attention.tools.bench.grid import GRIDS
-from flash_attention.tools.tune.candidates import heuristic
+from flash_attention_workbench.bench.grid import GRIDS
+from flash_attention_workbench.tune.candidates import heuristic
 from tests.hopper_configs import square
-from tests.tools.tune.made_up import SM90, dense, entry
+from tests.workbench.tune.made_up import SM90, dense, entry
 
 OURS = heuristic(dense(), SM90)
 OLD, NEW = "2026-01-01T00:00:00+00:00", "2026-02-01T00:00:00+00:00"

@@ -13,8 +13,8 @@ from flash_attention.call.backward_call import Wanted
 from flash_attention.choose.table import Table
 from flash_attention.choose.table_file import SCHEMA, load_table, save_table
 from flash_attention.errors import UnsupportedError
-from flash_attention.tools.tune.candidates import heuristic
-from tests.tools.tune.made_up import SM90, dense, dense_backward, entry
+from flash_attention_workbench.tune.candidates import heuristic
+from tests.workbench.tune.made_up import SM90, dense, dense_backward, entry
 
 PROBLEMS = [dense(512), dense(1024, causal=True)]
 TABLE = Table("NVIDIA H200").with_entries(entry(p, heuristic(p, SM90)) for p in PROBLEMS)

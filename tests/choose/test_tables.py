@@ -27,7 +27,7 @@ from flash_attention.families.sm90.backward.slots import QueryGradient
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig, KernelConfig
 from flash_attention.launch import use
 from flash_attention.launch.backward import decide_backward
-from tests.tools.tune.made_up import SM90, dense, dense_backward, entry
+from tests.workbench.tune.made_up import SM90, dense, dense_backward, entry
 
 PROBLEM = dense(4096)
 HEURISTIC = select_config(PROBLEM.problem, SM90)

@@ -349,10 +349,10 @@ WITH_A_CACHE = (
     Row(
         "num_splits",
         "0: a heuristic; 1: the keys are not split; more: the number of splits",
-        f"{EQUAL}; chunks are whole numbers of 64 keys, so that there may be fewer, and keys are"
+        f"{EQUAL}; splits are whole numbers of 64 keys, so that there may be fewer, and keys are"
         " split for few queries only, whose rows of heads that share keys fit in 64",
         (
-            "test_splits_are_chunks_of_all_keys",
+            "test_splits_divide_all_keys",
             "test_new_keys_are_split_too",
             "test_splits_are_a_number",
         ),

@@ -59,7 +59,7 @@ VERSION_3 = (
         " number of"
         " splits",
         "as above",
-        ("test_splits_of_version_3_are_chunks_of_all_keys",),
+        ("test_splits_of_version_3_divide_all_keys",),
     ),
     Row(
         "pack_gqa",

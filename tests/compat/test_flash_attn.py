@@ -96,7 +96,7 @@ def test_biases_are_refused_with_a_cache_too() -> None:
 
 @pytest.mark.parametrize("splits", [-1, 2.0, None, True])
 def test_splits_are_a_number(splits: Any) -> None:
-    with pytest.raises(UnsupportedError, match=r"num_splits is .*; pass into how many chunks"):
+    with pytest.raises(UnsupportedError, match=r"num_splits is .*; pass into how many splits"):
         flash_attn_with_kvcache(Q, K, V, num_splits=splits)
 
 

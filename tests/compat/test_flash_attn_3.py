@@ -75,7 +75,7 @@ def test_dense_tensors_of_version_3() -> None:
         assert torch.equal(given, attention(Q, K, V, softmax_scale=0.3, causal=True))
 
 
-def test_splits_of_version_3_are_chunks_of_all_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_splits_of_version_3_divide_all_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
 
     def record(q: Tensor, k: Tensor, v: Tensor, **given: Any) -> Any:

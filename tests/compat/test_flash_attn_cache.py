@@ -18,7 +18,7 @@ from flash_attention.launch.cache_update import update_cache
 from flash_attention.launch.plan import plan_for
 from flash_attention.reference.judge import cu_seqlens, generate_qkv
 from tests.compat.rotations import rotation
-from tests.short_queries import in_pages, shuffled_table
+from tests.decode_cases import in_pages, shuffled_table
 
 pytestmark = pytest.mark.slow  # left out of `make quick`
 
@@ -175,7 +175,7 @@ def test_the_whole_cache_counts_where_no_length_is_given() -> None:
     ("splits", "rows", "split_keys"),
     [(0, 100, None), (1, 100, 128), (1, 64, 64), (1, 0, 64), (3, 700, 256), (90, 700, 64)],
 )
-def test_splits_are_chunks_of_all_keys(
+def test_splits_divide_all_keys(
     splits: int, rows: int, split_keys: int | None, asked: dict[str, Any]
 ) -> None:
     q, k, v = tensors(1, rows)

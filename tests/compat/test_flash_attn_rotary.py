@@ -14,7 +14,7 @@ from flash_attention.launch.cache_update import update_cache
 from flash_attention.reference.judge import cu_seqlens
 from tests.compat.rotations import rotation, turned
 from tests.compat.test_flash_attn_cache import close, new_rows, numbers, tensors
-from tests.short_queries import in_pages, shuffled_table
+from tests.decode_cases import in_pages, shuffled_table
 
 flash_attn_with_kvcache: Any = flash_attn.flash_attn_with_kvcache
 with_cache: Any = flash_attn_3.flash_attn_with_kvcache

@@ -17,7 +17,7 @@ from flash_attention.call.backward_call import BackwardCall, Gradients
 from flash_attention.compat import flash_attn, flash_attn_3
 from flash_attention.launch.backward import compute_gradients
 from flash_attention.reference.judge import cu_seqlens, generate_qkv
-from tests.short_queries import in_pages, shuffled_table
+from tests.decode_cases import in_pages, shuffled_table
 
 Function = Callable[..., Any]  # their results have the shape that the options say
 flash_attn_func: Function = flash_attn.flash_attn_func

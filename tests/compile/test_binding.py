@@ -10,12 +10,17 @@ def test_names_are_derived_from_fields_and_types() -> None:
     layout = Variant("Layout", "sm80/layout", "XorSwizzle")
     assert layout.declaration == "using Layout = fa::sm80::layout::XorSwizzle;"
     assert layout.header == "fa/sm80/tile.cuh"
-    feed = Variant("KFeed", "sm80/feed", "DoubleBuffered", 2)
-    assert feed.declaration == "using KFeed = fa::sm80::feed::DoubleBuffered<2>;"
+    loads = Variant("KFragmentLoads", "sm80/fragment_loads", "DoubleBuffered", 2)
+    assert (
+        loads.declaration == "using KFragmentLoads = fa::sm80::fragment_loads::DoubleBuffered<2>;"
+    )
 
 
 def test_a_header_used_twice_is_included_once() -> None:
-    whole = Variant("KFeed", "sm80/feed", "Whole"), Variant("VFeed", "sm80/feed", "Whole")
+    whole = (
+        Variant("KFragmentLoads", "sm80/fragment_loads", "Whole"),
+        Variant("VFragmentLoads", "sm80/fragment_loads", "Whole"),
+    )
     assert headers(whole) == ["fa/sm80/mma.cuh"]
     assert render_struct(whole).count("using") == 2
 

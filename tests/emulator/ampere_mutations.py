@@ -8,7 +8,7 @@ from typing import Any
 
 from flash_attention.kernel_configs import DType, FlashForwardKernelConfig
 from flash_attention.ladder import get_ladder
-from flash_attention.tools.mends import NUMBERS
+from flash_attention_workbench.mends import NUMBERS
 from tests.emulator.edits import Edit
 from tests.emulator.planting import Mutation, Scene, mutation_of
 from tests.feature_cases import Case
@@ -27,7 +27,7 @@ def rung(number: int, **changes: Any) -> Scene:
 EAGER, LAZY = "sm80/schedule/eager.cuh", "sm80/schedule/lazy.cuh"
 FORWARD, STORE = "sm80/forward.cuh", "sm80/store.cuh"
 LOAD = "sm80/load.cuh"
-SOFTMAX, EXACT = "attn/softmax.cuh", "sm80/bounds.cuh"
+SOFTMAX, PREDICATION = "attn/softmax.cuh", "sm80/predication.cuh"
 WAIT_ALL, WAIT_ONE, SYNC = "b.template wait<0>();", "b.template wait<1>();", "__syncthreads();"
 HELD_Q = {"Q_mma_load_K_tiles": 0}  # Q is read right behind its barrier
 PLAIN = {"async_copy": False}
@@ -178,7 +178,7 @@ ADDRESSES = (
         "one key block too many",
         "global-out-of-bounds",
         rung(6),
-        (Edit(EXACT, "seq_len_k / Config::kBC;", "seq_len_k / Config::kBC + 1;"),),
+        (Edit(PREDICATION, "seq_len_k / Config::kBC;", "seq_len_k / Config::kBC + 1;"),),
     ),
     Mutation(
         "the next K is loaded after the last block",
@@ -215,13 +215,19 @@ ADDRESSES = (
         "two CTAs compute the same rows",
         "cta-write-conflict",
         rung(11),
-        (Edit(EXACT, "return blockIdx.x * Config::kBR;", "return blockIdx.x / 2 * Config::kBR;"),),
+        (
+            Edit(
+                PREDICATION,
+                "return blockIdx.x * Config::kBR;",
+                "return blockIdx.x / 2 * Config::kBR;",
+            ),
+        ),
     ),
     Mutation(
         "V is loaded with K's strides",
         NUMBERS,
         rung(2),
-        (Edit(EXACT, "args_.v, args_.v_stride", "args_.v, args_.k_stride"),),
+        (Edit(PREDICATION, "args_.v, args_.v_stride", "args_.v, args_.k_stride"),),
     ),
 )
 
@@ -231,7 +237,7 @@ VALUES = (
         "Q is loaded from the output",
         "uninitialised-global",
         rung(10),
-        (Edit(EXACT, "args_.q, args_.q_stride", "args_.o, args_.o_stride"),),
+        (Edit(PREDICATION, "args_.q, args_.q_stride", "args_.o, args_.o_stride"),),
     ),
     Mutation(
         "V is never loaded", "uninitialised-shared", rung(2), (Edit(LAZY, "b.load_v(step);"),)
@@ -283,7 +289,7 @@ VALUES = (
         "the sum is that of a lane, not of the row",
         NUMBERS,
         rung(15),
-        (Edit(EXACT, "attn::quad_sum(stats.sum[i][h])", "stats.sum[i][h]"),),
+        (Edit(PREDICATION, "attn::quad_sum(stats.sum[i][h])", "stats.sum[i][h]"),),
     ),
     Mutation(
         "V is visited forwards while K is visited backwards",

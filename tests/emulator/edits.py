@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flash_attention.launch import emulation
-from flash_attention.tools.plants import Edit, compiler, edited_headers
+from flash_attention_workbench.plants import Edit, compiler, edited_headers
 
 __all__ = ["Edit", "compiler", "edited_headers", "plant"]
 

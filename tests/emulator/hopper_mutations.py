@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from flash_attention.kernel_configs import DType
-from flash_attention.tools.mends import NUMBERS
+from flash_attention_workbench.mends import NUMBERS
 from ptx_emulator.report.mends import DEADLOCK
 from tests.emulator.edits import Edit
 from tests.emulator.planting import TILE_COUNTER, Mutation, Scene, mutation_of

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.render.blocks import replace_block, table, wrap
-from tests.emulator import ampere_mutations, hopper_mutations, short_mutations
+from tests.emulator import ampere_mutations, decode_mutations, hopper_mutations
 from tests.emulator.planting import Mutation, catch
 
 TABLES: dict[str, Sequence[Mutation]] = {
     "mutations": ampere_mutations.MUTATIONS,
     "hopper-mutations": hopper_mutations.MUTATIONS,
-    "short-mutations": short_mutations.MUTATIONS,
+    "decode-mutations": decode_mutations.MUTATIONS,
 }
 HEADER = ("mistake", "where", "rung", "caught by", "also reported", "output")
 

@@ -16,13 +16,13 @@ from flash_attention.call.call import Call
 from flash_attention.call.problem import Problem
 from flash_attention.choose.decision import Decision, Rule, Where
 from flash_attention.errors import LaunchError
-from flash_attention.families.sm90.forward.splits import Chunks
+from flash_attention.families.sm90.forward.splits import KvSplits
 from flash_attention.kernel_configs import FlashForwardKernelConfig, HopperForwardKernelConfig
 from flash_attention.launch import plan as plans
 from flash_attention.launch.emulation import Settings, emulate_plan
 from flash_attention.launch.plan import Plan
-from flash_attention.tools.mends import NUMBERS
-from flash_attention.tools.plants import find_plant
+from flash_attention_workbench.mends import NUMBERS
+from flash_attention_workbench.plants import find_plant
 from ptx_emulator import DeadlockError, Finding
 from ptx_emulator.report.mends import DEADLOCK
 from tests.emulator.edits import Edit, compiler, edited_headers
@@ -33,7 +33,7 @@ TILE_COUNTER = "tile counter"  # it is not zero after the launch
 
 @dataclass(frozen=True)
 class Scene:
-    """A call, the config that runs it, and how its keys are cut: into chunks of `split_keys`,
+    """A call, the config that runs it, and how its keys are cut: into splits of `split_keys`,
     evenly for so many `ctas`, or not at all, with the `heads_together` or one by one."""
 
     case: Case
@@ -42,19 +42,19 @@ class Scene:
     split_keys: int = 0
     ctas: int = 0
     heads_together: bool = False
-    one_launch: bool = False  # the last CTA of a tile combines its chunks
+    one_launch: bool = False  # the last CTA of a tile combines its splits
     max_seqlen_k: int = 0  # if it is not the length of the longest keys
     return_lse: bool = True
 
-    def chunks(self, problem: Problem) -> Chunks | None:
+    def kv_splits(self, problem: Problem) -> KvSplits | None:
         block_keys = self.config.B_c
         if self.split_keys:
-            chunks = Chunks.of_keys(problem, block_keys, self.split_keys)
-            return replace(chunks, one_launch=self.one_launch)
+            kv_splits = KvSplits.of_keys(problem, block_keys, self.split_keys)
+            return replace(kv_splits, one_launch=self.one_launch)
         if self.ctas:
-            chunks = Chunks.even(problem, block_keys, self.ctas, least=1)
-            return replace(chunks, one_launch=self.one_launch)
-        return Chunks.whole(problem, block_keys) if self.heads_together else None
+            kv_splits = KvSplits.even(problem, block_keys, self.ctas, least=1)
+            return replace(kv_splits, one_launch=self.one_launch)
+        return KvSplits.whole(problem, block_keys) if self.heads_together else None
 
     def make(self) -> MadeCase:
         return _made(self.case, self.config.dtype.to_torch_dtype())
@@ -69,7 +69,9 @@ class Scene:
         """The plan of the call, its keys cut as the scene says."""
 
         def decide(problem: Problem, where: Where, **asked: Any) -> Decision:
-            return Decision(self.config, self.config.default_arch, self.chunks(problem), Rule.GIVEN)
+            return Decision(
+                self.config, self.config.default_arch, self.kv_splits(problem), Rule.GIVEN
+            )
 
         with patch.object(plans, "decide", decide):
             return Plan(call, self.config)

@@ -16,11 +16,11 @@ from flash_attention.errors import LaunchError
 from flash_attention.launch.backward import BackwardPlan
 from flash_attention.launch.backward_emulation import emulate_backward_plan
 from flash_attention.launch.emulation import Settings, compiled_unit, emulate_plan
-from flash_attention.tools.mends import NUMBERS
+from flash_attention_workbench.mends import NUMBERS
 from ptx_emulator import Counters, DeadlockError, Finding, load_program
 from ptx_emulator.report.mends import DEADLOCK
 from tests.backward_cases import assert_right, backward_of
-from tests.emulator import ampere_mutations, hopper_mutations, short_mutations
+from tests.emulator import ampere_mutations, decode_mutations, hopper_mutations
 from tests.emulator.planting import TILE_COUNTER, Scene
 from tests.emulator.ptx_sites import Site, sites
 from tests.families.sm90.backward.cases import config
@@ -153,7 +153,7 @@ def _forward(scene: Scene, *cases: Case) -> list[Callable[[], Forward]]:
 IN_ORDER = config(64, dq="ordered", schedule="paired", order="dynamic_8")
 LONG = replace(hopper_mutations.CASE, seq_k=850)  # the producer goes round its loop
 LAST = [replace(hopper_mutations.CASE, seq_q=300, seq_k=keys) for keys in (1000, 1088)]
-SPLIT = replace(short_mutations.FEW, seq_k=600, used=(600, 300, 0))
+SPLIT = replace(decode_mutations.FEW, seq_k=600, used=(600, 300, 0))
 QUEUED = Case("", 140, 330, heads=2, heads_k=2, causal=True)  # six tiles for two CTAs
 WALKED = Case("", 560, 500, heads=1, heads_k=1, causal=True)  # tiles of one to five query blocks
 
@@ -161,7 +161,7 @@ KERNELS = (
     Kernel("sm_80 forward, rung 16", _forward(ampere_mutations.rung(16), ampere_mutations.CASE)),
     Kernel("sm_90 forward, rung 21", _forward(hopper_mutations.PING_PONG, LONG)),
     Kernel("sm_90 forward, rung 29", _forward(hopper_mutations.LAST, *LAST)),
-    Kernel("sm_90 split keys, one launch", _forward(short_mutations.AT_ONCE, SPLIT)),
+    Kernel("sm_90 split keys, one launch", _forward(decode_mutations.AT_ONCE, SPLIT)),
     Kernel(
         "sm_90 backward, dQ in order",
         [partial(Backward, IN_ORDER, case) for case in (QUEUED, WALKED)],

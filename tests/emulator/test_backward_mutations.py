@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow  # left out of `make quick`
 LAZY, EAGER, TWO_STAGES = (
     f"sm80/backward/schedule/{name}.cuh" for name in ("lazy", "eager", "two_stages")
 )
-BLOCK, KEYS = "sm80/backward/block.cuh", "sm80/backward/side/keys.cuh"
+BLOCK, KEYS = "sm80/backward/block.cuh", "sm80/backward/outer_loop/kv.cuh"
 CONVERT = "backward/convert.cuh"
 WAIT, SYNC = "b.template wait<0>();", "__syncthreads();"
 SHARED_ROWS = {"register_operands": False, "column_warps": 2}

@@ -156,7 +156,7 @@ MUTATIONS = [
     Mutation(
         "a tile does not wait for its turn",
         "cta-write-conflict",
-        Edit(WRITER, "if (!has_turn_) ptx::wait_for_count(turn(), share_.rank);"),
+        Edit(WRITER, "if (!acquired_) ptx::wait_for_count(semaphore(), share_.rank);"),
         kernel=IN_ORDER,
     ),
     Mutation(

@@ -8,8 +8,8 @@ import torch
 
 from flash_attention.arch import ARCHES
 from flash_attention.call.problem import Problem
+from flash_attention.families.sm90.forward.decode import choose_splits
 from flash_attention.families.sm90.forward.heuristic import heuristic
-from flash_attention.families.sm90.forward.short_queries import choose_chunks
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig
 from flash_attention.launch.emulation import emulate
 from flash_attention.reference.judge import Judge, check_lse, generate_qkv
@@ -75,7 +75,7 @@ def test_short_sequences_with_a_narrow_last_block(d_head: int, schedule: str) ->
 @pytest.mark.parametrize("d_head", [16, 80, 112, 208])
 def test_split_keys(d_head: int, schedule: str) -> None:
     problem = Problem(1, 3, 200, 2, 1, d_head, d_head, torch.bfloat16, softmax_scale=1.0)
-    choice = choose_chunks(problem, SM90, 132, 64)
+    choice = choose_splits(problem, SM90, 132, 64)
     assert not isinstance(choice, str)
     check_clean(choice[0], (3, 200), d_head - 8, schedule=schedule, split_keys=64)
 

@@ -20,10 +20,10 @@ SEQ, HEADS = 300, 2  # three key blocks, of which the last is masked
 BY_NAME = {
     (dtype, rung.name): config for dtype in DType for rung, config in hopper_ladder(dtype, 64)
 }
-WATCHED = [BY_NAME[dtype, "prefetched queries"] for dtype in DType]
+STALE_MAX = [BY_NAME[dtype, "prefetched queries"] for dtype in DType]
 KINDS = [
     *(BY_NAME[DType.FP16, name] for name in ("wgmma", "two stages", "lazy rescale")),
-    *WATCHED,
+    *STALE_MAX,
 ]
 MASKED_KEY, OPEN_KEY = 290, 100
 
@@ -52,12 +52,12 @@ def scores_computed_again(seen: Emulation) -> int:
 
 
 @pytest.mark.parametrize(
-    ("config", "causal"), [*((config, False) for config in KINDS), (WATCHED[0], True)]
+    ("config", "causal"), [*((config, False) for config in KINDS), (STALE_MAX[0], True)]
 )
 def test_large_scores(config: HopperForwardKernelConfig, causal: bool) -> None:
     q, k, v = generate_qkv(1, SEQ, HEADS, 64, config.dtype)
     seen = run_right(config, q * 300, k, v, causal)
-    assert (scores_computed_again(seen) > 0) == config.watch_sums
+    assert (scores_computed_again(seen) > 0) == config.stale_max
 
 
 @pytest.mark.parametrize("config", KINDS, ids=name)
@@ -67,17 +67,17 @@ def test_scores_that_grow_from_key_to_key(config: HopperForwardKernelConfig, tow
     growth = torch.linspace(1, 30, SEQ)[:, None, None].to(k.dtype)
     # Blocks are visited from the last key to the first.
     seen = run_right(config, q, k * (growth.flip(0) if towards == "first key" else growth), v)
-    if config.watch_sums and towards == "first key":
+    if config.stale_max and towards == "first key":
         assert scores_computed_again(seen) > 0
 
 
-@pytest.mark.parametrize("config", WATCHED, ids=name)
+@pytest.mark.parametrize("config", STALE_MAX, ids=name)
 def test_ordinary_scores_are_never_computed_again(config: HopperForwardKernelConfig) -> None:
     q, k, v = generate_qkv(1, SEQ, HEADS, 64, config.dtype)
     assert scores_computed_again(run_right(config, q, k, v)) == 0
 
 
-@pytest.mark.parametrize("config", WATCHED, ids=name)
+@pytest.mark.parametrize("config", STALE_MAX, ids=name)
 def test_the_weights_may_grow_as_large_as_their_type_allows_and_no_larger(
     config: HopperForwardKernelConfig,
 ) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.render.blocks import marked_block
 from ptx_emulator import SCHEDULES
-from tests.emulator import ampere_mutations, hopper_mutations, short_mutations
+from tests.emulator import ampere_mutations, decode_mutations, hopper_mutations
 from tests.emulator.gate import first_of_each_kind
 from tests.emulator.mutations import TABLES
 from tests.emulator.planting import Mutation, catch, caught
@@ -19,7 +19,7 @@ DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "emulator.md"
 MUTATIONS = [
     parameter for mutations in TABLES.values() for parameter in first_of_each_kind(mutations)
 ]
-HOPPER = (*hopper_mutations.MUTATIONS, *short_mutations.MUTATIONS)
+HOPPER = (*hopper_mutations.MUTATIONS, *decode_mutations.MUTATIONS)
 SCENES = (ampere_mutations.rung(16), *dict.fromkeys(mutation.scene for mutation in HOPPER))
 
 

@@ -12,7 +12,7 @@ from flash_attention.arch import Arch
 from flash_attention.call.problem import Problem
 from flash_attention.call.tensors import TensorView
 from flash_attention.families.config import KernelConfig
-from flash_attention.families.recipe import Recipe, Setting, Split
+from flash_attention.families.recipe import AnyKvSplits, Recipe, Setting
 from flash_attention.families.registry import family_of
 
 GPU = torch.device("cuda", 0)
@@ -50,7 +50,7 @@ def recipe_of(
     views: Sequence[TensorView] | None = None,
     arch: Arch | None = None,
     num_sms: int = 1,
-    split: Split = None,
+    split: AnyKvSplits = None,
 ) -> Recipe:
     """How the family of a config answers a problem, by default of dense tensors."""
     setting = Setting(arch or config.default_arch, num_sms, split=split)

@@ -98,12 +98,14 @@ def test_rows_are_summed_and_padded(dtype: torch.dtype) -> None:
 
 def test_turns_start_at_zero() -> None:
     asked = problem()
-    rig = Rig(asked, takes_turns=True)
+    rig = Rig(asked, orders_dq=True)
     for name in ("o", "d_o"):
         rig.give(name, torch.randn(2, 150, 2, 40).to(torch.bfloat16))
     rig.give("lse", torch.randn(2, 2, 150))
-    rig.run(prepare_step(asked, TARGET, takes_turns=True))
-    assert not rig.memory.read(rig.args.dq_turn, np.int32, (2 * rig.args.stat_rows // 64,)).any()
+    rig.run(prepare_step(asked, TARGET, orders_dq=True))
+    assert not rig.memory.read(
+        rig.args.dq_semaphore, np.int32, (2 * rig.args.stat_rows // 64,)
+    ).any()
 
 
 def test_dq_of_a_sequence_without_keys_is_cleared() -> None:

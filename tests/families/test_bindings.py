@@ -75,7 +75,7 @@ def bound_by_features() -> Iterator[tuple[Binding, ...]]:
     yield Sm80Features(per_batch=True, page_keys=16).bindings()
     yield Sm90Features(per_batch=True, page_keys=1).bindings(hopper)
     for splits in SplitKind:
-        short = Sm90Features(heads_together=4, few_queries=True, page_keys=16, splits=splits)
+        short = Sm90Features(heads_together=4, decode=True, page_keys=16, splits=splits)
         yield short.bindings(hopper)
         yield replace(short, one_launch=True).bindings(hopper)
     for splits in (SplitKind.WHOLE, SplitKind.EVEN):

@@ -129,7 +129,13 @@ BACKWARD_CONFIGS = (
     "hopper_backward(BF16, 64, 128, 128, 1): dq_atomic+ds_1+rounded+serial+one_each",
     "hopper_backward(BF16, 64, 128, 128, 2): dq_workspace+ds_2+rounded+paired+one_each",
 )
-SAID = ("", "_causal", "_guarded", "_window_softcap_per_batch_page_64_sinks_heads_4_few", "_even")
+SAID = (
+    "",
+    "_causal",
+    "_predicated",
+    "_window_softcap_per_batch_page_64_sinks_heads_4_decode",
+    "_even",
+)
 
 
 @pytest.mark.parametrize("said", SAID)
@@ -174,7 +180,7 @@ def test_every_kernel_of_a_backward_pass_has_a_name_that_reads_back(config: str)
 
 @pytest.mark.parametrize("packed", [False, True])
 @pytest.mark.parametrize("heads", [1, 4])
-@pytest.mark.parametrize("splits", [SplitKind.CHUNKED, SplitKind.EVEN])
+@pytest.mark.parametrize("splits", [SplitKind.FIXED, SplitKind.EVEN])
 @pytest.mark.parametrize("columns", [128, 512])
 @pytest.mark.parametrize("dtype", DType)
 def test_the_name_of_a_combining_kernel_carries_its_config(

@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 from dataclasses import dataclass
 
-from flash_attention.tools.inspect.sass import (
+from flash_attention_workbench.inspect.sass import (
     PRINT_CODE,
     Instruction,
     find_nvdisasm,

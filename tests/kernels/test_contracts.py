@@ -34,7 +34,7 @@ SHORT = replace(
     skip_empty=False,
 )
 PER_BATCH = replace(EVERY_SWITCH, skip_empty=False)
-EVEN = Sm90Features(few_queries=True, heads_together=4, splits=SplitKind.EVEN)
+EVEN = Sm90Features(decode=True, heads_together=4, splits=SplitKind.EVEN)
 
 
 @dataclass(frozen=True)
@@ -74,13 +74,13 @@ MISSING = [
     Missing("Lengths", "q_len("),
     Missing("Rows", "head("),
     Missing("Splits", "end_block("),
-    Missing("Splits", "count(", SHORT, Sm90Features(few_queries=True)),
+    Missing("Splits", "count(", SHORT, Sm90Features(decode=True)),
     Missing("Splits", "part(", SHORT, EVEN),
     Missing("Descale", "of_values("),
-    Missing("Rescale", "guess(Block"),
+    Missing("Rescale", "try_stale_max(Block"),
     Missing("Copy", "store(", UNIFIED),
     Missing("Pages", "load("),
-    Missing("Turns", "finish("),
+    Missing("PingPong", "finish("),
     Missing("TileOrder", "request("),
     Missing("Output", "store("),
     Missing("Queries", "expect("),
@@ -177,7 +177,7 @@ def test_the_first_family_knows_its_shared_memory() -> None:
     ("config", "features"),
     [
         (SHORT, EVEN),
-        (SHORT, Sm90Features(few_queries=True, heads_together=7)),
+        (SHORT, Sm90Features(decode=True, heads_together=7)),
         (PER_BATCH, Sm90Features(per_batch=True, heads_together=4)),
         (PER_BATCH, Features(per_batch=True, page_keys=16)),
     ],

@@ -17,8 +17,8 @@ from flash_attention.kernel_configs import DType, HopperForwardKernelConfig, Til
 from flash_attention.launch.emulation import emulate
 from flash_attention.reference.judge import Judge, check_lse, generate_qkv, generate_qkvo
 from flash_attention.reference.oracle import oracle
-from flash_attention.tools.commands.precompile import Job, precompile
-from flash_attention.tools.cores import usable_cores
+from flash_attention_workbench.commands.precompile import Job, precompile
+from flash_attention_workbench.cores import usable_cores
 from tests.hopper_configs import hopper_ladder, sample_hopper_configs, selected
 
 pytestmark = pytest.mark.gpu
@@ -37,7 +37,7 @@ RANDOM = [
 ]
 LENGTHS = (1, 63, 64, 65, 127, 129, 1000, 4097)
 DYNAMIC = next(c for c, causal in SELECTED if causal and c.d_head == 128)
-WATCHED = [hopper_ladder(dtype, 64)[-1][1] for dtype in DType]
+STALE_MAX = [hopper_ladder(dtype, 64)[-1][1] for dtype in DType]
 
 rungs = pytest.mark.parametrize(
     ("config", "causal"), [pytest.param(config, causal, id=name) for config, causal, name in LADDER]
@@ -174,7 +174,7 @@ def test_rows_without_keys_and_problems_without_rows(
         assert bool(lse[:, :, keyless:].isfinite().all())
 
 
-@pytest.mark.parametrize("config", WATCHED, ids=lambda c: c.dtype.name)
+@pytest.mark.parametrize("config", STALE_MAX, ids=lambda c: c.dtype.name)
 @pytest.mark.parametrize("causal", [False, True], ids=["full", "causal"])
 def test_scores_that_are_large_or_grow(config: HopperForwardKernelConfig, causal: bool) -> None:
     q, k, v = generate_qkv(2, 1000, 4, 64, config.dtype, "cuda")
@@ -184,7 +184,7 @@ def test_scores_that_are_large_or_grow(config: HopperForwardKernelConfig, causal
     check_right(config, (q, k * growth.flip(0), v), causal, "towards the first key")
 
 
-@pytest.mark.parametrize("config", WATCHED, ids=lambda c: c.dtype.name)
+@pytest.mark.parametrize("config", STALE_MAX, ids=lambda c: c.dtype.name)
 def test_nan_is_where_the_reference_has_it(config: HopperForwardKernelConfig) -> None:
     spoiled = [*product((0, 1), (nan, inf, -inf), (100, 990))]
     q, k, v = generate_qkv(1, 1000, len(spoiled), 64, config.dtype, "cuda")
@@ -249,7 +249,7 @@ def test_a_graph_is_captured_once_and_replayed_with_new_values(causal: bool) -> 
         assert torch.equal(forward(config, q, k, v, causal=causal), first)
 
 
-@pytest.mark.parametrize("config", [*WATCHED, DYNAMIC], ids=lambda c: c.kernel_name())
+@pytest.mark.parametrize("config", [*STALE_MAX, DYNAMIC], ids=lambda c: c.kernel_name())
 def test_the_emulator_agrees_but_for_single_roundings(config: HopperForwardKernelConfig) -> None:
     q, k, v = generate_qkv(1, 200, 2, config.d_head, config.dtype, seq_len_k=300, n_heads_k=1)
     emulated = emulate(config, q, k, v, causal=True, return_lse=True)

@@ -40,7 +40,7 @@ def assert_right(out: Tensor, q: Tensor, k: Tensor, v: Tensor) -> None:
     assert int(wrong) == 0
 
 
-# The rung before FusedExp2, the last of sm_80, one that rescales every block, lazily, and watched.
+# The rung before FusedExp2, the last of sm_80, and those that rescale always, lazily, and stale.
 @pytest.mark.parametrize("factor", [1e2, 1e4, 1e7])
 @pytest.mark.parametrize("number", [1, 15, 22, 25, 29])
 def test_a_rung_is_right(number: int, factor: float) -> None:

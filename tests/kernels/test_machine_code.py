@@ -99,8 +99,8 @@ def test_a_sample_of_all_valid_configs_compiles(arch: str, count: int) -> None:
 
 
 THREE_REGISTERS = 12  # bytes: for sm_100 ptxas keeps to 168 registers, the others are in memory
-GUARDED = [
-    Sm80Features(guarded=True),
+PREDICATED = [
+    Sm80Features(predicated=True),
     CAUSAL,
     Features(MaskKind.WINDOW, softcap=True, per_batch=True),
 ]
@@ -109,7 +109,7 @@ GUARDED = [
 # Each by itself for the first target. Everything at once for one target a generation, which take
 # turns at the head dimensions.
 LATER = ("sm_90", "sm_100", "sm_120")
-GUARDED_FOR = [
+PREDICATED_FOR = [
     pytest.param(
         *(arch, d_head, features),
         id=f"{arch}-{d_head}-{features.suffix}",
@@ -117,11 +117,11 @@ GUARDED_FOR = [
     )
     for place, d_head in enumerate(D_HEADS)
     for arch in ("sm_80", *LATER)
-    for features in (GUARDED if arch == "sm_80" else GUARDED[-1:])
+    for features in (PREDICATED if arch == "sm_80" else PREDICATED[-1:])
 ]
 
 
-@pytest.mark.parametrize(("arch", "d_head", "features"), GUARDED_FOR)
+@pytest.mark.parametrize(("arch", "d_head", "features"), PREDICATED_FOR)
 def test_selected_kernels_with_guards_do_not_spill(
     arch: str, d_head: int, features: Features
 ) -> None:
@@ -134,13 +134,13 @@ def test_selected_kernels_with_guards_do_not_spill(
 
 def test_guards_are_compiled_in_only_where_they_are_bound() -> None:
     config = flash_ladder(DType.FP16, 128)[14]
-    plain, guarded = (
-        compile_config(config, ARCHES["sm_80"], features).ptx for features in (PLAIN, GUARDED[0])
+    plain, predicated = (
+        compile_config(config, ARCHES["sm_80"], features).ptx for features in (PLAIN, PREDICATED[0])
     )
     zero_filled = re.compile(r"cp\.async\.cg\S+ \[%r\d+\], \[%rd\d+\], 16, %r\d+;")
     assert zero_filled.search(plain) is None
-    copies = guarded.count("cp.async.cg")
-    assert len(zero_filled.findall(guarded)) == copies == plain.count("cp.async.cg")
+    copies = predicated.count("cp.async.cg")
+    assert len(zero_filled.findall(predicated)) == copies == plain.count("cp.async.cg")
 
 
 BASE = FlashForwardKernelConfig(DType.FP16, 64, 128, 64, 4, True, True, True, 2, 2, 2, False, True)

@@ -17,7 +17,7 @@ from flash_attention.call.problem import Problem
 from flash_attention.launch.emulation import Settings, emulate_plan
 from flash_attention.launch.plan import Plan
 from flash_attention.reference.judge import generate_qkv
-from tests.short_queries import FAR, in_pages, shuffled_table
+from tests.decode_cases import FAR, in_pages, shuffled_table
 
 PAGE, COLUMNS = 16, 64
 
@@ -59,7 +59,7 @@ def test_few_keys_in_a_wide_table_are_split_as_if_the_table_had_no_more() -> Non
     bounded = explain(q, k, v, block_table=table, max_seqlen_k=4096, **asked)
     narrow = explain(q, k, v, block_table=table[:, : 4096 // PAGE].contiguous(), **asked)
     wide = explain(q, k, v, block_table=table, **asked)
-    assert (bounded.config, bounded.chunks) == (narrow.config, narrow.chunks)
+    assert (bounded.config, bounded.num_splits) == (narrow.config, narrow.num_splits)
     assert bounded.problem.seq_k == narrow.problem.seq_k == 4096
     assert wide.problem.seq_k == 4096 * PAGE
 

@@ -16,7 +16,7 @@ from flash_attention.families.sm90.forward.features import Sm90Features, SplitKi
 from flash_attention.kernel_configs import DType
 from flash_attention.launch.kernels import load_unit
 from flash_attention.launch.plan import Plan
-from flash_attention.tools.inspect.sass import (
+from flash_attention_workbench.inspect.sass import (
     InspectorMissing,
     disassemble,
     instruction_mix,
@@ -51,7 +51,7 @@ def test_the_second_step_of_split_keys_combines_and_is_the_one_that_starts_early
     main, combine = plan.recipe.steps
     assert (main.starts_early, combine.starts_early) == (False, True)
     assert (combine.unit.name, combine.unit.target) == (
-        "combine_fp16_126_heads_3_chunked",
+        "combine_fp16_126_heads_3_fixed",
         "sm_90a",
     )
     assert combine.geometry.grid == (2 * 6, 1, 1)
@@ -65,7 +65,7 @@ def test_the_second_step_of_split_keys_combines_and_is_the_one_that_starts_early
 
 
 @pytest.mark.parametrize("heads_together", [1, 7])
-@pytest.mark.parametrize("splits", [SplitKind.CHUNKED, SplitKind.EVEN])
+@pytest.mark.parametrize("splits", [SplitKind.FIXED, SplitKind.EVEN])
 def test_no_access_comes_before_the_wait(splits: SplitKind, heads_together: int) -> None:
     kernel = compiled(Sm90Features(splits=splits, heads_together=heads_together))
     assert waits_first(kernel.ptx)

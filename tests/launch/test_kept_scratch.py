@@ -40,7 +40,7 @@ def launched(plan: Plan, call: Call, gpus: Gpus, device_index: int = 0) -> tuple
     launcher.load()
     launcher.launch(plan.bind(call))
     seen = gpus.launches[-1].arguments
-    return seen.o_parts, seen.lse_parts
+    return seen.o_partial, seen.lse_partial
 
 
 def test_a_stream_of_a_device_has_one_block(gpus: Gpus) -> None:
@@ -74,9 +74,9 @@ def test_a_single_kernel_has_kept_scratch_without_an_allocation(gpus: Gpus) -> N
     assert len(plan.recipe.steps) == 1
     block = kept_scratch(0, STREAMS)
     for _ in range(2):
-        o_parts, lse_parts = launched(plan, call, gpus)
-        assert o_parts == block
-        assert lse_parts - o_parts == plan.recipe.scratch["o_parts"]
+        o_partial, lse_partial = launched(plan, call, gpus)
+        assert o_partial == block
+        assert lse_partial - o_partial == plan.recipe.scratch["o_partial"]
     assert launched(plan, call, gpus, device_index=1)[0] == kept_scratch(1, STREAMS + 1)
     assert gpus.allocated == []
 

@@ -130,11 +130,11 @@ def test_two_kernels_are_launched_in_order_and_share_memory_that_lives_as_long(g
     assert combine.scratch_alive
     assert room[0]() is None
     sizes = plan.recipe.scratch
-    assert list(sizes) == ["o_parts", "lse_parts"]
+    assert list(sizes) == ["o_partial", "lse_partial"]
     assert gpus.allocated_bytes == [sum(sizes.values())]
     for seen in (main, combine):
-        assert seen.arguments.lse_parts - seen.arguments.o_parts == sizes["o_parts"]
-    assert main.arguments.o_parts == combine.arguments.o_parts
+        assert seen.arguments.lse_partial - seen.arguments.o_partial == sizes["o_partial"]
+    assert main.arguments.o_partial == combine.arguments.o_partial
 
 
 @pytest.mark.usefixtures("two_launches")

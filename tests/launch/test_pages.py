@@ -15,7 +15,7 @@ from flash_attention.call.call import Call
 from flash_attention.launch.emulation import Settings, emulate_plan
 from flash_attention.launch.plan import Plan
 from flash_attention.reference.judge import generate_qkv
-from tests.short_queries import FAR, in_pages, shuffled_table
+from tests.decode_cases import FAR, in_pages, shuffled_table
 
 pytestmark = pytest.mark.slow  # left out of `make quick`
 

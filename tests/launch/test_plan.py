@@ -52,7 +52,7 @@ def test_a_plan_packs_strides_lengths_scale_and_the_call_adds_addresses() -> Non
         "v": v.data_ptr(),
         "o": o.data_ptr(),
         **dict.fromkeys(("lse", "sinks", "cu_seqlens_q", "cu_seqlens_k", "seqused_k")),
-        **dict.fromkeys(("block_table", "o_parts", "lse_parts", "tile_counter")),
+        **dict.fromkeys(("block_table", "o_partial", "lse_partial", "tile_counter")),
         **dict.fromkeys(("q_descale", "k_descale", "v_descale")),
         **dict.fromkeys(("q_descale_stride", "k_descale_stride", "v_descale_stride"), (0, 0, 0)),
         "q_stride": (SEQ * 2 * HEADS * D_HEAD, 2 * HEADS * D_HEAD, D_HEAD),

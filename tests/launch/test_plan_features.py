@@ -118,10 +118,10 @@ def test_keys_are_cut_on_hopper_only() -> None:
     call = Call(q[:, :1], k, v, split_keys=64)
     hopper, other = (Plan(call, arch=ARCHES[name]) for name in ("sm_90", "sm_80"))
     assert isinstance(hopper.config, HopperForwardKernelConfig)
-    assert (hopper.rule, hopper.recipe.chunks) == (Rule.SHORT_QUERIES, 2 * 2)
+    assert (hopper.rule, hopper.recipe.num_splits) == (Rule.DECODE, 2 * 2)
     assert (len(hopper.recipe.steps), hopper.recipe.counters) == (1, hopper.recipe.tiles)
     assert isinstance(other.config, FlashForwardKernelConfig)
-    assert (other.recipe.chunks, len(other.recipe.steps)) == (0, 1)
+    assert (other.recipe.num_splits, len(other.recipe.steps)) == (0, 1)
 
 
 @pytest.mark.usefixtures("no_compile")

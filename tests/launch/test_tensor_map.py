@@ -110,7 +110,7 @@ def test_a_load_brings_less_into_l2_where_rows_are_no_multiple_of_64_bytes(
 
 
 def test_boxes_follow_heads_side_by_side_pages_and_short_queries() -> None:
-    features = Sm90Features(heads_together=4, page_keys=32, few_queries=True)
+    features = Sm90Features(heads_together=4, page_keys=32, decode=True)
     maps = describe_all(CONFIG, [view(name) for name in "qkvo"], features)
     boxes = [(64, 4, 16, 1), (64, 1, 32, 1), (64, 1, 32, 1), (64, 4, 4, 1)]
     assert [seen.box for seen in maps.values()] == boxes

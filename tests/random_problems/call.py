@@ -17,8 +17,8 @@ from flash_attention.call.call import Call
 from flash_attention.kernel_configs import DType, KernelConfig
 from flash_attention.launch.plan import Plan
 from flash_attention.reference.judge import Judge, check_lse, cu_seqlens
+from tests.decode_cases import FAR, in_pages, shuffled_table
 from tests.random_problems.problem import Lengths, RandomProblem
-from tests.short_queries import FAR, in_pages, shuffled_table
 
 GUARD = 7.0  # what lies around a guarded output
 ROUNDINGS = 4  # of the largest value: of its weight and of the output, and as many again

@@ -31,7 +31,7 @@ from tests.random_problems.problem import (
 PAGES = (1, 3, 16, 24, 64, 256)
 WIDTHS = tuple(sorted(HOPPER_D_HEADS))
 CORNERS = (1, 2, 15, 16, 17, 31, 63, 64, 65, 127, 128, 129, 191, 255, 256, 257, 1023, 1024, 1025)
-SPLIT = 64  # chunks of keys are multiples of it
+SPLIT = 64  # splits of keys are multiples of it
 
 Item = TypeVar("Item")
 

@@ -25,7 +25,7 @@ from flash_attention.launch.backward import BackwardPlan
 from flash_attention.launch.device import device_arch
 from flash_attention.reference.formula import evaluate
 from flash_attention.reference.gradient_judge import GradientJudge
-from flash_attention.tools.gradient_check import gradients_over_nan
+from flash_attention_workbench.gradient_check import gradients_over_nan
 from tests.random_problems.call import RandomCall, make
 from tests.random_problems.draw import Size, draw
 from tests.random_problems.problem import FEATURES, OUTPUTS, RandomProblem, without

@@ -108,7 +108,7 @@ FEATURES: dict[str, Callable[[RandomProblem], bool]] = {
     "sinks": lambda p: p.sinks,
     "seqused_k": lambda p: p.used is not None,
     "pages": lambda p: p.page > 0,
-    "short queries": lambda p: 0 < max(p.lengths_q) <= SHORT,
+    "decode": lambda p: 0 < max(p.lengths_q) <= SHORT,
     "split_keys": lambda p: p.split_keys is not None,
     "lse": lambda p: p.return_lse,
     **{f"output {name}": _says("out", name) for name in OUTPUTS[1:]},

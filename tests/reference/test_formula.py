@@ -12,11 +12,11 @@ from torch import Tensor
 from flash_attention.call.call import Call
 from flash_attention.reference import formula
 from flash_attention.reference.formula import evaluate, without_pages
+from tests.decode_cases import DECODE_CASES, FAR, DecodeCase
 from tests.feature_cases import CASES, Case
-from tests.short_queries import FAR, SHORT_CASES, ShortCase
 
 close = partial(torch.testing.assert_close, rtol=1e-12, atol=1e-12)
-PAGED = [short for short in SHORT_CASES if short.page_keys]
+PAGED = [short for short in DECODE_CASES if short.page_keys]
 
 
 @pytest.mark.parametrize("precision", [torch.float64, torch.float32, torch.bfloat16])
@@ -53,7 +53,7 @@ def test_parts_of_any_size_give_the_same(
 
 
 @pytest.mark.parametrize("short", PAGED, ids=lambda short: short.name)
-def test_keys_in_pages_are_the_keys_one_after_the_other(short: ShortCase) -> None:
+def test_keys_in_pages_are_the_keys_one_after_the_other(short: DecodeCase) -> None:
     made = short.make()
     paged = short.call(made)
     assert paged.block_table is not None

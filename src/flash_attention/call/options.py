@@ -101,12 +101,12 @@ def check_window(window: object, name: str = "window") -> None:
 
 
 def check_split_keys(keys: object) -> None:
-    """Check that the chunk length of split-KV is None or a positive integer."""
+    """Check that the length of the splits of split-KV is None or a positive integer."""
     if keys is None:
         return
     if not isinstance(keys, Integral) or isinstance(keys, bool) or int(keys) < 1:
         raise UnsupportedError(
-            f"split_keys is {quoted(keys)}; pass how many keys a chunk has, a positive int, or None"
+            f"split_keys is {quoted(keys)}; pass how many keys a split has, a positive int, or None"
         )
 
 

@@ -12,7 +12,7 @@ from flash_attention.call.problem import Problem
 from flash_attention.call.tensors import TensorView
 from flash_attention.choose.tables import NO_DEVICE, Device, choose
 from flash_attention.families.config import KernelConfig
-from flash_attention.families.recipe import Recipe, Setting, Split
+from flash_attention.families.recipe import AnyKvSplits, Recipe, Setting
 from flash_attention.families.registry import families_for, family_of, pass_of
 
 
@@ -20,7 +20,7 @@ class Rule(Enum):
     """What chose a config."""
 
     GIVEN = "given by the caller"
-    SHORT_QUERIES = "short queries"
+    DECODE = "decode"
     TABLE = "table"
     HEURISTIC = "heuristic"
 
@@ -31,7 +31,7 @@ class Decision:
 
     config: KernelConfig
     arch: Arch
-    split: Split
+    split: AnyKvSplits
     rule: Rule
     reason: str = field(default="", compare=False)  # why, as far as tables are concerned
 
@@ -79,7 +79,7 @@ def decide(
     for family in families_for(problem, pass_of(problem)):
         short = family.choose_split(problem, arch, where.num_sms, split_keys)
         if not isinstance(short, str):
-            return Decision(short[0], arch, short[1], Rule.SHORT_QUERIES)
+            return Decision(short[0], arch, short[1], Rule.DECODE)
     choice = choose(problem, arch, where.device, may_tune=may_tune)
     rule = Rule.TABLE if choice.measured else Rule.HEURISTIC
     return Decision(choice.config, arch, None, rule, choice.reason)

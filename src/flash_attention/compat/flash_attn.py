@@ -38,7 +38,7 @@ from flash_attention.compat.forward_only import computed_alone, of_a_cache, why_
 from flash_attention.compat.kv_cache import Cache
 from flash_attention.compat.rotary import rotary_of
 from flash_attention.errors import UnsupportedError, quoted
-from flash_attention.families.sm90.forward.short_queries import BLOCK_KEYS
+from flash_attention.families.sm90.forward.decode import BLOCK_KEYS
 from flash_attention.ops import is_traced
 
 __all__ = [
@@ -211,7 +211,7 @@ def flash_attn_with_kvcache(
     affected.
 
     `num_splits` 0 splits the keys if that fills the GPU, 1 does not split them, and n splits those
-    of the longest sequence that fits the cache into n chunks or fewer. The results have no
+    of the longest sequence that fits the cache into n splits or fewer. The results have no
     gradient. Returns out, or with `return_softmax_lse` (out, softmax_lse).
     """
     refuse_dropout_and_alibi(0.0, alibi_slopes)
@@ -338,12 +338,12 @@ def _refuse_8_bits(function: str, **tensors: Tensor) -> None:
 
 
 def split_keys(num_splits: int, keys: int) -> int | None:
-    """Convert `num_splits`, into how many chunks the keys are split, to the `split_keys` of
-    `attention`, how many keys a chunk has. 0 leaves it to `attention`."""
+    """Convert `num_splits`, into how many splits the keys are divided, to the `split_keys` of
+    `attention`, how many keys a split has. 0 leaves it to `attention`."""
     whole = isinstance(num_splits, Integral) and not isinstance(num_splits, bool)
     if not whole or num_splits < 0:
         raise UnsupportedError(
-            f"num_splits is {quoted(num_splits)}; pass into how many chunks the keys are split, or"
+            f"num_splits is {quoted(num_splits)}; pass into how many splits the keys go, or"
             " 0 for as many as fill the GPU"
         )
     if num_splits == 0:

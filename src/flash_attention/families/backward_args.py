@@ -20,7 +20,7 @@ from flash_attention.families.call_args import (
 )
 
 STAT_BLOCK = 128  # kStatBlock of include/fa/attn/stat_rows.cuh
-TURN_ROWS = 64  # kTurnRows of the same file
+SEMAPHORE_ROWS = 64  # kSemaphoreRows of the same file
 VIEWS = ("d_o", "q", "k", "v", "o", "dq", "dk", "dv")
 """The tensors of a backward pass, in the order of the views that a recipe gets."""
 
@@ -43,7 +43,7 @@ class BackwardKernelArgs(CallArgs):
         ("lse_log2", ctypes.c_void_p),  # float32 (heads, stat_rows)
         ("delta", ctypes.c_void_p),  # float32 (heads, stat_rows)
         ("dq_sum", ctypes.c_void_p),  # float32 (heads, stat_rows, d_head)
-        ("dq_turn", ctypes.c_void_p),  # int32 (heads, stat_rows / 64)
+        ("dq_semaphore", ctypes.c_void_p),  # int32 (heads, stat_rows / 64)
         ("ds", ctypes.c_void_p),
         ("tile_counter", ctypes.c_void_p),  # int32[2], zero between launches; null if not used
         *((f"{name}_stride", Strides) for name in ("q", "k", "v", "o", "d_o", "dq", "dk", "dv")),

@@ -15,8 +15,8 @@ from flash_attention.errors import UnsupportedError
 from flash_attention.families.backward_args import (
     LAYOUT_ASSERTS,
     PARAMETER,
+    SEMAPHORE_ROWS,
     STAT_BLOCK,
-    TURN_ROWS,
     stat_bytes,
 )
 from flash_attention.families.bindings import dtype_binding
@@ -45,23 +45,24 @@ def parse_step_name(name: str) -> BackwardStep | None:
 
 
 def prepare_step(
-    problem: BackwardProblem, target: str, *, sum_columns: int = 0, takes_turns: bool = False
+    problem: BackwardProblem, target: str, *, sum_columns: int = 0, orders_dq: bool = False
 ) -> Step:
     """Return the kernel that computes lse_log2 and delta. It clears `sum_columns` columns of
-    dq_sum, or dq_turn if tiles take turns, and the gradients of rows that belong to no sequence."""
+    dq_sum, or dq_semaphore if dQ is added in order, and the gradients of rows that belong to no
+    sequence."""
     threads = 1
     while threads * CHUNK < problem.d_v:
         threads *= 2
     unit = _unit(
         "prepare",
-        f"{_lower(problem)}_{threads}_{'turns' if takes_turns else sum_columns}{_suffix(problem)}",
+        f"{_lower(problem)}_{threads}_{'ordered' if orders_dq else sum_columns}{_suffix(problem)}",
         target,
         (
             dtype_binding(_dtype(problem)),
             _lengths(problem),
             Number("row_threads", threads),
             Number("sum_columns", sum_columns),
-            Number("turns", STAT_BLOCK // TURN_ROWS if takes_turns else 0),
+            Number("semaphores", STAT_BLOCK // SEMAPHORE_ROWS if orders_dq else 0),
             Number("starts_next", int(_capability(target) >= EARLY_LAUNCHES)),
         ),
     )
@@ -100,13 +101,13 @@ def sink_steps(problem: BackwardProblem, target: str) -> tuple[Step, ...]:
 
 
 def stat_scratch(
-    problem: BackwardProblem, *, sum_columns: int = 0, takes_turns: bool = False
+    problem: BackwardProblem, *, sum_columns: int = 0, orders_dq: bool = False
 ) -> dict[str, int]:
-    """Return the bytes of lse_log2, delta, dq_sum and dq_turn."""
+    """Return the bytes of lse_log2, delta, dq_sum and dq_semaphore."""
     rows = stat_bytes(problem)
     sums = {"dq_sum": stat_bytes(problem, sum_columns)} if sum_columns else {}
-    turns = {"dq_turn": rows // TURN_ROWS} if takes_turns else {}
-    return {"lse_log2": rows, "delta": rows, **sums, **turns}
+    semaphores = {"dq_semaphore": rows // SEMAPHORE_ROWS} if orders_dq else {}
+    return {"lse_log2": rows, "delta": rows, **sums, **semaphores}
 
 
 def _unit(kernel: str, name: str, target: str, bindings: Sequence[Binding]) -> Unit:

@@ -22,7 +22,7 @@ from flash_attention.compile.unit import Unit
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.config import KernelConfig
 from flash_attention.families.passes import Pass
-from flash_attention.families.recipe import Recipe, Setting, Split
+from flash_attention.families.recipe import AnyKvSplits, Recipe, Setting
 from flash_attention.families.values import Violation
 
 Config = TypeVar("Config", bound=KernelConfig)
@@ -61,7 +61,7 @@ class Family(ABC, Generic[Config]):
         """
 
     def features(
-        self, config: Config, problem: Problem, return_lse: bool = False, split: Split = None
+        self, config: Config, problem: Problem, return_lse: bool = False, split: AnyKvSplits = None
     ) -> Features:
         """Return the resolved features of the kernel that runs a problem."""
         return self.resolve(config, problem.features)
@@ -84,8 +84,8 @@ class Family(ABC, Generic[Config]):
         are of do, q, k, v, o, dq, dk and dv.
         """
 
-    def split(self, config: Config, problem: Problem, keys: int) -> Split:
-        """Split the keys into chunks of `keys` keys, for a config that the caller chose."""
+    def split(self, config: Config, problem: Problem, keys: int) -> AnyKvSplits:
+        """Make KV splits of `keys` keys, for a config that the caller chose."""
         raise UnsupportedError(
             f"split_keys is given, and {self.config_type.__name__} kernels visit all keys of a row"
             " in one go; leave split_keys out, or pass a HopperForwardKernelConfig"
@@ -102,7 +102,7 @@ class Family(ABC, Generic[Config]):
         """Return the config for a problem that was not tuned, or why there is none."""
         return f"{self.config_type.__name__} kernels run where a config asks for them"
 
-    def why(self, config: Config, problem: Problem, split: Split) -> str:
+    def why(self, config: Config, problem: Problem, split: AnyKvSplits) -> str:
         """Say on what grounds the heuristic or `choose_split` chose the config."""
         mask = "full" if problem.features.mask is MaskKind.FULL else "masked"
         return f"d_head {config.d_head}, {mask}"
@@ -111,8 +111,8 @@ class Family(ABC, Generic[Config]):
 
     def choose_split(
         self, problem: Problem, arch: Arch, num_sms: int, split_keys: int | None
-    ) -> tuple[Config, Split] | str:
-        """Return a config and a split of the keys for short queries, or why there is none."""
+    ) -> tuple[Config, AnyKvSplits] | str:
+        """Return a config and a split of the keys for decoding, or why there is none."""
         return f"{self.config_type.__name__} kernels do not split keys"
 
     # tuning

@@ -36,8 +36,14 @@ class ForwardKernelArgs(CallArgs):
         ("o", ctypes.c_void_p),
         ("lse", ctypes.c_void_p),  # float32 (batch, heads, seq_q), null if not requested
         ("block_table", ctypes.c_void_p),  # int32 (batch, pages), null if the KV cache is not paged
-        ("o_parts", ctypes.c_void_p),  # of split-KV, float32 (parts, rows of a tile, d_v)
-        ("lse_parts", ctypes.c_void_p),  # their log-sum-exp, float32 (parts, rows of a tile)
+        (
+            "o_partial",
+            ctypes.c_void_p,
+        ),  # of split-KV, float32 (partials, rows of a tile, d_v)
+        (
+            "lse_partial",
+            ctypes.c_void_p,
+        ),  # their log-sum-exp, float32 (partials, rows of a tile)
         ("tile_counter", ctypes.c_void_p),  # int32, zero between launches; null if not used
         ("q_stride", Strides),
         ("k_stride", Strides),

@@ -59,7 +59,7 @@ class Step:
 
 WORKSPACE_MIB = 512  # of a backward pass, unless the environment says more or less
 WORKSPACE_VARIABLE = "FLASH_ATTENTION_WORKSPACE_MIB"
-Split = Any
+AnyKvSplits = Any
 """How the keys are split (split-KV). Only the family that made it reads it."""
 
 
@@ -80,7 +80,7 @@ class Setting:
     arch: Arch
     num_sms: int
     return_lse: bool = False
-    split: Split = None  # None means no split-KV
+    split: AnyKvSplits = None  # None means no split-KV
 
     @property
     def workspace_bytes(self) -> int:
@@ -103,8 +103,8 @@ class Recipe:
     counts_tiles: bool = False  # CTAs take tiles from the counter in tile_counter
     tiles: int = 0  # tiles of query rows; an upper bound for packed sequences
     main: int = 0  # which of the steps is the kernel of the config
-    chunks: int = 0  # split-KV chunks of all tiles; 0 if the keys are not split
-    arrivals: int = 0  # counters in tile_counter of the chunks of a tile that are done
+    num_splits: int = 0  # KV splits of all tiles; 0 if the keys are not split
+    arrivals: int = 0  # counters in tile_counter of the splits of a tile that are done
     v_in_k: bool = False  # the kernels read v as the first columns of k, where it has to start
 
     @property

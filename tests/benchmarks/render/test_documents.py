@@ -13,10 +13,10 @@ from benchmarks.render.blocks import begin, end, marked_block, replace_block
 from benchmarks.render.overview import OVERVIEW, WORKLOADS, overview_block
 from benchmarks.render.random_problems import PROBLEMS
 from flash_attention.errors import UnsupportedError
-from flash_attention.tools.bench.results import load, save
-from flash_attention.tools.bench.stored import Stored
-from tests.tools.bench.made_up import made_up_results
-from tests.tools.bench.made_up_grid import made_up_grid
+from flash_attention_workbench.bench.results import load, save
+from flash_attention_workbench.bench.stored import Stored
+from tests.workbench.bench.made_up import made_up_results
+from tests.workbench.bench.made_up_grid import made_up_grid
 
 ROOT = Path(__file__).resolve().parents[3]
 RESULTS = ROOT / "results"

@@ -11,8 +11,8 @@ from typing import Any
 from benchmarks.render import documents
 from benchmarks.render.blocks import begin, end
 from benchmarks.render.gradients import CURVES, CURVES_PLOT, GRADIENT_PROBLEMS
-from flash_attention.tools.bench.stored import GRADIENTS, read_file
-from tests.tools.bench.made_up_grid import grid_row, made_up_grid
+from flash_attention_workbench.bench.stored import GRADIENTS, read_file
+from tests.workbench.bench.made_up_grid import grid_row, made_up_grid
 
 FLOP = 2.5 * 2**36 / 1e9  # milliseconds at 1 TFLOP/s
 

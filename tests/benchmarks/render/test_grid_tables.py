@@ -6,8 +6,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from benchmarks.render.grid_tables import grid_table, is_plain, point_table
-from flash_attention.tools.bench.grid_summary import point_of, unit
-from tests.tools.bench.made_up_grid import made_up_rows
+from flash_attention_workbench.bench.grid_summary import point_of, unit
+from tests.workbench.bench.made_up_grid import made_up_rows
 
 
 def test_every_number_of_the_table() -> None:

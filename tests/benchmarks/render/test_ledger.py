@@ -6,7 +6,7 @@ from __future__ import annotations
 from benchmarks.render import documents
 from benchmarks.render.blocks import begin, end
 from benchmarks.render.ledger import ABLATIONS, profile_block
-from tests.tools.bench.made_up_grid import made_up_grid
+from tests.workbench.bench.made_up_grid import made_up_grid
 
 
 def test_every_number_of_the_profile() -> None:

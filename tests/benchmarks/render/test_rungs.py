@@ -21,10 +21,10 @@ from benchmarks.render.rungs import (
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.passes import Pass
 from flash_attention.ladder import get_ladder
-from flash_attention.tools.bench.comparison import FA2, opcode_changes
-from flash_attention.tools.bench.results import save
-from flash_attention.tools.bench.stored import BACKWARD_EMULATED, Stored, read_folder
-from tests.tools.bench.made_up import SHAPES, made_up_results, row
+from flash_attention_workbench.bench.comparison import FA2, opcode_changes
+from flash_attention_workbench.bench.results import save
+from flash_attention_workbench.bench.stored import BACKWARD_EMULATED, Stored, read_folder
+from tests.workbench.bench.made_up import SHAPES, made_up_results, row
 
 ROOT = Path(__file__).resolve().parents[3]
 RESULTS = ROOT / "results"

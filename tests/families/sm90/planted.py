@@ -12,7 +12,7 @@ from flash_attention.call.call import Call
 from flash_attention.errors import LaunchError
 from flash_attention.launch.emulation import Settings, emulate_plan
 from flash_attention.launch.plan import Plan
-from flash_attention.tools.mends import NUMBERS
+from flash_attention_workbench.mends import NUMBERS
 from ptx_emulator import DeadlockError, Finding
 from ptx_emulator.report.mends import DEADLOCK
 from tests.emulator.edits import Edit, compiler, edited_headers

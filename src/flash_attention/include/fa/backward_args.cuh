@@ -20,7 +20,7 @@ struct BackwardKernelArgs : CallArgs {
   float* lse_log2;    // [heads, stat_rows], base-2 logarithm, +inf for rows that see no key
   float* delta;       // [heads, stat_rows], rowsum(dO O) - dlse
   float* dq_sum;      // [heads, stat_rows, d_head], sums of dS K in the order of SumOrder
-  int* dq_turn;       // [heads, stat_rows / 64], tiles that have added their share to dq_sum
+  int* dq_semaphore;  // [heads, stat_rows / 64], tiles that have added their share to dq_sum
   void* ds;           // dS of a part of the work, in 16 bits
   int* tile_counter;  // {tiles taken, CTAs done}, zero at first
   Strides q_stride, k_stride, v_stride, o_stride, d_o_stride, dq_stride, dk_stride, dv_stride;

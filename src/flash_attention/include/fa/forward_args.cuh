@@ -18,8 +18,8 @@ struct ForwardKernelArgs : CallArgs {
   void* o;
   float* lse;              // natural logarithm; null if not requested
   const int* block_table;  // [batch, pages of the longest sequence], the pages of keys
-  float* o_parts;          // [parts, rows of a tile, d_v], split-KV partial results
-  float* lse_parts;        // [parts, rows of a tile], their log-sum-exp
+  float* o_partial;        // [parts, rows of a tile, d_v], split-KV partial results
+  float* lse_partial;      // [parts, rows of a tile], their log-sum-exp
   int* tile_counter;       // {tiles taken, CTAs done}, or parts stored of every tile; zero at first
   Strides q_stride, k_stride, v_stride, o_stride;
   i64 block_table_stride;

@@ -53,20 +53,20 @@ def test_only_wanted_gradients_are_computed(
 
 
 @pytest.mark.parametrize(
-    ("features", "side", "numbers"),
+    ("features", "loop", "numbers"),
     [
-        (Sm80BackwardFeatures(), "Keys", (1, 1, 1, 1)),
-        (Sm80BackwardFeatures(dq=False), "Keys", (1, 1, 0, 1)),
-        (Sm80BackwardFeatures(dq=False, dk=False), "Keys", (1, 0, 0, 0)),
-        (Sm80BackwardFeatures(dk=False), "Keys", (1, 0, 1, 1)),
-        (Sm80BackwardFeatures(dk=False, dv=False), "Queries", (0, 1, 0, 1)),
+        (Sm80BackwardFeatures(), "KV", (1, 1, 1, 1)),
+        (Sm80BackwardFeatures(dq=False), "KV", (1, 1, 0, 1)),
+        (Sm80BackwardFeatures(dq=False, dk=False), "KV", (1, 0, 0, 0)),
+        (Sm80BackwardFeatures(dk=False), "KV", (1, 0, 1, 1)),
+        (Sm80BackwardFeatures(dk=False, dv=False), "Q", (0, 1, 0, 1)),
     ],
 )
 def test_what_the_gradients_bind(
-    features: Sm80BackwardFeatures, side: str, numbers: tuple[int, ...]
+    features: Sm80BackwardFeatures, loop: str, numbers: tuple[int, ...]
 ) -> None:
     text = "\n".join(binding.declaration for binding in features.bindings(CONFIG))
-    assert f"fa::sm80::backward::side::{side};" in text
+    assert f"fa::sm80::backward::outer_loop::{loop};" in text
     for name, number in zip(("SumsP", "SumsDs", "AddsDq", "NeedsDs"), numbers, strict=True):
         assert f"k{name} = {number};" in text
 

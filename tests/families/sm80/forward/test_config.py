@@ -66,8 +66,8 @@ def test_cpp_struct_says_every_choice() -> None:
     for line in (
         "static constexpr int kBC = 32;",
         "using Schedule = fa::sm80::schedule::Eager;",
-        "using KFeed = fa::sm80::feed::DoubleBuffered<2>;",
-        "using VFeed = fa::sm80::feed::Whole;",
+        "using KFragmentLoads = fa::sm80::fragment_loads::DoubleBuffered<2>;",
+        "using VFragmentLoads = fa::sm80::fragment_loads::Whole;",
         "using RowStride = fa::sm80::row_stride::FromArgs;",
     ):
         assert f"  {line}\n" in struct

@@ -67,7 +67,7 @@ def test_one_kernel_without_maps_counter_or_scratch_is_all() -> None:
     recipe = recipe_of(CONFIG, PROBLEM)
     (step,) = recipe.steps
     assert (dict(step.maps), step.starts_early) == ({}, False)
-    assert (recipe.counts_tiles, dict(recipe.scratch), recipe.chunks) == (False, {}, 0)
+    assert (recipe.counts_tiles, dict(recipe.scratch), recipe.num_splits) == (False, {}, 0)
     arguments: Any = recipe.arguments
     assert (arguments.batch, arguments.heads, arguments.heads_per_kv) == (5, 6, 3)
     assert (arguments.q, arguments.tile_counter) == (None, None)

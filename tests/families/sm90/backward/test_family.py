@@ -96,7 +96,7 @@ def test_tiles_in_order_need_no_kernel_that_clears_or_converts() -> None:
         "lse_log2": 4 * rows,
         "delta": 4 * rows,
         "dq_sum": 4 * rows * 128,
-        "dq_turn": 4 * rows // 64,
+        "dq_semaphore": 4 * rows // 64,
     }
 
 

@@ -124,7 +124,7 @@ CASES = {
     "decoding": Case(1, 700, heads=8, batch=2),
     "decoding, whole": Case(1, 100, batch=2),
     "several queries, causal": Case(3, 700, keywords=CAUSAL, sharp=True),
-    "chunks of a given length": Case(1, 400, keywords=(("split_keys", 128),)),
+    "splits of a given length": Case(1, 400, keywords=(("split_keys", 128),)),
     "fp16": Case(1, 300, dtype=torch.float16),
     "one factor for all": Case(2, 300, per_head=False),
     "sinks, split": Case(1, 700, sinks=True),

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from flash_attention.launch.plan import Plan
-from flash_attention.tools.mends import NUMBERS
+from flash_attention_workbench.mends import NUMBERS
 from ptx_emulator.report.mends import DEADLOCK
 from tests.emulator.edits import Edit
 from tests.emulator.gate import first_of_each_kind

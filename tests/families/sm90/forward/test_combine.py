@@ -27,11 +27,11 @@ def test_parts_are_combined_by_a_kernel_of_their_own(dtype: DType, header: str) 
 
 
 def test_units_differ_whenever_their_arguments_do() -> None:
-    chunked = Sm90Features(splits=SplitKind.CHUNKED)
+    fixed = Sm90Features(splits=SplitKind.FIXED)
     units = [
         combine_unit(DType.BF16, EVEN, 64, 128, "sm_90a"),
         combine_unit(DType.FP16, EVEN, 64, 128, "sm_90a"),
-        combine_unit(DType.BF16, chunked, 64, 128, "sm_90a"),
+        combine_unit(DType.BF16, fixed, 64, 128, "sm_90a"),
         combine_unit(DType.BF16, EVEN, 128, 128, "sm_90a"),
         combine_unit(DType.BF16, Sm90Features(splits=SplitKind.EVEN), 64, 128, "sm_90a"),
         combine_unit(DType.BF16, EVEN, 64, 512, "sm_90a"),

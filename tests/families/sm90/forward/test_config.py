@@ -30,7 +30,7 @@ OTHER_VALUES: dict[str, Any] = {
     "direct_output": True,
     "rescale_threshold": 4,
     "narrow_keys": 0,
-    "watch_sums": False,
+    "stale_max": False,
     "prefetch_q": False,
     "skip_empty": False,
     "wide_panels": True,
@@ -87,7 +87,7 @@ def test_two_ctas_of_one_consumer_share_a_multiprocessor() -> None:
 def test_the_short_form_names_the_family_and_every_switch() -> None:
     assert FULL.short_form() == (
         "hopper(BF16, 128, 2, 128, 2): tma+specialised+ping_pong+overlap+dynamic_64+own_output"
-        "+lazy_8+narrow_64+watch_sums+prefetch_q+skip_empty"
+        "+lazy_8+narrow_64+stale_max+prefetch_q+skip_empty"
     )
     assert PLAIN.short_form() == "hopper(BF16, 128, 2, 128, 1): plain"
     persistent = replace(FULL, tile_order=TileOrder.PERSISTENT, group_mib=0)
@@ -142,12 +142,12 @@ def test_cpp_struct_says_every_choice() -> None:
         "  static constexpr int kConvertQueries = 0;",
         "  static constexpr int kProducerRegisters = 40;",
         "  static constexpr int kConsumerRegisters = 232;",
-        "  using Turns = fa::sm90::turns::PingPong;",
+        "  using PingPong = fa::sm90::ping_pong::On;",
         "  using Schedule = fa::sm90::schedule::Overlapped;",
         "  using FirstBlock = fa::sm90::first_block::Narrow<64>;",
         "  using Queries = fa::sm90::queries::Prefetched;",
         "  using Roles = fa::sm90::roles::Specialised;",
-        "  using Rescale = fa::attn::rescale::Watched<8>;",
+        "  using Rescale = fa::attn::rescale::StaleMax<8>;",
         "  using Exponential = fa::attn::exponential::FusedExp2;",
         "};",
     ]
@@ -171,7 +171,7 @@ def test_a_kernel_without_producer_binds_only_the_slots_it_has() -> None:
 @pytest.mark.parametrize(
     ("change", "line"),
     [
-        ({"ping_pong": False}, "using Turns = fa::sm90::turns::Free;"),
+        ({"ping_pong": False}, "using PingPong = fa::sm90::ping_pong::Off;"),
         ({"overlap": False}, "using Schedule = fa::sm90::schedule::Serial;"),
         (
             {"tile_order": TileOrder.ONE_EACH},
@@ -184,9 +184,9 @@ def test_a_kernel_without_producer_binds_only_the_slots_it_has() -> None:
         ({"own_output": False}, "using Output = fa::sm90::output::OverQueries;"),
         ({"narrow_keys": 0}, "using FirstBlock = fa::sm90::first_block::Whole;"),
         ({"prefetch_q": False}, "using Queries = fa::sm90::queries::OnDemand;"),
-        ({"watch_sums": False}, "using Rescale = fa::attn::rescale::Lazy<8>;"),
+        ({"stale_max": False}, "using Rescale = fa::attn::rescale::Lazy<8>;"),
         (
-            {"watch_sums": False, "rescale_threshold": 0},
+            {"stale_max": False, "rescale_threshold": 0},
             "using Rescale = fa::attn::rescale::EveryBlock;",
         ),
         ({"consumers": 3}, "static constexpr int kConsumerRegisters = 160;"),

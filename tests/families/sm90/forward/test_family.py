@@ -18,7 +18,7 @@ from flash_attention.families.registry import unit_of
 from flash_attention.families.sm90.forward.family import SM90
 from flash_attention.families.sm90.forward.features import Sm90Features, SplitKind
 from flash_attention.families.sm90.forward.heuristic import SHORT, group_mib
-from flash_attention.families.sm90.forward.splits import Chunks
+from flash_attention.families.sm90.forward.splits import KvSplits
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig, TileOrder
 from tests.families.problems import recipe_of
 
@@ -55,7 +55,7 @@ def test_a_grid_is_flat_and_covers_the_last_rows(consumers: int, seq_q: int, til
     assert step.geometry.grid == (tiles, 1, 1)
     assert step.geometry.block == 128 * (consumers + 1)
     assert step.geometry.smem_bytes == config.smem_bytes()
-    assert (recipe.tiles, recipe.chunks) == (tiles, 0)
+    assert (recipe.tiles, recipe.num_splits) == (tiles, 0)
 
 
 def in_order(config: HopperForwardKernelConfig, order: TileOrder) -> HopperForwardKernelConfig:
@@ -126,34 +126,32 @@ def test_few_parts_are_combined_by_the_last_cta_of_a_tile() -> None:
     (main,) = recipe.steps
     assert "using Output = fa::sm90::output::Combined;" in main.unit.source
     assert (recipe.tiles, recipe.arrivals, recipe.counters) == (10, 20, 20)  # of two consumers
-    assert recipe.scratch == {"o_parts": 40 * 6 * 128 * 4, "lse_parts": 40 * 6 * 4}
+    assert recipe.scratch == {"o_partial": 40 * 6 * 128 * 4, "lse_partial": 40 * 6 * 4}
 
 
 @pytest.mark.usefixtures("two_launches")
 def test_split_keys_make_two_kernels_and_the_parts_between_them() -> None:
     split = SM90.split(BLOCKS_OF_64, DECODE, 128)
-    assert split == Chunks(SplitKind.CHUNKED, blocks=2, key_blocks=8, heads_together=3)
+    assert split == KvSplits(SplitKind.FIXED, blocks=2, key_blocks=8, heads_together=3)
     recipe = recipe_of(BLOCKS_OF_64, DECODE, split=split)
     main, combine = recipe.steps
     assert (main.geometry.grid, main.starts_early) == ((10 * 4, 1, 1), False)
     assert (combine.geometry.grid, combine.starts_early) == ((5 * 6 * 2, 1, 1), True)
     assert (combine.geometry.block, dict(combine.maps)) == (128, {})
-    assert (recipe.tiles, recipe.chunks, recipe.counts_tiles) == (10, 40, False)
+    assert (recipe.tiles, recipe.num_splits, recipe.counts_tiles) == (10, 40, False)
     rows = 40 * 2 * 3
-    assert recipe.scratch == {"o_parts": rows * 128 * 4, "lse_parts": rows * 4}
+    assert recipe.scratch == {"o_partial": rows * 128 * 4, "lse_partial": rows * 4}
     arguments: Any = recipe.arguments
     assert (arguments.key_blocks, arguments.split_blocks) == (8, 2)
-    assert recipe.features == Sm90Features(
-        heads_together=3, few_queries=True, splits=SplitKind.CHUNKED
-    )
+    assert recipe.features == Sm90Features(heads_together=3, decode=True, splits=SplitKind.FIXED)
 
 
 def test_few_queries_whose_keys_stay_whole_are_one_kernel() -> None:
-    recipe = recipe_of(BLOCKS_OF_64, DECODE, split=Chunks.whole(DECODE, 64))
+    recipe = recipe_of(BLOCKS_OF_64, DECODE, split=KvSplits.whole(DECODE, 64))
     (step,) = recipe.steps
     assert step.geometry.grid == (10, 1, 1)
-    assert (recipe.tiles, recipe.chunks, dict(recipe.scratch)) == (10, 0, {})
-    assert recipe.features == Sm90Features(heads_together=3, few_queries=True)
+    assert (recipe.tiles, recipe.num_splits, dict(recipe.scratch)) == (10, 0, {})
+    assert recipe.features == Sm90Features(heads_together=3, decode=True)
 
 
 @pytest.mark.parametrize(
@@ -226,7 +224,7 @@ def test_a_choice_is_told_with_what_was_looked_at() -> None:
     assert SM90.why(HOPPER, short, None) == "d_head 128, full, up to 1024 queries"
     long = replace(PROBLEM, seq_q=SHORT + 1, causal=True)
     assert SM90.why(HOPPER, long, None) == "d_head 128, masked, over 1024 queries"
-    told = SM90.why(HOPPER, DECODE, Chunks.whole(DECODE, 64))
+    told = SM90.why(HOPPER, DECODE, KvSplits.whole(DECODE, 64))
     assert told == "6 rows that share a head of k and v fit in 64, a warpgroup's"
 
 
@@ -235,8 +233,8 @@ def test_a_choice_is_told_with_what_was_looked_at() -> None:
     [
         (UNIFIED, "Copy", "Copy: Transfers<Config> with load_q"),
         (UNIFIED, "Mask", "Mask: (args), kHasStart, first_key, end_key"),
-        (NARROW, "Turns", "Turns: Order<Consumers>(warpgroup) with begin(), end()"),
-        (NARROW, "Rescale", "Rescale: guess<Exponential, DType>"),
+        (NARROW, "PingPong", "PingPong: Order<Consumers>(warpgroup) with wait(), arrive()"),
+        (NARROW, "Rescale", "Rescale: try_stale_max<Exponential, DType>"),
     ],
 )
 def test_a_variant_that_breaks_its_contract_is_named_first(

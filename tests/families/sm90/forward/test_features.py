@@ -33,7 +33,7 @@ HOPPER = replace(ONE_EACH, tile_order=TileOrder.DYNAMIC, group_mib=4)
 PERSISTENT = replace(ONE_EACH, tile_order=TileOrder.PERSISTENT)
 UNIFIED = HopperForwardKernelConfig(DType.BF16, 64, 2, 128, 1, tma=True)
 PER_BATCH = Features(per_batch=True)
-CHUNKED = Sm90Features(few_queries=True, splits=SplitKind.CHUNKED)
+FIXED = Sm90Features(decode=True, splits=SplitKind.FIXED)
 
 
 def refused(message: str) -> Any:
@@ -46,9 +46,9 @@ def refused(message: str) -> Any:
         (Sm90Features(), ""),
         (Sm90Features(MaskKind.CAUSAL, sinks=True), "_causal_sinks"),
         (Sm90Features(per_batch=True, heads_together=4), "_per_batch_heads_4"),
-        (Sm90Features(heads_together=4, few_queries=True), "_heads_4_few"),
-        (CHUNKED, "_chunked"),
-        (Sm90Features(page_keys=16, few_queries=True, splits=SplitKind.EVEN), "_page_16_even"),
+        (Sm90Features(heads_together=4, decode=True), "_heads_4_few"),
+        (FIXED, "_fixed"),
+        (Sm90Features(page_keys=16, decode=True, splits=SplitKind.EVEN), "_page_16_even"),
     ],
 )
 def test_a_kernel_is_named_after_its_features(features: Sm90Features, suffix: str) -> None:
@@ -79,8 +79,8 @@ def test_kernels_without_a_producer_know_a_causal_mask_at_most(
 
 @pytest.mark.parametrize(
     "features",
-    [Sm90Features(heads_together=4), Sm90Features(few_queries=True), CHUNKED],
-    ids=["heads together", "few queries", "chunks"],
+    [Sm90Features(heads_together=4), Sm90Features(decode=True), FIXED],
+    ids=["heads together", "few queries", "splits"],
 )
 def test_kernels_without_a_producer_have_tiles_of_one_head(features: Sm90Features) -> None:
     assert resolve(ONE_EACH, features) == features
@@ -150,17 +150,17 @@ def test_sequences_of_their_own_lengths_need_the_counter(
 def test_short_queries_leave_no_field_idle(
     change: dict[str, Any], field: str, splits: SplitKind, per_batch: bool
 ) -> None:
-    features = Sm90Features(per_batch=per_batch, few_queries=True, splits=splits)
+    features = Sm90Features(per_batch=per_batch, decode=True, splits=splits)
     message = (
         f"^split_keys is given, and {field} of the config would change nothing: a CTA then has one"
-        " chunk of keys, and its rows of O leave from registers; leave the field at its default,"
+        " split of keys, and its rows of O leave from registers; leave the field at its default,"
         " or leave config out$"
     )
     with refused(message):
         resolve(replace(ONE_EACH, **change), features)
     even = splits is SplitKind.EVEN
     resolved = resolve(ONE_EACH, features)
-    assert resolved.walk(ONE_EACH.tile_order) is (Walk.DEALT if even else Walk.ONE_EACH)
+    assert resolved.walk(ONE_EACH.tile_order) is (Walk.STREAM_K if even else Walk.ONE_EACH)
 
 
 def test_only_walks_that_take_tiles_from_a_counter_have_one() -> None:
@@ -188,8 +188,8 @@ def test_parts_of_a_row_end_without_the_sink() -> None:
     sink, none = (f"using Sinks = fa::attn::sinks::{name};" for name in ("PerHead", "None"))
     assert none in unit_of(ONE_EACH).source
     assert sink in unit_of(ONE_EACH, Features(sinks=True)).source
-    assert sink in unit_of(ONE_EACH, Sm90Features(sinks=True, few_queries=True)).source
-    for splits in (SplitKind.CHUNKED, SplitKind.EVEN):
+    assert sink in unit_of(ONE_EACH, Sm90Features(sinks=True, decode=True)).source
+    for splits in (SplitKind.FIXED, SplitKind.EVEN):
         assert none in unit_of(ONE_EACH, Sm90Features(sinks=True, splits=splits)).source
 
 
@@ -202,16 +202,16 @@ def test_parts_of_a_row_end_without_the_sink() -> None:
             Sm90Features(),
             ("tile_order::Persistent", "output::OwnBuffer"),
         ),
-        (ONE_EACH, Sm90Features(few_queries=True), ("tile_order::OneEach", "output::Direct")),
-        (ONE_EACH, CHUNKED, ("tile_order::OneEach", "output::Parts")),
+        (ONE_EACH, Sm90Features(decode=True), ("tile_order::OneEach", "output::Direct")),
+        (ONE_EACH, FIXED, ("tile_order::OneEach", "output::Partial")),
         (
             ONE_EACH,
             Sm90Features(splits=SplitKind.EVEN),
-            ("tile_order::Dealt", "output::Parts", "splits::Even"),
+            ("tile_order::StreamK", "output::Partial", "splits::Even"),
         ),
         (
             ONE_EACH,
-            Sm90Features(few_queries=True, heads_together=7, page_keys=16),
+            Sm90Features(decode=True, heads_together=7, page_keys=16),
             ("rows::GroupedHeads<7>", "pages::Paged<16>"),
         ),
         (ONE_EACH, Sm90Features(per_batch=True, page_keys=12), ("pages::SmallPaged<12>",)),

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What ties a problem to a Hopper config: columns, pages, chunks, and the size of a grid."""
+"""What ties a problem to a Hopper config: columns, pages, splits, and the size of a grid."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from flash_attention.call.problem import Problem
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.fit import MAX_GRID_X
 from flash_attention.families.sm90.forward.fit import check_fits
-from flash_attention.families.sm90.forward.splits import Chunks
+from flash_attention.families.sm90.forward.splits import KvSplits
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig
 
 HOPPER = HopperForwardKernelConfig(DType.FP16, 128, 2, 128, 2, tma=True, specialised=True)
@@ -36,7 +36,7 @@ def refused(message: str) -> Any:
 
 def test_what_fits_passes() -> None:
     check_fits(HOPPER, PROBLEM, None)
-    check_fits(HOPPER, PROBLEM, Chunks.of_keys(PROBLEM, 128, 256))
+    check_fits(HOPPER, PROBLEM, KvSplits.of_keys(PROBLEM, 128, 256))
     check_fits(HOPPER, replace(PROBLEM, d_head=40, d_v=8), None)
     check_fits(HOPPER, replace(PROBLEM, total_q=300), None)
 
@@ -53,11 +53,11 @@ def test_a_flat_grid_has_a_limit() -> None:
     check_fits(HOPPER, replace(large, heads=1, heads_k=1), None)
 
 
-def test_every_block_of_a_chunk_may_be_a_cta() -> None:
+def test_every_block_of_a_split_may_be_a_cta() -> None:
     decode = replace(PROBLEM, batch=1 << 15, seq_q=1, seq_k=128 << 14)
     check_fits(HOPPER, decode, None)
     with refused("a launch takes at most"):
-        check_fits(HOPPER, decode, Chunks.of_keys(decode, 128, 128))
+        check_fits(HOPPER, decode, KvSplits.of_keys(decode, 128, 128))
 
 
 def test_without_tma_a_kernel_has_the_columns_of_its_tensors() -> None:
@@ -84,4 +84,4 @@ def test_odd_pages_need_panels_of_64_columns() -> None:
 def test_the_keys_of_packed_queries_are_not_split() -> None:
     packed = replace(PROBLEM, total_q=300)
     with refused("split_keys is given with cu_seqlens_q, .* or pass q with a batch dimension"):
-        check_fits(HOPPER, packed, Chunks.of_keys(packed, 128, 256))
+        check_fits(HOPPER, packed, KvSplits.of_keys(packed, 128, 256))

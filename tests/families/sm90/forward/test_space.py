@@ -39,7 +39,7 @@ def test_around_the_middle_every_switch_is_tried_by_itself(d_head: int) -> None:
         tuple(f.name for f in fields(cfg) if getattr(cfg, f.name) != getattr(middle, f.name))
         for cfg in others
     }
-    assert {("ping_pong",), ("watch_sums",), ("prefetch_q",)} <= changed
+    assert {("ping_pong",), ("stale_max",), ("prefetch_q",)} <= changed
     assert {("tile_order", "group_mib")} <= changed
     assert any(cfg.tile_order is TileOrder.ONE_EACH for cfg in others)
 

@@ -10,15 +10,15 @@ import torch
 
 from flash_attention import attention
 from flash_attention.call.problem import Problem
-from flash_attention.families.sm90.forward import short_queries
+from flash_attention.families.sm90.forward import decode
 from flash_attention.families.sm90.forward.features import SplitKind
-from flash_attention.families.sm90.forward.splits import Chunks
+from flash_attention.families.sm90.forward.splits import KvSplits
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig
 from flash_attention.launch import device
 from flash_attention.launch.emulation import emulate
 from flash_attention.launch.plan import Plan
+from tests.decode_cases import DECODE_CASES, DecodeCase
 from tests.feature_cases import Case
-from tests.short_queries import SHORT_CASES, ShortCase
 
 pytestmark = pytest.mark.slow  # left out of `make quick`
 
@@ -44,11 +44,11 @@ FAR_APART = [
 ]
 
 
-def segments(chunks: Chunks) -> set[tuple[int, int]]:
+def segments(kv_splits: KvSplits) -> set[tuple[int, int]]:
     """Tile and CTA of every block, along the line of all tiles' blocks."""
-    tiles = chunks.num_tiles(PROBLEM, consumers=1)
-    line = range(tiles * chunks.key_blocks)
-    return {(block // chunks.key_blocks, block // chunks.blocks) for block in line}
+    tiles = kv_splits.num_tiles(PROBLEM, consumers=1)
+    line = range(tiles * kv_splits.key_blocks)
+    return {(block // kv_splits.key_blocks, block // kv_splits.blocks) for block in line}
 
 
 @pytest.mark.parametrize(
@@ -56,48 +56,50 @@ def segments(chunks: Chunks) -> set[tuple[int, int]]:
     [
         (1, SplitKind.EVEN, 132),
         (11, SplitKind.EVEN, 12),
-        (12, SplitKind.CHUNKED, 11),
+        (12, SplitKind.FIXED, 11),
         (22, SplitKind.EVEN, 6),  # of which a tile has fewer than two
-        (60, SplitKind.CHUNKED, 4),  # 3 would do
+        (60, SplitKind.FIXED, 4),  # 3 would do
     ],
 )
-def test_chunks_begin_with_their_tile_if_that_makes_them_little_longer(
+def test_splits_begin_with_their_tile_if_that_makes_them_little_longer(
     count: int, kind: SplitKind, blocks: int
 ) -> None:
-    chunks = Chunks.even(PROBLEM, 64, count, least=1).within_tiles()
-    assert (chunks.splits, chunks.blocks) == (kind, blocks)
+    kv_splits = KvSplits.even(PROBLEM, 64, count, least=1).within_tiles()
+    assert (kv_splits.kind, kv_splits.blocks) == (kind, blocks)
 
 
 @pytest.mark.parametrize("count", [1, 5, 11, 12, 13, 60, 1000])
-def test_even_chunks_share_the_line_and_their_parts_do_not_collide(count: int) -> None:
-    chunks = Chunks.even(PROBLEM, 64, count, least=1)
-    ctas = chunks.num_ctas(PROBLEM, consumers=1)
+def test_even_splits_share_the_line_and_their_partials_do_not_collide(count: int) -> None:
+    kv_splits = KvSplits.even(PROBLEM, 64, count, least=1)
+    ctas = kv_splits.num_ctas(PROBLEM, consumers=1)
     assert ctas <= count
-    assert {cta for _, cta in segments(chunks)} == set(range(ctas))
-    parts = [tile + cta for tile, cta in segments(chunks)]
-    assert len(parts) == len(set(parts))
-    assert max(parts) < chunks.num_part_rows(PROBLEM, consumers=1) // 6  # two queries, three heads
+    assert {cta for _, cta in segments(kv_splits)} == set(range(ctas))
+    partials = [tile + cta for tile, cta in segments(kv_splits)]
+    assert len(partials) == len(set(partials))
+    assert (
+        max(partials) < kv_splits.num_partial_rows(PROBLEM, consumers=1) // 6
+    )  # two queries, three heads
 
 
-def test_chunks_of_so_many_keys_begin_anew_with_every_tile() -> None:
-    chunks = Chunks.of_keys(PROBLEM, 64, 256)
-    assert chunks == Chunks(SplitKind.CHUNKED, blocks=4, key_blocks=11, heads_together=3)
-    assert chunks.num_ctas(PROBLEM, consumers=1) == 12 * 3
-    assert chunks.num_part_rows(PROBLEM, consumers=1) == 12 * 3 * 6
+def test_splits_of_so_many_keys_begin_anew_with_every_tile() -> None:
+    kv_splits = KvSplits.of_keys(PROBLEM, 64, 256)
+    assert kv_splits == KvSplits(SplitKind.FIXED, blocks=4, key_blocks=11, heads_together=3)
+    assert kv_splits.num_ctas(PROBLEM, consumers=1) == 12 * 3
+    assert kv_splits.num_partial_rows(PROBLEM, consumers=1) == 12 * 3 * 6
     rows = 12 * 3 * 6
-    assert chunks.scratch(PROBLEM, consumers=1) == {
-        "o_parts": rows * 64 * 4,
-        "lse_parts": rows * 4,
+    assert kv_splits.scratch(PROBLEM, consumers=1) == {
+        "o_partial": rows * 64 * 4,
+        "lse_partial": rows * 4,
     }
-    assert Chunks.whole(PROBLEM, 64).scratch(PROBLEM, consumers=1) == {}
+    assert KvSplits.whole(PROBLEM, 64).scratch(PROBLEM, consumers=1) == {}
 
 
 @pytest.mark.parametrize(
     ("seq_q", "keys", "heads", "one"),
     [
-        (1, 512, 4, True),  # 4 rows, of two chunks and a border
-        (1, 2048, 4, True),  # 6 chunks and a border: 28 rows
-        (1, 8192, 4, False),  # 22 chunks and a border: 92
+        (1, 512, 4, True),  # 4 rows, of two splits and a border
+        (1, 2048, 4, True),  # 6 splits and a border: 28 rows
+        (1, 8192, 4, False),  # 22 splits and a border: 92
         (2, 512, 4, True),
         (4, 2048, 4, False),
         (1, 2048, 8, True),  # 56
@@ -108,40 +110,40 @@ def test_few_rows_of_partial_results_are_combined_at_once(
     seq_q: int, keys: int, heads: int, one: bool
 ) -> None:
     problem = replace(PROBLEM, seq_q=seq_q, seq_k=keys, heads=heads, heads_k=1, batch=1)
-    chunks = Chunks.even(problem, 96, 132, least=4)
-    assert not chunks.one_launch
-    assert chunks.with_launches(problem).one_launch == one
-    assert replace(chunks.with_launches(problem), one_launch=False) == chunks
+    kv_splits = KvSplits.even(problem, 96, 132, least=4)
+    assert not kv_splits.one_launch
+    assert kv_splits.with_launches(problem).one_launch == one
+    assert replace(kv_splits.with_launches(problem), one_launch=False) == kv_splits
 
 
 @pytest.mark.parametrize(("group", "together"), [(1, 1), (63, 63), (64, 64), (65, 1)])
 def test_heads_lie_side_by_side_if_a_warpgroup_has_rows_for_all(group: int, together: int) -> None:
     problem = replace(PROBLEM, heads=4 * group)
-    assert Chunks.whole(problem, 64).heads_together == together
+    assert KvSplits.whole(problem, 64).heads_together == together
 
 
 @pytest.mark.parametrize("sms", [3, 40])
-@pytest.mark.parametrize("short", SHORT_CASES, ids=lambda short: short.name)
+@pytest.mark.parametrize("short", DECODE_CASES, ids=lambda short: short.name)
 def test_every_cut_of_the_line_of_blocks_gives_the_same(
-    short: ShortCase, sms: int, monkeypatch: pytest.MonkeyPatch
+    short: DecodeCase, sms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(short_queries, "FEW_BLOCKS", 0)
-    monkeypatch.setattr(short_queries, "CHUNKS_OF_A_TILE", 99)
-    monkeypatch.setattr(Chunks, "within_tiles", lambda chunks: chunks)
-    monkeypatch.setattr(short_queries, "BUSY", 99)
+    monkeypatch.setattr(decode, "FEW_BLOCKS", 0)
+    monkeypatch.setattr(decode, "SPLITS_OF_A_TILE", 99)
+    monkeypatch.setattr(KvSplits, "within_tiles", lambda kv_splits: kv_splits)
+    monkeypatch.setattr(decode, "BUSY", 99)
     monkeypatch.setattr(device, "EMULATED_SMS", sms)
     made = short.make()
     call = short.call(made)._replace(return_lse=True, split_keys=None)
     plan = Plan(call)
-    found = short_queries.choose_chunks(plan.problem, plan.arch, sms)
-    if not isinstance(found, str) and found[1].in_parts:
-        assert plan.recipe.chunks == found[1].num_ctas(plan.problem, consumers=1)
+    found = decode.choose_splits(plan.problem, plan.arch, sms)
+    if not isinstance(found, str) and found[1].is_split:
+        assert plan.recipe.num_splits == found[1].num_ctas(plan.problem, consumers=1)
     out, lse = plan.run(call)
     made.assert_right(out, lse)
 
 
 @pytest.mark.parametrize("case", FAR_APART, ids=lambda case: case.name)
-def test_a_warpgroup_may_see_none_of_a_chunk(case: Case) -> None:
+def test_a_warpgroup_may_see_none_of_a_split(case: Case) -> None:
     made = case.make()
     tensors = (made.q, made.k, made.v)
     result = emulate(TALL, *tensors, split_keys=64, return_lse=True, **made.arguments)
@@ -151,7 +153,7 @@ def test_a_warpgroup_may_see_none_of_a_chunk(case: Case) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("case", FAR_APART, ids=lambda case: case.name)
-def test_a_warpgroup_may_see_none_of_a_chunk_on_a_gpu(case: Case) -> None:
+def test_a_warpgroup_may_see_none_of_a_split_on_a_gpu(case: Case) -> None:
     if torch.cuda.get_device_capability() != (9, 0):
         pytest.skip("needs an sm_90 GPU")
     made = case.make("cuda")

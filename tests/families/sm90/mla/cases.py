@@ -15,15 +15,15 @@ from flash_attention.call.call import Call
 from flash_attention.call.problem import Problem
 from flash_attention.choose.decision import Decision, Rule, Where
 from flash_attention.families.parse import parse_kernel_config
-from flash_attention.families.sm90.forward.splits import Chunks
-from flash_attention.families.sm90.halves import BLOCK_KEYS
+from flash_attention.families.sm90.forward.splits import KvSplits
 from flash_attention.families.sm90.mla import splits
 from flash_attention.families.sm90.mla.config import HopperMlaKernelConfig
 from flash_attention.families.sm90.mla.features import ctas_of
+from flash_attention.families.sm90.split_v import BLOCK_KEYS
 from flash_attention.launch import plan as plans
 from flash_attention.launch.plan import Plan
 from flash_attention.reference.judge import check_lse, check_output, cu_seqlens
-from tests.short_queries import FAR, in_pages, shuffled_table
+from tests.decode_cases import FAR, in_pages, shuffled_table
 
 
 def config(text: str) -> HopperMlaKernelConfig:
@@ -52,7 +52,7 @@ class Case:
     used: tuple[int, ...] | None = None  # keys that count; NaN lies behind them
     page_keys: int = 0
     split_keys: int = 0
-    ctas: int = 0  # among which the keys are dealt evenly
+    ctas: int = 0  # among which the keys are split evenly
     causal: bool = False
     window: tuple[int, int] | None = None
     softcap: float = 0.0
@@ -84,18 +84,18 @@ class MadeCase:
         """The plan of the call, its keys split as the case says."""
 
         def decide(problem: Problem, where: Where, **asked: Any) -> Decision:
-            return Decision(config, config.default_arch, self.chunks(problem), Rule.GIVEN)
+            return Decision(config, config.default_arch, self.kv_splits(problem), Rule.GIVEN)
 
         with patch.object(plans, "decide", decide):
             return Plan(self.call, config)
 
-    def chunks(self, problem: Problem) -> Chunks:
-        """The chunks that the case says, or one per tile."""
+    def kv_splits(self, problem: Problem) -> KvSplits:
+        """The splits that the case says, or one per tile."""
         if self.case.split_keys:
             return splits.of_keys(problem, self.case.split_keys)
         if not self.case.ctas:
             return splits.whole(problem)
-        return Chunks.even(
+        return KvSplits.even(
             *(problem, BLOCK_KEYS, self.case.ctas, 1),
             heads_together=problem.heads,
             consumers=ctas_of(problem),
@@ -164,17 +164,17 @@ CASES = {
     "three queries of 64 heads": (NARROW, Case(3, 200, heads=64, batch=2, ctas=3, causal=True)),
     "more queries than CTAs": (NARROW, Case(5, 100, heads=128, causal=True)),
     "fewer keys than queries": (NARROW, Case(9, 4, heads=16, causal=True)),
-    "chunks": (NARROW, Case(2, 330, batch=2, split_keys=128, causal=True)),
-    "chunks of 128 heads": (NARROW, Case(2, 330, heads=128, split_keys=64, causal=True)),
-    "dealt": (NARROW, Case(2, 330, batch=3, ctas=4, causal=True)),
-    "dealt to more than there are": (NARROW, Case(1, 330, batch=2, ctas=50)),
-    "dealt, 128 heads": (NARROW, Case(1, 330, heads=128, batch=2, ctas=3)),
+    "splits": (NARROW, Case(2, 330, batch=2, split_keys=128, causal=True)),
+    "splits of 128 heads": (NARROW, Case(2, 330, heads=128, split_keys=64, causal=True)),
+    "stream-K": (NARROW, Case(2, 330, batch=3, ctas=4, causal=True)),
+    "stream-K to more than there are": (NARROW, Case(1, 330, batch=2, ctas=50)),
+    "stream-K, 128 heads": (NARROW, Case(1, 330, heads=128, batch=2, ctas=3)),
     "lengths": (NARROW, Case(2, 320, batch=4, used=MIXED, causal=True)),
-    "lengths, dealt": (NARROW, Case(2, 320, batch=4, used=MIXED, ctas=5, causal=True)),
+    "lengths, stream-K": (NARROW, Case(2, 320, batch=4, used=MIXED, ctas=5, causal=True)),
     "pages of 64": (NARROW, Case(2, 320, batch=4, used=MIXED, page_keys=64, causal=True)),
     "pages of 16": (NARROW, Case(1, 320, batch=4, used=MIXED, page_keys=16, split_keys=128)),
     "pages of 1": (NARROW, Case(1, 70, batch=2, used=(70, 3), page_keys=1)),
-    "pages, dealt": (
+    "pages, stream-K": (
         NARROW,
         Case(2, 320, heads=128, batch=4, used=MIXED, page_keys=64, ctas=5, causal=True),
     ),
@@ -184,11 +184,11 @@ CASES = {
         NARROW,
         Case(9, 130, batch=5, queries=(0, 9, 0, 1, 0), causal=True),
     ),
-    "packed, dealt": (
+    "packed, stream-K": (
         NARROW,
         Case(5, 330, heads=128, batch=4, queries=(1, 5, 0, 2), ctas=3, causal=True),
     ),
-    "packed, chunks": (
+    "packed, splits": (
         NARROW,
         Case(7, 330, heads=24, batch=3, queries=(2, 7, 1), split_keys=128, causal=True, sinks=True),
     ),
@@ -196,7 +196,7 @@ CASES = {
         NARROW,
         Case(4, 320, batch=4, queries=(1, 4, 2, 0), used=MIXED, page_keys=16, causal=True),
     ),
-    "packed, pages, dealt": (
+    "packed, pages, stream-K": (
         NARROW,
         Case(
             *(4, 320, 128, 4, (4, 1, 2, 3)),
@@ -209,18 +209,18 @@ CASES = {
     ),
     "packed, deferred": (DEFERRED, Case(6, 330, batch=2, queries=(6, 2), ctas=4, causal=True)),
     "sharp": (NARROW, Case(seq_k=700, sharp=True)),
-    "sharp, dealt": (NARROW, Case(4, 700, sharp=True, ctas=3, causal=True)),
+    "sharp, stream-K": (NARROW, Case(4, 700, sharp=True, ctas=3, causal=True)),
     "sharp, every block": (EVERY_BLOCK, Case(seq_k=330, sharp=True)),
     "large scores": (NARROW, Case(seq_k=400, large=3e3)),
     "large scores, every block": (EVERY_BLOCK, Case(seq_k=400, large=3e3)),
     "window": (NARROW, Case(2, 700, window=(200, 0), ctas=3)),
     "softcap": (NARROW, Case(softcap=3.0)),
     "sinks": (NARROW, Case(sinks=True)),
-    "sinks, chunks": (NARROW, Case(sinks=True, split_keys=64, batch=2)),
+    "sinks, splits": (NARROW, Case(sinks=True, split_keys=64, batch=2)),
     "scale": (NARROW, Case(softmax_scale=0.3)),
     "deferred": (DEFERRED, Case(4, 330, batch=2, causal=True)),
     "deferred, one block": (DEFERRED, Case(seq_k=60)),
-    "deferred, dealt": (
+    "deferred, stream-K": (
         DEFERRED,
         Case(2, 320, heads=128, batch=4, used=MIXED, page_keys=64, ctas=5, causal=True, sharp=True),
     ),

@@ -40,8 +40,14 @@ def test_the_output_and_its_lse_are_right(name: str) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        *("four queries", "lengths, dealt", "pages, dealt", "sharp, dealt", "deferred, dealt"),
-        "packed, pages, dealt",
+        *(
+            "four queries",
+            "lengths, stream-K",
+            "pages, stream-K",
+            "sharp, stream-K",
+            "deferred, stream-K",
+        ),
+        "packed, pages, stream-K",
     ],
 )
 def test_they_are_right_in_every_order_of_warps(name: str, schedule: str, seed: int) -> None:
@@ -62,7 +68,7 @@ def test_nan_reaches_the_rows_that_see_it_and_no_other() -> None:
     assert not out[:, :2].isnan().any()
 
 
-def test_chunks_of_a_given_length_do_not_depend_on_the_batch() -> None:
+def test_splits_of_a_given_length_do_not_depend_on_the_batch() -> None:
     """A sequence has the same bits alone and beside another."""
     both = Case(2, 330, batch=2, split_keys=128, causal=True).make(NARROW.d_v)
     call = both.call

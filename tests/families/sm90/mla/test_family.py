@@ -24,7 +24,7 @@ from flash_attention.families.registry import unit_of
 from flash_attention.families.sm90.forward.features import SplitKind
 from flash_attention.families.sm90.mla.family import SM90_MLA
 from flash_attention.families.sm90.mla.features import MlaFeatures, ctas_of, ctas_of_tile
-from flash_attention.families.sm90.mla.splits import choose_chunks, whole
+from flash_attention.families.sm90.mla.splits import choose_splits, whole
 from flash_attention.kernel_configs import DType
 from flash_attention.launch.plan import Plan
 from flash_attention.reference.judge import generate_qkv
@@ -61,9 +61,9 @@ def test_head_dimensions_of_mla_choose_its_kernel(others: dict[str, Any]) -> Non
     ("batch", "keys", "heads", "grid"),
     [
         (1, 64, 16, (1, 1)),  # too few keys to split
-        (1, 1024, 128, (8, 2)),  # two blocks a chunk
-        (1, 65536, 128, (64, 2)),  # 16 blocks a chunk
-        (16, 65536, 128, (66, 2)),  # one chunk for every multiprocessor
+        (1, 1024, 128, (8, 2)),  # two blocks a split
+        (1, 65536, 128, (64, 2)),  # 16 blocks a split
+        (16, 65536, 128, (66, 2)),  # one split for every multiprocessor
         (64, 8192, 128, (64, 2)),  # a tile each
         (128, 8192, 128, (66, 2)),  # the CTAs of a tile run together
         (128, 8192, 16, (128, 1)),
@@ -71,12 +71,12 @@ def test_head_dimensions_of_mla_choose_its_kernel(others: dict[str, Any]) -> Non
         (3, 1024, 96, (24, 2)),
     ],
 )
-def test_chunks_fill_the_gpu(batch: int, keys: int, heads: int, grid: tuple[int, int]) -> None:
+def test_splits_fill_the_gpu(batch: int, keys: int, heads: int, grid: tuple[int, int]) -> None:
     asked = problem(batch, keys, heads=heads)
-    chunks = choose_chunks(asked, SMS)
+    kv_splits = choose_splits(asked, SMS)
     sharing = ctas_of_tile(heads, asked.seq_q)
-    assert (chunks.num_ctas(asked, sharing), sharing) == grid
-    assert chunks.heads_together == heads
+    assert (kv_splits.num_ctas(asked, sharing), sharing) == grid
+    assert kv_splits.heads_together == heads
 
 
 @pytest.mark.parametrize(
@@ -111,9 +111,9 @@ def test_tiles_of_packed_queries_are_few(
     assert whole(asked).num_tiles(asked, ctas) == tiles
 
 
-def test_split_keys_makes_chunks_that_do_not_depend_on_the_batch() -> None:
+def test_split_keys_makes_splits_that_do_not_depend_on_the_batch() -> None:
     decision = decide(problem(4, 1000), Where(SMS), split_keys=256)
-    assert (decision.split.splits, decision.split.blocks) == (SplitKind.CHUNKED, 4)
+    assert (decision.split.kind, decision.split.blocks) == (SplitKind.FIXED, 4)
     with pytest.raises(
         UnsupportedError, match="split_keys is 100, and the kernel visits keys in b"
     ):
@@ -122,7 +122,7 @@ def test_split_keys_makes_chunks_that_do_not_depend_on_the_batch() -> None:
 
 def test_a_kernel_without_a_problem_is_that_of_128_heads() -> None:
     assert SM90_MLA.resolve(FULL, PLAIN).heads_together == 128
-    assert unit_of(FULL, CAUSAL).name.endswith("_causal_heads_128_few_ctas_2")
+    assert unit_of(FULL, CAUSAL).name.endswith("_causal_heads_128_decode_ctas_2")
 
 
 # compiled kernels
@@ -169,22 +169,22 @@ def test_partial_results_of_all_heads_are_combined_by_a_second_kernel() -> None:
     main, combine = recipe.steps
     assert main.geometry.grid == (3 * 3, 2, 1)
     assert combine.geometry.grid == (3 * 128, 1, 1)
-    assert recipe.scratch == {"o_parts": 9 * 128 * 512 * 4, "lse_parts": 9 * 128 * 4}
+    assert recipe.scratch == {"o_partial": 9 * 128 * 512 * 4, "lse_partial": 9 * 128 * 4}
 
 
 def test_rows_of_packed_queries_are_combined_one_by_one() -> None:
     made = Case(4, 330, heads=128, batch=3, queries=(1, 4, 2), split_keys=128).make(512)
     main, combine = Plan(made.call, FULL).recipe.steps
-    assert main.geometry.grid == (3 * 4, 6, 1)  # three chunks of a tile of three queries
+    assert main.geometry.grid == (3 * 4, 6, 1)  # three splits of a tile of three queries
     assert combine.geometry.grid == (7 * 128, 1, 1)
-    assert combine.unit.name == "combine_bf16_384_heads_128_chunked_v512_packed"
+    assert combine.unit.name == "combine_bf16_384_heads_128_fixed_v512_packed"
 
 
 def test_keys_of_a_given_config_are_split_as_those_of_a_chosen_one() -> None:
     made = Case(1, 330, heads=128, batch=3).make(512)
     plan = Plan(made.call, FULL)
     recipe = SM90_MLA.recipe(FULL, plan.problem, plan.views, Setting(MEASURED_ARCH, SMS))
-    assert recipe.steps[0].geometry.grid == (9, 2, 1)  # two blocks a chunk
+    assert recipe.steps[0].geometry.grid == (9, 2, 1)  # two blocks a split
 
 
 def test_pages_narrow_the_boxes_of_keys() -> None:
@@ -302,7 +302,7 @@ def test_explain_counts_the_bytes_of_k_once() -> None:
     assert f"{num_bytes / 1e6:.3f} MB" in text
 
 
-def test_a_call_of_a_given_config_may_ask_for_chunks() -> None:
+def test_a_call_of_a_given_config_may_ask_for_splits() -> None:
     made = Case(1, 130, split_keys=64).make(NARROW.d_v)
     call: Call = made.call
     out = forward(NARROW, call.q, call.k, call.v, split_keys=64)

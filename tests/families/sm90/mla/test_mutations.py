@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from flash_attention.tools.mends import NUMBERS
+from flash_attention_workbench.mends import NUMBERS
 from ptx_emulator.report.mends import DEADLOCK
 from tests.emulator.edits import Edit
 from tests.emulator.gate import first_of_each_kind
@@ -17,13 +17,13 @@ from tests.families.sm90.planted import kinds_caught
 
 pytestmark = pytest.mark.slow  # left out of `make quick`
 
-FOLDER, SHARED = "sm90/mla", "sm90/halves"
+FOLDER, SHARED = "sm90/mla", "sm90/split_v"
 CONSUMER, PRODUCER = f"{FOLDER}/consumer.cuh", f"{FOLDER}/producer.cuh"
 SCHEDULE = f"{FOLDER}/schedule.cuh"
 EXCHANGE, ROWS = f"{SHARED}/consumer.cuh", f"{SHARED}/rows.cuh"
 ENTRY = f"{SHARED}/forward.cuh"
 PLAIN = Case(2, 700, heads=24, sharp=True, causal=True)
-DEALT = Case(2, 330, heads=128, batch=2, ctas=3, causal=True)
+STREAM_K = Case(2, 330, heads=128, batch=2, ctas=3, causal=True)
 PACKED = Case(9, 200, batch=3, queries=(9, 5, 1), ctas=3, causal=True)
 LENGTHS = Case(1, 320, batch=2, used=(130, 200), sharp=True)
 
@@ -77,7 +77,7 @@ MUTATIONS = [
         "Q is not waited for",
         "race",
         Edit(EXCHANGE, "ptx::mbarrier_wait(smem_.q_full(), tile_parity_);"),
-        DEALT,
+        STREAM_K,
     ),
     Mutation(
         "O is rescaled while a product adds to it",
@@ -121,7 +121,7 @@ MUTATIONS = [
         "CTAs that share a tile have the same heads",
         NUMBERS,
         Edit(ROWS, "blockIdx.y * Shape<Config>::kRows", "0"),
-        DEALT,
+        STREAM_K,
     ),
     Mutation(
         "tiles of packed queries have no room for a last one that is not full",
@@ -132,7 +132,7 @@ MUTATIONS = [
     Mutation(
         "packed queries of a sequence start where those of the batch do",
         NUMBERS,
-        Edit("sm90/place.cuh", "args.cu_seqlens_q[batch] + position", "position"),
+        Edit("sm90/output_row.cuh", "args.cu_seqlens_q[batch] + position", "position"),
         PACKED,
     ),
     Mutation(

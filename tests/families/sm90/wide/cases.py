@@ -13,7 +13,7 @@ from flash_attention.call.call import Call
 from flash_attention.call.problem import Problem
 from flash_attention.choose.decision import Decision, Rule, Where
 from flash_attention.families.parse import parse_kernel_config
-from flash_attention.families.sm90.forward.splits import Chunks
+from flash_attention.families.sm90.forward.splits import KvSplits
 from flash_attention.families.sm90.wide.config import HopperWideKernelConfig
 from flash_attention.launch import plan as plans
 from flash_attention.launch.plan import Plan
@@ -40,12 +40,12 @@ def holding(case: Case) -> HopperWideKernelConfig:
     return NARROW if max(case.d_qk, case.d_v) <= NARROW.d_head else MIDDLE
 
 
-def dealt(call: Call, config: HopperWideKernelConfig, ctas: int) -> Plan:
-    """The plan of a call whose keys are dealt evenly among so many CTAs."""
+def stream_k(call: Call, config: HopperWideKernelConfig, ctas: int) -> Plan:
+    """The plan of a call whose keys are split evenly among so many CTAs."""
 
     def decide(problem: Problem, where: Where, **asked: Any) -> Decision:
-        chunks = Chunks.even(problem, config.B_c, ctas, 1)
-        return Decision(config, config.default_arch, chunks, Rule.GIVEN)
+        kv_splits = KvSplits.even(problem, config.B_c, ctas, 1)
+        return Decision(config, config.default_arch, kv_splits, Rule.GIVEN)
 
     with patch.object(plans, "decide", decide):
         return Plan(call, config)

@@ -14,18 +14,18 @@ from flash_attention.families.sm90.wide.config import HopperWideKernelConfig
 from flash_attention.launch.emulation import Settings, emulate_plan
 from flash_attention.launch.plan import Plan
 from ptx_emulator import SCHEDULES
+from tests.decode_cases import DECODE_CASES, DecodeCase
 from tests.families.sm90.wide.cases import (
     CASES,
     EVERY_BLOCK,
     FULL_FP16,
     NARROW,
     WIDE_CASES,
-    dealt,
     holding,
     sharp,
+    stream_k,
 )
 from tests.feature_cases import Case, emulated, selected
-from tests.short_queries import SHORT_CASES, ShortCase
 
 ORDERS = [
     (schedule, seed)
@@ -60,18 +60,18 @@ def test_heads_up_to_512_choose_these_kernels_and_are_right(case: Case) -> None:
     made.assert_right(result.output, result.lse)
 
 
-@pytest.mark.parametrize("short", SHORT_CASES, ids=lambda short: short.name)
-def test_keys_in_chunks_are_right(short: ShortCase) -> None:
+@pytest.mark.parametrize("short", DECODE_CASES, ids=lambda short: short.name)
+def test_keys_in_splits_are_right(short: DecodeCase) -> None:
     made = short.make()
     call = short.call(made)._replace(return_lse=True)
     made.assert_right(*run(Plan(call, holding(short.case)), call))
 
 
 @pytest.mark.parametrize("ctas", [1, 3, 50])
-def test_keys_that_are_dealt_evenly_are_right(ctas: int) -> None:
+def test_stream_k_splits_are_right(ctas: int) -> None:
     made = FOUR_HEADS.make()
     call = made.call(return_lse=True)
-    made.assert_right(*run(dealt(call, NARROW, ctas), call))
+    made.assert_right(*run(stream_k(call, NARROW, ctas), call))
 
 
 @pytest.mark.parametrize("config", [NARROW, EVERY_BLOCK], ids=str)
@@ -109,7 +109,7 @@ def test_they_are_right_in_every_order_of_warps(name: str, schedule: str, seed: 
 def test_short_queries_are_right_in_every_order(ctas: int, schedule: str, seed: int) -> None:
     made = sharp(FOUR_HEADS.make())
     call = made.call(return_lse=True, split_keys=None if ctas else 128)
-    plan = dealt(call, NARROW, ctas) if ctas else Plan(call, NARROW)
+    plan = stream_k(call, NARROW, ctas) if ctas else Plan(call, NARROW)
     made.assert_right(*run(plan, call, Settings(schedule, seed)))
 
 
@@ -122,7 +122,7 @@ def test_nan_reaches_the_rows_that_see_it_and_no_other() -> None:
     assert not out[:, :100].isnan().any()
 
 
-def test_chunks_of_a_given_length_do_not_depend_on_the_batch() -> None:
+def test_splits_of_a_given_length_do_not_depend_on_the_batch() -> None:
     """A sequence has the same bits alone and beside another."""
     both = FOUR_HEADS.make().call(split_keys=128)
     alone = both._replace(q=both.q[:1], k=both.k[:1], v=both.v[:1])

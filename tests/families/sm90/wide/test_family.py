@@ -77,16 +77,16 @@ def test_one_head_of_k_with_dimensions_of_mla_is_mla_and_several_are_not() -> No
 
 @pytest.mark.parametrize(
     ("queries", "heads_k", "splits"),
-    [(1, 2, SplitKind.CHUNKED), (16, 2, SplitKind.CHUNKED), (17, 2, None), (4096, 8, None)],
+    [(1, 2, SplitKind.FIXED), (16, 2, SplitKind.FIXED), (17, 2, None), (4096, 8, None)],
 )
 def test_the_keys_of_short_queries_are_split(
     queries: int, heads_k: int, splits: SplitKind | None
 ) -> None:
     asked = problem(queries, 8192, heads_k=heads_k)
-    chunks = decide(asked, Where(SMS)).split
-    assert (chunks.splits if chunks else None) == splits
-    if chunks:
-        assert chunks.num_ctas(asked, 1) <= SMS < 2 * chunks.num_ctas(asked, 1)
+    splits = decide(asked, Where(SMS)).split
+    assert (splits.splits if splits else None) == splits
+    if splits:
+        assert splits.num_ctas(asked, 1) <= SMS < 2 * splits.num_ctas(asked, 1)
 
 
 # compiled kernels
@@ -98,7 +98,7 @@ def test_the_keys_of_short_queries_are_split(
     [
         *(PLAIN, CAUSAL, Features(MaskKind.WINDOW, True, True, sinks=True)),
         Features(per_batch=True, page_keys=64),
-        Sm90Features(heads_together=8, few_queries=True, splits=SplitKind.EVEN),
+        Sm90Features(heads_together=8, decode=True, splits=SplitKind.EVEN),
     ],
     ids=str,
 )
@@ -140,7 +140,7 @@ def test_partial_results_are_combined_by_a_second_kernel() -> None:
     assert main.geometry.grid == (2 * 3, 1, 1)
     assert main.maps["q"].box == (64, 4, 16, 1)
     assert combine.geometry.grid == (8 * 2, 1, 1)
-    assert recipe.scratch == {"o_parts": 6 * 8 * 512 * 4, "lse_parts": 6 * 8 * 4}
+    assert recipe.scratch == {"o_partial": 6 * 8 * 512 * 4, "lse_partial": 6 * 8 * 4}
 
 
 def test_pages_narrow_the_boxes_of_keys() -> None:

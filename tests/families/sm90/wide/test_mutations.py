@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from flash_attention.launch.plan import Plan
-from flash_attention.tools.mends import NUMBERS
+from flash_attention_workbench.mends import NUMBERS
 from ptx_emulator.report.mends import DEADLOCK
 from tests.emulator.edits import Edit
 from tests.emulator.gate import first_of_each_kind
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow  # left out of `make quick`
 FOLDER = "sm90/wide"
 CONSUMER, PRODUCER = f"{FOLDER}/consumer.cuh", f"{FOLDER}/producer.cuh"
 SCHEDULE = f"{FOLDER}/schedule.cuh"
-MEMORY, SHARED_PRODUCER = f"{FOLDER}/shared_memory.cuh", "sm90/halves/producer.cuh"
+MEMORY, SHARED_PRODUCER = f"{FOLDER}/shared_memory.cuh", "sm90/split_v/producer.cuh"
 PLAIN = Case("", 70, 700, 128, 128, heads=2)
 LENGTHS = Case("", 70, 320, 128, 128, heads=2, batch=2, used=(130, 200))
 
@@ -51,7 +51,7 @@ MUTATIONS = [
     Mutation(
         "the barriers of K do not alternate",
         "race",
-        Edit(MEMORY, "this->own_barrier(stage * kParts + part)", "this->own_barrier(part)"),
+        Edit(MEMORY, "this->own_barrier(stage * kSplitKv + part)", "this->own_barrier(part)"),
     ),
     Mutation(
         "the producer does not wait until K was read",

@@ -13,12 +13,12 @@ from flash_attention.compat.flash_attn import flash_attn_with_kvcache
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.sm90.wide.config import HopperWideKernelConfig
 from flash_attention.launch.plan import Plan
-from tests.families.sm90.wide.cases import CASES, NARROW, WIDE_CASES, dealt, holding, sharp
+from tests.decode_cases import DECODE_CASES, DecodeCase
+from tests.families.sm90.wide.cases import CASES, NARROW, WIDE_CASES, holding, sharp, stream_k
 from tests.families.sm90.wide.random_problems import wide_problem
 from tests.feature_cases import Case
 from tests.random_problems.call import make, verdict_of
 from tests.random_problems.draw import LARGE
-from tests.short_queries import SHORT_CASES, ShortCase
 
 pytestmark = pytest.mark.gpu
 
@@ -46,8 +46,8 @@ def test_heads_up_to_512_are_right(case: Case, dtype: torch.dtype) -> None:
     assert_right(case, dtype=dtype)
 
 
-@pytest.mark.parametrize("short", SHORT_CASES, ids=lambda short: short.name)
-def test_keys_in_chunks_are_right(short: ShortCase) -> None:
+@pytest.mark.parametrize("short", DECODE_CASES, ids=lambda short: short.name)
+def test_keys_in_splits_are_right(short: DecodeCase) -> None:
     made = short.make("cuda")
     call = short.call(made)._replace(return_lse=True)
     result = Plan(call, holding(short.case)).run(call)
@@ -56,10 +56,10 @@ def test_keys_in_chunks_are_right(short: ShortCase) -> None:
 
 
 @pytest.mark.parametrize("ctas", [1, 3, 50, 132])
-def test_keys_that_are_dealt_evenly_are_right(ctas: int) -> None:
+def test_stream_k_splits_are_right(ctas: int) -> None:
     made = sharp(Case("", 3, 3000, batch=2, heads=8, heads_k=2, causal=True).make("cuda"))
     call = made.call(return_lse=True)
-    result = dealt(call, NARROW, ctas).run(call)
+    result = stream_k(call, NARROW, ctas).run(call)
     assert isinstance(result, tuple)
     made.assert_right(*result)
 

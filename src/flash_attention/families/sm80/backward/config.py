@@ -156,7 +156,7 @@ class FlashBackwardKernelConfig(KernelConfig):
             Variant(
                 *("Schedule", "sm80/backward/schedule"), early if self.eager_load_blocks else "Lazy"
             ),
-            Variant("Feed", "sm80/feed", streamed, self.mma_load_tiles),
+            Variant("FragmentLoads", "sm80/fragment_loads", streamed, self.mma_load_tiles),
             Variant("Copy", "sm80/copy", "AsyncCopy"),
             Variant("MmaOrder", "sm80/mma_order", "Serpentine"),
             Variant("Panels", "sm80/panels", "Columns64"),

@@ -51,7 +51,7 @@ class Sm80BackwardFeatures(Features):
         """The types and numbers that the features bind."""
         return (
             *score_bindings(self),
-            Variant("Side", "sm80/backward/side", "Queries" if self.owns_queries else "Keys"),
+            Variant("OuterLoop", "sm80/backward/outer_loop", "Q" if self.owns_queries else "KV"),
             Number("sums_p", int(self.dv)),
             Number("sums_ds", int(self.dk or self.owns_queries)),
             Number("adds_dq", int(self.adds_dq)),

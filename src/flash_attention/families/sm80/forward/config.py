@@ -27,15 +27,15 @@ MMA_ROWS = 16  # rows of one tensor-core product
 INT_END = 2**31  # a row stride is a C++ int in the kernel's source
 
 
-def _feed(slot: str, *, whole: str) -> Bind:
+def _fragment_loads(slot: str, *, whole: str) -> Bind:
     """Bind how an operand is read, by the number of tiles at a time."""
 
     def bind(config: FlashForwardKernelConfig, field: str) -> Variant:
         tiles: int = getattr(config, field)
         if tiles == 0:
-            return Variant(slot, "sm80/feed", whole)
+            return Variant(slot, "sm80/fragment_loads", whole)
         streamed = "DoubleBuffered" if config.mma_double_buffer_loads else "Interleaved"
-        return Variant(slot, "sm80/feed", streamed, tiles)
+        return Variant(slot, "sm80/fragment_loads", streamed, tiles)
 
     return bind
 
@@ -76,13 +76,17 @@ class FlashForwardKernelConfig(KernelConfig):
         (0, 1, 2),
         word=LOADS,
         always=True,
-        bind=_feed("QFeed", whole="Held"),
+        bind=_fragment_loads("QFragmentLoads", whole="Held"),
     )
     K_mma_load_K_tiles: int = number(
-        "tiles of K to read at a time", (0, 1, 2), bind=_feed("KFeed", whole="Whole")
+        "tiles of K to read at a time",
+        (0, 1, 2),
+        bind=_fragment_loads("KFragmentLoads", whole="Whole"),
     )
     V_mma_load_K_tiles: int = number(
-        "tiles of V to read at a time", (0, 1, 2), bind=_feed("VFeed", whole="Whole")
+        "tiles of V to read at a time",
+        (0, 1, 2),
+        bind=_fragment_loads("VFragmentLoads", whole="Whole"),
     )
     mma_double_buffer_loads: bool = switch(
         "read the next tiles during the products of the current ones", word="buffer"

@@ -17,7 +17,7 @@ from flash_attention.errors import UnsupportedError
 from flash_attention.families.family import Family
 from flash_attention.families.fit import check_columns, check_dtype, check_grid
 from flash_attention.families.forward_args import LAYOUT_ASSERTS, PARAMETER, forward_args
-from flash_attention.families.recipe import Geometry, Recipe, Setting, Split, Step
+from flash_attention.families.recipe import AnyKvSplits, Geometry, Recipe, Setting, Step
 from flash_attention.families.sm80.forward import features as own_features
 from flash_attention.families.sm80.forward import space
 from flash_attention.families.sm80.forward.config import FlashForwardKernelConfig
@@ -41,7 +41,7 @@ class Sm80Forward(Family[FlashForwardKernelConfig]):
         config: FlashForwardKernelConfig,
         problem: Problem,
         return_lse: bool = False,
-        split: Split = None,
+        split: AnyKvSplits = None,
     ) -> own_features.Sm80Features:
         return own_features.features_of(config, problem, return_lse)
 

@@ -14,42 +14,44 @@ from flash_attention.families.sm80.forward.config import FlashForwardKernelConfi
 
 @dataclass(frozen=True)
 class Sm80Features(Features):
-    """What is asked, and whether the kernel looks where tensors end though nothing else asks."""
+    """What is asked, and whether loads and stores are predicated though no feature asks."""
 
-    guarded: bool = False
+    predicated: bool = False
 
     @property
-    def looks_at_bounds(self) -> bool:
-        """Whether the kernel looks where tensors end, and at the ends of rows."""
-        return self.guarded or self.mask is not MaskKind.FULL or self.per_batch or self.sinks
+    def is_predicated(self) -> bool:
+        """Whether loads and stores are predicated by where tensors and rows end."""
+        return self.predicated or self.mask is not MaskKind.FULL or self.per_batch or self.sinks
 
     def words(self) -> list[str]:
-        return [*super().words(), *(["guarded"] if self.guarded else [])]
+        return [*super().words(), *(["predicated"] if self.predicated else [])]
 
     def bindings(self) -> tuple[Binding, ...]:
         """The types that the features bind."""
-        bounds = Variant("Bounds", "sm80/bounds", "Guarded" if self.looks_at_bounds else "Exact")
+        predication = Variant(
+            "Predication", "sm80/predication", "On" if self.is_predicated else "Off"
+        )
         if self.page_keys:
-            bounds = Variant("Bounds", "sm80/bounds", "Paged", self.page_keys)
-        return (*shared_bindings(self), bounds)
+            predication = Variant("Predication", "sm80/predication", "Paged", self.page_keys)
+        return (*shared_bindings(self), predication)
 
 
-def resolve(features: Features, *, guarded: bool = False) -> Sm80Features:
+def resolve(features: Features, *, predicated: bool = False) -> Sm80Features:
     """The features of an sm_80 kernel."""
     if isinstance(features, Sm80Features):
-        return replace(features, guarded=features.guarded or guarded)
+        return replace(features, predicated=features.predicated or predicated)
     return Sm80Features(
         *(features.mask, features.softcap, features.per_batch, features.page_keys),
         sinks=features.sinks,
-        guarded=guarded,
+        predicated=predicated,
     )
 
 
 def features_of(
     config: FlashForwardKernelConfig, problem: Problem, return_lse: bool
 ) -> Sm80Features:
-    """A kernel looks at no bounds where there are none to see: its blocks divide the lengths, all
-    tensors have its columns and as many heads, and no row ends in more than O."""
+    """A kernel needs no predicates if its blocks divide the lengths, all tensors have its columns
+    and as many heads, and no row ends in more than O."""
     features = resolve(problem.features)
     exact = (
         problem.seq_q % config.B_r == 0
@@ -58,4 +60,4 @@ def features_of(
         and problem.d_head == problem.d_v == config.d_head
         and not return_lse
     )
-    return resolve(features, guarded=not exact and not features.looks_at_bounds)
+    return resolve(features, predicated=not exact and not features.is_predicated)

@@ -98,7 +98,7 @@ class HopperBackwardKernelConfig(KernelConfig):
         return self.query_gradient in (QueryGradient.OWN_WARPGROUP, QueryGradient.ORDERED)
 
     @property
-    def takes_turns(self) -> bool:
+    def orders_dq(self) -> bool:
         """Whether tiles add their shares of dQ in the order of their keys."""
         return self.query_gradient is QueryGradient.ORDERED
 
@@ -137,7 +137,7 @@ class HopperBackwardKernelConfig(KernelConfig):
             return {"score": 184, "gradient": 160}
         if self.own_warpgroup:
             # ptxas needs 64 for the products of dQ, and 208 for those of a key warpgroup.
-            producer = 32 if self.takes_turns or self.tile_order is TileOrder.DYNAMIC else 24
+            producer = 32 if self.orders_dq or self.tile_order is TileOrder.DYNAMIC else 24
             return {"producer": producer, "query": 96 - producer, "key": 208}
         return {"producer": 24, "key": 240}
 
@@ -187,7 +187,7 @@ class HopperBackwardKernelConfig(KernelConfig):
             "ds_stages": self.ds_stages,
             "dq_bytes": self.dq_bytes,
             "query_warps": warps,
-            "writer_warps": int(self.takes_turns),
+            "writer_warps": int(self.orders_dq),
         }
 
     def rules(self, arch: Arch) -> Iterator[Violation]:
@@ -253,7 +253,7 @@ def _fields_at_odds(cfg: HopperBackwardKernelConfig) -> Iterator[Violation]:
             f"ds_stages={cfg.ds_stages} with query_gradient={literal(cfg.query_gradient)}:"
             " use 0 with NONE, which passes no dS on, and 1 or 2 with the others",
         )
-    if cfg.takes_turns and cfg.tile_order is not TileOrder.DYNAMIC:
+    if cfg.orders_dq and cfg.tile_order is not TileOrder.DYNAMIC:
         yield Violation(
             "turns_need_a_counter",
             f"query_gradient={literal(cfg.query_gradient)} with"

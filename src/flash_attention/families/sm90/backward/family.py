@@ -101,13 +101,13 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
         stores_ds = config.query_gradient is QueryGradient.WORKSPACE
         limit = setting.workspace_bytes if stores_ds else UNLIMITED
         work = split_work(problem, limit)
-        turns = config.takes_turns
+        turns = config.orders_dq
         sums = problem.wanted.dq and not turns and not (stores_ds and not work.of_keys)
         columns = config.d_head if sums else 0
         named = dict(zip(VIEWS, views, strict=True))
         unit = self.unit(config, features, setting.arch)
         maps = describe_all(config, named)
-        steps = [prepare_step(problem, target, sum_columns=columns, takes_turns=turns)]
+        steps = [prepare_step(problem, target, sum_columns=columns, orders_dq=turns)]
         for part in work.parts:
             geometry = _geometry(config, part, setting)
             steps.append(Step(unit, geometry, maps, starts_early=True, values=part.values))
@@ -122,7 +122,7 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
             arguments,
             scratch={
                 **stat_scratch(
-                    problem, sum_columns=config.d_head if turns else columns, takes_turns=turns
+                    problem, sum_columns=config.d_head if turns else columns, orders_dq=turns
                 ),
                 **workspace,
             },

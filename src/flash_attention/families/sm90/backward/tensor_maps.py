@@ -16,7 +16,7 @@ GRADIENTS = ("dq", "dk", "dv")
 
 def maps_of(config: HopperBackwardKernelConfig) -> tuple[str, ...]:
     """Return the tensors that a kernel loads or stores by TMA, in the order of its arguments."""
-    return ("q", "k", "v", "d_o", *(("dq",) if config.takes_turns else ()), "dk", "dv")
+    return ("q", "k", "v", "d_o", *(("dq",) if config.orders_dq else ()), "dk", "dv")
 
 
 def describe_all(

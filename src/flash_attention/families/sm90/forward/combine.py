@@ -98,7 +98,7 @@ def combine_unit(
             Number("warps", THREADS // WARP_SIZE),
             features.rows(),
             Variant("Splits", "sm90/splits", features.splits.value),
-            Variant("Place", "sm90/place", "Packed" if packed else "InBatch"),
+            Variant("OutputRow", "sm90/output_row", "Packed" if packed else "InBatch"),
         ),
         asserts=LAYOUT_ASSERTS,
         bounds=f"{THREADS}",

@@ -96,7 +96,7 @@ class HopperForwardKernelConfig(KernelConfig):
     ping_pong: bool = switch(
         "consumers alternate in issuing their matrix products",
         default=False,
-        bind=variant("Turns", "sm90/turns", off="Free", on="PingPong"),
+        bind=variant("PingPong", "sm90/ping_pong", off="Off", on="On"),
         needs=PRODUCER,
     )
     overlap: bool = switch(
@@ -144,7 +144,7 @@ class HopperForwardKernelConfig(KernelConfig):
         bind=variant("FirstBlock", "sm90/first_block", off="Whole", on="Narrow"),
         needs=PRODUCER,
     )
-    watch_sums: bool = switch(
+    stale_max: bool = switch(
         "unmasked blocks keep the old maximum while row sums are small",
         default=False,
         needs=PRODUCER,
@@ -285,7 +285,7 @@ class HopperForwardKernelConfig(KernelConfig):
     def _rescale(self) -> Variant:
         if self.rescale_threshold == 0:
             return Variant("Rescale", "attn/rescale", "EveryBlock")
-        kind = "Watched" if self.watch_sums else "Lazy"
+        kind = "StaleMax" if self.stale_max else "Lazy"
         return Variant("Rescale", "attn/rescale", kind, self.rescale_threshold)
 
     def rules(self, arch: Arch) -> Iterator[Violation]:
@@ -347,11 +347,11 @@ def _switches_at_odds(cfg: HopperForwardKernelConfig) -> Iterator[Violation]:
             "narrow_keys",
             f"narrow_keys={cfg.narrow_keys}: use 0 (never) or a multiple of 16 below B_c={cfg.B_c}",
         )
-    if cfg.watch_sums and cfg.rescale_threshold == 0:
+    if cfg.stale_max and cfg.rescale_threshold == 0:
         yield Violation(
-            "watch_sums_needs_threshold",
-            "watch_sums=True keeps a maximum while sums stay below the rescale threshold: "
-            "set rescale_threshold to 1 to 15 or watch_sums=False",
+            "stale_max_needs_threshold",
+            "stale_max=True keeps a maximum while sums stay below the rescale threshold: "
+            "set rescale_threshold to 1 to 15 or stale_max=False",
         )
 
 

@@ -24,6 +24,7 @@ from flash_attention.families.sm90.forward.config import (
     WARPGROUP_ROWS,
     HopperForwardKernelConfig,
 )
+from flash_attention.families.sm90.forward.decode import choose_splits, without_counter
 from flash_attention.families.sm90.forward.features import Sm90Features, Walk, resolve
 from flash_attention.families.sm90.forward.fit import check_fits
 from flash_attention.families.sm90.forward.heuristic import (
@@ -32,13 +33,12 @@ from flash_attention.families.sm90.forward.heuristic import (
     has_empty_consumers,
     heuristic,
 )
-from flash_attention.families.sm90.forward.short_queries import choose_chunks, without_counter
 from flash_attention.families.sm90.forward.space import (
     hopper_combinations,
     hopper_neighbours,
     hopper_search_space,
 )
-from flash_attention.families.sm90.forward.splits import Chunks
+from flash_attention.families.sm90.forward.splits import KvSplits
 from flash_attention.families.sm90.forward.tensor_maps import describe_all
 from flash_attention.families.sm90.forward.tile_order import TileOrder
 from flash_attention.families.sm90.wgmma import from_registers, from_shared
@@ -55,7 +55,7 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
     kv_inputs = (E4M3,)
     extrapolates = True
     splits_keys = True
-    strength = "are made for short queries"
+    strength = "are made for decoding"
 
     def resolve(self, config: HopperForwardKernelConfig, features: Features) -> Sm90Features:
         return resolve(config, features)
@@ -65,7 +65,7 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
         config: HopperForwardKernelConfig,
         problem: Problem,
         return_lse: bool = False,
-        split: Chunks | None = None,
+        split: KvSplits | None = None,
     ) -> Sm90Features:
         split = split or without_counter(config, problem)
         return resolve(config, _features(config, problem, split))
@@ -122,7 +122,7 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
             forward_args(problem, views, key_blocks=split.key_blocks, split_blocks=split.blocks),
             scratch=split.scratch(problem, config.consumers),
             tiles=(tiles := split.num_tiles(problem, config.consumers)),
-            chunks=ctas if split.in_parts else 0,
+            num_splits=ctas if split.is_split else 0,
             arrivals=tiles * config.consumers if split.one_launch else 0,
         )
 
@@ -131,21 +131,23 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
         config: HopperForwardKernelConfig,
         problem: Problem,
         features: Sm90Features,
-        split: Chunks,
+        split: KvSplits,
         arch: Arch,
     ) -> tuple[Step, ...]:
-        if split.one_launch or not split.in_parts:
+        if split.one_launch or not split.is_split:
             return ()
         rows = split.tile_rows(config.consumers)
         return (combining(config, problem, features, rows, arch),)
 
-    def split(self, config: HopperForwardKernelConfig, problem: Problem, keys: int) -> Chunks:
-        return Chunks.of_keys(problem, config.B_c, keys).with_launches(problem)
+    def split(self, config: HopperForwardKernelConfig, problem: Problem, keys: int) -> KvSplits:
+        return KvSplits.of_keys(problem, config.B_c, keys).with_launches(problem)
 
     def heuristic(self, problem: Problem, arch: Arch) -> HopperForwardKernelConfig | str:
         return heuristic(problem, arch)
 
-    def why(self, config: HopperForwardKernelConfig, problem: Problem, split: Chunks | None) -> str:
+    def why(
+        self, config: HopperForwardKernelConfig, problem: Problem, split: KvSplits | None
+    ) -> str:
         if split is not None:
             rows = problem.seq_q * problem.heads_per_kv
             return (
@@ -156,8 +158,8 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
 
     def choose_split(
         self, problem: Problem, arch: Arch, num_sms: int, split_keys: int | None
-    ) -> tuple[HopperForwardKernelConfig, Chunks] | str:
-        return choose_chunks(problem, arch, num_sms, split_keys)
+    ) -> tuple[HopperForwardKernelConfig, KvSplits] | str:
+        return choose_splits(problem, arch, num_sms, split_keys)
 
     def built_features(self) -> tuple[Features, ...]:
         return PLAIN, CAUSAL
@@ -176,7 +178,7 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
 
         Causal tiles differ in length, and a static tile order then leaves a third of the GPU idle.
         Without a mask the heuristic alone knows where a narrow block pays. One consumer is for
-        short queries and for two CTAs per multiprocessor. Consumers are skipped only where the last
+        few queries and for two CTAs per multiprocessor. Consumers are skipped only where the last
         tile has some without a query.
         """
         if config.skip_empty and not has_empty_consumers(problem.seq_q, config.consumers):
@@ -203,7 +205,7 @@ class Sm90Forward(Family[HopperForwardKernelConfig]):
 
 
 def _features(
-    config: HopperForwardKernelConfig, problem: Problem, split: Chunks | None
+    config: HopperForwardKernelConfig, problem: Problem, split: KvSplits | None
 ) -> Sm90Features:
     """Return the features of a problem, and how many heads share a tile.
 
@@ -219,8 +221,8 @@ def _features(
         return replace(
             own,
             heads_together=split.heads_together,
-            few_queries=True,
-            splits=split.splits,
+            decode=True,
+            splits=split.kind,
             one_launch=split.one_launch,
         )
     group = problem.heads_per_kv
@@ -232,10 +234,10 @@ def _num_ctas(
     config: HopperForwardKernelConfig,
     problem: Problem,
     walk: Walk,
-    split: Chunks | None,
+    split: KvSplits | None,
     num_sms: int,
 ) -> int:
-    """Count the CTAs: one per tile or chunk, or as many as are resident if they are persistent."""
+    """Count the CTAs: one per tile or split, or as many as are resident if they are persistent."""
     if split is not None:
         return split.num_ctas(problem, config.consumers)
     tiles = problem.num_tiles(config.B_r)

@@ -32,7 +32,7 @@ class SplitKind(Enum):
     """
 
     WHOLE = "Whole"
-    CHUNKED = "Chunked"
+    FIXED = "Fixed"
     EVEN = "Even"
 
 
@@ -43,7 +43,7 @@ class Walk(Enum):
     PERSISTENT = "Persistent"
     DYNAMIC = "Dynamic"
     PACKED = "Packed"  # DYNAMIC for sequences that differ in length
-    DEALT = "Dealt"  # ONE_EACH for keys that are split evenly
+    STREAM_K = "StreamK"  # each CTA has as many key blocks, of one tile or of several
 
     @property
     def counts_tiles(self) -> bool:
@@ -56,25 +56,25 @@ class Sm90Features(Features):
     """The required features, and how the tiles of a Hopper kernel implement them."""
 
     heads_together: int = 1  # heads of q that share a tile, and a head of k and v
-    few_queries: bool = False  # one tile holds all heads that share a head of k and v
+    decode: bool = False  # one tile holds all heads that share a head of k and v
     splits: SplitKind = SplitKind.WHOLE
     one_launch: bool = False  # the last CTA of a tile combines its partial results
 
     @property
-    def short_queries(self) -> bool:
-        """Whether the kernel is one for few queries, which reads each key once."""
-        return self.few_queries or self.splits is not SplitKind.WHOLE
+    def is_decode(self) -> bool:
+        """Whether the kernel is one for decoding, which reads each key once."""
+        return self.decode or self.splits is not SplitKind.WHOLE
 
     @property
-    def in_parts(self) -> bool:
+    def is_split(self) -> bool:
         """Whether the kernel stores partial results, which are combined afterwards."""
         return self.splits is not SplitKind.WHOLE
 
     def words(self) -> list[str]:
         words = {
             f"heads_{self.heads_together}": self.heads_together > 1,
-            "few": self.few_queries and not self.in_parts,
-            self.splits.name.lower(): self.in_parts,
+            "decode": self.decode and not self.is_split,
+            self.splits.name.lower(): self.is_split,
             "one_launch": self.one_launch,
         }
         return [*super().words(), *(word for word, on in words.items() if on)]
@@ -104,8 +104,8 @@ class Sm90Features(Features):
     def walk(self, order: TileOrder) -> Walk:
         """Return the order in which the tiles of a kernel are computed: `order`, unless the lengths
         or the splits ask for another."""
-        if self.short_queries:
-            return Walk.DEALT if self.splits is SplitKind.EVEN else Walk.ONE_EACH
+        if self.is_decode:
+            return Walk.STREAM_K if self.splits is SplitKind.EVEN else Walk.ONE_EACH
         return Walk.PACKED if self.per_batch else Walk[order.name]
 
     def pages(self, block_keys: int) -> Variant:
@@ -118,7 +118,7 @@ class Sm90Features(Features):
     def bindings(self, config: HopperForwardKernelConfig) -> tuple[Binding, ...]:
         """Return the C++ types that the features bind."""
         # What combines partial results adds the sink of a row, so that it is added once.
-        shared = shared_bindings(self, sinks=self.sinks and not self.in_parts)
+        shared = shared_bindings(self, sinks=self.sinks and not self.is_split)
         splits = Variant("Splits", "sm90/splits", self.splits.value)
         numbers = self._host_numbers(config)
         own: tuple[Binding, ...] = (*shared, self.rows(), splits, self.pages(config.B_c), *numbers)
@@ -152,9 +152,9 @@ class Sm90Features(Features):
         return "PerBlock" if self.block_descales else "PerHead"
 
     def _output(self, config: HopperForwardKernelConfig) -> str:
-        if self.short_queries:
-            in_parts = "Combined" if self.one_launch else "Parts"
-            return in_parts if self.in_parts else "Direct"
+        if self.is_decode:
+            partial = "Combined" if self.one_launch else "Partial"
+            return partial if self.is_split else "Direct"
         if config.direct_output:
             return "Direct"
         return "OwnBuffer" if config.own_output else "OverQueries"
@@ -168,9 +168,9 @@ def resolve(config: HopperForwardKernelConfig, features: Features) -> Sm90Featur
     """
     asked = {field.name: getattr(features, field.name) for field in fields(features)}
     resolved = Sm90Features(**asked)
-    words = [*features.in_words(), *(["split_keys"] if resolved.in_parts else [])]
+    words = [*features.in_words(), *(["split_keys"] if resolved.is_split else [])]
     said = f"{', '.join(words)} {'is' if len(words) == 1 else 'are'} asked for"
-    tiles_of_one_head = resolved.heads_together == 1 and not resolved.short_queries
+    tiles_of_one_head = resolved.heads_together == 1 and not resolved.is_decode
     if not config.specialised and not (tiles_of_one_head and replace(resolved, sinks=False).dense):
         raise UnsupportedError(
             f"{said}, and Hopper kernels without a producer compute full and causal attention"
@@ -186,7 +186,7 @@ def resolve(config: HopperForwardKernelConfig, features: Features) -> Sm90Featur
             f"{said}, and a key block of the config has {config.B_c} keys; there the blocks"
             f" have {DESCALED_KEYS}: pass a config with B_c up to {DESCALED_KEYS}, or leave it out"
         )
-    if resolved.short_queries:
+    if resolved.is_decode:
         _refuse_idle_fields(config)
     elif resolved.per_batch and config.tile_order is not TileOrder.DYNAMIC:
         raise UnsupportedError(
@@ -208,6 +208,6 @@ def _refuse_idle_fields(config: HopperForwardKernelConfig) -> None:
         if on:
             raise UnsupportedError(
                 f"split_keys is given, and {name} of the config would change nothing: a CTA then"
-                " has one chunk of keys, and its rows of O leave from registers; leave the field at"
+                " has one split of keys, and its rows of O leave from registers; leave the field at"
                 " its default, or leave config out"
             )

@@ -15,10 +15,10 @@ from flash_attention.families.sm90.forward.heuristic import (
     box_is_aligned,
     box_row_bytes,
 )
-from flash_attention.families.sm90.forward.splits import Chunks
+from flash_attention.families.sm90.forward.splits import KvSplits
 
 
-def check_fits(config: HopperForwardKernelConfig, problem: Problem, split: Chunks | None) -> None:
+def check_fits(config: HopperForwardKernelConfig, problem: Problem, split: KvSplits | None) -> None:
     """Raise UnsupportedError unless kernels of the config can run the problem."""
     check_dtype(config, problem)
     check_values(config, problem)

@@ -94,7 +94,7 @@ def _config(problem: Problem) -> HopperForwardKernelConfig | None:
         return narrow_keys(problem.seq_k, keys) if few_keys else 0
 
     if d_head <= 96:
-        finish = {"watch_sums": True, "prefetch_q": True}
+        finish = {"stale_max": True, "prefetch_q": True}
         if problem.seq_q <= FEW_ROWS[smallest_holding(FEW_ROWS, d_head)] and few_keys:
             keys = min(SIDE_BY_SIDE_KEYS, key=lambda keys: _cost(problem.seq_k, keys))
             finish |= {"own_output": True, "wide_panels": False}
@@ -107,18 +107,18 @@ def _config(problem: Problem) -> HopperForwardKernelConfig | None:
         return config(consumers, keys, stages, ping_pong=True, narrow_keys=narrow(keys), **finish)
     if d_head <= 128:
         return config(
-            2, 128, 2, ping_pong=True, own_output=True, watch_sums=True, narrow_keys=narrow(128)
+            2, 128, 2, ping_pong=True, own_output=True, stale_max=True, narrow_keys=narrow(128)
         )
     if d_head <= 160:
         keys = 112 if wide else 128
-        return config(2, keys, 2, ping_pong=True, watch_sums=True, narrow_keys=narrow(keys))
+        return config(2, keys, 2, ping_pong=True, stale_max=True, narrow_keys=narrow(keys))
     if d_head <= 192:
-        return config(2, 112, 2, ping_pong=True, watch_sums=True, narrow_keys=64)
+        return config(2, 112, 2, ping_pong=True, stale_max=True, narrow_keys=64)
     keys = 80 if d_head <= 224 and not wide else 64
     return config(
         *(2, keys, 2),
         ping_pong=not causal,
-        watch_sums=causal,
+        stale_max=causal,
         prefetch_q=not (causal and short),
         narrow_keys=narrow(keys),
         direct_output=d_head == 256 and problem.seq_k <= 2 * SHORT and not problem.per_batch,

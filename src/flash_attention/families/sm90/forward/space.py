@@ -88,7 +88,7 @@ def _usual(dtype: DType, d_head: int, tile: Tile, causal: bool) -> HopperForward
         **dict(zip(("consumers", "B_c", "stages"), tile, strict=True)),
         **ALWAYS,
         ping_pong=tile[0] > 1,
-        watch_sums=True,
+        stale_max=True,
         prefetch_q=d_head != 128,
         tile_order=TileOrder.DYNAMIC if causal else TileOrder.PERSISTENT,
         group_mib=GROUP_MIB if causal else 0,
@@ -114,8 +114,8 @@ def _changed(
     yield changed(middle, ping_pong=False)
     if middle.own_output:
         yield changed(middle, own_output=False)
-    if central or middle.d_head == 256:  # there registers are so scarce that watch_sums may spill
-        yield changed(middle, watch_sums=False)
+    if central or middle.d_head == 256:  # there registers are so scarce that stale_max may spill
+        yield changed(middle, stale_max=False)
     if not central:
         return
     yield changed(middle, prefetch_q=not middle.prefetch_q)

@@ -68,7 +68,7 @@ def describe_all(
         features.box_keys(config.B_c),
     )
     promotion = PROMOTION if q.shape[-1] % 32 or v.shape[-1] % 32 else WIDE_PROMOTION
-    once = 0 if features.short_queries else promotion  # saves 2 to 5 % in decoding
+    once = 0 if features.is_decode else promotion  # saves 2 to 5 % in decoding
     return {
         "q": describe(q, (panel, *features.q_box), promotion),
         "k": describe(k, keys, once, swizzled=not config.kv_8_bit),

@@ -17,7 +17,7 @@ from flash_attention.families.fields import (
     switch,
     variant,
 )
-from flash_attention.families.sm90.halves import AFTER_TILES, RESCALE, THRESHOLDS, SharedRowsConfig
+from flash_attention.families.sm90.split_v import AFTER_TILES, RESCALE, THRESHOLDS, SplitVConfig
 from flash_attention.families.values import Violation, not_hopper
 
 STAGES = 2  # blocks of K in shared memory
@@ -25,7 +25,7 @@ ROTARY_COLUMNS = 64  # of K, after those of V
 
 
 @kernel_config
-class HopperMlaKernelConfig(SharedRowsConfig):
+class HopperMlaKernelConfig(SplitVConfig):
     """The config of one sm_90 kernel (H100, H200) for MLA decoding. Every field changes what is
     compiled.
 

@@ -19,9 +19,8 @@ from flash_attention.families.sm90.forward.combine import combine_unit, combinin
 from flash_attention.families.sm90.forward.config import tile_rows
 from flash_attention.families.sm90.forward.features import SplitKind
 from flash_attention.families.sm90.forward.heuristic import NEEDS_HOPPER
-from flash_attention.families.sm90.forward.splits import Chunks
+from flash_attention.families.sm90.forward.splits import KvSplits
 from flash_attention.families.sm90.forward.tensor_maps import describe
-from flash_attention.families.sm90.halves import BLOCK_KEYS, HALVES, PANEL_COLUMNS
 from flash_attention.families.sm90.mla import splits
 from flash_attention.families.sm90.mla.config import HopperMlaKernelConfig
 from flash_attention.families.sm90.mla.features import (
@@ -31,6 +30,7 @@ from flash_attention.families.sm90.mla.features import (
     resolve,
 )
 from flash_attention.families.sm90.mla.fit import check_fits, refusal
+from flash_attention.families.sm90.split_v import BLOCK_KEYS, HALVES, PANEL_COLUMNS
 from flash_attention.families.sm90.unit import forward_unit
 from flash_attention.families.sm90.wgmma import (
     both_shared,
@@ -62,7 +62,7 @@ class Sm90Mla(Family[HopperMlaKernelConfig]):
         config: HopperMlaKernelConfig,
         problem: Problem,
         return_lse: bool = False,
-        split: Chunks | None = None,
+        split: KvSplits | None = None,
     ) -> MlaFeatures:
         return features_of(problem, split or splits.whole(problem))
 
@@ -89,28 +89,30 @@ class Sm90Mla(Family[HopperMlaKernelConfig]):
         views: Sequence[TensorView],
         setting: Setting,
     ) -> Recipe:
-        chunks: Chunks = setting.split or splits.choose_chunks(problem, setting.num_sms)
-        check_fits(config, problem, views, chunks)
-        features = features_of(problem, chunks)
+        kv_splits: KvSplits = setting.split or splits.choose_splits(problem, setting.num_sms)
+        check_fits(config, problem, views, kv_splits)
+        features = features_of(problem, kv_splits)
         ctas = features.ctas
-        grid = (max(chunks.num_ctas(problem, ctas), 1), ctas, 1)  # packed queries may be none
+        grid = (max(kv_splits.num_ctas(problem, ctas), 1), ctas, 1)  # packed queries may be none
         main = Step(
             self.unit(config, features, setting.arch),
             Geometry(grid, config.num_threads, config.smem_bytes()),
             {} if problem.idle else _maps(config, views, features),
         )
-        combine = combining(config, problem, features, chunks.tile_rows(ctas), setting.arch)
+        combine = combining(config, problem, features, kv_splits.tile_rows(ctas), setting.arch)
         return Recipe(
             features,
-            (main, combine) if chunks.in_parts else (main,),
-            forward_args(problem, views, key_blocks=chunks.key_blocks, split_blocks=chunks.blocks),
-            scratch=chunks.scratch(problem, ctas),
-            tiles=chunks.num_tiles(problem, ctas) * ctas,
-            chunks=grid[0] * ctas if chunks.in_parts else 0,
+            (main, combine) if kv_splits.is_split else (main,),
+            forward_args(
+                problem, views, key_blocks=kv_splits.key_blocks, split_blocks=kv_splits.blocks
+            ),
+            scratch=kv_splits.scratch(problem, ctas),
+            tiles=kv_splits.num_tiles(problem, ctas) * ctas,
+            num_splits=grid[0] * ctas if kv_splits.is_split else 0,
             v_in_k=config.v_in_k,
         )
 
-    def split(self, config: HopperMlaKernelConfig, problem: Problem, keys: int) -> Chunks:
+    def split(self, config: HopperMlaKernelConfig, problem: Problem, keys: int) -> KvSplits:
         return splits.of_keys(problem, keys)
 
     def is_for(self, problem: Problem) -> bool:
@@ -125,12 +127,12 @@ class Sm90Mla(Family[HopperMlaKernelConfig]):
         )
         return NEEDS_HOPPER if config.broken_rule(arch) else config
 
-    def why(self, config: HopperMlaKernelConfig, problem: Problem, split: Chunks | None) -> str:
+    def why(self, config: HopperMlaKernelConfig, problem: Problem, split: KvSplits | None) -> str:
         return f"d_head {config.d_head} with d_v {config.d_v} and one head of k and v is MLA"
 
     def choose_split(
         self, problem: Problem, arch: Arch, num_sms: int, split_keys: int | None
-    ) -> tuple[HopperMlaKernelConfig, Chunks] | str:
+    ) -> tuple[HopperMlaKernelConfig, KvSplits] | str:
         config = self.heuristic(problem, arch)
         if isinstance(config, str):
             return config
@@ -138,7 +140,7 @@ class Sm90Mla(Family[HopperMlaKernelConfig]):
             return "there is nothing to compute"
         if split_keys is not None:
             return config, splits.of_keys(problem, split_keys)
-        return config, splits.choose_chunks(problem, num_sms)
+        return config, splits.choose_splits(problem, num_sms)
 
     def built_features(self) -> tuple[Features, ...]:
         return BUILT, replace(BUILT, per_batch=True, page_keys=BLOCK_KEYS)

@@ -11,7 +11,7 @@ from flash_attention.compile.binding import Binding, Number, Variant
 from flash_attention.families.bindings import shared_bindings
 from flash_attention.families.sm90.forward.config import tile_rows, used_rows
 from flash_attention.families.sm90.forward.features import Sm90Features, SplitKind
-from flash_attention.families.sm90.forward.splits import Chunks
+from flash_attention.families.sm90.forward.splits import KvSplits
 from flash_attention.families.sm90.mla.config import HopperMlaKernelConfig
 
 USUAL_HEADS = 128  # of DeepSeek's models
@@ -42,18 +42,18 @@ def resolve(features: Features) -> MlaFeatures:
     if isinstance(features, MlaFeatures):
         return features
     asked = {field.name: getattr(features, field.name) for field in fields(features)}
-    usual = {"heads_together": USUAL_HEADS, "few_queries": True}
+    usual = {"heads_together": USUAL_HEADS, "decode": True}
     return MlaFeatures(**{**usual, **asked}, ctas=ctas_of_tile(USUAL_HEADS, 1))
 
 
-def features_of(problem: Problem, chunks: Chunks) -> MlaFeatures:
-    """Return the features of a problem whose keys are in chunks."""
+def features_of(problem: Problem, kv_splits: KvSplits) -> MlaFeatures:
+    """Return the features of a problem whose keys are split so."""
     asked = problem.features
     return MlaFeatures(
         *(asked.mask, asked.softcap, asked.per_batch, asked.page_keys, asked.sinks),
-        heads_together=chunks.heads_together,
-        few_queries=True,
-        splits=chunks.splits,
+        heads_together=kv_splits.heads_together,
+        decode=True,
+        splits=kv_splits.kind,
         ctas=ctas_of(problem),
         packed_queries=problem.total_q is not None,
     )
@@ -91,11 +91,11 @@ def bindings(config: HopperMlaKernelConfig, features: MlaFeatures) -> tuple[Bind
     }
     return (
         _tile_order(features),
-        Variant("Output", "sm90/output", "Parts" if features.in_parts else "Direct"),
+        Variant("Output", "sm90/output", "Partial" if features.is_split else "Direct"),
         # What combines partial results adds the sink of a row, so that it is added once.
         *shared_bindings(
             features,
-            sinks=features.sinks and not features.in_parts,
+            sinks=features.sinks and not features.is_split,
             lengths="PackedQueries" if features.packed_queries else None,
         ),
         features.rows(),
@@ -106,7 +106,7 @@ def bindings(config: HopperMlaKernelConfig, features: MlaFeatures) -> tuple[Bind
 
 
 def _tile_order(features: MlaFeatures) -> Variant:
-    order = "Dealt" if features.splits is SplitKind.EVEN else "OneEach"
+    order = "StreamK" if features.splits is SplitKind.EVEN else "OneEach"
     if features.packed_queries:
-        return Variant("TileOrder", "sm90/halves/tile_order", f"Packed{order}")
+        return Variant("TileOrder", "sm90/split_v/tile_order", f"Packed{order}")
     return Variant("TileOrder", "sm90/tile_order", order)

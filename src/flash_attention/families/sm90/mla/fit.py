@@ -10,7 +10,7 @@ from flash_attention.call.tensors import TensorView, shown
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.fit import MAX_GRID_YZ, check_dtype
 from flash_attention.families.sm90.forward.fit import check_tiles
-from flash_attention.families.sm90.forward.splits import Chunks
+from flash_attention.families.sm90.forward.splits import KvSplits
 from flash_attention.families.sm90.mla.config import HopperMlaKernelConfig
 from flash_attention.families.sm90.mla.features import ctas_of
 
@@ -26,7 +26,7 @@ def check_fits(
     config: HopperMlaKernelConfig,
     problem: Problem,
     views: Sequence[TensorView],
-    chunks: Chunks,
+    kv_splits: KvSplits,
 ) -> None:
     """Raise UnsupportedError unless kernels of the config can run the problem."""
     check_dtype(config, problem)
@@ -43,7 +43,7 @@ def check_fits(
             f"{problem.heads} heads of q need {ctas} CTAs that share a tile; a launch takes at most"
             f" {MAX_GRID_YZ}, pass a number of heads with a divisor up to 64"
         )
-    check_tiles(config, problem, chunks.num_tiles(problem, ctas) * chunks.key_blocks)
+    check_tiles(config, problem, kv_splits.num_tiles(problem, ctas) * kv_splits.key_blocks)
 
 
 def _check_view(k: TensorView, v: TensorView) -> None:

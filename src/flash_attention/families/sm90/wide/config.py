@@ -9,12 +9,12 @@ from typing import ClassVar
 from flash_attention.arch import Arch
 from flash_attention.call.dtype import DType
 from flash_attention.families.fields import element_type, kernel_config, number
-from flash_attention.families.sm90.halves import (
+from flash_attention.families.sm90.split_v import (
     AFTER_TILES,
     HALVES,
     RESCALE,
     THRESHOLDS,
-    SharedRowsConfig,
+    SplitVConfig,
 )
 from flash_attention.families.values import Violation, not_hopper
 
@@ -23,7 +23,7 @@ VALUE_COLUMNS = range(128, 513, 128)  # a half of V is whole panels
 
 
 @kernel_config
-class HopperWideKernelConfig(SharedRowsConfig):
+class HopperWideKernelConfig(SplitVConfig):
     """The config of one sm_90 kernel (H100, H200) for head dimensions up to 512. Every field
     changes what is compiled.
 

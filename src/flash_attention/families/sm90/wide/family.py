@@ -16,11 +16,11 @@ from flash_attention.families.forward_args import forward_args
 from flash_attention.families.recipe import Geometry, MapDescription, Recipe, Setting, Step
 from flash_attention.families.sm90.forward import config as forward
 from flash_attention.families.sm90.forward.combine import combining
+from flash_attention.families.sm90.forward.decode import splits_of, why_not_decode
 from flash_attention.families.sm90.forward.features import Sm90Features, Walk
-from flash_attention.families.sm90.forward.short_queries import chunks_of, why_not_short
-from flash_attention.families.sm90.forward.splits import Chunks
+from flash_attention.families.sm90.forward.splits import KvSplits
 from flash_attention.families.sm90.forward.tensor_maps import WIDE_PROMOTION, describe
-from flash_attention.families.sm90.halves import BLOCK_KEYS, HALVES, PANEL_COLUMNS
+from flash_attention.families.sm90.split_v import BLOCK_KEYS, HALVES, PANEL_COLUMNS
 from flash_attention.families.sm90.unit import forward_unit
 from flash_attention.families.sm90.wgmma import both_shared, from_registers, from_shared
 from flash_attention.families.sm90.wide.config import (
@@ -33,7 +33,7 @@ from flash_attention.families.sm90.wide.fit import check_fits
 from flash_attention.families.values import smallest_holding
 
 RESCALE_THRESHOLD = 8
-MIN_CHUNK_BLOCKS = 2  # a chunk of one block leaves half of a CTA without work
+MIN_SPLIT_BLOCKS = 2  # a split of one block leaves half of a CTA without work
 NARROWER = max(forward.D_HEADS)  # what other kernels have
 NEEDS_HOPPER = f"head dimensions over {NARROWER} need sm_90 (H100, H200)"
 
@@ -53,7 +53,7 @@ class Sm90Wide(Family[HopperWideKernelConfig]):
         config: HopperWideKernelConfig,
         problem: Problem,
         return_lse: bool = False,
-        split: Chunks | None = None,
+        split: KvSplits | None = None,
     ) -> Sm90Features:
         return features_of(problem, split)
 
@@ -79,9 +79,9 @@ class Sm90Wide(Family[HopperWideKernelConfig]):
         views: Sequence[TensorView],
         setting: Setting,
     ) -> Recipe:
-        chunks: Chunks | None = setting.split
-        check_fits(config, problem, chunks)
-        features = features_of(problem, chunks)
+        kv_splits: KvSplits | None = setting.split
+        check_fits(config, problem, kv_splits)
+        features = features_of(problem, kv_splits)
         main = Step(
             self.unit(config, features, setting.arch),
             Geometry(
@@ -91,7 +91,7 @@ class Sm90Wide(Family[HopperWideKernelConfig]):
             ),
             {} if problem.idle else _maps(config, views, features),
         )
-        if chunks is None:
+        if kv_splits is None:
             return Recipe(
                 features,
                 (main,),
@@ -99,18 +99,20 @@ class Sm90Wide(Family[HopperWideKernelConfig]):
                 counts_tiles=walk_of(features).counts_tiles and not problem.idle,
                 tiles=problem.num_tiles(config.B_r),
             )
-        combine = combining(config, problem, features, chunks.tile_rows(1), setting.arch)
+        combine = combining(config, problem, features, kv_splits.tile_rows(1), setting.arch)
         return Recipe(
             features,
-            (main, combine) if chunks.in_parts else (main,),
-            forward_args(problem, views, key_blocks=chunks.key_blocks, split_blocks=chunks.blocks),
-            scratch=chunks.scratch(problem, 1),
-            tiles=chunks.num_tiles(problem, 1),
-            chunks=main.geometry.grid[0] if chunks.in_parts else 0,
+            (main, combine) if kv_splits.is_split else (main,),
+            forward_args(
+                problem, views, key_blocks=kv_splits.key_blocks, split_blocks=kv_splits.blocks
+            ),
+            scratch=kv_splits.scratch(problem, 1),
+            tiles=kv_splits.num_tiles(problem, 1),
+            num_splits=main.geometry.grid[0] if kv_splits.is_split else 0,
         )
 
-    def split(self, config: HopperWideKernelConfig, problem: Problem, keys: int) -> Chunks:
-        return Chunks.of_keys(problem, BLOCK_KEYS, keys)
+    def split(self, config: HopperWideKernelConfig, problem: Problem, keys: int) -> KvSplits:
+        return KvSplits.of_keys(problem, BLOCK_KEYS, keys)
 
     def is_for(self, problem: Problem) -> bool:
         wide = max(problem.d_head, problem.d_v) > NARROWER
@@ -121,7 +123,7 @@ class Sm90Wide(Family[HopperWideKernelConfig]):
         config = HopperWideKernelConfig(dtype, *_columns(problem), RESCALE_THRESHOLD)
         return NEEDS_HOPPER if config.broken_rule(arch) else config
 
-    def why(self, config: HopperWideKernelConfig, problem: Problem, split: Chunks | None) -> str:
+    def why(self, config: HopperWideKernelConfig, problem: Problem, split: KvSplits | None) -> str:
         return (
             f"d_head {problem.d_head} with d_v {problem.d_v}, and other kernels have at most"
             f" {NARROWER}"
@@ -129,18 +131,18 @@ class Sm90Wide(Family[HopperWideKernelConfig]):
 
     def choose_split(
         self, problem: Problem, arch: Arch, num_sms: int, split_keys: int | None
-    ) -> tuple[HopperWideKernelConfig, Chunks] | str:
+    ) -> tuple[HopperWideKernelConfig, KvSplits] | str:
         config = self.heuristic(problem, arch)
         if isinstance(config, str):
             return config
-        if why := why_not_short(problem):
+        if why := why_not_decode(problem):
             return why
-        chunks = chunks_of(
+        kv_splits = splits_of(
             *(problem, config.B_c, num_sms, split_keys),
-            most_whole=MIN_CHUNK_BLOCKS,
-            least=MIN_CHUNK_BLOCKS,
+            most_whole=MIN_SPLIT_BLOCKS,
+            least=MIN_SPLIT_BLOCKS,
         )
-        return chunks if isinstance(chunks, str) else (config, chunks)
+        return kv_splits if isinstance(kv_splits, str) else (config, kv_splits)
 
     def built_features(self) -> tuple[Features, ...]:
         return PLAIN, CAUSAL
@@ -156,10 +158,10 @@ def _columns(problem: Problem) -> tuple[int, int]:
 def _num_ctas(
     config: HopperWideKernelConfig, problem: Problem, features: Sm90Features, setting: Setting
 ) -> int:
-    """Count the CTAs: one per chunk, or as many as multiprocessors, which take tiles."""
+    """Count the CTAs: one per split, or as many as multiprocessors, which take tiles."""
     if setting.split is not None:
-        chunks: Chunks = setting.split
-        return chunks.num_ctas(problem, 1)
+        kv_splits: KvSplits = setting.split
+        return kv_splits.num_ctas(problem, 1)
     tiles = problem.num_tiles(config.B_r)
     least = 1 if walk_of(features) is Walk.PACKED else 0  # packed sequences may have no tile at all
     return min(max(tiles, least), setting.num_sms)
@@ -171,7 +173,7 @@ def _maps(
     """Describe q, k and v. Boxes hold the rows of a CTA, and a key block as far as a page has
     it."""
     keys = (1, features.box_keys(config.B_c))
-    once = 0 if features.short_queries else WIDE_PROMOTION
+    once = 0 if features.is_decode else WIDE_PROMOTION
     boxes = ((features.q_box, WIDE_PROMOTION), (keys, once), (keys, once))
     return {
         name: describe(view, (PANEL_COLUMNS, *box), promotion)

@@ -11,7 +11,7 @@ from flash_attention.compile.binding import Binding, Number, Variant
 from flash_attention.families.bindings import shared_bindings
 from flash_attention.families.sm90.forward.config import tile_rows
 from flash_attention.families.sm90.forward.features import Sm90Features, Walk
-from flash_attention.families.sm90.forward.splits import Chunks
+from flash_attention.families.sm90.forward.splits import KvSplits
 from flash_attention.families.sm90.forward.tile_order import TileOrder
 from flash_attention.families.sm90.wide.config import HopperWideKernelConfig
 
@@ -25,17 +25,17 @@ def resolve(features: Features) -> Sm90Features:
     return Sm90Features(**{field.name: getattr(features, field.name) for field in fields(features)})
 
 
-def features_of(problem: Problem, chunks: Chunks | None) -> Sm90Features:
-    """Return the features of a problem, whose keys may be in chunks."""
+def features_of(problem: Problem, kv_splits: KvSplits | None) -> Sm90Features:
+    """Return the features of a problem, whose keys may be split."""
     asked = problem.features
     given = (asked.mask, asked.softcap, asked.per_batch, asked.page_keys, asked.sinks)
-    if chunks is None:
+    if kv_splits is None:
         return Sm90Features(*given)
     return Sm90Features(
         *given,
-        heads_together=chunks.heads_together,
-        few_queries=True,
-        splits=chunks.splits,
+        heads_together=kv_splits.heads_together,
+        decode=True,
+        splits=kv_splits.kind,
     )
 
 
@@ -57,9 +57,9 @@ def bindings(config: HopperWideKernelConfig, features: Sm90Features) -> tuple[Bi
     }
     return (
         Variant("TileOrder", "sm90/tile_order", walk_of(features).value),
-        Variant("Output", "sm90/output", "Parts" if features.in_parts else "Direct"),
+        Variant("Output", "sm90/output", "Partial" if features.is_split else "Direct"),
         # What combines partial results adds the sink of a row, so that it is added once.
-        *shared_bindings(features, sinks=features.sinks and not features.in_parts),
+        *shared_bindings(features, sinks=features.sinks and not features.is_split),
         features.rows(),
         Variant("Splits", "sm90/splits", features.splits.value),
         features.pages(config.B_c),

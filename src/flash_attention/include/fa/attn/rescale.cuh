@@ -68,13 +68,13 @@ struct ScoresOfNobody {
   __device__ void operator()(Accumulator<16, Keys>&) const {}
 };
 
-// guess: S becomes P with the old maxima, if the variant supports that; `scores_again(s)` computes S
-// again. run: S becomes P if guess did not do it. Both set in `stats` whether the maxima grew.
+// try_stale_max: S becomes P with the old maxima, if the variant supports that; `scores_again(s)` computes S
+// again. run: S becomes P if try_stale_max did not do it. Both set in `stats` whether the maxima grew.
 template <class T, class Config, class Block>
 concept RescalesBlock = requires(Block block, Accumulator<16, Config::kBC>& s, RowStats<16>& stats,
                                  Factor& factor, ScoresOfNobody<Config::kBC> again) {
-  T::template guess<typename Config::Exponential, typename Config::DType>(block, s, stats, factor,
-                                                                          again);
+  T::template try_stale_max<typename Config::Exponential, typename Config::DType>(block, s, stats,
+                                                                                  factor, again);
   T::template run<typename Config::Exponential>(block, s, stats, factor);
 };
 
@@ -90,8 +90,8 @@ namespace fa::attn::rescale {
 struct EveryBlock {
   // P is never computed with the old maximum.
   template <class Exponential, class DType, class Block, int Keys, class ScoresAgain>
-  static __device__ void guess(Block, Accumulator<16, Keys>&, RowStats<16>&, Factor&, ScoresAgain) {
-  }
+  static __device__ void try_stale_max(Block, Accumulator<16, Keys>&, RowStats<16>&, Factor&,
+                                       ScoresAgain) {}
 
   template <class Exponential, class Block, int Keys>
   static __device__ void run(Block, Accumulator<16, Keys>& s, RowStats<16>& stats, Factor& factor) {
@@ -109,36 +109,36 @@ template <int Threshold>
 struct Lazy {
   // P is never computed before the maximum is checked.
   template <class Exponential, class DType, class Block, int Keys, class ScoresAgain>
-  static __device__ void guess(Block, Accumulator<16, Keys>&, RowStats<16>&, Factor&, ScoresAgain) {
-  }
+  static __device__ void try_stale_max(Block, Accumulator<16, Keys>&, RowStats<16>&, Factor&,
+                                       ScoresAgain) {}
 
   template <class Exponential, class Block, int Keys>
   static __device__ void run(Block, Accumulator<16, Keys>& s, RowStats<16>& stats, Factor& factor) {
     const LaneMax<Keys> lanes(s);
-    const bool covered = (lanes.of[0] - stats.max[0][0]) * factor.guess <= Threshold &&
-                         (lanes.of[1] - stats.max[0][1]) * factor.guess <= Threshold;  // not NaN
+    const bool covered = (lanes.of[0] - stats.max[0][0]) * factor.stale <= Threshold &&
+                         (lanes.of[1] - stats.max[0][1]) * factor.stale <= Threshold;  // not NaN
     stats.grew = __any_sync(~0u, !covered);
-    set_offsets<Exponential>(stats, factor.guess);
+    set_offsets<Exponential>(stats, factor.stale);
     if (stats.grew) {
       raise_max<Exponential>(lanes, stats, factor.exact);
       centre<Exponential>(s, stats, factor);
     }
-    exponentiate<Exponential>(s, stats, stats.grew ? factor.exact : factor.guess);
+    exponentiate<Exponential>(s, stats, stats.grew ? factor.exact : factor.stale);
   }
 };
 
 // Unmasked blocks compute no maximum: P is computed with the old one, and the row sums show afterwards
 // whether P overflows its type or is NaN. Only then are the scores computed again.
 template <int Threshold>
-struct Watched {
+struct StaleMax {
   template <class Exponential, class DType, class Block, int Keys, class ScoresAgain>
-  static __device__ void guess(Block, Accumulator<16, Keys>& s, RowStats<16>& stats, Factor& factor,
-                               ScoresAgain scores_again) {
+  static __device__ void try_stale_max(Block, Accumulator<16, Keys>& s, RowStats<16>& stats,
+                                       Factor& factor, ScoresAgain scores_again) {
     if constexpr (!Block::kHidden) {
       RowStats<16> next = stats;
       next.sum[0][0] = next.sum[0][1] = 0.f;
-      set_offsets<Exponential>(next, factor.guess);
-      exponentiate<Exponential>(s, next, factor.guess);
+      set_offsets<Exponential>(next, factor.stale);
+      exponentiate<Exponential>(s, next, factor.stale);
       const bool fits =
           next.sum[0][0] <= DType::kLargestSum && next.sum[0][1] <= DType::kLargestSum;  // not NaN
       stats.grew = __any_sync(~0u, !fits);
@@ -154,7 +154,7 @@ struct Watched {
     }
   }
 
-  // In an unmasked block guess() has already made P, if need be with a new maximum.
+  // In an unmasked block try_stale_max() has already made P, if need be with a new maximum.
   template <class Exponential, class Block, int Keys>
   static __device__ void run(Block block, Accumulator<16, Keys>& s, RowStats<16>& stats,
                              Factor& factor) {

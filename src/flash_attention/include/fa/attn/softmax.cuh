@@ -110,9 +110,9 @@ namespace fa::attn {
 struct FirstBlock {};
 struct LaterBlock {};
 
-// The factor of the scores. `guess` is NaN, and so is P, once the maximum was subtracted from S first.
+// The factor of the scores. `stale` is NaN, and so is P, once the maximum was subtracted from S first.
 struct Factor {
-  float exact, guess = exact;
+  float exact, stale = exact;
 };
 
 // The offsets of S. If one is not precise it is 0, and the maximum is subtracted from S here.
@@ -134,7 +134,7 @@ __device__ void centre(Accumulator<Rows, Cols>& s, RowStats<Rows>& stats, Factor
       if (Exponential::precise(stats.offset[i][h])) continue;
       stats.offset[i][h] = 0.f;
       if (stats.max[i][h] == -kInfinity) continue;
-      factor.guess = kInfinity - kInfinity;
+      factor.stale = kInfinity - kInfinity;
 #pragma unroll
       for (int j = 0; j < Cols / 8; ++j)
 #pragma unroll

@@ -8,7 +8,7 @@
 namespace fa::attn {
 
 inline constexpr int kStatBlock = 128;
-inline constexpr int kTurnRows = 64;  // rows that share a counter in dq_turn
+inline constexpr int kSemaphoreRows = 64;  // rows that share a counter in dq_semaphore
 
 __device__ inline int in_stat_blocks(int rows) {
   return (rows + kStatBlock - 1) / kStatBlock * kStatBlock;

@@ -123,7 +123,8 @@ __device__ void prepare(const BackwardKernelArgs& args) {
   for (int chunk = threadIdx.x; chunk < attn::kStatBlock * Config::kSumColumns / 4;
        chunk += Config::kThreads)
     ptx::st_global_16(dq + chunk * kChunkBytes, {});
-  if (threadIdx.x < Config::kTurns) args.dq_turn[rows.stat_row / attn::kTurnRows + threadIdx.x] = 0;
+  if (threadIdx.x < Config::kSemaphores)
+    args.dq_semaphore[rows.stat_row / attn::kSemaphoreRows + threadIdx.x] = 0;
 
   const int row = threadIdx.x;
   const bool has = row < attn::kStatBlock && rows.has(row);

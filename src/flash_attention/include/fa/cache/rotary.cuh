@@ -44,7 +44,7 @@ namespace fa::cache {
 
 // The rotation of a pair of columns by the angle of a position. Products and sums are rounded one by one,
 // as torch rounds them.
-struct Turn {
+struct Rotation {
   float cos, sin;
 
   __device__ float first(float x, float y) const {
@@ -55,9 +55,9 @@ struct Turn {
   }
 };
 
-// The turn of the pair with this index.
+// The rotation of the pair with this index.
 template <class DType>
-__device__ Turn turn_of(const CacheKernelArgs& args, int position, int pair) {
+__device__ Rotation rotation_of(const CacheKernelArgs& args, int position, int pair) {
   const auto value = [&](const void* table, i64 stride) {
     return DType::low(static_cast<const unsigned short*>(table)[position * stride + pair]);
   };
@@ -79,7 +79,7 @@ struct None {
   }
 };
 
-// Columns i and i + rotary_dim / 2 turn together, as in GPT-NeoX. rotary_dim / 2 is a number of chunks.
+// Columns i and i + rotary_dim / 2 are rotated together, as in GPT-NeoX. rotary_dim / 2 is a number of chunks.
 struct Halves {
   static constexpr bool kRotates = true;
 
@@ -94,8 +94,9 @@ struct Halves {
     const ptx::Chunk other =
         Config::Columns::load(row, first ? chunk + half : chunk - half, args.d_qk);
     const auto turned = [&](float own, float far, int i) {
-      const Turn turn = turn_of<DType>(args, position, chunk % half * kChunkElements + i);
-      return first ? turn.first(own, far) : turn.second(far, own);
+      const Rotation rotation =
+          rotation_of<DType>(args, position, chunk % half * kChunkElements + i);
+      return first ? rotation.first(own, far) : rotation.second(far, own);
     };
     const auto pair = [&](u32 own, u32 far, int i) {
       return DType::pack(turned(DType::low(own), DType::low(far), 2 * i),
@@ -106,7 +107,7 @@ struct Halves {
   }
 };
 
-// Columns 2 i and 2 i + 1 turn together, as in GPT-J.
+// Columns 2 i and 2 i + 1 are rotated together, as in GPT-J.
 struct Interleaved {
   static constexpr bool kRotates = true;
 
@@ -117,9 +118,9 @@ struct Interleaved {
     const ptx::Chunk c = Config::Columns::load(row, chunk, args.d_qk);
     if (chunk * kChunkElements >= args.rotary_dim) return c;
     const auto turned = [&](u32 pair, int i) {
-      const Turn turn = turn_of<DType>(args, position, chunk * kChunkElements / 2 + i);
+      const Rotation rotation = rotation_of<DType>(args, position, chunk * kChunkElements / 2 + i);
       const float x = DType::low(pair), y = DType::high(pair);
-      return DType::pack(turn.first(x, y), turn.second(x, y));
+      return DType::pack(rotation.first(x, y), rotation.second(x, y));
     };
     return {turned(c.x, 0), turned(c.y, 1), turned(c.z, 2), turned(c.w, 3)};
   }

@@ -11,9 +11,9 @@
 #include <fa/attn/softmax.cuh>
 #include <fa/forward_args.cuh>
 #include <fa/ptx/memory.cuh>
-#include <fa/sm80/bounds.cuh>
 #include <fa/sm80/load.cuh>
 #include <fa/sm80/mma.cuh>
+#include <fa/sm80/predication.cuh>
 #include <fa/sm80/tile.cuh>
 
 namespace fa::sm80 {
@@ -29,12 +29,15 @@ __device__ constexpr bool check_slots() {
   static_assert(LayoutSlot<typename Config::Layout>,
                 "Layout: place(row, chunk), advance(address, bytes)");
   static_assert(PanelsSlot<typename Config::Panels>, "Panels: kChunks<DHead>");
-  static_assert(QueryFeedSlot<typename Config::QFeed>, "QFeed: hold, begin, before");
-  static_assert(FeedSlot<typename Config::KFeed>, "KFeed: begin<Steps>(read), before<Steps>");
-  static_assert(FeedSlot<typename Config::VFeed>, "VFeed: begin<Steps>(read), before<Steps>");
+  static_assert(QFragmentLoadsSlot<typename Config::QFragmentLoads>,
+                "QFragmentLoads: hold, begin, before");
+  static_assert(FragmentLoadsSlot<typename Config::KFragmentLoads>,
+                "KFragmentLoads: begin<Steps>(read), before<Steps>");
+  static_assert(FragmentLoadsSlot<typename Config::VFragmentLoads>,
+                "VFragmentLoads: begin<Steps>(read), before<Steps>");
   static_assert(MmaOrderSlot<typename Config::MmaOrder>, "MmaOrder: run<Rows, Cols>(mma)");
   static_assert(attn::NormaliseSlot<typename Config::Normalise>, "Normalise: row(o, i, h, sum)");
-  static_assert(BoundsSlot<typename Config::Bounds, Config>,
+  static_assert(PredicationSlot<typename Config::Predication, Config>,
                 "Bounds: Scope<Config> of the rows and steps of a CTA");
   static_assert(attn::KvOrderSlot<typename Config::KvOrder>, "KvOrder: block(step, num_steps)");
   static_assert(RowStrideSlot<typename Config::RowStride>, "RowStride: elements(from_args)");
@@ -51,7 +54,7 @@ class Block {
   using KVTile = Tile<Config, Config::kBC>;
   static_assert(Config::kSmemBytes == QTile::kBytes + 2 * KVTile::kBytes,
                 "the host gives a CTA as much shared memory as its tiles take");
-  using Scope = typename Config::Bounds::template Scope<Config>;
+  using Scope = typename Config::Predication::template Scope<Config>;
   template <class AnyTile>
   using Cursor = typename Config::Address::template Cursor<AnyTile>;
 
@@ -93,7 +96,7 @@ class Block {
     o_acc_.zero();
   }
   __device__ void hold_q() {
-    Config::QFeed::template hold<kDimSteps>([&](int d) { read_q(d); });
+    Config::QFragmentLoads::template hold<kDimSteps>([&](int d) { read_q(d); });
   }
 
   __device__ void scores() {  // S = Q K^T, then the score variant
@@ -105,12 +108,12 @@ class Block {
         ptx::ldmatrix_x4(k[d][n], k_lane_.at(16 * n, 2 * d));
     };
     s_acc_.zero();
-    Config::QFeed::template begin<kDimSteps>(read_q_step);
-    Config::KFeed::template begin<kDimSteps>(read_k_step);
+    Config::QFragmentLoads::template begin<kDimSteps>(read_q_step);
+    Config::KFragmentLoads::template begin<kDimSteps>(read_k_step);
 #pragma unroll
     for (int d = 0; d < kDimSteps; ++d) {
-      Config::QFeed::template before<kDimSteps>(d, read_q_step);
-      Config::KFeed::template before<kDimSteps>(d, read_k_step);
+      Config::QFragmentLoads::template before<kDimSteps>(d, read_q_step);
+      Config::KFragmentLoads::template before<kDimSteps>(d, read_k_step);
       Config::MmaOrder::template run<kWarpRows / 16, Config::kBC / 8>([&](int i, int j) {
         mma<DType>(s_acc_.v[i][j], q_regs_[i][d], k[d][j / 2][j % 2 * 2],
                    k[d][j / 2][j % 2 * 2 + 1]);
@@ -136,10 +139,10 @@ class Block {
       for (int d = 0; d < kDimSteps; ++d)
         ptx::ldmatrix_x4_trans(v[n][d], v_lane_.at(16 * n, 2 * d));
     };
-    Config::VFeed::template begin<kKeySteps>(read_v_step);
+    Config::VFragmentLoads::template begin<kKeySteps>(read_v_step);
 #pragma unroll
     for (int n = 0; n < kKeySteps; ++n) {
-      Config::VFeed::template before<kKeySteps>(n, read_v_step);
+      Config::VFragmentLoads::template before<kKeySteps>(n, read_v_step);
       u32 p[kWarpRows / 16][4];
       convert_p(p, n);
       Config::MmaOrder::template run<kWarpRows / 16, Config::kDHead / 8>([&](int i, int j) {

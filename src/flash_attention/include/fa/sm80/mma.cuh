@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The products of a warp. The slot Feed says when fragments are read, the slot MmaOrder in which order
+// The products of a warp. The slot FragmentLoads says when fragments are read, the slot MmaOrder in which order
 // the products of a step are issued.
 #pragma once
 #include <fa/dtype.cuh>
@@ -16,20 +16,21 @@ struct Mma {
 }  // namespace example
 
 template <class T>
-concept FeedSlot = requires(example::Read read, int step) {
+concept FragmentLoadsSlot = requires(example::Read read, int step) {
   T::template begin<2>(read);
   T::template before<2>(step, read);
 };
 
 template <class T>
-concept QueryFeedSlot = FeedSlot<T> && requires(example::Read read) { T::template hold<2>(read); };
+concept QFragmentLoadsSlot =
+    FragmentLoadsSlot<T> && requires(example::Read read) { T::template hold<2>(read); };
 
 template <class T>
 concept MmaOrderSlot = requires(example::Mma mma) { T::template run<2, 4>(mma); };
 
 }  // namespace fa::sm80
 
-namespace fa::sm80::feed {
+namespace fa::sm80::fragment_loads {
 
 // Every fragment of the block is read before the first product.
 struct Whole {
@@ -99,7 +100,7 @@ struct DoubleBuffered {
   }
 };
 
-}  // namespace fa::sm80::feed
+}  // namespace fa::sm80::fragment_loads
 
 namespace fa::sm80::mma_order {
 

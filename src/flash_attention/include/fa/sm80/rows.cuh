@@ -15,7 +15,7 @@ concept TensorView = requires(const T& tensor, u32 smem, int row, int chunk) {
 
 // Rows of one sequence and head in a tensor; a requested row or chunk may be beyond them.
 template <class Config>
-struct GuardedRows {
+struct PredicatedRows {
   const void* const first;
   const Strides& stride;
   const int batch, head;
@@ -41,14 +41,14 @@ struct GuardedRows {
 };
 
 template <class Config>
-__device__ GuardedRows<Config> query_rows(const void* first, const Strides& stride, int columns,
-                                          const attn::Sequence& sequence, int head) {
+__device__ PredicatedRows<Config> query_rows(const void* first, const Strides& stride, int columns,
+                                             const attn::Sequence& sequence, int head) {
   return {first, stride, sequence.q_batch, head, sequence.q_first, sequence.q_len, columns};
 }
 
 template <class Config>
-__device__ GuardedRows<Config> key_rows(const void* first, const Strides& stride, int columns,
-                                        const attn::Sequence& sequence, int kv_head) {
+__device__ PredicatedRows<Config> key_rows(const void* first, const Strides& stride, int columns,
+                                           const attn::Sequence& sequence, int kv_head) {
   return {first, stride, sequence.k_batch, kv_head, sequence.k_first, sequence.k_len, columns};
 }
 

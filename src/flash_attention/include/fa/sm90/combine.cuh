@@ -12,23 +12,23 @@ __device__ void combine(const ForwardKernelArgs& args) {
   static_assert(attn::DTypeSlot<typename Config::DType>, "DType: kLargestSum, pack(lo, hi)");
   static_assert(attn::RowsSlot<typename Config::Rows>,
                 "Rows: kGroup, position(row), head(tile, row)");
-  static_assert(PartsOfSplits<typename Config::Splits>,
+  static_assert(PartialsOfSplits<typename Config::Splits>,
                 "Splits: part(tile, split, args), first_split(tile, args), end_split");
-  static_assert(
-      PlaceSlot<typename Config::Place, PartRows<typename Config::Rows, Config::kTileRows>>,
-      "Place: exists(), position(), head(), batch(), tile, o_batch, o_row");
-  using Row = CombinedRow<Config, typename Config::Place>;
+  static_assert(OutputRowSlot<typename Config::OutputRow,
+                              PartialRows<typename Config::Rows, Config::kTileRows>>,
+                "Place: exists(), position(), head(), batch(), tile, o_batch, o_row");
+  using Row = CombinedRow<Config, typename Config::OutputRow>;
   static_assert(Config::kWarps == Row::kSums, "a warp has one of the sums");
   constexpr int kChunks = Config::kColumns / Row::kColumns;
   __shared__ float4 shared[kChunks][Row::kSums][kWarpSize];
-  const typename Config::Place place{args, static_cast<int>(blockIdx.x)};
+  const typename Config::OutputRow place{args, static_cast<int>(blockIdx.x)};
   const Row row(args, place);
   ptx::wait_for_grid();  // the partial results are stored
   if (!place.exists()) return;
   const auto weights = row.weights();
   if (args.lse && threadIdx.x == 0) row.store_lse(weights);
   float4 sums[kChunks] = {};
-  row.sum_of_parts(sums, warp_id(), weights);
+  row.sum_of_partials(sums, warp_id(), weights);
 #pragma unroll
   for (int chunk = 0; chunk < kChunks; ++chunk) shared[chunk][warp_id()][lane_id()] = sums[chunk];
   __syncthreads();  // the sums of all warps are stored

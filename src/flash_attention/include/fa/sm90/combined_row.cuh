@@ -6,7 +6,7 @@
 #include <fa/ptx/math.cuh>
 #include <fa/ptx/memory.cuh>
 #include <fa/sm90/output.cuh>
-#include <fa/sm90/place.cuh>
+#include <fa/sm90/output_row.cuh>
 
 namespace fa::sm90 {
 
@@ -23,7 +23,7 @@ __device__ inline float warp_sum(float x) {
 }
 
 // `Tensors` says which tile a row is in, and which row of O it is.
-template <class Config, class Tensors = place::InBatch>
+template <class Config, class Tensors = output_row::InBatch>
 class CombinedRow {
   static constexpr float kLog2e = 1.4426950408889634f;
   static constexpr int kGroup = Config::Rows::kGroup;
@@ -65,7 +65,7 @@ class CombinedRow {
 
   // The n-th sum, for a lane's columns of every chunk.
   template <int Chunks>
-  __device__ void sum_of_parts(float4 (&o)[Chunks], int n, const Weights& weights) const {
+  __device__ void sum_of_partials(float4 (&o)[Chunks], int n, const Weights& weights) const {
     const float inverse = weights.inverse();
 #pragma unroll(Chunks > 2 ? 4 : 8)
     for (int split = first_ + n; split < end_; split += kSums) {
@@ -80,14 +80,14 @@ class CombinedRow {
   // while the weights are computed.
   __device__ void store_few() const {
     float4 parts[kAtOnce];
-    read_parts(parts, first_, 0);
+    read_partials(parts, first_, 0);
     const Weights all = weights();
     const int own = min(first_ + lane_id(), end_ - 1);
     const float own_weight = weight_of(lse_of(own), all.offset) * all.inverse();
     for (int chunk = 0; chunk * kColumns < args_.d_v; ++chunk) {
       float4 sums[kSums] = {};
       for (int split = first_; split < end_; split += kAtOnce) {
-        if (split > first_ || chunk > 0) read_parts(parts, split, chunk);
+        if (split > first_ || chunk > 0) read_partials(parts, split, chunk);
 #pragma unroll
         for (int i = 0; i < kAtOnce; ++i) {
           const float weight = __shfl_sync(~0u, own_weight, split - first_ + i);
@@ -130,17 +130,18 @@ class CombinedRow {
  private:
   static constexpr int kAtOnce = 8;  // partial results in registers
 
-  __device__ i64 part_row(int split) const {
-    return rows_.at(Config::Splits::part(tile_, split, args_), row_);
+  __device__ i64 partial_row(int split) const {
+    return rows_.at(Config::Splits::partial(tile_, split, args_), row_);
   }
-  __device__ float lse_of(int split) const { return args_.lse_parts[part_row(split)]; }
+  __device__ float lse_of(int split) const { return args_.lse_partial[partial_row(split)]; }
   static __device__ float weight_of(float lse, float offset) {
     return ptx::exp2((lse - offset) * kLog2e);
   }
   __device__ float4 part(int split, int column) const {
-    return *reinterpret_cast<const float4*>(args_.o_parts + part_row(split) * args_.d_v + column);
+    return *reinterpret_cast<const float4*>(args_.o_partial + partial_row(split) * args_.d_v +
+                                            column);
   }
-  __device__ void read_parts(float4 (&parts)[kAtOnce], int split, int chunk) const {
+  __device__ void read_partials(float4 (&parts)[kAtOnce], int split, int chunk) const {
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       const bool there = split + i < end_ && column(chunk) < args_.d_v;
@@ -149,7 +150,7 @@ class CombinedRow {
   }
 
   const ForwardKernelArgs& args_;
-  const PartRows<typename Config::Rows, Config::kTileRows> rows_;
+  const PartialRows<typename Config::Rows, Config::kTileRows> rows_;
   const int position_, head_;
   const i64 batch_;
   const int row_, tile_, first_, end_;

@@ -34,7 +34,7 @@ class Consumer : public Products<Config_> {
         maps_(maps),
         args_(args),
         warpgroup_(warpgroup),
-        turns_(warpgroup),
+        ping_pong_(warpgroup),
         mask_(args),
         factor_{Exponential::factor(Config::Score::scale(args))},
         q_operand_(smem.q(warpgroup).row_operand()),
@@ -49,7 +49,7 @@ class Consumer : public Products<Config_> {
       if (Mask::kHasStart) pass_blocks(unseen_after_);
       store();
     }
-    turns_.finish();
+    ping_pong_.finish();
     if (lane_id() == 0) ptx::tma_wait();  // shared memory outlives the stores that read it
   }
 
@@ -69,10 +69,10 @@ class Consumer : public Products<Config_> {
   }
   __device__ void next_block() { --block_; }
 
-  // turns
+  // ping-pong
 
-  __device__ void begin_turn() { turns_.begin(); }
-  __device__ void end_turn() { turns_.end(); }
+  __device__ void ping_pong_wait() { ping_pong_.wait(); }
+  __device__ void ping_pong_arrive() { ping_pong_.arrive(); }
 
   // operands of the products, in registers and in the current stages
 
@@ -114,11 +114,11 @@ class Consumer : public Products<Config_> {
   // S becomes P with the old maxima, if Rescale tries that. If they do not suffice, the scores are
   // computed again, from K.
   template <int Keys, class Block>
-  __device__ void guess(Scores<Keys>& s, Block block) {
-    Config::Rescale::template guess<Exponential, typename Config::DType>(
+  __device__ void try_stale_max(Scores<Keys>& s, Block block) {
+    Config::Rescale::template try_stale_max<Exponential, typename Config::DType>(
         block, s, stats_, factor_, [this](Scores<Config::kBC>& again) { scores_again(again); });
   }
-  // S becomes P if guess() has not done it.
+  // S becomes P if try_stale_max() has not done it.
   template <int Keys, class Block>
   __device__ void softmax(Scores<Keys>& s, Block block) {
     Config::Rescale::template run<Exponential>(block, s, stats_, factor_);
@@ -207,8 +207,8 @@ class Consumer : public Products<Config_> {
       if (kSkipsEmpty || uniform(i < count)) {
         wait_k();  // K has arrived: its barrier is in the phase that is to end
         release_k();
-        begin_turn();  // the others wait for every turn
-        end_turn();
+        ping_pong_wait();  // the others wait for every arrival
+        ping_pong_arrive();
         clear_tail();
         wait_v();  // V has arrived
         release_v();
@@ -226,7 +226,7 @@ class Consumer : public Products<Config_> {
   const TensorMaps& maps_;
   const ForwardKernelArgs& args_;
   const int warpgroup_;
-  const typename Config::Turns::template Order<Config::kConsumers> turns_;
+  const typename Config::PingPong::template Order<Config::kConsumers> ping_pong_;
   const Mask mask_;
   typename Config::Descale::Factors descale_;
   attn::Factor factor_;

@@ -19,10 +19,10 @@ __device__ constexpr bool check_slots() {
   static_assert(attn::RowsSlot<typename Config::Rows>,
                 "Rows: kGroup, position(row), head(tile, row)");
   static_assert(SplitsSlot<typename Config::Splits, Range>,
-                "Splits: kParts, begin(), first_block(range, tile, split, args), end_block; with "
-                "kParts part(tile, split, args), first_split(tile, args), end_split");
+                "Splits: kSplitKv, begin(), first_block(range, tile, split, args), end_block; with "
+                "kSplitKv part(tile, split, args), first_split(tile, args), end_split");
   static_assert(attn::RescaleSlot<typename Config::Rescale, Config>,
-                "Rescale: guess<Exponential, DType>(block, s, stats, factor, "
+                "Rescale: try_stale_max<Exponential, DType>(block, s, stats, factor, "
                 "scores_again), run<Exponential>(block, s, stats, factor)");
   return true;
 }

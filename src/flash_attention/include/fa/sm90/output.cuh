@@ -78,11 +78,11 @@ namespace fa::sm90 {
 // Where the rows of a partial result are stored: partial results follow each other, each with the rows
 // of its tile that can hold a query.
 template <class Rows, int TileRows>
-struct PartRows {
+struct PartialRows {
   const int all;     // rows of one head, or of a group of heads that share a tile
   const int stored;  // of a tile
 
-  __device__ explicit PartRows(const ForwardKernelArgs& args)
+  __device__ explicit PartialRows(const ForwardKernelArgs& args)
       : all(args.seq_len_q * Rows::kGroup), stored(min(all, TileRows)) {}
 
   // `row` is one of `all`.
@@ -97,20 +97,20 @@ struct PartRows {
 namespace fa::sm90::output {
 
 // The partial O of a split in fp32 and its log-sum-exp, to be combined with the other splits.
-struct Parts : OutsideQueries {
+struct Partial : OutsideQueries {
   static constexpr bool kOwnBuffer = false;
 
   template <class Consumer, class Warp>
   static __device__ void store(Consumer&, const Warp& warp, const attn::RowEnds& ends) {
     using Config = typename Warp::Config;
     const ForwardKernelArgs& args = warp.args;
-    const PartRows<typename Config::Rows, Shape<Config>::kBR> rows(args);
+    const PartialRows<typename Config::Rows, Shape<Config>::kBR> rows(args);
     const int part =
-        Config::Splits::part(tile_index<Config>(warp.tile, args), warp.tile.split, args);
+        Config::Splits::partial(tile_index<Config>(warp.tile, args), warp.tile.split, args);
     warp.store_pairs([&](int r, int h) {
       const i64 row = rows.at(part, warp.row(r));
-      if (lane_id() % 4 == 0 && warp.stores_row_values()) args.lse_parts[row] = ends.row[h].lse();
-      float* const to = ptx::computed_once(args.o_parts + row * args.d_v);
+      if (lane_id() % 4 == 0 && warp.stores_row_values()) args.lse_partial[row] = ends.row[h].lse();
+      float* const to = ptx::computed_once(args.o_partial + row * args.d_v);
       return [to](int column, float x, float y) { ptx::st_global_8(to + column, x, y); };
     });
   }

@@ -123,8 +123,8 @@ struct NoMaps {};
 inline constexpr int kMostConsumers = 3;
 
 enum class NamedBarrier : int {
-  kTurn = 1,                                // one for each consumer: its turn at the tensor cores
-  kWarpgroup = kTurn + kMostConsumers,      // one for each consumer: its four warps
+  kPingPong = 1,                            // one for each consumer: it may issue its products
+  kWarpgroup = kPingPong + kMostConsumers,  // one for each consumer: its four warps
   kConsumers = kWarpgroup + kMostConsumers  // all of them
 };
 static_assert(static_cast<int>(NamedBarrier::kConsumers) < 16);

@@ -137,7 +137,7 @@ __device__ bool take_tile(Mail mail, const ForwardKernelArgs& args, Tile& tile,
   ptx::Chunk words = {};
   if (lane_id() == 0) words = ptx::ld_shared_16(mail.tile);
   tile = {of_first_lane(words.x), of_first_lane(words.y), of_first_lane(words.z),
-          Config::Splits::kParts ? of_first_lane(words.w) : 0};
+          Config::Splits::kSplitKv ? of_first_lane(words.w) : 0};
   sequence = read_sequence<Config>(mail, args, tile.batch);
   if (lane_id() == 0) ptx::mbarrier_arrive(mail.empty);
   return tile.q_block >= 0;

@@ -100,8 +100,8 @@ __device__ int kv_head(const Tile& tile, const ForwardKernelArgs& args) {
 
 // Splits with partial results say where these are stored.
 template <class T>
-concept PartsOfSplits = requires(const ForwardKernelArgs& args, int tile, int split) {
-  { T::part(tile, split, args) } -> Same<int>;
+concept PartialsOfSplits = requires(const ForwardKernelArgs& args, int tile, int split) {
+  { T::partial(tile, split, args) } -> Same<int>;
   { T::first_split(tile, args) } -> Same<int>;
   { T::end_split(tile, args) } -> Same<int>;
 };
@@ -109,17 +109,17 @@ concept PartsOfSplits = requires(const ForwardKernelArgs& args, int tile, int sp
 template <class T, class Range>
 concept SplitsSlot =
     requires(const ForwardKernelArgs& args, const Range& range, int tile, int split) {
-      { T::kParts } -> Same<const bool&>;
+      { T::kSplitKv } -> Same<const bool&>;
       T::begin();
       { T::first_block(range, tile, split, args) } -> Same<int>;
       { T::end_block(range, tile, split, args) } -> Same<int>;
-    } && (!T::kParts || PartsOfSplits<T>);
+    } && (!T::kSplitKv || PartialsOfSplits<T>);
 
 // Split-KV: a CTA computes a partial O from split_blocks key blocks, and the partial results of a tile
 // are combined afterwards. `Splits` says where a split begins in the key blocks of a tile.
 template <class Splits>
-struct KeyParts {
-  static constexpr bool kParts = true;
+struct KvSplits {
+  static constexpr bool kSplitKv = true;
 
   static __device__ void begin() { ptx::launch_dependents(); }
   template <class Range>
@@ -148,7 +148,7 @@ namespace fa::sm90::splits {
 
 // No split-KV: a tile visits all key blocks of its rows.
 struct Whole {
-  static constexpr bool kParts = false;
+  static constexpr bool kSplitKv = false;
 
   static __device__ void begin() {}
   static __device__ int count(const ForwardKernelArgs&) { return 1; }
@@ -164,9 +164,9 @@ struct Whole {
   }
 };
 
-// The keys are split into chunks of split_blocks blocks, whose partial results are combined afterwards.
-// Where a chunk begins does not depend on what else is in the batch.
-struct Chunked : KeyParts<Chunked> {
+// The keys are split every split_blocks blocks, and the partial results are combined afterwards.
+// Where a split begins does not depend on what else is in the batch.
+struct Fixed : KvSplits<Fixed> {
   static __device__ int split_start(int /*tile*/, int split, const ForwardKernelArgs& args) {
     return split * args.split_blocks;
   }
@@ -174,7 +174,7 @@ struct Chunked : KeyParts<Chunked> {
     return (args.key_blocks + args.split_blocks - 1) / args.split_blocks;
   }
   // The index of the partial result of one split of a tile.
-  static __device__ int part(int tile, int split, const ForwardKernelArgs& args) {
+  static __device__ int partial(int tile, int split, const ForwardKernelArgs& args) {
     return tile * count(args) + split;
   }
   static __device__ int first_split(int /*tile*/, const ForwardKernelArgs&) { return 0; }
@@ -186,12 +186,14 @@ struct Chunked : KeyParts<Chunked> {
 // The key blocks of all tiles form one list, which is split evenly: CTA n has the split_blocks blocks
 // from n * split_blocks on, of one tile or of several. The partial results of each tile are combined
 // afterwards.
-struct Even : KeyParts<Even> {
+struct Even : KvSplits<Even> {
   static __device__ int split_start(int tile, int split, const ForwardKernelArgs& args) {
     return split * args.split_blocks - tile * args.key_blocks;
   }
   // A partial result starts with a new tile, a new split or both, so tile + split is unique.
-  static __device__ int part(int tile, int split, const ForwardKernelArgs&) { return tile + split; }
+  static __device__ int partial(int tile, int split, const ForwardKernelArgs&) {
+    return tile + split;
+  }
   static __device__ int first_split(int tile, const ForwardKernelArgs& args) {
     return tile * args.key_blocks / args.split_blocks;
   }

@@ -18,7 +18,7 @@ concept TileOrderSlot =
 
 namespace fa::sm90::tile_order {
 
-// One CTA per tile, or per chunk of its keys; the hardware schedules them.
+// One CTA per tile, or per split of its keys; the hardware schedules them.
 struct OneEach {
   template <class Config>
   class Walk {
@@ -189,7 +189,7 @@ struct Packed {
 
 // Every CTA has the same number of key blocks, consecutive in the list of all tiles: the end of one
 // tile, whole tiles, the beginning of another.
-struct Dealt {
+struct StreamK {
   template <class Config>
   class Walk {
    public:

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What variants may use of the consumer or the producer that they get: the verbs of a schedule, and what
-// Output and Queries need. The slot Turns says when a consumer may issue its products, the slot FirstBlock
-// how wide its first block is.
+// Output and Queries need. The slot PingPong says when a consumer may issue its products, the slot
+// FirstBlock how wide its first block is.
 #pragma once
 #include <fa/attn/rescale.cuh>
 #include <fa/attn/slots.cuh>
@@ -16,7 +16,7 @@ concept WeighsBlock = requires(C& c, typename C::template Scores<Keys>& s,
                                typename C::template Weights<Keys>& p, Block block) {
   c.issue_scores(s, c.q(), c.k());
   c.mask(s, block);
-  c.guess(s, block);
+  c.try_stale_max(s, block);
   c.softmax(s, block);
   c.convert(p, s);
   c.rescale(c.o(), block);
@@ -32,8 +32,8 @@ concept ScheduledConsumer =
       { c.near_start() } -> Same<bool>;
       { c.template first_block_within<16>() } -> Same<bool>;
       c.next_block();
-      c.begin_turn();
-      c.end_turn();
+      c.ping_pong_wait();
+      c.ping_pong_arrive();
       c.wait_k();
       c.wait_v();
       c.template wait_products<1>();
@@ -63,11 +63,11 @@ template <class Config>
 class Consumer;
 
 template <class T, class Config>
-concept TurnsSlot =
+concept PingPongSlot =
     requires(const typename T::template Order<Config::kConsumers>& order, int warpgroup) {
       { typename T::template Order<Config::kConsumers>(warpgroup) };
-      order.begin();
-      order.end();
+      order.wait();
+      order.arrive();
       order.finish();
     };
 
@@ -79,21 +79,21 @@ concept ScheduleSlot = requires(Consumer<Config>& consumer) { T::run(consumer); 
 
 }  // namespace fa::sm90
 
-namespace fa::sm90::turns {
+namespace fa::sm90::ping_pong {
 
 // Every consumer issues its products when it is ready. The barrier of its four warps is not needed for
 // correctness: after it the compiler knows that they are convergent, and keeps the operand addresses
 // in uniform registers, which saves two moves per product.
-struct Free {
+struct Off {
   template <int Consumers>
   class Order {
    public:
     __device__ explicit Order(int warpgroup) : warpgroup_(warpgroup) {}
-    __device__ void begin() const {
+    __device__ void wait() const {
       // Waits for the four warps.
-      ptx::named_barrier_sync(id_of(NamedBarrier::kTurn, warpgroup_), kWarpgroupSize);
+      ptx::named_barrier_sync(id_of(NamedBarrier::kPingPong, warpgroup_), kWarpgroupSize);
     }
-    __device__ void end() const {}
+    __device__ void arrive() const {}
     __device__ void finish() const {}
 
    private:
@@ -103,23 +103,23 @@ struct Free {
 
 // Ping-pong: consumers alternate in issuing their products. While one computes exponentials, the other
 // uses the tensor cores. A warpgroup waits at its own barrier, where the previous one arrives.
-struct PingPong {
+struct On {
   template <int Consumers>
   class Order {
    public:
     __device__ explicit Order(int warpgroup) : warpgroup_(warpgroup) {
-      if (warpgroup == Consumers - 1) end();  // opens the first turn of warpgroup 0
+      if (warpgroup == Consumers - 1) arrive();  // warpgroup 0 is the first to issue
     }
-    __device__ void begin() const {
+    __device__ void wait() const {
       // Waits until the previous warpgroup has issued its products.
-      ptx::named_barrier_sync(id_of(NamedBarrier::kTurn, warpgroup_), 2 * kWarpgroupSize);
+      ptx::named_barrier_sync(id_of(NamedBarrier::kPingPong, warpgroup_), 2 * kWarpgroupSize);
     }
-    __device__ void end() const {
+    __device__ void arrive() const {
       const int next = warpgroup_ == Consumers - 1 ? 0 : warpgroup_ + 1;
-      ptx::named_barrier_arrive(id_of(NamedBarrier::kTurn, next), 2 * kWarpgroupSize);
+      ptx::named_barrier_arrive(id_of(NamedBarrier::kPingPong, next), 2 * kWarpgroupSize);
     }
     __device__ void finish() const {
-      if (warpgroup_ == 0) begin();  // consumes the arrival that nobody waited for
+      if (warpgroup_ == 0) wait();  // consumes the arrival that nobody waited for
     }
 
    private:
@@ -127,7 +127,7 @@ struct PingPong {
   };
 };
 
-}  // namespace fa::sm90::turns
+}  // namespace fa::sm90::ping_pong
 
 namespace fa::sm90 {
 
@@ -136,13 +136,13 @@ namespace fa::sm90 {
 template <class Consumer, class Scores, class Weights, class Block>
 __device__ void serial_step(Consumer& c, Scores& s, Weights& p, Block block) {
   c.wait_k();                       // K has arrived
-  c.begin_turn();                   // this warpgroup may issue
+  c.ping_pong_wait();               // this warpgroup may issue
   c.issue_scores(s, c.q(), c.k());  // S = Q K^T
-  c.end_turn();
+  c.ping_pong_arrive();
   c.clear_tail();                 // V is zero beyond the last key
   c.template wait_products<0>();  // S is complete
   c.mask(s, block);
-  c.guess(s, block);  // may read K again
+  c.try_stale_max(s, block);  // may read K again
   c.release_k();
   c.softmax(s, block);
   c.rescale(c.o(), block);

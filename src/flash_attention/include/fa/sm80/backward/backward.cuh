@@ -9,7 +9,7 @@
 namespace fa::sm80::backward {
 
 template <class T, class Config>
-concept SideSlot =
+concept OuterLoopSlot =
     requires(typename T::template Scope<Config>& scope, Accumulator<16, 16>& s, u32 smem, int row) {
       scope.empty();
       scope.first_row();
@@ -36,7 +36,7 @@ template <class T, class Config>
 concept ScheduleSlot = requires(Block<Config>& block) { T::run(block); };
 
 template <class T, class Config>
-concept StoreSlot = requires(const Block<Config>& block, GuardedRows<Config> rows,
+concept StoreSlot = requires(const Block<Config>& block, PredicatedRows<Config> rows,
                              const Accumulator<16, 16>& sum) { T::run(block, 0u, rows, sum, 1.f); };
 
 // Fails to compile at the first slot of `Config` whose variant does not satisfy its concept.
@@ -44,9 +44,10 @@ template <class Config>
 __device__ constexpr bool check_slots() {
   static_assert(LayoutSlot<typename Config::Layout>,
                 "Layout: place(row, chunk), advance(address, bytes)");
-  static_assert(FeedSlot<typename Config::Feed>, "Feed: begin<Steps>(read), before<Steps>");
-  static_assert(SideSlot<typename Config::Side, Config>,
-                "Side: Scope<Config> of the rows of a CTA and the blocks that it visits");
+  static_assert(FragmentLoadsSlot<typename Config::FragmentLoads>,
+                "FragmentLoads: begin<Steps>(read), before<Steps>");
+  static_assert(OuterLoopSlot<typename Config::OuterLoop, Config>,
+                "OuterLoop: Scope<Config> of the rows of a CTA and the blocks that it visits");
   static_assert(OperandsSlot<typename Config::Operands, Config>,
                 "Operands: kStoresP, run(block, stage, place)");
   static_assert(ScheduleSlot<typename Config::Schedule, Config>, "Schedule: run(block)");

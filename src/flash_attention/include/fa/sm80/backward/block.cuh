@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One CTA computes gradients of the rows that it owns, which are keys or queries (Config::Side). It
-// visits blocks of the other side. Block holds the state and offers the verbs; Config binds the slots;
+// One CTA computes gradients of the rows that it owns, which are keys or queries (Config::OuterLoop). It
+// loops over blocks of the others. Block holds the state and offers the verbs; Config binds the slots;
 // Config::Schedule says in which order the verbs run.
 //
 //   own keys:    S = K Q^T,  dP = V dO^T,  dV += P dO,  dK += dS Q,  and dQ += dS^T K by additions
@@ -35,7 +35,7 @@ class Block {
   using OwnTile = Tile<Config, Config::kOwnRows>;
   using VisitedTile = Tile<Config, Config::kVisitedRows>;
   using WeightTile = Tile<Config, Config::kOwnRows, Config::kVisitedRows>;  // P or dS
-  using Scope = typename Config::Side::template Scope<Config>;
+  using Scope = typename Config::OuterLoop::template Scope<Config>;
   using Place = typename Scope::Place;
   template <class AnyTile>
   using Cursor = typename Config::Address::template Cursor<AnyTile>;

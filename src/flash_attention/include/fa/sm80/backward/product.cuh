@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // acc += A B on the tensor cores, in steps of 16 along the contraction. B is cut into tiles of 16
-// columns. Feed says when the fragments of a tile are read; those of A come with the step's first tile.
+// columns. FragmentLoads says when the fragments of a tile are read; those of A come with the step's first tile.
 #pragma once
 #include <fa/core.cuh>
 #include <fa/ptx/memory.cuh>
@@ -21,10 +21,10 @@ __device__ void multiply(Accumulator<Rows, Cols>& acc, ReadA read_a, ReadB read_
     }
     read_b(b[tile], n, step);
   };
-  Config::Feed::template begin<kTiles>(read);
+  Config::FragmentLoads::template begin<kTiles>(read);
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile) {
-    Config::Feed::template before<kTiles>(tile, read);
+    Config::FragmentLoads::template before<kTiles>(tile, read);
     const int step = tile / kStepTiles, n = tile % kStepTiles;
     Config::MmaOrder::template run<Rows / 16, 2>([&](int i, int j) {
       mma<typename Config::DType>(acc.v[i][2 * n + j], a[step][i], b[tile][2 * j],

@@ -116,12 +116,12 @@ struct SharedMemory {
 // Going round the stages of Q and dO. The stage is a constant in each turn of a schedule, so that the
 // descriptors of its products are constants as well.
 
-// Takes turns at all stages from `Stage` on, until Schedule::turn<Stage>(w) says that there is no next
+// Takes turns at all stages from `Stage` on, until Schedule::block<Stage>(w) says that there is no next
 // block. Every tile starts at stage 0, so the stages after its last block are skipped.
 template <class Schedule, int Stage = 0, class Warpgroup>
-__device__ bool take_turns(Warpgroup& w) {
+__device__ bool for_each_stage(Warpgroup& w) {
   if constexpr (Stage < Warpgroup::kStages) {
-    if (Schedule::template turn<Stage>(w)) return take_turns<Schedule, Stage + 1>(w);
+    if (Schedule::template block<Stage>(w)) return for_each_stage<Schedule, Stage + 1>(w);
     w.template skip_stages<Stage + 1>();
     return false;
   }

@@ -54,7 +54,7 @@ class SumWriter {
     while (take_tile()) {
       if (steps_ > 0) begin_block();
       while (steps_ > 0) {
-        take_turn();
+        acquire_semaphore();
         if (share_.last)
           lend_sum();
         else
@@ -71,7 +71,7 @@ class SumWriter {
     share_ = share_of<Config>(Smem::mail(tile_), args_, block_);
 #pragma unroll
     for (int part = 0; part < Math::kPasses; ++part) lend(part);
-    look_at_turn();
+    poll_semaphore();
   }
 
   // Lends a part before the turn comes. The first share and those in the middle need nothing from the
@@ -83,12 +83,12 @@ class SumWriter {
   }
 
   // A first look takes place while the share of the block before is being added.
-  __device__ void look_at_turn() {
-    has_turn_ = share_.first() || ptx::ld_acquire(turn()) == share_.rank;
+  __device__ void poll_semaphore() {
+    acquired_ = share_.first() || ptx::ld_acquire(semaphore()) == share_.rank;
   }
 
-  __device__ void take_turn() const {
-    if (!has_turn_) ptx::wait_for_count(turn(), share_.rank);
+  __device__ void acquire_semaphore() const {
+    if (!acquired_) ptx::wait_for_count(semaphore(), share_.rank);
     if (!share_.first()) ptx::fence_proxy_async_global();  // copies see the shares before
   }
 
@@ -118,7 +118,7 @@ class SumWriter {
         ptx::bulk_add_f32(sum(part), staged(part), Math::kPassBytes);
       ptx::tma_commit();
     }
-    int* const done = turn();
+    int* const done = semaphore();
     next_block();
     if (steps_ > 0) lend_again();
     ptx::tma_wait();                  // the share is added
@@ -130,7 +130,7 @@ class SumWriter {
   __device__ void lend_again() {
     share_ = share_of<Config>(Smem::mail(tile_), args_, block_);
     lend_again<0>();
-    look_at_turn();
+    poll_semaphore();
   }
   template <int Part>
   __device__ void lend_again() const {
@@ -158,7 +158,9 @@ class SumWriter {
   }
 
   __device__ i64 block_row() const { return row_ + block_ * Config::kBR; }
-  __device__ int* turn() const { return args_.dq_turn + block_row() / attn::kTurnRows; }
+  __device__ int* semaphore() const {
+    return args_.dq_semaphore + block_row() / attn::kSemaphoreRows;
+  }
   __device__ float* sum(int part) const {
     return args_.dq_sum + block_row() * Config::kDHead + part * Math::kPassFloats;
   }
@@ -170,7 +172,7 @@ class SumWriter {
   TileCount tile_;
   int steps_, block_;
   Share share_;    // in the current block
-  bool has_turn_;  // at it
+  bool acquired_;  // at it
 };
 
 }  // namespace fa::sm90::backward

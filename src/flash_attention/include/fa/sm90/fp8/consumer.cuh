@@ -31,7 +31,7 @@ class Consumer {
       : smem_(smem),
         args_(args),
         warpgroup_(warpgroup),
-        turns_(warpgroup),
+        ping_pong_(warpgroup),
         mask_(args),
         k_operand_(smem.k(0).row_operand()),
         v_operand_(smem.v(0).operand()),
@@ -59,7 +59,7 @@ class Consumer {
   __device__ void next_block() { --block_; }
 
   // Four warps arrive here before they issue a product.
-  __device__ void begin_turn() { turns_.begin(); }
+  __device__ void ping_pong_wait() { ping_pong_.wait(); }
 
   // operands of the products, in registers and in the current stages
 
@@ -222,7 +222,7 @@ class Consumer {
   const SharedMemory<Config>& smem_;
   const Fp8KernelArgs& args_;
   const int warpgroup_;
-  const turns::Free::Order<Config::kConsumers> turns_;
+  const ping_pong::Off::Order<Config::kConsumers> ping_pong_;
   const Mask mask_;
   const KOperand k_operand_;  // of the first stage
   const VOperand v_operand_;

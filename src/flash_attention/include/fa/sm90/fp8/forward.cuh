@@ -43,9 +43,10 @@ __device__ constexpr bool check_slots() {
   static_assert(SumsSlot<typename Config::Sums>,
                 "Sums: kRows, store_rows(lane), write_rows<RowBytes>(smem), add(sum, x, y, z, w), "
                 "take(o, stats, zero)");
-  static_assert(PowersSlot<typename Config::Powers, typename Config::Sums>,
-                "Powers: kBias, Watch with large(), weights<Sums>(group, s, offset, factor, sum, "
-                "watch)");
+  static_assert(
+      PowersSlot<typename Config::Powers, typename Config::Sums>,
+      "Powers: kBias, Overflow with large(), weights<Sums>(group, s, offset, factor, sum, "
+      "overflow)");
   static_assert(
       PromotionSlot<typename Config::Promotion>,
       "Promotion: kThreadBytes<Columns>, Copy<Columns>(smem) with begin(), rescale(stats), "

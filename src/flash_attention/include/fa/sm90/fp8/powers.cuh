@@ -18,10 +18,10 @@ concept SumsSlot = requires(Accumulator<16, 16>& o, attn::RowStats<16>& stats, f
 };
 
 template <class T, class Sums>
-concept PowersSlot = requires(const float (&s)[4], float x, typename T::Watch& watch) {
+concept PowersSlot = requires(const float (&s)[4], float x, typename T::Overflow& overflow) {
   { T::kBias } -> Same<const float&>;
-  { T::template weights<Sums>(0, s, x, x, x, watch) } -> Same<u32>;
-  { watch.large() } -> Same<bool>;
+  { T::template weights<Sums>(0, s, x, x, x, overflow) } -> Same<u32>;
+  { overflow.large() } -> Same<bool>;
 };
 
 }  // namespace fa::sm90::fp8
@@ -32,7 +32,7 @@ namespace fa::sm90::fp8::powers {
 struct Exact {
   static constexpr float kBias = 0.f;  // weights are 2^kBias too large, on average
 
-  struct Watch {
+  struct Overflow {
     u32 bytes = 0;
 
     // Whether a weight was 2^8 or more, whose code is 0x78, or NaN, whose code is 0x7f.
@@ -42,13 +42,13 @@ struct Exact {
   // Four weights 2^(factor s - offset), and their sum.
   template <class Sums>
   static __device__ u32 weights(int /*group of 16 keys*/, const float (&s)[4], float offset,
-                                float factor, float& sum, Watch& watch) {
+                                float factor, float& sum, Overflow& overflow) {
     float w[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) w[i] = attn::exponential::FusedExp2::exp(s[i], offset, factor);
     Sums::add(sum, w[0], w[1], w[2], w[3]);
     const u32 packed = ptx::E4m3::pack(w[0], w[1], w[2], w[3]);
-    watch.bytes |= packed + 0x08080808;  // from 0x78 on a byte gets its top bit
+    overflow.bytes |= packed + 0x08080808;  // from 0x78 on a byte gets its top bit
     return packed;
   }
 };
@@ -62,8 +62,8 @@ struct Linear {
   // A line lies above 2^x between whole numbers. The other weights are made as much too large.
   static constexpr float kBias = 0.0573f;
 
-  struct Watch {
-    Exact::Watch exact;
+  struct Overflow {
+    Exact::Overflow exact;
     u32 top = 0;  // the largest codes plus 1024, a pair
 
     __device__ bool large() const {
@@ -74,15 +74,15 @@ struct Linear {
 
   template <class Sums>
   static __device__ u32 weights(int group, const float (&s)[4], float offset, float factor,
-                                float& sum, Watch& watch) {
+                                float& sum, Overflow& overflow) {
     if (group % 4 < 4 - Groups)
-      return Exact::weights<Sums>(group, s, offset - kBias, factor, sum, watch.exact);
+      return Exact::weights<Sums>(group, s, offset - kBias, factor, sum, overflow.exact);
     const float by = 8.f * factor, from = fmaf(-8.f, offset, 1024.f + 56.f);
     u32 pairs[2];
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const u32 codes = ptx::pack_f16x2(fmaf(s[2 * i], by, from), fmaf(s[2 * i + 1], by, from));
-      watch.top = ptx::max_f16x2(watch.top, codes);
+      overflow.top = ptx::max_f16x2(overflow.top, codes);
       pairs[i] = ptx::max_f16x2(codes, kHalf1024 << 16 | kHalf1024);  // below code 0 it is 0
     }
     return __byte_perm(pairs[0], pairs[1], 0x6420);

@@ -24,8 +24,8 @@ template <class Config>
 __device__ bool exponentiate(const Accumulator<16, Config::kBC>& s, Weights<Config::kBC>& p,
                              attn::RowStats<16>& stats, float factor) {
   using Powers = typename Config::Powers;
-  static_assert(kLimit == 8, "what Powers watch for");
-  typename Powers::Watch watch;
+  static_assert(kLimit == 8, "what Powers check for");
+  typename Powers::Overflow overflow;
   float sum[2] = {};
 #pragma unroll
   for (int n = 0; n < Config::kBC / 16; ++n)
@@ -33,11 +33,11 @@ __device__ bool exponentiate(const Accumulator<16, Config::kBC>& s, Weights<Conf
     for (int h = 0; h < 2; ++h) {
       const Four scores = Config::Values::scores(s, n, h);
       p.step[n / 2][n % 2 * 2 + h] = Powers::template weights<typename Config::Sums>(
-          n, scores.v, stats.offset[0][h], factor, sum[h], watch);
+          n, scores.v, stats.offset[0][h], factor, sum[h], overflow);
     }
   stats.sum[0][0] += sum[0];
   stats.sum[0][1] += sum[1];
-  return watch.large();
+  return overflow.large();
 }
 
 // The maxima cover S, and S, the sums and the offsets are relative to them.
@@ -64,19 +64,19 @@ __device__ void weigh(attn::Masked, Accumulator<16, Keys>& s, Weights<Keys>& p,
                       attn::RowStats<16>& stats, attn::Factor& factor) {
   constexpr float kMargin = kLimit - kShift - 0.25f;  // below kLimit after any rounding
   const attn::LaneMax<Keys> lanes(s);
-  const bool covered = (lanes.of[0] - stats.max[0][0]) * factor.guess <= kMargin &&
-                       (lanes.of[1] - stats.max[0][1]) * factor.guess <= kMargin;  // not NaN
-  keep_max(stats, factor.guess);
+  const bool covered = (lanes.of[0] - stats.max[0][0]) * factor.stale <= kMargin &&
+                       (lanes.of[1] - stats.max[0][1]) * factor.stale <= kMargin;  // not NaN
+  keep_max(stats, factor.stale);
   if (__any_sync(~0u, !covered)) raise(lanes, s, stats, factor);
-  exponentiate<Config>(s, p, stats, stats.grew ? factor.exact : factor.guess);
+  exponentiate<Config>(s, p, stats, stats.grew ? factor.exact : factor.stale);
 }
 
 template <class Config, int Keys>
 __device__ void weigh(attn::Open, Accumulator<16, Keys>& s, Weights<Keys>& p,
                       attn::RowStats<16>& stats, attn::Factor& factor) {
   const float before[2] = {stats.sum[0][0], stats.sum[0][1]};
-  keep_max(stats, factor.guess);
-  if (!__any_sync(~0u, exponentiate<Config>(s, p, stats, factor.guess))) return;
+  keep_max(stats, factor.stale);
+  if (!__any_sync(~0u, exponentiate<Config>(s, p, stats, factor.stale))) return;
   stats.sum[0][0] = before[0];
   stats.sum[0][1] = before[1];
   raise(attn::LaneMax<Keys>(s), s, stats, factor);
@@ -92,7 +92,7 @@ __device__ void visit_key_blocks(Consumer& c) {
     return;
   }
   c.wait_k();  // K has arrived
-  c.begin_turn();
+  c.ping_pong_wait();
   c.issue_scores(c.s(), c.k());   // S = Q K^T
   c.template wait_products<0>();  // S is complete
   c.release_k();
@@ -107,7 +107,7 @@ __device__ void visit_key_blocks(Consumer& c) {
   while (c.near_start()) Schedule::step(c, attn::Masked{});
   c.queries_read();  // the last scores are computed
   c.wait_v();        // V of the last block has arrived
-  c.begin_turn();
+  c.ping_pong_wait();
   c.issue_accumulate(c.o(), c.p(), c.v());  // O += P V
   c.template wait_products<0>();            // O is complete, V was read
   c.release_v();

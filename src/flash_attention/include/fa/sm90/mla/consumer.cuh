@@ -3,20 +3,20 @@
 // schedule calls them, and those of the exchange, in order.
 #pragma once
 #include <fa/ptx/memory.cuh>
-#include <fa/sm90/halves/consumer.cuh>
-#include <fa/sm90/halves/products.cuh>
 #include <fa/sm90/mla/shared_memory.cuh>
+#include <fa/sm90/split_v/consumer.cuh>
+#include <fa/sm90/split_v/products.cuh>
 
 namespace fa::sm90::mla {
 
 // The products of a warpgroup and its registers. Each warp holds 16 rows of S and P, and of half of O's
 // columns.
 template <class Config>
-struct Products : halves::ValueProducts<Config, typename Tiles<Config>::HalfTile,
-                                        typename Tiles<Config>::PTile> {
+struct Products : split_v::ValueProducts<Config, typename Tiles<Config>::HalfTile,
+                                         typename Tiles<Config>::PTile> {
   using DType = typename Config::DType;
-  using typename halves::ValueProducts<Config, typename Tiles<Config>::HalfTile,
-                                       typename Tiles<Config>::PTile>::Scores;
+  using typename split_v::ValueProducts<Config, typename Tiles<Config>::HalfTile,
+                                        typename Tiles<Config>::PTile>::Scores;
   using QOperand = typename Tiles<Config>::QTile::RowOperand;
   using KOperand = typename Tiles<Config>::KTile::RowOperand;
 
@@ -44,7 +44,7 @@ struct Products : halves::ValueProducts<Config, typename Tiles<Config>::HalfTile
   static __device__ void issue_scores(Scores& s, const RotaryQueries& rotary, QOperand q,
                                       KOperand k, int half, Wait wait) {
 #pragma unroll
-    for (int n = 0; n < kParts; ++n) {
+    for (int n = 0; n < kSplitKv; ++n) {
       const int part = nth_part(half, n);
       const int columns =
           n == kRotaryTurn ? Tiles<Config>::kRotaryColumns : Tiles<Config>::kHalfColumns;
@@ -69,7 +69,7 @@ template <class Config>
 class Consumer;
 template <class Config>
 using Exchanging =
-    halves::Consumer<Consumer<Config>, Config, Products<Config>, SharedMemory<Config>>;
+    split_v::Consumer<Consumer<Config>, Config, Products<Config>, SharedMemory<Config>>;
 
 template <class Config_>
 class Consumer : public Exchanging<Config_> {

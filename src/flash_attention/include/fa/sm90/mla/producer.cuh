@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // How the producer of MLA decoding loads blocks of K, part by part as these become empty.
 #pragma once
-#include <fa/sm90/halves/producer.cuh>
 #include <fa/sm90/mla/shared_memory.cuh>
+#include <fa/sm90/split_v/producer.cuh>
 
 namespace fa::sm90::mla {
 
 template <class Config>
 class Producer
-    : public halves::Producer<Producer<Config>, Config, SharedMemory<Config>, TensorMaps> {
-  using Base = halves::Producer<Producer<Config>, Config, SharedMemory<Config>, TensorMaps>;
+    : public split_v::Producer<Producer<Config>, Config, SharedMemory<Config>, TensorMaps> {
+  using Base = split_v::Producer<Producer<Config>, Config, SharedMemory<Config>, TensorMaps>;
   static constexpr int kHalfColumns = Tiles<Config>::kHalfColumns;
 
  public:
@@ -18,7 +18,7 @@ class Producer
   template <class Work>
   __device__ void load_block(const Tile& tile, int block, Work meanwhile) {
 #pragma unroll
-    for (int n = 0; n < kParts; ++n) {
+    for (int n = 0; n < kSplitKv; ++n) {
       const int part = nth_part(ring_.stage, n);
       if (n == kRotaryTurn)
         load_part(smem_.rotary(ring_.stage), part, tile, block);

@@ -11,14 +11,14 @@ struct BlockTurns {
   template <class Consumer>
   static __device__ void run(Consumer& c) {
     if (c.has_block() && c.owns_block()) {
-      c.begin_turn();
+      c.ping_pong_wait();
       c.issue_scores(c.s(), c.ring());  // S = Q K^T
       Schedule::finish_own(c);
     }
 #pragma unroll 1
     while (c.has_next_block()) {
       begin_theirs(c);
-      c.begin_turn();
+      c.ping_pong_wait();
       c.issue_scores(c.s(), c.next_ring());  // S = Q K^T of the next block
       c.template wait_products<1>();         // O is complete, V and P were read
       c.release_theirs();
@@ -36,7 +36,7 @@ struct BlockTurns {
   static __device__ void begin_theirs(Consumer& c) {
     c.wait_weights();        // P of the other warpgroup is written
     c.follow_maxima(c.o());  // O is relative to its maxima
-    c.begin_turn();
+    c.ping_pong_wait();
     c.issue_accumulate(c.o(), c.their_p(), c.v());  // O += P V
   }
 };
@@ -73,7 +73,7 @@ struct ValuesDeferred : BlockTurns<ValuesDeferred> {
     c.write_weights(c.p());
     c.rescale(c.o());
     if (c.has_next_block()) c.wait_their_scores();  // S of the next block is complete
-    c.begin_turn();
+    c.ping_pong_wait();
     c.issue_accumulate(c.o(), c.p(), c.v());  // O += P V
     c.template wait_products<0>();            // O is complete, V was read
     c.release_own();

@@ -2,7 +2,7 @@
 // The shared memory of a CTA: Q and two blocks of K, then what the two warpgroups exchange.
 #pragma once
 #include <fa/ptx/async.cuh>
-#include <fa/sm90/halves/shared_memory.cuh>
+#include <fa/sm90/split_v/shared_memory.cuh>
 
 namespace fa::sm90::mla {
 
@@ -18,7 +18,7 @@ struct TensorMaps {
 
 // The shared tiles of MLA decoding. A row of K is the latent vector, which is a row of V too, and the
 // rotary columns. After the scores of a block nothing reads its rotary columns, so that P is written there.
-using halves::kHalves, halves::kStages;
+using split_v::kHalves, split_v::kStages;
 
 template <class Config>
 struct Tiles {
@@ -38,7 +38,7 @@ struct Tiles {
 
 // The columns of a block of K are loaded and released in three parts: the halves of V, and the rest.
 inline constexpr int kRotaryPart = kHalves;
-inline constexpr int kParts = kHalves + 1;
+inline constexpr int kSplitKv = kHalves + 1;
 inline constexpr int kRotaryTurn = 1;  // after the first half
 
 // The parts of a stage in the order of loads and products. The half that the stage's own warpgroup multiplies
@@ -49,9 +49,9 @@ __device__ inline int nth_part(int stage, int n) {
 
 template <class Config>
 using Exchange =
-    halves::ExchangeMemory<Config,
-                           Tiles<Config>::QTile::kBytes + kStages * Tiles<Config>::KTile::kBytes,
-                           (2 * kParts + 1) * kStages>;
+    split_v::ExchangeMemory<Config,
+                            Tiles<Config>::QTile::kBytes + kStages * Tiles<Config>::KTile::kBytes,
+                            (2 * kSplitKv + 1) * kStages>;
 
 template <class Config>
 class SharedMemory : public Exchange<Config> {
@@ -76,15 +76,15 @@ class SharedMemory : public Exchange<Config> {
 
   // Full: the data has arrived. Empty: its readers are done.
   __device__ ptx::Mbarrier k_full(int stage, int part) const {
-    return this->own_barrier(stage * kParts + part);
+    return this->own_barrier(stage * kSplitKv + part);
   }
   __device__ ptx::Mbarrier k_empty(int stage, int part) const {
-    return this->own_barrier((kStages + stage) * kParts + part);
+    return this->own_barrier((kStages + stage) * kSplitKv + part);
   }
 
   // S of the stage is complete.
   __device__ ptx::Mbarrier s_full(int stage) const {
-    return this->own_barrier(2 * kStages * kParts + stage);
+    return this->own_barrier(2 * kStages * kSplitKv + stage);
   }
 
   // Each part of a stage is released by the four warps of one warpgroup: a half of V by the one that
@@ -93,11 +93,11 @@ class SharedMemory : public Exchange<Config> {
 #pragma unroll
     for (int stage = 0; stage < kStages; ++stage) {
 #pragma unroll
-      for (int part = 0; part < kParts; ++part) {
+      for (int part = 0; part < kSplitKv; ++part) {
         ptx::mbarrier_init(k_full(stage, part), 1);
-        ptx::mbarrier_init(k_empty(stage, part), halves::kGroupWarps);
+        ptx::mbarrier_init(k_empty(stage, part), split_v::kGroupWarps);
       }
-      ptx::mbarrier_init(s_full(stage), halves::kGroupWarps);
+      ptx::mbarrier_init(s_full(stage), split_v::kGroupWarps);
     }
     this->init_exchange_barriers();
   }

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The partial O of a split as in Parts. The last CTA to store one of a tile combines all of them, in the
+// The partial O of a split as in Partial. The last CTA to store one of a tile combines all of them, in the
 // order in which the combine kernel adds them, so that no other kernel has to start.
 #pragma once
 #include <fa/sm90/combined_row.cuh>
@@ -21,10 +21,10 @@ struct PlaceInTile {
   __device__ int batch() const { return warp.tile.batch; }
 };
 
-struct Combined : Parts {
+struct Combined : Partial {
   template <class Consumer, class Warp>
   static __device__ void store(Consumer& consumer, const Warp& warp, const attn::RowEnds& ends) {
-    Parts::store(consumer, warp, ends);
+    Partial::store(consumer, warp, ends);
     sync_warpgroup(consumer.warpgroup());  // all four warps have stored their part
     if (threadIdx.x % kWarpgroupSize == 0) {
       __threadfence();  // other CTAs see the part before this one arrives

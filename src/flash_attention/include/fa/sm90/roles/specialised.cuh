@@ -47,8 +47,8 @@ __device__ constexpr bool check_specialised_slots() {
   static_assert(DescaleSlot<typename Config::Descale>,
                 "Descale: kPerTile, Factors with read(args, batch, kv_head), scaled(call), "
                 "of_values()");
-  static_assert(TurnsSlot<typename Config::Turns, Config>,
-                "Turns: Order<Consumers>(warpgroup) with begin(), end(), finish()");
+  static_assert(PingPongSlot<typename Config::PingPong, Config>,
+                "PingPong: Order<Consumers>(warpgroup) with wait(), arrive(), finish()");
   static_assert(TileOrderSlot<typename Config::TileOrder, Config>,
                 "TileOrder: Walk<Config>(args) with next(tile), request(), finish()");
   static_assert(OutputSlot<typename Config::Output, Config>,

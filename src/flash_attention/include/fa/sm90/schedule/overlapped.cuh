@@ -14,9 +14,9 @@ struct Overlapped {
       auto& s = c.s();
       auto& p = c.p();
       c.wait_k();                       // K has arrived
-      c.begin_turn();                   // this warpgroup may issue
+      c.ping_pong_wait();               // this warpgroup may issue
       c.issue_scores(s, c.q(), c.k());  // S = Q K^T
-      c.end_turn();
+      c.ping_pong_arrive();
       c.clear_tail();                 // V is zero beyond the last key
       c.template wait_products<0>();  // S is complete
       c.mask(s, attn::Masked{});
@@ -46,14 +46,14 @@ struct Overlapped {
   template <class Consumer, class Scores, class Weights, class Block>
   static __device__ void step(Consumer& c, Scores& s, Weights& p, Block block) {
     c.wait_k();                           // K has arrived
-    c.begin_turn();                       // this warpgroup may issue
+    c.ping_pong_wait();                   // this warpgroup may issue
     c.issue_scores(s, c.q(), c.k());      // S = Q K^T
     c.wait_v();                           // V of the previous block has arrived
     c.issue_accumulate(c.o(), p, c.v());  // O += P V of the previous block
-    c.end_turn();
+    c.ping_pong_arrive();
     c.template wait_products<1>();  // S is complete
     c.mask(s, block);
-    c.guess(s, block);  // may read K again
+    c.try_stale_max(s, block);  // may read K again
     c.release_k();
     c.softmax(s, block);
     c.template wait_products<0>();  // O is complete, V and P were read

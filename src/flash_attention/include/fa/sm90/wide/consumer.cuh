@@ -2,8 +2,8 @@
 // The verbs of consumers of wide heads about K and V. The schedule calls them, and those of the exchange, in
 // order.
 #pragma once
-#include <fa/sm90/halves/consumer.cuh>
-#include <fa/sm90/halves/products.cuh>
+#include <fa/sm90/split_v/consumer.cuh>
+#include <fa/sm90/split_v/products.cuh>
 #include <fa/sm90/wide/schedule.cuh>
 #include <fa/sm90/wide/shared_memory.cuh>
 
@@ -12,7 +12,7 @@ namespace fa::sm90::wide {
 // The products of a warpgroup and its registers.
 template <class Config>
 using ValueProducts =
-    halves::ValueProducts<Config, typename Tiles<Config>::HalfTile, typename Tiles<Config>::PTile>;
+    split_v::ValueProducts<Config, typename Tiles<Config>::HalfTile, typename Tiles<Config>::PTile>;
 
 template <class Config>
 struct Products : ValueProducts<Config> {
@@ -28,7 +28,7 @@ struct Products : ValueProducts<Config> {
                                       Release release) {
     constexpr int kPartSteps = Tiles<Config>::kPartColumns / 16;
 #pragma unroll
-    for (int part = 0; part < Tiles<Config>::kParts; ++part) {
+    for (int part = 0; part < Tiles<Config>::kSplitKv; ++part) {
       wait(part);
       ptx::wgmma_fence();  // what was done with these registers before is done
 #pragma unroll
@@ -47,7 +47,7 @@ template <class Config>
 class Consumer;
 template <class Config>
 using Exchanging =
-    halves::Consumer<Consumer<Config>, Config, Products<Config>, SharedMemory<Config>>;
+    split_v::Consumer<Consumer<Config>, Config, Products<Config>, SharedMemory<Config>>;
 
 template <class Config_>
 class Consumer : public Exchanging<Config_> {
@@ -80,7 +80,9 @@ class Consumer : public Exchanging<Config_> {
         [this](int part) { Base::release(smem_.k_empty(half_, part)); });
   }
   // This warp will not read K again, of which only the last part was not released.
-  __device__ void release_keys() { Base::release(smem_.k_empty(half_, Tiles<Config>::kParts - 1)); }
+  __device__ void release_keys() {
+    Base::release(smem_.k_empty(half_, Tiles<Config>::kSplitKv - 1));
+  }
 
   // Waits for this warpgroup's half of V. Both warpgroups visit all blocks, so its parity alternates.
   __device__ void wait_values() {

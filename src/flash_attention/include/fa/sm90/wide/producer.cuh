@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 // How the producer of wide heads loads a block of K and V, parts and halves as these become empty.
 #pragma once
-#include <fa/sm90/halves/producer.cuh>
+#include <fa/sm90/split_v/producer.cuh>
 #include <fa/sm90/wide/shared_memory.cuh>
 
 namespace fa::sm90::wide {
 
 template <class Config>
 class Producer
-    : public halves::Producer<Producer<Config>, Config, SharedMemory<Config>, TensorMaps> {
-  using Base = halves::Producer<Producer<Config>, Config, SharedMemory<Config>, TensorMaps>;
+    : public split_v::Producer<Producer<Config>, Config, SharedMemory<Config>, TensorMaps> {
+  using Base = split_v::Producer<Producer<Config>, Config, SharedMemory<Config>, TensorMaps>;
   using T = Tiles<Config>;
 
  public:
@@ -18,9 +18,9 @@ class Producer
   template <class Work>
   __device__ void load_block(const Tile& tile, int block, Work meanwhile) {
 #pragma unroll
-    for (int part = 0; part < T::kParts - 1; ++part)
+    for (int part = 0; part < T::kSplitKv - 1; ++part)
       load_part(typename T::PartTile(smem_.k_part(part)), part, tile, block);
-    load_part(typename T::LastTile(smem_.k_part(T::kParts - 1)), T::kParts - 1, tile, block);
+    load_part(typename T::LastTile(smem_.k_part(T::kSplitKv - 1)), T::kSplitKv - 1, tile, block);
     meanwhile();
     // The warpgroup that computes the scores of this block does so before it multiplies with the V before,
     // so its half is released last.

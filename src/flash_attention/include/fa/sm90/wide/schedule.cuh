@@ -10,7 +10,7 @@ struct Schedule {
   template <class Consumer>
   static __device__ void run(Consumer& c) {
     if (c.has_block() && c.owns_block()) {
-      c.begin_turn();
+      c.ping_pong_wait();
       c.issue_scores(c.s(), c.ring());  // S = Q K^T
       c.template wait_products<0>();    // S is complete, K was read
       c.release_keys();
@@ -19,7 +19,7 @@ struct Schedule {
     }
 #pragma unroll 1
     while (c.has_next_block()) {
-      c.begin_turn();
+      c.ping_pong_wait();
       c.issue_scores(c.s(), c.next_ring());  // S = Q K^T of the next block
       begin_theirs(c);
       c.template wait_products<1>();  // S is complete, K was read
@@ -45,7 +45,7 @@ struct Schedule {
     c.wait_weights();        // P of the other warpgroup is written
     c.follow_maxima(c.o());  // O is relative to its maxima
     c.wait_values();         // V has arrived
-    c.begin_turn();
+    c.ping_pong_wait();
     c.issue_accumulate(c.o(), c.their_p(), c.v());  // O += P V
   }
 
@@ -56,7 +56,7 @@ struct Schedule {
     c.write_weights(c.p());
     c.rescale(c.o());
     c.wait_values();  // V has arrived
-    c.begin_turn();
+    c.ping_pong_wait();
     c.issue_accumulate(c.o(), c.p(), c.v());  // O += P V
     c.template wait_products<0>();            // O is complete, V was read
     c.release_values();

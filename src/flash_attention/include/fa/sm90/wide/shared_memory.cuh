@@ -2,7 +2,7 @@
 // The shared memory of a CTA: the tiles, then what the two warpgroups exchange.
 #pragma once
 #include <fa/ptx/async.cuh>
-#include <fa/sm90/halves/shared_memory.cuh>
+#include <fa/sm90/split_v/shared_memory.cuh>
 
 namespace fa::sm90::wide {
 
@@ -19,13 +19,13 @@ struct TensorMaps {
 
 // The shared tiles of wide heads: Q, one block of K, one of V, and P of both warpgroups. The columns of K
 // are loaded and released in parts, those of V in halves.
-using halves::kHalves, halves::kStages;
+using split_v::kHalves, split_v::kStages;
 
 template <class Config>
 struct Tiles {
   static constexpr int kPartColumns = 128;
-  static constexpr int kParts = (Config::kDHead + kPartColumns - 1) / kPartColumns;
-  static constexpr int kLastColumns = Config::kDHead - (kParts - 1) * kPartColumns;
+  static constexpr int kSplitKv = (Config::kDHead + kPartColumns - 1) / kPartColumns;
+  static constexpr int kLastColumns = Config::kDHead - (kSplitKv - 1) * kPartColumns;
   static constexpr int kHalfColumns = Config::kDV / kHalves;
   using QTile = typename Shape<Config>::QTile;
   using KTile = typename Shape<Config>::KVTile;
@@ -41,11 +41,11 @@ struct Tiles {
 
 template <class Config>
 using Exchange =
-    halves::ExchangeMemory<Config,
-                           Tiles<Config>::QTile::kBytes + Tiles<Config>::KTile::kBytes +
-                               kHalves * Tiles<Config>::HalfTile::kBytes +
-                               kStages * Tiles<Config>::PTile::kBytes,
-                           2 * kStages * Tiles<Config>::kParts + 2 * kHalves>;
+    split_v::ExchangeMemory<Config,
+                            Tiles<Config>::QTile::kBytes + Tiles<Config>::KTile::kBytes +
+                                kHalves * Tiles<Config>::HalfTile::kBytes +
+                                kStages * Tiles<Config>::PTile::kBytes,
+                            2 * kStages * Tiles<Config>::kSplitKv + 2 * kHalves>;
 
 template <class Config>
 class SharedMemory : public Exchange<Config> {
@@ -53,7 +53,7 @@ class SharedMemory : public Exchange<Config> {
   using KTile = typename Tiles<Config>::KTile;
   using HalfTile = typename Tiles<Config>::HalfTile;
   using PTile = typename Tiles<Config>::PTile;
-  static constexpr int kParts = Tiles<Config>::kParts;
+  static constexpr int kSplitKv = Tiles<Config>::kSplitKv;
 
  public:
   using Exchange<Config>::Exchange;
@@ -70,16 +70,16 @@ class SharedMemory : public Exchange<Config> {
   // Full: the data has arrived. Empty: its readers are done. There is one buffer of K, but its barriers
   // alternate, so that a warpgroup, which computes every other block's scores, misses no phase of its own.
   __device__ ptx::Mbarrier k_full(int stage, int part) const {
-    return this->own_barrier(stage * kParts + part);
+    return this->own_barrier(stage * kSplitKv + part);
   }
   __device__ ptx::Mbarrier k_empty(int stage, int part) const {
-    return this->own_barrier((kStages + stage) * kParts + part);
+    return this->own_barrier((kStages + stage) * kSplitKv + part);
   }
   __device__ ptx::Mbarrier v_full(int half) const {
-    return this->own_barrier(2 * kStages * kParts + half);
+    return this->own_barrier(2 * kStages * kSplitKv + half);
   }
   __device__ ptx::Mbarrier v_empty(int half) const {
-    return this->own_barrier(2 * kStages * kParts + kHalves + half);
+    return this->own_barrier(2 * kStages * kSplitKv + kHalves + half);
   }
 
   // K is released by the warpgroup that computes its scores, a half of V by the one that multiplies with it.
@@ -87,14 +87,14 @@ class SharedMemory : public Exchange<Config> {
 #pragma unroll
     for (int stage = 0; stage < kStages; ++stage)
 #pragma unroll
-      for (int part = 0; part < kParts; ++part) {
+      for (int part = 0; part < kSplitKv; ++part) {
         ptx::mbarrier_init(k_full(stage, part), 1);
-        ptx::mbarrier_init(k_empty(stage, part), halves::kGroupWarps);
+        ptx::mbarrier_init(k_empty(stage, part), split_v::kGroupWarps);
       }
 #pragma unroll
     for (int half = 0; half < kHalves; ++half) {
       ptx::mbarrier_init(v_full(half), 1);
-      ptx::mbarrier_init(v_empty(half), halves::kGroupWarps);
+      ptx::mbarrier_init(v_empty(half), split_v::kGroupWarps);
     }
     this->init_exchange_barriers();
   }

@@ -12,13 +12,13 @@ struct Paired {
   static __device__ void run(Warpgroup& w) {
     first_probabilities(w);
 #pragma unroll 1
-    while (take_turns<Paired>(w)) {
+    while (for_each_stage<Paired>(w)) {
     }
   }
 
   // From P of a block to P of the next one, if there is one.
   template <int Stage, class Warpgroup>
-  static __device__ bool turn(Warpgroup& w) {
+  static __device__ bool block(Warpgroup& w) {
     constexpr int kNext = Warpgroup::template kAfter<Stage>;
     auto& s = w.s();
     auto& p = w.p();

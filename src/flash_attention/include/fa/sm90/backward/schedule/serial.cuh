@@ -9,13 +9,13 @@ struct Serial {
   template <class Warpgroup>
   static __device__ void run(Warpgroup& w) {
 #pragma unroll 1
-    while (take_turns<Serial>(w)) {
+    while (for_each_stage<Serial>(w)) {
     }
   }
 
   // One block. Returns whether there is a next one.
   template <int Stage, class Warpgroup>
-  static __device__ bool turn(Warpgroup& w) {
+  static __device__ bool block(Warpgroup& w) {
     auto& s = w.s();
     auto& p = w.p();
     w.template wait_q<Stage>();                       // Q has arrived

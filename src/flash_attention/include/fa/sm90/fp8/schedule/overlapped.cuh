@@ -13,7 +13,7 @@ struct Overlapped {
     const auto k = c.k();
     const auto v = c.v();
     c.wait_k();  // K has arrived
-    c.begin_turn();
+    c.ping_pong_wait();
     c.issue_scores(c.s(), k);  // S = Q K^T
     c.promote(c.o());
     c.wait_v();                           // V of the previous block has arrived

@@ -13,7 +13,7 @@ struct Serial {
     const auto v = c.v();
     c.wait_v();  // V of the previous block has arrived
     c.wait_k();  // K has arrived
-    c.begin_turn();
+    c.ping_pong_wait();
     c.promote(c.o());
     c.issue_accumulate(c.o(), c.p(), v);  // O += P V of the previous block
     c.issue_scores(c.s(), k);             // S = Q K^T

@@ -1,0 +1,230 @@
+# SPDX-License-Identifier: Apache-2.0
+"""check: are the results and gradients of `attention` right, by how much, where are they worst."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flash_attention.attention import Asked, asked, attention
+from flash_attention.call.call import Call, with_keywords_of
+from flash_attention.call.lengths import check_lengths
+from flash_attention.call.options import check_switch
+from flash_attention.call.padding import naming_padding, needs_padding, padded
+from flash_attention.call.problem import Problem
+from flash_attention.call.results import fill_keyless, new_output
+from flash_attention.call.tensors import check_differentiable
+from flash_attention.errors import UnsupportedError
+from flash_attention.families.given import GivenConfig
+from flash_attention.launch.plan import plan_for
+from flash_attention.reference.cpu import attention_on_cpu
+from flash_attention.reference.formula import without_pages
+from flash_attention.reference.gradient_judge import CHECKED_SCORES as GRADIENT_SCORES
+from flash_attention.reference.judge import ERROR_FACTOR, Check, LseCheck
+from flash_attention.reference.part_judge import CHECKED_SCORES, PartJudge
+from flash_attention_workbench.gradient_check import GradientReport, check_gradients
+from flash_attention_workbench.text import ReportRow, aligned
+
+CPU_SCORES = 1 << 26  # scores that the oracle computes on a CPU, which takes seconds
+BY_TORCH = "torch on the CPU; a config, or emulate=True, has a kernel emulated instead"
+BACKWARD_BY_TORCH = BY_TORCH.replace("a config", "a backward_config")
+
+
+@dataclass(frozen=True)
+class CheckReport:
+    """The errors of a call's results against the float64 oracle, and whether they pass."""
+
+    problem: Problem  # the shapes, the element type, the mask and the scale
+    computed_by: str  # the kernel's config, or torch
+    heads: tuple[int, ...]  # the checked heads; the others may not contain NaN
+    output: Check  # the error of the output
+    lse: LseCheck | None  # the error of the lse, with return_lse
+    gradients: GradientReport | None = None  # with gradients=True
+
+    @property
+    def ok(self) -> bool:
+        """Whether all results pass."""
+        parts = (self.output, self.lse, self.gradients)
+        return all(part is None or part.ok for part in parts)
+
+    def rows(self) -> list[ReportRow]:
+        """The text of the report."""
+        output, dtype = self.output, str(self.problem.dtype).removeprefix("torch.")
+        count = f"{len(self.heads)} of {self.problem.heads} heads"
+        whole = len(self.heads) == self.problem.heads
+        rows = [
+            ("problem", str(self.problem)),
+            ("computed by", self.computed_by),
+            ("checked", "every head" if whole else f"{count}: {', '.join(map(str, self.heads))}"),
+            ("output", _told(output, dtype)),
+            (
+                "allowed",
+                f"{output.allowed:.3e}: {ERROR_FACTOR} times the error of torch in {dtype}, and"
+                " one rounding step",
+            ),
+            ("worst", f"{output.value:.6g} at {output.worst_index}, exact is {output.exact:.6g}"),
+            *([] if output.ok else [("mismatched", output.mismatches)]),
+        ]
+        if self.lse is not None:
+            error = f"largest error {self.lse.error:.3e} at {self.lse.worst_index}"
+            allowed = f"allowed is {self.lse.allowed:.3e}"
+            rows.append(("lse", f"{_verdict(self.lse.ok)}: {error}, {allowed}"))
+        if self.gradients is not None:
+            again = ", deterministic" if self.gradients.deterministic else ""
+            rows.append(("gradients by", f"{self.gradients.computed_by}{again}"))
+            rows += [
+                (name, _told(check, dtype) + ("" if check.ok else f"; {check.mismatches}"))
+                for name, check in self.gradients.checks.items()
+            ]
+        return rows
+
+    def __str__(self) -> str:
+        return aligned(self.rows())
+
+    def to_dict(self) -> dict[str, Any]:
+        """What `str` tells, for scripts."""
+        return {
+            **asdict(self),
+            "problem": self.problem.described,
+            "ratio": self.output.ratio,
+            "ok": self.ok,
+        }
+
+
+def _verdict(ok: bool) -> str:
+    return "right" if ok else "WRONG"
+
+
+def _told(check: Check, dtype: str) -> str:
+    return (
+        f"{_verdict(check.ok)}: largest error {check.error:.3e}, that of torch in {dtype} is"
+        f" {check.reference_error:.3e}, ratio {check.ratio:.2f}"
+    )
+
+
+@with_keywords_of(attention)
+def check(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    emulate: bool = False,
+    gradients: bool = False,
+    **keywords: Any,
+) -> CheckReport:
+    """Compute `attention` of these arguments and check the result against a float64 oracle.
+
+    By FlashAttention's rule, the largest error may be twice that of the same formula in the
+    tensors' own precision, plus one rounding step. In large problems some heads are checked,
+    spread evenly; the others may not contain NaN.
+
+    - `q`, `k`, `v` and the other keywords: as in `attention`. With `return_lse` the lse is checked.
+    - `emulate`: run the kernel that a GPU would run in the emulator, on CPU tensors. Without it,
+      and without a `config`, torch computes on the CPU.
+    - `gradients`: run the backward pass for random gradients of the results too, and check the
+      gradients of q, k, v and sinks by the same rule. `backward_config` is its `config`.
+
+    Returns a CheckReport. Raises what `attention` raises.
+    """
+    told = asked("check", q, k, v, keywords)
+    check_switch("emulate", emulate)
+    check_switch("gradients", gradients)
+    with naming_padding(told.call):
+        return _checked(told, emulate=bool(emulate), gradients=bool(gradients))
+
+
+def _checked(told: Asked, *, emulate: bool, gradients: bool) -> CheckReport:
+    call, config, validate, backward = told
+    is_padded = needs_padding(call.q, call.v)
+    if is_padded:
+        call = padded(call)
+    return_lse = call.return_lse
+    if gradients:
+        check_differentiable(call)
+        q, k, v = (t.detach() for t in call[:3])
+        sinks = None if call.sinks is None else call.sinks.detach()
+        call = call._replace(q=q, k=k, v=v, sinks=sinks, return_lse=True)
+    result, lse, computed_by = _results(call, config, validate=validate, emulate=emulate)
+    if result.numel() == 0:
+        raise UnsupportedError(
+            f"the output has shape {tuple(result.shape)}, no element to check; every dimension must"
+            " be at least 1"
+        )
+    if is_padded and told.call.out is not None:
+        told.call.out.copy_(result[..., : told.call.v.shape[-1]])
+    judge = _judge(call)
+    report = CheckReport(
+        Problem.of(call),
+        computed_by,
+        tuple(judge.heads),
+        judge.check(result),
+        None if lse is None or not return_lse else judge.check_lse(lse),
+    )
+    if not gradients or lse is None:
+        return report
+    with torch.no_grad():
+        of_gradients = check_gradients(
+            *(call._replace(out=result, return_lse=return_lse), lse, backward),
+            emulate=emulate,
+            scores=CPU_SCORES if call.q.is_cpu else GRADIENT_SCORES,
+            by_torch=BACKWARD_BY_TORCH,
+        )
+    return replace(report, gradients=of_gradients)
+
+
+def _results(
+    call: Call, config: GivenConfig | None, *, validate: bool, emulate: bool
+) -> tuple[Tensor, Tensor | None, str]:
+    """The output, the lse if it is asked for, and what computed them."""
+    q = call.q
+    if config is None and not emulate and getattr(q, "is_cpu", False):
+        return *attention_on_cpu(call), BY_TORCH
+    plan = plan_for(call, config)
+    _check_emulated(emulate, q)
+    if validate:
+        check_lengths(plan.problem, call)
+    where = "the emulator" if q.is_cpu else torch.cuda.get_device_name(q.device)
+    return *_by_kernel(call, config), f"{plan.config.short_form()}, on {where}"
+
+
+def _check_emulated(emulate: bool, q: Tensor) -> None:
+    if emulate and not q.is_cpu:
+        raise UnsupportedError(
+            f"emulate=True, and q is on {q.device}; the emulator takes CPU tensors, move them with"
+            " q.cpu(), or leave emulate out"
+        )
+
+
+def _by_kernel(call: Call, config: GivenConfig | None) -> tuple[Tensor, Tensor | None]:
+    """The output and the lse; what the kernel does not store is NaN."""
+    out = new_output(call.q, call.v.shape[-1]) if call.out is None else call.out
+    call = call._replace(out=out)
+    plan = plan_for(call, config)
+    with torch.no_grad():
+        out.fill_(math.nan)
+    result = plan.run(call)
+    out, lse = (result, None) if isinstance(result, Tensor) else result
+    if call.cu_seqlens_q is None:
+        return out, lse
+    return _without_loose_rows(out, lse, call.cu_seqlens_q, call.sinks)
+
+
+def _without_loose_rows(
+    out: Tensor, lse: Tensor | None, cu_seqlens_q: Tensor, sinks: Tensor | None
+) -> tuple[Tensor, Tensor | None]:
+    """Copies in which the rows of no sequence, that nobody stores, are as the oracle has them."""
+    row = torch.arange(len(out), device=out.device)
+    loose = (row < cu_seqlens_q[0]) | (row >= cu_seqlens_q[-1])
+    if lse is not None:
+        lse = torch.where(loose, fill_keyless(torch.empty_like(lse), sinks), lse)
+    return out.masked_fill(loose[:, None, None], 0), lse
+
+
+def _judge(call: Call) -> PartJudge:
+    call = without_pages(call)
+    scores = CPU_SCORES if call.q.is_cpu else CHECKED_SCORES
+    return PartJudge(call.q, call.k, call.v, scores=scores, **call.keywords())

@@ -1,0 +1,178 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`flash-attention bench`: kernels beside their peers over a grid, timed, checked, written down."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from contextlib import closing
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+import typer
+
+from flash_attention.errors import UnsupportedError
+from flash_attention.files import check_writable
+from flash_attention.kernel_configs import DType
+from flash_attention_workbench.bench.agreement import agreements, pair_up
+from flash_attention_workbench.bench.beside_fa3 import Asked, BesideFa3
+from flash_attention_workbench.bench.clocks import Clocks, read_clocks
+from flash_attention_workbench.bench.environment import describe
+from flash_attention_workbench.bench.gradient_run import measure_gradients
+from flash_attention_workbench.bench.gradient_summary import gradient_means
+from flash_attention_workbench.bench.grid import Measured, Point
+from flash_attention_workbench.bench.grid_choice import grid_dtype
+from flash_attention_workbench.bench.grid_record import load_json, save_csv, save_json
+from flash_attention_workbench.bench.grid_run import GridRow, PointResult, measure_point
+from flash_attention_workbench.bench.grid_summary import summary
+from flash_attention_workbench.bench.peers import checked_names
+from flash_attention_workbench.bench.peers.gradients import PEER_NAMES
+from flash_attention_workbench.commands.bench import tables
+from flash_attention_workbench.commands.bench.compiling import compile_all
+from flash_attention_workbench.commands.bench.settings import (
+    Settings,
+    measured_on,
+    points_of,
+    read_configs,
+)
+from flash_attention_workbench.commands.console import (
+    check_plot,
+    output,
+    progress,
+    quiet_compiles,
+)
+
+
+def bench(
+    *,
+    grid: str,
+    dtype: str | None,
+    d_head: str | None,
+    causal: bool | None,
+    seq: str | None,
+    peers: str,
+    configs: Path | None,
+    heuristic: bool,
+    repeats: int,
+    hot: bool,
+    graph: bool,
+    fa3: Path | None,
+    json: Path | None,
+    csv: Path | None,
+    plot: Path | None,
+    compare: tuple[Path, Path] | None,
+) -> None:
+    """Time attention beside its peers, every output checked; or compare two such runs."""
+    if compare is not None:
+        _compare(*compare)
+        return
+    points, narrowed = points_of(grid, d_head, causal, seq)
+    element = DType.from_string(dtype) if dtype else grid_dtype(grid)
+    names = () if peers == "none" else checked_names(peers.split(","))
+    extra = read_configs(configs, element, measured_on(grid).pass_)
+    settings = Settings(
+        *(grid, element, points, names, configs, extra, repeats, hot, fa3, narrowed),
+        *(heuristic, graph),
+    )
+    if graph and settings.measured is not Measured.FORWARD:
+        raise UnsupportedError(
+            f"--graph is for grids of the forward pass, and {grid} measures"
+            f" {settings.measured.words}; leave --graph out"
+        )
+    if not torch.cuda.is_available():
+        raise UnsupportedError(
+            "bench times kernels on an NVIDIA GPU, and torch finds none; without one, `flash-"
+            "attention inspect` and `flash-attention ladder run` say what can be known"
+        )
+    if csv is not None:
+        check_writable(csv)
+    check_plot(plot)
+    _measure(settings, json=json, csv=csv, plot=plot)
+
+
+def _measure(settings: Settings, *, json: Path | None, csv: Path | None, plot: Path | None) -> None:
+    device = torch.device("cuda", torch.cuda.current_device())
+    facts: dict[str, Any] = {
+        **describe(device),
+        "command": settings.command(),
+        "grid": settings.grid_name,
+        "dtype": settings.dtype.name,
+        "repeats": settings.repeats,
+        "l2": "hot" if settings.hot else "cold",
+        "graph": settings.graph,
+        "clocks": {"before": _clocks(device)},
+    }
+    rows: list[GridRow] = []
+    refused: list[dict[str, Any]] = []
+    legend: dict[str, int] = {}
+    with quiet_compiles(), closing(BesideFa3()) as beside_fa3, progress() as bar:
+        compile_all(settings)
+        task = bar.add_task("timing", total=len(settings.points))
+        for point in settings.points:
+            bar.update(task, description=f"timing {point.label}")
+            result = _result(settings, point, device, beside_fa3)
+            rows += result.rows
+            refused += [{**asdict(point), "name": n, "why": w} for n, w in result.refused.items()]
+            facts["clocks"]["after"] = _clocks(device)
+            if json is not None:
+                save_json(json, facts, rows, refused)
+            bar.advance(task)
+    forward = settings.measured is Measured.FORWARD
+    output.print(tables.speeds(rows, settings.peers if forward else PEER_NAMES, legend))
+    _print_lines(summary(rows, refused, legend))
+    if not forward:
+        _print_lines(map(str, gradient_means(rows)))
+    _print_lines([f"{facts['device']}, L2 {facts['l2']}, {settings.repeats} samples each"])
+    for when, state in facts["clocks"].items():
+        _print_lines([f"{when}: {Clocks(**state) if state else 'no nvidia-smi to ask'}"])
+    _print_lines([f"again: {settings.command()}"])
+    _write(rows, json=json, csv=csv, plot=plot)
+    if not rows or not all(row.ok for row in rows):
+        raise typer.Exit(1)
+
+
+def _result(
+    settings: Settings, point: Point, device: torch.device, beside_fa3: BesideFa3
+) -> PointResult:
+    configs = [config for config in settings.configs if config.d_head == point.d_head]
+    asked = Asked(
+        *(point, settings.dtype, settings.measured, settings.repeats, device, settings.hot),
+        settings.fa3,
+        settings.heuristic,
+        settings.graph,
+    )
+    measure = measure_point if settings.measured is Measured.FORWARD else measure_gradients
+    return measure(asked, configs, settings.peers, beside_fa3)
+
+
+def _clocks(device: torch.device) -> dict[str, float | None] | None:
+    clocks = read_clocks(device)
+    return None if clocks is None else asdict(clocks)
+
+
+def _print_lines(lines: Iterable[str]) -> None:
+    for line in lines:
+        output.print(line, markup=False, highlight=False, soft_wrap=True)
+
+
+def _write(
+    rows: Sequence[GridRow], *, json: Path | None, csv: Path | None, plot: Path | None
+) -> None:
+    if csv is not None:
+        save_csv(csv, rows)
+    if plot is not None and any(row.ok for row in rows):
+        from flash_attention_workbench.bench import plot as plots
+
+        plots.save(plots.grid_speeds(rows), plot)
+    _print_lines(f"written: {path}" for path in (json, csv, plot) if path is not None)
+
+
+def _compare(before: Path, after: Path) -> None:
+    first, second = load_json(before), load_json(after)
+    for path, facts in ((before, first.facts), (after, second.facts)):
+        where = f"{facts['device']}, {facts['date']}, commit {facts['commit']}"
+        _print_lines([f"{path}: {where}; {facts['command']}"])
+    pairs = pair_up(first, second)
+    output.print(tables.point_by_point(pairs))
+    output.print(tables.means(agreements(pairs)))

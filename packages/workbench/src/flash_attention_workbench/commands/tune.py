@@ -1,0 +1,112 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`flash-attention tune`: time kernels on this GPU and write the table of the fastest."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import geometric_mean
+from typing import Any
+
+import typer
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.table import Table as Listing
+
+from flash_attention.choose.table import Entry, Table
+from flash_attention.kernel_configs import DType
+from flash_attention_workbench.commands.console import (
+    add_number_columns,
+    errors,
+    output,
+    report_table,
+)
+from flash_attention_workbench.commands.interrupt import INTERRUPTED
+from flash_attention_workbench.commands.options import numbers_of, pass_named
+from flash_attention_workbench.tune import run
+from flash_attention_workbench.tune.points import problems_of
+from flash_attention_workbench.tune.store import default_store
+
+
+def tune(
+    *,
+    table: Path,
+    grid: str,
+    dtype: str | None,
+    d_head: str | None,
+    causal: bool | None,
+    seq: str | None,
+    store: Path | None,
+    budget: float,
+    family: str | None,
+    pass_: str,
+    deterministic: bool,
+) -> None:
+    """Find the fastest kernel for every problem of a grid, and write a table to choose by."""
+    d_heads, seq_lens = numbers_of("--d-head", d_head), numbers_of("--seq", seq)
+    masks = None if causal is None else (causal,)
+    element = DType.from_string(dtype) if dtype else None
+    part: dict[str, Any] = {
+        "d_heads": d_heads,
+        "masks": masks,
+        "seq_lens": seq_lens,
+        "dtype": element,
+        "deterministic": deterministic,
+    }
+    asked = set(problems_of(grid, pass_=pass_named(pass_), **part))
+    kept = default_store() if store is None else store
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    with Progress(*columns, console=errors, transient=True) as bar:
+        task = bar.add_task("tuning", total=len(asked))
+
+        def report(at: run.Progress) -> None:
+            minutes, seconds = divmod(round(at.seconds_left), 60)
+            best = f"best {at.gain:.3f}x, at most {minutes}:{seconds:02} left"
+            bar.update(task, description=f"{at.problem}: {best}", completed=at.number - 1)
+
+        try:
+            tuned = run.tune(
+                grid,
+                **part,
+                pass_=pass_,
+                table=table,
+                store=kept,
+                budget=budget,
+                family=family,
+                report=report,
+                tell=lambda line: output.print(line, highlight=False, soft_wrap=True),
+            )
+        except KeyboardInterrupt:
+            bar.stop()
+            _say_interrupted(kept, table)
+            raise typer.Exit(INTERRUPTED) from None
+    entries = [entry for entry in tuned.entries if entry.problem in asked]
+    output.print(_listing(tuned, entries))
+    if left := len(asked) - len(entries):
+        output.print(f"{left} problems have no entry; where time ran out, use a larger --budget")
+    output.print(f"in {table}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _say_interrupted(kept: Path, table: Path) -> None:
+    errors.print(
+        f"interrupted; the timings are in {kept}, the table of what was finished in"
+        f" {table}: the same command goes on from there",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def _listing(tuned: Table, entries: list[Entry]) -> Listing:
+    mean = geometric_mean(entry.gain for entry in entries) if entries else 1.0
+    title = f"{tuned.device}: {mean:.3f} times the heuristic's speed in geometric mean"
+    listing = report_table("problem", title=title)
+    add_number_columns(listing, ("ms", "heuristic's ms", "gain"))
+    listing.add_column("config")
+    for entry in entries:
+        listing.add_row(
+            str(entry.problem),
+            f"{entry.ms:.4f}",
+            f"{entry.heuristic_ms:.4f}",
+            f"{entry.gain:.3f}",
+            "the heuristic's" if entry.keeps_heuristic else entry.config.short_form(),
+        )
+    return listing

@@ -1,0 +1,70 @@
+# SPDX-License-Identifier: Apache-2.0
+"""From what a caller names to the problems to tune: a grid, a file of problems, points."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from flash_attention.call.backward_call import BackwardProblem
+from flash_attention.choose.dense import DenseProblem
+from flash_attention.errors import UnsupportedError
+from flash_attention.families.passes import Pass
+from flash_attention.kernel_configs import DType
+from flash_attention_workbench.bench.grid import GRIDS, Measured, Point
+from flash_attention_workbench.bench.grid_choice import FILE_DTYPE, Part, grid_dtype, grid_points
+
+TUNABLE = ("fa3", "seed", "prefill_gqa", "backward_gqa")
+"""The grids that tables can hold."""
+
+
+def problems_of(
+    grid: str | os.PathLike[str] | Sequence[Point],
+    *,
+    d_heads: Sequence[int] | None = None,
+    masks: Sequence[bool] | None = None,
+    seq_lens: Sequence[int] | None = None,
+    dtype: DType | None = None,
+    pass_: Pass = Pass.FORWARD,
+    deterministic: bool = False,
+) -> list[DenseProblem]:
+    """The problems of a grid, in its own type and at its own head dimensions, masks and lengths
+    unless given; of a file or a list, those that have them, in bfloat16 unless given. Those of the
+    backward pass are of all gradients, perhaps `deterministic` ones."""
+    if pass_ is Pass.FORWARD:
+        _check_forward(grid, deterministic)
+    part = Part(d_heads, masks, seq_lens)
+    if isinstance(grid, str | os.PathLike):
+        points, element = grid_points(grid, part), dtype or grid_dtype(grid)
+    else:
+        points, element = part.of(grid), dtype or FILE_DTYPE
+    if not points:
+        raise UnsupportedError("no problem of the grid has these head dimensions, masks, lengths")
+    return [_dense(point, element, pass_, deterministic) for point in points]
+
+
+def _check_forward(grid: str | os.PathLike[str] | Sequence[Point], deterministic: bool) -> None:
+    if deterministic:
+        raise UnsupportedError(
+            "deterministic is asked for, which is about gradients; tune the backward pass, or leave"
+            " it out"
+        )
+    if isinstance(grid, str) and grid in GRIDS and GRIDS[grid].measured is not Measured.FORWARD:
+        raise UnsupportedError(
+            f"the grid {grid} is one of gradients; tune the backward pass, or choose a grid of the"
+            " forward pass"
+        )
+
+
+def _dense(point: Point, dtype: DType, pass_: Pass, deterministic: bool) -> DenseProblem:
+    problem = point.problem(dtype)
+    if pass_ is Pass.BACKWARD:
+        problem = BackwardProblem.of_pass(problem, deterministic=deterministic)
+    dense = DenseProblem.of(problem)
+    if dense is None:
+        packed = "packed entries (lengths)" if point.lengths else "nothing to compute"
+        raise UnsupportedError(
+            f"{point.label} has {'a window' if point.window else packed}, and tables hold full and"
+            " causal attention of one length: leave it out of the grid"
+        )
+    return dense

@@ -1,0 +1,121 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Decoding: which kernel computes few queries, and into how many splits their keys are split."""
+
+from __future__ import annotations
+
+from flash_attention.arch import Arch
+from flash_attention.call.dtype import DType
+from flash_attention.call.problem import Problem
+from flash_attention.call.results import E4M3
+from flash_attention.families.sm90.forward.config import (
+    D_HEADS,
+    WARPGROUP_ROWS,
+    HopperForwardKernelConfig,
+)
+from flash_attention.families.sm90.forward.heuristic import hopper_d_head
+from flash_attention.families.sm90.forward.splits import KvSplits
+from flash_attention.families.sm90.forward.tile_order import TileOrder
+
+BLOCK_KEYS = 64  # pages and splits of a given size are multiples of it
+STAGES = 3  # two CTAs fill the shared memory of a multiprocessor at d_head 128
+FEW_BLOCKS = 4  # a CTA visits as many in less time than combining partial results takes
+SPLITS_OF_A_TILE = 8  # combining more costs more than shorter splits gain
+LONG_SPLIT = 16  # blocks; longer splits are worth splitting further
+BUSY = 0.9  # the share of the multiprocessors that saturates the memory
+
+
+def choose_splits(
+    problem: Problem, arch: Arch, num_sms: int, split_keys: int | None = None
+) -> tuple[HopperForwardKernelConfig, KvSplits] | str:
+    """Return the config and the KV splits for decoding, or why another kernel is better.
+
+    Without `split_keys` the keys are split evenly if there are fewer tiles than multiprocessors.
+    """
+    if not hopper_d_head(problem):
+        most = max(D_HEADS)
+        return (
+            f"d_head is {max(problem.d_head, problem.d_v)}, and Hopper kernels have {most} at most"
+        )
+    if why := why_not_decode(problem):
+        return why
+    config = _config(problem)
+    if violation := config.broken_rule(arch):
+        return violation.message
+    blocks = -(-problem.seq_k // config.B_c)
+    least = min(-(-blocks // SPLITS_OF_A_TILE), LONG_SPLIT)
+    kv_splits = splits_of(problem, config.B_c, num_sms, split_keys, FEW_BLOCKS, least)
+    return kv_splits if isinstance(kv_splits, str) else (config, kv_splits.with_launches(problem))
+
+
+def why_not_decode(problem: Problem) -> str | None:
+    """Return why a problem is not decoding, or None if a warpgroup has room for its queries."""
+    if problem.total_q is not None:
+        return "q is packed (cu_seqlens_q), and the keys of packed queries are not split"
+    if problem.idle:
+        return "there is nothing to compute"
+    if problem.seq_q * problem.heads_per_kv > WARPGROUP_ROWS:
+        group = problem.heads_per_kv
+        of_heads = f" of {group} heads that share one of k and v" if group > 1 else ""
+        return f"{problem.seq_q} queries{of_heads} do not fit in {WARPGROUP_ROWS} rows"
+    return None
+
+
+def without_counter(config: HopperForwardKernelConfig, problem: Problem) -> KvSplits | None:
+    """Return one split of all keys where sequences differ in length and no counter hands out their
+    tiles: a tile has all queries of a sequence, as in the kernels of decoding."""
+    plain = config.specialised and not (config.own_output or config.direct_output)
+    asked = plain and config.tile_order is TileOrder.ONE_EACH and problem.per_batch
+    if not asked or problem.total_q is not None:
+        return None
+    if problem.idle:
+        return KvSplits.whole(problem, config.B_c, heads_together=1)
+    return KvSplits.whole(problem, config.B_c) if why_not_decode(problem) is None else None
+
+
+def splits_of(
+    problem: Problem,
+    block_keys: int,
+    num_sms: int,
+    split_keys: int | None,
+    most_whole: int,
+    least: int,
+) -> KvSplits | str:
+    """Return the KV splits of decoding, or why another kernel is better. Up to `most_whole`
+    blocks are not split, or twice as many if there is no CTA for each. A split has `least` of them
+    or more."""
+    if split_keys is not None:
+        return KvSplits.of_keys(problem, block_keys, split_keys)
+    whole = KvSplits.whole(problem, block_keys)
+    if why := _why_whole(problem, whole, num_sms, most_whole):
+        # K and V are read once for all heads that share them.
+        return whole if problem.heads_per_kv > 1 else f"{why}, and no heads share one of k and v"
+    return KvSplits.even(problem, block_keys, num_sms, least).within_tiles()
+
+
+def _why_whole(problem: Problem, whole: KvSplits, num_sms: int, most_whole: int) -> str | None:
+    """Return why the keys should not be split, or None if they should."""
+    tiles = whole.num_tiles(problem, consumers=1)
+    if tiles >= BUSY * num_sms:
+        return f"{tiles} tiles keep {num_sms} multiprocessors busy"
+    if whole.key_blocks <= (most_whole if tiles * whole.key_blocks <= num_sms else 2 * most_whole):
+        return f"{problem.seq_k} keys are too few to split"
+    if problem.window is not None and 2 * (sum(problem.window) + problem.seq_q) < problem.seq_k:
+        return "the keys that the window shows lie in few of any splits"
+    return None
+
+
+def _config(problem: Problem) -> HopperForwardKernelConfig:
+    return HopperForwardKernelConfig(
+        dtype=DType.from_string(str(problem.output_dtype)),
+        d_head=hopper_d_head(problem),
+        consumers=1,
+        B_c=BLOCK_KEYS,
+        stages=2 if problem.kv_8_bit else STAGES,
+        tma=True,
+        specialised=True,
+        overlap=True,
+        rescale_threshold=8,
+        stale_max=True,
+        kv_8_bit=problem.kv_8_bit,
+        q_8_bit=problem.dtype == E4M3,
+    )

@@ -1,0 +1,110 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`build` fills the cache folder and sums up what it did."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Sequence
+from pathlib import Path
+
+import pytest
+
+from flash_attention.arch import DEFAULT_ARCH, Arch
+from flash_attention.compile.elf import text_section
+from flash_attention.families.passes import Pass
+from flash_attention.families.registry import unit_of
+from flash_attention.kernel_configs import (
+    KERNEL_SETS,
+    SET_VARIABLE,
+    KernelConfig,
+    get_kernel_configs,
+)
+from flash_attention.ladder import get_ladder
+from flash_attention.launch.kernels import compile_config
+from flash_attention_workbench.commands import build as build_command
+from flash_attention_workbench.commands.precompile import Job, Outcome
+from tests.workbench.commands.invoke import invoke, refuse
+
+pytestmark = pytest.mark.slow  # left out of `make quick`
+
+
+def two_kernels(name: str | None, arch: Arch, pass_: Pass = Pass.FORWARD) -> list[KernelConfig]:
+    assert (name, arch) in {("progression", DEFAULT_ARCH), (None, DEFAULT_ARCH)}
+    return [rung.config for rung in get_ladder(d_head=64, pass_=pass_)[:2]]
+
+
+def test_a_set_is_built_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("FLASH_ATTENTION_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(build_command, "get_kernel_configs", two_kernels)
+    first = invoke("build", "--set", "progression", "--arch", "sm_80", "--jobs", "2")
+    assert summary(first) == ["sm_80", "compiled", "2"]
+    built = {path.read_text() for path in tmp_path.glob("*/kernel.cu")}
+    configs = two_kernels("progression", DEFAULT_ARCH)
+    assert built == {unit_of(config).source for config in configs}
+    code = {text_section(path.read_bytes()) for path in tmp_path.glob("*/kernel.cubin")}
+    assert code == {text_section(compile_config(config, DEFAULT_ARCH).cubin) for config in configs}
+    again = invoke("build", "--set", "progression", "--arch", "sm_80", "--jobs", "2")
+    assert summary(again) == ["sm_80", "from cache", "2"]
+    assert str(tmp_path) in again
+
+
+def test_kernels_of_the_backward_pass_come_with_those_beside_them(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("FLASH_ATTENTION_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(build_command, "get_kernel_configs", two_kernels)
+    first = invoke("build", "--pass", "backward", "--jobs", "1")
+    assert summary(first) == ["sm_80", "compiled", "2"]
+    built = [path.read_text() for path in tmp_path.glob("*/kernel.cu")]
+    main = {unit_of(config).source for config in two_kernels(None, DEFAULT_ARCH, Pass.BACKWARD)}
+    beside = sorted(re.findall(r"flash_backward_[a-z]+", "".join(set(built) - main)))
+    assert main < set(built)
+    assert beside == ["flash_backward_convert", "flash_backward_prepare"]
+    assert summary(invoke("build", "--pass", "backward", "--jobs", "1"))[1] == "from cache"
+
+
+def test_a_folder_that_keeps_nothing_is_a_failure(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    blocker = tmp_path / "file"
+    blocker.write_text("")
+    monkeypatch.setenv("FLASH_ATTENTION_CACHE_DIR", str(blocker / "cache"))
+    monkeypatch.setattr(build_command, "get_kernel_configs", two_kernels)
+    table = invoke("build", "--jobs", "1", exit_code=1)
+    assert summary(table)[:3] == ["sm_80", "not kept", "2"]
+
+
+def test_a_bad_set_lists_the_good_ones() -> None:
+    message = refuse("build", "--set", "everything")
+    for name in ("everything", "progression", "autotune", "all"):
+        assert name in message
+
+
+def test_the_environment_names_the_set(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    built: list[KernelConfig] = []
+
+    def note(jobs: Sequence[Job], processes: int) -> Generator[Outcome, None, None]:
+        built.extend(job.config for job in jobs)
+        yield from ()
+
+    monkeypatch.setattr(build_command, "precompile", note)
+    for name in KERNEL_SETS:
+        built.clear()
+        monkeypatch.setenv(SET_VARIABLE, name)
+        invoke("build")
+        assert built == get_kernel_configs(name)
+    invoke("build", "--set", "progression")
+    assert built[-64:] == get_kernel_configs("progression")
+    monkeypatch.setenv(SET_VARIABLE, "everything")
+    assert "there is no kernel set 'everything'" in refuse("build")
+
+
+def test_a_bad_arch_lists_the_good_ones() -> None:
+    message = refuse("build", "--arch", "sm_80,sm_75")
+    assert "unknown architecture 'sm_75'" in message
+    assert "sm_120" in message
+
+
+def summary(text: str) -> list[str]:
+    (row,) = (line for line in text.splitlines() if "sm_80" in line)
+    return re.split(r"\s{2,}", row.strip())

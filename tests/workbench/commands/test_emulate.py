@@ -1,0 +1,78 @@
+# SPDX-License-Identifier: Apache-2.0
+"""`emulate` prints what `flash_attention.emulate` returns, and its exit code tells the verdict."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from flash_attention.kernel_configs import DType
+from flash_attention.ladder import get_ladder
+from flash_attention.launch.emulation import emulate
+from flash_attention.reference.judge import check_output, generate_qkv
+from tests.emulator.ampere_mutations import BARRIERS, WAITS
+from tests.emulator.edits import plant
+from tests.emulator.planting import Mutation
+from tests.workbench.commands.invoke import invoke, refuse
+
+SMALL = ("--seq", "128", "--heads", "1", "--d-head", "64")
+
+
+def test_json_holds_the_counters_of_the_same_run() -> None:
+    report = json.loads(invoke("emulate", "--rung", "2", *SMALL, "--dtype", "bf16", "--json", "-"))
+    q, k, v = generate_qkv(1, 128, 1, 64, DType.BF16)
+    config = get_ladder(DType.BF16, 64, 1)[1].config
+    result = emulate(config, q, k, v)
+    assert report["config"] == config.short_form()
+    assert report["shape"] == [1, 128, 1, 64]
+    assert report["ok"] is True
+    assert report["check"]["error"] == check_output(result.output, q, k, v).error
+    assert report["counters"] == json.loads(json.dumps(result.counters.to_dict()))
+    assert (report["arch"], report["schedule"], report["findings"]) == ("sm_80", "lockstep", [])
+
+
+def cell(printed: str, name: str) -> str:
+    (line,) = re.findall(rf"^ *{re.escape(name)} +(\S+) *$", printed, re.MULTILINE)
+    return str(line)
+
+
+def test_the_tables_show_conflicts_sectors_and_classes() -> None:
+    printed = invoke("emulate", "--rung", "1", *SMALL, "--schedule", "random", "--seed", "4")
+    q, k, v = generate_qkv(1, 128, 1, 64, DType.FP16)
+    counters = emulate(get_ladder(DType.FP16, 64, 1)[0].config, q, k, v).counters
+    assert "output: right" in printed
+    assert "findings: none" in printed
+    assert cell(printed, "bank conflicts") == f"{counters.conflicts:,}"
+    assert cell(printed, "warp instructions") == f"{counters.instructions.total():,}"
+    assert cell(printed, "bytes loaded") == f"{counters.bytes_loaded:,}"
+    products = sum(n for opcode, n in counters.instructions.items() if opcode.startswith("mma"))
+    assert re.search(rf"tensor core +{products:,} ", printed)
+    assert re.search(r"ldmatrix\S+trans\S+ +fa/ptx/memory\.cuh:\d+", printed)
+
+
+def test_a_config_in_its_short_form() -> None:
+    short = get_ladder(DType.BF16, 64, 1)[10].config.short_form()
+    assert short in invoke("emulate", "--config", short, "--seq", "128", "--heads", "1")
+
+
+@pytest.mark.parametrize("mutation", [WAITS[0], BARRIERS[-1]], ids=lambda m: m.name)
+def test_findings_are_printed_and_fail(
+    mutation: Mutation, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plant(mutation.edits, tmp_path, monkeypatch)
+    arguments = ("emulate", "--config", mutation.scene.config.short_form(), "--seq", "128")
+    printed = invoke(*arguments, "--heads", "1", exit_code=1)
+    assert f"[{mutation.caught_by}]" in printed
+    assert ("output: right" in printed) == mutation.silent
+
+
+def test_bad_choices_are_refused() -> None:
+    assert "unknown schedule 'fast'; choose from lockstep" in refuse(
+        "emulate", "--schedule", "fast", *SMALL
+    )
+    assert "there is no rung 99" in refuse("emulate", "--rung", "99")
+    assert "there is no rung 0" in refuse("emulate", "--rung", "0")
+    assert "not a kernel config" in refuse("emulate", "--config", "fastest")
