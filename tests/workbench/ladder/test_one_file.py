@@ -91,7 +91,13 @@ def test_the_formatter_would_not_change_a_line(tmp_path: Path) -> None:
     for rung in RUNGS:
         (tmp_path / f"{name_of(rung)}.cu").write_text(file_of(rung))
     style = Path(__file__).parents[3] / ".clang-format"
-    command = [formatter, f"--style=file:{style}", "--dry-run", "-Werror", *tmp_path.iterdir()]
+    command = [
+        formatter,
+        f"--style=file:{style}",
+        "--dry-run",
+        "-Werror",
+        *map(str, tmp_path.iterdir()),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 

@@ -27,7 +27,7 @@ from flash_attention_workbench.commands.console import (
     report_table,
 )
 from flash_attention_workbench.commands.counted import print_sites
-from flash_attention_workbench.commands.emulated import EmulatedKernel, EmulatedProblem
+from flash_attention_workbench.commands.emulated import CompileUnit, EmulatedKernel, EmulatedProblem
 from flash_attention_workbench.commands.findings import print_findings, print_mends, print_stopped
 from flash_attention_workbench.commands.options import (
     ArchOption,
@@ -127,7 +127,8 @@ def _run(
 ) -> EmulatedKernel:
     """Run a kernel, as it is, edited or with a planted mistake, and print what became of it."""
     with quiet_compiles(), TemporaryDirectory() as folder:
-        include, compile_unit = INCLUDE_DIR, None
+        include = INCLUDE_DIR
+        compile_unit: CompileUnit | None = None
         if isinstance(change, EditedRung):
             include, compile_unit = Path(), change.compile
         elif change:
