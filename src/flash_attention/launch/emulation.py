@@ -29,6 +29,7 @@ from flash_attention.families.recipe import Recipe, Step
 from flash_attention.families.registry import check_config_type
 from flash_attention.launch.device import CPU
 from flash_attention.launch.plan import Plan
+from flash_attention.launch.programs import program_of
 from ptx_emulator import (
     SCHEDULES,
     Counters,
@@ -38,7 +39,6 @@ from ptx_emulator import (
     Program,
     RunResult,
     TensorMap,
-    load_program,
     run,
 )
 
@@ -193,7 +193,7 @@ def _emulated(
     smem_bytes: int | None = None,
 ) -> _Emulated:
     arguments, steps = plan.bind(call), plan.recipe.steps
-    programs = [load_program((compile_unit or compiled_unit)(step.unit).ptx) for step in steps]
+    programs = [program_of((compile_unit or compiled_unit)(step.unit)) for step in steps]
     if plan.idle:
         result = plan.preparation.result(
             {
@@ -272,7 +272,7 @@ def emulate_small(
         owned = elements(TensorView.of(name, tensor))
         address = memory.alloc(storage(tensor), name=name, owned=owned) if tensor.numel() else 0
         setattr(arguments, name, address)
-    programs = [load_program(compiled_unit(step.unit).ptx) for step in recipe.steps]
+    programs = [program_of(compiled_unit(step.unit)) for step in recipe.steps]
     names = ", ".join(step.unit.name for step in recipe.steps)
     results = run_steps(recipe.steps, programs, memory, arguments, Settings(), names)
     findings = [finding for result in results for finding in result.findings]
