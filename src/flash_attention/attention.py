@@ -123,7 +123,13 @@ def attention(
     backward = NO_BACKWARD_OPTIONS
     if deterministic is not False or backward_config is not None:
         backward = BackwardOptions.of(backward_config, deterministic)
-    if not (ops.is_traced(q, k, v) or (_is_grad_enabled() and call.needs_grad())):
+    is_traced = ops.is_traced(q, k, v)
+    is_recorded = not is_traced and _is_grad_enabled() and call.needs_grad()
+    if is_recorded:
+        plan = plan_to_record(call, config)
+        if plan is not None:
+            return run_recorded(plan, call, validate, backward)
+    elif not is_traced:
         try:
             plan = known_plan(call, config)
             if plan is not None:
@@ -131,20 +137,19 @@ def attention(
         except (RuntimeError, UnsupportedError):
             if not ops.lacks_memory(q, k, v):
                 raise
-    return _attention_slow_path(call, config, validate, backward)
+    return _attention_slow_path(call, config, validate, backward, is_traced, is_recorded)
 
 
 def _attention_slow_path(
-    call: Call, config: GivenConfig | None, validate: bool, backward: BackwardOptions
+    call: Call,
+    config: GivenConfig | None,
+    validate: bool,
+    backward: BackwardOptions,
+    is_traced: bool,
+    is_recorded: bool,
 ) -> Outputs:
-    """Run a call that no plan is known of, or that torch traces or records."""
+    """Run a call that no plan is known of, or that torch traces."""
     q, k, v = call[:3]
-    is_traced = ops.is_traced(q, k, v)
-    is_recorded = not is_traced and _is_grad_enabled() and call.needs_grad()
-    if is_recorded:
-        plan = plan_to_record(call, config)
-        if plan is not None:
-            return run_recorded(plan, call, validate, backward)
     if needs_padding(q, v):
         return _padded_attention(call, config, validate, backward)
     if is_traced:

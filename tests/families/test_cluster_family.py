@@ -191,7 +191,8 @@ def test_it_says_in_its_own_words_what_no_kernel_of_it_takes() -> None:
 
 
 def test_it_is_planned_where_all_others_refuse(pairs: Pairs) -> None:
-    call = Call(*map(unaligned, (8, 20, 20)))
+    q, k, v = map(unaligned, (8, 20, 20))
+    call = Call(q, k, v)
     plan = Plan(call, arch=ARCHES["sm_90"])
     assert (plan.config, plan.choice.rule) == (PairConfig(), Rule.HEURISTIC)
     assert plan.recipe.steps[0].geometry.cluster == (2, 1, 1)
