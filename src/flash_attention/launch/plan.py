@@ -128,6 +128,10 @@ class Plan:
     def prepare(self, call: Call | BackwardCall, into: Gradients | None = None) -> tuple[Any, Any]:
         """Check the call's tensors, compile the kernels if needed, and allocate the results, unless
         there are gradients to store `into`. Returns the kernel arguments and the result."""
+        if into is None:
+            return self.preparation.prepare(call)
+        assert isinstance(self.preparation, BackwardPreparation)
+        assert isinstance(call, BackwardCall)
         return self.preparation.prepare(call, into=into)
 
     def bind(self, call: Call | BackwardCall) -> Any:

@@ -39,7 +39,6 @@ from flash_attention.launch.launcher import Launcher
 _is_grad_enabled = torch.is_grad_enabled
 _empty_like = torch.empty_like
 
-
 AnyCall = TypeVar("AnyCall", Call, BackwardCall)
 Result = TypeVar("Result")
 Outputs = Tensor | tuple[Tensor, Tensor]
@@ -60,12 +59,10 @@ class Preparation(ABC, Generic[AnyCall, Result]):
         self._alignment = alignment
 
     @abstractmethod
-    def prepare(
-        self, call: AnyCall, *, with_results: bool = True, into: Result | None = None
-    ) -> tuple[Any, Result]:
-        """Check the tensors of a call, load its kernels, and allocate its result, unless there is
-        memory to store it `into`. Returns the kernel arguments and the result. Without results
-        nothing is loaded or allocated, and their addresses are zero."""
+    def prepare(self, call: AnyCall, *, with_results: bool = True) -> tuple[Any, Result]:
+        """Check the tensors of a call, load its kernels, and allocate its result. Returns the
+        kernel arguments and the result. Without results nothing is loaded or allocated, and their
+        addresses are zero."""
 
     @abstractmethod
     def fill_idle(self, call: AnyCall, result: Result) -> None:
@@ -85,7 +82,7 @@ class Preparation(ABC, Generic[AnyCall, Result]):
 
 
 class ForwardPreparation(Preparation[Call, Outputs]):
-    """Prepares forward calls. An output to store into is the call's `out`."""
+    """Prepares forward calls."""
 
     def __init__(
         self,
@@ -116,9 +113,7 @@ class ForwardPreparation(Preparation[Call, Outputs]):
                 torch.empty_strided, shape, strides, dtype=torch.float32, device=call.q.device
             )
 
-    def prepare(
-        self, call: Call, *, with_results: bool = True, into: Outputs | None = None
-    ) -> tuple[Any, Any]:
+    def prepare(self, call: Call, *, with_results: bool = True) -> tuple[Any, Any]:
         q, k, v, out = call[:4]
         q_pointer, k_pointer, v_pointer = q.data_ptr(), k.data_ptr(), v.data_ptr()
         o_pointer = 0 if out is None else out.data_ptr()
@@ -216,6 +211,7 @@ class BackwardPreparation(Preparation[BackwardCall, Gradients]):
     def prepare(
         self, call: BackwardCall, *, with_results: bool = True, into: Gradients | None = None
     ) -> tuple[Any, Gradients]:
+        """Prepare a pass, whose gradients may be stored `into` given ones."""
         do, (q, k, v, o, sinks, *_), lse, dlse = call[:4]
         o_pointer = 0 if o is None else o.data_ptr()
         a, b, c, d, e = q.data_ptr(), k.data_ptr(), v.data_ptr(), o_pointer, do.data_ptr()
