@@ -146,7 +146,7 @@ def test_every_cut_of_the_line_of_blocks_gives_the_same(
     made = short.make()
     call = short.call(made)._replace(return_lse=True, split_keys=None)
     plan = Plan(call)
-    found = decode.choose_splits(plan.problem, plan.arch, sms)
+    found = decode.choose_splits(plan.problem, plan.choice.setting.arch, sms)
     if not isinstance(found, str) and found[1].is_split:
         assert plan.recipe.num_splits == found[1].num_ctas(plan.problem, consumers=1)
     out, lse = plan.run(call)
