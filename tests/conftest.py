@@ -14,6 +14,7 @@ import torch
 from hypothesis import settings
 
 settings.register_profile("house", deadline=None)  # a busy machine is no failure
+LONG = ()
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -24,10 +25,12 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if "mutations" not in config.option.markexpr:
-        items[:] = [item for item in items if not item.get_closest_marker("mutations")]
+    for asked_for in ("mutations", "exhaustive"):
+        if asked_for not in config.option.markexpr:
+            items[:] = [item for item in items if not item.get_closest_marker(asked_for)]
     # What looks at machine code goes first: the emulator then finds the PTX of the same kernels.
-    items.sort(key=lambda item: "kernels" not in item.path.parts)
+    # Then long files, so that no worker has one of them left when the others are done.
+    items.sort(key=lambda item: ("kernels" not in item.path.parts, item.path.name not in LONG))
     if torch.cuda.is_available():
         return
     for item in items:

@@ -47,7 +47,11 @@ def flash_ladder(dtype: DType, d_head: int) -> list[FlashForwardKernelConfig]:
     return [config for config in configs if isinstance(config, FlashForwardKernelConfig)]
 
 
-LADDERS = [(arch, 128) for arch in TARGETS] + [(arch, 64) for arch in ("sm_80", "sm_90", "sm_120")]
+exhaustive = pytest.mark.exhaustive
+LADDERS = [("sm_80", 128), ("sm_80", 64)] + [
+    pytest.param(*ladder, marks=exhaustive)
+    for ladder in [(arch, 128) for arch in TARGETS[1:]] + [("sm_90", 64), ("sm_120", 64)]
+]
 
 
 @pytest.mark.parametrize(("arch", "d_head"), LADDERS)
@@ -68,16 +72,24 @@ def test_the_ladder_compiles_without_spills_and_every_rung_is_new_code(
     assert same == KNOWN_NO_OPS[nvrtc_version(), d_head]
 
 
-@pytest.mark.parametrize("arch", ["sm_80", "sm_90"])
+@pytest.mark.parametrize("arch", TARGETS[1:])
+def test_a_later_target_compiles_its_share_of_the_rungs_without_spills(arch: str) -> None:
+    for config in flash_ladder(DType.FP16, 128)[TARGETS.index(arch) - 1 :: len(TARGETS) - 1]:
+        assert compile_for(config, arch).resources.spill_store_bytes == 0, config.short_form()
+
+
+@pytest.mark.parametrize("arch", ["sm_80", pytest.param("sm_90", marks=exhaustive)])
 def test_bf16_rungs_do_not_spill(arch: str) -> None:
     for config in flash_ladder(DType.BF16, 128):
         spilled = compile_for(config, arch).resources.spill_store_bytes
         assert spilled == 0, config.short_form()
 
 
+@pytest.mark.parametrize("count", [3, pytest.param(10, marks=exhaustive)])
 @pytest.mark.parametrize("arch", TARGETS)
-def test_a_sample_of_all_valid_configs_compiles(arch: str) -> None:
-    for cfg in islice(sample_configs(3, ARCHES[arch], row_strides=(0, 2048)), 10):
+def test_a_sample_of_all_valid_configs_compiles(arch: str, count: int) -> None:
+    seed = TARGETS.index(arch)  # a target has configs of its own
+    for cfg in islice(sample_configs(seed, ARCHES[arch], row_strides=(0, 2048)), count):
         ptx = compile_for(cfg, arch).ptx
         products = ptx.count("mma.sync")
         steps = (cfg.warp_rows // 16) * (cfg.B_c // 16) * (cfg.d_head // 8)
@@ -92,16 +104,22 @@ PREDICATED = [
 ]
 
 
-# Everything at once for one target a generation, and each by itself for the first two.
-PREDICATED_FOR = [(arch, features) for arch in ("sm_80", "sm_90") for features in PREDICATED] + [
-    (arch, PREDICATED[-1]) for arch in ("sm_100", "sm_120")
+# Each by itself for the first target. Everything at once for one target a generation, which take
+# turns at the head dimensions.
+LATER = ("sm_90", "sm_100", "sm_120")
+PREDICATED_FOR = [
+    pytest.param(
+        *(arch, d_head, features),
+        id=f"{arch}-{d_head}-{features.suffix}",
+        marks=() if arch in ("sm_80", LATER[place % 3]) else exhaustive,
+    )
+    for place, d_head in enumerate(D_HEADS)
+    for arch in ("sm_80", *LATER)
+    for features in (PREDICATED if arch == "sm_80" else PREDICATED[-1:])
 ]
 
 
-@pytest.mark.parametrize(
-    ("arch", "features"), PREDICATED_FOR, ids=lambda x: getattr(x, "suffix", x)
-)
-@pytest.mark.parametrize("d_head", D_HEADS)
+@pytest.mark.parametrize(("arch", "d_head", "features"), PREDICATED_FOR)
 def test_selected_kernels_with_guards_do_not_spill(
     arch: str, d_head: int, features: Features
 ) -> None:

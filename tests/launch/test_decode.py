@@ -22,6 +22,7 @@ from flash_attention.launch.plan import Plan, forget_plans, plan_for
 from flash_attention.reference.judge import check_output, generate_qkv
 from tests.decode_cases import DECODE_CASES, DecodeCase, in_pages, shuffled_table
 from tests.feature_cases import Case, MadeCase
+from tests.gate import EXHAUSTIVE
 
 pytestmark = pytest.mark.slow  # left out of `make quick`
 
@@ -58,14 +59,23 @@ ONE_OR_TWO = {1: 1 << 20, 2: 0}
 """How many rows of partial results the last CTA of a tile may combine, by the launches."""
 
 
-@pytest.mark.parametrize("short", DECODE_CASES, ids=lambda short: short.name)
+IN_LAUNCHES = [
+    pytest.param(short, launches, id=f"{short.name}-{launches}", marks=marks)
+    for place, short in enumerate(DECODE_CASES)
+    for launches, marks in (
+        [((1, 2), [])] if place % 3 == 0 else [((place % 3,), []), ((1, 2), [EXHAUSTIVE])]
+    )
+]
+
+
+@pytest.mark.parametrize(("short", "launched"), IN_LAUNCHES)
 def test_keys_in_splits_give_what_attention_is(
-    short: DecodeCase, monkeypatch: pytest.MonkeyPatch
+    short: DecodeCase, launched: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     call = short.make()
     results = []
-    for launches, rows in ONE_OR_TWO.items():
-        monkeypatch.setattr(splits, "MOST_ROWS_AT_ONCE", rows)
+    for launches in launched:
+        monkeypatch.setattr(splits, "MOST_ROWS_AT_ONCE", ONE_OR_TWO[launches])
         recipe = Plan(short.call(call), config_for(call)).recipe
         assert (
             recipe.num_splits == short.num_splits * recipe.tiles == recipe.steps[0].geometry.grid[0]
@@ -74,24 +84,38 @@ def test_keys_in_splits_give_what_attention_is(
         assert recipe.counters == (recipe.tiles if launches == 1 else 0)
         results.append(emulated(short, call))
         call.assert_right(results[-1].output, results[-1].lse)
-    one, two = results
-    assert torch.equal(one.output, two.output)
-    assert one.lse is not None
-    assert two.lse is not None
-    assert torch.equal(one.lse, two.lse)
+    one, *others = results
+    for two in others:
+        assert torch.equal(one.output, two.output)
+        assert one.lse is not None
+        assert two.lse is not None
+        assert torch.equal(one.lse, two.lse)
 
 
 WITH_LENGTHS = [short for short in DECODE_CASES if short.case.used]
+TILES = [
+    pytest.param(
+        *(short, ping_pong),
+        id=f"{short.name}{'-ping-pong' * ping_pong}",
+        marks=() if ping_pong == place % 2 else EXHAUSTIVE,
+    )
+    for place, short in enumerate(WITH_LENGTHS)
+    for ping_pong in (False, True)
+]
 
 
-@pytest.mark.parametrize("short", WITH_LENGTHS, ids=lambda short: short.name)
-def test_a_given_config_without_splits_takes_lengths_and_pages(short: DecodeCase) -> None:
+@pytest.mark.parametrize(("short", "ping_pong"), TILES)
+def test_a_given_config_without_splits_takes_lengths_and_pages(
+    short: DecodeCase, ping_pong: bool
+) -> None:
     call = short.make()
+    config = config_for(call)
+    if ping_pong:
+        config = replace(config, consumers=2, ping_pong=True)
     arguments = short.arguments(call) | {"split_keys": None}
-    for config in (config_for(call), replace(config_for(call), consumers=2, ping_pong=True)):
-        result = emulate(config, *short.tensors(call), return_lse=True, **arguments)
-        assert list(map(str, result.findings)) == []
-        call.assert_right(result.output, result.lse)
+    result = emulate(config, *short.tensors(call), return_lse=True, **arguments)
+    assert list(map(str, result.findings)) == []
+    call.assert_right(result.output, result.lse)
 
 
 @pytest.mark.usefixtures("no_compile")

@@ -131,3 +131,15 @@ def test_a_file_is_emulated_by_the_emulators_own_command(tmp_path: Path) -> None
     )
     assert done.returncode == 1, done.stderr
     assert "race" in done.stdout
+
+
+def test_the_file_of_a_rung_is_emulated_as_that_rung(tmp_path: Path) -> None:
+    kernel = tmp_path / "mine.cu"
+    kernel.write_text("// A rung.\n// config: fastest\n")
+    given = ["flash-attention", "emulate", str(kernel)]
+    done = child(
+        f"import sys; sys.argv = {given}; from flash_attention_workbench.start import main; main()"
+    )
+    assert done.returncode == 2, done.stderr
+    assert "fastest" in done.stderr
+    assert "not a kernel config" in done.stderr

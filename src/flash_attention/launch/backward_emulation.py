@@ -31,7 +31,8 @@ from flash_attention.launch.emulation import (
     span,
     storage,
 )
-from ptx_emulator import Counters, Finding, GlobalMemory, load_program
+from flash_attention.launch.programs import program_of
+from ptx_emulator import Counters, Finding, GlobalMemory
 
 
 @dataclass(frozen=True)
@@ -69,7 +70,7 @@ def emulate_backward_plan(
     arguments = plan.bind(call)
     compile_unit = compile_unit or compiled_unit
     steps = plan.recipe.steps
-    programs = [load_program(compile_unit(step.unit).ptx) for step in steps]
+    programs = [program_of(compile_unit(step.unit)) for step in steps]
     for step in steps:
         check_size(step)
     memory = GlobalMemory(_bytes_needed(plan, call) + MEMORY_SLACK)

@@ -29,6 +29,7 @@ from flash_attention.families.recipe import Recipe, Step
 from flash_attention.families.registry import check_config_type
 from flash_attention.launch.device import CPU
 from flash_attention.launch.plan import Plan
+from flash_attention.launch.programs import program_of
 from ptx_emulator import (
     SCHEDULES,
     Counters,
@@ -38,7 +39,6 @@ from ptx_emulator import (
     Program,
     RunResult,
     TensorMap,
-    load_program,
     run,
 )
 
@@ -150,7 +150,7 @@ def emulate_plan(
     """
     arguments = plan.bind(call)
     compile_unit = compile_unit or compiled_unit
-    programs = [load_program(compile_unit(step.unit).ptx) for step in plan.recipe.steps]
+    programs = [program_of(compile_unit(step.unit)) for step in plan.recipe.steps]
     if plan.idle:
         return _nothing_to_run(plan, programs[0], call)
     for step in plan.recipe.steps:
@@ -223,7 +223,7 @@ def emulate_small(
         owned = elements(TensorView.of(name, tensor))
         address = memory.alloc(storage(tensor), name=name, owned=owned) if tensor.numel() else 0
         setattr(arguments, name, address)
-    programs = [load_program(compiled_unit(step.unit).ptx) for step in recipe.steps]
+    programs = [program_of(compiled_unit(step.unit)) for step in recipe.steps]
     names = ", ".join(step.unit.name for step in recipe.steps)
     results = run_steps(recipe.steps, programs, memory, arguments, Settings(), names)
     findings = [finding for result in results for finding in result.findings]

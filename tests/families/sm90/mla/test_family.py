@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise, product
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -131,21 +131,37 @@ def test_a_kernel_without_a_problem_is_that_of_128_heads() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("config", [FULL, replace(FULL, defer_values=True)], ids=str)
 @pytest.mark.parametrize(
-    "features",
-    [PLAIN, CAUSAL, Features(per_batch=True, page_keys=64), Features(per_batch=True, page_keys=1)],
+    ("features", "splits", "packed"),
+    [
+        (PLAIN, SplitKind.WHOLE, False),
+        (CAUSAL, SplitKind.EVEN, False),
+        (Features(per_batch=True, page_keys=64), SplitKind.EVEN, True),
+        (Features(per_batch=True, page_keys=1), SplitKind.WHOLE, False),
+        *(
+            pytest.param(*other, marks=pytest.mark.exhaustive)
+            for other in (
+                (PLAIN, SplitKind.EVEN, False),
+                (CAUSAL, SplitKind.WHOLE, False),
+                (Features(per_batch=True, page_keys=64), SplitKind.WHOLE, False),
+                (Features(per_batch=True, page_keys=64), SplitKind.WHOLE, True),
+                (Features(per_batch=True, page_keys=64), SplitKind.EVEN, False),
+                (Features(per_batch=True, page_keys=1), SplitKind.WHOLE, True),
+                (Features(per_batch=True, page_keys=1), SplitKind.EVEN, False),
+                (Features(per_batch=True, page_keys=1), SplitKind.EVEN, True),
+            )
+        ),
+    ],
     ids=str,
 )
 def test_loops_are_neither_serialised_nor_short_of_registers(
-    config: Any, features: Features
+    config: Any, features: Features, splits: SplitKind, packed: bool
 ) -> None:
     resolved = SM90_MLA.resolve(config, features)
-    packed = (False, True) if features.per_batch else (False,)
-    for splits, packed_queries in product((SplitKind.WHOLE, SplitKind.EVEN), packed):
-        compiled_for = replace(resolved, splits=splits, packed_queries=packed_queries)
-        unit = SM90_MLA.unit(config, compiled_for, MEASURED_ARCH)
-        compiled = compile_kernel(unit.source, arch=unit.target, name=unit.name)
-        assert compiled.resources.notes == ()
-        assert compiled.resources.spill_store_bytes <= (16 if config.defer_values else 0)
+    compiled_for = replace(resolved, splits=splits, packed_queries=packed)
+    unit = SM90_MLA.unit(config, compiled_for, MEASURED_ARCH)
+    compiled = compile_kernel(unit.source, arch=unit.target, name=unit.name)
+    assert compiled.resources.notes == ()
+    assert compiled.resources.spill_store_bytes <= (16 if config.defer_values else 0)
 
 
 # recipes

@@ -49,7 +49,7 @@ struct Four {
 };
 
 // The pair of x, then that of y. `h` is the upper or the lower of the lane's rows.
-__device__ inline Four interleaved(const float (&x)[4], const float (&y)[4], int h) {
+__device__ inline Four concatenated(const float (&x)[4], const float (&y)[4], int h) {
   return {x[2 * h], x[2 * h + 1], y[2 * h], y[2 * h + 1]};
 }
 

@@ -18,7 +18,7 @@ struct Tiled {
   // The scores of a lane whose weights are four bytes of the n-th 16 keys of the A operand.
   template <int Keys>
   static __device__ Four scores(const Accumulator<16, Keys>& s, int n, int h) {
-    return interleaved(s.v[0][2 * n], s.v[0][2 * n + 1], h);
+    return concatenated(s.v[0][2 * n], s.v[0][2 * n + 1], h);
   }
   // The columns of O from 16 d + 4 (lane % 4) on.
   template <int DHead, int Columns>
