@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Which tests run and in what order, and what of theirs stays: kernels on disk, little in memory."""
+"""Which tests run and in what order. Kernels stay on disk, and little in memory."""
 
 from __future__ import annotations
 
