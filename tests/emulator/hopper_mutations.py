@@ -121,7 +121,7 @@ MUTATIONS = (
         "one arrival at a named barrier is missing",
         DEADLOCK,
         PING_PONG,
-        (Edit("sm90/verbs.cuh", "if (warpgroup == Consumers - 1) end();"),),
+        (Edit("sm90/verbs.cuh", "if (warpgroup == Consumers - 1) arrive();"),),
     ),
     Mutation(
         "the producer gives up no registers",

@@ -63,7 +63,7 @@ IN_LAUNCHES = [
     pytest.param(short, launches, id=f"{short.name}-{launches}", marks=marks)
     for place, short in enumerate(DECODE_CASES)
     for launches, marks in (
-        [((1, 2), ())] if place % 3 == 0 else [((place % 3,), ()), ((1, 2), EXHAUSTIVE)]
+        [((1, 2), [])] if place % 3 == 0 else [((place % 3,), []), ((1, 2), [EXHAUSTIVE])]
     )
 ]
 

@@ -47,7 +47,7 @@ def refused(message: str) -> Any:
         (Sm90Features(), ""),
         (Sm90Features(MaskKind.CAUSAL, sinks=True), "_causal_sinks"),
         (Sm90Features(per_batch=True, heads_together=4), "_per_batch_heads_4"),
-        (Sm90Features(heads_together=4, decode=True), "_heads_4_few"),
+        (Sm90Features(heads_together=4, decode=True), "_heads_4_decode"),
         (FIXED, "_fixed"),
         (Sm90Features(page_keys=16, decode=True, splits=SplitKind.EVEN), "_page_16_even"),
     ],
@@ -81,7 +81,7 @@ def test_kernels_without_a_producer_know_a_causal_mask_at_most(
 @pytest.mark.parametrize(
     "features",
     [Sm90Features(heads_together=4), Sm90Features(decode=True), FIXED],
-    ids=["heads together", "few queries", "splits"],
+    ids=["heads together", "decode", "splits"],
 )
 def test_kernels_without_a_producer_have_tiles_of_one_head(features: Sm90Features) -> None:
     assert resolve(ONE_EACH, features) == features
@@ -148,7 +148,7 @@ def test_sequences_of_their_own_lengths_need_the_counter(
     ],
     ids=str,
 )
-def test_short_queries_leave_no_field_idle(
+def test_decoding_leaves_no_field_idle(
     change: dict[str, Any], field: str, splits: SplitKind, per_batch: bool
 ) -> None:
     features = Sm90Features(per_batch=per_batch, decode=True, splits=splits)

@@ -14,11 +14,11 @@ from flash_attention.families.config import KernelConfig
 from flash_attention.families.registry import family_of
 from flash_attention.kernel_configs import as_kernel_config
 from flash_attention.launch.device import current_arch, device_sms
-from flash_attention_workbench.bench.grid_file import read_point
-from flash_attention_workbench.commands.declared.kernels import FORMS
+from flash_attention_workbench.bench.grid_file import EXAMPLE, read_point
 from flash_attention_workbench.commands.options import pass_named
 from flash_attention_workbench.explain.gpus import gpu_of_arch
 
+FORMS = f"a short form, rung:N, or selected: and a problem as in 'selected:{EXAMPLE}'"
 Subject = tuple[KernelConfig, Features | None]
 """A config; and the features of its problem, where one was given."""
 
