@@ -139,7 +139,7 @@ class Kernel:
 def _run(call: Forward | Backward, ptx: str, settings: Settings) -> set[Found]:
     def compile_unit(unit: Unit) -> CompiledKernel:
         compiled = compiled_unit(unit)
-        return replace(compiled, ptx=ptx) if unit == call.unit else compiled
+        return replace(compiled, ptx=ptx, source_path=None) if unit == call.unit else compiled
 
     try:
         return call.run(settings, compile_unit).found

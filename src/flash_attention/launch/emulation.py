@@ -88,7 +88,7 @@ class Settings:
             )
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def compiled_unit(unit: Unit) -> CompiledKernel:
     """Compile a translation unit to PTX, which is all that the emulator needs."""
     return compile_to_ptx(unit.source, arch=unit.target, name=unit.name)
