@@ -17,7 +17,8 @@ from flash_attention.families.sm90.forward import splits
 from flash_attention.families.sm90.forward.features import Sm90Features, SplitKind
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig, TileOrder
 from flash_attention.launch import device as devices
-from flash_attention.launch.emulation import Emulation, emulate
+from flash_attention.launch.emulate import emulate
+from flash_attention.launch.emulation import Emulation
 from flash_attention.launch.plan import Plan
 from flash_attention.launch.plans import forget_plans, plan_for
 from flash_attention.reference.judge import check_output, generate_qkv

@@ -5,30 +5,27 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import lru_cache
 from math import prod
 from numbers import Integral
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from flash_attention.arch import get_arch
 from flash_attention.call.backward_call import BackwardCall, Gradients
-from flash_attention.call.call import Call, call_of, with_keywords
+from flash_attention.call.call import Call
 from flash_attention.call.options import check_switch
 from flash_attention.call.tensors import TensorView
 from flash_attention.compile import CompiledKernel, compile_to_ptx
 from flash_attention.compile.unit import Unit
 from flash_attention.errors import LaunchError, UnsupportedError, quoted
-from flash_attention.families.given import GivenConfig
+from flash_attention.families.config import KernelConfig
 from flash_attention.families.recipe import Recipe, Step
-from flash_attention.families.registry import check_config_type
-from flash_attention.launch.device import CPU
-from flash_attention.launch.plan import Plan
+from flash_attention.launch.preparation import Preparation
 from flash_attention.launch.programs import program_of
 from ptx_emulator import (
     SCHEDULES,
@@ -88,53 +85,29 @@ class Settings:
             )
 
 
+class Planned(Protocol):
+    """What the emulator needs of a plan, which runs its calls on CPU tensors here."""
+
+    @property
+    def config(self) -> KernelConfig: ...
+    @property
+    def recipe(self) -> Recipe: ...
+    @property
+    def views(self) -> Sequence[TensorView]: ...
+    @property
+    def idle(self) -> bool: ...
+    @property
+    def preparation(self) -> Preparation[Any, Any]: ...
+    def bind(self, call: Call | BackwardCall) -> Any: ...
+
+
 @lru_cache(maxsize=64)
 def compiled_unit(unit: Unit) -> CompiledKernel:
     """Compile a translation unit to PTX, which is all that the emulator needs."""
     return compile_to_ptx(unit.source, arch=unit.target, name=unit.name)
 
 
-@with_keywords
-def emulate(
-    kernel_cfg: GivenConfig,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    o: Tensor | None = None,
-    *,
-    arch: str | None = None,
-    schedule: str = "lockstep",
-    seed: int = 0,
-    checks: bool = True,
-    **keywords: Any,
-) -> Emulation:
-    """Run a kernel on CPU tensors in the emulator, and report errors and counters.
-
-    - `kernel_cfg`, `q`, `k`, `v`, `o` and the keywords: as in `forward`, but on the CPU.
-    - `arch`: the architecture to compile for, such as "sm_90". By default it is the oldest one that
-      the config runs on.
-    - `schedule`: the order in which warps advance, "lockstep", "depth-first" or "random".
-    - `seed`: the seed of a random schedule.
-    - `checks`: look for errors and count. Without checks a run takes about half the time.
-
-    Returns an Emulation. Raises UnsupportedError and KernelConfigError as `forward` does, and
-    LaunchError if the kernel deadlocks.
-    """
-    settings = Settings(schedule, seed, checks)
-    call = call_of("emulate", q, k, v, o, keywords)
-    if kernel_cfg is None:
-        check_config_type(kernel_cfg)
-    plan = Plan(call, kernel_cfg, None if arch is None else get_arch(arch))
-    if plan.device_index != CPU:
-        raise UnsupportedError(
-            f"q is on {q.device}; the emulator takes CPU tensors, move them with q.cpu(), or call"
-            " forward to run on the GPU"
-        )
-    emulation = emulate_plan(plan, call, settings)
-    return emulation if o is None else replace(emulation, output=_store(emulation.output, o))
-
-
-def emulate_checked(plan: Plan, call: Call | BackwardCall) -> Any:
+def emulate_checked(plan: Planned, call: Call | BackwardCall) -> Any:
     """Emulate a plan with all checks, and return its result. A finding raises LaunchError."""
     ran = _emulated(plan, call, Settings())
     if findings := ran.findings:
@@ -145,12 +118,12 @@ def emulate_checked(plan: Plan, call: Call | BackwardCall) -> Any:
     if isinstance(call, BackwardCall) or call.out is None:
         return ran.result
     if isinstance(ran.result, Tensor):
-        return _store(ran.result, call.out)
-    return _store(ran.result[0], call.out), ran.result[1]
+        return store(ran.result, call.out)
+    return store(ran.result[0], call.out), ran.result[1]
 
 
 def emulate_plan(
-    plan: Plan,
+    plan: Planned,
     call: Call,
     settings: Settings,
     *,
@@ -169,7 +142,11 @@ def emulate_plan(
 
 
 def emulate_backward_plan(
-    plan: Plan, call: BackwardCall, settings: Settings, *, compile_unit: CompileUnit | None = None
+    plan: Planned,
+    call: BackwardCall,
+    settings: Settings,
+    *,
+    compile_unit: CompileUnit | None = None,
 ) -> BackwardEmulation:
     """Run the kernels of a backward plan as `emulate_plan` runs those of a forward plan."""
     ran = _emulated(plan, call, settings, compile_unit)
@@ -186,7 +163,7 @@ class _Emulated(NamedTuple):
 
 
 def _emulated(
-    plan: Plan,
+    plan: Planned,
     call: Call | BackwardCall,
     settings: Settings,
     compile_unit: CompileUnit | None = None,
@@ -284,7 +261,7 @@ def emulate_small(
         tensor = tensors[name]
         if tensor.numel():
             view = TensorView.of(name, tensor)
-            _store(_read(memory, getattr(arguments, name), view), tensor)
+            store(_read(memory, getattr(arguments, name), view), tensor)
 
 
 def _check_size(step: Step) -> None:
@@ -305,7 +282,7 @@ def _bytes_needed(
 
 
 def _allocate(
-    plan: Plan, memory: GlobalMemory, arguments: Any, inputs: Mapping[str, Tensor]
+    plan: Planned, memory: GlobalMemory, arguments: Any, inputs: Mapping[str, Tensor]
 ) -> None:
     """Copy the inputs to the emulator's memory, allocate the results, scratch memory and the tile
     counter, and store all addresses."""
@@ -341,7 +318,7 @@ def _maps(step: Step, arguments: Any) -> list[TensorMap]:
     ]
 
 
-def _check_tile_counter(plan: Plan, left: NDArray[np.int32]) -> None:
+def _check_tile_counter(plan: Planned, left: NDArray[np.int32]) -> None:
     if left.any():
         raise LaunchError(
             f"{plan.config.short_form()} leaves {left.tolist()} in its tile counter; it must leave"
@@ -372,7 +349,7 @@ def elements(view: TensorView) -> NDArray[np.bool_] | None:
     return taken
 
 
-def _store(output: Tensor, o: Tensor) -> Tensor:
+def store(output: Tensor, o: Tensor) -> Tensor:
     with torch.inference_mode(o.is_inference()):
         return o.copy_(output)
 

@@ -15,7 +15,7 @@ from flash_attention.families.sm90.forward.features import SplitKind
 from flash_attention.families.sm90.forward.splits import KvSplits
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig
 from flash_attention.launch import device
-from flash_attention.launch.emulation import emulate
+from flash_attention.launch.emulate import emulate
 from flash_attention.launch.plan import Plan
 from tests.decode_cases import DECODE_CASES, DecodeCase
 from tests.feature_cases import Case
