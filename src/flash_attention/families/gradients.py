@@ -12,6 +12,15 @@ from flash_attention.families.registry import families_of
 from flash_attention.families.sm90.mla.d_heads import is_mla
 
 
+def widest_gradient() -> int:
+    """Return the largest head dimension that kernels compute gradients of."""
+    return max(family.widest() for family in families_of(Pass.BACKWARD))
+
+
+# As torch.compiler.assume_constant_result marks a function, but without importing the compiler.
+widest_gradient._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
 def check_differentiable(call: Call) -> None:
     """Raise UnsupportedError for a call whose gradients cannot be computed."""
     check_recordable(call)
@@ -21,7 +30,7 @@ def check_differentiable(call: Call) -> None:
             f"q has d_head {d_head} and v {d_v} (MLA), and no kernel computes their gradients; call"
             " under torch.no_grad(), or pass the heads of k and v that the latent columns stand for"
         )
-    most = max(family.widest() for family in families_of(Pass.BACKWARD))
+    most = widest_gradient()
     for name, tensor in (("q", call.q), ("v", call.v)):
         if (d_head := tensor.shape[-1]) > most and kernels_compute(tensor):
             raise UnsupportedError(
