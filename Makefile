@@ -10,6 +10,8 @@ INSTALLED := .venv/.installed
 SLOW := tests/emulator tests/kernels
 # A file is of one worker, which loads its kernels once; files are handed out in the order of conftest.
 ORDERED := --dist loadfile --no-loadscope-reorder
+# What one worker or command has compiled the others read, also where the shell says otherwise.
+export PYTHONDONTWRITEBYTECODE :=
 HEADERS := find src -name '*.cuh' -print0
 
 .DEFAULT_GOAL := help

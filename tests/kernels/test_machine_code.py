@@ -85,7 +85,7 @@ def test_bf16_rungs_do_not_spill(arch: str) -> None:
         assert spilled == 0, config.short_form()
 
 
-@pytest.mark.parametrize("count", [3, pytest.param(10, marks=exhaustive)])
+@pytest.mark.parametrize("count", [2, pytest.param(10, marks=exhaustive)])
 @pytest.mark.parametrize("arch", TARGETS)
 def test_a_sample_of_all_valid_configs_compiles(arch: str, count: int) -> None:
     seed = TARGETS.index(arch)  # a target has configs of its own
@@ -124,7 +124,8 @@ def test_selected_kernels_with_guards_do_not_spill(
     arch: str, d_head: int, features: Features
 ) -> None:
     problem = Problem(1, 512, 512, 4, 4, d_head, d_head, torch.bfloat16, 0.1)
-    for seq_q in (64, 512):
+    everything = arch == "sm_80" and features == PREDICATED[-1]
+    for seq_q in (64, 512) if everything else (512,):
         config = select_config(replace(problem, seq_q=seq_q), ARCHES["sm_80"])
         spilled = compile_config(config, ARCHES[arch], features).resources.spill_store_bytes
         assert spilled <= THREE_REGISTERS, config.short_form()
@@ -156,29 +157,24 @@ TOGGLES: dict[str, Any] = {
     "d_head": 128,
     "B_r": 64,
     "B_c": 32,
-    "n_warps": 8,
     "async_copy": False,
-    "eager_load_blocks": False,
-    "swizzled": False,
     "Q_mma_load_K_tiles": 0,
-    "K_mma_load_K_tiles": 0,
     "V_mma_load_K_tiles": 0,
     "mma_double_buffer_loads": True,
-    "optimized_softmax": False,
-    "folded_addresses": True,
-    "serpentine_mma": True,
-    "peel_first_block": True,
-    "stage_output": True,
-    "reciprocal_normalise": True,
-    "reverse_kv": True,
-    "cache_hints": True,
     "column_panels": True,
-    "static_row_stride": 1024,
 }
 
 
-@pytest.mark.parametrize("field", [f.name for f in fields(FlashForwardKernelConfig)])
-def test_every_field_changes_machine_code(field: str) -> None:
+NO_OPS = set[int]().union(*KNOWN_NO_OPS.values())
+SHOWN_BY_RUNGS = {rung.field for rung in get_ladder()[1:16] if rung.number not in NO_OPS}
+
+
+def test_a_rung_or_a_toggle_shows_that_a_field_changes_machine_code() -> None:
+    assert SHOWN_BY_RUNGS | TOGGLES.keys() == {f.name for f in fields(FlashForwardKernelConfig)}
+
+
+@pytest.mark.parametrize("field", TOGGLES)
+def test_the_fields_of_no_rung_change_machine_code(field: str) -> None:
     base = parse_kernel_config(BASES[field]) if field in BASES else BASE
     changed = replace(base, **{field: TOGGLES[field]})
     codes = [text_section(compile_for(cfg, "sm_90").cubin) for cfg in (base, changed)]

@@ -13,7 +13,7 @@ from ptx_emulator.program.kept import from_bytes, to_bytes
 PROGRAM = "kernel.program"
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=16)
 def program_of(kernel: CompiledKernel) -> Program:
     """The program of a kernel, from disk if a process before this one has run it."""
     if kernel.source_path is None:

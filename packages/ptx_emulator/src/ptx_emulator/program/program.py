@@ -185,7 +185,7 @@ class Program:
         return compile(text, f"<{self.kernel.name}>", "exec")
 
 
-@lru_cache(maxsize=32)  # the largest take 20 MB
+@lru_cache(maxsize=16)  # the largest take 20 MB
 def load_program(ptx: str, entry: str | None = None) -> Program:
     """The program of a kernel; the same text is parsed and compiled once a process."""
     kernels = parse(ptx)

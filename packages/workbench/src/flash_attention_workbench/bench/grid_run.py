@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from flash_attention.choose.decision import Rule
+from flash_attention.choose.choice import Rule
 from flash_attention.choose.heuristic import select_config
 from flash_attention.errors import FlashAttentionError, UnsupportedError, quoted
 from flash_attention.kernel_configs import KernelConfig
@@ -161,8 +161,10 @@ def _selected(case: Case) -> tuple[_Selected, dict[str, str]]:
         plan = case.plan()
     except FlashAttentionError as error:
         return _Selected(), {OURS: str(error).partition("\n")[0]}
-    by_table_or_heuristic = plan.rule in (Rule.TABLE, Rule.HEURISTIC)
-    heuristic = select_config(plan.problem, plan.arch) if by_table_or_heuristic else None
+    by_table_or_heuristic = plan.choice.rule in (Rule.TABLE, Rule.HEURISTIC)
+    heuristic = (
+        select_config(plan.problem, plan.choice.setting.arch) if by_table_or_heuristic else None
+    )
     return _Selected(_name(plan.config), plan.recipe.num_splits or 1, heuristic), {}
 
 
