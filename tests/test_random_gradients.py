@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from flash_attention.call.backward_call import Gradients, Wanted
-from flash_attention.launch.backward import compute_gradients
+from flash_attention.launch.compute import compute_gradients
 from tests.random_problems.covering import covering, pairs_of
 from tests.random_problems.draw import LARGE, Size
 from tests.random_problems.gradients import (

@@ -20,7 +20,15 @@ from flash_attention.families.config import KernelConfig, is_config
 from flash_attention.families.given import GivenConfig, read_config
 from flash_attention.families.parse import parse_kernel_config, parse_kernel_name
 from flash_attention.families.passes import Pass
-from flash_attention.families.registry import AnyFamily, families_for, families_of, sort_key
+from flash_attention.families.registry import (
+    AnyFamily,
+    check_columns,
+    check_pass,
+    families_for,
+    families_of,
+    pass_of,
+    sort_key,
+)
 from flash_attention.families.sm80.forward.config import FlashForwardKernelConfig
 from flash_attention.families.sm90.forward.config import HopperForwardKernelConfig
 from flash_attention.families.sm90.forward.tile_order import TileOrder
@@ -84,18 +92,24 @@ def as_kernel_config(
     return pick_rung(get_ladder(dtype, d_head, n_heads, pass_), int(rung[1])).config
 
 
-def config_for(given: object, problem: Problem, pass_: Pass = Pass.FORWARD) -> KernelConfig:
-    """The config that is meant; of a rung that for the data type and heads of a problem."""
+def config_for(given: object, problem: Problem) -> KernelConfig:
+    """The config that is meant, of the pass of a problem; of a rung that for its data type and
+    heads."""
+    pass_ = pass_of(problem)
     if is_config(given):
-        return given
-    d_head = smallest_holding(LADDER_D_HEADS, problem.d_head, problem.d_v)
-    return as_kernel_config(
-        given,
-        dtype=DType.from_string(str(problem.out_dtype or problem.dtype)),
-        d_head=d_head or problem.d_head,
-        n_heads=problem.heads,
-        pass_=pass_,
-    )
+        config = given
+    else:
+        check_columns(problem)
+        d_head = smallest_holding(LADDER_D_HEADS, problem.d_head, problem.d_v)
+        config = as_kernel_config(
+            given,
+            dtype=DType.from_string(str(problem.out_dtype or problem.dtype)),
+            d_head=d_head or problem.d_head,
+            n_heads=problem.heads,
+            pass_=pass_,
+        )
+    check_pass(config, pass_)
+    return config
 
 
 def should_autotune_config(cfg: GivenConfig, arch: Arch = DEFAULT_ARCH) -> bool:

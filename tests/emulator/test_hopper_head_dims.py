@@ -11,7 +11,7 @@ from flash_attention.call.problem import Problem
 from flash_attention.families.sm90.forward.decode import choose_splits
 from flash_attention.families.sm90.forward.heuristic import heuristic
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig
-from flash_attention.launch.emulation import emulate
+from flash_attention.launch.emulate import emulate
 from flash_attention.reference.judge import Judge, check_lse, generate_qkv
 from ptx_emulator import SCHEDULES
 from tests.hopper_configs import D_HEADS, square

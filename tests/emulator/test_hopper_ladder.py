@@ -15,7 +15,8 @@ from torch import Tensor
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig, TileOrder
 from flash_attention.launch import emulation
 from flash_attention.launch.device import EMULATED_SMS
-from flash_attention.launch.emulation import Emulation, emulate
+from flash_attention.launch.emulate import emulate
+from flash_attention.launch.emulation import Emulation
 from flash_attention.reference.judge import Judge, check_lse, generate_qkv
 from tests.hopper_configs import LADDERS, OTHER_LADDERS, hopper_ladder
 

@@ -13,7 +13,8 @@ from torch import Tensor
 
 import flash_attention
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig, TileOrder
-from flash_attention.launch.emulation import Emulation, emulate
+from flash_attention.launch.emulate import emulate
+from flash_attention.launch.emulation import Emulation
 from flash_attention.reference.judge import Judge, check_lse, generate_qkv
 from tests.hopper_configs import hopper_ladder, sample_hopper_configs, selected
 

@@ -14,7 +14,7 @@ from flash_attention import forward
 from flash_attention.families.sm80.forward.space import sample_configs
 from flash_attention.kernel_configs import DType, FlashForwardKernelConfig
 from flash_attention.ladder import get_ladder
-from flash_attention.launch.emulation import emulate
+from flash_attention.launch.emulate import emulate
 from flash_attention.reference.judge import generate_qkv
 from ptx_emulator import SCHEDULES
 from tests.emulator.edits import Edit, plant

@@ -75,7 +75,7 @@ MISSING = [
     Missing("Rows", "head("),
     Missing("Splits", "end_block("),
     Missing("Splits", "count(", SHORT, Sm90Features(decode=True)),
-    Missing("Splits", "part(", SHORT, EVEN),
+    Missing("Splits", "partial(", SHORT, EVEN),
     Missing("Descale", "of_values("),
     Missing("Rescale", "try_stale_max(Block"),
     Missing("Copy", "store(", UNIFIED),

@@ -15,7 +15,7 @@ from flash_attention import attention
 from flash_attention.call.call import Call
 from flash_attention.kernel_configs import DType
 from flash_attention.ladder import get_ladder
-from flash_attention.launch.plan import plan_for
+from flash_attention.launch.plans import plan_for
 
 KEY = 100
 

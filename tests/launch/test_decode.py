@@ -12,13 +12,15 @@ from torch import Tensor
 
 from flash_attention import attention
 from flash_attention.call.call import Call
-from flash_attention.choose.decision import Rule
+from flash_attention.choose.choice import Rule
 from flash_attention.families.sm90.forward import splits
 from flash_attention.families.sm90.forward.features import Sm90Features, SplitKind
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig, TileOrder
 from flash_attention.launch import device as devices
-from flash_attention.launch.emulation import Emulation, emulate
-from flash_attention.launch.plan import Plan, forget_plans, plan_for
+from flash_attention.launch.emulate import emulate
+from flash_attention.launch.emulation import Emulation
+from flash_attention.launch.plan import Plan
+from flash_attention.launch.plans import forget_plans, plan_for
 from flash_attention.reference.judge import check_output, generate_qkv
 from tests.decode_cases import DECODE_CASES, DecodeCase, in_pages, shuffled_table
 from tests.feature_cases import Case, MadeCase
@@ -215,7 +217,7 @@ def test_short_queries_are_split_unasked(
     assert isinstance(features, Sm90Features)
     assert (features.splits, features.heads_together) == (SplitKind.FIXED, 3)
     assert (arguments.split_blocks, arguments.key_blocks) == (key_blocks // 2, key_blocks)
-    assert plan.rule is Rule.DECODE
+    assert plan.choice.rule is Rule.DECODE
     assert plan.recipe.num_splits == plan.recipe.steps[0].geometry.grid[0] == 12
     assert len(plan.recipe.steps) == launches
     result = plan.run(asked)

@@ -11,7 +11,8 @@ import torch
 from flash_attention import DType
 from flash_attention.kernel_configs import FlashForwardKernelConfig
 from flash_attention.launch import programs
-from flash_attention.launch.emulation import Emulation, compiled_unit, emulate
+from flash_attention.launch.emulate import emulate
+from flash_attention.launch.emulation import Emulation, compiled_unit
 from flash_attention.launch.programs import PROGRAM, program_of
 from flash_attention.reference.judge import check_output, generate_qkv
 from ptx_emulator import load_program

@@ -11,7 +11,8 @@ import torch
 
 from flash_attention import DType
 from flash_attention.ladder import get_ladder
-from flash_attention.launch.emulation import Settings, compiled_unit, emulate
+from flash_attention.launch.emulate import emulate
+from flash_attention.launch.emulation import Settings, compiled_unit
 from flash_attention.testing import generate_qkv
 from ptx_emulator import UserKernel
 from ptx_emulator.errors import LaunchError

@@ -11,7 +11,7 @@ import pytest
 
 from flash_attention.kernel_configs import DType
 from flash_attention.ladder import get_ladder
-from flash_attention.launch.emulation import emulate
+from flash_attention.launch.emulate import emulate
 from flash_attention.reference.judge import check_output, generate_qkv
 from tests.emulator.ampere_mutations import BARRIERS, WAITS
 from tests.emulator.edits import plant

@@ -22,7 +22,8 @@ from flash_attention.families.sm90.forward.features import (
     resolve,
 )
 from flash_attention.kernel_configs import DType, HopperForwardKernelConfig, TileOrder
-from flash_attention.launch.emulation import Settings, emulate, emulate_plan
+from flash_attention.launch.emulate import emulate
+from flash_attention.launch.emulation import Settings, emulate_plan
 from flash_attention.launch.plan import Plan
 from tests.feature_cases import CASES, Case, emulated, selected
 from tests.gate import third_of_features

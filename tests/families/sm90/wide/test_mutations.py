@@ -51,7 +51,7 @@ MUTATIONS = [
     Mutation(
         "the barriers of K do not alternate",
         "race",
-        Edit(MEMORY, "this->own_barrier(stage * kSplitKv + part)", "this->own_barrier(part)"),
+        Edit(MEMORY, "this->own_barrier(stage * kColumnParts + part)", "this->own_barrier(part)"),
     ),
     Mutation(
         "the producer does not wait until K was read",

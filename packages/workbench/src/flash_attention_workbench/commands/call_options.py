@@ -15,9 +15,9 @@ from torch import Tensor
 
 from flash_attention.call.call import Window
 from flash_attention.call.dtype import DType
-from flash_attention.call.mla import is_mla
 from flash_attention.call.results import E4M3
 from flash_attention.errors import UnsupportedError, quoted
+from flash_attention.families.sm90.mla.d_heads import is_mla
 from flash_attention.files import write_record
 from flash_attention_workbench.commands.console import print_report
 from flash_attention_workbench.commands.options import JsonOption

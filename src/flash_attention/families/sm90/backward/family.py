@@ -10,7 +10,7 @@ from flash_attention.call.backward_call import BackwardProblem
 from flash_attention.call.features import CAUSAL, PLAIN, Features
 from flash_attention.call.problem import Problem
 from flash_attention.call.tensors import TensorView
-from flash_attention.compile.unit import Unit, render
+from flash_attention.compile.unit import Unit, kept, render
 from flash_attention.errors import UnsupportedError
 from flash_attention.families.backward_args import (
     LAYOUT_ASSERTS,
@@ -61,6 +61,7 @@ class Sm90Backward(Family[HopperBackwardKernelConfig]):
     def resolve(self, config: HopperBackwardKernelConfig, features: Features) -> Features:
         return resolve(features)
 
+    @kept
     def unit(self, config: HopperBackwardKernelConfig, features: Features, arch: Arch) -> Unit:
         resolved = resolve(features)
         kernel = "split" if config.is_split else "backward"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What goes on while a thread computes: copies between global and shared memory, the barriers where threads
-// wait for copies and for each other, the registers that warpgroups lend each other, the next kernel.
+// wait for copies and for each other, the registers that warpgroups exchange, the next kernel.
 #pragma once
 #include <fa/core.cuh>
 

@@ -172,7 +172,7 @@ __device__ inline void red_add_4(float* gmem, const float (&x)[4]) {
                : "memory");
 }
 
-// Counters in global memory by which CTAs take turns. Who sees a count also sees what was written before
+// Semaphores in global memory. A thread that sees a count also sees what was written before
 // the counter reached it.
 __device__ inline int ld_acquire(const int* gmem) {
   int x;

@@ -13,7 +13,7 @@ __device__ void combine(const ForwardKernelArgs& args) {
   static_assert(attn::RowsSlot<typename Config::Rows>,
                 "Rows: kGroup, position(row), head(tile, row)");
   static_assert(PartialsOfSplits<typename Config::Splits>,
-                "Splits: part(tile, split, args), first_split(tile, args), end_split");
+                "Splits: partial(tile, split, args), first_split(tile, args), end_split");
   static_assert(OutputRowSlot<typename Config::OutputRow,
                               PartialRows<typename Config::Rows, Config::kTileRows>>,
                 "Place: exists(), position(), head(), batch(), tile, o_batch, o_row");

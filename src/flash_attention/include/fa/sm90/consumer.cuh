@@ -205,7 +205,7 @@ class Consumer : public Products<Config_> {
 #pragma unroll(kSkipsEmpty ? 1 : kMostUnseen)
     for (int i = 0; kSkipsEmpty ? uniform(i < count) : i < kMostUnseen; ++i)
       if (kSkipsEmpty || uniform(i < count)) {
-        wait_k();  // K has arrived: its barrier is in the phase that is to end
+        wait_k();  // wait first, so that the release lands in this phase
         release_k();
         ping_pong_wait();  // the others wait for every arrival
         ping_pong_arrive();

@@ -32,7 +32,7 @@ struct Products {
   // S = Q K^T with the first `Keys` keys of the block, asynchronously.
   template <int Keys>
   static __device__ void issue_scores(Scores<Keys>& s, QOperand q, KOperand k) {
-    ptx::wgmma_fence();  // what was done with these registers before is done
+    ptx::wgmma_fence();  // wgmma may now touch these registers
 #pragma unroll
     for (int d = 0; d < kDimSteps; ++d)
       ptx::WgmmaFromShared<DType, Keys>::run(s, q.step(d), k.step(d), d != 0);
@@ -42,7 +42,7 @@ struct Products {
   // O += P V with the first `Keys` keys of the block, asynchronously.
   template <int Keys>
   static __device__ void issue_accumulate(Output& o, const Weights<Keys>& p, VOperand v) {
-    ptx::wgmma_fence();  // what was done with these registers before is done
+    ptx::wgmma_fence();  // wgmma may now touch these registers
 #pragma unroll
     for (int n = 0; n < Keys / 16; ++n)
       ptx::WgmmaFromRegisters<DType, Config::kDHead>::run(o, p.step[n], v.step(n));

@@ -26,7 +26,7 @@ struct Products {
   static __device__ void issue_scores(Scores& s, typename KeyTile::RowOperand keys,
                                       typename QueryTile::RowOperand queries) {
     using Wgmma = ptx::WgmmaBothShared<DType, Config::kBR, false, false>;
-    ptx::wgmma_fence();  // what was done with these registers before is done
+    ptx::wgmma_fence();  // wgmma may now touch these registers
     Wgmma::start(s, keys.step(0), queries.step(0));
 #pragma unroll
     for (int d = 1; d < Config::kDHead / 16; ++d) Wgmma::run(s, keys.step(d), queries.step(d));
@@ -36,7 +36,7 @@ struct Products {
   // dV += P^T dO, or dK += dS^T Q.
   static __device__ void issue_accumulate(Gradient& gradient, const Pairs& p,
                                           typename QueryTile::ColumnOperand queries) {
-    ptx::wgmma_fence();  // what was done with these registers before is done
+    ptx::wgmma_fence();  // wgmma may now touch these registers
 #pragma unroll
     for (int n = 0; n < Config::kBR / 16; ++n)
       ptx::WgmmaFromRegisters<DType, Config::kDHead>::run(gradient, p.step[n], queries.step(n));

@@ -110,7 +110,7 @@ class QueryConsumer {
     using Wgmma = ptx::WgmmaBothShared<typename Config::DType, Config::kDHead, true, true>;
     const auto ds = Smem::ds(0, warpgroup_).column_operand().after(ring_.stage * kQueryWarpgroups);
     const auto k = Smem::k(0).column_operand().after(ring_.stage);
-    ptx::wgmma_fence();  // what was done with these registers before is done
+    ptx::wgmma_fence();  // wgmma may now touch these registers
 #pragma unroll
     for (int n = 0; n < kPanelRows / 16; ++n) Wgmma::run(sum_, ds.step(n), k.step(n));
     ptx::wgmma_commit();

@@ -39,7 +39,7 @@ struct QueryProduct {
     using Wgmma = ptx::WgmmaBothShared<typename Config::DType, kColumns, false, true>;
     const auto a = rows_of(ds, pass / kColumnPasses).row_operand();
     const auto b = KeyTile(keys.panel(pass % kColumnPasses)).column_operand();
-    ptx::wgmma_fence();  // what was done with these registers before is done
+    ptx::wgmma_fence();  // wgmma may now touch these registers
     Wgmma::start(sum, a.step(0), b.step(0));
 #pragma unroll
     for (int n = 1; n < Config::kBC / 16; ++n) Wgmma::run(sum, a.step(n), b.step(n));

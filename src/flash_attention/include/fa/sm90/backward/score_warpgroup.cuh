@@ -94,7 +94,7 @@ class ScoreWarpgroup : Slopes<Config> {
   __device__ void issue_scores() {
     using Wgmma = ptx::WgmmaFromRegistersByRows<typename Config::DType, Config::kBR>;
     const auto q = Smem::q(0).row_operand().after(q_.stage);
-    ptx::wgmma_fence();  // what was done with these registers before is done
+    ptx::wgmma_fence();  // wgmma may now touch these registers
     Wgmma::start(s_, k_[0], q.step(0));
 #pragma unroll
     for (int d = 1; d < kDimSteps; ++d) Wgmma::run(s_, k_[d], q.step(d));
@@ -104,7 +104,7 @@ class ScoreWarpgroup : Slopes<Config> {
     using Wgmma = ptx::WgmmaBothShared<typename Config::DType, Config::kBR, false, false>;
     const auto v = Smem::v().row_operand();
     const auto d_o = Smem::d_o(0).row_operand().after(d_o_.stage);
-    ptx::wgmma_fence();  // what was done with these registers before is done
+    ptx::wgmma_fence();  // wgmma may now touch these registers
     Wgmma::start(dp_, v.step(0), d_o.step(0));
 #pragma unroll
     for (int d = 1; d < kDimSteps; ++d) Wgmma::run(dp_, v.step(d), d_o.step(d));

@@ -26,7 +26,7 @@ class SplitGradient {
     using Wgmma = ptx::WgmmaBothShared<typename Config::DType, Config::kDHead, false, true>;
     const auto a = panel.row_operand();
     const auto b = queries.column_operand();
-    ptx::wgmma_fence();  // what was done with these registers before is done
+    ptx::wgmma_fence();  // wgmma may now touch these registers
 #pragma unroll
     for (int n = 0; n < kPanelRows / 16; ++n) Wgmma::run(gradient_, a.step(n), b.step(n));
     ptx::wgmma_commit();

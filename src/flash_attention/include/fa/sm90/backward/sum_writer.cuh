@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// The writer of dq_sum: one thread that takes the tile's turn at each block of queries. It lends the parts
-// of the staging buffer to the warpgroup of dQ. Back come shares, which it stores or adds. For the last
-// share of a block the parts are lent with the sum of the others, and nothing comes back.
+// The writer of dq_sum: one thread that serialises the additions of tiles to dQ with a semaphore per block of
+// queries. The warpgroup of dQ stages its share of a block in parts, and the writer stores or adds them. For
+// the last share of a block the writer loads the sum of the others into the parts, and the warpgroup stores dQ.
 //
-// A tile waits only for tiles with smaller keys. Those come before it in the tile order, so that a CTA has
-// taken them from the counter, and they are running or done.
+// There is no deadlock: a tile waits only for tiles with smaller keys. Those come before it in the tile order,
+// so that a CTA has taken them from the counter, and they are running or done.
 #pragma once
 #include <fa/attn/mask.cuh>
 #include <fa/attn/stat_rows.cuh>
@@ -56,7 +56,7 @@ class SumWriter {
       while (steps_ > 0) {
         acquire_semaphore();
         if (share_.last)
-          lend_sum();
+          load_sum();
         else
           collect();
       }
@@ -66,23 +66,23 @@ class SumWriter {
   }
 
  private:
-  // Lends all parts, which nobody reads or writes, for the share of the current block.
+  // Releases all parts, which nothing reads or writes, for the share of the current block.
   __device__ void begin_block() {
     share_ = share_of<Config>(Smem::mail(tile_), args_, block_);
 #pragma unroll
-    for (int part = 0; part < Math::kPasses; ++part) lend(part);
+    for (int part = 0; part < Math::kPasses; ++part) release(part);
     poll_semaphore();
   }
 
-  // Lends a part before the turn comes. The first share and those in the middle need nothing from the
-  // tiles before; the last one needs their sum.
-  __device__ void lend(int part) const {
+  // Releases a part before the semaphore is acquired. The first share and those in the middle need nothing
+  // from the tiles before; the last one needs their sum.
+  __device__ void release(int part) const {
     if (share_.last && !share_.first()) return;
     if (part == 0) Smem::mail(tile_).write(Word::kShare, share_.bits());
     ptx::mbarrier_arrive(Smem::dq_empty(part));
   }
 
-  // A first look takes place while the share of the block before is being added.
+  // The first poll takes place while the share of the block before is being added.
   __device__ void poll_semaphore() {
     acquired_ = share_.first() || ptx::ld_acquire(semaphore()) == share_.rank;
   }
@@ -92,7 +92,7 @@ class SumWriter {
     if (!share_.first()) ptx::fence_proxy_async_global();  // copies see the shares before
   }
 
-  __device__ void lend_sum() {
+  __device__ void load_sum() {
     if (!share_.first()) {
       Smem::mail(tile_).write(Word::kShare, share_.bits());
 #pragma unroll
@@ -120,24 +120,24 @@ class SumWriter {
     }
     int* const done = semaphore();
     next_block();
-    if (steps_ > 0) lend_again();
+    if (steps_ > 0) release_after_read();
     ptx::tma_wait();                  // the share is added
     ptx::fence_proxy_async_global();  // before the count
     ptx::count_up(done);
   }
 
-  // Lends each part for the current block as soon as the copy has read it.
-  __device__ void lend_again() {
+  // Releases each part for the current block as soon as the copy has read it.
+  __device__ void release_after_read() {
     share_ = share_of<Config>(Smem::mail(tile_), args_, block_);
-    lend_again<0>();
+    release_after_read<0>();
     poll_semaphore();
   }
   template <int Part>
-  __device__ void lend_again() const {
+  __device__ void release_after_read() const {
     if constexpr (Part < Math::kPasses) {
       ptx::bulk_wait_read<Math::kPasses - 1 - Part>();
-      lend(Part);
-      lend_again<Part + 1>();
+      release(Part);
+      release_after_read<Part + 1>();
     }
   }
 
@@ -172,7 +172,7 @@ class SumWriter {
   TileCount tile_;
   int steps_, block_;
   Share share_;    // in the current block
-  bool acquired_;  // at it
+  bool acquired_;  // its semaphore, by the first poll
 };
 
 }  // namespace fa::sm90::backward

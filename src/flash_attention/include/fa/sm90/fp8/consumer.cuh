@@ -90,13 +90,13 @@ class Consumer {
 
   // S = Q K^T, asynchronously.
   __device__ void issue_scores(Scores& s, KOperand k) {
-    ptx::wgmma_fence();  // what was done with these registers before is done
+    ptx::wgmma_fence();  // wgmma may now touch these registers
     q_.issue(s, k);
     ptx::wgmma_commit();
   }
   // O += P V, asynchronously.
   __device__ void issue_accumulate(Output& o, const P& p, VOperand v) {
-    ptx::wgmma_fence();  // what was done with these registers before is done
+    ptx::wgmma_fence();  // wgmma may now touch these registers
 #pragma unroll
     for (int n = 0; n < Config::kBC / kStepKeys; ++n)
       ptx::WgmmaFromRegistersByRows<ptx::E4m3, kColumns>::run(o, p.step[n], v.step(n));
@@ -205,7 +205,7 @@ class Consumer {
 #pragma unroll
     for (int i = 0; i < kMostUnseen; ++i)
       if (uniform(i < count)) {
-        wait_k();  // K has arrived: its barrier is in the phase that is to end
+        wait_k();  // wait first, so that the release lands in this phase
         release_k();
         wait_v();  // V has arrived
         release_v();

@@ -44,17 +44,17 @@ struct Products : split_v::ValueProducts<Config, typename Tiles<Config>::HalfTil
   static __device__ void issue_scores(Scores& s, const RotaryQueries& rotary, QOperand q,
                                       KOperand k, int half, Wait wait) {
 #pragma unroll
-    for (int n = 0; n < kSplitKv; ++n) {
+    for (int n = 0; n < kColumnParts; ++n) {
       const int part = nth_part(half, n);
       const int columns =
-          n == kRotaryTurn ? Tiles<Config>::kRotaryColumns : Tiles<Config>::kHalfColumns;
+          n == kRotaryIndex ? Tiles<Config>::kRotaryColumns : Tiles<Config>::kHalfColumns;
       const QOperand q_part = {q.descriptor + part * (kHalfSpan<typename Tiles<Config>::QTile>)};
       const KOperand k_part = {k.descriptor + part * (kHalfSpan<typename Tiles<Config>::KTile>)};
       wait(part);
-      ptx::wgmma_fence();  // what was done with these registers before is done
+      ptx::wgmma_fence();  // wgmma may now touch these registers
 #pragma unroll
       for (int d = 0; d < columns / 16; ++d)
-        if (Config::kRotaryInRegisters && n == kRotaryTurn)
+        if (Config::kRotaryInRegisters && n == kRotaryIndex)
           ptx::WgmmaFromRegistersByRows<DType, Config::kBC>::run(s, rotary.step[d % kRotarySteps],
                                                                  k_part.step(d));
         else

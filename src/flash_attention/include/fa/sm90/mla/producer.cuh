@@ -18,9 +18,9 @@ class Producer
   template <class Work>
   __device__ void load_block(const Tile& tile, int block, Work meanwhile) {
 #pragma unroll
-    for (int n = 0; n < kSplitKv; ++n) {
+    for (int n = 0; n < kColumnParts; ++n) {
       const int part = nth_part(ring_.stage, n);
-      if (n == kRotaryTurn)
+      if (n == kRotaryIndex)
         load_part(smem_.rotary(ring_.stage), part, tile, block);
       else
         load_part(smem_.v(ring_.stage, part), part, tile, block);

@@ -7,7 +7,7 @@ namespace fa::sm90::mla {
 // The order of a warpgroup's blocks, which all schedules share: it multiplies P of the other warpgroup with
 // V, computes the scores of its own next block, and finishes that block as Schedule::finish_own says.
 template <class Schedule>
-struct BlockTurns {
+struct AlternateBlocks {
   template <class Consumer>
   static __device__ void run(Consumer& c) {
     if (c.has_block() && c.owns_block()) {
@@ -47,7 +47,7 @@ namespace fa::sm90::mla::schedule {
 
 // A warpgroup multiplies P of the other one with V as soon as it is written, before it computes the scores
 // of its own next block. The stage of P is then released early, and its next block has most time to arrive.
-struct ValuesFirst : BlockTurns<ValuesFirst> {
+struct ValuesFirst : AlternateBlocks<ValuesFirst> {
   // The rest of a block whose scores are being computed.
   template <class Consumer>
   static __device__ void finish_own(Consumer& c) {
@@ -63,7 +63,7 @@ struct ValuesFirst : BlockTurns<ValuesFirst> {
 
 // As ValuesFirst, but a warpgroup multiplies its own P with V only when the scores of the next block are
 // computed. The tensor cores then have this product to do during the softmax of that block.
-struct ValuesDeferred : BlockTurns<ValuesDeferred> {
+struct ValuesDeferred : AlternateBlocks<ValuesDeferred> {
   // The rest of a block whose scores are being computed.
   template <class Consumer>
   static __device__ void finish_own(Consumer& c) {

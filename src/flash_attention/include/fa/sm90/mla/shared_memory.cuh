@@ -38,20 +38,20 @@ struct Tiles {
 
 // The columns of a block of K are loaded and released in three parts: the halves of V, and the rest.
 inline constexpr int kRotaryPart = kHalves;
-inline constexpr int kSplitKv = kHalves + 1;
-inline constexpr int kRotaryTurn = 1;  // after the first half
+inline constexpr int kColumnParts = kHalves + 1;
+inline constexpr int kRotaryIndex = 1;  // after the first half
 
 // The parts of a stage in the order of loads and products. The half that the stage's own warpgroup multiplies
 // with V comes last, because it is released last.
 __device__ inline int nth_part(int stage, int n) {
-  return n == kRotaryTurn ? kRotaryPart : n == 0 ? 1 - stage : stage;
+  return n == kRotaryIndex ? kRotaryPart : n == 0 ? 1 - stage : stage;
 }
 
 template <class Config>
 using Exchange =
     split_v::ExchangeMemory<Config,
                             Tiles<Config>::QTile::kBytes + kStages * Tiles<Config>::KTile::kBytes,
-                            (2 * kSplitKv + 1) * kStages>;
+                            (2 * kColumnParts + 1) * kStages>;
 
 template <class Config>
 class SharedMemory : public Exchange<Config> {
@@ -76,15 +76,15 @@ class SharedMemory : public Exchange<Config> {
 
   // Full: the data has arrived. Empty: its readers are done.
   __device__ ptx::Mbarrier k_full(int stage, int part) const {
-    return this->own_barrier(stage * kSplitKv + part);
+    return this->own_barrier(stage * kColumnParts + part);
   }
   __device__ ptx::Mbarrier k_empty(int stage, int part) const {
-    return this->own_barrier((kStages + stage) * kSplitKv + part);
+    return this->own_barrier((kStages + stage) * kColumnParts + part);
   }
 
   // S of the stage is complete.
   __device__ ptx::Mbarrier s_full(int stage) const {
-    return this->own_barrier(2 * kStages * kSplitKv + stage);
+    return this->own_barrier(2 * kStages * kColumnParts + stage);
   }
 
   // Each part of a stage is released by the four warps of one warpgroup: a half of V by the one that
@@ -93,7 +93,7 @@ class SharedMemory : public Exchange<Config> {
 #pragma unroll
     for (int stage = 0; stage < kStages; ++stage) {
 #pragma unroll
-      for (int part = 0; part < kSplitKv; ++part) {
+      for (int part = 0; part < kColumnParts; ++part) {
         ptx::mbarrier_init(k_full(stage, part), 1);
         ptx::mbarrier_init(k_empty(stage, part), split_v::kGroupWarps);
       }

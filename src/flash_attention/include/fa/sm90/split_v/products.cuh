@@ -25,7 +25,7 @@ struct ValueProducts {
 
   // O += P V, asynchronously, with P in registers, ...
   static __device__ void issue_accumulate(Output& o, const Weights& p, VOperand v) {
-    ptx::wgmma_fence();  // what was done with these registers before is done
+    ptx::wgmma_fence();  // wgmma may now touch these registers
 #pragma unroll
     for (int n = 0; n < kKeySteps; ++n)
       ptx::WgmmaFromRegisters<DType, kHalfColumns>::run(o, p.step[n], v.step(n));
@@ -33,7 +33,7 @@ struct ValueProducts {
   }
   // ... or in shared memory.
   static __device__ void issue_accumulate(Output& o, POperand p, VOperand v) {
-    ptx::wgmma_fence();  // what was done with these registers before is done
+    ptx::wgmma_fence();  // wgmma may now touch these registers
 #pragma unroll
     for (int n = 0; n < kKeySteps; ++n)
       ptx::WgmmaBothShared<DType, kHalfColumns, false, true>::run(o, p.step(n), v.step(n));

@@ -28,9 +28,9 @@ struct Products : ValueProducts<Config> {
                                       Release release) {
     constexpr int kPartSteps = Tiles<Config>::kPartColumns / 16;
 #pragma unroll
-    for (int part = 0; part < Tiles<Config>::kSplitKv; ++part) {
+    for (int part = 0; part < Tiles<Config>::kColumnParts; ++part) {
       wait(part);
-      ptx::wgmma_fence();  // what was done with these registers before is done
+      ptx::wgmma_fence();  // wgmma may now touch these registers
 #pragma unroll
       for (int d = part * kPartSteps; d < min((part + 1) * kPartSteps, Config::kDHead / 16); ++d)
         ptx::WgmmaFromShared<typename Config::DType, Config::kBC>::run(s, q.step(d), k.step(d),
@@ -81,7 +81,7 @@ class Consumer : public Exchanging<Config_> {
   }
   // This warp will not read K again, of which only the last part was not released.
   __device__ void release_keys() {
-    Base::release(smem_.k_empty(half_, Tiles<Config>::kSplitKv - 1));
+    Base::release(smem_.k_empty(half_, Tiles<Config>::kColumnParts - 1));
   }
 
   // Waits for this warpgroup's half of V. Both warpgroups visit all blocks, so its parity alternates.

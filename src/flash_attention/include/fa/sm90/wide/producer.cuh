@@ -18,9 +18,10 @@ class Producer
   template <class Work>
   __device__ void load_block(const Tile& tile, int block, Work meanwhile) {
 #pragma unroll
-    for (int part = 0; part < T::kSplitKv - 1; ++part)
+    for (int part = 0; part < T::kColumnParts - 1; ++part)
       load_part(typename T::PartTile(smem_.k_part(part)), part, tile, block);
-    load_part(typename T::LastTile(smem_.k_part(T::kSplitKv - 1)), T::kSplitKv - 1, tile, block);
+    load_part(typename T::LastTile(smem_.k_part(T::kColumnParts - 1)), T::kColumnParts - 1, tile,
+              block);
     meanwhile();
     // The warpgroup that computes the scores of this block does so before it multiplies with the V before,
     // so its half is released last.

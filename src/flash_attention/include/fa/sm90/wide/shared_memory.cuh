@@ -24,8 +24,8 @@ using split_v::kHalves, split_v::kStages;
 template <class Config>
 struct Tiles {
   static constexpr int kPartColumns = 128;
-  static constexpr int kSplitKv = (Config::kDHead + kPartColumns - 1) / kPartColumns;
-  static constexpr int kLastColumns = Config::kDHead - (kSplitKv - 1) * kPartColumns;
+  static constexpr int kColumnParts = (Config::kDHead + kPartColumns - 1) / kPartColumns;
+  static constexpr int kLastColumns = Config::kDHead - (kColumnParts - 1) * kPartColumns;
   static constexpr int kHalfColumns = Config::kDV / kHalves;
   using QTile = typename Shape<Config>::QTile;
   using KTile = typename Shape<Config>::KVTile;
@@ -45,7 +45,7 @@ using Exchange =
                             Tiles<Config>::QTile::kBytes + Tiles<Config>::KTile::kBytes +
                                 kHalves * Tiles<Config>::HalfTile::kBytes +
                                 kStages * Tiles<Config>::PTile::kBytes,
-                            2 * kStages * Tiles<Config>::kSplitKv + 2 * kHalves>;
+                            2 * kStages * Tiles<Config>::kColumnParts + 2 * kHalves>;
 
 template <class Config>
 class SharedMemory : public Exchange<Config> {
@@ -53,7 +53,7 @@ class SharedMemory : public Exchange<Config> {
   using KTile = typename Tiles<Config>::KTile;
   using HalfTile = typename Tiles<Config>::HalfTile;
   using PTile = typename Tiles<Config>::PTile;
-  static constexpr int kSplitKv = Tiles<Config>::kSplitKv;
+  static constexpr int kColumnParts = Tiles<Config>::kColumnParts;
 
  public:
   using Exchange<Config>::Exchange;
@@ -70,16 +70,16 @@ class SharedMemory : public Exchange<Config> {
   // Full: the data has arrived. Empty: its readers are done. There is one buffer of K, but its barriers
   // alternate, so that a warpgroup, which computes every other block's scores, misses no phase of its own.
   __device__ ptx::Mbarrier k_full(int stage, int part) const {
-    return this->own_barrier(stage * kSplitKv + part);
+    return this->own_barrier(stage * kColumnParts + part);
   }
   __device__ ptx::Mbarrier k_empty(int stage, int part) const {
-    return this->own_barrier((kStages + stage) * kSplitKv + part);
+    return this->own_barrier((kStages + stage) * kColumnParts + part);
   }
   __device__ ptx::Mbarrier v_full(int half) const {
-    return this->own_barrier(2 * kStages * kSplitKv + half);
+    return this->own_barrier(2 * kStages * kColumnParts + half);
   }
   __device__ ptx::Mbarrier v_empty(int half) const {
-    return this->own_barrier(2 * kStages * kSplitKv + kHalves + half);
+    return this->own_barrier(2 * kStages * kColumnParts + kHalves + half);
   }
 
   // K is released by the warpgroup that computes its scores, a half of V by the one that multiplies with it.
@@ -87,7 +87,7 @@ class SharedMemory : public Exchange<Config> {
 #pragma unroll
     for (int stage = 0; stage < kStages; ++stage)
 #pragma unroll
-      for (int part = 0; part < kSplitKv; ++part) {
+      for (int part = 0; part < kColumnParts; ++part) {
         ptx::mbarrier_init(k_full(stage, part), 1);
         ptx::mbarrier_init(k_empty(stage, part), split_v::kGroupWarps);
       }

@@ -57,8 +57,9 @@ struct Ordered {
       Sum sum;
       const u32 staged = Smem::kDq + pass * Math::kPassBytes;
       Math::issue(sum, Smem::ds(ds_.stage), Smem::k(), pass);
-      ptx::mbarrier_wait(Smem::dq_empty(pass), parity_);  // the part is lent
-      ptx::wgmma_wait<0>();                               // dQ is complete, dS and K were read
+      ptx::mbarrier_wait(Smem::dq_empty(pass),
+                         parity_);  // the part is released, and the last share finds the sum there
+      ptx::wgmma_wait<0>();         // dQ is complete, dS and K were read
       if (pass == Math::kPasses - 1 && lane_id() == 0)
         ptx::mbarrier_arrive(Smem::ds_empty(ds_.stage));
       const int share = Smem::mail(tile_).read(Word::kShare);
