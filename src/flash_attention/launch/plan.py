@@ -50,7 +50,7 @@ class Plan:
             split_keys, return_lse = call.split_keys, bool(call.return_lse)
         if arch is None and self.device_index != CPU:
             arch = device_arch(self.device_index)
-        given = None if config is None else config_for(config, self.problem)
+        given = None if config is None else config_for(config, self.problem, self.views)
         if arch is None:
             arch = MEASURED_ARCH if given is None else given.default_arch
         setting = Setting(arch, num_sms_of(self.device_index), return_lse, device=self.device_index)

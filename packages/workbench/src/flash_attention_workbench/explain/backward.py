@@ -110,8 +110,8 @@ def explain_backward(
     wanted = _wanted(call)
     deterministic = options.deterministic or torch.are_deterministic_algorithms_enabled()
     given = BackwardProblem.of_pass(problem, wanted, deterministic)
-    config = None if options.config is None else config_for(options.config, given)
     of_pass = views_of_pass(call, views)
+    config = None if options.config is None else config_for(options.config, given, of_pass)
     choice = choose(given, replace(setting, return_lse=False), of_pass, config=config)
     recipe = choice.recipe(given, of_pass)
     return BackwardExplanation(

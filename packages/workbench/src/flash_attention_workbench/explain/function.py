@@ -78,7 +78,7 @@ def _explained(
         check_differentiable(call)
         call = call._replace(return_lse=True)
     problem, views = check_call(call, device=CPU)
-    config = None if given is None else config_for(given, problem)
+    config = None if given is None else config_for(given, problem, views)
     target, sms, gpu = _target(q.device, config, arch, num_sms)
     if validate and not q.is_meta:
         check_lengths(problem, call)
