@@ -64,14 +64,16 @@ ONE_OR_TWO = {1: 1 << 20, 2: 0}
 
 # Every other case, in one launch, in two or in both. All of them are tried with other splits in
 # tests/families/sm90.
-ALWAYS = dict(zip(DECODE_CASES[::2], cycle(((1, 2), (1,), (2,)))))
+ALWAYS: dict[DecodeCase, tuple[int, ...]] = dict(
+    zip(DECODE_CASES[::2], cycle(((1, 2), (1,), (2,))), strict=False)
+)
 IN_LAUNCHES = [
-    pytest.param(*given, id=f"{given[0].name}-{given[1]}", marks=marks)
-    for marks, cases in (
-        ([], ALWAYS.items()),
-        ([EXHAUSTIVE], [(c, (1, 2)) for c in DECODE_CASES if ALWAYS.get(c) != (1, 2)]),
-    )
-    for given in cases
+    *(pytest.param(case, count, id=f"{case.name}-{count}") for case, count in ALWAYS.items()),
+    *(
+        pytest.param(case, (1, 2), id=f"{case.name}-(1, 2)", marks=EXHAUSTIVE)
+        for case in DECODE_CASES
+        if ALWAYS.get(case) != (1, 2)
+    ),
 ]
 
 
